@@ -1,0 +1,1 @@
+//! Network namespaces, simulated fleets, attackers, load generators and the experiments of the papers.

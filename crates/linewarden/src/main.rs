@@ -1,0 +1,3 @@
+//! The Linewarden command line.
+
+fn main() {}

@@ -1,0 +1,85 @@
+//! Identifiers, each its own type so that two numbers of different meaning cannot be swapped.
+
+use core::fmt;
+use core::num::NonZeroU64;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $inner:ty, $hex:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, $hex, self.0)
+            }
+        }
+    };
+}
+
+id!(
+    /// A device, sparse and chosen at enrolment; 0 is no device.
+    DeviceId, u64, "{:016x}"
+);
+id!(
+    /// A gateway, from its certificate, never reused (LAP/1 1.4.11).
+    GatewayId, u32, "{}"
+);
+id!(
+    /// Number of an enrolled row of one device; spent in increasing order. In key mode it only counts.
+    RowIndex, u32, "{}"
+);
+
+/// A live session's identifier: the first 8 bytes of the winning RESPONSE's tag, never 0 (LAP/1 1.3, type 4).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SessionId(pub NonZeroU64);
+
+impl SessionId {
+    /// The identifier as the eight bytes that stand on the wire; `None` when they are all zero.
+    #[must_use]
+    pub fn from_wire(bytes: [u8; 8]) -> Option<Self> {
+        NonZeroU64::new(u64::from_be_bytes(bytes)).map(Self)
+    }
+
+    /// The eight bytes that stand on the wire.
+    #[must_use]
+    pub fn to_wire(self) -> [u8; 8] {
+        self.0.get().to_be_bytes()
+    }
+}
+
+/// A cipher suite; a device has exactly one, fixed at enrolment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Suite {
+    /// SipHash-2-4 with 128-bit output (LAP/1 1.2).
+    SipHash128 = 1,
+}
+
+impl Suite {
+    /// The suite of that number, if this implementation speaks it.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        (number == 1).then_some(Self::SipHash128)
+    }
+
+    /// The number on the wire.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+/// How a device's credential works (LAP/1 1.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Mode {
+    /// A strong PUF: a pool of rows, each spent once.
+    Pool,
+    /// A weak PUF: one key, never exhausted; `idx` only counts.
+    Key,
+}

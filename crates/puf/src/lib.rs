@@ -1,0 +1,1 @@
+//! PUF models with noise, readout import, error correction, residual entropy and quality metrics.
