@@ -12,6 +12,7 @@
 #[cfg(any(feature = "alloc", test))]
 extern crate alloc;
 
+pub mod device;
 pub mod ids;
 pub mod keys;
 pub mod prf;

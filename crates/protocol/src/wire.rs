@@ -201,9 +201,18 @@ impl Header {
     /// `H0`: the first 8 bytes, as they stand in front of every tag.
     #[must_use]
     pub fn h0(&self) -> [u8; 8] {
-        let mut word = [0u8; 8];
-        word.copy_from_slice(&self.as_bytes()[..8]);
-        word
+        let [magic0, magic1] = self.magic.to_bytes();
+        let [length0, length1] = self.length.to_bytes();
+        [
+            magic0,
+            magic1,
+            self.version,
+            self.kind,
+            self.suite,
+            self.flags,
+            length0,
+            length1,
+        ]
     }
 
     /// The device named.
