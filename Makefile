@@ -1,0 +1,65 @@
+# Linewarden's two commands are `make demo` and `make test`; `make` alone lists the rest.
+# Each target installs what the machine lacks (scripts/setup), builds, and runs.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# rustup's directory comes first, so that a distribution's older rustc does not get in the way.
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
+
+# Further arguments of the commands: make demo ARGS="--devices 1000"
+ARGS ?=
+# Where demo and bench write their results and pictures.
+OUT ?= out
+# SUDO=1 builds as this user and runs demo, test and bench with sudo.
+SUDO ?=
+export SUDO
+
+.PHONY: help setup demo test bench lint fmt generate doc fuzz readme clean
+
+help: ## list the targets
+	@printf 'Linewarden: make TARGET [ARGS="..."]\n\n'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## install what the machine lacks; nothing where nothing is missing
+	@scripts/setup
+
+demo: setup ## authenticate 10,000 simulated devices through the kernel, under attack
+	@mkdir -p $(OUT)
+	cargo build --release -p linewarden
+	@scripts/demo --out $(OUT) $(ARGS)
+
+test: setup ## all tests of all crates, then the device role without an operating system
+	@scripts/test $(ARGS)
+
+bench: setup ## the papers' experiments; rows go to out/bench.json
+	@mkdir -p $(OUT)
+	cargo build --release -p linewarden
+	$(if $(filter 1,$(SUDO)),sudo -E )$(or $(CARGO_TARGET_DIR),target)/release/linewarden bench auth --json $(OUT)/bench.json $(ARGS)
+
+lint: setup ## formatting, clippy, documentation, shell scripts, licences, the source tree's own rules
+	@scripts/lint
+
+fmt: setup ## format the Rust sources
+	cargo fmt --all
+
+generate: setup ## rewrite what is generated from the list of verdicts: C and P4 headers, docs/verdicts.md
+	cargo run -q -p linewarden-protocol --features alloc --example generate
+	scripts/verdict-table > docs/verdicts.md
+
+doc: setup ## the crates' documentation as HTML in target/doc
+	cargo doc --workspace --no-deps
+
+fuzz: setup ## the seeded simulations and differential tests, longer: FUZZ_SEEDS=20000 by default
+	LINEWARDEN_SEEDS=$${FUZZ_SEEDS:-20000} PROPTEST_CASES=$${FUZZ_SEEDS:-20000} \
+		cargo test -p linewarden-protocol -p linewarden-dataplane $(ARGS)
+
+readme: setup ## run demo and bench and put their output into README.md
+	cargo build --release -p linewarden
+	@scripts/readme-update
+
+clean: ## remove everything that was built or measured here
+	cargo clean
+	rm -rf $(OUT)
