@@ -12,10 +12,14 @@
 #[cfg(any(feature = "alloc", test))]
 extern crate alloc;
 
+pub mod commit;
 pub mod device;
+pub mod frame;
 pub mod ids;
 pub mod keys;
 pub mod prf;
 pub mod tag;
+pub mod time;
 pub mod verdict;
+pub mod window;
 pub mod wire;

@@ -1,0 +1,187 @@
+//! The commit word of a device's line (LAP/1 1.4.3): `idx u32 | gen u24 | flags u8`.
+//!
+//! It is the only thing that decides who spends a row. A CPU loads the word, verifies the RESPONSE, and then
+//! compares-and-swaps the *whole* word to [`CommitWord::won`]; whoever succeeds owns the line until it clears BUSY
+//! by [`CommitWord::released`]. `idx` and `gen` never go down.
+//!
+//! The layout is shared with C: `idx << 32 | gen << 8 | flags`.
+
+use core::fmt;
+
+use crate::ids::RowIndex;
+
+/// One device's commit word.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct CommitWord(pub u64);
+
+/// The current row (or key) is there and unspent.
+pub const VALID: u64 = 1;
+/// A winner is writing the line.
+pub const BUSY: u64 = 2;
+/// The device is revoked; read on each packet (LAP/1 1.4.8).
+pub const REVOKED: u64 = 4;
+/// Key mode: the row is kept after a success.
+pub const KEY: u64 = 8;
+
+const IDX_SHIFT: u32 = 32;
+const GEN_SHIFT: u32 = 8;
+const GEN_MASK: u64 = 0xff_ffff;
+
+impl CommitWord {
+    /// A word from its parts; only the low 24 bits of `generation` are kept.
+    #[must_use]
+    pub fn new(idx: RowIndex, generation: u32, flags: u64) -> Self {
+        Self(u64::from(idx.0) << IDX_SHIFT | (u64::from(generation) & GEN_MASK) << GEN_SHIFT | (flags & 0xff))
+    }
+
+    /// The current row's number: offered in a CHALLENGE when VALID.
+    #[must_use]
+    pub fn idx(self) -> RowIndex {
+        RowIndex(u32::try_from(self.0 >> IDX_SHIFT).unwrap_or(u32::MAX))
+    }
+
+    /// How often the line was won, modulo 2^24. Its low 8 bits name the generation of the window.
+    #[must_use]
+    pub fn generation(self) -> u32 {
+        u32::try_from(self.0 >> GEN_SHIFT & GEN_MASK).unwrap_or_default()
+    }
+
+    /// The 8 bits of the generation that the window word carries.
+    #[must_use]
+    pub fn window_generation(self) -> u8 {
+        let [low, ..] = self.generation().to_le_bytes();
+        low
+    }
+
+    /// [`VALID`] is set.
+    #[must_use]
+    pub fn is_valid(self) -> bool {
+        self.0 & VALID != 0
+    }
+
+    /// [`BUSY`] is set.
+    #[must_use]
+    pub fn is_busy(self) -> bool {
+        self.0 & BUSY != 0
+    }
+
+    /// [`REVOKED`] is set.
+    #[must_use]
+    pub fn is_revoked(self) -> bool {
+        self.0 & REVOKED != 0
+    }
+
+    /// [`KEY`] is set.
+    #[must_use]
+    pub fn is_key_mode(self) -> bool {
+        self.0 & KEY != 0
+    }
+
+    /// Neither VALID nor BUSY: user space may fill the line, and only then.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 & (VALID | BUSY) == 0
+    }
+
+    /// What the winner of this word's row swaps in: idx+1, gen+1, VALID→BUSY. `None` when the word cannot be won:
+    /// not VALID, BUSY, REVOKED, or no number left.
+    #[must_use]
+    pub fn won(self) -> Option<Self> {
+        if !self.is_valid() || self.is_busy() || self.is_revoked() {
+            return None;
+        }
+        let idx = RowIndex(self.idx().0.checked_add(1)?);
+        let flags = (self.0 & 0xff & !VALID) | BUSY;
+        Some(Self::new(idx, self.generation().wrapping_add(1), flags))
+    }
+
+    /// What the winner leaves: BUSY cleared, VALID set when a next row was put in place. REVOKED, which may have
+    /// been set meanwhile, is kept: on shared memory this is one atomic XOR (or AND), never a store.
+    #[must_use]
+    pub fn released(self, has_row: bool) -> Self {
+        if has_row {
+            Self(self.0 ^ (BUSY | VALID))
+        } else {
+            Self(self.0 & !BUSY)
+        }
+    }
+
+    /// The line filled by user space at `idx`. `None` unless the line is empty, not revoked, and `idx` not lower.
+    #[must_use]
+    pub fn filled(self, idx: RowIndex) -> Option<Self> {
+        let allowed = self.is_empty() && !self.is_revoked() && idx >= self.idx();
+        allowed.then(|| Self::new(idx, self.generation(), (self.0 & 0xff) | VALID))
+    }
+
+    /// The word with REVOKED set.
+    #[must_use]
+    pub fn revoked(self) -> Self {
+        Self(self.0 | REVOKED)
+    }
+}
+
+impl fmt::Debug for CommitWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CommitWord(idx {}, gen {}", self.idx(), self.generation())?;
+        for (bit, name) in [
+            (VALID, "VALID"),
+            (BUSY, "BUSY"),
+            (REVOKED, "REVOKED"),
+            (KEY, "KEY"),
+        ] {
+            if self.0 & bit != 0 {
+                write!(f, ", {name}")?;
+            }
+        }
+        f.write_str(")")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_layout_is_idx_gen_flags_from_the_top() {
+        let word = CommitWord::new(RowIndex(0x0102_0304), 0x0a0b_0c0d, VALID | KEY);
+        assert_eq!(word.0, 0x0102_0304_0b0c_0d09);
+        assert_eq!(word.window_generation(), 0x0d);
+        assert_eq!(
+            alloc::format!("{word:?}"),
+            "CommitWord(idx 16909060, gen 723981, VALID, KEY)"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn winning_and_releasing_only_move_forward(raw: u64, has_row: bool, revoked_meanwhile: bool) {
+            let word = CommitWord(raw);
+            let winnable = raw & (VALID | BUSY | REVOKED) == VALID && word.idx().0 != u32::MAX;
+            prop_assert_eq!(word.won().is_some(), winnable);
+            if let Some(won) = word.won() {
+                prop_assert_eq!(won.idx().0, word.idx().0 + 1);
+                prop_assert_eq!(won.generation(), (word.generation() + 1) & 0xff_ffff);
+                prop_assert!(won.is_busy() && !won.is_valid() && won.won().is_none());
+                let before = if revoked_meanwhile { won.revoked() } else { won };
+                let after = before.released(has_row);
+                prop_assert_eq!(after.is_valid(), has_row);
+                prop_assert!(!after.is_busy());
+                prop_assert_eq!(after.is_revoked(), revoked_meanwhile);
+                prop_assert_eq!(after.is_key_mode(), word.is_key_mode());
+                prop_assert_eq!((after.idx(), after.generation()), (won.idx(), won.generation()));
+            }
+        }
+
+        #[test]
+        fn only_an_empty_unrevoked_line_is_filled_and_never_lowered(raw: u64, idx: u32) {
+            let word = CommitWord(raw);
+            let filled = word.filled(RowIndex(idx));
+            prop_assert_eq!(filled.is_some(), raw & (VALID | BUSY | REVOKED) == 0 && idx >= word.idx().0);
+            if let Some(filled) = filled {
+                prop_assert_eq!(filled.0 & 0xffff_ffff, (raw & 0xffff_ffff) | VALID);
+                prop_assert_eq!(filled.idx().0, idx);
+            }
+        }
+    }
+}
