@@ -1,1 +1,79 @@
-//! Devices and their sealed credentials on SQLite.
+//! The registry: which devices there are, what proves them, and which of their rows may still be handed out.
+//!
+//! One SQLite file holds one record per device (not per row): its state in a small row that changes often, its
+//! credentials in a big one that is written once, sealed with XChaCha20-Poly1305 under a key derived from a
+//! [`MasterKey`] that is never in the file. A sealed blob is bound to its device, mode, suite, epoch and row
+//! numbers, so one that was damaged, moved or exchanged does not open.
+//!
+//! ```
+//! use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
+//! use linewarden_protocol::keys::RowKey;
+//! use linewarden_registry::{Credentials, DeviceRecord, MasterKey, PoolRow, Registry, RegistryError};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let directory = tempfile::tempdir()?;
+//! let key = MasterKey::generate_file(directory.path().join("master.key"))?;
+//! let registry = Registry::create(directory.path().join("fleet.registry"), &key).await?;
+//!
+//! let rows = (1..=8).map(|n| PoolRow { challenge: [n; 8], row_key: RowKey::from_bytes([n; 16]) }).collect();
+//! let device = DeviceId(0xd1);
+//! registry
+//!     .enrol(DeviceRecord {
+//!         device,
+//!         name: "pump 7".to_owned(),
+//!         suite: Suite::SipHash128,
+//!         enrolled_at_s: 1_790_000_000,
+//!         puf_profile: "arbiter 64, 4-xor".to_owned(),
+//!         credentials: Credentials::pool(rows),
+//!     })
+//!     .await?;
+//!
+//! // Rows go out in increasing order, each once, also across crashes.
+//! let lease = registry.reserve(device, RowIndex(0), 4).await?;
+//! assert_eq!(lease.rows(), 0..4);
+//! assert_eq!(registry.reserve(device, RowIndex(0), 4).await?.rows(), 4..8);
+//! assert!(matches!(
+//!     registry.reserve(device, RowIndex(0), 4).await,
+//!     Err(RegistryError::RowsExhausted { .. })
+//! ));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What it does not do: it opens no socket, reads no clock (times are arguments), derives no key for a gateway
+//! (`linewarden_protocol::keys::AuthKey` does, from a row key), and does not protect against somebody who puts an
+//! old copy of the whole file back: marks and revocations since then are lost with it.
+//!
+//! Nonces and keys come from the operating system and not from the caller, because a repeated one would open
+//! what it seals.
+#![forbid(unsafe_code)]
+
+mod credentials;
+mod device;
+mod enrol;
+mod error;
+mod feed;
+mod import;
+mod key;
+mod migrations;
+mod place;
+mod query;
+mod revoke;
+mod row;
+mod rows;
+mod seal;
+mod store;
+mod transfer;
+
+pub use credentials::{Credentials, POOL_ROW_BYTES, POOL_ROWS_MAX, PoolRow};
+pub use device::{DeviceInfo, DeviceRecord, NAME_BYTES_MAX, Revision, Status, TEXT_BYTES_MAX};
+pub use enrol::{BulkOptions, OnConflict, Progress};
+pub use error::{RegistryError, Result};
+pub use feed::{Change, Changes};
+pub use key::{ExportKey, KEY_BYTES, MasterKey};
+pub use query::{ActiveChunk, ActiveDevice, ActiveStream, Filter};
+pub use rows::{Reservation, ReserveRequest};
+pub use seal::SEAL_OVERHEAD_BYTES;
+pub use store::{Options, Registry};
+pub use transfer::DeviceLine;

@@ -1,0 +1,142 @@
+//! What enrolment leaves behind for the verifying side, and its byte form inside the seal.
+
+use std::ops::Range;
+
+use linewarden_protocol::ids::{Mode, RowIndex};
+use linewarden_protocol::keys::RowKey;
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+/// Bytes of a pool row inside the seal: `challenge[8] | row_key[16]`.
+pub const POOL_ROW_BYTES: usize = 24;
+/// Bytes of a key-mode credential inside the seal: `row_key[16]`.
+pub const KEY_BYTES: usize = 16;
+/// Most rows that one device may have; its record is then 24 MiB.
+pub const POOL_ROWS_MAX: usize = 1 << 20;
+
+/// One enrolled challenge-response pair (LAP/1 1.1, pool mode).
+#[derive(Clone, Debug, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
+pub struct PoolRow {
+    /// Seed that the device expands to its PUF's challenge; public.
+    pub challenge: [u8; 8],
+    /// Key derived from the error-corrected response; never leaves the controller.
+    pub row_key: RowKey,
+}
+
+/// A device's credentials, wiped from memory when dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// Rows of a strong PUF, each spent once.
+    Pool {
+        /// Number of the first row: 0, or higher where rows follow an earlier pool of the same device.
+        first_idx: RowIndex,
+        /// The rows `first_idx..first_idx + rows.len()`.
+        rows: Vec<PoolRow>,
+    },
+    /// The one key of a weak PUF.
+    Key(RowKey),
+}
+
+impl Credentials {
+    /// A pool whose first row is number 0.
+    #[must_use]
+    pub fn pool(rows: Vec<PoolRow>) -> Self {
+        Self::Pool {
+            first_idx: RowIndex(0),
+            rows,
+        }
+    }
+
+    /// Which kind this is.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        match self {
+            Self::Pool { .. } => Mode::Pool,
+            Self::Key(_) => Mode::Key,
+        }
+    }
+
+    /// Row `idx` of a pool; `None` outside it and in key mode.
+    #[must_use]
+    pub fn row(&self, idx: RowIndex) -> Option<&PoolRow> {
+        match self {
+            Self::Pool { first_idx, rows } => {
+                rows.get(usize::try_from(idx.0.checked_sub(first_idx.0)?).ok()?)
+            }
+            Self::Key(_) => None,
+        }
+    }
+
+    /// The row numbers of a pool; empty in key mode, where `idx` only counts.
+    #[must_use]
+    pub fn indices(&self) -> Range<u32> {
+        match self {
+            Self::Pool { first_idx, rows } => {
+                first_idx.0
+                    ..first_idx
+                        .0
+                        .saturating_add(u32::try_from(rows.len()).unwrap_or(u32::MAX))
+            }
+            Self::Key(_) => 0..0,
+        }
+    }
+
+    /// Length of the byte form.
+    pub(crate) fn encoded_len(&self) -> usize {
+        match self {
+            Self::Pool { rows, .. } => rows.len() * POOL_ROW_BYTES,
+            Self::Key(_) => KEY_BYTES,
+        }
+    }
+
+    /// Appends the byte form; `out` must have room, or growing it would leave copies behind.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Pool { rows, .. } => {
+                for row in rows {
+                    out.extend_from_slice(&row.challenge);
+                    out.extend_from_slice(row.row_key.as_bytes());
+                }
+            }
+            Self::Key(key) => out.extend_from_slice(key.as_bytes()),
+        }
+    }
+
+    /// Reads the byte form back; the error says what does not fit.
+    pub(crate) fn decode(mode: Mode, indices: &Range<u32>, bytes: &[u8]) -> Result<Self, String> {
+        match mode {
+            Mode::Key => {
+                let key = <[u8; KEY_BYTES]>::try_from(bytes)
+                    .map_err(|_| format!("{} B of credentials, {KEY_BYTES} B expected", bytes.len()))?;
+                Ok(Self::Key(RowKey::from_bytes(key)))
+            }
+            Mode::Pool => {
+                let (chunks, rest) = bytes.as_chunks::<POOL_ROW_BYTES>();
+                if !rest.is_empty() || chunks.len() != indices.len() {
+                    return Err(format!(
+                        "{} B of credentials do not hold {} rows",
+                        bytes.len(),
+                        indices.len()
+                    ));
+                }
+                let rows = chunks.iter().map(decode_row).collect();
+                Ok(Self::Pool {
+                    first_idx: RowIndex(indices.start),
+                    rows,
+                })
+            }
+        }
+    }
+}
+
+fn decode_row(bytes: &[u8; POOL_ROW_BYTES]) -> PoolRow {
+    let mut challenge = [0u8; 8];
+    let mut key = [0u8; 16];
+    challenge.copy_from_slice(&bytes[..8]);
+    key.copy_from_slice(&bytes[8..]);
+    let row = PoolRow {
+        challenge,
+        row_key: RowKey::from_bytes(key),
+    };
+    key.zeroize();
+    row
+}

@@ -1,0 +1,354 @@
+//! Enrolment: one device, or many in chunks, each chunk one transaction.
+
+use std::collections::{HashMap, HashSet};
+
+use linewarden_protocol::ids::{DeviceId, RowIndex};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+
+use crate::device::{DeviceRecord, Status};
+use crate::error::{RegistryError, Result};
+use crate::feed;
+use crate::place::Place;
+use crate::row::{ACTIVE, REVOKED, id_from_column, id_to_column, mode_to_column};
+use crate::store::Registry;
+
+/// Devices per INSERT: fewer round trips to the database's thread, and far below SQLite's 32,766 parameters.
+const DEVICES_PER_INSERT: usize = 50;
+/// Ids per IN list.
+pub(crate) const IDS_PER_QUERY: usize = 500;
+
+/// What to do with a device that is enrolled already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum OnConflict {
+    /// Refuse the chunk, naming the device.
+    #[default]
+    Refuse,
+    /// Give it the new credentials, name and profile. Its mark never goes down: of a new pool, the rows below
+    /// the mark are lost, unless its numbers start at the mark. A revoked device is refused.
+    Replace,
+}
+
+/// How a bulk enrolment goes about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BulkOptions {
+    /// Devices per transaction: each chunk is stored as a whole or not at all.
+    pub chunk_devices: usize,
+    /// What to do with a device that is enrolled already.
+    pub on_conflict: OnConflict,
+}
+
+impl Default for BulkOptions {
+    fn default() -> Self {
+        Self {
+            chunk_devices: 1000,
+            on_conflict: OnConflict::Refuse,
+        }
+    }
+}
+
+/// How far a long operation has come; given after each chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Devices done.
+    pub done: u64,
+    /// Devices in all, where that is known.
+    pub total: Option<u64>,
+}
+
+/// A device with the state that an import carries over and an enrolment starts afresh.
+pub(crate) struct NewDevice {
+    pub(crate) record: DeviceRecord,
+    pub(crate) idx_floor: RowIndex,
+    pub(crate) epoch: u32,
+    pub(crate) status: Status,
+}
+
+impl From<DeviceRecord> for NewDevice {
+    fn from(record: DeviceRecord) -> Self {
+        let idx_floor = RowIndex(record.credentials.indices().start);
+        Self {
+            record,
+            idx_floor,
+            epoch: 0,
+            status: Status::Active,
+        }
+    }
+}
+
+/// What has to outlive a replacement.
+struct Existing {
+    revoked: bool,
+    idx_floor: u32,
+    floor_version: i64,
+    epoch: u32,
+}
+
+impl Registry {
+    /// Enrols one device.
+    ///
+    /// # Errors
+    /// A record that must not be stored (zero id or key, no rows, text too long), a device that is enrolled
+    /// already, or a failure of the database. Nothing is stored then.
+    pub async fn enrol(&self, record: DeviceRecord) -> Result<()> {
+        self.enrol_chunk(vec![record], OnConflict::Refuse).await
+    }
+
+    /// Enrols these devices in one transaction, all or none; for callers that produce devices asynchronously.
+    ///
+    /// # Errors
+    /// As [`Registry::enrol`], also for a device that occurs twice.
+    pub async fn enrol_chunk(&self, records: Vec<DeviceRecord>, on_conflict: OnConflict) -> Result<()> {
+        let devices: Vec<NewDevice> = records.into_iter().map(NewDevice::from).collect();
+        self.store_chunk(&devices, on_conflict).await
+    }
+
+    /// Enrols many devices, a transaction per chunk, and returns how many were stored.
+    ///
+    /// `progress` is called after each chunk. Dropping the future stops between chunks; what was reported as done
+    /// stays.
+    ///
+    /// # Errors
+    /// [`RegistryError::Chunk`] says how many devices were stored before the refused chunk, and why it was.
+    pub async fn enrol_bulk(
+        &self,
+        records: impl IntoIterator<Item = DeviceRecord>,
+        options: BulkOptions,
+        progress: impl FnMut(Progress),
+    ) -> Result<u64> {
+        let records = records.into_iter();
+        let total = match records.size_hint() {
+            (low, Some(high)) if low == high => u64::try_from(low).ok(),
+            _ => None,
+        };
+        self.store_bulk(records.map(|record| Ok(record.into())), total, options, progress)
+            .await
+    }
+
+    pub(crate) async fn store_bulk(
+        &self,
+        mut devices: impl Iterator<Item = Result<NewDevice>>,
+        total: Option<u64>,
+        options: BulkOptions,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<u64> {
+        let mut done = 0;
+        loop {
+            let chunk: Vec<Result<NewDevice>> = devices.by_ref().take(options.chunk_devices.max(1)).collect();
+            if chunk.is_empty() {
+                return Ok(done);
+            }
+            let end = done.saturating_add(u64::try_from(chunk.len()).unwrap_or(u64::MAX));
+            let stored = match chunk.into_iter().collect::<Result<Vec<NewDevice>>>() {
+                Ok(chunk) => self.store_chunk(&chunk, options.on_conflict).await,
+                Err(error) => Err(error),
+            };
+            stored.map_err(|source| RegistryError::Chunk {
+                committed: done,
+                first: done,
+                end,
+                source: Box::new(source),
+            })?;
+            done = end;
+            progress(Progress { done, total });
+        }
+    }
+
+    async fn store_chunk(&self, devices: &[NewDevice], on_conflict: OnConflict) -> Result<()> {
+        let mut seen = HashSet::with_capacity(devices.len());
+        for NewDevice { record, .. } in devices {
+            record.validate()?;
+            if !seen.insert(record.device) {
+                return Err(RegistryError::RepeatedDevice {
+                    device: record.device,
+                });
+            }
+        }
+        let mut transaction = self.write().await?;
+        let existing = existing_devices(&mut transaction, devices).await?;
+        for NewDevice { record, status, .. } in devices {
+            let device = record.device;
+            match (existing.get(&device), on_conflict) {
+                (Some(_), OnConflict::Refuse) => return Err(RegistryError::AlreadyEnrolled { device }),
+                (Some(old), OnConflict::Replace) if old.revoked && status.is_active() => {
+                    return Err(RegistryError::Revoked { device });
+                }
+                _ => {}
+            }
+        }
+        remove(&mut transaction, existing.keys().copied().collect()).await?;
+        let mut revision = feed::advance(&mut transaction, devices.len()).await?;
+        for batch in devices.chunks(DEVICES_PER_INSERT) {
+            self.insert(&mut transaction, batch, &existing, &mut revision)
+                .await?;
+        }
+        transaction.commit().await?;
+        Ok(())
+    }
+
+    async fn insert(
+        &self,
+        connection: &mut SqliteConnection,
+        devices: &[NewDevice],
+        existing: &HashMap<DeviceId, Existing>,
+        revision: &mut i64,
+    ) -> Result<()> {
+        let mut rows = Vec::with_capacity(devices.len());
+        for device in devices {
+            rows.push(self.prepare(device, existing.get(&device.record.device))?);
+        }
+        let mut insert = QueryBuilder::<Sqlite>::new(
+            "INSERT INTO device (device_id, name, mode, suite, status, enrolled_at_s, revoked_at_s, \
+             revoked_reason, first_idx, rows_total, idx_floor, floor_version, epoch, revision, puf_profile) ",
+        );
+        insert.push_values(rows.iter().zip(devices), |mut values, (row, device)| {
+            *revision += 1;
+            let record = &device.record;
+            let (status, at_s, reason) = match &device.status {
+                Status::Active => (ACTIVE, None, None),
+                Status::Revoked { at_s, reason } => (
+                    REVOKED,
+                    Some(i64::try_from(*at_s).unwrap_or(i64::MAX)),
+                    Some(reason.as_str()),
+                ),
+            };
+            values
+                .push_bind(id_to_column(record.device))
+                .push_bind(&record.name)
+                .push_bind(mode_to_column(row.place.mode))
+                .push_bind(i16::from(row.place.suite.number()))
+                .push_bind(status)
+                // `validate` has checked that it fits.
+                .push_bind(i64::try_from(record.enrolled_at_s).unwrap_or(i64::MAX))
+                .push_bind(at_s)
+                .push_bind(reason)
+                .push_bind(i64::from(row.place.indices.start))
+                .push_bind(i64::from(row.place.rows_total()))
+                .push_bind(i64::from(row.idx_floor))
+                .push_bind(row.floor_version)
+                .push_bind(i64::from(row.place.epoch))
+                .push_bind(*revision)
+                .push_bind(&record.puf_profile);
+        });
+        insert.build().execute(&mut *connection).await?;
+
+        let mut insert = QueryBuilder::<Sqlite>::new("INSERT INTO credential (device_id, sealed) ");
+        insert.push_values(&rows, |mut values, row| {
+            values
+                .push_bind(id_to_column(row.place.device))
+                .push_bind(&row.sealed);
+        });
+        insert.build().execute(&mut *connection).await?;
+        Ok(())
+    }
+
+    fn prepare(&self, new: &NewDevice, old: Option<&Existing>) -> Result<Prepared> {
+        let record = &new.record;
+        let indices = record.credentials.indices();
+        let idx_floor = new
+            .idx_floor
+            .0
+            .max(indices.start)
+            .max(old.map_or(0, |old| old.idx_floor));
+        if old.is_some() && !indices.is_empty() && idx_floor >= indices.end {
+            return Err(RegistryError::InvalidRecord {
+                device: record.device,
+                field: "credentials",
+                problem: format!(
+                    "rows {}..{} were all handed out before (numbers are never used twice); make the new pool \
+                     start at row {idx_floor}",
+                    indices.start, indices.end
+                ),
+            });
+        }
+        let place = Place {
+            device: record.device,
+            mode: record.credentials.mode(),
+            suite: record.suite,
+            epoch: old.map_or(new.epoch, |old| new.epoch.max(old.epoch.saturating_add(1))),
+            indices,
+        };
+        let sealed = self
+            .sealer()
+            .seal(&place.aad(), record.credentials.encoded_len(), |out| {
+                record.credentials.encode(out)
+            })?;
+        let floor_version = old.map_or(0, |old| old.floor_version.saturating_add(1));
+        Ok(Prepared {
+            place,
+            idx_floor,
+            floor_version,
+            sealed,
+        })
+    }
+}
+
+/// A device's record, ready to be written.
+struct Prepared {
+    place: Place,
+    idx_floor: u32,
+    floor_version: i64,
+    sealed: Vec<u8>,
+}
+
+async fn existing_devices(
+    connection: &mut SqliteConnection,
+    devices: &[NewDevice],
+) -> Result<HashMap<DeviceId, Existing>> {
+    let mut existing = HashMap::new();
+    for ids in devices.chunks(IDS_PER_QUERY) {
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "SELECT device_id, status, idx_floor, floor_version, epoch FROM device WHERE device_id IN ",
+        );
+        query.push_ids(ids.iter().map(|device| device.record.device));
+        let rows: Vec<(i64, i16, i64, i64, i64)> = query.build_query_as().fetch_all(&mut *connection).await?;
+        for (id, status, idx_floor, floor_version, epoch) in rows {
+            let device = id_from_column(id);
+            let (Ok(idx_floor), Ok(epoch)) = (u32::try_from(idx_floor), u32::try_from(epoch)) else {
+                let problem = format!("idx_floor is {idx_floor}, epoch is {epoch}");
+                return Err(RegistryError::DamagedRecord { device, problem });
+            };
+            existing.insert(
+                device,
+                Existing {
+                    revoked: status == REVOKED,
+                    idx_floor,
+                    floor_version,
+                    epoch,
+                },
+            );
+        }
+    }
+    Ok(existing)
+}
+
+async fn remove(connection: &mut SqliteConnection, devices: Vec<DeviceId>) -> Result<()> {
+    for ids in devices.chunks(IDS_PER_QUERY) {
+        // Credentials first: they refer to the device.
+        for table in [
+            "DELETE FROM credential WHERE device_id IN ",
+            "DELETE FROM device WHERE device_id IN ",
+        ] {
+            let mut query = QueryBuilder::<Sqlite>::new(table);
+            query.push_ids(ids.iter().copied());
+            query.build().execute(&mut *connection).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Lists of ids in queries.
+pub(crate) trait PushIds {
+    /// Appends `(id, id, …)`.
+    fn push_ids(&mut self, ids: impl Iterator<Item = DeviceId>);
+}
+
+impl PushIds for QueryBuilder<Sqlite> {
+    fn push_ids(&mut self, ids: impl Iterator<Item = DeviceId>) {
+        let mut list = self.separated(", ");
+        list.push_unseparated("(");
+        for id in ids {
+            list.push_bind(id_to_column(id));
+        }
+        list.push_unseparated(")");
+    }
+}

@@ -1,0 +1,325 @@
+//! Everything that can go wrong, in one enum; each message says what is wrong and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use linewarden_protocol::ids::DeviceId;
+
+/// What the functions of this crate return.
+pub type Result<T, E = RegistryError> = std::result::Result<T, E>;
+
+/// An error of the registry. No message holds key material.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegistryError {
+    // ---- key files ----
+    /// A key file cannot be opened or read.
+    #[error("cannot read the key file {path}: {source}; check the path, or make a new key file")]
+    KeyFileUnreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A key file that somebody else may read or have written.
+    #[error("refused the key file {path}: {problem}; {remedy}")]
+    KeyFileUnsafe {
+        /// The file.
+        path: PathBuf,
+        /// What makes it unsafe.
+        problem: String,
+        /// What mends it.
+        remedy: String,
+    },
+    /// A key that is not 32 bytes in hexadecimal.
+    #[error(
+        "the key in {origin} is malformed: {problem}; expected are exactly 64 hexadecimal digits (32 bytes) and nothing else"
+    )]
+    KeyMalformed {
+        /// The file or environment variable.
+        origin: String,
+        /// What is wrong with it; never the content.
+        problem: String,
+    },
+    /// The environment variable that should hold a key is not set.
+    #[error(
+        "the environment variable {variable} is not set; set it to 64 hexadecimal digits, or give a key file"
+    )]
+    KeyVariableUnset {
+        /// Its name.
+        variable: String,
+    },
+    /// A new key file would overwrite something.
+    #[error(
+        "{path} exists already and a key is never overwritten; choose another path, or use the key that is there"
+    )]
+    KeyFileExists {
+        /// The file.
+        path: PathBuf,
+    },
+
+    // ---- opening ----
+    /// Nothing is at the given path.
+    #[error("there is no registry at {path}; check the path, or create one first")]
+    NoRegistry {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Something is at the path where a new registry should be made.
+    #[error("{path} exists already and is not overwritten; open it, or choose another path")]
+    AlreadyExists {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The file is something else.
+    #[error("{path} is not a Linewarden registry: {problem}; it was left as it is, check the path")]
+    NotARegistry {
+        /// The path.
+        path: PathBuf,
+        /// How one can tell.
+        problem: String,
+    },
+    /// The registry was written by a newer program.
+    #[error(
+        "the registry {path} has schema {found}, this program knows up to {supported}; use the newer program, nothing was changed"
+    )]
+    NewerSchema {
+        /// The path.
+        path: PathBuf,
+        /// The newest migration in the file.
+        found: i64,
+        /// The newest migration in this program.
+        supported: i64,
+    },
+    /// The master key does not fit the registry.
+    #[error(
+        "this master key is not the one that the registry {path} was made with; give the right key file (if you are sure of the key, the registry's key check is damaged: restore a backup)"
+    )]
+    WrongMasterKey {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Another error while a registry was opened or made, with its path.
+    #[error("cannot open the registry {path}: {source}")]
+    Open {
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        source: Box<RegistryError>,
+    },
+
+    // ---- the database underneath ----
+    /// Another program kept the registry locked.
+    #[error(
+        "the registry is locked by another program; wait for it to end (or stop it) and try again, nothing was changed"
+    )]
+    Locked,
+    /// No space is left.
+    #[error("the disk (or quota) of the registry is full; make room and try again, the change was not made")]
+    DiskFull,
+    /// The file or its directory cannot be written.
+    #[error(
+        "the registry or its directory cannot be written ({detail}); allow this user to write both, or move the registry"
+    )]
+    NotWritable {
+        /// What SQLite or the operating system said.
+        detail: String,
+    },
+    /// Pages of the file are damaged.
+    #[error(
+        "the registry file is damaged ({detail}); restore a backup, or save what can be read with `sqlite3 FILE .recover`"
+    )]
+    Damaged {
+        /// What was found.
+        detail: String,
+    },
+    /// Reading or writing failed below the database.
+    #[error("cannot {action}: {source}")]
+    Io {
+        /// What was tried, with the file's name.
+        action: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The operating system gave no random bytes.
+    #[error("the operating system gave no random bytes: {0}")]
+    Entropy(getrandom::Error),
+    /// Any other failure of the database.
+    #[error("the registry's database failed: {0}")]
+    Database(#[source] sqlx::Error),
+
+    // ---- devices ----
+    /// No such device.
+    #[error("device {device} is not enrolled; check the id")]
+    UnknownDevice {
+        /// The id asked for.
+        device: DeviceId,
+    },
+    /// The device is there already.
+    #[error(
+        "device {device} is enrolled already; choose another id, or ask for its credentials to be replaced"
+    )]
+    AlreadyEnrolled {
+        /// The id.
+        device: DeviceId,
+    },
+    /// The same device twice in one input.
+    #[error("device {device} occurs twice in the input; remove one of the two")]
+    RepeatedDevice {
+        /// The id.
+        device: DeviceId,
+    },
+    /// The device is revoked, for good.
+    #[error("device {device} is revoked, which is final; enrol it anew under another id")]
+    Revoked {
+        /// The id.
+        device: DeviceId,
+    },
+    /// A field of a record is not acceptable.
+    #[error("device {device}: field {field}: {problem}")]
+    InvalidRecord {
+        /// The device.
+        device: DeviceId,
+        /// The field's name.
+        field: &'static str,
+        /// What is wrong with it, and what is accepted.
+        problem: String,
+    },
+    /// A stored record does not authenticate or makes no sense.
+    #[error(
+        "the record of device {device} is damaged or was tampered with ({problem}); restore it from a backup or enrol the device again"
+    )]
+    DamagedRecord {
+        /// The device.
+        device: DeviceId,
+        /// What was found.
+        problem: String,
+    },
+
+    // ---- rows ----
+    /// No row is left to hand out.
+    #[error("device {device} has no rows left (its pool ends at {rows_end}); give it new rows")]
+    RowsExhausted {
+        /// The device.
+        device: DeviceId,
+        /// One past the last row of its pool.
+        rows_end: u32,
+    },
+    /// A request for no rows at all.
+    #[error("device {device}: a reservation of 0 rows was asked for; ask for at least 1")]
+    EmptyReservation {
+        /// The device.
+        device: DeviceId,
+    },
+    /// A row number outside the device's pool.
+    #[error("device {device} has no row {idx}: its rows are {rows_start}..{rows_end}")]
+    NoSuchRow {
+        /// The device.
+        device: DeviceId,
+        /// The number given.
+        idx: u32,
+        /// First row.
+        rows_start: u32,
+        /// One past the last row.
+        rows_end: u32,
+    },
+    /// Rows given back that were not in the reservation.
+    #[error(
+        "device {device}: rows from {unused_from} cannot be given back from a reservation of {rows_start}..{rows_end}"
+    )]
+    NotReserved {
+        /// The device.
+        device: DeviceId,
+        /// The first row said to be unused.
+        unused_from: u32,
+        /// First row of the reservation.
+        rows_start: u32,
+        /// One past its last row.
+        rows_end: u32,
+    },
+
+    // ---- bulk ----
+    /// A bulk enrolment or import stopped at a chunk.
+    #[error(
+        "{committed} devices were stored, then records {first}..{end} (counted from 0) were refused as one chunk: {source}"
+    )]
+    Chunk {
+        /// Devices stored by the chunks before.
+        committed: u64,
+        /// Position in the input of the chunk's first record, from 0.
+        first: u64,
+        /// One past the position of its last record.
+        end: u64,
+        /// Why.
+        source: Box<RegistryError>,
+    },
+    /// A line of an import file is not acceptable.
+    #[error("{path}, line {line}: {problem}; nothing was imported")]
+    ImportLine {
+        /// The file.
+        path: PathBuf,
+        /// Line number, from 1.
+        line: u64,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+// SQLite's primary result codes (https://www.sqlite.org/rescode.html); the extended ones differ above the low byte.
+const SQLITE_BUSY: u32 = 5;
+const SQLITE_LOCKED: u32 = 6;
+const SQLITE_READONLY: u32 = 8;
+const SQLITE_IOERR: u32 = 10;
+const SQLITE_CORRUPT: u32 = 11;
+const SQLITE_FULL: u32 = 13;
+const SQLITE_CANTOPEN: u32 = 14;
+const SQLITE_NOTADB: u32 = 26;
+
+impl From<sqlx::Error> for RegistryError {
+    fn from(error: sqlx::Error) -> Self {
+        let code = match &error {
+            sqlx::Error::Database(database) => database.code().and_then(|code| code.parse::<u32>().ok()),
+            // All connections in use for longer than the pool waits: somebody holds a lock.
+            sqlx::Error::PoolTimedOut => Some(SQLITE_BUSY),
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => Some(SQLITE_CORRUPT),
+            _ => None,
+        };
+        match code.map(|code| code & 0xff) {
+            Some(SQLITE_BUSY | SQLITE_LOCKED) => Self::Locked,
+            Some(SQLITE_FULL) => Self::DiskFull,
+            Some(SQLITE_READONLY | SQLITE_CANTOPEN) => Self::NotWritable {
+                detail: error.to_string(),
+            },
+            Some(SQLITE_CORRUPT | SQLITE_NOTADB | SQLITE_IOERR) => Self::Damaged {
+                detail: error.to_string(),
+            },
+            _ => Self::Database(error),
+        }
+    }
+}
+
+impl From<sqlx::migrate::MigrateError> for RegistryError {
+    fn from(error: sqlx::migrate::MigrateError) -> Self {
+        use sqlx::migrate::MigrateError;
+        match error {
+            MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _) => cause.into(),
+            other => Self::Damaged {
+                detail: other.to_string(),
+            },
+        }
+    }
+}
+
+impl RegistryError {
+    /// Wraps the failure of a file operation with what was tried.
+    pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let action = action.into();
+        move |source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Self::NotWritable {
+                detail: format!("cannot {action}: {source}"),
+            },
+            _ => Self::Io { action, source },
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The schema's versions. A migration that has been released is never edited; a change is a new one.
+
+use std::path::Path;
+
+use sqlx::SqliteConnection;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::{SqlStr, query_as};
+
+use crate::error::{RegistryError, Result};
+use crate::store::at;
+
+fn migrator() -> Migrator {
+    let registry = Migration::new(
+        1,
+        "registry".into(),
+        MigrationType::Simple,
+        SqlStr::from_static(include_str!("../migrations/0001_registry.sql")),
+        false,
+    );
+    Migrator::with_migrations(vec![registry])
+}
+
+/// Applies what is missing, each migration in a transaction of its own.
+pub(crate) async fn run(connection: &mut SqliteConnection) -> Result<()> {
+    Ok(migrator().run(connection).await?)
+}
+
+/// Refuses a registry that a newer program has changed, before anything in it is interpreted.
+pub(crate) async fn refuse_newer(connection: &mut SqliteConnection, path: &Path) -> Result<()> {
+    let (found,): (Option<i64>,) = query_as("SELECT MAX(version) FROM _sqlx_migrations")
+        .fetch_one(connection)
+        .await
+        .map_err(at(path))?;
+    let supported = migrator()
+        .iter()
+        .map(|migration| migration.version)
+        .max()
+        .unwrap_or(0);
+    match found {
+        Some(found) if found > supported => Err(RegistryError::NewerSchema {
+            path: path.to_owned(),
+            found,
+            supported,
+        }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,105 @@
+//! Between the tables' columns and the types of this crate.
+
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
+
+use crate::device::{DeviceInfo, Revision, Status};
+use crate::error::{RegistryError, Result};
+
+/// The columns of [`DeviceRow`], in its order, as a literal for `concat!`.
+macro_rules! device_columns {
+    () => {
+        "device.device_id, device.name, device.mode, device.suite, device.status, device.enrolled_at_s, \
+         device.revoked_at_s, device.revoked_reason, device.first_idx, device.rows_total, device.idx_floor, \
+         device.floor_version, device.epoch, device.revision, device.puf_profile"
+    };
+}
+pub(crate) use device_columns;
+
+/// A row of the table `device`.
+pub(crate) type DeviceRow = (
+    i64,
+    String,
+    i16,
+    i16,
+    i16,
+    i64,
+    Option<i64>,
+    Option<String>,
+    i64,
+    i64,
+    i64,
+    i64,
+    i64,
+    i64,
+    String,
+);
+
+pub(crate) const ACTIVE: i16 = 1;
+pub(crate) const REVOKED: i16 = 2;
+
+/// Ids are stored bit-cast, so that all 64 bits fit a BIGINT.
+pub(crate) fn id_to_column(device: DeviceId) -> i64 {
+    device.0.cast_signed()
+}
+
+pub(crate) fn id_from_column(column: i64) -> DeviceId {
+    DeviceId(column.cast_unsigned())
+}
+
+pub(crate) fn mode_to_column(mode: Mode) -> i16 {
+    match mode {
+        Mode::Pool => 1,
+        Mode::Key => 2,
+    }
+}
+
+pub(crate) fn mode_from_column(column: i16) -> Option<Mode> {
+    match column {
+        1 => Some(Mode::Pool),
+        2 => Some(Mode::Key),
+        _ => None,
+    }
+}
+
+/// Turns a stored row into what the API shows; every value that cannot be is an error that names the device.
+pub(crate) fn device_info(row: DeviceRow) -> Result<DeviceInfo> {
+    let (id, name, mode, suite, status, enrolled_at_s, revoked_at_s, revoked_reason, first, total, floor, ..) =
+        row;
+    let (.., floor_version, epoch, revision, puf_profile) = row;
+    let device = id_from_column(id);
+    let damaged = |problem: String| RegistryError::DamagedRecord { device, problem };
+    let number =
+        |column: &str, value: i64| u32::try_from(value).map_err(|_| damaged(format!("{column} is {value}")));
+    let seconds =
+        |column: &str, value: i64| u64::try_from(value).map_err(|_| damaged(format!("{column} is {value}")));
+    let status = match (status, revoked_at_s) {
+        (ACTIVE, None) => Status::Active,
+        (REVOKED, Some(at_s)) => Status::Revoked {
+            at_s: seconds("revoked_at_s", at_s)?,
+            reason: revoked_reason.unwrap_or_default(),
+        },
+        _ => {
+            return Err(damaged(format!(
+                "status is {status} with revoked_at_s {revoked_at_s:?}"
+            )));
+        }
+    };
+    Ok(DeviceInfo {
+        device,
+        name,
+        mode: mode_from_column(mode).ok_or_else(|| damaged(format!("mode is {mode}")))?,
+        suite: u8::try_from(suite)
+            .ok()
+            .and_then(Suite::from_number)
+            .ok_or_else(|| damaged(format!("suite {suite} is not spoken by this program")))?,
+        status,
+        enrolled_at_s: seconds("enrolled_at_s", enrolled_at_s)?,
+        first_idx: RowIndex(number("first_idx", first)?),
+        rows_total: number("rows_total", total)?,
+        idx_floor: RowIndex(number("idx_floor", floor)?),
+        epoch: number("epoch", epoch)?,
+        revision: Revision(seconds("revision", revision)?),
+        puf_profile,
+        floor_version,
+    })
+}

@@ -1,0 +1,394 @@
+//! Opening, making and closing the database file.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{Connection as _, Executor as _, Sqlite, SqliteConnection, Transaction};
+
+use crate::error::{RegistryError, Result};
+use crate::key::{MasterKey, sync_parent};
+use crate::migrations;
+use crate::seal::Sealer;
+
+/// Marks the file as ours in SQLite's header (`PRAGMA application_id`): the ASCII letters "LWRG".
+const APPLICATION_ID: u32 = 0x4C57_5247;
+/// What the key check seals.
+const KEY_CHECK_TEXT: &[u8] = b"linewarden registry";
+const KEY_CHECK_AAD: &[u8] = b"linewarden registry key check v1";
+const SEALING_PURPOSE: &str = "linewarden registry sealing v1";
+
+/// How a registry is opened; the defaults suit everything but tests and measurements.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Page size of a new file in bytes, a power of two from 512 to 65536.
+    ///
+    /// 16384 by default; `cargo run --release -p linewarden-registry --example page_size` measures it.
+    pub page_size_bytes: u32,
+    /// How long to wait for another program's lock.
+    pub busy_timeout: Duration,
+    /// Connections for reading beside the one for writing.
+    pub readers: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            page_size_bytes: 16_384,
+            busy_timeout: Duration::from_secs(5),
+            readers: 4,
+        }
+    }
+}
+
+/// A registry of devices and their sealed credentials. Cheap to clone; clones share connections.
+#[derive(Clone)]
+pub struct Registry {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    path: Option<PathBuf>,
+    writer: SqlitePool,
+    reader: SqlitePool,
+    sealer: Sealer,
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry")
+            .field("path", &self.inner.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Registry {
+    /// Opens an existing registry and brings its schema up to this program's.
+    ///
+    /// # Errors
+    /// No file, a file that is something else, a newer schema, the wrong master key, a locked or damaged file, a
+    /// directory that cannot be written. Nothing is changed in any of these cases.
+    pub async fn open(path: impl AsRef<Path>, key: &MasterKey) -> Result<Self> {
+        Self::open_with(path, key, &Options::default()).await
+    }
+
+    /// [`Registry::open`] with other than the default options.
+    ///
+    /// # Errors
+    /// As [`Registry::open`].
+    pub async fn open_with(path: impl AsRef<Path>, key: &MasterKey, options: &Options) -> Result<Self> {
+        let path = path.as_ref();
+        check_header(path)?;
+        let connect = connect_options(path, options);
+        let mut connection = SqliteConnection::connect_with(&connect).await.map_err(at(path))?;
+        migrations::refuse_newer(&mut connection, path).await?;
+        let sealer = check_key(&mut connection, path, key).await?;
+        migrations::run(&mut connection).await.map_err(at(path))?;
+        connection.close().await.map_err(at(path))?;
+
+        let writer = SqlitePoolOptions::new().max_connections(1);
+        let reader = SqlitePoolOptions::new().max_connections(options.readers.max(1));
+        let inner = Inner {
+            path: Some(path.to_owned()),
+            writer: writer.connect_with(connect.clone()).await.map_err(at(path))?,
+            reader: reader.connect_lazy_with(connect),
+            sealer,
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Makes a new, empty registry, readable by its owner only, and opens it.
+    ///
+    /// The file appears at `path` whole or not at all.
+    ///
+    /// # Errors
+    /// Something exists at `path`, or its directory cannot be written.
+    pub async fn create(path: impl AsRef<Path>, key: &MasterKey) -> Result<Self> {
+        Self::create_with(path, key, &Options::default()).await
+    }
+
+    /// [`Registry::create`] with other than the default options.
+    ///
+    /// # Errors
+    /// As [`Registry::create`].
+    pub async fn create_with(path: impl AsRef<Path>, key: &MasterKey, options: &Options) -> Result<Self> {
+        let path = path.as_ref();
+        if path.symlink_metadata().is_ok() {
+            return Err(RegistryError::AlreadyExists {
+                path: path.to_owned(),
+            });
+        }
+        let draft = draft_path(path)?;
+        let made = make_file(&draft, key, options)
+            .await
+            .and_then(|()| publish(&draft, path));
+        // Published, it has its second name; otherwise nothing of it shall stay.
+        let _ = std::fs::remove_file(&draft);
+        made.map_err(|error| match error {
+            already @ RegistryError::AlreadyExists { .. } => already,
+            other => RegistryError::Open {
+                path: path.to_owned(),
+                source: Box::new(other),
+            },
+        })?;
+        Self::open_with(path, key, options).await
+    }
+
+    /// Opens the registry at `path`, or makes it if nothing is there.
+    ///
+    /// # Errors
+    /// As [`Registry::open`] and [`Registry::create`].
+    pub async fn open_or_create(path: impl AsRef<Path>, key: &MasterKey) -> Result<Self> {
+        match Self::open(&path, key).await {
+            Err(RegistryError::NoRegistry { .. }) => match Self::create(&path, key).await {
+                // Another program was faster.
+                Err(RegistryError::AlreadyExists { .. }) => Self::open(&path, key).await,
+                made => made,
+            },
+            opened => opened,
+        }
+    }
+
+    /// Makes a registry that lives in memory and vanishes when dropped: for tests, demonstrations and benchmarks.
+    ///
+    /// # Errors
+    /// No random bytes or no memory.
+    pub async fn in_memory(key: &MasterKey) -> Result<Self> {
+        let connect = SqliteConnectOptions::new()
+            .in_memory(true)
+            .shared_cache(false)
+            .foreign_keys(true);
+        // The database dies with its only connection, so that one must stay.
+        let pool = SqlitePoolOptions::new()
+            .min_connections(1)
+            .max_connections(1)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_with(connect)
+            .await?;
+        let sealer = {
+            let mut connection = pool.acquire().await?;
+            initialise(&mut connection, key).await?
+        };
+        Ok(Self {
+            inner: Arc::new(Inner {
+                path: None,
+                writer: pool.clone(),
+                reader: pool,
+                sealer,
+            }),
+        })
+    }
+
+    /// The file; `None` for a registry in memory.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.inner.path.as_deref()
+    }
+
+    /// Waits for what is under way, folds the write-ahead log into the file and closes it, for all clones.
+    pub async fn close(self) {
+        self.inner.reader.close().await;
+        self.inner.writer.close().await;
+    }
+
+    /// Checks the file's structure and opens every sealed record. Reads everything: seconds per 10^5 devices.
+    ///
+    /// Returns the damaged records; none means that all is well.
+    ///
+    /// # Errors
+    /// Damage to the file's structure.
+    pub async fn check(&self) -> Result<Vec<RegistryError>> {
+        let findings: Vec<(String,)> = sqlx::query_as("PRAGMA integrity_check(10)")
+            .fetch_all(self.reader())
+            .await?;
+        let findings: Vec<String> = findings
+            .into_iter()
+            .map(|(text,)| text)
+            .filter(|text| text != "ok")
+            .collect();
+        if !findings.is_empty() {
+            return Err(RegistryError::Damaged {
+                detail: findings.join("; "),
+            });
+        }
+        self.damaged_records().await
+    }
+
+    pub(crate) fn reader(&self) -> &SqlitePool {
+        &self.inner.reader
+    }
+
+    pub(crate) fn sealer(&self) -> &Sealer {
+        &self.inner.sealer
+    }
+
+    /// Begins a transaction that may write. It takes the write lock at once: one that began as a reader could not
+    /// be waited for when it wants to write.
+    pub(crate) async fn write(&self) -> Result<Transaction<'static, Sqlite>> {
+        Ok(self.inner.writer.begin_with("BEGIN IMMEDIATE").await?)
+    }
+}
+
+/// Says what the file is before SQLite touches it.
+fn check_header(path: &Path) -> Result<()> {
+    let not_ours = |problem: &str| {
+        Err(RegistryError::NotARegistry {
+            path: path.to_owned(),
+            problem: problem.to_owned(),
+        })
+    };
+    let mut file = match OpenOptions::new().read(true).custom_flags(nonblock()).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(RegistryError::NoRegistry {
+                path: path.to_owned(),
+            });
+        }
+        Err(error) => return Err(RegistryError::io(format!("open the registry {}", path.display()))(error)),
+    };
+    let metadata = file
+        .metadata()
+        .map_err(RegistryError::io(format!("examine {}", path.display())))?;
+    if !metadata.is_file() {
+        return not_ours("it is not a regular file");
+    }
+    let mut header = [0u8; 100];
+    if let Err(error) = file.read_exact(&mut header) {
+        return match error.kind() {
+            io::ErrorKind::UnexpectedEof if metadata.len() == 0 => not_ours("it is empty"),
+            io::ErrorKind::UnexpectedEof => not_ours("it is shorter than a database's header"),
+            _ => Err(RegistryError::io(format!("read {}", path.display()))(error)),
+        };
+    }
+    if !header.starts_with(b"SQLite format 3\0") {
+        return not_ours("it is not a SQLite database");
+    }
+    let [.., a, b, c, d] = *header.first_chunk::<72>().unwrap_or(&[0; 72]);
+    if u32::from_be_bytes([a, b, c, d]) != APPLICATION_ID {
+        return not_ours("it is the SQLite database of another program");
+    }
+    Ok(())
+}
+
+fn nonblock() -> i32 {
+    rustix::fs::OFlags::NONBLOCK.bits().cast_signed()
+}
+
+fn connect_options(path: &Path, options: &Options) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(false)
+        .foreign_keys(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        // Each commit is on the disk before it returns: a mark that a power cut takes back hands rows out twice.
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(options.busy_timeout)
+        // After a bulk load the log file is cut back to this many bytes.
+        .pragma("journal_size_limit", "67108864")
+}
+
+/// A name beside `path`, so that linking it to `path` stays within one file system.
+pub(crate) fn draft_path(path: &Path) -> Result<PathBuf> {
+    let mut random = [0u8; 8];
+    getrandom::fill(&mut random).map_err(RegistryError::Entropy)?;
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".new-{}", hex::encode(random)));
+    Ok(path.with_file_name(name))
+}
+
+async fn make_file(draft: &Path, key: &MasterKey, options: &Options) -> Result<()> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(draft)
+        .map_err(RegistryError::io(format!(
+            "create the registry {}",
+            draft.display()
+        )))?;
+    let connect = SqliteConnectOptions::new()
+        .filename(draft)
+        .page_size(options.page_size_bytes)
+        .foreign_keys(true)
+        .synchronous(SqliteSynchronous::Full);
+    let mut connection = SqliteConnection::connect_with(&connect).await?;
+    // PRAGMA takes no parameters; the number is APPLICATION_ID.
+    connection.execute("PRAGMA application_id = 1280791111").await?;
+    initialise(&mut connection, key).await?;
+    connection.close().await?;
+    File::open(draft)
+        .and_then(|file| file.sync_all())
+        .map_err(RegistryError::io("write the new registry to disk"))
+}
+
+pub(crate) fn publish(draft: &Path, path: &Path) -> Result<()> {
+    // A link, not a rename: a rename would overwrite a file that came into being meanwhile.
+    match std::fs::hard_link(draft, path) {
+        Ok(()) => sync_parent(path).map_err(RegistryError::io(format!(
+            "write the directory of {} to disk",
+            path.display()
+        ))),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(RegistryError::AlreadyExists {
+            path: path.to_owned(),
+        }),
+        Err(error) => Err(RegistryError::io(format!(
+            "put the new file at {}",
+            path.display()
+        ))(error)),
+    }
+}
+
+/// Fills an empty database: schema, registry id, key check.
+async fn initialise(connection: &mut SqliteConnection, key: &MasterKey) -> Result<Sealer> {
+    migrations::run(connection).await?;
+    let mut registry_id = [0u8; 16];
+    getrandom::fill(&mut registry_id).map_err(RegistryError::Entropy)?;
+    let sealer = Sealer::derive(key.expose(), &registry_id, SEALING_PURPOSE);
+    let key_check = sealer.seal(KEY_CHECK_AAD, KEY_CHECK_TEXT.len(), |out| {
+        out.extend_from_slice(KEY_CHECK_TEXT)
+    })?;
+    sqlx::query("INSERT INTO registry (singleton, registry_id, key_check, revision) VALUES (1, $1, $2, 0)")
+        .bind(registry_id.as_slice())
+        .bind(key_check)
+        .execute(connection)
+        .await?;
+    Ok(sealer)
+}
+
+async fn check_key(connection: &mut SqliteConnection, path: &Path, key: &MasterKey) -> Result<Sealer> {
+    let found: Option<(Vec<u8>, Vec<u8>)> = sqlx::query_as("SELECT registry_id, key_check FROM registry")
+        .fetch_optional(connection)
+        .await
+        .map_err(at(path))?;
+    let (registry_id, key_check) = found.ok_or_else(|| RegistryError::Open {
+        path: path.to_owned(),
+        source: Box::new(RegistryError::Damaged {
+            detail: "its key check is gone".to_owned(),
+        }),
+    })?;
+    let sealer = Sealer::derive(key.expose(), &registry_id, SEALING_PURPOSE);
+    match sealer.open(KEY_CHECK_AAD, &key_check) {
+        Ok(text) if text.as_slice() == KEY_CHECK_TEXT => Ok(sealer),
+        _ => Err(RegistryError::WrongMasterKey {
+            path: path.to_owned(),
+        }),
+    }
+}
+
+/// Adds the path to an error met while opening.
+pub(crate) fn at<E: Into<RegistryError>>(path: &Path) -> impl FnOnce(E) -> RegistryError {
+    move |error| RegistryError::Open {
+        path: path.to_owned(),
+        source: Box::new(error.into()),
+    }
+}

@@ -1,0 +1,324 @@
+//! Export and import: JSON lines, one header and then one device per line.
+//!
+//! By default only public information is exported. With an [`ExportKey`] each line also carries the device's
+//! credentials, sealed under that key and bound to every other field of the line, so that an edited line (a lower
+//! mark, say, or a revocation taken out) does not open.
+//!
+//! ```text
+//! {"linewarden_export":1,"salt":"…32 hex digits…","devices":2}
+//! {"device_id":"00000000000000d1","name":"pump 7","mode":"pool","suite":1,"status":"active", … ,"sealed":"…"}
+//! {"device_id":"00000000000000d2", … }
+//! ```
+
+use std::io::Write;
+
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::credentials::Credentials;
+use crate::device::{DeviceInfo, DeviceRecord, Revision, Status};
+use crate::enrol::{NewDevice, Progress};
+use crate::error::{RegistryError, Result};
+use crate::key::ExportKey;
+use crate::query::records_after;
+use crate::seal::Sealer;
+use crate::store::{Registry, draft_path, publish};
+
+/// Version of the file format.
+const FORMAT: u32 = 1;
+const SEALING_PURPOSE: &str = "linewarden export sealing v1";
+const SEALING_LABEL: &[u8] = b"linewarden export device v1";
+const CHUNK_DEVICES: u32 = 1000;
+
+/// First line of an export file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Header {
+    linewarden_export: u32,
+    /// Salt of the sealing key, 16 bytes in hexadecimal; absent where no credentials are in the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    salt: Option<String>,
+    /// Lines that follow.
+    pub(crate) devices: u64,
+}
+
+/// A device as one line of JSON: for export files and for programs that read the command line's output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceLine {
+    /// 16 hexadecimal digits.
+    pub device_id: String,
+    /// For people.
+    pub name: String,
+    /// "pool" or "key".
+    pub mode: String,
+    /// Number of the suite.
+    pub suite: u8,
+    /// "active" or "revoked".
+    pub status: String,
+    /// Seconds since 1970-01-01 UTC.
+    pub enrolled_at_s: u64,
+    /// Seconds since 1970-01-01 UTC; only of revoked devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at_s: Option<u64>,
+    /// Only of revoked devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_reason: Option<String>,
+    /// First row of the pool; 0 in key mode.
+    pub first_idx: u32,
+    /// Rows in the pool; 0 in key mode.
+    pub rows_total: u32,
+    /// No row below it is handed out any more.
+    pub idx_floor: u32,
+    /// How often the credentials were replaced.
+    pub epoch: u32,
+    /// PUF and error correction.
+    pub puf_profile: String,
+    /// Sealed credentials in hexadecimal; only in export files made with an export key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed: Option<String>,
+}
+
+impl From<&DeviceInfo> for DeviceLine {
+    fn from(info: &DeviceInfo) -> Self {
+        let (status, revoked_at_s, revoked_reason) = match &info.status {
+            Status::Active => ("active", None, None),
+            Status::Revoked { at_s, reason } => ("revoked", Some(*at_s), Some(reason.clone())),
+        };
+        let mode = match info.mode {
+            Mode::Pool => "pool",
+            Mode::Key => "key",
+        };
+        Self {
+            device_id: info.device.to_string(),
+            name: info.name.clone(),
+            mode: mode.to_owned(),
+            suite: info.suite.number(),
+            status: status.to_owned(),
+            enrolled_at_s: info.enrolled_at_s,
+            revoked_at_s,
+            revoked_reason,
+            first_idx: info.first_idx.0,
+            rows_total: info.rows_total,
+            idx_floor: info.idx_floor.0,
+            epoch: info.epoch,
+            puf_profile: info.puf_profile.clone(),
+            sealed: None,
+        }
+    }
+}
+
+impl DeviceLine {
+    /// What the sealed credentials are bound to: the line as this program writes it, without them.
+    fn aad(&self) -> Result<Vec<u8>> {
+        let mut aad = SEALING_LABEL.to_vec();
+        let bare = Self {
+            sealed: None,
+            ..self.clone()
+        };
+        serde_json::to_writer(&mut aad, &bare).map_err(|error| unwritable(error.into()))?;
+        Ok(aad)
+    }
+}
+
+impl Registry {
+    /// Writes all devices as JSON lines, as they are at one moment, and returns how many.
+    ///
+    /// Without `key` only public information is written, which cannot be imported again.
+    ///
+    /// # Errors
+    /// A failure of `out` or of the database; with `key`, also a damaged record.
+    pub async fn export(
+        &self,
+        out: &mut (impl Write + Send),
+        key: Option<&ExportKey>,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<u64> {
+        // One read transaction: what is changed meanwhile is not seen, so the header's count stays true.
+        let mut snapshot = self.reader().begin().await?;
+        let (count,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM device")
+            .fetch_one(&mut *snapshot)
+            .await?;
+        let devices = u64::try_from(count).unwrap_or(0);
+        let (header, sealer) = header(devices, key)?;
+        write_line(out, &header)?;
+        let (mut done, mut after) = (0u64, Revision::ZERO);
+        loop {
+            let (stored, upto) = records_after(&mut snapshot, after, CHUNK_DEVICES, false).await?;
+            if stored.is_empty() {
+                out.flush().map_err(unwritable)?;
+                return Ok(done);
+            }
+            for record in stored {
+                let record = record?;
+                let mut line = DeviceLine::from(&record.info);
+                if let Some(sealer) = &sealer {
+                    let credentials = self.unseal(&record.info, record.sealed.as_deref())?;
+                    line.sealed = Some(seal_line(sealer, &line, &credentials)?);
+                }
+                write_line(out, &line)?;
+                done += 1;
+            }
+            after = upto;
+            progress(Progress {
+                done,
+                total: Some(devices),
+            });
+        }
+    }
+
+    /// [`Registry::export`] into a new file of mode 0600 that appears whole or not at all.
+    ///
+    /// # Errors
+    /// As [`Registry::export`]; an existing file is not overwritten.
+    pub async fn export_file(
+        &self,
+        path: impl AsRef<std::path::Path>,
+        key: Option<&ExportKey>,
+        progress: impl FnMut(Progress),
+    ) -> Result<u64> {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let path = path.as_ref();
+        let draft = draft_path(path)?;
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&draft)
+            .map_err(RegistryError::io(format!("create {}", draft.display())))?;
+        let mut out = std::io::BufWriter::new(file);
+        let exported = self.export(&mut out, key, progress).await.and_then(|devices| {
+            out.get_ref().sync_all().map_err(unwritable)?;
+            publish(&draft, path)?;
+            Ok(devices)
+        });
+        // Published, it has its second name; otherwise nothing of it shall stay.
+        let _ = std::fs::remove_file(&draft);
+        exported
+    }
+}
+
+fn header(devices: u64, key: Option<&ExportKey>) -> Result<(Header, Option<Sealer>)> {
+    let Some(key) = key else {
+        return Ok((
+            Header {
+                linewarden_export: FORMAT,
+                salt: None,
+                devices,
+            },
+            None,
+        ));
+    };
+    let mut salt = [0u8; 16];
+    getrandom::fill(&mut salt).map_err(RegistryError::Entropy)?;
+    let header = Header {
+        linewarden_export: FORMAT,
+        salt: Some(hex::encode(salt)),
+        devices,
+    };
+    Ok((header, Some(Sealer::derive(key.expose(), &salt, SEALING_PURPOSE))))
+}
+
+fn seal_line(sealer: &Sealer, line: &DeviceLine, credentials: &Credentials) -> Result<String> {
+    let sealed = sealer.seal(&line.aad()?, credentials.encoded_len(), |out| {
+        credentials.encode(out)
+    })?;
+    Ok(hex::encode(sealed))
+}
+
+fn write_line(out: &mut impl Write, line: &impl Serialize) -> Result<()> {
+    serde_json::to_writer(&mut *out, line).map_err(|error| unwritable(error.into()))?;
+    out.write_all(b"\n").map_err(unwritable)
+}
+
+fn unwritable(error: std::io::Error) -> RegistryError {
+    RegistryError::io("write the export")(error)
+}
+
+/// Reads a header; the error says what is wrong with it.
+pub(crate) fn parse_header(text: &[u8], key: &ExportKey) -> Result<(Header, Sealer), String> {
+    let header: Header = serde_json::from_slice(text)
+        .map_err(|error| format!("not the header of a Linewarden export ({error})"))?;
+    if header.linewarden_export != FORMAT {
+        return Err(format!(
+            "the export has format {}, this program reads format {FORMAT}; use the program that wrote it",
+            header.linewarden_export
+        ));
+    }
+    let Some(salt) = &header.salt else {
+        return Err("the export holds public information only; export again with an export key".to_owned());
+    };
+    let salt: [u8; 16] = decode_hex(salt).ok_or("field salt: expected are 32 hexadecimal digits")?;
+    let sealer = Sealer::derive(key.expose(), &salt, SEALING_PURPOSE);
+    Ok((header, sealer))
+}
+
+/// Reads and opens a device's line; the error says which field is wrong.
+pub(crate) fn parse_device(text: &[u8], sealer: &Sealer) -> Result<NewDevice, String> {
+    let line: DeviceLine = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let id: [u8; 8] = decode_hex(&line.device_id).ok_or_else(|| {
+        format!(
+            "field device_id: {:?} is not 16 hexadecimal digits",
+            line.device_id
+        )
+    })?;
+    let mode = match line.mode.as_str() {
+        "pool" => Mode::Pool,
+        "key" => Mode::Key,
+        other => return Err(format!("field mode: {other:?} is neither \"pool\" nor \"key\"")),
+    };
+    let suite = Suite::from_number(line.suite)
+        .ok_or_else(|| format!("field suite: suite {} is not spoken by this program", line.suite))?;
+    let status = match (line.status.as_str(), line.revoked_at_s, &line.revoked_reason) {
+        ("active", None, None) => Status::Active,
+        ("revoked", Some(at_s), Some(reason)) if i64::try_from(at_s).is_ok() => Status::Revoked {
+            at_s,
+            reason: reason.clone(),
+        },
+        _ => {
+            return Err("fields status, revoked_at_s, revoked_reason: they contradict each other".to_owned());
+        }
+    };
+    let end = line
+        .first_idx
+        .checked_add(line.rows_total)
+        .ok_or("field rows_total: too many rows")?;
+    let credentials = open_line(&line, sealer, mode, line.first_idx..end)?;
+    let record = DeviceRecord {
+        device: DeviceId(u64::from_be_bytes(id)),
+        name: line.name,
+        suite,
+        enrolled_at_s: line.enrolled_at_s,
+        puf_profile: line.puf_profile,
+        credentials,
+    };
+    record.validate().map_err(|error| error.to_string())?;
+    Ok(NewDevice {
+        record,
+        idx_floor: RowIndex(line.idx_floor),
+        epoch: line.epoch,
+        status,
+    })
+}
+
+fn open_line(
+    line: &DeviceLine,
+    sealer: &Sealer,
+    mode: Mode,
+    indices: std::ops::Range<u32>,
+) -> Result<Credentials, String> {
+    let sealed = line.sealed.as_ref().ok_or("field sealed is missing")?;
+    let sealed = hex::decode(sealed).map_err(|error| format!("field sealed: {error}"))?;
+    let aad = line.aad().map_err(|error| error.to_string())?;
+    let plaintext: Zeroizing<Vec<u8>> = sealer.open(&aad, &sealed).map_err(|_| {
+        "field sealed: does not authenticate; the export key is another one, or the line was altered"
+            .to_owned()
+    })?;
+    Credentials::decode(mode, &indices, &plaintext).map_err(|problem| format!("field sealed: {problem}"))
+}
+
+fn decode_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0u8; N];
+    hex::decode_to_slice(text, &mut bytes).ok().map(|()| bytes)
+}
