@@ -1,0 +1,427 @@
+//! The device's rules of LAP/1 1.5, each by its clause.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod device_support;
+
+use device_support::{LEASE_S, LOCAL_IP, MAC, Offer, answer, authenticate, config, nonce, row_key, sent};
+use linewarden_protocol::device::{
+    Device, DeviceConfig, Failure, GatewayPolicy, Ignored, MAX_EVALUATIONS, Output, Phase, PufFailed,
+    RESPONSE_LIFETIME_MS, UNPLANNED_INTERVAL_MS,
+};
+use linewarden_protocol::ids::{GatewayId, Mode};
+use linewarden_protocol::keys::RowKey;
+use linewarden_protocol::wire::{self, FLAG_BOUND, Message};
+
+/// Everything that the machine does by itself up to `until_ms`: (when, what).
+fn run_alone(device: &mut Device, until_ms: u64) -> Vec<(u64, Output)> {
+    let mut done = Vec::new();
+    while let Some(due_ms) = device.next_deadline().filter(|due| *due <= until_ms) {
+        let output = device.poll(due_ms);
+        assert_ne!(
+            output,
+            Output::None,
+            "a deadline at {due_ms} ms must bring something"
+        );
+        done.push((due_ms, output));
+    }
+    done
+}
+
+#[test]
+fn a_request_is_sent_8_times_byte_identically_doubling_from_20_ms() {
+    let mut device = Device::new(config(Mode::Pool));
+    let first = sent(device.start(nonce(1), 1_000).unwrap());
+    let done = run_alone(&mut device, 20_000);
+    let (copies, rest) = done.split_at(7);
+    let times: Vec<u64> = copies.iter().map(|(at, _)| at - 1_000).collect();
+    assert_eq!(times, [20, 60, 140, 300, 620, 1_260, 2_540]);
+    assert!(copies.iter().all(|(_, copy)| *copy == Output::Transmit(first)));
+    let (at, ended) = rest[0];
+    assert_eq!(at, 1_000 + 5_100);
+    assert!(
+        matches!(ended, Output::Failed { failure: Failure::NoChallenge, retry_at_ms } if (3_750..=5_000).contains(&(retry_at_ms - at))),
+        "{ended:?}"
+    );
+    assert_eq!(rest[1].1, Output::NeedNonce);
+    assert_eq!(rest.len(), 2, "a nonce is asked for once: {rest:?}");
+}
+
+#[test]
+fn a_response_is_repeated_byte_identically_for_60_s_at_most_5_s_apart() {
+    let mut device = Device::new(config(Mode::Pool));
+    let _request = device.start(nonce(1), 0).unwrap();
+    let response = answer(&mut device, &Offer::of(Mode::Pool, 3), 1, 50);
+    let done = run_alone(&mut device, 50 + RESPONSE_LIFETIME_MS);
+    let (last, copies) = done.split_last().unwrap();
+    assert_eq!(last.1, Output::NeedNonce, "a new REQUEST needs a new nonce");
+    let (failed, copies) = copies.split_last().unwrap();
+    assert!(
+        matches!(failed, (at, Output::Failed { failure: Failure::NoAck, .. }) if *at == 50 + RESPONSE_LIFETIME_MS)
+    );
+    assert!(copies.iter().all(|(_, copy)| *copy == Output::Transmit(response)));
+    let gaps: Vec<u64> = copies.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    assert_eq!(gaps[..8], [40, 80, 160, 320, 640, 1_280, 2_560, 5_000]);
+    assert!(gaps[8..].iter().all(|gap| *gap == 5_000), "{gaps:?}");
+}
+
+#[test]
+fn a_flood_of_forged_challenges_costs_at_most_4_puf_readings_per_nonce() {
+    let mut device = Device::new(config(Mode::Pool));
+    let _request = device.start(nonce(1), 0).unwrap();
+    let mut readings = 0;
+    let mut ended = None;
+    for forged in 0..100u8 {
+        let mut challenge = Offer::of(Mode::Pool, u32::from(forged)).challenge(&nonce(1));
+        challenge[63] ^= 1;
+        let mut output = device.handle(&challenge, &LOCAL_IP, 1).unwrap_or(Output::None);
+        while let Output::EvaluatePuf(query) = output {
+            readings += 1;
+            output = device.puf_result(Ok(row_key(Mode::Pool, query.idx.0)), 1);
+        }
+        if let Output::Failed { failure, .. } = output {
+            ended = Some(failure);
+        }
+    }
+    assert_eq!(readings, usize::from(MAX_EVALUATIONS));
+    assert_eq!(ended, Some(Failure::ChallengesRejected));
+    assert_eq!(device.rejected_challenges(), u32::from(MAX_EVALUATIONS));
+}
+
+#[test]
+fn forged_challenges_before_the_right_one_cancel_nothing() {
+    for forged in 0..usize::from(MAX_EVALUATIONS) {
+        let mut device = Device::new(config(Mode::Pool));
+        let _request = device.start(nonce(1), 0).unwrap();
+        for _ in 0..forged {
+            let mut challenge = Offer::of(Mode::Pool, 3).challenge(&nonce(1));
+            challenge[40] ^= 0x80;
+            assert!(
+                device.handle(&challenge, &LOCAL_IP, 1).is_err(),
+                "a wrong echo costs no reading"
+            );
+            challenge[40] ^= 0x80;
+            challenge[32] ^= 1;
+            assert!(matches!(
+                device.handle(&challenge, &LOCAL_IP, 1),
+                Ok(Output::EvaluatePuf(_))
+            ));
+            assert_eq!(device.puf_result(Ok(row_key(Mode::Pool, 3)), 2), Output::None);
+        }
+        let _response = answer(&mut device, &Offer::of(Mode::Pool, 3), 1, 3);
+        assert_eq!(device.phase(), Phase::AwaitAck);
+    }
+}
+
+#[test]
+fn a_queued_challenge_is_looked_at_when_the_first_fails() {
+    let mut device = Device::new(config(Mode::Pool));
+    let _request = device.start(nonce(1), 0).unwrap();
+    let right = Offer::of(Mode::Pool, 3).challenge(&nonce(1));
+    let mut forged = right;
+    forged[63] ^= 1;
+    let _query = device.handle(&forged, &LOCAL_IP, 1).unwrap();
+    assert_eq!(device.handle(&right, &LOCAL_IP, 1), Ok(Output::None));
+    assert_eq!(device.handle(&right, &LOCAL_IP, 1), Err(Ignored::Duplicate));
+    assert!(matches!(
+        device.puf_result(Ok(row_key(Mode::Pool, 3)), 1),
+        Output::EvaluatePuf(_)
+    ));
+    let _response = sent(device.puf_result(Ok(row_key(Mode::Pool, 3)), 1));
+}
+
+#[test]
+fn one_challenge_per_nonce_is_answered() {
+    let mut device = Device::new(config(Mode::Pool));
+    let _request = device.start(nonce(1), 0).unwrap();
+    let response = answer(&mut device, &Offer::of(Mode::Pool, 3), 1, 0);
+    for idx in [3, 4] {
+        let offer = Offer {
+            fresh: [9; 8],
+            ..Offer::of(Mode::Pool, idx)
+        };
+        let again = device.handle(&offer.challenge(&nonce(1)), &LOCAL_IP, 5);
+        assert_eq!(again, Err(Ignored::NotAwaited));
+    }
+    assert_eq!(sent(device.poll(20)), response);
+}
+
+#[test]
+fn a_response_carries_the_binding_that_was_configured() {
+    for mac in [Some(MAC), None] {
+        let mut device = Device::new(DeviceConfig {
+            bound_mac: mac,
+            ..config(Mode::Pool)
+        });
+        let _request = device.start(nonce(1), 0).unwrap();
+        let challenge = Offer::of(Mode::Pool, 3).challenge(&nonce(1));
+        let _query = device.handle(&challenge, &LOCAL_IP, 0).unwrap();
+        let response = sent(device.puf_result(Ok(row_key(Mode::Pool, 3)), 0));
+        let Ok(Message::Response(response)) = wire::parse(&response) else {
+            panic!("no RESPONSE");
+        };
+        assert_eq!(response.header.flags, if mac.is_some() { FLAG_BOUND } else { 0 });
+    }
+}
+
+#[test]
+fn the_lease_counts_from_the_first_response_and_is_renewed_at_three_quarters() {
+    let mut renewals = Vec::new();
+    for number in [1, 0x1234_0000, u64::MAX] {
+        let mut device = Device::new(config(Mode::Pool));
+        let mut jitter = nonce(number);
+        jitter[8..10].copy_from_slice(&(number as u16 ^ 0x8000).to_be_bytes());
+        let _request = device.start(jitter, 1_000).unwrap();
+        let offer = Offer::of(Mode::Pool, 0);
+        let _query = device
+            .handle(&offer.challenge(&jitter), &LOCAL_IP, 1_000)
+            .unwrap();
+        let response = sent(device.puf_result(Ok(row_key(Mode::Pool, 0)), 2_000));
+        let ack = offer.ack(&response, LEASE_S, LOCAL_IP);
+        let _done = device.handle(&ack, &LOCAL_IP, 9_000).unwrap();
+        let session = device.session().unwrap();
+        let lease_ms = u64::from(LEASE_S) * 1_000;
+        assert_eq!(session.until_ms, 2_000 + lease_ms);
+        let part = (session.renew_at_ms - 2_000) as f64 / lease_ms as f64;
+        assert!((0.6875..=0.8125).contains(&part), "{part}");
+        renewals.push(session.renew_at_ms);
+        assert_eq!(device.poll(session_renewal(&device) - 1), Output::None);
+        assert_eq!(device.poll(session_renewal(&device)), Output::NeedNonce);
+    }
+    assert!(renewals.windows(2).any(|pair| pair[0] != pair[1]), "no jitter");
+}
+
+fn session_renewal(device: &Device) -> u64 {
+    device.session().unwrap().renew_at_ms
+}
+
+#[test]
+fn after_a_suspend_beyond_the_lease_the_session_is_gone_before_anything_else() {
+    let mut device = Device::new(config(Mode::Pool));
+    authenticate(&mut device, 1, 0, 0);
+    let much_later = u64::from(LEASE_S) * 5_000;
+    assert_eq!(device.poll(much_later), Output::SessionExpired);
+    assert!(device.session().is_none());
+    assert_eq!(device.poll(much_later), Output::NeedNonce);
+    assert_eq!(device.poll(much_later), Output::None);
+    authenticate(&mut device, 2, 1, much_later);
+}
+
+#[test]
+fn the_session_lives_on_while_it_is_renewed_and_is_replaced_by_the_ack() {
+    let mut device = Device::new(config(Mode::Pool));
+    authenticate(&mut device, 1, 0, 0);
+    let before = device.session().unwrap().id;
+    let renew_ms = session_renewal(&device);
+    assert_eq!(device.poll(renew_ms), Output::NeedNonce);
+    let _request = device.start(nonce(2), renew_ms).unwrap();
+    let offer = Offer::of(Mode::Pool, 1);
+    let response = answer(&mut device, &offer, 2, renew_ms);
+    assert_eq!(device.session().unwrap().id, before);
+    let _done = device
+        .handle(&offer.ack(&response, LEASE_S, LOCAL_IP), &LOCAL_IP, renew_ms)
+        .unwrap();
+    assert_ne!(device.session().unwrap().id, before);
+}
+
+#[test]
+fn a_relayed_response_gives_no_session_and_the_device_starts_again() {
+    let mut device = Device::new(config(Mode::Pool));
+    let _request = device.start(nonce(1), 0).unwrap();
+    let offer = Offer::of(Mode::Pool, 0);
+    let response = answer(&mut device, &offer, 1, 0);
+    let relay = [0x42; 16];
+    let output = device
+        .handle(&offer.ack(&response, LEASE_S, relay), &LOCAL_IP, 10)
+        .unwrap();
+    assert!(matches!(
+        output,
+        Output::Failed {
+            failure: Failure::AddressChanged,
+            ..
+        }
+    ));
+    assert!(device.session().is_none());
+    let again = run_alone(&mut device, 10_000);
+    assert_eq!(again.last().map(|(_, output)| *output), Some(Output::NeedNonce));
+}
+
+#[test]
+fn whoever_swallows_acks_costs_a_pool_device_one_row_per_10_minutes_after_the_first() {
+    let mut device = Device::new(config(Mode::Pool));
+    let hours = 3;
+    let mut responses_at = Vec::new();
+    let mut now_ms = 0;
+    let mut number = 1;
+    let mut output = device.start(nonce(number), now_ms).unwrap();
+    while now_ms < hours * 3_600_000 {
+        match output {
+            Output::NeedNonce => {
+                number += 1;
+                output = device.start(nonce(number), now_ms).unwrap();
+                continue;
+            }
+            Output::Transmit(_) if device.phase() == Phase::AwaitChallenge => {
+                let idx = u32::try_from(responses_at.len()).unwrap();
+                let _response = answer(&mut device, &Offer::of(Mode::Pool, idx), number, now_ms);
+                responses_at.push(now_ms);
+            }
+            Output::Postponed { .. } => {
+                panic!("the machine itself asks for a nonce no sooner than it may start")
+            }
+            _ => {}
+        }
+        now_ms = device.next_deadline().unwrap();
+        output = device.poll(now_ms);
+    }
+    let unplanned = &responses_at[1..];
+    assert!(
+        unplanned
+            .windows(2)
+            .all(|pair| pair[1] - pair[0] >= UNPLANNED_INTERVAL_MS),
+        "{responses_at:?}"
+    );
+    assert_eq!(
+        unplanned.len() as u64,
+        hours * 6,
+        "and it does not give up either"
+    );
+}
+
+#[test]
+fn a_caller_who_starts_again_and_again_is_held_back_in_pool_mode_only() {
+    for mode in [Mode::Pool, Mode::Key] {
+        let mut device = Device::new(config(mode));
+        authenticate(&mut device, 1, 0, 0);
+        authenticate(&mut device, 2, 1, 1_000);
+        let third = device.start(nonce(3), 2_000).unwrap();
+        match mode {
+            Mode::Key => assert!(matches!(third, Output::Transmit(_))),
+            Mode::Pool => {
+                assert_eq!(
+                    third,
+                    Output::Postponed {
+                        until_ms: 1_000 + UNPLANNED_INTERVAL_MS
+                    }
+                );
+                assert_eq!(device.poll(600_999), Output::None);
+                let early = Offer::of(mode, 2).challenge(&nonce(3));
+                assert_eq!(
+                    device.handle(&early, &LOCAL_IP, 600_999),
+                    Err(Ignored::NotAwaited),
+                    "nothing is answered before it was asked"
+                );
+                assert!(matches!(device.poll(601_000), Output::Transmit(_)));
+            }
+        }
+    }
+}
+
+#[test]
+fn planned_renewals_are_not_held_back() {
+    let mut device = Device::new(config(Mode::Pool));
+    authenticate(&mut device, 1, 0, 0);
+    for row in 1..50 {
+        let renew_ms = session_renewal(&device);
+        assert_eq!(device.poll(renew_ms), Output::NeedNonce);
+        authenticate(&mut device, u64::from(row) + 1, row, renew_ms);
+    }
+}
+
+#[test]
+fn a_row_is_asked_for_again_until_its_ack_verified_and_never_after() {
+    let mut device = Device::new(config(Mode::Pool));
+    let _request = device.start(nonce(1), 0).unwrap();
+    let _lost = answer(&mut device, &Offer::of(Mode::Pool, 5), 1, 0);
+    let _copies = run_alone(&mut device, RESPONSE_LIFETIME_MS);
+    authenticate(&mut device, 2, 5, RESPONSE_LIFETIME_MS);
+    let renew_ms = session_renewal(&device);
+    let _due = device.poll(renew_ms);
+    let _request = device.start(nonce(3), renew_ms).unwrap();
+    let spent = Offer::of(Mode::Pool, 5);
+    assert_eq!(
+        device.handle(&spent.challenge(&nonce(3)), &LOCAL_IP, renew_ms),
+        Err(Ignored::IndexSpent)
+    );
+    let elsewhere = Offer {
+        gateway: GatewayId(8),
+        ..spent
+    };
+    assert!(
+        matches!(
+            device.handle(&elsewhere.challenge(&nonce(3)), &LOCAL_IP, renew_ms),
+            Ok(Output::EvaluatePuf(_))
+        ),
+        "another gateway has a range of its own"
+    );
+}
+
+#[test]
+fn failures_rest_longer_each_time_up_to_a_minute_and_a_success_resets_that() {
+    let mut device = Device::new(config(Mode::Key));
+    let mut now_ms = 0;
+    let mut rests = Vec::new();
+    for number in 1..=6 {
+        let _request = device.start(nonce(number), now_ms).unwrap();
+        let done = run_alone(&mut device, now_ms + 5_100);
+        let (at, Output::Failed { retry_at_ms, .. }) = *done.last().unwrap() else {
+            panic!("{done:?}");
+        };
+        rests.push(retry_at_ms - at);
+        now_ms = retry_at_ms;
+        assert_eq!(device.poll(now_ms), Output::NeedNonce);
+    }
+    for (rest, full) in rests.iter().zip([5_000, 10_000, 20_000, 40_000, 60_000, 60_000]) {
+        assert!((full * 3 / 4..=full).contains(rest), "{rests:?}");
+    }
+    authenticate(&mut device, 7, 0, now_ms);
+}
+
+#[test]
+fn a_puf_that_cannot_be_read_ends_the_handshake_and_is_tried_again_later() {
+    let mut device = Device::new(config(Mode::Key));
+    let _request = device.start(nonce(1), 0).unwrap();
+    let challenge = Offer::of(Mode::Key, 0).challenge(&nonce(1));
+    for reading in 1..=MAX_EVALUATIONS {
+        let query = device.handle(&challenge, &LOCAL_IP, 0).unwrap();
+        assert!(matches!(query, Output::EvaluatePuf(_)));
+        let output = device.puf_result(Err(PufFailed), 0);
+        if reading < MAX_EVALUATIONS {
+            assert_eq!(output, Output::None);
+        } else {
+            assert!(matches!(
+                output,
+                Output::Failed {
+                    failure: Failure::ChallengesRejected,
+                    ..
+                }
+            ));
+        }
+    }
+    assert_eq!(device.rejected_challenges(), 0, "no challenge was judged");
+}
+
+#[test]
+fn the_policy_pins_one_to_four_gateways() {
+    assert_eq!(GatewayPolicy::pinned(&[]), None);
+    assert_eq!(GatewayPolicy::pinned(&[GatewayId(1); 5]), None);
+    let policy = GatewayPolicy::pinned(&[GatewayId(1), GatewayId(2)]).unwrap();
+    assert!(policy.allows(GatewayId(2)) && !policy.allows(GatewayId(3)));
+    assert!(GatewayPolicy::ANY.allows(GatewayId(3)));
+}
+
+#[test]
+fn a_clone_with_another_puf_never_answers() {
+    let mut device = Device::new(config(Mode::Pool));
+    let _request = device.start(nonce(1), 0).unwrap();
+    let challenge = Offer::of(Mode::Pool, 0).challenge(&nonce(1));
+    for _ in 0..MAX_EVALUATIONS {
+        let _query = device.handle(&challenge, &LOCAL_IP, 0).unwrap();
+        let output = device.puf_result(Ok(RowKey::from_bytes([1; 16])), 0);
+        assert!(!matches!(output, Output::Transmit(_)));
+    }
+}
