@@ -1,1 +1,13 @@
 //! Network namespaces, simulated fleets, attackers, load generators and the experiments of the papers.
+//!
+//! Everything here runs on real packets in a private network that [`topology::Lab`] builds out of unnamed network
+//! namespaces and veth pairs, and that the kernel removes when the process ends, however it ends.
+
+pub mod address;
+pub mod capability;
+pub mod ethtool;
+pub mod iproute;
+pub mod napi;
+pub mod netns;
+pub mod packet_socket;
+pub mod topology;

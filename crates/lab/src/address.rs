@@ -1,0 +1,178 @@
+//! Who has which address in the lab.
+//!
+//! A simulated device is an index; MAC, IPv4 and IPv6 address follow from it and lead back to it, so nothing has to
+//! be looked up per packet, and a program in the kernel can compute them too.
+//!
+//! | who | MAC | IPv4 | IPv6 |
+//! |---|---|---|---|
+//! | device `i` | 02:00:`i` as 4 bytes | 10.66.1.0 + `i` | fd66::1:0:0 + `i` |
+//! | gateway, devices' side | 02:4c:57:00:00:01 | 10.66.0.1/16 | fd66::1/64 |
+//! | a host on the devices' side | 02:4c:57:00:00:fe | 10.66.0.254/16 | fd66::fe/64 |
+//! | gateway, service side | 02:4c:57:00:00:02 | 10.77.0.1/24 | fd77::1/64 |
+//! | service | 02:4c:57:00:00:03 | 10.77.0.2/24 | fd77::2/64 |
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// An Ethernet address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// All stations.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A station of the lab that is not a simulated device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Station {
+    /// Ethernet address.
+    pub mac: Mac,
+    /// IPv4 address.
+    pub v4: Ipv4Addr,
+    /// IPv6 address.
+    pub v6: Ipv6Addr,
+}
+
+impl Station {
+    const fn new(last_mac: u8, v4: Ipv4Addr, v6: Ipv6Addr) -> Self {
+        Self {
+            mac: Mac([0x02, 0x4c, 0x57, 0, 0, last_mac]),
+            v4,
+            v6,
+        }
+    }
+}
+
+/// The gateway as the devices see it.
+pub const GATEWAY: Station = Station::new(
+    1,
+    Ipv4Addr::new(10, 66, 0, 1),
+    Ipv6Addr::new(0xfd66, 0, 0, 0, 0, 0, 0, 1),
+);
+/// The gateway as the service sees it.
+pub const GATEWAY_SERVICE_SIDE: Station = Station::new(
+    2,
+    Ipv4Addr::new(10, 77, 0, 1),
+    Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1),
+);
+/// The service behind the gate.
+pub const SERVICE: Station = Station::new(
+    3,
+    Ipv4Addr::new(10, 77, 0, 2),
+    Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2),
+);
+/// The ordinary host on the devices' side, if the topology has one.
+pub const DEVICE_HOST: Station = Station::new(
+    0xfe,
+    Ipv4Addr::new(10, 66, 0, 254),
+    Ipv6Addr::new(0xfd66, 0, 0, 0, 0, 0, 0, 0xfe),
+);
+
+/// Devices that fit into 10.66.0.0/16, attackers included. Larger fleets exist only towards a data plane that needs
+/// no route back (`xdp`); their IPv4 addresses go on above 10.66.255.255.
+pub const DEVICES_MAX: u32 = 65_024;
+/// Indices from here up to [`DEVICES_MAX`] belong to attackers.
+pub const ATTACKERS_FROM: u32 = 64_000;
+
+const DEVICE_V4_BASE: u32 = u32::from_be_bytes([10, 66, 1, 0]);
+const DEVICE_V6_BASE: u128 = 0xfd66_0000_0000_0000_0000_0001_0000_0000;
+
+/// A simulated device's addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceAddress {
+    /// Which device.
+    pub index: u32,
+}
+
+impl DeviceAddress {
+    /// Addresses of the device with that index.
+    #[must_use]
+    pub const fn new(index: u32) -> Self {
+        Self { index }
+    }
+
+    /// Ethernet address.
+    #[must_use]
+    pub const fn mac(self) -> Mac {
+        let [a, b, c, d] = self.index.to_be_bytes();
+        Mac([2, 0, a, b, c, d])
+    }
+
+    /// IPv4 address.
+    #[must_use]
+    pub const fn v4(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(DEVICE_V4_BASE.wrapping_add(self.index))
+    }
+
+    /// IPv6 address.
+    #[must_use]
+    pub const fn v6(self) -> Ipv6Addr {
+        Ipv6Addr::from_bits(DEVICE_V6_BASE + self.index as u128)
+    }
+
+    /// The device with that Ethernet address, if its form is a device's.
+    #[must_use]
+    pub const fn from_mac(mac: Mac) -> Option<Self> {
+        match mac.0 {
+            [2, 0, a, b, c, d] => Some(Self::new(u32::from_be_bytes([a, b, c, d]))),
+            _ => None,
+        }
+    }
+
+    /// The device with that address, if it lies where devices' addresses do.
+    #[must_use]
+    pub fn from_ip(ip: IpAddr) -> Option<Self> {
+        let index = match ip {
+            IpAddr::V4(v4) => v4.to_bits().checked_sub(DEVICE_V4_BASE)?,
+            IpAddr::V6(v6) => u32::try_from(v6.to_bits().checked_sub(DEVICE_V6_BASE)?).ok()?,
+        };
+        Some(Self::new(index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_lead_back_to_the_index() {
+        for index in [0, 1, 255, 256, 63_999, DEVICES_MAX - 1, 1_000_000] {
+            let address = DeviceAddress::new(index);
+            assert_eq!(DeviceAddress::from_mac(address.mac()), Some(address));
+            assert_eq!(DeviceAddress::from_ip(address.v4().into()), Some(address));
+            assert_eq!(DeviceAddress::from_ip(address.v6().into()), Some(address));
+        }
+    }
+
+    #[test]
+    fn the_last_device_is_still_inside_the_devices_network() {
+        assert_eq!(
+            DeviceAddress::new(DEVICES_MAX - 1).v4(),
+            Ipv4Addr::new(10, 66, 254, 255)
+        );
+        assert_eq!(DeviceAddress::new(0).mac().to_string(), "02:00:00:00:00:00");
+    }
+
+    #[test]
+    fn stations_are_no_devices() {
+        for station in [GATEWAY, GATEWAY_SERVICE_SIDE, SERVICE, DEVICE_HOST] {
+            assert_eq!(DeviceAddress::from_mac(station.mac), None);
+            assert_eq!(DeviceAddress::from_ip(station.v6.into()).map(|d| d.index), None);
+        }
+        assert_eq!(DeviceAddress::from_ip(GATEWAY.v4.into()), None);
+    }
+}

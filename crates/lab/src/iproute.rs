@@ -1,0 +1,60 @@
+//! Runs `ip -batch` (iproute2) inside a namespace.
+//!
+//! One process configures any number of interfaces, addresses, routes and neighbours; the script is what an
+//! operator would type, so a failing line can be tried by hand.
+
+use std::io::{self, Write as _};
+use std::process::{Command, Stdio};
+
+use crate::netns::{NetNs, NetNsError};
+
+/// Why a script failed.
+#[derive(Debug, thiserror::Error)]
+pub enum IpError {
+    /// The namespace could not be entered.
+    #[error(transparent)]
+    NetNs(#[from] NetNsError),
+    /// `ip` is not there or could not be fed.
+    #[error("cannot run `ip` (package iproute2): {0}")]
+    Run(#[source] io::Error),
+    /// `ip` refused a line.
+    #[error("`ip -batch` failed: {stderr}; script:\n{script}")]
+    Refused {
+        /// What it said.
+        stderr: String,
+        /// What it was given, cut off after 2,000 characters.
+        script: String,
+    },
+}
+
+/// Runs the script, one `ip` command without the leading `ip` per line; stops at the first that fails.
+///
+/// # Errors
+/// Which line `ip` refused and why.
+pub fn batch(netns: &NetNs, script: &str) -> Result<(), IpError> {
+    let output = netns
+        .run(|| -> io::Result<_> {
+            let mut child = Command::new("ip")
+                .args(["-batch", "-"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()?;
+            if let Some(mut stdin) = child.stdin.take() {
+                // When `ip` stops at a bad line it closes its end; its exit status then tells more than EPIPE.
+                match stdin.write_all(script.as_bytes()) {
+                    Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
+                    _ => {}
+                }
+            }
+            child.wait_with_output()
+        })?
+        .map_err(IpError::Run)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(IpError::Refused {
+        stderr: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        script: script.chars().take(2_000).collect(),
+    })
+}

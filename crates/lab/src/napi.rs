@@ -1,0 +1,218 @@
+//! Threaded NAPI: the receive work of an interface on a kernel thread of its own.
+//!
+//! Without it the packets of a veth pair are handled in whichever context happened to send, so nobody can say what
+//! the verifier's share of the processor was. With it, each receive queue has a kernel thread `napi/IFACE-ID` that
+//! can be pinned to a processor and whose run time the scheduler accounts.
+
+use std::ffi::CStr;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::time::Duration;
+
+use crate::netns::{NetNs, NetNsError};
+
+/// Why NAPI threads could not be set up or read.
+#[derive(Debug, thiserror::Error)]
+pub enum NapiError {
+    /// The namespace could not be entered.
+    #[error(transparent)]
+    NetNs(#[from] NetNsError),
+    /// The kernel refused one step.
+    #[error("threaded NAPI of {interface}: {step} failed: {source}")]
+    Kernel {
+        /// The interface.
+        interface: String,
+        /// What was tried.
+        step: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The interface has no receive thread: neither GRO nor an XDP program turned its NAPI on.
+    #[error("interface {0} has no NAPI thread: turn GRO on or attach an XDP program first")]
+    NoThread(String),
+}
+
+/// The NAPI kernel threads of one interface. They end with it.
+#[derive(Debug, Clone)]
+pub struct NapiThreads {
+    interface: String,
+    pids: Vec<libc::pid_t>,
+}
+
+impl NapiThreads {
+    /// Turns threaded NAPI of the interface on and finds its threads. The interface's name must be unique on the
+    /// machine, since kernel threads of all namespaces stand in one list; those of [`crate::topology::Lab`] are.
+    ///
+    /// # Errors
+    /// What the kernel says; [`NapiError::NoThread`] while NAPI itself is off.
+    pub fn enable(netns: &NetNs, interface: &str) -> Result<Self, NapiError> {
+        set_threaded(netns, interface, true)?;
+        let threads = Self::find(interface);
+        if threads.pids.is_empty() {
+            return Err(NapiError::NoThread(interface.to_owned()));
+        }
+        Ok(threads)
+    }
+
+    /// The threads that exist at the moment, maybe none.
+    #[must_use]
+    pub fn find(interface: &str) -> Self {
+        let prefix = format!("napi/{interface}-");
+        let mut pids: Vec<_> = numeric_entries("/proc")
+            .filter(|pid| {
+                fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with(&prefix))
+            })
+            .collect();
+        pids.sort_unstable();
+        Self {
+            interface: interface.to_owned(),
+            pids,
+        }
+    }
+
+    /// Process ids of the threads.
+    #[must_use]
+    pub fn pids(&self) -> &[libc::pid_t] {
+        &self.pids
+    }
+
+    /// Pins the threads to the processors, going round when there are more threads.
+    ///
+    /// # Errors
+    /// A processor that does not exist, or a thread that has ended.
+    pub fn pin(&self, processors: &[usize]) -> Result<(), NapiError> {
+        for (pid, processor) in self.pids.iter().zip(processors.iter().cycle()) {
+            pin_task(*pid, *processor).map_err(|source| self.kernel("sched_setaffinity", source))?;
+        }
+        Ok(())
+    }
+
+    /// Processor time that all the threads have used since they were made.
+    ///
+    /// # Errors
+    /// When a thread has ended.
+    pub fn cpu_time(&self) -> Result<Duration, NapiError> {
+        self.pids.iter().try_fold(Duration::ZERO, |sum, pid| {
+            let used = task_cpu_time(*pid).map_err(|source| self.kernel("read schedstat", source))?;
+            Ok(sum + used)
+        })
+    }
+
+    fn kernel(&self, step: &'static str, source: io::Error) -> NapiError {
+        NapiError::Kernel {
+            interface: self.interface.clone(),
+            step,
+            source,
+        }
+    }
+}
+
+/// Pins a task (a thread id; 0 is the calling thread) to one processor.
+///
+/// # Errors
+/// A processor that does not exist or may not be used, or no such task.
+pub fn pin_task(pid: libc::pid_t, processor: usize) -> io::Result<()> {
+    // SAFETY: a `cpu_set_t` is plain bits, for which zero is valid.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if processor >= 8 * size_of::<libc::cpu_set_t>() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such processor"));
+    }
+    // SAFETY: `processor` is below the number of bits of the set, as checked above.
+    unsafe { libc::CPU_SET(processor, &mut set) };
+    // SAFETY: the set lives through the call and its size is given.
+    let done = unsafe { libc::sched_setaffinity(pid, size_of::<libc::cpu_set_t>(), &raw const set) };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Processor time of one task (thread id), from the first field of `/proc/PID/schedstat`, nanoseconds.
+///
+/// # Errors
+/// When there is no such task, or the kernel keeps no such statistics.
+pub fn task_cpu_time(pid: libc::pid_t) -> io::Result<Duration> {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
+    text.split_whitespace()
+        .next()
+        .and_then(|field| field.parse().ok())
+        .map(Duration::from_nanos)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat is not a list of numbers"))
+}
+
+fn set_threaded(netns: &NetNs, interface: &str, on: bool) -> Result<(), NapiError> {
+    let fail = |step| {
+        move |source| NapiError::Kernel {
+            interface: interface.to_owned(),
+            step,
+            source,
+        }
+    };
+    netns.run(|| {
+        let sysfs = mount_sysfs().map_err(fail("mount of the namespace's sysfs"))?;
+        let path = format!("class/net/{interface}/threaded\0");
+        let mut file = open_beneath(&sysfs, &path).map_err(fail("open of the switch in sysfs"))?;
+        let value: &[u8] = if on { b"1" } else { b"0" };
+        file.write_all(value).map_err(fail("switch"))
+    })?
+}
+
+/// A sysfs of the calling thread's network namespace, mounted nowhere: it vanishes with its descriptor. (The sysfs
+/// under `/sys` shows the interfaces of the namespace that mounted it, which is not ours.)
+fn mount_sysfs() -> io::Result<OwnedFd> {
+    const FSOPEN_CLOEXEC: libc::c_uint = 1;
+    const FSMOUNT_CLOEXEC: libc::c_uint = 1;
+    const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
+    let sysfs: &CStr = c"sysfs";
+    // SAFETY: fsopen(2) takes a terminated string and flags.
+    let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, sysfs.as_ptr(), FSOPEN_CLOEXEC) })?;
+    // SAFETY: FSCONFIG_CMD_CREATE takes neither key nor value; the descriptor is open.
+    let created = unsafe {
+        libc::syscall(
+            libc::SYS_fsconfig,
+            context.as_raw_fd(),
+            FSCONFIG_CMD_CREATE,
+            std::ptr::null::<libc::c_char>(),
+            std::ptr::null::<libc::c_void>(),
+            0,
+        )
+    };
+    if created != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: fsmount(2) takes an open descriptor and two flag words.
+    owned(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, 0) })
+}
+
+/// Opens a file for writing below a directory; `path` ends with a zero byte.
+fn open_beneath(directory: &OwnedFd, path: &str) -> io::Result<fs::File> {
+    let path = CStr::from_bytes_with_nul(path.as_bytes())
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    // SAFETY: the directory's descriptor is open and the path terminated.
+    let fd = unsafe {
+        libc::openat(
+            directory.as_raw_fd(),
+            path.as_ptr(),
+            libc::O_WRONLY | libc::O_CLOEXEC,
+        )
+    };
+    owned(fd.into()).map(fs::File::from)
+}
+
+fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
+    match RawFd::try_from(fd) {
+        // SAFETY: a fresh descriptor, which belongs to nobody else.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The entries of a directory whose names are numbers.
+fn numeric_entries(directory: &str) -> impl Iterator<Item = libc::pid_t> {
+    fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}

@@ -1,0 +1,145 @@
+//! Unnamed network namespaces.
+//!
+//! A namespace here has no name in the file system: it lives as long as a file descriptor or a thread refers to it.
+//! So the kernel removes it, with every interface, address and packet socket in it, when this process ends in
+//! whatever way, SIGKILL included; there is nothing to clean up and nothing that can be left behind.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::thread::JoinHandle;
+
+use crate::capability::{self, Missing};
+
+/// Why a namespace could not be made or entered.
+#[derive(Debug, thiserror::Error)]
+pub enum NetNsError {
+    /// Not allowed.
+    #[error(transparent)]
+    Capability(#[from] Missing),
+    /// The kernel refused one step.
+    #[error("network namespace: {step} failed: {source}")]
+    Kernel {
+        /// What was tried.
+        step: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+fn kernel(step: &'static str) -> impl FnOnce(io::Error) -> NetNsError {
+    move |source| NetNsError::Kernel { step, source }
+}
+
+/// A network namespace, held open. Dropping the last holder removes it.
+#[derive(Debug)]
+pub struct NetNs {
+    fd: OwnedFd,
+}
+
+impl NetNs {
+    /// Makes a new namespace; its loopback interface is down.
+    ///
+    /// # Errors
+    /// A missing capability, by name, or what the kernel says.
+    pub fn new() -> Result<Self, NetNsError> {
+        capability::require(&[capability::Capability::SysAdmin])?;
+        // In a thread of its own, because a thread that has left its namespace should serve nothing else.
+        on_own_thread(|| {
+            // SAFETY: takes no pointer; affects only the network namespace of this short-lived thread.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+                return Err(kernel("unshare(CLONE_NEWNET)")(io::Error::last_os_error()));
+            }
+            Self::of_this_thread()
+        })
+    }
+
+    /// The namespace that the calling thread is in.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub fn of_this_thread() -> Result<Self, NetNsError> {
+        let file = File::open("/proc/thread-self/ns/net").map_err(kernel("open /proc/thread-self/ns/net"))?;
+        Ok(Self { fd: file.into() })
+    }
+
+    /// Takes over a descriptor of a namespace, for instance one opened from `/proc/PID/fd`.
+    #[must_use]
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
+    /// Runs `work` on a thread inside the namespace and waits for it. Sockets made there stay in the namespace
+    /// wherever they are used later.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered.
+    ///
+    /// # Panics
+    /// With the panic of `work`.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetNsError> {
+        on_own_thread(|| {
+            self.enter()?;
+            Ok(work())
+        })
+    }
+
+    /// Starts a thread that works inside the namespace until it returns, and keeps the namespace alive as long.
+    ///
+    /// # Errors
+    /// When no thread can be started. Failure to enter is the thread's result.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<JoinHandle<Result<T, NetNsError>>, NetNsError> {
+        let own = Self {
+            fd: self.fd.try_clone().map_err(kernel("dup"))?,
+        };
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                own.enter()?;
+                Ok(work())
+            })
+            .map_err(kernel("start a thread"))
+    }
+
+    /// A path under which child processes can name this namespace, while this process lives.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
+    }
+
+    /// The inode number that tells namespaces apart, as in `/proc/PID/ns/net`.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn inode(&self) -> Result<u64, NetNsError> {
+        let copy = self.fd.try_clone().map_err(kernel("dup"))?;
+        let metadata = File::from(copy).metadata().map_err(kernel("fstat"))?;
+        Ok(metadata.ino())
+    }
+
+    fn enter(&self) -> Result<(), NetNsError> {
+        // SAFETY: the descriptor is open while `self` lives; only this thread's namespace changes.
+        if unsafe { libc::setns(self.fd.as_raw_fd(), libc::CLONE_NEWNET) } != 0 {
+            return Err(kernel("setns(CLONE_NEWNET)")(io::Error::last_os_error()));
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for NetNs {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T, NetNsError> + Send) -> Result<T, NetNsError> {
+    std::thread::scope(|scope| match scope.spawn(work).join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}

@@ -1,0 +1,128 @@
+//! Frames collected for one `sendmmsg`.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+/// Longest frame that can be sent, bytes: 1,500 of IP, Ethernet header and two VLAN tags, rounded up.
+pub const FRAME_BYTES_MAX: usize = 1536;
+
+/// Buffers for a fixed number of frames, reused for ever.
+pub struct TxBatch {
+    frames: Box<[[u8; FRAME_BYTES_MAX]]>,
+    vectors: Box<[libc::iovec]>,
+    messages: Box<[libc::mmsghdr]>,
+    used: usize,
+}
+
+// SAFETY: the raw pointers in `vectors` and `messages` point into boxes that this value owns and that never move.
+unsafe impl Send for TxBatch {}
+
+impl std::fmt::Debug for TxBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TxBatch({} of {} frames)", self.used, self.frames.len())
+    }
+}
+
+impl TxBatch {
+    /// Room for `capacity` frames, at least one and at most 1,024 (the kernel's limit of one `sendmmsg`).
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        let capacity = capacity.clamp(1, 1024);
+        let mut frames = vec![[0u8; FRAME_BYTES_MAX]; capacity].into_boxed_slice();
+        let mut vectors: Box<[_]> = frames
+            .iter_mut()
+            .map(|frame| libc::iovec {
+                iov_base: frame.as_mut_ptr().cast(),
+                iov_len: 0,
+            })
+            .collect();
+        let messages = vectors
+            .iter_mut()
+            .map(|vector| {
+                // SAFETY: integers and pointers, for which zero is valid.
+                let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+                message.msg_hdr.msg_iov = vector;
+                message.msg_hdr.msg_iovlen = 1;
+                message
+            })
+            .collect();
+        Self {
+            frames,
+            vectors,
+            messages,
+            used: 0,
+        }
+    }
+
+    /// Frames waiting to be sent.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Nothing is waiting.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// No further frame fits.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.used == self.frames.len()
+    }
+
+    /// Appends the frame that `write` puts into the buffer; it returns the frame's length. False when the batch is
+    /// full, and `write` is not called.
+    pub fn push_with(&mut self, write: impl FnOnce(&mut [u8; FRAME_BYTES_MAX]) -> usize) -> bool {
+        let (Some(frame), Some(vector)) = (self.frames.get_mut(self.used), self.vectors.get_mut(self.used))
+        else {
+            return false;
+        };
+        vector.iov_len = write(frame).min(FRAME_BYTES_MAX);
+        self.used += 1;
+        true
+    }
+
+    /// Appends a copy of a frame. False when the batch is full or the frame longer than [`FRAME_BYTES_MAX`].
+    pub fn push(&mut self, frame: &[u8]) -> bool {
+        if frame.len() > FRAME_BYTES_MAX {
+            return false;
+        }
+        self.push_with(|buffer| {
+            if let Some(to) = buffer.get_mut(..frame.len()) {
+                to.copy_from_slice(frame);
+            }
+            frame.len()
+        })
+    }
+
+    /// Sends everything; frames for which there was no room in the interface's queue are skipped.
+    pub(super) fn send(&mut self, fd: &OwnedFd) -> io::Result<usize> {
+        let mut taken = 0;
+        let used = std::mem::take(&mut self.used);
+        let mut waiting = self.messages.get_mut(..used).unwrap_or_default();
+        while !waiting.is_empty() {
+            let count = libc::c_uint::try_from(waiting.len()).unwrap_or(libc::c_uint::MAX);
+            // SAFETY: `waiting` are initialised headers whose vectors point at buffers that `self` owns; the kernel
+            // reads the first `iov_len` bytes, which is at most the buffer's size.
+            let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), waiting.as_mut_ptr(), count, 0) };
+            let skip = match usize::try_from(sent) {
+                Ok(sent) => {
+                    taken += sent;
+                    sent
+                }
+                Err(_) => {
+                    let error = io::Error::last_os_error();
+                    match error.raw_os_error() {
+                        Some(libc::ENOBUFS | libc::EAGAIN) => 1,
+                        Some(libc::EINTR) => 0,
+                        _ => return Err(error),
+                    }
+                }
+            };
+            waiting = waiting.get_mut(skip..).unwrap_or_default();
+        }
+        Ok(taken)
+    }
+}
