@@ -15,6 +15,9 @@ extern crate alloc;
 pub mod commit;
 pub mod device;
 pub mod frame;
+#[cfg(feature = "alloc")]
+pub mod gateway;
+pub mod classic;
 pub mod ids;
 pub mod keys;
 pub mod prf;

@@ -1,0 +1,32 @@
+//! The device's side of a classic exchange. No heap.
+
+use super::{Block, Message, ResponseBits, hash, mask, message_type, xor};
+
+/// The REQ of a device.
+#[must_use]
+pub fn request(identifier: u32) -> Message {
+    Message::new(message_type::REQ, identifier)
+}
+
+/// The RESP to a CH, given the responses to its challenges: `r2` is `Some` in the two-challenge profile.
+///
+/// The challenges are repeated; the random number is not, because only its hash is asked for. `None` when the
+/// message is not a CH.
+#[must_use]
+pub fn respond(challenge: &Message, bits: ResponseBits, r1: &Block, r2: Option<&Block>) -> Option<Message> {
+    if challenge.kind != message_type::CH {
+        return None;
+    }
+    let rn = xor(&challenge.rn, &mask(r1, r2));
+    let mut response = Message::new(message_type::RESP, challenge.identifier);
+    response.challenge1 = challenge.challenge1;
+    response.challenge2 = challenge.challenge2;
+    response.hash = hash(bits, r1, r2, &rn);
+    Some(response)
+}
+
+/// Whether a message accepts that RESP. It proves nothing: anyone can send it.
+#[must_use]
+pub fn is_accepted(ack: &Message, response: &Message) -> bool {
+    ack.kind == message_type::ACK && ack.identifier == response.identifier && ack.hash == response.hash
+}

@@ -1,0 +1,56 @@
+//! What is fixed while a gateway runs.
+
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use crate::ids::GatewayId;
+use crate::wire::LAP_PORT;
+
+/// What becomes of packets that are not LAP/1 to the gateway itself (LAP/1 1.4.9).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Gate {
+    /// They pass.
+    #[default]
+    Off,
+    /// They pass if their port, VLANs and MAC address have a live BOUND session, or are on the list of what always
+    /// passes.
+    Open,
+}
+
+/// Configuration of a gateway.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GatewayConfig {
+    /// Who the gateway is.
+    pub gateway_id: GatewayId,
+    /// Its own addresses: UDP to one of these and [`lap_port`](Self::lap_port) is consumed.
+    pub local: Vec<IpAddr>,
+    /// UDP port of LAP/1.
+    pub lap_port: u16,
+    /// The gate.
+    pub gate: Gate,
+    /// How long a session lasts, s.
+    pub lease_s: u32,
+    /// NAKs per second of the monotonic clock, and per CPU.
+    pub nak_per_s: u32,
+    /// Rows that a device's line holds beside the current one.
+    pub rows_ahead: u32,
+    /// Entries that each of the two tables of bound addresses holds.
+    pub bindings_max: usize,
+}
+
+impl GatewayConfig {
+    /// Defaults: gate off, lease of an hour, 100 NAKs/s, 16 rows ahead, unbounded tables.
+    #[must_use]
+    pub fn new(gateway_id: GatewayId, local: &[IpAddr]) -> Self {
+        Self {
+            gateway_id,
+            local: local.to_vec(),
+            lap_port: LAP_PORT,
+            gate: Gate::Off,
+            lease_s: 3600,
+            nak_per_s: 100,
+            rows_ahead: 16,
+            bindings_max: usize::MAX,
+        }
+    }
+}

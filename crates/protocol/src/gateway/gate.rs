@@ -1,0 +1,173 @@
+//! From a frame to a verdict: what is for us, what the gate lets through.
+
+use core::net::IpAddr;
+
+use super::bindings::Key;
+use super::{Gate, Gateway};
+use crate::frame::{self, Frame, Ip, Mac, Network, Transport, Truncated, Udp};
+use crate::time::Now;
+use crate::verdict::{Disposition, Verdict};
+
+/// ICMPv6 types of neighbour discovery that a device sends (RFC 4861): router solicitation, neighbour solicitation,
+/// neighbour advertisement. Router advertisements and redirects are not a device's to send.
+const NEIGHBOUR_DISCOVERY: [u8; 3] = [133, 135, 136];
+/// UDP source and destination port of a DHCP client (RFC 2131).
+const DHCP_V4: (u16, u16) = (68, 67);
+/// UDP source and destination port of a DHCPv6 client (RFC 8415 7.2).
+const DHCP_V6: (u16, u16) = (546, 547);
+
+/// The sender of a frame, as the gate knows it.
+struct Sender {
+    ingress: u32,
+    vlans: [u16; 2],
+    mac: Mac,
+}
+
+impl Gateway {
+    /// Handles an Ethernet frame that came in on interface `ingress`.
+    ///
+    /// When the verdict's disposition is a reply, the frame has become the reply, of the same length, to be sent out
+    /// on the same interface. Otherwise it is unchanged.
+    pub fn handle_frame(&mut self, now: Now, ingress: u32, frame: &mut [u8]) -> Verdict {
+        let verdict = self.judge(now, ingress, frame);
+        self.count(verdict)
+    }
+
+    fn judge(&mut self, now: Now, ingress: u32, bytes: &mut [u8]) -> Verdict {
+        let parsed = match frame::parse(bytes) {
+            Ok(parsed) => parsed,
+            Err(Truncated) => {
+                return match self.config.gate {
+                    Gate::Off => Verdict::PassForeign,
+                    Gate::Open => Verdict::DropTruncated,
+                };
+            }
+        };
+        if let Some((_, udp)) = parsed.datagram().filter(|(ip, _)| self.is_local(ip)) {
+            if udp.dst_port == self.config.lap_port {
+                return self.lap_frame(now, ingress, bytes, &parsed);
+            }
+            if Some(udp.dst_port) == self.classic_port() {
+                return self.classic_frame(bytes, &parsed);
+            }
+        }
+        match self.config.gate {
+            Gate::Off => self.gate_off(&parsed),
+            Gate::Open => self.gate_open(now, ingress, &parsed),
+        }
+    }
+
+    fn is_local(&self, ip: &Ip) -> bool {
+        self.config.local.contains(&ip.dst)
+    }
+
+    fn classic_port(&self) -> Option<u16> {
+        self.classic.as_ref().map(|(port, _)| *port)
+    }
+
+    fn is_ours(&self, ip: &Ip, port: u16) -> bool {
+        self.is_local(ip) && (port == self.config.lap_port || Some(port) == self.classic_port())
+    }
+
+    fn lap_frame(&mut self, now: Now, ingress: u32, bytes: &mut [u8], parsed: &Frame) -> Verdict {
+        let (Some((_, udp)), Some(meta)) = (parsed.datagram(), parsed.meta(ingress)) else {
+            return Verdict::DropTruncated;
+        };
+        let Some(payload) = bytes.get_mut(udp.payload()) else {
+            return Verdict::DropTruncated;
+        };
+        let verdict = self.lap(now, &meta, payload);
+        reply(bytes, parsed, verdict)
+    }
+
+    fn classic_frame(&mut self, bytes: &mut [u8], parsed: &Frame) -> Verdict {
+        let (Some((_, udp)), Some((_, verifier))) = (parsed.datagram(), &mut self.classic) else {
+            return Verdict::DropTruncated;
+        };
+        let Some(payload) = bytes.get_mut(udp.payload()) else {
+            return Verdict::DropTruncated;
+        };
+        let verdict = verifier.handle(payload);
+        reply(bytes, parsed, verdict)
+    }
+
+    /// Everything passes but what is ours and broken; what is ours and unparsed is counted apart.
+    fn gate_off(&self, parsed: &Frame) -> Verdict {
+        let Network::Ip(ip) = &parsed.network else {
+            return Verdict::PassForeign;
+        };
+        match ip.transport {
+            Transport::UdpLength(port) if self.is_ours(ip, port) => Verdict::DropTruncated,
+            Transport::Fragment | Transport::Extension if self.is_local(ip) => Verdict::PassUnparsed,
+            _ => Verdict::PassForeign,
+        }
+    }
+
+    /// Nothing passes but the list, and senders with a live BOUND session.
+    fn gate_open(&self, now: Now, ingress: u32, parsed: &Frame) -> Verdict {
+        let transport = match &parsed.network {
+            Network::Arp => return Verdict::PassAlways,
+            Network::Other(_) => None,
+            Network::Ip(ip) => Some((ip, ip.transport)),
+        };
+        match transport {
+            Some((_, Transport::UdpLength(_))) => return Verdict::DropTruncated,
+            Some((_, Transport::Fragment)) => return Verdict::DropGateFragment,
+            Some((_, Transport::Extension)) => return Verdict::DropGateExtension,
+            Some((_, Transport::Icmpv6(kind))) if NEIGHBOUR_DISCOVERY.contains(&kind) => {
+                return Verdict::PassAlways;
+            }
+            Some((ip, Transport::Udp(udp))) if is_dhcp(ip, &udp) => return Verdict::PassAlways,
+            Some((_, Transport::Udp(udp))) if udp.dst_port == self.config.lap_port => {
+                return Verdict::DropGatePort;
+            }
+            _ => {}
+        }
+        let sender = Sender {
+            ingress,
+            vlans: parsed.vlans,
+            mac: parsed.src_mac,
+        };
+        self.sender(now, &sender)
+    }
+
+    /// Whether a live BOUND session covers that sender. A session whose lease is over is told apart for the
+    /// counters, unless another one covers the sender.
+    fn sender(&self, now: Now, sender: &Sender) -> Verdict {
+        let key = Key::Mac(sender.ingress, sender.vlans, sender.mac);
+        let sessions = self
+            .bindings
+            .claimants(key)
+            .filter_map(|device| self.lines.get(&device))
+            .filter(|line| {
+                line.session_id.is_some()
+                    && !line.commit.is_revoked()
+                    && !line.commit.is_busy()
+                    && key.is_carried_by(line)
+            });
+        let mut verdict = Verdict::DropGate;
+        for line in sessions {
+            if !line.lease_is_over(now.boot()) {
+                return Verdict::PassSession;
+            }
+            verdict = Verdict::DropGateLease;
+        }
+        verdict
+    }
+}
+
+fn is_dhcp(ip: &Ip, udp: &Udp) -> bool {
+    let ports = (udp.src_port, udp.dst_port);
+    match ip.src {
+        IpAddr::V4(_) => ports == DHCP_V4,
+        IpAddr::V6(_) => ports == DHCP_V6,
+    }
+}
+
+/// Turns the frame round when the verdict says that its payload is a reply now.
+fn reply(bytes: &mut [u8], parsed: &Frame, verdict: Verdict) -> Verdict {
+    if verdict.disposition() != Disposition::Reply {
+        return verdict;
+    }
+    frame::turn_round(bytes, parsed).map_or(Verdict::DropTruncated, |()| verdict)
+}
