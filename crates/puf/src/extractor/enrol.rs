@@ -1,0 +1,229 @@
+//! Key mode: enrolment from readouts, and the device's side.
+
+use rand::CryptoRng;
+
+use super::{ExtractorError, HelperData, Secret, code_offset, rebuild};
+use crate::{
+    bits::Bits,
+    code::Profile,
+    entropy::{self, EntropyAssessment},
+    health::HealthTest,
+    puf::{Challenge, Puf},
+};
+
+/// Which cells carry the secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CellSelection {
+    /// The first cells of the readout, in order.
+    First,
+    /// Cells that agree in all enrolment readouts, drawn at random from these. The helper data then list the cells. Which
+    /// cells are stable says nothing about their values unless the PUF is biased, and bias is estimated on the cells
+    /// chosen.
+    Stable,
+}
+
+/// How to enrol a weak PUF.
+#[derive(Clone, Debug)]
+pub struct KeyEnrolment {
+    /// The error-correction profile.
+    pub profile: Profile,
+    /// Which cells to use.
+    pub selection: CellSelection,
+    /// The limits that each readout and each pair of consecutive ones must keep.
+    pub health: HealthTest,
+    /// Min-entropy per cell as seen across other devices of the kind, if known
+    /// ([`crate::entropy::estimate::across_devices`]).
+    pub fleet_min_entropy_per_bit: Option<f64>,
+}
+
+impl Default for KeyEnrolment {
+    fn default() -> Self {
+        Self {
+            profile: Profile::KEY,
+            selection: CellSelection::Stable,
+            health: HealthTest::default(),
+            fleet_min_entropy_per_bit: None,
+        }
+    }
+}
+
+/// An enrolled secret.
+#[derive(Debug)]
+pub struct Enrolled {
+    /// `R`; it never leaves enrolment (LAP/1 1.1).
+    pub secret: Secret,
+    /// What the device keeps, public.
+    pub helper: HelperData,
+    /// The min-entropy that was found sufficient.
+    pub entropy: EntropyAssessment,
+}
+
+/// Readouts needed before "equal in all of them" says anything about a cell.
+const STABLE_READOUTS_MIN: usize = 3;
+
+/// Enrols a weak PUF from one or several readouts of its cells, consecutive power-ups of the same range.
+///
+/// The reference value of a cell is its majority over the readouts.
+///
+/// # Errors
+/// [`ExtractorError`] if a readout fails its health test, there are too few readouts or stable cells, or the secret would
+/// keep less than 128 bits of min-entropy.
+pub fn enrol<R: CryptoRng + ?Sized>(
+    readouts: &[Bits],
+    options: &KeyEnrolment,
+    rng: &mut R,
+) -> Result<Enrolled, ExtractorError> {
+    check_readouts(readouts, &options.health)?;
+    let none = ExtractorError::TooFewReadouts {
+        given: 0,
+        needed: 1,
+        purpose: "enrol",
+    };
+    let reference = Bits::majority(readouts).ok_or(none)?;
+    let needed = options.profile.response_bits();
+    let Some(readout_bits) = u32::try_from(reference.len())
+        .ok()
+        .filter(|&b| b as usize >= needed)
+    else {
+        return Err(ExtractorError::TooFewCells {
+            available: reference.len(),
+            needed,
+        });
+    };
+    let cells = match options.selection {
+        CellSelection::First => Vec::new(),
+        CellSelection::Stable => draw_stable_cells(readouts, readout_bits, needed, rng)?,
+    };
+    let used = match options.selection {
+        CellSelection::First => reference.window(0, needed).unwrap_or_else(|| reference.clone()),
+        CellSelection::Stable => reference.gather(&cells),
+    };
+    let fleet = options.fleet_min_entropy_per_bit;
+    let entropy = accepted(entropy::assess_cells(options.profile, &reference, &used, fleet))?;
+    let (secret, offset) = code_offset(options.profile, &used, rng)?;
+    let helper = HelperData::new(options.profile, readout_bits, cells, offset);
+    Ok(Enrolled {
+        secret,
+        helper,
+        entropy,
+    })
+}
+
+/// Takes `readouts` readouts of `cells` cells from a PUF and enrols it.
+///
+/// # Errors
+/// As [`enrol`], and if the PUF cannot be read.
+pub fn enrol_puf<R: CryptoRng + ?Sized>(
+    puf: &mut dyn Puf,
+    cells: usize,
+    readouts: usize,
+    options: &KeyEnrolment,
+    rng: &mut R,
+) -> Result<Enrolled, ExtractorError> {
+    let readings: Result<Vec<Bits>, _> = (0..readouts).map(|_| puf.read(Challenge::Whole, cells)).collect();
+    enrol(&readings?, options, rng)
+}
+
+/// The device's side: the secret from one readout.
+///
+/// # Errors
+/// [`ExtractorError`] if the readout has another length, fails its health test or has too many errors.
+pub fn reproduce(readout: &Bits, helper: &HelperData, health: &HealthTest) -> Result<Secret, ExtractorError> {
+    if readout.len() != helper.readout_bits() {
+        let (bits, expected) = (readout.len(), helper.readout_bits());
+        return Err(ExtractorError::WrongReadingLength { bits, expected });
+    }
+    health.check(readout)?;
+    rebuild(helper.profile(), &helper.used(readout), helper.offset())
+}
+
+/// Reads the PUF once and rebuilds the secret.
+///
+/// # Errors
+/// As [`reproduce`], and if the PUF cannot be read.
+pub fn reproduce_puf(
+    puf: &mut dyn Puf,
+    helper: &HelperData,
+    health: &HealthTest,
+) -> Result<Secret, ExtractorError> {
+    reproduce(
+        &puf.read(Challenge::Whole, helper.readout_bits())?,
+        helper,
+        health,
+    )
+}
+
+/// Turns an assessment below the limit into an error.
+pub(super) fn accepted(entropy: EntropyAssessment) -> Result<EntropyAssessment, ExtractorError> {
+    if entropy.is_enough() {
+        return Ok(entropy);
+    }
+    let EntropyAssessment {
+        residual_bits,
+        per_bit,
+        limited_by,
+        ..
+    } = entropy;
+    Err(ExtractorError::TooLittleEntropy {
+        residual_bits,
+        per_bit,
+        limited_by,
+    })
+}
+
+/// Equal lengths, each healthy, consecutive ones neither identical nor too far apart.
+pub(super) fn check_readouts(readouts: &[Bits], health: &HealthTest) -> Result<(), ExtractorError> {
+    let expected = readouts.first().map_or(0, Bits::len);
+    for (index, readout) in readouts.iter().enumerate() {
+        if readout.len() != expected {
+            return Err(ExtractorError::UnevenReadouts {
+                index,
+                bits: readout.len(),
+                expected,
+            });
+        }
+        health.check(readout)?;
+    }
+    for (first, second) in readouts.iter().zip(readouts.iter().skip(1)) {
+        health.check_pair(first, second)?;
+    }
+    Ok(())
+}
+
+/// `needed` of the cells that agree in all readouts, at random, ascending.
+fn draw_stable_cells<R: CryptoRng + ?Sized>(
+    readouts: &[Bits],
+    readout_bits: u32,
+    needed: usize,
+    rng: &mut R,
+) -> Result<Vec<u32>, ExtractorError> {
+    if readouts.len() < STABLE_READOUTS_MIN {
+        let (given, purpose) = (readouts.len(), "find stable cells");
+        return Err(ExtractorError::TooFewReadouts {
+            given,
+            needed: STABLE_READOUTS_MIN,
+            purpose,
+        });
+    }
+    let agree = |cell: &u32| {
+        let mut values = readouts.iter().map(|r| r.get(*cell as usize));
+        let first = values.next();
+        values.all(|value| Some(value) == first)
+    };
+    let mut stable: Vec<u32> = (0..readout_bits).filter(agree).collect();
+    if stable.len() < needed {
+        return Err(ExtractorError::TooFewCells {
+            available: stable.len(),
+            needed,
+        });
+    }
+    // The first steps of a Fisher-Yates shuffle draw `needed` cells without repetition.
+    for i in 0..needed {
+        let rest = (stable.len() - i) as u64;
+        let offset = usize::try_from(rng.next_u64() % rest).unwrap_or(0);
+        stable.swap(i, i + offset);
+    }
+    stable.truncate(needed);
+    stable.sort_unstable();
+    Ok(stable)
+}

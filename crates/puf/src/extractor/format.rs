@@ -1,0 +1,286 @@
+//! Reading and writing of helper data: what can be wrong, and where.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    bits::Bits,
+    code::{Profile, ProfileError},
+};
+
+/// The version that this crate writes and reads.
+pub(super) const VERSION: u8 = 1;
+
+/// What is wrong with helper data.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// The data do not begin as helper data of this kind.
+    #[error("begins with {found:02x?}, not with {expected:?}; this is not {kind}")]
+    Magic {
+        /// The first four bytes.
+        found: [u8; 4],
+        /// What was expected.
+        expected: &'static str,
+        /// What the data should be.
+        kind: &'static str,
+    },
+    /// Another version.
+    #[error("version {0} is not supported, only version 1; update this program")]
+    Version(u8),
+    /// A reserved field is not zero.
+    #[error("a reserved field is not zero; the data are damaged")]
+    Reserved,
+    /// The profile is unknown.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The data end early.
+    #[error("{needed} bytes are missing; the data are cut off")]
+    Truncated {
+        /// How many bytes more would be needed.
+        needed: usize,
+    },
+    /// Something follows the data.
+    #[error("{extra} bytes follow the end; the data are damaged")]
+    Trailing {
+        /// How many.
+        extra: usize,
+    },
+    /// The number of cells does not fit the profile.
+    #[error("lists {found} cells, but the profile takes {expected}")]
+    CellCount {
+        /// Cells listed.
+        found: usize,
+        /// Cells that the profile takes.
+        expected: usize,
+    },
+    /// The readout is shorter than the profile needs.
+    #[error("is for readouts of {found} bits, but the profile takes {expected}")]
+    ReadoutLength {
+        /// Bits of a readout.
+        found: usize,
+        /// Bits that the profile takes.
+        expected: usize,
+    },
+    /// A cell is listed twice.
+    #[error("cell {cell} is listed twice; helper data with repeated cells would leak and are refused")]
+    RepeatedCell {
+        /// The cell.
+        cell: u32,
+    },
+    /// A cell is not part of the readout.
+    #[error("cell {cell} is outside the readout of {limit} bits")]
+    CellOutOfRange {
+        /// The cell.
+        cell: u32,
+        /// Bits of a readout.
+        limit: u32,
+    },
+    /// Cells are not in ascending order.
+    #[error("cell {cell} is not in ascending order; the encoding is not canonical")]
+    UnorderedCells {
+        /// The first cell out of order.
+        cell: u32,
+    },
+    /// Unused bits of the last byte of an offset are set.
+    #[error("unused bits behind an offset are not zero; the encoding is not canonical")]
+    Padding,
+    /// No rows, or indices beyond 32 bits.
+    #[error("holds {rows} rows from index {first}; at least one, and indices below 4294967295, are needed")]
+    Rows {
+        /// The first index.
+        first: u32,
+        /// The number of rows.
+        rows: u32,
+    },
+}
+
+/// A problem and the byte it begins at.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("at byte {offset}: {problem}")]
+pub struct FormatError {
+    /// Counted from the start of the data.
+    pub offset: usize,
+    /// What is wrong there.
+    #[source]
+    pub problem: Problem,
+}
+
+/// A file that could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The operating system refused.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The content is wrong.
+    #[error("{}: {source}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        #[source]
+        source: FormatError,
+    },
+}
+
+/// Reads fields from the front and knows where it is.
+pub(super) struct Cursor<'a> {
+    rest: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(data: &'a [u8]) -> Self {
+        Self {
+            rest: data,
+            offset: 0,
+        }
+    }
+
+    pub(super) fn fail<T>(&self, problem: impl Into<Problem>) -> Result<T, FormatError> {
+        Err(FormatError {
+            offset: self.offset,
+            problem: problem.into(),
+        })
+    }
+
+    pub(super) fn take(&mut self, count: usize) -> Result<&'a [u8], FormatError> {
+        let Some((head, tail)) = self.rest.split_at_checked(count) else {
+            return self.fail(Problem::Truncated {
+                needed: count - self.rest.len(),
+            });
+        };
+        (self.rest, self.offset) = (tail, self.offset + count);
+        Ok(head)
+    }
+
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, FormatError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    /// Checks `magic | version | zero[3] | profile u32`.
+    pub(super) fn header(&mut self, magic: &'static str, kind: &'static str) -> Result<Profile, FormatError> {
+        let found: [u8; 4] = self.array()?;
+        if found != magic.as_bytes() {
+            self.offset = 0;
+            return self.fail(Problem::Magic {
+                found,
+                expected: magic,
+                kind,
+            });
+        }
+        let at_version = self.offset;
+        let [version, reserved @ ..]: [u8; 4] = self.array()?;
+        if version != VERSION {
+            return Err(FormatError {
+                offset: at_version,
+                problem: Problem::Version(version),
+            });
+        }
+        if reserved != [0; 3] {
+            return Err(FormatError {
+                offset: at_version + 1,
+                problem: Problem::Reserved,
+            });
+        }
+        let at_profile = self.offset;
+        let id = self.u32()?;
+        Profile::from_id(id).map_err(|e| FormatError {
+            offset: at_profile,
+            problem: e.into(),
+        })
+    }
+
+    /// An offset of the profile's length, packed; unused bits must be zero.
+    pub(super) fn offset_bytes(&mut self, profile: Profile) -> Result<&'a [u8], FormatError> {
+        let bits = profile.response_bits();
+        let bytes = self.take(bits.div_ceil(8))?;
+        let unused = bytes.len() * 8 - bits;
+        if bytes
+            .last()
+            .is_some_and(|last| last.leading_zeros() < unused as u32)
+        {
+            return Err(FormatError {
+                offset: self.offset - 1,
+                problem: Problem::Padding,
+            });
+        }
+        Ok(bytes)
+    }
+
+    pub(super) fn finish(self) -> Result<(), FormatError> {
+        match self.rest.len() {
+            0 => Ok(()),
+            extra => self.fail(Problem::Trailing { extra }),
+        }
+    }
+}
+
+/// The header that [`Cursor::header`] reads, 12 bytes.
+pub(super) fn header(magic: &str, profile: Profile) -> Vec<u8> {
+    let mut bytes = magic.as_bytes().to_vec();
+    bytes.extend([VERSION, 0, 0, 0]);
+    bytes.extend(profile.id().to_be_bytes());
+    bytes
+}
+
+/// Packed bits of a profile's length.
+pub(super) fn unpack(profile: Profile, bytes: &[u8]) -> Bits {
+    let bits = Bits::from_bytes(bytes);
+    bits.window(0, profile.response_bits()).unwrap_or(bits)
+}
+
+/// Writes next to the file and renames, so a reader sees the old content or the new one.
+pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let io = |action| {
+        move |source| FileError::Io {
+            path: path.to_owned(),
+            action,
+            source,
+        }
+    };
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let written = fs::File::create(&temporary)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        // The write error is what matters; a leftover file does no harm.
+        drop(fs::remove_file(&temporary));
+    }
+    written.map_err(io("write"))
+}
+
+pub(super) fn read_file<T>(
+    path: &Path,
+    parse: impl FnOnce(&[u8]) -> Result<T, FormatError>,
+) -> Result<T, FileError> {
+    let bytes = fs::read(path).map_err(|source| FileError::Io {
+        path: path.to_owned(),
+        action: "read",
+        source,
+    })?;
+    parse(&bytes).map_err(|source| FileError::Format {
+        path: path.to_owned(),
+        source,
+    })
+}

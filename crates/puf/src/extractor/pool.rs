@@ -1,0 +1,371 @@
+//! Helper data of a strong PUF (pool mode): many rows, each with its own challenge, offset and digest.
+
+use std::path::Path;
+
+use rand::CryptoRng;
+use sha2::{Digest, Sha256};
+
+use super::{
+    ExtractorError, Secret, code_offset,
+    enrol::{accepted, check_readouts},
+    format::{self, Cursor, FileError, FormatError, Problem},
+    rebuild,
+};
+use crate::{
+    bits::Bits,
+    code::Profile,
+    entropy::{self, EntropyAssessment},
+    health::HealthTest,
+    puf::{Challenge, Puf},
+};
+
+const MAGIC: &str = "LWHP";
+const KIND: &str = "pool-mode helper data";
+/// Begins what is hashed for a row.
+const ROW_DOMAIN: &[u8] = b"LWHR\x01";
+
+/// Public helper data of a device in pool mode: rows `first_idx … first_idx + rows - 1`.
+///
+/// Canonical encoding, integers big-endian: `"LWHP" | version u8 = 1 | zero[3] | profile u32 | first_idx u32 | rows u32`,
+/// then for each row `challenge[8] | offset`, the offset packed as in [`super::HelperData`]. With
+/// [`Profile::POOL`] a row takes 232 bytes.
+///
+/// **What salts row idx.** The digest of a row is SHA-256 of
+/// `"LWHR" | version u8 = 1 | profile u32 | idx u32 | challenge[8] | offset`, and that is the `SHA-256(helper)` of LAP/1 1.1
+/// for this row. It does not depend on the other rows, so rows can be added without touching enrolled ones, and it
+/// holds the index, so rows cannot be exchanged for each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolHelper {
+    profile: Profile,
+    first_idx: u32,
+    rows: u32,
+    /// `challenge[8] | offset` of each row.
+    packed: Vec<u8>,
+}
+
+/// One row of a [`PoolHelper`].
+#[derive(Clone, Copy, Debug)]
+pub struct PoolRow<'a> {
+    profile: Profile,
+    /// The row's index.
+    pub idx: u32,
+    /// The challenge seed that it was enrolled with.
+    pub challenge: [u8; 8],
+    /// The code offset, packed.
+    pub offset: &'a [u8],
+}
+
+impl PoolRow<'_> {
+    /// The HKDF salt of this row; see [`PoolHelper`].
+    pub fn digest(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        hash.update(ROW_DOMAIN);
+        hash.update(self.profile.id().to_be_bytes());
+        hash.update(self.idx.to_be_bytes());
+        hash.update(self.challenge);
+        hash.update(self.offset);
+        hash.finalize().into()
+    }
+}
+
+impl PoolHelper {
+    /// The error-correction profile of all rows.
+    pub fn profile(&self) -> Profile {
+        self.profile
+    }
+
+    /// The first row's index.
+    pub fn first_idx(&self) -> u32 {
+        self.first_idx
+    }
+
+    /// The number of rows, at least one.
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// One row, if it is there.
+    pub fn row(&self, idx: u32) -> Option<PoolRow<'_>> {
+        let position = idx.checked_sub(self.first_idx).filter(|&p| p < self.rows)? as usize;
+        let packed = self.packed.chunks_exact(row_bytes(self.profile)).nth(position)?;
+        let (challenge, offset) = packed.split_first_chunk()?;
+        Some(PoolRow {
+            profile: self.profile,
+            idx,
+            challenge: *challenge,
+            offset,
+        })
+    }
+
+    /// The HKDF salt of a row, if it is there.
+    pub fn digest(&self, idx: u32) -> Option<[u8; 32]> {
+        self.row(idx).map(|row| row.digest())
+    }
+
+    /// The device's side: reads the PUF on the row's challenge and rebuilds the row's secret.
+    ///
+    /// `challenge` is what the CHALLENGE message says. Only the enrolled one is evaluated, so nobody can make the device
+    /// exercise its PUF on challenges of their own.
+    ///
+    /// # Errors
+    /// [`ExtractorError`] if there is no such row, the challenge is another, the PUF cannot be read, or the reading fails
+    /// its health test or has too many errors.
+    pub fn reproduce(
+        &self,
+        idx: u32,
+        challenge: [u8; 8],
+        puf: &mut dyn Puf,
+        health: &HealthTest,
+    ) -> Result<Secret, ExtractorError> {
+        let last = self.first_idx.saturating_add(self.rows - 1);
+        let unknown = ExtractorError::UnknownRow {
+            idx,
+            first: self.first_idx,
+            last,
+        };
+        let row = self.row(idx).ok_or(unknown)?;
+        if row.challenge != challenge {
+            return Err(ExtractorError::ForeignChallenge { idx });
+        }
+        let reading = puf.read(Challenge::Pool(challenge), self.profile.response_bits())?;
+        if reading.len() != self.profile.response_bits() {
+            let (bits, expected) = (reading.len(), self.profile.response_bits());
+            return Err(ExtractorError::WrongReadingLength { bits, expected });
+        }
+        health.check(&reading)?;
+        rebuild(self.profile, &reading, &format::unpack(self.profile, row.offset))
+    }
+
+    /// The canonical encoding.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = format::header(MAGIC, self.profile);
+        bytes.extend(self.first_idx.to_be_bytes());
+        bytes.extend(self.rows.to_be_bytes());
+        bytes.extend(&self.packed);
+        bytes
+    }
+
+    /// Reads the canonical encoding, and nothing else.
+    ///
+    /// # Errors
+    /// [`FormatError`] with the byte and the problem.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = Cursor::new(bytes);
+        let profile = cursor.header(MAGIC, KIND)?;
+        let (first_idx, rows) = (cursor.u32()?, cursor.u32()?);
+        if !rows_fit(first_idx, rows) {
+            return cursor.fail(Problem::Rows {
+                first: first_idx,
+                rows,
+            });
+        }
+        let body = bytes.get(HEADER_BYTES..).unwrap_or_default();
+        for _ in 0..rows {
+            cursor.take(8)?;
+            cursor.offset_bytes(profile)?;
+        }
+        cursor.finish()?;
+        Ok(Self {
+            profile,
+            first_idx,
+            rows,
+            packed: body.to_vec(),
+        })
+    }
+
+    /// Writes the canonical encoding to a file.
+    ///
+    /// # Errors
+    /// [`FileError`] with the file.
+    pub fn write_to(&self, path: &Path) -> Result<(), FileError> {
+        format::write_file(path, &self.to_bytes())
+    }
+
+    /// Reads a file that [`PoolHelper::write_to`] wrote.
+    ///
+    /// # Errors
+    /// [`FileError`] with the file, and the byte and problem of a bad content.
+    pub fn read_from(path: &Path) -> Result<Self, FileError> {
+        format::read_file(path, Self::from_bytes)
+    }
+}
+
+/// Bytes in front of the rows.
+const HEADER_BYTES: usize = 20;
+
+fn row_bytes(profile: Profile) -> usize {
+    8 + profile.response_bits().div_ceil(8)
+}
+
+/// At least one row, and no index reaches the largest one, at which LAP/1 stops.
+fn rows_fit(first_idx: u32, rows: u32) -> bool {
+    rows > 0 && first_idx.checked_add(rows).is_some()
+}
+
+/// How to enrol a strong PUF.
+#[derive(Clone, Debug)]
+pub struct PoolEnrolment {
+    /// The error-correction profile.
+    pub profile: Profile,
+    /// The index of the first row.
+    pub first_idx: u32,
+    /// The number of rows.
+    pub rows: u32,
+    /// How often each challenge is read; the majority counts. With 1, an enrolment error and a reading error add up, so
+    /// the device sees nearly twice the PUF's bit error rate.
+    pub reads: usize,
+    /// The limits that each reading must keep.
+    pub health: HealthTest,
+    /// The response bits that the entropy estimate rests on. Where the rows have fewer, the PUF is read on one more
+    /// random challenge, whose responses serve for nothing else.
+    pub entropy_sample_bits: usize,
+    /// Min-entropy per response bit as seen across other devices of the kind, if known.
+    pub fleet_min_entropy_per_bit: Option<f64>,
+}
+
+impl PoolEnrolment {
+    /// `rows` rows from index 0 with the standard profile, three readings each.
+    pub fn rows(rows: u32) -> Self {
+        Self {
+            profile: Profile::POOL,
+            first_idx: 0,
+            rows,
+            reads: 3,
+            health: HealthTest::default(),
+            entropy_sample_bits: 16_384,
+            fleet_min_entropy_per_bit: None,
+        }
+    }
+}
+
+/// One enrolled row: what the registry keeps of it.
+#[derive(Debug)]
+pub struct EnrolledRow {
+    /// The row's index.
+    pub idx: u32,
+    /// The challenge seed.
+    pub challenge: [u8; 8],
+    /// `R`; it never leaves enrolment (LAP/1 1.1).
+    pub secret: Secret,
+    /// The HKDF salt of this row.
+    pub digest: [u8; 32],
+}
+
+/// An enrolled pool.
+#[derive(Debug)]
+pub struct EnrolledPool {
+    /// The rows with their secrets.
+    pub rows: Vec<EnrolledRow>,
+    /// What the device keeps, public.
+    pub helper: PoolHelper,
+    /// The min-entropy that was found sufficient.
+    pub entropy: EntropyAssessment,
+}
+
+/// Enrols a strong PUF: draws a challenge for each row, reads it and makes the row's secret and helper data.
+///
+/// # Errors
+/// [`ExtractorError`] if the PUF cannot be read, a reading fails its health test, or a secret would keep less than 128
+/// bits of min-entropy.
+pub fn enrol_pool<R: CryptoRng + ?Sized>(
+    puf: &mut dyn Puf,
+    options: &PoolEnrolment,
+    rng: &mut R,
+) -> Result<EnrolledPool, ExtractorError> {
+    let PoolEnrolment {
+        profile,
+        first_idx,
+        rows,
+        ..
+    } = *options;
+    if !rows_fit(first_idx, rows) {
+        return Err(ExtractorError::BadRows {
+            first: first_idx,
+            rows,
+        });
+    }
+    let mut sample = Vec::new();
+    let mut references = Vec::with_capacity(rows as usize);
+    for _ in 0..rows {
+        let challenge = random_challenge(rng);
+        let reference = read_reference(puf, challenge, profile.response_bits(), options)?;
+        sample.extend(reference.iter());
+        references.push((challenge, reference));
+    }
+    if let Some(missing) = options
+        .entropy_sample_bits
+        .checked_sub(sample.len())
+        .filter(|&m| m > 0)
+    {
+        sample.extend(puf.read(Challenge::Pool(random_challenge(rng)), missing)?.iter());
+    }
+    let fleet = options.fleet_min_entropy_per_bit;
+    let entropy = accepted(entropy::assess_responses(
+        profile,
+        &Bits::from_bools(sample),
+        fleet,
+    ))?;
+
+    let mut packed = Vec::with_capacity(rows as usize * row_bytes(profile));
+    let mut enrolled = Vec::with_capacity(rows as usize);
+    for (idx, (challenge, reference)) in (first_idx..).zip(&references) {
+        let (secret, offset) = code_offset(profile, reference, rng)?;
+        let offset = offset.to_bytes();
+        let row = PoolRow {
+            profile,
+            idx,
+            challenge: *challenge,
+            offset: &offset,
+        };
+        enrolled.push(EnrolledRow {
+            idx,
+            challenge: *challenge,
+            secret,
+            digest: row.digest(),
+        });
+        packed.extend(challenge);
+        packed.extend(offset);
+    }
+    Ok(EnrolledPool {
+        rows: enrolled,
+        helper: PoolHelper {
+            profile,
+            first_idx,
+            rows,
+            packed,
+        },
+        entropy,
+    })
+}
+
+fn random_challenge<R: CryptoRng + ?Sized>(rng: &mut R) -> [u8; 8] {
+    let mut challenge = [0; 8];
+    rng.fill_bytes(&mut challenge);
+    challenge
+}
+
+fn read_reference(
+    puf: &mut dyn Puf,
+    challenge: [u8; 8],
+    bits: usize,
+    options: &PoolEnrolment,
+) -> Result<Bits, ExtractorError> {
+    let readings: Result<Vec<Bits>, _> = (0..options.reads)
+        .map(|_| puf.read(Challenge::Pool(challenge), bits))
+        .collect();
+    let readings = readings?;
+    check_readouts(&readings, &options.health)?;
+    let none = ExtractorError::TooFewReadouts {
+        given: 0,
+        needed: 1,
+        purpose: "enrol",
+    };
+    let reference = Bits::majority(&readings).ok_or(none)?;
+    if reference.len() != bits {
+        return Err(ExtractorError::WrongReadingLength {
+            bits: reference.len(),
+            expected: bits,
+        });
+    }
+    Ok(reference)
+}

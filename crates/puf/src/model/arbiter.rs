@@ -1,0 +1,249 @@
+//! One arbiter chain in the additive delay model, evaluated over batches of challenges.
+
+use rand::Rng;
+use rand_distr::{Distribution, StandardNormal};
+
+use crate::{bits::Bits, challenge::ChallengeStream};
+
+/// The parity features of many challenges, packed.
+///
+/// With challenge bits `c_0 … c_{n-1}`, feature `i` is `φ_i = Π_{j ≥ i} (-1)^{c_j}` (Lim et al., Extracting secret
+/// keys from integrated circuits, 2005). Its sign bit is the xor of `c_i … c_{n-1}`; that bit is what is stored,
+/// `ceil(n / 64)` words per challenge.
+#[derive(Clone, Debug)]
+pub struct ChallengeBatch {
+    parities: Vec<u64>,
+    words_each: usize,
+}
+
+impl ChallengeBatch {
+    /// `count` challenges for `stages` stages from a challenge seed.
+    pub fn from_seed(seed: [u8; 8], stages: usize, count: usize) -> Self {
+        let words_each = stages.div_ceil(64).max(1);
+        let mut stream = ChallengeStream::new(seed);
+        let mut parities: Vec<u64> = (0..count * words_each).map(|_| stream.next_word()).collect();
+        let unused = words_each * 64 - stages;
+        for challenge in parities.chunks_exact_mut(words_each) {
+            if let Some(last) = challenge.last_mut() {
+                *last = *last << unused >> unused;
+            }
+            to_parities(challenge);
+        }
+        Self { parities, words_each }
+    }
+
+    /// The number of challenges.
+    pub fn len(&self) -> usize {
+        self.parities.len() / self.words_each
+    }
+
+    /// Whether there are no challenges.
+    pub fn is_empty(&self) -> bool {
+        self.parities.is_empty()
+    }
+
+    /// The batch for `stages + 1` stages in which `inserted` supplies the challenge bit of stage `position`.
+    ///
+    /// Working on parities: features at or before the new stage change sign with the inserted bit, those behind it
+    /// only move up by one.
+    pub(super) fn interposed(&self, inserted: &Bits, stages: usize, position: usize) -> Self {
+        let words_each = (stages + 1).div_ceil(64);
+        let mut parities = Vec::with_capacity(self.len() * words_each);
+        for (challenge, bit) in self.parities.chunks_exact(self.words_each).zip(inserted.iter()) {
+            let flip = 0_u64.wrapping_sub(u64::from(bit));
+            let parity_at = |i: usize| challenge.get(i / 64).is_some_and(|w| w >> (i % 64) & 1 == 1);
+            let behind = u64::from(parity_at(position));
+            for word in 0..words_each {
+                let base = word * 64;
+                let straight = challenge.get(word).copied().unwrap_or(0);
+                let carry = word
+                    .checked_sub(1)
+                    .and_then(|w| challenge.get(w))
+                    .map_or(0, |w| w >> 63);
+                let moved = straight << 1 | carry;
+                let before = ones_below(position.saturating_sub(base));
+                let through = ones_below((position + 1).saturating_sub(base));
+                let own = (through & !before) & 0_u64.wrapping_sub(behind ^ u64::from(bit));
+                parities.push((straight ^ flip) & before | own | moved & !through);
+            }
+        }
+        Self { parities, words_each }
+    }
+}
+
+/// A mask of the `count` lowest bits.
+fn ones_below(count: usize) -> u64 {
+    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+}
+
+/// Replaces challenge bits by the xor of each bit with all later ones.
+fn to_parities(challenge: &mut [u64]) {
+    let mut later = 0_u64;
+    for word in challenge.iter_mut().rev() {
+        for shift in [1, 2, 4, 8, 16, 32] {
+            *word ^= *word >> shift;
+        }
+        *word ^= 0_u64.wrapping_sub(later);
+        later = *word & 1;
+    }
+}
+
+/// The weights of one arbiter chain: delay difference `Δ = Σ w_i φ_i + w_n`, response 1 if `Δ < 0`.
+///
+/// Weights are independent standard normal variables, `stages` of them and a constant term.
+#[derive(Clone, Debug)]
+pub struct ArbiterChain {
+    weights: Vec<f32>,
+    constant: f32,
+}
+
+/// For one byte of parities, its share of the delay by value.
+type ByteTable = [f32; 256];
+
+impl ArbiterChain {
+    /// Draws a chain.
+    pub fn random<R: Rng + ?Sized>(stages: usize, rng: &mut R) -> Self {
+        let mut draw = || StandardNormal.sample(rng);
+        Self {
+            weights: (0..stages).map(|_| draw()).collect(),
+            constant: draw(),
+        }
+    }
+
+    /// Xors the chain's responses into `responses`, with Gaussian noise of standard deviation `sigma`.
+    pub(super) fn respond<R: Rng + ?Sized>(
+        &self,
+        batch: &ChallengeBatch,
+        sigma: f32,
+        noise: &mut R,
+        responses: &mut Bits,
+    ) {
+        self.xor_into(batch, responses, |delay| {
+            let error: f32 = StandardNormal.sample(noise);
+            delay + sigma * error
+        });
+    }
+
+    /// Xors the chain's noise-free responses into `responses`.
+    pub(super) fn nominal(&self, batch: &ChallengeBatch, responses: &mut Bits) {
+        self.xor_into(batch, responses, |delay| delay);
+    }
+
+    /// Eight table look-ups per 64 stages take the place of 64 multiplications; the tables (8 KiB, in L1) cost as
+    /// much as some 30 evaluations and live only for one batch, so an idle device holds its weights alone.
+    fn xor_into(&self, batch: &ChallengeBatch, responses: &mut Bits, mut observe: impl FnMut(f32) -> f32) {
+        let tables: Vec<ByteTable> = self.weights.chunks(8).map(byte_table).collect();
+        let mut challenges = batch.parities.chunks_exact(batch.words_each);
+        responses.change_words(|words| {
+            for word in words {
+                let mut ones = 0_u64;
+                for (bit, challenge) in challenges.by_ref().take(64).enumerate() {
+                    let delay = observe(self.constant + delay(challenge, &tables));
+                    ones |= u64::from(delay < 0.0) << bit;
+                }
+                *word ^= ones;
+            }
+        });
+    }
+}
+
+#[inline]
+fn delay(challenge: &[u64], tables: &[ByteTable]) -> f32 {
+    let mut sum = 0.0;
+    for (word, tables) in challenge.iter().zip(tables.chunks(8)) {
+        for (byte, table) in word.to_le_bytes().into_iter().zip(tables) {
+            sum += table.get(usize::from(byte)).copied().unwrap_or_default();
+        }
+    }
+    sum
+}
+
+fn byte_table(weights: &[f32]) -> ByteTable {
+    let mut table = [0.0; 256];
+    if let Some(first) = table.first_mut() {
+        *first = weights.iter().sum();
+    }
+    for i in 0..8 {
+        let change = 2.0 * weights.get(i).copied().unwrap_or(0.0);
+        let (known, open) = table.split_at_mut(1 << i);
+        for (new, old) in open.iter_mut().zip(known) {
+            *new = *old - change;
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    /// The textbook definition, bit by bit.
+    fn delay_by_definition(challenge: &[bool], chain: &ArbiterChain) -> f32 {
+        let feature = |i: usize| {
+            challenge[i..]
+                .iter()
+                .fold(1.0_f32, |sign, &c| if c { -sign } else { sign })
+        };
+        chain
+            .weights
+            .iter()
+            .enumerate()
+            .map(|(i, w)| w * feature(i))
+            .sum::<f32>()
+            + chain.constant
+    }
+
+    fn challenge_bits(seed: [u8; 8], stages: usize, count: usize) -> Vec<Vec<bool>> {
+        let mut stream = ChallengeStream::new(seed);
+        (0..count)
+            .map(|_| {
+                let words: Vec<u64> = (0..stages.div_ceil(64)).map(|_| stream.next_word()).collect();
+                (0..stages).map(|i| words[i / 64] >> (i % 64) & 1 == 1).collect()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn batches_agree_with_the_definition_for_odd_stage_counts() {
+        for stages in [8, 33, 64, 65, 100, 128, 130] {
+            let chain = ArbiterChain::random(stages, &mut ChaCha8Rng::seed_from_u64(stages as u64));
+            let seed = *b"row seed";
+            let batch = ChallengeBatch::from_seed(seed, stages, 200);
+            let mut responses = Bits::zeros(200);
+            chain.nominal(&batch, &mut responses);
+            for (i, challenge) in challenge_bits(seed, stages, 200).iter().enumerate() {
+                let delay = delay_by_definition(challenge, &chain);
+                if delay.abs() > 1e-3 {
+                    assert_eq!(responses.get(i), delay < 0.0, "{stages} stages, challenge {i}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_interposed_bit_acts_as_a_challenge_bit() {
+        for (stages, position) in [(64, 32), (64, 0), (64, 64), (63, 31), (128, 64), (100, 99)] {
+            let seed = *b"anything";
+            let mut rng = ChaCha8Rng::seed_from_u64(7);
+            let chain = ArbiterChain::random(stages + 1, &mut rng);
+            let inserted = Bits::from_bools((0..100).map(|i| i % 3 == 0));
+            let batch = ChallengeBatch::from_seed(seed, stages, 100).interposed(&inserted, stages, position);
+            let mut responses = Bits::zeros(100);
+            chain.nominal(&batch, &mut responses);
+            for (i, mut challenge) in challenge_bits(seed, stages, 100).into_iter().enumerate() {
+                challenge.insert(position, inserted.get(i));
+                let delay = delay_by_definition(&challenge, &chain);
+                if delay.abs() > 1e-3 {
+                    assert_eq!(
+                        responses.get(i),
+                        delay < 0.0,
+                        "{stages} stages, position {position}, {i}"
+                    );
+                }
+            }
+        }
+    }
+}

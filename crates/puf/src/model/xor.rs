@@ -1,0 +1,166 @@
+//! Arbiter and k-XOR-arbiter PUFs.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{ArbiterChain, ChallengeBatch, Model, noisiness_for_xor, pool_seed};
+use crate::{
+    bits::Bits,
+    puf::{Challenge, PufError},
+};
+
+/// The most stages a chain may have.
+pub(super) const STAGES_MAX: usize = 4096;
+
+/// A k-XOR-arbiter PUF: `k` chains see the same challenge, the response is the xor of theirs (Suh and Devadas, 2007).
+///
+/// Noise is Gaussian on each delay difference with `σ = noisiness · sqrt(stages) · σ_weight`, as pypuf defines it.
+/// Plain and XOR arbiter PUFs are learnt from raw challenge-response pairs; the protocol never shows any.
+#[derive(Clone, Debug)]
+pub struct XorArbiterPuf {
+    chains: Vec<ArbiterChain>,
+    stages: usize,
+    sigma: f32,
+}
+
+impl XorArbiterPuf {
+    /// The device instance of `seed`.
+    ///
+    /// # Errors
+    /// [`PufError::BadParameter`] unless there are 8 to 4096 stages, 1 to 32 chains, and a noisiness of 0 or more.
+    pub fn new(stages: usize, chains: usize, noisiness: f64, seed: u64) -> Result<Self, PufError> {
+        check_chain(stages, chains, noisiness)?;
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let chains = (0..chains)
+            .map(|_| ArbiterChain::random(stages, &mut rng))
+            .collect();
+        Ok(Self {
+            chains,
+            stages,
+            sigma: noise_sigma(stages, noisiness),
+        })
+    }
+
+    /// As [`XorArbiterPuf::new`], with the noisiness at which the mean bit error rate against the noise-free
+    /// response is `bit_error_rate`.
+    ///
+    /// # Errors
+    /// [`PufError::BadParameter`] as above, or if the rate is not in 0 … 0.45.
+    pub fn with_bit_error_rate(
+        stages: usize,
+        chains: usize,
+        bit_error_rate: f64,
+        seed: u64,
+    ) -> Result<Self, PufError> {
+        Self::new(
+            stages,
+            chains,
+            noisiness_for_xor(stages, chains, bit_error_rate)?,
+            seed,
+        )
+    }
+
+    /// The number of chains, k.
+    pub fn chains(&self) -> usize {
+        self.chains.len()
+    }
+
+    pub(super) fn respond_to<R: Rng + ?Sized>(&self, batch: &ChallengeBatch, noise: &mut R) -> Bits {
+        let mut responses = Bits::zeros(batch.len());
+        for chain in &self.chains {
+            chain.respond(batch, self.sigma, noise, &mut responses);
+        }
+        responses
+    }
+
+    pub(super) fn nominal_to(&self, batch: &ChallengeBatch) -> Bits {
+        let mut responses = Bits::zeros(batch.len());
+        for chain in &self.chains {
+            chain.nominal(batch, &mut responses);
+        }
+        responses
+    }
+}
+
+impl Model for XorArbiterPuf {
+    fn respond<R: Rng + ?Sized>(
+        &self,
+        challenge: Challenge,
+        bits: usize,
+        noise: &mut R,
+    ) -> Result<Bits, PufError> {
+        let batch = ChallengeBatch::from_seed(pool_seed(challenge)?, self.stages, bits);
+        Ok(self.respond_to(&batch, noise))
+    }
+
+    fn nominal(&self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
+        Ok(self.nominal_to(&ChallengeBatch::from_seed(
+            pool_seed(challenge)?,
+            self.stages,
+            bits,
+        )))
+    }
+}
+
+/// An arbiter PUF: a single chain.
+///
+/// Its constant delay term biases most instances by several per cent, so enrolment refuses many of them for lack
+/// of entropy; it is here as the baseline of the literature.
+#[derive(Clone, Debug)]
+pub struct ArbiterPuf(XorArbiterPuf);
+
+impl ArbiterPuf {
+    /// The device instance of `seed`.
+    ///
+    /// # Errors
+    /// As [`XorArbiterPuf::new`].
+    pub fn new(stages: usize, noisiness: f64, seed: u64) -> Result<Self, PufError> {
+        XorArbiterPuf::new(stages, 1, noisiness, seed).map(Self)
+    }
+
+    /// As [`XorArbiterPuf::with_bit_error_rate`].
+    ///
+    /// # Errors
+    /// As [`XorArbiterPuf::with_bit_error_rate`].
+    pub fn with_bit_error_rate(stages: usize, bit_error_rate: f64, seed: u64) -> Result<Self, PufError> {
+        XorArbiterPuf::with_bit_error_rate(stages, 1, bit_error_rate, seed).map(Self)
+    }
+}
+
+impl Model for ArbiterPuf {
+    fn respond<R: Rng + ?Sized>(
+        &self,
+        challenge: Challenge,
+        bits: usize,
+        noise: &mut R,
+    ) -> Result<Bits, PufError> {
+        self.0.respond(challenge, bits, noise)
+    }
+
+    fn nominal(&self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
+        self.0.nominal(challenge, bits)
+    }
+}
+
+/// The standard deviation of the noise for weights of standard deviation 1.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "single precision is that of the weights"
+)]
+fn noise_sigma(stages: usize, noisiness: f64) -> f32 {
+    (noisiness * (stages as f64).sqrt()) as f32
+}
+
+pub(super) fn check_chain(stages: usize, chains: usize, noisiness: f64) -> Result<(), PufError> {
+    let bad = |name, value: String, allowed| Err(PufError::BadParameter { name, value, allowed });
+    if !(8..=STAGES_MAX).contains(&stages) {
+        return bad("stages", stages.to_string(), "8 to 4096");
+    }
+    if !(1..=32).contains(&chains) {
+        return bad("chains", chains.to_string(), "1 to 32");
+    }
+    if !(noisiness.is_finite() && noisiness >= 0.0) {
+        return bad("noisiness", noisiness.to_string(), "0 or more");
+    }
+    Ok(())
+}
