@@ -1,0 +1,40 @@
+//! Compiles the eBPF programs and generates their skeletons.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use libbpf_cargo::SkeletonBuilder;
+
+fn main() {
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    let (define, include) = match arch.as_str() {
+        "x86_64" => ("x86", "/usr/include/x86_64-linux-gnu"),
+        "aarch64" => ("arm64", "/usr/include/aarch64-linux-gnu"),
+        other => (other, "/usr/include"),
+    };
+    // -mcpu=v3: compare-and-swap and 32-bit ALU, known since Linux 5.12.
+    let args: Vec<OsString> = vec![
+        "-mcpu=v3".into(),
+        format!("-D__TARGET_ARCH_{define}").into(),
+        "-I".into(),
+        include.into(),
+        "-Wall".into(),
+        "-Werror".into(),
+    ];
+    for program in ["gateway", "bench"] {
+        let source = format!("src/xdp/bpf/{program}.bpf.c");
+        let built = SkeletonBuilder::new()
+            .source(&source)
+            .clang_args(&args)
+            .build_and_generate(out.join(format!("{program}.skel.rs")));
+        if let Err(error) = built {
+            println!(
+                "cargo::error={source} does not compile (is clang installed? run scripts/setup): {error}"
+            );
+            std::process::exit(1);
+        }
+    }
+    println!("cargo::rerun-if-changed=src/xdp/bpf");
+}

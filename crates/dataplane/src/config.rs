@@ -1,0 +1,173 @@
+//! What a data plane is configured with before it starts; fixed while it runs.
+
+use std::net::IpAddr;
+
+use linewarden_protocol::ids::GatewayId;
+
+use crate::store::Geometry;
+
+/// The gate (LAP/1 1.4.9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// Only authenticates; other traffic is none of its business.
+    Off,
+    /// Lets traffic of live BOUND sessions through, and the list of what always passes.
+    Open,
+}
+
+/// Which of the papers' profiles; insecure, for measurement and interoperation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClassicProfile {
+    /// One CRP a time, in order.
+    Iot,
+    /// Two CRPs a time, picked at random.
+    Uav,
+}
+
+/// The classic profile and its CRPs, which are the same size for all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Classic {
+    /// Which.
+    pub profile: ClassicProfile,
+    /// UDP port; exactly this one.
+    pub port: u16,
+    /// Response size, bytes: 8, 16 or 32.
+    pub response_bytes: usize,
+    /// By identifier (from 1): its CRPs, all of one number.
+    pub crps: Vec<Vec<(u32, Vec<u8>)>>,
+    /// Seeds the random numbers of the profile.
+    pub seed: u64,
+}
+
+/// A data plane's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// This gateway.
+    pub gateway_id: GatewayId,
+    /// Lease of a session, seconds; not 0.
+    pub lease_s: u32,
+    /// UDP port of LAP/1.
+    pub lap_port: u16,
+    /// The gateway's own addresses, at most four of each family.
+    pub local: Vec<IpAddr>,
+    /// The gate.
+    pub gate: Gate,
+    /// NAKs a second and CPU.
+    pub nak_per_s: u32,
+    /// Wrong-tag events a second and CPU.
+    pub alarm_per_s: u32,
+    /// An event when fewer rows than this are left.
+    pub low_rows: u32,
+    /// Sizes.
+    pub geometry: Geometry,
+    /// Off when `None`.
+    pub classic: Option<Classic>,
+}
+
+/// What is wrong with a [`Config`].
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A field's value cannot be used.
+    #[error("{field} = {value}: {hint}")]
+    Field {
+        /// Its name.
+        field: &'static str,
+        /// What was given.
+        value: String,
+        /// What would do.
+        hint: &'static str,
+    },
+    /// The backend lacks what the configuration asks for.
+    #[error("the {backend} data plane has no {what}; use the xdp data plane for it")]
+    Unsupported {
+        /// The backend.
+        backend: &'static str,
+        /// What is asked for.
+        what: &'static str,
+    },
+}
+
+/// Most addresses of one family.
+pub const LOCAL_MAX: usize = 4;
+
+impl Config {
+    /// Checks all fields.
+    ///
+    /// # Errors
+    /// The first field that cannot be used.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let field = |field, value: String, hint| Err(ConfigError::Field { field, value, hint });
+        if self.lease_s == 0 {
+            return field("lease_s", "0".into(), "a session must last at least a second");
+        }
+        if self.lap_port == 0 {
+            return field("lap_port", "0".into(), "name a UDP port; LAP/1's is 20550");
+        }
+        for (name, count) in [
+            (
+                "local (IPv4)",
+                self.local.iter().filter(|ip| ip.is_ipv4()).count(),
+            ),
+            (
+                "local (IPv6)",
+                self.local.iter().filter(|ip| ip.is_ipv6()).count(),
+            ),
+        ] {
+            if count > LOCAL_MAX {
+                return field(name, count.to_string(), "at most 4 addresses of a family");
+            }
+        }
+        if self.local.is_empty() {
+            return field("local", "[]".into(), "name the gateway's own addresses");
+        }
+        if self.geometry.slots == 0 || self.geometry.slots > 1 << 28 {
+            return field(
+                "slots",
+                self.geometry.slots.to_string(),
+                "from 1 to 268435456 devices",
+            );
+        }
+        if self.geometry.ring == 0 || self.geometry.row_count().is_none() {
+            return field(
+                "ring",
+                self.geometry.ring.to_string(),
+                "at least 1, and slots × ring below 2^32",
+            );
+        }
+        self.check_classic()
+    }
+
+    fn check_classic(&self) -> Result<(), ConfigError> {
+        let Some(classic) = &self.classic else {
+            return Ok(());
+        };
+        let field = |field, value: String, hint| Err(ConfigError::Field { field, value, hint });
+        if classic.port == 0 || classic.port == self.lap_port {
+            return field("classic.port", classic.port.to_string(), "a UDP port of its own");
+        }
+        if ![8, 16, 32].contains(&classic.response_bytes) {
+            return field(
+                "classic.response_bytes",
+                classic.response_bytes.to_string(),
+                "8, 16 or 32",
+            );
+        }
+        let rows = classic.crps.first().map_or(0, Vec::len);
+        if rows < 2 || classic.crps.iter().any(|crps| crps.len() != rows) {
+            return field(
+                "classic.crps",
+                rows.to_string(),
+                "at least 2, and as many for every identifier",
+            );
+        }
+        let fits = |crp: &(u32, Vec<u8>)| crp.1.len() == classic.response_bytes;
+        if !classic.crps.iter().flatten().all(fits) {
+            return field(
+                "classic.crps",
+                "a response".into(),
+                "of response_bytes bytes each",
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! Counters by verdict.
+
+use linewarden_protocol::verdict::{VERDICT_SLOTS, Verdict};
+
+/// How many packets got each verdict, and what else is counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// By verdict number.
+    pub by_verdict: [u64; VERDICT_SLOTS],
+    /// Events that found no room.
+    pub events_lost: u64,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            by_verdict: [0; VERDICT_SLOTS],
+            events_lost: 0,
+        }
+    }
+}
+
+impl Counters {
+    /// The count of one verdict.
+    #[must_use]
+    pub fn get(&self, verdict: Verdict) -> u64 {
+        self.by_verdict
+            .get(usize::from(verdict.number()))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// Counts a verdict.
+    pub fn add(&mut self, verdict: Verdict, count: u64) {
+        if let Some(slot) = self.by_verdict.get_mut(usize::from(verdict.number())) {
+            *slot += count;
+        }
+    }
+
+    /// Adds another set.
+    pub fn merge(&mut self, other: &Self) {
+        self.by_verdict
+            .iter_mut()
+            .zip(other.by_verdict)
+            .for_each(|(sum, more)| *sum += more);
+        self.events_lost += other.events_lost;
+    }
+
+    /// What was counted since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut out = self.clone();
+        out.by_verdict
+            .iter_mut()
+            .zip(before.by_verdict)
+            .for_each(|(sum, less)| *sum = sum.saturating_sub(less));
+        out.events_lost = self.events_lost.saturating_sub(before.events_lost);
+        out
+    }
+
+    /// The verdicts that were counted at all.
+    pub fn nonzero(&self) -> impl Iterator<Item = (Verdict, u64)> + '_ {
+        Verdict::ALL
+            .iter()
+            .map(|verdict| (*verdict, self.get(*verdict)))
+            .filter(|(_, count)| *count > 0)
+    }
+}

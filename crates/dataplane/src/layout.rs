@@ -1,0 +1,164 @@
+//! Memory that a packet path and user space share: the mirror of `xdp/bpf/lw_layout.h`, field by field.
+//!
+//! The same structures back the `xdp` data plane (BPF arrays, mapped) and the `host` data plane (anonymous memory),
+//! so that rows are installed, refilled, revoked and recovered by one piece of code. Every field that both sides
+//! write while packets flow is atomic; plain bytes on the wire are kept as the words that a native load gives.
+
+use core::mem::offset_of;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+
+/// Types that may be laid over zeroed shared memory.
+///
+/// # Safety
+/// `repr(C)`, no padding that matters, valid when all bytes are zero, and made of atomics only, so that shared
+/// references may coexist with writers in the kernel.
+pub unsafe trait Shared: Sync {}
+
+/// The device's hot line: all that a REQUEST reads, in one cache line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Line {
+    /// 0: the slot is empty. As on the wire, loaded natively.
+    pub device_id: AtomicU64,
+    /// `idx u32 | gen u24 | flags u8`, see [`linewarden_protocol::commit::CommitWord`].
+    pub commit: AtomicU64,
+    /// `gen u8 | top u32 | bitmap u24`.
+    pub window: AtomicU64,
+    /// First 8 bytes of the winning tag as loaded; 0: no session.
+    pub session_id: AtomicU64,
+    /// Challenge of the current row, as on the wire.
+    pub challenge: AtomicU64,
+    /// Key of the current row; zero, and never used, unless VALID or BUSY.
+    pub auth_key: [AtomicU64; 2],
+    /// End of the session's lease, boot-time clock, seconds.
+    pub lease_until_s: AtomicU32,
+    /// Interface that the session is bound to.
+    pub ingress: AtomicU32,
+}
+
+/// The session that the line's `session_id` names.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Session {
+    /// Key shared with the device.
+    pub session_key: [AtomicU64; 2],
+    /// The winning RESPONSE.tag.
+    pub tag: [AtomicU64; 2],
+    /// IPv6, or IPv4 as ::ffff:a.b.c.d.
+    pub addr: [AtomicU64; 2],
+    /// As granted in the ACK, seconds.
+    pub lease_s: AtomicU32,
+    /// UDP source port, as on the wire.
+    pub port: AtomicU16,
+    /// MAC address as three 16-bit loads.
+    pub mac: [AtomicU16; 3],
+    /// `VID | VLAN_TAGGED`; the first carries [`BOUND`].
+    pub vlan: [AtomicU16; 2],
+}
+
+/// Mark of a VLAN word that holds a tag, so that VID 0 differs from none.
+pub const VLAN_TAGGED: u16 = 0x1000;
+/// Mark, in the session's first VLAN word, of a BOUND session.
+pub const BOUND: u16 = 0x8000;
+
+/// A row ahead of the line's own, 24 B. `auth_key[1]` is stored last and taken first; 0 means absent.
+#[derive(Debug)]
+#[repr(C)]
+pub struct RingRow {
+    /// Challenge, as on the wire.
+    pub challenge: AtomicU64,
+    /// Key.
+    pub auth_key: [AtomicU64; 2],
+}
+
+/// Entries of a bucket.
+pub const WAYS: usize = 4;
+
+/// Bucket of a two-choice hash table; an entry is `fingerprint << 32 | slot + 1`, 0 is free.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Bucket {
+    /// The entries.
+    pub entry: [AtomicU64; WAYS],
+}
+
+/// What user space writes while packets flow.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Control {
+    /// As on the wire; 0: nothing is answered.
+    pub fresh_current: AtomicU64,
+    /// The value before; 0: none.
+    pub fresh_previous: AtomicU64,
+    /// CLOCK_MONOTONIC when `fresh_current` was drawn, ns.
+    pub fresh_at_ns: AtomicU64,
+    /// Not 0: REQUESTs are answered with a NAK.
+    pub stopping: AtomicU64,
+}
+
+/// State of one identifier of the classic profiles.
+#[derive(Debug)]
+#[repr(C)]
+pub struct ClassicState {
+    /// `1 << 32 | CRC-32`; 0: no challenge is outstanding.
+    pub expected: AtomicU64,
+    /// `classic-iot`: the CRP of the next REQ.
+    pub next: AtomicU32,
+    /// Zero.
+    pub pad: AtomicU32,
+}
+
+/// One CRP of the classic profiles, as on the wire.
+#[derive(Debug)]
+#[repr(C)]
+pub struct ClassicCrp {
+    /// Challenge.
+    pub challenge: AtomicU32,
+    /// Zero.
+    pub pad: AtomicU32,
+    /// Response, left-aligned.
+    pub response: [AtomicU64; 4],
+}
+
+/// `struct lw_config`: what the eBPF program is loaded with, as constants. Fields as in C; see there.
+#[derive(Debug, Clone, zerocopy::IntoBytes, zerocopy::Immutable)]
+#[repr(C)]
+#[allow(missing_docs, reason = "documented once, in lw_layout.h")]
+pub struct ProgramConfig {
+    pub hash_seed: [u64; 2],
+    pub local6: [[u64; 2]; 4],
+    pub local4: [u32; 4],
+    pub local4_count: u32,
+    pub local6_count: u32,
+    pub gateway_id: u32,
+    pub lease_s: u32,
+    pub slots: u32,
+    pub ring: u32,
+    pub low_rows: u32,
+    pub bucket_mask: u32,
+    pub nak_per_s: u32,
+    pub alarm_per_s: u32,
+    pub classic_identifiers: u32,
+    pub classic_rows: u32,
+    pub lap_port: u16,
+    pub classic_port: u16,
+    pub gate: u8,
+    pub classic_words: u8,
+    pub classic_uav: u8,
+    pub strong_order: u8,
+    pub count_work: u8,
+    pub pad: [u8; 7],
+    pub crc: [[u32; 256]; 16],
+}
+
+macro_rules! shared {
+    ($($name:ident $bytes:literal),+ $(,)?) => {$(
+        const _: () = assert!(size_of::<$name>() == $bytes);
+        // SAFETY: repr(C), atomics only, and zero is a valid atomic integer.
+        unsafe impl Shared for $name {}
+    )+};
+}
+shared!(Line 64, Session 64, RingRow 24, Bucket 32, Control 32, ClassicState 16, ClassicCrp 40);
+
+const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
+const _: () = assert!(offset_of!(Session, lease_s) == 48 && offset_of!(Session, vlan) == 60);

@@ -1,0 +1,80 @@
+//! Two-choice hash tables in shared memory: the mirror of `xdp/bpf/lw_table.h`.
+//!
+//! Only this side writes the device index; binding tables are claimed by the packet path and swept from here.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+
+use crate::layout::Bucket;
+
+/// Keyed 64-bit mix of up to two words; must equal `lw_hash`.
+#[must_use]
+pub fn hash(seed: [u64; 2], a: u64, b: u64) -> u64 {
+    let mut h = a ^ seed[0];
+    h = (h ^ (h >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    h ^= b ^ seed[1];
+    h = (h ^ (h >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    h ^ (h >> 33)
+}
+
+/// Distinguishes entries of one bucket; never 0.
+#[must_use]
+pub fn fingerprint(hash: u64) -> u32 {
+    (hash >> 32) as u32 | 1
+}
+
+/// The two buckets where a hash may live.
+#[must_use]
+pub fn choices(hash: u64, mask: u32) -> [usize; 2] {
+    let low = hash as u32;
+    let other = low ^ fingerprint(hash).wrapping_mul(0x5bd1_e995);
+    [(low & mask) as usize, (other & mask) as usize]
+}
+
+/// The entry that names `slot` under `hash`.
+#[must_use]
+pub fn entry(hash: u64, slot: u32) -> u64 {
+    u64::from(fingerprint(hash)) << 32 | (u64::from(slot) + 1)
+}
+
+/// The slots that `hash` may mean, best first; each must be compared in full by the caller.
+pub fn candidates(table: &[Bucket], mask: u32, hash: u64) -> impl Iterator<Item = u32> + '_ {
+    let print = fingerprint(hash);
+    choices(hash, mask)
+        .into_iter()
+        .filter_map(move |bucket| table.get(bucket))
+        .flat_map(|bucket| bucket.entry.iter())
+        .map(|cell| cell.load(Acquire))
+        .filter(move |entry| (entry >> 32) as u32 == print)
+        .map(|entry| (entry as u32).wrapping_sub(1))
+}
+
+/// Writes an entry into the emptier of its two buckets; `false` when both are full.
+#[must_use]
+pub fn insert(table: &[Bucket], mask: u32, hash: u64, slot: u32) -> bool {
+    let [one, two] = choices(hash, mask).map(|bucket| table.get(bucket));
+    let load = |bucket: &Bucket| bucket.entry.iter().filter(|cell| cell.load(Acquire) != 0).count();
+    let (Some(one), Some(two)) = (one, two) else {
+        return false;
+    };
+    let ordered = if load(one) <= load(two) {
+        [one, two]
+    } else {
+        [two, one]
+    };
+    ordered.iter().flat_map(|bucket| bucket.entry.iter()).any(|cell| {
+        cell.compare_exchange(0, entry(hash, slot), AcqRel, Acquire)
+            .is_ok()
+    })
+}
+
+/// Removes the entry of `slot` under `hash`; `false` when there is none.
+pub fn remove(table: &[Bucket], mask: u32, hash: u64, slot: u32) -> bool {
+    choices(hash, mask)
+        .into_iter()
+        .filter_map(|bucket| table.get(bucket))
+        .flat_map(|bucket| bucket.entry.iter())
+        .any(|cell| {
+            cell.compare_exchange(entry(hash, slot), 0, AcqRel, Acquire)
+                .is_ok()
+        })
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * What the benches load: the verifier behind a harness that lays a fresh message into the packet on every run, and
+ * floors, which do the same parsing, look-ups and hashing and nothing else. cfg.count_work counts both, and the
+ * bench asserts that the counts are equal.
+ */
+#include "lw_gateway.h"
+
+/* Frames are padded to this; bytes behind the datagram are Ethernet padding. */
+#define LW_CASE_BYTES 128
+
+struct lw_case {
+	__u64 word[LW_CASE_BYTES / 8];
+};
+LW_ARRAY(cases, struct lw_case, BPF_F_MMAPABLE);
+
+struct lw_bench {
+	__u64 next; /* which case comes */
+	__u64 count; /* of cases */
+	__u64 reset; /* 1: put slot 0's line and rows back before every run */
+	__u64 sink; /* keeps the floors' results alive */
+	struct lw_line line;
+	struct lw_row row; /* the one after the line's */
+	struct lw_classic_state classic;
+};
+LW_ARRAY(bench, struct lw_bench, BPF_F_MMAPABLE);
+
+static __always_inline void lw_reset(struct lw_bench *b)
+{
+	struct lw_line *line = lw_at(&lines, 0);
+	struct lw_row *row = lw_at(&rows, ((__u32)(b->line.commit >> LW_IDX_SHIFT) + 1) % cfg.ring);
+	struct lw_classic_state *classic = lw_at(&classic_states, 0);
+
+	if (!line || !row || !classic)
+		return;
+	line->commit = b->line.commit;
+	line->session_id = 0;
+	line->challenge = b->line.challenge;
+	line->auth_key[0] = b->line.auth_key[0];
+	line->auth_key[1] = b->line.auth_key[1];
+	row->challenge = b->row.challenge;
+	row->auth_key[0] = b->row.auth_key[0];
+	row->auth_key[1] = b->row.auth_key[1];
+	classic->expected = b->classic.expected;
+	classic->next = b->classic.next;
+}
+
+/* Lays the next case into the packet. */
+static __always_inline int lw_prepare(struct xdp_md *ctx, struct lw_bench **out)
+{
+	__u32 zero = 0;
+	struct lw_bench *b = bpf_map_lookup_elem(&bench, &zero);
+
+	if (!b)
+		return 0;
+	*out = b;
+	__u32 at = b->next;
+
+	b->next = at + 1 < b->count ? at + 1 : 0;
+	struct lw_case *one = bpf_map_lookup_elem(&cases, &at);
+	__u64 *packet = (__u64 *)(long)ctx->data;
+
+	if (!one || (void *)(packet + LW_CASE_BYTES / 8) > (void *)(long)ctx->data_end)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < LW_CASE_BYTES / 8; i++)
+		packet[i] = one->word[i];
+	if (b->reset)
+		lw_reset(b);
+	return 1;
+}
+
+SEC("xdp")
+int bench_harness(struct xdp_md *ctx)
+{
+	struct lw_bench *b;
+
+	return lw_prepare(ctx, &b) ? XDP_TX : XDP_ABORTED;
+}
+
+SEC("xdp")
+int bench_gateway(struct xdp_md *ctx)
+{
+	struct lw_bench *b;
+
+	return lw_prepare(ctx, &b) ? lw_gateway(ctx) : XDP_ABORTED;
+}
+
+/* The part that both floors share: parse, find the device. */
+static __always_inline struct lw_line *lw_floor_find(struct lw_ctx *c, __u32 *slot)
+{
+	__u32 zero = 0;
+
+	c->cpu = bpf_map_lookup_elem(&percpu, &zero);
+	c->control = bpf_map_lookup_elem(&control, &zero);
+	if (!c->cpu || !c->control || lw_parse(c->xdp, &c->frame) != LW_KIND_UDP || !c->frame.local)
+		return NULL;
+	struct lw_request *m = (struct lw_request *)c->frame.payload;
+
+	if ((void *)(m + 1) > c->frame.end)
+		return NULL;
+	return lw_find_device(m->device_id, slot);
+}
+
+SEC("xdp")
+int floor_request(struct xdp_md *ctx)
+{
+	struct lw_bench *b;
+	struct lw_ctx c = { .xdp = ctx };
+	__u32 slot;
+
+	if (!lw_prepare(ctx, &b))
+		return XDP_ABORTED;
+	struct lw_line *line = lw_floor_find(&c, &slot);
+
+	if (!line)
+		return XDP_ABORTED;
+	struct lw_request *m = (struct lw_request *)c.frame.payload;
+
+	if ((void *)(m + 1) > c.frame.end)
+		return XDP_ABORTED;
+	__u64 key[2] = { line->auth_key[0], line->auth_key[1] };
+
+	lw_challenge_tag(key, m->device_id, m->nonce, line->commit, line->challenge, c.control->fresh_current,
+			 &m->zero[2]);
+	c.cpu->counter[0]++;
+	return XDP_TX;
+}
+
+SEC("xdp")
+int floor_response(struct xdp_md *ctx)
+{
+	struct lw_bench *b;
+	struct lw_ctx c = { .xdp = ctx };
+	__u32 slot;
+
+	if (!lw_prepare(ctx, &b))
+		return XDP_ABORTED;
+	struct lw_line *line = lw_floor_find(&c, &slot);
+
+	if (!line)
+		return XDP_ABORTED;
+	struct lw_response *m = (struct lw_response *)c.frame.payload;
+
+	if ((void *)(m + 1) > c.frame.end)
+		return XDP_ABORTED;
+	__u64 addr[2], tag[2], session_key[2], key[2] = { line->auth_key[0], line->auth_key[1] };
+	__u64 commit = line->commit;
+
+	lw_source_address(&c.frame, addr);
+	__u64 hash = lw_hash(addr[0], addr[1]);
+	struct lw_bucket *one = lw_at(&by_address, lw_bucket_1(hash));
+	struct lw_bucket *two = lw_at(&by_address, lw_bucket_2(hash));
+	struct lw_session *session = lw_at(&sessions, slot);
+
+	if (!one || !two || !session)
+		return XDP_ABORTED;
+	b->sink += one->entry[0] + two->entry[0] + session->tag[0];
+	lw_response_tag(key, m, 0, tag);
+	lw_session_key(key, tag, session_key);
+	if (!(commit & LW_KEY)) {
+		__u32 idx = (commit >> LW_IDX_SHIFT) + 1;
+		struct lw_row *row = lw_at(&rows, slot * cfg.ring + idx % cfg.ring);
+		struct lw_row *low = lw_at(&rows, slot * cfg.ring + (idx + cfg.low_rows) % cfg.ring);
+
+		if (!row || !low)
+			return XDP_ABORTED;
+		b->sink += row->auth_key[1] + low->auth_key[1];
+	}
+	lw_ack_tag(session_key, m->idx_gateway, m->tag[0], addr, &m->tag[0]);
+	c.cpu->counter[0]++;
+	return XDP_TX;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

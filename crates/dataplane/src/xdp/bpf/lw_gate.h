@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The gate decides last, on every packet, and drops by default (LAP/1 1.4.9). */
+#ifndef LW_GATE_H
+#define LW_GATE_H
+
+#include "lw_lap.h"
+
+/* Neighbour discovery and DHCP of devices, which must work before they authenticate. ARP is a kind of its own. */
+static __always_inline int lw_passes_always(const struct lw_frame *f, enum lw_kind kind)
+{
+	if (kind == LW_KIND_ARP)
+		return 1;
+	if (kind == LW_KIND_IP) /* router solicitation, neighbour solicitation and advertisement */
+		return f->icmp6_type == 133 || f->icmp6_type == 135 || f->icmp6_type == 136;
+	if (kind != LW_KIND_UDP)
+		return 0;
+	if (f->ip4)
+		return f->udp->src == bpf_htons(68) && f->udp->dst == bpf_htons(67);
+	return f->udp->src == bpf_htons(546) && f->udp->dst == bpf_htons(547);
+}
+
+/* Whether the sender, by port, VLANs and MAC address, has a live BOUND session. */
+static __always_inline enum lw_verdict lw_sender(struct lw_ctx *c)
+{
+	struct lw_key key;
+
+	lw_mac_key(&key, lw_mac(c->frame.eth->src), c->xdp->ingress_ifindex, c->frame.vlan);
+	__u64 hash = lw_hash(key.a, key.b);
+	__u32 now_s = bpf_ktime_get_boot_ns() / 1000000000ULL;
+	enum lw_verdict verdict = LW_DROP_GATE;
+
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < 2; i++) {
+		struct lw_bucket *bucket = lw_at(&by_mac, i ? lw_bucket_2(hash) : lw_bucket_1(hash));
+
+		if (!bucket)
+			return LW_DROP_GATE;
+#pragma unroll
+		for (__u32 way = 0; way < LW_WAYS; way++) {
+			__u64 entry = LW_READ(bucket->entry[way]);
+
+			if ((__u32)(entry >> 32) != lw_fingerprint(hash))
+				continue;
+			struct lw_line *line = lw_at(&lines, (__u32)entry - 1);
+			struct lw_session *session = lw_at(&sessions, (__u32)entry - 1);
+
+			if (!line || !session || LW_READ(line->commit) & (LW_REVOKED | LW_BUSY) ||
+			    !LW_READ(line->session_id) || !lw_carries(line, session, &key))
+				continue;
+			if (LW_READ(line->lease_until_s) > now_s)
+				return LW_PASS_SESSION;
+			verdict = LW_DROP_GATE_LEASE;
+		}
+	}
+	return verdict;
+}
+
+static __always_inline enum lw_verdict lw_gate(struct lw_ctx *c, enum lw_kind kind)
+{
+	switch (kind) {
+	case LW_KIND_BROKEN:
+	case LW_KIND_BROKEN_OURS:
+		return LW_DROP_TRUNCATED;
+	case LW_KIND_FRAGMENT:
+		return LW_DROP_GATE_FRAGMENT;
+	case LW_KIND_EXTENSION:
+		return LW_DROP_GATE_EXTENSION;
+	default:
+		break;
+	}
+	if (lw_passes_always(&c->frame, kind))
+		return LW_PASS_ALWAYS;
+	if (kind == LW_KIND_UDP && c->frame.udp->dst == cfg.lap_port)
+		return LW_DROP_GATE_PORT;
+	return lw_sender(c);
+}
+
+#endif

@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* LAP/1 1.3, 1.4: REQUEST and RESPONSE, in the order of checks that docs/protocols.md fixes. */
+#ifndef LW_LAP_H
+#define LW_LAP_H
+
+#include "lw_binding.h"
+#include "lw_siphash.h"
+
+/* The first 8 bytes of a 64-byte message of suite 1, as a little-endian load. */
+#define LW_H0(type, flags) \
+	(0x574cULL | 1ULL << 16 | (__u64)(type) << 24 | 1ULL << 32 | (__u64)(flags) << 40 | 0x4000ULL << 48)
+#define LW_REQUEST 1
+#define LW_CHALLENGE 2
+#define LW_RESPONSE 3
+#define LW_ACK 4
+#define LW_NAK 5
+#define LW_DATA_UP 6
+#define LW_DATA_DOWN 7
+#define LW_ATTEST_REQUEST 16
+#define LW_PROOF 17
+#define LW_FLAG_BOUND 1
+#define LW_H0_BOUND_BIT (1ULL << 40)
+#define LW_MESSAGE 64
+#define LW_DATA_HEADER 56
+
+#define LW_NAK_NO_ROWS 1
+#define LW_NAK_STOPPING 2
+
+#define LW_FRESH_NS_MAX 16000000000ULL
+
+/* L(x): bytes 00 00 01 x suite 00 00 00. */
+#define LW_LABEL(x) (1ULL << 16 | (__u64)(x) << 24 | 1ULL << 32)
+
+/* Messages as eight aligned words; a packed struct would be read byte by byte. */
+struct lw_request {
+	__u64 h0, device_id, nonce[2], zero[4];
+};
+struct lw_challenge {
+	__u64 h0, device_id, idx_gateway, challenge, fresh, echo, tag[2];
+};
+struct lw_response {
+	__u64 h0, device_id, nonce[2], idx_gateway, fresh, tag[2];
+};
+struct lw_ack {
+	__u64 h0, device_id, idx_lease, session_id, tag[2], seen_ip[2];
+};
+struct lw_nak {
+	__u64 h0, device_id, idx_reason, zero[5];
+};
+_Static_assert(sizeof(struct lw_request) == LW_MESSAGE && sizeof(struct lw_challenge) == LW_MESSAGE &&
+		       sizeof(struct lw_response) == LW_MESSAGE && sizeof(struct lw_ack) == LW_MESSAGE &&
+		       sizeof(struct lw_nak) == LW_MESSAGE,
+	       "64 B, so that no reply is longer than its request");
+
+/* What one packet's handling knows. */
+struct lw_ctx {
+	struct xdp_md *xdp;
+	struct lw_frame frame;
+	struct lw_percpu *cpu;
+	struct lw_control *control;
+	__u64 now_ns; /* CLOCK_MONOTONIC_COARSE */
+};
+
+static __always_inline __u64 lw_idx_gateway(__u32 idx)
+{
+	return (__u64)bpf_htonl(cfg.gateway_id) << 32 | bpf_htonl(idx);
+}
+
+/* Sum of a message's words as 32-bit halves, for the UDP checksum. */
+static __always_inline __u64 lw_sum(const __u64 *message)
+{
+	__u64 sum = 0;
+
+#pragma unroll
+	for (int i = 0; i < LW_MESSAGE / 8; i++)
+		sum += (message[i] & 0xffffffff) + (message[i] >> 32);
+	return sum;
+}
+
+/* One of `per_second` in the second of `now_ns`; `second` and `count` are this CPU's. */
+static __always_inline int lw_within_rate(__u64 now_ns, __u32 per_second, __u64 *second, __u64 *count)
+{
+	__u64 now_s = now_ns / 1000000000ULL;
+
+	if (*second != now_s) {
+		*second = now_s;
+		*count = 0;
+	}
+	if (*count >= per_second)
+		return 0;
+	(*count)++;
+	return 1;
+}
+
+static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, __u32 slot, const struct lw_line *line, __u32 idx,
+				    __u64 session_id, const __u64 addr[2])
+{
+	struct lw_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+
+	if (!event) {
+		c->cpu->events_lost++;
+		return;
+	}
+	event->kind = kind;
+	event->slot = slot;
+	event->device_id = line->device_id;
+	event->session_id = session_id;
+	event->addr[0] = addr[0];
+	event->addr[1] = addr[1];
+	event->idx = idx;
+	event->ingress = c->xdp->ingress_ifindex;
+	/* User space drains on a timer: a wake-up per packet would cost more than the packet. */
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+}
+
+/* Fresh values are younger than 16 s, or nothing is answered (LAP/1 1.4.1). */
+static __always_inline int lw_is_stopped(const struct lw_ctx *c)
+{
+	__u64 at = LW_READ(c->control->fresh_at_ns);
+
+	/* The coarse clock may be one tick behind the exact one that user space read. */
+	return !LW_READ(c->control->fresh_current) || (c->now_ns > at && c->now_ns - at > LW_FRESH_NS_MAX);
+}
+
+static __always_inline enum lw_verdict lw_nak(struct lw_ctx *c, struct lw_nak *reply, __u32 idx, __u64 reason)
+{
+	if (!lw_within_rate(c->now_ns, cfg.nak_per_s, &c->cpu->nak_second, &c->cpu->nak_count))
+		return LW_DROP_NAK_LIMIT;
+	reply->h0 = LW_H0(LW_NAK, 0);
+	reply->idx_reason = bpf_htonl(idx) | reason << 32;
+#pragma unroll
+	for (int i = 0; i < 5; i++)
+		reply->zero[i] = 0;
+	lw_turn_round(&c->frame, lw_sum((__u64 *)reply));
+	return LW_REPLY_NAK;
+}
+
+/* CHALLENGE.tag = F(auth_key, H0, ID, N0, N1, IG, challenge, fresh). */
+static __always_inline void lw_challenge_tag(const __u64 key[2], __u64 id, const __u64 nonce[2], __u64 ig,
+					     __u64 challenge, __u64 fresh, __u64 tag[2])
+{
+	struct lw_sip s;
+
+	lw_sip_init(&s, key[0], key[1]);
+	lw_sip_word(&s, LW_H0(LW_CHALLENGE, 0));
+	lw_sip_word(&s, id);
+	lw_sip_word(&s, nonce[0]);
+	lw_sip_word(&s, nonce[1]);
+	lw_sip_word(&s, ig);
+	lw_sip_word(&s, challenge);
+	lw_sip_word(&s, fresh);
+	lw_sip_finish(&s, 7, tag);
+}
+
+static __always_inline enum lw_verdict lw_request(struct lw_ctx *c, struct lw_request *m)
+{
+	if (m->zero[0] | m->zero[1] | m->zero[2] | m->zero[3])
+		return LW_DROP_RESERVED;
+	if (lw_is_stopped(c))
+		return LW_DROP_STOPPED;
+	__u32 slot;
+	struct lw_line *line = lw_find_device(m->device_id, &slot);
+
+	if (!line)
+		return LW_DROP_UNKNOWN_DEVICE;
+	__u64 commit = LW_READ(line->commit);
+	__u32 idx = commit >> LW_IDX_SHIFT;
+
+	if (commit & LW_REVOKED)
+		return LW_DROP_REVOKED;
+	if (commit & LW_BUSY)
+		return LW_DROP_BUSY;
+	if (LW_READ(c->control->stopping))
+		return lw_nak(c, (struct lw_nak *)m, idx, LW_NAK_STOPPING);
+	if (!(commit & LW_VALID))
+		return lw_nak(c, (struct lw_nak *)m, idx, LW_NAK_NO_ROWS);
+
+	__u64 key[2] = { LW_READ(line->auth_key[0]), LW_READ(line->auth_key[1]) };
+	__u64 challenge = LW_READ(line->challenge);
+
+	/* A winner on another CPU may have put the next row in between: then these words do not belong together. */
+	if (LW_READ(line->commit) != commit)
+		return LW_DROP_BUSY;
+	__u64 fresh = LW_READ(c->control->fresh_current);
+	__u64 id = m->device_id, nonce[2] = { m->nonce[0], m->nonce[1] }, ig = lw_idx_gateway(idx), tag[2];
+
+	lw_challenge_tag(key, id, nonce, ig, challenge, fresh, tag);
+
+	struct lw_challenge *reply = (struct lw_challenge *)m;
+
+	reply->h0 = LW_H0(LW_CHALLENGE, 0);
+	reply->idx_gateway = ig;
+	reply->challenge = challenge;
+	reply->fresh = fresh;
+	reply->echo = nonce[0];
+	reply->tag[0] = tag[0];
+	reply->tag[1] = tag[1];
+	lw_turn_round(&c->frame, lw_sum((__u64 *)reply));
+	return LW_REPLY_CHALLENGE;
+}
+
+/* RESPONSE.tag = F(auth_key, H0, ID, N0, N1, IG, fresh, loc). */
+static __always_inline void lw_response_tag(const __u64 key[2], const struct lw_response *m, __u64 loc, __u64 tag[2])
+{
+	struct lw_sip s;
+
+	lw_sip_init(&s, key[0], key[1]);
+	lw_sip_word(&s, m->h0);
+	lw_sip_word(&s, m->device_id);
+	lw_sip_word(&s, m->nonce[0]);
+	lw_sip_word(&s, m->nonce[1]);
+	lw_sip_word(&s, m->idx_gateway);
+	lw_sip_word(&s, m->fresh);
+	lw_sip_word(&s, loc);
+	lw_sip_finish(&s, 7, tag);
+}
+
+/* session_key = F(auth_key, L(2), RESPONSE.tag). */
+static __always_inline void lw_session_key(const __u64 key[2], const __u64 tag[2], __u64 session_key[2])
+{
+	struct lw_sip s;
+
+	lw_sip_init(&s, key[0], key[1]);
+	lw_sip_word(&s, LW_LABEL(2));
+	lw_sip_word(&s, tag[0]);
+	lw_sip_word(&s, tag[1]);
+	lw_sip_finish(&s, 3, session_key);
+}
+
+/* ACK.tag = F(session_key, H0, idx || lease_s, session_id, seen_ip). */
+static __always_inline void lw_ack_tag(const __u64 session_key[2], __u64 idx_lease, __u64 session_id,
+				       const __u64 seen_ip[2], __u64 tag[2])
+{
+	struct lw_sip s;
+
+	lw_sip_init(&s, session_key[0], session_key[1]);
+	lw_sip_word(&s, LW_H0(LW_ACK, 0));
+	lw_sip_word(&s, idx_lease);
+	lw_sip_word(&s, session_id);
+	lw_sip_word(&s, seen_ip[0]);
+	lw_sip_word(&s, seen_ip[1]);
+	lw_sip_finish(&s, 5, tag);
+}
+
+/* Writes the ACK over the RESPONSE. */
+static __always_inline void lw_ack(struct lw_ctx *c, struct lw_response *m, const __u64 session_key[2], __u32 idx,
+				   __u32 lease_s, const __u64 addr[2])
+{
+	struct lw_ack *reply = (struct lw_ack *)m;
+	__u64 idx_lease = (__u64)bpf_htonl(lease_s) << 32 | bpf_htonl(idx);
+	__u64 session_id = m->tag[0], tag[2];
+
+	lw_ack_tag(session_key, idx_lease, session_id, addr, tag);
+	reply->h0 = LW_H0(LW_ACK, 0);
+	reply->idx_lease = idx_lease;
+	reply->session_id = session_id;
+	reply->tag[0] = tag[0];
+	reply->tag[1] = tag[1];
+	reply->seen_ip[0] = addr[0];
+	reply->seen_ip[1] = addr[1];
+	lw_turn_round(&c->frame, lw_sum((__u64 *)reply));
+}
+
+/* The winning RESPONSE once more: the first ACK was lost (LAP/1 1.4.4). */
+static __always_inline enum lw_verdict lw_ack_again(struct lw_ctx *c, struct lw_response *m, struct lw_line *line,
+						    __u32 slot, __u32 idx, const __u64 addr[2], __u32 now_s)
+{
+	struct lw_session *session = lw_at(&sessions, slot);
+	const struct lw_frame *f = &c->frame;
+
+	if (!session)
+		return LW_DROP_REPLAY;
+	__u64 commit = LW_READ(line->commit), session_id = LW_READ(line->session_id);
+	__u64 differs = (session->tag[0] ^ m->tag[0]) | (session->tag[1] ^ m->tag[1]) |
+			(session->addr[0] ^ addr[0]) | (session->addr[1] ^ addr[1]) | (session->port ^ f->udp->src) |
+			((session->vlan[0] & ~LW_BOUND) ^ f->vlan[0]) | (session->vlan[1] ^ f->vlan[1]) |
+			(line->ingress ^ c->xdp->ingress_ifindex) | (lw_mac(session->mac) ^ lw_mac(f->eth->src));
+
+	if (!session_id || differs || LW_READ(line->lease_until_s) <= now_s)
+		return LW_DROP_REPLAY;
+	__u64 session_key[2] = { session->session_key[0], session->session_key[1] };
+	__u32 lease_s = session->lease_s;
+
+	/* All of the above is of one session only if no winner came in between. */
+	if (LW_READ(line->commit) != commit || commit & LW_BUSY || LW_READ(line->session_id) != m->tag[0])
+		return LW_DROP_REPLAY;
+	lw_ack(c, m, session_key, idx, lease_s, addr);
+	return LW_REPLY_ACK_AGAIN;
+}
+
+/* The row after `idx` into the line, or zeros: what is returned is whether there is one. */
+static __always_inline int lw_next_row(struct lw_line *line, __u32 slot, __u32 idx)
+{
+	struct lw_row *row = lw_at(&rows, slot * cfg.ring + idx % cfg.ring);
+	__u64 last = row ? LW_EXCHANGE(row->auth_key[1], 0) : 0;
+
+	if (!row || !last) {
+		line->challenge = 0;
+		line->auth_key[0] = 0;
+		line->auth_key[1] = 0;
+		return 0;
+	}
+	line->challenge = row->challenge;
+	line->auth_key[0] = row->auth_key[0];
+	line->auth_key[1] = last;
+	row->challenge = 0;
+	row->auth_key[0] = 0;
+	return 1;
+}
+
+/* Whether the row `low_rows` ahead of `idx` is still there. */
+static __always_inline int lw_rows_low(__u32 slot, __u32 idx)
+{
+	struct lw_row *row = lw_at(&rows, slot * cfg.ring + (idx + cfg.low_rows) % cfg.ring);
+
+	return !row || !LW_READ(row->auth_key[1]);
+}
+
+static __always_inline void lw_store_session(struct lw_ctx *c, struct lw_line *line, struct lw_session *session,
+					     const struct lw_response *m, const __u64 session_key[2],
+					     const __u64 addr[2], __u32 now_s, int bound)
+{
+	const struct lw_frame *f = &c->frame;
+
+	session->session_key[0] = session_key[0];
+	session->session_key[1] = session_key[1];
+	session->tag[0] = m->tag[0];
+	session->tag[1] = m->tag[1];
+	session->addr[0] = addr[0];
+	session->addr[1] = addr[1];
+	session->lease_s = cfg.lease_s;
+	session->port = f->udp->src;
+	*(__u16 *)session->mac = *(__u16 *)f->eth->src;
+	*(__u32 *)(session->mac + 2) = *(__u32 *)(f->eth->src + 2);
+	session->vlan[0] = f->vlan[0] | (bound ? LW_BOUND : 0);
+	session->vlan[1] = f->vlan[1];
+	line->lease_until_s = now_s + cfg.lease_s;
+	line->ingress = c->xdp->ingress_ifindex;
+}
+
+/* Clears BUSY, and sets VALID if a row is there; REVOKED, which user space may set meanwhile, stays. */
+static __always_inline void lw_release(struct lw_line *line, int has_row)
+{
+	if (has_row)
+		__sync_fetch_and_xor(&line->commit, LW_BUSY | LW_VALID);
+	else
+		__sync_fetch_and_and(&line->commit, ~LW_BUSY);
+}
+
+static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_response *m)
+{
+	struct lw_frame *f = &c->frame;
+
+	if (lw_is_stopped(c))
+		return LW_DROP_STOPPED;
+	if ((__u32)(m->idx_gateway >> 32) != bpf_htonl(cfg.gateway_id))
+		return LW_DROP_GATEWAY;
+	__u32 slot;
+	struct lw_line *line = lw_find_device(m->device_id, &slot);
+
+	if (!line)
+		return LW_DROP_UNKNOWN_DEVICE;
+	__u64 commit = LW_READ(line->commit);
+	__u32 idx = commit >> LW_IDX_SHIFT, asked = bpf_ntohl((__u32)m->idx_gateway);
+
+	if (commit & LW_REVOKED)
+		return LW_DROP_REVOKED;
+	if (commit & LW_BUSY)
+		return LW_DROP_BUSY;
+	__u32 now_s = bpf_ktime_get_boot_ns() / 1000000000ULL;
+	__u64 addr[2];
+
+	lw_source_address(f, addr);
+	if (idx && asked == idx - 1)
+		return lw_ack_again(c, m, line, slot, asked, addr, now_s);
+	if (asked != idx)
+		return LW_DROP_INDEX;
+	if (!(commit & LW_VALID))
+		return LW_DROP_NO_ROWS;
+	__u64 fresh = m->fresh;
+
+	if (!fresh || (fresh != LW_READ(c->control->fresh_current) && fresh != LW_READ(c->control->fresh_previous)))
+		return LW_DROP_FRESH;
+
+	int bound = m->h0 == LW_H0(LW_RESPONSE, LW_FLAG_BOUND);
+	__u64 mac = lw_mac(f->eth->src);
+	struct lw_key addr_key = { .a = addr[0], .b = addr[1] }, mac_key;
+	struct lw_scan addr_scan, mac_scan = {};
+	__u64 addr_hash = lw_hash(addr[0], addr[1]), mac_hash = 0;
+	enum lw_verdict verdict = lw_binding_scan(&by_address, &addr_key, addr_hash, slot, now_s, &addr_scan);
+
+	if (verdict)
+		return verdict;
+	if (bound) {
+		lw_mac_key(&mac_key, mac, c->xdp->ingress_ifindex, f->vlan);
+		mac_hash = lw_hash(mac_key.a, mac_key.b);
+		verdict = lw_binding_scan(&by_mac, &mac_key, mac_hash, slot, now_s, &mac_scan);
+		if (verdict)
+			return verdict;
+	}
+
+	__u64 key[2] = { LW_READ(line->auth_key[0]), LW_READ(line->auth_key[1]) }, tag[2], session_key[2];
+
+	lw_response_tag(key, m, bound ? mac : 0, tag);
+	/* Both halves before the verdict: no early exit that tells which one differs. */
+	if ((tag[0] ^ m->tag[0]) | (tag[1] ^ m->tag[1])) {
+		if (lw_within_rate(c->now_ns, cfg.alarm_per_s, &c->cpu->alarm_second, &c->cpu->alarm_count))
+			lw_emit(c, LW_EVENT_WRONG_TAG, slot, line, idx, 0, addr);
+		return LW_DROP_TAG;
+	}
+	if (!m->tag[0])
+		return LW_DROP_SESSION_ZERO;
+	if (idx == 0xffffffff)
+		return LW_DROP_NO_ROWS;
+	struct lw_session *session = lw_at(&sessions, slot);
+
+	if (!session)
+		return LW_DROP_UNKNOWN_DEVICE;
+	lw_session_key(key, tag, session_key);
+
+	/* From here to lw_release() this CPU owns the line: LAP/1 1.4.3, in its order. */
+	__u64 won = (((commit & ~LW_GEN_MASK) | ((commit + LW_GEN_ONE) & LW_GEN_MASK)) & ~LW_VALID) | LW_BUSY;
+
+	won += 1ULL << LW_IDX_SHIFT;
+	if (__sync_val_compare_and_swap(&line->commit, commit, won) != commit)
+		return LW_DROP_LOST_RACE;
+	if (cfg.strong_order)
+		LW_WRITE(line->session_id, 0);
+	else
+		LW_EXCHANGE(line->session_id, 0);
+	LW_WRITE(line->window, (won & 0xff00) << 48);
+	lw_store_session(c, line, session, m, session_key, addr, now_s, bound);
+	int has_row = commit & LW_KEY ? 1 : lw_next_row(line, slot, idx + 1);
+
+	verdict = lw_binding_claim(&by_address, &addr_key, addr_hash, slot, now_s, &addr_scan);
+	if (!verdict && bound)
+		verdict = lw_binding_claim(&by_mac, &mac_key, mac_hash, slot, now_s, &mac_scan);
+	if (!verdict)
+		LW_EXCHANGE(line->session_id, m->tag[0]);
+	lw_release(line, has_row);
+
+	if (!has_row)
+		lw_emit(c, LW_EVENT_ROWS_OUT, slot, line, idx + 1, 0, addr);
+	else if (!(commit & LW_KEY) && lw_rows_low(slot, idx + 1))
+		lw_emit(c, LW_EVENT_ROWS_LOW, slot, line, idx + 1, 0, addr);
+	if (verdict)
+		return verdict;
+	lw_emit(c, LW_EVENT_SESSION, slot, line, idx, m->tag[0], addr);
+	lw_ack(c, m, session_key, idx, cfg.lease_s, addr);
+	return LW_REPLY_ACK;
+}
+
+/*
+ * Why a payload to our port is neither a REQUEST nor a RESPONSE, in the order of wire::parse: `payload` may be
+ * shorter than a message.
+ */
+static __always_inline enum lw_verdict lw_malformed(const struct lw_frame *f)
+{
+	const __u8 *p = f->payload;
+	__u32 length = f->payload_length;
+
+	if (length < 16 || (void *)(p + 16) > f->end)
+		return LW_DROP_LENGTH;
+	__u8 type = p[3], suite = p[4], flags = p[5];
+
+	if (*(__u16 *)p != bpf_htons(0x4c57))
+		return LW_DROP_MAGIC;
+	if (p[2] != 1)
+		return LW_DROP_VERSION;
+	if (type == LW_ATTEST_REQUEST || type == LW_PROOF)
+		return LW_DROP_UNSUPPORTED_TYPE;
+	if (type < LW_REQUEST || type > LW_DATA_DOWN)
+		return LW_DROP_TYPE;
+	if (suite != 1)
+		return LW_DROP_SUITE;
+	int is_data = type == LW_DATA_UP || type == LW_DATA_DOWN;
+
+	if ((is_data ? length < LW_DATA_HEADER : length != LW_MESSAGE) || bpf_ntohs(*(__u16 *)(p + 6)) != length)
+		return LW_DROP_LENGTH;
+	if (flags & (type == LW_RESPONSE ? ~LW_FLAG_BOUND : ~0))
+		return LW_DROP_FLAGS;
+	if (!*(__u64 *)(p + 8))
+		return LW_DROP_DEVICE_ZERO;
+	if ((void *)(p + LW_DATA_HEADER) > f->end)
+		return LW_DROP_LENGTH;
+	if (is_data) {
+		if (*(__u32 *)(p + 34) | *(__u16 *)(p + 38))
+			return LW_DROP_RESERVED;
+		return type == LW_DATA_UP ? LW_DROP_NOT_SEALED : LW_DROP_DIRECTION;
+	}
+	if (type == LW_NAK) {
+		if ((void *)(p + LW_MESSAGE) > f->end)
+			return LW_DROP_LENGTH;
+		const __u64 *w = (const __u64 *)p;
+
+		if ((w[2] >> 40) | w[3] | w[4] | w[5] | w[6] | w[7])
+			return LW_DROP_RESERVED;
+	}
+	return LW_DROP_DIRECTION;
+}
+
+/* A datagram to the gateway's own port: always consumed. */
+static __always_inline enum lw_verdict lw_lap(struct lw_ctx *c)
+{
+	struct lw_frame *f = &c->frame;
+	struct lw_request *m = (struct lw_request *)f->payload;
+
+	if (f->payload_length != LW_MESSAGE || (void *)(m + 1) > f->end)
+		return lw_malformed(f);
+	if (m->h0 == LW_H0(LW_REQUEST, 0) && m->device_id)
+		return lw_request(c, m);
+	if ((m->h0 & ~LW_H0_BOUND_BIT) == LW_H0(LW_RESPONSE, 0) && m->device_id)
+		return lw_response(c, (struct lw_response *)m);
+	return lw_malformed(f);
+}
+
+#endif

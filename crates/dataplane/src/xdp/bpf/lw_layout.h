@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Memory that the packet path and user space share. `layout.rs` is its mirror; a test compares the two through
+ * BTF, field by field. Native byte order unless a comment says otherwise.
+ */
+#ifndef LW_LAYOUT_H
+#define LW_LAYOUT_H
+
+#include <linux/types.h>
+
+/* Flags in the low byte of the commit word (LAP/1 1.4.3). */
+#define LW_VALID 0x01ULL /* the row in the line may be spent */
+#define LW_BUSY 0x02ULL /* a winner owns the line until it clears this */
+#define LW_REVOKED 0x04ULL
+#define LW_KEY 0x08ULL /* key mode: the row is kept, idx only counts */
+#define LW_GEN_ONE 0x100ULL
+#define LW_GEN_MASK 0xffffff00ULL
+#define LW_IDX_SHIFT 32
+
+/* The device's hot line: all that a REQUEST reads, in one cache line. */
+struct lw_line {
+	__u64 device_id; /* 0: the slot is empty */
+	__u64 commit; /* idx u32 | gen u24 | flags u8 */
+	__u64 window; /* gen u8 | top u32 | bitmap u24 */
+	__u64 session_id; /* first 8 bytes of the winning tag as loaded; 0: no session */
+	__u64 challenge; /* as it stands on the wire */
+	__u64 auth_key[2]; /* zero, and never used, unless VALID or BUSY */
+	__u32 lease_until_s; /* boot-time clock */
+	__u32 ingress; /* ifindex that the session is bound to */
+};
+
+/* The session that the line's session_id names. */
+struct lw_session {
+	__u64 session_key[2];
+	__u64 tag[2]; /* the winning RESPONSE.tag */
+	__u64 addr[2]; /* IPv6, or IPv4 as ::ffff:a.b.c.d, as on the wire */
+	__u32 lease_s; /* as granted in the ACK */
+	__u16 port; /* UDP source port, as on the wire */
+	__u8 mac[6];
+	__u16 vlan[2]; /* VID | LW_VLAN_TAGGED; vlan[0] carries LW_BOUND */
+};
+#define LW_VLAN_TAGGED 0x1000
+#define LW_BOUND 0x8000
+
+/*
+ * A row ahead of the line's own, at rows[slot * ring + idx % ring]. The writer stores auth_key[1] last; the winner
+ * takes the row by exchanging auth_key[1] with 0. Zero means absent, so a key whose second half is zero (2^-64) is
+ * never installed.
+ */
+struct lw_row {
+	__u64 challenge;
+	__u64 auth_key[2];
+};
+
+/* Bucket of a two-choice hash table. An entry is fingerprint << 32 | slot + 1; 0 is free. */
+#define LW_WAYS 4
+struct lw_bucket {
+	__u64 entry[LW_WAYS];
+};
+
+/* What user space writes while packets flow. fresh_previous is written before fresh_current (LAP/1 1.4.1). */
+struct lw_control {
+	__u64 fresh_current; /* as on the wire; 0: not keyed yet, nothing is answered */
+	__u64 fresh_previous;
+	__u64 fresh_at_ns; /* CLOCK_MONOTONIC when fresh_current was drawn */
+	__u64 stopping; /* not 0: REQUESTs are answered with a NAK */
+};
+
+/* Per CPU. */
+struct lw_percpu {
+	__u64 counter[96]; /* by verdict; LW_VERDICT_SLOTS */
+	__u64 events_lost;
+	__u64 nak_second; /* the second that nak_count counts in */
+	__u64 nak_count;
+	__u64 alarm_second; /* likewise for wrong-tag events */
+	__u64 alarm_count;
+	__u64 rng[4]; /* classic profiles only: xoshiro256++ */
+	__u64 work_words; /* when cfg.count_work: SipHash words absorbed, and */
+	__u64 work_lookups; /* map elements looked up */
+};
+
+enum lw_gate { LW_GATE_OFF = 0, LW_GATE_OPEN = 1 };
+
+#define LW_LOCAL_MAX 4
+
+/* Fixed when the program is loaded, so that the kernel's verifier removes what is not configured. */
+struct lw_config {
+	__u64 hash_seed[2];
+	__u64 local6[LW_LOCAL_MAX][2]; /* the gateway's own addresses, as on the wire */
+	__u32 local4[LW_LOCAL_MAX];
+	__u32 local4_count;
+	__u32 local6_count;
+	__u32 gateway_id;
+	__u32 lease_s;
+	__u32 slots;
+	__u32 ring; /* rows per slot */
+	__u32 low_rows; /* fewer rows left than this: an event */
+	__u32 bucket_mask; /* of the index and of the binding tables */
+	__u32 nak_per_s;
+	__u32 alarm_per_s;
+	__u32 classic_identifiers;
+	__u32 classic_rows; /* CRPs per identifier */
+	__u16 lap_port; /* as on the wire */
+	__u16 classic_port; /* as on the wire; 0: off */
+	__u8 gate; /* enum lw_gate */
+	__u8 classic_words; /* response size in 8-byte words: 1, 2 or 4 */
+	__u8 classic_uav; /* 1: two CRPs */
+	__u8 strong_order; /* the CPU keeps stores in order (x86) */
+	__u8 count_work;
+	__u8 pad[7];
+	__u32 crc[16 * 256]; /* classic profiles: slicing-by-16 tables of the reflected CRC-32 (IEEE 802.3) */
+};
+
+enum lw_event_kind {
+	LW_EVENT_SESSION = 1, /* a RESPONSE was accepted */
+	LW_EVENT_ROWS_LOW = 2, /* fewer than low_rows rows are left */
+	LW_EVENT_ROWS_OUT = 3, /* the last row was spent */
+	LW_EVENT_WRONG_TAG = 4, /* rate-limited */
+};
+
+struct lw_event {
+	__u32 kind;
+	__u32 slot;
+	__u64 device_id;
+	__u64 session_id;
+	__u64 addr[2];
+	__u32 idx; /* SESSION: the row spent; others: the current one */
+	__u32 ingress;
+};
+
+/* Classic profiles: one CRP, and the state of one identifier. Responses are as on the wire. */
+struct lw_classic_crp {
+	__u32 challenge; /* as on the wire */
+	__u32 pad;
+	__u64 response[4];
+};
+struct lw_classic_state {
+	__u64 expected; /* LW_CLASSIC_PENDING | CRC-32; 0: no challenge is outstanding */
+	__u32 next; /* classic-iot: the CRP of the next REQ */
+	__u32 pad;
+};
+#define LW_CLASSIC_PENDING (1ULL << 32)
+
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Configuration and maps. Arrays only, so that nothing vanishes and a look-up is an address computation; user space
+ * maps them and sizes them before the program is loaded.
+ */
+#ifndef LW_MAPS_H
+#define LW_MAPS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "lw_layout.h"
+#include "lw_verdicts.h"
+
+_Static_assert(LW_VERDICT_SLOTS == sizeof(((struct lw_percpu *)0)->counter) / sizeof(__u64), "a counter per verdict");
+_Static_assert(sizeof(struct lw_line) == 64 && sizeof(struct lw_session) == 64, "one cache line each");
+_Static_assert(sizeof(struct lw_row) == 24, "24 B a row");
+
+const volatile struct lw_config cfg = {};
+
+#define LW_ARRAY(name, value_type, extra_flags)           \
+	struct {                                          \
+		__uint(type, BPF_MAP_TYPE_ARRAY);         \
+		__uint(map_flags, extra_flags);           \
+		__uint(max_entries, 1);                   \
+		__type(key, __u32);                       \
+		__type(value, value_type);                \
+	} name SEC(".maps")
+
+LW_ARRAY(lines, struct lw_line, BPF_F_MMAPABLE);
+LW_ARRAY(sessions, struct lw_session, BPF_F_MMAPABLE);
+LW_ARRAY(rows, struct lw_row, BPF_F_MMAPABLE);
+LW_ARRAY(device_index, struct lw_bucket, BPF_F_MMAPABLE); /* device id -> slot */
+LW_ARRAY(by_address, struct lw_bucket, BPF_F_MMAPABLE); /* IP address -> slot of the session that owns it */
+LW_ARRAY(by_mac, struct lw_bucket, BPF_F_MMAPABLE); /* (ingress, VLANs, MAC) -> slot of the BOUND session */
+LW_ARRAY(control, struct lw_control, BPF_F_MMAPABLE);
+LW_ARRAY(classic_crps, struct lw_classic_crp, BPF_F_MMAPABLE);
+LW_ARRAY(classic_states, struct lw_classic_state, BPF_F_MMAPABLE);
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct lw_percpu);
+} percpu SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} events SEC(".maps");
+
+enum lw_work_kind { LW_WORK_WORDS, LW_WORK_LOOKUPS };
+
+/* Counts work when cfg.count_work; the kernel's verifier removes it otherwise. */
+static __always_inline void lw_work(enum lw_work_kind kind)
+{
+	if (!cfg.count_work)
+		return;
+	__u32 zero = 0;
+	struct lw_percpu *cpu = bpf_map_lookup_elem(&percpu, &zero);
+
+	if (!cpu)
+		return;
+	if (kind == LW_WORK_WORDS)
+		cpu->work_words++;
+	else
+		cpu->work_lookups++;
+}
+
+static __always_inline void *lw_at(void *map, __u32 index)
+{
+	lw_work(LW_WORK_LOOKUPS);
+	return bpf_map_lookup_elem(map, &index);
+}
+
+/* One access, not torn, not repeated and not moved by the compiler. */
+#define LW_READ(x) (*(volatile typeof(x) *)&(x))
+#define LW_WRITE(x, value) (*(volatile typeof(x) *)&(x) = (value))
+/* A full barrier in BPF, and on every CPU. */
+#define LW_EXCHANGE(x, value) __sync_lock_test_and_set(&(x), value)
+
+#endif

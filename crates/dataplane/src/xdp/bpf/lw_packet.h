@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Frames in, replies out. Each parser checks the remaining length before it reads, advances the cursor and says what
+ * comes next; it never reads a byte that it has not checked.
+ */
+#ifndef LW_PACKET_H
+#define LW_PACKET_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+
+#include "lw_maps.h"
+
+#define LW_ETH_P_IP bpf_htons(0x0800)
+#define LW_ETH_P_ARP bpf_htons(0x0806)
+#define LW_ETH_P_8021Q bpf_htons(0x8100)
+#define LW_ETH_P_8021AD bpf_htons(0x88a8)
+#define LW_ETH_P_IPV6 bpf_htons(0x86dd)
+#define LW_PROTO_UDP 17
+#define LW_PROTO_ICMPV6 58
+#define LW_PROTO_FRAGMENT 44
+
+struct lw_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__u16 type;
+};
+struct lw_vlan {
+	__u16 tci;
+	__u16 type;
+};
+struct lw_ip4 {
+	__u8 version_ihl;
+	__u8 tos;
+	__u16 total_length;
+	__u16 id;
+	__u16 fragment;
+	__u8 ttl;
+	__u8 protocol;
+	__u16 checksum;
+	__u32 src;
+	__u32 dst;
+};
+struct lw_ip6 {
+	__u32 version_class_flow;
+	__u16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u32 src[4];
+	__u32 dst[4];
+};
+struct lw_udp {
+	__u16 src;
+	__u16 dst;
+	__u16 length;
+	__u16 checksum;
+};
+
+/* What a frame is, as far as the gate and the verifier care. */
+enum lw_kind {
+	LW_KIND_BROKEN, /* its headers are cut off or contradict each other */
+	LW_KIND_BROKEN_OURS, /* likewise, in the UDP length, and addressed to our port */
+	LW_KIND_ARP,
+	LW_KIND_OTHER, /* neither IP nor ARP */
+	LW_KIND_FRAGMENT,
+	LW_KIND_EXTENSION, /* IPv4 options or an IPv6 extension header */
+	LW_KIND_IP, /* IP, not UDP */
+	LW_KIND_UDP,
+};
+
+struct lw_frame {
+	void *end; /* data_end */
+	struct lw_eth *eth;
+	struct lw_ip4 *ip4; /* or */
+	struct lw_ip6 *ip6;
+	struct lw_udp *udp;
+	__u8 *payload; /* of UDP */
+	__u32 payload_length; /* by the UDP header; within the frame */
+	__u16 vlan[2];
+	__u8 local; /* addressed to the gateway itself */
+	__u8 icmp6_type; /* 0 if not ICMPv6 */
+};
+
+static __always_inline int lw_is_local4(__u32 dst)
+{
+#pragma unroll
+	for (__u32 i = 0; i < LW_LOCAL_MAX; i++)
+		if (i < cfg.local4_count && dst == cfg.local4[i])
+			return 1;
+	return 0;
+}
+
+static __always_inline int lw_is_local6(const __u32 *dst)
+{
+#pragma unroll
+	for (__u32 i = 0; i < LW_LOCAL_MAX; i++) {
+		const volatile __u32 *local = (const volatile __u32 *)cfg.local6[i];
+
+		if (i < cfg.local6_count && dst[0] == local[0] && dst[1] == local[1] && dst[2] == local[2] &&
+		    dst[3] == local[3])
+			return 1;
+	}
+	return 0;
+}
+
+/* The UDP header and payload; `room` is what the IP header leaves for them. */
+static __always_inline enum lw_kind lw_parse_udp(struct lw_frame *f, void *cursor, __u32 room)
+{
+	struct lw_udp *udp = cursor;
+
+	if (room < sizeof(*udp) || (void *)(udp + 1) > f->end)
+		return LW_KIND_BROKEN;
+	f->udp = udp;
+	f->payload = (__u8 *)(udp + 1);
+	__u32 length = bpf_ntohs(udp->length);
+
+	if (length < sizeof(*udp) || length > room) {
+		int ours = f->local && (udp->dst == cfg.lap_port || (cfg.classic_port && udp->dst == cfg.classic_port));
+
+		return ours ? LW_KIND_BROKEN_OURS : LW_KIND_BROKEN;
+	}
+	f->payload_length = length - sizeof(*udp);
+	return LW_KIND_UDP;
+}
+
+static __always_inline enum lw_kind lw_parse_ip4(struct lw_frame *f, void *cursor)
+{
+	struct lw_ip4 *ip = cursor;
+
+	if ((void *)(ip + 1) > f->end)
+		return LW_KIND_BROKEN;
+	__u32 total = bpf_ntohs(ip->total_length);
+	__u32 header = (ip->version_ihl & 0x0f) * 4;
+
+	if (ip->version_ihl >> 4 != 4 || header < sizeof(*ip) || total < header)
+		return LW_KIND_BROKEN;
+	/* Lengths are compared with the frame without pointer arithmetic on `total`, which the kernel would forget. */
+	if (total > (__u32)((long)f->end - (long)cursor))
+		return LW_KIND_BROKEN;
+	f->ip4 = ip;
+	f->local = lw_is_local4(ip->dst);
+	if (ip->fragment & bpf_htons(0x3fff))
+		return LW_KIND_FRAGMENT;
+	if (header != sizeof(*ip))
+		return LW_KIND_EXTENSION;
+	if (ip->protocol != LW_PROTO_UDP)
+		return LW_KIND_IP;
+	return lw_parse_udp(f, ip + 1, total - sizeof(*ip));
+}
+
+static __always_inline int lw_is_extension(__u8 next_header)
+{
+	switch (next_header) {
+	case 0: /* hop-by-hop */
+	case 43: /* routing */
+	case 51: /* AH */
+	case 60: /* destination */
+	case 135: /* mobility */
+	case 139: /* HIP */
+	case 140: /* shim6 */
+		return 1;
+	}
+	return 0;
+}
+
+static __always_inline enum lw_kind lw_parse_ip6(struct lw_frame *f, void *cursor)
+{
+	struct lw_ip6 *ip = cursor;
+
+	if ((void *)(ip + 1) > f->end)
+		return LW_KIND_BROKEN;
+	__u32 payload = bpf_ntohs(ip->payload_length);
+
+	if ((*(__u8 *)cursor) >> 4 != 6 || payload > (__u32)((long)f->end - (long)(ip + 1)))
+		return LW_KIND_BROKEN;
+	f->ip6 = ip;
+	f->local = lw_is_local6(ip->dst);
+	if (ip->next_header == LW_PROTO_FRAGMENT)
+		return LW_KIND_FRAGMENT;
+	if (lw_is_extension(ip->next_header))
+		return LW_KIND_EXTENSION;
+	if (ip->next_header == LW_PROTO_ICMPV6) {
+		__u8 *type = (__u8 *)(ip + 1);
+
+		if (payload >= 1 && (void *)(type + 1) <= f->end)
+			f->icmp6_type = *type;
+	}
+	if (ip->next_header != LW_PROTO_UDP)
+		return LW_KIND_IP;
+	return lw_parse_udp(f, ip + 1, payload);
+}
+
+static __always_inline enum lw_kind lw_parse(struct xdp_md *ctx, struct lw_frame *f)
+{
+	void *cursor = (void *)(long)ctx->data;
+
+	f->end = (void *)(long)ctx->data_end;
+	f->eth = cursor;
+	if ((void *)(f->eth + 1) > f->end)
+		return LW_KIND_BROKEN;
+	cursor = f->eth + 1;
+	__u16 type = f->eth->type;
+
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		if (type != LW_ETH_P_8021Q && type != LW_ETH_P_8021AD)
+			break;
+		struct lw_vlan *vlan = cursor;
+
+		if ((void *)(vlan + 1) > f->end)
+			return LW_KIND_BROKEN;
+		f->vlan[i] = (bpf_ntohs(vlan->tci) & 0x0fff) | LW_VLAN_TAGGED;
+		type = vlan->type;
+		cursor = vlan + 1;
+	}
+	if (type == LW_ETH_P_IP)
+		return lw_parse_ip4(f, cursor);
+	if (type == LW_ETH_P_IPV6)
+		return lw_parse_ip6(f, cursor);
+	return type == LW_ETH_P_ARP ? LW_KIND_ARP : LW_KIND_OTHER;
+}
+
+/* A MAC address in the low 48 bits, as loaded; the bytes are those of LAP/1's loc word. */
+static __always_inline __u64 lw_mac(const __u8 *mac)
+{
+	return (__u64)(*(__u32 *)mac) | (__u64)(*(__u16 *)(mac + 4)) << 32;
+}
+
+static __always_inline void lw_source_address(const struct lw_frame *f, __u64 addr[2])
+{
+	if (f->ip4) {
+		addr[0] = 0;
+		addr[1] = (__u64)f->ip4->src << 32 | 0xffff0000ULL;
+	} else {
+		addr[0] = (__u64)f->ip6->src[1] << 32 | f->ip6->src[0];
+		addr[1] = (__u64)f->ip6->src[3] << 32 | f->ip6->src[2];
+	}
+}
+
+static __always_inline __u16 lw_fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (__u16)~sum;
+}
+
+/*
+ * Turns the frame round: MACs, addresses and ports swapped, TTL 64, checksums made anew. `payload_sum` is the sum of
+ * the reply's payload as 32-bit words; the lengths stay. The one's complement sum does not care for byte order
+ * (RFC 1071 1.2), so loads are native.
+ */
+static __always_inline void lw_turn_round(struct lw_frame *f, __u64 payload_sum)
+{
+	__u32 dst_low = *(__u32 *)f->eth->dst;
+	__u16 dst_high = *(__u16 *)(f->eth->dst + 4);
+
+	*(__u32 *)f->eth->dst = *(__u32 *)f->eth->src;
+	*(__u16 *)(f->eth->dst + 4) = *(__u16 *)(f->eth->src + 4);
+	*(__u32 *)f->eth->src = dst_low;
+	*(__u16 *)(f->eth->src + 4) = dst_high;
+
+	__u64 sum = payload_sum;
+
+	if (f->ip4) {
+		__u32 *w = (__u32 *)f->ip4;
+		__u32 src = f->ip4->src;
+
+		sum += (__u64)src + f->ip4->dst;
+		f->ip4->src = f->ip4->dst;
+		f->ip4->dst = src;
+		f->ip4->ttl = 64;
+		f->ip4->checksum = 0;
+		f->ip4->checksum = lw_fold((__u64)w[0] + w[1] + w[2] + w[3] + w[4]);
+	} else {
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			__u32 src = f->ip6->src[i];
+
+			sum += (__u64)src + f->ip6->dst[i];
+			f->ip6->src[i] = f->ip6->dst[i];
+			f->ip6->dst[i] = src;
+		}
+		f->ip6->hop_limit = 64;
+	}
+	__u16 port = f->udp->src;
+
+	f->udp->src = f->udp->dst;
+	f->udp->dst = port;
+	/* Pseudo header: protocol and UDP length; and the length once more in the UDP header itself. */
+	sum += bpf_htons(LW_PROTO_UDP) + 2ULL * f->udp->length + f->udp->src + f->udp->dst;
+	__u16 checksum = lw_fold(sum);
+
+	f->udp->checksum = checksum ? checksum : 0xffff;
+}
+
+#endif

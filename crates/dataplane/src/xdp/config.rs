@@ -1,0 +1,192 @@
+//! The program's constants, the sizes of its maps, and their memory, from a [`Config`].
+
+use std::net::IpAddr;
+use std::os::fd::AsFd as _;
+use std::sync::atomic::Ordering::Relaxed;
+
+use libbpf_rs::{MapCore, MapFlags, Object, OpenObject};
+use zerocopy::IntoBytes as _;
+
+use crate::DataPlaneError;
+use crate::config::{ClassicProfile, Config, Gate};
+use crate::layout::{ClassicCrp, ProgramConfig, Shared};
+use crate::store::{Region, Regions, wire_word};
+
+/// Offset of `rng` in `struct lw_percpu`: 96 counters, then five words.
+const PERCPU_RNG_WORD: usize = 96 + 5;
+
+impl ProgramConfig {
+    /// The constants for a checked configuration.
+    pub(crate) fn of(config: &Config, count_work: bool) -> Self {
+        let mut words = Self {
+            hash_seed: config.geometry.hash_seed,
+            local6: [[0; 2]; 4],
+            local4: [0; 4],
+            local4_count: 0,
+            local6_count: 0,
+            gateway_id: config.gateway_id.0,
+            lease_s: config.lease_s,
+            slots: config.geometry.slots,
+            ring: config.geometry.ring,
+            low_rows: config.low_rows.min(config.geometry.ring),
+            bucket_mask: config.geometry.bucket_mask(),
+            nak_per_s: config.nak_per_s,
+            alarm_per_s: config.alarm_per_s,
+            classic_identifiers: 0,
+            classic_rows: 0,
+            lap_port: config.lap_port.to_be(),
+            classic_port: 0,
+            gate: u8::from(config.gate == Gate::Open),
+            classic_words: 0,
+            classic_uav: 0,
+            strong_order: u8::from(cfg!(target_arch = "x86_64")),
+            count_work: u8::from(count_work),
+            pad: [0; 7],
+            crc: crc_tables(),
+        };
+        for ip in &config.local {
+            match ip {
+                IpAddr::V4(ip) => {
+                    push(
+                        &mut words.local4,
+                        &mut words.local4_count,
+                        u32::from_ne_bytes(ip.octets()),
+                    );
+                }
+                IpAddr::V6(ip) => {
+                    let halves = linewarden_protocol::keys::halves(&ip.octets()).map(wire_word);
+                    push(&mut words.local6, &mut words.local6_count, halves);
+                }
+            }
+        }
+        if let Some(classic) = &config.classic {
+            words.classic_identifiers = u32::try_from(classic.crps.len()).unwrap_or(u32::MAX);
+            words.classic_rows = u32::try_from(classic.crps.first().map_or(0, Vec::len)).unwrap_or(u32::MAX);
+            words.classic_port = classic.port.to_be();
+            words.classic_words = u8::try_from(classic.response_bytes / 8).unwrap_or(0);
+            words.classic_uav = u8::from(classic.profile == ClassicProfile::Uav);
+        }
+        words
+    }
+}
+
+fn push<T>(list: &mut [T], count: &mut u32, value: T) {
+    if let Some(place) = list.get_mut(*count as usize) {
+        *place = value;
+        *count += 1;
+    }
+}
+
+/// Writes the constants and sizes all maps that the object has.
+pub(crate) fn configure(
+    object: &mut OpenObject,
+    config: &Config,
+    count_work: bool,
+) -> Result<(), DataPlaneError> {
+    let words = ProgramConfig::of(config, count_work);
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        let error = |error| DataPlaneError::kernel(format!("sizing map {name}"), error);
+        if name.ends_with(".rodata") {
+            map.set_initial_value(words.as_bytes()).map_err(error)?;
+            continue;
+        }
+        let entries = match name.as_str() {
+            "lines" | "sessions" => config.geometry.slots,
+            "rows" => config.geometry.row_count().unwrap_or(u32::MAX),
+            "device_index" | "by_address" | "by_mac" => config.geometry.buckets(),
+            "classic_crps" => words
+                .classic_identifiers
+                .saturating_mul(words.classic_rows)
+                .max(1),
+            "classic_states" => words.classic_identifiers.max(1),
+            _ => continue,
+        };
+        map.set_max_entries(entries).map_err(error)?;
+    }
+    Ok(())
+}
+
+/// Maps the arrays of a loaded object.
+pub(crate) fn regions(object: &Object, config: &Config) -> Result<Regions, DataPlaneError> {
+    let geometry = &config.geometry;
+    let rows = geometry.row_count().unwrap_or(u32::MAX);
+    Ok(Regions {
+        lines: region(object, "lines", geometry.slots)?,
+        sessions: region(object, "sessions", geometry.slots)?,
+        rows: region(object, "rows", rows)?,
+        device_index: region(object, "device_index", geometry.buckets())?,
+        by_address: region(object, "by_address", geometry.buckets())?,
+        by_mac: region(object, "by_mac", geometry.buckets())?,
+        control: region(object, "control", 1)?,
+    })
+}
+
+/// Maps one array by name.
+pub(crate) fn region<T: Shared>(object: &Object, name: &str, len: u32) -> Result<Region<T>, DataPlaneError> {
+    let map = object
+        .maps()
+        .find(|map| map.name() == name)
+        .ok_or_else(|| DataPlaneError::kernel(format!("map {name}"), "not in the object"))?;
+    debug_assert_eq!(map.value_size() as usize, size_of::<T>());
+    Region::of_bpf_array(map.as_fd(), len as usize)
+        .map_err(|error| DataPlaneError::kernel(format!("mapping {name} ({len} elements)"), error))
+}
+
+/// Writes one CRP as the program reads it.
+pub(crate) fn store_crp(cell: &ClassicCrp, challenge: u32, response: &[u8]) {
+    cell.challenge.store(challenge.to_be(), Relaxed);
+    for (word, bytes) in cell.response.iter().zip(response.chunks_exact(8)) {
+        word.store(wire_word(bytes.try_into().unwrap_or_default()), Relaxed);
+    }
+}
+
+/// Seeds every CPU's generator of the classic profiles: SplitMix64 from `seed` and the CPU's number.
+pub(crate) fn seed_rng(percpu: &dyn MapCore, seed: u64) -> Result<(), DataPlaneError> {
+    let error = |error| DataPlaneError::kernel("seeding the classic profile", error);
+    let key = 0u32.to_ne_bytes();
+    let mut values = percpu
+        .lookup_percpu(&key, MapFlags::ANY)
+        .map_err(error)?
+        .unwrap_or_default();
+    for (cpu, value) in values.iter_mut().enumerate() {
+        let state = classic_rng_state(seed, cpu as u64);
+        for (place, word) in value.chunks_exact_mut(8).skip(PERCPU_RNG_WORD).zip(state) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+    }
+    percpu.update_percpu(&key, &values, MapFlags::ANY).map_err(error)
+}
+
+/// The state of CPU `cpu`'s xoshiro256++ for `seed`.
+#[must_use]
+pub fn classic_rng_state(seed: u64, cpu: u64) -> [u64; 4] {
+    let mut state = seed ^ cpu.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    [0; 4].map(|_: u64| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    })
+}
+
+/// Slicing-by-16 tables of the reflected CRC-32 (IEEE 802.3): `t[k][b]` is byte `b` followed by `k` zero bytes.
+pub(crate) fn crc_tables() -> [[u32; 256]; 16] {
+    let mut tables = [[0u32; 256]; 16];
+    let mut previous: [u32; 256] = std::array::from_fn(|byte| {
+        (0..8).fold(byte as u32, |crc, _| {
+            if crc & 1 == 1 {
+                (crc >> 1) ^ 0xedb8_8320
+            } else {
+                crc >> 1
+            }
+        })
+    });
+    let first = previous;
+    for table in &mut tables {
+        *table = previous;
+        previous = previous.map(|crc| (crc >> 8) ^ first.get((crc & 0xff) as usize).copied().unwrap_or(0));
+    }
+    tables
+}

@@ -1,0 +1,260 @@
+//! The `xdp` data plane: an eBPF program on the interface (`bpf/gateway.bpf.c`) and the maps that it works on.
+//!
+//! The program is loaded with its configuration as constants, so that the kernel's verifier removes what is switched
+//! off. It is attached by a BPF link: when this process ends, however it ends, the program is gone from the
+//! interface and its maps with it, and no session outlives them (LAP/1 1.4.10).
+
+mod config;
+mod skeleton;
+
+use std::fs::File;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBufferBuilder};
+
+pub use self::skeleton::bench;
+use self::skeleton::gateway::{GatewaySkel, GatewaySkelBuilder};
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::event::Event;
+use crate::layout::{ClassicCrp, ClassicState};
+use crate::store::{Region, Store};
+use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
+
+/// The `xdp` data plane.
+pub struct Xdp {
+    skeleton: GatewaySkel<'static>,
+    store: Store,
+    links: Vec<Link>,
+}
+
+// SAFETY: libbpf objects are not bound to the thread that made them; `Xdp` is used by one thread at a time.
+unsafe impl Send for Xdp {}
+
+/// What one run of the program gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TestRun {
+    /// `XDP_PASS`, `XDP_TX`, `XDP_DROP`, … by number.
+    pub action: u32,
+    /// The frame afterwards.
+    pub frame: Vec<u8>,
+}
+
+impl Xdp {
+    /// Loads the program; it sees no packet until [`Xdp::attach`].
+    ///
+    /// # Errors
+    /// A configuration that cannot be used, missing privileges, or the kernel's refusal.
+    pub fn load(config: &Config) -> Result<Self, DataPlaneError> {
+        config.check()?;
+        check_privileges()?;
+        quiet_libbpf();
+        // libbpf wants the object's storage to outlive the skeleton; a few dozen bytes a load are left behind.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let open_error = |error| DataPlaneError::kernel("opening the eBPF object", error);
+        let mut open = GatewaySkelBuilder::default().open(storage).map_err(open_error)?;
+        self::config::configure(open.open_object_mut(), config, false)?;
+        let load_error =
+            |error| DataPlaneError::kernel("loading the eBPF program (Linux 5.15 or later?)", error);
+        let skeleton = open.load().map_err(load_error)?;
+        let regions = self::config::regions(skeleton.object(), config)?;
+        let store = Store::new(Arc::new(regions), config.geometry.clone());
+        let plane = Self {
+            skeleton,
+            store,
+            links: Vec::new(),
+        };
+        plane.fill_classic(config)?;
+        Ok(plane)
+    }
+
+    /// Attaches the program to an interface of the calling thread's network namespace: in the driver where it can,
+    /// else in the stack.
+    ///
+    /// # Errors
+    /// The kernel's, for example when another XDP program is there.
+    pub fn attach(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
+        let index = i32::try_from(ifindex)
+            .map_err(|error| DataPlaneError::kernel(format!("interface index {ifindex}"), error))?;
+        let link = self
+            .skeleton
+            .progs
+            .linewarden_gateway
+            .attach_xdp(index)
+            .map_err(|error| {
+                DataPlaneError::kernel(
+                    format!("attaching to interface {ifindex} (is another XDP program on it?)"),
+                    error,
+                )
+            })?;
+        self.links.push(link);
+        Ok(())
+    }
+
+    /// Detaches from all interfaces.
+    pub fn detach(&mut self) {
+        self.links.clear();
+    }
+
+    /// Runs the program once on a frame (`BPF_PROG_TEST_RUN`), as if it came in on the loopback interface.
+    ///
+    /// # Errors
+    /// The kernel's: a frame below 14 B or above a page is refused.
+    pub fn test_run(&self, frame: &[u8]) -> Result<TestRun, DataPlaneError> {
+        let mut out = vec![0u8; frame.len() + 64];
+        let mut context = test_context(frame.len());
+        let input = libbpf_rs::ProgramInput {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            context_in: Some(&mut context),
+            ..Default::default()
+        };
+        let output = self
+            .skeleton
+            .progs
+            .linewarden_gateway
+            .test_run(input)
+            .map_err(|error| DataPlaneError::kernel("BPF_PROG_TEST_RUN", error))?;
+        let action = output.return_value;
+        let length = output.data.as_ref().map_or(0, |data| data.len());
+        out.truncate(length);
+        Ok(TestRun { action, frame: out })
+    }
+
+    /// The store, for tests that compare its memory.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Instructions of the program as the kernel's verifier left it (after dead code was removed).
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn loaded_instructions(&self) -> Result<usize, DataPlaneError> {
+        Ok(self.skeleton.progs.linewarden_gateway.insn_cnt())
+    }
+
+    fn fill_classic(&self, config: &Config) -> Result<(), DataPlaneError> {
+        let Some(classic) = &config.classic else {
+            return Ok(());
+        };
+        let maps = &self.skeleton.maps;
+        let error = |error| DataPlaneError::kernel("mapping the classic profile's arrays", error);
+        let rows = classic.crps.first().map_or(0, Vec::len);
+        let crps: Region<ClassicCrp> =
+            Region::of_bpf_array(maps.classic_crps.as_fd(), rows * classic.crps.len()).map_err(error)?;
+        let _states: Region<ClassicState> =
+            Region::of_bpf_array(maps.classic_states.as_fd(), classic.crps.len()).map_err(error)?;
+        for (cell, (challenge, response)) in crps.iter().zip(classic.crps.iter().flatten()) {
+            self::config::store_crp(cell, *challenge, response);
+        }
+        self::config::seed_rng(&maps.percpu, classic.seed)
+    }
+}
+
+impl StoreBacked for Xdp {
+    const NAME: &'static str = "xdp";
+    const CAPABILITIES: Capabilities = Capabilities {
+        source_mac: SourceMac::Frame,
+        gate: true,
+        classic: true,
+        vlans: true,
+    };
+
+    fn store(&self) -> &Store {
+        &self.store
+    }
+
+    fn store_mut(&mut self) -> &mut Store {
+        &mut self.store
+    }
+
+    fn counters(&self) -> Result<Counters, DataPlaneError> {
+        read_counters(&self.skeleton.maps.percpu)
+    }
+
+    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
+        let error = |error| DataPlaneError::kernel("reading the event ring", error);
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(&self.skeleton.maps.events, |bytes| {
+                if let Some(event) = Event::from_bytes(bytes) {
+                    sink(event);
+                }
+                0
+            })
+            .map_err(error)?;
+        let ring = builder.build().map_err(error)?;
+        ring.consume().map_err(error)
+    }
+}
+
+/// Sums the per-CPU counters.
+pub(crate) fn read_counters(percpu: &dyn MapCore) -> Result<Counters, DataPlaneError> {
+    let values = percpu
+        .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
+        .map_err(|error| DataPlaneError::kernel("reading the counters", error))?
+        .unwrap_or_default();
+    let mut sum = Counters::default();
+    for value in values {
+        let mut words = value
+            .chunks_exact(8)
+            .map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()));
+        sum.by_verdict
+            .iter_mut()
+            .zip(&mut words)
+            .for_each(|(sum, word)| *sum += word);
+        sum.events_lost += words.next().unwrap_or_default();
+    }
+    Ok(sum)
+}
+
+/// `struct xdp_md` for a test run: the whole frame, on the loopback interface (index 1), queue 0.
+fn test_context(frame_bytes: usize) -> Vec<u8> {
+    let length = u32::try_from(frame_bytes).unwrap_or(u32::MAX);
+    [0, length, 0, 0, 0, 0]
+        .iter()
+        .flat_map(|word: &u32| word.to_ne_bytes())
+        .collect()
+}
+
+/// CAP_BPF (39) and CAP_NET_ADMIN (12) in the effective set, or CAP_SYS_ADMIN (21).
+fn check_privileges() -> Result<(), DataPlaneError> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(u64::MAX);
+    let has = |bit: u32| effective >> bit & 1 == 1;
+    let hint = "run as root, or use the host data plane (`dataplane = \"host\"`), which needs none";
+    let needs = |needed| {
+        Err(DataPlaneError::Privilege {
+            backend: "xdp",
+            needed,
+            hint,
+        })
+    };
+    if !has(39) && !has(21) {
+        return needs("CAP_BPF");
+    }
+    if !has(12) && !has(21) {
+        return needs("CAP_NET_ADMIN");
+    }
+    if File::open("/sys/kernel/btf/vmlinux").is_err() {
+        tracing::debug!("the kernel has no BTF of its own; loading anyway");
+    }
+    Ok(())
+}
+
+/// libbpf's own messages go to the log, not to standard error.
+fn quiet_libbpf() {
+    libbpf_rs::set_print(Some((PrintLevel::Debug, |level, text| match level {
+        PrintLevel::Warn => tracing::warn!(target: "libbpf", "{}", text.trim_end()),
+        _ => tracing::trace!(target: "libbpf", "{}", text.trim_end()),
+    })));
+}
