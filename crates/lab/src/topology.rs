@@ -24,6 +24,7 @@ use crate::capability::{self, Missing};
 use crate::ethtool::{self, EthtoolError, Offload};
 use crate::iproute::{self, IpError};
 use crate::netns::{NetNs, NetNsError};
+use crate::xdp_pass::{XdpPass, XdpPassError};
 
 /// Why a lab could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +41,9 @@ pub enum LabError {
     /// An offload.
     #[error(transparent)]
     Ethtool(#[from] EthtoolError),
+    /// The program on the devices' end.
+    #[error(transparent)]
+    Xdp(#[from] XdpPassError),
     /// A kernel parameter.
     #[error("cannot set net.{key} = {value}: {source}")]
     Sysctl {
@@ -76,6 +80,9 @@ pub struct Topology {
     /// (at most [`DEVICES_MAX`]). Permanent entries do not count against the machine-wide `gc_thresh` limits, which
     /// a namespace cannot change.
     pub permanent_neighbours: u32,
+    /// Attaches [`XdpPass`] to the devices' end, without which nothing that the `xdp` data plane answers arrives
+    /// there. Off for the load generator, which attaches a program of its own.
+    pub devices_end_accepts_xdp: bool,
 }
 
 impl Default for Topology {
@@ -86,6 +93,7 @@ impl Default for Topology {
             ipv6: true,
             device_host: true,
             permanent_neighbours: 0,
+            devices_end_accepts_xdp: true,
         }
     }
 }
@@ -118,6 +126,7 @@ pub struct Lab {
     pub gateway_service_end: Interface,
     /// In `service`.
     pub service_end: Interface,
+    _devices_end_program: Option<XdpPass>,
 }
 
 impl Lab {
@@ -145,8 +154,14 @@ impl Lab {
         iproute::batch(&service, &names.service_addresses(topology))?;
         iproute::batch(&devices, &names.device_addresses(topology))?;
 
+        let devices_end = interface(&devices, names.devices, DEVICE_HOST.mac)?;
+        let program = topology
+            .devices_end_accepts_xdp
+            .then(|| XdpPass::attach(&devices, &devices_end))
+            .transpose()?;
         let lab = Self {
-            devices_end: interface(&devices, names.devices, DEVICE_HOST.mac)?,
+            devices_end,
+            _devices_end_program: program,
             gateway_devices_end: interface(&gateway, names.gateway_devices, GATEWAY.mac)?,
             gateway_service_end: interface(&gateway, names.gateway_service, GATEWAY_SERVICE_SIDE.mac)?,
             service_end: interface(&service, names.service, SERVICE.mac)?,

@@ -1,0 +1,585 @@
+//! A closed-loop load generator in eBPF that keeps any verifier saturated, and a reflector to measure itself by.
+//!
+//! [`Generator`] plays [`Plan::window`] devices at once from the devices' end of a lab's veth: a CHALLENGE comes back
+//! as the RESPONSE prepared for it, an ACK as the next device's REQUEST, each in the same packet buffer. It makes no
+//! PUF reading and no cryptography on the way (all RESPONSE tags are computed when it is attached, for the bench's
+//! frozen `fresh`), so it is faster than every verifier; [`Reflector`] in the verifier's place shows by how much.
+//!
+//! Frames are Ethernet II, IPv4, UDP with right checksums, from the addresses of [`crate::address`]; every device has
+//! an address of its own, as LAP/1 1.4.3 demands. The `xdp` data plane needs nothing else, whatever the number of
+//! devices. The `host` data plane replies through the kernel, which needs to know the devices' Ethernet addresses:
+//! [`crate::topology::Topology::permanent_neighbours`], for up to [`crate::address::DEVICES_MAX`] devices.
+//!
+//! Turn threaded NAPI on at both ends ([`crate::napi`]), pin generator and verifier to *one* processor, and count
+//! handshakes per second of the verifier's (and of the generator's) processor time. On two processors every frame,
+//! ring slot and frame header changes caches four times per handshake, which costs more than all the work that is
+//! to be measured, and each side sleeps and wakes: `examples/idle_sink.rs` completes several times as many on one.
+
+mod maps;
+
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+use libbpf_rs::{Link, MapHandle};
+use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
+use linewarden_protocol::keys::AuthKey;
+use linewarden_protocol::tag;
+use linewarden_protocol::wire::{self, FLAG_BOUND, LAP_PORT, message_type};
+use zerocopy::IntoBytes as _;
+use zerocopy::byteorder::big_endian::U32;
+
+use crate::address::{DeviceAddress, GATEWAY};
+use crate::capability::{self, FOR_LOAD_GENERATOR, Missing};
+use crate::netns::NetNsError;
+use crate::packet_socket::{Options, PacketSocket, PacketSocketError, TxBatch};
+use crate::skeletons::loadgen::{LoadgenSkelBuilder, OpenLoadgenSkel, types};
+use crate::topology::Lab;
+use crate::udp_frame::{Endpoint, UdpFrame};
+
+/// Most handshakes that can be under way at once.
+pub const WINDOW_MAX: u32 = 192;
+
+/// Why the generator could not be set up or read.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Not allowed.
+    #[error(transparent)]
+    Capability(#[from] Missing),
+    /// The namespace could not be entered.
+    #[error(transparent)]
+    NetNs(#[from] NetNsError),
+    /// The socket for the first REQUESTs.
+    #[error(transparent)]
+    Socket(#[from] PacketSocketError),
+    /// Loading, attaching or a map.
+    #[error("load generator: {step}: {source}")]
+    Bpf {
+        /// What was tried.
+        step: &'static str,
+        /// What libbpf or the kernel says.
+        source: libbpf_rs::Error,
+    },
+    /// A plan that makes no sense.
+    #[error("load generator: {0}")]
+    Plan(&'static str),
+    /// It did not come to its end in time.
+    #[error("load generator: {ended} of {window} handshakes ended within {waited:?}")]
+    Stuck {
+        /// Tokens that ended.
+        ended: u64,
+        /// Tokens there are.
+        window: u32,
+        /// How long.
+        waited: Duration,
+    },
+}
+
+fn bpf(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> LoadError {
+    move |source| LoadError::Bpf { step, source }
+}
+
+/// What to play. The verifier must hold rows `first_idx..first_idx + rows` of each device (key mode: start at that
+/// `idx`), and its `fresh` must stay frozen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Devices that take turns, indices 0...
+    pub devices: u32,
+    /// Handshakes under way at once; at most `devices` and [`WINDOW_MAX`].
+    pub window: u32,
+    /// RESPONSEs prepared per device, 16 bytes of memory each.
+    pub rows: u32,
+    /// The row that the first RESPONSE of each device is for.
+    pub first_idx: RowIndex,
+    /// The gateway that the tags are for.
+    pub gateway: GatewayId,
+    /// The gateway's freshness value.
+    pub fresh: [u8; 8],
+    /// The devices' suite.
+    pub suite: Suite,
+    /// Binds sessions to the devices' MAC addresses.
+    pub bound: bool,
+    /// UDP port of all devices.
+    pub source_port: u16,
+    /// How messages leave the generator.
+    pub transmit: Transmit,
+}
+
+/// How the generator's messages leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transmit {
+    /// `XDP_TX`, which reaches only an end with an XDP program: the `xdp` data plane or the [`Reflector`].
+    Tx,
+    /// `XDP_REDIRECT` to the same interface, which reaches an end with NAPI (GRO) too: the `host` data plane. A few
+    /// nanoseconds more for the generator.
+    Redirect,
+}
+
+/// The constant part of a nonce behind the device's index, as in `loadgen.bpf.c`.
+const NONCE_REST: &[u8; 12] = b"loadgenerate";
+
+impl Plan {
+    /// The nonce of a device; always the same, which a verifier cannot know.
+    fn nonce(index: u32) -> [u8; 16] {
+        let mut nonce = [0; 16];
+        nonce[..4].copy_from_slice(&index.to_be_bytes());
+        nonce[4..].copy_from_slice(NONCE_REST);
+        nonce
+    }
+
+    fn request(&self, index: u32, device: DeviceId) -> wire::Request {
+        wire::Request {
+            header: wire::Header::new(message_type::REQUEST, self.suite, 0, device),
+            nonce: Self::nonce(index),
+            reserved: [0; 32],
+        }
+    }
+
+    fn response_tag(&self, index: u32, device: DeviceId, idx: RowIndex, key: &AuthKey) -> [u8; 16] {
+        let mut loc = [0; 8];
+        if self.bound {
+            loc[..6].copy_from_slice(&DeviceAddress::new(index).mac().0);
+        }
+        let response = wire::Response {
+            header: wire::Header::new(message_type::RESPONSE, self.suite, self.response_flags(), device),
+            nonce: Self::nonce(index),
+            idx: U32::new(idx.0),
+            gateway_id: U32::new(self.gateway.0),
+            fresh: self.fresh,
+            tag: [0; 16],
+        };
+        tag::response(key, &response, &loc)
+    }
+
+    fn response_flags(&self) -> u8 {
+        if self.bound { FLAG_BOUND } else { 0 }
+    }
+
+    fn check(&self) -> Result<(), LoadError> {
+        if self.devices == 0 || self.window == 0 || self.rows == 0 {
+            return Err(LoadError::Plan("devices, window and rows must not be 0"));
+        }
+        if self.window > WINDOW_MAX.min(self.devices) {
+            return Err(LoadError::Plan(
+                "the window must not exceed 192 or the number of devices",
+            ));
+        }
+        let tags = u64::from(self.devices) * u64::from(self.rows);
+        if u32::try_from(tags).is_err() || self.first_idx.0.checked_add(self.rows).is_none() {
+            return Err(LoadError::Plan(
+                "too many rows: devices × rows must stay below 2^32",
+            ));
+        }
+        if self.fresh == [0; 8] {
+            return Err(LoadError::Plan("fresh must not be zero"));
+        }
+        Ok(())
+    }
+
+    fn config(&self) -> types::loadgen_config {
+        types::loadgen_config {
+            devices: self.devices,
+            window: self.window,
+            rows: self.rows,
+            first_idx: self.first_idx.0,
+            fresh_be: u64::from_ne_bytes(self.fresh),
+            gateway_ip_be: u32::from_ne_bytes(GATEWAY.v4.octets()),
+            device_ip_base: DeviceAddress::new(0).v4().to_bits(),
+            source_port_be: self.source_port.to_be(),
+            lap_port_be: LAP_PORT.to_be(),
+            gateway_mac: GATEWAY.mac.0,
+            response_flags: self.response_flags(),
+            suite: self.suite.number(),
+            redirect: u8::from(self.transmit == Transmit::Redirect),
+        }
+    }
+}
+
+/// What has happened since the generator was attached, over all processors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// REQUESTs sent by the program, besides those that started or revived a handshake.
+    pub requests: u64,
+    /// CHALLENGEs received and answered.
+    pub challenges: u64,
+    /// RESPONSEs sent.
+    pub responses: u64,
+    /// ACKs received: complete authentications.
+    pub completed: u64,
+    /// NAKs received.
+    pub naks: u64,
+    /// CHALLENGEs for rows of which no RESPONSE was prepared.
+    pub exhausted: u64,
+    /// CHALLENGEs with another `fresh`.
+    pub stale: u64,
+    /// Messages that nothing waited for, such as duplicates.
+    pub unexpected: u64,
+    /// Handshakes of the window that ended, stopped or for want of rows.
+    pub ended: u64,
+}
+
+/// A generator attached to a lab; detached when dropped.
+pub struct Generator {
+    _link: Link,
+    counters: MapHandle,
+    tokens: MapHandle,
+    stopping: MapHandle,
+    device_ids: MapHandle,
+    socket: PacketSocket,
+    plan: Plan,
+    /// `steps` of each token when last looked at, to see which stand still.
+    seen_steps: Vec<u64>,
+}
+
+impl Generator {
+    /// Prepares all RESPONSEs and attaches the program to the devices' end of the lab; nothing is sent yet.
+    ///
+    /// # Errors
+    /// A missing capability, a plan that makes no sense, or what the kernel says.
+    pub fn attach(
+        lab: &Lab,
+        plan: &Plan,
+        device_id: impl Fn(u32) -> DeviceId + Send,
+        auth_key: impl Fn(u32, RowIndex) -> AuthKey + Send,
+    ) -> Result<Self, LoadError> {
+        capability::require(FOR_LOAD_GENERATOR)?;
+        plan.check()?;
+        let socket = PacketSocket::open(&lab.devices, &lab.devices_end, &Options::default())?;
+        let interface = lab.devices_end.index;
+        lab.devices
+            .run(|| Self::attach_here(interface, socket, plan, device_id, auth_key))?
+    }
+
+    /// Loads and attaches inside the namespace, where the kernel looks the interface's number up.
+    fn attach_here(
+        interface: u32,
+        socket: PacketSocket,
+        plan: &Plan,
+        device_id: impl Fn(u32) -> DeviceId,
+        auth_key: impl Fn(u32, RowIndex) -> AuthKey,
+    ) -> Result<Self, LoadError> {
+        let mut storage = MaybeUninit::uninit();
+        let mut open = LoadgenSkelBuilder::default()
+            .open(&mut storage)
+            .map_err(bpf("open"))?;
+        configure(&mut open, plan)?;
+        open.progs.loadgen_reflect.set_autoload(false);
+        let maps = &mut open.maps;
+        maps.device_ids
+            .set_max_entries(plan.devices)
+            .map_err(bpf("size of device_ids"))?;
+        maps.response_tags
+            .set_max_entries(plan.devices * plan.rows)
+            .map_err(bpf("size of response_tags"))?;
+        let loaded = open.load().map_err(bpf("load"))?;
+
+        maps::fill(&loaded.maps.device_ids, plan.devices, |index| {
+            device_id(index).0.to_be_bytes()
+        })
+        .map_err(bpf("fill device_ids"))?;
+        maps::fill(&loaded.maps.response_tags, plan.devices * plan.rows, |at| {
+            let (index, idx) = (at / plan.rows, RowIndex(plan.first_idx.0 + at % plan.rows));
+            plan.response_tag(index, device_id(index), idx, &auth_key(index, idx))
+        })
+        .map_err(bpf("fill response_tags"))?;
+
+        let tokens = maps::handle(&loaded.maps.tokens).map_err(bpf("tokens"))?;
+        for token in 0..plan.window {
+            maps::write(&tokens, token, &Token::at(token).to_bytes()).map_err(bpf("tokens"))?;
+        }
+        Ok(Self {
+            counters: maps::handle(&loaded.maps.counters).map_err(bpf("counters"))?,
+            stopping: maps::handle(&loaded.maps.bss).map_err(bpf("bss"))?,
+            device_ids: maps::handle(&loaded.maps.device_ids).map_err(bpf("device_ids"))?,
+            // A link detaches when its descriptor is closed: nothing stays behind when this process dies.
+            _link: loaded
+                .progs
+                .loadgen_generate
+                .attach_xdp(interface.cast_signed())
+                .map_err(bpf("attach"))?,
+            tokens,
+            socket,
+            plan: plan.clone(),
+            seen_steps: vec![0; plan.window as usize],
+        })
+    }
+
+    /// Sends the first REQUEST of each handshake of the window.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn start(&mut self) -> Result<(), LoadError> {
+        let first: Vec<u32> = (0..self.plan.window).collect();
+        self.send_requests(&first)
+    }
+
+    /// Lets each handshake end at its next ACK.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn stop(&mut self) -> Result<(), LoadError> {
+        maps::write(&self.stopping, 0, &1u32.to_ne_bytes()).map_err(bpf("stop"))
+    }
+
+    /// Stops and waits until every handshake has ended, reviving those that lost a packet.
+    ///
+    /// # Errors
+    /// [`LoadError::Stuck`] when they have not by the deadline.
+    pub fn finish(&mut self, limit: Duration) -> Result<Counters, LoadError> {
+        self.stop()?;
+        let start = Instant::now();
+        loop {
+            let counters = self.counters()?;
+            if counters.ended >= u64::from(self.plan.window) {
+                return Ok(counters);
+            }
+            if start.elapsed() > limit {
+                return Err(LoadError::Stuck {
+                    ended: counters.ended,
+                    window: self.plan.window,
+                    waited: limit,
+                });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            self.revive()?;
+        }
+    }
+
+    /// Sends the REQUEST again of each handshake that has not moved since the last call, because the verifier or
+    /// a queue dropped its packet. Call it at intervals much longer than a handshake takes. Returns how many.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn revive(&mut self) -> Result<usize, LoadError> {
+        let mut stuck = Vec::new();
+        for (place, seen) in (0..self.plan.window).zip(self.seen_steps.iter_mut()) {
+            let bytes = maps::read(&self.tokens, place).map_err(bpf("tokens"))?;
+            let token = Token::from_bytes(&bytes);
+            if token.phase != PHASE_ENDED && token.steps == *seen {
+                let again = Token {
+                    phase: PHASE_REQUESTED,
+                    ..token
+                };
+                maps::write(&self.tokens, place, &again.to_bytes()).map_err(bpf("tokens"))?;
+                stuck.push(token.device);
+            }
+            *seen = token.steps;
+        }
+        self.send_requests(&stuck)?;
+        Ok(stuck.len())
+    }
+
+    /// The counters, summed over all processors.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn counters(&self) -> Result<Counters, LoadError> {
+        let [
+            requests,
+            challenges,
+            responses,
+            completed,
+            naks,
+            exhausted,
+            stale,
+            unexpected,
+            ended,
+        ] = maps::sum_per_cpu(&self.counters).map_err(bpf("counters"))?;
+        Ok(Counters {
+            requests,
+            challenges,
+            responses,
+            completed,
+            naks,
+            exhausted,
+            stale,
+            unexpected,
+            ended,
+        })
+    }
+
+    fn send_requests(&self, devices: &[u32]) -> Result<(), LoadError> {
+        let mut batch = TxBatch::new(WINDOW_MAX as usize);
+        for index in devices {
+            let id = maps::read(&self.device_ids, *index).map_err(bpf("device_ids"))?;
+            let id = DeviceId(u64::from_be_bytes(id.try_into().unwrap_or_default()));
+            let address = DeviceAddress::new(*index);
+            let request = self.plan.request(*index, id);
+            let frame = UdpFrame {
+                from: Endpoint::v4(address.mac(), address.v4(), self.plan.source_port),
+                to: Endpoint::v4(GATEWAY.mac, GATEWAY.v4, LAP_PORT),
+                payload: request.as_bytes(),
+            };
+            batch.push_with(|buffer| frame.write(buffer).unwrap_or(0));
+        }
+        self.socket.send(&mut batch)?;
+        Ok(())
+    }
+}
+
+/// What came to a [`Reflector`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Reflected {
+    /// REQUESTs sent back as CHALLENGEs.
+    pub requests: u64,
+    /// RESPONSEs sent back as ACKs.
+    pub responses: u64,
+}
+
+/// The fastest conceivable verifier, which verifies nothing; detached when dropped.
+pub struct Reflector {
+    _link: Link,
+    counters: MapHandle,
+}
+
+impl Reflector {
+    /// Attaches to the gateway's end towards the devices. It sends back what a [`Generator`] of the same plan needs
+    /// to go on for ever, and no more: its messages carry no tags.
+    ///
+    /// # Errors
+    /// A missing capability, a plan that makes no sense, or what the kernel says.
+    pub fn attach(lab: &Lab, plan: &Plan) -> Result<Self, LoadError> {
+        capability::require(FOR_LOAD_GENERATOR)?;
+        plan.check()?;
+        let interface = lab.gateway_devices_end.index;
+        lab.gateway.run(|| {
+            let mut storage = MaybeUninit::uninit();
+            let mut open = LoadgenSkelBuilder::default()
+                .open(&mut storage)
+                .map_err(bpf("open"))?;
+            configure(&mut open, plan)?;
+            open.progs.loadgen_generate.set_autoload(false);
+            let loaded = open.load().map_err(bpf("load"))?;
+            let counters = &loaded.maps.reflector_counters;
+            Ok(Self {
+                counters: maps::handle(counters).map_err(bpf("reflector_counters"))?,
+                _link: loaded
+                    .progs
+                    .loadgen_reflect
+                    .attach_xdp(interface.cast_signed())
+                    .map_err(bpf("attach"))?,
+            })
+        })?
+    }
+
+    /// The counters, summed over all processors.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn counters(&self) -> Result<Reflected, LoadError> {
+        let [requests, responses] = maps::sum_per_cpu(&self.counters).map_err(bpf("reflector_counters"))?;
+        Ok(Reflected { requests, responses })
+    }
+}
+
+const PHASE_REQUESTED: u32 = types::loadgen_phase::LOADGEN_REQUESTED.0;
+const PHASE_ENDED: u32 = types::loadgen_phase::LOADGEN_ENDED.0;
+
+/// `struct loadgen_token`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Token {
+    device: u32,
+    phase: u32,
+    steps: u64,
+}
+
+impl Token {
+    /// Token `w` begins with device `w`.
+    fn at(place: u32) -> Self {
+        Self {
+            device: place,
+            phase: PHASE_REQUESTED,
+            steps: 0,
+        }
+    }
+
+    fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&self.device.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.phase.to_ne_bytes());
+        bytes[8..].copy_from_slice(&self.steps.to_ne_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Self {
+        let word = |at: usize| {
+            let mut word = [0; 4];
+            for (to, from) in word.iter_mut().zip(bytes.iter().skip(at)) {
+                *to = *from;
+            }
+            u32::from_ne_bytes(word)
+        };
+        let mut steps = [0; 8];
+        for (to, from) in steps.iter_mut().zip(bytes.iter().skip(8)) {
+            *to = *from;
+        }
+        Self {
+            device: word(0),
+            phase: word(4),
+            steps: u64::from_ne_bytes(steps),
+        }
+    }
+}
+
+fn configure(open: &mut OpenLoadgenSkel<'_>, plan: &Plan) -> Result<(), LoadError> {
+    let rodata = open.maps.rodata_data.as_deref_mut().ok_or(LoadError::Plan(
+        "the program has no configuration section; rebuild it",
+    ))?;
+    rodata.config = plan.config();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        Plan {
+            devices: 10,
+            window: 10,
+            rows: 1,
+            first_idx: RowIndex(0),
+            gateway: GatewayId(1),
+            fresh: [1; 8],
+            suite: Suite::SipHash128,
+            bound: false,
+            source_port: 40_000,
+            transmit: Transmit::Tx,
+        }
+    }
+
+    #[test]
+    fn plans_that_make_no_sense_are_refused() {
+        assert!(plan().check().is_ok());
+        for broken in [
+            Plan { devices: 0, ..plan() },
+            Plan { window: 11, ..plan() },
+            Plan {
+                window: 193,
+                devices: 1000,
+                ..plan()
+            },
+            Plan {
+                rows: u32::MAX,
+                ..plan()
+            },
+            Plan {
+                fresh: [0; 8],
+                ..plan()
+            },
+        ] {
+            assert!(broken.check().is_err(), "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_written_as_the_program_reads_them() {
+        let token = Token {
+            device: 7,
+            phase: 2,
+            steps: 1 << 40,
+        };
+        assert_eq!(Token::from_bytes(&token.to_bytes()), token);
+        assert_eq!(size_of::<types::loadgen_token>(), 16);
+    }
+}

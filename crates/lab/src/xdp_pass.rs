@@ -1,0 +1,63 @@
+//! An XDP program that lets everything through, for the end of a veth into which the other end transmits by XDP.
+//!
+//! When a program on one end of a veth answers `XDP_TX`, the driver wakes the other end's receive work only if an
+//! XDP program is attached there too (`veth_xdp_flush` in drivers/net/veth.c looks for `xdp_prog`). GRO alone lets
+//! the frames into the ring, where they lie until something else wakes it. (`XDP_REDIRECT` does not need this, only
+//! NAPI.)
+
+use std::mem::MaybeUninit;
+
+use libbpf_rs::Link;
+use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+
+use crate::capability::{self, Capability, Missing};
+use crate::netns::{NetNs, NetNsError};
+use crate::skeletons::pass::PassSkelBuilder;
+use crate::topology::Interface;
+
+/// Why the program could not be attached.
+#[derive(Debug, thiserror::Error)]
+pub enum XdpPassError {
+    /// Not allowed.
+    #[error(transparent)]
+    Capability(#[from] Missing),
+    /// The namespace could not be entered.
+    #[error(transparent)]
+    NetNs(#[from] NetNsError),
+    /// Loading or attaching; `Device or resource busy` means that another program is attached.
+    #[error("interface {interface}: cannot attach the XDP program that lets everything through: {source}")]
+    Bpf {
+        /// The interface.
+        interface: String,
+        /// What libbpf or the kernel says.
+        source: libbpf_rs::Error,
+    },
+}
+
+/// The program, attached; detached when dropped or when the process dies.
+#[derive(Debug)]
+pub struct XdpPass {
+    _link: Link,
+}
+
+impl XdpPass {
+    /// Attaches to an interface that has no XDP program yet.
+    ///
+    /// # Errors
+    /// A missing capability, or what the kernel says.
+    pub fn attach(netns: &NetNs, interface: &Interface) -> Result<Self, XdpPassError> {
+        capability::require(&[Capability::NetAdmin, Capability::Bpf])?;
+        let attach = || {
+            let mut storage = MaybeUninit::uninit();
+            let loaded = PassSkelBuilder::default().open(&mut storage)?.load()?;
+            loaded.progs.pass.attach_xdp(interface.index.cast_signed())
+        };
+        match netns.run(attach)? {
+            Ok(link) => Ok(Self { _link: link }),
+            Err(source) => Err(XdpPassError::Bpf {
+                interface: interface.name.clone(),
+                source,
+            }),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The load generator against its reflector: every count fits every other. Needs root.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{skipped, wait_until};
+use linewarden_lab::address::DeviceAddress;
+use linewarden_lab::capability::FOR_LOAD_GENERATOR;
+use linewarden_lab::loadgen::{Generator, Plan, Reflected, Reflector, Transmit};
+use linewarden_lab::napi::NapiThreads;
+use linewarden_lab::packet_socket::{Options, PacketSocket, TxBatch};
+use linewarden_lab::topology::{Lab, Topology};
+use linewarden_lab::udp_frame::{UdpFrame, checksums_are_right};
+use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
+use linewarden_protocol::keys::AuthKey;
+use linewarden_protocol::tag;
+use linewarden_protocol::wire::{LAP_PORT, Message, message_type, parse};
+
+const IDX: RowIndex = RowIndex(3);
+
+fn plan(window: u32, transmit: Transmit) -> Plan {
+    Plan {
+        devices: 1000,
+        window,
+        rows: 2,
+        first_idx: IDX,
+        gateway: GatewayId(9),
+        fresh: *b"\x01freshly",
+        suite: Suite::SipHash128,
+        bound: true,
+        source_port: 40_000,
+        transmit,
+    }
+}
+
+fn device_id(index: u32) -> DeviceId {
+    DeviceId(0x1000_0000_0000_0000 + u64::from(index) * 77)
+}
+
+fn auth_key(index: u32, idx: RowIndex) -> AuthKey {
+    let mut key = [0x5a; 16];
+    key[..4].copy_from_slice(&index.to_be_bytes());
+    key[4..8].copy_from_slice(&idx.0.to_be_bytes());
+    AuthKey::from_bytes(key)
+}
+
+fn lab() -> Lab {
+    Lab::build(&Topology {
+        ipv6: false,
+        device_host: false,
+        devices_end_accepts_xdp: false,
+        ..Topology::default()
+    })
+    .unwrap()
+}
+
+#[test]
+fn generator_and_reflector_count_the_same_messages() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    let lab = lab();
+    let plan = plan(64, Transmit::Tx);
+    let reflector = Reflector::attach(&lab, &plan).unwrap();
+    let mut generator = Generator::attach(&lab, &plan, device_id, auth_key).unwrap();
+    for (netns, interface, processor) in [
+        (&lab.devices, &lab.devices_end.name, 0),
+        (&lab.gateway, &lab.gateway_devices_end.name, 1),
+    ] {
+        let processors = std::thread::available_parallelism().unwrap().get();
+        NapiThreads::enable(netns, interface)
+            .unwrap()
+            .pin(&[processor % processors])
+            .unwrap();
+    }
+    generator.start().unwrap();
+    wait_until("100,000 handshakes are complete", || {
+        generator.counters().unwrap().completed >= 100_000
+    });
+    let counters = generator.finish(Duration::from_secs(20)).unwrap();
+    let window = u64::from(plan.window);
+    assert_eq!(counters.ended, window);
+    assert_eq!(counters.challenges, counters.responses);
+    assert_eq!(counters.responses, counters.completed);
+    assert_eq!(counters.requests + window, counters.completed);
+    assert_eq!(
+        (
+            counters.naks,
+            counters.exhausted,
+            counters.stale,
+            counters.unexpected
+        ),
+        (0, 0, 0, 0)
+    );
+    assert_eq!(
+        reflector.counters().unwrap(),
+        Reflected {
+            requests: counters.requests + window,
+            responses: counters.responses,
+        }
+    );
+}
+
+/// A verifier played by hand on the gateway's end.
+struct Gateway(PacketSocket);
+
+impl Gateway {
+    fn next_frame(&mut self) -> Vec<u8> {
+        let mut got = Vec::new();
+        while got.is_empty() {
+            assert!(self.0.wait(Duration::from_secs(10)).unwrap(), "nothing arrived");
+            self.0.receive(1, |received| got = received.frame.to_vec());
+        }
+        assert!(checksums_are_right(&got), "{got:02x?}");
+        got
+    }
+
+    /// Sends the frame back with another payload.
+    fn reply(&self, frame: &[u8], change: impl FnOnce(&mut [u8; 64])) {
+        let request = UdpFrame::parse(frame).unwrap();
+        let mut payload: [u8; 64] = request.payload.try_into().unwrap();
+        change(&mut payload);
+        let reply = UdpFrame {
+            from: request.to,
+            to: request.from,
+            payload: &payload,
+        };
+        let mut batch = TxBatch::new(1);
+        assert!(batch.push_with(|buffer| reply.write(buffer).unwrap()));
+        assert_eq!(self.0.send(&mut batch).unwrap(), 1);
+    }
+}
+
+#[test]
+fn the_messages_sent_are_valid_and_carry_right_tags_and_checksums() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    let lab = lab();
+    // No XDP program on the gateway's end here.
+    let plan = plan(1, Transmit::Redirect);
+    let socket = PacketSocket::open(&lab.gateway, &lab.gateway_devices_end, &Options::default()).unwrap();
+    let mut gateway = Gateway(socket);
+    let mut generator = Generator::attach(&lab, &plan, device_id, auth_key).unwrap();
+    generator.start().unwrap();
+    for index in 0..3 {
+        let request_frame = gateway.next_frame();
+        let frame = UdpFrame::parse(&request_frame).unwrap();
+        assert_eq!(frame.to.port, LAP_PORT);
+        assert_eq!(frame.from.mac, DeviceAddress::new(index).mac());
+        let Ok(Message::Request(request)) = parse(frame.payload) else {
+            panic!("no REQUEST: {:02x?}", frame.payload);
+        };
+        assert_eq!(request.header.device(), device_id(index));
+        let nonce = request.nonce;
+
+        gateway.reply(&request_frame, |payload| {
+            payload[3] = message_type::CHALLENGE;
+            payload[16..20].copy_from_slice(&IDX.0.to_be_bytes());
+            payload[20..24].copy_from_slice(&plan.gateway.0.to_be_bytes());
+            payload[32..40].copy_from_slice(&plan.fresh);
+            payload[40..48].copy_from_slice(&nonce[..8]);
+        });
+        let response_frame = gateway.next_frame();
+        let frame = UdpFrame::parse(&response_frame).unwrap();
+        let Ok(Message::Response(response)) = parse(frame.payload) else {
+            panic!("no RESPONSE: {:02x?}", frame.payload);
+        };
+        assert_eq!((response.nonce, response.fresh), (nonce, plan.fresh));
+        let mut loc = [0; 8];
+        loc[..6].copy_from_slice(&frame.from.mac.0);
+        assert_eq!(tag::response(&auth_key(index, IDX), response, &loc), response.tag);
+
+        // The generator looks at no more of an ACK than its type and its device.
+        gateway.reply(&response_frame, |payload| {
+            payload[3] = message_type::ACK;
+            payload[5] = 0;
+        });
+    }
+    // The fourth device's REQUEST gets lost; the generator finds that it stands still.
+    gateway.next_frame();
+    wait_until("three handshakes are counted", || {
+        generator.counters().unwrap().completed == 3
+    });
+    assert_eq!(generator.revive().unwrap(), 0, "it has moved since the start");
+    assert_eq!(generator.revive().unwrap(), 1);
+    let again = gateway.next_frame();
+    let frame = UdpFrame::parse(&again).unwrap();
+    assert_eq!(frame.from.mac, DeviceAddress::new(3).mac());
+    // A NAK ends the handshake.
+    gateway.reply(&again, |payload| payload[3] = message_type::NAK);
+    let counters = generator.finish(Duration::from_secs(20)).unwrap();
+    assert_eq!((counters.completed, counters.naks, counters.ended), (3, 1, 1));
+}
