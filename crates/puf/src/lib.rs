@@ -6,10 +6,10 @@
 //! judges whether they are good enough.
 //!
 //! * [`Puf`] is what enrolment and the device role read. Behind it: [`model`]s (arbiter, k-XOR arbiter, interpose, SRAM),
-//!   or stored readouts.
+//!   or stored [`readout`]s.
 //! * [`extractor`] enrols and rebuilds, in *pool mode* (strong PUF, many rows) and *key mode* (weak PUF, one key), with the
 //!   error correction of [`code`], the entropy check of [`entropy`] and the health test of [`health`].
-//! * metrics and reports measure a chip or a fleet.
+//! * [`metrics`] and [`report`] measure a chip or a fleet.
 //!
 //! ```
 //! use linewarden_puf::{extractor::{PoolEnrolment, enrol_pool}, health::HealthTest, model::{Simulated, XorArbiterPuf}};
@@ -41,7 +41,10 @@ pub mod code;
 pub mod entropy;
 pub mod extractor;
 pub mod health;
+pub mod metrics;
 pub mod model;
 mod puf;
+pub mod readout;
+pub mod report;
 
 pub use puf::{Challenge, Puf, PufError};

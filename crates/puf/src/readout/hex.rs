@@ -1,0 +1,143 @@
+//! Hex text to bytes.
+
+/// What is wrong in a hex dump, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HexError {
+    /// A character that does not belong there.
+    #[error("{line}:{column}: found {found:?}; only hex digits, white space, commas and 0x before a byte are allowed")]
+    Character {
+        /// From 1.
+        line: usize,
+        /// From 1, in bytes.
+        column: usize,
+        /// The character.
+        found: char,
+    },
+    /// A byte has one digit only.
+    #[error("{line}:{column}: the byte that begins here has one hex digit only; digits are missing")]
+    HalfByte {
+        /// From 1.
+        line: usize,
+        /// From 1, in bytes.
+        column: usize,
+    },
+    /// Intel HEX rather than plain hex text.
+    #[error("{line}:{column}: this is an Intel HEX file; convert it with objcopy -I ihex -O binary")]
+    IntelHex {
+        /// From 1.
+        line: usize,
+        /// From 1, in bytes.
+        column: usize,
+    },
+}
+
+/// Reads hex digits in pairs, the more significant first. White space and commas may stand anywhere and lines may have any
+/// width; `0x` may stand where a byte begins.
+///
+/// # Errors
+/// [`HexError`] with line and column.
+pub fn parse_hex(text: &[u8]) -> Result<Vec<u8>, HexError> {
+    let mut bytes = Vec::with_capacity(text.len() / 2);
+    let (mut line, mut column) = (1, 1);
+    // The first digit of an unfinished byte, and where it stands.
+    let mut high: Option<(u8, usize, usize)> = None;
+    let mut rest = text;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let prefixed = byte == b'0' && matches!(tail.first(), Some(b'x' | b'X'));
+        match (byte, high) {
+            (b'\n', _) => (line, column) = (line + 1, 0),
+            (b' ' | b'\t' | b'\r' | b',', _) => {}
+            (_, Some((_, line, column))) if prefixed => return Err(HexError::HalfByte { line, column }),
+            (_, None) if prefixed => {
+                rest = tail.split_first().map_or(tail, |(_, after)| after);
+                column += 2;
+                continue;
+            }
+            (b':', None) if column == 1 => return Err(HexError::IntelHex { line, column }),
+            (_, high_digit) => {
+                let Some(digit) = char::from(byte).to_digit(16) else {
+                    return Err(HexError::Character { line, column, found: found_at(rest) });
+                };
+                let digit = digit.to_le_bytes()[0];
+                high = match high_digit {
+                    None => Some((digit, line, column)),
+                    Some((first, _, _)) => {
+                        bytes.push(first << 4 | digit);
+                        None
+                    }
+                };
+            }
+        }
+        column += 1;
+        rest = tail;
+    }
+    match high {
+        None => Ok(bytes),
+        Some((_, line, column)) => Err(HexError::HalfByte { line, column }),
+    }
+}
+
+/// The character that `rest` begins with, for messages.
+fn found_at(rest: &[u8]) -> char {
+    let head = rest.get(..rest.len().min(4)).unwrap_or(rest);
+    String::from_utf8_lossy(head).chars().next().unwrap_or('\u{fffd}')
+}
+
+/// Whether a file looks like hex text: printable ASCII and white space only.
+pub(super) fn looks_like_text(bytes: &[u8]) -> bool {
+    bytes.iter().all(|b| b.is_ascii_graphic() || matches!(b, b' ' | b'\t' | b'\r' | b'\n'))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn spacing_prefixes_and_line_widths_do_not_matter() {
+        let expected = [0x00, 0xab, 0xCD, 0x0e, 0xf1];
+        for text in [
+            "00abcd0ef1",
+            "00 AB CD 0E F1\n",
+            "0x00, 0xab, 0xcd,\r\n0x0e 0xf1",
+            "00ab\ncd\n\n0ef1",
+            "0\n0abc\nd0e\nf1",
+            "0x00abcd0ef1",
+        ] {
+            assert_eq!(parse_hex(text.as_bytes()).unwrap(), expected, "{text:?}");
+        }
+        assert_eq!(parse_hex(b"").unwrap(), []);
+    }
+
+    #[test]
+    fn errors_name_line_and_column() {
+        let character = |line, column, found| HexError::Character { line, column, found };
+        for (text, error) in [
+            ("00 1g", character(1, 5, 'g')),
+            ("00\n01\nzz", character(3, 1, 'z')),
+            ("00\n\u{e9}", character(2, 1, '\u{e9}')),
+            ("00 x1", character(1, 4, 'x')),
+            ("00 1", HexError::HalfByte { line: 1, column: 4 }),
+            ("00\n1 0x22", HexError::HalfByte { line: 2, column: 1 }),
+            (":10010000214601360121470136007EFE09D2190140", HexError::IntelHex { line: 1, column: 1 }),
+        ] {
+            assert_eq!(parse_hex(text.as_bytes()), Err(error), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_survive_a_round_trip(bytes in proptest::collection::vec(any::<u8>(), 0..100), width in 1_usize..40) {
+            let digits: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+            let lines: Vec<&[u8]> = digits.as_bytes().chunks(width).collect();
+            prop_assert_eq!(parse_hex(&lines.join(&b'\n')).unwrap(), bytes);
+        }
+
+        #[test]
+        fn no_input_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse_hex(&bytes);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Raw readout dumps: import, and a PUF that serves them.
+
+mod directory;
+mod hex;
+mod puf;
+
+pub use directory::{Dump, read_directory, read_dump, subdirectories};
+pub use hex::{HexError, parse_hex};
+pub use puf::ReadoutPuf;
+
+use std::path::PathBuf;
+
+/// The largest dump that is read, in bytes.
+pub const DUMP_BYTES_MAX: u64 = 64 << 20;
+
+/// Why a dump or a directory of dumps was not read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadoutError {
+    /// The operating system refused.
+    #[error("{}: cannot be read: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A hex dump has an error.
+    #[error("{}:{source}", path.display())]
+    Hex {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        #[source]
+        source: HexError,
+    },
+    /// A dump is empty.
+    #[error("{}: holds no bytes; the readout failed or the file was cut off", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A dump is too large.
+    #[error("{}: {bytes} bytes; dumps of up to {} bytes are read", path.display(), DUMP_BYTES_MAX)]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// Dumps of one device have different lengths.
+    #[error(
+        "{}: {bytes} bytes, but {} has {expected}; all dumps of a device must cover the same memory",
+        path.display(), first.display()
+    )]
+    Length {
+        /// The file that differs.
+        path: PathBuf,
+        /// Its bytes.
+        bytes: usize,
+        /// The first file.
+        first: PathBuf,
+        /// The first file's bytes.
+        expected: usize,
+    },
+    /// The directory has no dumps.
+    #[error(
+        "{}: holds no dumps; expected are files ending in .bin, .raw, .dump (binary), .txt or .hex (hex text), or one \
+         subdirectory with such files per device",
+        path.display()
+    )]
+    NoDumps {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The directory has both dumps and subdirectories with dumps.
+    #[error("{}: holds dumps as well as subdirectories with dumps; keep either one device or one directory per device", path.display())]
+    Mixed {
+        /// The directory.
+        path: PathBuf,
+    },
+}

@@ -1,0 +1,73 @@
+//! Stored readouts as a PUF.
+
+use std::path::Path;
+
+use super::{ReadoutError, read_directory, read_dump};
+use crate::{
+    bits::Bits,
+    puf::{Challenge, Puf, PufError},
+};
+
+/// A weak PUF that serves stored readouts, one after the other, and begins again after the last.
+#[derive(Debug)]
+pub struct ReadoutPuf {
+    first: Bits,
+    others: Vec<Bits>,
+    next: usize,
+}
+
+impl ReadoutPuf {
+    /// Serves one dump or, in natural order of names, all dumps of a directory.
+    ///
+    /// # Errors
+    /// [`ReadoutError`] if there are none or one cannot be read.
+    pub fn open(path: &Path) -> Result<Self, ReadoutError> {
+        if !path.is_dir() {
+            return Ok(Self::new(read_dump(path)?, Vec::new()));
+        }
+        let mut dumps = read_directory(path)?.into_iter().map(|dump| dump.bits);
+        let first = dumps.next().ok_or_else(|| ReadoutError::NoDumps { path: path.to_owned() })?;
+        Ok(Self::new(first, dumps.collect()))
+    }
+
+    /// Serves the given readouts.
+    pub fn new(first: Bits, others: Vec<Bits>) -> Self {
+        Self { first, others, next: 0 }
+    }
+
+    /// The number of readouts.
+    pub fn readouts(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// The number of cells in the first readout.
+    pub fn cells(&self) -> usize {
+        self.first.len()
+    }
+}
+
+impl Puf for ReadoutPuf {
+    fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
+        if challenge != Challenge::Whole {
+            return Err(PufError::WrongMode { has: "is a stored memory readout", enrol_in: "key" });
+        }
+        let readout = self.next.checked_sub(1).and_then(|i| self.others.get(i)).unwrap_or(&self.first);
+        self.next = (self.next + 1) % self.readouts();
+        readout.window(0, bits).ok_or(PufError::TooFewBits { wanted: bits, available: readout.len() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readouts_come_in_turn() {
+        let dump = |byte| Bits::from_bytes(&[byte, byte]);
+        let mut puf = ReadoutPuf::new(dump(1), vec![dump(2), dump(3)]);
+        let mut read = || puf.read(Challenge::Whole, 8).unwrap().to_bytes();
+        assert_eq!([read(), read(), read(), read()], [[1], [2], [3], [1]]);
+        assert!(matches!(puf.read(Challenge::Whole, 17), Err(PufError::TooFewBits { wanted: 17, available: 16 })));
+        assert!(matches!(puf.read(Challenge::Pool([0; 8]), 8), Err(PufError::WrongMode { .. })));
+    }
+}
