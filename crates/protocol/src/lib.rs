@@ -18,6 +18,7 @@ pub mod frame;
 #[cfg(feature = "alloc")]
 pub mod gateway;
 pub mod classic;
+pub mod data;
 pub mod ids;
 pub mod keys;
 pub mod prf;

@@ -43,6 +43,8 @@ mod line;
 mod provision;
 mod request;
 mod response;
+#[cfg(test)]
+mod tests;
 
 use alloc::collections::BTreeMap;
 

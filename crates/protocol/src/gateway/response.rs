@@ -247,3 +247,44 @@ fn acknowledge(session: &Session, suite: Suite, device: DeviceId, idx: RowIndex)
     ack.tag = tag::ack(&session.key, &ack);
     ack
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::commit::VALID;
+    use crate::gateway::{FreshValue, GatewayConfig, Row};
+    use crate::ids::GatewayId;
+
+    /// Commits a RESPONSE of that tag as if it had verified: such tags cannot be made on purpose.
+    pub(crate) fn commit_of_tag(tag: [u8; 16]) -> Verdict {
+        let mut gateway = Gateway::new(GatewayConfig::new(GatewayId(1), &[]));
+        let seen = CommitWord::new(RowIndex(4), 2, VALID);
+        let device = DeviceId(1);
+        gateway.lines.insert(device, Line::new(seen, Row::zero()));
+        gateway.set_fresh(FreshValue::from_wire([1; 8]).unwrap(), Now::default());
+        let verified = Verified {
+            device,
+            suite: Suite::SipHash128,
+            seen,
+            tag,
+            session_key: SessionKey::from_bytes([0; 16]),
+            bound: false,
+            from: Meta::default(),
+            _fresh: gateway.freshness.accept([1; 8]).unwrap(),
+            _tag: tag::verify(&tag, &tag).unwrap(),
+        };
+        let outcome = gateway.commit(verified);
+        let line = gateway.line(device).unwrap();
+        assert_eq!(line.commit == seen, outcome.is_err(), "all or nothing");
+        outcome.map_or_else(|reason| reason, |_| Verdict::ReplyAck)
+    }
+
+    #[test]
+    fn only_the_first_eight_bytes_name_the_session() {
+        let mut tag = [0; 16];
+        tag[8] = 1;
+        assert_eq!(commit_of_tag(tag), Verdict::DropSessionZero);
+        tag[7] = 1;
+        assert_eq!(commit_of_tag(tag), Verdict::ReplyAck);
+    }
+}

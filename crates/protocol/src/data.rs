@@ -1,0 +1,378 @@
+//! DATA: datagrams sealed under a session key (LAP/1 1.2, 1.4.7). No heap; the caller owns the buffers.
+//!
+//! A receiver keeps this order, which its types demand: read the [`Window`], then the session's id and key; [`open`]
+//! the message, which gives the proof [`Opened`]; then [`mark`] its number in the window and compare-and-swap that.
+//! A window of another generation belongs to another session, and the message is dropped.
+
+use core::num::NonZeroU32;
+
+use zerocopy::IntoBytes as _;
+use zerocopy::byteorder::big_endian::{U16, U64};
+
+use crate::ids::{DeviceId, SessionId, Suite};
+use crate::keys::SessionKey;
+use crate::tag::{self, TagVerified};
+use crate::verdict::Verdict;
+use crate::window::Window;
+use crate::wire::{DATA_HEADER_BYTES, Data, Header, message_type};
+
+/// The longest payload, bytes: what the largest UDP datagram leaves. What a path's MTU leaves is less (LAP/1 1.4.7).
+pub const PAYLOAD_BYTES_MAX: usize = 65_535 - 8 - DATA_HEADER_BYTES;
+
+/// A message's number in its session and direction, from 1. Re-authenticate before it would wrap.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Sequence(pub NonZeroU32);
+
+impl Sequence {
+    /// The first number of a session.
+    pub const FIRST: Self = Self(NonZeroU32::MIN);
+
+    /// The following number; `None` at the end: the session is used up.
+    #[must_use]
+    pub fn next(self) -> Option<Self> {
+        self.0.checked_add(1).map(Self)
+    }
+
+    /// The number in a message; `None` when it is 0 or its high half is not zero.
+    #[must_use]
+    pub fn from_wire(seq: u64) -> Option<Self> {
+        u32::try_from(seq).ok().and_then(NonZeroU32::new).map(Self)
+    }
+}
+
+/// Which way a message goes, with what only that way has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// DATA_UP: device to service.
+    Up,
+    /// DATA_DOWN: service to device.
+    Down {
+        /// UDP source port of the sealed datagram as it stands in its UDP header.
+        source_port: u16,
+    },
+}
+
+impl Direction {
+    fn message_type(self) -> u8 {
+        match self {
+            Self::Up => message_type::DATA_UP,
+            Self::Down { .. } => message_type::DATA_DOWN,
+        }
+    }
+
+    /// Upwards the source port is 0 in the tag: address translation may change it.
+    fn tagged_source_port(self) -> u16 {
+        match self {
+            Self::Up => 0,
+            Self::Down { source_port } => source_port,
+        }
+    }
+}
+
+/// One end of a live session.
+#[derive(Clone, Copy, Debug)]
+pub struct Channel<'a> {
+    /// The device's suite.
+    pub suite: Suite,
+    /// The device.
+    pub device: DeviceId,
+    /// The session's id.
+    pub session: SessionId,
+    /// The device's address, to which the session is bound.
+    pub addr: [u8; 16],
+    /// The session's key.
+    pub key: &'a SessionKey,
+}
+
+/// The IP addresses of a sealed datagram as its receiver sees them; IPv4 as ::ffff:a.b.c.d.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Route {
+    /// Source address.
+    pub source: [u8; 16],
+    /// Destination address.
+    pub destination: [u8; 16],
+}
+
+impl Route {
+    /// The device's end and the other one.
+    fn ends(&self, direction: Direction) -> (&[u8; 16], &[u8; 16]) {
+        match direction {
+            Direction::Up => (&self.source, &self.destination),
+            Direction::Down { .. } => (&self.destination, &self.source),
+        }
+    }
+}
+
+/// Why a message cannot be sealed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SealError {
+    /// The payload is longer than a datagram can carry.
+    #[error("payload of {0} B; at most {PAYLOAD_BYTES_MAX} B fit a DATA message")]
+    PayloadTooLong(usize),
+    /// The buffer is too short.
+    #[error("buffer of {have} B; the message needs {need} B")]
+    BufferTooShort {
+        /// Bytes given.
+        have: usize,
+        /// Bytes needed.
+        need: usize,
+    },
+}
+
+/// Proof that a DATA message verified, and what it says.
+#[derive(Debug)]
+pub struct Opened {
+    seq: Sequence,
+    port: u16,
+    _tag: TagVerified,
+}
+
+impl Opened {
+    /// The message's number.
+    #[must_use]
+    pub fn seq(&self) -> Sequence {
+        self.seq
+    }
+
+    /// The message's port field.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+/// Writes a sealed message (56 B + payload) to the front of `out` and returns its length.
+///
+/// `port` is the message's port field. Of the route only the end that is not the device's enters the tag.
+///
+/// # Errors
+/// [`SealError`]; nothing is written then.
+pub fn seal(
+    channel: &Channel<'_>,
+    direction: Direction,
+    seq: Sequence,
+    port: u16,
+    route: &Route,
+    payload: &[u8],
+    out: &mut [u8],
+) -> Result<usize, SealError> {
+    let need = DATA_HEADER_BYTES + payload.len();
+    let length = u16::try_from(need).map_err(|_| SealError::PayloadTooLong(payload.len()))?;
+    if payload.len() > PAYLOAD_BYTES_MAX {
+        return Err(SealError::PayloadTooLong(payload.len()));
+    }
+    let too_short = SealError::BufferTooShort {
+        have: out.len(),
+        need,
+    };
+    let kind = direction.message_type();
+    let mut message = Data {
+        header: Header::with_length(kind, channel.suite, 0, channel.device, length),
+        session_id: channel.session.to_wire(),
+        seq: U64::new(u64::from(seq.0.get())),
+        port: U16::new(port),
+        reserved: [0; 6],
+        tag: [0; 16],
+    };
+    let source_port = direction.tagged_source_port();
+    let (_, peer) = route.ends(direction);
+    message.tag = tag::data(channel.key, &message, source_port, peer, payload);
+    let (head, rest) = out
+        .get_mut(..need)
+        .and_then(|out| out.split_at_mut_checked(DATA_HEADER_BYTES))
+        .ok_or(too_short)?;
+    head.copy_from_slice(message.as_bytes());
+    rest.copy_from_slice(payload);
+    Ok(need)
+}
+
+/// Verifies a parsed message that came along `route`.
+///
+/// Device and session id are not under the tag: they choose the key, so a message that names others than the
+/// channel's is dropped here.
+///
+/// # Errors
+/// [`Verdict::DropDirection`], [`Verdict::DropSession`] for another device, suite or session,
+/// [`Verdict::DropSource`] when the device's end is not the session's address, [`Verdict::DropSequence`] when its number is out of range, [`Verdict::DropTag`].
+pub fn open(
+    channel: &Channel<'_>,
+    direction: Direction,
+    route: &Route,
+    message: &Data,
+    payload: &[u8],
+) -> Result<Opened, Verdict> {
+    if message.header.kind != direction.message_type() {
+        return Err(Verdict::DropDirection);
+    }
+    let is_channels = message.header.device() == channel.device
+        && message.header.suite == channel.suite.number()
+        && message.session_id == channel.session.to_wire();
+    if !is_channels {
+        return Err(Verdict::DropSession);
+    }
+    let (device_end, peer) = route.ends(direction);
+    if device_end != &channel.addr {
+        return Err(Verdict::DropSource);
+    }
+    let seq = Sequence::from_wire(message.seq.get()).ok_or(Verdict::DropSequence)?;
+    let source_port = direction.tagged_source_port();
+    let expected = tag::data(channel.key, message, source_port, peer, payload);
+    let tag = tag::verify(&expected, &message.tag).ok_or(Verdict::DropTag)?;
+    Ok(Opened {
+        seq,
+        port: message.port.get(),
+        _tag: tag,
+    })
+}
+
+/// The window after an opened message. `generation` is that of the window that was read before the key.
+///
+/// # Errors
+/// [`Verdict::DropSequence`]: accepted before, too old, or the session was replaced meanwhile.
+pub fn mark(window: Window, generation: u8, opened: &Opened) -> Result<Window, Verdict> {
+    let current = Some(window).filter(|window| window.generation() == generation);
+    current
+        .and_then(|window| window.accept(opened.seq.0.get()))
+        .ok_or(Verdict::DropSequence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{self, Message};
+    use alloc::vec;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    const DEVICE: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 66, 0, 1];
+    const SERVICE: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77, 0, 1];
+
+    fn route(direction: Direction) -> Route {
+        let (source, destination) = match direction {
+            Direction::Up => (DEVICE, SERVICE),
+            Direction::Down { .. } => (SERVICE, DEVICE),
+        };
+        Route { source, destination }
+    }
+
+    fn channel<R>(session: u8, run: impl FnOnce(&Channel<'_>) -> R) -> R {
+        run(&Channel {
+            suite: Suite::SipHash128,
+            device: DeviceId(0xd1),
+            session: SessionId::from_wire([session; 8]).unwrap(),
+            addr: DEVICE,
+            key: &SessionKey::from_bytes([0x5a; 16]),
+        })
+    }
+
+    fn seal_to(direction: Direction, seq: u32, payload: &[u8], out: &mut [u8]) -> Result<usize, SealError> {
+        let seq = Sequence::from_wire(u64::from(seq)).unwrap();
+        channel(1, |channel| {
+            seal(channel, direction, seq, 5683, &route(direction), payload, out)
+        })
+    }
+
+    fn sealed(direction: Direction, seq: u32, payload: &[u8]) -> Vec<u8> {
+        let mut out = vec![0xee; DATA_HEADER_BYTES + payload.len() + 3];
+        let bytes = seal_to(direction, seq, payload, &mut out).unwrap();
+        assert_eq!(
+            out.split_off(bytes),
+            [0xee; 3],
+            "nothing behind the message is touched"
+        );
+        out
+    }
+
+    fn open_bytes(direction: Direction, bytes: &[u8]) -> Result<Opened, Verdict> {
+        match wire::parse(bytes)? {
+            Message::DataUp(message, payload) | Message::DataDown(message, payload) => {
+                channel(1, |channel| {
+                    open(channel, direction, &route(direction), message, payload)
+                })
+            }
+            other => panic!("not DATA: {other:?}"),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn opens_what_was_sealed_and_nothing_altered(
+            payload in prop::collection::vec(any::<u8>(), 0..80),
+            seq in 1u32..,
+            down: Option<u16>,
+            at: prop::sample::Index,
+            flip in 1u8..,
+        ) {
+            let direction = down.map_or(Direction::Up, |source_port| Direction::Down { source_port });
+            let mut bytes = sealed(direction, seq, &payload);
+            let opened = open_bytes(direction, &bytes).unwrap();
+            prop_assert_eq!((opened.seq().0.get(), opened.port()), (seq, 5683));
+            bytes[at.index(DATA_HEADER_BYTES + payload.len())] ^= flip;
+            prop_assert!(open_bytes(direction, &bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn directions_peers_and_padding_are_told_apart() {
+        let up = sealed(Direction::Up, 1, &[7, 0]);
+        let down = Direction::Down { source_port: 0 };
+        assert_eq!(open_bytes(down, &up).unwrap_err(), Verdict::DropDirection);
+        let Ok(Message::DataUp(message, payload)) = wire::parse(&up) else {
+            panic!("parses");
+        };
+        let open_along = |session, route: Route| {
+            channel(session, |channel| {
+                open(channel, Direction::Up, &route, message, payload)
+            })
+            .unwrap_err()
+        };
+        let way = route(Direction::Up);
+        assert_eq!(open_along(2, way), Verdict::DropSession);
+        let other_peer = Route {
+            destination: [0; 16],
+            ..way
+        };
+        assert_eq!(open_along(1, other_peer), Verdict::DropTag);
+        let other_source = Route {
+            source: [0; 16],
+            ..way
+        };
+        assert_eq!(open_along(1, other_source), Verdict::DropSource);
+        // Zero padding must not make a longer payload of zeros verify: the length stands in H0.
+        let mut longer = up.clone();
+        longer.push(0);
+        longer[6..8].copy_from_slice(&59u16.to_be_bytes());
+        assert_eq!(open_bytes(Direction::Up, &longer).unwrap_err(), Verdict::DropTag);
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused_before_hashing() {
+        let mut bytes = sealed(Direction::Up, 1, b"x");
+        for seq in [0u64, 1 << 32, u64::MAX] {
+            bytes[24..32].copy_from_slice(&seq.to_be_bytes());
+            assert_eq!(
+                open_bytes(Direction::Up, &bytes).unwrap_err(),
+                Verdict::DropSequence
+            );
+        }
+        assert_eq!(Sequence::from_wire(u64::from(u32::MAX)).unwrap().next(), None);
+    }
+
+    #[test]
+    fn a_number_is_marked_once_and_only_in_its_own_generation() {
+        let opened = open_bytes(Direction::Up, &sealed(Direction::Up, 9, b"")).unwrap();
+        let window = mark(Window::new(4), 4, &opened).unwrap();
+        assert_eq!(mark(window, 4, &opened), Err(Verdict::DropSequence));
+        assert_eq!(mark(Window::new(5), 4, &opened), Err(Verdict::DropSequence));
+    }
+
+    #[test]
+    fn refuses_what_does_not_fit() {
+        let payload = vec![0; PAYLOAD_BYTES_MAX + 1];
+        let mut out = vec![0; 70_000];
+        let too_long = seal_to(Direction::Up, 1, &payload, &mut out);
+        assert_eq!(too_long, Err(SealError::PayloadTooLong(PAYLOAD_BYTES_MAX + 1)));
+        let short = seal_to(Direction::Up, 1, b"abc", &mut [0; 58]);
+        assert_eq!(short, Err(SealError::BufferTooShort { have: 58, need: 59 }));
+    }
+}

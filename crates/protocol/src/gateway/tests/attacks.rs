@@ -1,0 +1,339 @@
+//! The published attacks on the earlier XDP verifier of this protocol family, tried on the classic verifier and,
+//! translated, on LAP/1.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::support::{Bench, Prover, bent, one_device, verified_ack};
+use crate::classic::crc32::Crc32;
+use crate::classic::device::{is_accepted, request, respond};
+use crate::classic::rng::Xoshiro256PlusPlus;
+use crate::classic::verifier::{Crp, Verifier};
+use crate::classic::{Block, Message, Profile, ResponseBits, mask, message_type, xor};
+use crate::ids::Mode;
+use crate::keys::AuthKey;
+use crate::tag;
+use crate::verdict::{Disposition, Verdict};
+use crate::wire::Response;
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+const IDENTIFIERS: u32 = 500;
+const PAIRS: u32 = 40;
+const SHAPES: [(Profile, ResponseBits); 6] = [
+    (Profile::Iot, ResponseBits::B64),
+    (Profile::Iot, ResponseBits::B128),
+    (Profile::Iot, ResponseBits::B256),
+    (Profile::Uav, ResponseBits::B64),
+    (Profile::Uav, ResponseBits::B128),
+    (Profile::Uav, ResponseBits::B256),
+];
+
+/// A classic verifier with full-width random responses, and the PUFs that made them.
+struct Classic {
+    bits: ResponseBits,
+    profile: Profile,
+    verifier: Verifier,
+    crps: Vec<Vec<Crp>>,
+}
+
+impl Classic {
+    fn new(profile: Profile, bits: ResponseBits) -> Self {
+        let mut puf = Xoshiro256PlusPlus::from_state([9, 8, 7, 6]).unwrap();
+        let mut pair = |n: u32| {
+            let mut response: Block = [0; 32];
+            response[..bits.bytes()]
+                .chunks_exact_mut(8)
+                .for_each(|word| word.copy_from_slice(&puf.draw().to_be_bytes()));
+            Crp {
+                challenge: 0xc000_0000 | n,
+                response,
+            }
+        };
+        let crps: Vec<Vec<Crp>> = (0..IDENTIFIERS)
+            .map(|_| (0..PAIRS).map(&mut pair).collect())
+            .collect();
+        let rng = Xoshiro256PlusPlus::from_state([1, 2, 3, 4]).unwrap();
+        let verifier = Verifier::new(profile, bits, rng, crps.clone()).unwrap();
+        Self {
+            bits,
+            profile,
+            verifier,
+            crps,
+        }
+    }
+
+    fn send(&mut self, message: &Message) -> (Verdict, Message) {
+        let mut payload = vec![0; self.bits.message_bytes()];
+        message.write(self.bits, &mut payload).unwrap();
+        let verdict = self.verifier.handle(&mut payload);
+        (verdict, Message::parse(self.bits, &payload).unwrap())
+    }
+
+    fn responses(&self, challenge: &Message) -> (Block, Option<Block>) {
+        let crps = &self.crps[challenge.identifier as usize - 1];
+        let of = |c: u32| crps.iter().find(|crp| crp.challenge == c).unwrap().response;
+        let second = (self.profile == Profile::Uav).then(|| of(challenge.challenge2));
+        (of(challenge.challenge1), second)
+    }
+
+    fn honest(&mut self, identifier: u32) -> (Message, Message) {
+        let (verdict, challenge) = self.send(&request(identifier));
+        assert_eq!(verdict, Verdict::ReplyClassicChallenge);
+        let (r1, r2) = self.responses(&challenge);
+        (
+            challenge,
+            respond(&challenge, self.bits, &r1, r2.as_ref()).unwrap(),
+        )
+    }
+}
+
+#[test]
+fn honest_devices_with_full_width_responses_are_accepted() {
+    for (profile, bits) in SHAPES {
+        let mut classic = Classic::new(profile, bits);
+        for identifier in 1..=IDENTIFIERS {
+            let (_, response) = classic.honest(identifier);
+            let (verdict, ack) = classic.send(&response);
+            assert_eq!(verdict, Verdict::ReplyClassicAck, "{profile:?} {bits:?}");
+            assert!(is_accepted(&ack, &response));
+            assert_eq!(ack.process_time_ns, 0);
+        }
+    }
+}
+
+/// Hash 0 was accepted from 500 of 500 identifiers that had never been challenged.
+#[test]
+fn cold_start_accepts_no_zero_hash() {
+    for (profile, bits) in SHAPES {
+        let mut classic = Classic::new(profile, bits);
+        for identifier in 1..=IDENTIFIERS {
+            let guess = Message::new(message_type::RESP, identifier);
+            assert_eq!(classic.send(&guess).0, Verdict::DropClassicHash);
+        }
+    }
+}
+
+/// One RESP was accepted 1000 of 1000 times until the next REQ.
+#[test]
+fn a_response_is_accepted_once() {
+    for (profile, bits) in SHAPES {
+        let mut classic = Classic::new(profile, bits);
+        let (_, response) = classic.honest(17);
+        assert_eq!(classic.send(&response).0, Verdict::ReplyClassicAck);
+        for _ in 0..1000 {
+            assert_eq!(classic.send(&response).0, Verdict::DropClassicHash);
+        }
+    }
+}
+
+/// Identifiers outside the table were reflected, and a wrong hash went up the stack.
+#[test]
+fn nothing_unknown_or_wrong_is_answered_or_passed_on() {
+    for (profile, bits) in SHAPES {
+        let mut classic = Classic::new(profile, bits);
+        for identifier in [0, IDENTIFIERS + 1, u32::MAX] {
+            for kind in [message_type::REQ, message_type::RESP] {
+                let (verdict, _) = classic.send(&Message::new(kind, identifier));
+                assert_eq!(verdict, Verdict::DropClassicUnknown);
+            }
+        }
+        for kind in [message_type::CH, message_type::ACK, 4, 255] {
+            let (verdict, _) = classic.send(&Message::new(kind, 1));
+            assert_eq!(verdict, Verdict::DropClassicMalformed);
+        }
+        let (_, mut response) = classic.honest(3);
+        response.hash ^= 1;
+        let (verdict, _) = classic.send(&response);
+        assert_eq!(verdict.disposition(), Disposition::Drop);
+        for bytes in (0..bits.message_bytes()).chain([29, bits.message_bytes() + 1]) {
+            let verdict = classic.verifier.handle(&mut vec![0; bytes]);
+            assert_eq!(verdict, Verdict::DropClassicMalformed, "{bytes} B");
+        }
+    }
+}
+
+/// CRC-32 is affine: of one challenge seen twice, the second hash follows from the first.
+fn affine_forgery(bits: ResponseBits, sniffed: &(Message, Message), challenge: &Message) -> Message {
+    let (old_challenge, old_response) = sniffed;
+    let delta = xor(&old_challenge.rn, &challenge.rn);
+    let blocks = if challenge.challenge2 == 0 { 1 } else { 2 };
+    let zeros = |crc: Crc32| (0..blocks).fold(crc, |crc, _| crc.update(&[0; 32][..bits.bytes()]));
+    let with_delta = zeros(Crc32::new()).update(&delta[..bits.bytes()]).finish();
+    let without = zeros(Crc32::new()).update(&[0; 32][..bits.bytes()]).finish();
+    let mut forged = Message::new(message_type::RESP, challenge.identifier);
+    forged.hash = old_response.hash ^ with_delta ^ without;
+    forged
+}
+
+#[test]
+fn a_sniffed_exchange_forges_nothing_where_each_pair_is_used_once() {
+    for bits in ResponseBits::ALL {
+        let mut classic = Classic::new(Profile::Iot, bits);
+        let mut sniffed = Vec::new();
+        for _ in 0..PAIRS {
+            let (challenge, response) = classic.honest(5);
+            let seen = |old: &(Message, Message)| old.0.challenge1 == challenge.challenge1;
+            assert!(!sniffed.iter().any(seen), "no challenge comes twice");
+            for old in &sniffed {
+                let forged = affine_forgery(bits, old, &challenge);
+                assert_eq!(classic.send(&forged).0, Verdict::DropClassicHash);
+            }
+            sniffed.push((challenge, response));
+        }
+        assert_eq!(
+            classic.send(&request(5)).0,
+            Verdict::DropClassicUnknown,
+            "its pairs are used up"
+        );
+    }
+}
+
+/// The two-challenge profile reuses pairs, as its paper does; then the forgery works. It is why classic profiles
+/// are for measurement only, and this test keeps the documentation honest.
+#[test]
+fn a_repeated_challenge_of_the_uav_profile_is_forged_as_published() {
+    let mut classic = Classic::new(Profile::Uav, ResponseBits::B64);
+    let mut sniffed: Vec<(Message, Message)> = Vec::new();
+    let forged = (0..2000).find_map(|_| {
+        let (challenge, response) = classic.honest(5);
+        let same = |old: &&(Message, Message)| {
+            (old.0.challenge1, old.0.challenge2) == (challenge.challenge1, challenge.challenge2)
+        };
+        let forged = sniffed
+            .iter()
+            .find(same)
+            .map(|old| affine_forgery(classic.bits, old, &challenge));
+        sniffed.push((challenge, response));
+        forged
+    });
+    assert_eq!(classic.send(&forged.unwrap()).0, Verdict::ReplyClassicAck);
+}
+
+/// The index was RN mod 500, so the visible challenge gave RN away.
+#[test]
+fn the_choice_of_pairs_says_nothing_about_the_random_number() {
+    let mut classic = Classic::new(Profile::Uav, ResponseBits::B64);
+    let equal = (0..1000)
+        .filter(|_| {
+            let (challenge, _) = classic.honest(5);
+            let (r1, r2) = classic.responses(&challenge);
+            let rn = xor(&challenge.rn, &mask(&r1, r2.as_ref()));
+            let low = u64::from_be_bytes(rn[..8].try_into().unwrap());
+            low % u64::from(PAIRS / 2) == u64::from(challenge.challenge1) % u64::from(PAIRS / 2)
+        })
+        .count();
+    assert!(
+        equal < 120,
+        "{equal} of 1000; 50 are expected by chance, with seed 1, 2, 3, 4"
+    );
+}
+
+#[test]
+fn lap_accepts_no_zero_tag_and_no_zero_key() {
+    for mode in [Mode::Pool, Mode::Key] {
+        let mut bench = Bench::new();
+        let prover = Prover::new(1, mode);
+        bench.gateway.install(prover.install(0, 1)).unwrap();
+        let zero_tag = bent(&prover.response(0, bench.fresh), 48, &[0; 16]);
+        assert_eq!(bench.verdict(&prover, &zero_tag), Verdict::DropTag);
+    }
+    let (mut bench, prover) = one_device(0);
+    let mut forged = Response::read_from_bytes(&prover.response(0, bench.fresh)).unwrap();
+    let zero_key = AuthKey::from_bytes([0; 16]);
+    forged.tag = tag::response(&zero_key, &forged, &tag::loc(Some(prover.from.mac)));
+    assert_eq!(
+        bench.verdict(&prover, forged.as_bytes()),
+        Verdict::DropNoRows,
+        "an empty line verifies nothing"
+    );
+}
+
+/// A replayed RESPONSE gets at most the same ACK, and only where the winning one came from.
+#[test]
+fn lap_replays_open_no_session_and_spend_no_row() {
+    let (mut bench, victim) = one_device(4);
+    let response = bench.authenticate(&victim);
+    let line = bench.gateway.line(victim.device);
+    let mut thief = victim.clone();
+    thief.from.mac = [2, 0xbb, 0, 0, 0, 1];
+    thief.from.ip = [10, 66, 6, 6].into();
+    for _ in 0..1000 {
+        assert_eq!(bench.verdict(&thief, &response), Verdict::DropReplay);
+    }
+    assert_eq!(bench.through_gate(&thief), Verdict::DropGate);
+    assert_eq!(bench.gateway.line(victim.device), line);
+    bench.authenticate(&victim);
+    assert_eq!(bench.verdict(&victim, &response), Verdict::DropIndex);
+}
+
+/// A RESPONSE caught before it arrived is worth nothing from another MAC address.
+#[test]
+fn lap_binds_an_intercepted_response_to_its_sender() {
+    let (mut bench, victim) = one_device(2);
+    let response = victim.response(0, bench.fresh);
+    let mut thief = victim.clone();
+    thief.from.mac = [2, 0xbb, 0, 0, 0, 1];
+    assert_eq!(bench.verdict(&thief, &response), Verdict::DropTag);
+    let unbound = bent(&response, 5, &[0]);
+    assert_eq!(
+        bench.verdict(&thief, &unbound),
+        Verdict::DropTag,
+        "nor without the flag"
+    );
+    assert_eq!(bench.verdict(&victim, &response), Verdict::ReplyAck);
+}
+
+/// A REQ from anyone overwrote what was expected of a device in the middle of its exchange.
+#[test]
+fn lap_requests_from_others_disturb_nothing() {
+    let (mut bench, victim) = one_device(2);
+    let mut flooder = victim.clone();
+    flooder.from.mac = [2, 0xbb, 0, 0, 0, 1];
+    flooder.from.ip = [10, 66, 6, 6].into();
+    let response = victim.response(0, bench.fresh);
+    let line = bench.gateway.line(victim.device);
+    for nonce in 0..=255 {
+        assert_eq!(
+            bench.verdict(&flooder, &flooder.request(nonce)),
+            Verdict::ReplyChallenge
+        );
+    }
+    assert_eq!(
+        bench.gateway.line(victim.device),
+        line,
+        "no row is spent, no state made"
+    );
+    let (verdict, payload) = bench.send(&victim, &response);
+    assert_eq!(verdict, Verdict::ReplyAck);
+    verified_ack(&victim, &response, &payload);
+}
+
+/// Nothing is reflected that was not sent by a known device's name, and nothing grows.
+#[test]
+fn lap_answers_no_stranger_and_amplifies_nothing() {
+    let (mut bench, prover) = one_device(2);
+    let stranger = Prover::new(0x99, Mode::Pool);
+    assert_eq!(
+        bench.verdict(&stranger, &stranger.request(1)),
+        Verdict::DropUnknownDevice
+    );
+    let (_, reply) = bench.send(&prover, &prover.request(1));
+    assert_eq!(
+        bench.verdict(&prover, &reply),
+        Verdict::DropDirection,
+        "nothing answers a reply"
+    );
+    assert_eq!(reply.len(), prover.request(1).len());
+}
+
+/// The classic port is closed unless it is configured.
+#[test]
+fn the_classic_port_is_closed_by_default() {
+    let (mut bench, prover) = one_device(2);
+    let to = crate::frame::write::Endpoint {
+        port: crate::classic::CLASSIC_PORT,
+        ..super::support::gateway_end()
+    };
+    let mut frame = bench.frame(&prover, to, &[0; 33]);
+    assert_eq!(bench.handle(prover.ingress, &mut frame), Verdict::DropGate);
+}

@@ -1,0 +1,228 @@
+//! Every verdict of the list is reached. The match has no wildcard, so a new verdict does not compile without its
+//! scenario here.
+
+use alloc::vec::Vec;
+
+use super::support::{Bench, LEASE_S, Prover, bent, data_up, gateway_end, one_device, service_end};
+use crate::classic::rng::Xoshiro256PlusPlus;
+use crate::classic::verifier::{Crp, Verifier};
+use crate::classic::{self, CLASSIC_PORT, Profile, ResponseBits};
+use crate::data;
+use crate::frame::builder::FrameBuilder;
+use crate::frame::write::Endpoint;
+use crate::gateway::{FRESH_MAX_AGE_MS, Gate};
+use crate::ids::{Mode, SessionId};
+use crate::keys::SessionKey;
+use crate::tag;
+use crate::verdict::Verdict;
+use crate::window::Window;
+use crate::wire::{self, Message};
+
+#[test]
+fn every_verdict_is_reached() {
+    for verdict in Verdict::ALL {
+        assert_eq!(reach(*verdict), *verdict);
+    }
+}
+
+/// One arm per verdict, so that none can be forgotten.
+fn reach(verdict: Verdict) -> Verdict {
+    match verdict {
+        Verdict::PassForeign => gate_off(|builder| builder.udp(b"x"), service_end()),
+        Verdict::PassUnparsed => gate_off(|builder| builder.options(&[1]).udp(b"x"), gateway_end()),
+        Verdict::PassAlways => gate_open(|builder| builder.arp_request()),
+        Verdict::PassSession => {
+            let (mut bench, prover) = one_device(2);
+            bench.authenticate(&prover);
+            bench.through_gate(&prover)
+        }
+        Verdict::ReplyChallenge => with_device(1, |prover, _| prover.request(1)),
+        Verdict::ReplyAck => with_device(1, |prover, fresh| prover.response(0, fresh)),
+        Verdict::ReplyAckAgain => {
+            let (mut bench, prover) = one_device(1);
+            let response = bench.authenticate(&prover);
+            bench.verdict(&prover, &response)
+        }
+        Verdict::ReplyNak => with_device(0, |prover, _| prover.request(1)),
+        Verdict::ReplyClassicChallenge => classic_exchange(Verdict::ReplyClassicChallenge),
+        Verdict::ReplyClassicAck => classic_exchange(Verdict::ReplyClassicAck),
+        Verdict::DropLength => with_device(1, |prover, _| prover.request(1)[..63].to_vec()),
+        Verdict::DropMagic => bent_request(0, &[0]),
+        Verdict::DropVersion => bent_request(2, &[2]),
+        Verdict::DropType => bent_request(3, &[8]),
+        Verdict::DropSuite => bent_request(4, &[2]),
+        Verdict::DropFlags => bent_request(5, &[1]),
+        Verdict::DropDeviceZero => bent_request(8, &[0; 8]),
+        Verdict::DropReserved => bent_request(63, &[1]),
+        Verdict::DropDirection => bent_request(3, &[wire::message_type::ACK]),
+        Verdict::DropUnsupportedType => bent_request(3, &[wire::message_type::PROOF]),
+        Verdict::DropTruncated => gate_open(|builder| builder.udp(b"x")[..30].to_vec()),
+        Verdict::DropUnknownDevice => {
+            let stranger = Prover::new(9, Mode::Pool);
+            Bench::new().verdict(&stranger, &stranger.request(1))
+        }
+        Verdict::DropRevoked => {
+            let (mut bench, prover) = one_device(1);
+            bench.gateway.revoke(prover.device).unwrap();
+            bench.verdict(&prover, &prover.request(1))
+        }
+        Verdict::DropBusy => {
+            let (mut bench, prover) = one_device(1);
+            let _at_work = bench.half_way(&prover);
+            bench.verdict(&prover, &prover.request(1))
+        }
+        Verdict::DropNoRows => with_device(0, |prover, fresh| prover.response(0, fresh)),
+        Verdict::DropNakLimit => {
+            let (mut bench, prover) = one_device(0);
+            (0..100).for_each(|_| assert_eq!(bench.verdict(&prover, &prover.request(1)), Verdict::ReplyNak));
+            bench.verdict(&prover, &prover.request(1))
+        }
+        Verdict::DropIndex => with_device(1, |prover, fresh| prover.response(1, fresh)),
+        Verdict::DropGateway => with_device(1, |prover, fresh| {
+            bent(&prover.response(0, fresh), 36, &[0, 0, 0, 9])
+        }),
+        Verdict::DropFresh => with_device(1, |prover, _| prover.response(0, [9; 8])),
+        Verdict::DropStopped => {
+            let (mut bench, prover) = one_device(1);
+            bench.now = bench.now.plus_ms(FRESH_MAX_AGE_MS + 1);
+            bench.verdict(&prover, &prover.request(1))
+        }
+        Verdict::DropTag => with_device(1, |prover, fresh| bent(&prover.response(0, fresh), 63, &[0; 1])),
+        Verdict::DropLostRace => super::races::second_of_two_verified(),
+        Verdict::DropAddressOwned => super::ownership::second_device_at_one_address(),
+        Verdict::DropReplay => {
+            let (mut bench, prover) = one_device(2);
+            bench.authenticate(&prover);
+            bench.verdict(&prover, &prover.response_with(0, bench.fresh, 9, None))
+        }
+        Verdict::DropTableFull => super::ownership::one_device_too_many(),
+        Verdict::DropSessionZero => crate::gateway::response::tests::commit_of_tag([0; 16]),
+        Verdict::DropGate => gate_open(|builder| builder.udp(b"x")),
+        Verdict::DropGateFragment => gate_open(|builder| builder.fragment(0, true).udp(b"x")),
+        Verdict::DropGateExtension => gate_open(|builder| builder.options(&[1]).udp(b"x")),
+        Verdict::DropGatePort => {
+            let (mut bench, prover) = one_device(2);
+            bench.authenticate(&prover);
+            let to = Endpoint {
+                port: wire::LAP_PORT,
+                ..service_end()
+            };
+            let mut frame = bench.frame(&prover, to, b"x");
+            bench.handle(prover.ingress, &mut frame)
+        }
+        Verdict::DropGateLease => {
+            let (mut bench, prover) = one_device(2);
+            bench.authenticate(&prover);
+            bench.pass_s(u64::from(LEASE_S));
+            bench.through_gate(&prover)
+        }
+        Verdict::DropNotSealed => with_device(1, |prover, _| data_up(prover)),
+        Verdict::DropSession | Verdict::DropSource | Verdict::DropSequence => sealed_data(verdict),
+        Verdict::DropClassicMalformed | Verdict::DropClassicUnknown | Verdict::DropClassicHash => {
+            classic_exchange(verdict)
+        }
+    }
+}
+
+fn with_device(rows: u32, payload: impl FnOnce(&Prover, [u8; 8]) -> Vec<u8>) -> Verdict {
+    let (mut bench, prover) = one_device(rows);
+    let payload = payload(&prover, bench.fresh);
+    bench.verdict(&prover, &payload)
+}
+
+fn bent_request(at: usize, bytes: &[u8]) -> Verdict {
+    with_device(1, |prover, _| bent(&prover.request(1), at, bytes))
+}
+
+fn gate_off(make: impl FnOnce(FrameBuilder) -> Vec<u8>, to: Endpoint) -> Verdict {
+    let mut bench = Bench::with(|config| config.gate = Gate::Off);
+    let mut frame = make(FrameBuilder::new(Prover::new(1, Mode::Pool).from, to));
+    bench.handle(super::support::INGRESS, &mut frame)
+}
+
+fn gate_open(make: impl FnOnce(FrameBuilder) -> Vec<u8>) -> Verdict {
+    let mut frame = make(FrameBuilder::new(Prover::new(1, Mode::Pool).from, service_end()));
+    Bench::new().handle(super::support::INGRESS, &mut frame)
+}
+
+/// DATA is opened by the sealed gate, which stands on [`crate::data`].
+fn sealed_data(verdict: Verdict) -> Verdict {
+    let key = SessionKey::from_bytes([5; 16]);
+    let mut channel = data::Channel {
+        suite: super::support::SUITE,
+        device: Prover::new(1, Mode::Pool).device,
+        session: SessionId::from_wire([1; 8]).unwrap(),
+        addr: [1; 16],
+        key: &key,
+    };
+    let route = data::Route {
+        source: [1; 16],
+        destination: [2; 16],
+    };
+    let mut out = [0; 60];
+    let seq = data::Sequence::FIRST;
+    data::seal(&channel, data::Direction::Up, seq, 80, &route, b"data", &mut out).unwrap();
+    match verdict {
+        Verdict::DropSession => channel.session = SessionId::from_wire([2; 8]).unwrap(),
+        Verdict::DropSource => channel.addr = [3; 16],
+        _ => {}
+    }
+    let Ok(Message::DataUp(message, payload)) = wire::parse(&out) else {
+        panic!("parses");
+    };
+    data::open(&channel, data::Direction::Up, &route, message, payload)
+        .and_then(|opened| {
+            let window = data::mark(Window::new(0), 0, &opened)?;
+            data::mark(window, 0, &opened)
+        })
+        .unwrap_err()
+}
+
+/// One exchange, bent where the verdict asks for it.
+fn classic_exchange(verdict: Verdict) -> Verdict {
+    let bits = ResponseBits::B128;
+    let crp = Crp {
+        challenge: 77,
+        response: [0x3c; 32],
+    };
+    let rng = Xoshiro256PlusPlus::from_state([1, 2, 3, 4]).unwrap();
+    let verifier = Verifier::new(Profile::Iot, bits, rng, alloc::vec![alloc::vec![crp.clone()]]).unwrap();
+    let (mut bench, prover) = one_device(0);
+    bench.gateway.serve_classic(CLASSIC_PORT, verifier);
+    let to = Endpoint {
+        port: CLASSIC_PORT,
+        ..gateway_end()
+    };
+    let mut send = |message: &classic::Message| {
+        let mut payload = alloc::vec![0; bits.message_bytes()];
+        message.write(bits, &mut payload).unwrap();
+        let mut frame = bench.frame(&prover, to, &payload);
+        let verdict = bench.handle(prover.ingress, &mut frame);
+        (verdict, classic::Message::parse(bits, &frame[42..]).unwrap())
+    };
+    match verdict {
+        Verdict::DropClassicMalformed => {
+            return send(&classic::Message::new(classic::message_type::ACK, 1)).0;
+        }
+        Verdict::DropClassicUnknown => return send(&classic::device::request(2)).0,
+        _ => {}
+    }
+    let (challenged, challenge) = send(&classic::device::request(1));
+    if verdict == Verdict::ReplyClassicChallenge {
+        return challenged;
+    }
+    let mut response = classic::device::respond(&challenge, bits, &crp.response, None).unwrap();
+    response.hash ^= u32::from(verdict == Verdict::DropClassicHash);
+    send(&response).0
+}
+
+/// Constant-time comparison is what makes the proof; it is also all that a test can make one with.
+#[test]
+fn a_tag_verifies_only_when_equal() {
+    assert!(tag::verify(&[1; 16], &[1; 16]).is_some());
+    assert!((0..16).all(|i| {
+        let mut other = [1; 16];
+        other[i] ^= 0x80;
+        tag::verify(&[1; 16], &other).is_none()
+    }));
+}

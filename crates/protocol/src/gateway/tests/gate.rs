@@ -1,0 +1,375 @@
+//! What passes, by the gate's two settings.
+
+use alloc::vec::Vec;
+
+use super::support::{Bench, INGRESS, Prover, gateway_end, one_device, service_end};
+use crate::frame::builder::FrameBuilder;
+use crate::frame::write::Endpoint;
+use crate::gateway::Gate;
+use crate::ids::Mode;
+use crate::verdict::Verdict;
+use crate::wire::LAP_PORT;
+
+fn stranger(v6: bool) -> Endpoint {
+    let mut end = Prover::new(0x55, Mode::Pool).from;
+    if v6 {
+        end.ip = [0xfd66, 0, 0, 0, 0, 0, 0, 0x55].into();
+    }
+    end
+}
+
+fn local(v6: bool) -> Endpoint {
+    let mut end = gateway_end();
+    if v6 {
+        end.ip = [0xfd66, 0, 0, 0, 0, 0, 0, 0xfe].into();
+    }
+    end
+}
+
+fn remote(v6: bool) -> Endpoint {
+    let mut end = service_end();
+    if v6 {
+        end.ip = [0xfd77, 0, 0, 0, 0, 0, 0, 1].into();
+    }
+    end
+}
+
+/// A name, a frame, and its verdicts with the gate off and open.
+type Case = (&'static str, Vec<u8>, Verdict, Verdict);
+
+fn cases(v6: bool) -> Vec<Case> {
+    use Verdict::{
+        DropGate, DropGateExtension, DropGateFragment, DropGatePort, DropLength, DropTruncated, PassAlways,
+        PassForeign, PassUnparsed,
+    };
+    let to_service = || FrameBuilder::new(stranger(v6), remote(v6));
+    let to_gateway = || FrameBuilder::new(stranger(v6), local(v6));
+    let extended = |builder: FrameBuilder| {
+        if v6 {
+            builder.extension(0)
+        } else {
+            builder.options(&[1])
+        }
+    };
+    let other_port = |builder: fn(Endpoint, Endpoint) -> FrameBuilder, to: Endpoint, port| {
+        builder(stranger(v6), Endpoint { port, ..to })
+    };
+    let udp_length_at = if v6 { 14 + 44 } else { 14 + 24 };
+    let with_udp_length = |mut frame: Vec<u8>, length: u16| {
+        frame[udp_length_at..udp_length_at + 2].copy_from_slice(&length.to_be_bytes());
+        frame
+    };
+    let cut = |frame: Vec<u8>, bytes: usize| frame[..bytes].to_vec();
+    let mut cases = alloc::vec![
+        (
+            "udp to the service",
+            to_service().udp(b"x"),
+            PassForeign,
+            DropGate
+        ),
+        (
+            "tcp to the service",
+            to_service().ip(6, &[0; 20]),
+            PassForeign,
+            DropGate
+        ),
+        (
+            "udp to another port of the gateway",
+            other_port(FrameBuilder::new, local(v6), 53).udp(b"\x00"),
+            PassForeign,
+            DropGate
+        ),
+        (
+            "dns beside the classic port, beginning with 2",
+            other_port(FrameBuilder::new, remote(v6), 53).udp(b"\x02"),
+            PassForeign,
+            DropGate
+        ),
+        (
+            "lap port of another host",
+            other_port(FrameBuilder::new, remote(v6), LAP_PORT).udp(b"x"),
+            PassForeign,
+            DropGatePort
+        ),
+        (
+            "lap port of the gateway, empty",
+            to_gateway().udp(b""),
+            DropLength,
+            DropLength
+        ),
+        (
+            "fragment to the service",
+            to_service().fragment(0, true).udp(b"x"),
+            PassForeign,
+            DropGateFragment
+        ),
+        (
+            "later fragment to the gateway",
+            to_gateway().fragment(9, false).udp(b"x"),
+            PassUnparsed,
+            DropGateFragment
+        ),
+        (
+            "options or extension to the service",
+            extended(to_service()).udp(b"x"),
+            PassForeign,
+            DropGateExtension
+        ),
+        (
+            "options or extension to the gateway",
+            extended(to_gateway()).udp(b"x"),
+            PassUnparsed,
+            DropGateExtension
+        ),
+        (
+            "udp length short, to the gateway",
+            with_udp_length(to_gateway().udp(b"x"), 7),
+            DropTruncated,
+            DropTruncated
+        ),
+        (
+            "udp length beyond the packet, to the gateway",
+            with_udp_length(to_gateway().udp(b"x"), 10),
+            DropTruncated,
+            DropTruncated
+        ),
+        (
+            "udp length short, to the service",
+            with_udp_length(to_service().udp(b"x"), 7),
+            PassForeign,
+            DropTruncated
+        ),
+        (
+            "cut in the ethernet header",
+            cut(to_gateway().udp(b"x"), 13),
+            PassForeign,
+            DropTruncated
+        ),
+        (
+            "cut in the ip header",
+            cut(to_gateway().udp(b"x"), 20),
+            PassForeign,
+            DropTruncated
+        ),
+        (
+            "cut in the vlan tag",
+            cut(to_gateway().vlan(1).udp(b"x"), 16),
+            PassForeign,
+            DropTruncated
+        ),
+        (
+            "neither ip nor arp",
+            to_service().ethernet(0x88cc, &[0; 46]),
+            PassForeign,
+            DropGate
+        ),
+        (
+            "three tags to the lap port",
+            to_gateway().vlan(1).vlan(2).vlan(3).udp(b""),
+            PassForeign,
+            DropGate
+        ),
+        ("arp", to_gateway().arp_request(), PassForeign, PassAlways),
+        (
+            "arp with a tag",
+            to_gateway().vlan(4).arp_request(),
+            PassForeign,
+            PassAlways
+        ),
+        ("dhcp", to_service().dhcp(), PassForeign, PassAlways),
+        (
+            "dhcp with a tag",
+            to_service().vlan(4).dhcp(),
+            PassForeign,
+            PassAlways
+        ),
+        ("dhcp of the other family", other_dhcp(v6), PassForeign, DropGate),
+        ("a dhcp server's answer", dhcp_server(v6), PassForeign, DropGate),
+    ];
+    if v6 {
+        for kind in [133, 135, 136] {
+            cases.push((
+                "neighbour discovery",
+                to_service().icmpv6(kind, &[0; 20]),
+                PassForeign,
+                PassAlways,
+            ));
+        }
+        for kind in [134, 137, 128, 0] {
+            cases.push((
+                "other icmpv6",
+                to_service().icmpv6(kind, &[0; 20]),
+                PassForeign,
+                DropGate,
+            ));
+        }
+        let behind = to_service().extension(0).icmpv6(135, &[0; 20]);
+        cases.push((
+            "discovery behind an extension header",
+            behind,
+            PassForeign,
+            DropGateExtension,
+        ));
+    } else {
+        cases.push((
+            "protocol 58 on ipv4",
+            to_service().ip(58, &[135, 0, 0, 0]),
+            PassForeign,
+            DropGate,
+        ));
+    }
+    cases
+}
+
+/// The ports of the other family's DHCP.
+fn other_dhcp(v6: bool) -> Vec<u8> {
+    let (src, dst) = if v6 { (68, 67) } else { (546, 547) };
+    dhcp_like(v6, src, dst)
+}
+
+fn dhcp_server(v6: bool) -> Vec<u8> {
+    let (src, dst) = if v6 { (547, 546) } else { (67, 68) };
+    dhcp_like(v6, src, dst)
+}
+
+fn dhcp_like(v6: bool, src: u16, dst: u16) -> Vec<u8> {
+    let from = Endpoint {
+        port: src,
+        ..stranger(v6)
+    };
+    let to = Endpoint {
+        port: dst,
+        ..remote(v6)
+    };
+    FrameBuilder::new(from, to).udp(b"x")
+}
+
+#[test]
+fn strangers_get_the_verdicts_of_the_list() {
+    for v6 in [false, true] {
+        for (name, frame, off, open) in cases(v6) {
+            for (gate, expected) in [(Gate::Off, off), (Gate::Open, open)] {
+                let mut bench = Bench::with(|config| config.gate = gate);
+                let verdict = bench.handle(INGRESS, &mut frame.clone());
+                assert_eq!(verdict, expected, "{name}, v6: {v6}, gate {gate:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_session_opens_the_gate_for_its_port_vlans_and_mac_only() {
+    let (mut bench, prover) = one_device(3);
+    assert_eq!(bench.through_gate(&prover), Verdict::DropGate);
+    bench.authenticate(&prover);
+    assert_eq!(bench.through_gate(&prover), Verdict::PassSession);
+    let changes: [fn(&mut Prover); 4] = [
+        |prover| prover.ingress += 1,
+        |prover| prover.vlan = Some(0),
+        |prover| prover.vlan = Some(7),
+        |prover| prover.from.mac[0] ^= 4,
+    ];
+    for change in changes {
+        let mut other = prover.clone();
+        change(&mut other);
+        assert_eq!(bench.through_gate(&other), Verdict::DropGate);
+    }
+    let mut other_address = prover.clone();
+    other_address.from.ip = [10, 66, 0, 77].into();
+    assert_eq!(
+        bench.through_gate(&other_address),
+        Verdict::PassSession,
+        "the open gate trusts MAC addresses, as the threat model says"
+    );
+}
+
+/// Not even a live session makes these pass towards the service (LAP/1 1.4.9).
+#[test]
+fn a_session_does_not_open_the_gate_for_what_never_passes() {
+    let (mut bench, prover) = one_device(3);
+    bench.authenticate(&prover);
+    let builder = || FrameBuilder::new(prover.from, service_end());
+    let lap = Endpoint {
+        port: LAP_PORT,
+        ..service_end()
+    };
+    let cases = [
+        (
+            FrameBuilder::new(prover.from, lap).udp(b"x"),
+            Verdict::DropGatePort,
+        ),
+        (builder().fragment(0, true).udp(b"x"), Verdict::DropGateFragment),
+        (builder().options(&[1]).udp(b"x"), Verdict::DropGateExtension),
+        (builder().udp(b"x")[..40].to_vec(), Verdict::DropTruncated),
+    ];
+    for (mut frame, expected) in cases {
+        assert_eq!(bench.handle(prover.ingress, &mut frame), expected);
+    }
+    let mut other_protocol = builder().ethernet(0x88cc, &[0; 46]);
+    assert_eq!(
+        bench.handle(prover.ingress, &mut other_protocol),
+        Verdict::PassSession
+    );
+}
+
+/// What ends a session, and the gate's verdict then.
+type End = (fn(&mut Bench, &Prover), Verdict);
+
+#[test]
+fn a_session_ends_at_the_gate_with_its_lease_its_device_or_its_successor() {
+    let ends: [End; 4] = [
+        (
+            |bench, _| bench.pass_s(u64::from(super::support::LEASE_S)),
+            Verdict::DropGateLease,
+        ),
+        (
+            |bench, prover| bench.gateway.revoke(prover.device).unwrap(),
+            Verdict::DropGate,
+        ),
+        (
+            |bench, prover| bench.gateway.wipe(prover.device).unwrap(),
+            Verdict::DropGate,
+        ),
+        (
+            |bench, prover| {
+                let mut moved = prover.clone();
+                moved.from.mac[5] = 0xcc;
+                bench.authenticate(&moved);
+                assert_eq!(bench.through_gate(&moved), Verdict::PassSession);
+            },
+            Verdict::DropGate,
+        ),
+    ];
+    for (end, expected) in ends {
+        let (mut bench, prover) = one_device(3);
+        bench.authenticate(&prover);
+        end(&mut bench, &prover);
+        assert_eq!(bench.through_gate(&prover), expected);
+    }
+}
+
+/// An IPv6 packet to ::ffff:a.b.c.d is not IPv4 to a.b.c.d.
+#[test]
+fn mapped_addresses_on_the_wire_are_not_the_gateways() {
+    let mapped = |end: Endpoint| match end.ip {
+        core::net::IpAddr::V4(v4) => Endpoint {
+            ip: v4.to_ipv6_mapped().into(),
+            ..end
+        },
+        core::net::IpAddr::V6(_) => end,
+    };
+    let (mut bench, prover) = one_device(1);
+    let mut frame = FrameBuilder::new(mapped(prover.from), mapped(gateway_end())).udp(&prover.request(1));
+    assert_eq!(bench.handle(INGRESS, &mut frame), Verdict::DropGatePort);
+}
+
+/// The gate is asked last: LAP to the gateway itself is served whatever its setting.
+#[test]
+fn authentication_works_with_the_gate_off() {
+    let mut bench = Bench::with(|config| config.gate = Gate::Off);
+    let prover = Prover::new(1, Mode::Pool);
+    bench.gateway.install(prover.install(0, 1)).unwrap();
+    assert_eq!(bench.through_gate(&prover), Verdict::PassForeign);
+    bench.authenticate(&prover);
+    assert_eq!(bench.through_gate(&prover), Verdict::PassForeign);
+}

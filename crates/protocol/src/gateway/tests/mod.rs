@@ -1,0 +1,11 @@
+//! Tests of the oracle by the outside view: frames in, frames and lines out.
+
+mod attacks;
+mod coverage;
+mod gate;
+mod handshake;
+mod ownership;
+mod provisioning;
+mod races;
+mod support;
+mod table;

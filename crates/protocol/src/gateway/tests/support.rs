@@ -1,0 +1,287 @@
+//! A gateway on a bench: devices that make their messages by hand, so that each byte can be bent.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use zerocopy::byteorder::big_endian::U32;
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use crate::frame::builder::FrameBuilder;
+use crate::frame::write::Endpoint;
+use crate::frame::{Meta, parse};
+use crate::gateway::{DeviceInstall, FreshValue, Gate, Gateway, GatewayConfig, Row};
+use crate::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
+use crate::keys::{AuthKey, RowKey, SessionKey};
+use crate::tag;
+use crate::time::Now;
+use crate::verdict::{Disposition, Verdict};
+use crate::wire::{Ack, Challenge, FLAG_BOUND, Header, LAP_PORT, Nak, Request, Response, message_type};
+
+pub const GATEWAY: GatewayId = GatewayId(7);
+pub const SUITE: Suite = Suite::SipHash128;
+pub const INGRESS: u32 = 3;
+pub const LEASE_S: u32 = 600;
+
+/// A device: its keys, and where its messages come from.
+#[derive(Clone)]
+pub struct Prover {
+    pub device: DeviceId,
+    pub mode: Mode,
+    pub from: Endpoint,
+    pub vlan: Option<u16>,
+    pub ingress: u32,
+}
+
+impl Prover {
+    pub fn new(n: u8, mode: Mode) -> Self {
+        Self {
+            device: DeviceId(0x1000 + u64::from(n)),
+            mode,
+            from: Endpoint {
+                mac: [2, 0, 0, 0, 0, n],
+                ip: IpAddr::from([10, 66, 0, n]),
+                port: 40_000,
+            },
+            vlan: None,
+            ingress: INGRESS,
+        }
+    }
+
+    pub fn auth_key(&self, idx: u32) -> AuthKey {
+        let mut bytes = [0x11; 16];
+        bytes[..8].copy_from_slice(&self.device.0.to_le_bytes());
+        if self.mode == Mode::Pool {
+            bytes[8..12].copy_from_slice(&idx.to_le_bytes());
+        }
+        AuthKey::derive(
+            &RowKey::from_bytes(bytes),
+            SUITE,
+            self.mode,
+            RowIndex(idx),
+            GATEWAY,
+        )
+    }
+
+    pub fn row(&self, idx: u32) -> Row {
+        let challenge = match self.mode {
+            Mode::Pool => [0xc0, 0, 0, 0, 0, 0, 0, idx.to_le_bytes()[0]],
+            Mode::Key => [0; 8],
+        };
+        Row {
+            challenge,
+            auth_key: self.auth_key(idx),
+        }
+    }
+
+    pub fn install(&self, next_idx: u32, rows: u32) -> DeviceInstall {
+        let count = if self.mode == Mode::Key { 1 } else { rows };
+        DeviceInstall {
+            device: self.device,
+            mode: self.mode,
+            next_idx: RowIndex(next_idx),
+            rows: (0..count).map(|ahead| self.row(next_idx + ahead)).collect(),
+        }
+    }
+
+    pub fn request(&self, nonce: u8) -> Vec<u8> {
+        let request = Request {
+            header: Header::new(message_type::REQUEST, SUITE, 0, self.device),
+            nonce: [nonce; 16],
+            reserved: [0; 32],
+        };
+        request.as_bytes().to_vec()
+    }
+
+    /// A RESPONSE that is right for `idx` and `fresh`, BOUND to the own MAC address.
+    pub fn response(&self, idx: u32, fresh: [u8; 8]) -> Vec<u8> {
+        self.response_with(idx, fresh, 0x4e, Some(self.from.mac))
+    }
+
+    pub fn response_with(&self, idx: u32, fresh: [u8; 8], nonce: u8, mac: Option<[u8; 6]>) -> Vec<u8> {
+        let flags = if mac.is_some() { FLAG_BOUND } else { 0 };
+        let mut response = Response {
+            header: Header::new(message_type::RESPONSE, SUITE, flags, self.device),
+            nonce: [nonce; 16],
+            idx: U32::new(idx),
+            gateway_id: U32::new(GATEWAY.0),
+            fresh,
+            tag: [0; 16],
+        };
+        response.tag = tag::response(&self.auth_key(idx), &response, &tag::loc(mac));
+        response.as_bytes().to_vec()
+    }
+}
+
+/// A gateway, the time and the current freshness value.
+pub struct Bench {
+    pub gateway: Gateway,
+    pub now: Now,
+    pub fresh: [u8; 8],
+    drawn: u64,
+}
+
+/// The gateway's own end.
+pub fn gateway_end() -> Endpoint {
+    Endpoint {
+        mac: [2, 0, 0, 0, 0xff, 1],
+        ip: IpAddr::from([10, 66, 0, 254]),
+        port: LAP_PORT,
+    }
+}
+
+/// The service behind the gate.
+pub fn service_end() -> Endpoint {
+    Endpoint {
+        mac: [2, 0, 0, 0, 0xff, 2],
+        ip: IpAddr::from([10, 77, 0, 1]),
+        port: 9000,
+    }
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub fn with(configure: impl FnOnce(&mut GatewayConfig)) -> Self {
+        let own_v6 = IpAddr::from([0xfd66, 0, 0, 0, 0, 0, 0, 0xfe]);
+        let mut config = GatewayConfig::new(GATEWAY, &[gateway_end().ip, own_v6]);
+        config.gate = Gate::Open;
+        config.lease_s = LEASE_S;
+        configure(&mut config);
+        let mut bench = Self {
+            gateway: Gateway::new(config),
+            now: Now {
+                monotonic_ms: 50_000,
+                boot_ms: 90_000,
+            },
+            fresh: [0; 8],
+            drawn: 0,
+        };
+        bench.renew();
+        bench
+    }
+
+    /// Draws the next freshness value.
+    pub fn renew(&mut self) {
+        self.drawn += 1;
+        self.fresh = (0xf4e5_0000_0000_0000 | self.drawn).to_be_bytes();
+        let value = FreshValue::from_wire(self.fresh).unwrap();
+        self.gateway.set_fresh(value, self.now);
+    }
+
+    /// Lets time pass, with the freshness value kept fresh.
+    pub fn pass_s(&mut self, seconds: u64) {
+        self.now = self.now.plus_ms(seconds * 1000);
+        self.renew();
+    }
+
+    pub fn frame(&self, prover: &Prover, to: Endpoint, payload: &[u8]) -> Vec<u8> {
+        let builder = FrameBuilder::new(prover.from, to);
+        match prover.vlan {
+            Some(vid) => builder.vlan(vid).udp(payload),
+            None => builder.udp(payload),
+        }
+    }
+
+    /// Handles a frame; whatever is not answered must be left as it was.
+    pub fn handle(&mut self, ingress: u32, frame: &mut [u8]) -> Verdict {
+        let before = frame.to_vec();
+        let verdict = self.gateway.handle_frame(self.now, ingress, frame);
+        if verdict.disposition() != Disposition::Reply {
+            assert_eq!(frame, before, "{verdict} must leave the frame alone");
+        }
+        verdict
+    }
+
+    /// A payload from a device to the gateway's LAP port: the verdict, and the payload as it is then.
+    pub fn send(&mut self, prover: &Prover, payload: &[u8]) -> (Verdict, Vec<u8>) {
+        let mut frame = self.frame(prover, gateway_end(), payload);
+        let verdict = self.handle(prover.ingress, &mut frame);
+        let (_, udp) = parse(&frame).unwrap().datagram().unwrap();
+        (verdict, frame[udp.payload()].to_vec())
+    }
+
+    pub fn verdict(&mut self, prover: &Prover, payload: &[u8]) -> Verdict {
+        self.send(prover, payload).0
+    }
+
+    /// A datagram to the service, through the gate.
+    pub fn through_gate(&mut self, prover: &Prover) -> Verdict {
+        let mut frame = self.frame(prover, service_end(), b"reading");
+        self.handle(prover.ingress, &mut frame)
+    }
+
+    pub fn meta(&self, prover: &Prover) -> Meta {
+        let frame = self.frame(prover, gateway_end(), &[]);
+        parse(&frame).unwrap().meta(prover.ingress).unwrap()
+    }
+
+    pub fn idx(&self, prover: &Prover) -> u32 {
+        let line = self.gateway.line(prover.device);
+        line.map_or(0, |line| line.commit.idx().0)
+    }
+
+    /// A right RESPONSE for the current row; returns the bytes that won.
+    pub fn authenticate(&mut self, prover: &Prover) -> Vec<u8> {
+        let response = prover.response(self.idx(prover), self.fresh);
+        assert_eq!(self.verdict(prover, &response), Verdict::ReplyAck);
+        response
+    }
+
+    /// Checks and commits a RESPONSE, and stops before the winner's work.
+    pub fn half_way(&mut self, prover: &Prover) -> crate::gateway::Unspent {
+        let response = prover.response(self.idx(prover), self.fresh);
+        let response = Response::read_from_bytes(&response).unwrap();
+        let checked = self
+            .gateway
+            .check_response(self.now, &self.meta(prover), &response)
+            .unwrap();
+        let crate::gateway::Checked::Current(verified) = checked else {
+            panic!("a new RESPONSE");
+        };
+        self.gateway.commit(verified).unwrap()
+    }
+}
+
+pub fn challenge(payload: &[u8]) -> Challenge {
+    Challenge::read_from_bytes(payload).unwrap()
+}
+
+pub fn nak(payload: &[u8]) -> Nak {
+    Nak::read_from_bytes(payload).unwrap()
+}
+
+/// An ACK that verifies under the session key that `prover` derives from its own RESPONSE.
+pub fn verified_ack(prover: &Prover, response: &[u8], payload: &[u8]) -> Ack {
+    let response = Response::read_from_bytes(response).unwrap();
+    let ack = Ack::read_from_bytes(payload).unwrap();
+    let key = SessionKey::derive(&prover.auth_key(response.idx.get()), SUITE, &response.tag);
+    assert_eq!(ack.header.kind, message_type::ACK);
+    assert_eq!(ack.tag, tag::ack(&key, &ack), "ACK.tag");
+    assert_eq!(ack.session_id, response.tag[..8]);
+    assert_eq!(ack.idx, response.idx);
+    ack
+}
+
+/// A bench with one pool device of `rows` rows.
+pub fn one_device(rows: u32) -> (Bench, Prover) {
+    let mut bench = Bench::new();
+    let prover = Prover::new(1, Mode::Pool);
+    bench.gateway.install(prover.install(0, rows)).unwrap();
+    (bench, prover)
+}
+
+pub fn bent(payload: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut bent = payload.to_vec();
+    bent[at..at + bytes.len()].copy_from_slice(bytes);
+    bent
+}
+
+pub fn data_up(prover: &Prover) -> Vec<u8> {
+    let mut bytes = vec![0; 60];
+    let header = Header::with_length(message_type::DATA_UP, SUITE, 0, prover.device, 60);
+    bytes[..16].copy_from_slice(header.as_bytes());
+    bytes
+}

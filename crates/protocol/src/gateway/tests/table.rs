@@ -1,0 +1,222 @@
+//! The state machine of a device's line as one table: each state, each message, one verdict.
+
+use alloc::vec::Vec;
+
+use super::support::{Bench, LEASE_S, Prover};
+use crate::gateway::FRESH_MAX_AGE_MS;
+use crate::ids::Mode;
+use crate::verdict::Verdict::{
+    self, DropBusy as BUSY, DropFresh as FRESH, DropGateway as GATEWAY, DropIndex as INDEX,
+    DropNoRows as NO_ROWS, DropReplay as REPLAY, DropRevoked as REVOKED, DropStopped as STOPPED,
+    DropTag as TAG, DropUnknownDevice as UNKNOWN, ReplyAck as ACK, ReplyAckAgain as AGAIN,
+    ReplyChallenge as CHALLENGE, ReplyNak as NAK,
+};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Absent,
+    /// Installed without rows.
+    Empty,
+    Valid,
+    /// A session, and rows left.
+    ValidSession,
+    /// A session whose row was the last.
+    EmptySession,
+    Key,
+    KeySession,
+    /// A session whose lease is over, and rows left.
+    LeaseOver,
+    /// A winner is at work.
+    Busy,
+    Revoked,
+    RevokedSession,
+    /// Revoked while a winner is at work.
+    RevokedBusy,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Event {
+    Request,
+    /// Right in everything.
+    Response,
+    /// The RESPONSE that won the row before; where none did, one with the number before.
+    Again,
+    /// The number of the row before, and a tag that did not win it.
+    Previous,
+    Future,
+    WrongTag,
+    /// A freshness value that was never drawn.
+    NotFresh,
+    /// The freshness value before the previous one.
+    Stale,
+    /// Right for another gateway.
+    OtherGateway,
+    /// The tag covers another MAC address than the sender's.
+    OtherMac,
+    /// Right in everything, but the gateway's freshness value is too old to answer.
+    Aged,
+}
+
+use Event::{
+    Again, Aged, Future, NotFresh, OtherGateway, OtherMac, Previous, Request, Response, Stale, WrongTag,
+};
+use State::{
+    Absent, Busy, Empty, EmptySession, Key, KeySession, LeaseOver, Revoked, RevokedBusy, RevokedSession,
+    Valid, ValidSession,
+};
+
+const EVENTS: [Event; 11] = [
+    Request,
+    Response,
+    Again,
+    Previous,
+    Future,
+    WrongTag,
+    NotFresh,
+    Stale,
+    OtherGateway,
+    OtherMac,
+    Aged,
+];
+
+/// Columns as in [`EVENTS`].
+#[rustfmt::skip]
+const TABLE: [(State, [Verdict; 11]); 12] = [
+    (Absent,         [UNKNOWN,   UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, GATEWAY, UNKNOWN, STOPPED]),
+    (Empty,          [NAK,       NO_ROWS, INDEX,   INDEX,   INDEX,   NO_ROWS, NO_ROWS, NO_ROWS, GATEWAY, NO_ROWS, STOPPED]),
+    (Valid,          [CHALLENGE, ACK,     INDEX,   INDEX,   INDEX,   TAG,     FRESH,   FRESH,   GATEWAY, TAG,     STOPPED]),
+    (ValidSession,   [CHALLENGE, ACK,     AGAIN,   REPLAY,  INDEX,   TAG,     FRESH,   FRESH,   GATEWAY, TAG,     STOPPED]),
+    (EmptySession,   [NAK,       NO_ROWS, AGAIN,   REPLAY,  INDEX,   NO_ROWS, NO_ROWS, NO_ROWS, GATEWAY, NO_ROWS, STOPPED]),
+    (Key,            [CHALLENGE, ACK,     INDEX,   INDEX,   INDEX,   TAG,     FRESH,   FRESH,   GATEWAY, TAG,     STOPPED]),
+    (KeySession,     [CHALLENGE, ACK,     AGAIN,   REPLAY,  INDEX,   TAG,     FRESH,   FRESH,   GATEWAY, TAG,     STOPPED]),
+    (LeaseOver,      [CHALLENGE, ACK,     REPLAY,  REPLAY,  INDEX,   TAG,     FRESH,   FRESH,   GATEWAY, TAG,     STOPPED]),
+    (Busy,           [BUSY,      BUSY,    BUSY,    BUSY,    BUSY,    BUSY,    BUSY,    BUSY,    GATEWAY, BUSY,    STOPPED]),
+    (Revoked,        [REVOKED,   REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, GATEWAY, REVOKED, STOPPED]),
+    (RevokedSession, [REVOKED,   REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, GATEWAY, REVOKED, STOPPED]),
+    (RevokedBusy,    [REVOKED,   REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, GATEWAY, REVOKED, STOPPED]),
+];
+
+/// A bench whose device is in that state, and the RESPONSE that won last.
+fn in_state(state: State) -> (Bench, Prover, Option<Vec<u8>>) {
+    let mut bench = Bench::new();
+    let mode = if matches!(state, Key | KeySession) {
+        Mode::Key
+    } else {
+        Mode::Pool
+    };
+    let prover = Prover::new(1, mode);
+    let rows = match state {
+        Empty => 0,
+        EmptySession => 1,
+        _ => 3,
+    };
+    if state != Absent {
+        bench.gateway.install(prover.install(0, rows)).unwrap();
+    }
+    let has_session = matches!(
+        state,
+        ValidSession | EmptySession | KeySession | LeaseOver | RevokedSession
+    );
+    let winner = has_session.then(|| bench.authenticate(&prover));
+    if matches!(state, Busy | RevokedBusy) {
+        drop(bench.half_way(&prover));
+    }
+    if matches!(state, Revoked | RevokedSession | RevokedBusy) {
+        bench.gateway.revoke(prover.device).unwrap();
+    }
+    if state == LeaseOver {
+        bench.pass_s(u64::from(LEASE_S));
+    }
+    (bench, prover, winner)
+}
+
+fn message(event: Event, bench: &mut Bench, prover: &Prover, winner: Option<Vec<u8>>) -> Vec<u8> {
+    let idx = bench.idx(prover);
+    let before = idx.wrapping_sub(1);
+    let right = prover.response(idx, bench.fresh);
+    match event {
+        Request => prover.request(0x4e),
+        Response => right,
+        Again => winner.unwrap_or_else(|| prover.response(before, bench.fresh)),
+        Previous => prover.response_with(before, bench.fresh, 0x77, Some(prover.from.mac)),
+        Future => prover.response(idx + 1, bench.fresh),
+        WrongTag => super::support::bent(&right, 48, &[right[48] ^ 1]),
+        NotFresh => prover.response(idx, [0; 8]),
+        Stale => {
+            let old = bench.fresh;
+            bench.renew();
+            bench.renew();
+            prover.response(idx, old)
+        }
+        OtherGateway => super::support::bent(&right, 36, &[0, 0, 0, 8]),
+        OtherMac => prover.response_with(idx, bench.fresh, 0x4e, Some([2, 0, 0, 0, 0, 0xee])),
+        Aged => {
+            bench.now = bench.now.plus_ms(FRESH_MAX_AGE_MS + 1);
+            right
+        }
+    }
+}
+
+#[test]
+fn each_state_gives_each_message_the_verdict_of_the_table() {
+    for (state, verdicts) in TABLE {
+        for (event, expected) in EVENTS.into_iter().zip(verdicts) {
+            let (mut bench, prover, winner) = in_state(state);
+            let payload = message(event, &mut bench, &prover, winner);
+            let before = bench.gateway.line(prover.device);
+            let (verdict, _) = bench.send(&prover, &payload);
+            assert_eq!(verdict, expected, "{state:?} x {event:?}");
+            assert_eq!(
+                bench.gateway.counter(verdict),
+                if verdict == ACK { counted_acks(state) } else { 1 }
+            );
+            let after = bench.gateway.line(prover.device);
+            if verdict == ACK {
+                let (before, after) = (before.unwrap(), after.unwrap());
+                assert_eq!(after.commit.idx().0, before.commit.idx().0 + 1, "{state:?}");
+                assert_eq!(after.commit.generation(), before.commit.generation() + 1);
+                assert_eq!(after.session_id, payload[48..56]);
+                assert!(!after.commit.is_busy());
+            } else {
+                assert_eq!(before, after, "{state:?} x {event:?}: only a proof writes");
+            }
+        }
+    }
+}
+
+fn counted_acks(state: State) -> u64 {
+    1 + u64::from(matches!(
+        state,
+        ValidSession | EmptySession | KeySession | LeaseOver
+    ))
+}
+
+/// The freshness value ages out on the monotonic clock alone, to the millisecond.
+#[test]
+fn a_gateway_answers_until_its_freshness_value_is_sixteen_seconds_old() {
+    let (mut bench, prover, _) = in_state(Valid);
+    bench.now = bench.now.plus_ms(FRESH_MAX_AGE_MS);
+    assert_eq!(bench.verdict(&prover, &prover.request(1)), CHALLENGE);
+    bench.now = bench.now.plus_ms(1);
+    assert_eq!(bench.verdict(&prover, &prover.request(1)), STOPPED);
+    bench.renew();
+    assert_eq!(bench.verdict(&prover, &prover.request(1)), CHALLENGE);
+}
+
+/// The previous value is accepted beside the current one; a suspend replaces both.
+#[test]
+fn the_previous_freshness_value_is_accepted_until_a_suspend() {
+    let (mut bench, prover, _) = in_state(Valid);
+    let response = prover.response(0, bench.fresh);
+    bench.renew();
+    let (current, previous) = ([0xaa; 8], [0xbb; 8]);
+    let value = |bytes| crate::gateway::FreshValue::from_wire(bytes).unwrap();
+    let mut suspended = Bench::new();
+    suspended.gateway.install(prover.install(0, 1)).unwrap();
+    suspended
+        .gateway
+        .restart_fresh(value(current), value(previous), suspended.now);
+    assert_eq!(suspended.verdict(&prover, &response), FRESH);
+    assert_eq!(suspended.verdict(&prover, &prover.response(0, previous)), ACK);
+    assert_eq!(bench.verdict(&prover, &response), ACK);
+}
