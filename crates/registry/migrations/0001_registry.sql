@@ -29,6 +29,7 @@ CREATE TABLE device (
     epoch          BIGINT   NOT NULL CHECK (epoch BETWEEN 0 AND 4294967295),
     revision       BIGINT   NOT NULL,
     puf_profile    TEXT     NOT NULL,
+    mac            BLOB     NOT NULL,                             -- over all other columns, under the master key
     CHECK ((status = 2) = (revoked_at_s IS NOT NULL)),
     CHECK ((status = 2) = (revoked_reason IS NOT NULL))
 );

@@ -5,11 +5,12 @@ use std::collections::{HashMap, HashSet};
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
-use crate::device::{DeviceRecord, Status};
+use crate::device::{DeviceInfo, DeviceRecord, Revision, Status};
 use crate::error::{RegistryError, Result};
 use crate::feed;
 use crate::place::Place;
-use crate::row::{ACTIVE, REVOKED, id_from_column, id_to_column, mode_to_column};
+use crate::record_mac::MAC_BYTES;
+use crate::row::{id_to_column, mode_to_column, seconds_to_column, status_to_columns};
 use crate::store::Registry;
 
 /// Devices per INSERT: fewer round trips to the database's thread, and far below SQLite's 32,766 parameters.
@@ -73,14 +74,6 @@ impl From<DeviceRecord> for NewDevice {
             status: Status::Active,
         }
     }
-}
-
-/// What has to outlive a replacement.
-struct Existing {
-    revoked: bool,
-    idx_floor: u32,
-    floor_version: i64,
-    epoch: u32,
 }
 
 impl Registry {
@@ -164,91 +157,65 @@ impl Registry {
             }
         }
         let mut transaction = self.write().await?;
-        let existing = existing_devices(&mut transaction, devices).await?;
-        for NewDevice { record, status, .. } in devices {
-            let device = record.device;
-            match (existing.get(&device), on_conflict) {
-                (Some(_), OnConflict::Refuse) => return Err(RegistryError::AlreadyEnrolled { device }),
-                (Some(old), OnConflict::Replace) if old.revoked && status.is_active() => {
-                    return Err(RegistryError::Revoked { device });
-                }
-                _ => {}
-            }
-        }
+        let existing = self.replaceable(&mut transaction, devices, on_conflict).await?;
         remove(&mut transaction, existing.keys().copied().collect()).await?;
         let mut revision = feed::advance(&mut transaction, devices.len()).await?;
         for batch in devices.chunks(DEVICES_PER_INSERT) {
-            self.insert(&mut transaction, batch, &existing, &mut revision)
-                .await?;
+            let mut records = Vec::with_capacity(batch.len());
+            for device in batch {
+                revision = revision.saturating_add(1);
+                records.push(self.prepare(device, existing.get(&device.record.device), revision)?);
+            }
+            insert(&mut transaction, &records).await?;
         }
         transaction.commit().await?;
         Ok(())
     }
 
-    async fn insert(
+    /// Those of the devices that are enrolled and may be replaced; an error for the first that may not.
+    async fn replaceable(
         &self,
         connection: &mut SqliteConnection,
         devices: &[NewDevice],
-        existing: &HashMap<DeviceId, Existing>,
-        revision: &mut i64,
-    ) -> Result<()> {
-        let mut rows = Vec::with_capacity(devices.len());
-        for device in devices {
-            rows.push(self.prepare(device, existing.get(&device.record.device))?);
+        on_conflict: OnConflict,
+    ) -> Result<HashMap<DeviceId, DeviceInfo>> {
+        let mut replaceable = HashMap::new();
+        for batch in devices.chunks(IDS_PER_QUERY) {
+            let ids = batch.iter().map(|device| device.record.device);
+            let mut enrolled = self.get_many_in(connection, ids).await?;
+            for NewDevice {
+                record: DeviceRecord { device, .. },
+                status,
+                ..
+            } in batch
+            {
+                let device = *device;
+                let Some(info) = enrolled.remove(&device) else {
+                    continue;
+                };
+                if on_conflict == OnConflict::Refuse {
+                    return Err(RegistryError::AlreadyEnrolled { device });
+                }
+                // A damaged record cannot be replaced: nobody knows where its mark stood.
+                let info = info?;
+                if !info.status.is_active() && status.is_active() {
+                    return Err(RegistryError::Revoked { device });
+                }
+                replaceable.insert(device, info);
+            }
         }
-        let mut insert = QueryBuilder::<Sqlite>::new(
-            "INSERT INTO device (device_id, name, mode, suite, status, enrolled_at_s, revoked_at_s, \
-             revoked_reason, first_idx, rows_total, idx_floor, floor_version, epoch, revision, puf_profile) ",
-        );
-        insert.push_values(rows.iter().zip(devices), |mut values, (row, device)| {
-            *revision += 1;
-            let record = &device.record;
-            let (status, at_s, reason) = match &device.status {
-                Status::Active => (ACTIVE, None, None),
-                Status::Revoked { at_s, reason } => (
-                    REVOKED,
-                    Some(i64::try_from(*at_s).unwrap_or(i64::MAX)),
-                    Some(reason.as_str()),
-                ),
-            };
-            values
-                .push_bind(id_to_column(record.device))
-                .push_bind(&record.name)
-                .push_bind(mode_to_column(row.place.mode))
-                .push_bind(i16::from(row.place.suite.number()))
-                .push_bind(status)
-                // `validate` has checked that it fits.
-                .push_bind(i64::try_from(record.enrolled_at_s).unwrap_or(i64::MAX))
-                .push_bind(at_s)
-                .push_bind(reason)
-                .push_bind(i64::from(row.place.indices.start))
-                .push_bind(i64::from(row.place.rows_total()))
-                .push_bind(i64::from(row.idx_floor))
-                .push_bind(row.floor_version)
-                .push_bind(i64::from(row.place.epoch))
-                .push_bind(*revision)
-                .push_bind(&record.puf_profile);
-        });
-        insert.build().execute(&mut *connection).await?;
-
-        let mut insert = QueryBuilder::<Sqlite>::new("INSERT INTO credential (device_id, sealed) ");
-        insert.push_values(&rows, |mut values, row| {
-            values
-                .push_bind(id_to_column(row.place.device))
-                .push_bind(&row.sealed);
-        });
-        insert.build().execute(&mut *connection).await?;
-        Ok(())
+        Ok(replaceable)
     }
 
-    fn prepare(&self, new: &NewDevice, old: Option<&Existing>) -> Result<Prepared> {
+    /// What is written for a device, given what is there.
+    fn prepare(&self, new: &NewDevice, old: Option<&DeviceInfo>, revision: i64) -> Result<Prepared> {
         let record = &new.record;
         let indices = record.credentials.indices();
         let idx_floor = new
             .idx_floor
             .0
             .max(indices.start)
-            .max(old.map_or(0, |old| old.idx_floor));
+            .max(old.map_or(0, |old| old.idx_floor.0));
         if old.is_some() && !indices.is_empty() && idx_floor >= indices.end {
             return Err(RegistryError::InvalidRecord {
                 device: record.device,
@@ -260,65 +227,72 @@ impl Registry {
                 ),
             });
         }
-        let place = Place {
+        let info = DeviceInfo {
             device: record.device,
+            name: record.name.clone(),
             mode: record.credentials.mode(),
             suite: record.suite,
+            status: new.status.clone(),
+            enrolled_at_s: record.enrolled_at_s,
+            first_idx: RowIndex(indices.start),
+            rows_total: indices.end.saturating_sub(indices.start),
+            idx_floor: RowIndex(idx_floor),
             epoch: old.map_or(new.epoch, |old| new.epoch.max(old.epoch.saturating_add(1))),
-            indices,
+            revision: Revision(revision.cast_unsigned()),
+            puf_profile: record.puf_profile.clone(),
+            floor_version: old.map_or(0, |old| old.floor_version.saturating_add(1)),
         };
+        let credentials = &record.credentials;
         let sealed = self
             .sealer()
-            .seal(&place.aad(), record.credentials.encoded_len(), |out| {
-                record.credentials.encode(out)
+            .seal(&Place::of(&info).aad(), credentials.encoded_len(), |out| {
+                credentials.encode(out)
             })?;
-        let floor_version = old.map_or(0, |old| old.floor_version.saturating_add(1));
-        Ok(Prepared {
-            place,
-            idx_floor,
-            floor_version,
-            sealed,
-        })
+        let mac = self.record_mac().code(&info);
+        Ok(Prepared { info, mac, sealed })
     }
 }
 
 /// A device's record, ready to be written.
 struct Prepared {
-    place: Place,
-    idx_floor: u32,
-    floor_version: i64,
+    info: DeviceInfo,
+    mac: [u8; MAC_BYTES],
     sealed: Vec<u8>,
 }
 
-async fn existing_devices(
-    connection: &mut SqliteConnection,
-    devices: &[NewDevice],
-) -> Result<HashMap<DeviceId, Existing>> {
-    let mut existing = HashMap::new();
-    for ids in devices.chunks(IDS_PER_QUERY) {
-        let mut query = QueryBuilder::<Sqlite>::new(
-            "SELECT device_id, status, idx_floor, floor_version, epoch FROM device WHERE device_id IN ",
-        );
-        query.push_ids(ids.iter().map(|device| device.record.device));
-        let rows: Vec<(i64, i16, i64, i64, i64)> = query.build_query_as().fetch_all(&mut *connection).await?;
-        for (id, status, idx_floor, floor_version, epoch) in rows {
-            let device = id_from_column(id);
-            let (Ok(idx_floor), Ok(epoch)) = (u32::try_from(idx_floor), u32::try_from(epoch)) else {
-                let problem = format!("idx_floor is {idx_floor}, epoch is {epoch}");
-                return Err(RegistryError::DamagedRecord { device, problem });
-            };
-            existing.insert(
-                device,
-                Existing {
-                    revoked: status == REVOKED,
-                    idx_floor,
-                    floor_version,
-                    epoch,
-                },
-            );
-        }
-    }
-    Ok(existing)
+async fn insert(connection: &mut SqliteConnection, records: &[Prepared]) -> Result<()> {
+    let mut insert = QueryBuilder::<Sqlite>::new(
+        "INSERT INTO device (device_id, name, mode, suite, status, enrolled_at_s, revoked_at_s, revoked_reason, \
+         first_idx, rows_total, idx_floor, floor_version, epoch, revision, puf_profile, mac) ",
+    );
+    insert.push_values(records, |mut values, Prepared { info, mac, .. }| {
+        let (status, revoked_at_s, reason) = status_to_columns(&info.status);
+        values
+            .push_bind(id_to_column(info.device))
+            .push_bind(&info.name)
+            .push_bind(mode_to_column(info.mode))
+            .push_bind(i16::from(info.suite.number()))
+            .push_bind(status)
+            .push_bind(seconds_to_column(info.enrolled_at_s))
+            .push_bind(revoked_at_s)
+            .push_bind(reason)
+            .push_bind(i64::from(info.first_idx.0))
+            .push_bind(i64::from(info.rows_total))
+            .push_bind(i64::from(info.idx_floor.0))
+            .push_bind(info.floor_version)
+            .push_bind(i64::from(info.epoch))
+            .push_bind(info.revision.0.cast_signed())
+            .push_bind(&info.puf_profile)
+            .push_bind(mac.as_slice());
+    });
+    insert.build().execute(&mut *connection).await?;
+
+    let mut insert = QueryBuilder::<Sqlite>::new("INSERT INTO credential (device_id, sealed) ");
+    insert.push_values(records, |mut values, Prepared { info, sealed, .. }| {
+        values.push_bind(id_to_column(info.device)).push_bind(sealed);
+    });
+    insert.build().execute(&mut *connection).await?;
+    Ok(())
 }
 
 async fn remove(connection: &mut SqliteConnection, devices: Vec<DeviceId>) -> Result<()> {

@@ -187,7 +187,7 @@ pub enum RegistryError {
     },
     /// A stored record does not authenticate or makes no sense.
     #[error(
-        "the record of device {device} is damaged or was tampered with ({problem}); restore it from a backup or enrol the device again"
+        "the record of device {device} is damaged or was tampered with ({problem}); restore a backup, or enrol the device under another id"
     )]
     DamagedRecord {
         /// The device.
@@ -277,6 +277,13 @@ const SQLITE_NOTADB: u32 = 26;
 
 impl From<sqlx::Error> for RegistryError {
     fn from(error: sqlx::Error) -> Self {
+        if let sqlx::Error::Database(database) = &error
+            && database.message().starts_with("no such table")
+        {
+            return Self::Damaged {
+                detail: database.message().to_owned(),
+            };
+        }
         let code = match &error {
             sqlx::Error::Database(database) => database.code().and_then(|code| code.parse::<u32>().ok()),
             // All connections in use for longer than the pool waits: somebody holds a lock.

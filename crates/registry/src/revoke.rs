@@ -2,10 +2,10 @@
 
 use linewarden_protocol::ids::DeviceId;
 
-use crate::device::{DeviceInfo, Revision, Status, TEXT_BYTES_MAX};
+use crate::device::{Revision, Status, TEXT_BYTES_MAX};
 use crate::error::{RegistryError, Result};
 use crate::feed;
-use crate::row::{DeviceRow, REVOKED, device_columns, device_info, id_to_column};
+use crate::row::{id_to_column, status_to_columns};
 use crate::store::Registry;
 
 impl Registry {
@@ -26,43 +26,34 @@ impl Registry {
         if reason.len() > TEXT_BYTES_MAX || reason.contains('\0') {
             return refuse("revoked_reason", "at most 65536 B of text without NUL are stored");
         }
-        let Ok(at_s) = i64::try_from(now_s) else {
+        if i64::try_from(now_s).is_err() {
             return refuse("revoked_at_s", "not a time in seconds since 1970");
-        };
+        }
         let mut transaction = self.write().await?;
-        let info = device_in(&mut transaction, device).await?;
-        if let Status::Revoked { .. } = info.status {
+        let mut info = self.get_in(&mut transaction, device).await?;
+        if !info.status.is_active() {
             return Ok(info.revision);
         }
         let revision = feed::advance(&mut transaction, 1).await?.saturating_add(1);
+        info.status = Status::Revoked {
+            at_s: now_s,
+            reason: reason.to_owned(),
+        };
+        info.revision = Revision(revision.cast_unsigned());
+        let (status, at_s, reason) = status_to_columns(&info.status);
         sqlx::query(
-            "UPDATE device SET status = $1, revoked_at_s = $2, revoked_reason = $3, revision = $4 \
-             WHERE device_id = $5",
+            "UPDATE device SET status = $1, revoked_at_s = $2, revoked_reason = $3, revision = $4, mac = $5 \
+             WHERE device_id = $6",
         )
-        .bind(REVOKED)
+        .bind(status)
         .bind(at_s)
         .bind(reason)
         .bind(revision)
+        .bind(self.record_mac().code(&info).as_slice())
         .bind(id_to_column(device))
         .execute(&mut *transaction)
         .await?;
         transaction.commit().await?;
-        Ok(Revision(revision.cast_unsigned()))
+        Ok(info.revision)
     }
-}
-
-/// The record of a device as the caller's transaction sees it.
-pub(crate) async fn device_in(
-    connection: &mut sqlx::SqliteConnection,
-    device: DeviceId,
-) -> Result<DeviceInfo> {
-    let row: Option<DeviceRow> = sqlx::query_as(concat!(
-        "SELECT ",
-        device_columns!(),
-        " FROM device WHERE device_id = $1"
-    ))
-    .bind(id_to_column(device))
-    .fetch_optional(connection)
-    .await?;
-    device_info(row.ok_or(RegistryError::UnknownDevice { device })?)
 }

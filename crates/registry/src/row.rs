@@ -4,13 +4,15 @@ use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 
 use crate::device::{DeviceInfo, Revision, Status};
 use crate::error::{RegistryError, Result};
+use crate::record_mac::RecordMac;
 
 /// The columns of [`DeviceRow`], in its order, as a literal for `concat!`.
 macro_rules! device_columns {
     () => {
         "device.device_id, device.name, device.mode, device.suite, device.status, device.enrolled_at_s, \
          device.revoked_at_s, device.revoked_reason, device.first_idx, device.rows_total, device.idx_floor, \
-         device.floor_version, device.epoch, device.revision, device.puf_profile"
+         device.floor_version, device.epoch, device.revision, device.puf_profile, \
+         device.mac"
     };
 }
 pub(crate) use device_columns;
@@ -32,6 +34,7 @@ pub(crate) type DeviceRow = (
     i64,
     i64,
     String,
+    Vec<u8>,
 );
 
 pub(crate) const ACTIVE: i16 = 1;
@@ -62,10 +65,10 @@ pub(crate) fn mode_from_column(column: i16) -> Option<Mode> {
 }
 
 /// Turns a stored row into what the API shows; every value that cannot be is an error that names the device.
-pub(crate) fn device_info(row: DeviceRow) -> Result<DeviceInfo> {
+pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo> {
     let (id, name, mode, suite, status, enrolled_at_s, revoked_at_s, revoked_reason, first, total, floor, ..) =
         row;
-    let (.., floor_version, epoch, revision, puf_profile) = row;
+    let (.., floor_version, epoch, revision, puf_profile, stored_mac) = row;
     let device = id_from_column(id);
     let damaged = |problem: String| RegistryError::DamagedRecord { device, problem };
     let number =
@@ -84,7 +87,7 @@ pub(crate) fn device_info(row: DeviceRow) -> Result<DeviceInfo> {
             )));
         }
     };
-    Ok(DeviceInfo {
+    let info = DeviceInfo {
         device,
         name,
         mode: mode_from_column(mode).ok_or_else(|| damaged(format!("mode is {mode}")))?,
@@ -101,5 +104,23 @@ pub(crate) fn device_info(row: DeviceRow) -> Result<DeviceInfo> {
         revision: Revision(seconds("revision", revision)?),
         puf_profile,
         floor_version,
-    })
+    };
+    if mac.verifies(&info, &stored_mac) {
+        Ok(info)
+    } else {
+        Err(damaged("its fields do not authenticate".to_owned()))
+    }
+}
+
+/// The columns `status`, `revoked_at_s` and `revoked_reason`.
+pub(crate) fn status_to_columns(status: &Status) -> (i16, Option<i64>, Option<&str>) {
+    match status {
+        Status::Active => (ACTIVE, None, None),
+        Status::Revoked { at_s, reason } => (REVOKED, Some(seconds_to_column(*at_s)), Some(reason)),
+    }
+}
+
+/// Times are checked before they get here; a later one than the column holds means "the end of time".
+pub(crate) fn seconds_to_column(seconds: u64) -> i64 {
+    i64::try_from(seconds).unwrap_or(i64::MAX)
 }

@@ -5,17 +5,16 @@
 //! the mark. The mark goes up and never down, but for one case: at a clean stop a gateway gives back the unused
 //! tail of its reservation, and that counts only if nothing has moved the mark since.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use crate::device::DeviceInfo;
-use crate::enrol::{IDS_PER_QUERY, PushIds as _};
+use crate::enrol::IDS_PER_QUERY;
 use crate::error::{RegistryError, Result};
-use crate::revoke::device_in;
-use crate::row::{DeviceRow, device_columns, device_info, id_to_column};
+use crate::row::id_to_column;
 use crate::store::Registry;
 
 /// A wish for rows.
@@ -87,9 +86,9 @@ impl Registry {
             count,
         };
         let mut transaction = self.write().await?;
-        let mut info = device_in(&mut transaction, device).await?;
+        let mut info = self.get_in(&mut transaction, device).await?;
         let reservation = take(&mut info, &request)?;
-        write_marks(&mut transaction, &[&info]).await?;
+        self.write_marks(&mut transaction, &[&info]).await?;
         transaction.commit().await?;
         Ok(reservation)
     }
@@ -104,21 +103,22 @@ impl Registry {
         let mut answers = Vec::with_capacity(requests.len());
         let mut transaction = self.write().await?;
         for batch in requests.chunks(IDS_PER_QUERY) {
-            let mut devices = devices_in(&mut transaction, batch).await?;
+            let mut devices = self
+                .get_many_in(&mut transaction, batch.iter().map(|request| request.device))
+                .await?;
             let mut moved = HashSet::with_capacity(batch.len());
             for request in batch {
                 let answer = match devices.get_mut(&request.device) {
-                    None => Err(RegistryError::UnknownDevice {
+                    Some(Ok(info)) => take(info, request),
+                    Some(Err(RegistryError::DamagedRecord { device, problem })) => {
+                        Err(RegistryError::DamagedRecord {
+                            device: *device,
+                            problem: problem.clone(),
+                        })
+                    }
+                    Some(Err(_)) | None => Err(RegistryError::UnknownDevice {
                         device: request.device,
                     }),
-                    // A damaged record is told once; a second request for it finds the device gone.
-                    Some(Err(_)) => devices.remove(&request.device).and_then(Result::err).map_or(
-                        Err(RegistryError::UnknownDevice {
-                            device: request.device,
-                        }),
-                        Err,
-                    ),
-                    Some(Ok(info)) => take(info, request),
                 };
                 if answer.is_ok() {
                     moved.insert(request.device);
@@ -130,7 +130,7 @@ impl Registry {
                 .filter_map(|info| info.as_ref().ok())
                 .filter(|info| moved.contains(&info.device))
                 .collect();
-            write_marks(&mut transaction, &marks).await?;
+            self.write_marks(&mut transaction, &marks).await?;
         }
         transaction.commit().await?;
         Ok(answers)
@@ -144,7 +144,7 @@ impl Registry {
     /// An unknown device, a row that it does not have, or a failure of the database.
     pub async fn report_used(&self, device: DeviceId, idx: RowIndex) -> Result<RowIndex> {
         let mut transaction = self.write().await?;
-        let mut info = device_in(&mut transaction, device).await?;
+        let mut info = self.get_in(&mut transaction, device).await?;
         let indices = info.indices();
         if !indices.contains(&idx.0) {
             return Err(RegistryError::NoSuchRow {
@@ -157,7 +157,7 @@ impl Registry {
         if idx >= info.idx_floor {
             // Within `indices`, whose end is a u32, so the sum is one too.
             move_mark(&mut info, idx.0.saturating_add(1));
-            write_marks(&mut transaction, &[&info]).await?;
+            self.write_marks(&mut transaction, &[&info]).await?;
             transaction.commit().await?;
         }
         Ok(info.idx_floor)
@@ -190,21 +190,39 @@ impl Registry {
             return Ok(false);
         }
         let mut transaction = self.write().await?;
+        let mut info = self.get_in(&mut transaction, device).await?;
         // The version, too: had another gateway reserved these rows after an earlier give-back, the mark alone
         // would look the same.
-        let taken_back = sqlx::query(
-            "UPDATE device SET idx_floor = $1, floor_version = floor_version + 1 \
-             WHERE device_id = $2 AND idx_floor = $3 AND floor_version = $4 AND status = 1",
-        )
-        .bind(i64::from(unused_from.0))
-        .bind(id_to_column(device))
-        .bind(i64::from(rows.end))
-        .bind(floor_version)
-        .execute(&mut *transaction)
-        .await?
-        .rows_affected();
+        let unmoved = info.idx_floor.0 == rows.end && info.floor_version == floor_version;
+        if !unmoved || !info.status.is_active() {
+            return Ok(false);
+        }
+        info.idx_floor = unused_from;
+        info.floor_version = info.floor_version.saturating_add(1);
+        self.write_marks(&mut transaction, &[&info]).await?;
         transaction.commit().await?;
-        Ok(taken_back == 1)
+        Ok(true)
+    }
+
+    async fn write_marks(&self, connection: &mut SqliteConnection, devices: &[&DeviceInfo]) -> Result<()> {
+        if devices.is_empty() {
+            return Ok(());
+        }
+        let mut update =
+            QueryBuilder::<Sqlite>::new("WITH moved (device_id, idx_floor, floor_version, mac) AS (");
+        update.push_values(devices, |mut values, info| {
+            values
+                .push_bind(id_to_column(info.device))
+                .push_bind(i64::from(info.idx_floor.0))
+                .push_bind(info.floor_version)
+                .push_bind(self.record_mac().code(info).to_vec());
+        });
+        update.push(
+            ") UPDATE device SET idx_floor = moved.idx_floor, floor_version = moved.floor_version, mac = moved.mac \
+             FROM moved WHERE device.device_id = moved.device_id",
+        );
+        update.build().execute(connection).await?;
+        Ok(())
     }
 }
 
@@ -238,40 +256,4 @@ fn move_mark(info: &mut DeviceInfo, to: u32) {
     debug_assert!(to >= info.idx_floor.0);
     info.idx_floor = RowIndex(to);
     info.floor_version = info.floor_version.saturating_add(1);
-}
-
-async fn write_marks(connection: &mut SqliteConnection, devices: &[&DeviceInfo]) -> Result<()> {
-    if devices.is_empty() {
-        return Ok(());
-    }
-    let mut update = QueryBuilder::<Sqlite>::new("WITH moved (device_id, idx_floor, floor_version) AS (");
-    update.push_values(devices, |mut values, info| {
-        values
-            .push_bind(id_to_column(info.device))
-            .push_bind(i64::from(info.idx_floor.0))
-            .push_bind(info.floor_version);
-    });
-    update.push(
-        ") UPDATE device SET idx_floor = moved.idx_floor, floor_version = moved.floor_version \
-         FROM moved WHERE device.device_id = moved.device_id",
-    );
-    update.build().execute(connection).await?;
-    Ok(())
-}
-
-async fn devices_in(
-    connection: &mut SqliteConnection,
-    requests: &[ReserveRequest],
-) -> Result<HashMap<DeviceId, Result<DeviceInfo>>> {
-    let mut query = QueryBuilder::<Sqlite>::new(concat!(
-        "SELECT ",
-        device_columns!(),
-        " FROM device WHERE device_id IN "
-    ));
-    query.push_ids(requests.iter().map(|request| request.device));
-    let rows: Vec<DeviceRow> = query.build_query_as().fetch_all(connection).await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| (crate::row::id_from_column(row.0), device_info(row)))
-        .collect())
 }

@@ -29,10 +29,7 @@ pub(crate) struct Sealer {
 impl Sealer {
     /// Derives the sealing key from 32 secret bytes, a public salt and a label that separates purposes.
     pub(crate) fn derive(secret: &[u8; 32], salt: &[u8], purpose: &str) -> Self {
-        let mut key = Zeroizing::new([0u8; 32]);
-        // RFC 5869 bounds the output by 255 hashes; one hash is always within it.
-        let expanded = Hkdf::<Sha256>::new(Some(salt), secret).expand(purpose.as_bytes(), &mut *key);
-        debug_assert!(expanded.is_ok());
+        let key = derive_key::<32>(secret, salt, purpose);
         Self {
             cipher: XChaCha20Poly1305::new(&Key::from(*key)),
         }
@@ -92,6 +89,19 @@ impl Sealer {
             .map_err(|_| NotAuthentic)?;
         Ok(plaintext)
     }
+}
+
+/// HKDF-SHA-256 to `N` bytes, at most 64 here.
+pub(crate) fn derive_key<const N: usize>(
+    secret: &[u8; 32],
+    salt: &[u8],
+    purpose: &str,
+) -> Zeroizing<[u8; N]> {
+    let mut key = Zeroizing::new([0u8; N]);
+    // RFC 5869 bounds the output by 255 hashes; two are always within it.
+    let expanded = Hkdf::<Sha256>::new(Some(salt), secret).expand(purpose.as_bytes(), &mut *key);
+    debug_assert!(expanded.is_ok());
+    key
 }
 
 #[cfg(test)]

@@ -21,9 +21,10 @@ use crate::device::{DeviceInfo, DeviceRecord, Revision, Status};
 use crate::enrol::{NewDevice, Progress};
 use crate::error::{RegistryError, Result};
 use crate::key::ExportKey;
-use crate::query::records_after;
+
 use crate::seal::Sealer;
 use crate::store::{Registry, draft_path, publish};
+use crate::walk::Walk;
 
 /// Version of the file format.
 const FORMAT: u32 = 1;
@@ -145,10 +146,11 @@ impl Registry {
         write_line(out, &header)?;
         let (mut done, mut after) = (0u64, Revision::ZERO);
         loop {
-            let (stored, upto) = records_after(&mut snapshot, after, CHUNK_DEVICES, false).await?;
+            let (stored, upto) = self
+                .records_after(&mut snapshot, after, Walk::All, CHUNK_DEVICES)
+                .await?;
             if stored.is_empty() {
-                out.flush().map_err(unwritable)?;
-                return Ok(done);
+                break;
             }
             for record in stored {
                 let record = record?;
@@ -166,6 +168,12 @@ impl Registry {
                 total: Some(devices),
             });
         }
+        if done != devices {
+            let detail = format!("{done} of {devices} devices have a revision that can be");
+            return Err(RegistryError::Damaged { detail });
+        }
+        out.flush().map_err(unwritable)?;
+        Ok(done)
     }
 
     /// [`Registry::export`] into a new file of mode 0600 that appears whole or not at all.

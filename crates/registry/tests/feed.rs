@@ -1,0 +1,120 @@
+//! The change feed, and the walk over the active fleet that leads over to it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use linewarden_protocol::ids::{DeviceId, RowIndex};
+use linewarden_registry::{OnConflict, Registry, Revision};
+use support::{in_memory, pool_device, pool_device_from};
+
+async fn fleet(devices: u64) -> Registry {
+    let registry = in_memory().await;
+    registry
+        .enrol_bulk(
+            (1..=devices).map(|id| pool_device(id, 4)),
+            Default::default(),
+            |_| (),
+        )
+        .await
+        .unwrap();
+    registry
+}
+
+#[tokio::test]
+async fn each_change_has_its_own_higher_revision() {
+    let registry = fleet(3).await;
+    assert_eq!(registry.revision().await.unwrap(), Revision(3));
+    assert_eq!(registry.revoke(DeviceId(2), "", 0).await.unwrap(), Revision(4));
+    registry
+        .enrol_chunk(vec![pool_device_from(1, 50, 2)], OnConflict::Replace)
+        .await
+        .unwrap();
+
+    let all = registry.changes_since(Revision::ZERO, 100).await.unwrap();
+    let seen: Vec<_> = all
+        .changes
+        .iter()
+        .map(|c| (c.device.0, c.revision.0, c.active, c.epoch))
+        .collect();
+    assert_eq!(seen, [(3, 3, true, 0), (2, 4, false, 0), (1, 5, true, 1)]);
+    assert_eq!((all.upto, all.more), (Revision(5), false));
+
+    let none = registry.changes_since(all.upto, 100).await.unwrap();
+    assert_eq!((none.changes.len(), none.upto), (0, Revision(5)));
+}
+
+#[tokio::test]
+async fn pages_of_the_feed_lose_nothing() {
+    let registry = fleet(25).await;
+    let (mut since, mut seen) = (Revision::ZERO, Vec::new());
+    loop {
+        let page = registry.changes_since(since, 7).await.unwrap();
+        seen.extend(page.changes.iter().map(|change| change.device.0));
+        since = page.upto;
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(seen, (1..=25).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn marks_and_refusals_do_not_show_in_the_feed() {
+    let registry = fleet(2).await;
+    let before = registry.revision().await.unwrap();
+    let lease = registry.reserve(DeviceId(1), RowIndex(0), 2).await.unwrap();
+    registry.give_back(lease, RowIndex(1)).await.unwrap();
+    registry.report_used(DeviceId(2), RowIndex(1)).await.unwrap();
+    registry.enrol(pool_device(1, 1)).await.unwrap_err();
+    registry.revoke(DeviceId(9), "", 0).await.unwrap_err();
+    assert_eq!(registry.revision().await.unwrap(), before);
+}
+
+/// A gateway that walks the fleet while it changes and then follows the feed ends with the registry's own state.
+#[tokio::test]
+async fn the_walk_leads_over_to_the_feed_without_a_gap() {
+    let registry = fleet(30).await;
+    let mut view = BTreeMap::new();
+    let mut stream = registry.stream_active(7);
+    let mut step = 0;
+    while let Some(chunk) = stream.next_chunk().await.unwrap() {
+        assert!(chunk.damaged.is_empty());
+        for device in chunk.devices {
+            view.insert(device.info.device, device.info.epoch);
+        }
+        step += 1;
+        if step == 2 {
+            registry.revoke(DeviceId(1), "seen already", 0).await.unwrap();
+            registry.revoke(DeviceId(29), "not seen yet", 0).await.unwrap();
+            registry.enrol(pool_device(31, 4)).await.unwrap();
+            registry
+                .enrol_chunk(vec![pool_device_from(2, 50, 2)], OnConflict::Replace)
+                .await
+                .unwrap();
+        }
+    }
+    for change in registry
+        .changes_since(stream.feed_from(), 1000)
+        .await
+        .unwrap()
+        .changes
+    {
+        if change.active {
+            view.insert(change.device, change.epoch);
+        } else {
+            view.remove(&change.device);
+        }
+    }
+    let expected: BTreeMap<_, _> = (2..=31)
+        .filter(|id| *id != 29)
+        .map(|id| (DeviceId(id), u32::from(id == 2)))
+        .collect();
+    assert_eq!(view, expected);
+}

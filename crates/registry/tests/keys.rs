@@ -1,0 +1,175 @@
+//! Key files and variables: what is accepted, and that the rest is refused with a way out.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use linewarden_registry::{MasterKey, RegistryError};
+use tempfile::TempDir;
+
+const DIGITS: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+fn key_file(content: &[u8], mode: u32) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("master.key");
+    fs::write(&path, content).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    (directory, path)
+}
+
+fn refusal(path: &Path) -> String {
+    let error = MasterKey::from_file(path).unwrap_err();
+    assert!(matches!(error, RegistryError::KeyFileUnsafe { .. }), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn a_generated_key_file_is_private_and_reads_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("master.key");
+    MasterKey::generate_file(&path).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+    let text = fs::read_to_string(&path).unwrap();
+    assert_eq!((text.len(), text.ends_with('\n')), (65, true));
+    MasterKey::from_file(&path).unwrap();
+    // Never overwritten, never the same twice.
+    assert!(matches!(
+        MasterKey::generate_file(&path),
+        Err(RegistryError::KeyFileExists { .. })
+    ));
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    let other = directory.path().join("other.key");
+    MasterKey::generate_file(&other).unwrap();
+    assert_ne!(fs::read_to_string(&other).unwrap(), text);
+}
+
+#[test]
+fn both_cases_of_digits_and_white_space_around_them_are_accepted() {
+    for content in [
+        DIGITS.to_owned(),
+        format!("{}\r\n", DIGITS.to_uppercase()),
+        format!("  {DIGITS}\n\n"),
+    ] {
+        let (_directory, path) = key_file(content.as_bytes(), 0o400);
+        MasterKey::from_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_others_may_touch_is_refused_with_the_command_that_mends_it() {
+    for mode in [0o640, 0o604, 0o620, 0o602, 0o610, 0o644, 0o666] {
+        let (_directory, path) = key_file(DIGITS.as_bytes(), mode);
+        let message = refusal(&path);
+        assert!(message.contains(&format!("{mode:04o}")), "{message}");
+        assert!(
+            message.contains(&format!("chmod 600 {}", path.display())),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_symbolic_link_is_judged_by_what_it_leads_to() {
+    let (directory, path) = key_file(DIGITS.as_bytes(), 0o600);
+    let link = directory.path().join("link");
+    symlink(&path, &link).unwrap();
+    MasterKey::from_file(&link).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    refusal(&link);
+    // A new key never goes through a link, not even a dangling one.
+    let dangling = directory.path().join("dangling");
+    symlink(directory.path().join("nowhere"), &dangling).unwrap();
+    assert!(matches!(
+        MasterKey::generate_file(&dangling),
+        Err(RegistryError::KeyFileExists { .. })
+    ));
+}
+
+#[test]
+fn another_users_file_is_refused() {
+    let (_directory, path) = key_file(DIGITS.as_bytes(), 0o600);
+    // Only root may give files away; for anyone else the case cannot be made.
+    if std::os::unix::fs::chown(&path, Some(65_534), None).is_err() {
+        eprintln!("skipped: giving a file to another user needs root");
+        return;
+    }
+    assert!(refusal(&path).contains("belongs to user 65534"));
+}
+
+#[test]
+fn directories_and_pipes_are_refused_without_hanging() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(refusal(directory.path()).contains("not a regular file"));
+    let fifo = directory.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    assert!(refusal(&fifo).contains("not a regular file"));
+}
+
+#[test]
+fn malformed_keys_are_named_by_their_fault_and_never_shown() {
+    let long = "ab".repeat(600);
+    let cases = [
+        ("", "it is empty"),
+        (" \n", "it is empty"),
+        (&DIGITS[..62], "it has 62 digits"),
+        (&DIGITS[..63], "it has 63 digits"),
+        (&long, "it has 1024 digits"),
+        (
+            &DIGITS.replace("1f", "1g"),
+            "character 64 is not a hexadecimal digit",
+        ),
+        (
+            &format!("{DIGITS}\n{DIGITS}"),
+            "character 65 is not a hexadecimal digit",
+        ),
+        (&"0".repeat(64), "it is all zero"),
+    ];
+    for (content, fault) in cases {
+        let (_directory, path) = key_file(content.as_bytes(), 0o600);
+        let error = MasterKey::from_file(&path).unwrap_err();
+        assert!(matches!(error, RegistryError::KeyMalformed { .. }), "{error}");
+        let message = error.to_string();
+        assert!(message.contains(fault), "{message}");
+        assert!(message.contains(path.to_str().unwrap()), "{message}");
+        assert!(!message.contains("0001020304"), "{message}");
+    }
+    let (_directory, path) = key_file(&[0xff; 32], 0o600);
+    assert!(
+        MasterKey::from_file(&path)
+            .unwrap_err()
+            .to_string()
+            .contains("character 1 is not")
+    );
+}
+
+#[test]
+fn a_missing_file_and_an_unset_variable_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("none.key");
+    let message = MasterKey::from_file(&path).unwrap_err().to_string();
+    assert!(message.contains("none.key"), "{message}");
+    let message = MasterKey::from_env("LINEWARDEN_TEST_UNSET")
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("LINEWARDEN_TEST_UNSET is not set"), "{message}");
+    // A variable that every process has, and that holds no key.
+    let message = MasterKey::from_env("PATH").unwrap_err().to_string();
+    assert!(
+        message.contains("the environment variable PATH is malformed"),
+        "{message}"
+    );
+}
+
+#[test]
+fn debug_output_shows_no_key() {
+    assert_eq!(
+        format!("{:?}", MasterKey::from_bytes([0x5a; 32])),
+        "MasterKey(..)"
+    );
+}

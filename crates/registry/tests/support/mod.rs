@@ -1,0 +1,64 @@
+//! Devices for the tests.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
+use linewarden_protocol::keys::RowKey;
+use linewarden_registry::{Credentials, DeviceRecord, MasterKey, PoolRow, Registry, ReserveRequest};
+
+pub fn master_key() -> MasterKey {
+    MasterKey::from_bytes([0x42; 32])
+}
+
+pub async fn in_memory() -> Registry {
+    Registry::in_memory(&master_key()).await.unwrap()
+}
+
+/// Rows whose bytes tell device, number and generation apart.
+pub fn rows(device: u64, generation: u8, count: u32) -> Vec<PoolRow> {
+    (0..count)
+        .map(|n| {
+            let mut key = [generation.wrapping_add(1); 16];
+            key[..8].copy_from_slice(&device.to_be_bytes());
+            key[8..12].copy_from_slice(&n.to_be_bytes());
+            PoolRow {
+                challenge: (device ^ u64::from(n) << 32).to_be_bytes(),
+                row_key: RowKey::from_bytes(key),
+            }
+        })
+        .collect()
+}
+
+pub fn record(device: u64, credentials: Credentials) -> DeviceRecord {
+    DeviceRecord {
+        device: DeviceId(device),
+        name: format!("device {device:x}"),
+        suite: Suite::SipHash128,
+        enrolled_at_s: 1_790_000_000,
+        puf_profile: "arbiter".to_owned(),
+        credentials,
+    }
+}
+
+pub fn pool_device(device: u64, count: u32) -> DeviceRecord {
+    record(device, Credentials::pool(rows(device, 0, count)))
+}
+
+pub fn pool_device_from(device: u64, first_idx: u32, count: u32) -> DeviceRecord {
+    let credentials = Credentials::Pool {
+        first_idx: RowIndex(first_idx),
+        rows: rows(device, 1, count),
+    };
+    record(device, credentials)
+}
+
+pub fn key_device(device: u64) -> DeviceRecord {
+    record(device, Credentials::Key(RowKey::from_bytes([7; 16])))
+}
+
+pub fn request(device: u64, from_hint: u32, count: u32) -> ReserveRequest {
+    ReserveRequest {
+        device: DeviceId(device),
+        from_hint: RowIndex(from_hint),
+        count,
+    }
+}

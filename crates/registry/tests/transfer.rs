@@ -1,0 +1,312 @@
+//! Export and import: what travels, what does not, and that bad files change nothing.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use linewarden_protocol::ids::{DeviceId, RowIndex};
+use linewarden_registry::{
+    BulkOptions, DeviceLine, ExportKey, Filter, MasterKey, OnConflict, Registry, RegistryError,
+};
+use support::{in_memory, key_device, pool_device, pool_device_from};
+use tempfile::TempDir;
+
+const REPLACE: BulkOptions = BulkOptions {
+    chunk_devices: 2,
+    on_conflict: OnConflict::Replace,
+};
+
+fn export_key() -> ExportKey {
+    ExportKey::from_bytes([9; 32])
+}
+
+/// Five devices in every state: fresh, used, key mode, revoked, replaced.
+async fn fleet() -> Registry {
+    let registry = in_memory().await;
+    for id in [1, 2, 4, u64::MAX] {
+        registry.enrol(pool_device(id, 10)).await.unwrap();
+    }
+    registry.enrol(key_device(3)).await.unwrap();
+    let _ = registry.reserve(DeviceId(2), RowIndex(0), 4).await.unwrap();
+    registry
+        .revoke(DeviceId(4), "lost \"at\" sea\n", 1_800_000_000)
+        .await
+        .unwrap();
+    registry
+        .enrol_chunk(vec![pool_device_from(u64::MAX, 30, 5)], OnConflict::Replace)
+        .await
+        .unwrap();
+    registry
+}
+
+async fn exported() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fleet.jsonl");
+    assert_eq!(
+        fleet()
+            .await
+            .export_file(&path, Some(&export_key()), |_| ())
+            .await
+            .unwrap(),
+        5
+    );
+    (directory, path)
+}
+
+async fn import(registry: &Registry, path: &Path) -> Result<u64, RegistryError> {
+    registry
+        .import_file(path, &export_key(), BulkOptions::default(), |_| ())
+        .await
+}
+
+#[tokio::test]
+async fn a_sealed_export_carries_everything_to_a_registry_with_another_key() {
+    let source = fleet().await;
+    let (_directory, path) = exported().await;
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+
+    let target = Registry::in_memory(&MasterKey::from_bytes([0x77; 32]))
+        .await
+        .unwrap();
+    assert_eq!(import(&target, &path).await.unwrap(), 5);
+    let line = |info| DeviceLine::from(&info);
+    for id in [1, 2, 3, 4, u64::MAX].map(DeviceId) {
+        assert_eq!(
+            line(target.get(id).await.unwrap()),
+            line(source.get(id).await.unwrap())
+        );
+        match source.load_credentials(id).await {
+            Ok(credentials) => assert_eq!(target.load_credentials(id).await.unwrap(), credentials),
+            Err(_) => assert_eq!(
+                id,
+                DeviceId(4),
+                "only the revoked one keeps its credentials to itself"
+            ),
+        }
+    }
+    assert_eq!(
+        target.reserve(DeviceId(2), RowIndex(0), 4).await.unwrap().rows(),
+        4..8
+    );
+    assert!(target.check().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_public_export_holds_no_credentials_and_cannot_be_imported() {
+    let mut out = Vec::new();
+    assert_eq!(fleet().await.export(&mut out, None, |_| ()).await.unwrap(), 5);
+    let text = String::from_utf8(out).unwrap();
+    assert!(!text.contains("sealed") && !text.contains("salt"), "{text}");
+    for line in text.lines().skip(1) {
+        serde_json::from_str::<DeviceLine>(line).unwrap();
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("public.jsonl");
+    fs::write(&path, text).unwrap();
+    let message = import(&in_memory().await, &path).await.unwrap_err().to_string();
+    assert!(
+        message.contains("line 1: the export holds public information only"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn an_export_does_not_overwrite() {
+    let (_directory, path) = exported().await;
+    let before = fs::read(&path).unwrap();
+    let error = fleet().await.export_file(&path, None, |_| ()).await.unwrap_err();
+    assert!(matches!(error, RegistryError::AlreadyExists { .. }));
+    assert_eq!(fs::read(&path).unwrap(), before);
+    assert_eq!(
+        fs::read_dir(path.parent().unwrap()).unwrap().count(),
+        1,
+        "no draft stays behind"
+    );
+}
+
+#[tokio::test]
+async fn devices_in_the_way_are_refused_or_replaced_without_lowering_marks() {
+    let (_directory, path) = exported().await;
+    let target = in_memory().await;
+    target.enrol(pool_device(2, 10)).await.unwrap();
+    let _ = target.reserve(DeviceId(2), RowIndex(0), 7).await.unwrap();
+
+    let message = import(&target, &path).await.unwrap_err().to_string();
+    assert!(
+        message.contains("line 3: device 0000000000000002 is enrolled already"),
+        "{message}"
+    );
+    assert_eq!(target.count(&Filter::default()).await.unwrap(), 1);
+
+    let mut done = Vec::new();
+    target
+        .import_file(&path, &export_key(), REPLACE, |progress| done.push(progress.done))
+        .await
+        .unwrap();
+    assert_eq!(done, [2, 4, 5]);
+    assert_eq!(target.get(DeviceId(2)).await.unwrap().idx_floor, RowIndex(7));
+    // Once more: also revoked devices may be brought again, if they are revoked in the file, too.
+    target
+        .import_file(&path, &export_key(), REPLACE, |_| ())
+        .await
+        .unwrap();
+}
+
+/// Every way to alter a good file leads to an error with its line, and to nothing stored.
+#[tokio::test]
+async fn altered_files_are_refused_whole() {
+    let (directory, path) = exported().await;
+    let text = fs::read_to_string(&path).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let join = |lines: &[&str]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    let replaced = |line: usize, from: &str, to: &str| {
+        let mut altered: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+        assert!(altered[line - 1].contains(from), "line {line} has no {from}");
+        altered[line - 1] = altered[line - 1].replacen(from, to, 1);
+        altered.iter().map(|line| format!("{line}\n")).collect::<String>()
+    };
+    let swapped_seals = {
+        let mut a: DeviceLine = serde_json::from_str(lines[1]).unwrap();
+        let mut b: DeviceLine = serde_json::from_str(lines[2]).unwrap();
+        std::mem::swap(&mut a.sealed, &mut b.sealed);
+        let (a, b) = (
+            serde_json::to_string(&a).unwrap(),
+            serde_json::to_string(&b).unwrap(),
+        );
+        join(&[lines[0], &a, &b, lines[3], lines[4], lines[5]])
+    };
+    let mut repeated = lines.clone();
+    repeated[5] = lines[1];
+    let not_authentic = "field sealed: does not authenticate";
+    let cases = [
+        (String::new(), "line 1: the file is empty"),
+        (
+            "hello\n".to_owned(),
+            "line 1: not the header of a Linewarden export",
+        ),
+        (
+            replaced(1, "\"linewarden_export\":1", "\"linewarden_export\":2"),
+            "format 2, this program reads format 1",
+        ),
+        (replaced(1, "\"salt\":\"", "\"salt\":\"zz"), "field salt"),
+        (
+            replaced(1, "\"devices\":5", "\"devices\":4"),
+            "line 6: the header announces 4 devices",
+        ),
+        (
+            replaced(1, "\"devices\":5", "\"devices\":6"),
+            "line 7: the file ends after 5 of 6 devices",
+        ),
+        (join(&lines[..5]), "line 6: the file ends after 4 of 5 devices"),
+        (
+            text[..text.len() - 1].to_owned(),
+            "the line has no end; the file was cut off",
+        ),
+        (
+            text[..text.len() - 200].to_owned(),
+            "the line has no end; the file was cut off",
+        ),
+        (swapped_seals, "line 2: field sealed"),
+        (
+            join(&repeated),
+            "line 6: field device_id: 0000000000000001 is on line 2 already",
+        ),
+        (
+            replaced(2, "\"device_id\":\"0", "\"device_id\":\"1"),
+            not_authentic,
+        ),
+        (
+            replaced(2, "\"device_id\":\"0", "\"device_id\":\"x"),
+            "line 2: field device_id",
+        ),
+        (replaced(3, "\"idx_floor\":4", "\"idx_floor\":0"), not_authentic),
+        (replaced(3, "\"epoch\":0", "\"epoch\":1"), not_authentic),
+        (
+            replaced(3, "\"rows_total\":10", "\"rows_total\":9"),
+            not_authentic,
+        ),
+        (
+            replaced(3, "\"mode\":\"pool\"", "\"mode\":\"key\""),
+            not_authentic,
+        ),
+        (
+            replaced(3, "\"mode\":\"pool\"", "\"mode\":\"none\""),
+            "line 3: field mode: \"none\"",
+        ),
+        (replaced(3, "\"suite\":1", "\"suite\":2"), "line 3: field suite"),
+        (replaced(3, "\"name\":\"", "\"name\":\"x"), not_authentic),
+        (replaced(3, "\"sealed\":\"", "\"sealed\":\"00"), not_authentic),
+        (
+            replaced(3, "\"sealed\":\"", "\"sealed\":\"-"),
+            "line 3: field sealed",
+        ),
+        (replaced(3, "\"idx_floor\":4,", ""), "missing field `idx_floor`"),
+        (
+            replaced(3, "\"idx_floor\":4", "\"idx_floor\":-4"),
+            "line 3: invalid value",
+        ),
+        (
+            replaced(3, "\"epoch\":0", "\"epoch\":0,\"new\":1"),
+            "unknown field `new`",
+        ),
+    ];
+    let target = in_memory().await;
+    for (content, expected) in cases {
+        let altered = directory.path().join("altered.jsonl");
+        fs::write(&altered, content).unwrap();
+        let error = import(&target, &altered).await.unwrap_err();
+        assert!(
+            matches!(error, RegistryError::ImportLine { .. }),
+            "{expected}: {error}"
+        );
+        let message = error.to_string();
+        assert!(message.contains(expected), "{expected}: {message}");
+        assert!(message.contains("altered.jsonl"), "{message}");
+        assert_eq!(target.count(&Filter::default()).await.unwrap(), 0, "{expected}");
+    }
+    let revoked = lines
+        .iter()
+        .position(|line| line.contains("\"revoked\""))
+        .unwrap()
+        + 1;
+    for (from, to) in [
+        ("\"status\":\"revoked\"", "\"status\":\"active\""),
+        ("1800000000", "1800000001"),
+    ] {
+        fs::write(
+            directory.path().join("altered.jsonl"),
+            replaced(revoked, from, to),
+        )
+        .unwrap();
+        import(&target, &directory.path().join("altered.jsonl"))
+            .await
+            .unwrap_err();
+    }
+}
+
+#[tokio::test]
+async fn the_wrong_export_key_and_a_missing_file_are_told_apart() {
+    let (directory, path) = exported().await;
+    let target = in_memory().await;
+    let other = ExportKey::from_bytes([8; 32]);
+    let error = target
+        .import_file(&path, &other, BulkOptions::default(), |_| ())
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("line 2: field sealed: does not authenticate; the export key"),
+        "{error}"
+    );
+    let error = import(&target, &directory.path().join("none")).await.unwrap_err();
+    assert!(matches!(error, RegistryError::Io { .. }), "{error}");
+}
