@@ -1,0 +1,488 @@
+//! What a data plane does with one message, access by access (LAP/1 1.4.2 to 1.4.4, 1.4.7).
+
+use std::rc::Rc;
+
+use linewarden_protocol::commit::{self, CommitWord};
+use linewarden_protocol::frame::{Mac, Meta};
+use linewarden_protocol::gateway::FRESH_MAX_AGE_MS;
+use linewarden_protocol::ids::{DeviceId, GatewayId, SessionId};
+use linewarden_protocol::keys::{AuthKey, SessionKey, halves};
+use linewarden_protocol::tag;
+use linewarden_protocol::time::{BootTime, Now};
+use linewarden_protocol::verdict::Verdict;
+use linewarden_protocol::window::Window;
+use linewarden_protocol::wire::{
+    self, Ack, Challenge, Data, FLAG_BOUND, Message, Request, Response, message_type,
+};
+
+use super::enrolment::SUITE;
+use super::memory::{Memory, Word, mac_word, split, vlans_word};
+use super::rules::{Rule, Rules};
+
+/// Tries to mark a sequence number (LAP/1 1.4.7).
+const WINDOW_TRIES: usize = 4;
+
+/// What is fixed at a gateway.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    pub gateway: GatewayId,
+    pub lease_s: u32,
+    /// Rows in each line's ring.
+    pub ring_rows: usize,
+    pub rules: Rules,
+    /// Whether DATA is served.
+    pub sealed: bool,
+}
+
+/// The verdict on a message and the reply, if there is one.
+pub type Outcome = (Verdict, Option<[u8; 64]>);
+
+/// One CPU with one message.
+pub struct Cpu {
+    pub memory: Memory,
+    pub config: Config,
+    pub devices: Rc<[DeviceId]>,
+    pub now: Now,
+    /// The ledger's time.
+    pub true_ms: u64,
+}
+
+/// The part of [`Meta`] that a session is bound to.
+pub fn origin(meta: &Meta) -> Meta {
+    Meta {
+        dst_mac: Mac::default(),
+        dst_ip: [0; 16],
+        dst_port: 0,
+        ..*meta
+    }
+}
+
+impl Cpu {
+    pub async fn handle(self, meta: Meta, payload: Vec<u8>) -> Outcome {
+        let reply = match wire::parse(&payload) {
+            Err(reason) => Err(reason),
+            Ok(Message::Request(request)) => self.request(request).await,
+            Ok(Message::Response(response)) => self.response(&meta, response).await,
+            Ok(Message::DataUp(data, body)) if self.config.sealed => self.data_up(&meta, data, body).await,
+            Ok(Message::DataUp(..)) => Err(Verdict::DropNotSealed),
+            Ok(_) => Err(Verdict::DropDirection),
+        };
+        match reply {
+            Ok((verdict, reply)) => (verdict, reply),
+            Err(reason) => (reason, None),
+        }
+    }
+
+    /// The current freshness value, while it is young enough to answer anything.
+    async fn fresh(&self) -> Result<[u8; 8], Verdict> {
+        let control = self.memory.control().await;
+        let age_ms = self
+            .now
+            .monotonic_ms
+            .saturating_sub(control.drawn_at_monotonic_ms);
+        if control.fresh_current == 0 || age_ms > FRESH_MAX_AGE_MS {
+            return Err(Verdict::DropStopped);
+        }
+        Ok(control.fresh_current.to_be_bytes())
+    }
+
+    fn line_of(&self, device: DeviceId) -> Result<usize, Verdict> {
+        let line = self.devices.iter().position(|one| *one == device);
+        let installed = |line: &usize| self.memory.look(|state| state.installed[*line]);
+        line.filter(installed).ok_or(Verdict::DropUnknownDevice)
+    }
+
+    /// Loads the commit word of a line that may be used.
+    async fn commit(&self, line: usize) -> Result<CommitWord, Verdict> {
+        let commit = CommitWord(self.memory.load(line, Word::Commit).await);
+        if commit.is_revoked() {
+            return Err(Verdict::DropRevoked);
+        }
+        if commit.is_busy() && self.config.rules.keep(Rule::BusyOwnership) {
+            return Err(Verdict::DropBusy);
+        }
+        Ok(commit)
+    }
+
+    async fn request(&self, request: &Request) -> Result<Outcome, Verdict> {
+        let fresh = self.fresh().await?;
+        let device = request.header.device();
+        let line = self.line_of(device)?;
+        let commit = self.commit(line).await?;
+        if self.memory.control().await.stopping {
+            return Ok(nak(device, commit, wire::nak_reason::STOPPING));
+        }
+        if !commit.is_valid() {
+            return Ok(nak(device, commit, wire::nak_reason::NO_ROWS));
+        }
+        let mut challenge = Challenge {
+            header: wire::Header::new(message_type::CHALLENGE, SUITE, 0, device),
+            idx: commit.idx().0.into(),
+            gateway_id: self.config.gateway.0.into(),
+            challenge: self.memory.load(line, Word::Challenge).await.to_be_bytes(),
+            fresh,
+            nonce_echo: halves(&request.nonce)[0],
+            tag: [0; 16],
+        };
+        let key = AuthKey::from_bytes(self.memory.load_pair(line, Word::Key).await);
+        challenge.tag = tag::challenge(&key, &challenge, &request.nonce);
+        Ok((Verdict::ReplyChallenge, bytes(&challenge)))
+    }
+
+    async fn response(&self, meta: &Meta, response: &Response) -> Result<Outcome, Verdict> {
+        self.fresh().await?;
+        if response.gateway_id.get() != self.config.gateway.0 {
+            return Err(Verdict::DropGateway);
+        }
+        let line = self.line_of(response.header.device())?;
+        let seen = self.commit(line).await?;
+        let seen_at = self.memory.ledger().borrow().tick;
+        let (idx, current) = (response.idx.get(), seen.idx().0);
+        if idx.checked_add(1) == Some(current) {
+            return self.ack_again(line, seen, seen_at, meta, response).await;
+        }
+        if idx != current {
+            return Err(Verdict::DropIndex);
+        }
+        if !seen.is_valid() && self.config.rules.keep(Rule::Valid) {
+            return Err(Verdict::DropNoRows);
+        }
+        let control = self.memory.control().await;
+        let accepted = [control.fresh_current, control.fresh_previous];
+        let fresh = u64::from_be_bytes(response.fresh);
+        if self.config.rules.keep(Rule::Freshness) && (fresh == 0 || !accepted.contains(&fresh)) {
+            return Err(Verdict::DropFresh);
+        }
+        let bound = response.header.flags & FLAG_BOUND != 0;
+        if self.is_owned_by_other(line, meta, bound).await {
+            return Err(Verdict::DropAddressOwned);
+        }
+        let auth_key = AuthKey::from_bytes(self.memory.load_pair(line, Word::Key).await);
+        let loc = tag::loc(bound.then_some(self.believed_mac(line, meta)));
+        let expected = tag::response(&auth_key, response, &loc);
+        tag::verify(&expected, &response.tag).ok_or(Verdict::DropTag)?;
+        SessionId::from_wire(halves(&response.tag)[0]).ok_or(Verdict::DropSessionZero)?;
+        let session_key = SessionKey::derive(&auth_key, SUITE, &response.tag);
+
+        let won = self.won(seen)?;
+        self.swap(line, seen, won, meta, bound, response).await?;
+        self.open_session(line, won, meta, bound, response, &session_key)
+            .await
+    }
+
+    /// The MAC address that goes into `loc`: where the message came from, or, with the binding removed, whatever
+    /// makes it verify.
+    fn believed_mac(&self, line: usize, meta: &Meta) -> Mac {
+        if self.config.rules.keep(Rule::MacBinding) {
+            return meta.src_mac;
+        }
+        self.memory.ledger().borrow().enrolments[line].endpoint.mac
+    }
+
+    /// The word that the winner swaps in.
+    fn won(&self, seen: CommitWord) -> Result<CommitWord, Verdict> {
+        let rules = self.config.rules;
+        let mut base = seen;
+        if !rules.keep(Rule::Valid) {
+            base = CommitWord(base.0 | commit::VALID);
+        }
+        if !rules.keep(Rule::BusyOwnership) {
+            base = CommitWord(base.0 & !commit::BUSY);
+        }
+        let won = base.won().ok_or(Verdict::DropNoRows)?;
+        Ok(if rules.keep(Rule::BusyOwnership) {
+            won
+        } else {
+            CommitWord(won.0 & !commit::BUSY | commit::VALID)
+        })
+    }
+
+    /// The one access by which a row is spent.
+    async fn swap(
+        &self,
+        line: usize,
+        seen: CommitWord,
+        won: CommitWord,
+        meta: &Meta,
+        bound: bool,
+        response: &Response,
+    ) -> Result<(), Verdict> {
+        let compare = self.config.rules.keep(Rule::CompareAndSwap);
+        let change = |now: u64| (!compare || now == seen.0).then_some(won.0);
+        let before = self.memory.update(line, Word::Commit, change).await;
+        if compare && before != seen.0 {
+            return Err(Verdict::DropLostRace);
+        }
+        let what = (response.header.device(), self.config.gateway, seen.idx());
+        let ledger = self.memory.ledger();
+        ledger.borrow_mut().accepted(
+            what,
+            response.tag,
+            origin(meta),
+            bound,
+            won.generation(),
+            self.true_ms,
+        );
+        Ok(())
+    }
+
+    /// The winner's work, in the order of LAP/1 1.4.3.
+    async fn open_session(
+        &self,
+        line: usize,
+        won: CommitWord,
+        meta: &Meta,
+        bound: bool,
+        response: &Response,
+        session_key: &SessionKey,
+    ) -> Result<Outcome, Verdict> {
+        let memory = &self.memory;
+        if self.config.rules.keep(Rule::SessionIdZeroedFirst) {
+            memory.store(line, Word::SessionId, 0).await;
+        }
+        let window = Window::new(won.window_generation());
+        memory.store(line, Word::Window, window.0).await;
+        memory
+            .store_pair(line, Word::SessionKey, session_key.as_bytes())
+            .await;
+        memory.store_pair(line, Word::Tag, &response.tag).await;
+        memory
+            .store(line, Word::Lease, u64::from(self.config.lease_s))
+            .await;
+        memory.store_pair(line, Word::Addr, &meta.src_ip).await;
+        memory.store(line, Word::Port, u64::from(meta.src_port)).await;
+        memory.store(line, Word::Vlans, vlans_word(meta.vlans)).await;
+        memory.store(line, Word::Mac, mac_word(meta.src_mac)).await;
+        memory.store(line, Word::Bound, u64::from(bound)).await;
+        memory.store(line, Word::Ingress, u64::from(meta.ingress)).await;
+        let until_s = self.now.boot().seconds().saturating_add(self.config.lease_s);
+        memory.store(line, Word::LeaseUntil, u64::from(until_s)).await;
+        let has_row = won.is_key_mode() || self.take_next_row(line, won).await;
+        // Addresses are claimed by having written them while BUSY and then looking for others: of two who do so at
+        // the same time at least one sees the other.
+        let claimed = !self.is_owned_by_other(line, meta, bound).await;
+        let [id, _] = split(&response.tag);
+        if claimed {
+            memory.exchange(line, Word::SessionId, id).await;
+        }
+        self.release(line, won, has_row).await;
+        if !claimed {
+            return Err(Verdict::DropAddressOwned);
+        }
+        let idx = response.idx.get();
+        let ack = self.acknowledge(
+            response.header.device(),
+            idx,
+            self.config.lease_s,
+            &response.tag,
+            session_key,
+            meta.src_ip,
+        );
+        let ledger = memory.ledger();
+        ledger
+            .borrow_mut()
+            .acknowledged(self.config.gateway, response, &ack, &origin(meta), None);
+        Ok((Verdict::ReplyAck, bytes(&ack)))
+    }
+
+    /// Moves the next row from the ring to the line, or puts zeros there.
+    async fn take_next_row(&self, line: usize, won: CommitWord) -> bool {
+        let memory = &self.memory;
+        let slot = won.idx().0 as usize % self.config.ring_rows;
+        let second = if self.config.rules.keep(Rule::RowTakenByExchange) {
+            memory.exchange(line, Word::RingKey(slot, 1), 0).await
+        } else {
+            memory.load(line, Word::RingKey(slot, 1)).await
+        };
+        let (challenge, first) = if second == 0 {
+            (0, 0)
+        } else {
+            (
+                memory.load(line, Word::RingChallenge(slot)).await,
+                memory.load(line, Word::RingKey(slot, 0)).await,
+            )
+        };
+        memory.store(line, Word::Challenge, challenge).await;
+        memory.store(line, Word::Key(0), first).await;
+        memory.store(line, Word::Key(1), second).await;
+        second != 0
+    }
+
+    async fn release(&self, line: usize, won: CommitWord, has_row: bool) {
+        let rules = self.config.rules;
+        let change = |now: u64| {
+            Some(if !rules.keep(Rule::ReleaseKeepsRevoked) {
+                won.released(has_row).0
+            } else if !rules.keep(Rule::BusyOwnership) {
+                if has_row { now } else { now & !commit::VALID }
+            } else {
+                CommitWord(now).released(has_row).0
+            })
+        };
+        self.memory.update(line, Word::Commit, change).await;
+    }
+
+    /// Whether another device's live or coming session has this IP address, or, for a BOUND one, this MAC address.
+    async fn is_owned_by_other(&self, line: usize, meta: &Meta, bound: bool) -> bool {
+        for other in (0..self.devices.len()).filter(|other| *other != line) {
+            let commit = CommitWord(self.memory.load(other, Word::Commit).await);
+            let id = self.memory.load(other, Word::SessionId).await;
+            if commit.is_revoked() || (id == 0 && !commit.is_busy()) {
+                continue;
+            }
+            if self.lease_is_over(other).await {
+                continue;
+            }
+            let same_address = self.memory.load_pair(other, Word::Addr).await == meta.src_ip;
+            if same_address || (bound && self.is_bound_to(other, meta).await) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether that line's session is BOUND to this interface, these VLANs and this MAC address.
+    async fn is_bound_to(&self, line: usize, meta: &Meta) -> bool {
+        self.memory.load(line, Word::Bound).await != 0
+            && self.memory.load(line, Word::Mac).await == mac_word(meta.src_mac)
+            && self.memory.load(line, Word::Vlans).await == vlans_word(meta.vlans)
+            && self.memory.load(line, Word::Ingress).await == u64::from(meta.ingress)
+    }
+
+    async fn lease_is_over(&self, line: usize) -> bool {
+        let until_s = self.memory.load(line, Word::LeaseUntil).await;
+        let BootTime(now_ms) = self.now.boot();
+        now_ms / 1_000 >= until_s
+    }
+
+    /// The first ACK was lost: the same again, for the winning RESPONSE from the same place only (LAP/1 1.4.4).
+    async fn ack_again(
+        &self,
+        line: usize,
+        seen: CommitWord,
+        seen_at: u64,
+        meta: &Meta,
+        response: &Response,
+    ) -> Result<Outcome, Verdict> {
+        let (memory, rules) = (&self.memory, self.config.rules);
+        let id = memory.load(line, Word::SessionId).await;
+        let stored_tag = memory.load_pair(line, Word::Tag).await;
+        let is_winner = tag::verify(&stored_tag, &response.tag).is_some();
+        if id == 0 || self.lease_is_over(line).await || (!is_winner && rules.keep(Rule::WinnerTag)) {
+            return Err(Verdict::DropReplay);
+        }
+        let is_from = memory.load_pair(line, Word::Addr).await == meta.src_ip
+            && memory.load(line, Word::Port).await == u64::from(meta.src_port)
+            && memory.load(line, Word::Vlans).await == vlans_word(meta.vlans)
+            && memory.load(line, Word::Mac).await == mac_word(meta.src_mac)
+            && memory.load(line, Word::Ingress).await == u64::from(meta.ingress);
+        if !is_from {
+            return Err(Verdict::DropReplay);
+        }
+        let key = SessionKey::from_bytes(memory.load_pair(line, Word::SessionKey).await);
+        let lease_s = memory.load(line, Word::Lease).await as u32;
+        if rules.keep(Rule::AckAgainRecheck) && memory.load(line, Word::Commit).await != seen.0 {
+            return Err(Verdict::DropReplay);
+        }
+        let idx = response.idx.get();
+        let ack = self.acknowledge(
+            response.header.device(),
+            idx,
+            lease_s,
+            &stored_tag,
+            &key,
+            meta.src_ip,
+        );
+        let ledger = memory.ledger();
+        ledger
+            .borrow_mut()
+            .acknowledged(self.config.gateway, response, &ack, &origin(meta), Some(seen_at));
+        Ok((Verdict::ReplyAckAgain, bytes(&ack)))
+    }
+
+    fn acknowledge(
+        &self,
+        device: DeviceId,
+        idx: u32,
+        lease_s: u32,
+        response_tag: &[u8; 16],
+        key: &SessionKey,
+        seen_ip: [u8; 16],
+    ) -> Ack {
+        let mut ack = Ack {
+            header: wire::Header::new(message_type::ACK, SUITE, 0, device),
+            idx: idx.into(),
+            lease_s: lease_s.into(),
+            session_id: halves(response_tag)[0],
+            tag: [0; 16],
+            seen_ip,
+        };
+        ack.tag = tag::ack(key, &ack);
+        ack
+    }
+
+    /// DATA upwards: window first, then session id, source and key; the window is marked after the tag verifies.
+    async fn data_up(&self, meta: &Meta, data: &Data, body: &[u8]) -> Result<Outcome, Verdict> {
+        let (memory, rules) = (&self.memory, self.config.rules);
+        let device = data.header.device();
+        let line = self.line_of(device)?;
+        let mut window = Window(memory.load(line, Word::Window).await);
+        let commit = CommitWord(memory.load(line, Word::Commit).await);
+        let seen_at = memory.ledger().borrow().tick;
+        if commit.is_revoked() {
+            return Err(Verdict::DropRevoked);
+        }
+        let id = memory.load(line, Word::SessionId).await;
+        if id == 0 || id.to_be_bytes() != data.session_id || self.lease_is_over(line).await {
+            return Err(Verdict::DropSession);
+        }
+        if memory.load_pair(line, Word::Addr).await != meta.src_ip {
+            return Err(Verdict::DropSource);
+        }
+        let key = SessionKey::from_bytes(memory.load_pair(line, Word::SessionKey).await);
+        let expected = tag::data(&key, data, 0, &meta.dst_ip, body);
+        tag::verify(&expected, &data.tag).ok_or(Verdict::DropTag)?;
+        if !rules.keep(Rule::WindowBeforeKey) {
+            window = Window(memory.load(line, Word::Window).await);
+        }
+        let generation = window.generation();
+        let seq = u32::try_from(data.seq.get()).map_err(|_| Verdict::DropSequence)?;
+        for _ in 0..WINDOW_TRIES {
+            let marked = window.accept(seq).ok_or(Verdict::DropSequence)?;
+            if memory
+                .compare_and_swap(line, Word::Window, window.0, marked.0)
+                .await
+            {
+                let ledger = memory.ledger();
+                ledger.borrow_mut().opened(
+                    self.config.gateway,
+                    device,
+                    data.session_id,
+                    u64::from(seq),
+                    generation,
+                    seen_at,
+                );
+                return Ok((Verdict::PassSession, None));
+            }
+            window = Window(memory.load(line, Word::Window).await);
+            if window.generation() != generation {
+                return Err(Verdict::DropSession);
+            }
+        }
+        Err(Verdict::DropSequence)
+    }
+}
+
+fn nak(device: DeviceId, commit: CommitWord, reason: u8) -> Outcome {
+    let nak = wire::Nak {
+        header: wire::Header::new(message_type::NAK, SUITE, 0, device),
+        idx: commit.idx().0.into(),
+        reason,
+        reserved: [0; 43],
+    };
+    (Verdict::ReplyNak, bytes(&nak))
+}
+
+fn bytes<T: zerocopy::IntoBytes + zerocopy::Immutable>(message: &T) -> Option<[u8; 64]> {
+    message.as_bytes().try_into().ok()
+}

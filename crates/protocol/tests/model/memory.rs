@@ -1,0 +1,267 @@
+//! The memory that CPUs and user space share, word by word, and the scheduler's hold on every access.
+//!
+//! Actors are `async` functions that await before each access; an executor that polls one of them once lets it do
+//! exactly one access. So the code of an actor reads straight down, the compiler keeps its program counter, and a
+//! seeded scheduler interleaves the accesses of all actors. Accesses take effect in the order in which they are
+//! made: weaker orders are the affair of each data plane's atomics.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use linewarden_protocol::gateway::Row;
+use linewarden_protocol::ids::GatewayId;
+use linewarden_protocol::keys::AuthKey;
+
+use super::ledger::{Access, Ledger};
+
+/// One 64-bit word of a line. Half 0 of a 16-byte value holds its first eight bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Word {
+    Commit,
+    Window,
+    SessionId,
+    Challenge,
+    Key(usize),
+    LeaseUntil,
+    Ingress,
+    SessionKey(usize),
+    Tag(usize),
+    Addr(usize),
+    Lease,
+    Port,
+    Mac,
+    Vlans,
+    Bound,
+    RingChallenge(usize),
+    RingKey(usize, usize),
+}
+
+const RING_AT: usize = 19;
+
+impl Word {
+    fn place(self) -> usize {
+        match self {
+            Self::Commit => 0,
+            Self::Window => 1,
+            Self::SessionId => 2,
+            Self::Challenge => 3,
+            Self::Key(half) => 4 + half,
+            Self::LeaseUntil => 6,
+            Self::Ingress => 7,
+            Self::SessionKey(half) => 8 + half,
+            Self::Tag(half) => 10 + half,
+            Self::Addr(half) => 12 + half,
+            Self::Lease => 14,
+            Self::Port => 15,
+            Self::Mac => 16,
+            Self::Vlans => 17,
+            Self::Bound => 18,
+            Self::RingChallenge(slot) => RING_AT + 3 * slot,
+            Self::RingKey(slot, half) => RING_AT + 3 * slot + 1 + half,
+        }
+    }
+}
+
+/// A device's line and its ring of rows ahead.
+#[derive(Clone)]
+pub struct Line(Vec<u64>);
+
+impl Line {
+    pub fn new(ring_rows: usize) -> Self {
+        Self(vec![0; RING_AT + 3 * ring_rows])
+    }
+
+    pub fn get(&self, word: Word) -> u64 {
+        self.0[word.place()]
+    }
+
+    pub fn set(&mut self, word: Word, value: u64) {
+        self.0[word.place()] = value;
+    }
+
+    /// Two words as 16 bytes.
+    pub fn pair(&self, word: fn(usize) -> Word) -> [u8; 16] {
+        join([self.get(word(0)), self.get(word(1))])
+    }
+
+    pub fn row(&self) -> Row {
+        Row {
+            challenge: self.get(Word::Challenge).to_be_bytes(),
+            auth_key: AuthKey::from_bytes(self.pair(Word::Key)),
+        }
+    }
+}
+
+/// A 16-byte value as two words.
+pub fn split(bytes: &[u8; 16]) -> [u64; 2] {
+    let [first, second] = linewarden_protocol::keys::halves(bytes);
+    [u64::from_be_bytes(first), u64::from_be_bytes(second)]
+}
+
+/// Two words as a 16-byte value.
+pub fn join(words: [u64; 2]) -> [u8; 16] {
+    let mut bytes = [0u8; 16];
+    bytes[..8].copy_from_slice(&words[0].to_be_bytes());
+    bytes[8..].copy_from_slice(&words[1].to_be_bytes());
+    bytes
+}
+
+/// A MAC address as a word.
+pub fn mac_word(mac: [u8; 6]) -> u64 {
+    mac.iter().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+/// VLANs as a word.
+pub fn vlans_word(vlans: [u16; 2]) -> u64 {
+    u64::from(vlans[0]) << 16 | u64::from(vlans[1])
+}
+
+/// Freshness values and when the current one was drawn.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Control {
+    pub fresh_current: u64,
+    pub fresh_previous: u64,
+    pub drawn_at_monotonic_ms: u64,
+    pub stopping: bool,
+}
+
+pub struct State {
+    pub gateway: GatewayId,
+    pub lines: Vec<Line>,
+    /// By line: whether its device was installed; the index finds no other.
+    pub installed: Vec<bool>,
+    pub control: Control,
+    pub ledger: Rc<RefCell<Ledger>>,
+}
+
+/// An actor's handle on the memory.
+#[derive(Clone)]
+pub struct Memory {
+    state: Rc<RefCell<State>>,
+    actor: u32,
+}
+
+impl Memory {
+    pub fn new(state: State) -> Self {
+        Self {
+            state: Rc::new(RefCell::new(state)),
+            actor: 0,
+        }
+    }
+
+    /// The same memory, for that actor.
+    pub fn for_actor(&self, actor: u32) -> Self {
+        Self {
+            state: Rc::clone(&self.state),
+            actor,
+        }
+    }
+
+    /// Looks at everything at once, as only the test can.
+    pub fn look<T>(&self, with: impl FnOnce(&State) -> T) -> T {
+        with(&self.state.borrow())
+    }
+
+    /// Changes anything at once: setting up, and what happens while no actor runs.
+    pub fn arrange<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
+        with(&mut self.state.borrow_mut())
+    }
+
+    pub fn ledger(&self) -> Rc<RefCell<Ledger>> {
+        Rc::clone(&self.state.borrow().ledger)
+    }
+
+    pub async fn control(&self) -> Control {
+        Turn::default().await;
+        self.state.borrow().control
+    }
+
+    pub async fn load(&self, line: usize, word: Word) -> u64 {
+        Turn::default().await;
+        self.state.borrow().lines[line].get(word)
+    }
+
+    pub async fn load_pair(&self, line: usize, word: fn(usize) -> Word) -> [u8; 16] {
+        join([self.load(line, word(0)).await, self.load(line, word(1)).await])
+    }
+
+    pub async fn store(&self, line: usize, word: Word, value: u64) {
+        self.update(line, word, |_| Some(value)).await;
+    }
+
+    pub async fn store_pair(&self, line: usize, word: fn(usize) -> Word, value: &[u8; 16]) {
+        let words = split(value);
+        self.store(line, word(0), words[0]).await;
+        self.store(line, word(1), words[1]).await;
+    }
+
+    pub async fn exchange(&self, line: usize, word: Word, value: u64) -> u64 {
+        self.update(line, word, |_| Some(value)).await
+    }
+
+    pub async fn compare_and_swap(&self, line: usize, word: Word, seen: u64, next: u64) -> bool {
+        self.update(line, word, |now| (now == seen).then_some(next)).await == seen
+    }
+
+    /// One atomic read-modify-write; returns what was there before.
+    pub async fn update(&self, line: usize, word: Word, change: impl FnOnce(u64) -> Option<u64>) -> u64 {
+        Turn::default().await;
+        let mut state = self.state.borrow_mut();
+        let before = state.lines[line].get(word);
+        if let Some(after) = change(before) {
+            state.lines[line].set(word, after);
+            let ledger = Rc::clone(&state.ledger);
+            let access = Access {
+                actor: self.actor,
+                gateway: state.gateway,
+                line,
+                word,
+                before,
+                after,
+            };
+            ledger.borrow_mut().written(access, &state.lines[line]);
+        }
+        before
+    }
+}
+
+/// Gives the turn back to the scheduler once.
+#[derive(Default)]
+struct Turn {
+    taken: bool,
+}
+
+impl Future for Turn {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if self.taken {
+            return Poll::Ready(());
+        }
+        self.taken = true;
+        Poll::Pending
+    }
+}
+
+/// An actor under way.
+pub type Actor<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// Lets an actor make its next access; its result when that was the last.
+pub fn step<T>(actor: &mut Actor<T>) -> Option<T> {
+    match actor.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Some(result),
+        Poll::Pending => None,
+    }
+}
+
+/// Lets an actor run to its end, undisturbed.
+pub fn finish<T>(actor: &mut Actor<T>) -> T {
+    loop {
+        if let Some(result) = step(actor) {
+            return result;
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! A gateway in the world: the crate's oracle and this model's step machine fed with the same frames and compared
+//! after each; a registry's durable marks, clocks that can be suspended, and crashes.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::rc::Rc;
+
+use linewarden_protocol::commit::CommitWord;
+use linewarden_protocol::frame::{self, Mac};
+use linewarden_protocol::gateway::{DeviceInstall, FreshValue, Gate, Gateway, GatewayConfig};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
+use linewarden_protocol::time::Now;
+use linewarden_protocol::verdict::{Disposition, Verdict};
+use linewarden_protocol::wire::LAP_PORT;
+
+use super::cpu::{Config, Cpu, Outcome};
+use super::dice::Dice;
+use super::enrolment::Enrolment;
+use super::ledger::Ledger;
+use super::memory::{Actor, Control, Line, Memory, State, Word, finish, mac_word, split, vlans_word};
+use super::rules::{Rule, Rules};
+use super::user::User;
+
+/// Rows of each device that a gateway may ever use: gateway 1 has the first so many, gateway 2 the next.
+pub const RANGE_ROWS: u32 = 100_000;
+/// Rows that the registry's durable mark moves on at a time (LAP/1 1.4.6).
+const BLOCK_ROWS: u32 = 4;
+const RING_ROWS: usize = 3;
+
+pub struct Node {
+    pub id: GatewayId,
+    pub mac: Mac,
+    pub ipv4: IpAddr,
+    pub ipv6: IpAddr,
+    config: Config,
+    /// Absent when a rule is removed: then the two are meant to differ.
+    oracle: Option<Gateway>,
+    memory: Memory,
+    user: User,
+    enrolments: Rc<[Enrolment]>,
+    devices: Rc<[DeviceId]>,
+    ledger: Rc<RefCell<Ledger>>,
+    monotonic_behind_ms: u64,
+    boot_ahead_ms: u64,
+    /// No frame is handled before this time.
+    pub asleep_until_ms: u64,
+    /// By device, in the registry: rows from here on were never given to this gateway's memory.
+    marks: Vec<u32>,
+    /// By device, in the gateway's memory: the next row to give to the oracle.
+    given: Vec<u32>,
+    /// In the registry.
+    revoked: Vec<bool>,
+}
+
+impl Node {
+    pub fn new(
+        number: u8,
+        lease_s: u32,
+        rules: Rules,
+        enrolments: &Rc<[Enrolment]>,
+        ledger: &Rc<RefCell<Ledger>>,
+    ) -> Self {
+        let id = GatewayId(u32::from(number));
+        let (ipv4, ipv6) = (
+            IpAddr::V4(Ipv4Addr::new(10, 66, 255, number)),
+            IpAddr::V6(Ipv6Addr::new(0xfd66, 0, 0, 0, 0, 0, 0xff, u16::from(number))),
+        );
+        let config = Config {
+            gateway: id,
+            lease_s,
+            ring_rows: RING_ROWS,
+            rules,
+            sealed: false,
+        };
+        let is_whole = Rule::ALL.iter().all(|rule| rules.keep(*rule));
+        let oracle = is_whole.then(|| {
+            Gateway::new(GatewayConfig {
+                gate: Gate::Open,
+                lease_s,
+                nak_per_s: u32::MAX,
+                rows_ahead: RING_ROWS as u32,
+                ..GatewayConfig::new(id, &[ipv4, ipv6])
+            })
+        });
+        let first = RANGE_ROWS * (u32::from(number) - 1);
+        let memory = empty_memory(id, enrolments.len(), ledger);
+        Self {
+            id,
+            mac: [2, 0, 0, 0, 0xAA, number],
+            ipv4,
+            ipv6,
+            config,
+            oracle,
+            user: User::new(memory.clone(), config, vec![first; enrolments.len()]),
+            memory,
+            enrolments: Rc::clone(enrolments),
+            devices: enrolments.iter().map(|one| one.device).collect(),
+            ledger: Rc::clone(ledger),
+            monotonic_behind_ms: 0,
+            boot_ahead_ms: 1_000 * u64::from(number),
+            asleep_until_ms: 0,
+            marks: vec![first; enrolments.len()],
+            given: vec![first; enrolments.len()],
+            revoked: vec![false; enrolments.len()],
+        }
+    }
+
+    pub fn now(&self, true_ms: u64) -> Now {
+        Now {
+            monotonic_ms: true_ms.saturating_sub(self.monotonic_behind_ms),
+            boot_ms: true_ms + self.boot_ahead_ms,
+        }
+    }
+
+    /// Starts, or comes back after a crash of the machine: memory is empty, rows go on at the registry's mark.
+    pub fn start(&mut self, true_ms: u64, dice: &mut Dice) {
+        if let Some(oracle) = &mut self.oracle {
+            oracle.crash();
+        }
+        self.memory = empty_memory(self.id, self.devices.len(), &self.ledger);
+        self.user = User::new(self.memory.clone(), self.config, self.marks.clone());
+        self.given.clone_from(&self.marks);
+        self.restart_fresh(true_ms, dice);
+        for line in 0..self.devices.len() {
+            self.install(line);
+        }
+    }
+
+    fn install(&mut self, line: usize) {
+        if self.revoked[line] {
+            return;
+        }
+        let enrolment = self.enrolments[line];
+        let (next_idx, rows) = match enrolment.mode {
+            Mode::Pool => (RowIndex(self.marks[line]), Vec::new()),
+            // Freshness alone has to protect a key-mode device from what was recorded before.
+            Mode::Key => (RowIndex(0), vec![enrolment.row(self.id, RowIndex(0))]),
+        };
+        if let Some(oracle) = &mut self.oracle {
+            let install = DeviceInstall {
+                device: enrolment.device,
+                mode: enrolment.mode,
+                next_idx,
+                rows,
+            };
+            oracle.install(install).expect("an untouched line takes a device");
+        }
+        self.user.install(line, enrolment.mode, next_idx.0);
+        self.provide(line);
+    }
+
+    /// User space's work for one device: reserve durably, then give rows.
+    pub fn provide(&mut self, line: usize) {
+        let commit = self.commit(line);
+        if self.revoked[line] || commit.is_revoked() {
+            return;
+        }
+        if self.enrolments[line].mode == Mode::Key {
+            return finish(&mut boxed(self.user.clone().fill(line)));
+        }
+        let current = commit.idx().0;
+        while self.marks[line] < current + 2 {
+            self.marks[line] += BLOCK_ROWS;
+        }
+        self.user.rows_until.borrow_mut()[line] = self.marks[line];
+        finish(&mut boxed(self.user.clone().fill(line)));
+        finish(&mut boxed(self.user.clone().refill(line)));
+        let Some(oracle) = &mut self.oracle else {
+            return;
+        };
+        let first = self.given[line].max(current);
+        let beyond = self.marks[line].min(current + 1 + RING_ROWS as u32).max(first);
+        let enrolment = self.enrolments[line];
+        let rows = (first..beyond)
+            .map(|idx| enrolment.row(self.id, RowIndex(idx)))
+            .collect();
+        oracle
+            .refill(enrolment.device, RowIndex(first), rows)
+            .expect("rows in order, within the ring");
+        self.given[line] = beyond;
+    }
+
+    pub fn provide_all(&mut self) {
+        (0..self.devices.len()).for_each(|line| self.provide(line));
+    }
+
+    /// The process that feeds the data plane crashes and comes back; the memory stays.
+    pub fn recover(&mut self) {
+        if let Some(oracle) = &mut self.oracle {
+            oracle.recover();
+        }
+        self.user.recover();
+        self.provide_all();
+    }
+
+    /// The registry and this gateway shut the device out.
+    pub fn revoke(&mut self, line: usize) {
+        if std::mem::replace(&mut self.revoked[line], true) {
+            return;
+        }
+        finish(&mut boxed(self.user.clone().revoke(line)));
+        if let Some(oracle) = &mut self.oracle {
+            oracle.revoke(self.devices[line]).expect("it was installed");
+        }
+    }
+
+    pub fn rotate_fresh(&mut self, true_ms: u64, dice: &mut Dice) {
+        let now = self.now(true_ms);
+        let value = draw(dice);
+        if let Some(oracle) = &mut self.oracle {
+            oracle.set_fresh(value, now);
+        }
+        let word = u64::from_be_bytes(value.to_wire());
+        finish(&mut boxed(self.user.clone().rotate_fresh(word, now.monotonic_ms)));
+    }
+
+    fn restart_fresh(&mut self, true_ms: u64, dice: &mut Dice) {
+        let now = self.now(true_ms);
+        let (current, previous) = (draw(dice), draw(dice));
+        if let Some(oracle) = &mut self.oracle {
+            oracle.restart_fresh(current, previous, now);
+        }
+        self.memory.arrange(|state| {
+            state.control.fresh_current = u64::from_be_bytes(current.to_wire());
+            state.control.fresh_previous = u64::from_be_bytes(previous.to_wire());
+            state.control.drawn_at_monotonic_ms = now.monotonic_ms;
+        });
+    }
+
+    /// Sleeps: the monotonic clock stands still, and new freshness values are drawn on waking.
+    pub fn suspend(&mut self, true_ms: u64, for_ms: u64, dice: &mut Dice) {
+        self.asleep_until_ms = true_ms + for_ms;
+        self.monotonic_behind_ms += for_ms;
+        self.restart_fresh(self.asleep_until_ms, dice);
+    }
+
+    /// The boot-time clock leaps forward: leases end early here.
+    pub fn leap(&mut self, by_ms: u64) {
+        self.boot_ahead_ms += by_ms;
+    }
+
+    pub fn set_stopping(&mut self, stopping: bool) {
+        if let Some(oracle) = &mut self.oracle {
+            oracle.set_stopping(stopping);
+        }
+        self.memory.arrange(|state| state.control.stopping = stopping);
+    }
+
+    /// Handles a frame; returns the reply, if there is one. Both gateways must do the same.
+    pub fn deliver(&mut self, true_ms: u64, ingress: u32, mut bytes: Vec<u8>) -> (Verdict, Option<Vec<u8>>) {
+        let now = self.now(true_ms);
+        let stepped = self.step_through(now, true_ms, ingress, &bytes);
+        let Some(oracle) = &mut self.oracle else {
+            return match stepped {
+                Some((verdict, Some(payload))) => (verdict, reply_frame(bytes, &payload)),
+                Some((verdict, None)) => (verdict, None),
+                None => (Verdict::DropGate, None),
+            };
+        };
+        let verdict = oracle.handle_frame(now, ingress, &mut bytes);
+        let replied = verdict.disposition() == Disposition::Reply;
+        if let Some((stepped_verdict, stepped_reply)) = stepped {
+            let payload = replied.then(|| payload_of(&bytes)).flatten();
+            if stepped_verdict != verdict || stepped_reply.map(Vec::from) != payload {
+                self.ledger.borrow_mut().violate(format!(
+                    "gateway {}: the oracle says {verdict}, the step machine {stepped_verdict}",
+                    self.id
+                ));
+            }
+            self.compare_lines();
+        }
+        (verdict, replied.then_some(bytes))
+    }
+
+    /// The model's gateway, for frames to the gateway's own port.
+    fn step_through(&self, now: Now, true_ms: u64, ingress: u32, bytes: &[u8]) -> Option<Outcome> {
+        let parsed = frame::parse(bytes).ok()?;
+        let (ip, udp) = parsed.datagram()?;
+        if ![self.ipv4, self.ipv6].contains(&ip.dst) || udp.dst_port != LAP_PORT {
+            return None;
+        }
+        let payload = bytes.get(udp.payload())?.to_vec();
+        let cpu = Cpu {
+            memory: self.memory.clone(),
+            config: self.config,
+            devices: Rc::clone(&self.devices),
+            now,
+            true_ms,
+        };
+        Some(finish(&mut boxed(cpu.handle(parsed.meta(ingress)?, payload))))
+    }
+
+    /// Word by word, what both hold.
+    fn compare_lines(&self) {
+        let Some(oracle) = &self.oracle else {
+            return;
+        };
+        for (number, device) in self.devices.iter().enumerate() {
+            let Some(view) = oracle.line(*device) else {
+                continue;
+            };
+            let session = &view.session;
+            let same = self.memory.look(|state| {
+                let line = &state.lines[number];
+                let ring = (0..RING_ROWS).filter(|slot| line.get(Word::RingKey(*slot, 1)) != 0);
+                line.get(Word::Commit) == view.commit.0
+                    && line.get(Word::Window) == view.window.0
+                    && line.get(Word::SessionId) == u64::from_be_bytes(view.session_id)
+                    && line.get(Word::Challenge) == u64::from_be_bytes(view.challenge)
+                    && line.pair(Word::Key) == *view.auth_key.as_bytes()
+                    && line.get(Word::LeaseUntil) == u64::from(view.lease_until_s)
+                    && line.get(Word::Ingress) == u64::from(view.ingress)
+                    && line.pair(Word::SessionKey) == *session.session_key.as_bytes()
+                    && line.pair(Word::Tag) == session.tag
+                    && [line.get(Word::Addr(0)), line.get(Word::Addr(1))] == split(&session.addr)
+                    && line.get(Word::Lease) == u64::from(session.lease_s)
+                    && line.get(Word::Port) == u64::from(session.port)
+                    && line.get(Word::Mac) == mac_word(session.mac)
+                    && line.get(Word::Vlans) == vlans_word(session.vlans)
+                    && line.get(Word::Bound) == u64::from(session.bound)
+                    // A revoked line is given no rows any more, so a ring emptied by recovery stays empty.
+                    && (ring.count() == view.rows_ahead || view.commit.is_revoked())
+            });
+            if !same {
+                let what = format!(
+                    "gateway {}: the line of device {device} differs from {view:?}",
+                    self.id
+                );
+                self.ledger.borrow_mut().violate(what);
+            }
+        }
+    }
+
+    fn commit(&self, line: usize) -> CommitWord {
+        CommitWord(self.memory.look(|state| state.lines[line].get(Word::Commit)))
+    }
+
+    /// The id on the wire of the device's session here, if its lease is not over.
+    pub fn session(&self, line: usize, true_ms: u64) -> Option<[u8; 8]> {
+        let seconds = u64::from(self.now(true_ms).boot().seconds());
+        self.memory.look(|state| {
+            let line = &state.lines[line];
+            let live = line.get(Word::SessionId) != 0
+                && seconds < line.get(Word::LeaseUntil)
+                && !CommitWord(line.get(Word::Commit)).is_revoked();
+            live.then(|| line.get(Word::SessionId).to_be_bytes())
+        })
+    }
+}
+
+fn empty_memory(gateway: GatewayId, lines: usize, ledger: &Rc<RefCell<Ledger>>) -> Memory {
+    Memory::new(State {
+        gateway,
+        lines: vec![Line::new(RING_ROWS); lines],
+        installed: vec![false; lines],
+        control: Control::default(),
+        ledger: Rc::clone(ledger),
+    })
+}
+
+fn draw(dice: &mut Dice) -> FreshValue {
+    loop {
+        if let Some(value) = FreshValue::from_wire(dice.bytes()) {
+            return value;
+        }
+    }
+}
+
+fn payload_of(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (_, udp) = frame::parse(bytes).ok()?.datagram()?;
+    Some(bytes.get(udp.payload())?.to_vec())
+}
+
+fn reply_frame(mut bytes: Vec<u8>, payload: &[u8; 64]) -> Option<Vec<u8>> {
+    let parsed = frame::parse(&bytes).ok()?;
+    let (_, udp) = parsed.datagram()?;
+    bytes.get_mut(udp.payload())?.copy_from_slice(payload);
+    frame::turn_round(&mut bytes, &parsed)?;
+    Some(bytes)
+}
+
+fn boxed<T>(actor: impl Future<Output = T> + 'static) -> Actor<T> {
+    Box::pin(actor)
+}

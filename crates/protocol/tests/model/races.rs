@@ -1,0 +1,452 @@
+//! One gateway, two devices, every access interleaved: CPUs with RESPONSEs, repeated RESPONSEs and DATA against each
+//! other and against user space that refills, fills, revokes, crashes and comes back.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use linewarden_protocol::commit::CommitWord;
+use linewarden_protocol::frame::{Meta, ip_bytes};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
+use linewarden_protocol::keys::{AuthKey, SessionKey, halves};
+use linewarden_protocol::tag;
+use linewarden_protocol::time::Now;
+use linewarden_protocol::verdict::Verdict;
+use linewarden_protocol::wire::{self, Data, FLAG_BOUND, LAP_PORT, Response, message_type};
+use zerocopy::IntoBytes as _;
+
+use super::cpu::{Config, Cpu, Outcome};
+use super::dice::Dice;
+use super::enrolment::{Enrolment, SUITE};
+use super::ledger::Ledger;
+use super::memory::{Actor, Control, Line, Memory, State, Word, finish, step};
+use super::rules::Rules;
+use super::user::User;
+
+const GATEWAY: GatewayId = GatewayId(1);
+const GATEWAY_IP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 66, 255, 254];
+const STEPS: usize = 900;
+const CPUS_MAX: usize = 4;
+const NOW: Now = Now {
+    monotonic_ms: 50_000,
+    boot_ms: 70_000,
+};
+
+/// What a run did, so that a test can tell that it tried anything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub accepted: usize,
+    pub again: usize,
+    pub data: usize,
+    pub lost_races: usize,
+    pub busy: usize,
+    pub crashes: usize,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: &Self) {
+        self.accepted += other.accepted;
+        self.again += other.again;
+        self.data += other.data;
+        self.lost_races += other.lost_races;
+        self.busy += other.busy;
+        self.crashes += other.crashes;
+    }
+}
+
+/// An actor that stands still, as a preempted thread does, until `awake_at`.
+struct Running<T> {
+    actor: Actor<T>,
+    awake_at: usize,
+}
+
+impl<T> Running<T> {
+    fn new(actor: impl Future<Output = T> + 'static) -> Self {
+        Self {
+            actor: Box::pin(actor),
+            awake_at: 0,
+        }
+    }
+}
+
+struct Race {
+    dice: Dice,
+    memory: Memory,
+    ledger: Rc<RefCell<Ledger>>,
+    config: Config,
+    devices: Rc<[DeviceId]>,
+    user: User,
+    cpus: Vec<Running<Outcome>>,
+    user_space: Vec<Running<()>>,
+    /// Accesses made so far.
+    clock: usize,
+    /// Messages that were on the wire, with where they came from: everyone may repeat them.
+    history: Vec<(Meta, Vec<u8>)>,
+    next_actor: u32,
+    tally: Tally,
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// The first violation.
+pub fn run(seed: u64, rules: Rules) -> Result<Tally, String> {
+    let mut race = Race::new(seed, rules);
+    for _ in 0..STEPS {
+        race.perhaps_begin();
+        race.step_one();
+        race.check()?;
+    }
+    while !race.cpus.is_empty() || !race.user_space.is_empty() {
+        race.step_one();
+        race.check()?;
+    }
+    race.everyone_gets_in()?;
+    Ok(race.tally)
+}
+
+impl Race {
+    fn new(seed: u64, rules: Rules) -> Self {
+        let mut dice = Dice::new(seed);
+        let second = if dice.chance(50) { Mode::Pool } else { Mode::Key };
+        let enrolments = [
+            Enrolment::new(2, Mode::Pool, dice.chance(70)),
+            Enrolment::new(4, second, dice.chance(70)),
+        ];
+        let ledger = Rc::new(RefCell::new(Ledger::new(&enrolments)));
+        let config = Config {
+            gateway: GATEWAY,
+            lease_s: 3_600,
+            ring_rows: 1 + dice.below(3),
+            rules,
+            sealed: true,
+        };
+        let memory = Memory::new(State {
+            gateway: GATEWAY,
+            lines: vec![Line::new(config.ring_rows); enrolments.len()],
+            installed: vec![false; enrolments.len()],
+            control: Control {
+                fresh_current: 0xF1,
+                fresh_previous: 0xF0,
+                drawn_at_monotonic_ms: NOW.monotonic_ms,
+                stopping: false,
+            },
+            ledger: Rc::clone(&ledger),
+        });
+        let user = User::new(memory.clone(), config, vec![u32::MAX; enrolments.len()]);
+        for (line, enrolment) in enrolments.iter().enumerate() {
+            user.install(line, enrolment.mode, dice.below(9) as u32);
+            if dice.chance(70) {
+                finish(&mut boxed(user.clone().fill(line)));
+            }
+        }
+        Self {
+            dice,
+            memory,
+            ledger,
+            config,
+            devices: enrolments.iter().map(|one| one.device).collect(),
+            user,
+            cpus: Vec::new(),
+            user_space: Vec::new(),
+            clock: 0,
+            history: Vec::new(),
+            next_actor: 1,
+            tally: Tally::default(),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.ledger.borrow().violation.clone().map_or(Ok(()), Err)
+    }
+
+    fn memory_for_next_actor(&mut self) -> Memory {
+        self.next_actor += 1;
+        self.memory.for_actor(self.next_actor)
+    }
+
+    fn perhaps_begin(&mut self) {
+        if self.cpus.len() < CPUS_MAX && self.dice.chance(25) {
+            self.begin_message();
+        }
+        if self.user_space.is_empty() && self.dice.chance(15) {
+            self.begin_user_space();
+        }
+        if self.dice.below(1_500) == 0 {
+            self.crash();
+        }
+        if self.dice.below(1_200) == 0 {
+            let line = self.dice.below(2);
+            let memory = self.memory_for_next_actor();
+            let user = self.user.with_memory(memory);
+            self.user_space.push(Running::new(user.revoke(line)));
+        }
+    }
+
+    fn begin_message(&mut self) {
+        let line = self.dice.below(2);
+        let (meta, message) = match self.dice.below(100) {
+            0..45 => self.genuine_response(line),
+            45..60 => self.repeated(),
+            60..68 => self.zero_key_response(line),
+            68..76 => self.guessed_repetition(line),
+            76..94 => self.data(line),
+            _ => self.zero_key_data(line),
+        };
+        self.begin(meta, message);
+    }
+
+    fn begin(&mut self, meta: Meta, message: Vec<u8>) {
+        let cpu = Cpu {
+            memory: self.memory_for_next_actor(),
+            config: self.config,
+            devices: Rc::clone(&self.devices),
+            now: NOW,
+            true_ms: NOW.boot_ms,
+        };
+        self.cpus.push(Running::new(cpu.handle(meta, message)));
+    }
+
+    fn begin_user_space(&mut self) {
+        let line = self.dice.below(2);
+        let memory = self.memory_for_next_actor();
+        let user = self.user.with_memory(memory);
+        let fresh: [u8; 8] = self.dice.bytes();
+        self.user_space.push(match self.dice.below(10) {
+            0..5 => Running::new(user.refill(line)),
+            5..9 => Running::new(user.fill(line)),
+            _ => Running::new(user.rotate_fresh(u64::from_be_bytes(fresh) | 1, NOW.monotonic_ms)),
+        });
+    }
+
+    /// An actor that is awake makes its next access, and now and then stands still afterwards.
+    fn step_one(&mut self) {
+        self.clock += 1;
+        let awake = |at: usize| at <= self.clock;
+        let cpus = (0..self.cpus.len())
+            .filter(|cpu| awake(self.cpus[*cpu].awake_at))
+            .map(Ok);
+        let users = (0..self.user_space.len())
+            .filter(|user| awake(self.user_space[*user].awake_at))
+            .map(Err);
+        let choices: Vec<Result<usize, usize>> = cpus.chain(users).collect();
+        let rest = if self.dice.chance(4) {
+            self.clock + self.dice.below(80)
+        } else {
+            0
+        };
+        match self.dice.pick(&choices) {
+            Some(Ok(cpu)) => {
+                let running = &mut self.cpus[*cpu];
+                running.awake_at = rest;
+                if let Some((verdict, _)) = step(&mut running.actor) {
+                    drop(self.cpus.swap_remove(*cpu));
+                    self.count(verdict);
+                }
+            }
+            Some(Err(user)) => {
+                let running = &mut self.user_space[*user];
+                running.awake_at = rest;
+                if step(&mut running.actor).is_some() {
+                    drop(self.user_space.swap_remove(*user));
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn count(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::ReplyAck => self.tally.accepted += 1,
+            Verdict::ReplyAckAgain => self.tally.again += 1,
+            Verdict::PassSession => self.tally.data += 1,
+            Verdict::DropLostRace => self.tally.lost_races += 1,
+            Verdict::DropBusy => self.tally.busy += 1,
+            _ => {}
+        }
+    }
+
+    /// Every actor dies between two of its accesses; then a new process clears up.
+    fn crash(&mut self) {
+        self.cpus.clear();
+        self.user_space.clear();
+        self.user.recover();
+        self.tally.crashes += 1;
+    }
+
+    fn enrolment(&self, line: usize) -> Enrolment {
+        self.ledger.borrow().enrolments[line]
+    }
+
+    fn commit(&self, line: usize) -> CommitWord {
+        CommitWord(self.memory.look(|state| state.lines[line].get(Word::Commit)))
+    }
+
+    /// Where a device sends from: now and then from the address that the other one has, too.
+    fn place(&mut self, line: usize) -> Meta {
+        let own = self.enrolment(line).endpoint;
+        let ip = if self.dice.chance(5) {
+            self.enrolment(1 - line).endpoint.ip
+        } else {
+            own.ip
+        };
+        Meta {
+            ingress: 3,
+            src_mac: own.mac,
+            src_ip: ip_bytes(ip),
+            dst_ip: GATEWAY_IP,
+            src_port: own.port,
+            dst_port: LAP_PORT,
+            ..Meta::default()
+        }
+    }
+
+    fn response(&mut self, line: usize, idx: u32, key: &AuthKey, bound: Option<[u8; 6]>) -> Response {
+        let fresh = self.memory.look(|state| state.control.fresh_current);
+        let flags = if bound.is_some() { FLAG_BOUND } else { 0 };
+        let mut response = Response {
+            header: wire::Header::new(message_type::RESPONSE, SUITE, flags, self.devices[line]),
+            nonce: self.dice.bytes(),
+            idx: idx.into(),
+            gateway_id: GATEWAY.0.into(),
+            fresh: fresh.to_be_bytes(),
+            tag: [0; 16],
+        };
+        response.tag = tag::response(key, &response, &tag::loc(bound));
+        response
+    }
+
+    /// The device answers for the row that is current now; it may have answered for it before, under another nonce.
+    fn genuine_response(&mut self, line: usize) -> (Meta, Vec<u8>) {
+        let enrolment = self.enrolment(line);
+        let idx = self.commit(line).idx();
+        let key = enrolment.row(GATEWAY, idx).auth_key;
+        let response = self.response(line, idx.0, &key, enrolment.bound_mac());
+        self.ledger.borrow_mut().made(&enrolment, &response, NOW.boot_ms);
+        let meta = self.place(line);
+        self.history.push((meta, response.as_bytes().to_vec()));
+        (meta, response.as_bytes().to_vec())
+    }
+
+    /// Something from the wire again, sometimes from elsewhere.
+    fn repeated(&mut self) -> (Meta, Vec<u8>) {
+        let recent = self.history.len().saturating_sub(8);
+        let Some((mut meta, message)) = self.dice.pick(&self.history[recent..]).cloned() else {
+            return self.genuine_response(0);
+        };
+        match self.dice.below(10) {
+            0 => meta.src_mac = [2, 0, 0, 0, 0xEE, 0xEE],
+            1 => meta.src_port ^= 1,
+            2 => meta.vlans[0] = 0x1007,
+            _ => {}
+        }
+        (meta, message)
+    }
+
+    /// An attacker answers with the key that stands where no row is.
+    fn zero_key_response(&mut self, line: usize) -> (Meta, Vec<u8>) {
+        let idx = self.commit(line).idx().0;
+        let response = self.response(line, idx, &AuthKey::from_bytes([0; 16]), None);
+        (self.place(line), response.as_bytes().to_vec())
+    }
+
+    /// An attacker in the device's place asks for an ACK without knowing the tag.
+    fn guessed_repetition(&mut self, line: usize) -> (Meta, Vec<u8>) {
+        let idx = self.commit(line).idx().0.wrapping_sub(1);
+        let key = AuthKey::from_bytes(self.dice.bytes());
+        let bound = self.enrolment(line).bound_mac();
+        let response = self.response(line, idx, &key, bound);
+        (self.place(line), response.as_bytes().to_vec())
+    }
+
+    /// A datagram of any session there was, of the same line most likely the last.
+    fn data(&mut self, line: usize) -> (Meta, Vec<u8>) {
+        let tag = self.memory.look(|state| state.lines[line].pair(Word::Tag));
+        let session = self.ledger.borrow().accepted.get(&halves(&tag)[0]).cloned();
+        let Some(session) = session else {
+            return self.repeated();
+        };
+        let seq = self.dice.between(1, 12);
+        self.ledger.borrow_mut().sealed(halves(&session.tag)[0], seq);
+        let meta = Meta {
+            dst_ip: [9; 16],
+            ..session.from
+        };
+        (
+            meta,
+            seal(
+                session.device,
+                &session.session_key,
+                &session.tag,
+                seq,
+                &meta.dst_ip,
+            ),
+        )
+    }
+
+    /// An attacker seals under the key of a line that never had a session.
+    fn zero_key_data(&mut self, line: usize) -> (Meta, Vec<u8>) {
+        let tag = self.memory.look(|state| state.lines[line].pair(Word::Tag));
+        let meta = self.place(line);
+        let key = SessionKey::from_bytes([0; 16]);
+        (meta, seal(self.devices[line], &key, &tag, 3, &meta.dst_ip))
+    }
+
+    /// With nobody else about, each device that is not revoked authenticates.
+    fn everyone_gets_in(&mut self) -> Result<(), String> {
+        for line in 0..self.devices.len() {
+            if self.commit(line).is_revoked() {
+                continue;
+            }
+            finish(&mut boxed(self.user.clone().fill(line)));
+            finish(&mut boxed(self.user.clone().refill(line)));
+            let (meta, message) = self.genuine_response(line);
+            let own = Meta {
+                src_ip: ip_bytes(self.enrolment(line).endpoint.ip),
+                ..meta
+            };
+            let squatted = self.memory.look(|state| {
+                let line = &state.lines[1 - line];
+                let revoked = CommitWord(line.get(Word::Commit)).is_revoked();
+                !revoked && line.get(Word::SessionId) != 0 && line.pair(Word::Addr) == own.src_ip
+            });
+            self.begin(own, message);
+            let Some(mut cpu) = self.cpus.pop() else {
+                continue;
+            };
+            let (verdict, _) = finish(&mut cpu.actor);
+            self.check()?;
+            let expected = if squatted {
+                Verdict::DropAddressOwned
+            } else {
+                Verdict::ReplyAck
+            };
+            if verdict != expected {
+                return Err(format!(
+                    "device {} gets {verdict} in quiet, at {:?}",
+                    self.devices[line],
+                    self.commit(line)
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn boxed<T>(actor: impl Future<Output = T> + 'static) -> Actor<T> {
+    Box::pin(actor)
+}
+
+fn seal(device: DeviceId, key: &SessionKey, session_tag: &[u8; 16], seq: u64, peer: &[u8; 16]) -> Vec<u8> {
+    let body = b"telemetry";
+    let length = wire::DATA_HEADER_BYTES + body.len();
+    let mut data = Data {
+        header: wire::Header::with_length(message_type::DATA_UP, SUITE, 0, device, length as u16),
+        session_id: halves(session_tag)[0],
+        seq: seq.into(),
+        port: 8_080.into(),
+        reserved: [0; 6],
+        tag: [0; 16],
+    };
+    data.tag = tag::data(key, &data, 0, peer, body);
+    [data.as_bytes(), body].concat()
+}
