@@ -9,8 +9,9 @@ use linewarden_puf::report::{PufReport, ReportOptions};
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let directory = arguments.next().ok_or("give the directory of the readouts")?;
-    let report =
-        PufReport::from_directory(Path::new(&directory), &ReportOptions::default(), &|step| eprintln!("{step}"))?;
+    let report = PufReport::from_directory(Path::new(&directory), &ReportOptions::default(), &|step| {
+        eprintln!("{step}")
+    })?;
     for row in report.rows() {
         println!("{:<64} {:<60} {}", row.metric, row.value, row.wanted);
     }

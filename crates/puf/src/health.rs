@@ -308,12 +308,11 @@ mod tests {
             test.check(&stuck(4096, 1000, 100)),
             Err(HealthError::Run { .. })
         ));
-        let half =
-            Bits::from_bools(
-                (0..16_384)
-                    .zip(random(16_384, 0.5, 3).iter())
-                    .map(|(i, b)| if i / 1024 == 5 { i % 7 != 0 } else { b }),
-            );
+        let half = Bits::from_bools(
+            (0..16_384)
+                .zip(random(16_384, 0.5, 3).iter())
+                .map(|(i, b)| if i / 1024 == 5 { i % 7 != 0 } else { b }),
+        );
         let position = 5 * 1024;
         assert!(
             matches!(test.check(&half), Err(HealthError::Proportion { position: p, .. }) if p == position)

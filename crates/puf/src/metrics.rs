@@ -40,7 +40,12 @@ impl Spread {
         let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / count;
         let min = values.iter().copied().fold(f64::INFINITY, f64::min);
         let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        Some(Self { mean, deviation: variance.sqrt(), min, max })
+        Some(Self {
+            mean,
+            deviation: variance.sqrt(),
+            min,
+            max,
+        })
     }
 }
 
@@ -125,7 +130,9 @@ pub fn one_shares(strings: &[Bits]) -> Vec<f64> {
             *count += u32::from(bit);
         }
     }
-    ones.into_iter().map(|count| f64::from(count) / strings.len() as f64).collect()
+    ones.into_iter()
+        .map(|count| f64::from(count) / strings.len() as f64)
+        .collect()
 }
 
 #[cfg(test)]

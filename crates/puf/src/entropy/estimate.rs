@@ -17,27 +17,131 @@ pub fn most_common_value(ones: usize, len: usize) -> f64 {
     -limit.log2()
 }
 
-/// The Markov estimate (SP 800-90B, 6.3.3) with bits `lag` positions apart taken as neighbours: min-entropy per bit of
-/// the most likely 128-bit sequence of a first-order chain.
-pub fn markov(bits: &Bits, lag: usize) -> f64 {
-    let Some(pairs) = bits.len().checked_sub(lag).filter(|&pairs| pairs > 1 && lag > 0) else {
+/// Some cells of a memory with their values, both as strings of the memory's length.
+#[derive(Clone, Debug)]
+pub struct CellSample {
+    present: Bits,
+    values: Bits,
+}
+
+impl CellSample {
+    /// All cells of a readout.
+    pub fn all(readout: &Bits) -> Self {
+        let mut present = Bits::zeros(readout.len());
+        present.change_words(|words| words.fill(u64::MAX));
+        Self {
+            present,
+            values: readout.clone(),
+        }
+    }
+
+    /// The given cells of a readout.
+    pub fn some(readout: &Bits, cells: &[u32]) -> Self {
+        let mut sample = Self {
+            present: Bits::zeros(readout.len()),
+            values: Bits::zeros(readout.len()),
+        };
+        for &cell in cells {
+            sample.present.set(cell as usize, true);
+            sample.values.set(cell as usize, readout.get(cell as usize));
+        }
+        sample
+    }
+
+    /// The number of cells.
+    pub fn len(&self) -> usize {
+        self.present.count_ones()
+    }
+
+    /// Whether there are no cells.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The most common value estimate over the cells.
+    pub fn most_common_value(&self) -> f64 {
+        most_common_value(self.values.count_ones(), self.len())
+    }
+
+    /// The Markov estimate (SP 800-90B, 6.3.3) with cells `lag` addresses apart taken as neighbours: min-entropy per bit
+    /// of the most likely 128-bit sequence of a first-order chain.
+    ///
+    /// `None` with fewer than 2,048 such pairs, of which chance alone would make a visible dependence.
+    pub fn markov(&self, lag: usize) -> Option<f64> {
+        let mut counts = [0_usize; 4];
+        for i in 0..self.present.len().saturating_sub(lag).div_ceil(64) {
+            let both = self.present.word_at(64 * i) & self.present.word_at(64 * i + lag);
+            let (from, to) = (self.values.word_at(64 * i), self.values.word_at(64 * i + lag));
+            let kinds = [!from & !to, !from & to, from & !to, from & to];
+            for (count, kind) in counts.iter_mut().zip(kinds) {
+                *count += (both & kind).count_ones() as usize;
+            }
+        }
+        if counts.iter().sum::<usize>() < 2048 {
+            return None;
+        }
+        Some(markov_of_counts(counts, self.values.count_ones(), self.len()))
+    }
+
+    /// Min-entropy per bit, given that the cells at addresses equal modulo `period` have a common bias: memories are
+    /// built of columns, whose cells differ from those of other columns.
+    ///
+    /// The mean over the columns of the product of their biases in even and odd rows is an unbiased estimate of the mean
+    /// square bias `E[(2 p_c - 1)²]`. From its upper confidence limit `c` comes `p = 1/2 + sqrt(c) / 2`, and `-log2 p`. The
+    /// square mean is what counts where several cells carry one bit. `None` where the confidence limits alone would say
+    /// `c > 0.004`, that is `p > 0.53`.
+    pub fn columns(&self, period: usize) -> Option<f64> {
+        let rows = self.len() as f64 / period as f64;
+        let chance = Z * 2.0 / rows / (period as f64).sqrt();
+        if chance > 0.004 {
+            return None;
+        }
+        // Ones minus zeros, and cells, in even and odd rows of each column.
+        let mut columns = vec![[(0_i32, 0_i32); 2]; period];
+        for (address, value) in self
+            .values
+            .iter()
+            .enumerate()
+            .filter(|(address, _)| self.present.get(*address))
+        {
+            let halves = columns.get_mut(address % period);
+            if let Some((sum, cells)) = halves.and_then(|h| h.get_mut(address / period % 2)) {
+                *sum += if value { 1 } else { -1 };
+                *cells += 1;
+            }
+        }
+        let products = columns.iter().filter_map(|[even, odd]| {
+            let bias = |(sum, cells): (i32, i32)| (cells > 0).then(|| f64::from(sum) / f64::from(cells));
+            Some(bias(*even)? * bias(*odd)?)
+        });
+        let (sum, count) = products.fold((0.0, 0), |(sum, count), product| (sum + product, count + 1));
+        let square = (sum / f64::from(count.max(1)) + chance).clamp(0.0, 1.0);
+        Some(-(0.5 + 0.5 * square.sqrt()).log2())
+    }
+}
+
+/// The Markov estimate of a sequence with neighbouring bits.
+pub fn markov(bits: &Bits) -> f64 {
+    let Some(pairs) = bits.len().checked_sub(1).filter(|&pairs| pairs > 1) else {
         return 0.0;
     };
-    let (Some(from), Some(to)) = (bits.window(0, pairs), bits.window(lag, pairs)) else {
-        return 0.0;
-    };
-    let both = from
-        .words()
-        .iter()
-        .zip(to.words())
-        .map(|(a, b)| (a & b).count_ones() as usize)
-        .sum::<usize>();
-    let (from_ones, to_ones) = (from.count_ones(), to.count_ones());
+    let mut counts = [0_usize; 4];
+    for i in 0..pairs {
+        let kind = 2 * usize::from(bits.get(i)) + usize::from(bits.get(i + 1));
+        if let Some(count) = counts.get_mut(kind) {
+            *count += 1;
+        }
+    }
+    markov_of_counts(counts, bits.count_ones(), bits.len())
+}
+
+/// From the counts of the steps 00, 01, 10, 11 and the share of ones.
+fn markov_of_counts(counts: [usize; 4], ones: usize, len: usize) -> f64 {
     let ratio = |count: usize, of: usize| if of == 0 { 0.0 } else { count as f64 / of as f64 };
-    let one = ratio(bits.count_ones(), bits.len());
-    let one_after_one = ratio(both, from_ones);
-    let one_after_zero = ratio(to_ones - both, pairs - from_ones);
-    most_likely_sequence(one, one_after_zero, one_after_one)
+    let [zero_zero, zero_one, one_zero, one_one] = counts;
+    let one_after_zero = ratio(zero_one, zero_zero + zero_one);
+    let one_after_one = ratio(one_one, one_zero + one_one);
+    most_likely_sequence(ratio(ones, len), one_after_zero, one_after_one)
 }
 
 /// The six candidates of SP 800-90B, 6.3.3 for the most likely sequence of 128 bits.
@@ -57,25 +161,6 @@ fn most_likely_sequence(one: f64, one_after_zero: f64, one_after_one: f64) -> f6
     ];
     let best = candidates.into_iter().fold(f64::NEG_INFINITY, f64::max);
     (-best / 128.0).clamp(0.0, 1.0)
-}
-
-/// The mean most common value estimate over the columns of a memory with `period` bits to a word.
-///
-/// `None` below 4,096 bits per column, where the confidence limits would say more about the sample's size than about
-/// the memory.
-pub fn by_column(bits: &Bits, period: usize) -> Option<f64> {
-    let rows = bits.len() / period.max(1);
-    if rows < 4096 {
-        return None;
-    }
-    let mut ones = vec![0_usize; period];
-    for (i, bit) in bits.iter().take(rows * period).enumerate() {
-        if let Some(count) = ones.get_mut(i % period) {
-            *count += usize::from(bit);
-        }
-    }
-    let sum: f64 = ones.iter().map(|&count| most_common_value(count, rows)).sum();
-    Some(sum / period as f64)
 }
 
 /// The mean min-entropy per position over several devices: `-log2 max(p_i, 1 - p_i)` with `p_i` the share of devices
@@ -121,18 +206,59 @@ mod tests {
         let text = "1000111001010101110011000111001010101110";
         let bits = Bits::from_bools(text.chars().map(|c| c == '1'));
         assert_eq!(bits.count_ones(), 21);
-        let h = markov(&bits, 1);
+        let h = markov(&bits);
         assert!((h - 0.761).abs() < 1e-3, "{h}");
     }
 
     #[test]
     fn predictable_bits_have_no_entropy() {
-        assert_eq!(markov(&Bits::zeros(1000), 1), 0.0);
+        assert_eq!(markov(&Bits::zeros(1000)), 0.0);
         // Only the first bit of an alternating sequence is open.
         let alternating = Bits::from_bools((0..1000).map(|i| i % 2 == 0));
-        assert!((markov(&alternating, 1) - 1.0 / 128.0).abs() < 1e-12);
+        assert!((markov(&alternating) - 1.0 / 128.0).abs() < 1e-12);
         assert_eq!(most_common_value(0, 1000), 0.0);
         assert_eq!(most_common_value(0, 1), 0.0);
+    }
+
+    fn striped(period: usize, share: f64) -> Bits {
+        let mut rng = ChaCha8Rng::seed_from_u64(4);
+        let ones = |i: usize| [share, 1.0 - share][i / (period / 2) % 2];
+        Bits::from_bools((0..262_144).map(|i| rng.random_bool(ones(i))))
+    }
+
+    #[test]
+    fn columns_show_their_bias_at_their_period_and_its_multiples() {
+        let expected = -0.6_f64.log2();
+        let sample = CellSample::all(&striped(64, 0.6));
+        for period in [64, 128, 512] {
+            let h = sample.columns(period).unwrap();
+            assert!(
+                (h - expected).abs() < 0.02,
+                "period {period}: {h} instead of {expected}"
+            );
+        }
+        let fair = CellSample::all(&striped(64, 0.5));
+        assert!(fair.columns(64).unwrap() > 0.97 && fair.columns(512).unwrap() > 0.95);
+        let few: Vec<u32> = (0..4000).collect();
+        assert_eq!(CellSample::some(&striped(64, 0.6), &few).columns(64), None);
+    }
+
+    #[test]
+    fn sparse_samples_judge_the_given_cells_only() {
+        // Cells divisible by 3 are copies of their neighbour 3 below in 4 of 5 cases, the others are fair.
+        let mut rng = ChaCha8Rng::seed_from_u64(5);
+        let mut bits = Bits::zeros(60_000);
+        for i in 0..60_000 {
+            let copy = i % 3 == 0 && i > 0 && rng.random_bool(0.6);
+            bits.set(i, if copy { bits.get(i - 3) } else { rng.random() });
+        }
+        let thirds: Vec<u32> = (0..60_000).step_by(3).collect();
+        let sample = CellSample::some(&bits, &thirds);
+        assert_eq!(sample.len(), 20_000);
+        assert_eq!(sample.markov(1), None);
+        let h = sample.markov(3).unwrap();
+        assert!((h - -0.8_f64.log2()).abs() < 0.02, "{h}");
+        assert!(sample.most_common_value() > 0.95);
     }
 
     #[test]

@@ -11,6 +11,9 @@
 pub mod estimate;
 pub mod leakage;
 
+use std::collections::HashSet;
+
+use estimate::CellSample;
 use serde::Serialize;
 
 use crate::{bits::Bits, code::Profile};
@@ -18,8 +21,9 @@ use crate::{bits::Bits, code::Profile};
 /// The least min-entropy of the secret, given the helper data, that enrolment accepts (LAP/1 1.1).
 pub const MIN_ENTROPY_BITS: f64 = 128.0;
 
-/// The distances at which cells of a memory are checked for dependence: neighbours, and the bits of bytes and words.
-const CELL_LAGS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+/// The distances at which cells of a memory are checked for dependence, and the periods for bias by column: neighbours,
+/// words, and memory rows.
+const CELL_LAGS: [usize; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 
 /// The result of an entropy estimate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -71,26 +75,53 @@ pub fn assess_responses(profile: Profile, sample: &Bits, fleet_per_bit: Option<f
     )
 }
 
-/// Judges the cells of a memory: the whole readout, for dependence between cells and bias by column, and the cells
-/// that the secret uses.
+/// How the cells of a secret were taken from their population.
+#[derive(Clone, Copy, Debug)]
+pub enum CellDraw<'a> {
+    /// By address, so they may be more biased than the population; these are their values, if they are known.
+    InOrder(Option<&'a Bits>),
+    /// At random. Dependence between cells counts only as far as both were drawn: these are the addresses of all cells
+    /// whose values follow from the secret's response bits.
+    Random(&'a [u32]),
+}
+
+/// Judges cells of a memory; `population` are the cells that those of the secret were taken from, so that there is enough
+/// to estimate from.
+///
+/// Where cells `lag` apart have min-entropy `h` given each other, and a random draw has `f` such pairs per response bit,
+/// the figure for that dependence is `1 - min(f, 1) (1 - h)` (chain rule).
 pub fn assess_cells(
     profile: Profile,
-    readout: &Bits,
-    used: &Bits,
+    population: &CellSample,
+    draw: CellDraw<'_>,
     fleet_per_bit: Option<f64>,
 ) -> EntropyAssessment {
-    let lags = CELL_LAGS.iter().filter(|&&lag| readout.len() >= 1024 * lag);
-    let dependence = lags.map(|&lag| {
-        (
-            format!("dependence of cells {lag} apart"),
-            estimate::markov(readout, lag),
-        )
-    });
-    let columns = estimate::by_column(readout, 32).map(|h| ("bias of the 32 columns".to_owned(), h));
-    let estimates = sequence_estimates(used, "cells in use")
-        .chain(dependence)
-        .chain(columns);
-    EntropyAssessment::of(profile, estimates.chain(fleet(fleet_per_bit)))
+    let pairs_per_bit = |lag| match draw {
+        CellDraw::InOrder(_) => 1.0,
+        CellDraw::Random(cells) => pairs(cells, lag) as f64 / profile.response_bits() as f64,
+    };
+    let mut estimates = vec![("bias of the cells".to_owned(), population.most_common_value())];
+    for lag in CELL_LAGS {
+        let dependence = population
+            .markov(lag)
+            .map(|h| 1.0 - pairs_per_bit(lag).min(1.0) * (1.0 - h));
+        estimates.extend(dependence.map(|h| (format!("dependence of cells {lag} apart"), h)));
+        let columns = population.columns(lag);
+        estimates.extend(columns.map(|h| (format!("bias of columns, every {lag} cells"), h)));
+    }
+    if let CellDraw::InOrder(Some(used)) = draw {
+        estimates.extend(sequence_estimates(used, "cells in use"));
+    }
+    EntropyAssessment::of(profile, estimates.into_iter().chain(fleet(fleet_per_bit)))
+}
+
+/// How many cells have another one `lag` addresses below.
+fn pairs(cells: &[u32], lag: usize) -> usize {
+    let present: HashSet<usize> = cells.iter().map(|&cell| cell as usize).collect();
+    present
+        .iter()
+        .filter(|&cell| present.contains(&(cell + lag)))
+        .count()
 }
 
 fn sequence_estimates(bits: &Bits, what: &'static str) -> impl Iterator<Item = (String, f64)> {
@@ -100,7 +131,7 @@ fn sequence_estimates(bits: &Bits, what: &'static str) -> impl Iterator<Item = (
     );
     let order = (
         format!("dependence of neighbouring {what}"),
-        estimate::markov(bits, 1),
+        estimate::markov(bits),
     );
     [bias, order].into_iter()
 }
@@ -129,9 +160,15 @@ mod tests {
             let pool = assess_responses(Profile::POOL, &biased(p, 16_384), None);
             assert_eq!(pool.is_enough(), accepted, "{p}: {pool:?}");
         }
-        for (p, accepted) in [(0.5, true), (0.7, false)] {
+        for (p, accepted) in [(0.5, true), (0.7, false), (0.3, false)] {
             let cells = biased(p, 65_536);
-            let key = assess_cells(Profile::KEY, &cells, &cells.window(0, 4590).unwrap(), None);
+            let used = cells.window(0, 4590).unwrap();
+            let key = assess_cells(
+                Profile::KEY,
+                &CellSample::all(&cells),
+                CellDraw::InOrder(Some(&used)),
+                None,
+            );
             assert_eq!(key.is_enough(), accepted, "{p}: {key:?}");
         }
     }
@@ -144,16 +181,39 @@ mod tests {
             last ^= rng.random_bool(0.2);
             last
         }));
-        let dependent = assess_cells(Profile::KEY, &sticky, &sticky.window(0, 4590).unwrap(), None);
+        let dependent = assess_cells(
+            Profile::KEY,
+            &CellSample::all(&sticky),
+            CellDraw::InOrder(None),
+            None,
+        );
         assert!(
             !dependent.is_enough() && dependent.limited_by.contains("dependence"),
             "{dependent:?}"
         );
 
-        let striped =
-            Bits::from_bools((0..262_144).map(|i| rng.random_bool(if i / 8 % 2 == 0 { 0.75 } else { 0.25 })));
-        let by_column = assess_cells(Profile::KEY, &striped, &biased(0.5, 4590), None);
-        assert!(!by_column.is_enough(), "{by_column:?}");
+        // Of cells 3,000 apart no two are neighbours, so their dependence does no harm.
+        let apart: Vec<u32> = (0..65_536).step_by(3000).collect();
+        let apart = assess_cells(
+            Profile::KEY,
+            &CellSample::all(&sticky),
+            CellDraw::Random(&apart),
+            None,
+        );
+        assert!(apart.is_enough(), "{apart:?}");
+
+        // Stripes of 32 cells: balanced, and independent for every other cell.
+        let striped = (0..262_144).map(|i| rng.random_bool(if i / 32 % 2 == 0 { 0.6 } else { 0.4 }));
+        let striped = assess_cells(
+            Profile::KEY,
+            &CellSample::all(&Bits::from_bools(striped)),
+            CellDraw::InOrder(None),
+            None,
+        );
+        assert!(
+            !striped.is_enough() && striped.limited_by.contains("columns"),
+            "{striped:?}"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use rand::CryptoRng;
 
-use super::{ExtractorError, HelperData, Secret, code_offset, rebuild};
+use super::{CellSelection, ExtractorError, HelperData, Secret, code_offset, rebuild, select};
 use crate::{
     bits::Bits,
     code::Profile,
@@ -10,17 +10,6 @@ use crate::{
     health::HealthTest,
     puf::{Challenge, Puf},
 };
-
-/// Which cells carry the secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CellSelection {
-    /// The first cells of the readout, in order.
-    First,
-    /// Cells that agree in all enrolment readouts, drawn at random from these. The helper data then list the cells. Which
-    /// cells are stable says nothing about their values unless the PUF is biased, and bias is estimated on the cells
-    /// chosen.
-    Stable,
-}
 
 /// How to enrol a weak PUF.
 #[derive(Clone, Debug)]
@@ -40,7 +29,7 @@ impl Default for KeyEnrolment {
     fn default() -> Self {
         Self {
             profile: Profile::KEY,
-            selection: CellSelection::Stable,
+            selection: CellSelection::Debiased,
             health: HealthTest::default(),
             fleet_min_entropy_per_bit: None,
         }
@@ -57,9 +46,6 @@ pub struct Enrolled {
     /// The min-entropy that was found sufficient.
     pub entropy: EntropyAssessment,
 }
-
-/// Readouts needed before "equal in all of them" says anything about a cell.
-const STABLE_READOUTS_MIN: usize = 3;
 
 /// Enrols a weak PUF from one or several readouts of its cells, consecutive power-ups of the same range.
 ///
@@ -90,18 +76,17 @@ pub fn enrol<R: CryptoRng + ?Sized>(
             needed,
         });
     };
-    let cells = match options.selection {
-        CellSelection::First => Vec::new(),
-        CellSelection::Stable => draw_stable_cells(readouts, readout_bits, needed, rng)?,
-    };
-    let used = match options.selection {
-        CellSelection::First => reference.window(0, needed).unwrap_or_else(|| reference.clone()),
-        CellSelection::Stable => reference.gather(&cells),
-    };
+    let chosen = select::select(options.selection, readouts, &reference, needed, rng)?;
+    let used = chosen.values(&reference, needed);
     let fleet = options.fleet_min_entropy_per_bit;
-    let entropy = accepted(entropy::assess_cells(options.profile, &reference, &used, fleet))?;
+    let entropy = accepted(entropy::assess_cells(
+        options.profile,
+        &chosen.population,
+        chosen.draw(&used),
+        fleet,
+    ))?;
     let (secret, offset) = code_offset(options.profile, &used, rng)?;
-    let helper = HelperData::new(options.profile, readout_bits, cells, offset);
+    let helper = HelperData::new(options.profile, readout_bits, chosen.cells, offset);
     Ok(Enrolled {
         secret,
         helper,
@@ -188,42 +173,4 @@ pub(super) fn check_readouts(readouts: &[Bits], health: &HealthTest) -> Result<(
         health.check_pair(first, second)?;
     }
     Ok(())
-}
-
-/// `needed` of the cells that agree in all readouts, at random, ascending.
-fn draw_stable_cells<R: CryptoRng + ?Sized>(
-    readouts: &[Bits],
-    readout_bits: u32,
-    needed: usize,
-    rng: &mut R,
-) -> Result<Vec<u32>, ExtractorError> {
-    if readouts.len() < STABLE_READOUTS_MIN {
-        let (given, purpose) = (readouts.len(), "find stable cells");
-        return Err(ExtractorError::TooFewReadouts {
-            given,
-            needed: STABLE_READOUTS_MIN,
-            purpose,
-        });
-    }
-    let agree = |cell: &u32| {
-        let mut values = readouts.iter().map(|r| r.get(*cell as usize));
-        let first = values.next();
-        values.all(|value| Some(value) == first)
-    };
-    let mut stable: Vec<u32> = (0..readout_bits).filter(agree).collect();
-    if stable.len() < needed {
-        return Err(ExtractorError::TooFewCells {
-            available: stable.len(),
-            needed,
-        });
-    }
-    // The first steps of a Fisher-Yates shuffle draw `needed` cells without repetition.
-    for i in 0..needed {
-        let rest = (stable.len() - i) as u64;
-        let offset = usize::try_from(rng.next_u64() % rest).unwrap_or(0);
-        stable.swap(i, i + offset);
-    }
-    stable.truncate(needed);
-    stable.sort_unstable();
-    Ok(stable)
 }

@@ -18,14 +18,16 @@ mod format;
 mod helper;
 mod pool;
 mod secret;
+mod select;
 
 use rand::CryptoRng;
 
-pub use enrol::{CellSelection, Enrolled, KeyEnrolment, enrol, enrol_puf, reproduce, reproduce_puf};
+pub use enrol::{Enrolled, KeyEnrolment, enrol, enrol_puf, reproduce, reproduce_puf};
 pub use format::{FileError, FormatError, Problem};
 pub use helper::HelperData;
 pub use pool::{EnrolledPool, EnrolledRow, PoolEnrolment, PoolHelper, PoolRow, enrol_pool};
 pub use secret::Secret;
+pub use select::CellSelection;
 
 use crate::{
     bits::Bits,

@@ -26,10 +26,16 @@ pub struct Dump {
 /// # Errors
 /// [`ReadoutError`] with the file, and line and column in hex text.
 pub fn read_dump(path: &Path) -> Result<Bits, ReadoutError> {
-    let io = |source| ReadoutError::Io { path: path.to_owned(), source };
+    let io = |source| ReadoutError::Io {
+        path: path.to_owned(),
+        source,
+    };
     let bytes = fs::metadata(path).map_err(io)?.len();
     if bytes > DUMP_BYTES_MAX {
-        return Err(ReadoutError::TooLarge { path: path.to_owned(), bytes });
+        return Err(ReadoutError::TooLarge {
+            path: path.to_owned(),
+            bytes,
+        });
     }
     let content = fs::read(path).map_err(io)?;
     let is_text = match kind(path) {
@@ -37,11 +43,16 @@ pub fn read_dump(path: &Path) -> Result<Bits, ReadoutError> {
         None => hex::looks_like_text(&content),
     };
     let content = match is_text {
-        true => parse_hex(&content).map_err(|source| ReadoutError::Hex { path: path.to_owned(), source })?,
+        true => parse_hex(&content).map_err(|source| ReadoutError::Hex {
+            path: path.to_owned(),
+            source,
+        })?,
         false => content,
     };
     if content.is_empty() {
-        return Err(ReadoutError::Empty { path: path.to_owned() });
+        return Err(ReadoutError::Empty {
+            path: path.to_owned(),
+        });
     }
     Ok(Bits::from_bytes(&content))
 }
@@ -67,7 +78,9 @@ pub fn read_directory(directory: &Path) -> Result<Vec<Dump>, ReadoutError> {
         dumps.push(Dump { path, bits });
     }
     if dumps.is_empty() {
-        return Err(ReadoutError::NoDumps { path: directory.to_owned() });
+        return Err(ReadoutError::NoDumps {
+            path: directory.to_owned(),
+        });
     }
     Ok(dumps)
 }
@@ -88,14 +101,21 @@ pub fn subdirectories(directory: &Path) -> Result<Vec<PathBuf>, ReadoutError> {
         }
     }
     match (has_dumps(directory)?, found.is_empty()) {
-        (true, false) => Err(ReadoutError::Mixed { path: directory.to_owned() }),
-        (false, true) => Err(ReadoutError::NoDumps { path: directory.to_owned() }),
+        (true, false) => Err(ReadoutError::Mixed {
+            path: directory.to_owned(),
+        }),
+        (false, true) => Err(ReadoutError::NoDumps {
+            path: directory.to_owned(),
+        }),
         _ => Ok(found),
     }
 }
 
 fn entries(directory: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, ReadoutError> {
-    let io = |source| ReadoutError::Io { path: directory.to_owned(), source };
+    let io = |source| ReadoutError::Io {
+        path: directory.to_owned(),
+        source,
+    };
     let mut paths = Vec::new();
     for entry in fs::read_dir(directory).map_err(io)? {
         let path = entry.map_err(io)?.path();
@@ -123,7 +143,10 @@ fn kind(path: &Path) -> Option<Kind> {
 }
 
 fn name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// Compares names with runs of digits as numbers.
@@ -151,7 +174,7 @@ fn natural_order(a: &str, b: &str) -> Ordering {
 mod tests {
     use super::*;
 
-    fn directory(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+    fn directory(files: Files<'_>) -> tempfile::TempDir {
         let directory = tempfile::tempdir().unwrap();
         for (name, content) in files {
             let path = directory.path().join(name);
@@ -174,11 +197,16 @@ mod tests {
         assert_eq!(bytes, [[1, 1], [2, 2], [10, 10]]);
     }
 
+    type Files<'a> = &'a [(&'a str, &'a [u8])];
+
     #[test]
     fn errors_name_the_file_and_the_place() {
-        let cases: [(&[(&str, &[u8])], &[&str]); 6] = [
+        let cases: [(Files<'_>, &[&str]); 6] = [
             (&[("a.txt", b"00\n0q")], &["a.txt:2:2:", "'q'"]),
-            (&[("a.bin", b"12"), ("b.bin", b"123")], &["b.bin: 3 bytes", "a.bin has 2"]),
+            (
+                &[("a.bin", b"12"), ("b.bin", b"123")],
+                &["b.bin: 3 bytes", "a.bin has 2"],
+            ),
             (&[("a.bin", b"")], &["a.bin: holds no bytes"]),
             (&[("a.md", b"x")], &["holds no dumps"]),
             (&[("a.txt", b"001")], &["a.txt:1:3:", "one hex digit"]),
@@ -196,19 +224,38 @@ mod tests {
         let flat = directory(&[("a.bin", b"1")]);
         assert!(subdirectories(flat.path()).unwrap().is_empty());
         let fleet = directory(&[("dev10/a.bin", b"1"), ("dev9/a.bin", b"1"), ("notes/a.md", b"1")]);
-        let names: Vec<String> = subdirectories(fleet.path()).unwrap().iter().map(|p| name(p)).collect();
+        let names: Vec<String> = subdirectories(fleet.path())
+            .unwrap()
+            .iter()
+            .map(|p| name(p))
+            .collect();
         assert_eq!(names, ["dev9", "dev10"]);
         let mixed = directory(&[("a.bin", b"1"), ("dev/a.bin", b"1")]);
-        assert!(matches!(subdirectories(mixed.path()), Err(ReadoutError::Mixed { .. })));
+        assert!(matches!(
+            subdirectories(mixed.path()),
+            Err(ReadoutError::Mixed { .. })
+        ));
         let neither = directory(&[("a.md", b"1")]);
-        assert!(matches!(subdirectories(neither.path()), Err(ReadoutError::NoDumps { .. })));
-        assert!(matches!(read_directory(Path::new("no/such/place")), Err(ReadoutError::Io { .. })));
+        assert!(matches!(
+            subdirectories(neither.path()),
+            Err(ReadoutError::NoDumps { .. })
+        ));
+        assert!(matches!(
+            read_directory(Path::new("no/such/place")),
+            Err(ReadoutError::Io { .. })
+        ));
     }
 
     #[test]
     fn files_without_a_known_ending_are_told_by_their_content() {
         let directory = directory(&[("text", b"0f 0f"), ("binary", &[0x0f, 0x00])]);
-        assert_eq!(read_dump(&directory.path().join("text")).unwrap().to_bytes(), [0x0f, 0x0f]);
-        assert_eq!(read_dump(&directory.path().join("binary")).unwrap().to_bytes(), [0x0f, 0x00]);
+        assert_eq!(
+            read_dump(&directory.path().join("text")).unwrap().to_bytes(),
+            [0x0f, 0x0f]
+        );
+        assert_eq!(
+            read_dump(&directory.path().join("binary")).unwrap().to_bytes(),
+            [0x0f, 0x00]
+        );
     }
 }

@@ -5,7 +5,9 @@
 #[non_exhaustive]
 pub enum HexError {
     /// A character that does not belong there.
-    #[error("{line}:{column}: found {found:?}; only hex digits, white space, commas and 0x before a byte are allowed")]
+    #[error(
+        "{line}:{column}: found {found:?}; only hex digits, white space, commas and 0x before a byte are allowed"
+    )]
     Character {
         /// From 1.
         line: usize,
@@ -57,7 +59,11 @@ pub fn parse_hex(text: &[u8]) -> Result<Vec<u8>, HexError> {
             (b':', None) if column == 1 => return Err(HexError::IntelHex { line, column }),
             (_, high_digit) => {
                 let Some(digit) = char::from(byte).to_digit(16) else {
-                    return Err(HexError::Character { line, column, found: found_at(rest) });
+                    return Err(HexError::Character {
+                        line,
+                        column,
+                        found: found_at(rest),
+                    });
                 };
                 let digit = digit.to_le_bytes()[0];
                 high = match high_digit {
@@ -86,7 +92,9 @@ fn found_at(rest: &[u8]) -> char {
 
 /// Whether a file looks like hex text: printable ASCII and white space only.
 pub(super) fn looks_like_text(bytes: &[u8]) -> bool {
-    bytes.iter().all(|b| b.is_ascii_graphic() || matches!(b, b' ' | b'\t' | b'\r' | b'\n'))
+    bytes
+        .iter()
+        .all(|b| b.is_ascii_graphic() || matches!(b, b' ' | b'\t' | b'\r' | b'\n'))
 }
 
 #[cfg(test)]
@@ -121,7 +129,10 @@ mod tests {
             ("00 x1", character(1, 4, 'x')),
             ("00 1", HexError::HalfByte { line: 1, column: 4 }),
             ("00\n1 0x22", HexError::HalfByte { line: 2, column: 1 }),
-            (":10010000214601360121470136007EFE09D2190140", HexError::IntelHex { line: 1, column: 1 }),
+            (
+                ":10010000214601360121470136007EFE09D2190140",
+                HexError::IntelHex { line: 1, column: 1 },
+            ),
         ] {
             assert_eq!(parse_hex(text.as_bytes()), Err(error), "{text:?}");
         }

@@ -26,13 +26,19 @@ impl ReadoutPuf {
             return Ok(Self::new(read_dump(path)?, Vec::new()));
         }
         let mut dumps = read_directory(path)?.into_iter().map(|dump| dump.bits);
-        let first = dumps.next().ok_or_else(|| ReadoutError::NoDumps { path: path.to_owned() })?;
+        let first = dumps.next().ok_or_else(|| ReadoutError::NoDumps {
+            path: path.to_owned(),
+        })?;
         Ok(Self::new(first, dumps.collect()))
     }
 
     /// Serves the given readouts.
     pub fn new(first: Bits, others: Vec<Bits>) -> Self {
-        Self { first, others, next: 0 }
+        Self {
+            first,
+            others,
+            next: 0,
+        }
     }
 
     /// The number of readouts.
@@ -49,11 +55,21 @@ impl ReadoutPuf {
 impl Puf for ReadoutPuf {
     fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
         if challenge != Challenge::Whole {
-            return Err(PufError::WrongMode { has: "is a stored memory readout", enrol_in: "key" });
+            return Err(PufError::WrongMode {
+                has: "is a stored memory readout",
+                enrol_in: "key",
+            });
         }
-        let readout = self.next.checked_sub(1).and_then(|i| self.others.get(i)).unwrap_or(&self.first);
+        let readout = self
+            .next
+            .checked_sub(1)
+            .and_then(|i| self.others.get(i))
+            .unwrap_or(&self.first);
         self.next = (self.next + 1) % self.readouts();
-        readout.window(0, bits).ok_or(PufError::TooFewBits { wanted: bits, available: readout.len() })
+        readout.window(0, bits).ok_or(PufError::TooFewBits {
+            wanted: bits,
+            available: readout.len(),
+        })
     }
 }
 
@@ -67,7 +83,16 @@ mod tests {
         let mut puf = ReadoutPuf::new(dump(1), vec![dump(2), dump(3)]);
         let mut read = || puf.read(Challenge::Whole, 8).unwrap().to_bytes();
         assert_eq!([read(), read(), read(), read()], [[1], [2], [3], [1]]);
-        assert!(matches!(puf.read(Challenge::Whole, 17), Err(PufError::TooFewBits { wanted: 17, available: 16 })));
-        assert!(matches!(puf.read(Challenge::Pool([0; 8]), 8), Err(PufError::WrongMode { .. })));
+        assert!(matches!(
+            puf.read(Challenge::Whole, 17),
+            Err(PufError::TooFewBits {
+                wanted: 17,
+                available: 16
+            })
+        ));
+        assert!(matches!(
+            puf.read(Challenge::Pool([0; 8]), 8),
+            Err(PufError::WrongMode { .. })
+        ));
     }
 }

@@ -14,7 +14,10 @@ use serde::Serialize;
 use crate::{
     bits::Bits,
     code::Profile,
-    entropy::{self, EntropyAssessment, estimate},
+    entropy::{
+        self, CellDraw, EntropyAssessment,
+        estimate::{self, CellSample},
+    },
     health::HealthTest,
     metrics::{self, DeviceMetrics, Spread},
     readout::{ReadoutError, read_directory, subdirectories},
@@ -35,7 +38,12 @@ pub struct ReportOptions {
 
 impl Default for ReportOptions {
     fn default() -> Self {
-        Self { window_bits: 4096, enrolment_readouts: 5, seed: 1, health: HealthTest::default() }
+        Self {
+            window_bits: 4096,
+            enrolment_readouts: 5,
+            seed: 1,
+            health: HealthTest::default(),
+        }
     }
 }
 
@@ -46,7 +54,8 @@ pub struct DeviceReport {
     pub name: String,
     /// Its metrics.
     pub metrics: DeviceMetrics,
-    /// The min-entropy of a key-mode secret, if it has enough cells.
+    /// The min-entropy of a key-mode secret from its cells as they are, if there are enough; enrolment
+    /// debiases them first.
     pub entropy: Option<EntropyAssessment>,
     /// What the health test says about its readouts, empty if nothing.
     pub health_findings: Vec<String>,
@@ -63,7 +72,11 @@ impl Histogram {
     fn of(values: &[f64], bins: usize) -> Self {
         let mut counts = vec![0; bins];
         for value in values {
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share times the bins")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a share times the bins"
+            )]
             let bin = ((value.clamp(0.0, 1.0) * bins as f64) as usize).min(bins.saturating_sub(1));
             if let Some(count) = counts.get_mut(bin) {
                 *count += 1;
@@ -129,16 +142,28 @@ impl PufReport {
         for path in &paths {
             progress(&format!("reading {}", path.display()));
             let readouts: Vec<Bits> = read_directory(path)?.into_iter().map(|dump| dump.bits).collect();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
             if let Some(reference) = Bits::majority(&readouts) {
-                devices.push(Device { name, readouts, reference });
+                devices.push(Device {
+                    name,
+                    readouts,
+                    reference,
+                });
             }
         }
         progress("comparing devices");
         let mut report = Self::compare(&devices, options);
         for kind in Rebuild::ALL {
             progress(&format!("rebuilding: {kind}"));
-            report.rebuilds.push(rebuild::run(kind, devices.iter().map(|d| d.readouts.as_slice()), options));
+            report.rebuilds.push(rebuild::run(
+                kind,
+                devices.iter().map(|d| d.readouts.as_slice()),
+                options,
+            ));
         }
         Ok(report)
     }
@@ -155,7 +180,10 @@ impl PufReport {
         let intra: Vec<f64> = devices.iter().flat_map(errors_against_first).collect();
         let first = devices.first();
         Self {
-            devices: devices.iter().filter_map(|device| device_report(device, options)).collect(),
+            devices: devices
+                .iter()
+                .filter_map(|device| device_report(device, options))
+                .collect(),
             windows_stand_in,
             uniqueness: metrics::uniqueness(&references),
             bit_aliasing: Some(&references)
@@ -186,47 +214,70 @@ impl PufReport {
 
 fn device_report(device: &Device, options: &ReportOptions) -> Option<DeviceReport> {
     let profile = Profile::KEY;
-    let used = device.reference.window(0, profile.response_bits());
+    let judge = || {
+        let cells = CellSample::all(&device.reference);
+        entropy::assess_cells(profile, &cells, CellDraw::InOrder(None), None)
+    };
     Some(DeviceReport {
         name: device.name.clone(),
         metrics: metrics::device_metrics(&device.readouts)?,
-        entropy: used.map(|used| entropy::assess_cells(profile, &device.reference, &used, None)),
+        entropy: (device.reference.len() >= profile.response_bits()).then(judge),
         health_findings: health_findings(&device.readouts, &options.health),
     })
 }
 
 fn health_findings(readouts: &[Bits], health: &HealthTest) -> Vec<String> {
     let single = readouts.iter().enumerate().filter_map(|(i, readout)| {
-        health.check(readout).err().map(|e| format!("readout {}: {e}", i + 1))
+        health
+            .check(readout)
+            .err()
+            .map(|e| format!("readout {}: {e}", i + 1))
     });
-    let pairs = readouts.iter().zip(readouts.iter().skip(1)).enumerate().filter_map(|(i, (a, b))| {
-        health.check_pair(a, b).err().map(|e| format!("readouts {} and {}: {e}", i + 1, i + 2))
-    });
+    let pairs = readouts
+        .iter()
+        .zip(readouts.iter().skip(1))
+        .enumerate()
+        .filter_map(|(i, (a, b))| {
+            health
+                .check_pair(a, b)
+                .err()
+                .map(|e| format!("readouts {} and {}: {e}", i + 1, i + 2))
+        });
     single.chain(pairs).collect()
 }
 
 fn windows(bits: &Bits, window_bits: usize) -> Vec<Bits> {
     let count = bits.len() / window_bits.max(1);
-    (0..count).filter_map(|i| bits.window(i * window_bits, window_bits)).collect()
+    (0..count)
+        .filter_map(|i| bits.window(i * window_bits, window_bits))
+        .collect()
 }
 
 /// The references cut to the shortest, so that devices with different dump sizes compare on the same addresses.
 fn common_length(devices: &[Device]) -> Vec<Bits> {
     let len = devices.iter().map(|d| d.reference.len()).min().unwrap_or(0);
-    devices.iter().filter_map(|d| d.reference.window(0, len)).collect()
+    devices
+        .iter()
+        .filter_map(|d| d.reference.window(0, len))
+        .collect()
 }
 
 fn errors_against_first(device: &Device) -> Vec<f64> {
     let Some((first, later)) = device.readouts.split_first() else {
         return Vec::new();
     };
-    later.iter().map(|r| r.distance(first) as f64 / first.len().max(1) as f64).collect()
+    later
+        .iter()
+        .map(|r| r.distance(first) as f64 / first.len().max(1) as f64)
+        .collect()
 }
 
 fn flip_cdf(devices: &[Device]) -> Vec<f64> {
     let several = devices.iter().filter(|d| d.readouts.len() > 1);
-    let mut flips: Vec<f64> =
-        several.flat_map(|d| metrics::one_shares(&d.readouts)).map(|p| p.min(1.0 - p)).collect();
+    let mut flips: Vec<f64> = several
+        .flat_map(|d| metrics::one_shares(&d.readouts))
+        .map(|p| p.min(1.0 - p))
+        .collect();
     flips.sort_by(f64::total_cmp);
     if flips.is_empty() {
         return Vec::new();
@@ -238,5 +289,8 @@ fn flip_cdf(devices: &[Device]) -> Vec<f64> {
 fn one_share_map(readouts: &[Bits]) -> Vec<f64> {
     let shares = metrics::one_shares(readouts);
     let tile = shares.len().div_ceil(MAP_COLUMNS * MAP_ROWS).max(1);
-    shares.chunks(tile).map(|cells| cells.iter().sum::<f64>() / cells.len() as f64).collect()
+    shares
+        .chunks(tile)
+        .map(|cells| cells.iter().sum::<f64>() / cells.len() as f64)
+        .collect()
 }

@@ -61,10 +61,18 @@ fn distances(report: &PufReport, area: &Area<'_>) -> Drawn {
     for (histogram, label, colour) in series {
         let peak = histogram.counts.iter().max().copied().unwrap_or(0).max(1) as f64;
         let width = 1.0 / histogram.counts.len().max(1) as f64;
-        let bars = histogram.counts.iter().enumerate().filter(|(_, count)| **count > 0).map(|(i, count)| {
-            let x = i as f64 * width;
-            Rectangle::new([(x, 0.0), (x + width, *count as f64 / peak)], colour.mix(0.75).filled())
-        });
+        let bars = histogram
+            .counts
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count > 0)
+            .map(|(i, count)| {
+                let x = i as f64 * width;
+                Rectangle::new(
+                    [(x, 0.0), (x + width, *count as f64 / peak)],
+                    colour.mix(0.75).filled(),
+                )
+            });
         chart
             .draw_series(bars)
             .map_err(text)?
@@ -98,8 +106,14 @@ fn flips(report: &PufReport, area: &Area<'_>) -> Drawn {
         .light_line_style(TRANSPARENT)
         .draw()
         .map_err(text)?;
-    let points = report.flip_probability_cdf.iter().enumerate().map(|(i, share)| (i as f64 / 200.0, *share));
-    chart.draw_series(LineSeries::new(points, INTRA.stroke_width(2))).map_err(text)?;
+    let points = report
+        .flip_probability_cdf
+        .iter()
+        .enumerate()
+        .map(|(i, share)| (i as f64 / 200.0, *share));
+    chart
+        .draw_series(LineSeries::new(points, INTRA.stroke_width(2)))
+        .map_err(text)?;
     Ok(())
 }
 
@@ -134,7 +148,11 @@ fn map(report: &PufReport, area: &Area<'_>) -> Drawn {
 fn tile_colour(share: f64) -> RGBColor {
     let deviation = ((share - 0.5) / 0.15).clamp(-1.0, 1.0);
     let end = if deviation < 0.0 { INTRA } else { INTER };
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between two colour values")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between two colour values"
+    )]
     let blend = |to: u8| (255.0 + (f64::from(to) - 255.0) * deviation.abs()).round() as u8;
     RGBColor(blend(end.0), blend(end.1), blend(end.2))
 }

@@ -10,36 +10,36 @@ use super::ReportOptions;
 use crate::{
     bits::Bits,
     code::Profile,
-    extractor::{self, CellSelection, ExtractorError, KeyEnrolment},
+    extractor::{self, ExtractorError, KeyEnrolment},
 };
 
 /// A kind of trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Rebuild {
-    /// Key mode with stable cells out of windows of 8,192 cells.
-    KeyStable,
-    /// Key mode with all cells of windows as large as the profile.
-    KeyFirst,
-    /// The error correction of pool mode on windows as large as its profile. Cells are no strong PUF, so this tests the
-    /// code and not the entropy.
+    /// Key mode as enrolment does it, with debiased stable cells out of windows of 32,768 cells.
+    Key,
+    /// The error correction of key mode on all cells, in windows as large as its profile: a test of the code, not of
+    /// entropy.
+    KeyCode,
+    /// The error correction of pool mode likewise.
     PoolCode,
 }
 
 impl Rebuild {
     /// All kinds.
-    pub const ALL: [Self; 3] = [Self::KeyStable, Self::KeyFirst, Self::PoolCode];
+    pub const ALL: [Self; 3] = [Self::Key, Self::KeyCode, Self::PoolCode];
 
     fn profile(self) -> Profile {
         match self {
-            Self::KeyStable | Self::KeyFirst => Profile::KEY,
+            Self::Key | Self::KeyCode => Profile::KEY,
             Self::PoolCode => Profile::POOL,
         }
     }
 
     fn window_bits(self) -> usize {
         match self {
-            Self::KeyStable => 8192,
-            Self::KeyFirst | Self::PoolCode => self.profile().response_bits(),
+            Self::Key => 32_768,
+            Self::KeyCode | Self::PoolCode => self.profile().response_bits(),
         }
     }
 }
@@ -47,9 +47,9 @@ impl Rebuild {
 impl fmt::Display for Rebuild {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::KeyStable => "key mode, stable cells",
-            Self::KeyFirst => "key mode, all cells",
-            Self::PoolCode => "pool mode's code",
+            Self::Key => "key mode",
+            Self::KeyCode => "key mode's code, all cells",
+            Self::PoolCode => "pool mode's code, all cells",
         })
     }
 }
@@ -73,6 +73,14 @@ pub struct RebuildResult {
     pub attempts: usize,
     /// Rebuilds that failed or gave another secret.
     pub failures: usize,
+    /// The least min-entropy of an enrolled window's secret; `None` where only the code is tried.
+    pub residual_bits_min: Option<f64>,
+}
+
+/// One window's outcome.
+struct Trial {
+    failures: usize,
+    residual_bits: Option<f64>,
 }
 
 pub(super) fn run<'a>(
@@ -89,21 +97,27 @@ pub(super) fn run<'a>(
         first_refusal: None,
         attempts: 0,
         failures: 0,
+        residual_bits_min: None,
     };
     let mut rng = ChaCha20Rng::seed_from_u64(options.seed);
     let size = kind.window_bits();
     for readouts in devices {
         let cells = readouts.first().map_or(0, Bits::len);
-        for offset in (0..).map(|i| i * size).take_while(|offset| offset + size <= cells) {
+        for offset in (0..)
+            .map(|i| i * size)
+            .take_while(|offset| offset + size <= cells)
+        {
             let window: Vec<Bits> = readouts.iter().filter_map(|r| r.window(offset, size)).collect();
             let Some((enrolment, later)) = window.split_at_checked(options.enrolment_readouts) else {
                 continue;
             };
             match trial(kind, enrolment, later, options, &mut rng) {
-                Ok(failures) => {
+                Ok(trial) => {
                     result.windows += 1;
                     result.attempts += later.len();
-                    result.failures += failures;
+                    result.failures += trial.failures;
+                    let both = [result.residual_bits_min, trial.residual_bits];
+                    result.residual_bits_min = both.into_iter().flatten().reduce(f64::min);
                 }
                 Err(refusal) => {
                     result.refused += 1;
@@ -115,23 +129,29 @@ pub(super) fn run<'a>(
     result
 }
 
-/// The number of later readouts from which the secret is not rebuilt.
+/// Enrols from the first readouts and counts the later ones from which the secret is not rebuilt.
 fn trial(
     kind: Rebuild,
     enrolment: &[Bits],
     later: &[Bits],
     options: &ReportOptions,
     rng: &mut ChaCha20Rng,
-) -> Result<usize, ExtractorError> {
-    let selection = match kind {
-        Rebuild::KeyStable => CellSelection::Stable,
-        Rebuild::KeyFirst => CellSelection::First,
-        Rebuild::PoolCode => return code_trial(kind.profile(), enrolment, later, rng),
+) -> Result<Trial, ExtractorError> {
+    if kind != Rebuild::Key {
+        return code_trial(kind.profile(), enrolment, later, rng);
+    }
+    let how = KeyEnrolment {
+        health: options.health,
+        ..KeyEnrolment::default()
     };
-    let how = KeyEnrolment { selection, health: options.health, ..KeyEnrolment::default() };
     let enrolled = extractor::enrol(enrolment, &how, rng)?;
-    let rebuilt = |readout| extractor::reproduce(readout, &enrolled.helper, &options.health);
-    Ok(later.iter().filter(|readout| !rebuilt(readout).is_ok_and(|secret| secret == enrolled.secret)).count())
+    let rebuilt = |readout: &Bits| extractor::reproduce(readout, &enrolled.helper, &options.health);
+    let failed = |readout: &&Bits| !rebuilt(readout).is_ok_and(|secret| secret == enrolled.secret);
+    let failures = later.iter().filter(failed).count();
+    Ok(Trial {
+        failures,
+        residual_bits: Some(enrolled.entropy.residual_bits),
+    })
 }
 
 fn code_trial(
@@ -139,10 +159,18 @@ fn code_trial(
     enrolment: &[Bits],
     later: &[Bits],
     rng: &mut ChaCha20Rng,
-) -> Result<usize, ExtractorError> {
-    let none = ExtractorError::TooFewReadouts { given: 0, needed: 1, purpose: "enrol" };
+) -> Result<Trial, ExtractorError> {
+    let none = ExtractorError::TooFewReadouts {
+        given: 0,
+        needed: 1,
+        purpose: "enrol",
+    };
     let reference = Bits::majority(enrolment).ok_or(none)?;
     let (secret, offset) = extractor::code_offset(profile, &reference, rng)?;
-    let rebuilt = |readout| extractor::rebuild(profile, readout, &offset);
-    Ok(later.iter().filter(|readout| !rebuilt(readout).is_ok_and(|found| found == secret)).count())
+    let rebuilt = |readout: &Bits| extractor::rebuild(profile, readout, &offset);
+    let failed = |readout: &&Bits| !rebuilt(readout).is_ok_and(|found| found == secret);
+    Ok(Trial {
+        failures: later.iter().filter(failed).count(),
+        residual_bits: None,
+    })
 }

@@ -17,7 +17,11 @@ pub struct Row {
 }
 
 fn row(metric: impl Into<String>, value: impl Into<String>, wanted: impl Into<String>) -> Row {
-    Row { metric: metric.into(), value: value.into(), wanted: wanted.into() }
+    Row {
+        metric: metric.into(),
+        value: value.into(),
+        wanted: wanted.into(),
+    }
 }
 
 pub(super) fn rows(report: &PufReport) -> Vec<Row> {
@@ -40,10 +44,20 @@ pub(super) fn rows(report: &PufReport) -> Vec<Row> {
         rows.push(row(format!("bit-aliasing{over}"), with_deviation(s), "0.500"));
     }
     if let Some(h) = report.min_entropy_across_devices {
-        rows.push(row(format!("min-entropy per bit by position{over}"), format!("{h:.3}"), "1"));
+        rows.push(row(
+            format!("min-entropy per bit by position{over}"),
+            format!("{h:.3}"),
+            "1",
+        ));
     }
     rows.extend(report.rebuilds.iter().map(|r| {
-        let mut value = format!("{} failures in {} rebuilds, {} windows", r.failures, r.attempts, r.windows);
+        let mut value = format!(
+            "{} failures in {} rebuilds, {} windows",
+            r.failures, r.attempts, r.windows
+        );
+        if let Some(bits) = r.residual_bits_min {
+            value.push_str(&format!(", min-entropy at least {bits:.0} bits"));
+        }
         if r.refused > 0 {
             value.push_str(&format!(", {} refused", r.refused));
         }
@@ -59,20 +73,40 @@ fn device_rows(name: &str, device: &DeviceReport) -> Vec<Row> {
     let m = &device.metrics;
     let metric = |what: &str| format!("{name}{what}");
     let mut rows = vec![
-        row(metric("readouts"), format!("{} of {} bits", m.readouts, m.bits), ""),
+        row(
+            metric("readouts"),
+            format!("{} of {} bits", m.readouts, m.bits),
+            "",
+        ),
         row(metric("uniformity"), format!("{:.3}", m.uniformity.mean), "0.500"),
-        row(metric("bit error rate against the majority"), percent(m.error_vs_majority), "0 %"),
+        row(
+            metric("bit error rate against the majority"),
+            percent(m.error_vs_majority),
+            "0 %",
+        ),
     ];
     if let (Some(error), Some(reliability)) = (m.error_vs_first, m.reliability) {
-        rows.push(row(metric("bit error rate against the first readout"), percent(error), "0 %"));
+        rows.push(row(
+            metric("bit error rate against the first readout"),
+            percent(error),
+            "0 %",
+        ));
         rows.push(row(metric("reliability"), format!("{reliability:.4}"), "1"));
-        rows.push(row(metric("cells that never change"), format!("{:.1} %", 100.0 * m.stable_share), "100 %"));
+        rows.push(row(
+            metric("cells that never change"),
+            format!("{:.1} %", 100.0 * m.stable_share),
+            "100 %",
+        ));
     }
     if let Some(entropy) = &device.entropy {
         let value = format!("{:.3}, limited by {}", entropy.per_bit, entropy.limited_by);
         rows.push(row(metric("min-entropy per cell"), value, "1"));
         let value = format!("{:.0} of {} bits", entropy.residual_bits, entropy.secret_bits);
-        rows.push(row(metric("min-entropy of a key-mode secret"), value, "at least 128 bits"));
+        rows.push(row(
+            metric("min-entropy of a secret from raw cells"),
+            value,
+            "128 bits, else debias",
+        ));
     }
     let health = match device.health_findings.as_slice() {
         [] => "passed".to_owned(),

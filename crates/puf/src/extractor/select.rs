@@ -1,0 +1,166 @@
+//! Which cells of a weak PUF carry the secret.
+
+use rand::CryptoRng;
+
+use super::ExtractorError;
+use crate::{
+    bits::Bits,
+    entropy::{CellDraw, estimate::CellSample},
+};
+
+/// How cells are chosen at enrolment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CellSelection {
+    /// The first cells of the readout, in order; no cell list in the helper data.
+    First,
+    /// Cells that agree in all enrolment readouts, drawn at random from these.
+    Stable,
+    /// Stable cells, debiased by von Neumann's method (Maes, van der Leest, van der Sluis, Willems: Secure key generation
+    /// from biased PUFs, CHES 2015): consecutive stable cells of one memory column form a pair; of pairs with different
+    /// values the first cell is a candidate, pairs with equal values are left out. Cells of a column share their bias, so
+    /// the first of a 01 or 10 pair is one or zero with the same probability whatever that bias is. Both cells must be
+    /// stable: stability depends on the value where there is bias, and asking it of one cell only would bring the bias
+    /// back. Takes about five cells for one bit.
+    Debiased,
+}
+
+/// Readouts needed before "equal in all of them" says anything about a cell.
+const STABLE_READOUTS_MIN: usize = 3;
+
+/// The period in cells after which a memory's column structure repeats: on the STM32F407, 32 cells that tend to one and
+/// 32 that tend to zero. The entropy estimate looks for structure that this does not catch.
+const COLUMNS: usize = 128;
+
+/// The cells of an enrolment.
+pub(super) struct Chosen {
+    /// Ascending; empty for the first cells in order.
+    pub(super) cells: Vec<u32>,
+    /// What they were drawn from.
+    pub(super) population: CellSample,
+    /// All cells whose values follow from those of `cells`.
+    involved: Vec<u32>,
+}
+
+impl Chosen {
+    /// The values of the chosen cells.
+    pub(super) fn values(&self, reference: &Bits, needed: usize) -> Bits {
+        match self.cells.as_slice() {
+            [] => reference.window(0, needed).unwrap_or_else(|| reference.clone()),
+            cells => reference.gather(cells),
+        }
+    }
+
+    /// How the cells were taken, for the entropy estimate; `used` are their values.
+    pub(super) fn draw<'a>(&'a self, used: &'a Bits) -> CellDraw<'a> {
+        match self.involved.as_slice() {
+            [] => CellDraw::InOrder(Some(used)),
+            cells => CellDraw::Random(cells),
+        }
+    }
+}
+
+/// Chooses `needed` cells; `reference` has at least as many, and at most 2^32.
+pub(super) fn select<R: CryptoRng + ?Sized>(
+    selection: CellSelection,
+    readouts: &[Bits],
+    reference: &Bits,
+    needed: usize,
+    rng: &mut R,
+) -> Result<Chosen, ExtractorError> {
+    match selection {
+        CellSelection::First => {
+            let population = CellSample::all(reference);
+            Ok(Chosen {
+                cells: Vec::new(),
+                population,
+                involved: Vec::new(),
+            })
+        }
+        CellSelection::Stable => {
+            let stable = stable_cells(readouts)?;
+            let population = CellSample::some(reference, &stable);
+            let cells = draw(stable, needed, rng)?;
+            Ok(Chosen {
+                involved: cells.clone(),
+                cells,
+                population,
+            })
+        }
+        CellSelection::Debiased => {
+            let pairs = unequal_pairs(&stable_cells(readouts)?, reference);
+            let firsts: Vec<u32> = pairs.iter().map(|(first, _)| *first).collect();
+            let population = CellSample::some(reference, &firsts);
+            let drawn = draw(pairs, needed, rng)?;
+            let involved = drawn
+                .iter()
+                .flat_map(|(first, second)| [*first, *second])
+                .collect();
+            Ok(Chosen {
+                cells: drawn.into_iter().map(|(first, _)| first).collect(),
+                population,
+                involved,
+            })
+        }
+    }
+}
+
+/// The cells that agree in all readouts, ascending.
+fn stable_cells(readouts: &[Bits]) -> Result<Vec<u32>, ExtractorError> {
+    if readouts.len() < STABLE_READOUTS_MIN {
+        let (given, purpose) = (readouts.len(), "find stable cells");
+        return Err(ExtractorError::TooFewReadouts {
+            given,
+            needed: STABLE_READOUTS_MIN,
+            purpose,
+        });
+    }
+    let agree = |cell: &u32| {
+        let mut values = readouts.iter().map(|r| r.get(*cell as usize));
+        let first = values.next();
+        values.all(|value| Some(value) == first)
+    };
+    let cells = readouts.first().map_or(0, Bits::len);
+    Ok((0..=u32::MAX).take(cells).filter(agree).collect())
+}
+
+/// The pairs of consecutive stable cells of a column that have different values.
+fn unequal_pairs(stable: &[u32], reference: &Bits) -> Vec<(u32, u32)> {
+    let mut waiting: [Option<u32>; COLUMNS] = [None; COLUMNS];
+    let mut pairs = Vec::new();
+    for &cell in stable {
+        let Some(place) = waiting.get_mut(cell as usize % COLUMNS) else {
+            continue;
+        };
+        match place.take() {
+            None => *place = Some(cell),
+            Some(first) if reference.get(first as usize) != reference.get(cell as usize) => {
+                pairs.push((first, cell))
+            }
+            Some(_) => {}
+        }
+    }
+    pairs
+}
+
+/// `needed` of the candidates at random, ascending.
+fn draw<T: Ord, R: CryptoRng + ?Sized>(
+    mut candidates: Vec<T>,
+    needed: usize,
+    rng: &mut R,
+) -> Result<Vec<T>, ExtractorError> {
+    if candidates.len() < needed {
+        return Err(ExtractorError::TooFewCells {
+            available: candidates.len(),
+            needed,
+        });
+    }
+    // The first steps of a Fisher-Yates shuffle draw `needed` of them without repetition.
+    for i in 0..needed {
+        let rest = (candidates.len() - i) as u64;
+        let offset = usize::try_from(rng.next_u64() % rest).unwrap_or(0);
+        candidates.swap(i, i + offset);
+    }
+    candidates.truncate(needed);
+    candidates.sort_unstable();
+    Ok(candidates)
+}

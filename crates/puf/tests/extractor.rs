@@ -1,0 +1,501 @@
+//! Enrolment and rebuilding, and everything they refuse.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use linewarden_puf::{
+    Challenge, Puf, PufError,
+    bits::Bits,
+    code::Profile,
+    extractor::{
+        CellSelection, EnrolledPool, ExtractorError, FileError, HelperData, KeyEnrolment, PoolEnrolment,
+        PoolHelper, Problem, enrol, enrol_pool, enrol_puf, reproduce, reproduce_puf,
+    },
+    health::{HealthError, HealthTest},
+    model::{ArbiterPuf, InterposePuf, Model, Simulated, SramParameters, SramPuf, XorArbiterPuf},
+};
+use rand::SeedableRng;
+use rand_chacha::ChaCha20Rng;
+
+const HEALTH: fn() -> HealthTest = HealthTest::default;
+
+fn rng(seed: u64) -> ChaCha20Rng {
+    ChaCha20Rng::seed_from_u64(seed)
+}
+
+fn strong(seed: u64, rate: f64) -> Simulated<XorArbiterPuf> {
+    Simulated::new(
+        XorArbiterPuf::with_bit_error_rate(64, 4, rate, seed).unwrap(),
+        seed + 1,
+    )
+}
+
+fn sram(seed: u64, cells: usize, ones: f64, rate: f64) -> Simulated<SramPuf> {
+    let parameters = SramParameters {
+        cells,
+        ones,
+        bit_error_rate: rate,
+    };
+    Simulated::new(SramPuf::new(parameters, seed).unwrap(), seed + 1)
+}
+
+fn pool(puf: &mut dyn Puf, rows: u32) -> EnrolledPool {
+    enrol_pool(puf, &PoolEnrolment::rows(rows), &mut rng(5)).unwrap()
+}
+
+#[test]
+fn pool_rows_are_rebuilt_by_the_device_and_by_no_other() {
+    for seed in 0..20 {
+        let mut device = strong(seed, 0.05);
+        let mut clone = strong(seed + 1000, 0.05);
+        let enrolled = pool(&mut device, 6);
+        for row in &enrolled.rows {
+            let secret = enrolled
+                .helper
+                .reproduce(row.idx, row.challenge, &mut device, &HEALTH())
+                .unwrap();
+            assert_eq!(secret, row.secret, "seed {seed}");
+            assert_eq!(enrolled.helper.digest(row.idx), Some(row.digest));
+            let foreign = enrolled
+                .helper
+                .reproduce(row.idx, row.challenge, &mut clone, &HEALTH());
+            assert!(
+                matches!(foreign, Err(ExtractorError::Uncorrectable)),
+                "seed {seed}"
+            );
+        }
+        let mut digests: Vec<_> = enrolled.rows.iter().map(|r| r.digest).collect();
+        digests.dedup();
+        assert_eq!(digests.len(), 6);
+        assert!(enrolled.rows[0].secret.expose().len() >= 16);
+        assert_ne!(enrolled.rows[0].secret, enrolled.rows[1].secret);
+    }
+}
+
+#[test]
+fn interpose_pufs_enrol_too() {
+    let model = InterposePuf::with_bit_error_rate(64, 1, 5, 0.08, 3).unwrap();
+    let mut device = Simulated::new(model, 4);
+    let enrolled = pool(&mut device, 2);
+    let row = &enrolled.rows[1];
+    assert_eq!(
+        enrolled
+            .helper
+            .reproduce(1, row.challenge, &mut device, &HEALTH())
+            .unwrap(),
+        row.secret
+    );
+}
+
+#[test]
+fn foreign_challenges_and_unknown_rows_do_not_reach_the_puf() {
+    struct Counted(Simulated<XorArbiterPuf>, u32);
+    impl Puf for Counted {
+        fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
+            self.1 += 1;
+            self.0.read(challenge, bits)
+        }
+    }
+    let mut device = Counted(strong(1, 0.05), 0);
+    let options = PoolEnrolment {
+        first_idx: 100,
+        ..PoolEnrolment::rows(3)
+    };
+    let enrolled = enrol_pool(&mut device, &options, &mut rng(1)).unwrap();
+    let after_enrolment = device.1;
+    let wrong = enrolled.helper.reproduce(101, [0; 8], &mut device, &HEALTH());
+    assert!(matches!(
+        wrong,
+        Err(ExtractorError::ForeignChallenge { idx: 101 })
+    ));
+    for idx in [0, 99, 103, u32::MAX] {
+        let unknown = enrolled.helper.reproduce(idx, [0; 8], &mut device, &HEALTH());
+        assert!(
+            matches!(
+                unknown,
+                Err(ExtractorError::UnknownRow {
+                    first: 100,
+                    last: 102,
+                    ..
+                })
+            ),
+            "{idx}"
+        );
+    }
+    assert_eq!(device.1, after_enrolment);
+    assert_eq!(enrolled.rows[2].idx, 102);
+}
+
+#[test]
+fn a_fleet_of_honest_devices_is_enrolled_without_exception() {
+    for seed in 0..150 {
+        let mut device = strong(seed, 0.05);
+        enrol_pool(&mut device, &PoolEnrolment::rows(2), &mut rng(seed))
+            .unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+#[test]
+fn key_mode_rebuilds_from_any_later_readout() {
+    for selection in [
+        CellSelection::First,
+        CellSelection::Stable,
+        CellSelection::Debiased,
+    ] {
+        for seed in 0..3 {
+            let mut device = sram(seed, 65_536, 0.5, 0.06);
+            let options = KeyEnrolment {
+                selection,
+                ..KeyEnrolment::default()
+            };
+            let enrolled = enrol_puf(&mut device, 65_536, 5, &options, &mut rng(seed)).unwrap();
+            assert_eq!(
+                enrolled.helper.cells().is_empty(),
+                selection == CellSelection::First
+            );
+            for _ in 0..10 {
+                let secret = reproduce_puf(&mut device, &enrolled.helper, &HEALTH()).unwrap();
+                assert_eq!(secret, enrolled.secret, "{selection:?}, seed {seed}");
+            }
+            let other = sram(seed + 77, 65_536, 0.5, 0.06)
+                .read(Challenge::Whole, 65_536)
+                .unwrap();
+            let foreign = reproduce(&other, &enrolled.helper, &HEALTH());
+            assert!(matches!(foreign, Err(ExtractorError::Uncorrectable)));
+        }
+    }
+}
+
+#[test]
+fn biased_pufs_are_refused_with_the_number() {
+    for (ones, selection, accepted) in [
+        (0.5, CellSelection::First, true),
+        (0.6, CellSelection::First, false),
+        (0.6, CellSelection::Stable, false),
+        // Von Neumann's method makes the most of it.
+        (0.6, CellSelection::Debiased, true),
+    ] {
+        let options = KeyEnrolment {
+            selection,
+            ..KeyEnrolment::default()
+        };
+        let result = enrol_puf(
+            &mut sram(1, 131_072, ones, 0.05),
+            131_072,
+            5,
+            &options,
+            &mut rng(1),
+        );
+        match result {
+            Ok(enrolled) => assert!(
+                accepted && enrolled.entropy.residual_bits >= 128.0,
+                "{ones} {selection:?}"
+            ),
+            Err(ExtractorError::TooLittleEntropy { residual_bits, .. }) => {
+                assert!(
+                    !accepted && residual_bits < 128.0,
+                    "{ones} {selection:?}: {residual_bits}"
+                );
+            }
+            Err(other) => panic!("{ones} {selection:?}: {other}"),
+        }
+    }
+    let very_biased = enrol_puf(
+        &mut sram(1, 131_072, 0.7, 0.05),
+        131_072,
+        3,
+        &KeyEnrolment {
+            selection: CellSelection::First,
+            ..KeyEnrolment::default()
+        },
+        &mut rng(1),
+    );
+    assert!(matches!(
+        very_biased,
+        Err(ExtractorError::Health(HealthError::Weight { .. }))
+    ));
+    let tolerant = HealthTest {
+        ones_max: 0.8,
+        ..HEALTH()
+    };
+    let options = KeyEnrolment {
+        selection: CellSelection::First,
+        health: tolerant,
+        ..KeyEnrolment::default()
+    };
+    let refused = enrol_puf(
+        &mut sram(1, 131_072, 0.7, 0.05),
+        131_072,
+        3,
+        &options,
+        &mut rng(1),
+    )
+    .unwrap_err();
+    assert!(refused.to_string().contains("128 are needed"), "{refused}");
+}
+
+#[test]
+fn plain_arbiter_pufs_are_often_too_biased() {
+    let refused = (0..40).filter(|&seed| {
+        let mut device = Simulated::new(ArbiterPuf::with_bit_error_rate(64, 0.05, seed).unwrap(), seed);
+        let result = enrol_pool(&mut device, &PoolEnrolment::rows(1), &mut rng(seed));
+        matches!(result, Err(ExtractorError::TooLittleEntropy { .. }))
+    });
+    assert!(refused.count() > 5);
+}
+
+#[test]
+fn enrolment_names_what_is_missing() {
+    let readouts: Vec<Bits> = {
+        let mut device = sram(1, 20_000, 0.5, 0.05);
+        (0..3)
+            .map(|_| device.read(Challenge::Whole, 20_000).unwrap())
+            .collect()
+    };
+    let short: Vec<Bits> = readouts.iter().map(|r| r.window(0, 3000).unwrap()).collect();
+    let uneven = vec![readouts[0].clone(), short[0].clone()];
+    let copied = vec![readouts[0].clone(), readouts[1].clone(), readouts[1].clone()];
+    let first = KeyEnrolment {
+        selection: CellSelection::First,
+        ..KeyEnrolment::default()
+    };
+    let attempt = |readouts: &[Bits], how: &KeyEnrolment| enrol(readouts, how, &mut rng(1)).unwrap_err();
+    assert!(matches!(
+        attempt(&[], &first),
+        ExtractorError::TooFewReadouts { given: 0, .. }
+    ));
+    assert!(matches!(
+        attempt(&readouts[..2], &KeyEnrolment::default()),
+        ExtractorError::TooFewReadouts {
+            given: 2,
+            needed: 3,
+            ..
+        }
+    ));
+    assert!(matches!(
+        attempt(&short, &first),
+        ExtractorError::TooFewCells {
+            available: 3000,
+            needed: 4590
+        }
+    ));
+    assert!(matches!(
+        attempt(&readouts, &KeyEnrolment::default()),
+        ExtractorError::TooFewCells { .. }
+    ));
+    assert!(matches!(
+        attempt(&uneven, &first),
+        ExtractorError::UnevenReadouts { index: 1, .. }
+    ));
+    assert!(matches!(
+        attempt(&copied, &first),
+        ExtractorError::Health(HealthError::Identical { .. })
+    ));
+    let none = enrol_pool(&mut strong(1, 0.05), &PoolEnrolment::rows(0), &mut rng(1));
+    assert!(matches!(none, Err(ExtractorError::BadRows { .. })));
+    let beyond = PoolEnrolment {
+        first_idx: u32::MAX - 1,
+        ..PoolEnrolment::rows(2)
+    };
+    assert!(matches!(
+        enrol_pool(&mut strong(1, 0.05), &beyond, &mut rng(1)),
+        Err(ExtractorError::BadRows { .. })
+    ));
+}
+
+fn key_helper() -> (HelperData, Vec<Bits>) {
+    let mut device = sram(9, 40_000, 0.5, 0.05);
+    let readouts: Vec<Bits> = (0..4)
+        .map(|_| device.read(Challenge::Whole, 40_000).unwrap())
+        .collect();
+    (
+        enrol(&readouts, &KeyEnrolment::default(), &mut rng(2))
+            .unwrap()
+            .helper,
+        readouts,
+    )
+}
+
+/// Byte positions in key-mode helper data.
+const CELLS_AT: usize = 20;
+
+#[test]
+fn damaged_key_helpers_are_refused_each_with_its_own_problem() {
+    let (helper, readouts) = key_helper();
+    let bytes = helper.to_bytes();
+    assert_eq!(HelperData::from_bytes(&bytes).unwrap(), helper);
+    let cell = |i: usize| bytes[CELLS_AT + 4 * i..CELLS_AT + 4 * i + 4].to_vec();
+    let with = |at: usize, new: &[u8]| {
+        let mut damaged = bytes.clone();
+        damaged[at..at + new.len()].copy_from_slice(new);
+        damaged
+    };
+    let problem = |bytes: &[u8]| {
+        let error = HelperData::from_bytes(bytes).unwrap_err();
+        (error.offset, error.problem)
+    };
+    assert!(matches!(problem(&with(0, b"LWHP")), (0, Problem::Magic { .. })));
+    assert!(matches!(problem(&with(4, &[2])), (4, Problem::Version(2))));
+    assert!(matches!(problem(&with(6, &[1])), (5, Problem::Reserved)));
+    assert!(matches!(problem(&with(8, &[9])), (8, Problem::Profile(_))));
+    assert!(matches!(problem(&with(10, &[8])), (8, Problem::Profile(_))));
+    assert!(matches!(
+        problem(&with(12, &[0, 0, 1, 0])),
+        (_, Problem::ReadoutLength { found: 256, .. })
+    ));
+    assert!(matches!(
+        problem(&with(16, &[0, 0, 0, 7])),
+        (
+            _,
+            Problem::CellCount {
+                found: 7,
+                expected: 4590
+            }
+        )
+    ));
+    let repeated = with(CELLS_AT + 400, &cell(99));
+    assert!(matches!(problem(&repeated), (at, Problem::RepeatedCell { .. }) if at == CELLS_AT + 400));
+    let far = with(CELLS_AT + 4 * 4589, &40_000_u32.to_be_bytes());
+    assert!(matches!(
+        problem(&far),
+        (
+            _,
+            Problem::CellOutOfRange {
+                cell: 40_000,
+                limit: 40_000
+            }
+        )
+    ));
+    let swapped = [cell(11), cell(10)].concat();
+    assert!(matches!(
+        problem(&with(CELLS_AT + 40, &swapped)),
+        (_, Problem::UnorderedCells { .. })
+    ));
+    let last = *bytes.last().unwrap();
+    assert!(matches!(
+        problem(&with(bytes.len() - 1, &[last | 0x80])),
+        (_, Problem::Padding)
+    ));
+    assert!(matches!(
+        problem(&[&bytes[..], &[0]].concat()),
+        (_, Problem::Trailing { extra: 1 })
+    ));
+    for cut in [0, 3, 19, 1000, bytes.len() - 1] {
+        assert!(
+            matches!(problem(&bytes[..cut]), (_, Problem::Truncated { .. })),
+            "cut at {cut}"
+        );
+    }
+    let short = readouts[0].window(0, 30_000).unwrap();
+    assert!(matches!(
+        reproduce(&short, &helper, &HEALTH()),
+        Err(ExtractorError::WrongReadingLength { .. })
+    ));
+    let dead = Bits::zeros(40_000);
+    assert!(matches!(
+        reproduce(&dead, &helper, &HEALTH()),
+        Err(ExtractorError::Health(_))
+    ));
+}
+
+#[test]
+fn any_change_of_helper_data_changes_the_salt_or_is_refused() {
+    let (helper, _) = key_helper();
+    let enrolled = pool(&mut strong(3, 0.05), 2);
+    for (bytes, position) in (0..400).flat_map(|i| [(true, i * 47), (false, i)]) {
+        if bytes {
+            let mut damaged = helper.to_bytes();
+            let at = position % damaged.len();
+            damaged[at] ^= 1 << (position % 8);
+            if let Ok(other) = HelperData::from_bytes(&damaged) {
+                assert_ne!(other.digest(), helper.digest());
+            }
+        } else {
+            let mut damaged = enrolled.helper.to_bytes();
+            let at = position % damaged.len();
+            damaged[at] ^= 1 << (position % 8);
+            if let Ok(other) = PoolHelper::from_bytes(&damaged) {
+                let same = |idx| other.digest(idx) == enrolled.helper.digest(idx);
+                assert!(!same(0) || !same(1), "byte {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn files_survive_and_errors_name_file_and_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("helper");
+    let (helper, _) = key_helper();
+    helper.write_to(&path).unwrap();
+    assert_eq!(HelperData::read_from(&path).unwrap(), helper);
+    let wrong_kind = PoolHelper::read_from(&path).unwrap_err();
+    assert!(
+        wrong_kind.to_string().contains("helper: at byte 0:"),
+        "{wrong_kind}"
+    );
+
+    let enrolled = pool(&mut strong(3, 0.05), 3);
+    enrolled.helper.write_to(&path).unwrap();
+    assert_eq!(PoolHelper::read_from(&path).unwrap(), enrolled.helper);
+    assert_eq!(
+        std::fs::read_dir(directory.path()).unwrap().count(),
+        1,
+        "a temporary file was left"
+    );
+    let bytes = enrolled.helper.to_bytes();
+    assert_eq!(bytes.len(), 20 + 3 * 232);
+    std::fs::write(&path, &bytes[..500]).unwrap();
+    let cut = PoolHelper::read_from(&path).unwrap_err();
+    assert!(
+        matches!(&cut, FileError::Format { source, .. } if source.problem == Problem::Truncated { needed: 216 })
+    );
+    std::fs::write(&path, [&bytes[..16], &0_u32.to_be_bytes(), &bytes[20..]].concat()).unwrap();
+    assert!(
+        PoolHelper::read_from(&path)
+            .unwrap_err()
+            .to_string()
+            .contains("holds 0 rows")
+    );
+    assert!(matches!(
+        PoolHelper::read_from(&directory.path().join("none")),
+        Err(FileError::Io { .. })
+    ));
+}
+
+#[test]
+fn huge_row_counts_in_a_short_file_are_refused_at_once() {
+    let mut bytes = pool(&mut strong(3, 0.05), 1).helper.to_bytes();
+    bytes[16..20].copy_from_slice(&0xffff_fff0_u32.to_be_bytes());
+    assert!(matches!(
+        PoolHelper::from_bytes(&bytes).unwrap_err().problem,
+        Problem::Truncated { .. }
+    ));
+}
+
+#[test]
+fn profiles_have_one_identifier_each() {
+    for profile in [Profile::POOL, Profile::KEY, Profile::new(7, 10, 5, 3).unwrap()] {
+        assert_eq!(Profile::from_id(profile.id()).unwrap(), profile);
+    }
+    for id in [0, 0x0809_0600, 0x0809_0601, 0x0820_0701, 0x0809_0711, u32::MAX] {
+        assert!(Profile::from_id(id).is_err(), "{id:#x}");
+    }
+    assert_eq!(Profile::POOL.to_string(), "1 x 7 x BCH(255, 187, 9)");
+    assert!(Profile::POOL.failure(0.10).rebuild <= 1e-6);
+}
+
+#[test]
+fn secrets_and_readings_do_not_show_in_debug_output() {
+    let enrolled = pool(&mut strong(3, 0.05), 1);
+    let text = format!("{:?}", enrolled.rows[0]);
+    assert!(text.contains("Secret(24 bytes)"), "{text}");
+    let nominal = XorArbiterPuf::new(64, 4, 0.0, 1)
+        .unwrap()
+        .nominal(Challenge::Pool([0; 8]), 64)
+        .unwrap();
+    assert_eq!(format!("{nominal:?}"), "Bits(64 bits)");
+}

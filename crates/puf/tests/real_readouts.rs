@@ -1,0 +1,106 @@
+//! The real SRAM readouts: known figures, and no failure to rebuild.
+//!
+//! The directory comes from `LINEWARDEN_PUF_DATA`, or is `../shared/data/sram-puf-stm32f407` beside the workspace.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::path::{Path, PathBuf};
+
+use linewarden_puf::{
+    bits::Bits,
+    extractor::{CellSelection, ExtractorError, KeyEnrolment, enrol, reproduce, reproduce_puf},
+    health::HealthTest,
+    readout::{ReadoutPuf, read_directory},
+    report::{PufReport, ReportOptions},
+};
+use rand::SeedableRng;
+use rand_chacha::ChaCha20Rng;
+
+fn data() -> Option<PathBuf> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/sram-puf-stm32f407");
+    let directory = std::env::var_os("LINEWARDEN_PUF_DATA").map_or_else(beside, PathBuf::from);
+    if directory.is_dir() {
+        return Some(directory);
+    }
+    eprintln!(
+        "skipped: no readouts at {}; set LINEWARDEN_PUF_DATA",
+        directory.display()
+    );
+    None
+}
+
+#[test]
+fn the_report_finds_the_known_figures_and_no_failure() {
+    let Some(directory) = data() else { return };
+    let report = PufReport::from_directory(&directory, &ReportOptions::default(), &|_| {}).unwrap();
+    let device = &report.devices[0];
+    let metrics = &device.metrics;
+    let near =
+        |value: f64, known: f64, by: f64| assert!((value - known).abs() < by, "{value} instead of {known}");
+    // Known from 35 readouts of this chip; 20 of them are here, so fewer cells had the chance to change.
+    near(metrics.uniformity.mean, 0.496, 0.001);
+    near(metrics.error_vs_majority.mean, 0.0495, 0.0015);
+    near(metrics.error_vs_majority.max, 0.0595, 0.0015);
+    near(metrics.error_vs_first.unwrap().mean, 0.0697, 0.0015);
+    near(metrics.stable_share, 0.742, 0.03);
+    assert!(device.health_findings.is_empty(), "{:?}", device.health_findings);
+
+    assert_eq!(report.windows_stand_in, Some(128));
+    for trial in &report.rebuilds {
+        assert_eq!((trial.failures, trial.refused), (0, 0), "{trial:?}");
+        assert!(trial.attempts >= 240, "{trial:?}");
+    }
+    // The chip's columns lean to one and to zero by turns, so raw cells are not good enough for a key.
+    let raw = device.entropy.as_ref().unwrap();
+    assert!(!raw.is_enough() && raw.limited_by.contains("columns"), "{raw:?}");
+    assert!(report.rebuilds[0].residual_bits_min.unwrap() >= 128.0);
+
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["devices"][0]["metrics"]["readouts"], 20);
+    assert!(
+        report
+            .rows()
+            .iter()
+            .any(|row| row.metric.contains("windows of one chip, not chips"))
+    );
+    let svg = report.svg().unwrap();
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>") && svg.len() > 20_000);
+}
+
+#[test]
+fn the_whole_chip_enrols_and_rebuilds_from_every_other_readout() {
+    let Some(directory) = data() else { return };
+    let readouts: Vec<Bits> = read_directory(&directory)
+        .unwrap()
+        .into_iter()
+        .map(|d| d.bits)
+        .collect();
+    let mut rng = ChaCha20Rng::seed_from_u64(8);
+    let health = HealthTest::default();
+    for enrolment in [3, 5] {
+        let enrolled = enrol(&readouts[..enrolment], &KeyEnrolment::default(), &mut rng).unwrap();
+        println!("{enrolment} readouts: {:?}", enrolled.entropy);
+        for (i, readout) in readouts.iter().enumerate().skip(enrolment) {
+            assert_eq!(
+                reproduce(readout, &enrolled.helper, &health).unwrap(),
+                enrolled.secret,
+                "readout {i}"
+            );
+        }
+        let mut puf = ReadoutPuf::open(&directory).unwrap();
+        assert_eq!(
+            reproduce_puf(&mut puf, &enrolled.helper, &health).unwrap(),
+            enrolled.secret
+        );
+    }
+    let raw = KeyEnrolment {
+        selection: CellSelection::First,
+        ..KeyEnrolment::default()
+    };
+    let refused = enrol(&readouts[..5], &raw, &mut rng);
+    assert!(matches!(refused, Err(ExtractorError::TooLittleEntropy { .. })));
+}

@@ -1,0 +1,57 @@
+//! Simulated failure rates agree with computed ones.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use linewarden_puf::code::{FailureReport, Profile, simulate_failure};
+
+/// The probability with which a right program fails one of these tests.
+const SIGNIFICANCE: f64 = 1e-6;
+
+fn simulate(profile: Profile, rate: f64, decodes: u64, seed: u64) -> FailureReport {
+    simulate_failure(profile, rate, decodes, seed, 2, &|_| true).unwrap()
+}
+
+#[test]
+fn failures_at_high_error_rates_are_as_frequent_as_computed() {
+    let small = Profile::new(7, 10, 3, 2).unwrap();
+    for (profile, rate) in [(Profile::POOL, 0.17), (Profile::KEY, 0.22), (small, 0.12)] {
+        let report = simulate(profile, rate, 20_000, 5);
+        assert!(report.failures() > 50, "nothing to compare: {report:?}");
+        assert!(report.agrees(SIGNIFICANCE), "seed 5: {report:?}");
+        // The comparison has teeth: one per cent more or less noise does not pass for the same.
+        let other = FailureReport {
+            computed: profile.failure(rate + 0.01).rebuild,
+            ..report
+        };
+        assert!(!other.agrees(SIGNIFICANCE), "{other:?}");
+    }
+}
+
+#[test]
+fn no_failures_at_the_rates_that_profiles_are_made_for() {
+    for (profile, rate) in [(Profile::POOL, 0.05), (Profile::POOL, 0.10), (Profile::KEY, 0.10)] {
+        let report = simulate(profile, rate, 40_000, 6);
+        assert_eq!(report.failures(), 0, "seed 6: {report:?}");
+        assert!(report.upper_99 < 1.2e-4);
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_threads_and_runs_can_be_stopped() {
+    let run = |threads| simulate_failure(Profile::POOL, 0.18, 10_000, 7, threads, &|_| true).unwrap();
+    assert_eq!(run(1), run(3));
+
+    let calls = AtomicU64::new(0);
+    let stop = |done| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        done < 8192
+    };
+    let report = simulate_failure(Profile::POOL, 0.1, 1_000_000, 7, 1, &stop).unwrap();
+    assert_eq!((report.decodes, calls.load(Ordering::Relaxed)), (8192, 2));
+}
