@@ -92,6 +92,8 @@ pub struct Control {
     pub fresh_previous: AtomicU64,
     /// CLOCK_MONOTONIC when `fresh_current` was drawn, ns.
     pub fresh_at_ns: AtomicU64,
+    /// CLOCK_BOOTTIME − CLOCK_MONOTONIC, ns.
+    pub suspended_ns: AtomicU64,
     /// Not 0: REQUESTs are answered with a NAK.
     pub stopping: AtomicU64,
 }
@@ -158,7 +160,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(Line 64, Session 64, RingRow 24, Bucket 32, Control 32, ClassicState 16, ClassicCrp 40);
+shared!(Line 64, Session 64, RingRow 24, Bucket 32, Control 40, ClassicState 16, ClassicCrp 40);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
 const _: () = assert!(offset_of!(Session, lease_s) == 48 && offset_of!(Session, vlan) == 60);

@@ -13,9 +13,11 @@
 //! A packet path never waits for anything: it reads and claims what lies in that memory. What it answers is compared
 //! byte for byte with `linewarden_protocol::gateway`, the oracle.
 
+pub mod classic;
 pub mod config;
 pub mod counters;
 pub mod event;
+pub mod host;
 pub mod layout;
 pub mod store;
 pub mod xdp;
@@ -127,6 +129,9 @@ pub trait DataPlane: Send {
     fn status(&self, device: DeviceId) -> Option<LineStatus>;
     /// A new freshness value, drawn at `now_ns` of CLOCK_MONOTONIC; never zero.
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64);
+    /// CLOCK_BOOTTIME − CLOCK_MONOTONIC, by which leases are granted. Call it on every tick of the gateway and at once
+    /// after a resume: until then new leases are too short.
+    fn set_suspended(&mut self, suspended_ns: u64);
     /// From now on REQUESTs are answered with a NAK.
     fn set_stopping(&mut self, stopping: bool);
     /// Verdicts so far, over all CPUs and threads.
@@ -183,6 +188,9 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
         self.store().set_fresh(fresh, now_ns);
+    }
+    fn set_suspended(&mut self, suspended_ns: u64) {
+        self.store().set_suspended(suspended_ns);
     }
     fn set_stopping(&mut self, stopping: bool) {
         self.store().set_stopping(stopping);

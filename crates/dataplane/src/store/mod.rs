@@ -200,6 +200,14 @@ impl Store {
         control.fresh_at_ns.store(now_ns, Release);
     }
 
+    /// How far the boot-time clock is ahead of the monotonic one. Leases are granted by it: set it often, and at once
+    /// after a resume.
+    pub fn set_suspended(&self, suspended_ns: u64) {
+        if let Some(control) = self.regions.control.first() {
+            control.suspended_ns.store(suspended_ns, Release);
+        }
+    }
+
     /// Whether REQUESTs are answered with a NAK from now on.
     pub fn set_stopping(&self, stopping: bool) {
         if let Some(control) = self.regions.control.first() {

@@ -48,23 +48,20 @@ pub fn candidates(table: &[Bucket], mask: u32, hash: u64) -> impl Iterator<Item 
         .map(|entry| (entry as u32).wrapping_sub(1))
 }
 
-/// Writes an entry into the emptier of its two buckets; `false` when both are full.
+/// Writes an entry into the emptier of its two buckets, but never beside one of the same fingerprint, which the
+/// packet path could not tell apart; `false` when neither bucket takes it.
 #[must_use]
 pub fn insert(table: &[Bucket], mask: u32, hash: u64, slot: u32) -> bool {
-    let [one, two] = choices(hash, mask).map(|bucket| table.get(bucket));
-    let load = |bucket: &Bucket| bucket.entry.iter().filter(|cell| cell.load(Acquire) != 0).count();
-    let (Some(one), Some(two)) = (one, two) else {
-        return false;
-    };
-    let ordered = if load(one) <= load(two) {
-        [one, two]
-    } else {
-        [two, one]
-    };
-    ordered.iter().flat_map(|bucket| bucket.entry.iter()).any(|cell| {
-        cell.compare_exchange(0, entry(hash, slot), AcqRel, Acquire)
-            .is_ok()
-    })
+    let used = |bucket: &Bucket| bucket.entry.iter().filter(|cell| cell.load(Acquire) != 0).count();
+    let print = fingerprint(hash);
+    let twin = |bucket: &Bucket| bucket.entry.iter().any(|cell| (cell.load(Acquire) >> 32) as u32 == print);
+    let mut buckets: Vec<&Bucket> = choices(hash, mask).iter().filter_map(|bucket| table.get(*bucket)).collect();
+    buckets.retain(|bucket| !twin(bucket));
+    buckets.sort_by_key(|bucket| used(bucket));
+    buckets
+        .iter()
+        .flat_map(|bucket| bucket.entry.iter())
+        .any(|cell| cell.compare_exchange(0, entry(hash, slot), AcqRel, Acquire).is_ok())
 }
 
 /// Removes the entry of `slot` under `hash`; `false` when there is none.

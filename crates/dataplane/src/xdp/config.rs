@@ -2,17 +2,17 @@
 
 use std::net::IpAddr;
 use std::os::fd::AsFd as _;
-use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::{MapCore, MapFlags, Object, OpenObject};
 use zerocopy::IntoBytes as _;
 
 use crate::DataPlaneError;
+use crate::classic::{crc_tables, rng_state};
 use crate::config::{ClassicProfile, Config, Gate};
-use crate::layout::{ClassicCrp, ProgramConfig, Shared};
+use crate::layout::{ProgramConfig, Shared};
 use crate::store::{Region, Regions, wire_word};
 
-/// Offset of `rng` in `struct lw_percpu`: 96 counters, then five words.
+/// Where `rng` stands in `struct lw_percpu`: behind 96 counters and five words.
 const PERCPU_RNG_WORD: usize = 96 + 5;
 
 impl ProgramConfig {
@@ -133,12 +133,17 @@ pub(crate) fn region<T: Shared>(object: &Object, name: &str, len: u32) -> Result
         .map_err(|error| DataPlaneError::kernel(format!("mapping {name} ({len} elements)"), error))
 }
 
-/// Writes one CRP as the program reads it.
-pub(crate) fn store_crp(cell: &ClassicCrp, challenge: u32, response: &[u8]) {
-    cell.challenge.store(challenge.to_be(), Relaxed);
-    for (word, bytes) in cell.response.iter().zip(response.chunks_exact(8)) {
-        word.store(wire_word(bytes.try_into().unwrap_or_default()), Relaxed);
+/// Fills the arrays of the classic profile, if it is configured.
+pub(crate) fn fill_classic(object: &Object, config: &Config) -> Result<(), DataPlaneError> {
+    let Some(classic) = &config.classic else { return Ok(()) };
+    let words = ProgramConfig::of(config, false);
+    let crps = region(object, "classic_crps", words.classic_rows.saturating_mul(words.classic_identifiers))?;
+    for (cell, (challenge, response)) in crps.iter().zip(classic.crps.iter().flatten()) {
+        store_crp(cell, *challenge, response);
     }
+    let percpu = object.maps().find(|map| map.name() == "percpu");
+    let percpu = percpu.ok_or_else(|| DataPlaneError::kernel("map percpu", "not in the object"))?;
+    seed_rng(&percpu, classic.seed)
 }
 
 /// Seeds every CPU's generator of the classic profiles: SplitMix64 from `seed` and the CPU's number.
@@ -150,43 +155,10 @@ pub(crate) fn seed_rng(percpu: &dyn MapCore, seed: u64) -> Result<(), DataPlaneE
         .map_err(error)?
         .unwrap_or_default();
     for (cpu, value) in values.iter_mut().enumerate() {
-        let state = classic_rng_state(seed, cpu as u64);
+        let state = rng_state(seed, cpu as u64);
         for (place, word) in value.chunks_exact_mut(8).skip(PERCPU_RNG_WORD).zip(state) {
             place.copy_from_slice(&word.to_ne_bytes());
         }
     }
     percpu.update_percpu(&key, &values, MapFlags::ANY).map_err(error)
-}
-
-/// The state of CPU `cpu`'s xoshiro256++ for `seed`.
-#[must_use]
-pub fn classic_rng_state(seed: u64, cpu: u64) -> [u64; 4] {
-    let mut state = seed ^ cpu.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    [0; 4].map(|_: u64| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    })
-}
-
-/// Slicing-by-16 tables of the reflected CRC-32 (IEEE 802.3): `t[k][b]` is byte `b` followed by `k` zero bytes.
-pub(crate) fn crc_tables() -> [[u32; 256]; 16] {
-    let mut tables = [[0u32; 256]; 16];
-    let mut previous: [u32; 256] = std::array::from_fn(|byte| {
-        (0..8).fold(byte as u32, |crc, _| {
-            if crc & 1 == 1 {
-                (crc >> 1) ^ 0xedb8_8320
-            } else {
-                crc >> 1
-            }
-        })
-    });
-    let first = previous;
-    for table in &mut tables {
-        *table = previous;
-        previous = previous.map(|crc| (crc >> 8) ^ first.get((crc & 0xff) as usize).copied().unwrap_or(0));
-    }
-    tables
 }

@@ -4,24 +4,23 @@
 //! off. It is attached by a BPF link: when this process ends, however it ends, the program is gone from the
 //! interface and its maps with it, and no session outlives them (LAP/1 1.4.10).
 
-mod config;
+pub(crate) mod config;
+pub mod microbench;
 mod skeleton;
 
 use std::fs::File;
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBufferBuilder};
 
-pub use self::skeleton::bench;
 use self::skeleton::gateway::{GatewaySkel, GatewaySkelBuilder};
+use crate::classic::store_crp;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::event::Event;
-use crate::layout::{ClassicCrp, ClassicState};
-use crate::store::{Region, Store};
+use crate::store::Store;
 use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
 
 /// The `xdp` data plane.
@@ -67,7 +66,7 @@ impl Xdp {
             store,
             links: Vec::new(),
         };
-        plane.fill_classic(config)?;
+        self::config::fill_classic(plane.skeleton.object(), config)?;
         Ok(plane)
     }
 
@@ -137,23 +136,6 @@ impl Xdp {
     pub fn loaded_instructions(&self) -> Result<usize, DataPlaneError> {
         Ok(self.skeleton.progs.linewarden_gateway.insn_cnt())
     }
-
-    fn fill_classic(&self, config: &Config) -> Result<(), DataPlaneError> {
-        let Some(classic) = &config.classic else {
-            return Ok(());
-        };
-        let maps = &self.skeleton.maps;
-        let error = |error| DataPlaneError::kernel("mapping the classic profile's arrays", error);
-        let rows = classic.crps.first().map_or(0, Vec::len);
-        let crps: Region<ClassicCrp> =
-            Region::of_bpf_array(maps.classic_crps.as_fd(), rows * classic.crps.len()).map_err(error)?;
-        let _states: Region<ClassicState> =
-            Region::of_bpf_array(maps.classic_states.as_fd(), classic.crps.len()).map_err(error)?;
-        for (cell, (challenge, response)) in crps.iter().zip(classic.crps.iter().flatten()) {
-            self::config::store_crp(cell, *challenge, response);
-        }
-        self::config::seed_rng(&maps.percpu, classic.seed)
-    }
 }
 
 impl StoreBacked for Xdp {
@@ -178,19 +160,26 @@ impl StoreBacked for Xdp {
     }
 
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
-        let error = |error| DataPlaneError::kernel("reading the event ring", error);
-        let mut builder = RingBufferBuilder::new();
-        builder
-            .add(&self.skeleton.maps.events, |bytes| {
-                if let Some(event) = Event::from_bytes(bytes) {
-                    sink(event);
-                }
-                0
-            })
-            .map_err(error)?;
-        let ring = builder.build().map_err(error)?;
-        ring.consume().map_err(error)
+        drain(&self.skeleton.maps.events, &mut |bytes| {
+            if let Some(event) = Event::from_bytes(bytes) {
+                sink(event);
+            }
+        })
     }
+}
+
+/// Hands what lies in an event ring to `sink`.
+fn drain(events: &dyn MapCore, sink: &mut dyn FnMut(&[u8])) -> Result<(), DataPlaneError> {
+    let error = |error| DataPlaneError::kernel("reading the event ring", error);
+    let mut builder = RingBufferBuilder::new();
+    builder
+        .add(events, |bytes| {
+            sink(bytes);
+            0
+        })
+        .map_err(error)?;
+    let ring = builder.build().map_err(error)?;
+    ring.consume().map_err(error)
 }
 
 /// Sums the per-CPU counters.

@@ -42,68 +42,105 @@ static __always_inline int lw_carries(const struct lw_line *line, const struct l
 	       ((__u64)line->ingress << 32 | (__u32)vlan[0] << 16 | vlan[1]) == key->b;
 }
 
+/* What a look at the two buckets of a key says. */
 struct lw_scan {
-	__u64 *free; /* first free entry, if any */
-	__u8 mine; /* the slot holds an entry already */
+	__u64 mine; /* 1: the slot holds an entry already */
+	__u64 foreign; /* 1: another slot's entry has this fingerprint; it must be compared */
 };
 
-/* Looks for another live owner of `key`: 0 if there is none, else the verdict. */
-static __always_inline enum lw_verdict lw_binding_scan(void *table, const struct lw_key *key, __u64 hash, __u32 slot,
-						       __u32 now_s, struct lw_scan *scan)
+static __always_inline __u64 lw_binding_entry(__u64 hash, __u32 slot)
 {
-	__u32 fingerprint = lw_fingerprint(hash);
+	return (__u64)lw_fingerprint(hash) << 32 | (slot + 1);
+}
 
-	scan->free = NULL;
+static __always_inline int lw_binding_scan(void *table, __u64 hash, __u32 slot, struct lw_scan *scan)
+{
+	__u64 entry = lw_binding_entry(hash, slot);
+	struct lw_bucket *one = lw_at(table, lw_bucket_1(hash)), *two = lw_at(table, lw_bucket_2(hash));
+
 	scan->mine = 0;
+	scan->foreign = 0;
+	if (!one || !two)
+		return 0;
+#pragma unroll
+	for (int way = 0; way < 2 * LW_WAYS; way++) {
+		__u64 differs = entry ^ LW_READ((way < LW_WAYS ? one : two)->entry[way % LW_WAYS]);
+		__u64 same_slot = lw_is_zero(differs & 0xffffffff);
+		__u64 same_print = lw_is_zero(differs >> 32);
+
+		scan->mine |= same_print & same_slot;
+		scan->foreign |= same_print & (same_slot ^ 1);
+	}
+	return 1;
+}
+
+/*
+ * The careful look, when a fingerprint of another slot is there: 1 if a live session of another device carries the
+ * key. A global function: rare, and verified once.
+ */
+__noinline int lw_binding_conflict(struct lw_key *key, __u32 slot, __u32 now_s)
+{
+	if (!key)
+		return 1;
+	__u64 hash = lw_hash(key->a, key->b);
+
 #pragma clang loop unroll(disable)
-	for (__u32 i = 0; i < 2; i++) {
-		struct lw_bucket *bucket = lw_at(table, i ? lw_bucket_2(hash) : lw_bucket_1(hash));
+	for (__u32 i = 0; i < 2 * LW_WAYS; i++) {
+		__u32 number = i < LW_WAYS ? lw_bucket_1(hash) : lw_bucket_2(hash);
+		struct lw_bucket *bucket =
+			key->is_mac ? bpf_map_lookup_elem(&by_mac, &number) : bpf_map_lookup_elem(&by_address, &number);
 
 		if (!bucket)
-			return LW_DROP_TABLE_FULL;
-#pragma unroll
-		for (__u32 way = 0; way < LW_WAYS; way++) {
-			__u64 entry = LW_READ(bucket->entry[way]);
+			return 1;
+		__u64 entry = LW_READ(bucket->entry[i % LW_WAYS]);
+		__u32 owner = (__u32)entry - 1;
 
-			if (!entry) {
-				if (!scan->free)
-					scan->free = &bucket->entry[way];
-				continue;
-			}
-			if ((__u32)(entry >> 32) != fingerprint)
-				continue;
-			__u32 owner = (__u32)entry - 1;
+		if ((__u32)(entry >> 32) != lw_fingerprint(hash) || owner == slot)
+			continue;
+		struct lw_line *line = bpf_map_lookup_elem(&lines, &owner);
+		struct lw_session *session = bpf_map_lookup_elem(&sessions, &owner);
 
-			if (owner == slot) {
-				scan->mine = 1;
-				continue;
-			}
-			struct lw_line *line = lw_at(&lines, owner);
-			struct lw_session *session = lw_at(&sessions, owner);
-
-			if (line && session && lw_is_live(line, now_s) && lw_carries(line, session, key))
-				return LW_DROP_ADDRESS_OWNED;
-		}
+		if (line && session && lw_is_live(line, now_s) && lw_carries(line, session, key))
+			return 1;
 	}
 	return 0;
 }
 
 /*
- * Claims `key` for `slot`, whose line the caller owns (BUSY) and whose session carries the key already. After an
- * entry was written the table is read once more: of two that claim one address at a time, none keeps it.
+ * Writes an entry for `slot` into an empty place: 0 if there is none. A global function: a device needs it when its
+ * address is new.
  */
-static __always_inline enum lw_verdict lw_binding_claim(void *table, const struct lw_key *key, __u64 hash,
-							__u32 slot, __u32 now_s, struct lw_scan *scan)
+__noinline int lw_binding_insert(struct lw_key *key, __u32 slot)
 {
-	if (scan->mine)
+	if (!key)
 		return 0;
-	if (!scan->free)
-		return LW_DROP_TABLE_FULL;
-	__u64 entry = (__u64)lw_fingerprint(hash) << 32 | (slot + 1);
+	__u64 hash = lw_hash(key->a, key->b);
+	__u64 mine = lw_binding_entry(hash, slot);
 
-	if (__sync_val_compare_and_swap(scan->free, 0, entry) != 0)
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < 2 * LW_WAYS; i++) {
+		/* One bucket, then the other, way by way, so that both fill evenly. */
+		__u32 number = i & 1 ? lw_bucket_2(hash) : lw_bucket_1(hash);
+		struct lw_bucket *bucket =
+			key->is_mac ? bpf_map_lookup_elem(&by_mac, &number) : bpf_map_lookup_elem(&by_address, &number);
+
+		if (!bucket)
+			break;
+		if (__sync_val_compare_and_swap(&bucket->entry[i / 2], 0, mine) == 0)
+			return 1;
+	}
+	return 0;
+}
+
+/*
+ * Claims `key` for `slot`, whose line the caller owns (BUSY) and whose session carries the key already: 0, or the
+ * verdict. The table is read once more afterwards: of two that claim one address at a time, none keeps it.
+ */
+static __always_inline enum lw_verdict lw_binding_claim(struct lw_key *key, __u32 slot, __u32 now_s)
+{
+	if (!lw_binding_insert(key, slot))
 		return LW_DROP_TABLE_FULL;
-	return lw_binding_scan(table, key, hash, slot, now_s, scan);
+	return lw_binding_conflict(key, slot, now_s) ? LW_DROP_ADDRESS_OWNED : 0;
 }
 
 #endif

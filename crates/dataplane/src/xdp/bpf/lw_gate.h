@@ -14,9 +14,50 @@ static __always_inline int lw_passes_always(const struct lw_frame *f, enum lw_ki
 		return f->icmp6_type == 133 || f->icmp6_type == 135 || f->icmp6_type == 136;
 	if (kind != LW_KIND_UDP)
 		return 0;
-	if (f->ip4)
+	if (!f->is6)
 		return f->udp->src == bpf_htons(68) && f->udp->dst == bpf_htons(67);
 	return f->udp->src == bpf_htons(546) && f->udp->dst == bpf_htons(547);
+}
+
+/* What the gate says of a sender by one entry of the binding table: 0 when the entry does not mean the sender. */
+static __always_inline enum lw_verdict lw_sender_by(__u64 entry, const struct lw_key *key, __u32 now_s)
+{
+	struct lw_line *line = lw_at(&lines, (__u32)entry - 1);
+	struct lw_session *session = lw_at(&sessions, (__u32)entry - 1);
+
+	if (!line || !session || LW_READ(line->commit) & (LW_REVOKED | LW_BUSY) || !LW_READ(line->session_id) ||
+	    !lw_carries(line, session, key))
+		return 0;
+	return LW_READ(line->lease_until_s) > now_s ? LW_PASS_SESSION : LW_DROP_GATE_LEASE;
+}
+
+/* All entries of the sender's fingerprint, when the first look found none that means it. A global function: rare. */
+__noinline int lw_sender_slow(struct lw_key *key, __u32 now_s)
+{
+	if (!key)
+		return LW_DROP_GATE;
+	__u64 hash = lw_hash(key->a, key->b);
+	int verdict = LW_DROP_GATE;
+
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < 2 * LW_WAYS; i++) {
+		__u32 number = i < LW_WAYS ? lw_bucket_1(hash) : lw_bucket_2(hash);
+		struct lw_bucket *bucket = bpf_map_lookup_elem(&by_mac, &number);
+
+		if (!bucket)
+			return LW_DROP_GATE;
+		__u64 entry = LW_READ(bucket->entry[i % LW_WAYS]);
+
+		if ((__u32)(entry >> 32) != lw_fingerprint(hash))
+			continue;
+		int one = lw_sender_by(entry, key, now_s);
+
+		if (one == LW_PASS_SESSION)
+			return one;
+		if (one)
+			verdict = one;
+	}
+	return verdict;
 }
 
 /* Whether the sender, by port, VLANs and MAC address, has a live BOUND session. */
@@ -27,32 +68,12 @@ static __always_inline enum lw_verdict lw_sender(struct lw_ctx *c)
 	lw_mac_key(&key, lw_mac(c->frame.eth->src), c->xdp->ingress_ifindex, c->frame.vlan);
 	__u64 hash = lw_hash(key.a, key.b);
 	__u32 now_s = bpf_ktime_get_boot_ns() / 1000000000ULL;
-	enum lw_verdict verdict = LW_DROP_GATE;
+	struct lw_bucket *bucket = lw_at(&by_mac, lw_bucket_1(hash));
+	__u64 entry = bucket ? lw_match(bucket, lw_fingerprint(hash)) : 0;
 
-#pragma clang loop unroll(disable)
-	for (__u32 i = 0; i < 2; i++) {
-		struct lw_bucket *bucket = lw_at(&by_mac, i ? lw_bucket_2(hash) : lw_bucket_1(hash));
-
-		if (!bucket)
-			return LW_DROP_GATE;
-#pragma unroll
-		for (__u32 way = 0; way < LW_WAYS; way++) {
-			__u64 entry = LW_READ(bucket->entry[way]);
-
-			if ((__u32)(entry >> 32) != lw_fingerprint(hash))
-				continue;
-			struct lw_line *line = lw_at(&lines, (__u32)entry - 1);
-			struct lw_session *session = lw_at(&sessions, (__u32)entry - 1);
-
-			if (!line || !session || LW_READ(line->commit) & (LW_REVOKED | LW_BUSY) ||
-			    !LW_READ(line->session_id) || !lw_carries(line, session, &key))
-				continue;
-			if (LW_READ(line->lease_until_s) > now_s)
-				return LW_PASS_SESSION;
-			verdict = LW_DROP_GATE_LEASE;
-		}
-	}
-	return verdict;
+	if (entry && lw_sender_by(entry, &key, now_s) == LW_PASS_SESSION)
+		return LW_PASS_SESSION;
+	return lw_sender_slow(&key, now_s);
 }
 
 static __always_inline enum lw_verdict lw_gate(struct lw_ctx *c, enum lw_kind kind)

@@ -122,6 +122,17 @@ static __always_inline int lw_is_stopped(const struct lw_ctx *c)
 	return !LW_READ(c->control->fresh_current) || (c->now_ns > at && c->now_ns - at > LW_FRESH_NS_MAX);
 }
 
+/*
+ * Boot-time seconds for a new lease: the coarse clock and the time suspended so far, which user space keeps. Reading
+ * the exact clock would cost a sixth of a RESPONSE. Between a resume and user space's next tick the sum is too
+ * small, so that a lease granted then ends too early, never too late; the gate, which ends leases, reads the exact
+ * clock.
+ */
+static __always_inline __u32 lw_lease_clock(const struct lw_ctx *c)
+{
+	return (c->now_ns + LW_READ(c->control->suspended_ns)) / 1000000000ULL;
+}
+
 static __always_inline enum lw_verdict lw_nak(struct lw_ctx *c, struct lw_nak *reply, __u32 idx, __u64 reason)
 {
 	if (!lw_within_rate(c->now_ns, cfg.nak_per_s, &c->cpu->nak_second, &c->cpu->nak_count))
@@ -288,11 +299,33 @@ static __always_inline enum lw_verdict lw_ack_again(struct lw_ctx *c, struct lw_
 	return LW_REPLY_ACK_AGAIN;
 }
 
+/*
+ * Stores that must come in order. Where the CPU keeps stores and loads in order (x86) a plain one does: only the
+ * winner takes rows and sets the session id, and user space writes a row only where it is absent.
+ */
+static __always_inline void lw_ordered_store(__u64 *to, __u64 value)
+{
+	if (cfg.strong_order)
+		LW_WRITE(*to, value);
+	else
+		LW_EXCHANGE(*to, value);
+}
+static __always_inline __u64 lw_take(__u64 *from)
+{
+	if (!cfg.strong_order)
+		return LW_EXCHANGE(*from, 0);
+	__u64 value = LW_READ(*from);
+
+	if (value)
+		LW_WRITE(*from, 0);
+	return value;
+}
+
 /* The row after `idx` into the line, or zeros: what is returned is whether there is one. */
 static __always_inline int lw_next_row(struct lw_line *line, __u32 slot, __u32 idx)
 {
 	struct lw_row *row = lw_at(&rows, slot * cfg.ring + idx % cfg.ring);
-	__u64 last = row ? LW_EXCHANGE(row->auth_key[1], 0) : 0;
+	__u64 last = row ? lw_take(&row->auth_key[1]) : 0;
 
 	if (!row || !last) {
 		line->challenge = 0;
@@ -367,7 +400,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 		return LW_DROP_REVOKED;
 	if (commit & LW_BUSY)
 		return LW_DROP_BUSY;
-	__u32 now_s = bpf_ktime_get_boot_ns() / 1000000000ULL;
+	__u32 now_s = lw_lease_clock(c);
 	__u64 addr[2];
 
 	lw_source_address(f, addr);
@@ -384,19 +417,19 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 
 	int bound = m->h0 == LW_H0(LW_RESPONSE, LW_FLAG_BOUND);
 	__u64 mac = lw_mac(f->eth->src);
-	struct lw_key addr_key = { .a = addr[0], .b = addr[1] }, mac_key;
+	struct lw_key addr_key = { .a = addr[0], .b = addr[1] }, mac_key = {};
 	struct lw_scan addr_scan, mac_scan = {};
-	__u64 addr_hash = lw_hash(addr[0], addr[1]), mac_hash = 0;
-	enum lw_verdict verdict = lw_binding_scan(&by_address, &addr_key, addr_hash, slot, now_s, &addr_scan);
 
-	if (verdict)
-		return verdict;
+	if (!lw_binding_scan(&by_address, lw_hash(addr[0], addr[1]), slot, &addr_scan))
+		return LW_DROP_TABLE_FULL;
+	if (addr_scan.foreign && lw_binding_conflict(&addr_key, slot, now_s))
+		return LW_DROP_ADDRESS_OWNED;
 	if (bound) {
 		lw_mac_key(&mac_key, mac, c->xdp->ingress_ifindex, f->vlan);
-		mac_hash = lw_hash(mac_key.a, mac_key.b);
-		verdict = lw_binding_scan(&by_mac, &mac_key, mac_hash, slot, now_s, &mac_scan);
-		if (verdict)
-			return verdict;
+		if (!lw_binding_scan(&by_mac, lw_hash(mac_key.a, mac_key.b), slot, &mac_scan))
+			return LW_DROP_TABLE_FULL;
+		if (mac_scan.foreign && lw_binding_conflict(&mac_key, slot, now_s))
+			return LW_DROP_ADDRESS_OWNED;
 	}
 
 	__u64 key[2] = { LW_READ(line->auth_key[0]), LW_READ(line->auth_key[1]) }, tag[2], session_key[2];
@@ -424,19 +457,17 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	won += 1ULL << LW_IDX_SHIFT;
 	if (__sync_val_compare_and_swap(&line->commit, commit, won) != commit)
 		return LW_DROP_LOST_RACE;
-	if (cfg.strong_order)
-		LW_WRITE(line->session_id, 0);
-	else
-		LW_EXCHANGE(line->session_id, 0);
+	lw_ordered_store(&line->session_id, 0);
 	LW_WRITE(line->window, (won & 0xff00) << 48);
 	lw_store_session(c, line, session, m, session_key, addr, now_s, bound);
 	int has_row = commit & LW_KEY ? 1 : lw_next_row(line, slot, idx + 1);
 
-	verdict = lw_binding_claim(&by_address, &addr_key, addr_hash, slot, now_s, &addr_scan);
-	if (!verdict && bound)
-		verdict = lw_binding_claim(&by_mac, &mac_key, mac_hash, slot, now_s, &mac_scan);
+	int verdict = addr_scan.mine ? 0 : lw_binding_claim(&addr_key, slot, now_s);
+
+	if (!verdict && bound && !mac_scan.mine)
+		verdict = lw_binding_claim(&mac_key, slot, now_s);
 	if (!verdict)
-		LW_EXCHANGE(line->session_id, m->tag[0]);
+		lw_ordered_store(&line->session_id, m->tag[0]);
 	lw_release(line, has_row);
 
 	if (!has_row)

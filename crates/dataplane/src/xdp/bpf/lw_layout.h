@@ -63,6 +63,7 @@ struct lw_control {
 	__u64 fresh_current; /* as on the wire; 0: not keyed yet, nothing is answered */
 	__u64 fresh_previous;
 	__u64 fresh_at_ns; /* CLOCK_MONOTONIC when fresh_current was drawn */
+	__u64 suspended_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC, see lw_lease_clock() */
 	__u64 stopping; /* not 0: REQUESTs are answered with a NAK */
 };
 
@@ -75,8 +76,6 @@ struct lw_percpu {
 	__u64 alarm_second; /* likewise for wrong-tag events */
 	__u64 alarm_count;
 	__u64 rng[4]; /* classic profiles only: xoshiro256++ */
-	__u64 work_words; /* when cfg.count_work: SipHash words absorbed, and */
-	__u64 work_lookups; /* map elements looked up */
 };
 
 enum lw_gate { LW_GATE_OFF = 0, LW_GATE_OPEN = 1 };

@@ -78,6 +78,7 @@ struct lw_frame {
 	__u8 *payload; /* of UDP */
 	__u32 payload_length; /* by the UDP header; within the frame */
 	__u16 vlan[2];
+	__u8 is6; /* a scalar: the kernel's verifier does not know that a packet pointer is not NULL */
 	__u8 local; /* addressed to the gateway itself */
 	__u8 icmp6_type; /* 0 if not ICMPv6 */
 };
@@ -175,6 +176,7 @@ static __always_inline enum lw_kind lw_parse_ip6(struct lw_frame *f, void *curso
 	if ((*(__u8 *)cursor) >> 4 != 6 || payload > (__u32)((long)f->end - (long)(ip + 1)))
 		return LW_KIND_BROKEN;
 	f->ip6 = ip;
+	f->is6 = 1;
 	f->local = lw_is_local6(ip->dst);
 	if (ip->next_header == LW_PROTO_FRAGMENT)
 		return LW_KIND_FRAGMENT;
@@ -229,7 +231,7 @@ static __always_inline __u64 lw_mac(const __u8 *mac)
 
 static __always_inline void lw_source_address(const struct lw_frame *f, __u64 addr[2])
 {
-	if (f->ip4) {
+	if (!f->is6) {
 		addr[0] = 0;
 		addr[1] = (__u64)f->ip4->src << 32 | 0xffff0000ULL;
 	} else {
@@ -254,17 +256,17 @@ static __always_inline __u16 lw_fold(__u64 sum)
  */
 static __always_inline void lw_turn_round(struct lw_frame *f, __u64 payload_sum)
 {
-	__u32 dst_low = *(__u32 *)f->eth->dst;
-	__u16 dst_high = *(__u16 *)(f->eth->dst + 4);
+	/* Volatile, or clang makes six two-byte swaps of it. */
+	volatile __u32 *mac = (volatile __u32 *)f->eth;
+	__u32 w0 = mac[0], w1 = mac[1], w2 = mac[2];
 
-	*(__u32 *)f->eth->dst = *(__u32 *)f->eth->src;
-	*(__u16 *)(f->eth->dst + 4) = *(__u16 *)(f->eth->src + 4);
-	*(__u32 *)f->eth->src = dst_low;
-	*(__u16 *)(f->eth->src + 4) = dst_high;
+	mac[0] = w1 >> 16 | w2 << 16;
+	mac[1] = w2 >> 16 | w0 << 16;
+	mac[2] = w0 >> 16 | w1 << 16;
 
 	__u64 sum = payload_sum;
 
-	if (f->ip4) {
+	if (!f->is6) {
 		__u32 *w = (__u32 *)f->ip4;
 		__u32 src = f->ip4->src;
 

@@ -33,7 +33,34 @@ static __always_inline __u32 lw_bucket_2(__u64 hash)
 	return ((__u32)hash ^ lw_fingerprint(hash) * 0x5bd1e995U) & cfg.bucket_mask;
 }
 
-/* The line of a device, and its slot; NULL when there is none. */
+/*
+ * Branch-free over the ways of a bucket: a branch for each would be mispredicted, and would multiply the states that
+ * the kernel's verifier walks. 1 if `x` is 0, else 0; `x` below 2^63.
+ */
+static __always_inline __u64 lw_is_zero(__u64 x)
+{
+	return (x - 1) >> 63;
+}
+
+/* The bucket's entry with that fingerprint, 0 if there is none; the last one of several. */
+static __always_inline __u64 lw_match(const struct lw_bucket *bucket, __u32 fingerprint)
+{
+	__u64 found = 0;
+
+#pragma unroll
+	for (int way = 0; way < LW_WAYS; way++) {
+		__u64 entry = LW_READ(bucket->entry[way]);
+		__u64 mask = -lw_is_zero((entry >> 32) ^ fingerprint);
+
+		found = (found & ~mask) | (entry & mask);
+	}
+	return found;
+}
+
+/*
+ * The line of a device, and its slot; NULL when there is none. User space never puts two entries of one fingerprint
+ * into one bucket of this table.
+ */
 static __always_inline struct lw_line *lw_find_device(__u64 device_id, __u32 *slot)
 {
 	__u64 hash = lw_hash(device_id, 0);
@@ -45,18 +72,12 @@ static __always_inline struct lw_line *lw_find_device(__u64 device_id, __u32 *sl
 
 		if (!bucket)
 			return NULL;
-#pragma unroll
-		for (int way = 0; way < LW_WAYS; way++) {
-			__u64 entry = LW_READ(bucket->entry[way]);
+		*slot = (__u32)lw_match(bucket, fingerprint) - 1;
+		/* Without an entry the slot is 2^32 - 1, which no array has. */
+		struct lw_line *line = lw_at(&lines, *slot);
 
-			if ((__u32)(entry >> 32) != fingerprint)
-				continue;
-			*slot = (__u32)entry - 1;
-			struct lw_line *line = lw_at(&lines, *slot);
-
-			if (line && line->device_id == device_id)
-				return line;
-		}
+		if (line && line->device_id == device_id)
+			return line;
 	}
 	return NULL;
 }

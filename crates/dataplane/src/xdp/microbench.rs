@@ -1,0 +1,231 @@
+//! The verifier on one CPU, packet after packet (`BPF_PROG_TEST_RUN`), beside floors of its own.
+//!
+//! The programs are those of `bpf/bench.bpf.c`: a harness lays the next prepared frame into the packet on every run,
+//! because the kernel does not put a rewritten packet back, and a RESPONSE can be accepted only once. What the
+//! harness costs is in every figure, the floor's included, and is reported beside them.
+
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
+use libbpf_rs::{OpenObject, ProgramInput, ProgramMut};
+
+use super::skeleton::bench::{BenchSkel, BenchSkelBuilder};
+use super::{check_privileges, config, quiet_libbpf};
+use crate::layout::{Line, RingRow, Shared};
+use crate::store::{Region, Store};
+use crate::{Config, Counters, DataPlaneError};
+
+/// Bytes of a prepared frame; what is behind the datagram is Ethernet padding.
+pub const CASE_BYTES: usize = 128;
+
+/// A prepared frame, `struct lw_case`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Case {
+    word: [AtomicU64; CASE_BYTES / 8],
+}
+// SAFETY: repr(C), atomics only, valid when zero.
+unsafe impl Shared for Case {}
+
+/// `struct lw_bench`.
+#[derive(Debug)]
+#[repr(C)]
+struct BenchState {
+    next: AtomicU64,
+    count: AtomicU64,
+    reset: AtomicU64,
+    sink: AtomicU64,
+    line: [AtomicU64; 8],
+    row: [AtomicU64; 3],
+    classic: [AtomicU64; 2],
+}
+// SAFETY: repr(C), atomics only, valid when zero.
+unsafe impl Shared for BenchState {}
+
+/// Which program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// Only lays out the frame.
+    Harness,
+    /// The verifier.
+    Gateway,
+    /// What a REQUEST cannot do without.
+    FloorRequest,
+    /// What a RESPONSE cannot do without.
+    FloorResponse,
+}
+
+/// SipHash words and map look-ups of one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Words absorbed, the padding's included.
+    pub siphash_words: u64,
+    /// Array elements looked up.
+    pub lookups: u64,
+}
+
+/// The bench programs, loaded.
+pub struct Microbench {
+    skeleton: BenchSkel<'static>,
+    store: Store,
+    cases: Region<Case>,
+    state: Region<BenchState>,
+}
+
+impl Microbench {
+    /// Loads the programs with room for `cases` prepared frames. With `count_work` they count look-ups and words
+    /// (and are slower).
+    ///
+    /// # Errors
+    /// As [`super::Xdp::load`].
+    pub fn load(config: &Config, cases: u32, count_work: bool) -> Result<Self, DataPlaneError> {
+        config.check()?;
+        check_privileges()?;
+        quiet_libbpf();
+        // libbpf wants the object's storage to outlive the skeleton; a few dozen bytes a load are left behind.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let error = |error| DataPlaneError::kernel("loading the bench programs", error);
+        let mut open = BenchSkelBuilder::default().open(storage).map_err(error)?;
+        config::configure(open.open_object_mut(), config, count_work)?;
+        open.maps.cases.set_max_entries(cases).map_err(error)?;
+        let skeleton = open.load().map_err(error)?;
+        let regions = config::regions(skeleton.object(), config)?;
+        let bench = Self {
+            cases: config::region(skeleton.object(), "cases", cases)?,
+            state: config::region(skeleton.object(), "bench", 1)?,
+            store: Store::new(Arc::new(regions), config.geometry.clone()),
+            skeleton,
+        };
+        config::fill_classic(bench.skeleton.object(), config)?;
+        Ok(bench)
+    }
+
+    /// Where devices are installed.
+    pub fn store(&mut self) -> &mut Store {
+        &mut self.store
+    }
+
+    /// Lays frames out, in the order in which they will come.
+    pub fn set_cases<'a>(&self, frames: impl IntoIterator<Item = &'a [u8]>) {
+        let mut count = 0;
+        for (case, frame) in self.cases.iter().zip(frames) {
+            let mut bytes = [0u8; CASE_BYTES];
+            bytes.iter_mut().zip(frame).for_each(|(to, from)| *to = *from);
+            for (word, chunk) in case.word.iter().zip(bytes.chunks_exact(8)) {
+                word.store(u64::from_ne_bytes(chunk.try_into().unwrap_or_default()), Relaxed);
+            }
+            count += 1;
+        }
+        if let Some(state) = self.state.first() {
+            state.count.store(count, Relaxed);
+            state.next.store(0, Relaxed);
+        }
+    }
+
+    /// From now on slot 0's line, its next row and the first classic state are put back before every run, as they
+    /// are at this moment.
+    pub fn reset_every_run(&self, reset: bool) {
+        let (Some(state), Some(line)) = (self.state.first(), self.store.regions().lines.first()) else { return };
+        let words = line_words(line);
+        state.line.iter().zip(words).for_each(|(to, from)| to.store(from, Relaxed));
+        let idx = (words[1] >> 32) as u32;
+        let next = idx.wrapping_add(1) % self.store.geometry().ring.max(1);
+        if let Some(row) = self.store.regions().rows.get(next as usize) {
+            state.row.iter().zip(row_words(row)).for_each(|(to, from)| to.store(from, Relaxed));
+        }
+        state.reset.store(u64::from(reset), Relaxed);
+    }
+
+    /// What slot 0's outstanding classic challenge is to be at every run.
+    pub fn reset_classic(&self, expected: u64) {
+        if let Some(state) = self.state.first() {
+            state.classic[0].store(expected, Relaxed);
+        }
+    }
+
+    /// Runs a program `repeat` times; nanoseconds a run, by the kernel's own clock round its loop (whole ones). The
+    /// call itself takes milliseconds more, so that wall time would say nothing.
+    ///
+    /// # Errors
+    /// The kernel's, or a last action that is not XDP_TX: then it was not the path that was to be measured.
+    pub fn run(&mut self, program: Program, repeat: u32) -> Result<f64, DataPlaneError> {
+        let frame = [0u8; CASE_BYTES];
+        let mut out = [0u8; CASE_BYTES + 64];
+        let program = self.program(program);
+        let input = ProgramInput { data_in: Some(&frame), data_out: Some(&mut out), repeat, ..Default::default() };
+        let output = program.test_run(input).map_err(|error| DataPlaneError::kernel("BPF_PROG_TEST_RUN", error))?;
+        let action = output.return_value;
+        if action != libbpf_rs::libbpf_sys::XDP_TX {
+            return Err(DataPlaneError::kernel("the bench's last packet", format!("action {action}, not XDP_TX")));
+        }
+        Ok(output.duration.as_nanos() as f64)
+    }
+
+    /// What one run of a program does, with the harness's own share taken off; needs `count_work`.
+    ///
+    /// # Errors
+    /// As [`Microbench::run`].
+    pub fn work(&mut self, program: Program) -> Result<Work, DataPlaneError> {
+        let mut count = |program| {
+            let before = self.work_so_far()?;
+            self.run(program, 1)?;
+            let after = self.work_so_far()?;
+            Ok::<_, DataPlaneError>([after[0] - before[0], after[1] - before[1]])
+        };
+        let harness = count(Program::Harness)?;
+        let all = count(program)?;
+        Ok(Work { siphash_words: all[0] - harness[0], lookups: all[1] - harness[1] })
+    }
+
+    fn work_so_far(&self) -> Result<[u64; 2], DataPlaneError> {
+        let done = self.skeleton.maps.bss_data.as_deref().map(|bss| bss.lw_work_done);
+        done.ok_or_else(|| DataPlaneError::kernel("reading the work counters", "they are not mapped"))
+    }
+
+    /// Verdicts so far.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn counters(&self) -> Result<Counters, DataPlaneError> {
+        super::read_counters(&self.skeleton.maps.percpu)
+    }
+
+    /// Throws away the events so far, as a gateway does on its timer.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn discard_events(&self) -> Result<(), DataPlaneError> {
+        super::drain(&self.skeleton.maps.events, &mut |_| {})
+    }
+
+    fn program(&self, program: Program) -> &ProgramMut<'static> {
+        let programs = &self.skeleton.progs;
+        match program {
+            Program::Harness => &programs.bench_harness,
+            Program::Gateway => &programs.bench_gateway,
+            Program::FloorRequest => &programs.floor_request,
+            Program::FloorResponse => &programs.floor_response,
+        }
+    }
+}
+
+fn line_words(line: &Line) -> [u64; 8] {
+    let tail = u64::from(line.ingress.load(Relaxed)) << 32 | u64::from(line.lease_until_s.load(Relaxed));
+    [
+        line.device_id.load(Relaxed),
+        line.commit.load(Relaxed),
+        line.window.load(Relaxed),
+        line.session_id.load(Relaxed),
+        line.challenge.load(Relaxed),
+        line.auth_key[0].load(Relaxed),
+        line.auth_key[1].load(Relaxed),
+        tail,
+    ]
+}
+
+fn row_words(row: &RingRow) -> [u64; 3] {
+    [row.challenge.load(Relaxed), row.auth_key[0].load(Relaxed), row.auth_key[1].load(Relaxed)]
+}
