@@ -14,6 +14,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use linewarden_protocol::frame::write::Endpoint;
+
 /// An Ethernet address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(pub [u8; 6]);
@@ -36,6 +38,15 @@ impl fmt::Debug for Mac {
     }
 }
 
+/// Which IP version somebody uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
 /// A station of the lab that is not a simulated device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Station {
@@ -53,6 +64,19 @@ impl Station {
             mac: Mac([0x02, 0x4c, 0x57, 0, 0, last_mac]),
             v4,
             v6,
+        }
+    }
+
+    /// One of its UDP ports.
+    #[must_use]
+    pub const fn endpoint(&self, family: Family, port: u16) -> Endpoint {
+        Endpoint {
+            mac: self.mac.0,
+            ip: match family {
+                Family::V4 => IpAddr::V4(self.v4),
+                Family::V6 => IpAddr::V6(self.v6),
+            },
+            port,
         }
     }
 }
@@ -122,6 +146,19 @@ impl DeviceAddress {
     #[must_use]
     pub const fn v6(self) -> Ipv6Addr {
         Ipv6Addr::from_bits(DEVICE_V6_BASE + self.index as u128)
+    }
+
+    /// One of its UDP ports.
+    #[must_use]
+    pub const fn endpoint(self, family: Family, port: u16) -> Endpoint {
+        Endpoint {
+            mac: self.mac().0,
+            ip: match family {
+                Family::V4 => IpAddr::V4(self.v4()),
+                Family::V6 => IpAddr::V6(self.v6()),
+            },
+            port,
+        }
     }
 
     /// The device with that Ethernet address, if its form is a device's.

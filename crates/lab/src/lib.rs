@@ -5,13 +5,15 @@
 
 pub mod address;
 pub mod capability;
+pub mod clock;
 pub mod ethtool;
+pub mod fleet;
 pub mod iproute;
 pub mod loadgen;
 pub mod napi;
 pub mod netns;
 pub mod packet_socket;
+pub mod service;
 mod skeletons;
 pub mod topology;
-pub mod udp_frame;
 pub mod xdp_pass;

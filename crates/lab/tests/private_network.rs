@@ -61,7 +61,7 @@ fn devices_reach_the_service_through_the_gateway() {
 }
 
 #[test]
-fn without_ipv6_and_host_the_devices_side_sends_nothing_by_itself() {
+fn without_a_host_the_devices_side_sends_nothing_by_itself() {
     if skipped(FOR_NETWORK) {
         return;
     }

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{Link, MapHandle};
+use linewarden_protocol::frame::write;
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::AuthKey;
 use linewarden_protocol::tag;
@@ -29,13 +30,12 @@ use linewarden_protocol::wire::{self, FLAG_BOUND, LAP_PORT, message_type};
 use zerocopy::IntoBytes as _;
 use zerocopy::byteorder::big_endian::U32;
 
-use crate::address::{DeviceAddress, GATEWAY};
+use crate::address::{DeviceAddress, Family, GATEWAY};
 use crate::capability::{self, FOR_LOAD_GENERATOR, Missing};
 use crate::netns::NetNsError;
 use crate::packet_socket::{Options, PacketSocket, PacketSocketError, TxBatch};
 use crate::skeletons::loadgen::{LoadgenSkelBuilder, OpenLoadgenSkel, types};
 use crate::topology::Lab;
-use crate::udp_frame::{Endpoint, UdpFrame};
 
 /// Most handshakes that can be under way at once.
 pub const WINDOW_MAX: u32 = 192;
@@ -403,14 +403,10 @@ impl Generator {
         for index in devices {
             let id = maps::read(&self.device_ids, *index).map_err(bpf("device_ids"))?;
             let id = DeviceId(u64::from_be_bytes(id.try_into().unwrap_or_default()));
-            let address = DeviceAddress::new(*index);
+            let from = DeviceAddress::new(*index).endpoint(Family::V4, self.plan.source_port);
+            let to = GATEWAY.endpoint(Family::V4, LAP_PORT);
             let request = self.plan.request(*index, id);
-            let frame = UdpFrame {
-                from: Endpoint::v4(address.mac(), address.v4(), self.plan.source_port),
-                to: Endpoint::v4(GATEWAY.mac, GATEWAY.v4, LAP_PORT),
-                payload: request.as_bytes(),
-            };
-            batch.push_with(|buffer| frame.write(buffer).unwrap_or(0));
+            batch.push_with(|buffer| write::udp(buffer, &from, &to, [0; 2], request.as_bytes()));
         }
         self.socket.send(&mut batch)?;
         Ok(())

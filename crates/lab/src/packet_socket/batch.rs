@@ -72,28 +72,26 @@ impl TxBatch {
         self.used == self.frames.len()
     }
 
-    /// Appends the frame that `write` puts into the buffer; it returns the frame's length. False when the batch is
-    /// full, and `write` is not called.
-    pub fn push_with(&mut self, write: impl FnOnce(&mut [u8; FRAME_BYTES_MAX]) -> usize) -> bool {
+    /// Appends the frame that `write` puts into the buffer; it returns the frame's length, or `None` to append
+    /// nothing. False when nothing was appended; when the batch is full, `write` is not called.
+    pub fn push_with(&mut self, write: impl FnOnce(&mut [u8; FRAME_BYTES_MAX]) -> Option<usize>) -> bool {
         let (Some(frame), Some(vector)) = (self.frames.get_mut(self.used), self.vectors.get_mut(self.used))
         else {
             return false;
         };
-        vector.iov_len = write(frame).min(FRAME_BYTES_MAX);
+        let Some(length) = write(frame) else {
+            return false;
+        };
+        vector.iov_len = length.min(FRAME_BYTES_MAX);
         self.used += 1;
         true
     }
 
     /// Appends a copy of a frame. False when the batch is full or the frame longer than [`FRAME_BYTES_MAX`].
     pub fn push(&mut self, frame: &[u8]) -> bool {
-        if frame.len() > FRAME_BYTES_MAX {
-            return false;
-        }
         self.push_with(|buffer| {
-            if let Some(to) = buffer.get_mut(..frame.len()) {
-                to.copy_from_slice(frame);
-            }
-            frame.len()
+            buffer.get_mut(..frame.len())?.copy_from_slice(frame);
+            Some(frame.len())
         })
     }
 

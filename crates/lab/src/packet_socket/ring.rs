@@ -21,6 +21,8 @@ pub struct Received<'a> {
     pub vlan_tci: Option<u16>,
     /// Somebody on this interface sent it; else it came from the link.
     pub outgoing: bool,
+    /// When the kernel put it into the ring, ns of the real-time clock ([`crate::clock::real_ns`]).
+    pub at_ns: u64,
 }
 
 /// The mapping; unmapped when dropped.
@@ -110,5 +112,6 @@ unsafe fn received<'a>(slot: NonNull<u8>, flags: u32) -> Received<'a> {
         frame: unsafe { std::slice::from_raw_parts(slot.add(offset.min(SLOT_BYTES)).as_ptr(), length) },
         vlan_tci: (flags & libc::TP_STATUS_VLAN_VALID != 0).then_some(header.tp_vlan_tci),
         outgoing: address.sll_pkttype == libc::PACKET_OUTGOING,
+        at_ns: u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec),
     }
 }

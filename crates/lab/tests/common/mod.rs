@@ -1,6 +1,12 @@
 //! What the tests that need root share.
+#![allow(dead_code, reason = "each test program uses a part")]
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
+
+use linewarden_protocol::frame::checksum::Sum;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::frame::{self, header};
 
 /// True when this test cannot run here; says why.
 pub fn skipped(needed: &[linewarden_lab::capability::Capability]) -> bool {
@@ -22,5 +28,50 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
             "still not so after a minute: {what}"
         );
         std::thread::yield_now();
+    }
+}
+
+/// A UDP datagram in a frame that was received, with right checksums.
+pub struct Datagram<'a> {
+    pub from: Endpoint,
+    pub to: Endpoint,
+    pub payload: &'a [u8],
+}
+
+impl<'a> Datagram<'a> {
+    pub fn parse(frame: &'a [u8]) -> Self {
+        let parsed = frame::parse(frame).unwrap();
+        let (ip, udp) = parsed.datagram().expect("a UDP datagram");
+        let octets = |ip| match ip {
+            IpAddr::V4(v4) => v4.octets().to_vec(),
+            IpAddr::V6(v6) => v6.octets().to_vec(),
+        };
+        if ip.src.is_ipv4() {
+            let sum = Sum::default().bytes(&frame[ip.at..udp.at]);
+            assert_eq!(sum.finish(), 0, "IPv4 header checksum of {frame:02x?}");
+        }
+        let datagram = &frame[udp.at..udp.payload().end];
+        let sum = Sum::default()
+            .pseudo_header(
+                &octets(ip.src),
+                &octets(ip.dst),
+                header::PROTOCOL_UDP,
+                datagram.len() as u16,
+            )
+            .bytes(datagram);
+        assert_eq!(sum.finish(), 0, "UDP checksum of {frame:02x?}");
+        Self {
+            from: Endpoint {
+                mac: parsed.src_mac,
+                ip: ip.src,
+                port: udp.src_port,
+            },
+            to: Endpoint {
+                mac: parsed.dst_mac,
+                ip: ip.dst,
+                port: udp.dst_port,
+            },
+            payload: &frame[udp.payload()],
+        }
     }
 }

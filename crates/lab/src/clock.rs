@@ -1,0 +1,29 @@
+//! The clocks that the simulated fleet lives by.
+
+use std::time::Duration;
+
+/// `CLOCK_BOOTTIME`, which goes on through suspend: leases and retransmissions count on it. Milliseconds.
+#[must_use]
+pub fn boot_ms() -> u64 {
+    u64::try_from(read(libc::CLOCK_BOOTTIME).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// `CLOCK_REALTIME`, by which the kernel stamps received frames; only differences are meant. Nanoseconds.
+#[must_use]
+pub fn real_ns() -> u64 {
+    u64::try_from(read(libc::CLOCK_REALTIME).as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn read(clock: libc::clockid_t) -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structure lives through the call. Both clocks exist on every supported kernel, so it cannot fail;
+    // if it did, the time would read as zero.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    Duration::new(
+        time.tv_sec.try_into().unwrap_or(0),
+        time.tv_nsec.try_into().unwrap_or(0),
+    )
+}

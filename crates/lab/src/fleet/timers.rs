@@ -1,0 +1,85 @@
+//! Which device has to be polled when.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Deadlines of devices, at most one of each that counts.
+///
+/// A device's deadline changes with nearly every message. Instead of being moved, the old entry stays in the heap and
+/// is recognised as void when its time comes, since it is not the one that is armed.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    heap: BinaryHeap<Reverse<(u64, u32)>>,
+    armed_ms: Vec<Option<u64>>,
+}
+
+impl Timers {
+    /// Makes room for one more device; its place is the number of those before.
+    pub(super) fn add(&mut self) {
+        self.armed_ms.push(None);
+        // Four entries each: two handshake timers, renewal, expiry. So the heap does not grow while packets flow.
+        let wanted = 4 * self.armed_ms.len();
+        self.heap.reserve(wanted.saturating_sub(self.heap.len()));
+    }
+
+    /// Sets or clears a device's deadline.
+    pub(super) fn arm(&mut self, place: u32, deadline_ms: Option<u64>) {
+        let Some(armed) = self.armed_ms.get_mut(place as usize) else {
+            return;
+        };
+        if *armed == deadline_ms {
+            return;
+        }
+        *armed = deadline_ms;
+        if let Some(at) = deadline_ms {
+            self.heap.push(Reverse((at, place)));
+        }
+    }
+
+    /// Takes one device whose deadline has come, and disarms it.
+    pub(super) fn pop_due(&mut self, now_ms: u64) -> Option<u32> {
+        while let Some(Reverse((at, place))) = self.heap.peek().copied() {
+            if at > now_ms {
+                return None;
+            }
+            self.heap.pop();
+            match self.armed_ms.get_mut(place as usize) {
+                Some(armed) if *armed == Some(at) => {
+                    *armed = None;
+                    return Some(place);
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// When the next deadline comes, or earlier.
+    pub(super) fn next_ms(&self) -> Option<u64> {
+        self.heap.peek().map(|Reverse((at, _))| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_deadline_armed_last_counts() {
+        let mut timers = Timers::default();
+        for _ in 0..3 {
+            timers.add();
+        }
+        timers.arm(0, Some(10));
+        timers.arm(1, Some(5));
+        timers.arm(0, Some(20));
+        timers.arm(2, Some(7));
+        timers.arm(2, None);
+        assert_eq!(timers.pop_due(4), None);
+        assert_eq!(timers.pop_due(15), Some(1));
+        assert_eq!(timers.pop_due(15), None);
+        assert_eq!(timers.next_ms(), Some(20));
+        assert_eq!(timers.pop_due(20), Some(0));
+        assert_eq!((timers.pop_due(u64::MAX), timers.next_ms()), (None, None));
+    }
+}

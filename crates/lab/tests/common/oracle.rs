@@ -1,0 +1,119 @@
+//! The protocol's own gateway role behind a packet socket: slow, and right by definition.
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use linewarden_lab::address::GATEWAY;
+use linewarden_lab::clock::boot_ms;
+use linewarden_lab::fleet::SimulatedDevice;
+use linewarden_lab::packet_socket::{Options, PacketSocket, TxBatch};
+use linewarden_lab::topology::Lab;
+use linewarden_protocol::gateway::{DeviceInstall, FreshValue, Gateway, GatewayConfig, Row};
+use linewarden_protocol::ids::{GatewayId, RowIndex, Suite};
+use linewarden_protocol::keys::AuthKey;
+use linewarden_protocol::time::Now;
+use linewarden_protocol::verdict::Disposition;
+use linewarden_protocol::wire::LAP_PORT;
+
+pub const GATEWAY_ID: GatewayId = GatewayId(7);
+
+/// The rows of a device as this gateway may have them.
+pub fn rows(device: &SimulatedDevice) -> Vec<Row> {
+    let mode = device.member.config.mode;
+    let row = |key: &linewarden_lab::fleet::EnrolledKey| Row {
+        challenge: key.challenge,
+        auth_key: AuthKey::derive(&key.row_key, Suite::SipHash128, mode, key.idx, GATEWAY_ID),
+    };
+    device.keys.iter().map(row).collect()
+}
+
+/// Runs in a thread until dropped.
+pub struct OracleGateway {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Gateway>>,
+}
+
+impl OracleGateway {
+    pub fn start(lab: &Lab, fleet: &[SimulatedDevice], configure: impl FnOnce(&mut GatewayConfig)) -> Self {
+        let mut config = GatewayConfig::new(GATEWAY_ID, &[GATEWAY.v4.into(), GATEWAY.v6.into()]);
+        configure(&mut config);
+        let mut gateway = Gateway::new(config);
+        gateway.set_fresh(FreshValue::from_wire(*b"freshly!").unwrap(), now());
+        for device in fleet {
+            gateway
+                .install(DeviceInstall {
+                    device: device.member.config.device,
+                    mode: device.member.config.mode,
+                    next_idx: RowIndex(0),
+                    rows: rows(device),
+                })
+                .unwrap();
+        }
+        let options = Options {
+            rx_frames: 8192,
+            ..Options::default()
+        };
+        let mut socket = PacketSocket::open(&lab.gateway, &lab.gateway_devices_end, &options).unwrap();
+        // Keeps the kernel from answering "port unreachable"; what arrives there is never read.
+        let absorb = lab
+            .gateway
+            .run(|| UdpSocket::bind(("::", LAP_PORT)))
+            .unwrap()
+            .unwrap();
+        let ingress = lab.gateway_devices_end.index;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut batch = TxBatch::new(1);
+            let mut buffer = [0u8; 2048];
+            while !stopped.load(Ordering::Relaxed) {
+                let mut reply = None;
+                let any = socket.receive(1, |received| {
+                    let frame = &mut buffer[..received.frame.len()];
+                    frame.copy_from_slice(received.frame);
+                    let verdict = gateway.handle_frame(now(), ingress, frame);
+                    reply = (verdict.disposition() == Disposition::Reply).then_some(frame.len());
+                });
+                if let Some(length) = reply {
+                    assert!(batch.push(&buffer[..length]));
+                    socket.send(&mut batch).unwrap();
+                }
+                if any == 0 {
+                    socket.wait(Duration::from_millis(20)).unwrap();
+                }
+            }
+            drop(absorb);
+            gateway
+        });
+        Self {
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    /// Stops it and looks at what it holds.
+    pub fn finish(mut self) -> Gateway {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for OracleGateway {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Both clocks are the boot-time clock here: nobody suspends the machine during a test.
+pub fn now() -> Now {
+    Now {
+        monotonic_ms: boot_ms(),
+        boot_ms: boot_ms(),
+    }
+}

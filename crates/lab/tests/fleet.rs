@@ -1,0 +1,165 @@
+//! A simulated fleet against the protocol's own gateway, over a real link. Needs root.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod common;
+#[path = "common/oracle.rs"]
+mod oracle;
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use common::skipped;
+use linewarden_lab::address::{Family, GATEWAY, SERVICE};
+use linewarden_lab::capability::FOR_LOAD_GENERATOR;
+use linewarden_lab::fleet::{
+    Exchange, Fleet, FleetOptions, FleetSpec, Outcome, Progress, PufKind, Report, SimulatedDevice,
+    enrol_fleet,
+};
+use linewarden_lab::service::EchoService;
+use linewarden_lab::topology::{Lab, Topology};
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::ids::Mode;
+use oracle::{OracleGateway, now};
+
+const ECHO_PORT: u16 = 7007;
+
+fn service(family: Family) -> Endpoint {
+    Endpoint {
+        mac: GATEWAY.mac.0,
+        ..SERVICE.endpoint(family, ECHO_PORT)
+    }
+}
+
+fn enrolled(devices: u32, seed: u64) -> Vec<SimulatedDevice> {
+    let spec = FleetSpec {
+        kind: |index| {
+            if index % 10 == 9 {
+                PufKind::WEAK
+            } else {
+                PufKind::STRONG
+            }
+        },
+        ..FleetSpec::new(devices, seed)
+    };
+    enrol_fleet(&spec, &mut |_| {}).unwrap()
+}
+
+fn options() -> FleetOptions {
+    FleetOptions {
+        families: vec![Family::V4, Family::V6, Family::V4],
+        ..FleetOptions::new([1; 32])
+    }
+}
+
+fn authenticate(fleet: &mut Fleet, limit: Duration) -> (Report, Vec<Progress>) {
+    let mut shown = Vec::new();
+    let report = fleet
+        .authenticate(&mut linewarden_lab::fleet::Run {
+            window: 32,
+            limit,
+            stop: &AtomicBool::new(false),
+            progress: &mut |progress| shown.push(progress),
+        })
+        .unwrap();
+    (report, shown)
+}
+
+fn lab() -> Lab {
+    Lab::build(&Topology {
+        device_host: false,
+        ..Topology::default()
+    })
+    .unwrap()
+}
+
+#[test]
+fn every_device_authenticates_and_reaches_the_service() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    for workers in [1, 3] {
+        let lab = lab();
+        let devices = enrolled(100, 11);
+        let gateway = OracleGateway::start(&lab, &devices, |_| {});
+        let key_mode = devices
+            .iter()
+            .filter(|d| d.member.config.mode == Mode::Key)
+            .count();
+        assert_eq!(key_mode, 10);
+        let members: Vec<_> = devices.into_iter().map(|device| device.member).collect();
+        let mut fleet = Fleet::new(&lab, members, &FleetOptions { workers, ..options() }).unwrap();
+
+        let (report, shown) = authenticate(&mut fleet, Duration::from_secs(60));
+        assert_eq!((report.authenticated, report.unfinished), (100, 0), "{report:?}");
+        assert_eq!(report.latency_ns.len(), 100);
+        assert!(report.puf_readings >= 100);
+        assert!(report.network_ns.max() <= report.latency_ns.max());
+        let last = shown.last().unwrap();
+        assert_eq!((last.authenticated, last.devices), (100, 100));
+        // A second run finds nothing to do.
+        let (again, _) = authenticate(&mut fleet, Duration::from_secs(60));
+        assert_eq!((again.authenticated, again.unfinished, again.sent), (0, 0, 0));
+
+        let echo = EchoService::start(&lab, ECHO_PORT).unwrap();
+        let exchanged = fleet
+            .exchange(
+                &Exchange::to(service),
+                &mut linewarden_lab::fleet::Run {
+                    window: 16,
+                    limit: Duration::from_secs(60),
+                    stop: &AtomicBool::new(false),
+                    progress: &mut |_| {},
+                },
+            )
+            .unwrap();
+        assert_eq!((exchanged.answered, exchanged.unanswered), (100, 0));
+        let seen = echo.finish().unwrap();
+        assert_eq!(seen.sources.len(), 100);
+
+        // Both ends hold the same sessions.
+        let gateway = gateway.finish();
+        for index in fleet.indices() {
+            assert_eq!(fleet.outcome(index), Some(Outcome::Authenticated));
+            assert!(fleet.got_echo(index));
+            let session = fleet.session(index).unwrap();
+            let device = linewarden_lab::fleet::device_id(index);
+            assert_eq!(gateway.session(device, now()), Some(session.id));
+            let line = gateway.line(device).unwrap();
+            assert_eq!(line.session.session_key, *session.key());
+        }
+    }
+}
+
+#[test]
+fn clones_with_other_chips_authenticate_never() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    let lab = lab();
+    let honest = enrolled(10, 11);
+    let gateway = OracleGateway::start(&lab, &honest, |_| {});
+    // Everything public is copied; only the chips differ.
+    let clones = honest
+        .into_iter()
+        .zip(enrolled(10, 12))
+        .map(|(honest, other)| linewarden_lab::fleet::Member {
+            puf: other.member.puf,
+            ..honest.member
+        })
+        .collect();
+    let mut fleet = Fleet::new(&lab, clones, &options()).unwrap();
+    let (report, _) = authenticate(&mut fleet, Duration::from_secs(2));
+    assert_eq!((report.authenticated, report.unfinished), (0, 10));
+    assert!(report.puf_readings >= 10, "they were asked");
+    let gateway = gateway.finish();
+    let opened = gateway
+        .devices()
+        .filter(|device| gateway.session(*device, now()).is_some());
+    assert_eq!(opened.count(), 0);
+}
