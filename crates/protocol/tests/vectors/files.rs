@@ -1,7 +1,5 @@
 //! Reading, writing and comparing the vector files in docs/vectors.
 
-pub mod reference;
-
 use std::path::PathBuf;
 
 use serde_json::Value;

@@ -1,20 +1,13 @@
 //! Test vectors of LAP/1 in docs/vectors/lap1.json: made by the crate, recomputed by code that shares nothing with it.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
-mod vectors_support;
-
-use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
+use super::files::{array_of, compare_or_write, hex_of, number_of};
+use super::reference::{hkdf16, siphash_2_4_128};
+use linewarden_protocol::data::{self, Channel, Direction, Route, Sequence};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, SessionId, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey, SessionKey};
 use linewarden_protocol::wire::{self, FLAG_BOUND, Message, message_type, nak_reason};
 use linewarden_protocol::{prf, tag};
 use serde_json::{Value, json};
-use vectors_support::reference::{hkdf16, siphash_2_4_128};
-use vectors_support::{array_of, compare_or_write, hex_of, number_of};
 use zerocopy::IntoBytes as _;
 
 const SUITE: Suite = Suite::SipHash128;
@@ -67,7 +60,7 @@ fn make() -> Value {
         })
         .collect();
     json!({
-        "about": "LAP/1, suite 1. Integers are numbers, byte strings are hex in wire order. Written and checked by crates/protocol/tests/vectors.rs.",
+        "about": "LAP/1, suite 1. Integers are numbers, byte strings are hex in wire order. Written and checked by crates/protocol/tests/vectors.",
         "device_id": DEVICE.to_string(),
         "gateway_id": GATEWAY.0,
         "siphash": ([0, 1, 2, 3, 5, 7].map(make_siphash)),
@@ -164,28 +157,44 @@ fn make_nak(reason: u8) -> Value {
 }
 
 fn make_data(payload_bytes: usize, kind: u8) -> Value {
-    let key = SessionKey::from_bytes(counting(0x55));
     let payload: Vec<u8> = (0..payload_bytes).map(|i| (i * 7 + 3) as u8).collect();
-    let length = u16::try_from(wire::DATA_HEADER_BYTES + payload_bytes).unwrap();
+    let key = SessionKey::from_bytes(counting(0x55));
+    let channel = Channel {
+        suite: SUITE,
+        device: DEVICE,
+        session: SessionId::from_wire(counting(0x60)).unwrap(),
+        addr: counting(0x30),
+        key: &key,
+    };
     let (source_port, peer) = match kind {
         message_type::DATA_UP => (0, IPV4),
         _ => (40_000, IPV6),
     };
-    let mut data = wire::Data {
-        header: wire::Header::with_length(kind, SUITE, 0, DEVICE, length),
-        session_id: counting(0x60),
-        seq: (payload_bytes as u64 + 1).into(),
-        port: 8_080.into(),
-        reserved: [0; 6],
-        tag: [0; 16],
+    let (direction, route) = match kind {
+        message_type::DATA_UP => (
+            Direction::Up,
+            Route {
+                source: channel.addr,
+                destination: peer,
+            },
+        ),
+        _ => (
+            Direction::Down { source_port },
+            Route {
+                source: peer,
+                destination: channel.addr,
+            },
+        ),
     };
-    data.tag = tag::data(&key, &data, source_port, &peer, &payload);
+    let seq = Sequence::from_wire(payload_bytes as u64 + 1).unwrap();
+    let mut message = vec![0; wire::DATA_HEADER_BYTES + payload_bytes];
+    data::seal(&channel, direction, seq, 8_080, &route, &payload, &mut message).unwrap();
     json!({
         "payload_bytes": payload_bytes,
         "session_key": hex::encode(key.as_bytes()),
         "source_port": source_port,
         "peer": hex::encode(peer),
-        "message": hex::encode(data.as_bytes()) + &hex::encode(&payload),
+        "message": hex::encode(message),
     })
 }
 

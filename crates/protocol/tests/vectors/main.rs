@@ -1,0 +1,12 @@
+//! The test vectors in docs/vectors: written and checked here, recomputed by code that shares nothing with the crate.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod classic;
+mod files;
+mod lap1;
+mod reference;
