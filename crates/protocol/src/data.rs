@@ -345,6 +345,23 @@ mod tests {
         assert_eq!(open_bytes(Direction::Up, &longer).unwrap_err(), Verdict::DropTag);
     }
 
+    /// LAP/1 1.2: peer is the destination upwards, the source downwards; sport is 0 upwards.
+    #[test]
+    fn the_tag_covers_the_peer_and_downwards_the_source_port() {
+        let down = Direction::Down { source_port: 5683 };
+        for (direction, source_port) in [(Direction::Up, 0), (down, 5683)] {
+            let bytes = sealed(direction, 3, b"reading");
+            let Ok(Message::DataUp(message, payload) | Message::DataDown(message, payload)) =
+                wire::parse(&bytes)
+            else {
+                panic!("parses");
+            };
+            let key = SessionKey::from_bytes([0x5a; 16]);
+            let expected = tag::data(&key, message, source_port, &SERVICE, payload);
+            assert_eq!(message.tag, expected, "{direction:?}");
+        }
+    }
+
     #[test]
     fn numbers_out_of_range_are_refused_before_hashing() {
         let mut bytes = sealed(Direction::Up, 1, b"x");

@@ -12,13 +12,13 @@
 #[cfg(any(feature = "alloc", test))]
 extern crate alloc;
 
+pub mod classic;
 pub mod commit;
+pub mod data;
 pub mod device;
 pub mod frame;
 #[cfg(feature = "alloc")]
 pub mod gateway;
-pub mod classic;
-pub mod data;
 pub mod ids;
 pub mod keys;
 pub mod prf;

@@ -40,7 +40,7 @@ pub enum ProvisionError {
     #[error("device {0} is in key mode: it takes exactly one key, with a zero challenge, at install")]
     KeyMode(DeviceId),
     /// A row that is spent or current already.
-    #[error("row {0} is spent, or in the line already; the next row to give is {1}")]
+    #[error("row {0} is spent or held already; rows from {1} that are not held are taken")]
     RowSpent(RowIndex, RowIndex),
     /// More rows than the line holds.
     #[error("row {0} does not fit; the line holds rows up to {1} now")]

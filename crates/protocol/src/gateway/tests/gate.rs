@@ -51,9 +51,7 @@ fn cases(v6: bool) -> Vec<Case> {
             builder.options(&[1])
         }
     };
-    let other_port = |builder: fn(Endpoint, Endpoint) -> FrameBuilder, to: Endpoint, port| {
-        builder(stranger(v6), Endpoint { port, ..to })
-    };
+    let to_port = |to: Endpoint, port| FrameBuilder::new(stranger(v6), Endpoint { port, ..to });
     let udp_length_at = if v6 { 14 + 44 } else { 14 + 24 };
     let with_udp_length = |mut frame: Vec<u8>, length: u16| {
         frame[udp_length_at..udp_length_at + 2].copy_from_slice(&length.to_be_bytes());
@@ -75,19 +73,19 @@ fn cases(v6: bool) -> Vec<Case> {
         ),
         (
             "udp to another port of the gateway",
-            other_port(FrameBuilder::new, local(v6), 53).udp(b"\x00"),
+            to_port(local(v6), 53).udp(b"\x00"),
             PassForeign,
             DropGate
         ),
         (
             "dns beside the classic port, beginning with 2",
-            other_port(FrameBuilder::new, remote(v6), 53).udp(b"\x02"),
+            to_port(remote(v6), 53).udp(b"\x02"),
             PassForeign,
             DropGate
         ),
         (
             "lap port of another host",
-            other_port(FrameBuilder::new, remote(v6), LAP_PORT).udp(b"x"),
+            to_port(remote(v6), LAP_PORT).udp(b"x"),
             PassForeign,
             DropGatePort
         ),

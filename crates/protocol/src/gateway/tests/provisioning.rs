@@ -12,8 +12,8 @@ fn rows(prover: &Prover, first: u32, count: u32) -> vec::Vec<Row> {
     (first..first + count).map(|idx| prover.row(idx)).collect()
 }
 
-/// An operation, and its outcome on lines that are empty (at row 1), valid (at row 1), busy (row 0 spent), revoked.
-type Line = (
+/// An operation, and its outcome in each of [`STATES`].
+type Outcomes = (
     &'static str,
     fn(&mut Bench, &Prover) -> Result<(), ProvisionError>,
     [Result<(), ProvisionError>; 5],
@@ -28,7 +28,7 @@ fn each_state_takes_each_operation_as_the_table_says() {
     let spent = |row, next| Err(ProvisionError::RowSpent(RowIndex(row), RowIndex(next)));
     let far = |row, last| Err(ProvisionError::TooFarAhead(RowIndex(row), RowIndex(last)));
     #[rustfmt::skip]
-    let table: [Line; 9] = [
+    let table: [Outcomes; 9] = [
         //                                                                       absent    empty       valid        busy        revoked
         ("install at 1",   |b, p| b.gateway.install(p.install(1, 2)),           [Ok(()),   Ok(()),     in_use,      in_use,     revoked]),
         ("install at 0",   |b, p| b.gateway.install(p.install(0, 2)),           [Ok(()),   spent(0,1), in_use,      in_use,     revoked]),
@@ -41,13 +41,13 @@ fn each_state_takes_each_operation_as_the_table_says() {
         ("wipe",           |b, p| b.gateway.wipe(p.device),                     [unknown,  Ok(()),     Ok(()),      Ok(()),     Ok(())]),
     ];
     for (name, operation, outcomes) in table {
-        for (state, expected) in outcomes.into_iter().enumerate() {
+        for (state, expected) in STATES.into_iter().zip(outcomes) {
             let (mut bench, prover) = in_state(state);
             let before = bench.gateway.line(prover.device);
-            assert_eq!(operation(&mut bench, &prover), expected, "{name}, state {state}");
+            assert_eq!(operation(&mut bench, &prover), expected, "{name}, {state:?}");
             let after = bench.gateway.line(prover.device);
             if expected.is_err() {
-                assert_eq!(after, before, "{name}, state {state}: all or nothing");
+                assert_eq!(after, before, "{name}, {state:?}: all or nothing");
             } else if let (Some(before), Some(after)) = (before, after) {
                 assert!(after.commit.idx() >= before.commit.idx(), "idx never goes down");
                 assert!(after.commit.generation() >= before.commit.generation());
@@ -56,23 +56,43 @@ fn each_state_takes_each_operation_as_the_table_says() {
     }
 }
 
-/// 0 absent, 1 empty, 2 valid, 3 busy, 4 revoked; all but the first at row 1.
-fn in_state(state: usize) -> (Bench, Prover) {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Absent,
+    /// Row 0 was the only one, and is spent.
+    Empty,
+    /// Row 0 is spent, row 1 current.
+    Valid,
+    /// A winner has spent row 0 and is at work.
+    Busy,
+    /// As valid, and revoked.
+    Revoked,
+}
+
+const STATES: [State; 5] = [
+    State::Absent,
+    State::Empty,
+    State::Valid,
+    State::Busy,
+    State::Revoked,
+];
+
+fn in_state(state: State) -> (Bench, Prover) {
     let mut bench = Bench::new();
     let prover = Prover::new(1, Mode::Pool);
-    if state > 0 {
-        let count = if state == 1 { 1 } else { 2 };
-        let count = if state == 3 { 1 } else { count };
-        bench.gateway.install(prover.install(0, count)).unwrap();
+    let rows = match state {
+        State::Absent => return (bench, prover),
+        State::Empty | State::Busy => 1,
+        State::Valid | State::Revoked => 2,
+    };
+    bench.gateway.install(prover.install(0, rows)).unwrap();
+    if state == State::Busy {
+        drop(bench.half_way(&prover));
+        return (bench, prover);
     }
-    match state {
-        1 | 2 => drop(bench.authenticate(&prover)),
-        3 => drop(bench.half_way(&prover)),
-        4 => {
-            bench.authenticate(&prover);
-            bench.gateway.revoke(prover.device).unwrap();
-        }
-        _ => {}
+    bench.authenticate(&prover);
+    if state == State::Revoked {
+        bench.gateway.revoke(prover.device).unwrap();
     }
     (bench, prover)
 }
@@ -91,6 +111,16 @@ fn a_refilled_line_goes_on_with_its_session_untouched() {
     assert!(line.commit.is_valid());
     assert_eq!(bench.verdict(&prover, &response), Verdict::ReplyAckAgain);
     (0..3).for_each(|_| drop(bench.authenticate(&prover)));
+}
+
+#[test]
+fn a_row_that_is_held_is_not_replaced() {
+    let (mut bench, prover) = one_device(3);
+    let again = bench
+        .gateway
+        .refill(prover.device, RowIndex(2), rows(&prover, 2, 2));
+    assert_eq!(again, Err(ProvisionError::RowSpent(RowIndex(2), RowIndex(1))));
+    assert_eq!(bench.gateway.line(prover.device).unwrap().rows_ahead, 2);
 }
 
 #[test]

@@ -96,6 +96,9 @@ fn of_two_devices_at_one_address_the_first_to_claim_keeps_it() {
     for prover in [&first, &second] {
         bench.gateway.install(prover.install(0, 3)).unwrap();
     }
+    let mut earlier = second.clone();
+    earlier.from.ip = [10, 66, 0, 200].into();
+    bench.authenticate(&earlier);
     let verified = check(&bench, &second, 1);
     bench.authenticate(&first);
     let unspent = bench.gateway.commit(verified).unwrap();
@@ -104,8 +107,9 @@ fn of_two_devices_at_one_address_the_first_to_claim_keeps_it() {
         Verdict::DropAddressOwned
     );
     let line = bench.gateway.line(second.device).unwrap();
-    assert_eq!(line.session_id, [0; 8]);
+    assert_eq!(line.session_id, [0; 8], "its earlier session is gone too");
     assert!(line.commit.is_valid(), "the row is spent, the next one in place");
+    assert_eq!(bench.through_gate(&second), Verdict::DropGate);
     assert_eq!(bench.through_gate(&first), Verdict::PassSession);
 }
 
@@ -137,6 +141,11 @@ fn recovery_empties_busy_lines_and_no_others() {
     assert_eq!(bench.gateway.line(other.device), untouched);
     let line = bench.gateway.line(prover.device).unwrap();
     assert!(line.commit.is_empty() && line.commit.idx().0 == 2);
+    assert_eq!(
+        line.auth_key.as_bytes(),
+        &[0; 16],
+        "what a winner half wrote is no key"
+    );
     assert_eq!(line.session_id, [0; 8]);
     assert_eq!(bench.through_gate(&prover), Verdict::DropGate);
     bench
