@@ -1,0 +1,47 @@
+//! What the backends share of the classic profiles (docs/protocols.md 2): CRC tables, CRPs in memory, random numbers.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::layout::ClassicCrp;
+use crate::store::wire_word;
+
+/// Slicing-by-16 tables of the reflected CRC-32 (IEEE 802.3): `t[k][b]` is byte `b` followed by `k` zero bytes.
+pub(crate) fn crc_tables() -> [[u32; 256]; 16] {
+    let mut tables = [[0u32; 256]; 16];
+    let mut previous: [u32; 256] = std::array::from_fn(|byte| {
+        (0..8).fold(byte as u32, |crc, _| {
+            if crc & 1 == 1 {
+                (crc >> 1) ^ 0xedb8_8320
+            } else {
+                crc >> 1
+            }
+        })
+    });
+    let first = previous;
+    for table in &mut tables {
+        *table = previous;
+        previous = previous.map(|crc| (crc >> 8) ^ first.get((crc & 0xff) as usize).copied().unwrap_or(0));
+    }
+    tables
+}
+
+/// Writes one CRP as the packet path reads it.
+pub(crate) fn store_crp(cell: &ClassicCrp, challenge: u32, response: &[u8]) {
+    cell.challenge.store(challenge.to_be(), Relaxed);
+    for (word, bytes) in cell.response.iter().zip(response.chunks_exact(8)) {
+        word.store(wire_word(bytes.try_into().unwrap_or_default()), Relaxed);
+    }
+}
+
+/// The state of the xoshiro256++ of CPU (`xdp`) or thread (`host`) number `index` for `seed`: SplitMix64 from both.
+#[must_use]
+pub fn rng_state(seed: u64, index: u64) -> [u64; 4] {
+    let mut state = seed ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    [0; 4].map(|_: u64| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    })
+}

@@ -1,0 +1,166 @@
+//! Which live session owns an address: the mirror of `xdp/bpf/lw_binding.h` (LAP/1 1.4.15).
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
+use std::sync::atomic::{AtomicU64, fence};
+
+use linewarden_protocol::commit::CommitWord;
+use linewarden_protocol::verdict::Verdict;
+
+use super::engine::Origin;
+use crate::layout::{BOUND, Bucket, Line, Session, WAYS};
+use crate::store::{Regions, mac_key_high, table};
+
+/// What is bound.
+#[derive(Clone, Copy)]
+pub(super) enum Key {
+    /// An IP address.
+    Address([u64; 2]),
+    /// A MAC address behind an interface and VLANs.
+    Mac {
+        /// As [`mac_word`] makes it.
+        mac: u64,
+        /// [`mac_key_high`].
+        place: u64,
+    },
+}
+
+/// A MAC address in the low 48 bits; as a word of a tag it is LAP/1's `loc`.
+pub(super) fn mac_word(mac: [u8; 6]) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+}
+
+/// The same of a stored session.
+pub(super) fn session_mac(session: &Session) -> u64 {
+    let [low, middle, high] = &session.mac;
+    u64::from(low.load(Acquire)) | u64::from(middle.load(Acquire)) << 16 | u64::from(high.load(Acquire)) << 32
+}
+
+impl Key {
+    pub(super) fn mac(mac: u64, from: &Origin) -> Self {
+        Self::Mac {
+            mac,
+            place: mac_key_high(from.ingress, from.vlans),
+        }
+    }
+
+    fn words(self) -> [u64; 2] {
+        match self {
+            Self::Address(words) => words,
+            Self::Mac { mac, place } => [mac, place],
+        }
+    }
+
+    fn is_carried_by(self, line: &Line, session: &Session) -> bool {
+        match self {
+            Self::Address([low, high]) => {
+                session.addr[0].load(Acquire) == low && session.addr[1].load(Acquire) == high
+            }
+            Self::Mac { mac, place } => {
+                let first = session.vlan[0].load(Acquire);
+                let vlans = [first & !BOUND, session.vlan[1].load(Acquire)];
+                first & BOUND != 0
+                    && session_mac(session) == mac
+                    && mac_key_high(line.ingress.load(Acquire), vlans) == place
+            }
+        }
+    }
+}
+
+/// A table of bindings with what is needed to judge its entries.
+#[derive(Clone, Copy)]
+pub(super) struct Bindings<'a> {
+    pub(super) table: &'a [Bucket],
+    pub(super) mask: u32,
+    pub(super) seed: [u64; 2],
+    pub(super) regions: &'a Regions,
+}
+
+/// What a look at the two buckets of a key found: no other live session that owns it.
+struct Scan<'a> {
+    /// A free place, in the emptier bucket.
+    free: Option<&'a AtomicU64>,
+    /// The slot has an entry for the key.
+    is_mine: bool,
+}
+
+impl<'a> Bindings<'a> {
+    /// Whether no other live session than that of `slot` owns `key`.
+    ///
+    /// # Errors
+    /// `DropAddressOwned`.
+    pub(super) fn check(&self, key: Key, slot: u32, boot_s: u32) -> Result<(), Verdict> {
+        self.scan(key, slot, boot_s).map(|_| ())
+    }
+
+    /// Claims `key` for `slot`, whose line the caller owns (BUSY) and whose session carries the key already.
+    ///
+    /// The table is read after that, and once more after an entry was written: of two that claim one address at the
+    /// same moment none keeps it. An entry that is there already is no reason to skip this: the sweep may have removed
+    /// it since it was looked for, and another device may have an old entry too.
+    ///
+    /// # Errors
+    /// `DropAddressOwned`, or `DropTableFull`.
+    pub(super) fn claim(&self, key: Key, slot: u32, boot_s: u32) -> Result<(), Verdict> {
+        let [a, b] = key.words();
+        let entry = table::entry(table::hash(self.seed, a, b), slot);
+        for _ in 0..2 * WAYS {
+            // What was stored in the session comes before the loads of other lines, on x86 too.
+            fence(SeqCst);
+            let scan = self.scan(key, slot, boot_s)?;
+            if scan.is_mine {
+                return Ok(());
+            }
+            let free = scan.free.ok_or(Verdict::DropTableFull)?;
+            // Lost to another claim: look for another place.
+            let _ = free.compare_exchange(0, entry, AcqRel, Acquire);
+        }
+        Err(Verdict::DropTableFull)
+    }
+
+    fn scan(&self, key: Key, slot: u32, boot_s: u32) -> Result<Scan<'a>, Verdict> {
+        let [a, b] = key.words();
+        let hash = table::hash(self.seed, a, b);
+        let print = table::fingerprint(hash);
+        let (mut is_mine, mut free, mut fewest_used) = (false, None, WAYS);
+        for place in table::choices(hash, self.mask) {
+            let bucket = self.table.get(place).ok_or(Verdict::DropTableFull)?;
+            let (mut used, mut gap) = (0, None);
+            for cell in &bucket.entry {
+                let entry = cell.load(Acquire);
+                if entry == 0 {
+                    gap = Some(cell);
+                    continue;
+                }
+                used += 1;
+                if (entry >> 32) as u32 == print {
+                    let owner = (entry as u32).wrapping_sub(1);
+                    if owner == slot {
+                        is_mine = true;
+                    } else if self.is_owner(owner, key, boot_s) {
+                        return Err(Verdict::DropAddressOwned);
+                    }
+                }
+            }
+            if used < fewest_used {
+                (fewest_used, free) = (used, gap);
+            }
+        }
+        Ok(Scan { free, is_mine })
+    }
+
+    fn is_owner(&self, slot: u32, key: Key, boot_s: u32) -> bool {
+        let slot = slot as usize;
+        match (self.regions.lines.get(slot), self.regions.sessions.get(slot)) {
+            (Some(line), Some(session)) => is_live(line, boot_s) && key.is_carried_by(line, session),
+            _ => false,
+        }
+    }
+}
+
+fn is_live(line: &Line, boot_s: u32) -> bool {
+    let commit = CommitWord(line.commit.load(Acquire));
+    !commit.is_revoked()
+        && (line.session_id.load(Acquire) != 0 || commit.is_busy())
+        && line.lease_until_s.load(Acquire) > boot_s
+}

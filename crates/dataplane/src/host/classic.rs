@@ -1,0 +1,193 @@
+//! The classic profiles (docs/protocols.md 2): the mirror of `xdp/bpf/lw_classic.h`, for measurement only.
+
+use std::io;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+use linewarden_protocol::classic::message_type;
+use linewarden_protocol::classic::rng::Xoshiro256PlusPlus;
+use linewarden_protocol::verdict::Verdict;
+use zerocopy::byteorder::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::classic::{crc_tables, store_crp};
+use crate::config::{self, ClassicProfile};
+use crate::layout::{ClassicCrp, ClassicState};
+use crate::store::Region;
+
+/// Mark of an expected hash, so that hash 0 differs from none.
+const PENDING: u64 = 1 << 32;
+
+/// A message whose response is `WORDS` × 8 bytes.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Message<const WORDS: usize> {
+    kind: u8,
+    challenge1: [u8; 4],
+    challenge2: [u8; 4],
+    rn: [[u8; 8]; WORDS],
+    hash: U32,
+    identifier: U32,
+    process_time_ns: U64,
+}
+
+/// CRPs, expected hashes, and what the hash needs.
+#[derive(Debug)]
+pub(super) struct Classic {
+    is_uav: bool,
+    words: usize,
+    identifiers: u32,
+    rows: u32,
+    crps: Region<ClassicCrp>,
+    states: Region<ClassicState>,
+    crc: Box<[[u32; 256]; 16]>,
+}
+
+impl Classic {
+    pub(super) fn new(config: &config::Classic) -> io::Result<Self> {
+        let rows = config.crps.first().map_or(0, Vec::len);
+        let crps: Region<ClassicCrp> = Region::anonymous(rows * config.crps.len())?;
+        for (cell, (challenge, response)) in crps.iter().zip(config.crps.iter().flatten()) {
+            store_crp(cell, *challenge, response);
+        }
+        Ok(Self {
+            is_uav: config.profile == ClassicProfile::Uav,
+            words: config.response_bytes / 8,
+            identifiers: u32::try_from(config.crps.len()).unwrap_or(u32::MAX),
+            rows: u32::try_from(rows).unwrap_or(u32::MAX),
+            states: Region::anonymous(config.crps.len())?,
+            crps,
+            crc: Box::new(crc_tables()),
+        })
+    }
+
+    pub(super) fn handle(&self, rng: &mut Xoshiro256PlusPlus, payload: &mut [u8]) -> Verdict {
+        match self.words {
+            1 => self.sized::<1>(rng, payload),
+            2 => self.sized::<2>(rng, payload),
+            _ => self.sized::<4>(rng, payload),
+        }
+    }
+
+    fn sized<const WORDS: usize>(&self, rng: &mut Xoshiro256PlusPlus, payload: &mut [u8]) -> Verdict {
+        let Ok(message) = Message::<WORDS>::mut_from_bytes(payload) else {
+            return Verdict::DropClassicMalformed;
+        };
+        if message.kind != message_type::REQ && message.kind != message_type::RESP {
+            return Verdict::DropClassicMalformed;
+        }
+        let index = message.identifier.get().wrapping_sub(1);
+        let state = self
+            .states
+            .get(index as usize)
+            .filter(|_| index < self.identifiers);
+        let Some(state) = state else {
+            return Verdict::DropClassicUnknown;
+        };
+        if message.kind == message_type::REQ {
+            self.request(rng, index, state, message)
+                .unwrap_or(Verdict::DropClassicUnknown)
+        } else {
+            accept(state, message)
+        }
+    }
+
+    /// Picks CRPs, remembers H(R… | RN), sends the challenges and RN xor R, or RN xor (R1 or R2). `None`: no CRP left.
+    fn request<const WORDS: usize>(
+        &self,
+        rng: &mut Xoshiro256PlusPlus,
+        index: u32,
+        state: &ClassicState,
+        message: &mut Message<WORDS>,
+    ) -> Option<Verdict> {
+        let (one, two) = self.pick(rng, index, state)?;
+        let first = response::<WORDS>(one);
+        let second = two.map(response::<WORDS>);
+        let rn = [0; WORDS].map(|_: u64| rng.draw().to_be());
+        let mut crc = self.hash(u32::MAX, &first);
+        for block in second.iter().chain([&rn]) {
+            crc = self.hash(crc, block);
+        }
+        state.expected.swap(PENDING | u64::from(!crc), AcqRel);
+        message.kind = message_type::CH;
+        message.challenge1 = one.challenge.load(Relaxed).to_ne_bytes();
+        message.challenge2 = two.map_or(0, |two| two.challenge.load(Relaxed)).to_ne_bytes();
+        let masks = first
+            .iter()
+            .zip(second.unwrap_or([0; WORDS]))
+            .map(|(r1, r2)| r1 | r2);
+        for ((place, word), mask) in message.rn.iter_mut().zip(rn).zip(masks) {
+            *place = (word ^ mask).to_ne_bytes();
+        }
+        message.hash = U32::ZERO;
+        message.process_time_ns = U64::ZERO;
+        Some(Verdict::ReplyClassicChallenge)
+    }
+
+    fn pick(
+        &self,
+        rng: &mut Xoshiro256PlusPlus,
+        index: u32,
+        state: &ClassicState,
+    ) -> Option<(&ClassicCrp, Option<&ClassicCrp>)> {
+        if self.is_uav {
+            let draw = rng.draw();
+            let half = u64::from(self.rows / 2);
+            let first = ((draw & 0xffff_ffff) * half) >> 32;
+            let second = half + (((draw >> 32) * half) >> 32);
+            return Some((self.crp(index, first)?, Some(self.crp(index, second)?)));
+        }
+        // Looked at before it is counted up, so that it cannot wrap round.
+        if state.next.load(Relaxed) >= self.rows {
+            return None;
+        }
+        let row = state.next.fetch_add(1, Relaxed);
+        let crp = self.crp(index, u64::from(row)).filter(|_| row < self.rows)?;
+        Some((crp, None))
+    }
+
+    fn crp(&self, index: u32, row: u64) -> Option<&ClassicCrp> {
+        let place = u64::from(index) * u64::from(self.rows) + row;
+        self.crps.get(usize::try_from(place).ok()?)
+    }
+
+    /// Takes whole words into a CRC-32, sixteen bytes at a time (slicing-by-16).
+    fn hash<const WORDS: usize>(&self, crc: u32, words: &[u64; WORDS]) -> u32 {
+        words.chunks(2).fold(crc, |crc, pair| match *pair {
+            [a, b] => self.slices::<8>(a ^ u64::from(crc)) ^ self.slices::<0>(b),
+            [a] => self.slices::<0>(a ^ u64::from(crc)),
+            _ => crc,
+        })
+    }
+
+    /// The share of a word that `AHEAD` bytes follow.
+    fn slices<const AHEAD: usize>(&self, word: u64) -> u32 {
+        let tables = self.crc.iter().skip(AHEAD).take(8).rev();
+        tables.zip(word.to_le_bytes()).fold(0, |crc, (table, byte)| {
+            crc ^ table.get(usize::from(byte)).copied().unwrap_or_default()
+        })
+    }
+}
+
+fn response<const WORDS: usize>(crp: &ClassicCrp) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    for (word, cell) in words.iter_mut().zip(&crp.response) {
+        *word = cell.load(Relaxed);
+    }
+    words
+}
+
+/// No zero-initialised hash is accepted, and a hash dies with its success.
+fn accept<const WORDS: usize>(state: &ClassicState, message: &mut Message<WORDS>) -> Verdict {
+    let expected = PENDING | u64::from(message.hash.get());
+    if state.expected.load(Acquire) != expected
+        || state
+            .expected
+            .compare_exchange(expected, 0, AcqRel, Acquire)
+            .is_err()
+    {
+        return Verdict::DropClassicHash;
+    }
+    message.kind = message_type::ACK;
+    message.process_time_ns = U64::ZERO;
+    Verdict::ReplyClassicAck
+}

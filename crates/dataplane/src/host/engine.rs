@@ -1,0 +1,323 @@
+//! One datagram in, one verdict out, the reply in place: what `xdp/bpf/lw_lap.h` does, over the same memory.
+//!
+//! Everything shared is an atomic. All loads of a line that another thread may be rewriting are Acquire, so that the
+//! commit word can be read once more after them and tell whether they belong together (a sequence lock whose counter
+//! is the commit word); on x86 that costs nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
+
+use linewarden_protocol::classic::rng::Xoshiro256PlusPlus;
+use linewarden_protocol::frame::Meta;
+use linewarden_protocol::time::Now;
+use linewarden_protocol::verdict::Verdict;
+use linewarden_protocol::wire::{self, MESSAGE_BYTES, Message};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use super::bindings::{Bindings, mac_word};
+use super::classic::Classic;
+use super::stats::{RateWindow, Stats};
+use crate::classic::rng_state;
+use crate::config::Config;
+use crate::layout::Line;
+use crate::store::{Regions, table, wire_word};
+
+/// Bytes kept of a datagram: all that any message needs that is served. A short buffer keeps a whole batch in the
+/// first-level cache.
+pub(super) const BUFFER_BYTES: usize = 128;
+
+/// A LAP/1 message of 64 B as eight words, as loaded.
+pub(super) type Words = [u64; MESSAGE_BYTES / 8];
+
+/// The moment at which a batch is handled. Coarse: read once for up to 64 datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// CLOCK_MONOTONIC, or its coarse reading, ns.
+    pub monotonic_ns: u64,
+    /// CLOCK_BOOTTIME, whole seconds.
+    pub boot_s: u32,
+}
+
+impl From<Now> for Moment {
+    fn from(now: Now) -> Self {
+        Self {
+            monotonic_ns: now.monotonic_ms.saturating_mul(1_000_000),
+            boot_s: now.boot().seconds(),
+        }
+    }
+}
+
+/// Where a datagram came from, in the words that lines and sessions hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    pub(super) ingress: u32,
+    pub(super) vlans: [u16; 2],
+    /// As on the wire.
+    pub(super) port: u16,
+    pub(super) addr: [u64; 2],
+}
+
+impl Origin {
+    pub(super) fn of(meta: &Meta) -> Self {
+        Self {
+            ingress: meta.ingress,
+            vlans: meta.vlans,
+            port: meta.src_port.to_be(),
+            addr: linewarden_protocol::keys::halves(&meta.src_ip).map(wire_word),
+        }
+    }
+}
+
+/// Where the sender's MAC address comes from; words as [`mac_word`] makes them. Asked only for messages that passed
+/// all cheaper checks.
+pub(super) trait MacSource {
+    /// Of the sender of a BOUND RESPONSE; `None` when it is not known.
+    fn bound(&mut self, origin: &Origin, now: Moment) -> Option<u64>;
+    /// Looks again, because `stale` did not fit; `None` when that gives nothing else.
+    fn refreshed(&mut self, origin: &Origin, now: Moment, stale: u64) -> Option<u64>;
+    /// What a session without BOUND is stored and compared with.
+    fn unbound(&mut self) -> u64;
+}
+
+/// The MAC address is known from the frame.
+struct FromFrame(u64);
+
+impl MacSource for FromFrame {
+    fn bound(&mut self, _: &Origin, _: Moment) -> Option<u64> {
+        Some(self.0)
+    }
+    fn refreshed(&mut self, _: &Origin, _: Moment, _: u64) -> Option<u64> {
+        None
+    }
+    fn unbound(&mut self) -> u64 {
+        self.0
+    }
+}
+
+/// What one thread keeps for itself.
+#[derive(Debug)]
+pub struct ThreadState {
+    pub(super) stats: Arc<Stats>,
+    pub(super) naks: RateWindow,
+    pub(super) alarms: RateWindow,
+    /// For the classic profiles; `None` only for the state that is all zero.
+    pub(super) rng: Option<Xoshiro256PlusPlus>,
+}
+
+/// The verifier that all threads of a [`super::Host`] run.
+#[derive(Debug)]
+pub struct Engine {
+    pub(super) regions: Arc<Regions>,
+    pub(super) hash_seed: [u64; 2],
+    pub(super) bucket_mask: u32,
+    pub(super) ring: u32,
+    pub(super) low_rows: u32,
+    pub(super) gateway_id: u32,
+    pub(super) lease_s: u32,
+    pub(super) nak_per_s: u32,
+    pub(super) alarm_per_s: u32,
+    pub(super) classic: Option<Classic>,
+    classic_seed: u64,
+}
+
+impl Engine {
+    pub(super) fn new(config: &Config, regions: Arc<Regions>) -> std::io::Result<Self> {
+        Ok(Self {
+            regions,
+            hash_seed: config.geometry.hash_seed,
+            bucket_mask: config.geometry.bucket_mask(),
+            ring: config.geometry.ring,
+            low_rows: config.low_rows.min(config.geometry.ring),
+            gateway_id: config.gateway_id.0,
+            lease_s: config.lease_s,
+            nak_per_s: config.nak_per_s,
+            alarm_per_s: config.alarm_per_s,
+            classic: config.classic.as_ref().map(Classic::new).transpose()?,
+            classic_seed: config.classic.as_ref().map_or(0, |classic| classic.seed),
+        })
+    }
+
+    /// `index` numbers the threads; the random numbers of the classic profiles depend on it.
+    pub(super) fn thread_state(&self, index: usize, stats: Arc<Stats>) -> ThreadState {
+        ThreadState {
+            stats,
+            naks: RateWindow::default(),
+            alarms: RateWindow::default(),
+            rng: Xoshiro256PlusPlus::from_state(rng_state(self.classic_seed, index as u64)),
+        }
+    }
+
+    /// Handles a datagram to the LAP port, whose sender's MAC address is known, and counts its verdict. When that is
+    /// a reply the payload has become it.
+    pub fn process(&self, thread: &mut ThreadState, now: Moment, meta: &Meta, payload: &mut [u8]) -> Verdict {
+        let length = payload.len();
+        let mut macs = FromFrame(mac_word(meta.src_mac));
+        self.lap(thread, now, &Origin::of(meta), &mut macs, payload, length)
+    }
+
+    /// Handles a datagram to the classic port and counts its verdict.
+    pub fn process_classic(&self, thread: &mut ThreadState, payload: &mut [u8]) -> Verdict {
+        let verdict = match (&self.classic, &mut thread.rng) {
+            (Some(classic), Some(rng)) => classic.handle(rng, payload),
+            _ => Verdict::PassForeign,
+        };
+        thread.stats.count(verdict);
+        verdict
+    }
+
+    /// Handles a LAP datagram of `length` bytes, of which `payload` holds at least the first 64.
+    #[inline]
+    pub(super) fn lap(
+        &self,
+        thread: &mut ThreadState,
+        now: Moment,
+        from: &Origin,
+        macs: &mut impl MacSource,
+        payload: &mut [u8],
+        length: usize,
+    ) -> Verdict {
+        let outcome = match Kind::of(payload, length) {
+            Kind::Request(message) => self.request(thread, now, &message),
+            Kind::Response(message) => self.response(thread, now, from, macs, &message),
+            Kind::Neither(reason) => Err(reason),
+        };
+        let verdict = match outcome {
+            Ok((verdict, reply)) => {
+                payload.copy_from_slice(reply.as_bytes());
+                verdict
+            }
+            Err(reason) => reason,
+        };
+        thread.stats.count(verdict);
+        verdict
+    }
+
+    /// The device's line and slot.
+    #[inline]
+    pub(super) fn find_device(&self, id: u64) -> Option<(&Line, u32)> {
+        let hash = table::hash(self.hash_seed, id, 0);
+        let print = table::fingerprint(hash);
+        for place in table::choices(hash, self.bucket_mask) {
+            for cell in &self.regions.device_index.get(place)?.entry {
+                let entry = cell.load(Acquire);
+                if (entry >> 32) as u32 != print {
+                    continue;
+                }
+                let slot = (entry as u32).wrapping_sub(1);
+                match self.regions.lines.get(slot as usize) {
+                    Some(line) if line.device_id.load(Acquire) == id => return Some((line, slot)),
+                    _ => {}
+                }
+            }
+        }
+        None
+    }
+
+    pub(super) fn by_address(&self) -> Bindings<'_> {
+        self.bindings(&self.regions.by_address)
+    }
+
+    pub(super) fn by_mac(&self) -> Bindings<'_> {
+        self.bindings(&self.regions.by_mac)
+    }
+
+    fn bindings<'a>(&'a self, table: &'a [crate::layout::Bucket]) -> Bindings<'a> {
+        Bindings {
+            table,
+            mask: self.bucket_mask,
+            seed: self.hash_seed,
+            regions: &self.regions,
+        }
+    }
+}
+
+/// What a payload is, by its first word; only what is neither goes through the parser.
+enum Kind {
+    Request(Words),
+    Response(Words),
+    Neither(Verdict),
+}
+
+impl Kind {
+    fn of(payload: &[u8], length: usize) -> Self {
+        let whole = Words::read_from_bytes(payload)
+            .ok()
+            .filter(|_| length == MESSAGE_BYTES);
+        if let Some(message) = whole {
+            let [h0, device_id, ..] = message;
+            let [_, _, _, _, reserved @ ..] = message;
+            if device_id != 0 && h0 == super::lap::H0_REQUEST && reserved == [0; 4] {
+                return Self::Request(message);
+            }
+            if device_id != 0 && h0 & !super::lap::H0_BOUND_BIT == super::lap::H0_RESPONSE {
+                return Self::Response(message);
+            }
+        }
+        Self::Neither(why_neither(payload, length))
+    }
+}
+
+/// The parser's reason to drop. Of a datagram longer than the buffer only the beginning is there: the parser then
+/// gets that with a length field which is as right or wrong as the real one.
+#[cold]
+fn why_neither(payload: &[u8], length: usize) -> Verdict {
+    let mut cut = [0u8; BUFFER_BYTES];
+    let mut message = payload;
+    if let (true, Some(cut)) = (length > payload.len(), cut.get_mut(..payload.len())) {
+        cut.copy_from_slice(payload);
+        if let Some(field @ &mut [high, low]) = cut.get_mut(6..8) {
+            let is_right = usize::from(u16::from_be_bytes([high, low])) == length;
+            let wanted = if is_right {
+                payload.len()
+            } else {
+                payload.len() ^ 1
+            };
+            field.copy_from_slice(&u16::try_from(wanted).unwrap_or_default().to_be_bytes());
+        }
+        message = cut;
+    }
+    match wire::parse(message) {
+        Err(reason) => reason,
+        Ok(Message::DataUp(..)) => Verdict::DropNotSealed,
+        Ok(_) => Verdict::DropDirection,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linewarden_protocol::ids::{DeviceId, Suite};
+    use linewarden_protocol::wire::{Header, message_type};
+
+    fn datagram(kind: u8, length: usize, claimed: u16) -> Vec<u8> {
+        let header = Header::with_length(kind, Suite::SipHash128, 0, DeviceId(5), claimed);
+        let mut bytes = header.as_bytes().to_vec();
+        bytes.resize(length, 0);
+        bytes
+    }
+
+    #[test]
+    fn a_datagram_that_is_cut_off_is_judged_as_the_whole_would_be() {
+        for kind in [
+            message_type::REQUEST,
+            message_type::DATA_UP,
+            message_type::DATA_DOWN,
+            9,
+        ] {
+            for length in [64, 127, 128, 129, 1400] {
+                for claimed in [64, 128, 129, 1400, length as u16] {
+                    let whole = datagram(kind, length, claimed);
+                    let cut = &whole[..length.min(BUFFER_BYTES)];
+                    if kind == message_type::REQUEST && length == 64 && claimed == 64 {
+                        continue;
+                    }
+                    assert_eq!(
+                        why_neither(cut, length),
+                        why_neither(&whole, length),
+                        "{kind} {length} {claimed}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! REQUEST and RESPONSE, in the order of checks of docs/protocols.md 1.4.13.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::fence;
+
+use linewarden_protocol::commit::{self, CommitWord};
+use linewarden_protocol::verdict::Verdict;
+use linewarden_protocol::wire::{FLAG_BOUND, MAGIC, MESSAGE_BYTES, VERSION, message_type, nak_reason};
+
+use super::bindings::{Key, session_mac};
+use super::engine::{Engine, MacSource, Moment, Origin, ThreadState, Words};
+use super::sip::{Pair, f};
+use crate::layout::{BOUND, Line, RingRow, Session};
+
+/// The first word of a 64-byte message of suite 1.
+const fn h0(kind: u8, flags: u8) -> u64 {
+    let [magic_high, magic_low] = MAGIC.to_be_bytes();
+    let [length_high, length_low] = (MESSAGE_BYTES as u16).to_be_bytes();
+    u64::from_le_bytes([
+        magic_high,
+        magic_low,
+        VERSION,
+        kind,
+        1,
+        flags,
+        length_high,
+        length_low,
+    ])
+}
+
+pub(super) const H0_REQUEST: u64 = h0(message_type::REQUEST, 0);
+pub(super) const H0_RESPONSE: u64 = h0(message_type::RESPONSE, 0);
+pub(super) const H0_BOUND_BIT: u64 = (FLAG_BOUND as u64) << 40;
+const H0_CHALLENGE: u64 = h0(message_type::CHALLENGE, 0);
+const H0_ACK: u64 = h0(message_type::ACK, 0);
+const H0_NAK: u64 = h0(message_type::NAK, 0);
+
+/// `L(2)`.
+const LABEL_SESSION: u64 = u64::from_le_bytes([0, 0, 1, 2, 1, 0, 0, 0]);
+
+/// Age of the current fresh value at which nothing is answered any more, ns (LAP/1 1.4.1).
+const FRESH_NS_MAX: u64 = linewarden_protocol::gateway::FRESH_MAX_AGE_MS * 1_000_000;
+
+/// Two big-endian 32-bit fields as one word.
+fn fields(first: u32, second: u32) -> u64 {
+    u64::from(second.to_be()) << 32 | u64::from(first.to_be())
+}
+
+fn load(words: &[std::sync::atomic::AtomicU64; 2]) -> Pair {
+    [words[0].load(Acquire), words[1].load(Acquire)]
+}
+
+fn store(words: &[std::sync::atomic::AtomicU64; 2], [low, high]: Pair) {
+    words[0].store(low, Relaxed);
+    words[1].store(high, Relaxed);
+}
+
+/// A reply with its verdict, or the reason to drop.
+type Outcome = Result<(Verdict, Words), Verdict>;
+
+/// The parts of a RESPONSE.
+struct Response {
+    device_id: u64,
+    idx: u32,
+    gateway_id: u32,
+    fresh: u64,
+    tag: Pair,
+    bound: bool,
+    words: Words,
+}
+
+impl Response {
+    fn of(words: &Words) -> Self {
+        let [h0, device_id, _, _, idx_gateway, fresh, low, high] = *words;
+        Self {
+            device_id,
+            idx: u32::from_be(idx_gateway as u32),
+            gateway_id: u32::from_be((idx_gateway >> 32) as u32),
+            fresh,
+            tag: [low, high],
+            bound: h0 & H0_BOUND_BIT != 0,
+            words: *words,
+        }
+    }
+
+    /// RESPONSE.tag = F(auth_key, H0, ID, N0, N1, IG, fresh, loc), compared without an early exit.
+    fn verifies(&self, auth_key: Pair, loc: u64) -> bool {
+        let [h0, id, n0, n1, ig, fresh, low, high] = self.words;
+        let tag = f(auth_key, [h0, id, n0, n1, ig, fresh, loc]);
+        (tag[0] ^ low) | (tag[1] ^ high) == 0
+    }
+}
+
+impl Engine {
+    fn is_stopped(&self, now: Moment) -> bool {
+        self.regions.control.first().is_none_or(|control| {
+            let age_ns = now.monotonic_ns.saturating_sub(control.fresh_at_ns.load(Acquire));
+            control.fresh_current.load(Acquire) == 0 || age_ns > FRESH_NS_MAX
+        })
+    }
+
+    pub(super) fn request(&self, thread: &mut ThreadState, now: Moment, message: &Words) -> Outcome {
+        let [_, device_id, n0, n1, ..] = *message;
+        let control = self.regions.control.first().ok_or(Verdict::DropStopped)?;
+        if self.is_stopped(now) {
+            return Err(Verdict::DropStopped);
+        }
+        let (line, _) = self.find_device(device_id).ok_or(Verdict::DropUnknownDevice)?;
+        let commit = CommitWord(line.commit.load(Acquire));
+        if commit.is_revoked() {
+            return Err(Verdict::DropRevoked);
+        }
+        if commit.is_busy() {
+            return Err(Verdict::DropBusy);
+        }
+        if control.stopping.load(Acquire) != 0 {
+            return self.nak(thread, now, device_id, commit, nak_reason::STOPPING);
+        }
+        if !commit.is_valid() {
+            return self.nak(thread, now, device_id, commit, nak_reason::NO_ROWS);
+        }
+        let auth_key = load(&line.auth_key);
+        let challenge = line.challenge.load(Acquire);
+        // A winner on another thread may have put the next row in between: then these words do not belong together.
+        if line.commit.load(Acquire) != commit.0 {
+            return Err(Verdict::DropBusy);
+        }
+        let fresh = control.fresh_current.load(Acquire);
+        let ig = fields(commit.idx().0, self.gateway_id);
+        let [low, high] = f(auth_key, [H0_CHALLENGE, device_id, n0, n1, ig, challenge, fresh]);
+        let reply = [H0_CHALLENGE, device_id, ig, challenge, fresh, n0, low, high];
+        Ok((Verdict::ReplyChallenge, reply))
+    }
+
+    fn nak(
+        &self,
+        thread: &mut ThreadState,
+        now: Moment,
+        device_id: u64,
+        commit: CommitWord,
+        reason: u8,
+    ) -> Outcome {
+        if !thread.naks.allows(now.monotonic_ns, self.nak_per_s) {
+            return Err(Verdict::DropNakLimit);
+        }
+        let idx_reason = u64::from(reason) << 32 | u64::from(commit.idx().0.to_be());
+        Ok((Verdict::ReplyNak, [H0_NAK, device_id, idx_reason, 0, 0, 0, 0, 0]))
+    }
+
+    pub(super) fn response(
+        &self,
+        thread: &mut ThreadState,
+        now: Moment,
+        from: &Origin,
+        macs: &mut impl MacSource,
+        message: &Words,
+    ) -> Outcome {
+        let m = Response::of(message);
+        if self.is_stopped(now) {
+            return Err(Verdict::DropStopped);
+        }
+        if m.gateway_id != self.gateway_id {
+            return Err(Verdict::DropGateway);
+        }
+        let (line, slot) = self.find_device(m.device_id).ok_or(Verdict::DropUnknownDevice)?;
+        let commit = CommitWord(line.commit.load(Acquire));
+        if commit.is_revoked() {
+            return Err(Verdict::DropRevoked);
+        }
+        if commit.is_busy() {
+            return Err(Verdict::DropBusy);
+        }
+        let session = self
+            .regions
+            .sessions
+            .get(slot as usize)
+            .ok_or(Verdict::DropUnknownDevice)?;
+        if m.idx.checked_add(1) == Some(commit.idx().0) {
+            return ack_again(&m, line, session, commit, now, from, macs);
+        }
+        if m.idx != commit.idx().0 {
+            return Err(Verdict::DropIndex);
+        }
+        if !commit.is_valid() {
+            return Err(Verdict::DropNoRows);
+        }
+        if !self.is_fresh(m.fresh) {
+            return Err(Verdict::DropFresh);
+        }
+        let auth_key = load(&line.auth_key);
+        let mac = self
+            .verify(&m, auth_key, slot, now, from, macs)
+            .inspect_err(|reason| {
+                if *reason == Verdict::DropTag && thread.alarms.allows(now.monotonic_ns, self.alarm_per_s) {
+                    thread
+                        .stats
+                        .report(event(EVENT_WRONG_TAG, slot, &m, m.idx, 0, from));
+                }
+            })?;
+        if m.tag[0] == 0 {
+            return Err(Verdict::DropSessionZero);
+        }
+        let session_key = f(auth_key, [LABEL_SESSION, m.tag[0], m.tag[1]]);
+        self.win(
+            thread,
+            now,
+            from,
+            &m,
+            line,
+            session,
+            slot,
+            commit,
+            mac,
+            session_key,
+        )
+    }
+
+    fn is_fresh(&self, fresh: u64) -> bool {
+        self.regions.control.first().is_some_and(|control| {
+            fresh != 0
+                && (fresh == control.fresh_current.load(Acquire)
+                    || fresh == control.fresh_previous.load(Acquire))
+        })
+    }
+
+    /// Owners of the addresses, then the tag; returns the sender's MAC address. One from a table may be out of date:
+    /// when the message fails for it, the source is asked once more, and only another answer makes another attempt.
+    fn verify(
+        &self,
+        m: &Response,
+        auth_key: Pair,
+        slot: u32,
+        now: Moment,
+        from: &Origin,
+        macs: &mut impl MacSource,
+    ) -> Result<u64, Verdict> {
+        self.by_address()
+            .check(Key::Address(from.addr), slot, now.boot_s)?;
+        if !m.bound {
+            let mac = macs.unbound();
+            return m.verifies(auth_key, 0).then_some(mac).ok_or(Verdict::DropTag);
+        }
+        let attempt = |mac: u64| {
+            self.by_mac().check(Key::mac(mac, from), slot, now.boot_s)?;
+            m.verifies(auth_key, mac).then_some(mac).ok_or(Verdict::DropTag)
+        };
+        let known = macs.bound(from, now).ok_or(Verdict::DropTag)?;
+        attempt(known).or_else(|reason| attempt(macs.refreshed(from, now, known).ok_or(reason)?))
+    }
+
+    /// Spends the row and opens the session: LAP/1 1.4.3, in its order.
+    #[expect(clippy::too_many_arguments, reason = "all that the checks before have found")]
+    fn win(
+        &self,
+        thread: &mut ThreadState,
+        now: Moment,
+        from: &Origin,
+        m: &Response,
+        line: &Line,
+        session: &Session,
+        slot: u32,
+        seen: CommitWord,
+        mac: u64,
+        session_key: Pair,
+    ) -> Outcome {
+        let won = seen.won().ok_or(Verdict::DropNoRows)?;
+        let owner = Owner::take(line, seen, won).ok_or(Verdict::DropLostRace)?;
+        line.window
+            .store(u64::from(won.window_generation()) << 56, Relaxed);
+        store(&session.session_key, session_key);
+        store(&session.tag, m.tag);
+        store(&session.addr, from.addr);
+        session.lease_s.store(self.lease_s, Relaxed);
+        session.port.store(from.port, Relaxed);
+        for (part, shift) in session.mac.iter().zip([0, 16, 32]) {
+            part.store((mac >> shift) as u16, Relaxed);
+        }
+        session.vlan[0].store(from.vlans[0] | if m.bound { BOUND } else { 0 }, Relaxed);
+        session.vlan[1].store(from.vlans[1], Relaxed);
+        line.lease_until_s
+            .store(now.boot_s.saturating_add(self.lease_s), Relaxed);
+        line.ingress.store(from.ingress, Relaxed);
+        let next = won.idx().0;
+        let has_row = seen.is_key_mode() || self.next_row(line, slot, next);
+        let claimed = self.claim(m.bound.then_some(mac), slot, now, from);
+        if claimed.is_ok() {
+            line.session_id.swap(m.tag[0], AcqRel);
+        }
+        owner.release(has_row);
+
+        if !has_row {
+            thread.stats.report(event(EVENT_ROWS_OUT, slot, m, next, 0, from));
+        } else if !seen.is_key_mode() && self.is_low(slot, next) {
+            thread.stats.report(event(EVENT_ROWS_LOW, slot, m, next, 0, from));
+        }
+        claimed?;
+        thread
+            .stats
+            .report(event(EVENT_SESSION, slot, m, m.idx, m.tag[0], from));
+        Ok((Verdict::ReplyAck, ack(m, session_key, self.lease_s, from)))
+    }
+
+    fn claim(&self, bound_mac: Option<u64>, slot: u32, now: Moment, from: &Origin) -> Result<(), Verdict> {
+        self.by_address()
+            .claim(Key::Address(from.addr), slot, now.boot_s)?;
+        match bound_mac {
+            Some(mac) => self.by_mac().claim(Key::mac(mac, from), slot, now.boot_s),
+            None => Ok(()),
+        }
+    }
+
+    fn ring_row(&self, slot: u32, idx: u32) -> Option<&RingRow> {
+        let place = slot
+            .checked_mul(self.ring)?
+            .checked_add(idx.checked_rem(self.ring)?)?;
+        self.regions.rows.get(place as usize)
+    }
+
+    /// The row `idx` into the line, or zeros: whether there is one.
+    fn next_row(&self, line: &Line, slot: u32, idx: u32) -> bool {
+        let row = self.ring_row(slot, idx);
+        let last = row.map_or(0, |row| row.auth_key[1].swap(0, AcqRel));
+        let (Some(row), true) = (row, last != 0) else {
+            line.challenge.store(0, Relaxed);
+            store(&line.auth_key, [0, 0]);
+            return false;
+        };
+        line.challenge.store(row.challenge.load(Acquire), Relaxed);
+        store(&line.auth_key, [row.auth_key[0].load(Acquire), last]);
+        row.challenge.store(0, Relaxed);
+        row.auth_key[0].store(0, Relaxed);
+        true
+    }
+
+    /// Whether the row `low_rows` ahead of `idx` is no longer there.
+    fn is_low(&self, slot: u32, idx: u32) -> bool {
+        self.ring_row(slot, idx.wrapping_add(self.low_rows))
+            .is_none_or(|row| row.auth_key[1].load(Acquire) == 0)
+    }
+}
+
+/// A line that this thread has won. Dropped without a release, which only a panic can bring about, it closes the
+/// session and leaves the line empty, so that it can be filled again: no thread leaves BUSY behind.
+struct Owner<'a> {
+    line: &'a Line,
+}
+
+impl<'a> Owner<'a> {
+    fn take(line: &'a Line, seen: CommitWord, won: CommitWord) -> Option<Self> {
+        line.commit
+            .compare_exchange(seen.0, won.0, AcqRel, Acquire)
+            .ok()?;
+        line.session_id.store(0, Relaxed);
+        // BUSY and the zero come before anything that is written from here on.
+        fence(Release);
+        Some(Self { line })
+    }
+
+    /// Clears BUSY, and sets VALID if a row is there; REVOKED, which user space may set meanwhile, stays.
+    fn release(self, has_row: bool) {
+        if has_row {
+            self.line.commit.fetch_xor(commit::BUSY | commit::VALID, AcqRel);
+        } else {
+            self.line.commit.fetch_and(!commit::BUSY, AcqRel);
+        }
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Owner<'_> {
+    fn drop(&mut self) {
+        self.line.session_id.store(0, Release);
+        store(&self.line.auth_key, [0, 0]);
+        self.line.commit.fetch_and(!commit::BUSY, AcqRel);
+    }
+}
+
+/// The winning RESPONSE once more: the first ACK was lost (LAP/1 1.4.4).
+fn ack_again(
+    m: &Response,
+    line: &Line,
+    session: &Session,
+    commit: CommitWord,
+    now: Moment,
+    from: &Origin,
+    macs: &mut impl MacSource,
+) -> Outcome {
+    let session_id = line.session_id.load(Acquire);
+    let [tag_low, tag_high] = load(&session.tag);
+    let [addr_low, addr_high] = load(&session.addr);
+    let vlan = session.vlan[0].load(Acquire);
+    let differs = (tag_low ^ m.tag[0])
+        | (tag_high ^ m.tag[1])
+        | (addr_low ^ from.addr[0])
+        | (addr_high ^ from.addr[1])
+        | u64::from(session.port.load(Acquire) ^ from.port)
+        | u64::from((vlan & !BOUND) ^ from.vlans[0])
+        | u64::from(session.vlan[1].load(Acquire) ^ from.vlans[1])
+        | u64::from(line.ingress.load(Acquire) ^ from.ingress);
+    if session_id == 0 || differs != 0 || line.lease_until_s.load(Acquire) <= now.boot_s {
+        return Err(Verdict::DropReplay);
+    }
+    let stored = session_mac(session);
+    let mac = if vlan & BOUND != 0 {
+        macs.bound(from, now).ok_or(Verdict::DropReplay)?
+    } else {
+        macs.unbound()
+    };
+    if mac != stored && (vlan & BOUND == 0 || macs.refreshed(from, now, mac) != Some(stored)) {
+        return Err(Verdict::DropReplay);
+    }
+    let session_key = load(&session.session_key);
+    let lease_s = session.lease_s.load(Acquire);
+    // All of the above is of one session only if no winner came in between.
+    if line.commit.load(Acquire) != commit.0 || line.session_id.load(Acquire) != m.tag[0] {
+        return Err(Verdict::DropReplay);
+    }
+    Ok((Verdict::ReplyAckAgain, ack(m, session_key, lease_s, from)))
+}
+
+/// ACK.tag = F(session_key, H0, idx ‖ lease_s, session_id, seen_ip).
+fn ack(m: &Response, session_key: Pair, lease_s: u32, from: &Origin) -> Words {
+    let idx_lease = fields(m.idx, lease_s);
+    let session_id = m.tag[0];
+    let [ip_low, ip_high] = from.addr;
+    let [low, high] = f(session_key, [H0_ACK, idx_lease, session_id, ip_low, ip_high]);
+    [
+        H0_ACK,
+        m.device_id,
+        idx_lease,
+        session_id,
+        low,
+        high,
+        ip_low,
+        ip_high,
+    ]
+}
+
+const EVENT_SESSION: u32 = 1;
+const EVENT_ROWS_LOW: u32 = 2;
+const EVENT_ROWS_OUT: u32 = 3;
+const EVENT_WRONG_TAG: u32 = 4;
+
+/// `struct lw_event` as words.
+fn event(kind: u32, slot: u32, m: &Response, idx: u32, session_id: u64, from: &Origin) -> [u64; 6] {
+    [
+        u64::from(slot) << 32 | u64::from(kind),
+        m.device_id,
+        session_id,
+        from.addr[0],
+        from.addr[1],
+        u64::from(from.ingress) << 32 | u64::from(idx),
+    ]
+}

@@ -1,0 +1,288 @@
+//! The `host` data plane: threads on UDP sockets, over the same memory and by the same steps as `xdp`.
+//!
+//! It is what a user would run without eBPF, and so the baseline that `xdp` is compared with. Every thread has
+//! sockets, buffers, counters and an event queue of its own; nothing is locked, and nothing is allocated for a packet.
+//! What a UDP socket does not see is declared in its capabilities: it has no gate, no VLANs, and takes MAC addresses
+//! from the kernel's neighbour table (see ADR 4).
+//!
+//! *Panics*: no path from a packet can panic, by lint. Should one do so nevertheless, the line that its thread owned
+//! is closed and left empty, not BUSY, and [`Host::failure`] says that the thread has ended. After a crash of the
+//! whole process the memory is gone, and all sessions with it (LAP/1 1.4.10).
+
+mod batch;
+mod bindings;
+mod classic;
+mod engine;
+mod lap;
+mod neighbour;
+mod sip;
+mod socket;
+mod stats;
+mod worker;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+pub use self::engine::{Engine, Moment, ThreadState};
+use self::neighbour::Neighbours;
+use self::socket::Socket;
+use self::stats::Stats;
+use self::worker::{Service, Worker};
+use crate::config::{Config, ConfigError, Gate};
+use crate::counters::Counters;
+use crate::event::Event;
+use crate::store::{Geometry, Region, Regions, Store};
+use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
+
+/// How the host data plane runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostOptions {
+    /// Threads for each of the gateway's addresses (and for the classic port); at least 1.
+    pub threads: usize,
+    /// CPUs that the threads are pinned to, in turn; empty: the scheduler decides.
+    pub cpus: Vec<usize>,
+    /// SO_BUSY_POLL, microseconds; needs CAP_NET_ADMIN and a driver that can be polled.
+    pub busy_poll_us: Option<u32>,
+    /// Receive buffer of each socket, bytes; above net.core.rmem_max only with CAP_NET_ADMIN.
+    pub receive_buffer_bytes: usize,
+}
+
+impl Default for HostOptions {
+    /// One thread per CPU, 4 MiB.
+    fn default() -> Self {
+        Self {
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            cpus: Vec::new(),
+            busy_poll_us: None,
+            receive_buffer_bytes: 4 << 20,
+        }
+    }
+}
+
+/// The `host` data plane.
+#[derive(Debug)]
+pub struct Host {
+    store: Store,
+    engine: Arc<Engine>,
+    stats: Vec<Arc<Stats>>,
+    stop: Arc<AtomicBool>,
+    running: Vec<Running>,
+    failure: Option<String>,
+}
+
+#[derive(Debug)]
+struct Running {
+    socket: Arc<Socket>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl Host {
+    /// Makes the memory; no packet is seen until [`Host::listen`].
+    ///
+    /// # Errors
+    /// A configuration that cannot be used (a gate, which only `xdp` has), or no memory.
+    pub fn new(config: &Config) -> Result<Self, DataPlaneError> {
+        config.check()?;
+        if config.gate != Gate::Off {
+            return Err(DataPlaneError::Config(ConfigError::Unsupported {
+                backend: Self::NAME,
+                what: "gate",
+            }));
+        }
+        let memory = |error| DataPlaneError::kernel("memory for the lines", error);
+        let regions = Arc::new(regions(&config.geometry).map_err(memory)?);
+        Ok(Self {
+            engine: Arc::new(Engine::new(config, Arc::clone(&regions)).map_err(memory)?),
+            store: Store::new(regions, config.geometry.clone()),
+            stats: Vec::new(),
+            stop: Arc::new(AtomicBool::new(false)),
+            running: Vec::new(),
+            failure: None,
+        })
+    }
+
+    /// [`Host::new`], then [`Host::listen`].
+    ///
+    /// # Errors
+    /// Those of both.
+    pub fn start(config: &Config, options: &HostOptions) -> Result<Self, DataPlaneError> {
+        let mut host = Self::new(config)?;
+        host.listen(config, options)?;
+        Ok(host)
+    }
+
+    /// Opens the sockets in the calling thread's network namespace and starts the threads. An address `0.0.0.0` or
+    /// `::` among the configured ones means all addresses of the machine; replies leave from the one asked.
+    ///
+    /// # Errors
+    /// The kernel's, with the address; nothing listens then.
+    pub fn listen(&mut self, config: &Config, options: &HostOptions) -> Result<(), DataPlaneError> {
+        let workers = self.workers(config, options)?;
+        self.stop.store(false, Ordering::Release);
+        for (index, worker) in workers.into_iter().enumerate() {
+            let cpu = options.cpus.get(index % options.cpus.len().max(1)).copied();
+            let socket = Arc::clone(&worker.socket);
+            let spawned = std::thread::Builder::new()
+                .name(format!("lw-host-{index}"))
+                .spawn(move || {
+                    if let Some(cpu) = cpu {
+                        pin(cpu);
+                    }
+                    worker.run()
+                });
+            match spawned {
+                Ok(thread) => self.running.push(Running { socket, thread }),
+                Err(error) => {
+                    self.stop();
+                    return Err(DataPlaneError::kernel("starting a thread", error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn workers(&mut self, config: &Config, options: &HostOptions) -> Result<Vec<Worker>, DataPlaneError> {
+        let classic_port = config.classic.as_ref().map(|classic| classic.port);
+        let ports = [
+            (Some(config.lap_port), Service::Lap),
+            (classic_port, Service::Classic),
+        ];
+        let services = ports
+            .iter()
+            .filter_map(|(port, service)| Some(((*port)?, *service)));
+        let addresses: Vec<(SocketAddr, Service)> = services
+            .flat_map(|(port, service)| {
+                let local = config.local.iter();
+                local.map(move |ip: &IpAddr| (SocketAddr::new(*ip, port), service))
+            })
+            .collect();
+        let mut workers = Vec::new();
+        for (address, service) in addresses {
+            let socket_error = |error| DataPlaneError::kernel("opening a socket", error);
+            Socket::check_unused(address).map_err(socket_error)?;
+            for _ in 0..options.threads.max(1) {
+                let netlink_error = |error| DataPlaneError::kernel("opening a netlink socket", error);
+                workers.push(Worker {
+                    thread: self.thread_state(),
+                    engine: Arc::clone(&self.engine),
+                    neighbours: Neighbours::open(config.geometry.hash_seed).map_err(netlink_error)?,
+                    socket: Arc::new(Socket::open(address, options).map_err(socket_error)?),
+                    service,
+                    stop: Arc::clone(&self.stop),
+                });
+            }
+        }
+        Ok(workers)
+    }
+
+    /// Ends the threads and closes the sockets; what is installed stays. Also done on drop.
+    pub fn stop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        for running in &self.running {
+            running.socket.shut_down();
+        }
+        for running in self.running.drain(..) {
+            let ended = match running.thread.join() {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => format!("receiving failed: {error}"),
+                Err(_) => "a thread panicked".to_owned(),
+            };
+            self.failure.get_or_insert(ended);
+        }
+    }
+
+    /// Why threads have ended although nobody stopped them; `None` while all run.
+    pub fn failure(&mut self) -> Option<&str> {
+        let stopping = self.stop.load(Ordering::Acquire);
+        if !stopping && self.running.iter().any(|running| running.thread.is_finished()) {
+            self.stop();
+        }
+        self.failure.as_deref()
+    }
+
+    /// The verifier, to run it without sockets.
+    #[must_use]
+    pub fn engine(&self) -> Arc<Engine> {
+        Arc::clone(&self.engine)
+    }
+
+    /// State for one more thread that runs [`Host::engine`]; its counters and events are this data plane's.
+    pub fn thread_state(&mut self) -> ThreadState {
+        let stats = Arc::new(Stats::new());
+        let state = self.engine.thread_state(self.stats.len(), Arc::clone(&stats));
+        self.stats.push(stats);
+        state
+    }
+
+    /// The store, for tests that compare its memory.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn regions(geometry: &Geometry) -> io::Result<Regions> {
+    let slots = geometry.slots as usize;
+    let buckets = geometry.buckets() as usize;
+    Ok(Regions {
+        lines: Region::anonymous(slots)?,
+        sessions: Region::anonymous(slots)?,
+        rows: Region::anonymous(geometry.row_count().unwrap_or(u32::MAX) as usize)?,
+        device_index: Region::anonymous(buckets)?,
+        by_address: Region::anonymous(buckets)?,
+        by_mac: Region::anonymous(buckets)?,
+        control: Region::anonymous(1)?,
+    })
+}
+
+fn pin(cpu: usize) {
+    // SAFETY: all zeros is an empty cpu_set_t.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if cpu < libc::CPU_SETSIZE as usize {
+        // SAFETY: `cpu` lies within the set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    // SAFETY: the set is valid for its size; 0 is the calling thread.
+    let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+    if result != 0 {
+        tracing::warn!(cpu, error = %io::Error::last_os_error(), "not pinned to the CPU");
+    }
+}
+
+impl StoreBacked for Host {
+    const NAME: &'static str = "host";
+    const CAPABILITIES: Capabilities = Capabilities {
+        source_mac: SourceMac::NeighbourTable,
+        gate: false,
+        classic: true,
+        vlans: false,
+    };
+
+    fn store(&self) -> &Store {
+        &self.store
+    }
+
+    fn store_mut(&mut self) -> &mut Store {
+        &mut self.store
+    }
+
+    fn counters(&self) -> Result<Counters, DataPlaneError> {
+        let mut sum = Counters::default();
+        self.stats.iter().for_each(|stats| sum.merge(&stats.counters()));
+        Ok(sum)
+    }
+
+    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
+        self.stats.iter().for_each(|stats| stats.drain(sink));
+        Ok(())
+    }
+}

@@ -1,0 +1,242 @@
+//! MAC addresses of senders from the kernel's neighbour table (rtnetlink(7), RTM_GETNEIGH), with a cache.
+//!
+//! A UDP socket sees no frame; the neighbour table is as good as ARP and ND are, and the MAC address is under the
+//! sender's tag, so a wrong entry can refuse but never admit. The kernel resolves the sender when the CHALLENGE is
+//! sent to it, so at its RESPONSE the entry is there. It is not there for a sender behind a router: a BOUND RESPONSE
+//! from there is dropped with `drop_tag`, like any other whose tag cannot be checked.
+//!
+//! A look-up costs two system calls, so answers are kept until a message fails for them: then, at a bounded rate,
+//! the kernel is asked again. A device that moved to another MAC address or took over an IP address costs one more
+//! look-up and no refusal.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
+use super::bindings::mac_word;
+use super::engine::{MacSource, Moment, Origin};
+use super::stats::RateWindow;
+use crate::store::table;
+
+/// Cached answers per thread; two senders that fall on one place take it from each other.
+const CACHE: usize = 1 << 14;
+/// First look-ups per thread and second: a flood from invented addresses must not buy unbounded system calls.
+const LOOKUPS_PER_S: u32 = 20_000;
+/// Repeated look-ups after a failure, per thread and second.
+const REFRESHES_PER_S: u32 = 1_000;
+
+const RTM_NEWNEIGH: u16 = 28;
+const RTM_GETNEIGH: u16 = 30;
+const NLM_F_REQUEST: u16 = 1;
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+/// NUD_REACHABLE, NUD_STALE, NUD_DELAY, NUD_PROBE, NUD_PERMANENT: states in which a resolved address stands.
+const RESOLVED: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
+/// Bytes of nlmsghdr and ndmsg.
+const HEADER_BYTES: usize = 16;
+const MESSAGE_BYTES: usize = 12;
+
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    addr: [u64; 2],
+    ingress: u32,
+    /// With [`KNOWN`] set; 0: the place is free.
+    mac: u64,
+}
+
+const KNOWN: u64 = 1 << 63;
+
+/// One thread's view of the neighbour table.
+pub(super) struct Neighbours {
+    netlink: OwnedFd,
+    sequence: u32,
+    cache: Box<[Entry]>,
+    seed: [u64; 2],
+    lookups: RateWindow,
+    refreshes: RateWindow,
+}
+
+impl Neighbours {
+    /// Opens a netlink socket in the calling thread's network namespace. `seed` keys the cache's hash.
+    pub(super) fn open(seed: [u64; 2]) -> io::Result<Self> {
+        // SAFETY: takes no pointer.
+        let fd = unsafe {
+            libc::socket(
+                libc::AF_NETLINK,
+                libc::SOCK_RAW | libc::SOCK_CLOEXEC,
+                libc::NETLINK_ROUTE,
+            )
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self {
+            // SAFETY: just opened and owned by nobody else.
+            netlink: unsafe { OwnedFd::from_raw_fd(fd) },
+            sequence: 0,
+            cache: vec![Entry::default(); CACHE].into_boxed_slice(),
+            seed,
+            lookups: RateWindow::default(),
+            refreshes: RateWindow::default(),
+        })
+    }
+
+    fn place(&mut self, origin: &Origin) -> Option<&mut Entry> {
+        let [low, high] = origin.addr;
+        let hash = table::hash(self.seed, low ^ u64::from(origin.ingress), high);
+        self.cache.get_mut(hash as usize % CACHE)
+    }
+
+    fn look_up(&mut self, origin: &Origin) -> Option<u64> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let request = request(origin, self.sequence);
+        let mut answer = [0u8; 512];
+        let fd = self.netlink.as_raw_fd();
+        // SAFETY: the buffer is valid for its length; the kernel is the socket's default peer.
+        let sent = unsafe { libc::send(fd, request.as_ptr().cast(), request.len(), 0) };
+        if sent < 0 {
+            return None;
+        }
+        // The kernel has answered before send() returned. Answers to earlier requests that were not read are skipped.
+        loop {
+            // SAFETY: the buffer is valid for its length.
+            let got = unsafe { libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT) };
+            let message = answer.get(..usize::try_from(got).ok()?)?;
+            if read(message, 8).map(u32::from_ne_bytes)? == self.sequence {
+                return mac_of(message);
+            }
+        }
+    }
+}
+
+impl MacSource for Neighbours {
+    fn bound(&mut self, origin: &Origin, now: Moment) -> Option<u64> {
+        let entry = self.place(origin)?;
+        if entry.mac != 0 && entry.addr == origin.addr && entry.ingress == origin.ingress {
+            return Some(entry.mac & !KNOWN);
+        }
+        if !self.lookups.allows(now.monotonic_ns, LOOKUPS_PER_S) {
+            return None;
+        }
+        let mac = self.look_up(origin)?;
+        self.remember(origin, mac);
+        Some(mac)
+    }
+
+    fn refreshed(&mut self, origin: &Origin, now: Moment, stale: u64) -> Option<u64> {
+        if !self.refreshes.allows(now.monotonic_ns, REFRESHES_PER_S) {
+            return None;
+        }
+        let mac = self.look_up(origin)?;
+        self.remember(origin, mac);
+        Some(mac).filter(|mac| *mac != stale)
+    }
+
+    /// A session without BOUND is tied to address and port only: no look-up.
+    fn unbound(&mut self) -> u64 {
+        0
+    }
+}
+
+impl Neighbours {
+    fn remember(&mut self, origin: &Origin, mac: u64) {
+        if let Some(entry) = self.place(origin) {
+            *entry = Entry {
+                addr: origin.addr,
+                ingress: origin.ingress,
+                mac: mac | KNOWN,
+            };
+        }
+    }
+}
+
+/// RTM_GETNEIGH for one address: nlmsghdr, ndmsg, attribute NDA_DST.
+fn request(origin: &Origin, sequence: u32) -> Vec<u8> {
+    let mut octets = [0u8; 16];
+    for (bytes, word) in octets.chunks_exact_mut(8).zip(origin.addr) {
+        bytes.copy_from_slice(&word.to_ne_bytes());
+    }
+    let (family, address): (i32, &[u8]) = match &octets {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, v4 @ ..] => (libc::AF_INET, v4),
+        v6 => (libc::AF_INET6, v6),
+    };
+    let attribute = 4 + address.len();
+    let total = HEADER_BYTES + MESSAGE_BYTES + attribute;
+    let mut bytes = Vec::with_capacity(total);
+    bytes.extend_from_slice(&(total as u32).to_ne_bytes());
+    bytes.extend_from_slice(&RTM_GETNEIGH.to_ne_bytes());
+    bytes.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
+    bytes.extend_from_slice(&sequence.to_ne_bytes());
+    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(&[family as u8, 0, 0, 0]);
+    bytes.extend_from_slice(&origin.ingress.to_ne_bytes());
+    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(&(attribute as u16).to_ne_bytes());
+    bytes.extend_from_slice(&NDA_DST.to_ne_bytes());
+    bytes.extend_from_slice(address);
+    bytes
+}
+
+/// The link-layer address of an answer, when it is resolved.
+fn mac_of(message: &[u8]) -> Option<u64> {
+    let length = u32::from_ne_bytes(read(message, 0)?) as usize;
+    let kind = u16::from_ne_bytes(read(message, 4)?);
+    let state = u16::from_ne_bytes(read(message, HEADER_BYTES + 8)?);
+    if kind != RTM_NEWNEIGH || state & RESOLVED == 0 {
+        return None;
+    }
+    let mut rest = message.get(..length)?.get(HEADER_BYTES + MESSAGE_BYTES..)?;
+    loop {
+        let length = usize::from(u16::from_ne_bytes(read(rest, 0)?));
+        if u16::from_ne_bytes(read(rest, 2)?) == NDA_LLADDR {
+            return rest.get(4..length)?.try_into().ok().map(mac_word);
+        }
+        rest = rest.get(length.max(4).next_multiple_of(4)..)?;
+    }
+}
+
+fn read<const BYTES: usize>(bytes: &[u8], at: usize) -> Option<[u8; BYTES]> {
+    bytes.get(at..at + BYTES)?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(state: u16, attributes: &[u8]) -> Vec<u8> {
+        let total = HEADER_BYTES + MESSAGE_BYTES + attributes.len();
+        let mut bytes = (total as u32).to_ne_bytes().to_vec();
+        bytes.extend_from_slice(&RTM_NEWNEIGH.to_ne_bytes());
+        bytes.extend_from_slice(&[0; 10]);
+        bytes.extend_from_slice(&[libc::AF_INET as u8, 0, 0, 0, 3, 0, 0, 0]);
+        bytes.extend_from_slice(&state.to_ne_bytes());
+        bytes.extend_from_slice(&[0; 2]);
+        bytes.extend_from_slice(attributes);
+        bytes
+    }
+
+    const DST: [u8; 8] = [8, 0, 1, 0, 10, 0, 0, 1];
+    const LLADDR: [u8; 12] = [10, 0, 2, 0, 2, 1, 2, 3, 4, 5, 0, 0];
+
+    #[test]
+    fn only_a_resolved_entry_has_an_address() {
+        let both = [&DST[..], &LLADDR[..]].concat();
+        assert_eq!(mac_of(&answer(0x04, &both)), Some(mac_word([2, 1, 2, 3, 4, 5])));
+        assert_eq!(mac_of(&answer(0x20, &both)), None, "NUD_FAILED");
+        assert_eq!(mac_of(&answer(0x40, &both)), None, "NUD_NOARP");
+        assert_eq!(mac_of(&answer(0x04, &DST)), None);
+    }
+
+    #[test]
+    fn answers_cut_off_anywhere_are_refused() {
+        let whole = answer(0x02, &[&DST[..], &LLADDR[..]].concat());
+        let without_padding = whole.len() - 2;
+        for length in 0..without_padding {
+            assert_eq!(mac_of(&whole[..length]), None, "{length} bytes");
+        }
+        assert_eq!(
+            mac_of(&answer(0x02, &[0, 0, 9, 0, 1, 0, 9, 0])),
+            None,
+            "attributes without length end"
+        );
+    }
+}

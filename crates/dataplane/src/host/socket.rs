@@ -1,0 +1,188 @@
+//! One UDP socket of one thread.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+
+use super::HostOptions;
+
+/// A socket that shares its address with those of the other threads (SO_REUSEPORT): the kernel spreads senders.
+#[derive(Debug)]
+pub(super) struct Socket {
+    fd: OwnedFd,
+    is_v6: bool,
+    /// Bound to all addresses: replies must be told which one to leave from.
+    is_wildcard: bool,
+}
+
+/// What could not be done with a socket.
+#[derive(Debug, thiserror::Error)]
+#[error("{step} for {address}: {source}{hint}")]
+pub(super) struct SocketError {
+    step: &'static str,
+    address: SocketAddr,
+    source: io::Error,
+    hint: &'static str,
+}
+
+impl Socket {
+    /// Refuses an address that some other socket is bound to: with SO_REUSEPORT alone the two would silently share
+    /// the traffic.
+    pub(super) fn check_unused(address: SocketAddr) -> Result<(), SocketError> {
+        let socket = Self::unbound(address)?;
+        socket.bind(address)
+    }
+
+    pub(super) fn open(address: SocketAddr, options: &HostOptions) -> Result<Self, SocketError> {
+        let socket = Self::unbound(address)?;
+        let (level, packet_info, ttl) = if socket.is_v6 {
+            (
+                libc::IPPROTO_IPV6,
+                libc::IPV6_RECVPKTINFO,
+                libc::IPV6_UNICAST_HOPS,
+            )
+        } else {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO, libc::IP_TTL)
+        };
+        let must = |step, result: io::Result<()>| {
+            result.map_err(|source| SocketError {
+                step,
+                address,
+                source,
+                hint: "",
+            })
+        };
+        must(
+            "SO_REUSEPORT",
+            socket.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1),
+        )?;
+        must("packet information", socket.set(level, packet_info, 1))?;
+        must("time to live", socket.set(level, ttl, 64))?;
+        socket.set_buffers(options);
+        if let Some(busy_poll_us) = options.busy_poll_us {
+            let microseconds = i32::try_from(busy_poll_us).unwrap_or(i32::MAX);
+            if let Err(error) = socket.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, microseconds) {
+                tracing::warn!(%address, %error, "no busy polling (it needs CAP_NET_ADMIN)");
+            }
+        }
+        socket.bind(address)?;
+        Ok(socket)
+    }
+
+    fn unbound(address: SocketAddr) -> Result<Self, SocketError> {
+        let is_v6 = address.is_ipv6();
+        let family = if is_v6 { libc::AF_INET6 } else { libc::AF_INET };
+        let error = |source| SocketError {
+            step: "socket",
+            address,
+            source,
+            hint: "",
+        };
+        // SAFETY: takes no pointer.
+        let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(error(io::Error::last_os_error()));
+        }
+        let socket = Self {
+            // SAFETY: just opened and owned by nobody else.
+            fd: unsafe { OwnedFd::from_raw_fd(fd) },
+            is_v6,
+            is_wildcard: address.ip().is_unspecified(),
+        };
+        if is_v6 {
+            // Else `::` would take IPv4 too, and its addresses would arrive in another form.
+            socket
+                .set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)
+                .map_err(error)?;
+        }
+        Ok(socket)
+    }
+
+    /// Room for a burst while the thread is not scheduled; beyond the system's limit only with CAP_NET_ADMIN.
+    fn set_buffers(&self, options: &HostOptions) {
+        let bytes = i32::try_from(options.receive_buffer_bytes).unwrap_or(i32::MAX);
+        if self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
+            // What is granted without the capability is net.core.rmem_max at most; that is no error.
+            let _ = self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, bytes);
+        }
+    }
+
+    fn set(&self, level: i32, name: i32, value: i32) -> io::Result<()> {
+        // SAFETY: the value is an int, valid for its size during the call.
+        let result = unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                level,
+                name,
+                (&raw const value).cast(),
+                size_of::<i32>() as libc::socklen_t,
+            )
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    fn bind(&self, address: SocketAddr) -> Result<(), SocketError> {
+        let (name, length) = sockaddr(address);
+        // SAFETY: `name` holds a socket address of `length` bytes.
+        let result = unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const name).cast(), length) };
+        if result == 0 {
+            return Ok(());
+        }
+        let source = io::Error::last_os_error();
+        let hint = match source.raw_os_error() {
+            Some(libc::EADDRINUSE) => "; does another gateway run on this machine?",
+            Some(libc::EADDRNOTAVAIL) => "; is the address configured on an interface of this machine?",
+            Some(libc::EACCES) => "; ports below 1024 need CAP_NET_BIND_SERVICE",
+            _ => "",
+        };
+        Err(SocketError {
+            step: "bind",
+            address,
+            source,
+            hint,
+        })
+    }
+
+    pub(super) fn raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    pub(super) fn is_wildcard(&self) -> bool {
+        self.is_wildcard
+    }
+
+    /// Wakes the thread that waits on the socket, which then receives nothing any more.
+    pub(super) fn shut_down(&self) {
+        // An unconnected socket answers ENOTCONN and is shut down nevertheless.
+        // SAFETY: takes no pointer.
+        unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+}
+
+fn sockaddr(address: SocketAddr) -> (libc::sockaddr_in6, libc::socklen_t) {
+    // SAFETY: all zeros is a valid sockaddr_in6, and a sockaddr_in is shorter and made of integers as well.
+    let mut name: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    match (address.ip(), &address) {
+        (IpAddr::V4(ip), _) => {
+            // SAFETY: sockaddr_in fits into sockaddr_in6, which is aligned at least as strictly.
+            let v4 = unsafe { &mut *(&raw mut name).cast::<libc::sockaddr_in>() };
+            v4.sin_family = libc::AF_INET as libc::sa_family_t;
+            v4.sin_port = address.port().to_be();
+            v4.sin_addr.s_addr = u32::from_ne_bytes(ip.octets());
+            (name, size_of::<libc::sockaddr_in>() as libc::socklen_t)
+        }
+        (IpAddr::V6(ip), full) => {
+            name.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            name.sin6_port = address.port().to_be();
+            name.sin6_addr.s6_addr = ip.octets();
+            if let SocketAddr::V6(v6) = full {
+                name.sin6_scope_id = v6.scope_id();
+            }
+            (name, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Counters and events of one thread, read by another: one writer each, so no locked instruction per packet.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use linewarden_protocol::verdict::{VERDICT_SLOTS, Verdict};
+
+use crate::counters::Counters;
+use crate::event::{EVENT_BYTES, Event};
+
+/// Events that one thread can have outstanding; at 10 ms between drains that is 1.6 million a second.
+const EVENTS: usize = 1 << 14;
+const EVENT_WORDS: usize = EVENT_BYTES / 8;
+
+/// What one thread counts and reports. Aligned so that two threads' counters share no cache line.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Stats {
+    by_verdict: [AtomicU64; VERDICT_SLOTS],
+    events_lost: AtomicU64,
+    /// `struct lw_event`s, as words; event `n` stands at `n % EVENTS`.
+    ring: Box<[[AtomicU64; EVENT_WORDS]]>,
+    /// Events ever written: moved by the packet thread.
+    written: AtomicU64,
+    /// Events ever read: moved by the draining thread.
+    read: AtomicU64,
+}
+
+impl Stats {
+    pub(super) fn new() -> Self {
+        let empty = || std::array::from_fn(|_| AtomicU64::new(0));
+        Self {
+            by_verdict: std::array::from_fn(|_| AtomicU64::new(0)),
+            events_lost: AtomicU64::new(0),
+            ring: (0..EVENTS).map(|_| empty()).collect(),
+            written: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+        }
+    }
+
+    /// Only by the owning thread.
+    #[inline]
+    pub(super) fn count(&self, verdict: Verdict) {
+        if let Some(counter) = self.by_verdict.get(usize::from(verdict.number())) {
+            counter.store(counter.load(Relaxed).wrapping_add(1), Relaxed);
+        }
+    }
+
+    /// Only by the owning thread. A full ring loses the event and counts the loss.
+    pub(super) fn report(&self, event: [u64; EVENT_WORDS]) {
+        let written = self.written.load(Relaxed);
+        let has_room = written.wrapping_sub(self.read.load(Acquire)) < EVENTS as u64;
+        let Some(place) = self.ring.get(written as usize % EVENTS).filter(|_| has_room) else {
+            self.events_lost
+                .store(self.events_lost.load(Relaxed).wrapping_add(1), Relaxed);
+            return;
+        };
+        place
+            .iter()
+            .zip(event)
+            .for_each(|(cell, word)| cell.store(word, Relaxed));
+        self.written.store(written.wrapping_add(1), Release);
+    }
+
+    /// Only by one thread at a time, which the `&mut` of [`crate::DataPlane::drain_events`] sees to.
+    pub(super) fn drain(&self, sink: &mut dyn FnMut(Event)) {
+        let written = self.written.load(Acquire);
+        let mut read = self.read.load(Relaxed);
+        while read != written {
+            if let Some(place) = self.ring.get(read as usize % EVENTS) {
+                let mut bytes = [0u8; EVENT_BYTES];
+                for (bytes, cell) in bytes.chunks_exact_mut(8).zip(place) {
+                    bytes.copy_from_slice(&cell.load(Relaxed).to_ne_bytes());
+                }
+                if let Some(event) = Event::from_bytes(&bytes) {
+                    sink(event);
+                }
+            }
+            read = read.wrapping_add(1);
+        }
+        self.read.store(read, Release);
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        let mut counters = Counters {
+            events_lost: self.events_lost.load(Relaxed),
+            ..Counters::default()
+        };
+        for (sum, counter) in counters.by_verdict.iter_mut().zip(&self.by_verdict) {
+            *sum = counter.load(Relaxed);
+        }
+        counters
+    }
+}
+
+/// At most so many of something in one second of the monotonic clock.
+#[derive(Debug, Default)]
+pub(super) struct RateWindow {
+    second: u64,
+    count: u64,
+}
+
+impl RateWindow {
+    pub(super) fn allows(&mut self, monotonic_ns: u64, per_s: u32) -> bool {
+        let second = monotonic_ns / 1_000_000_000;
+        if self.second != second {
+            *self = Self { second, count: 0 };
+        }
+        let allowed = self.count < u64::from(per_s);
+        self.count += u64::from(allowed);
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong_tag(device: u64) -> [u64; EVENT_WORDS] {
+        [4, device.to_be(), 0, 0, 0, 0]
+    }
+
+    #[test]
+    fn a_full_ring_counts_what_it_loses_and_keeps_the_order_of_the_rest() {
+        let stats = Stats::new();
+        let mut seen = Vec::new();
+        let total = EVENTS as u64 + 3;
+        (1..=total).for_each(|device| stats.report(wrong_tag(device)));
+        stats.drain(&mut |event| seen.push(event.device.0));
+        assert_eq!(seen, (1..=EVENTS as u64).collect::<Vec<_>>());
+        assert_eq!(stats.counters().events_lost, 3);
+        stats.report(wrong_tag(7));
+        stats.drain(&mut |event| seen.push(event.device.0));
+        assert_eq!((seen.len(), seen.last()), (EVENTS + 1, Some(&7)));
+    }
+
+    #[test]
+    fn a_rate_window_begins_anew_with_each_second() {
+        let mut window = RateWindow::default();
+        let allowed = |window: &mut RateWindow, ns| (0..3).filter(|_| window.allows(ns, 2)).count();
+        assert_eq!(allowed(&mut window, 999_999_999), 2);
+        assert_eq!(allowed(&mut window, 1_000_000_000), 2);
+        assert_eq!(allowed(&mut window, 1_999_999_999), 0);
+    }
+}
