@@ -6,9 +6,9 @@ use zeroize::Zeroize;
 
 /// A string of bits: a readout, a response, an offset.
 ///
-/// Bit `i` of a byte string is bit `i % 8`, counted from the least significant, of byte `i / 8`. Bits behind the
-/// end are zero. The memory is erased on drop and `Debug` shows the length alone, because most of these strings are
-/// secret PUF bits.
+/// Bit `i` of a byte string is bit `i % 8`, counted from the least significant, of byte `i / 8`. Bits behind
+/// the end are zero. The memory is erased on drop and `Debug` shows the length alone, because most of these
+/// strings are secret PUF bits.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bits {
     words: Vec<u64>,

@@ -1,7 +1,7 @@
 //! Health test of a readout: is it plausible as fresh PUF bits at all?
 //!
-//! Catches a PUF that is dead, stuck, read at the wrong address or replayed by its driver. It is not an entropy
-//! estimate; see [`crate::entropy`] for that.
+//! Catches a PUF that is dead, stuck, read at the wrong address or replayed by its driver. It is not an
+//! entropy estimate; see [`crate::entropy`] for that.
 
 use serde::{Deserialize, Serialize};
 
@@ -211,6 +211,9 @@ impl HealthTest {
             reason = "positive, saturates"
         )]
         let limit = (f64::from(self.false_alarm_log2) / per_bit).ceil() as usize;
+        if !has_run_above(readout, limit) {
+            return Ok(());
+        }
         let (mut value, mut start) = (None, 0);
         for (i, bit) in readout.iter().enumerate() {
             if value != Some(bit) {
@@ -245,12 +248,41 @@ impl HealthTest {
         Ok(())
     }
 
-    /// The least count whose probability of being exceeded is at most the false alarm rate.
+    /// The least count whose probability of being exceeded is at most the false alarm rate, by bisection.
     fn proportion_limit(&self) -> usize {
         let alarm = (-f64::from(self.false_alarm_log2)).exp2();
-        let exceeds = |count: &usize| upper_tail(WINDOW as u64, self.bias(), *count as u64) <= alarm;
-        (WINDOW / 2..=WINDOW).find(exceeds).unwrap_or(WINDOW)
+        let (mut low, mut high) = (WINDOW / 2, WINDOW);
+        while low < high {
+            let middle = (low + high) / 2;
+            if upper_tail(WINDOW as u64, self.bias(), middle as u64) <= alarm {
+                high = middle
+            } else {
+                low = middle + 1
+            }
+        }
+        low
     }
+}
+
+/// Whether more than `limit` bits in a row are equal.
+///
+/// Bit `i` of `equal` says that bits `i … i + reach` are equal; each step doubles the reach as far as needed.
+fn has_run_above(readout: &Bits, limit: usize) -> bool {
+    if limit == 0 || readout.len() <= limit {
+        return limit == 0 && !readout.is_empty();
+    }
+    let words = readout.len().div_ceil(64);
+    let same = (0..words).map(|i| !(readout.word_at(64 * i) ^ readout.word_at(64 * i + 1)));
+    // The last bit has no successor.
+    let mut equal = Bits::from_words(same.collect(), readout.len() - 1);
+    let mut reach = 1;
+    while reach < limit && equal.words().iter().any(|&w| w != 0) {
+        let step = reach.min(limit - reach);
+        let both = (0..words).map(|i| equal.word_at(64 * i) & equal.word_at(64 * i + step));
+        equal = Bits::from_words(both.collect(), equal.len());
+        reach += step;
+    }
+    equal.words().iter().any(|&w| w != 0)
 }
 
 #[cfg(test)]
@@ -317,6 +349,36 @@ mod tests {
         assert!(
             matches!(test.check(&half), Err(HealthError::Proportion { position: p, .. }) if p == position)
         );
+    }
+
+    #[test]
+    fn the_longest_allowed_run_is_exact() {
+        for (limit, start) in [
+            (1, 0),
+            (2, 5),
+            (63, 60),
+            (64, 0),
+            (65, 1),
+            (66, 190),
+            (66, 700 - 67),
+        ] {
+            let alternating = Bits::from_bools((0..700).map(|i| i % 2 == 0));
+            for value in [false, true] {
+                let mut bits = alternating.clone();
+                (start..start + limit).for_each(|i| bits.set(i, value));
+                // Neighbours of the run have the other value, whatever its parity.
+                bits.set(start + limit, !value);
+                if start > 0 {
+                    bits.set(start - 1, !value);
+                }
+                let longest = {
+                    let values: Vec<bool> = bits.iter().collect();
+                    values.chunk_by(|a, b| a == b).map(<[bool]>::len).max().unwrap()
+                };
+                assert!(!has_run_above(&bits, longest), "limit {limit} from {start}");
+                assert!(has_run_above(&bits, longest - 1), "limit {limit} from {start}");
+            }
+        }
     }
 
     #[test]

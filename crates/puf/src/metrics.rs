@@ -1,7 +1,8 @@
 //! Quality metrics of PUFs.
 //!
-//! Definitions after Maiti, Gunreddy, Schaumont: A systematic method to evaluate and compare the performance of physical
-//! unclonable functions (2013), with `n` bits, `m` readouts and `k` devices. All are shares between 0 and 1.
+//! Definitions after Maiti, Gunreddy, Schaumont: A systematic method to evaluate and compare the performance
+//! of physical unclonable functions (2013), with `n` bits, `m` readouts and `k` devices. All are shares
+//! between 0 and 1.
 //!
 //! | metric | definition | ideal |
 //! |---|---|---|
@@ -120,8 +121,8 @@ pub fn uniqueness(references: &[Bits]) -> Option<Spread> {
     Spread::of(&pairwise_distances(references))
 }
 
-/// The share of ones at each position: over devices, bit-aliasing; over the readouts of one device, its cells'
-/// one-probabilities.
+/// The share of ones at each position: over devices, bit-aliasing; over the readouts of one device, its
+/// cells' one-probabilities.
 pub fn one_shares(strings: &[Bits]) -> Vec<f64> {
     let len = strings.first().map_or(0, Bits::len);
     let mut ones = vec![0_u32; len];

@@ -5,8 +5,8 @@ use crate::bits::Bits;
 /// What a PUF is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Challenge {
-    /// A strong PUF (pool mode): the 8-byte seed of a row, which the device expands to as many challenges of its
-    /// PUF as response bits are wanted (LAP/1 1.1); see [`crate::challenge::ChallengeStream`].
+    /// A strong PUF (pool mode): the 8-byte seed of a row, which the device expands to as many challenges of
+    /// its PUF as response bits are wanted (LAP/1 1.1); see [`crate::challenge::ChallengeStream`].
     Pool([u8; 8]),
     /// A weak PUF (key mode): its power-up state from the first cell on.
     Whole,
@@ -14,8 +14,8 @@ pub enum Challenge {
 
 /// A physical unclonable function: real hardware, stored readouts or a model.
 ///
-/// A reading is noisy; two readings of one challenge differ in a few per cent of their bits. Enrolment and the
-/// device role both use this trait, so the same code runs on every kind of PUF.
+/// A reading is noisy; two readings of one challenge differ in a few per cent of their bits. Enrolment and
+/// the device role both use this trait, so the same code runs on every kind of PUF.
 pub trait Puf: Send {
     /// Reads `bits` response bits. Each call is a fresh, noisy evaluation.
     ///

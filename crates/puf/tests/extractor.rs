@@ -28,7 +28,7 @@ fn rng(seed: u64) -> ChaCha20Rng {
 
 fn strong(seed: u64, rate: f64) -> Simulated<XorArbiterPuf> {
     Simulated::new(
-        XorArbiterPuf::with_bit_error_rate(64, 4, rate, seed).unwrap(),
+        XorArbiterPuf::with_bit_error_rate(64, 6, rate, seed).unwrap(),
         seed + 1,
     )
 }

@@ -34,8 +34,8 @@ fn population<M: Model>(challenge: Challenge, make: impl Fn(u64) -> M) -> (f64, 
     (errors as f64 / (DEVICES as f64 * BITS as f64), responses)
 }
 
-/// A calibrated error rate varies from device to device by some 10 % of itself, so the mean over 60 devices varies by
-/// 1.5 %; five of these are allowed.
+/// A calibrated error rate varies from device to device by some 10 % of itself, so the mean over 60 devices
+/// varies by 1.5 %; five of these are allowed.
 fn assert_rate(name: &str, observed: f64, wanted: f64) {
     assert!(
         (observed / wanted - 1.0).abs() < 0.075,

@@ -1,6 +1,7 @@
 //! The real SRAM readouts: known figures, and no failure to rebuild.
 //!
-//! The directory comes from `LINEWARDEN_PUF_DATA`, or is `../shared/data/sram-puf-stm32f407` beside the workspace.
+//! The directory comes from `LINEWARDEN_PUF_DATA`, or is `../shared/data/sram-puf-stm32f407` beside the
+//! workspace.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,7 +1,7 @@
 //! Narrow-sense primitive binary BCH codes of length 127 and 255.
 //!
-//! The codeword polynomial's coefficient of `x^p` is bit `p`. Encoding is systematic: bits `n-k … n-1` are the
-//! message, bits `0 … n-k-1` its remainder modulo the generator polynomial.
+//! The codeword polynomial's coefficient of `x^p` is bit `p`. Encoding is systematic: bits `n-k … n-1` are
+//! the message, bits `0 … n-k-1` its remainder modulo the generator polynomial.
 
 use std::sync::OnceLock;
 
@@ -125,8 +125,9 @@ impl BchCode {
 
     /// Corrects up to `t` errors in constant time.
     ///
-    /// Returns the word and all ones if it is a codeword now. With more errors the word is nearly always reported
-    /// as not correctable (zero); rarely it lies within `t` of another codeword and becomes that one.
+    /// Returns the word and all ones if it is a codeword now. With more errors the word is nearly always
+    /// reported as not correctable (zero); rarely it lies within `t` of another codeword and becomes that
+    /// one.
     pub(super) fn decode(&self, received: Word) -> (Word, u64) {
         self.decoder.decode(received)
     }
@@ -324,7 +325,8 @@ mod tests {
         }
     }
 
-    /// Bounded-distance decoding by exhaustive definition: what `decode` accepts is a codeword within distance t.
+    /// Bounded-distance decoding by exhaustive definition: what `decode` accepts is a codeword within
+    /// distance t.
     #[test]
     fn beyond_t_errors_the_result_is_refused_or_another_codeword_within_t() {
         let mut rng = ChaCha8Rng::seed_from_u64(13);

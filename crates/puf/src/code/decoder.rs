@@ -1,13 +1,15 @@
 //! Constant-time decoding of BCH codes.
 //!
-//! Syndromes, Berlekamp-Massey and root search all run a number of steps that depends on the code alone, address
-//! memory by public indices alone, and choose by masks. The steps:
+//! Syndromes, Berlekamp-Massey and root search all run a number of steps that depends on the code alone,
+//! address memory by public indices alone, and choose by masks; the example `decode_trace` shows how to count
+//! instructions. The steps:
 //!
 //! 1. *Syndromes* `S_j = r(α^j)`, `j = 1 … 2t`: each received bit masks a public row of powers.
-//! 2. *Locator* by the inversion-free Berlekamp-Massey algorithm (Burton, Inversionless decoding of binary BCH codes,
-//!    IEEE Trans. Inf. Theory 17(4), 1971), `t` iterations, for binary codes have no discrepancy at odd steps.
-//! 3. *Roots* by evaluating the locator at all `n` points at once: it is linear in the bits of its coefficients, so each
-//!    coefficient bit masks a public row with one byte per position.
+//! 2. *Locator* by the inversion-free Berlekamp-Massey algorithm (Burton, Inversionless decoding of binary
+//!    BCH codes, IEEE Trans. Inf. Theory 17(4), 1971), `t` iterations, for binary codes have no discrepancy
+//!    at odd steps.
+//! 3. *Roots* by evaluating the locator at all `n` points at once: it is linear in the bits of its
+//!    coefficients, so each coefficient bit masks a public row with one byte per position.
 
 use std::hint::black_box;
 

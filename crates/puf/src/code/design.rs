@@ -50,7 +50,8 @@ pub struct Design {
 }
 
 impl Design {
-    /// Pool mode: failure at most 1e-6 at a bit error rate of 10 %, 128 bits left with up to 54 % of one value.
+    /// Pool mode: failure at most 1e-6 at a bit error rate of 10 %, 128 bits left with up to 54 % of one
+    /// value.
     pub const POOL: Self = Self {
         failure: 1e-6,
         bit_error_rate: 0.10,
@@ -58,8 +59,8 @@ impl Design {
         min_entropy_bits: 128.0,
     };
 
-    /// Key mode: failure at most 1e-9 at a bit error rate of 15 % (a chip far from its enrolment temperature, facts
-    /// of the literature), 128 bits left with up to 55 % of one value.
+    /// Key mode: failure at most 1e-9 at a bit error rate of 15 % (a chip far from its enrolment temperature,
+    /// facts of the literature), 128 bits left with up to 55 % of one value.
     pub const KEY: Self = Self {
         failure: 1e-9,
         bit_error_rate: 0.15,

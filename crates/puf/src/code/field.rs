@@ -1,7 +1,7 @@
 //! GF(2^7) and GF(2^8).
 //!
-//! Two kinds of arithmetic: powers of α by table, for public data (code construction), and lane-wise products by
-//! shifts and masks, for secret data (decoding): no branch and no address depends on an operand.
+//! Two kinds of arithmetic: powers of α by table, for public data (code construction), and lane-wise products
+//! by shifts and masks, for secret data (decoding): no branch and no address depends on an operand.
 
 /// A field GF(2^m) with the primitive polynomial that the published BCH tables use.
 #[derive(Clone, Debug)]
@@ -10,7 +10,8 @@ pub struct Field {
     powers: Vec<u8>,
 }
 
-/// x^7 + x^3 + 1, the polynomial of Lin and Costello, Error Control Coding, for m = 7, without its leading term.
+/// x^7 + x^3 + 1, the polynomial of Lin and Costello, Error Control Coding, for m = 7, without its leading
+/// term.
 const REDUCTION_7: u64 = 0x09;
 /// x^8 + x^4 + x^3 + x^2 + 1, likewise for m = 8.
 const REDUCTION_8: u64 = 0x1d;
@@ -105,7 +106,8 @@ pub(super) fn zero_lanes(mut lanes: u64) -> u64 {
     }
     // Bits from neighbouring lanes move in from above, but never reach a lane's lowest bit: 4 + 2 + 1 < 8.
     let zero = !lanes & LOW_BITS;
-    // Lane i's flag, bit 8i, is added at bit 56 + i; all other partial products fall on distinct lower or lost bits.
+    // Lane i's flag, bit 8i, is added at bit 56 + i; all other partial products fall on distinct lower or
+    // lost bits.
     zero.wrapping_mul(0x0102_0408_1020_4080) >> 56
 }
 

@@ -1,7 +1,8 @@
 //! The concatenated code: repetition inside, BCH outside, several blocks side by side.
 //!
-//! With `B` blocks of BCH length `n` and `r` copies there are `N = B n` code bits and `r N` PUF bits. PUF bit `c N + i`
-//! is copy `c` of code bit `i`, so the copies of a bit lie `N` apart, and code bit `b n + p` is bit `p` of block `b`.
+//! With `B` blocks of BCH length `n` and `r` copies there are `N = B n` code bits and `r N` PUF bits. PUF bit
+//! `c N + i` is copy `c` of code bit `i`, so the copies of a bit lie `N` apart, and code bit `b n + p` is bit
+//! `p` of block `b`.
 
 use std::fmt;
 
@@ -50,7 +51,7 @@ pub struct Profile {
 impl Profile {
     /// Pool mode: 7 × BCH(255, 187, 9), 1,785 response bits, a secret of 187 bits.
     ///
-    /// What [`choose`](super::choose) gives for [`Design::POOL`].
+    /// What [`choose`](super::choose) gives for [`Design::POOL`](super::Design::POOL).
     pub const POOL: Self = Self {
         degree: 8,
         errors: 9,
@@ -60,7 +61,7 @@ impl Profile {
 
     /// Key mode: two blocks of 9 × BCH(255, 147, 14), 4,590 cells, a secret of 294 bits.
     ///
-    /// What [`choose`](super::choose) gives for [`Design::KEY`].
+    /// What [`choose`](super::choose) gives for [`Design::KEY`](super::Design::KEY).
     pub const KEY: Self = Self {
         degree: 8,
         errors: 14,
@@ -68,8 +69,8 @@ impl Profile {
         blocks: 2,
     };
 
-    /// A profile of `blocks` blocks of a BCH code over GF(2^degree) that corrects `errors` errors, each code bit
-    /// held `repetition` times.
+    /// A profile of `blocks` blocks of a BCH code over GF(2^degree) that corrects `errors` errors, each code
+    /// bit held `repetition` times.
     ///
     /// # Errors
     /// [`ProfileError`] if a parameter is out of range.
@@ -163,7 +164,8 @@ impl Profile {
         Ok(Bits::from_words(encoded, self.response_bits()))
     }
 
-    /// Decodes `r B n` noisy bits to the `B k` message bits in constant time; `None` if a block is not correctable.
+    /// Decodes `r B n` noisy bits to the `B k` message bits in constant time; `None` if a block is not
+    /// correctable.
     pub(crate) fn decode(self, noisy: &Bits) -> Result<Option<Bits>, CodeError> {
         let code = self.code()?;
         let voted = self.vote(noisy);

@@ -59,9 +59,9 @@ impl FailureReport {
 
 /// Rebuilds a secret `decodes` times from readings with independent errors at `bit_error_rate`.
 ///
-/// Every 4,096 rebuilds a new random response is enrolled; each rebuild reads it with fresh noise and runs the whole
-/// device path: offset, vote, decode, secret. Results depend on `seed`, not on `threads`. `progress` gets the
-/// number of rebuilds done so far, from any thread, and stops the run by returning false.
+/// Every 4,096 rebuilds a new random response is enrolled; each rebuild reads it with fresh noise and runs
+/// the whole device path: offset, vote, decode, secret. Results depend on `seed`, not on `threads`.
+/// `progress` gets the number of rebuilds done so far, from any thread, and stops the run by returning false.
 ///
 /// # Errors
 /// [`ExtractorError`] if the profile's code does not exist.

@@ -5,8 +5,8 @@ use crate::bits::Bits;
 /// The 99.5 % quantile of the normal distribution, as SP 800-90B uses it.
 const Z: f64 = 2.576;
 
-/// The most common value estimate (SP 800-90B, 6.3.1): `-log2` of the upper confidence limit of the probability of
-/// the more frequent value, for `ones` ones in `len` bits.
+/// The most common value estimate (SP 800-90B, 6.3.1): `-log2` of the upper confidence limit of the
+/// probability of the more frequent value, for `ones` ones in `len` bits.
 pub fn most_common_value(ones: usize, len: usize) -> f64 {
     if len < 2 {
         return 0.0;
@@ -63,8 +63,8 @@ impl CellSample {
         most_common_value(self.values.count_ones(), self.len())
     }
 
-    /// The Markov estimate (SP 800-90B, 6.3.3) with cells `lag` addresses apart taken as neighbours: min-entropy per bit
-    /// of the most likely 128-bit sequence of a first-order chain.
+    /// The Markov estimate (SP 800-90B, 6.3.3) with cells `lag` addresses apart taken as neighbours:
+    /// min-entropy per bit of the most likely 128-bit sequence of a first-order chain.
     ///
     /// `None` with fewer than 2,048 such pairs, of which chance alone would make a visible dependence.
     pub fn markov(&self, lag: usize) -> Option<f64> {
@@ -83,13 +83,13 @@ impl CellSample {
         Some(markov_of_counts(counts, self.values.count_ones(), self.len()))
     }
 
-    /// Min-entropy per bit, given that the cells at addresses equal modulo `period` have a common bias: memories are
-    /// built of columns, whose cells differ from those of other columns.
+    /// Min-entropy per bit, given that the cells at addresses equal modulo `period` have a common bias:
+    /// memories are built of columns, whose cells differ from those of other columns.
     ///
-    /// The mean over the columns of the product of their biases in even and odd rows is an unbiased estimate of the mean
-    /// square bias `E[(2 p_c - 1)²]`. From its upper confidence limit `c` comes `p = 1/2 + sqrt(c) / 2`, and `-log2 p`. The
-    /// square mean is what counts where several cells carry one bit. `None` where the confidence limits alone would say
-    /// `c > 0.004`, that is `p > 0.53`.
+    /// The mean over the columns of the product of their biases in even and odd rows is an unbiased estimate
+    /// of the mean square bias `E[(2 p_c - 1)²]`. From its upper confidence limit `c` comes `p = 1/2 +
+    /// sqrt(c) / 2`, and `-log2 p`. The square mean is what counts where several cells carry one bit. `None`
+    /// where the confidence limits alone would say `c > 0.004`, that is `p > 0.53`.
     pub fn columns(&self, period: usize) -> Option<f64> {
         let rows = self.len() as f64 / period as f64;
         let chance = Z * 2.0 / rows / (period as f64).sqrt();
@@ -163,11 +163,11 @@ fn most_likely_sequence(one: f64, one_after_zero: f64, one_after_one: f64) -> f6
     (-best / 128.0).clamp(0.0, 1.0)
 }
 
-/// The mean min-entropy per position over several devices: `-log2 max(p_i, 1 - p_i)` with `p_i` the share of devices
-/// that have a one at position `i` (most common value by bit, without confidence limits).
+/// The mean min-entropy per position over several devices: `-log2 max(p_i, 1 - p_i)` with `p_i` the share of
+/// devices that have a one at position `i` (most common value by bit, without confidence limits).
 ///
-/// With few devices the largest share is overestimated, so this errs to the safe side: fair bits give 0.58 for 4
-/// devices, 0.82 for 32, 0.93 for 256. `None` for fewer than two devices or lengths that differ.
+/// With few devices the largest share is overestimated, so this errs to the safe side: fair bits give 0.58
+/// for 4 devices, 0.82 for 32, 0.93 for 256. `None` for fewer than two devices or lengths that differ.
 pub fn across_devices(devices: &[Bits]) -> Option<f64> {
     let first = devices.first()?;
     if devices.len() < 2 || first.is_empty() || devices.iter().any(|d| d.len() != first.len()) {
@@ -202,7 +202,8 @@ mod tests {
 
     #[test]
     fn markov_matches_the_worked_example_of_the_standard() {
-        // SP 800-90B, 6.3.3: P0 = 0.475, P00 = 0.389, P01 = 0.611, P10 = 0.571, P11 = 0.429, min-entropy 0.761.
+        // SP 800-90B, 6.3.3: P0 = 0.475, P00 = 0.389, P01 = 0.611, P10 = 0.571, P11 = 0.429, min-entropy
+        // 0.761.
         let text = "1000111001010101110011000111001010101110";
         let bits = Bits::from_bools(text.chars().map(|c| c == '1'));
         assert_eq!(bits.count_ones(), 21);

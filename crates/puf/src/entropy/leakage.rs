@@ -1,25 +1,27 @@
 //! What the helper data leave of the response's min-entropy.
 //!
-//! Helper data of the code-offset construction show the response up to a codeword. For the concatenated code that
-//! is, in two steps:
+//! Helper data of the code-offset construction show the response up to a codeword. For the concatenated code
+//! that is, in two steps:
 //!
-//! 1. *Repetition.* Of the `r` bits behind one code bit the `r - 1` differences are public. What is left is the choice
-//!    between a pattern and its complement. For independent bits of bias `p`, `q = 1 - p`, a pattern with `i` minority
-//!    positions has conditional probabilities in the ratio `p^(r-i) q^i : p^i q^(r-i)`, so the average min-entropy of a
-//!    code bit is
-//!    `h = -log2 Σ_{i ≤ (r-1)/2} C(r, i) · max(p^(r-i) q^i, p^i q^(r-i))`,
-//!    which is 1 at `p = 1/2` and falls fast: 0.26 at `p = 0.7`, `r = 5`. This is the repetition-code pitfall (Koeberl,
-//!    Li, Rajan, Wu: Entropy loss in PUF-based key generation schemes: the repetition code pitfall, HOST 2014; exact for
-//!    any code with small blocks in Delvaux, Gu, Verbauwhede, Hiller, Yu: Efficient fuzzy extraction of PUF-induced
-//!    secrets, CHES 2016, Section 4).
+//! 1. *Repetition.* Of the `r` bits behind one code bit the `r - 1` differences are public. What is left is
+//!    the choice between a pattern and its complement. For independent bits of bias `p`, `q = 1 - p`, a
+//!    pattern with `i` minority positions and its complement have probabilities in the ratio
+//!    `p^(r-i) q^i : p^i q^(r-i)`, so the average min-entropy of a code bit is
+//!    `h = -log2 Σ C(r, i) max(p^(r-i) q^i, p^i q^(r-i))` over `i = 0 … (r-1)/2`,
+//!    which is 1 at `p = 1/2` and falls fast: 0.26 at `p = 0.7`, `r = 5`. This is the repetition-code pitfall
+//!    (Koeberl, Li, Rajan, Wu: Entropy loss in PUF-based key generation schemes: the repetition code pitfall,
+//!    HOST 2014; exact sums of this kind in Delvaux, Gu, Verbauwhede, Hiller, Yu: Efficient fuzzy extraction
+//!    of PUF-induced secrets, CHES 2016).
 //! 2. *BCH.* A block of `n` such bits gives away its `n - k` parity bits; each costs at most one bit of average
-//!    min-entropy (Dodis, Ostrovsky, Reyzin, Smith: Fuzzy extractors, 2008, Lemma 2.2b), whence at least `n h - (n - k)`.
+//!    min-entropy (Dodis, Ostrovsky, Reyzin, Smith: Fuzzy extractors, 2008, Lemma 2.2b), whence at least
+//!    `n h - (n - k)`.
 //!
 //! Blocks use disjoint PUF bits, so `B (n h - (n - k))` in all, never more than the `B k` bits of the secret.
 
 use crate::code::{Profile, binomial::ln_factorial};
 
-/// The average min-entropy `h`, in bits, of one bit behind `repetition` copies of bias `p`, given their differences.
+/// The average min-entropy `h`, in bits, of one bit behind `repetition` copies of bias `p`, given their
+/// differences.
 ///
 /// `repetition` is odd; `p` is the probability of the more frequent value or of the other.
 pub fn repetition_min_entropy(repetition: usize, p: f64) -> f64 {
@@ -38,7 +40,8 @@ pub fn repetition_min_entropy(repetition: usize, p: f64) -> f64 {
     (-guess.log2()).clamp(0.0, 1.0)
 }
 
-/// The least average min-entropy, in bits, of the secret given the helper data, for response bits of bias `p`.
+/// The least average min-entropy, in bits, of the secret given the helper data, for response bits of bias
+/// `p`.
 pub fn residual_min_entropy(profile: Profile, p: f64) -> f64 {
     let k = profile.code().map_or(0, |code| code.k()) as f64;
     let n = profile.block_bits() as f64;

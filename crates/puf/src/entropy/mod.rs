@@ -1,12 +1,14 @@
 //! How much min-entropy the secret keeps, given everything public.
 //!
-//! [`estimate`] puts a number on the response bits, [`leakage`] on what the helper data give away, and [`assess`] joins
-//! the two. Enrolment refuses a secret with less than [`MIN_ENTROPY_BITS`] left (LAP/1 1.1).
+//! [`estimate`] puts a number on the response bits, [`leakage`] on what the helper data give away, and
+//! [`assess_responses`] and [`assess_cells`] join the two. Enrolment refuses a secret with less than
+//! [`MIN_ENTROPY_BITS`] left (LAP/1 1.1).
 //!
-//! **Scope.** The figures treat bits as independent apart from what the estimators see. They cannot see that a
-//! strong PUF has few parameters: an XOR arbiter PUF is fixed by some hundred real numbers, so against an unbounded
-//! attacker who has the helper data of many rows its responses hold no more entropy than those. There the secret is
-//! protected because raw responses are never shown and learning from parities of responses is hard, not by counting.
+//! **Scope.** The figures treat bits as independent apart from what the estimators see. They cannot see that
+//! a strong PUF has few parameters: an XOR arbiter PUF is fixed by some hundred real numbers, so against an
+//! unbounded attacker who has the helper data of many rows its responses hold no more entropy than those.
+//! There the secret is protected because raw responses are never shown and learning from parities of
+//! responses is hard, not by counting.
 
 pub mod estimate;
 pub mod leakage;
@@ -21,8 +23,8 @@ use crate::{bits::Bits, code::Profile};
 /// The least min-entropy of the secret, given the helper data, that enrolment accepts (LAP/1 1.1).
 pub const MIN_ENTROPY_BITS: f64 = 128.0;
 
-/// The distances at which cells of a memory are checked for dependence, and the periods for bias by column: neighbours,
-/// words, and memory rows.
+/// The distances at which cells of a memory are checked for dependence, and the periods for bias by column:
+/// neighbours, words, and memory rows.
 const CELL_LAGS: [usize; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 
 /// The result of an entropy estimate.
@@ -80,16 +82,16 @@ pub fn assess_responses(profile: Profile, sample: &Bits, fleet_per_bit: Option<f
 pub enum CellDraw<'a> {
     /// By address, so they may be more biased than the population; these are their values, if they are known.
     InOrder(Option<&'a Bits>),
-    /// At random. Dependence between cells counts only as far as both were drawn: these are the addresses of all cells
-    /// whose values follow from the secret's response bits.
+    /// At random. Dependence between cells counts only as far as both were drawn: these are the addresses of
+    /// all cells whose values follow from the secret's response bits.
     Random(&'a [u32]),
 }
 
-/// Judges cells of a memory; `population` are the cells that those of the secret were taken from, so that there is enough
-/// to estimate from.
+/// Judges cells of a memory; `population` are the cells that those of the secret were taken from, so that
+/// there is enough to estimate from.
 ///
-/// Where cells `lag` apart have min-entropy `h` given each other, and a random draw has `f` such pairs per response bit,
-/// the figure for that dependence is `1 - min(f, 1) (1 - h)` (chain rule).
+/// Where cells `lag` apart have min-entropy `h` given each other, and a random draw has `f` such pairs per
+/// response bit, the figure for that dependence is `1 - min(f, 1) (1 - h)` (chain rule).
 pub fn assess_cells(
     profile: Profile,
     population: &CellSample,

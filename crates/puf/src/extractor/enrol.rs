@@ -52,8 +52,8 @@ pub struct Enrolled {
 /// The reference value of a cell is its majority over the readouts.
 ///
 /// # Errors
-/// [`ExtractorError`] if a readout fails its health test, there are too few readouts or stable cells, or the secret would
-/// keep less than 128 bits of min-entropy.
+/// [`ExtractorError`] if a readout fails its health test, there are too few readouts or stable cells, or the
+/// secret would keep less than 128 bits of min-entropy.
 pub fn enrol<R: CryptoRng + ?Sized>(
     readouts: &[Bits],
     options: &KeyEnrolment,

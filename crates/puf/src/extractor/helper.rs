@@ -12,10 +12,11 @@ const KIND: &str = "key-mode helper data";
 
 /// Public helper data of a device in key mode.
 ///
-/// Canonical encoding, integers big-endian: `"LWHK" | version u8 = 1 | zero[3] | profile u32 | readout_bits u32 |
-/// cell_count u32 | cell u32 … | offset`. The cell list is empty when the first cells are used in order, else it has
-/// one cell per response bit of the profile, ascending. The offset is packed from the least significant bit of each
-/// byte, unused bits zero. One value has one encoding, so the digest is unambiguous.
+/// Canonical encoding, integers big-endian: `"LWHK" | version u8 = 1 | zero[3] | profile u32 | readout_bits
+/// u32 | cell_count u32 | cell u32 … | offset`. The cell list is empty when the first cells are used in
+/// order, else it has one cell per response bit of the profile, ascending. The offset is packed from the
+/// least significant bit of each byte, unused bits zero. One value has one encoding, so the digest is
+/// unambiguous.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HelperData {
     profile: Profile,

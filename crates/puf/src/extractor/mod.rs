@@ -1,14 +1,14 @@
 //! Fuzzy extractor: from noisy PUF bits to a secret that is the same each time.
 //!
-//! Code-offset construction (Dodis, Ostrovsky, Reyzin, Smith: Fuzzy extractors, SIAM J. Comput. 38(1), 2008, Section
-//! 4.2): enrolment draws a random message `R`, encodes it and publishes `helper = response xor codeword`; the device
-//! decodes `reading xor helper` back to `R`. The response bits serve as mask only and are never part of the secret, so
-//! the published flaw of using the same bits as key and mask cannot occur. `R` goes into HKDF (LAP/1 1.1), which
-//! extracts from it; as a random message it is uniform, but knowing the helper data its min-entropy is what
-//! [`crate::entropy`] says.
+//! Code-offset construction (Dodis, Ostrovsky, Reyzin, Smith: Fuzzy extractors, SIAM J. Comput. 38(1), 2008,
+//! Section 4.2): enrolment draws a random message `R`, encodes it and publishes `helper = response xor
+//! codeword`; the device decodes `reading xor helper` back to `R`. The response bits serve as mask only and
+//! are never part of the secret, so the published flaw of using the same bits as key and mask cannot occur.
+//! `R` goes into HKDF (LAP/1 1.1), which extracts from it; as a random message it is uniform, but knowing the
+//! helper data its min-entropy is what [`crate::entropy`] says.
 //!
-//! Altered helper data fail closed: their digest is the HKDF salt, so even where decoding still succeeds, the keys are
-//! others, and an attacker does not learn which bits were corrected.
+//! Altered helper data fail closed: their digest is the HKDF salt, so even where decoding still succeeds, the
+//! keys are others, and an attacker does not learn which bits were corrected.
 //!
 //! * Key mode (weak PUF): [`enrol`] and [`reproduce`] with [`HelperData`].
 //! * Pool mode (strong PUF): [`enrol_pool`] and [`PoolHelper::reproduce`].

@@ -26,14 +26,14 @@ const ROW_DOMAIN: &[u8] = b"LWHR\x01";
 
 /// Public helper data of a device in pool mode: rows `first_idx … first_idx + rows - 1`.
 ///
-/// Canonical encoding, integers big-endian: `"LWHP" | version u8 = 1 | zero[3] | profile u32 | first_idx u32 | rows u32`,
-/// then for each row `challenge[8] | offset`, the offset packed as in [`super::HelperData`]. With
-/// [`Profile::POOL`] a row takes 232 bytes.
+/// Canonical encoding, integers big-endian: `"LWHP" | version u8 = 1 | zero[3] | profile u32 | first_idx u32
+/// | rows u32`, then for each row `challenge[8] | offset`, the offset packed as in [`super::HelperData`].
+/// With [`Profile::POOL`] a row takes 232 bytes.
 ///
-/// **What salts row idx.** The digest of a row is SHA-256 of
-/// `"LWHR" | version u8 = 1 | profile u32 | idx u32 | challenge[8] | offset`, and that is the `SHA-256(helper)` of LAP/1 1.1
-/// for this row. It does not depend on the other rows, so rows can be added without touching enrolled ones, and it
-/// holds the index, so rows cannot be exchanged for each other.
+/// **What salts row idx.** The digest of a row is SHA-256 of `"LWHR" | version u8 = 1 | profile u32 | idx u32
+/// | challenge[8] | offset`, and that is the `SHA-256(helper)` of LAP/1 1.1 for this row. It does not depend
+/// on the other rows, so rows can be added without touching enrolled ones, and it holds the index, so rows
+/// cannot be exchanged for each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolHelper {
     profile: Profile,
@@ -104,12 +104,12 @@ impl PoolHelper {
 
     /// The device's side: reads the PUF on the row's challenge and rebuilds the row's secret.
     ///
-    /// `challenge` is what the CHALLENGE message says. Only the enrolled one is evaluated, so nobody can make the device
-    /// exercise its PUF on challenges of their own.
+    /// `challenge` is what the CHALLENGE message says. Only the enrolled one is evaluated, so nobody can make
+    /// the device exercise its PUF on challenges of their own.
     ///
     /// # Errors
-    /// [`ExtractorError`] if there is no such row, the challenge is another, the PUF cannot be read, or the reading fails
-    /// its health test or has too many errors.
+    /// [`ExtractorError`] if there is no such row, the challenge is another, the PUF cannot be read, or the
+    /// reading fails its health test or has too many errors.
     pub fn reproduce(
         &self,
         idx: u32,
@@ -211,13 +211,13 @@ pub struct PoolEnrolment {
     pub first_idx: u32,
     /// The number of rows.
     pub rows: u32,
-    /// How often each challenge is read; the majority counts. With 1, an enrolment error and a reading error add up, so
-    /// the device sees nearly twice the PUF's bit error rate.
+    /// How often each challenge is read; the majority counts. With 1, an enrolment error and a reading error
+    /// add up, so the device sees nearly twice the PUF's bit error rate.
     pub reads: usize,
     /// The limits that each reading must keep.
     pub health: HealthTest,
-    /// The response bits that the entropy estimate rests on. Where the rows have fewer, the PUF is read on one more
-    /// random challenge, whose responses serve for nothing else.
+    /// The response bits that the entropy estimate rests on. Where the rows have fewer, the PUF is read on
+    /// one more random challenge, whose responses serve for nothing else.
     pub entropy_sample_bits: usize,
     /// Min-entropy per response bit as seen across other devices of the kind, if known.
     pub fleet_min_entropy_per_bit: Option<f64>,
@@ -265,8 +265,8 @@ pub struct EnrolledPool {
 /// Enrols a strong PUF: draws a challenge for each row, reads it and makes the row's secret and helper data.
 ///
 /// # Errors
-/// [`ExtractorError`] if the PUF cannot be read, a reading fails its health test, or a secret would keep less than 128
-/// bits of min-entropy.
+/// [`ExtractorError`] if the PUF cannot be read, a reading fails its health test, or a secret would keep less
+/// than 128 bits of min-entropy.
 pub fn enrol_pool<R: CryptoRng + ?Sized>(
     puf: &mut dyn Puf,
     options: &PoolEnrolment,

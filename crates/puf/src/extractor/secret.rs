@@ -8,8 +8,8 @@ use crate::bits::Bits;
 
 /// The secret that PUF and helper data give: the input key material `R` of LAP/1 1.1.
 ///
-/// `B k` bits packed from the least significant bit of each byte, unused bits of the last byte zero. Erased on drop,
-/// compared in constant time, hidden in `Debug`.
+/// `B k` bits packed from the least significant bit of each byte, unused bits of the last byte zero. Erased
+/// on drop, compared in constant time, hidden in `Debug`.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<Vec<u8>>);
 

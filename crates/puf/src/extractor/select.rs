@@ -15,20 +15,21 @@ pub enum CellSelection {
     First,
     /// Cells that agree in all enrolment readouts, drawn at random from these.
     Stable,
-    /// Stable cells, debiased by von Neumann's method (Maes, van der Leest, van der Sluis, Willems: Secure key generation
-    /// from biased PUFs, CHES 2015): consecutive stable cells of one memory column form a pair; of pairs with different
-    /// values the first cell is a candidate, pairs with equal values are left out. Cells of a column share their bias, so
-    /// the first of a 01 or 10 pair is one or zero with the same probability whatever that bias is. Both cells must be
-    /// stable: stability depends on the value where there is bias, and asking it of one cell only would bring the bias
-    /// back. Takes about five cells for one bit.
+    /// Stable cells, debiased by von Neumann's method (Maes, van der Leest, van der Sluis, Willems: Secure
+    /// key generation from biased PUFs, CHES 2015): consecutive stable cells of one memory column form a
+    /// pair; of pairs with different values the first cell is a candidate, pairs with equal values are left
+    /// out. Cells of a column share their bias, so the first of a 01 or 10 pair is one or zero with the same
+    /// probability whatever that bias is. Both cells must be stable: stability depends on the value where
+    /// there is bias, and asking it of one cell only would bring the bias back. Takes about five cells for
+    /// one bit.
     Debiased,
 }
 
 /// Readouts needed before "equal in all of them" says anything about a cell.
 const STABLE_READOUTS_MIN: usize = 3;
 
-/// The period in cells after which a memory's column structure repeats: on the STM32F407, 32 cells that tend to one and
-/// 32 that tend to zero. The entropy estimate looks for structure that this does not catch.
+/// The period in cells after which a memory's column structure repeats: on the STM32F407, 32 cells that tend
+/// to one and 32 that tend to zero. The entropy estimate looks for structure that this does not catch.
 const COLUMNS: usize = 128;
 
 /// The cells of an enrolment.

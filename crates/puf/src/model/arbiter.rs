@@ -7,9 +7,9 @@ use crate::{bits::Bits, challenge::ChallengeStream};
 
 /// The parity features of many challenges, packed.
 ///
-/// With challenge bits `c_0 … c_{n-1}`, feature `i` is `φ_i = Π_{j ≥ i} (-1)^{c_j}` (Lim et al., Extracting secret
-/// keys from integrated circuits, 2005). Its sign bit is the xor of `c_i … c_{n-1}`; that bit is what is stored,
-/// `ceil(n / 64)` words per challenge.
+/// With challenge bits `c_0 … c_{n-1}`, feature `i` is `φ_i = Π_{j ≥ i} (-1)^{c_j}` (Lim et al., Extracting
+/// secret keys from integrated circuits, 2005). Its sign bit is the xor of `c_i … c_{n-1}`; that bit is what
+/// is stored, `ceil(n / 64)` words per challenge.
 #[derive(Clone, Debug)]
 pub struct ChallengeBatch {
     parities: Vec<u64>,
@@ -44,8 +44,8 @@ impl ChallengeBatch {
 
     /// The batch for `stages + 1` stages in which `inserted` supplies the challenge bit of stage `position`.
     ///
-    /// Working on parities: features at or before the new stage change sign with the inserted bit, those behind it
-    /// only move up by one.
+    /// Working on parities: features at or before the new stage change sign with the inserted bit, those
+    /// behind it only move up by one.
     pub(super) fn interposed(&self, inserted: &Bits, stages: usize, position: usize) -> Self {
         let words_each = (stages + 1).div_ceil(64);
         let mut parities = Vec::with_capacity(self.len() * words_each);
@@ -100,6 +100,9 @@ pub struct ArbiterChain {
 /// For one byte of parities, its share of the delay by value.
 type ByteTable = [f32; 256];
 
+/// For each byte of a word of parities, its table.
+type WordTables = [ByteTable; 8];
+
 impl ArbiterChain {
     /// Draws a chain.
     pub fn random<R: Rng + ?Sized>(stages: usize, rng: &mut R) -> Self {
@@ -118,7 +121,13 @@ impl ArbiterChain {
         noise: &mut R,
         responses: &mut Bits,
     ) {
+        // Noise of more than 8 standard deviations has probability 1e-15; where only that could matter, none
+        // is drawn.
+        let decided = 8.0 * sigma;
         self.xor_into(batch, responses, |delay| {
+            if delay.abs() > decided {
+                return delay;
+            }
             let error: f32 = StandardNormal.sample(noise);
             delay + sigma * error
         });
@@ -129,17 +138,27 @@ impl ArbiterChain {
         self.xor_into(batch, responses, |delay| delay);
     }
 
-    /// Eight table look-ups per 64 stages take the place of 64 multiplications; the tables (8 KiB, in L1) cost as
-    /// much as some 30 evaluations and live only for one batch, so an idle device holds its weights alone.
+    /// Eight table look-ups per 64 stages take the place of 64 multiplications; the tables (8 KiB, in L1)
+    /// cost as much as some 30 evaluations and live only for one batch, so an idle device holds its weights
+    /// alone.
     fn xor_into(&self, batch: &ChallengeBatch, responses: &mut Bits, mut observe: impl FnMut(f32) -> f32) {
-        let tables: Vec<ByteTable> = self.weights.chunks(8).map(byte_table).collect();
-        let mut challenges = batch.parities.chunks_exact(batch.words_each);
+        let tables: Vec<WordTables> = self.weights.chunks(64).map(word_tables).collect();
+        let mut groups = batch.parities.chunks(64 * batch.words_each);
         responses.change_words(|words| {
-            for word in words {
-                let mut ones = 0_u64;
-                for (bit, challenge) in challenges.by_ref().take(64).enumerate() {
-                    let delay = observe(self.constant + delay(challenge, &tables));
-                    ones |= u64::from(delay < 0.0) << bit;
+            for (word, challenges) in words.iter_mut().zip(&mut groups) {
+                // Look-ups first, then noise: the unforeseeable branches there would stall the look-ups.
+                let mut delays = [self.constant; 64];
+                for (delay, challenge) in delays.iter_mut().zip(challenges.chunks_exact(batch.words_each)) {
+                    *delay += challenge
+                        .iter()
+                        .zip(&tables)
+                        .map(|(w, t)| word_delay(*w, t))
+                        .sum::<f32>();
+                }
+                let count = challenges.len() / batch.words_each;
+                let mut ones = 0;
+                for (bit, delay) in delays.iter().take(count).enumerate() {
+                    ones |= u64::from(observe(*delay) < 0.0) << bit;
                 }
                 *word ^= ones;
             }
@@ -147,15 +166,25 @@ impl ArbiterChain {
     }
 }
 
-#[inline]
-fn delay(challenge: &[u64], tables: &[ByteTable]) -> f32 {
-    let mut sum = 0.0;
-    for (word, tables) in challenge.iter().zip(tables.chunks(8)) {
-        for (byte, table) in word.to_le_bytes().into_iter().zip(tables) {
-            sum += table.get(usize::from(byte)).copied().unwrap_or_default();
-        }
+/// The share of 64 stages in the delay; added in pairs, so that the additions do not wait for each other.
+#[inline(always)]
+fn word_delay(parities: u64, tables: &WordTables) -> f32 {
+    let bytes = parities.to_le_bytes();
+    let mut shares = [0.0_f32; 8];
+    for ((share, table), byte) in shares.iter_mut().zip(tables).zip(bytes) {
+        *share = table.get(usize::from(byte)).copied().unwrap_or_default();
     }
-    sum
+    let [a, b, c, d, e, f, g, h] = shares;
+    ((a + b) + (c + d)) + ((e + f) + (g + h))
+}
+
+/// The tables of up to 64 stages; missing stages have weight zero.
+fn word_tables(weights: &[f32]) -> WordTables {
+    let mut tables = [[0.0; 256]; 8];
+    for (table, weights) in tables.iter_mut().zip(weights.chunks(8)) {
+        *table = byte_table(weights);
+    }
+    tables
 }
 
 fn byte_table(weights: &[f32]) -> ByteTable {

@@ -10,16 +10,16 @@ const RATE_MAX: f64 = 0.45;
 
 /// The probability that noise flips the response of one chain, over random chains and challenges.
 ///
-/// The delay difference is normal with variance `stages + 1`, the noise with variance `stages · noisiness²`. Two
-/// zero-mean normal variables with correlation `ρ` differ in sign with probability `arccos(ρ) / π`, which is
-/// `arctan(σ_noise / σ_delay) / π` here.
+/// The delay difference is normal with variance `stages + 1`, the noise with variance `stages · noisiness²`.
+/// Two zero-mean normal variables with correlation `ρ` differ in sign with probability `arccos(ρ) / π`, which
+/// is `arctan(σ_noise / σ_delay) / π` here.
 pub fn chain_flip_probability(stages: usize, noisiness: f64) -> f64 {
     let n = stages as f64;
     (noisiness * (n / (n + 1.0)).sqrt()).atan() / PI
 }
 
-/// The noisiness at which a k-XOR-arbiter PUF has the given mean bit error rate, in closed form: the xor of `k`
-/// independent flips of probability `p` is `(1 - (1 - 2p)^k) / 2` (piling-up lemma).
+/// The noisiness at which a k-XOR-arbiter PUF has the given mean bit error rate, in closed form: the xor of
+/// `k` independent flips of probability `p` is `(1 - (1 - 2p)^k) / 2` (piling-up lemma).
 ///
 /// # Errors
 /// [`PufError::BadParameter`] if the shape is not allowed or the rate is not in 0 … 0.45.
@@ -51,8 +51,8 @@ pub fn noisiness_for_interpose(
 
 /// The mean bit error rate of an interpose PUF.
 ///
-/// A flip in the upper layer changes the sign of the features up to the middle. Of a lower chain's delay
-/// `A + B`, `A` with variance `a` over those features and `B` with variance `b`, `-A + B + noise` has correlation
+/// A flip in the upper layer changes the sign of the features up to the middle. Of a lower chain's delay `A +
+/// B`, `A` with variance `a` over those features and `B` with variance `b`, `-A + B + noise` has correlation
 /// `(b - a) / sqrt((a + b)(a + b + σ²))` with it, whence the probability that its sign differs.
 fn interpose_error_rate(stages: usize, up: usize, down: usize, noisiness: f64) -> f64 {
     let upper = xor_of(chain_flip_probability(stages, noisiness), up);
@@ -69,12 +69,12 @@ fn xor_of(p: f64, count: usize) -> f64 {
     (1.0 - (1.0 - 2.0 * p).powf(count as f64)) / 2.0
 }
 
-/// The mean and the standard deviation, in units of the noise, of the cell skews of an SRAM with the given share
-/// of ones and mean bit error rate against the more frequent value.
+/// The mean and the standard deviation, in units of the noise, of the cell skews of an SRAM with the given
+/// share of ones and mean bit error rate against the more frequent value.
 ///
-/// A cell powers up as one if `v + noise > 0`, noise standard normal, `v` normal over the cells: the fixed part of
-/// its one-probability `Φ(v)` (Maes, An accurate probabilistic reliability model for silicon PUFs, CHES 2013).
-/// Errors of a readout are then a generalised binomial variable (arXiv 1406.6143).
+/// A cell powers up as one if `v + noise > 0`, noise standard normal, `v` normal over the cells: the fixed
+/// part of its one-probability `Φ(v)` (Maes, An accurate probabilistic reliability model for silicon PUFs,
+/// CHES 2013). Errors of a readout are then a generalised binomial variable (arXiv 1406.6143).
 ///
 /// # Errors
 /// [`PufError::BadParameter`] if the share of ones is not in 0.05 … 0.95 or the rate not in 0 … 0.3.
@@ -90,6 +90,10 @@ pub fn sram_spread(ones: f64, bit_error_rate: f64) -> Result<(f64, f64), PufErro
         let spread = 1e12;
         return Ok((normal_quantile(ones) * spread, spread));
     }
+    if ones == 0.5 {
+        // E[Φ(-|v|)] = arctan(1 / spread) / π for mean 0.
+        return Ok((0.0, 1.0 / (PI * bit_error_rate).tan()));
+    }
     let mean_of = |spread: f64| normal_quantile(ones) * (1.0 + spread * spread).sqrt();
     let spread = bisect(1e-3, 1e6, |s| sram_error_rate(mean_of(s), s) > bit_error_rate);
     Ok((mean_of(spread), spread))
@@ -97,7 +101,7 @@ pub fn sram_spread(ones: f64, bit_error_rate: f64) -> Result<(f64, f64), PufErro
 
 /// `E[Φ(-|v|)]` for `v` normal: the integrand lives within ±9 noise units of zero, whatever the spread.
 fn sram_error_rate(mean: f64, spread: f64) -> f64 {
-    const STEPS: u32 = 4000;
+    const STEPS: u32 = 1000;
     let step = 18.0 / f64::from(STEPS);
     let density = |v: f64| {
         let z = (v - mean) / spread;
@@ -118,7 +122,8 @@ pub(super) fn normal_cdf(x: f64) -> f64 {
     0.5 * erfc(-x * FRAC_1_SQRT_2)
 }
 
-/// The complementary error function by its Chebyshev fit (Numerical Recipes, 6.2: relative error below 1.2e-7).
+/// The complementary error function by its Chebyshev fit (Numerical Recipes, 6.2: relative error below
+/// 1.2e-7).
 fn erfc(x: f64) -> f64 {
     const C: [f64; 10] = [
         -1.265_512_23,
@@ -145,7 +150,7 @@ fn normal_quantile(p: f64) -> f64 {
 
 /// The point of `low … high` where `below` turns from true to false.
 fn bisect(mut low: f64, mut high: f64, below: impl Fn(f64) -> bool) -> f64 {
-    for _ in 0..100 {
+    for _ in 0..64 {
         let middle = 0.5 * (low + high);
         if below(middle) {
             low = middle

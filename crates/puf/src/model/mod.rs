@@ -1,7 +1,7 @@
 //! Simulated PUFs: the additive delay model with Gaussian noise, and SRAM with per-cell flip probabilities.
 //!
-//! A *model* is one device instance, fixed by its seed. [`Simulated`] joins it with a noise source and is then a
-//! [`Puf`].
+//! A *model* is one device instance, fixed by its seed. [`Simulated`] joins it with a noise source and is
+//! then a [`Puf`].
 
 mod arbiter;
 mod calibration;

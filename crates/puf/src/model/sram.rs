@@ -24,8 +24,8 @@ pub struct SramParameters {
 
 /// One SRAM: each cell powers up as one with its own probability.
 ///
-/// See [`sram_spread`] for the distribution of these probabilities. With a rate of 4.95 % it predicts an error rate
-/// of 6.99 % between two readouts; the STM32F407 of the test data shows 6.97 %.
+/// See [`sram_spread`] for the distribution of these probabilities. With a rate of 4.95 % it predicts an
+/// error rate of 6.99 % between two readouts; the STM32F407 of the test data shows 6.97 %.
 #[derive(Clone, Debug)]
 pub struct SramPuf {
     /// One-probabilities in units of 1 / 65535; both ends are exact, so a stable cell never flips.

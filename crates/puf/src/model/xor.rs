@@ -12,10 +12,17 @@ use crate::{
 /// The most stages a chain may have.
 pub(super) const STAGES_MAX: usize = 4096;
 
-/// A k-XOR-arbiter PUF: `k` chains see the same challenge, the response is the xor of theirs (Suh and Devadas, 2007).
+/// A k-XOR-arbiter PUF: `k` chains see the same challenge, the response is the xor of theirs (Suh and
+/// Devadas, 2007).
 ///
-/// Noise is Gaussian on each delay difference with `σ = noisiness · sqrt(stages) · σ_weight`, as pypuf defines it.
-/// Plain and XOR arbiter PUFs are learnt from raw challenge-response pairs; the protocol never shows any.
+/// Noise is Gaussian on each delay difference with `σ = noisiness · sqrt(stages) · σ_weight`, as pypuf
+/// defines it. Plain and XOR arbiter PUFs are learnt from raw challenge-response pairs; the protocol never
+/// shows any.
+///
+/// **Use at least 5 chains for a fleet.** Chains see the same challenge, so the responses of two are
+/// correlated by `2/π · arcsin ρ` with `ρ`, the correlation of their weights, of the order `1 /
+/// sqrt(stages)`. With 64 stages that makes most 2-XOR and about one in a thousand 4-XOR instances so biased
+/// that enrolment refuses them; with 6 chains none in ten thousand (the example `enrol_bench` counts).
 #[derive(Clone, Debug)]
 pub struct XorArbiterPuf {
     chains: Vec<ArbiterChain>,
@@ -27,7 +34,8 @@ impl XorArbiterPuf {
     /// The device instance of `seed`.
     ///
     /// # Errors
-    /// [`PufError::BadParameter`] unless there are 8 to 4096 stages, 1 to 32 chains, and a noisiness of 0 or more.
+    /// [`PufError::BadParameter`] unless there are 8 to 4096 stages, 1 to 32 chains, and a noisiness of 0 or
+    /// more.
     pub fn new(stages: usize, chains: usize, noisiness: f64, seed: u64) -> Result<Self, PufError> {
         check_chain(stages, chains, noisiness)?;
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -104,8 +112,8 @@ impl Model for XorArbiterPuf {
 
 /// An arbiter PUF: a single chain.
 ///
-/// Its constant delay term biases most instances by several per cent, so enrolment refuses many of them for lack
-/// of entropy; it is here as the baseline of the literature.
+/// Its constant delay term biases most instances by several per cent, so enrolment refuses many of them for
+/// lack of entropy; it is here as the baseline of the literature.
 #[derive(Clone, Debug)]
 pub struct ArbiterPuf(XorArbiterPuf);
 

@@ -20,8 +20,8 @@ pub struct Dump {
 
 /// Reads one dump.
 ///
-/// `.bin`, `.raw` and `.dump` are binary, `.txt` and `.hex` are hex text ([`parse_hex`]); any other file is text if it holds
-/// nothing but printable ASCII.
+/// `.bin`, `.raw` and `.dump` are binary, `.txt` and `.hex` are hex text ([`parse_hex`]); any other file is
+/// text if it holds nothing but printable ASCII.
 ///
 /// # Errors
 /// [`ReadoutError`] with the file, and line and column in hex text.
@@ -85,8 +85,8 @@ pub fn read_directory(directory: &Path) -> Result<Vec<Dump>, ReadoutError> {
     Ok(dumps)
 }
 
-/// The subdirectories that hold dumps, in natural order: one device each. Empty if the directory itself holds the dumps
-/// of one device.
+/// The subdirectories that hold dumps, in natural order: one device each. Empty if the directory itself holds
+/// the dumps of one device.
 ///
 /// # Errors
 /// [`ReadoutError`] if there are dumps on both levels or on neither.

@@ -34,8 +34,8 @@ pub enum HexError {
     },
 }
 
-/// Reads hex digits in pairs, the more significant first. White space and commas may stand anywhere and lines may have any
-/// width; `0x` may stand where a byte begins.
+/// Reads hex digits in pairs, the more significant first. White space and commas may stand anywhere and lines
+/// may have any width; `0x` may stand where a byte begins.
 ///
 /// # Errors
 /// [`HexError`] with line and column.

@@ -91,8 +91,8 @@ impl Histogram {
 pub struct PufReport {
     /// One entry per device.
     pub devices: Vec<DeviceReport>,
-    /// With one device only: how many windows of it stand in for devices in everything that compares devices. Windows of
-    /// one chip do not measure how much chips differ.
+    /// With one device only: how many windows of it stand in for devices in everything that compares devices.
+    /// Windows of one chip do not measure how much chips differ.
     pub windows_stand_in: Option<usize>,
     /// Inter-HD over all pairs.
     pub uniqueness: Option<Spread>,
@@ -106,7 +106,8 @@ pub struct PufReport {
     pub inter_distances: Histogram,
     /// Of 101 points, the share of cells whose flip probability is at most `i / 200`.
     pub flip_probability_cdf: Vec<f64>,
-    /// The share of ones by address: rows of 64 tiles over the first device's cells, in order.
+    /// The share of ones over the first device's memory, row by row of 64: rows are consecutive parts of the
+    /// memory, columns the address modulo 64, so that stripes show.
     pub one_share_map: Vec<f64>,
     /// The rebuild trials.
     pub rebuilds: Vec<RebuildResult>,
@@ -124,8 +125,8 @@ struct Device {
 }
 
 impl PufReport {
-    /// Reads a directory of dumps (one device) or of subdirectories with dumps (one device each) and measures them.
-    /// `progress` gets what is being done.
+    /// Reads a directory of dumps (one device) or of subdirectories with dumps (one device each) and measures
+    /// them. `progress` gets what is being done.
     ///
     /// # Errors
     /// [`ReadoutError`] if a dump cannot be read, with the file and the place in it.
@@ -253,7 +254,8 @@ fn windows(bits: &Bits, window_bits: usize) -> Vec<Bits> {
         .collect()
 }
 
-/// The references cut to the shortest, so that devices with different dump sizes compare on the same addresses.
+/// The references cut to the shortest, so that devices with different dump sizes compare on the same
+/// addresses.
 fn common_length(devices: &[Device]) -> Vec<Bits> {
     let len = devices.iter().map(|d| d.reference.len()).min().unwrap_or(0);
     devices
@@ -286,11 +288,17 @@ fn flip_cdf(devices: &[Device]) -> Vec<f64> {
     (0..=100).map(|i| share(f64::from(i) / 200.0 + 1e-9)).collect()
 }
 
+/// Rows are consecutive parts of the memory, columns the address modulo 64 within them.
 fn one_share_map(readouts: &[Bits]) -> Vec<f64> {
     let shares = metrics::one_shares(readouts);
-    let tile = shares.len().div_ceil(MAP_COLUMNS * MAP_ROWS).max(1);
+    let lines = shares.len().div_ceil(MAP_COLUMNS);
+    let part = lines.div_ceil(MAP_ROWS).max(1) * MAP_COLUMNS;
+    let column = |cells: &[f64], column: usize| {
+        let own = cells.iter().skip(column).step_by(MAP_COLUMNS);
+        own.clone().sum::<f64>() / own.count().max(1) as f64
+    };
     shares
-        .chunks(tile)
-        .map(|cells| cells.iter().sum::<f64>() / cells.len() as f64)
+        .chunks(part)
+        .flat_map(|cells| (0..MAP_COLUMNS).map(move |c| column(cells, c)))
         .collect()
 }

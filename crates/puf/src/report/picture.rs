@@ -44,7 +44,7 @@ fn distances(report: &PufReport, area: &Area<'_>) -> Drawn {
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(55)
-        .build_cartesian_2d(0.0..0.7, 0.0..1.08)
+        .build_cartesian_2d(0.0..1.0, 0.0..1.08)
         .map_err(text)?;
     chart
         .configure_mesh()
@@ -81,7 +81,7 @@ fn distances(report: &PufReport, area: &Area<'_>) -> Drawn {
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperMiddle)
+        .position(SeriesLabelPosition::UpperRight)
         .label_font(("sans-serif", TEXT))
         .background_style(WHITE.mix(0.85))
         .draw()
@@ -106,11 +106,15 @@ fn flips(report: &PufReport, area: &Area<'_>) -> Drawn {
         .light_line_style(TRANSPARENT)
         .draw()
         .map_err(text)?;
+    // A step each: few readouts make few distinct probabilities.
     let points = report
         .flip_probability_cdf
         .iter()
         .enumerate()
-        .map(|(i, share)| (i as f64 / 200.0, *share));
+        .flat_map(|(i, share)| {
+            let x = i as f64 / 200.0;
+            [(x, *share), (x + 1.0 / 200.0, *share)]
+        });
     chart
         .draw_series(LineSeries::new(points, INTRA.stroke_width(2)))
         .map_err(text)?;
@@ -120,18 +124,21 @@ fn flips(report: &PufReport, area: &Area<'_>) -> Drawn {
 fn map(report: &PufReport, area: &Area<'_>) -> Drawn {
     let rows = report.one_share_map.len().div_ceil(MAP_COLUMNS).max(1);
     let name = report.devices.first().map_or("", |device| device.name.as_str());
-    let title = format!("Share of ones by address, {name} (blue: zeros, orange: ones, ± 0.15 around 0.5)");
+    let title = format!(
+        "Share of ones over the memory of {name} (white 0.5, blue 0.35 or less, orange 0.65 or more)"
+    );
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 20))
         .margin(12)
-        .x_label_area_size(30)
+        .x_label_area_size(40)
         .y_label_area_size(55)
         .build_cartesian_2d(0..MAP_COLUMNS, (0..rows).into_segmented())
         .map_err(text)?;
     chart
         .configure_mesh()
         .disable_mesh()
-        .x_desc("tile, addresses ascending row by row from the bottom")
+        .x_desc("address of the cell modulo 64")
+        .y_desc("part of the memory")
         .label_style(("sans-serif", TEXT))
         .draw()
         .map_err(text)?;

@@ -18,8 +18,8 @@ use crate::{
 pub enum Rebuild {
     /// Key mode as enrolment does it, with debiased stable cells out of windows of 32,768 cells.
     Key,
-    /// The error correction of key mode on all cells, in windows as large as its profile: a test of the code, not of
-    /// entropy.
+    /// The error correction of key mode on all cells, in windows as large as its profile: a test of the code,
+    /// not of entropy.
     KeyCode,
     /// The error correction of pool mode likewise.
     PoolCode,
