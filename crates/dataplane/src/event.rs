@@ -7,7 +7,7 @@ use linewarden_protocol::ids::{DeviceId, RowIndex, SessionId};
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// A RESPONSE was accepted.
+    /// A session was opened, or has moved to another address; renewals are only counted.
     Session(SessionId),
     /// Fewer rows than the low watermark are left.
     RowsLow,

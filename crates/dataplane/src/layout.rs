@@ -32,8 +32,8 @@ pub struct Line {
     pub auth_key: [AtomicU64; 2],
     /// End of the session's lease, boot-time clock, seconds.
     pub lease_until_s: AtomicU32,
-    /// Interface that the session is bound to.
-    pub ingress: AtomicU32,
+    /// Number of its session and of its rows.
+    pub slot: AtomicU32,
 }
 
 /// The session that the line's `session_id` names.
@@ -46,8 +46,8 @@ pub struct Session {
     pub tag: [AtomicU64; 2],
     /// IPv6, or IPv4 as ::ffff:a.b.c.d.
     pub addr: [AtomicU64; 2],
-    /// As granted in the ACK, seconds.
-    pub lease_s: AtomicU32,
+    /// Interface that the session is bound to.
+    pub ingress: AtomicU32,
     /// UDP source port, as on the wire.
     pub port: AtomicU16,
     /// MAC address as three 16-bit loads.
@@ -71,10 +71,13 @@ pub struct RingRow {
     pub auth_key: [AtomicU64; 2],
 }
 
+/// Lines of a home: a device's home is found by hashing its id; a line's place is `home * 4 + way`.
+pub const HOME_WAYS: usize = 4;
+
 /// Entries of a bucket.
 pub const WAYS: usize = 4;
 
-/// Bucket of a two-choice hash table; an entry is `fingerprint << 32 | slot + 1`, 0 is free.
+/// Bucket of a two-choice hash table; an entry is `fingerprint << 32 | place of the line + 1`, 0 is free.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Bucket {
@@ -92,8 +95,6 @@ pub struct Control {
     pub fresh_previous: AtomicU64,
     /// CLOCK_MONOTONIC when `fresh_current` was drawn, ns.
     pub fresh_at_ns: AtomicU64,
-    /// CLOCK_BOOTTIME − CLOCK_MONOTONIC, ns.
-    pub suspended_ns: AtomicU64,
     /// Not 0: REQUESTs are answered with a NAK.
     pub stopping: AtomicU64,
 }
@@ -137,6 +138,8 @@ pub struct ProgramConfig {
     pub slots: u32,
     pub ring: u32,
     pub low_rows: u32,
+    pub home_mask: u32,
+    pub index_mask: u32,
     pub bucket_mask: u32,
     pub nak_per_s: u32,
     pub alarm_per_s: u32,
@@ -160,7 +163,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(Line 64, Session 64, RingRow 24, Bucket 32, Control 40, ClassicState 16, ClassicCrp 40);
+shared!(Line 64, Session 64, RingRow 24, Bucket 32, Control 32, ClassicState 16, ClassicCrp 40);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
-const _: () = assert!(offset_of!(Session, lease_s) == 48 && offset_of!(Session, vlan) == 60);
+const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

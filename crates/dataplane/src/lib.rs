@@ -129,9 +129,6 @@ pub trait DataPlane: Send {
     fn status(&self, device: DeviceId) -> Option<LineStatus>;
     /// A new freshness value, drawn at `now_ns` of CLOCK_MONOTONIC; never zero.
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64);
-    /// CLOCK_BOOTTIME − CLOCK_MONOTONIC, by which leases are granted. Call it on every tick of the gateway and at once
-    /// after a resume: until then new leases are too short.
-    fn set_suspended(&mut self, suspended_ns: u64);
     /// From now on REQUESTs are answered with a NAK.
     fn set_stopping(&mut self, stopping: bool);
     /// Verdicts so far, over all CPUs and threads.
@@ -189,9 +186,6 @@ impl<T: StoreBacked> DataPlane for T {
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
         self.store().set_fresh(fresh, now_ns);
     }
-    fn set_suspended(&mut self, suspended_ns: u64) {
-        self.store().set_suspended(suspended_ns);
-    }
     fn set_stopping(&mut self, stopping: bool) {
         self.store().set_stopping(stopping);
     }
@@ -203,7 +197,7 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn housekeep(&mut self) {
         self.store_mut().reclaim();
-        let removed = self.store().sweep_bindings();
+        let removed = self.store_mut().sweep_bindings();
         if removed > 0 {
             tracing::debug!(removed, "swept bindings of dead sessions");
         }

@@ -51,7 +51,7 @@ impl Key {
         }
     }
 
-    fn is_carried_by(self, line: &Line, session: &Session) -> bool {
+    fn is_carried_by(self, session: &Session) -> bool {
         match self {
             Self::Address([low, high]) => {
                 session.addr[0].load(Acquire) == low && session.addr[1].load(Acquire) == high
@@ -61,7 +61,7 @@ impl Key {
                 let vlans = [first & !BOUND, session.vlan[1].load(Acquire)];
                 first & BOUND != 0
                     && session_mac(session) == mac
-                    && mac_key_high(line.ingress.load(Acquire), vlans) == place
+                    && mac_key_high(session.ingress.load(Acquire), vlans) == place
             }
         }
     }
@@ -85,15 +85,15 @@ struct Scan<'a> {
 }
 
 impl<'a> Bindings<'a> {
-    /// Whether no other live session than that of `slot` owns `key`.
+    /// Whether no other live session than that of the line at `place` owns `key`.
     ///
     /// # Errors
     /// `DropAddressOwned`.
-    pub(super) fn check(&self, key: Key, slot: u32, boot_s: u32) -> Result<(), Verdict> {
-        self.scan(key, slot, boot_s).map(|_| ())
+    pub(super) fn check(&self, key: Key, place: u32, boot_s: u32) -> Result<(), Verdict> {
+        self.scan(key, place, boot_s).map(|_| ())
     }
 
-    /// Claims `key` for `slot`, whose line the caller owns (BUSY) and whose session carries the key already.
+    /// Claims `key` for the line at `place`, which the caller owns (BUSY) and whose session carries the key already.
     ///
     /// The table is read after that, and once more after an entry was written: of two that claim one address at the
     /// same moment none keeps it. An entry that is there already is no reason to skip this: the sweep may have removed
@@ -101,13 +101,13 @@ impl<'a> Bindings<'a> {
     ///
     /// # Errors
     /// `DropAddressOwned`, or `DropTableFull`.
-    pub(super) fn claim(&self, key: Key, slot: u32, boot_s: u32) -> Result<(), Verdict> {
+    pub(super) fn claim(&self, key: Key, place: u32, boot_s: u32) -> Result<(), Verdict> {
         let [a, b] = key.words();
-        let entry = table::entry(table::hash(self.seed, a, b), slot);
+        let entry = table::entry(table::hash(self.seed, a, b), place);
         for _ in 0..2 * WAYS {
             // What was stored in the session comes before the loads of other lines, on x86 too.
             fence(SeqCst);
-            let scan = self.scan(key, slot, boot_s)?;
+            let scan = self.scan(key, place, boot_s)?;
             if scan.is_mine {
                 return Ok(());
             }
@@ -118,13 +118,13 @@ impl<'a> Bindings<'a> {
         Err(Verdict::DropTableFull)
     }
 
-    fn scan(&self, key: Key, slot: u32, boot_s: u32) -> Result<Scan<'a>, Verdict> {
+    fn scan(&self, key: Key, place: u32, boot_s: u32) -> Result<Scan<'a>, Verdict> {
         let [a, b] = key.words();
         let hash = table::hash(self.seed, a, b);
         let print = table::fingerprint(hash);
         let (mut is_mine, mut free, mut fewest_used) = (false, None, WAYS);
-        for place in table::choices(hash, self.mask) {
-            let bucket = self.table.get(place).ok_or(Verdict::DropTableFull)?;
+        for number in table::choices(hash, self.mask) {
+            let bucket = self.table.get(number).ok_or(Verdict::DropTableFull)?;
             let (mut used, mut gap) = (0, None);
             for cell in &bucket.entry {
                 let entry = cell.load(Acquire);
@@ -135,7 +135,7 @@ impl<'a> Bindings<'a> {
                 used += 1;
                 if (entry >> 32) as u32 == print {
                     let owner = (entry as u32).wrapping_sub(1);
-                    if owner == slot {
+                    if owner == place {
                         is_mine = true;
                     } else if self.is_owner(owner, key, boot_s) {
                         return Err(Verdict::DropAddressOwned);
@@ -149,12 +149,12 @@ impl<'a> Bindings<'a> {
         Ok(Scan { free, is_mine })
     }
 
-    fn is_owner(&self, slot: u32, key: Key, boot_s: u32) -> bool {
-        let slot = slot as usize;
-        match (self.regions.lines.get(slot), self.regions.sessions.get(slot)) {
-            (Some(line), Some(session)) => is_live(line, boot_s) && key.is_carried_by(line, session),
-            _ => false,
-        }
+    fn is_owner(&self, place: u32, key: Key, boot_s: u32) -> bool {
+        let Some(line) = self.regions.lines.get(place as usize) else {
+            return false;
+        };
+        let session = self.regions.sessions.get(line.slot.load(Acquire) as usize);
+        is_live(line, boot_s) && session.is_some_and(|session| key.is_carried_by(session))
     }
 }
 

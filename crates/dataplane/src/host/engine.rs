@@ -5,7 +5,6 @@
 //! is the commit word); on x86 that costs nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Acquire;
 
 use linewarden_protocol::classic::rng::Xoshiro256PlusPlus;
 use linewarden_protocol::frame::Meta;
@@ -20,7 +19,7 @@ use super::stats::{RateWindow, Stats};
 use crate::classic::rng_state;
 use crate::config::Config;
 use crate::layout::Line;
-use crate::store::{Regions, table, wire_word};
+use crate::store::{Geometry, Regions, wire_word};
 
 /// Bytes kept of a datagram: all that any message needs that is served. A short buffer keeps a whole batch in the
 /// first-level cache.
@@ -108,8 +107,7 @@ pub struct ThreadState {
 #[derive(Debug)]
 pub struct Engine {
     pub(super) regions: Arc<Regions>,
-    pub(super) hash_seed: [u64; 2],
-    pub(super) bucket_mask: u32,
+    pub(super) geometry: Geometry,
     pub(super) ring: u32,
     pub(super) low_rows: u32,
     pub(super) gateway_id: u32,
@@ -124,8 +122,7 @@ impl Engine {
     pub(super) fn new(config: &Config, regions: Arc<Regions>) -> std::io::Result<Self> {
         Ok(Self {
             regions,
-            hash_seed: config.geometry.hash_seed,
-            bucket_mask: config.geometry.bucket_mask(),
+            geometry: config.geometry.clone(),
             ring: config.geometry.ring,
             low_rows: config.low_rows.min(config.geometry.ring),
             gateway_id: config.gateway_id.0,
@@ -192,25 +189,10 @@ impl Engine {
         verdict
     }
 
-    /// The device's line and slot.
+    /// The device's line and its place.
     #[inline]
     pub(super) fn find_device(&self, id: u64) -> Option<(&Line, u32)> {
-        let hash = table::hash(self.hash_seed, id, 0);
-        let print = table::fingerprint(hash);
-        for place in table::choices(hash, self.bucket_mask) {
-            for cell in &self.regions.device_index.get(place)?.entry {
-                let entry = cell.load(Acquire);
-                if (entry >> 32) as u32 != print {
-                    continue;
-                }
-                let slot = (entry as u32).wrapping_sub(1);
-                match self.regions.lines.get(slot as usize) {
-                    Some(line) if line.device_id.load(Acquire) == id => return Some((line, slot)),
-                    _ => {}
-                }
-            }
-        }
-        None
+        self.regions.find(&self.geometry, id)
     }
 
     pub(super) fn by_address(&self) -> Bindings<'_> {
@@ -224,8 +206,8 @@ impl Engine {
     fn bindings<'a>(&'a self, table: &'a [crate::layout::Bucket]) -> Bindings<'a> {
         Bindings {
             table,
-            mask: self.bucket_mask,
-            seed: self.hash_seed,
+            mask: self.geometry.bucket_mask(),
+            seed: self.geometry.hash_seed,
             regions: &self.regions,
         }
     }

@@ -162,57 +162,49 @@ impl Engine {
         if m.gateway_id != self.gateway_id {
             return Err(Verdict::DropGateway);
         }
-        let (line, slot) = self.find_device(m.device_id).ok_or(Verdict::DropUnknownDevice)?;
-        let commit = CommitWord(line.commit.load(Acquire));
-        if commit.is_revoked() {
+        let (line, place) = self.find_device(m.device_id).ok_or(Verdict::DropUnknownDevice)?;
+        let slot = line.slot.load(Acquire);
+        let session = self.regions.sessions.get(slot as usize);
+        let case = Case {
+            commit: CommitWord(line.commit.load(Acquire)),
+            session: session.ok_or(Verdict::DropUnknownDevice)?,
+            m: &m,
+            line,
+            place,
+            slot,
+            now,
+            from,
+        };
+        if case.commit.is_revoked() {
             return Err(Verdict::DropRevoked);
         }
-        if commit.is_busy() {
+        if case.commit.is_busy() {
             return Err(Verdict::DropBusy);
         }
-        let session = self
-            .regions
-            .sessions
-            .get(slot as usize)
-            .ok_or(Verdict::DropUnknownDevice)?;
-        if m.idx.checked_add(1) == Some(commit.idx().0) {
-            return ack_again(&m, line, session, commit, now, from, macs);
+        let idx = case.commit.idx().0;
+        if m.idx.checked_add(1) == Some(idx) {
+            return case.ack_again(self.lease_s, macs);
         }
-        if m.idx != commit.idx().0 {
+        if m.idx != idx {
             return Err(Verdict::DropIndex);
         }
-        if !commit.is_valid() {
+        if !case.commit.is_valid() {
             return Err(Verdict::DropNoRows);
         }
         if !self.is_fresh(m.fresh) {
             return Err(Verdict::DropFresh);
         }
         let auth_key = load(&line.auth_key);
-        let mac = self
-            .verify(&m, auth_key, slot, now, from, macs)
-            .inspect_err(|reason| {
-                if *reason == Verdict::DropTag && thread.alarms.allows(now.monotonic_ns, self.alarm_per_s) {
-                    thread
-                        .stats
-                        .report(event(EVENT_WRONG_TAG, slot, &m, m.idx, 0, from));
-                }
-            })?;
+        let place = self.verify(&case, auth_key, macs).inspect_err(|reason| {
+            if *reason == Verdict::DropTag && thread.alarms.allows(now.monotonic_ns, self.alarm_per_s) {
+                thread.stats.report(case.event(EVENT_WRONG_TAG, idx, 0));
+            }
+        })?;
         if m.tag[0] == 0 {
             return Err(Verdict::DropSessionZero);
         }
         let session_key = f(auth_key, [LABEL_SESSION, m.tag[0], m.tag[1]]);
-        self.win(
-            thread,
-            now,
-            from,
-            &m,
-            line,
-            session,
-            slot,
-            commit,
-            mac,
-            session_key,
-        )
+        self.win(thread, &case, &place, session_key)
     }
 
     fn is_fresh(&self, fresh: u64) -> bool {
@@ -223,90 +215,76 @@ impl Engine {
         })
     }
 
-    /// Owners of the addresses, then the tag; returns the sender's MAC address. One from a table may be out of date:
-    /// when the message fails for it, the source is asked once more, and only another answer makes another attempt.
-    fn verify(
-        &self,
-        m: &Response,
-        auth_key: Pair,
-        slot: u32,
-        now: Moment,
-        from: &Origin,
-        macs: &mut impl MacSource,
-    ) -> Result<u64, Verdict> {
-        self.by_address()
-            .check(Key::Address(from.addr), slot, now.boot_s)?;
-        if !m.bound {
-            let mac = macs.unbound();
-            return m.verifies(auth_key, 0).then_some(mac).ok_or(Verdict::DropTag);
-        }
+    /// Owners of the addresses, then the tag. A MAC address from a table may be out of date: when the message fails
+    /// for it, the source is asked once more, and only another answer makes another attempt.
+    fn verify(&self, case: &Case<'_>, auth_key: Pair, macs: &mut impl MacSource) -> Result<Place, Verdict> {
+        let (m, from, at, boot_s) = (case.m, case.from, case.place, case.now.boot_s);
         let attempt = |mac: u64| {
-            self.by_mac().check(Key::mac(mac, from), slot, now.boot_s)?;
-            m.verifies(auth_key, mac).then_some(mac).ok_or(Verdict::DropTag)
+            let is_renewal = case.is_renewal(mac);
+            if !is_renewal {
+                self.by_address().check(Key::Address(from.addr), at, boot_s)?;
+                if m.bound {
+                    self.by_mac().check(Key::mac(mac, from), at, boot_s)?;
+                }
+            }
+            let place = Place { mac, is_renewal };
+            m.verifies(auth_key, if m.bound { mac } else { 0 })
+                .then_some(place)
+                .ok_or(Verdict::DropTag)
         };
-        let known = macs.bound(from, now).ok_or(Verdict::DropTag)?;
-        attempt(known).or_else(|reason| attempt(macs.refreshed(from, now, known).ok_or(reason)?))
+        if !m.bound {
+            return attempt(macs.unbound());
+        }
+        let known = macs.bound(from, case.now).ok_or(Verdict::DropTag)?;
+        attempt(known).or_else(|reason| attempt(macs.refreshed(from, case.now, known).ok_or(reason)?))
     }
 
     /// Spends the row and opens the session: LAP/1 1.4.3, in its order.
-    #[expect(clippy::too_many_arguments, reason = "all that the checks before have found")]
-    fn win(
-        &self,
-        thread: &mut ThreadState,
-        now: Moment,
-        from: &Origin,
-        m: &Response,
-        line: &Line,
-        session: &Session,
-        slot: u32,
-        seen: CommitWord,
-        mac: u64,
-        session_key: Pair,
-    ) -> Outcome {
-        let won = seen.won().ok_or(Verdict::DropNoRows)?;
-        let owner = Owner::take(line, seen, won).ok_or(Verdict::DropLostRace)?;
+    fn win(&self, thread: &mut ThreadState, case: &Case<'_>, place: &Place, session_key: Pair) -> Outcome {
+        let &Case { m, line, session, .. } = case;
+        let won = case.commit.won().ok_or(Verdict::DropNoRows)?;
+        let owner = Owner::take(line, case.commit, won).ok_or(Verdict::DropLostRace)?;
         line.window
             .store(u64::from(won.window_generation()) << 56, Relaxed);
         store(&session.session_key, session_key);
         store(&session.tag, m.tag);
-        store(&session.addr, from.addr);
-        session.lease_s.store(self.lease_s, Relaxed);
-        session.port.store(from.port, Relaxed);
-        for (part, shift) in session.mac.iter().zip([0, 16, 32]) {
-            part.store((mac >> shift) as u16, Relaxed);
-        }
-        session.vlan[0].store(from.vlans[0] | if m.bound { BOUND } else { 0 }, Relaxed);
-        session.vlan[1].store(from.vlans[1], Relaxed);
         line.lease_until_s
-            .store(now.boot_s.saturating_add(self.lease_s), Relaxed);
-        line.ingress.store(from.ingress, Relaxed);
+            .store(case.now.boot_s.saturating_add(self.lease_s), Relaxed);
+        if !place.is_renewal {
+            case.bind(place.mac);
+        }
         let next = won.idx().0;
-        let has_row = seen.is_key_mode() || self.next_row(line, slot, next);
-        let claimed = self.claim(m.bound.then_some(mac), slot, now, from);
+        let has_row = won.is_key_mode() || self.next_row(line, case.slot, next);
+        let claimed = if place.is_renewal {
+            Ok(())
+        } else {
+            self.claim(case, place.mac)
+        };
         if claimed.is_ok() {
             line.session_id.swap(m.tag[0], AcqRel);
         }
         owner.release(has_row);
 
         if !has_row {
-            thread.stats.report(event(EVENT_ROWS_OUT, slot, m, next, 0, from));
-        } else if !seen.is_key_mode() && self.is_low(slot, next) {
-            thread.stats.report(event(EVENT_ROWS_LOW, slot, m, next, 0, from));
+            thread.stats.report(case.event(EVENT_ROWS_OUT, next, 0));
+        } else if !won.is_key_mode() && self.is_low(case.slot, next) {
+            thread.stats.report(case.event(EVENT_ROWS_LOW, next, 0));
         }
         claimed?;
-        thread
-            .stats
-            .report(event(EVENT_SESSION, slot, m, m.idx, m.tag[0], from));
-        Ok((Verdict::ReplyAck, ack(m, session_key, self.lease_s, from)))
+        if !place.is_renewal {
+            thread.stats.report(case.event(EVENT_SESSION, m.idx, m.tag[0]));
+        }
+        Ok((Verdict::ReplyAck, ack(m, session_key, self.lease_s, case.from)))
     }
 
-    fn claim(&self, bound_mac: Option<u64>, slot: u32, now: Moment, from: &Origin) -> Result<(), Verdict> {
+    fn claim(&self, case: &Case<'_>, mac: u64) -> Result<(), Verdict> {
+        let (at, boot_s) = (case.place, case.now.boot_s);
         self.by_address()
-            .claim(Key::Address(from.addr), slot, now.boot_s)?;
-        match bound_mac {
-            Some(mac) => self.by_mac().claim(Key::mac(mac, from), slot, now.boot_s),
-            None => Ok(()),
+            .claim(Key::Address(case.from.addr), at, boot_s)?;
+        if case.m.bound {
+            self.by_mac().claim(Key::mac(mac, case.from), at, boot_s)?;
         }
+        Ok(())
     }
 
     fn ring_row(&self, slot: u32, idx: u32) -> Option<&RingRow> {
@@ -336,6 +314,113 @@ impl Engine {
     fn is_low(&self, slot: u32, idx: u32) -> bool {
         self.ring_row(slot, idx.wrapping_add(self.low_rows))
             .is_none_or(|row| row.auth_key[1].load(Acquire) == 0)
+    }
+}
+
+/// A RESPONSE and the line that it is about.
+struct Case<'a> {
+    m: &'a Response,
+    line: &'a Line,
+    session: &'a Session,
+    /// Of the line.
+    place: u32,
+    slot: u32,
+    /// As loaded before anything else of the line.
+    commit: CommitWord,
+    now: Moment,
+    from: &'a Origin,
+}
+
+/// Where a RESPONSE that verifies came from.
+struct Place {
+    mac: u64,
+    /// From where the device's live session is bound already.
+    is_renewal: bool,
+}
+
+impl Case<'_> {
+    /// Whether a live session comes again from where it is bound: then it owns its addresses, nobody else can have
+    /// claimed them since, and the tables need not be read. Not in the lease's last second: another thread, whose
+    /// batch began a little later, may take the lease for over and the addresses for free.
+    fn is_renewal(&self, mac: u64) -> bool {
+        let is_bound = self.session.vlan[0].load(Acquire) & BOUND != 0;
+        self.line.session_id.load(Acquire) != 0
+            && self.line.lease_until_s.load(Acquire) > self.now.boot_s.saturating_add(1)
+            && self.differs() == 0
+            && session_mac(self.session) == mac
+            && is_bound == self.m.bound
+    }
+
+    /// 0 if the session is bound to this address, port, VLANs and interface; its MAC address apart.
+    fn differs(&self) -> u64 {
+        let Self { session, from, .. } = self;
+        let [low, high] = load(&session.addr);
+        let vlan = session.vlan[0].load(Acquire) & !BOUND;
+        (low ^ from.addr[0])
+            | (high ^ from.addr[1])
+            | u64::from(session.port.load(Acquire) ^ from.port)
+            | u64::from(vlan ^ from.vlans[0])
+            | u64::from(session.vlan[1].load(Acquire) ^ from.vlans[1])
+            | u64::from(session.ingress.load(Acquire) ^ from.ingress)
+    }
+
+    fn bind(&self, mac: u64) {
+        let Self { session, from, .. } = self;
+        store(&session.addr, from.addr);
+        session.port.store(from.port, Relaxed);
+        for (part, shift) in session.mac.iter().zip([0, 16, 32]) {
+            part.store((mac >> shift) as u16, Relaxed);
+        }
+        let flag = if self.m.bound { BOUND } else { 0 };
+        session.vlan[0].store(from.vlans[0] | flag, Relaxed);
+        session.vlan[1].store(from.vlans[1], Relaxed);
+        session.ingress.store(from.ingress, Relaxed);
+    }
+
+    /// The winning RESPONSE once more: the first ACK was lost (LAP/1 1.4.4).
+    fn ack_again(&self, lease_s: u32, macs: &mut impl MacSource) -> Outcome {
+        let Self {
+            m,
+            line,
+            session,
+            from,
+            now,
+            ..
+        } = *self;
+        let [tag_low, tag_high] = load(&session.tag);
+        let differs = (tag_low ^ m.tag[0]) | (tag_high ^ m.tag[1]) | self.differs();
+        let is_live = line.session_id.load(Acquire) != 0 && line.lease_until_s.load(Acquire) > now.boot_s;
+        if !is_live || differs != 0 {
+            return Err(Verdict::DropReplay);
+        }
+        let stored = session_mac(session);
+        let is_bound = session.vlan[0].load(Acquire) & BOUND != 0;
+        let mac = if is_bound {
+            macs.bound(from, now).ok_or(Verdict::DropReplay)?
+        } else {
+            macs.unbound()
+        };
+        if mac != stored && (!is_bound || macs.refreshed(from, now, mac) != Some(stored)) {
+            return Err(Verdict::DropReplay);
+        }
+        let session_key = load(&session.session_key);
+        // All of the above is of one session only if no winner came in between.
+        if line.commit.load(Acquire) != self.commit.0 || line.session_id.load(Acquire) != m.tag[0] {
+            return Err(Verdict::DropReplay);
+        }
+        Ok((Verdict::ReplyAckAgain, ack(m, session_key, lease_s, from)))
+    }
+
+    /// `struct lw_event` as words.
+    fn event(&self, kind: u32, idx: u32, session_id: u64) -> [u64; 6] {
+        [
+            u64::from(kind),
+            self.m.device_id,
+            session_id,
+            self.from.addr[0],
+            self.from.addr[1],
+            u64::from(self.from.ingress) << 32 | u64::from(idx),
+        ]
     }
 }
 
@@ -375,49 +460,6 @@ impl Drop for Owner<'_> {
     }
 }
 
-/// The winning RESPONSE once more: the first ACK was lost (LAP/1 1.4.4).
-fn ack_again(
-    m: &Response,
-    line: &Line,
-    session: &Session,
-    commit: CommitWord,
-    now: Moment,
-    from: &Origin,
-    macs: &mut impl MacSource,
-) -> Outcome {
-    let session_id = line.session_id.load(Acquire);
-    let [tag_low, tag_high] = load(&session.tag);
-    let [addr_low, addr_high] = load(&session.addr);
-    let vlan = session.vlan[0].load(Acquire);
-    let differs = (tag_low ^ m.tag[0])
-        | (tag_high ^ m.tag[1])
-        | (addr_low ^ from.addr[0])
-        | (addr_high ^ from.addr[1])
-        | u64::from(session.port.load(Acquire) ^ from.port)
-        | u64::from((vlan & !BOUND) ^ from.vlans[0])
-        | u64::from(session.vlan[1].load(Acquire) ^ from.vlans[1])
-        | u64::from(line.ingress.load(Acquire) ^ from.ingress);
-    if session_id == 0 || differs != 0 || line.lease_until_s.load(Acquire) <= now.boot_s {
-        return Err(Verdict::DropReplay);
-    }
-    let stored = session_mac(session);
-    let mac = if vlan & BOUND != 0 {
-        macs.bound(from, now).ok_or(Verdict::DropReplay)?
-    } else {
-        macs.unbound()
-    };
-    if mac != stored && (vlan & BOUND == 0 || macs.refreshed(from, now, mac) != Some(stored)) {
-        return Err(Verdict::DropReplay);
-    }
-    let session_key = load(&session.session_key);
-    let lease_s = session.lease_s.load(Acquire);
-    // All of the above is of one session only if no winner came in between.
-    if line.commit.load(Acquire) != commit.0 || line.session_id.load(Acquire) != m.tag[0] {
-        return Err(Verdict::DropReplay);
-    }
-    Ok((Verdict::ReplyAckAgain, ack(m, session_key, lease_s, from)))
-}
-
 /// ACK.tag = F(session_key, H0, idx ‖ lease_s, session_id, seen_ip).
 fn ack(m: &Response, session_key: Pair, lease_s: u32, from: &Origin) -> Words {
     let idx_lease = fields(m.idx, lease_s);
@@ -440,15 +482,3 @@ const EVENT_SESSION: u32 = 1;
 const EVENT_ROWS_LOW: u32 = 2;
 const EVENT_ROWS_OUT: u32 = 3;
 const EVENT_WRONG_TAG: u32 = 4;
-
-/// `struct lw_event` as words.
-fn event(kind: u32, slot: u32, m: &Response, idx: u32, session_id: u64, from: &Origin) -> [u64; 6] {
-    [
-        u64::from(slot) << 32 | u64::from(kind),
-        m.device_id,
-        session_id,
-        from.addr[0],
-        from.addr[1],
-        u64::from(from.ingress) << 32 | u64::from(idx),
-    ]
-}

@@ -34,7 +34,7 @@ use self::worker::{Service, Worker};
 use crate::config::{Config, ConfigError, Gate};
 use crate::counters::Counters;
 use crate::event::Event;
-use crate::store::{Geometry, Region, Regions, Store};
+use crate::store::{Regions, Store};
 use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
 
 /// How the host data plane runs.
@@ -93,7 +93,7 @@ impl Host {
             }));
         }
         let memory = |error| DataPlaneError::kernel("memory for the lines", error);
-        let regions = Arc::new(regions(&config.geometry).map_err(memory)?);
+        let regions = Arc::new(Regions::anonymous(&config.geometry).map_err(memory)?);
         Ok(Self {
             engine: Arc::new(Engine::new(config, Arc::clone(&regions)).map_err(memory)?),
             store: Store::new(regions, config.geometry.clone()),
@@ -228,20 +228,6 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-fn regions(geometry: &Geometry) -> io::Result<Regions> {
-    let slots = geometry.slots as usize;
-    let buckets = geometry.buckets() as usize;
-    Ok(Regions {
-        lines: Region::anonymous(slots)?,
-        sessions: Region::anonymous(slots)?,
-        rows: Region::anonymous(geometry.row_count().unwrap_or(u32::MAX) as usize)?,
-        device_index: Region::anonymous(buckets)?,
-        by_address: Region::anonymous(buckets)?,
-        by_mac: Region::anonymous(buckets)?,
-        control: Region::anonymous(1)?,
-    })
 }
 
 fn pin(cpu: usize) {

@@ -73,8 +73,7 @@ impl Worker {
                     datagram.length,
                 )
             } else {
-                self.engine
-                    .process_classic(&mut self.thread, datagram.payload)
+                self.engine.process_classic(&mut self.thread, datagram.payload)
             };
             if verdict.disposition() == Disposition::Reply {
                 batch.reply(index, length, self.socket.is_wildcard());

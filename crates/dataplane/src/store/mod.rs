@@ -4,19 +4,25 @@
 //! idx or a generation, fills a line only when it is neither VALID nor BUSY, and writes a ring row only at a place
 //! that a winner has left (LAP/1 1.4.3). Keys are zeroed when they leave.
 
+mod geometry;
+mod place;
 mod region;
+mod sweep;
 pub mod table;
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, fence};
 
 use linewarden_protocol::commit::{self, CommitWord};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::keys::AuthKey;
 
+pub use self::geometry::{Geometry, Regions};
+use self::place::Places;
 pub use self::region::Region;
-use crate::layout::{BOUND, Bucket, Control, Line, RingRow, Session};
+use crate::layout::{Line, RingRow};
 
 /// One row as a gateway holds it: 24 B.
 #[derive(Clone, Debug)]
@@ -68,56 +74,6 @@ pub enum StoreError {
     IndexFull(DeviceId),
 }
 
-/// Sizes of a store and the key of its hashes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// Devices that fit.
-    pub slots: u32,
-    /// Rows per device beside the one in the line.
-    pub ring: u32,
-    /// Random; keys the hashes of the index and the binding tables.
-    pub hash_seed: [u64; 2],
-}
-
-impl Geometry {
-    /// Buckets of each table: at most a quarter full, which two choices of four places never overflow in practice.
-    #[must_use]
-    pub fn buckets(&self) -> u32 {
-        self.slots.max(1).checked_next_power_of_two().unwrap_or(1 << 31)
-    }
-
-    /// `buckets - 1`.
-    #[must_use]
-    pub fn bucket_mask(&self) -> u32 {
-        self.buckets() - 1
-    }
-
-    /// Elements of the rows array; `None` when they cannot be numbered with 32 bits.
-    #[must_use]
-    pub fn row_count(&self) -> Option<u32> {
-        self.slots.checked_mul(self.ring.max(1))
-    }
-}
-
-/// The arrays that a packet path works on.
-#[derive(Debug)]
-pub struct Regions {
-    /// By slot.
-    pub lines: Region<Line>,
-    /// By slot.
-    pub sessions: Region<Session>,
-    /// `slot * ring + idx % ring`.
-    pub rows: Region<RingRow>,
-    /// Device id to slot.
-    pub device_index: Region<Bucket>,
-    /// IP address to slot.
-    pub by_address: Region<Bucket>,
-    /// (ingress, VLANs, MAC) to slot.
-    pub by_mac: Region<Bucket>,
-    /// One element.
-    pub control: Region<Control>,
-}
-
 /// What a line holds, for display and tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineStatus {
@@ -131,36 +87,47 @@ pub struct LineStatus {
     pub lease_until_s: u32,
 }
 
-/// Devices and rows in shared memory. One writer: `&mut self` for what allocates slots.
+/// Where a device lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Of its line, in the lines array.
+    pub line: u32,
+    /// Of its session and, times the ring, of its rows.
+    pub slot: u32,
+}
+
+/// Devices and rows in shared memory. One writer: `&mut self` for what moves a device or its rows.
 #[derive(Debug)]
 pub struct Store {
-    regions: std::sync::Arc<Regions>,
+    regions: Arc<Regions>,
     geometry: Geometry,
-    slots: HashMap<DeviceId, u32>,
+    devices: HashMap<DeviceId, Place>,
+    places: Places,
     /// By slot: the idx after the last row ever given. A row below it is never published again, because a winner
     /// may be wiping its place.
     ends: Vec<u32>,
-    free: Vec<u32>,
-    next_unused: u32,
+    sweep_at: usize,
 }
 
 impl Store {
     /// A store over zeroed regions of that geometry.
     #[must_use]
-    pub fn new(regions: std::sync::Arc<Regions>, geometry: Geometry) -> Self {
+    pub fn new(regions: Arc<Regions>, geometry: Geometry) -> Self {
+        let places = Places::new(&geometry);
+        let ends = vec![0; geometry.slots as usize];
         Self {
             regions,
             geometry,
-            slots: HashMap::new(),
-            ends: Vec::new(),
-            free: Vec::new(),
-            next_unused: 0,
+            devices: HashMap::new(),
+            places,
+            ends,
+            sweep_at: 0,
         }
     }
 
     /// The memory.
     #[must_use]
-    pub fn regions(&self) -> &std::sync::Arc<Regions> {
+    pub fn regions(&self) -> &Arc<Regions> {
         &self.regions
     }
 
@@ -170,22 +137,36 @@ impl Store {
         &self.geometry
     }
 
-    /// The slot of a device.
+    /// Where a device lies.
     #[must_use]
-    pub fn slot(&self, device: DeviceId) -> Option<u32> {
-        self.slots.get(&device).copied()
+    pub fn place(&self, device: DeviceId) -> Option<Place> {
+        self.devices.get(&device).copied()
+    }
+
+    /// The line of a device and where it lies.
+    ///
+    /// # Errors
+    /// `NotInstalled`.
+    pub fn line(&self, device: DeviceId) -> Result<(&Line, Place), StoreError> {
+        let place = self.place(device).ok_or(StoreError::NotInstalled(device))?;
+        let line = self
+            .regions
+            .lines
+            .get(place.line as usize)
+            .ok_or(StoreError::NotInstalled(device))?;
+        Ok((line, place))
     }
 
     /// How many devices are installed.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.devices.len()
     }
 
     /// Whether no device is installed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.devices.is_empty()
     }
 
     /// Draws the next fresh value into the control block: the previous one is written before the current one.
@@ -198,14 +179,6 @@ impl Store {
             .store(control.fresh_current.load(Acquire), Release);
         control.fresh_current.store(u64::from_ne_bytes(fresh), Release);
         control.fresh_at_ns.store(now_ns, Release);
-    }
-
-    /// How far the boot-time clock is ahead of the monotonic one. Leases are granted by it: set it often, and at once
-    /// after a resume.
-    pub fn set_suspended(&self, suspended_ns: u64) {
-        if let Some(control) = self.regions.control.first() {
-            control.suspended_ns.store(suspended_ns, Release);
-        }
     }
 
     /// Whether REQUESTs are answered with a NAK from now on.
@@ -227,40 +200,47 @@ impl Store {
         rows: &[Row],
     ) -> Result<(), StoreError> {
         self.check_install(device, mode, rows)?;
-        let slot = self.allocate(device)?;
-        let Some(line) = self.regions.lines.get(slot as usize) else {
+        let hash = self.device_hash(device);
+        let place = self
+            .places
+            .allocate(hash, &self.geometry)
+            .ok_or(StoreError::Full(device))?;
+        let Some(line) = self.regions.lines.get(place.line as usize) else {
             return Err(StoreError::Full(device));
         };
-        line.device_id.store(wire_word(device.0.to_be_bytes()), Relaxed);
-        for (ahead, row) in rows.iter().enumerate().skip(1) {
-            self.publish(slot, RowIndex(next_idx.0.wrapping_add(ahead as u32)), row);
+        for (ahead, row) in (0u32..).zip(rows).skip(1) {
+            self.publish(place.slot, RowIndex(next_idx.0.wrapping_add(ahead)), row);
         }
         if let Some(first) = rows.first() {
             write_line_row(line, first);
         }
-        let end = next_idx
-            .0
-            .saturating_add(u32::try_from(rows.len()).unwrap_or(u32::MAX));
+        line.slot.store(place.slot, Relaxed);
         let key_flag = if mode == Mode::Key { commit::KEY } else { 0 };
-        // The generation of a reused slot goes on, so that no window of the device before it fits.
+        // The generation of a reused line goes on, so that no window of the device before it fits.
         let generation = CommitWord(line.commit.load(Acquire)).generation().wrapping_add(1);
         line.commit.store(
             CommitWord::new(next_idx, generation, commit::VALID | key_flag).0,
             Release,
         );
-        let hash = self.device_hash(device);
-        if !table::insert(
-            &self.regions.device_index,
-            self.geometry.bucket_mask(),
-            hash,
-            slot,
-        ) {
-            self.clear_slot(slot);
-            self.free.push(slot);
+        // From here on the packet path finds it.
+        line.device_id.store(wire_word(device.0.to_be_bytes()), Release);
+        let indexed = self.geometry.is_at_home(hash, place.line)
+            || table::insert(
+                &self.regions.device_index,
+                self.geometry.index_mask(),
+                hash,
+                place.line,
+            );
+        if !indexed {
+            self.clear(place);
+            self.places.quarantine(place);
             return Err(StoreError::IndexFull(device));
         }
-        self.slots.insert(device, slot);
-        self.set_end(slot, end);
+        self.devices.insert(device, place);
+        let end = next_idx
+            .0
+            .saturating_add(u32::try_from(rows.len()).unwrap_or(u32::MAX));
+        self.set_end(place.slot, end);
         Ok(())
     }
 
@@ -268,7 +248,7 @@ impl Store {
         if device.0 == 0 {
             return Err(StoreError::DeviceZero);
         }
-        if self.slots.contains_key(&device) {
+        if self.devices.contains_key(&device) {
             return Err(StoreError::Installed(device));
         }
         let most = if mode == Mode::Key {
@@ -290,18 +270,6 @@ impl Store {
         Ok(())
     }
 
-    fn allocate(&mut self, device: DeviceId) -> Result<u32, StoreError> {
-        if let Some(slot) = self.free.pop() {
-            return Ok(slot);
-        }
-        if self.next_unused >= self.geometry.slots {
-            return Err(StoreError::Full(device));
-        }
-        self.next_unused += 1;
-        self.ends.push(0);
-        Ok(self.next_unused - 1)
-    }
-
     /// Adds rows from `first_idx` on; those that were given before, and those beyond the ring, are left out. Returns
     /// the idx after the last one that was ever given: what to ask for next.
     ///
@@ -313,13 +281,14 @@ impl Store {
         first_idx: RowIndex,
         rows: &[Row],
     ) -> Result<RowIndex, StoreError> {
-        let slot = self.slot(device).ok_or(StoreError::NotInstalled(device))?;
+        let place = self.place(device).ok_or(StoreError::NotInstalled(device))?;
+        let slot = place.slot;
         if rows.iter().any(|row| last_half(row) == 0) {
             return Err(StoreError::ZeroKey(device));
         }
         let indexed: Vec<(u32, &Row)> = (first_idx.0..).zip(rows).collect();
-        self.fill_if_empty(device, slot, &indexed)?;
-        let word = self.word(device, slot)?;
+        self.fill_if_empty(device, place, &indexed)?;
+        let word = self.word(device)?;
         if word.is_busy() {
             return Err(StoreError::Busy(device));
         }
@@ -334,7 +303,7 @@ impl Store {
         }
         // A winner that found the ring empty may have left just before a row was published: the line is empty then
         // although the ring is not.
-        self.fill_if_empty(device, slot, &[])?;
+        self.fill_if_empty(device, place, &[])?;
         Ok(RowIndex(self.end(slot)))
     }
 
@@ -343,10 +312,11 @@ impl Store {
     fn fill_if_empty(
         &mut self,
         device: DeviceId,
-        slot: u32,
+        place: Place,
         indexed: &[(u32, &Row)],
     ) -> Result<(), StoreError> {
-        let word = self.word(device, slot)?;
+        let slot = place.slot;
+        let word = self.word(device)?;
         if word.is_revoked() {
             return Err(StoreError::Revoked(device));
         }
@@ -361,8 +331,8 @@ impl Store {
         } else {
             return Ok(());
         };
-        let (Some(filled), Some(line)) = (word.filled(RowIndex(idx)), self.regions.lines.get(slot as usize))
-        else {
+        let (line, _) = self.line(device)?;
+        let Some(filled) = word.filled(RowIndex(idx)) else {
             return Err(StoreError::Revoked(device));
         };
         write_line_row(line, &row);
@@ -379,13 +349,9 @@ impl Store {
         Ok(())
     }
 
-    fn word(&self, device: DeviceId, slot: u32) -> Result<CommitWord, StoreError> {
-        let line = self
-            .regions
-            .lines
-            .get(slot as usize)
-            .ok_or(StoreError::NotInstalled(device))?;
-        Ok(CommitWord(line.commit.load(Acquire)))
+    fn word(&self, device: DeviceId) -> Result<CommitWord, StoreError> {
+        self.line(device)
+            .map(|(line, _)| CommitWord(line.commit.load(Acquire)))
     }
 
     fn end(&self, slot: u32) -> u32 {
@@ -403,14 +369,9 @@ impl Store {
     /// # Errors
     /// `NotInstalled`.
     pub fn revoke(&self, device: DeviceId) -> Result<(), StoreError> {
-        let slot = self.slot(device).ok_or(StoreError::NotInstalled(device))?;
-        let line = self
-            .regions
-            .lines
-            .get(slot as usize)
-            .ok_or(StoreError::NotInstalled(device))?;
-        line.commit.fetch_or(commit::REVOKED, AcqRel);
-        Ok(())
+        self.line(device).map(|(line, _)| {
+            line.commit.fetch_or(commit::REVOKED, AcqRel);
+        })
     }
 
     /// Revokes the device and wipes its rows and session; its slot may be used again after [`Store::reclaim`].
@@ -419,58 +380,46 @@ impl Store {
     /// `Busy` while a winner is in the line: call again (the device is shut out already). Else `NotInstalled`.
     pub fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {
         self.revoke(device)?;
-        let slot = self.slot(device).ok_or(StoreError::NotInstalled(device))?;
-        let line = self
-            .regions
-            .lines
-            .get(slot as usize)
-            .ok_or(StoreError::NotInstalled(device))?;
-        let word = CommitWord(line.commit.load(Acquire));
-        if word.is_busy() {
+        let (_, place) = self.line(device)?;
+        if self.word(device)?.is_busy() {
             return Err(StoreError::Busy(device));
         }
+        let hash = self.device_hash(device);
         table::remove(
             &self.regions.device_index,
-            self.geometry.bucket_mask(),
-            self.device_hash(device),
-            slot,
+            self.geometry.index_mask(),
+            hash,
+            place.line,
         );
-        self.clear_slot(slot);
-        self.slots.remove(&device);
+        self.clear(place);
+        self.devices.remove(&device);
+        self.places.quarantine(place);
         Ok(())
     }
 
-    /// Gives slots of wiped devices back. Call it when no packet that was in flight at the wipe can still be: after a
-    /// grace period of the packet path (BPF programs run to completion in microseconds; a second is ample).
+    /// Gives the places of wiped devices back. Call it when no packet that was in flight at the wipe can still be:
+    /// the packet path runs to completion in microseconds, so a second is ample.
     pub fn reclaim(&mut self) {
-        let used: std::collections::HashSet<u32> = self
-            .slots
-            .values()
-            .copied()
-            .chain(self.free.iter().copied())
-            .collect();
-        self.free
-            .extend((0..self.next_unused).filter(|slot| !used.contains(slot)));
+        self.places.reclaim();
     }
 
-    fn clear_slot(&self, slot: u32) {
-        let Some(line) = self.regions.lines.get(slot as usize) else {
-            return;
-        };
-        line.commit.fetch_and(!commit::VALID, AcqRel);
-        line.session_id.store(0, Release);
-        zero_line_row(line);
-        line.device_id.store(0, Release);
-        if let Some(session) = self.regions.sessions.get(slot as usize) {
-            session
+    fn clear(&self, place: Place) {
+        if let Some(line) = self.regions.lines.get(place.line as usize) {
+            line.commit.fetch_and(!commit::VALID, AcqRel);
+            line.session_id.store(0, Release);
+            zero_line_row(line);
+            line.device_id.store(0, Release);
+        }
+        if let Some(session) = self.regions.sessions.get(place.slot as usize) {
+            let words = session
                 .session_key
                 .iter()
                 .chain(&session.tag)
-                .chain(&session.addr)
-                .for_each(|word| word.store(0, Release));
+                .chain(&session.addr);
+            words.for_each(|word| word.store(0, Release));
         }
         let ring = self.geometry.ring.max(1) as usize;
-        let start = slot as usize * ring;
+        let start = place.slot as usize * ring;
         for row in self.regions.rows.get(start..start + ring).unwrap_or_default() {
             row.auth_key[1].store(0, Release);
             row.auth_key[0].store(0, Release);
@@ -498,14 +447,13 @@ impl Store {
     /// What the device's line holds.
     #[must_use]
     pub fn status(&self, device: DeviceId) -> Option<LineStatus> {
-        let slot = self.slot(device)?;
-        let line = self.regions.lines.get(slot as usize)?;
+        let (line, place) = self.line(device).ok()?;
         let commit = CommitWord(line.commit.load(Acquire));
         let current = u32::from(commit.is_valid());
         let ahead = if commit.is_key_mode() {
             0
         } else {
-            self.ring_rows(slot, commit.idx().0)
+            self.ring_rows(place.slot, commit.idx().0)
         };
         Some(LineStatus {
             commit,
@@ -515,81 +463,8 @@ impl Store {
         })
     }
 
-    /// Removes binding entries whose session no longer carries the address. Returns how many were removed.
-    ///
-    /// An entry that is claimed again between the look and the removal is put back, so a live session is without its
-    /// entry for an instant at most.
-    #[must_use]
-    pub fn sweep_bindings(&self) -> usize {
-        self.sweep(&self.regions.by_address, |line, session| {
-            self.address_hash(line, session)
-        }) + self.sweep(&self.regions.by_mac, |line, session| self.mac_hash(line, session))
-    }
-
-    fn sweep(&self, table: &[Bucket], hash_of: impl Fn(&Line, &Session) -> Option<u64>) -> usize {
-        let mut removed = 0;
-        for cell in table.iter().flat_map(|bucket| bucket.entry.iter()) {
-            let entry = cell.load(Acquire);
-            if entry == 0 || self.is_current(entry, &hash_of) {
-                continue;
-            }
-            if cell.compare_exchange(entry, 0, AcqRel, Acquire).is_ok() {
-                fence(AcqRel);
-                if self.is_current(entry, &hash_of) {
-                    let _ = cell.compare_exchange(0, entry, AcqRel, Acquire);
-                } else {
-                    removed += 1;
-                }
-            }
-        }
-        removed
-    }
-
-    fn is_current(&self, entry: u64, hash_of: &impl Fn(&Line, &Session) -> Option<u64>) -> bool {
-        let slot = (entry as u32).wrapping_sub(1);
-        let (line, session) = match (
-            self.regions.lines.get(slot as usize),
-            self.regions.sessions.get(slot as usize),
-        ) {
-            (Some(line), Some(session)) => (line, session),
-            _ => return false,
-        };
-        // A winner claims before it clears BUSY: leave it alone.
-        if CommitWord(line.commit.load(Acquire)).is_busy() {
-            return true;
-        }
-        line.session_id.load(Acquire) != 0
-            && hash_of(line, session).is_some_and(|hash| table::entry(hash, slot) == entry)
-    }
-
-    fn address_hash(&self, _line: &Line, session: &Session) -> Option<u64> {
-        Some(table::hash(
-            self.geometry.hash_seed,
-            session.addr[0].load(Acquire),
-            session.addr[1].load(Acquire),
-        ))
-    }
-
-    fn mac_hash(&self, line: &Line, session: &Session) -> Option<u64> {
-        let first = session.vlan[0].load(Acquire);
-        if first & BOUND == 0 {
-            return None;
-        }
-        let mac = session
-            .mac
-            .iter()
-            .rev()
-            .fold(0u64, |mac, part| mac << 16 | u64::from(part.load(Acquire)));
-        let vlans = [first & !BOUND, session.vlan[1].load(Acquire)];
-        Some(table::hash(
-            self.geometry.hash_seed,
-            mac,
-            mac_key_high(line.ingress.load(Acquire), vlans),
-        ))
-    }
-
     fn device_hash(&self, device: DeviceId) -> u64 {
-        table::hash(self.geometry.hash_seed, wire_word(device.0.to_be_bytes()), 0)
+        self.geometry.device_hash(device)
     }
 
     /// Writes a ring row: its key's second half last, which makes it visible.

@@ -30,13 +30,13 @@ pub fn choices(hash: u64, mask: u32) -> [usize; 2] {
     [(low & mask) as usize, (other & mask) as usize]
 }
 
-/// The entry that names `slot` under `hash`.
+/// The entry that names the line at `place` under `hash`.
 #[must_use]
-pub fn entry(hash: u64, slot: u32) -> u64 {
-    u64::from(fingerprint(hash)) << 32 | (u64::from(slot) + 1)
+pub fn entry(hash: u64, place: u32) -> u64 {
+    u64::from(fingerprint(hash)) << 32 | (u64::from(place) + 1)
 }
 
-/// The slots that `hash` may mean, best first; each must be compared in full by the caller.
+/// The places that `hash` may mean, best first; each must be compared in full by the caller.
 pub fn candidates(table: &[Bucket], mask: u32, hash: u64) -> impl Iterator<Item = u32> + '_ {
     let print = fingerprint(hash);
     choices(hash, mask)
@@ -51,27 +51,35 @@ pub fn candidates(table: &[Bucket], mask: u32, hash: u64) -> impl Iterator<Item 
 /// Writes an entry into the emptier of its two buckets, but never beside one of the same fingerprint, which the
 /// packet path could not tell apart; `false` when neither bucket takes it.
 #[must_use]
-pub fn insert(table: &[Bucket], mask: u32, hash: u64, slot: u32) -> bool {
+pub fn insert(table: &[Bucket], mask: u32, hash: u64, place: u32) -> bool {
     let used = |bucket: &Bucket| bucket.entry.iter().filter(|cell| cell.load(Acquire) != 0).count();
     let print = fingerprint(hash);
-    let twin = |bucket: &Bucket| bucket.entry.iter().any(|cell| (cell.load(Acquire) >> 32) as u32 == print);
-    let mut buckets: Vec<&Bucket> = choices(hash, mask).iter().filter_map(|bucket| table.get(*bucket)).collect();
+    let twin = |bucket: &Bucket| {
+        bucket
+            .entry
+            .iter()
+            .any(|cell| (cell.load(Acquire) >> 32) as u32 == print)
+    };
+    let mut buckets: Vec<&Bucket> = choices(hash, mask)
+        .iter()
+        .filter_map(|bucket| table.get(*bucket))
+        .collect();
     buckets.retain(|bucket| !twin(bucket));
     buckets.sort_by_key(|bucket| used(bucket));
-    buckets
-        .iter()
-        .flat_map(|bucket| bucket.entry.iter())
-        .any(|cell| cell.compare_exchange(0, entry(hash, slot), AcqRel, Acquire).is_ok())
+    buckets.iter().flat_map(|bucket| bucket.entry.iter()).any(|cell| {
+        cell.compare_exchange(0, entry(hash, place), AcqRel, Acquire)
+            .is_ok()
+    })
 }
 
-/// Removes the entry of `slot` under `hash`; `false` when there is none.
-pub fn remove(table: &[Bucket], mask: u32, hash: u64, slot: u32) -> bool {
+/// Removes the entry of `place` under `hash`; `false` when there is none.
+pub fn remove(table: &[Bucket], mask: u32, hash: u64, place: u32) -> bool {
     choices(hash, mask)
         .into_iter()
         .filter_map(|bucket| table.get(bucket))
         .flat_map(|bucket| bucket.entry.iter())
         .any(|cell| {
-            cell.compare_exchange(entry(hash, slot), 0, AcqRel, Acquire)
+            cell.compare_exchange(entry(hash, place), 0, AcqRel, Acquire)
                 .is_ok()
         })
 }

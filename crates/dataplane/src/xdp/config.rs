@@ -7,9 +7,9 @@ use libbpf_rs::{MapCore, MapFlags, Object, OpenObject};
 use zerocopy::IntoBytes as _;
 
 use crate::DataPlaneError;
-use crate::classic::{crc_tables, rng_state};
+use crate::classic::{crc_tables, rng_state, store_crp};
 use crate::config::{ClassicProfile, Config, Gate};
-use crate::layout::{ProgramConfig, Shared};
+use crate::layout::{HOME_WAYS, ProgramConfig, Shared};
 use crate::store::{Region, Regions, wire_word};
 
 /// Where `rng` stands in `struct lw_percpu`: behind 96 counters and five words.
@@ -29,6 +29,8 @@ impl ProgramConfig {
             slots: config.geometry.slots,
             ring: config.geometry.ring,
             low_rows: config.low_rows.min(config.geometry.ring),
+            home_mask: config.geometry.homes() - 1,
+            index_mask: config.geometry.index_mask(),
             bucket_mask: config.geometry.bucket_mask(),
             nak_per_s: config.nak_per_s,
             alarm_per_s: config.alarm_per_s,
@@ -70,11 +72,12 @@ impl ProgramConfig {
     }
 }
 
-fn push<T>(list: &mut [T], count: &mut u32, value: T) {
-    if let Some(place) = list.get_mut(*count as usize) {
-        *place = value;
-        *count += 1;
-    }
+fn push<T: Copy>(list: &mut [T], count: &mut u32, value: T) {
+    // The places behind it repeat it: the program compares with all.
+    list.iter_mut()
+        .skip(*count as usize)
+        .for_each(|place| *place = value);
+    *count += 1;
 }
 
 /// Writes the constants and sizes all maps that the object has.
@@ -92,9 +95,11 @@ pub(crate) fn configure(
             continue;
         }
         let entries = match name.as_str() {
-            "lines" | "sessions" => config.geometry.slots,
+            "lines" => config.geometry.all_homes(),
+            "sessions" => config.geometry.slots,
             "rows" => config.geometry.row_count().unwrap_or(u32::MAX),
-            "device_index" | "by_address" | "by_mac" => config.geometry.buckets(),
+            "device_index" => config.geometry.index_buckets(),
+            "by_address" | "by_mac" => config.geometry.buckets(),
             "classic_crps" => words
                 .classic_identifiers
                 .saturating_mul(words.classic_rows)
@@ -112,10 +117,10 @@ pub(crate) fn regions(object: &Object, config: &Config) -> Result<Regions, DataP
     let geometry = &config.geometry;
     let rows = geometry.row_count().unwrap_or(u32::MAX);
     Ok(Regions {
-        lines: region(object, "lines", geometry.slots)?,
+        lines: region(object, "lines", geometry.all_homes() * HOME_WAYS as u32)?,
         sessions: region(object, "sessions", geometry.slots)?,
         rows: region(object, "rows", rows)?,
-        device_index: region(object, "device_index", geometry.buckets())?,
+        device_index: region(object, "device_index", geometry.index_buckets())?,
         by_address: region(object, "by_address", geometry.buckets())?,
         by_mac: region(object, "by_mac", geometry.buckets())?,
         control: region(object, "control", 1)?,
@@ -128,16 +133,23 @@ pub(crate) fn region<T: Shared>(object: &Object, name: &str, len: u32) -> Result
         .maps()
         .find(|map| map.name() == name)
         .ok_or_else(|| DataPlaneError::kernel(format!("map {name}"), "not in the object"))?;
-    debug_assert_eq!(map.value_size() as usize, size_of::<T>());
+    // An element of the map is one of ours, or a home of several.
+    debug_assert_eq!(map.value_size() as usize % size_of::<T>(), 0);
     Region::of_bpf_array(map.as_fd(), len as usize)
         .map_err(|error| DataPlaneError::kernel(format!("mapping {name} ({len} elements)"), error))
 }
 
 /// Fills the arrays of the classic profile, if it is configured.
 pub(crate) fn fill_classic(object: &Object, config: &Config) -> Result<(), DataPlaneError> {
-    let Some(classic) = &config.classic else { return Ok(()) };
+    let Some(classic) = &config.classic else {
+        return Ok(());
+    };
     let words = ProgramConfig::of(config, false);
-    let crps = region(object, "classic_crps", words.classic_rows.saturating_mul(words.classic_identifiers))?;
+    let crps = region(
+        object,
+        "classic_crps",
+        words.classic_rows.saturating_mul(words.classic_identifiers),
+    )?;
     for (cell, (challenge, response)) in crps.iter().zip(classic.crps.iter().flatten()) {
         store_crp(cell, *challenge, response);
     }

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{OpenObject, ProgramInput, ProgramMut};
+use linewarden_protocol::ids::DeviceId;
 
 use super::skeleton::bench::{BenchSkel, BenchSkelBuilder};
 use super::{check_privileges, config, quiet_libbpf};
@@ -38,6 +39,7 @@ struct BenchState {
     count: AtomicU64,
     reset: AtomicU64,
     sink: AtomicU64,
+    place: AtomicU64,
     line: [AtomicU64; 8],
     row: [AtomicU64; 3],
     classic: [AtomicU64; 2],
@@ -125,21 +127,32 @@ impl Microbench {
         }
     }
 
-    /// From now on slot 0's line, its next row and the first classic state are put back before every run, as they
-    /// are at this moment.
-    pub fn reset_every_run(&self, reset: bool) {
-        let (Some(state), Some(line)) = (self.state.first(), self.store.regions().lines.first()) else { return };
+    /// From now on the row of `device` (the first that was installed), the next one and the first classic state are put back before every run, as they are
+    /// at this moment; its session stays open, or is closed if `close_session`: then every RESPONSE is a first one.
+    pub fn reset_every_run(&self, device: DeviceId, close_session: bool) {
+        let (Some(state), Ok((line, place))) = (self.state.first(), self.store.line(device)) else {
+            return;
+        };
         let words = line_words(line);
-        state.line.iter().zip(words).for_each(|(to, from)| to.store(from, Relaxed));
+        state
+            .line
+            .iter()
+            .zip(words)
+            .for_each(|(to, from)| to.store(from, Relaxed));
         let idx = (words[1] >> 32) as u32;
         let next = idx.wrapping_add(1) % self.store.geometry().ring.max(1);
         if let Some(row) = self.store.regions().rows.get(next as usize) {
-            state.row.iter().zip(row_words(row)).for_each(|(to, from)| to.store(from, Relaxed));
+            state
+                .row
+                .iter()
+                .zip(row_words(row))
+                .for_each(|(to, from)| to.store(from, Relaxed));
         }
-        state.reset.store(u64::from(reset), Relaxed);
+        state.place.store(u64::from(place.line), Relaxed);
+        state.reset.store(1 + u64::from(close_session), Relaxed);
     }
 
-    /// What slot 0's outstanding classic challenge is to be at every run.
+    /// What the first identifier's outstanding classic challenge is to be at every run.
     pub fn reset_classic(&self, expected: u64) {
         if let Some(state) = self.state.first() {
             state.classic[0].store(expected, Relaxed);
@@ -155,11 +168,21 @@ impl Microbench {
         let frame = [0u8; CASE_BYTES];
         let mut out = [0u8; CASE_BYTES + 64];
         let program = self.program(program);
-        let input = ProgramInput { data_in: Some(&frame), data_out: Some(&mut out), repeat, ..Default::default() };
-        let output = program.test_run(input).map_err(|error| DataPlaneError::kernel("BPF_PROG_TEST_RUN", error))?;
+        let input = ProgramInput {
+            data_in: Some(&frame),
+            data_out: Some(&mut out),
+            repeat,
+            ..Default::default()
+        };
+        let output = program
+            .test_run(input)
+            .map_err(|error| DataPlaneError::kernel("BPF_PROG_TEST_RUN", error))?;
         let action = output.return_value;
         if action != libbpf_rs::libbpf_sys::XDP_TX {
-            return Err(DataPlaneError::kernel("the bench's last packet", format!("action {action}, not XDP_TX")));
+            return Err(DataPlaneError::kernel(
+                "the bench's last packet",
+                format!("action {action}, not XDP_TX"),
+            ));
         }
         Ok(output.duration.as_nanos() as f64)
     }
@@ -177,7 +200,10 @@ impl Microbench {
         };
         let harness = count(Program::Harness)?;
         let all = count(program)?;
-        Ok(Work { siphash_words: all[0] - harness[0], lookups: all[1] - harness[1] })
+        Ok(Work {
+            siphash_words: all[0] - harness[0],
+            lookups: all[1] - harness[1],
+        })
     }
 
     fn work_so_far(&self) -> Result<[u64; 2], DataPlaneError> {
@@ -213,7 +239,7 @@ impl Microbench {
 }
 
 fn line_words(line: &Line) -> [u64; 8] {
-    let tail = u64::from(line.ingress.load(Relaxed)) << 32 | u64::from(line.lease_until_s.load(Relaxed));
+    let tail = u64::from(line.slot.load(Relaxed)) << 32 | u64::from(line.lease_until_s.load(Relaxed));
     [
         line.device_id.load(Relaxed),
         line.commit.load(Relaxed),
@@ -227,5 +253,9 @@ fn line_words(line: &Line) -> [u64; 8] {
 }
 
 fn row_words(row: &RingRow) -> [u64; 3] {
-    [row.challenge.load(Relaxed), row.auth_key[0].load(Relaxed), row.auth_key[1].load(Relaxed)]
+    [
+        row.challenge.load(Relaxed),
+        row.auth_key[0].load(Relaxed),
+        row.auth_key[1].load(Relaxed),
+    ]
 }

@@ -16,7 +16,6 @@ use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBufferBuilder};
 
 use self::skeleton::gateway::{GatewaySkel, GatewaySkelBuilder};
-use crate::classic::store_crp;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::event::Event;

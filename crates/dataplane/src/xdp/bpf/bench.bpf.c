@@ -18,8 +18,9 @@ LW_ARRAY(cases, struct lw_case, BPF_F_MMAPABLE);
 struct lw_bench {
 	__u64 next; /* which case comes */
 	__u64 count; /* of cases */
-	__u64 reset; /* 1: put slot 0's line and rows back before every run */
+	__u64 reset; /* 1: put one device's row back before every run; 2: close its session too */
 	__u64 sink; /* keeps the floors' results alive */
+	__u64 place; /* of the line that is put back; its slot is 0 */
 	struct lw_line line;
 	struct lw_row row; /* the one after the line's */
 	struct lw_classic_state classic;
@@ -28,14 +29,15 @@ LW_ARRAY(bench, struct lw_bench, BPF_F_MMAPABLE);
 
 static __always_inline void lw_reset(struct lw_bench *b)
 {
-	struct lw_line *line = lw_at(&lines, 0);
+	struct lw_line *line = lw_line_at(b->place);
 	struct lw_row *row = lw_at(&rows, ((__u32)(b->line.commit >> LW_IDX_SHIFT) + 1) % cfg.ring);
 	struct lw_classic_state *classic = lw_at(&classic_states, 0);
 
 	if (!line || !row || !classic)
 		return;
 	line->commit = b->line.commit;
-	line->session_id = 0;
+	if (b->reset > 1)
+		line->session_id = 0;
 	line->challenge = b->line.challenge;
 	line->auth_key[0] = b->line.auth_key[0];
 	line->auth_key[1] = b->line.auth_key[1];
@@ -106,7 +108,7 @@ int bench_gateway(struct xdp_md *ctx)
 }
 
 /* The part that both floors share: parse, find the device. */
-static __always_inline struct lw_line *lw_floor_find(struct lw_ctx *c, __u32 *slot)
+static __always_inline struct lw_line *lw_floor_find(struct lw_ctx *c, __u32 *place)
 {
 	__u32 zero = 0;
 
@@ -118,7 +120,7 @@ static __always_inline struct lw_line *lw_floor_find(struct lw_ctx *c, __u32 *sl
 
 	if ((void *)(m + 1) > c->frame.end)
 		return NULL;
-	return lw_find_device(m->device_id, slot);
+	return lw_find_device(m->device_id, place);
 }
 
 SEC("xdp")
@@ -126,11 +128,11 @@ int floor_request(struct xdp_md *ctx)
 {
 	struct lw_bench *b;
 	struct lw_ctx c = { .xdp = ctx };
-	__u32 slot;
+	__u32 place;
 
 	if (!lw_prepare(ctx, &b))
 		return XDP_ABORTED;
-	struct lw_line *line = lw_floor_find(&c, &slot);
+	struct lw_line *line = lw_floor_find(&c, &place);
 
 	if (!line)
 		return XDP_ABORTED;
@@ -151,11 +153,11 @@ int floor_response(struct xdp_md *ctx)
 {
 	struct lw_bench *b;
 	struct lw_ctx c = { .xdp = ctx };
-	__u32 slot;
+	__u32 place;
 
 	if (!lw_prepare(ctx, &b))
 		return XDP_ABORTED;
-	struct lw_line *line = lw_floor_find(&c, &slot);
+	struct lw_line *line = lw_floor_find(&c, &place);
 
 	if (!line)
 		return XDP_ABORTED;
@@ -165,16 +167,14 @@ int floor_response(struct xdp_md *ctx)
 		return XDP_ABORTED;
 	__u64 addr[2], tag[2], session_key[2], key[2] = { line->auth_key[0], line->auth_key[1] };
 	__u64 commit = line->commit;
+	__u32 slot = line->slot;
 
 	lw_source_address(&c.frame, addr);
-	__u64 hash = lw_hash(addr[0], addr[1]);
-	struct lw_bucket *one = lw_at(&by_address, lw_bucket_1(hash));
-	struct lw_bucket *two = lw_at(&by_address, lw_bucket_2(hash));
 	struct lw_session *session = lw_at(&sessions, slot);
 
-	if (!one || !two || !session)
+	if (!session)
 		return XDP_ABORTED;
-	b->sink += one->entry[0] + two->entry[0] + session->tag[0];
+	b->sink += session->tag[0];
 	lw_response_tag(key, m, 0, tag);
 	lw_session_key(key, tag, session_key);
 	if (!(commit & LW_KEY)) {

@@ -31,31 +31,30 @@ static __always_inline int lw_is_live(const struct lw_line *line, __u32 now_s)
 	       LW_READ(line->lease_until_s) > now_s;
 }
 
-static __always_inline int lw_carries(const struct lw_line *line, const struct lw_session *session,
-				      const struct lw_key *key)
+static __always_inline int lw_carries(const struct lw_session *session, const struct lw_key *key)
 {
 	if (!key->is_mac)
 		return session->addr[0] == key->a && session->addr[1] == key->b;
 	__u16 vlan[2] = { session->vlan[0] & ~LW_BOUND, session->vlan[1] };
 
 	return session->vlan[0] & LW_BOUND && lw_mac(session->mac) == key->a &&
-	       ((__u64)line->ingress << 32 | (__u32)vlan[0] << 16 | vlan[1]) == key->b;
+	       ((__u64)session->ingress << 32 | (__u32)vlan[0] << 16 | vlan[1]) == key->b;
 }
 
 /* What a look at the two buckets of a key says. */
 struct lw_scan {
-	__u64 mine; /* 1: the slot holds an entry already */
-	__u64 foreign; /* 1: another slot's entry has this fingerprint; it must be compared */
+	__u64 mine; /* 1: the line holds an entry already */
+	__u64 foreign; /* 1: another line's entry has this fingerprint; it must be compared */
 };
 
-static __always_inline __u64 lw_binding_entry(__u64 hash, __u32 slot)
+static __always_inline __u64 lw_binding_entry(__u64 hash, __u32 place)
 {
-	return (__u64)lw_fingerprint(hash) << 32 | (slot + 1);
+	return (__u64)lw_fingerprint(hash) << 32 | (place + 1);
 }
 
-static __always_inline int lw_binding_scan(void *table, __u64 hash, __u32 slot, struct lw_scan *scan)
+static __always_inline int lw_binding_scan(void *table, __u64 hash, __u32 place, struct lw_scan *scan)
 {
-	__u64 entry = lw_binding_entry(hash, slot);
+	__u64 entry = lw_binding_entry(hash, place);
 	struct lw_bucket *one = lw_at(table, lw_bucket_1(hash)), *two = lw_at(table, lw_bucket_2(hash));
 
 	scan->mine = 0;
@@ -65,20 +64,20 @@ static __always_inline int lw_binding_scan(void *table, __u64 hash, __u32 slot, 
 #pragma unroll
 	for (int way = 0; way < 2 * LW_WAYS; way++) {
 		__u64 differs = entry ^ LW_READ((way < LW_WAYS ? one : two)->entry[way % LW_WAYS]);
-		__u64 same_slot = lw_is_zero(differs & 0xffffffff);
+		__u64 same_place = lw_is_zero(differs & 0xffffffff);
 		__u64 same_print = lw_is_zero(differs >> 32);
 
-		scan->mine |= same_print & same_slot;
-		scan->foreign |= same_print & (same_slot ^ 1);
+		scan->mine |= same_print & same_place;
+		scan->foreign |= same_print & (same_place ^ 1);
 	}
 	return 1;
 }
 
 /*
- * The careful look, when a fingerprint of another slot is there: 1 if a live session of another device carries the
+ * The careful look, when a fingerprint of another line is there: 1 if a live session of another device carries the
  * key. A global function: rare, and verified once.
  */
-__noinline int lw_binding_conflict(struct lw_key *key, __u32 slot, __u32 now_s)
+__noinline int lw_binding_conflict(struct lw_key *key, __u32 place, __u32 now_s)
 {
 	if (!key)
 		return 1;
@@ -95,27 +94,31 @@ __noinline int lw_binding_conflict(struct lw_key *key, __u32 slot, __u32 now_s)
 		__u64 entry = LW_READ(bucket->entry[i % LW_WAYS]);
 		__u32 owner = (__u32)entry - 1;
 
-		if ((__u32)(entry >> 32) != lw_fingerprint(hash) || owner == slot)
+		if ((__u32)(entry >> 32) != lw_fingerprint(hash) || owner == place)
 			continue;
-		struct lw_line *line = bpf_map_lookup_elem(&lines, &owner);
-		struct lw_session *session = bpf_map_lookup_elem(&sessions, &owner);
+		struct lw_line *line = lw_line_at(owner);
 
-		if (line && session && lw_is_live(line, now_s) && lw_carries(line, session, key))
+		if (!line)
+			continue;
+		__u32 slot = line->slot;
+		struct lw_session *session = bpf_map_lookup_elem(&sessions, &slot);
+
+		if (session && lw_is_live(line, now_s) && lw_carries(session, key))
 			return 1;
 	}
 	return 0;
 }
 
 /*
- * Writes an entry for `slot` into an empty place: 0 if there is none. A global function: a device needs it when its
+ * Writes an entry for the line at `place` into an empty place: 0 if there is none. A global function: a device needs it when its
  * address is new.
  */
-__noinline int lw_binding_insert(struct lw_key *key, __u32 slot)
+__noinline int lw_binding_insert(struct lw_key *key, __u32 place)
 {
 	if (!key)
 		return 0;
 	__u64 hash = lw_hash(key->a, key->b);
-	__u64 mine = lw_binding_entry(hash, slot);
+	__u64 mine = lw_binding_entry(hash, place);
 
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < 2 * LW_WAYS; i++) {
@@ -133,14 +136,19 @@ __noinline int lw_binding_insert(struct lw_key *key, __u32 slot)
 }
 
 /*
- * Claims `key` for `slot`, whose line the caller owns (BUSY) and whose session carries the key already: 0, or the
- * verdict. The table is read once more afterwards: of two that claim one address at a time, none keeps it.
+ * Claims `key` for the line at `place`, which the caller owns (BUSY) and whose session carries the key already: 0, or
+ * the verdict. The table is read once more at the end, whether or not an entry was there: of two that claim one
+ * address at a time, none keeps it.
  */
-static __always_inline enum lw_verdict lw_binding_claim(struct lw_key *key, __u32 slot, __u32 now_s)
+static __always_inline enum lw_verdict lw_binding_claim(struct lw_key *key, __u32 place, __u32 now_s, __u64 mine)
 {
-	if (!lw_binding_insert(key, slot))
+	struct lw_scan scan;
+
+	if (!mine && !lw_binding_insert(key, place))
 		return LW_DROP_TABLE_FULL;
-	return lw_binding_conflict(key, slot, now_s) ? LW_DROP_ADDRESS_OWNED : 0;
+	if (!lw_binding_scan(key->is_mac ? (void *)&by_mac : (void *)&by_address, lw_hash(key->a, key->b), place, &scan))
+		return LW_DROP_TABLE_FULL;
+	return scan.foreign && lw_binding_conflict(key, place, now_s) ? LW_DROP_ADDRESS_OWNED : 0;
 }
 
 #endif

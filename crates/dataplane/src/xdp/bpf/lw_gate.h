@@ -22,11 +22,11 @@ static __always_inline int lw_passes_always(const struct lw_frame *f, enum lw_ki
 /* What the gate says of a sender by one entry of the binding table: 0 when the entry does not mean the sender. */
 static __always_inline enum lw_verdict lw_sender_by(__u64 entry, const struct lw_key *key, __u32 now_s)
 {
-	struct lw_line *line = lw_at(&lines, (__u32)entry - 1);
-	struct lw_session *session = lw_at(&sessions, (__u32)entry - 1);
+	struct lw_line *line = lw_line_at((__u32)entry - 1);
+	struct lw_session *session = line ? lw_at(&sessions, line->slot) : NULL;
 
 	if (!line || !session || LW_READ(line->commit) & (LW_REVOKED | LW_BUSY) || !LW_READ(line->session_id) ||
-	    !lw_carries(line, session, key))
+	    !lw_carries(session, key))
 		return 0;
 	return LW_READ(line->lease_until_s) > now_s ? LW_PASS_SESSION : LW_DROP_GATE_LEASE;
 }
@@ -67,7 +67,7 @@ static __always_inline enum lw_verdict lw_sender(struct lw_ctx *c)
 
 	lw_mac_key(&key, lw_mac(c->frame.eth->src), c->xdp->ingress_ifindex, c->frame.vlan);
 	__u64 hash = lw_hash(key.a, key.b);
-	__u32 now_s = bpf_ktime_get_boot_ns() / 1000000000ULL;
+	__u32 now_s = c->cpu->clock_boot_s;
 	struct lw_bucket *bucket = lw_at(&by_mac, lw_bucket_1(hash));
 	__u64 entry = bucket ? lw_match(bucket, lw_fingerprint(hash)) : 0;
 

@@ -34,7 +34,7 @@ static __always_inline int lw_gateway(struct xdp_md *ctx)
 	c.control = bpf_map_lookup_elem(&control, &zero);
 	if (!c.cpu || !c.control)
 		return XDP_DROP;
-	c.now_ns = bpf_ktime_get_coarse_ns();
+	lw_clock(&c);
 	enum lw_verdict verdict = lw_judge(&c);
 
 	if (verdict < LW_VERDICT_SLOTS)

@@ -58,8 +58,24 @@ struct lw_ctx {
 	struct lw_frame frame;
 	struct lw_percpu *cpu;
 	struct lw_control *control;
-	__u64 now_ns; /* CLOCK_MONOTONIC_COARSE */
+	__u64 now_ns; /* CLOCK_MONOTONIC */
 };
+
+/*
+ * The clocks, read once a jiffy and CPU: reading them on every packet would cost a tenth of a REQUEST. A jiffy (at
+ * most 10 ms) is far below the second in which leases are counted and the 16 s that a fresh value lives.
+ */
+static __always_inline void lw_clock(struct lw_ctx *c)
+{
+	__u64 jiffies = bpf_jiffies64();
+
+	if (c->cpu->clock_jiffies != jiffies) {
+		c->cpu->clock_jiffies = jiffies;
+		c->cpu->clock_ns = bpf_ktime_get_ns();
+		c->cpu->clock_boot_s = bpf_ktime_get_boot_ns() / 1000000000ULL;
+	}
+	c->now_ns = c->cpu->clock_ns;
+}
 
 static __always_inline __u64 lw_idx_gateway(__u32 idx)
 {
@@ -92,7 +108,7 @@ static __always_inline int lw_within_rate(__u64 now_ns, __u32 per_second, __u64 
 	return 1;
 }
 
-static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, __u32 slot, const struct lw_line *line, __u32 idx,
+static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, const struct lw_line *line, __u32 idx,
 				    __u64 session_id, const __u64 addr[2])
 {
 	struct lw_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
@@ -102,7 +118,7 @@ static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, __u32 slot, co
 		return;
 	}
 	event->kind = kind;
-	event->slot = slot;
+	event->pad = 0;
 	event->device_id = line->device_id;
 	event->session_id = session_id;
 	event->addr[0] = addr[0];
@@ -118,19 +134,8 @@ static __always_inline int lw_is_stopped(const struct lw_ctx *c)
 {
 	__u64 at = LW_READ(c->control->fresh_at_ns);
 
-	/* The coarse clock may be one tick behind the exact one that user space read. */
+	/* The clock may be a jiffy behind the one that user space read. */
 	return !LW_READ(c->control->fresh_current) || (c->now_ns > at && c->now_ns - at > LW_FRESH_NS_MAX);
-}
-
-/*
- * Boot-time seconds for a new lease: the coarse clock and the time suspended so far, which user space keeps. Reading
- * the exact clock would cost a sixth of a RESPONSE. Between a resume and user space's next tick the sum is too
- * small, so that a lease granted then ends too early, never too late; the gate, which ends leases, reads the exact
- * clock.
- */
-static __always_inline __u32 lw_lease_clock(const struct lw_ctx *c)
-{
-	return (c->now_ns + LW_READ(c->control->suspended_ns)) / 1000000000ULL;
 }
 
 static __always_inline enum lw_verdict lw_nak(struct lw_ctx *c, struct lw_nak *reply, __u32 idx, __u64 reason)
@@ -169,8 +174,8 @@ static __always_inline enum lw_verdict lw_request(struct lw_ctx *c, struct lw_re
 		return LW_DROP_RESERVED;
 	if (lw_is_stopped(c))
 		return LW_DROP_STOPPED;
-	__u32 slot;
-	struct lw_line *line = lw_find_device(m->device_id, &slot);
+	__u32 place;
+	struct lw_line *line = lw_find_device(m->device_id, &place);
 
 	if (!line)
 		return LW_DROP_UNKNOWN_DEVICE;
@@ -272,33 +277,6 @@ static __always_inline void lw_ack(struct lw_ctx *c, struct lw_response *m, cons
 	lw_turn_round(&c->frame, lw_sum((__u64 *)reply));
 }
 
-/* The winning RESPONSE once more: the first ACK was lost (LAP/1 1.4.4). */
-static __always_inline enum lw_verdict lw_ack_again(struct lw_ctx *c, struct lw_response *m, struct lw_line *line,
-						    __u32 slot, __u32 idx, const __u64 addr[2], __u32 now_s)
-{
-	struct lw_session *session = lw_at(&sessions, slot);
-	const struct lw_frame *f = &c->frame;
-
-	if (!session)
-		return LW_DROP_REPLAY;
-	__u64 commit = LW_READ(line->commit), session_id = LW_READ(line->session_id);
-	__u64 differs = (session->tag[0] ^ m->tag[0]) | (session->tag[1] ^ m->tag[1]) |
-			(session->addr[0] ^ addr[0]) | (session->addr[1] ^ addr[1]) | (session->port ^ f->udp->src) |
-			((session->vlan[0] & ~LW_BOUND) ^ f->vlan[0]) | (session->vlan[1] ^ f->vlan[1]) |
-			(line->ingress ^ c->xdp->ingress_ifindex) | (lw_mac(session->mac) ^ lw_mac(f->eth->src));
-
-	if (!session_id || differs || LW_READ(line->lease_until_s) <= now_s)
-		return LW_DROP_REPLAY;
-	__u64 session_key[2] = { session->session_key[0], session->session_key[1] };
-	__u32 lease_s = session->lease_s;
-
-	/* All of the above is of one session only if no winner came in between. */
-	if (LW_READ(line->commit) != commit || commit & LW_BUSY || LW_READ(line->session_id) != m->tag[0])
-		return LW_DROP_REPLAY;
-	lw_ack(c, m, session_key, idx, lease_s, addr);
-	return LW_REPLY_ACK_AGAIN;
-}
-
 /*
  * Stores that must come in order. Where the CPU keeps stores and loads in order (x86) a plain one does: only the
  * winner takes rows and sets the session id, and user space writes a row only where it is absent.
@@ -321,13 +299,12 @@ static __always_inline __u64 lw_take(__u64 *from)
 	return value;
 }
 
-/* The row after `idx` into the line, or zeros: what is returned is whether there is one. */
-static __always_inline int lw_next_row(struct lw_line *line, __u32 slot, __u32 idx)
+/* The row into the line, or zeros: what is returned is whether there is one. */
+static __always_inline int lw_next_row(struct lw_line *line, struct lw_row *row)
 {
-	struct lw_row *row = lw_at(&rows, slot * cfg.ring + idx % cfg.ring);
-	__u64 last = row ? lw_take(&row->auth_key[1]) : 0;
+	__u64 last = lw_take(&row->auth_key[1]);
 
-	if (!row || !last) {
+	if (!last) {
 		line->challenge = 0;
 		line->auth_key[0] = 0;
 		line->auth_key[1] = 0;
@@ -344,31 +321,72 @@ static __always_inline int lw_next_row(struct lw_line *line, __u32 slot, __u32 i
 /* Whether the row `low_rows` ahead of `idx` is still there. */
 static __always_inline int lw_rows_low(__u32 slot, __u32 idx)
 {
-	struct lw_row *row = lw_at(&rows, slot * cfg.ring + (idx + cfg.low_rows) % cfg.ring);
+	__u32 place = idx % cfg.ring + cfg.low_rows;
+	struct lw_row *row = lw_at(&rows, slot * cfg.ring + (place < cfg.ring ? place : place - cfg.ring));
 
 	return !row || !LW_READ(row->auth_key[1]);
 }
 
-static __always_inline void lw_store_session(struct lw_ctx *c, struct lw_line *line, struct lw_session *session,
-					     const struct lw_response *m, const __u64 session_key[2],
-					     const __u64 addr[2], __u32 now_s, int bound)
+/* Where a RESPONSE comes from: what a session is bound to. */
+struct lw_origin {
+	__u64 addr[2];
+	__u64 mac;
+	__u32 ingress;
+	__u16 vlan[2]; /* the first with LW_BOUND */
+	__u16 port;
+};
+
+static __always_inline void lw_origin(const struct lw_ctx *c, struct lw_origin *o, int bound)
 {
 	const struct lw_frame *f = &c->frame;
 
-	session->session_key[0] = session_key[0];
-	session->session_key[1] = session_key[1];
-	session->tag[0] = m->tag[0];
-	session->tag[1] = m->tag[1];
-	session->addr[0] = addr[0];
-	session->addr[1] = addr[1];
-	session->lease_s = cfg.lease_s;
-	session->port = f->udp->src;
-	*(__u16 *)session->mac = *(__u16 *)f->eth->src;
-	*(__u32 *)(session->mac + 2) = *(__u32 *)(f->eth->src + 2);
-	session->vlan[0] = f->vlan[0] | (bound ? LW_BOUND : 0);
-	session->vlan[1] = f->vlan[1];
-	line->lease_until_s = now_s + cfg.lease_s;
-	line->ingress = c->xdp->ingress_ifindex;
+	lw_source_address(f, o->addr);
+	o->mac = lw_mac(f->eth->src);
+	o->ingress = c->xdp->ingress_ifindex;
+	o->vlan[0] = f->vlan[0] | (bound ? LW_BOUND : 0);
+	o->vlan[1] = f->vlan[1];
+	o->port = f->udp->src;
+}
+
+/* 0 if the session is bound to the origin, the BOUND flag apart when `flag` is 0. */
+static __always_inline __u64 lw_differs(const struct lw_session *session, const struct lw_origin *o, int flag)
+{
+	__u64 vlan = (session->vlan[0] ^ o->vlan[0]) | (session->vlan[1] ^ o->vlan[1]);
+
+	return (session->addr[0] ^ o->addr[0]) | (session->addr[1] ^ o->addr[1]) | (session->port ^ o->port) |
+	       (flag ? vlan : vlan & ~LW_BOUND) | (session->ingress ^ o->ingress) | (lw_mac(session->mac) ^ o->mac);
+}
+
+static __always_inline void lw_bind_session(struct lw_session *session, const struct lw_origin *o)
+{
+	session->addr[0] = o->addr[0];
+	session->addr[1] = o->addr[1];
+	session->port = o->port;
+	*(__u16 *)session->mac = o->mac;
+	*(__u32 *)(session->mac + 2) = o->mac >> 16;
+	session->vlan[0] = o->vlan[0];
+	session->vlan[1] = o->vlan[1];
+	session->ingress = o->ingress;
+}
+
+/* The winning RESPONSE once more: the first ACK was lost (LAP/1 1.4.4). */
+static __always_inline enum lw_verdict lw_ack_again(struct lw_ctx *c, struct lw_response *m, struct lw_line *line,
+						    struct lw_session *session, __u32 idx, const struct lw_origin *o,
+						    __u32 now_s)
+{
+	__u64 commit = LW_READ(line->commit), session_id = LW_READ(line->session_id);
+	__u64 differs = (session->tag[0] ^ m->tag[0]) | (session->tag[1] ^ m->tag[1]) |
+			lw_differs(session, o, 0);
+
+	if (!session_id || differs || LW_READ(line->lease_until_s) <= now_s)
+		return LW_DROP_REPLAY;
+	__u64 session_key[2] = { session->session_key[0], session->session_key[1] };
+
+	/* All of the above is of one session only if no winner came in between. */
+	if (LW_READ(line->commit) != commit || commit & LW_BUSY || LW_READ(line->session_id) != m->tag[0])
+		return LW_DROP_REPLAY;
+	lw_ack(c, m, session_key, idx, cfg.lease_s, o->addr);
+	return LW_REPLY_ACK_AGAIN;
 }
 
 /* Clears BUSY, and sets VALID if a row is there; REVOKED, which user space may set meanwhile, stays. */
@@ -380,18 +398,45 @@ static __always_inline void lw_release(struct lw_line *line, int has_row)
 		__sync_fetch_and_and(&line->commit, ~LW_BUSY);
 }
 
+/*
+ * Whether no other live session owns the origin's IP address, and its MAC address if BOUND: 0, or the verdict.
+ * `claimed` says which of the two the line holds entries for.
+ */
+static __always_inline enum lw_verdict lw_check_owner(struct lw_key *addr_key, struct lw_key *mac_key, int bound,
+						      __u32 place, __u32 now_s, __u64 claimed[2])
+{
+	struct lw_scan scan;
+
+	if (!lw_binding_scan(&by_address, lw_hash(addr_key->a, addr_key->b), place, &scan))
+		return LW_DROP_TABLE_FULL;
+	if (scan.foreign && lw_binding_conflict(addr_key, place, now_s))
+		return LW_DROP_ADDRESS_OWNED;
+	claimed[0] = scan.mine;
+	if (!bound)
+		return 0;
+	if (!lw_binding_scan(&by_mac, lw_hash(mac_key->a, mac_key->b), place, &scan))
+		return LW_DROP_TABLE_FULL;
+	if (scan.foreign && lw_binding_conflict(mac_key, place, now_s))
+		return LW_DROP_ADDRESS_OWNED;
+	claimed[1] = scan.mine;
+	return 0;
+}
+
 static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_response *m)
 {
-	struct lw_frame *f = &c->frame;
-
 	if (lw_is_stopped(c))
 		return LW_DROP_STOPPED;
 	if ((__u32)(m->idx_gateway >> 32) != bpf_htonl(cfg.gateway_id))
 		return LW_DROP_GATEWAY;
-	__u32 slot;
-	struct lw_line *line = lw_find_device(m->device_id, &slot);
+	__u32 place;
+	struct lw_line *line = lw_find_device(m->device_id, &place);
 
 	if (!line)
+		return LW_DROP_UNKNOWN_DEVICE;
+	__u32 slot = line->slot;
+	struct lw_session *session = lw_at(&sessions, slot);
+
+	if (!session)
 		return LW_DROP_UNKNOWN_DEVICE;
 	__u64 commit = LW_READ(line->commit);
 	__u32 idx = commit >> LW_IDX_SHIFT, asked = bpf_ntohl((__u32)m->idx_gateway);
@@ -400,12 +445,13 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 		return LW_DROP_REVOKED;
 	if (commit & LW_BUSY)
 		return LW_DROP_BUSY;
-	__u32 now_s = lw_lease_clock(c);
-	__u64 addr[2];
+	__u32 now_s = c->cpu->clock_boot_s;
+	int bound = m->h0 == LW_H0(LW_RESPONSE, LW_FLAG_BOUND);
+	struct lw_origin o;
 
-	lw_source_address(f, addr);
+	lw_origin(c, &o, bound);
 	if (idx && asked == idx - 1)
-		return lw_ack_again(c, m, line, slot, asked, addr, now_s);
+		return lw_ack_again(c, m, line, session, asked, &o, now_s);
 	if (asked != idx)
 		return LW_DROP_INDEX;
 	if (!(commit & LW_VALID))
@@ -415,40 +461,44 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	if (!fresh || (fresh != LW_READ(c->control->fresh_current) && fresh != LW_READ(c->control->fresh_previous)))
 		return LW_DROP_FRESH;
 
-	int bound = m->h0 == LW_H0(LW_RESPONSE, LW_FLAG_BOUND);
-	__u64 mac = lw_mac(f->eth->src);
-	struct lw_key addr_key = { .a = addr[0], .b = addr[1] }, mac_key = {};
-	struct lw_scan addr_scan, mac_scan = {};
+	/*
+	 * A live session that comes again from where it is bound owns its addresses already: nobody else could have
+	 * claimed them since. All others are looked up. The second in hand covers the jiffy by which clocks of CPUs differ.
+	 */
+	int renewal = LW_READ(line->session_id) && LW_READ(line->lease_until_s) > now_s + 1 &&
+		      !lw_differs(session, &o, 1);
+	struct lw_key addr_key = { .a = o.addr[0], .b = o.addr[1] }, mac_key = {};
+	__u64 claimed[2] = {};
 
-	if (!lw_binding_scan(&by_address, lw_hash(addr[0], addr[1]), slot, &addr_scan))
-		return LW_DROP_TABLE_FULL;
-	if (addr_scan.foreign && lw_binding_conflict(&addr_key, slot, now_s))
-		return LW_DROP_ADDRESS_OWNED;
-	if (bound) {
-		lw_mac_key(&mac_key, mac, c->xdp->ingress_ifindex, f->vlan);
-		if (!lw_binding_scan(&by_mac, lw_hash(mac_key.a, mac_key.b), slot, &mac_scan))
-			return LW_DROP_TABLE_FULL;
-		if (mac_scan.foreign && lw_binding_conflict(&mac_key, slot, now_s))
-			return LW_DROP_ADDRESS_OWNED;
+	if (!renewal) {
+		if (bound)
+			lw_mac_key(&mac_key, o.mac, o.ingress, c->frame.vlan);
+		enum lw_verdict owned = lw_check_owner(&addr_key, &mac_key, bound, place, now_s, claimed);
+
+		if (owned)
+			return owned;
 	}
+
+	/* Touched now, so that its way from memory overlaps the hashing. */
+	struct lw_row *next = lw_at(&rows, slot * cfg.ring + (idx + 1) % cfg.ring);
+
+	if (!next)
+		return LW_DROP_UNKNOWN_DEVICE;
+	(void)LW_READ(next->auth_key[1]);
 
 	__u64 key[2] = { LW_READ(line->auth_key[0]), LW_READ(line->auth_key[1]) }, tag[2], session_key[2];
 
-	lw_response_tag(key, m, bound ? mac : 0, tag);
+	lw_response_tag(key, m, bound ? o.mac : 0, tag);
 	/* Both halves before the verdict: no early exit that tells which one differs. */
 	if ((tag[0] ^ m->tag[0]) | (tag[1] ^ m->tag[1])) {
 		if (lw_within_rate(c->now_ns, cfg.alarm_per_s, &c->cpu->alarm_second, &c->cpu->alarm_count))
-			lw_emit(c, LW_EVENT_WRONG_TAG, slot, line, idx, 0, addr);
+			lw_emit(c, LW_EVENT_WRONG_TAG, line, idx, 0, o.addr);
 		return LW_DROP_TAG;
 	}
 	if (!m->tag[0])
 		return LW_DROP_SESSION_ZERO;
 	if (idx == 0xffffffff)
 		return LW_DROP_NO_ROWS;
-	struct lw_session *session = lw_at(&sessions, slot);
-
-	if (!session)
-		return LW_DROP_UNKNOWN_DEVICE;
 	lw_session_key(key, tag, session_key);
 
 	/* From here to lw_release() this CPU owns the line: LAP/1 1.4.3, in its order. */
@@ -459,25 +509,35 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 		return LW_DROP_LOST_RACE;
 	lw_ordered_store(&line->session_id, 0);
 	LW_WRITE(line->window, (won & 0xff00) << 48);
-	lw_store_session(c, line, session, m, session_key, addr, now_s, bound);
-	int has_row = commit & LW_KEY ? 1 : lw_next_row(line, slot, idx + 1);
+	session->session_key[0] = session_key[0];
+	session->session_key[1] = session_key[1];
+	session->tag[0] = m->tag[0];
+	session->tag[1] = m->tag[1];
+	line->lease_until_s = now_s + cfg.lease_s;
+	if (!renewal)
+		lw_bind_session(session, &o);
+	int has_row = commit & LW_KEY ? 1 : lw_next_row(line, next);
 
-	int verdict = addr_scan.mine ? 0 : lw_binding_claim(&addr_key, slot, now_s);
+	/* A full barrier: what the session is bound to must be seen before this CPU looks for other owners. */
+	if (!renewal)
+		LW_EXCHANGE(line->session_id, 0);
+	enum lw_verdict verdict = renewal ? 0 : lw_binding_claim(&addr_key, place, now_s, claimed[0]);
 
-	if (!verdict && bound && !mac_scan.mine)
-		verdict = lw_binding_claim(&mac_key, slot, now_s);
+	if (!verdict && !renewal && bound)
+		verdict = lw_binding_claim(&mac_key, place, now_s, claimed[1]);
 	if (!verdict)
 		lw_ordered_store(&line->session_id, m->tag[0]);
 	lw_release(line, has_row);
 
 	if (!has_row)
-		lw_emit(c, LW_EVENT_ROWS_OUT, slot, line, idx + 1, 0, addr);
+		lw_emit(c, LW_EVENT_ROWS_OUT, line, idx + 1, 0, o.addr);
 	else if (!(commit & LW_KEY) && lw_rows_low(slot, idx + 1))
-		lw_emit(c, LW_EVENT_ROWS_LOW, slot, line, idx + 1, 0, addr);
+		lw_emit(c, LW_EVENT_ROWS_LOW, line, idx + 1, 0, o.addr);
 	if (verdict)
 		return verdict;
-	lw_emit(c, LW_EVENT_SESSION, slot, line, idx, m->tag[0], addr);
-	lw_ack(c, m, session_key, idx, cfg.lease_s, addr);
+	if (!renewal)
+		lw_emit(c, LW_EVENT_SESSION, line, idx, m->tag[0], o.addr);
+	lw_ack(c, m, session_key, idx, cfg.lease_s, o.addr);
 	return LW_REPLY_ACK;
 }
 

@@ -26,15 +26,25 @@ struct lw_line {
 	__u64 challenge; /* as it stands on the wire */
 	__u64 auth_key[2]; /* zero, and never used, unless VALID or BUSY */
 	__u32 lease_until_s; /* boot-time clock */
-	__u32 ingress; /* ifindex that the session is bound to */
+	__u32 slot; /* of its session and rows */
 };
 
-/* The session that the line's session_id names. */
+/*
+ * Lines lie in homes of four, 256 B in one page: a device's home is found by hashing its id, so that finding the line
+ * takes one trip to memory. Whom the home has no room for lies anywhere, and device_index says where. A line's place
+ * is home * 4 + way.
+ */
+#define LW_HOME_WAYS 4
+struct lw_home {
+	struct lw_line way[LW_HOME_WAYS];
+};
+
+/* The session that the line's session_id names. Its lease_s is the configuration's, which no session outlives. */
 struct lw_session {
 	__u64 session_key[2];
 	__u64 tag[2]; /* the winning RESPONSE.tag */
 	__u64 addr[2]; /* IPv6, or IPv4 as ::ffff:a.b.c.d, as on the wire */
-	__u32 lease_s; /* as granted in the ACK */
+	__u32 ingress; /* ifindex that the session is bound to */
 	__u16 port; /* UDP source port, as on the wire */
 	__u8 mac[6];
 	__u16 vlan[2]; /* VID | LW_VLAN_TAGGED; vlan[0] carries LW_BOUND */
@@ -52,7 +62,7 @@ struct lw_row {
 	__u64 auth_key[2];
 };
 
-/* Bucket of a two-choice hash table. An entry is fingerprint << 32 | slot + 1; 0 is free. */
+/* Bucket of a two-choice hash table. An entry is fingerprint << 32 | place of the line + 1; 0 is free. */
 #define LW_WAYS 4
 struct lw_bucket {
 	__u64 entry[LW_WAYS];
@@ -63,7 +73,6 @@ struct lw_control {
 	__u64 fresh_current; /* as on the wire; 0: not keyed yet, nothing is answered */
 	__u64 fresh_previous;
 	__u64 fresh_at_ns; /* CLOCK_MONOTONIC when fresh_current was drawn */
-	__u64 suspended_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC, see lw_lease_clock() */
 	__u64 stopping; /* not 0: REQUESTs are answered with a NAK */
 };
 
@@ -76,6 +85,9 @@ struct lw_percpu {
 	__u64 alarm_second; /* likewise for wrong-tag events */
 	__u64 alarm_count;
 	__u64 rng[4]; /* classic profiles only: xoshiro256++ */
+	__u64 clock_jiffies; /* when the two clocks below were read, see lw_clock() */
+	__u64 clock_ns; /* CLOCK_MONOTONIC */
+	__u64 clock_boot_s; /* CLOCK_BOOTTIME, seconds */
 };
 
 enum lw_gate { LW_GATE_OFF = 0, LW_GATE_OPEN = 1 };
@@ -94,7 +106,9 @@ struct lw_config {
 	__u32 slots;
 	__u32 ring; /* rows per slot */
 	__u32 low_rows; /* fewer rows left than this: an event */
-	__u32 bucket_mask; /* of the index and of the binding tables */
+	__u32 home_mask; /* homes that ids are hashed to, less one; more homes follow for the others */
+	__u32 index_mask; /* buckets of device_index, less one */
+	__u32 bucket_mask; /* buckets of the binding tables, less one */
 	__u32 nak_per_s;
 	__u32 alarm_per_s;
 	__u32 classic_identifiers;
@@ -111,7 +125,7 @@ struct lw_config {
 };
 
 enum lw_event_kind {
-	LW_EVENT_SESSION = 1, /* a RESPONSE was accepted */
+	LW_EVENT_SESSION = 1, /* a session was opened or has moved; renewals are only counted */
 	LW_EVENT_ROWS_LOW = 2, /* fewer than low_rows rows are left */
 	LW_EVENT_ROWS_OUT = 3, /* the last row was spent */
 	LW_EVENT_WRONG_TAG = 4, /* rate-limited */
@@ -119,7 +133,7 @@ enum lw_event_kind {
 
 struct lw_event {
 	__u32 kind;
-	__u32 slot;
+	__u32 pad;
 	__u64 device_id;
 	__u64 session_id;
 	__u64 addr[2];

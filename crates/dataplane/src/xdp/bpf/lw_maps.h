@@ -27,12 +27,12 @@ const volatile struct lw_config cfg = {};
 		__type(value, value_type);                \
 	} name SEC(".maps")
 
-LW_ARRAY(lines, struct lw_line, BPF_F_MMAPABLE);
+LW_ARRAY(lines, struct lw_home, BPF_F_MMAPABLE);
 LW_ARRAY(sessions, struct lw_session, BPF_F_MMAPABLE);
 LW_ARRAY(rows, struct lw_row, BPF_F_MMAPABLE);
-LW_ARRAY(device_index, struct lw_bucket, BPF_F_MMAPABLE); /* device id -> slot */
-LW_ARRAY(by_address, struct lw_bucket, BPF_F_MMAPABLE); /* IP address -> slot of the session that owns it */
-LW_ARRAY(by_mac, struct lw_bucket, BPF_F_MMAPABLE); /* (ingress, VLANs, MAC) -> slot of the BOUND session */
+LW_ARRAY(device_index, struct lw_bucket, BPF_F_MMAPABLE); /* device id -> place of a line that is not at home */
+LW_ARRAY(by_address, struct lw_bucket, BPF_F_MMAPABLE); /* IP address -> place of the line whose session owns it */
+LW_ARRAY(by_mac, struct lw_bucket, BPF_F_MMAPABLE); /* (ingress, VLANs, MAC) -> place of the line of the BOUND session */
 LW_ARRAY(control, struct lw_control, BPF_F_MMAPABLE);
 LW_ARRAY(classic_crps, struct lw_classic_crp, BPF_F_MMAPABLE);
 LW_ARRAY(classic_states, struct lw_classic_state, BPF_F_MMAPABLE);

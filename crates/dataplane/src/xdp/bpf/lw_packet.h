@@ -83,23 +83,22 @@ struct lw_frame {
 	__u8 icmp6_type; /* 0 if not ICMPv6 */
 };
 
+/* Unused places repeat the first address, so that only a family without any needs its count. */
 static __always_inline int lw_is_local4(__u32 dst)
 {
-#pragma unroll
-	for (__u32 i = 0; i < LW_LOCAL_MAX; i++)
-		if (i < cfg.local4_count && dst == cfg.local4[i])
-			return 1;
-	return 0;
+	return cfg.local4_count && (dst == cfg.local4[0] || dst == cfg.local4[1] || dst == cfg.local4[2] ||
+				    dst == cfg.local4[3]);
 }
 
 static __always_inline int lw_is_local6(const __u32 *dst)
 {
+	if (!cfg.local6_count)
+		return 0;
 #pragma unroll
 	for (__u32 i = 0; i < LW_LOCAL_MAX; i++) {
 		const volatile __u32 *local = (const volatile __u32 *)cfg.local6[i];
 
-		if (i < cfg.local6_count && dst[0] == local[0] && dst[1] == local[1] && dst[2] == local[2] &&
-		    dst[3] == local[3])
+		if (dst[0] == local[0] && dst[1] == local[1] && dst[2] == local[2] && dst[3] == local[3])
 			return 1;
 	}
 	return 0;

@@ -24,13 +24,17 @@ static __always_inline __u32 lw_fingerprint(__u64 hash)
 {
 	return (__u32)(hash >> 32) | 1;
 }
+static __always_inline __u32 lw_bucket(__u64 hash, int choice)
+{
+	return choice ? (__u32)hash ^ lw_fingerprint(hash) * 0x5bd1e995U : (__u32)hash;
+}
 static __always_inline __u32 lw_bucket_1(__u64 hash)
 {
-	return (__u32)hash & cfg.bucket_mask;
+	return lw_bucket(hash, 0) & cfg.bucket_mask;
 }
 static __always_inline __u32 lw_bucket_2(__u64 hash)
 {
-	return ((__u32)hash ^ lw_fingerprint(hash) * 0x5bd1e995U) & cfg.bucket_mask;
+	return lw_bucket(hash, 1) & cfg.bucket_mask;
 }
 
 /*
@@ -57,25 +61,53 @@ static __always_inline __u64 lw_match(const struct lw_bucket *bucket, __u32 fing
 	return found;
 }
 
+/* The line at a place. */
+static __always_inline struct lw_line *lw_line_at(__u32 place)
+{
+	struct lw_home *home = lw_at(&lines, place / LW_HOME_WAYS);
+
+	return home ? &home->way[place % LW_HOME_WAYS] : NULL;
+}
+
+/* 1 if `x` is 0, else 0; any `x`. */
+static __always_inline __u64 lw_is_zero_64(__u64 x)
+{
+	return ((x | -x) >> 63) ^ 1;
+}
+
 /*
- * The line of a device, and its slot; NULL when there is none. User space never puts two entries of one fingerprint
- * into one bucket of this table.
+ * The line of a device, and its place; NULL when there is none. User space never puts two entries of one fingerprint
+ * into one bucket of the index.
  */
-static __always_inline struct lw_line *lw_find_device(__u64 device_id, __u32 *slot)
+static __always_inline struct lw_line *lw_find_device(__u64 device_id, __u32 *place)
 {
 	__u64 hash = lw_hash(device_id, 0);
+	__u32 number = (__u32)hash & cfg.home_mask;
+	struct lw_home *home = lw_at(&lines, number);
+
+	if (!home)
+		return NULL;
+	/* The four loads go out side by side. */
+	__u32 way = lw_is_zero_64(home->way[1].device_id ^ device_id) +
+		    2 * lw_is_zero_64(home->way[2].device_id ^ device_id) +
+		    3 * lw_is_zero_64(home->way[3].device_id ^ device_id);
+	struct lw_line *line = &home->way[way % LW_HOME_WAYS];
+
+	*place = number * LW_HOME_WAYS + way;
+	if (line->device_id == device_id)
+		return line;
 	__u32 fingerprint = lw_fingerprint(hash);
 
 #pragma unroll
 	for (int choice = 0; choice < 2; choice++) {
-		struct lw_bucket *bucket = lw_at(&device_index, choice ? lw_bucket_2(hash) : lw_bucket_1(hash));
+		__u32 at = lw_bucket(hash, choice) & cfg.index_mask;
+		struct lw_bucket *bucket = lw_at(&device_index, at);
 
 		if (!bucket)
 			return NULL;
-		*slot = (__u32)lw_match(bucket, fingerprint) - 1;
-		/* Without an entry the slot is 2^32 - 1, which no array has. */
-		struct lw_line *line = lw_at(&lines, *slot);
-
+		*place = (__u32)lw_match(bucket, fingerprint) - 1;
+		/* Without an entry the place is 2^32 - 1, which no array has. */
+		line = lw_line_at(*place);
 		if (line && line->device_id == device_id)
 			return line;
 	}

@@ -1,0 +1,149 @@
+//! Sizes of a store, and the arrays that they give.
+
+use linewarden_protocol::ids::DeviceId;
+
+use std::sync::atomic::Ordering::Acquire;
+
+use super::{Region, table, wire_word};
+use crate::layout::{Bucket, Control, HOME_WAYS, Line, RingRow, Session};
+
+/// Sizes of a store and the key of its hashes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Devices that fit.
+    pub slots: u32,
+    /// Rows per device beside the one in the line.
+    pub ring: u32,
+    /// Random; keys the hashes of the homes, the index and the binding tables.
+    pub hash_seed: [u64; 2],
+}
+
+impl Geometry {
+    /// Homes that device ids are hashed to: half full at most, so that 96 % of the devices live at home (Poisson,
+    /// two for four places).
+    #[must_use]
+    pub fn homes(&self) -> u32 {
+        power_of_two(self.slots.div_ceil(2))
+    }
+
+    /// Homes of those that do not: an eighth more.
+    #[must_use]
+    pub fn spare_homes(&self) -> u32 {
+        (self.homes() / 8).max(4)
+    }
+
+    /// All homes: the length of the lines array as the eBPF program sees it.
+    #[must_use]
+    pub fn all_homes(&self) -> u32 {
+        self.homes() + self.spare_homes()
+    }
+
+    /// Lines.
+    #[must_use]
+    pub fn lines(&self) -> usize {
+        self.all_homes() as usize * HOME_WAYS
+    }
+
+    /// Buckets of the index of those that do not live at home: a quarter full in the mean.
+    #[must_use]
+    pub fn index_buckets(&self) -> u32 {
+        power_of_two(self.slots / 16).max(16)
+    }
+
+    /// `index_buckets - 1`.
+    #[must_use]
+    pub fn index_mask(&self) -> u32 {
+        self.index_buckets() - 1
+    }
+
+    /// Buckets of each binding table: a quarter full, which two choices of four places never overflow in practice.
+    #[must_use]
+    pub fn buckets(&self) -> u32 {
+        power_of_two(self.slots)
+    }
+
+    /// `buckets - 1`.
+    #[must_use]
+    pub fn bucket_mask(&self) -> u32 {
+        self.buckets() - 1
+    }
+
+    /// Elements of the rows array; `None` when they cannot be numbered with 32 bits.
+    #[must_use]
+    pub fn row_count(&self) -> Option<u32> {
+        self.slots.checked_mul(self.ring.max(1))
+    }
+
+    /// The keyed hash of a device id.
+    #[must_use]
+    pub fn device_hash(&self, device: DeviceId) -> u64 {
+        table::hash(self.hash_seed, wire_word(device.0.to_be_bytes()), 0)
+    }
+
+    /// The home of a hash.
+    #[must_use]
+    pub fn home(&self, device_hash: u64) -> u32 {
+        device_hash as u32 & (self.homes() - 1)
+    }
+
+    /// Whether the line at that place is found without the index.
+    #[must_use]
+    pub fn is_at_home(&self, device_hash: u64, line: u32) -> bool {
+        line / HOME_WAYS as u32 == self.home(device_hash)
+    }
+}
+
+fn power_of_two(least: u32) -> u32 {
+    least.max(1).checked_next_power_of_two().unwrap_or(1 << 31)
+}
+
+/// The arrays that a packet path works on.
+#[derive(Debug)]
+pub struct Regions {
+    /// By place: homes of [`HOME_WAYS`].
+    pub lines: Region<Line>,
+    /// By slot.
+    pub sessions: Region<Session>,
+    /// `slot * ring + idx % ring`.
+    pub rows: Region<RingRow>,
+    /// Device id to the place of a line that is not at home.
+    pub device_index: Region<Bucket>,
+    /// IP address to the place of a line.
+    pub by_address: Region<Bucket>,
+    /// (ingress, VLANs, MAC) to the place of a line.
+    pub by_mac: Region<Bucket>,
+    /// One element.
+    pub control: Region<Control>,
+}
+
+impl Regions {
+    /// Zeroed memory of the process's own.
+    ///
+    /// # Errors
+    /// Those of `mmap`.
+    pub fn anonymous(geometry: &Geometry) -> std::io::Result<Self> {
+        let rows = geometry.row_count().ok_or(std::io::ErrorKind::OutOfMemory)?;
+        Ok(Self {
+            lines: Region::anonymous(geometry.lines())?,
+            sessions: Region::anonymous(geometry.slots as usize)?,
+            rows: Region::anonymous(rows as usize)?,
+            device_index: Region::anonymous(geometry.index_buckets() as usize)?,
+            by_address: Region::anonymous(geometry.buckets() as usize)?,
+            by_mac: Region::anonymous(geometry.buckets() as usize)?,
+            control: Region::anonymous(1)?,
+        })
+    }
+
+    /// The line of the device whose id is `id` as loaded from the wire, and its place: as packet paths look it up.
+    #[must_use]
+    pub fn find(&self, geometry: &Geometry, id: u64) -> Option<(&Line, u32)> {
+        let hash = table::hash(geometry.hash_seed, id, 0);
+        let first = geometry.home(hash) * HOME_WAYS as u32;
+        let at_home = first..first + HOME_WAYS as u32;
+        let elsewhere = table::candidates(&self.device_index, geometry.index_mask(), hash);
+        at_home
+            .chain(elsewhere)
+            .filter_map(|place| self.lines.get(place as usize).map(|line| (line, place)))
+            .find(|(line, _)| line.device_id.load(Acquire) == id)
+    }
+}

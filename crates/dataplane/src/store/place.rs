@@ -1,0 +1,77 @@
+//! Which places and slots are free. Only user space keeps this; the packet path sees what is in the lines.
+
+use super::{Geometry, Place};
+use crate::layout::HOME_WAYS;
+
+/// Free places and slots.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// By home: a bit for each taken way.
+    taken: Vec<u8>,
+    /// Places outside the homes that ids are hashed to.
+    spare: Vec<u32>,
+    /// Slots given back.
+    free_slots: Vec<u32>,
+    next_slot: u32,
+    slots: u32,
+    homes: u32,
+    /// Left, but perhaps still looked at by a packet in flight.
+    quarantine: Vec<Place>,
+}
+
+impl Places {
+    pub(super) fn new(geometry: &Geometry) -> Self {
+        let ways = HOME_WAYS as u32;
+        let spare = geometry.homes() * ways..geometry.all_homes() * ways;
+        Self {
+            taken: vec![0; geometry.homes() as usize],
+            spare: spare.rev().collect(),
+            free_slots: Vec::new(),
+            next_slot: 0,
+            slots: geometry.slots,
+            homes: geometry.homes(),
+            quarantine: Vec::new(),
+        }
+    }
+
+    /// A slot, and a line at home if the home has room, else anywhere.
+    pub(super) fn allocate(&mut self, device_hash: u64, geometry: &Geometry) -> Option<Place> {
+        let slot = self.free_slots.pop().or_else(|| {
+            (self.next_slot < self.slots).then(|| {
+                self.next_slot += 1;
+                self.next_slot - 1
+            })
+        })?;
+        let home = geometry.home(device_hash);
+        let line = match self.taken.get_mut(home as usize) {
+            Some(taken) if taken.trailing_ones() < HOME_WAYS as u32 => {
+                let way = taken.trailing_ones();
+                *taken |= 1 << way;
+                Some(home * HOME_WAYS as u32 + way)
+            }
+            _ => self.spare.pop(),
+        };
+        if line.is_none() {
+            self.free_slots.push(slot);
+        }
+        Some(Place { line: line?, slot })
+    }
+
+    /// Sets a place aside until [`Places::reclaim`].
+    pub(super) fn quarantine(&mut self, place: Place) {
+        self.quarantine.push(place);
+    }
+
+    /// Frees what was set aside.
+    pub(super) fn reclaim(&mut self) {
+        for place in self.quarantine.drain(..) {
+            self.free_slots.push(place.slot);
+            let home = place.line / HOME_WAYS as u32;
+            if home >= self.homes {
+                self.spare.push(place.line);
+            } else if let Some(taken) = self.taken.get_mut(home as usize) {
+                *taken &= !(1 << (place.line % HOME_WAYS as u32));
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Removal of binding entries that dead sessions left behind.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::fence;
+
+use linewarden_protocol::commit::CommitWord;
+
+use super::{Store, mac_key_high, table};
+use crate::layout::{BOUND, Bucket, Session};
+
+/// Buckets of each table that one call looks at: a few hundred microseconds.
+const BUCKETS_A_CALL: usize = 1 << 14;
+
+impl Store {
+    /// Removes entries whose session no longer carries the address, from the next part of the tables. Returns how
+    /// many were removed.
+    ///
+    /// An entry that is claimed again between the look and the removal is put back, so a live session is without its
+    /// entry for an instant at most.
+    pub fn sweep_bindings(&mut self) -> usize {
+        let buckets = self.geometry.buckets() as usize;
+        let start = if self.sweep_at < buckets { self.sweep_at } else { 0 };
+        let part = start..buckets.min(start + BUCKETS_A_CALL);
+        self.sweep_at = part.end;
+        let by_address = self.regions.by_address.get(part.clone()).unwrap_or_default();
+        let by_mac = self.regions.by_mac.get(part).unwrap_or_default();
+        self.sweep(by_address, |session| self.address_hash(session))
+            + self.sweep(by_mac, |session| self.mac_hash(session))
+    }
+
+    fn sweep(&self, part: &[Bucket], hash_of: impl Fn(&Session) -> Option<u64>) -> usize {
+        let mut removed = 0;
+        for cell in part.iter().flat_map(|bucket| bucket.entry.iter()) {
+            let entry = cell.load(Acquire);
+            if entry == 0 || self.is_current(entry, &hash_of) {
+                continue;
+            }
+            if cell.compare_exchange(entry, 0, AcqRel, Acquire).is_ok() {
+                fence(AcqRel);
+                if self.is_current(entry, &hash_of) {
+                    let _ = cell.compare_exchange(0, entry, AcqRel, Acquire);
+                } else {
+                    removed += 1;
+                }
+            }
+        }
+        removed
+    }
+
+    fn is_current(&self, entry: u64, hash_of: &impl Fn(&Session) -> Option<u64>) -> bool {
+        let place = (entry as u32).wrapping_sub(1);
+        let Some(line) = self.regions.lines.get(place as usize) else {
+            return false;
+        };
+        let Some(session) = self.regions.sessions.get(line.slot.load(Acquire) as usize) else {
+            return false;
+        };
+        // A winner claims before it clears BUSY: leave it alone.
+        if CommitWord(line.commit.load(Acquire)).is_busy() {
+            return true;
+        }
+        line.session_id.load(Acquire) != 0
+            && hash_of(session).is_some_and(|hash| table::entry(hash, place) == entry)
+    }
+
+    fn address_hash(&self, session: &Session) -> Option<u64> {
+        let [high, low] = &session.addr;
+        Some(table::hash(
+            self.geometry.hash_seed,
+            high.load(Acquire),
+            low.load(Acquire),
+        ))
+    }
+
+    fn mac_hash(&self, session: &Session) -> Option<u64> {
+        let first = session.vlan[0].load(Acquire);
+        if first & BOUND == 0 {
+            return None;
+        }
+        let mac = session
+            .mac
+            .iter()
+            .rev()
+            .fold(0u64, |mac, part| mac << 16 | u64::from(part.load(Acquire)));
+        let vlans = [first & !BOUND, session.vlan[1].load(Acquire)];
+        let high = mac_key_high(session.ingress.load(Acquire), vlans);
+        Some(table::hash(self.geometry.hash_seed, mac, high))
+    }
+}
