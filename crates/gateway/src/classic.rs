@@ -1,0 +1,143 @@
+//! The CRPs of a classic profile, as a text file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Why a file of CRPs cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CrpFileError {
+    /// The operating system refused.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A line is wrong.
+    #[error("{}, line {line}: {problem}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// CRPs by identifier, from identifier 1.
+pub type Crps = Vec<Vec<(u32, Vec<u8>)>>;
+
+/// Reads a file of CRPs.
+///
+/// # Errors
+/// The file, the line and what is wrong with it.
+pub fn read_crps(path: &Path, response_bytes: usize) -> Result<Crps, CrpFileError> {
+    let text = std::fs::read_to_string(path).map_err(|source| CrpFileError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    parse_crps(&text, response_bytes).map_err(|(line, problem)| CrpFileError::Line {
+        path: path.to_owned(),
+        line,
+        problem,
+    })
+}
+
+/// Reads CRPs, one a line: `identifier challenge response`, the identifier decimal and counted from 1 without gaps, the
+/// challenge 8 and the response `2 * response_bytes` hexadecimal digits. Empty lines and what follows `#` are skipped.
+///
+/// # Errors
+/// The line, from 1, and what is wrong with it.
+pub fn parse_crps(text: &str, response_bytes: usize) -> Result<Crps, (usize, String)> {
+    let mut by_identifier: BTreeMap<u32, Vec<(u32, Vec<u8>)>> = BTreeMap::new();
+    let mut last_line = 0;
+    for (number, line) in (1..).zip(text.lines()) {
+        last_line = number;
+        let content = line.split('#').next().unwrap_or_default().trim();
+        if content.is_empty() {
+            continue;
+        }
+        let (identifier, crp) = parse_line(content, response_bytes).map_err(|problem| (number, problem))?;
+        by_identifier.entry(identifier).or_default().push(crp);
+    }
+    for (expected, identifier) in (1..).zip(by_identifier.keys()) {
+        if *identifier != expected {
+            return Err((
+                last_line,
+                format!("no CRP of identifier {expected}, but of {identifier}"),
+            ));
+        }
+    }
+    if by_identifier.is_empty() {
+        return Err((last_line, "there is no CRP".to_owned()));
+    }
+    Ok(by_identifier.into_values().collect())
+}
+
+fn parse_line(content: &str, response_bytes: usize) -> Result<(u32, (u32, Vec<u8>)), String> {
+    let fields: Vec<&str> = content.split_whitespace().collect();
+    let [identifier, challenge, response] = fields.as_slice() else {
+        return Err(format!(
+            "{} fields; expected are identifier, challenge, response",
+            fields.len()
+        ));
+    };
+    let identifier: u32 = identifier
+        .parse()
+        .ok()
+        .filter(|identifier| *identifier > 0)
+        .ok_or_else(|| format!("identifier {identifier:?} is not a number from 1"))?;
+    let challenge_bytes = Some(*challenge).filter(|text| text.len() == 8);
+    let challenge = challenge_bytes
+        .and_then(|text| u32::from_str_radix(text, 16).ok())
+        .ok_or_else(|| format!("challenge {challenge:?} is not 8 hexadecimal digits"))?;
+    let response = hex::decode(response)
+        .ok()
+        .filter(|bytes| bytes.len() == response_bytes)
+        .ok_or_else(|| format!("the response is not {} hexadecimal digits", 2 * response_bytes))?;
+    Ok((identifier, (challenge, response)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crps_are_grouped_by_identifier() {
+        let text = "# two devices\n1 00000001 0102030405060708\n2 00000003 aaaaaaaaaaaaaaaa # other\n\n1 00000002 1112131415161718\n";
+        let crps = parse_crps(text, 8).unwrap();
+        assert_eq!(crps.len(), 2);
+        assert_eq!(
+            crps[0],
+            [
+                (1, vec![1, 2, 3, 4, 5, 6, 7, 8]),
+                (2, vec![0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18])
+            ]
+        );
+    }
+
+    #[test]
+    fn each_mistake_names_its_line() {
+        let good = "1 00000001 0102030405060708\n";
+        for (text, line, problem) in [
+            ("", 0, "no CRP"),
+            ("1 00000001\n", 1, "2 fields"),
+            ("0 00000001 0102030405060708\n", 1, "from 1"),
+            ("1 1 0102030405060708\n", 1, "8 hexadecimal"),
+            ("1 00000001 01020304050607\n", 1, "16 hexadecimal"),
+            ("3 00000001 0102030405060708\n", 2, "identifier 2"),
+        ] {
+            let input = if line == 2 {
+                format!("{good}{text}")
+            } else {
+                text.to_owned()
+            };
+            let (at, said) = parse_crps(&input, 8).unwrap_err();
+            assert_eq!(at, line, "{text}");
+            assert!(said.contains(problem), "{said}");
+        }
+    }
+}

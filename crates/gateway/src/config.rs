@@ -1,0 +1,467 @@
+//! The configuration of a gateway as people write it (TOML), and what it becomes.
+//!
+//! Reading the file is the caller's business; this module knows the fields, their defaults and what goes together.
+//! Paths are taken relative to the configuration file.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use linewarden_dataplane as dataplane;
+use linewarden_protocol::ids::GatewayId;
+use serde::Deserialize;
+
+use crate::addresses;
+use crate::classic;
+use crate::node::Settings;
+
+/// A whole configuration file.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GatewayConfig {
+    /// The gateway itself.
+    pub gateway: GatewaySection,
+    /// Where its devices come from.
+    pub registry: RegistrySection,
+    /// One of the papers' profiles; insecure.
+    pub classic: Option<ClassicSection>,
+    /// Its log.
+    #[serde(default)]
+    pub log: LogSection,
+}
+
+/// `[gateway]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GatewaySection {
+    /// Number of this gateway; keys are made for it, so it is never given to another one.
+    pub id: u32,
+    /// The engine that verifies.
+    #[serde(default)]
+    pub dataplane: Backend,
+    /// Interfaces on the devices' side.
+    #[serde(default)]
+    pub interfaces: Vec<String>,
+    /// Own addresses, which devices send to; those of the interfaces if not given.
+    pub addresses: Option<Vec<IpAddr>>,
+    /// UDP port of LAP/1.
+    #[serde(default = "default_port")]
+    pub port: u16,
+    /// The gate.
+    #[serde(default)]
+    pub gate: Gate,
+    /// Lease of a session, seconds.
+    #[serde(default = "default_lease_s")]
+    pub lease_s: u32,
+    /// Devices that fit.
+    #[serde(default = "default_slots")]
+    pub slots: u32,
+    /// Rows held for a device beside the current one.
+    #[serde(default = "default_ring")]
+    pub ring: u32,
+    /// More rows are fetched when no more than this are left.
+    #[serde(default = "default_low_rows")]
+    pub low_rows: u32,
+    /// Rows reserved for a device at a time.
+    #[serde(default = "default_reserve_block")]
+    pub reserve_block: u32,
+    /// NAKs a second and CPU.
+    #[serde(default = "default_nak_per_s")]
+    pub nak_per_s: u32,
+    /// Reports of wrong tags a second and CPU.
+    #[serde(default = "default_alarm_per_s")]
+    pub alarm_per_s: u32,
+    /// How often the registry is asked for changes, ms.
+    #[serde(default = "default_feed_poll_ms")]
+    pub feed_poll_ms: u64,
+    /// `host` only: threads for each address; one per CPU if not given.
+    pub threads: Option<usize>,
+}
+
+/// `[registry]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegistrySection {
+    /// The file.
+    pub path: PathBuf,
+    /// The master key's file, of mode 0600.
+    pub master_key_file: Option<PathBuf>,
+    /// Or the environment variable that holds it.
+    pub master_key_env: Option<String>,
+}
+
+/// `[classic]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClassicSection {
+    /// Which.
+    pub profile: ClassicProfile,
+    /// 64, 128 or 256.
+    pub response_bits: usize,
+    /// UDP port, another than LAP/1's.
+    #[serde(default = "default_classic_port")]
+    pub port: u16,
+    /// The CRPs, see [`classic::parse_crps`].
+    pub crps_file: PathBuf,
+}
+
+/// `[log]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogSection {
+    /// `error`, `warn`, `info`, `debug`, `trace`, or a filter by module.
+    pub level: Option<String>,
+}
+
+/// Which engine verifies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// An eBPF program on the interfaces.
+    #[default]
+    Xdp,
+    /// Threads on UDP sockets.
+    Host,
+}
+
+/// The gate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Gate {
+    /// Passes everything that is not LAP/1's.
+    #[default]
+    Off,
+    /// Passes only live bound sessions and what must always pass.
+    Open,
+}
+
+/// Which of the papers' profiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClassicProfile {
+    /// One CRP a time.
+    Iot,
+    /// Two CRPs a time.
+    Uav,
+}
+
+fn default_port() -> u16 {
+    20_550
+}
+fn default_classic_port() -> u16 {
+    20_551
+}
+fn default_lease_s() -> u32 {
+    300
+}
+fn default_slots() -> u32 {
+    100_000
+}
+fn default_ring() -> u32 {
+    8
+}
+fn default_low_rows() -> u32 {
+    2
+}
+fn default_reserve_block() -> u32 {
+    4
+}
+fn default_nak_per_s() -> u32 {
+    1000
+}
+fn default_alarm_per_s() -> u32 {
+    10
+}
+fn default_feed_poll_ms() -> u64 {
+    50
+}
+
+/// A field that cannot be used; whoever read the file knows its line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {problem}", path.join("."))]
+pub struct FieldError {
+    /// Tables and key, outermost first.
+    pub path: Vec<&'static str>,
+    /// What is wrong and what would do.
+    pub problem: String,
+}
+
+fn field<T>(path: &[&'static str], problem: impl ToString) -> Result<T, FieldError> {
+    Err(FieldError {
+        path: path.to_vec(),
+        problem: problem.to_string(),
+    })
+}
+
+impl GatewayConfig {
+    /// Makes the paths absolute, seen from the configuration file's directory.
+    pub fn resolve_paths(&mut self, directory: &Path) {
+        self.registry.path = directory.join(&self.registry.path);
+        if let Some(file) = &mut self.registry.master_key_file {
+            *file = directory.join(&*file);
+        }
+        if let Some(classic) = &mut self.classic {
+            classic.crps_file = directory.join(&classic.crps_file);
+        }
+    }
+
+    /// Checks everything that can be checked without the registry, and gives what the data plane and the node need.
+    /// Interfaces and their addresses are looked up; `hash_seed` and `classic_seed` are random.
+    ///
+    /// # Errors
+    /// The first field that cannot be used.
+    pub fn resolve(&self, hash_seed: [u64; 2], classic_seed: u64) -> Result<Resolved, FieldError> {
+        self.check_sources()?;
+        let section = &self.gateway;
+        let interfaces = section.interface_indices()?;
+        let config = dataplane::Config {
+            gateway_id: GatewayId(section.id),
+            lease_s: section.lease_s,
+            lap_port: section.port,
+            local: section.local_addresses()?,
+            gate: match section.gate {
+                Gate::Off => dataplane::Gate::Off,
+                Gate::Open => dataplane::Gate::Open,
+            },
+            nak_per_s: section.nak_per_s,
+            alarm_per_s: section.alarm_per_s,
+            low_rows: section.low_rows,
+            geometry: dataplane::Geometry {
+                slots: section.slots,
+                ring: section.ring,
+                hash_seed,
+            },
+            classic: self.classic(classic_seed)?,
+        };
+        config.check().map_err(plane_field)?;
+        let settings = Settings {
+            reserve_block: section.reserve_block,
+            ring: section.ring,
+            low_rows: section.low_rows,
+            feed_poll_ms: section.feed_poll_ms,
+        };
+        settings.check().map_err(|error| FieldError {
+            path: vec!["gateway", error.field],
+            problem: error.to_string(),
+        })?;
+        Ok(Resolved {
+            config,
+            settings,
+            interfaces,
+        })
+    }
+
+    fn check_sources(&self) -> Result<(), FieldError> {
+        match (&self.registry.master_key_file, &self.registry.master_key_env) {
+            (Some(_), Some(_)) => field(
+                &["registry", "master_key_env"],
+                "name either a master_key_file or a master_key_env, not both",
+            ),
+            (None, None) => field(
+                &["registry"],
+                "master_key_file is missing: the path of the key file, of mode 0600 (or name a master_key_env)",
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn classic(&self, seed: u64) -> Result<Option<dataplane::Classic>, FieldError> {
+        let Some(section) = &self.classic else {
+            return Ok(None);
+        };
+        if ![64, 128, 256].contains(&section.response_bits) {
+            let problem = format!("{} is not 64, 128 or 256", section.response_bits);
+            return field(&["classic", "response_bits"], problem);
+        }
+        let response_bytes = section.response_bits / 8;
+        let crps = classic::read_crps(&section.crps_file, response_bytes).map_err(|error| FieldError {
+            path: vec!["classic", "crps_file"],
+            problem: error.to_string(),
+        })?;
+        Ok(Some(dataplane::Classic {
+            profile: match section.profile {
+                ClassicProfile::Iot => dataplane::ClassicProfile::Iot,
+                ClassicProfile::Uav => dataplane::ClassicProfile::Uav,
+            },
+            port: section.port,
+            response_bytes,
+            crps,
+            seed,
+        }))
+    }
+}
+
+impl GatewaySection {
+    fn interface_indices(&self) -> Result<Vec<u32>, FieldError> {
+        if self.interfaces.is_empty() && self.dataplane == Backend::Xdp {
+            return field(
+                &["gateway"],
+                "interfaces is missing: name the interfaces on the devices' side, such as [\"eth1\"] (only the host \
+                 data plane needs none)",
+            );
+        }
+        if self.dataplane == Backend::Host && self.gate == Gate::Open {
+            return field(
+                &["gateway", "gate"],
+                "the host data plane sees only what is sent to it and has no gate; use dataplane = \"xdp\"",
+            );
+        }
+        if self.threads == Some(0) {
+            return field(&["gateway", "threads"], "0: at least 1");
+        }
+        let index =
+            |name: &String| addresses::index(name).or_else(|error| field(&["gateway", "interfaces"], error));
+        self.interfaces.iter().map(index).collect()
+    }
+
+    fn local_addresses(&self) -> Result<Vec<IpAddr>, FieldError> {
+        if let Some(addresses) = &self.addresses {
+            return Ok(addresses.clone());
+        }
+        if self.interfaces.is_empty() {
+            return field(
+                &["gateway"],
+                "addresses is missing: list the addresses that devices send to, or name interfaces that have them",
+            );
+        }
+        let mut all = Vec::new();
+        for name in &self.interfaces {
+            match addresses::of_interface(name) {
+                Ok(addresses) => all.extend(addresses),
+                Err(error) => return field(&["gateway", "interfaces"], error),
+            }
+        }
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+}
+
+/// Errors of the data plane's configuration by the names of this one.
+fn plane_field(error: dataplane::ConfigError) -> FieldError {
+    let path = match &error {
+        dataplane::ConfigError::Field { field, .. } => match *field {
+            "lap_port" => vec!["gateway", "port"],
+            "local" | "local (IPv4)" | "local (IPv6)" => vec!["gateway", "addresses"],
+            "classic.port" => vec!["classic", "port"],
+            "classic.response_bytes" => vec!["classic", "response_bits"],
+            "classic.crps" => vec!["classic", "crps_file"],
+            other => vec!["gateway", other],
+        },
+        dataplane::ConfigError::Unsupported { .. } => vec!["gateway", "dataplane"],
+    };
+    FieldError {
+        path,
+        problem: error.to_string(),
+    }
+}
+
+/// What a configuration becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// For the data plane.
+    pub config: dataplane::Config,
+    /// For the node.
+    pub settings: Settings,
+    /// Interface numbers, in the order of the names.
+    pub interfaces: Vec<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> GatewayConfig {
+        toml::from_str(text).unwrap()
+    }
+
+    fn refused(text: &str) -> (String, String) {
+        let error = parse(text).resolve([1, 2], 3).unwrap_err();
+        (error.path.join("."), error.problem)
+    }
+
+    const REGISTRY: &str = "[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n";
+
+    #[test]
+    fn the_smallest_configuration_has_the_documented_defaults() {
+        let config = parse(&format!(
+            "[gateway]\nid = 7\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n{REGISTRY}"
+        ));
+        let resolved = config.resolve([1, 2], 3).unwrap();
+        assert_eq!(resolved.config.gateway_id, GatewayId(7));
+        assert_eq!(resolved.config.lap_port, 20_550);
+        assert_eq!(resolved.config.lease_s, 300);
+        assert_eq!(resolved.config.gate, dataplane::Gate::Off);
+        assert_eq!(resolved.settings.reserve_block, 4);
+        assert_eq!(resolved.interfaces, Vec::<u32>::new());
+    }
+
+    #[test]
+    fn addresses_come_from_the_interfaces() {
+        let config = parse(&format!("[gateway]\nid = 7\ninterfaces = [\"lo\"]\n{REGISTRY}"));
+        let resolved = config.resolve([1, 2], 3).unwrap();
+        assert!(resolved.config.local.contains(&"127.0.0.1".parse().unwrap()));
+        assert_eq!(resolved.interfaces, [1]);
+    }
+
+    #[test]
+    fn each_mistake_names_its_field() {
+        let host = "id = 1\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n";
+        let cases: [(String, &str, &str); 9] = [
+            (format!("id = 1\n{REGISTRY}"), "gateway", "interfaces is missing"),
+            (
+                format!("id = 1\ninterfaces = [\"lw-none0\"]\n{REGISTRY}"),
+                "gateway.interfaces",
+                "no interface lw-none0",
+            ),
+            (
+                format!("id = 1\ndataplane = \"host\"\n{REGISTRY}"),
+                "gateway",
+                "addresses is missing",
+            ),
+            (
+                format!("{host}gate = \"open\"\n{REGISTRY}"),
+                "gateway.gate",
+                "no gate",
+            ),
+            (
+                format!("{host}lease_s = 0\n{REGISTRY}"),
+                "gateway.lease_s",
+                "at least a second",
+            ),
+            (format!("{host}port = 0\n{REGISTRY}"), "gateway.port", "20550"),
+            (
+                format!("{host}reserve_block = 10\n{REGISTRY}"),
+                "gateway.reserve_block",
+                "1 to 9",
+            ),
+            (
+                format!("{host}low_rows = 8\n{REGISTRY}"),
+                "gateway.low_rows",
+                "less than `ring`",
+            ),
+            (
+                format!("{host}[registry]\npath = \"r\"\n"),
+                "registry",
+                "master_key_file is missing",
+            ),
+        ];
+        for (text, path, problem) in cases {
+            let (found, said) = refused(&format!("[gateway]\n{text}"));
+            assert_eq!(found, path, "{text}");
+            assert!(said.contains(problem), "{said}");
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_errors() {
+        for text in [
+            "[gateway]\nid = 1\nlease = 5\n",
+            "[gateway]\nid = 1\n[gate]\nx = 1\n",
+        ] {
+            assert!(
+                toml::from_str::<GatewayConfig>(&format!("{text}{REGISTRY}")).is_err(),
+                "{text}"
+            );
+        }
+    }
+}

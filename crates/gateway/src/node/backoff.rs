@@ -1,0 +1,57 @@
+//! Trying again later, each time a little later.
+
+/// First delay, ns.
+const FIRST_NS: u64 = 50_000_000;
+/// Longest delay, ns.
+const MAX_NS: u64 = 5_000_000_000;
+
+/// When to try again what failed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Backoff {
+    failures: u32,
+    until_ns: u64,
+}
+
+impl Backoff {
+    /// Notes a failure; says whether it is the first in a row.
+    pub(crate) fn fail(&mut self, now_ns: u64) -> bool {
+        let delay_ns = (FIRST_NS << self.failures.min(16)).min(MAX_NS);
+        self.until_ns = now_ns.saturating_add(delay_ns);
+        self.failures = self.failures.saturating_add(1);
+        self.failures == 1
+    }
+
+    /// Notes a success; says whether it ends a row of failures.
+    pub(crate) fn succeed(&mut self) -> bool {
+        let recovered = self.failures > 0;
+        *self = Self::default();
+        recovered
+    }
+
+    /// Whether a try is due.
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+        self.until_ns <= now_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_up_to_the_longest_and_success_forgets_them() {
+        let mut backoff = Backoff::default();
+        assert!(backoff.is_due(0));
+        assert!(backoff.fail(0));
+        assert!(!backoff.is_due(FIRST_NS - 1));
+        assert!(backoff.is_due(FIRST_NS));
+        for _ in 0..40 {
+            assert!(!backoff.fail(0));
+        }
+        assert!(backoff.is_due(MAX_NS));
+        assert!(!backoff.is_due(MAX_NS - 1));
+        assert!(backoff.succeed());
+        assert!(!backoff.succeed());
+        assert!(backoff.is_due(0));
+    }
+}

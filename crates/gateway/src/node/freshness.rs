@@ -1,0 +1,83 @@
+//! When a new freshness value is due (LAP/1 1.4.1).
+
+use crate::time::Clock;
+
+/// A value is in use as the current one for so long, ns.
+const PERIOD_NS: u64 = 8_000_000_000;
+/// The two clocks are not read at the same instant; a smaller difference is no suspend.
+const SUSPEND_NS: u64 = 100_000_000;
+
+/// Decides when to draw.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Freshness {
+    due_ns: Option<u64>,
+    suspended_ns: u64,
+}
+
+impl Freshness {
+    /// How many values to draw now: two at the start and after a suspend, so that none from before is accepted; one
+    /// when the period is over.
+    pub(crate) fn due(&mut self, clock: Clock) -> usize {
+        let suspended_ns = clock.suspended_ns();
+        let woke_up = suspended_ns > self.suspended_ns.saturating_add(SUSPEND_NS);
+        // What the clock readings lay apart is not kept.
+        if !woke_up {
+            self.suspended_ns = self.suspended_ns.min(suspended_ns);
+        }
+        match self.due_ns {
+            None => 2,
+            Some(_) if woke_up => 2,
+            Some(due_ns) if due_ns <= clock.monotonic_ns => 1,
+            Some(_) => 0,
+        }
+    }
+
+    /// The values were drawn.
+    pub(crate) fn drawn(&mut self, clock: Clock) {
+        self.suspended_ns = clock.suspended_ns();
+        self.due_ns = Some(clock.monotonic_ns.saturating_add(PERIOD_NS));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn at(monotonic_ns: u64, suspended_ns: u64) -> Clock {
+        Clock {
+            monotonic_ns,
+            boot_ns: monotonic_ns + suspended_ns,
+        }
+    }
+
+    #[test]
+    fn two_at_the_start_then_one_every_eight_seconds() {
+        let mut freshness = Freshness::default();
+        assert_eq!(freshness.due(at(5, 0)), 2);
+        assert_eq!(freshness.due(at(6, 0)), 2, "until they were drawn");
+        freshness.drawn(at(6, 0));
+        assert_eq!(freshness.due(at(PERIOD_NS + 5, 0)), 0);
+        assert_eq!(freshness.due(at(PERIOD_NS + 6, 0)), 1);
+    }
+
+    #[test]
+    fn two_after_a_suspend_and_clock_jitter_is_none() {
+        let mut freshness = Freshness::default();
+        freshness.drawn(at(0, 40));
+        assert_eq!(freshness.due(at(1, 40 + SUSPEND_NS)), 0);
+        assert_eq!(freshness.due(at(2, 41 + SUSPEND_NS)), 2);
+        freshness.drawn(at(3, 60 * SECOND_NS));
+        assert_eq!(freshness.due(at(4, 60 * SECOND_NS)), 0);
+    }
+
+    #[test]
+    fn many_short_differences_do_not_add_up() {
+        let mut freshness = Freshness::default();
+        freshness.drawn(at(0, 0));
+        for step in 1..1000 {
+            assert_eq!(freshness.due(at(step, SUSPEND_NS * (step % 2))), 0);
+        }
+    }
+}

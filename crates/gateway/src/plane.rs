@@ -1,0 +1,29 @@
+//! Starting the data plane that a configuration names.
+
+use linewarden_dataplane::{DataPlane, DataPlaneError, host, xdp};
+
+use crate::config::{Backend, GatewaySection, Resolved};
+
+/// Starts the data plane: the eBPF program on its interfaces, or the threads on their sockets, in the calling
+/// thread's network namespace.
+///
+/// # Errors
+/// A missing privilege (the message says which, and what works without it), or the kernel's refusal.
+pub fn start(section: &GatewaySection, resolved: &Resolved) -> Result<Box<dyn DataPlane>, DataPlaneError> {
+    match section.dataplane {
+        Backend::Xdp => {
+            let mut plane = xdp::Xdp::load(&resolved.config)?;
+            for interface in &resolved.interfaces {
+                plane.attach(*interface)?;
+            }
+            Ok(Box::new(plane))
+        }
+        Backend::Host => {
+            let mut options = host::HostOptions::default();
+            if let Some(threads) = section.threads {
+                options.threads = threads;
+            }
+            Ok(Box::new(host::Host::start(&resolved.config, &options)?))
+        }
+    }
+}
