@@ -48,19 +48,19 @@ pub struct Options {
     /// Page size of a new file in bytes, a power of two from 512 to 65536.
     ///
     /// 16384 by default, as measured by `cargo run -p linewarden-registry --example page_size` (10,000 devices of
-    /// 100 rows, sparse ids, every commit synced, on two shared virtual cores, so rates are rough):
+    /// 100 rows, sparse ids, every commit synced, best of 5 runs on two virtual cores shared with other work):
     ///
-    /// | page, B | file, B per device | file bytes per sealed byte at 50, 100, 200 rows | enrol, 1/s | look-up, µs |
+    /// | page, B | file, B per device | file bytes per sealed byte at 50, 100, 200 rows | enrol, devices/s | look-up, µs |
     /// |---|---|---|---|---|
-    /// | 4096 | 4279 | 1.12, 1.69, 1.02 | 17,900 | 85 |
-    /// | 8192 | 2913 | 1.12, 1.13, 1.70 | 24,900 | 64 |
-    /// | 16384 | 2917 | 1.04, 1.13, 1.13 | 35,800 | 80 |
-    /// | 32768 | 2732 | 1.04, 1.05, 1.13 | 38,200 | 75 |
-    /// | 65536 | 2765 | 1.05, 1.05, 1.05 | 23,900 | 123 |
+    /// | 4096 | 4296 | 1.12, 1.69, 1.02 | 15,300 | 61 |
+    /// | 8192 | 2932 | 1.12, 1.13, 1.70 | 26,500 | 74 |
+    /// | 16384 | 2936 | 1.04, 1.13, 1.13 | 33,300 | 63 |
+    /// | 32768 | 2749 | 1.04, 1.05, 1.13 | 33,200 | 76 |
+    /// | 65536 | 2785 | 1.05, 1.05, 1.05 | 45,700 | 79 |
     ///
     /// 16384 is the smallest that wastes little at every common number of rows; larger ones gain 6 % of space,
     /// but each move of one mark writes a whole page to the log. Clustering the credentials by device id instead of
-    /// by order of enrolment makes bulk loads 3 to 8 times slower and the file no smaller.
+    /// by order of enrolment takes 4 to 13 times longer to load and up to 15 % more space.
     pub page_size_bytes: u32,
     /// How long to wait for another program's lock.
     pub busy_timeout: Duration,

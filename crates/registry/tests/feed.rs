@@ -87,6 +87,10 @@ async fn the_walk_leads_over_to_the_feed_without_a_gap() {
     while let Some(chunk) = stream.next_chunk().await.unwrap() {
         assert!(chunk.damaged.is_empty());
         for device in chunk.devices {
+            assert!(
+                device.info.revision <= stream.feed_from(),
+                "a walk that chases changes might never end"
+            );
             view.insert(device.info.device, device.info.epoch);
         }
         step += 1;
