@@ -1,0 +1,105 @@
+//! The packet tests: records of description, state, packet in and verdict, run through the oracle, `xdp`
+//! (`BPF_PROG_TEST_RUN`) and `host`. Packet out, counters, events and memory must agree byte for byte; replies are
+//! also checked against LAP/1 without the oracle.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod records;
+mod support;
+
+use std::collections::BTreeSet;
+
+use linewarden_protocol::verdict::Verdict;
+
+use records::{Group, Record};
+use support::world::World;
+
+fn run(groups: Vec<Group>) {
+    for group in groups {
+        let mut world = World::new(group.shape);
+        for Record {
+            description,
+            given,
+            packet,
+            verdict,
+        } in group.records
+        {
+            world.reset();
+            given(&mut world);
+            let frame = packet(&world);
+            let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let got = world.send(&frame);
+                world.compare_lines();
+                world.compare_events();
+                got
+            }));
+            match judged {
+                Ok(got) => assert_eq!(got, verdict, "{description} ({:?})", group.shape),
+                Err(panic) => {
+                    eprintln!("in the record: {description} ({:?})", group.shape);
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn messages_that_are_not_lap() {
+    run(records::malformed::groups());
+}
+
+#[test]
+fn requests() {
+    run(records::request::groups());
+}
+
+#[test]
+fn responses() {
+    run(records::response::groups());
+}
+
+#[test]
+fn frames_with_the_gate_off() {
+    run(records::frame::groups());
+}
+
+#[test]
+fn frames_at_the_open_gate() {
+    run(records::gate::groups());
+}
+
+#[test]
+fn classic_profiles() {
+    run(records::classic::groups());
+}
+
+/// What no record can bring about, and why.
+const NOT_BY_A_RECORD: [Verdict; 5] = [
+    // Only of two CPUs at the same time: `stress.rs`.
+    Verdict::DropLostRace,
+    // A tag that verifies and begins with eight zero bytes is a search of 2^64.
+    Verdict::DropSessionZero,
+    // DATA, which the sealed gate judges: served later.
+    Verdict::DropSession,
+    Verdict::DropSource,
+    Verdict::DropSequence,
+];
+
+#[test]
+fn every_verdict_has_a_record() {
+    let groups = records::all();
+    let covered: BTreeSet<Verdict> = groups
+        .iter()
+        .flat_map(|group| &group.records)
+        .map(|record| record.verdict)
+        .collect();
+    let all = Verdict::ALL.iter().copied();
+    let missing: Vec<Verdict> = all.filter(|verdict| !covered.contains(verdict)).collect();
+    assert_eq!(missing, NOT_BY_A_RECORD);
+}

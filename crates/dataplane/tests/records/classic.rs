@@ -1,0 +1,254 @@
+//! The classic profiles, both, with responses of 64, 128 and 256 bits (docs/protocols.md 2).
+
+use linewarden_dataplane::ClassicProfile;
+use linewarden_protocol::classic::{Block, Message, ResponseBits, device, message_type};
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::parse;
+use linewarden_protocol::verdict::Verdict::{self, *};
+
+use super::{Group, Record, group, record};
+use crate::support::device::{A, gateway_end};
+use crate::support::world::{CLASSIC_IDENTIFIERS, CLASSIC_PORT, CLASSIC_ROWS, Shape, World};
+
+#[derive(Clone, Copy)]
+struct Kind {
+    profile: ClassicProfile,
+    bits: ResponseBits,
+}
+
+impl Kind {
+    fn name(self) -> String {
+        format!("{:?}, {} bit", self.profile, self.bits.bytes() * 8)
+    }
+
+    fn bytes(self, message: &Message) -> Vec<u8> {
+        let mut bytes = vec![0; self.bits.message_bytes()];
+        message.write(self.bits, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn response(self, challenge: u32) -> Block {
+        let (_, bytes) = Shape::crp(self.bits.bytes(), challenge >> 16, (challenge & 0xffff) as usize);
+        let mut block = [0; 32];
+        block[..bytes.len()].copy_from_slice(&bytes);
+        block
+    }
+
+    /// Asks for a challenge and answers it as the device would; returns the RESP.
+    fn ask(self, w: &mut World, identifier: u32) -> Message {
+        let request = frame(false).udp(&self.bytes(&device::request(identifier)));
+        let (verdict, reply) = w.send_for_reply(&request);
+        assert_eq!(verdict, ReplyClassicChallenge);
+        let (_, udp) = parse(&reply).unwrap().datagram().unwrap();
+        let challenge = Message::parse(self.bits, &reply[udp.payload()]).unwrap();
+        assert_eq!(
+            (challenge.kind, challenge.identifier),
+            (message_type::CH, identifier)
+        );
+        let r1 = self.response(challenge.challenge1);
+        let r2 = (self.profile == ClassicProfile::Uav).then(|| self.response(challenge.challenge2));
+        assert_eq!(r2.is_none(), challenge.challenge2 == 0);
+        device::respond(&challenge, self.bits, &r1, r2.as_ref()).unwrap()
+    }
+
+    fn record(
+        self,
+        description: &str,
+        given: impl Fn(&mut World) -> Vec<u8> + 'static,
+        v6: bool,
+        verdict: Verdict,
+    ) -> Record {
+        // What `given` returns depends on what the verifier drew; it travels to the packet in a cell.
+        let message = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let made = std::rc::Rc::clone(&message);
+        record(
+            format!("{}: {description}", self.name()),
+            move |w| *made.borrow_mut() = given(w),
+            move |_| frame(v6).udp(&message.borrow()),
+            verdict,
+        )
+    }
+}
+
+fn frame(v6: bool) -> FrameBuilder {
+    let mut end = gateway_end(v6);
+    end.port = CLASSIC_PORT;
+    FrameBuilder::new(A.end(v6), end)
+}
+
+fn records(kind: Kind) -> Vec<Record> {
+    let request = move |identifier| kind.bytes(&device::request(identifier));
+    let mut records = vec![
+        kind.record("REQ", move |_| request(1), false, ReplyClassicChallenge),
+        kind.record("REQ over IPv6", move |_| request(1), true, ReplyClassicChallenge),
+        kind.record(
+            "the right RESP",
+            move |w| {
+                let response = kind.ask(w, 2);
+                kind.bytes(&response)
+            },
+            false,
+            ReplyClassicAck,
+        ),
+        kind.record(
+            "the right RESP, from another address",
+            move |w| {
+                let response = kind.ask(w, 2);
+                kind.bytes(&response)
+            },
+            true,
+            ReplyClassicAck,
+        ),
+        kind.record(
+            "the right RESP twice: the hash dies with its success",
+            move |w| {
+                let response = kind.ask(w, 2);
+                let bytes = kind.bytes(&response);
+                assert_eq!(w.send(&frame(false).udp(&bytes)), ReplyClassicAck);
+                bytes
+            },
+            false,
+            DropClassicHash,
+        ),
+        kind.record(
+            "a wrong hash",
+            move |w| {
+                let response = kind.ask(w, 2);
+                kind.bytes(&Message {
+                    hash: response.hash ^ 1,
+                    ..response
+                })
+            },
+            false,
+            DropClassicHash,
+        ),
+        kind.record(
+            "another's hash",
+            move |w| {
+                let response = kind.ask(w, 3);
+                kind.bytes(&Message {
+                    identifier: 1,
+                    ..response
+                })
+            },
+            false,
+            DropClassicHash,
+        ),
+        kind.record("identifier 0", move |_| request(0), false, DropClassicUnknown),
+        kind.record(
+            "an identifier too high",
+            move |_| request(CLASSIC_IDENTIFIERS + 1),
+            false,
+            DropClassicUnknown,
+        ),
+        kind.record(
+            "identifier 2^32 - 1",
+            move |_| request(u32::MAX),
+            false,
+            DropClassicUnknown,
+        ),
+        kind.record(
+            "LAP's REQUEST on the classic port",
+            |w| w.request(A),
+            false,
+            DropClassicMalformed,
+        ),
+        kind.record("nothing at all", |_| Vec::new(), false, DropClassicMalformed),
+    ];
+    for wrong in [message_type::CH, message_type::ACK, 4, 255] {
+        records.push(kind.record(
+            &format!("type {wrong}"),
+            move |_| {
+                let mut bytes = request(1);
+                bytes[0] = wrong;
+                bytes
+            },
+            false,
+            DropClassicMalformed,
+        ));
+    }
+    for length in [0, 1, 32, 33, 40, 41, 42, 56, 57, 58, 200] {
+        if length != kind.bits.message_bytes() {
+            records.push(kind.record(
+                &format!("a REQ of {length} B"),
+                move |_| {
+                    let mut bytes = request(1);
+                    bytes.resize(length, 0);
+                    bytes
+                },
+                false,
+                DropClassicMalformed,
+            ));
+        }
+    }
+    records
+}
+
+/// In worlds of their own: what was asked before counts.
+fn first_of_all(kind: Kind) -> Vec<Record> {
+    let zero = move |identifier| {
+        kind.bytes(&Message {
+            kind: message_type::RESP,
+            ..device::request(identifier)
+        })
+    };
+    let mut records = vec![kind.record(
+        "a RESP with hash 0 before any REQ: nothing zero-initialised is accepted",
+        move |_| zero(1),
+        false,
+        DropClassicHash,
+    )];
+    if kind.profile == ClassicProfile::Iot {
+        records.push(kind.record(
+            "a REQ when every CRP was used",
+            move |w| {
+                for _ in 0..CLASSIC_ROWS {
+                    kind.ask(w, 1);
+                }
+                kind.bytes(&device::request(1))
+            },
+            false,
+            DropClassicUnknown,
+        ));
+        records.push(kind.record(
+            "the last challenge can still be answered",
+            move |w| {
+                let responses: Vec<Message> = (0..CLASSIC_ROWS).map(|_| kind.ask(w, 2)).collect();
+                let one_more = frame(false).udp(&kind.bytes(&device::request(2)));
+                assert_eq!(w.send(&one_more), DropClassicUnknown);
+                kind.bytes(responses.last().unwrap())
+            },
+            false,
+            ReplyClassicAck,
+        ));
+    } else {
+        records.push(kind.record(
+            "a REQ after more than there are CRPs: they are used again",
+            move |w| {
+                for _ in 0..4 * CLASSIC_ROWS {
+                    kind.ask(w, 1);
+                }
+                kind.bytes(&device::request(1))
+            },
+            false,
+            ReplyClassicChallenge,
+        ));
+    }
+    records
+}
+
+pub fn groups() -> Vec<Group> {
+    let profiles = [ClassicProfile::Iot, ClassicProfile::Uav];
+    let kinds = profiles
+        .into_iter()
+        .flat_map(|profile| ResponseBits::ALL.map(|bits| Kind { profile, bits }));
+    kinds
+        .flat_map(|kind| {
+            let shape = Shape {
+                classic: Some((kind.profile, kind.bits.bytes())),
+                ..Shape::OFF
+            };
+            [group(shape, records(kind)), group(shape, first_of_all(kind))]
+        })
+        .collect()
+}

@@ -1,0 +1,460 @@
+//! What is ours and what is not, with the gate off (docs/protocols.md 1.4.12).
+
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::verdict::Verdict::{self, *};
+
+use super::{Group, Record, group, record};
+use crate::support::device::{A, Dev, gateway_end, service_end};
+use crate::support::world::{Shape, World};
+
+const V4_V6: [bool; 2] = [false, true];
+
+fn family(v6: bool) -> &'static str {
+    if v6 { "IPv6" } else { "IPv4" }
+}
+
+fn known(w: &mut World) {
+    w.pool(A, 0, 4);
+}
+
+/// A's REQUEST in a frame that `shape` changes.
+fn request_in(
+    description: impl Into<String>,
+    v6: bool,
+    shape: impl Fn(FrameBuilder) -> FrameBuilder + 'static,
+    verdict: Verdict,
+) -> Record {
+    record(
+        description,
+        known,
+        move |w| shape(A.frame(v6)).udp(&w.request(A)),
+        verdict,
+    )
+}
+
+fn vlans() -> Vec<Record> {
+    let mut records = Vec::new();
+    for v6 in V4_V6 {
+        let name = family(v6);
+        records.extend([
+            request_in(format!("{name}, VLAN 7"), v6, |f| f.vlan(7), ReplyChallenge),
+            request_in(
+                format!("{name}, VLAN 0, priority 7"),
+                v6,
+                |f| f.tag(0x8100, 0xe000),
+                ReplyChallenge,
+            ),
+            request_in(
+                format!("{name}, VLAN 4095, drop eligible"),
+                v6,
+                |f| f.tag(0x88a8, 0x1fff),
+                ReplyChallenge,
+            ),
+            request_in(
+                format!("{name}, two tags"),
+                v6,
+                |f| f.tag(0x88a8, 0x6123).vlan(4),
+                ReplyChallenge,
+            ),
+            request_in(
+                format!("{name}, two tags, the inner of the outer's kind"),
+                v6,
+                |f| f.tag(0x8100, 1).tag(0x88a8, 2),
+                ReplyChallenge,
+            ),
+            request_in(
+                format!("{name}, three tags: not looked behind"),
+                v6,
+                |f| f.vlan(1).vlan(2).vlan(3),
+                PassForeign,
+            ),
+            request_in(
+                format!("{name}, a tag of an old kind"),
+                v6,
+                |f| f.tag(0x9100, 2),
+                PassForeign,
+            ),
+        ]);
+        records.push(record(
+            format!("{name}, BOUND RESPONSE in two VLANs"),
+            known,
+            move |w| {
+                let response = w.response(A).bound(A.mac()).bytes(A);
+                A.frame(v6).tag(0x88a8, 0xffff).tag(0x8100, 0).udp(&response)
+            },
+            ReplyAck,
+        ));
+    }
+    records
+}
+
+fn ip() -> Vec<Record> {
+    let mut records = vec![
+        request_in("IPv4 options", false, |f| f.options(&[7, 4, 4, 0]), PassUnparsed),
+        request_in(
+            "40 B of IPv4 options",
+            false,
+            |f| f.options(&[1; 40]),
+            PassUnparsed,
+        ),
+        request_in("a first fragment", false, |f| f.fragment(0, true), PassUnparsed),
+        request_in("a later fragment", false, |f| f.fragment(3, true), PassUnparsed),
+        request_in("a last fragment", false, |f| f.fragment(3, false), PassUnparsed),
+        request_in(
+            "don't fragment is no fragment",
+            false,
+            |f| f.fragment(0, false),
+            ReplyChallenge,
+        ),
+        request_in("an IPv6 fragment", true, |f| f.fragment(0, true), PassUnparsed),
+        request_in(
+            "an IPv6 packet in one fragment",
+            true,
+            |f| f.fragment(0, false),
+            PassUnparsed,
+        ),
+        request_in(
+            "fragment behind hop-by-hop",
+            true,
+            |f| f.extension(0).fragment(0, true),
+            PassUnparsed,
+        ),
+        request_in(
+            "odd IP fields, IPv4",
+            false,
+            |f| f.ip_fields(0xb8, 0xffff, 1),
+            ReplyChallenge,
+        ),
+        request_in(
+            "odd IP fields, IPv6",
+            true,
+            |f| f.ip_fields(0xff, 0, 0),
+            ReplyChallenge,
+        ),
+        request_in(
+            "Ethernet padding",
+            false,
+            |f| f.padding(&[0xaa; 13]),
+            ReplyChallenge,
+        ),
+        request_in(
+            "Ethernet padding, IPv6",
+            true,
+            |f| f.padding(&[0; 1]),
+            ReplyChallenge,
+        ),
+        request_in(
+            "2 KiB of padding",
+            false,
+            |f| f.padding(&[0x55; 2048]),
+            ReplyChallenge,
+        ),
+    ];
+    for number in [0, 43, 51, 60, 135, 139, 140] {
+        records.push(request_in(
+            format!("IPv6 extension header {number}"),
+            true,
+            move |f| f.extension(number),
+            PassUnparsed,
+        ));
+    }
+    for number in [50, 59, 253] {
+        records.push(request_in(
+            format!("IPv6 next header {number}, which is none that is looked behind"),
+            true,
+            move |f| f.extension(number),
+            PassForeign,
+        ));
+    }
+    records
+}
+
+/// Frames that are for somebody else, or for another port.
+fn foreign() -> Vec<Record> {
+    let mut records = Vec::new();
+    for v6 in V4_V6 {
+        let name = family(v6);
+        let to = move |change: fn(&mut linewarden_protocol::frame::write::Endpoint)| {
+            let mut end = gateway_end(v6);
+            change(&mut end);
+            FrameBuilder::new(A.end(v6), end)
+        };
+        let case = |what: &str, builder: FrameBuilder, verdict: Verdict| {
+            record(
+                format!("{name}, {what}"),
+                known,
+                move |w| builder.udp(&w.request(A)),
+                verdict,
+            )
+        };
+        records.extend([
+            case("another port", to(|end| end.port = 20_549), PassForeign),
+            case("port 0", to(|end| end.port = 0), PassForeign),
+            case(
+                "the port with its bytes swapped",
+                to(|end| end.port = end.port.swap_bytes()),
+                PassForeign,
+            ),
+            case(
+                "the classic port, which is not served",
+                to(|end| end.port = 20_551),
+                PassForeign,
+            ),
+            case(
+                "somebody else's address",
+                FrameBuilder::new(A.end(v6), service_end(v6)),
+                PassForeign,
+            ),
+            case(
+                "somebody else's address, our port",
+                FrameBuilder::new(A.end(v6), Dev(5).end(v6)),
+                PassForeign,
+            ),
+            case(
+                "options or extension for somebody else",
+                {
+                    let builder = FrameBuilder::new(A.end(v6), service_end(v6));
+                    if v6 {
+                        builder.extension(60)
+                    } else {
+                        builder.options(&[1; 4])
+                    }
+                },
+                PassForeign,
+            ),
+            case(
+                "a fragment for somebody else",
+                FrameBuilder::new(A.end(v6), service_end(v6)).fragment(1, true),
+                PassForeign,
+            ),
+            case(
+                "a broadcast MAC address",
+                to(|end| end.mac = [0xff; 6]),
+                ReplyChallenge,
+            ),
+            case(
+                "source port 0",
+                {
+                    let mut end = A.end(v6);
+                    end.port = 0;
+                    FrameBuilder::new(end, gateway_end(v6))
+                },
+                ReplyChallenge,
+            ),
+        ]);
+        let tcp = move |_: &World| A.frame(v6).ip(6, &[0x50; 40]);
+        records.push(record(
+            format!("{name}, TCP to the gateway"),
+            known,
+            tcp,
+            PassForeign,
+        ));
+        records.push(record(
+            format!("{name}, no payload at all"),
+            known,
+            move |_| A.frame(v6).udp(&[]),
+            DropLength,
+        ));
+    }
+    let broadcast = |octets: [u8; 4]| {
+        let mut end = gateway_end(false);
+        end.ip = octets.into();
+        end.mac = [0xff; 6];
+        let builder = FrameBuilder::new(A.end(false), end);
+        record(
+            format!("broadcast to {octets:?}"),
+            known,
+            move |w| builder.udp(&w.request(A)),
+            PassForeign,
+        )
+    };
+    records.extend([broadcast([255; 4]), broadcast([10, 66, 255, 255])]);
+    records.extend([
+        record("ARP", known, |_| A.frame(false).arp_request(), PassForeign),
+        record(
+            "neighbour solicitation",
+            known,
+            |_| A.frame(true).neighbour_solicitation([9; 16]),
+            PassForeign,
+        ),
+        record("DHCP", known, |_| A.frame(false).dhcp(), PassForeign),
+        record(
+            "an unknown Ethernet type",
+            known,
+            |_| A.frame(false).ethernet(0x88cc, &[0; 50]),
+            PassForeign,
+        ),
+        record(
+            "an IEEE 802.3 length instead of a type",
+            known,
+            |_| A.frame(false).ethernet(46, &[0; 46]),
+            PassForeign,
+        ),
+        record(
+            "an IPv6 packet under IPv4's Ethernet type",
+            known,
+            |w| {
+                let frame = A.frame(true).udp(&w.request(A));
+                A.frame(true).ethernet(0x0800, &frame[14..])
+            },
+            PassForeign,
+        ),
+        record(
+            "an IPv4 packet under IPv6's Ethernet type",
+            known,
+            |w| {
+                let frame = A.frame(false).udp(&w.request(A));
+                A.frame(false).ethernet(0x86dd, &frame[14..])
+            },
+            PassForeign,
+        ),
+    ]);
+    records
+}
+
+/// Cut off after every byte: not ours to judge.
+fn cut_off() -> Vec<Record> {
+    let mut records = Vec::new();
+    for (v6, tagged) in [(false, false), (false, true), (true, false), (true, true)] {
+        let builder = move || {
+            if tagged {
+                A.frame(v6).tag(0x88a8, 5).vlan(6)
+            } else {
+                A.frame(v6)
+            }
+        };
+        let whole = builder().udp(&[0; 64]).len();
+        records.extend((0..whole).map(|length| {
+            record(
+                format!("{}, tagged: {tagged}, cut off after {length} B", family(v6)),
+                known,
+                move |w| builder().udp(&w.request(A))[..length].to_vec(),
+                PassForeign,
+            )
+        }));
+    }
+    records
+}
+
+/// A's REQUEST with a header field overwritten.
+fn overwritten(v6: bool, description: &str, at: usize, bytes: &'static [u8], verdict: Verdict) -> Record {
+    record(
+        format!("{}, {description}", family(v6)),
+        known,
+        move |w| {
+            let mut frame = A.frame(v6).udp(&w.request(A));
+            frame[at..at + bytes.len()].copy_from_slice(bytes);
+            frame
+        },
+        verdict,
+    )
+}
+
+fn contradicting_lengths() -> Vec<Record> {
+    vec![
+        overwritten(false, "version 5", 14, &[0x55], PassForeign),
+        overwritten(false, "a header of 16 B", 14, &[0x44], PassForeign),
+        overwritten(false, "a header of 60 B", 14, &[0x4f], PassUnparsed),
+        overwritten(
+            false,
+            "total length below the header's",
+            16,
+            &[0, 19],
+            PassForeign,
+        ),
+        overwritten(
+            false,
+            "total length of the header alone",
+            16,
+            &[0, 20],
+            PassForeign,
+        ),
+        overwritten(
+            false,
+            "total length without a whole UDP header",
+            16,
+            &[0, 27],
+            PassForeign,
+        ),
+        overwritten(
+            false,
+            "total length with the UDP header only",
+            16,
+            &[0, 28],
+            DropTruncated,
+        ),
+        overwritten(false, "total length one short", 16, &[0, 91], DropTruncated),
+        overwritten(false, "total length beyond the frame", 16, &[0, 93], PassForeign),
+        overwritten(false, "total length 65535", 16, &[0xff, 0xff], PassForeign),
+        overwritten(false, "UDP length 0", 38, &[0, 0], DropTruncated),
+        overwritten(false, "UDP length 7", 38, &[0, 7], DropTruncated),
+        overwritten(false, "UDP length 8", 38, &[0, 8], DropLength),
+        overwritten(false, "UDP length one short", 38, &[0, 71], DropLength),
+        overwritten(false, "UDP length beyond the packet", 38, &[0, 73], DropTruncated),
+        overwritten(false, "UDP length 65535", 38, &[0xff, 0xff], DropTruncated),
+        overwritten(true, "version 4", 14, &[0x40], PassForeign),
+        overwritten(true, "payload length 0", 18, &[0, 0], PassForeign),
+        overwritten(true, "payload length 7", 18, &[0, 7], PassForeign),
+        overwritten(true, "payload length 8", 18, &[0, 8], DropTruncated),
+        overwritten(true, "payload length one short", 18, &[0, 71], DropTruncated),
+        overwritten(true, "payload length beyond the frame", 18, &[0, 73], PassForeign),
+        overwritten(
+            true,
+            "UDP length 0, as a jumbogram has it",
+            58,
+            &[0, 0],
+            DropTruncated,
+        ),
+        overwritten(true, "UDP length beyond the packet", 58, &[0, 80], DropTruncated),
+        record(
+            "a wrong UDP length for somebody else",
+            known,
+            |w| {
+                let builder = FrameBuilder::new(A.end(false), service_end(false));
+                let mut frame = builder.udp(&w.request(A));
+                frame[38..40].copy_from_slice(&[0, 3]);
+                frame
+            },
+            PassForeign,
+        ),
+        record(
+            "a wrong UDP length to another port of ours",
+            known,
+            |w| {
+                let mut frame = A.frame(false).udp(&w.request(A));
+                frame[36..38].copy_from_slice(&[0, 53]);
+                frame[38..40].copy_from_slice(&[0, 3]);
+                frame
+            },
+            PassForeign,
+        ),
+        record(
+            "wrong checksums: the tags protect, and offloads leave them unfinished",
+            known,
+            |w| {
+                let mut frame = A.frame(false).udp(&w.request(A));
+                frame[24..26].copy_from_slice(&[0, 0]);
+                frame[40..42].copy_from_slice(&[0x12, 0x34]);
+                frame
+            },
+            ReplyChallenge,
+        ),
+        record(
+            "a datagram shorter than its packet",
+            known,
+            |w| {
+                let mut message = w.request(A);
+                message.extend_from_slice(&[0xee; 9]);
+                let mut frame = A.frame(true).udp(&message);
+                frame[58..60].copy_from_slice(&[0, 72]);
+                frame
+            },
+            ReplyChallenge,
+        ),
+    ]
+}
+
+pub fn groups() -> Vec<Group> {
+    let records = [vlans(), ip(), foreign(), cut_off(), contradicting_lengths()];
+    vec![group(Shape::OFF, records.into_iter().flatten().collect())]
+}

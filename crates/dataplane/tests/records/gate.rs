@@ -1,0 +1,459 @@
+//! The open gate: what passes towards the service (LAP/1 1.4.9, docs/protocols.md 1.4.12).
+
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::verdict::Verdict::{self, *};
+
+use super::{Group, Record, group, record};
+use crate::support::device::{A, B, gateway_end, service_end};
+use crate::support::world::{LEASE_S, Shape, World};
+
+/// A frame from A to the service.
+fn through(v6: bool) -> FrameBuilder {
+    FrameBuilder::new(A.end(v6), service_end(v6))
+}
+
+fn with_session(w: &mut World) {
+    w.pool(A, 0, 4);
+    w.open_bound(A, false);
+}
+
+fn in_vlans(w: &mut World) {
+    w.pool(A, 0, 4);
+    let response = w.response(A).bound(A.mac()).bytes(A);
+    assert_eq!(
+        w.send(&A.frame(false).tag(0x88a8, 7).vlan(0).udp(&response)),
+        ReplyAck
+    );
+}
+
+fn open(description: &str, given: fn(&mut World), frame: Vec<u8>, verdict: Verdict) -> Record {
+    record(description, given, move |_| frame.clone(), verdict)
+}
+
+fn by_session() -> Vec<Record> {
+    let data = b"a measurement";
+    let unbound: fn(&mut World) = |w| {
+        w.pool(A, 0, 4);
+        let response = w.response(A).bytes(A);
+        assert_eq!(w.send(&A.frame(false).udp(&response)), ReplyAck);
+    };
+    let revoked: fn(&mut World) = |w| {
+        with_session(w);
+        w.revoke(A);
+    };
+    let over: fn(&mut World) = |w| {
+        with_session(w);
+        w.advance(LEASE_S + 1);
+    };
+    let almost_over: fn(&mut World) = |w| {
+        with_session(w);
+        w.advance(LEASE_S - 100);
+    };
+    let renewed: fn(&mut World) = |w| {
+        with_session(w);
+        w.advance(LEASE_S - 100);
+        w.rotate_fresh();
+        w.open_bound(A, false);
+        w.advance(LEASE_S - 100);
+    };
+    let busy: fn(&mut World) = |w| {
+        with_session(w);
+        let frame = A.frame(false).udp(&w.response(A).bound(A.mac()).bytes(A));
+        w.half_win(A, &frame);
+    };
+    let wiped: fn(&mut World) = |w| {
+        with_session(w);
+        w.wipe(A);
+    };
+    let moved: fn(&mut World) = |w| {
+        with_session(w);
+        let mut end = A.end(false);
+        end.mac = B.mac();
+        let response = w.response(A).bound(B.mac()).bytes(A);
+        let frame = FrameBuilder::new(end, gateway_end(false));
+        assert_eq!(w.send(&frame.udp(&response)), ReplyAck);
+    };
+    let swept: fn(&mut World) = |w| {
+        with_session(w);
+        w.sweep();
+    };
+    let other_mac = {
+        let end = Endpoint {
+            mac: B.mac(),
+            ..A.end(false)
+        };
+        FrameBuilder::new(end, service_end(false))
+    };
+    vec![
+        open(
+            "nobody has authenticated",
+            |w| w.pool(A, 0, 2),
+            through(false).udp(data),
+            DropGate,
+        ),
+        open(
+            "a live session",
+            with_session,
+            through(false).udp(data),
+            PassSession,
+        ),
+        open(
+            "a live session, its other family",
+            with_session,
+            through(true).udp(data),
+            PassSession,
+        ),
+        open(
+            "a live session, TCP",
+            with_session,
+            through(false).ip(6, &[0x50; 20]),
+            PassSession,
+        ),
+        open(
+            "a live session, ICMP",
+            with_session,
+            through(false).ip(1, &[8, 0, 0, 0]),
+            PassSession,
+        ),
+        open(
+            "a live session, another IP address",
+            with_session,
+            {
+                let end = Endpoint {
+                    ip: B.end(false).ip,
+                    ..A.end(false)
+                };
+                FrameBuilder::new(end, service_end(false)).udp(data)
+            },
+            PassSession,
+        ),
+        open(
+            "a live session, not IP",
+            with_session,
+            through(false).ethernet(0x88cc, &[0; 40]),
+            PassSession,
+        ),
+        open("another MAC address", with_session, other_mac.udp(data), DropGate),
+        open(
+            "another VLAN",
+            with_session,
+            through(false).vlan(3).udp(data),
+            DropGate,
+        ),
+        open(
+            "VLAN 0 is another than none",
+            with_session,
+            through(false).vlan(0).udp(data),
+            DropGate,
+        ),
+        open(
+            "a session in two VLANs",
+            in_vlans,
+            through(false).tag(0x88a8, 7).vlan(0).udp(data),
+            PassSession,
+        ),
+        open(
+            "priority bits do not count",
+            in_vlans,
+            through(false).tag(0x8100, 0xe007).tag(0x8100, 0xf000).udp(data),
+            PassSession,
+        ),
+        open(
+            "the outer VLAN only",
+            in_vlans,
+            through(false).vlan(7).udp(data),
+            DropGate,
+        ),
+        open(
+            "the VLANs the other way round",
+            in_vlans,
+            through(false).vlan(0).vlan(7).udp(data),
+            DropGate,
+        ),
+        open(
+            "a third tag is behind what is looked at",
+            in_vlans,
+            through(false).vlan(7).vlan(0).vlan(1).udp(data),
+            PassSession,
+        ),
+        open(
+            "a session that is not BOUND",
+            unbound,
+            through(false).udp(data),
+            DropGate,
+        ),
+        open("revoked", revoked, through(false).udp(data), DropGate),
+        open("the lease is over", over, through(false).udp(data), DropGateLease),
+        open(
+            "the lease is almost over",
+            almost_over,
+            through(false).udp(data),
+            PassSession,
+        ),
+        open(
+            "renewed meanwhile",
+            renewed,
+            through(false).udp(data),
+            PassSession,
+        ),
+        open(
+            "the session is being replaced",
+            busy,
+            through(false).udp(data),
+            DropGate,
+        ),
+        open("wiped", wiped, through(false).udp(data), DropGate),
+        open(
+            "moved to another MAC address: the old one",
+            moved,
+            through(false).udp(data),
+            DropGate,
+        ),
+        open(
+            "moved to another MAC address: the new one",
+            moved,
+            other_mac.udp(data),
+            PassSession,
+        ),
+        open(
+            "swept, which keeps what is live",
+            swept,
+            through(false).udp(data),
+            PassSession,
+        ),
+    ]
+}
+
+fn always() -> Vec<Record> {
+    let nobody: fn(&mut World) = |_| {};
+    let ports = |v6: bool, from: u16, to: u16| {
+        let (mut source, mut target) = (A.end(v6), service_end(v6));
+        (source.port, target.port) = (from, to);
+        FrameBuilder::new(source, target).udp(&[0; 30])
+    };
+    let mut records = vec![
+        open("ARP", nobody, through(false).arp_request(), PassAlways),
+        open(
+            "ARP in a VLAN",
+            nobody,
+            through(false).vlan(9).arp_request(),
+            PassAlways,
+        ),
+        open(
+            "ARP behind three tags",
+            nobody,
+            through(false).vlan(1).vlan(2).vlan(3).arp_request(),
+            DropGate,
+        ),
+        open(
+            "RARP",
+            nobody,
+            through(false).ethernet(0x8035, &[0; 28]),
+            DropGate,
+        ),
+        open("DHCP", nobody, through(false).dhcp(), PassAlways),
+        open("DHCPv6", nobody, through(true).dhcp(), PassAlways),
+        open(
+            "DHCP to the gateway itself",
+            nobody,
+            A.frame(false).dhcp(),
+            PassAlways,
+        ),
+        open("a DHCP server", nobody, ports(false, 67, 68), DropGate),
+        open("a DHCPv6 server", nobody, ports(true, 547, 546), DropGate),
+        open("DHCP's ports on IPv6", nobody, ports(true, 68, 67), DropGate),
+        open("DHCPv6's ports on IPv4", nobody, ports(false, 546, 547), DropGate),
+        open("DHCP's port from another", nobody, ports(false, 69, 67), DropGate),
+        open(
+            "neighbour solicitation",
+            nobody,
+            through(true).neighbour_solicitation([7; 16]),
+            PassAlways,
+        ),
+        open(
+            "ICMPv6's type on IPv4",
+            nobody,
+            through(false).ip(58, &[135; 24]),
+            DropGate,
+        ),
+        open(
+            "ICMPv6 without a type",
+            nobody,
+            through(true).ip(58, &[]),
+            DropGate,
+        ),
+    ];
+    for kind in 0..=255 {
+        let verdict = if [133, 135, 136].contains(&kind) {
+            PassAlways
+        } else {
+            DropGate
+        };
+        let frame = through(true).icmpv6(kind, &[0; 20]);
+        records.push(open(&format!("ICMPv6 type {kind}"), nobody, frame, verdict));
+    }
+    records
+}
+
+fn never() -> Vec<Record> {
+    let lap = |v6: bool| {
+        let target = Endpoint {
+            port: 20_550,
+            ..service_end(v6)
+        };
+        FrameBuilder::new(A.end(v6), target).udp(&[0; 64])
+    };
+    let mut records = vec![
+        open(
+            "LAP's port beyond the gateway",
+            with_session,
+            lap(false),
+            DropGatePort,
+        ),
+        open(
+            "LAP's port beyond the gateway, IPv6",
+            with_session,
+            lap(true),
+            DropGatePort,
+        ),
+        open(
+            "a fragment",
+            with_session,
+            through(false).fragment(0, true).udp(b"x"),
+            DropGateFragment,
+        ),
+        open(
+            "a later fragment",
+            with_session,
+            through(false).fragment(9, false).udp(b"x"),
+            DropGateFragment,
+        ),
+        open(
+            "a fragment to the gateway",
+            with_session,
+            A.frame(false).fragment(0, true).udp(b"x"),
+            DropGateFragment,
+        ),
+        open(
+            "an IPv6 fragment",
+            with_session,
+            through(true).fragment(0, true).udp(b"x"),
+            DropGateFragment,
+        ),
+        open(
+            "IPv4 options",
+            with_session,
+            through(false).options(&[1; 4]).udp(b"x"),
+            DropGateExtension,
+        ),
+        open(
+            "IPv4 options in a fragment",
+            with_session,
+            through(false).options(&[1; 4]).fragment(2, true).udp(b"x"),
+            DropGateFragment,
+        ),
+        open(
+            "neighbour discovery behind hop-by-hop",
+            with_session,
+            through(true).extension(0).icmpv6(135, &[0; 20]),
+            DropGateExtension,
+        ),
+        open(
+            "a frame cut off in its UDP header",
+            with_session,
+            through(false).udp(b"x")[..40].to_vec(),
+            DropTruncated,
+        ),
+        open(
+            "a wrong UDP length",
+            with_session,
+            {
+                let mut frame = through(false).udp(b"x");
+                frame[38..40].copy_from_slice(&[0, 2]);
+                frame
+            },
+            DropTruncated,
+        ),
+    ];
+    for number in [0, 43, 51, 60, 135, 139, 140] {
+        records.push(open(
+            &format!("IPv6 extension header {number}"),
+            with_session,
+            through(true).extension(number).udp(b"x"),
+            DropGateExtension,
+        ));
+    }
+    let whole = through(true).vlan(5).udp(b"").len();
+    records.extend((0..whole).map(|length| {
+        let frame = through(true).vlan(5).udp(b"")[..length].to_vec();
+        open(
+            &format!("cut off after {length} B"),
+            with_session,
+            frame,
+            DropTruncated,
+        )
+    }));
+    records
+}
+
+/// What is for the gateway is consumed whatever the gate.
+fn consumed() -> Vec<Record> {
+    vec![
+        record(
+            "a REQUEST",
+            |w| w.pool(A, 0, 2),
+            |w| A.frame(false).udp(&w.request(A)),
+            ReplyChallenge,
+        ),
+        record(
+            "a BOUND RESPONSE",
+            |w| w.pool(A, 0, 2),
+            |w| A.frame(true).udp(&w.response(A).bound(A.mac()).bytes(A)),
+            ReplyAck,
+        ),
+        record(
+            "an unknown device",
+            |_| {},
+            |w| A.frame(false).udp(&w.request(A)),
+            DropUnknownDevice,
+        ),
+        record(
+            "no message at all",
+            with_session,
+            |_| A.frame(false).udp(b"x"),
+            DropLength,
+        ),
+        record(
+            "a REQUEST cut off",
+            with_session,
+            |w| A.frame(false).udp(&w.request(A))[..60].to_vec(),
+            DropTruncated,
+        ),
+        open(
+            "another port of the gateway, with a session",
+            with_session,
+            {
+                let mut end = gateway_end(false);
+                end.port = 22;
+                FrameBuilder::new(A.end(false), end).udp(b"x")
+            },
+            PassSession,
+        ),
+        open(
+            "another port of the gateway, without",
+            |_| {},
+            {
+                let mut end = gateway_end(false);
+                end.port = 22;
+                FrameBuilder::new(A.end(false), end).udp(b"x")
+            },
+            DropGate,
+        ),
+    ]
+}
+
+pub fn groups() -> Vec<Group> {
+    let records = [by_session(), always(), never(), consumed()];
+    vec![group(Shape::OPEN, records.into_iter().flatten().collect())]
+}

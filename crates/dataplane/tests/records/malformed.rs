@@ -1,0 +1,203 @@
+//! Datagrams to the LAP port that are no message a device sends: the order of `wire::parse`.
+
+use linewarden_protocol::verdict::Verdict::{self, *};
+use linewarden_protocol::wire::message_type::{
+    ACK, ATTEST_REQUEST, CHALLENGE, DATA_DOWN, DATA_UP, NAK, PROOF, REQUEST, RESPONSE,
+};
+
+use super::{Group, Record, group, record};
+use crate::support::device::A;
+use crate::support::world::Shape;
+
+/// A REQUEST with one byte changed; a device is there, so that nothing but the message decides.
+fn request_with(description: &str, at: usize, value: u8, verdict: Verdict) -> Record {
+    record(
+        description,
+        |w| w.pool(A, 0, 3),
+        move |w| {
+            let mut message = w.request(A);
+            message[at] = value;
+            A.frame(false).udp(&message)
+        },
+        verdict,
+    )
+}
+
+/// A message of any type and length, with the right header for both; zeros behind it.
+fn message(kind: u8, length: usize, claimed: u16) -> Vec<u8> {
+    let mut bytes = vec![0u8; length.max(16)];
+    bytes[..8].copy_from_slice(&[0x4c, 0x57, 1, kind, 1, 0, 0, 0]);
+    bytes[6..8].copy_from_slice(&claimed.to_be_bytes());
+    bytes[8..16].copy_from_slice(&A.id().0.to_be_bytes());
+    bytes.truncate(length);
+    bytes
+}
+
+fn of_type(description: &str, kind: u8, length: usize, verdict: Verdict) -> Record {
+    record(
+        format!("{description}, {length} B"),
+        |w| w.pool(A, 0, 3),
+        move |_| A.frame(false).udp(&message(kind, length, length as u16)),
+        verdict,
+    )
+}
+
+fn lengths() -> Vec<Record> {
+    let mut records: Vec<Record> = (0..64)
+        .map(|length| {
+            record(
+                format!("a REQUEST cut off after {length} B"),
+                |w| w.pool(A, 0, 3),
+                move |w| A.frame(length % 2 == 0).udp(&w.request(A)[..length]),
+                DropLength,
+            )
+        })
+        .collect();
+    for length in [65, 66, 127, 128, 129, 200, 1400, 2900] {
+        records.push(of_type(
+            "a REQUEST with bytes behind it",
+            REQUEST,
+            length,
+            DropLength,
+        ));
+        records.push(of_type(
+            "a RESPONSE with bytes behind it",
+            RESPONSE,
+            length,
+            DropLength,
+        ));
+    }
+    for claimed in [0, 56, 63, 65, 0x4000, 0xffff] {
+        records.push(record(
+            format!("a REQUEST whose length field says {claimed}"),
+            |_| {},
+            move |_| A.frame(false).udp(&message(REQUEST, 64, claimed)),
+            DropLength,
+        ));
+        records.push(record(
+            format!("DATA_UP of 129 B whose length field says {claimed}"),
+            |_| {},
+            move |_| A.frame(true).udp(&message(DATA_UP, 129, claimed)),
+            DropLength,
+        ));
+    }
+    records
+}
+
+fn types() -> Vec<Record> {
+    let mut records = vec![
+        of_type("CHALLENGE", CHALLENGE, 64, DropDirection),
+        of_type("ACK", ACK, 64, DropDirection),
+        of_type("NAK", NAK, 64, DropDirection),
+        of_type(
+            "ATTEST_REQUEST is not served",
+            ATTEST_REQUEST,
+            64,
+            DropUnsupportedType,
+        ),
+        of_type("PROOF is not served", PROOF, 96, DropUnsupportedType),
+        of_type("PROOF cut off", PROOF, 20, DropUnsupportedType),
+        of_type("CHALLENGE too long", CHALLENGE, 65, DropLength),
+        of_type("DATA_UP cut off", DATA_UP, 55, DropLength),
+    ];
+    for length in [56, 57, 64, 127, 128, 129, 1456, 2900] {
+        records.push(of_type(
+            "DATA_UP while the gate is not sealed",
+            DATA_UP,
+            length,
+            DropNotSealed,
+        ));
+        records.push(of_type("DATA_DOWN", DATA_DOWN, length, DropDirection));
+    }
+    for kind in [0, 8, 15, 18, 0x80, 0xff] {
+        records.push(of_type(&format!("unknown type {kind}"), kind, 64, DropType));
+    }
+    records
+}
+
+fn reserved() -> Vec<Record> {
+    let mut records = Vec::new();
+    for at in 32..64 {
+        let description = format!("REQUEST, reserved byte {at} is not zero");
+        records.push(request_with(&description, at, 0x80, DropReserved));
+    }
+    let body = |kind: u8, at: usize, verdict: Verdict| {
+        record(
+            format!("type {kind}, byte {at} is not zero"),
+            |_| {},
+            move |_| {
+                let mut bytes = message(kind, 64, 64);
+                bytes[at] = 1;
+                A.frame(false).udp(&bytes)
+            },
+            verdict,
+        )
+    };
+    records.extend((21..64).map(|at| body(NAK, at, DropReserved)));
+    records.extend((16..21).map(|at| body(NAK, at, DropDirection)));
+    records.extend((34..40).map(|at| body(DATA_UP, at, DropReserved)));
+    records.extend((34..40).map(|at| body(DATA_DOWN, at, DropReserved)));
+    records.push(body(DATA_UP, 33, DropNotSealed));
+    records.push(body(DATA_UP, 40, DropNotSealed));
+    records
+}
+
+fn header() -> Vec<Record> {
+    let mut records = vec![
+        request_with("magic, first byte", 0, 0x4d, DropMagic),
+        request_with("magic, second byte", 1, 0, DropMagic),
+        request_with("version 0", 2, 0, DropVersion),
+        request_with("version 2", 2, 2, DropVersion),
+        request_with("suite 0", 4, 0, DropSuite),
+        request_with("suite 2 is not served", 4, 2, DropSuite),
+        record(
+            "device 0",
+            |_| {},
+            |w| {
+                let mut bytes = w.request(A);
+                bytes[8..16].fill(0);
+                A.frame(false).udp(&bytes)
+            },
+            DropDeviceZero,
+        ),
+        record(
+            "a RESPONSE of device 0",
+            |_| {},
+            |w| {
+                let mut bytes = w.response(A).bytes(A);
+                bytes[8..16].fill(0);
+                A.frame(false).udp(&bytes)
+            },
+            DropDeviceZero,
+        ),
+        record(
+            "everything wrong: the magic comes first",
+            |_| {},
+            |_| A.frame(false).udp(&[0xff; 64]),
+            DropMagic,
+        ),
+    ];
+    for bit in 0..8 {
+        let flag = 1u8 << bit;
+        let description = format!("a REQUEST with flag {flag:#04x}");
+        records.push(request_with(&description, 5, flag, DropFlags));
+        if flag != 1 {
+            records.push(record(
+                format!("a RESPONSE with flag {flag:#04x}"),
+                |w| w.pool(A, 0, 3),
+                move |w| {
+                    let mut bytes = w.response(A).bytes(A);
+                    bytes[5] |= flag;
+                    A.frame(false).udp(&bytes)
+                },
+                DropFlags,
+            ));
+        }
+    }
+    records
+}
+
+pub fn groups() -> Vec<Group> {
+    let records = [header(), lengths(), types(), reserved()];
+    vec![group(Shape::OFF, records.into_iter().flatten().collect())]
+}

@@ -1,0 +1,259 @@
+//! REQUEST → CHALLENGE or NAK (LAP/1 1.4.2, 1.4.13).
+
+use linewarden_protocol::verdict::Verdict::*;
+
+use super::{Group, Record, group, record};
+use crate::support::device::{A, B, STRANGER};
+use crate::support::world::{Shape, World};
+
+fn request(w: &World) -> Vec<u8> {
+    A.frame(false).udp(&w.request(A))
+}
+
+fn served() -> Vec<Record> {
+    vec![
+        record(
+            "a known device gets the challenge of its row, IPv4",
+            |w| w.pool(A, 7, 3),
+            request,
+            ReplyChallenge,
+        ),
+        record(
+            "the same over IPv6",
+            |w| w.pool(A, 7, 3),
+            |w| A.frame(true).udp(&w.request(A)),
+            ReplyChallenge,
+        ),
+        record(
+            "the same question gets the same bytes",
+            |w| {
+                w.pool(A, 0, 1);
+                let frame = request(w);
+                let first = w.send_for_reply(&frame);
+                assert_eq!(first, w.send_for_reply(&frame));
+            },
+            request,
+            ReplyChallenge,
+        ),
+        record(
+            "key mode: the challenge is zero",
+            |w| w.key(A, 0),
+            request,
+            ReplyChallenge,
+        ),
+        record(
+            "key mode at the last number",
+            |w| w.key(A, u32::MAX),
+            request,
+            ReplyChallenge,
+        ),
+        record(
+            "one of several devices, from another's address",
+            |w| {
+                w.pool(A, 0, 2);
+                w.pool(B, 5, 2);
+            },
+            |w| A.frame(false).udp(&w.request(B)),
+            ReplyChallenge,
+        ),
+        record(
+            "while its session lives",
+            |w| {
+                w.pool(A, 0, 3);
+                w.open_bound(A, false);
+            },
+            request,
+            ReplyChallenge,
+        ),
+        record(
+            "after a refill of its empty line, at a higher row",
+            |w| {
+                w.pool(A, 0, 1);
+                w.open_bound(A, false);
+                assert!(w.refill(A, 8, 2));
+            },
+            request,
+            ReplyChallenge,
+        ),
+        record(
+            "under a fresh value of less than 16 s",
+            |w| {
+                w.pool(A, 0, 2);
+                w.advance(15);
+            },
+            request,
+            ReplyChallenge,
+        ),
+        record(
+            "of a device that was wiped and installed again in the same slot",
+            |w| {
+                w.pool(A, 3, 2);
+                w.open_bound(A, false);
+                w.wipe(A);
+                w.sweep();
+                w.pool(A, 9, 2);
+            },
+            request,
+            ReplyChallenge,
+        ),
+    ]
+}
+
+fn refused() -> Vec<Record> {
+    vec![
+        record(
+            "an unknown device",
+            |w| w.pool(A, 0, 3),
+            |w| A.frame(false).udp(&w.request(STRANGER)),
+            DropUnknownDevice,
+        ),
+        record(
+            "a wiped device",
+            |w| {
+                w.pool(A, 0, 3);
+                w.wipe(A);
+            },
+            request,
+            DropUnknownDevice,
+        ),
+        record(
+            "a revoked device",
+            |w| {
+                w.pool(A, 0, 3);
+                w.revoke(A);
+            },
+            request,
+            DropRevoked,
+        ),
+        record(
+            "a revoked device that has no row either",
+            |w| {
+                w.pool(A, 0, 1);
+                w.open_bound(A, false);
+                w.revoke(A);
+            },
+            request,
+            DropRevoked,
+        ),
+        record(
+            "a line that a winner is writing",
+            |w| {
+                w.pool(A, 0, 3);
+                let response = A.frame(false).udp(&w.response(A).bytes(A));
+                w.half_win(A, &response);
+            },
+            request,
+            DropBusy,
+        ),
+        record(
+            "the same, of a device revoked meanwhile",
+            |w| {
+                w.pool(A, 0, 3);
+                let response = A.frame(false).udp(&w.response(A).bytes(A));
+                w.half_win(A, &response);
+                w.revoke(A);
+            },
+            request,
+            DropRevoked,
+        ),
+        record(
+            "no row left",
+            |w| {
+                w.pool(A, 0, 1);
+                w.open_bound(A, false);
+            },
+            request,
+            ReplyNak,
+        ),
+        record(
+            "no row left, IPv6",
+            |w| {
+                w.pool(A, 0, 1);
+                w.open_bound(A, false);
+            },
+            |w| A.frame(true).udp(&w.request(A)),
+            ReplyNak,
+        ),
+        record(
+            "a line cleared up after a crash",
+            |w| {
+                w.pool(A, 0, 3);
+                let response = A.frame(false).udp(&w.response(A).bytes(A));
+                w.half_win(A, &response);
+                w.recover();
+            },
+            request,
+            ReplyNak,
+        ),
+        record(
+            "the gateway is stopping",
+            |w| {
+                w.pool(A, 4, 3);
+                w.stopping(true);
+            },
+            request,
+            ReplyNak,
+        ),
+        record(
+            "stopping, unknown device: silence",
+            |w| w.stopping(true),
+            request,
+            DropUnknownDevice,
+        ),
+        record(
+            "the fresh value is older than 16 s",
+            |w| {
+                w.pool(A, 0, 3);
+                w.advance(17);
+            },
+            request,
+            DropStopped,
+        ),
+        record(
+            "older than 16 s, and unknown: the age comes first",
+            |w| w.advance(17),
+            request,
+            DropStopped,
+        ),
+        record(
+            "served again once a fresh value was drawn",
+            |w| {
+                w.pool(A, 0, 3);
+                w.advance(100);
+                let frame = request(w);
+                assert_eq!(w.send(&frame), DropStopped);
+                w.rotate_fresh();
+            },
+            request,
+            ReplyChallenge,
+        ),
+    ]
+}
+
+/// NAKs allowed in a second of the monotonic clock, which may tick in between: then everything is done again.
+fn limited() -> Vec<Record> {
+    vec![record(
+        "the third NAK of a second",
+        |w| {
+            w.pool(A, 0, 1);
+            w.open_bound(A, false);
+            let frame = request(w);
+            while w.send(&frame) != DropNakLimit {
+                assert!(w.sent[0] < 10_000, "never limited");
+            }
+        },
+        |w| A.frame(true).udp(&w.request(A)),
+        DropNakLimit,
+    )]
+}
+
+pub fn groups() -> Vec<Group> {
+    let none = Shape {
+        nak_per_s: 0,
+        ..Shape::OFF
+    };
+    vec![
+        group(Shape::OFF, [served(), refused()].into_iter().flatten().collect()),
+        group(none, limited()),
+    ]
+}

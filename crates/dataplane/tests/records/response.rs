@@ -1,0 +1,717 @@
+//! RESPONSE → ACK (LAP/1 1.4.3, 1.4.4, 1.4.13).
+
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::verdict::Verdict::{self, *};
+
+use super::{Group, Record, group, record};
+use crate::support::device::{A, B, Dev, STRANGER, gateway_end};
+use crate::support::world::{LEASE_S, Shape, World};
+
+/// The right RESPONSE of a device from its own place, BOUND or not.
+fn right(w: &World, device: Dev, bound: bool) -> Vec<u8> {
+    let response = w.response(device);
+    let response = if bound {
+        response.bound(device.mac())
+    } else {
+        response
+    };
+    device.frame(false).udp(&response.bytes(device))
+}
+
+/// A frame to the gateway from A's place but for what `change` changes.
+fn from(change: impl Fn(&mut Endpoint)) -> FrameBuilder {
+    let mut end = A.end(false);
+    change(&mut end);
+    FrameBuilder::new(end, gateway_end(false))
+}
+
+fn accepted() -> Vec<Record> {
+    let plain = |description: &str, given: fn(&mut World), v6: bool, bound: bool| {
+        record(
+            description,
+            given,
+            move |w| {
+                let response = w.response(A);
+                let response = if bound { response.bound(A.mac()) } else { response };
+                A.frame(v6).udp(&response.bytes(A))
+            },
+            ReplyAck,
+        )
+    };
+    vec![
+        plain(
+            "the right answer, IPv4, not BOUND",
+            |w| w.pool(A, 7, 3),
+            false,
+            false,
+        ),
+        plain("BOUND", |w| w.pool(A, 7, 3), false, true),
+        plain("IPv6, not BOUND", |w| w.pool(A, 7, 3), true, false),
+        plain("IPv6, BOUND", |w| w.pool(A, 7, 3), true, true),
+        plain("the last row", |w| w.pool(A, 0, 1), false, true),
+        plain("all rows but one ahead", |w| w.pool(A, 0, 5), false, true),
+        plain("key mode: the key is kept", |w| w.key(A, 0), false, true),
+        plain(
+            "key mode, just before the last number",
+            |w| w.key(A, u32::MAX - 1),
+            false,
+            true,
+        ),
+        plain(
+            "a row number at the ring's turn",
+            |w| w.pool(A, u32::MAX - 3, 3),
+            false,
+            true,
+        ),
+        plain(
+            "under the previous fresh value",
+            |w| {
+                w.pool(A, 0, 3);
+                let fresh = w.fresh();
+                w.rotate_fresh();
+                let frame = A.frame(false).udp(&w.response(A).fresh(fresh).bytes(A));
+                assert_eq!(w.send(&frame), ReplyAck);
+            },
+            false,
+            true,
+        ),
+        plain(
+            "again, from where its session is",
+            |w| {
+                w.pool(A, 0, 3);
+                w.open_bound(A, false);
+            },
+            false,
+            true,
+        ),
+        plain(
+            "again, from another address: the session moves",
+            |w| {
+                w.pool(A, 0, 3);
+                w.open_bound(A, false);
+            },
+            true,
+            true,
+        ),
+        plain(
+            "again, not BOUND any more",
+            |w| {
+                w.pool(A, 0, 3);
+                w.open_bound(A, false);
+            },
+            false,
+            false,
+        ),
+        plain(
+            "again, after its lease",
+            |w| {
+                w.pool(A, 0, 3);
+                w.open_bound(A, false);
+                w.advance(LEASE_S + 100);
+                w.rotate_fresh();
+            },
+            false,
+            true,
+        ),
+        plain(
+            "back at an address that it had before",
+            |w| {
+                w.pool(A, 0, 5);
+                w.open_bound(A, false);
+                w.open_bound(A, true);
+            },
+            false,
+            true,
+        ),
+        plain(
+            "the row after a refill of the empty line",
+            |w| {
+                w.pool(A, 0, 1);
+                w.open_bound(A, false);
+                assert!(w.refill(A, 3, 2));
+            },
+            false,
+            true,
+        ),
+        plain(
+            "the row after a refill of the ring",
+            |w| {
+                w.pool(A, 0, 2);
+                assert!(w.refill(A, 0, 9));
+                w.open_bound(A, false);
+                assert!(w.refill(A, 0, 9));
+            },
+            false,
+            true,
+        ),
+        plain(
+            "while the gateway stops: handshakes that began may end",
+            |w| {
+                w.pool(A, 0, 2);
+                w.stopping(true);
+            },
+            false,
+            true,
+        ),
+        record(
+            "BOUND, in two VLANs",
+            |w| w.pool(A, 0, 3),
+            |w| {
+                let response = w.response(A).bound(A.mac()).bytes(A);
+                A.frame(false).tag(0x88a8, 0x6007).vlan(0).udp(&response)
+            },
+            ReplyAck,
+        ),
+    ]
+}
+
+fn refused() -> Vec<Record> {
+    let one = |description: &str, packet: fn(&World) -> Vec<u8>, verdict: Verdict| {
+        record(description, |w| w.pool(A, 7, 3), packet, verdict)
+    };
+    let mut records = vec![
+        one(
+            "another gateway",
+            |w| A.frame(false).udp(&w.response(A).gateway(78).bytes(A)),
+            DropGateway,
+        ),
+        one(
+            "another gateway, and unknown: the gateway comes first",
+            |w| {
+                A.frame(false)
+                    .udp(&w.response(STRANGER).gateway(78).bytes(STRANGER))
+            },
+            DropGateway,
+        ),
+        one(
+            "an unknown device",
+            |w| A.frame(false).udp(&w.response(STRANGER).bytes(STRANGER)),
+            DropUnknownDevice,
+        ),
+        one(
+            "a row ahead",
+            |w| A.frame(false).udp(&w.response(A).idx(8).bytes(A)),
+            DropIndex,
+        ),
+        one(
+            "two rows back",
+            |w| A.frame(false).udp(&w.response(A).idx(5).bytes(A)),
+            DropIndex,
+        ),
+        one(
+            "the row before, of which nothing is known",
+            |w| A.frame(false).udp(&w.response(A).idx(6).bytes(A)),
+            DropReplay,
+        ),
+        one(
+            "row 2^32 - 1",
+            |w| A.frame(false).udp(&w.response(A).idx(u32::MAX).bytes(A)),
+            DropIndex,
+        ),
+        one(
+            "a zero fresh value",
+            |w| A.frame(false).udp(&w.response(A).fresh([0; 8]).bytes(A)),
+            DropFresh,
+        ),
+        one(
+            "an invented fresh value",
+            |w| A.frame(false).udp(&w.response(A).fresh([9; 8]).bytes(A)),
+            DropFresh,
+        ),
+        one(
+            "BOUND, sent from another MAC address",
+            |w| {
+                let response = w.response(A).bound(A.mac()).bytes(A);
+                from(|end| end.mac = B.mac()).udp(&response)
+            },
+            DropTag,
+        ),
+        one(
+            "a tag for a BOUND one, the flag taken off",
+            |w| {
+                let mut response = w.response(A).bound(A.mac()).bytes(A);
+                response[5] = 0;
+                A.frame(false).udp(&response)
+            },
+            DropTag,
+        ),
+        one(
+            "the flag BOUND put on",
+            |w| {
+                let mut response = w.response(A).bytes(A);
+                response[5] = 1;
+                A.frame(false).udp(&response)
+            },
+            DropTag,
+        ),
+        one(
+            "another device's key",
+            |w| {
+                let mut response = w.response(A).bytes(B);
+                response[8..16].copy_from_slice(&A.id().0.to_be_bytes());
+                A.frame(false).udp(&response)
+            },
+            DropTag,
+        ),
+        one(
+            "zeros as a tag",
+            |w| {
+                let mut response = w.response(A).bytes(A);
+                response[48..].fill(0);
+                A.frame(false).udp(&response)
+            },
+            DropTag,
+        ),
+        record(
+            "the key of the next row",
+            |w| w.pool(A, 7, 3),
+            |w| {
+                let mut response = w.response(A).idx(8).bytes(A);
+                response[32..36].copy_from_slice(&7u32.to_be_bytes());
+                A.frame(false).udp(&response)
+            },
+            DropTag,
+        ),
+        record(
+            "a revoked device",
+            |w| {
+                w.pool(A, 0, 3);
+                w.revoke(A);
+            },
+            |w| right(w, A, true),
+            DropRevoked,
+        ),
+        record(
+            "no row left",
+            |w| {
+                w.pool(A, 0, 1);
+                w.open_bound(A, false);
+            },
+            |w| right(w, A, true),
+            DropNoRows,
+        ),
+        record(
+            "the last number of all: nothing can follow",
+            |w| w.pool(A, u32::MAX, 1),
+            |w| right(w, A, true),
+            DropNoRows,
+        ),
+        record(
+            "key mode at the last number of all",
+            |w| w.key(A, u32::MAX),
+            |w| right(w, A, true),
+            DropNoRows,
+        ),
+        record(
+            "the fresh value before the previous one",
+            |w| {
+                w.pool(A, 0, 3);
+                w.rotate_fresh();
+            },
+            |w| {
+                let mut fresh = w.fresh();
+                fresh[7] -= 2;
+                A.frame(false).udp(&w.response(A).fresh(fresh).bytes(A))
+            },
+            DropFresh,
+        ),
+        record(
+            "everything right, but the gateway's fresh value is too old",
+            |w| {
+                w.pool(A, 0, 3);
+                w.advance(17);
+            },
+            |w| right(w, A, true),
+            DropStopped,
+        ),
+        record(
+            "a line that a winner is writing",
+            |w| {
+                w.pool(A, 0, 3);
+                let frame = right(w, A, true);
+                w.half_win(A, &frame);
+            },
+            |w| right(w, A, true),
+            DropBusy,
+        ),
+        record(
+            "the winning message, while its winner is writing",
+            |w| {
+                w.pool(A, 0, 3);
+                let frame = right(w, A, true);
+                w.half_win(A, &frame);
+            },
+            |w| A.frame(false).udp(&w.response(A).idx(0).bound(A.mac()).bytes(A)),
+            DropBusy,
+        ),
+        record(
+            "a line cleared up after a crash: the row is spent, and no session is there",
+            |w| {
+                w.pool(A, 0, 3);
+                let frame = right(w, A, true);
+                w.half_win(A, &frame);
+                w.recover();
+            },
+            |w| A.frame(false).udp(&w.response(A).idx(0).bound(A.mac()).bytes(A)),
+            DropReplay,
+        ),
+    ];
+    // Each bit of what is under the tag.
+    let covered = (16..32).chain(48..64);
+    records.extend(covered.map(|at| {
+        record(
+            format!("bit {} of byte {at} flipped", at % 8),
+            |w| w.pool(A, 7, 3),
+            move |w| {
+                let mut response = w.response(A).bound(A.mac()).bytes(A);
+                response[at] ^= 1 << (at % 8);
+                A.frame(false).udp(&response)
+            },
+            DropTag,
+        )
+    }));
+    records
+}
+
+/// The winning RESPONSE again: A's, of row 7, BOUND, from its own place in VLAN 5.
+fn again(
+    description: &str,
+    given: fn(&mut World),
+    packet: fn(&World, &[u8]) -> Vec<u8>,
+    verdict: Verdict,
+) -> Record {
+    record(
+        description,
+        move |w| {
+            w.pool(A, 7, 3);
+            let response = w.response(A).bound(A.mac()).bytes(A);
+            assert_eq!(w.send(&A.frame(false).vlan(5).udp(&response)), ReplyAck);
+            given(w);
+        },
+        move |w| {
+            // The fresh value that it was won with, whatever has been drawn since.
+            let mut winner = w.response(A).idx(7).bound(A.mac());
+            winner.fresh = w.first_fresh();
+            packet(w, &winner.bytes(A))
+        },
+        verdict,
+    )
+}
+
+fn repeated() -> Vec<Record> {
+    let nothing: fn(&mut World) = |_| {};
+    vec![
+        again(
+            "again: the same ACK",
+            nothing,
+            |_, m| A.frame(false).vlan(5).udp(m),
+            ReplyAckAgain,
+        ),
+        again(
+            "again, with another priority and TTL",
+            nothing,
+            |_, m| A.frame(false).tag(0x88a8, 0xe005).ip_fields(4, 9, 3).udp(m),
+            ReplyAckAgain,
+        ),
+        again(
+            "again, when its fresh value is no longer accepted",
+            |w| {
+                for _ in 0..4 {
+                    w.rotate_fresh();
+                }
+            },
+            |_, m| A.frame(false).vlan(5).udp(m),
+            ReplyAckAgain,
+        ),
+        again(
+            "again, from another port",
+            nothing,
+            |_, m| from(|end| end.port += 1).vlan(5).udp(m),
+            DropReplay,
+        ),
+        again(
+            "again, from another address",
+            nothing,
+            |_, m| from(|end| end.ip = B.end(false).ip).vlan(5).udp(m),
+            DropReplay,
+        ),
+        again(
+            "again, over IPv6",
+            nothing,
+            |_, m| A.frame(true).vlan(5).udp(m),
+            DropReplay,
+        ),
+        again(
+            "again, from another MAC address",
+            nothing,
+            |_, m| from(|end| end.mac = B.mac()).vlan(5).udp(m),
+            DropReplay,
+        ),
+        again(
+            "again, from another VLAN",
+            nothing,
+            |_, m| A.frame(false).vlan(6).udp(m),
+            DropReplay,
+        ),
+        again(
+            "again, from no VLAN",
+            nothing,
+            |_, m| A.frame(false).udp(m),
+            DropReplay,
+        ),
+        again(
+            "again, from a VLAN in that VLAN",
+            nothing,
+            |_, m| A.frame(false).vlan(5).vlan(0).udp(m),
+            DropReplay,
+        ),
+        again(
+            "the same row with another nonce",
+            nothing,
+            |w, _| {
+                let response = w.response(A).idx(7).bound(A.mac()).nonce(1).bytes(A);
+                A.frame(false).vlan(5).udp(&response)
+            },
+            DropReplay,
+        ),
+        again(
+            "again, after the lease",
+            |w| {
+                w.advance(LEASE_S + 1);
+                w.rotate_fresh();
+            },
+            |_, m| A.frame(false).vlan(5).udp(m),
+            DropReplay,
+        ),
+        again(
+            "again, after a revocation",
+            |w| w.revoke(A),
+            |_, m| A.frame(false).vlan(5).udp(m),
+            DropRevoked,
+        ),
+        again(
+            "again, after the next session",
+            |w| {
+                let next = w.response(A).bound(A.mac()).bytes(A);
+                assert_eq!(w.send(&A.frame(false).vlan(5).udp(&next)), ReplyAck);
+            },
+            |_, m| A.frame(false).vlan(5).udp(m),
+            DropIndex,
+        ),
+        again(
+            "again, while the fresh value is too old",
+            |w| w.advance(17),
+            |_, m| A.frame(false).vlan(5).udp(m),
+            DropStopped,
+        ),
+        record(
+            "key mode: again",
+            |w| {
+                w.key(A, 3);
+                w.open_bound(A, false);
+            },
+            |w| A.frame(false).udp(&w.response(A).idx(3).bound(A.mac()).bytes(A)),
+            ReplyAckAgain,
+        ),
+        record(
+            "not BOUND: again from another MAC address",
+            |w| {
+                w.pool(A, 0, 3);
+                let frame = right(w, A, false);
+                assert_eq!(w.send(&frame), ReplyAck);
+            },
+            |w| from(|end| end.mac = B.mac()).udp(&w.response(A).idx(0).bytes(A)),
+            DropReplay,
+        ),
+        record(
+            "the last row, again",
+            |w| {
+                w.pool(A, 0, 1);
+                w.open_bound(A, false);
+            },
+            |w| A.frame(false).udp(&w.response(A).idx(0).bound(A.mac()).bytes(A)),
+            ReplyAckAgain,
+        ),
+    ]
+}
+
+/// B answers rightly from where A has a session.
+fn at_as_place(
+    description: &str,
+    given: fn(&mut World),
+    packet: fn(&World) -> Vec<u8>,
+    verdict: Verdict,
+) -> Record {
+    record(
+        description,
+        move |w| {
+            w.pool(A, 0, 4);
+            w.pool(B, 0, 4);
+            w.open_bound(A, false);
+            given(w);
+        },
+        packet,
+        verdict,
+    )
+}
+
+fn owned() -> Vec<Record> {
+    let nothing: fn(&mut World) = |_| {};
+    let at_as_address: fn(&World) -> Vec<u8> = |w| {
+        let response = w.response(B).bound(B.mac()).bytes(B);
+        from(|end| end.mac = B.mac()).udp(&response)
+    };
+    let at_as_mac: fn(&World) -> Vec<u8> = |w| {
+        let response = w.response(B).bound(A.mac()).bytes(B);
+        from(|end| end.ip = B.end(false).ip).udp(&response)
+    };
+    vec![
+        at_as_place(
+            "from another's IP address",
+            nothing,
+            at_as_address,
+            DropAddressOwned,
+        ),
+        at_as_place(
+            "the same, not BOUND",
+            nothing,
+            |w| from(|end| end.mac = B.mac()).udp(&w.response(B).bytes(B)),
+            DropAddressOwned,
+        ),
+        at_as_place(
+            "from another's MAC address, BOUND",
+            nothing,
+            at_as_mac,
+            DropAddressOwned,
+        ),
+        at_as_place(
+            "from another's MAC address, not BOUND",
+            nothing,
+            |w| from(|end| end.ip = B.end(false).ip).udp(&w.response(B).bytes(B)),
+            ReplyAck,
+        ),
+        at_as_place(
+            "from another's MAC address in another VLAN",
+            nothing,
+            |w| {
+                let response = w.response(B).bound(A.mac()).bytes(B);
+                from(|end| end.ip = B.end(false).ip).vlan(0).udp(&response)
+            },
+            ReplyAck,
+        ),
+        at_as_place(
+            "with a wrong tag: the owner comes first",
+            nothing,
+            |w| from(|_| {}).udp(&w.response(B).nonce(3).bound(B.mac()).bytes(B)),
+            DropAddressOwned,
+        ),
+        at_as_place(
+            "after the other's lease",
+            |w| {
+                w.advance(LEASE_S + 10);
+                w.rotate_fresh();
+            },
+            at_as_address,
+            ReplyAck,
+        ),
+        at_as_place(
+            "after the other was revoked",
+            |w| w.revoke(A),
+            at_as_address,
+            ReplyAck,
+        ),
+        at_as_place(
+            "after the other was wiped",
+            |w| w.wipe(A),
+            at_as_address,
+            ReplyAck,
+        ),
+        at_as_place(
+            "after the other has moved",
+            |w| w.open_bound(A, true),
+            at_as_address,
+            ReplyAck,
+        ),
+        at_as_place(
+            "after the other has moved, but kept its MAC address",
+            |w| w.open_bound(A, true),
+            at_as_mac,
+            DropAddressOwned,
+        ),
+        at_as_place(
+            "the address given back to its former owner, whose entry is still there",
+            |w| {
+                w.open_bound(A, true);
+                let response = w.response(B).bytes(B);
+                assert_eq!(w.send(&from(|_| {}).udp(&response)), ReplyAck);
+            },
+            |w| right(w, A, true),
+            DropAddressOwned,
+        ),
+        at_as_place(
+            "the other's line is being written",
+            |w| {
+                let frame = right(w, A, true);
+                w.half_win(A, &frame);
+            },
+            at_as_address,
+            DropAddressOwned,
+        ),
+        at_as_place(
+            "after a sweep, which keeps what is live",
+            |w| w.sweep(),
+            at_as_address,
+            DropAddressOwned,
+        ),
+    ]
+}
+
+fn full_tables() -> Vec<Record> {
+    vec![
+        record(
+            "no room for the address: the row is spent, no session opened",
+            |w| w.pool(A, 0, 3),
+            |w| right(w, A, false),
+            DropTableFull,
+        ),
+        record(
+            "the same, BOUND",
+            |w| w.pool(A, 0, 3),
+            |w| right(w, A, true),
+            DropTableFull,
+        ),
+        record(
+            "and the next row is there",
+            |w| {
+                w.pool(A, 0, 3);
+                let frame = right(w, A, true);
+                assert_eq!(w.send(&frame), DropTableFull);
+            },
+            |w| A.frame(false).udp(&w.request(A)),
+            ReplyChallenge,
+        ),
+        record(
+            "and a repetition finds no session",
+            |w| {
+                w.pool(A, 0, 3);
+                let frame = right(w, A, true);
+                assert_eq!(w.send(&frame), DropTableFull);
+            },
+            |w| A.frame(false).udp(&w.response(A).idx(0).bound(A.mac()).bytes(A)),
+            DropReplay,
+        ),
+    ]
+}
+
+pub fn groups() -> Vec<Group> {
+    let full = Shape {
+        no_bindings: true,
+        ..Shape::OFF
+    };
+    let records = [accepted(), refused(), repeated(), owned()];
+    vec![
+        group(Shape::OFF, records.into_iter().flatten().collect()),
+        group(full, full_tables()),
+    ]
+}

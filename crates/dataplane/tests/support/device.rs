@@ -1,0 +1,174 @@
+//! The devices of the tests: addresses, keys, messages. They do not follow LAP/1 1.5; they send what a test wants.
+
+use std::net::IpAddr;
+
+use linewarden_protocol::frame::Mac;
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
+use linewarden_protocol::keys::AuthKey;
+use linewarden_protocol::prf;
+use linewarden_protocol::tag;
+use linewarden_protocol::wire::{self, FLAG_BOUND, Header, LAP_PORT, message_type};
+use zerocopy::IntoBytes as _;
+
+/// The gateway of all tests.
+pub const GATEWAY: GatewayId = GatewayId(77);
+
+/// One of the gateway's addresses.
+pub fn gateway_end(v6: bool) -> Endpoint {
+    let ip = if v6 {
+        IpAddr::from([0xfd66, 0, 0, 0, 0, 0, 0, 0xfe])
+    } else {
+        IpAddr::from([10, 66, 0, 254])
+    };
+    Endpoint {
+        mac: [2, 0, 0, 0, 0xff, 0xfe],
+        ip,
+        port: LAP_PORT,
+    }
+}
+
+/// Somebody behind the gateway.
+pub fn service_end(v6: bool) -> Endpoint {
+    let ip = if v6 {
+        IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, 9])
+    } else {
+        IpAddr::from([10, 77, 0, 9])
+    };
+    Endpoint {
+        ip,
+        port: 8080,
+        ..gateway_end(v6)
+    }
+}
+
+/// A device by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Dev(pub u16);
+
+pub const A: Dev = Dev(1);
+pub const B: Dev = Dev(2);
+/// Never installed.
+pub const STRANGER: Dev = Dev(999);
+
+impl Dev {
+    /// Sparse, so that ids are no slots.
+    pub fn id(self) -> DeviceId {
+        DeviceId(0x1000_0000_0000_0000 | u64::from(self.0) * 0x0101_0101)
+    }
+
+    pub fn mac(self) -> Mac {
+        let [high, low] = self.0.to_be_bytes();
+        [2, 1, 0, 0, high, low]
+    }
+
+    pub fn end(self, v6: bool) -> Endpoint {
+        let [high, low] = self.0.to_be_bytes();
+        let ip = if v6 {
+            IpAddr::from([0xfd66, 0, 0, 0, 0, 0, 1, self.0])
+        } else {
+            IpAddr::from([10, 66, 128 + high, low])
+        };
+        Endpoint {
+            mac: self.mac(),
+            ip,
+            port: 40_000 + self.0,
+        }
+    }
+
+    /// A frame to the gateway.
+    pub fn frame(self, v6: bool) -> FrameBuilder {
+        FrameBuilder::new(self.end(v6), gateway_end(v6))
+    }
+
+    /// The key of a row at this gateway, or the one key of a key-mode device.
+    pub fn auth_key(self, mode: Mode, idx: RowIndex) -> AuthKey {
+        let number = match mode {
+            Mode::Pool => u64::from(idx.0),
+            Mode::Key => u64::MAX,
+        };
+        AuthKey::from_bytes(prf::f(
+            b"keys of the test",
+            &[self.id().0.to_be_bytes(), number.to_be_bytes()],
+        ))
+    }
+
+    /// The challenge of a row: zero in key mode.
+    pub fn challenge(self, mode: Mode, idx: RowIndex) -> [u8; 8] {
+        match mode {
+            Mode::Pool => (self.id().0 ^ u64::from(idx.0) << 7).to_be_bytes(),
+            Mode::Key => [0; 8],
+        }
+    }
+
+    pub fn request(self, nonce: [u8; 16]) -> wire::Request {
+        wire::Request {
+            header: Header::new(message_type::REQUEST, Suite::SipHash128, 0, self.id()),
+            nonce,
+            reserved: [0; 32],
+        }
+    }
+
+    /// A right RESPONSE; change `what` to get a wrong one with a right tag.
+    pub fn response(self, what: &Response) -> wire::Response {
+        let flags = if what.bound.is_some() { FLAG_BOUND } else { 0 };
+        let mut message = wire::Response {
+            header: Header::new(message_type::RESPONSE, Suite::SipHash128, flags, self.id()),
+            nonce: what.nonce,
+            idx: what.idx.into(),
+            gateway_id: what.gateway.0.into(),
+            fresh: what.fresh,
+            tag: [0; 16],
+        };
+        let key = self.auth_key(what.mode, RowIndex(what.idx));
+        message.tag = tag::response(&key, &message, &tag::loc(what.bound));
+        message
+    }
+}
+
+/// What a RESPONSE says.
+#[derive(Clone, Copy, Debug)]
+pub struct Response {
+    pub mode: Mode,
+    pub idx: u32,
+    pub gateway: GatewayId,
+    pub fresh: [u8; 8],
+    pub bound: Option<Mac>,
+    pub nonce: [u8; 16],
+}
+
+impl Response {
+    pub fn bytes(&self, device: Dev) -> Vec<u8> {
+        device.response(self).as_bytes().to_vec()
+    }
+
+    pub fn bound(self, mac: Mac) -> Self {
+        Self {
+            bound: Some(mac),
+            ..self
+        }
+    }
+
+    pub fn idx(self, idx: u32) -> Self {
+        Self { idx, ..self }
+    }
+
+    pub fn fresh(self, fresh: [u8; 8]) -> Self {
+        Self { fresh, ..self }
+    }
+
+    pub fn gateway(self, gateway: u32) -> Self {
+        Self {
+            gateway: GatewayId(gateway),
+            ..self
+        }
+    }
+
+    pub fn nonce(self, byte: u8) -> Self {
+        Self {
+            nonce: [byte; 16],
+            ..self
+        }
+    }
+}

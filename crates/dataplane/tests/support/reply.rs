@@ -1,0 +1,125 @@
+//! Whether a reply is what LAP/1 says, judged without the oracle: headers turned round, checksums right, message right.
+
+use std::net::IpAddr;
+
+use linewarden_protocol::frame::{Frame, ip_bytes, parse};
+use linewarden_protocol::ids::{Mode, RowIndex, Suite};
+use linewarden_protocol::keys::SessionKey;
+use linewarden_protocol::tag;
+use linewarden_protocol::verdict::Verdict;
+use linewarden_protocol::wire::{self, Message};
+
+use super::device::{Dev, GATEWAY};
+
+/// The one's complement sum of 16-bit words, by RFC 1071, written apart from the code under test.
+fn folded(parts: &[&[u8]]) -> u32 {
+    let words = parts.iter().flat_map(|part| part.chunks(2));
+    let mut sum: u32 = words
+        .map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low)))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum
+}
+
+/// RFC 768, 791: over a correct packet, checksum included, the folded sum is all ones.
+fn check_sums(frame: &[u8], parsed: &Frame) {
+    let (ip, udp) = parsed.datagram().unwrap();
+    let datagram = &frame[udp.at..udp.payload().end];
+    let length = u16::try_from(datagram.len()).unwrap().to_be_bytes();
+    let (src, dst) = match ip.src {
+        IpAddr::V4(_) => {
+            assert_eq!(folded(&[&frame[ip.at..ip.at + 20]]), 0xffff, "IPv4 checksum");
+            (&frame[ip.at + 12..ip.at + 16], &frame[ip.at + 16..ip.at + 20])
+        }
+        IpAddr::V6(_) => (&frame[ip.at + 8..ip.at + 24], &frame[ip.at + 24..ip.at + 40]),
+    };
+    let pseudo = [src, dst, &[0, 17], &length, datagram];
+    assert_eq!(folded(&pseudo), 0xffff, "UDP checksum");
+    assert_ne!(datagram[6..8], [0, 0], "a UDP checksum of zero means none");
+}
+
+/// Everything around the payload.
+pub fn check_headers(sent: &[u8], got: &[u8]) {
+    assert_eq!(sent.len(), got.len(), "no reply is longer than its request");
+    let (asked, answered) = (parse(sent).unwrap(), parse(got).unwrap());
+    check_sums(got, &answered);
+    let ((ip, udp), (back_ip, back_udp)) = (asked.datagram().unwrap(), answered.datagram().unwrap());
+    assert_eq!(
+        (answered.dst_mac, answered.src_mac),
+        (asked.src_mac, asked.dst_mac)
+    );
+    assert_eq!((back_ip.dst, back_ip.src), (ip.src, ip.dst));
+    assert_eq!(
+        (back_udp.dst_port, back_udp.src_port),
+        (udp.src_port, udp.dst_port)
+    );
+    assert_eq!(back_udp.payload_bytes, udp.payload_bytes);
+    // VLAN tags with their priority bits, and Ethernet padding.
+    assert_eq!(sent[12..ip.at], got[12..ip.at]);
+    assert_eq!(sent[udp.payload().end..], got[udp.payload().end..]);
+    match ip.src {
+        IpAddr::V4(_) => {
+            assert_eq!(
+                sent[ip.at..ip.at + 8],
+                got[ip.at..ip.at + 8],
+                "tos, lengths, id, flags"
+            );
+            assert_eq!(got[ip.at + 8], 64, "TTL");
+        }
+        IpAddr::V6(_) => {
+            assert_eq!(
+                sent[ip.at..ip.at + 7],
+                got[ip.at..ip.at + 7],
+                "class, flow, length"
+            );
+            assert_eq!(got[ip.at + 7], 64, "hop limit");
+        }
+    }
+}
+
+/// What a reply is judged by.
+pub struct Expected {
+    pub device: Dev,
+    pub mode: Mode,
+    /// The line's idx when the message came.
+    pub idx: u32,
+    pub fresh: [u8; 8],
+    pub lease_s: u32,
+}
+
+/// The message in a LAP reply.
+pub fn check_message(sent: &[u8], got: &[u8], verdict: Verdict, expected: &Expected) {
+    let (asked, answered) = (parse(sent).unwrap(), parse(got).unwrap());
+    let (ip, udp) = asked.datagram().unwrap();
+    let (_, back) = answered.datagram().unwrap();
+    let request = wire::parse(&sent[udp.payload()]).unwrap();
+    match (request, wire::parse(&got[back.payload()]).unwrap(), verdict) {
+        (Message::Request(request), Message::Challenge(reply), Verdict::ReplyChallenge) => {
+            let idx = RowIndex(expected.idx);
+            assert_eq!(
+                (reply.idx.get(), reply.gateway_id.get(), reply.fresh),
+                (idx.0, GATEWAY.0, expected.fresh)
+            );
+            assert_eq!(reply.challenge, expected.device.challenge(expected.mode, idx));
+            assert_eq!(reply.nonce_echo, request.nonce[..8]);
+            let key = expected.device.auth_key(expected.mode, idx);
+            assert_eq!(reply.tag, tag::challenge(&key, reply, &request.nonce));
+        }
+        (Message::Response(response), Message::Ack(reply), Verdict::ReplyAck | Verdict::ReplyAckAgain) => {
+            let idx = response.idx;
+            assert_eq!((reply.idx, reply.lease_s.get()), (idx, expected.lease_s));
+            assert_eq!(reply.session_id, response.tag[..8]);
+            assert_eq!(reply.seen_ip, ip_bytes(ip.src));
+            let auth_key = expected.device.auth_key(expected.mode, RowIndex(idx.get()));
+            let key = SessionKey::derive(&auth_key, Suite::SipHash128, &response.tag);
+            assert_eq!(reply.tag, tag::ack(&key, reply));
+        }
+        (Message::Request(_), Message::Nak(reply), Verdict::ReplyNak) => {
+            assert_eq!(reply.idx.get(), expected.idx);
+            assert!([1, 2].contains(&reply.reason));
+        }
+        (asked, answered, verdict) => panic!("{verdict}: {asked:?} answered by {answered:?}"),
+    }
+}
