@@ -4,6 +4,7 @@
 //! namespaces and veth pairs, and that the kernel removes when the process ends, however it ends.
 
 pub mod address;
+pub mod attackers;
 pub mod capability;
 pub mod clock;
 pub mod ethtool;

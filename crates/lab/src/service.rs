@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::netns::NetNsError;
 use crate::topology::Lab;
@@ -38,6 +38,8 @@ pub enum ServiceError {
 pub struct Reached {
     /// Datagrams by source address.
     pub sources: HashMap<IpAddr, u64>,
+    /// Datagrams by UDP source port.
+    pub ports: HashMap<u16, u64>,
     /// Datagrams in all.
     pub datagrams: u64,
 }
@@ -48,6 +50,8 @@ pub struct EchoService {
     stop: Arc<AtomicBool>,
     reached: Arc<Mutex<Reached>>,
     port: u16,
+    /// In the service's namespace, for [`Self::fence`].
+    neighbour: UdpSocket,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -60,6 +64,11 @@ impl EchoService {
         let socket_error = |source| ServiceError::Socket { port, source };
         let socket = lab.service.run(|| bind(port))?.map_err(socket_error)?;
         socket.set_read_timeout(Some(NAP)).map_err(socket_error)?;
+        let neighbour = lab
+            .service
+            .run(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))?
+            .map_err(socket_error)?;
+        neighbour.set_read_timeout(Some(NAP)).map_err(socket_error)?;
         let stop = Arc::new(AtomicBool::new(false));
         let reached = Arc::new(Mutex::new(Reached::default()));
         let (stopped, noted) = (stop.clone(), reached.clone());
@@ -71,6 +80,7 @@ impl EchoService {
             stop,
             reached,
             port,
+            neighbour,
             thread: Some(thread),
         })
     }
@@ -82,6 +92,26 @@ impl EchoService {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// Waits until everything that lies in the service's queue now is counted: sends it a datagram from beside it, which
+    /// is counted too, and waits for the echo. False when none comes within 10 s.
+    #[must_use]
+    pub fn fence(&self) -> bool {
+        static FENCES: AtomicU64 = AtomicU64::new(0);
+        let mark = FENCES.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let start = Instant::now();
+        let mut buffer = [0u8; 16];
+        while start.elapsed() < Duration::from_secs(10) {
+            // Loopback loses nothing but when the queue is full; then the next one gets through.
+            let _ = self.neighbour.send_to(&mark, (Ipv4Addr::LOCALHOST, self.port));
+            while let Ok((length, _)) = self.neighbour.recv_from(&mut buffer) {
+                if buffer.get(..length) == Some(&mark) {
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     /// Stops it and says what reached it.
@@ -126,6 +156,7 @@ fn serve(socket: &UdpSocket, stop: &AtomicBool, reached: &Mutex<Reached>) -> io:
         {
             let mut reached = reached.lock().unwrap_or_else(PoisonError::into_inner);
             *reached.sources.entry(from.ip().to_canonical()).or_default() += 1;
+            *reached.ports.entry(from.port()).or_default() += 1;
             reached.datagrams += 1;
         }
         match socket.send_to(buffer.get(..length).unwrap_or_default(), from) {

@@ -10,6 +10,8 @@
 mod common;
 #[path = "common/oracle.rs"]
 mod oracle;
+#[path = "common/xdp_gateway.rs"]
+mod xdp_gateway;
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -25,7 +27,9 @@ use linewarden_lab::service::EchoService;
 use linewarden_lab::topology::{Lab, Topology};
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::ids::Mode;
+use linewarden_protocol::verdict::Verdict;
 use oracle::{OracleGateway, now};
+use xdp_gateway::XdpGateway;
 
 const ECHO_PORT: u16 = 7007;
 
@@ -134,6 +138,68 @@ fn every_device_authenticates_and_reaches_the_service() {
             assert_eq!(line.session.session_key, *session.key());
         }
     }
+}
+
+/// `LINEWARDEN_FLEET_DEVICES` sets the number; with `--nocapture` it prints figures.
+#[test]
+fn a_fleet_authenticates_at_the_xdp_gateway_and_passes_its_gate() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    let wanted = std::env::var("LINEWARDEN_FLEET_DEVICES").map_or(300, |number| number.parse().unwrap());
+    let lab = Lab::build(&Topology {
+        device_host: false,
+        permanent_neighbours: wanted,
+        ..Topology::default()
+    })
+    .unwrap();
+    let started = std::time::Instant::now();
+    let devices = enrolled(wanted, 21);
+    println!("enrolled {wanted} in {:?}", started.elapsed());
+    let gateway = XdpGateway::start(&lab, &devices);
+    let echo = EchoService::start(&lab, ECHO_PORT).unwrap();
+    let members = devices.into_iter().map(|device| device.member).collect();
+    let mut fleet = Fleet::new(&lab, members, &options()).unwrap();
+    let exchange = |fleet: &mut Fleet, attempts| {
+        let exchange = Exchange {
+            attempts,
+            ..Exchange::to(service)
+        };
+        let mut run = linewarden_lab::fleet::Run {
+            window: 64,
+            limit: Duration::from_secs(120),
+            stop: &AtomicBool::new(false),
+            progress: &mut |_| {},
+        };
+        fleet.exchange(&exchange, &mut run).unwrap()
+    };
+    // Before: the gate is closed to all. After: it is open to each.
+    let closed = exchange(&mut fleet, 1);
+    assert_eq!((closed.answered, echo.reached().datagrams), (0, 0));
+    let (report, _) = authenticate(&mut fleet, Duration::from_secs(120));
+    assert_eq!(
+        (report.authenticated, report.unfinished),
+        (u64::from(wanted), 0),
+        "{report:?}"
+    );
+    let open = exchange(&mut fleet, 5);
+    assert_eq!((open.answered, open.unanswered), (u64::from(wanted), 0));
+    assert_eq!(echo.finish().unwrap().sources.len(), wanted as usize);
+    assert_eq!(gateway.counters().get(Verdict::ReplyAck), u64::from(wanted));
+    for (name, histogram) in [
+        ("latency", &report.latency_ns),
+        ("network", &report.network_ns),
+        ("puf", &report.puf_ns),
+        ("echo", &open.round_trip_ns),
+    ] {
+        let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
+        println!("{name}: p50 {:.1} µs, p99 {:.1} µs", at(0.5), at(0.99));
+    }
+    println!(
+        "{:.0} authentications/s, {} repeated",
+        report.per_second(),
+        report.repeated
+    );
 }
 
 #[test]

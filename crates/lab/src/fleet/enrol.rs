@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use linewarden_protocol::device::{DeviceConfig, GatewayPolicy};
-use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
+use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_puf::extractor::{ExtractorError, KeyEnrolment, PoolEnrolment, enrol_pool, enrol_puf};
 use linewarden_puf::model::{Simulated, SramParameters, SramPuf, XorArbiterPuf};
@@ -14,6 +14,9 @@ use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
 
 use super::member::{Credential, Member};
+
+/// The suite of all simulated devices.
+const SUITE: Suite = Suite::SipHash128;
 
 /// Why enrolment failed.
 #[derive(Debug, thiserror::Error)]
@@ -125,6 +128,8 @@ pub struct SimulatedDevice {
     pub member: Member,
     /// Its rows in order, or its one key.
     pub keys: Vec<EnrolledKey>,
+    /// Chips that were sorted out before this one because their responses had too little entropy.
+    pub rejected_chips: u32,
 }
 
 /// The name of the device with that index: sparse over 64 bits, never 0, and different for different indices.
@@ -179,28 +184,34 @@ pub fn enrol_fleet(
     Ok(fleet)
 }
 
+/// Chips that are tried for one device before the kind of PUF counts as unfit.
+const CHIPS_MAX: u32 = 16;
+
+/// Makes chips until one is good enough, as a factory sorts them.
 fn enrol_one(spec: &FleetSpec, index: u32) -> Result<SimulatedDevice, EnrolError> {
+    let mut chip = 0;
+    loop {
+        match enrol_chip(spec, index, chip) {
+            Err(EnrolError::Extractor {
+                source: ExtractorError::TooLittleEntropy { .. },
+                ..
+            }) if chip + 1 < CHIPS_MAX => chip += 1,
+            result => return result,
+        }
+    }
+}
+
+fn enrol_chip(spec: &FleetSpec, index: u32, chip: u32) -> Result<SimulatedDevice, EnrolError> {
     let device = device_id(index);
-    // Three streams of one device: the chip, its noise, the enrolment's randomness.
-    let seed = |stream: u64| spec.seed ^ device.0.rotate_left(17) ^ (stream << 60);
-    let puf_error = |source| EnrolError::Puf { index, source };
-    let extractor_error = |source| EnrolError::Extractor { index, source };
+    // Three streams of one chip: the chip itself, its noise, the enrolment's randomness.
+    let lot = spec.seed ^ device.0.rotate_left(17) ^ u64::from(chip).rotate_left(40);
+    let seed = |stream: u64| lot ^ (stream << 60);
     let mut rng = ChaCha20Rng::seed_from_u64(seed(3));
-    let suite = Suite::SipHash128;
-    let (mode, puf, credential, keys): (_, Box<dyn Puf>, _, _) = match (spec.kind)(index) {
+    let (puf, credential, keys) = match (spec.kind)(index) {
         PufKind::XorArbiter { stages, chains } => {
             let model = XorArbiterPuf::with_bit_error_rate(stages, chains, spec.bit_error_rate, seed(1))
-                .map_err(puf_error)?;
-            let mut puf = Simulated::new(model, seed(2));
-            let options = PoolEnrolment::rows(spec.rows);
-            let pool = enrol_pool(&mut puf, &options, &mut rng).map_err(extractor_error)?;
-            let key = |row: &linewarden_puf::extractor::EnrolledRow| EnrolledKey {
-                idx: RowIndex(row.idx),
-                challenge: row.challenge,
-                row_key: RowKey::for_row(row.secret.expose(), &row.digest, suite, device, RowIndex(row.idx)),
-            };
-            let keys = pool.rows.iter().map(key).collect();
-            (Mode::Pool, Box::new(puf), Credential::Pool(pool.helper), keys)
+                .map_err(|source| EnrolError::Puf { index, source })?;
+            enrol_strong(Simulated::new(model, seed(2)), spec.rows, device, &mut rng)
         }
         PufKind::Sram { cells } => {
             let parameters = SramParameters {
@@ -208,27 +219,16 @@ fn enrol_one(spec: &FleetSpec, index: u32) -> Result<SimulatedDevice, EnrolError
                 ones: 0.5,
                 bit_error_rate: spec.bit_error_rate,
             };
-            let mut puf = Simulated::new(SramPuf::new(parameters, seed(1)).map_err(puf_error)?, seed(2));
-            let enrolled =
-                enrol_puf(&mut puf, cells, 3, &KeyEnrolment::default(), &mut rng).map_err(extractor_error)?;
-            let digest = enrolled.helper.digest();
-            let key = EnrolledKey {
-                idx: RowIndex(0),
-                challenge: [0; 8],
-                row_key: RowKey::for_device(enrolled.secret.expose(), &digest, suite, device),
-            };
-            (
-                Mode::Key,
-                Box::new(puf),
-                Credential::Key(enrolled.helper),
-                vec![key],
-            )
+            let model =
+                SramPuf::new(parameters, seed(1)).map_err(|source| EnrolError::Puf { index, source })?;
+            enrol_weak(Simulated::new(model, seed(2)), cells, device, &mut rng)
         }
-    };
+    }
+    .map_err(|source| EnrolError::Extractor { index, source })?;
     let config = DeviceConfig {
         device,
-        suite,
-        mode,
+        suite: SUITE,
+        mode: credential.mode(),
         gateways: GatewayPolicy::ANY,
         bound_mac: spec.bound.then_some([0; 6]),
     };
@@ -240,7 +240,46 @@ fn enrol_one(spec: &FleetSpec, index: u32) -> Result<SimulatedDevice, EnrolError
             puf,
         },
         keys,
+        rejected_chips: chip,
     })
+}
+
+/// What enrolment makes of a chip.
+type Made = (Box<dyn Puf>, Credential, Vec<EnrolledKey>);
+
+fn enrol_strong(
+    mut puf: Simulated<XorArbiterPuf>,
+    rows: u32,
+    device: DeviceId,
+    rng: &mut ChaCha20Rng,
+) -> Result<Made, ExtractorError> {
+    let pool = enrol_pool(&mut puf, &PoolEnrolment::rows(rows), rng)?;
+    let keys = pool.rows.iter().map(|row| {
+        let idx = RowIndex(row.idx);
+        EnrolledKey {
+            idx,
+            challenge: row.challenge,
+            row_key: RowKey::for_row(row.secret.expose(), &row.digest, SUITE, device, idx),
+        }
+    });
+    let keys = keys.collect();
+    Ok((Box::new(puf), Credential::Pool(pool.helper), keys))
+}
+
+fn enrol_weak(
+    mut puf: Simulated<SramPuf>,
+    cells: usize,
+    device: DeviceId,
+    rng: &mut ChaCha20Rng,
+) -> Result<Made, ExtractorError> {
+    let enrolled = enrol_puf(&mut puf, cells, 3, &KeyEnrolment::default(), rng)?;
+    let digest = enrolled.helper.digest();
+    let key = EnrolledKey {
+        idx: RowIndex(0),
+        challenge: [0; 8],
+        row_key: RowKey::for_device(enrolled.secret.expose(), &digest, SUITE, device),
+    };
+    Ok((Box::new(puf), Credential::Key(enrolled.helper), vec![key]))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ mod timers;
 mod worker;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,7 @@ use linewarden_protocol::frame::write::Endpoint;
 pub use enrol::{EnrolError, EnrolledKey, FleetSpec, PufKind, SimulatedDevice, device_id, enrol_fleet};
 pub use exchange::{Exchange, ExchangeReport};
 pub use member::{Credential, Member};
+pub(crate) use neighbour::answer as answer_neighbour;
 pub use report::{Outcome, Report};
 use worker::{Goal, Worker};
 
@@ -118,6 +119,8 @@ pub struct Progress {
 /// Counters that workers share with whoever watches.
 #[derive(Debug, Default)]
 struct Shared {
+    /// Workers whose devices are not all done.
+    busy_workers: AtomicUsize,
     authenticated: AtomicU64,
     failed: AtomicU64,
 }
@@ -252,7 +255,10 @@ impl Fleet {
         work: impl Fn(&mut Worker, &AtomicBool, Instant, &Shared) -> Result<R, PacketSocketError> + Sync,
     ) -> Result<Vec<R>, FleetError> {
         let until = Instant::now() + run.limit;
-        let shared = Shared::default();
+        let shared = Shared {
+            busy_workers: AtomicUsize::new(self.workers.len()),
+            ..Shared::default()
+        };
         let devices = self.devices;
         let stop = run.stop;
         let (done, finished) = mpsc::channel::<()>();

@@ -23,7 +23,7 @@ const ADVERTISEMENT_BYTES: usize = 14 + 40 + 32;
 
 /// Writes the answer to a request for the address of a device of which `is_ours`; returns its length, or `None` when the
 /// frame is not such a request.
-pub(super) fn answer(
+pub(crate) fn answer(
     frame: &[u8],
     is_ours: impl Fn(DeviceAddress) -> bool,
     out: &mut [u8; FRAME_BYTES_MAX],

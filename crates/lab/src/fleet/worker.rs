@@ -187,6 +187,7 @@ impl Worker {
         shared: &Shared,
     ) -> Result<(), PacketSocketError> {
         let started = Instant::now();
+        let mut finished: Option<Duration> = None;
         self.core.begin(goal);
         self.socket.statistics()?; // forget what was dropped before
         loop {
@@ -205,7 +206,13 @@ impl Worker {
                 }
             }
             self.flush()?;
-            if self.core.is_done(goal) || stop.load(Ordering::Relaxed) || Instant::now() >= until {
+            if finished.is_none() && self.core.is_done(goal) {
+                finished = Some(started.elapsed());
+                shared.busy_workers.fetch_sub(1, Ordering::Relaxed);
+            }
+            // The others' devices may still need our answers to ARP and neighbour discovery.
+            let all_done = finished.is_some() && shared.busy_workers.load(Ordering::Relaxed) == 0;
+            if all_done || stop.load(Ordering::Relaxed) || Instant::now() >= until {
                 break;
             }
             if frames == 0 {
@@ -214,7 +221,8 @@ impl Worker {
                     .wait(due_ms.map_or(NAP, Duration::from_millis).min(NAP))?;
             }
         }
-        self.core.finish(goal, started.elapsed());
+        self.core
+            .finish(goal, finished.unwrap_or_else(|| started.elapsed()));
         self.core.report.ring_drops += u64::from(self.socket.statistics()?.dropped);
         Ok(())
     }

@@ -1,22 +1,27 @@
 //! The protocol's own gateway role behind a packet socket: slow, and right by definition.
+#![allow(dead_code, reason = "each test program uses a part")]
 
+use std::collections::HashMap;
 use std::net::UdpSocket;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use linewarden_lab::address::GATEWAY;
+use linewarden_lab::attackers::LineState;
 use linewarden_lab::clock::boot_ms;
 use linewarden_lab::fleet::SimulatedDevice;
 use linewarden_lab::packet_socket::{Options, PacketSocket, TxBatch};
 use linewarden_lab::topology::Lab;
+use linewarden_protocol::commit::CommitWord;
+use linewarden_protocol::frame;
 use linewarden_protocol::gateway::{DeviceInstall, FreshValue, Gateway, GatewayConfig, Row};
-use linewarden_protocol::ids::{GatewayId, RowIndex, Suite};
+use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::AuthKey;
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::Disposition;
-use linewarden_protocol::wire::LAP_PORT;
+use linewarden_protocol::wire::{self, LAP_PORT, Message};
 
 pub const GATEWAY_ID: GatewayId = GatewayId(7);
 
@@ -33,6 +38,7 @@ pub fn rows(device: &SimulatedDevice) -> Vec<Row> {
 /// Runs in a thread until dropped.
 pub struct OracleGateway {
     stop: Arc<AtomicBool>,
+    responses: Arc<Mutex<HashMap<DeviceId, u32>>>,
     thread: Option<JoinHandle<Gateway>>,
 }
 
@@ -65,7 +71,8 @@ impl OracleGateway {
             .unwrap();
         let ingress = lab.gateway_devices_end.index;
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let responses = Arc::new(Mutex::new(HashMap::new()));
+        let (stopped, counted) = (stop.clone(), responses.clone());
         let thread = std::thread::spawn(move || {
             let mut batch = TxBatch::new(1);
             let mut buffer = [0u8; 2048];
@@ -74,6 +81,9 @@ impl OracleGateway {
                 let any = socket.receive(1, |received| {
                     let frame = &mut buffer[..received.frame.len()];
                     frame.copy_from_slice(received.frame);
+                    if let Some(device) = response_of(frame) {
+                        *counted.lock().unwrap().entry(device).or_default() += 1;
+                    }
                     let verdict = gateway.handle_frame(now(), ingress, frame);
                     reply = (verdict.disposition() == Disposition::Reply).then_some(frame.len());
                 });
@@ -90,7 +100,18 @@ impl OracleGateway {
         });
         Self {
             stop,
+            responses,
             thread: Some(thread),
+        }
+    }
+
+    /// How often a RESPONSE in this name has come in, good or not: the line of a gateway that believes everybody.
+    pub fn gullible_line(&self, device: DeviceId) -> LineState {
+        let responses = self.responses.lock().unwrap().get(&device).copied();
+        LineState {
+            commit: CommitWord(u64::from(responses.unwrap_or(0)) << 32),
+            has_session: responses.is_some(),
+            lease_until_s: 0,
         }
     }
 
@@ -107,6 +128,14 @@ impl Drop for OracleGateway {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+fn response_of(frame: &[u8]) -> Option<DeviceId> {
+    let (_, udp) = frame::parse(frame).ok()?.datagram()?;
+    match wire::parse(&frame[udp.payload()]) {
+        Ok(Message::Response(response)) => Some(response.header.device()),
+        _ => None,
     }
 }
 

@@ -1,0 +1,127 @@
+//! Senders that want through the open gate without being entitled to.
+
+use linewarden_protocol::frame::VLAN_TAGGED;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::wire::LAP_PORT;
+
+use super::flood::anywhere;
+use super::station::own;
+use super::{ATTACK_PORT, Arena, AttackError, Tally};
+use crate::address::GATEWAY;
+
+/// The service as it is reached from the devices' side, on a port of it.
+pub(super) fn service(arena: &Arena<'_>, port: Option<u16>) -> Result<Endpoint, AttackError> {
+    let (_, ip, own_port) = arena.service.ok_or(AttackError::Lacking("a service"))?;
+    Ok(Endpoint {
+        mac: GATEWAY.mac.0,
+        ip,
+        port: port.unwrap_or(own_port),
+    })
+}
+
+/// Datagrams from [`ATTACK_PORT`] that reached the service so far.
+fn reached(arena: &Arena<'_>) -> u64 {
+    arena.service.map_or(0, |(service, ..)| {
+        service.reached().ports.get(&ATTACK_PORT).copied().unwrap_or(0)
+    })
+}
+
+/// From MAC addresses that have no session: his own with his own IP address, his own with a victim's IP address, random
+/// ones. Judged by what reaches the service.
+///
+/// # Errors
+/// See [`AttackError`].
+pub fn without_session(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
+    let to = service(arena, None)?;
+    let victim_ip = arena
+        .victims
+        .iter()
+        .filter_map(|device| arena.captured.get(device)?.response.as_deref())
+        .find_map(|frame| Some(super::station::datagram(frame)?.from.ip))
+        .filter(std::net::IpAddr::is_ipv4);
+    let before = reached(arena);
+    let mut tally = Tally::default();
+    for number in 0..arena.effort.min(1_000) {
+        let mine = own(number, ATTACK_PORT);
+        let disguised = Endpoint {
+            ip: victim_ip.unwrap_or(mine.ip),
+            ..mine
+        };
+        let random = Endpoint {
+            port: ATTACK_PORT,
+            ..anywhere(&mut arena.rng)
+        };
+        for from in [mine, disguised, random] {
+            arena.station.send(&from, &to, b"let me through")?;
+            tally.attempts += 1;
+        }
+        // LAP's own port is never forwarded either.
+        arena
+            .station
+            .send(&mine, &Endpoint { port: LAP_PORT, ..to }, &[0; 64])?;
+        tally.attempts += 1;
+        if number % 64 == 63 {
+            arena.station.settle(|_| {})?;
+        }
+    }
+    arena.station.settle(|_| {})?;
+    tally.successes = reached_after_fence(arena)? - before;
+    Ok(tally)
+}
+
+/// From a MAC address that has a session, but in VLANs where it has none. First the same sender without a tag must get
+/// through.
+///
+/// # Errors
+/// See [`AttackError`].
+pub fn other_vlan(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
+    let mut puppet = arena.take_puppet()?;
+    let to = service(arena, None)?;
+    puppet.authenticate(&mut arena.station, &mut arena.rng)?;
+    let honest = puppet.endpoint(ATTACK_PORT - 1);
+    let echoed = arena.station.ask(&honest, &to, b"an entitled sender", |heard| {
+        heard.to == honest && heard.payload == b"an entitled sender"
+    })?;
+    if !echoed {
+        return Err(AttackError::Control(
+            "an entitled sender does not get through the gate",
+        ));
+    }
+    let before = reached(arena);
+    let mut tally = Tally::default();
+    let from = puppet.endpoint(ATTACK_PORT);
+    for vid in 0..64u16 {
+        for vlans in [
+            [vid | VLAN_TAGGED, 0],
+            [vid | VLAN_TAGGED, (vid + 1) | VLAN_TAGGED],
+        ] {
+            arena.station.send_tagged(&from, &to, vlans, b"let me through")?;
+            tally.attempts += 1;
+        }
+    }
+    arena.station.settle(|_| {})?;
+    tally.successes = reached_after_fence(arena)? - before;
+    // And it still gets through without a tag.
+    let echoed = arena.station.ask(&honest, &to, b"still entitled", |heard| {
+        heard.to == honest && heard.payload == b"still entitled"
+    })?;
+    if !echoed {
+        return Err(AttackError::Control(
+            "an entitled sender lost its way through the gate",
+        ));
+    }
+    Ok(tally)
+}
+
+/// What had reached the service when everything sent before has been counted there: the gateway has seen it all
+/// ([`super::Station::settle`]), and what it forwarded lies at the service before a further datagram, which is sent to
+/// it from behind the gate.
+fn reached_after_fence(arena: &Arena<'_>) -> Result<u64, AttackError> {
+    let (service, ..) = arena.service.ok_or(AttackError::Lacking("a service"))?;
+    if !service.fence() {
+        return Err(AttackError::Control(
+            "the service does not answer from behind the gate",
+        ));
+    }
+    Ok(reached(arena))
+}

@@ -1,0 +1,193 @@
+//! `linewarden bench auth`: what authentication costs, in one run on one machine, beside the papers' figures.
+//!
+//! | part | what is measured |
+//! |---|---|
+//! | [`micro`] | the eBPF verifier packet after packet (`BPF_PROG_TEST_RUN`), beside floors of its own |
+//! | [`rate`] | complete authentications per second of verifier CPU time, both data planes saturated over veth |
+//! | [`latency`] | complete authentications one after another, through both data planes |
+//! | [`figures`] | the pictures |
+//!
+//! Timings are the minimum over several runs: everything that disturbs a run only adds to it.
+
+pub mod figures;
+pub mod keys;
+pub mod latency;
+pub mod micro;
+pub mod rate;
+mod wait;
+
+use serde::Serialize;
+
+use linewarden_dataplane::DataPlaneError;
+
+use crate::loadgen::LoadError;
+use crate::napi::NapiError;
+use crate::netns::NetNsError;
+use crate::topology::LabError;
+
+/// Why a bench could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// A data plane.
+    #[error(transparent)]
+    DataPlane(#[from] DataPlaneError),
+    /// The network.
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    /// A namespace.
+    #[error(transparent)]
+    NetNs(#[from] NetNsError),
+    /// The load generator.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Threaded NAPI.
+    #[error(transparent)]
+    Napi(#[from] NapiError),
+    /// A socket or a file.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// What was measured is not what was meant to be measured.
+    #[error("the bench contradicts itself: {0}")]
+    Contradiction(String),
+    /// A picture could not be drawn.
+    #[error("drawing {picture}: {reason}")]
+    Picture {
+        /// File name.
+        picture: String,
+        /// The plotter's word.
+        reason: String,
+    },
+}
+
+pub(crate) fn io(what: &'static str) -> impl FnOnce(std::io::Error) -> BenchError {
+    move |source| BenchError::Io { what, source }
+}
+
+/// Which direction is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// Smaller.
+    Lower,
+    /// Larger.
+    Higher,
+    /// Neither: a fact beside the others.
+    Neither,
+}
+
+/// One figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Dotted name.
+    pub name: String,
+    /// Value.
+    pub value: f64,
+    /// Unit.
+    pub unit: &'static str,
+    /// Which direction is good.
+    pub better: Better,
+    /// The value that must be reached, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bar: Option<f64>,
+}
+
+impl Row {
+    /// A fact.
+    #[must_use]
+    pub fn fact(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
+        Self { name: name.into(), value, unit, better: Better::Neither, bar: None }
+    }
+
+    /// A figure where less is better.
+    #[must_use]
+    pub fn lower(name: impl Into<String>, value: f64, unit: &'static str, bar: Option<f64>) -> Self {
+        Self { name: name.into(), value, unit, better: Better::Lower, bar }
+    }
+
+    /// A figure where more is better.
+    #[must_use]
+    pub fn higher(name: impl Into<String>, value: f64, unit: &'static str, bar: Option<f64>) -> Self {
+        Self { name: name.into(), value, unit, better: Better::Higher, bar }
+    }
+
+    /// Whether the bar is reached; `None` without one.
+    #[must_use]
+    pub fn reached(&self) -> Option<bool> {
+        let bar = self.bar?;
+        match self.better {
+            Better::Lower => Some(self.value <= bar),
+            Better::Higher => Some(self.value >= bar),
+            Better::Neither => None,
+        }
+    }
+}
+
+/// How large a bench is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scale {
+    /// Runs of which the minimum counts.
+    pub runs: u32,
+    /// Packets of a run.
+    pub repeat: u32,
+    /// Devices of the random-order measurement.
+    pub random_devices: u32,
+    /// Complete authentications of the latency measurement.
+    pub handshakes: u32,
+    /// Length of a saturated run, ms.
+    pub saturate_ms: u64,
+}
+
+impl Scale {
+    /// What the figures in the documents are made with.
+    pub const FULL: Self =
+        Self { runs: 20, repeat: 100_000, random_devices: 1_000_000, handshakes: 10_000, saturate_ms: 2_000 };
+    /// A few seconds, to see that it works.
+    pub const QUICK: Self =
+        Self { runs: 2, repeat: 2_000, random_devices: 2_000, handshakes: 200, saturate_ms: 200 };
+}
+
+/// All rows, and what the pictures are drawn from.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// Latencies, ns, by series.
+    #[serde(skip)]
+    pub latencies: Vec<latency::Series>,
+}
+
+impl Report {
+    /// The value of a row.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<f64> {
+        self.rows.iter().find(|row| row.name == name).map(|row| row.value)
+    }
+}
+
+/// Runs everything. `progress` is told what comes next.
+///
+/// # Errors
+/// The first part that could not be run.
+pub fn auth(scale: &Scale, progress: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
+    let mut report = Report::default();
+    progress("memory and empty program");
+    report.rows.push(micro::memory_row());
+    progress("verifier, one device");
+    micro::hot(scale, &mut report.rows)?;
+    progress("verifier, classic profiles");
+    micro::classic(scale, &mut report.rows)?;
+    progress("verifier, many devices in random order");
+    micro::random(scale, &mut report.rows)?;
+    progress("rate over veth: load generator alone, xdp, host");
+    rate::rows(scale, &mut report.rows)?;
+    progress("rate by response size, classic profile");
+    latency::classic_costs(scale, &mut report.rows)?;
+    progress("latency of complete authentications");
+    latency::rows(scale, &mut report)?;
+    Ok(report)
+}

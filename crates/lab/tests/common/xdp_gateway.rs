@@ -1,0 +1,125 @@
+//! The `xdp` data plane on the gateway's end of the lab, with an open gate.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use linewarden_dataplane::store::{Geometry, Row};
+use linewarden_dataplane::xdp::Xdp;
+use linewarden_dataplane::{Config, Counters, DataPlane, Gate};
+use linewarden_lab::address::GATEWAY;
+use linewarden_lab::attackers::LineState;
+use linewarden_lab::fleet::SimulatedDevice;
+use linewarden_lab::topology::Lab;
+use linewarden_protocol::ids::{DeviceId, RowIndex};
+use linewarden_protocol::wire::LAP_PORT;
+
+use crate::oracle::{GATEWAY_ID, rows};
+
+pub struct XdpGateway {
+    plane: Arc<Mutex<Xdp>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl XdpGateway {
+    pub fn start(lab: &Lab, devices: &[SimulatedDevice]) -> Self {
+        let config = Config {
+            gateway_id: GATEWAY_ID,
+            lease_s: 3600,
+            lap_port: LAP_PORT,
+            local: vec![GATEWAY.v4.into(), GATEWAY.v6.into()],
+            gate: Gate::Open,
+            nak_per_s: 100,
+            alarm_per_s: 100,
+            low_rows: 0,
+            geometry: Geometry {
+                slots: 16_384,
+                ring: 4,
+                hash_seed: [1, 2],
+            },
+            classic: None,
+        };
+        let index = lab.gateway_devices_end.index;
+        let plane = lab
+            .gateway
+            .run(|| {
+                let mut plane = Xdp::load(&config).unwrap();
+                plane.attach(index).unwrap();
+                plane
+            })
+            .unwrap();
+        let plane = Arc::new(Mutex::new(plane));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (driven, stopped) = (plane.clone(), stop.clone());
+        fresh(&mut driven.lock().unwrap(), 1);
+        let thread = std::thread::spawn(move || {
+            let mut number = 2u64;
+            while !stopped.load(Ordering::Relaxed) {
+                std::thread::park_timeout(Duration::from_secs(4));
+                fresh(&mut driven.lock().unwrap(), number);
+                number += 1;
+            }
+        });
+        let gateway = Self {
+            plane,
+            stop,
+            thread: Some(thread),
+        };
+        gateway.install(devices);
+        gateway
+    }
+
+    pub fn install(&self, devices: &[SimulatedDevice]) {
+        let mut plane = self.plane.lock().unwrap();
+        for device in devices {
+            let rows: Vec<Row> = rows(device)
+                .into_iter()
+                .map(|row| Row {
+                    challenge: row.challenge,
+                    auth_key: row.auth_key,
+                })
+                .collect();
+            let config = &device.member.config;
+            plane
+                .install(config.device, config.mode, RowIndex(0), &rows)
+                .unwrap();
+        }
+    }
+
+    pub fn line(&self, device: DeviceId) -> Option<LineState> {
+        let status = self.plane.lock().unwrap().status(device)?;
+        Some(LineState {
+            commit: status.commit,
+            has_session: status.has_session,
+            lease_until_s: status.lease_until_s,
+        })
+    }
+
+    pub fn counters(&self) -> Counters {
+        DataPlane::counters(&*self.plane.lock().unwrap()).unwrap()
+    }
+}
+
+impl Drop for XdpGateway {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+fn fresh(plane: &mut Xdp, number: u64) {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structure lives through the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let now_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+    plane.set_fresh(number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), now_ns);
+}
