@@ -82,7 +82,7 @@ impl Shape {
             alarm_per_s: u32::MAX,
             low_rows: 2,
             geometry: Geometry {
-                slots: 16,
+                slots: 256,
                 ring: RING,
                 hash_seed: [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210],
             },
@@ -137,6 +137,16 @@ impl Shape {
         }
         gateway
     }
+}
+
+/// Devices of which more than four, which is what a home holds, have the same home.
+pub fn crowd(count: usize) -> Vec<Dev> {
+    let geometry = Shape::OFF.config().geometry;
+    let home = |device: &Dev| geometry.home(geometry.device_hash(device.id()));
+    let first = Dev(1);
+    let neighbours = (1..).map(Dev).filter(|device| home(device) == home(&first));
+    let strangers = (1..).map(Dev).filter(|device| home(device) != home(&first));
+    neighbours.take(6).chain(strangers).take(count).collect()
 }
 
 struct HostSide {
@@ -352,12 +362,14 @@ impl World {
             return false;
         };
         let commit = self.commit(device);
-        let base = if commit.is_empty() {
-            installed.end + skip
+        // A winner that never finished leaves the ring as it was.
+        let rows_ahead = self.oracle.line(device.id()).unwrap().rows_ahead;
+        let (base, first) = if commit.is_empty() && rows_ahead == 0 {
+            let first = installed.end.saturating_add(skip);
+            (first, first)
         } else {
-            commit.idx().0
+            (commit.idx().0, installed.end)
         };
-        let first = if commit.is_empty() { base } else { installed.end };
         let room = (u64::from(base) + u64::from(RING) + 1).saturating_sub(u64::from(first));
         let count = count.min(u32::try_from(room).unwrap()).min(u32::MAX - first);
         if count == 0 || installed.mode == Mode::Key {
@@ -394,10 +406,9 @@ impl World {
         }
     }
 
-    /// What a gateway does every few seconds: forgets dead sessions' bindings, and reuses slots.
+    /// What a gateway does every few seconds: forgets dead sessions' bindings, and reuses slots. The oracle keeps all
+    /// that it ever had: an entry is a hint, and forgetting one may change nothing.
     pub fn sweep(&mut self) {
-        let now = self.now();
-        self.oracle.sweep_bindings(now);
         self.each_plane(|plane, _| plane.housekeep());
     }
 
@@ -456,6 +467,18 @@ impl World {
             line.commit.fetch_update(AcqRel, Acquire, won).unwrap();
         }
         self.compare_line(device);
+    }
+
+    /// Whether the oracle would spend a row for that RESPONSE.
+    pub fn can_check(&self, frame: &[u8]) -> bool {
+        let parsed = parse(frame).unwrap();
+        let (_, udp) = parsed.datagram().unwrap();
+        let Ok(Message::Response(response)) = wire::parse(&frame[udp.payload()]) else {
+            return false;
+        };
+        let meta = parsed.meta(INGRESS).unwrap();
+        let checked = self.oracle.check_response(self.now(), &meta, response);
+        matches!(checked, Ok(Checked::Current(_)))
     }
 
     /// Clears up after winners that never finished.

@@ -1,0 +1,399 @@
+//! Random operations of user space and random packets, right, wrong and mutated, on the oracle, `xdp` and `host`: the
+//! same verdicts, bytes, events and memory after every step.
+//!
+//! `LINEWARDEN_SEEDS` sets how many runs are made (90 without it), `LINEWARDEN_SEED` the first seed; a failure prints
+//! the seed of its run.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::parse;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::verdict::{Disposition, Verdict};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use support::device::{Dev, Response, STRANGER, gateway_end, service_end};
+use support::world::{LEASE_S, Shape, World, crowd};
+
+/// Packets of one run.
+const PACKETS: usize = 800;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().unwrap())
+}
+
+struct Run<'a> {
+    world: &'a mut World,
+    rng: ChaCha8Rng,
+    devices: Vec<Dev>,
+    /// Frames sent and replies got, to be sent again.
+    history: Vec<Vec<u8>>,
+    verdicts: BTreeMap<Verdict, u64>,
+    short_waits: u32,
+}
+
+impl Run<'_> {
+    fn one_in(&mut self, n: u32) -> bool {
+        self.rng.random_range(0..n) == 0
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.rng.random_range(0..of.len())]
+    }
+
+    fn device(&mut self) -> Dev {
+        let devices = self.devices.clone();
+        if self.one_in(40) {
+            STRANGER
+        } else {
+            self.pick(&devices)
+        }
+    }
+
+    fn step(&mut self) {
+        match self.rng.random_range(0..1000) {
+            0..40 => self.install(),
+            40..100 => {
+                let (device, skip, count) =
+                    (self.device(), self.pick(&[0, 0, 1, 7]), self.pick(&[1, 2, 4, 9]));
+                self.world.refill(device, skip, count);
+            }
+            100..104 => {
+                let device = self.device();
+                self.world.revoke(device);
+            }
+            104..114 => {
+                let device = self.device();
+                self.world.wipe(device);
+            }
+            114..134 => {
+                self.world.rotate_fresh();
+            }
+            // Sums of these never come near the lease or the 16 s of a fresh value: those edges have records.
+            134..140 if self.short_waits < 15 => {
+                self.short_waits += 1;
+                self.world.advance(6);
+            }
+            140..144 => {
+                self.world.advance(400);
+                self.world.rotate_fresh();
+            }
+            144..147 => self.world.stopping(true),
+            147..160 => self.world.stopping(false),
+            160..170 => self.world.sweep(),
+            170..174 => self.interrupted_winner(),
+            _ => self.packet(),
+        }
+    }
+
+    fn install(&mut self) {
+        let device = self.device();
+        if device == STRANGER || self.world.is_installed(device) {
+            return;
+        }
+        let next = self.pick(&[0, 0, 1, 5, 1_000_000, u32::MAX - 6, u32::MAX - 1, u32::MAX]);
+        if self.one_in(4) {
+            self.world.key(device, next);
+        } else {
+            let rows = self.rng.random_range(1..=5).min(u32::MAX - next);
+            self.world.pool(device, next, rows.max(1));
+        }
+    }
+
+    /// Another CPU has won and goes on only after a few packets; or rather never, and is cleared up after.
+    fn interrupted_winner(&mut self) {
+        let device = self.device();
+        let commit = self.world.commit(device);
+        let can_win = commit.won().is_some() && self.world.is_installed(device);
+        let frame = device
+            .frame(false)
+            .udp(&self.world.response(device).bytes(device));
+        if can_win && self.world.can_check(&frame) {
+            self.world.half_win(device, &frame);
+            (0..3).for_each(|_| self.packet());
+            self.world.recover();
+        }
+    }
+
+    fn packet(&mut self) {
+        let mut frame = match self.rng.random_range(0..100) {
+            0..25 => self.request(),
+            25..65 => self.response(),
+            65..80 if !self.history.is_empty() => {
+                let at = self.rng.random_range(0..self.history.len());
+                self.history[at].clone()
+            }
+            80..92 => self.other_traffic(),
+            _ => self.garbage(),
+        };
+        if self.one_in(5) {
+            self.mutate(&mut frame);
+        }
+        let (verdict, reply) = self.world.send_for_reply(&frame);
+        *self.verdicts.entry(verdict).or_default() += 1;
+        if verdict.disposition() == Disposition::Reply && self.one_in(3) {
+            self.remember(reply);
+        }
+        if self.one_in(2) {
+            self.remember(frame);
+        }
+    }
+
+    fn remember(&mut self, frame: Vec<u8>) {
+        if self.history.len() < 40 {
+            self.history.push(frame);
+        } else {
+            let at = self.rng.random_range(0..40);
+            self.history[at] = frame;
+        }
+    }
+
+    /// A frame to the gateway, mostly from the device's own place.
+    fn envelope(&mut self, device: Dev) -> FrameBuilder {
+        let v6 = self.one_in(3);
+        let mut end = device.end(v6);
+        if self.one_in(12) {
+            let other = self.device();
+            end = Endpoint {
+                ip: other.end(v6).ip,
+                ..end
+            };
+        }
+        if self.one_in(12) {
+            let other = self.device();
+            end.mac = other.mac();
+        }
+        if self.one_in(20) {
+            end.port = self.rng.random();
+        }
+        let mut target = gateway_end(v6);
+        if self.one_in(40) {
+            target.port = self.pick(&[20_551, 53, 0]);
+        }
+        if self.one_in(40) {
+            target.ip = service_end(v6).ip;
+        }
+        let mut builder = FrameBuilder::new(end, target);
+        if self.one_in(6) {
+            for _ in 0..self.rng.random_range(1..=3) {
+                let (kind, tci) = (self.pick(&[0x8100, 0x88a8]), self.pick(&[0, 7, 0xe007, 0xffff]));
+                builder = builder.tag(kind, tci);
+            }
+        }
+        if self.one_in(60) {
+            builder = builder.fragment(self.rng.random_range(0..3), self.rng.random());
+        }
+        if self.one_in(60) {
+            builder = if v6 {
+                builder.extension(60)
+            } else {
+                builder.options(&[1, 1, 1, 1])
+            };
+        }
+        if self.one_in(10) {
+            builder = builder.ip_fields(self.rng.random(), self.rng.random(), self.rng.random());
+        }
+        if self.one_in(10) {
+            let padding = vec![self.rng.random(); self.rng.random_range(0..40)];
+            builder = builder.padding(&padding);
+        }
+        builder
+    }
+
+    fn request(&mut self) -> Vec<u8> {
+        let device = self.device();
+        let mut message = self.world.request(device);
+        message[16] = self.rng.random_range(0..4);
+        self.envelope(device).udp(&message)
+    }
+
+    fn response(&mut self) -> Vec<u8> {
+        let device = self.device();
+        let mut response: Response = self.world.response(device);
+        if self.one_in(2) {
+            let sender = if self.one_in(12) { self.device() } else { device };
+            response = response.bound(sender.mac());
+        }
+        if self.one_in(8) {
+            response.nonce = [self.rng.random_range(0..3); 16];
+        }
+        if self.one_in(10) {
+            let step = self.pick(&[1, 2, u32::MAX, u32::MAX - 1]);
+            response.idx = response.idx.wrapping_add(step);
+        }
+        if self.one_in(20) {
+            response.gateway.0 ^= 1;
+        }
+        if self.one_in(8) {
+            // The previous value, the one before, one to come, none.
+            let [.., last] = &mut response.fresh;
+            *last = last.wrapping_sub(self.rng.random_range(0..4)).wrapping_add(1);
+            if self.one_in(4) {
+                response.fresh = [0; 8];
+            }
+        }
+        self.envelope(device).udp(&response.bytes(device))
+    }
+
+    /// What devices send to others, and what the gate lets pass or not.
+    fn other_traffic(&mut self) -> Vec<u8> {
+        let device = self.device();
+        let v6 = self.one_in(2);
+        let mut through = FrameBuilder::new(device.end(v6), service_end(v6));
+        if self.one_in(4) {
+            through = through.vlan(self.pick(&[0, 7]));
+        }
+        match self.rng.random_range(0..6) {
+            0 => through.arp_request(),
+            1 => through.dhcp(),
+            2 => FrameBuilder::new(device.end(true), service_end(true))
+                .icmpv6(self.rng.random_range(130..140), &[0; 8]),
+            3 => through.ip(self.rng.random(), &[0x11; 30]),
+            _ => through.udp(b"a measurement"),
+        }
+    }
+
+    fn garbage(&mut self) -> Vec<u8> {
+        let device = self.device();
+        let mut message = vec![0u8; self.rng.random_range(0..140)];
+        self.rng.fill(&mut message[..]);
+        if self.one_in(2) && message.len() >= 16 {
+            let length = u16::try_from(message.len()).unwrap();
+            message[..6].copy_from_slice(&[0x4c, 0x57, 1, self.rng.random_range(0..20), 1, 0]);
+            message[6..8].copy_from_slice(&length.to_be_bytes());
+        }
+        self.envelope(device).udp(&message)
+    }
+
+    /// Bits flipped, mostly in the message; cut off; made longer.
+    fn mutate(&mut self, frame: &mut Vec<u8>) {
+        let payload = parse(frame)
+            .ok()
+            .and_then(|parsed| Some(parsed.datagram()?.1.payload()));
+        match self.rng.random_range(0..10) {
+            0 => frame.truncate(self.rng.random_range(0..=frame.len())),
+            1 => frame.extend_from_slice(&[0xa5; 7]),
+            _ if frame.is_empty() => {}
+            _ => {
+                let range = match payload {
+                    Some(payload) if !payload.is_empty() && !self.one_in(4) => payload,
+                    _ => 0..frame.len(),
+                };
+                for _ in 0..self.rng.random_range(1..=2) {
+                    let at = self.rng.random_range(range.clone());
+                    frame[at] ^= 1 << self.rng.random_range(0..8);
+                }
+            }
+        }
+    }
+}
+
+fn run(shape: Shape, runs: u64) -> BTreeMap<Verdict, u64> {
+    let first = number("LINEWARDEN_SEED", 1);
+    let mut world = World::new(shape);
+    let mut verdicts = BTreeMap::new();
+    for seed in first..first + runs {
+        world.reset();
+        let before = world.sent[0];
+        let mut run = Run {
+            world: &mut world,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            devices: crowd(9),
+            history: Vec::new(),
+            verdicts: BTreeMap::new(),
+            short_waits: 0,
+        };
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            while run.world.sent[0] < before + PACKETS as u64 {
+                run.step();
+            }
+            run.world.compare_lines();
+            run.world.compare_events();
+        }));
+        if let Err(panic) = outcome {
+            eprintln!("seed {seed}, {shape:?}: LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats it");
+            std::panic::resume_unwind(panic);
+        }
+        for (verdict, count) in run.verdicts {
+            *verdicts.entry(verdict).or_default() += count;
+        }
+    }
+    let [oracle, xdp, host] = world.sent;
+    println!("{shape:?}: {runs} runs; frames: {oracle} oracle, {xdp} xdp, {host} host; lease {LEASE_S} s");
+    verdicts
+}
+
+/// That the random packets get far enough to matter.
+fn assert_common(verdicts: &BTreeMap<Verdict, u64>, expected: &[Verdict]) {
+    let rare: Vec<_> = expected
+        .iter()
+        .filter(|verdict| !verdicts.contains_key(verdict))
+        .collect();
+    assert!(rare.is_empty(), "never seen: {rare:?}, of {verdicts:?}");
+}
+
+#[test]
+fn gate_off() {
+    use Verdict::*;
+    let verdicts = run(Shape::OFF, number("LINEWARDEN_SEEDS", 90).div_ceil(3));
+    assert_common(
+        &verdicts,
+        &[
+            PassForeign,
+            PassUnparsed,
+            ReplyChallenge,
+            ReplyAck,
+            ReplyAckAgain,
+            ReplyNak,
+            DropUnknownDevice,
+            DropRevoked,
+            DropBusy,
+            DropNoRows,
+            DropIndex,
+            DropGateway,
+            DropFresh,
+            DropTag,
+            DropAddressOwned,
+            DropReplay,
+            DropDirection,
+        ],
+    );
+}
+
+#[test]
+fn gate_off_without_naks() {
+    let none = Shape {
+        nak_per_s: 0,
+        ..Shape::OFF
+    };
+    let verdicts = run(none, number("LINEWARDEN_SEEDS", 90).div_ceil(3));
+    assert_common(&verdicts, &[Verdict::ReplyAck, Verdict::DropNakLimit]);
+}
+
+#[test]
+fn gate_open() {
+    use Verdict::*;
+    let verdicts = run(Shape::OPEN, number("LINEWARDEN_SEEDS", 90).div_ceil(3));
+    assert_common(
+        &verdicts,
+        &[
+            ReplyAck,
+            PassAlways,
+            PassSession,
+            DropGate,
+            DropGateFragment,
+            DropGateExtension,
+            DropTruncated,
+        ],
+    );
+}
