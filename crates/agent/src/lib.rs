@@ -1,1 +1,27 @@
-//! The device side on Linux: a PUF behind a trait, a socket, a lease kept alive.
+//! The device's side of LAP/1 on Linux: a PUF behind a trait, a socket, a lease kept alive.
+//!
+//! ```text
+//!   gateway ◄── UDP ──► Agent ── poll(2): socket, deadline, stop
+//!                         │
+//!                         ├─ protocol::device::Device   decides (no I/O)
+//!                         ├─ Credential                 helper data from a file
+//!                         └─ Puf                        simulated · readouts · external command
+//! ```
+//!
+//! [`Agent::run`] authenticates and re-authenticates until it is told to stop and reports each change as a [`Report`].
+//! What leaves this crate is never a key: the session's key stays in the device machine.
+#![forbid(unsafe_code)]
+
+mod agent;
+pub mod config;
+mod credential;
+mod link;
+mod report;
+pub mod source;
+mod time;
+
+pub use agent::{Agent, AgentError, AgentOptions, Ended};
+pub use config::{AgentConfig, FieldError};
+pub use credential::{Credential, CredentialError};
+pub use link::{LinkError, interface_mac};
+pub use report::Report;

@@ -1,0 +1,375 @@
+//! The loop around the device machine: a socket, a clock, a PUF.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::Duration;
+
+use linewarden_protocol::device::{Device, DeviceConfig, Failure, Output, PufFailed, PufQuery};
+use linewarden_protocol::wire::{MESSAGE_BYTES, nak_reason};
+use linewarden_puf::Puf;
+use linewarden_puf::health::HealthTest;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::credential::Credential;
+use crate::link::{Link, route_source, wire_address};
+use crate::report::Report;
+use crate::time::boot_ms;
+
+/// How often the route to the gateway is looked at, ms.
+const ROUTE_CHECK_MS: u64 = 5_000;
+/// First and longest delay between two attempts to open a socket, ms.
+const RELINK_MS: (u64, u64) = (1_000, 30_000);
+
+/// What an agent needs beside its PUF.
+#[derive(Debug)]
+pub struct AgentOptions {
+    /// The device, as it was enrolled.
+    pub device: DeviceConfig,
+    /// Its helper data.
+    pub credential: Credential,
+    /// Limits of a healthy readout.
+    pub health: HealthTest,
+    /// Where the gateway is.
+    pub gateway: SocketAddr,
+    /// Ends with the first session.
+    pub once: bool,
+    /// Ends when no session was opened after so long.
+    pub give_up_after: Option<Duration>,
+}
+
+/// How an agent ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was told to.
+    Stopped,
+    /// With a session, as `once` demands.
+    Authenticated,
+    /// Without one, in the time given.
+    GaveUp,
+}
+
+/// What an agent cannot go on after.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// No random bytes.
+    #[error("the operating system gave no random bytes: {0}")]
+    Entropy(getrandom::Error),
+    /// The kernel refused to wait.
+    #[error("cannot wait for packets: {0}")]
+    Wait(io::Error),
+    /// The device machine refused a nonce.
+    #[error("cannot start a handshake: {0}")]
+    Start(linewarden_protocol::device::StartError),
+}
+
+/// One device on Linux.
+pub struct Agent {
+    device: Device,
+    puf: Box<dyn Puf>,
+    options: AgentOptions,
+    link: Option<Link>,
+    relink_at_ms: u64,
+    relink_delay_ms: u64,
+    route_check_at_ms: u64,
+    began_ms: u64,
+    nak_shown: bool,
+    authenticated: bool,
+}
+
+/// Receives what happens.
+type Sink<'a> = &'a mut dyn FnMut(&Report);
+
+impl Agent {
+    /// An agent at rest.
+    #[must_use]
+    pub fn new(options: AgentOptions, puf: Box<dyn Puf>) -> Self {
+        Self {
+            device: Device::new(options.device.clone()),
+            puf,
+            options,
+            link: None,
+            relink_at_ms: 0,
+            relink_delay_ms: RELINK_MS.0,
+            route_check_at_ms: 0,
+            began_ms: 0,
+            nak_shown: false,
+            authenticated: false,
+        }
+    }
+
+    /// Authenticates and keeps the lease fresh until `stop` becomes readable.
+    ///
+    /// # Errors
+    /// [`AgentError`]: nothing that a network or a gateway can cause.
+    pub fn run(&mut self, stop: BorrowedFd<'_>, sink: Sink<'_>) -> Result<Ended, AgentError> {
+        let give_up_at_ms = self
+            .options
+            .give_up_after
+            .map(|after| boot_ms().saturating_add(u64::try_from(after.as_millis()).unwrap_or(u64::MAX)));
+        loop {
+            self.keep_linked(sink)?;
+            self.pump(Output::None, sink)?;
+            if self.authenticated && self.options.once {
+                return Ok(Ended::Authenticated);
+            }
+            let give_up_at_ms = give_up_at_ms.filter(|_| !self.authenticated);
+            if give_up_at_ms.is_some_and(|at| at <= boot_ms()) {
+                return Ok(Ended::GaveUp);
+            }
+            if self.wait(stop, give_up_at_ms)? {
+                sink(&Report::Stopped);
+                return Ok(Ended::Stopped);
+            }
+            self.receive(sink)?;
+        }
+    }
+
+    /// Opens the socket when there is none, and anew when the kernel would choose another address now.
+    fn keep_linked(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
+        let now_ms = boot_ms();
+        if let Some(link) = &self.link {
+            if now_ms < self.route_check_at_ms {
+                return Ok(());
+            }
+            self.route_check_at_ms = now_ms.saturating_add(ROUTE_CHECK_MS);
+            // Without a route for now the session may still come back to life; with another address it cannot.
+            match route_source(self.options.gateway) {
+                Ok(now) if now != link.local => sink(&Report::AddressChanged {
+                    from: link.local,
+                    to: now,
+                }),
+                _ => return Ok(()),
+            }
+            self.link = None;
+            self.device.abandon();
+        }
+        if now_ms < self.relink_at_ms {
+            return Ok(());
+        }
+        match Link::open(self.options.gateway) {
+            Ok(link) => {
+                sink(&Report::Linked {
+                    gateway: self.options.gateway,
+                    local: link.local,
+                });
+                self.link = Some(link);
+                self.relink_delay_ms = RELINK_MS.0;
+                self.route_check_at_ms = now_ms.saturating_add(ROUTE_CHECK_MS);
+                self.start(sink)
+            }
+            Err(error) => {
+                sink(&Report::Unreachable {
+                    error: error.to_string(),
+                    retry_in_ms: self.relink_delay_ms,
+                });
+                self.relink_at_ms = now_ms.saturating_add(self.relink_delay_ms);
+                self.relink_delay_ms = (2 * self.relink_delay_ms).min(RELINK_MS.1);
+                Ok(())
+            }
+        }
+    }
+
+    /// Begins a handshake.
+    fn start(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
+        let mut nonce = [0u8; 16];
+        getrandom::fill(&mut nonce).map_err(AgentError::Entropy)?;
+        self.began_ms = boot_ms();
+        self.nak_shown = false;
+        let output = self
+            .device
+            .start(nonce, self.began_ms)
+            .map_err(AgentError::Start)?;
+        self.pump(output, sink)
+    }
+
+    /// Does what the machine asks for, until it asks for nothing.
+    fn pump(&mut self, mut output: Output, sink: Sink<'_>) -> Result<(), AgentError> {
+        loop {
+            let now_ms = boot_ms();
+            output = match output {
+                Output::None => match self.device.poll(now_ms) {
+                    Output::None => return Ok(()),
+                    next => next,
+                },
+                Output::Transmit(message) => {
+                    self.send(&message, sink);
+                    Output::None
+                }
+                Output::EvaluatePuf(query) => self.evaluate(&query, sink),
+                Output::NeedNonce => {
+                    if self.link.is_none() {
+                        return Ok(());
+                    }
+                    return self.start(sink);
+                }
+                Output::Postponed { until_ms } => {
+                    sink(&Report::Postponed {
+                        for_ms: until_ms.saturating_sub(now_ms),
+                    });
+                    Output::None
+                }
+                Output::Authenticated(_) => {
+                    self.tell_session(now_ms, sink);
+                    Output::None
+                }
+                Output::SessionExpired => {
+                    sink(&Report::Expired);
+                    Output::None
+                }
+                Output::Failed { failure, retry_at_ms } => {
+                    sink(&Report::Failed {
+                        why: why(failure).to_owned(),
+                        retry_in_ms: retry_at_ms.saturating_sub(now_ms),
+                    });
+                    Output::None
+                }
+            };
+        }
+    }
+
+    fn send(&mut self, message: &[u8; MESSAGE_BYTES], sink: Sink<'_>) {
+        let Some(link) = &self.link else {
+            return;
+        };
+        match link.socket.send(message) {
+            Ok(_) => {}
+            // Nobody listens there, or there is no room: the machine repeats the message anyway.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) => {}
+            Err(error) => {
+                tracing::debug!(%error, "sending failed");
+                sink(&Report::Unreachable {
+                    error: error.to_string(),
+                    retry_in_ms: self.relink_delay_ms,
+                });
+                // The socket's address may be gone: another look at the route is due.
+                self.route_check_at_ms = 0;
+            }
+        }
+    }
+
+    fn evaluate(&mut self, query: &PufQuery, sink: Sink<'_>) -> Output {
+        let AgentOptions {
+            device,
+            credential,
+            health,
+            ..
+        } = &self.options;
+        let key = credential.row_key(&mut *self.puf, health, device.suite, device.device, query);
+        let key = key.map_err(|error| {
+            sink(&Report::PufFailed {
+                error: error.to_string(),
+            });
+            PufFailed
+        });
+        self.device.puf_result(key, boot_ms())
+    }
+
+    fn tell_session(&mut self, now_ms: u64, sink: Sink<'_>) {
+        self.authenticated = true;
+        if let Some(session) = self.device.session() {
+            sink(&Report::Authenticated {
+                device: self.options.device.device.to_string(),
+                gateway_id: session.gateway.0,
+                session: format!("{:016x}", session.id.0),
+                idx: session.idx.0,
+                lease_s: session.lease_s,
+                took_ms: now_ms.saturating_sub(self.began_ms),
+                renew_in_ms: session.renew_at_ms.saturating_sub(now_ms),
+            });
+        }
+    }
+
+    /// Waits for a packet, the next deadline or the end; says whether it is the end.
+    fn wait(&self, stop: BorrowedFd<'_>, give_up_at_ms: Option<u64>) -> Result<bool, AgentError> {
+        let route_or_link_ms = match self.link {
+            Some(_) => self.route_check_at_ms,
+            None => self.relink_at_ms,
+        };
+        let machine_ms = self.device.next_deadline().filter(|_| self.link.is_some());
+        let deadlines = [Some(route_or_link_ms), machine_ms, give_up_at_ms];
+        let next_ms = deadlines.into_iter().flatten().min().unwrap_or(route_or_link_ms);
+        let left = Duration::from_millis(next_ms.saturating_sub(boot_ms()));
+        let timeout =
+            Timespec::try_from(left).map_err(|_| AgentError::Wait(io::ErrorKind::InvalidInput.into()))?;
+        let mut polled = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+        polled.extend(
+            self.link
+                .as_ref()
+                .map(|link| PollFd::from_borrowed_fd(link.socket.as_fd(), PollFlags::IN)),
+        );
+        match poll(&mut polled, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(AgentError::Wait(error.into())),
+        }
+        Ok(polled.first().is_some_and(|stop| !stop.revents().is_empty()))
+    }
+
+    /// Takes all packets that are there.
+    fn receive(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
+        // One byte more than any message has, so that a longer one is not mistaken for one of the right length.
+        let mut buffer = [0u8; MESSAGE_BYTES + 1];
+        loop {
+            let Some(link) = &self.link else {
+                return Ok(());
+            };
+            let local = wire_address(link.local);
+            let length = match link.socket.recv(&mut buffer) {
+                Ok(length) => length,
+                Err(error) => {
+                    if error.kind() != io::ErrorKind::WouldBlock {
+                        // An ICMP error, which anybody may have sent: the timers go on.
+                        tracing::debug!(%error, "receiving failed");
+                        if error.kind() == io::ErrorKind::ConnectionRefused {
+                            continue;
+                        }
+                    }
+                    return Ok(());
+                }
+            };
+            let payload = buffer.get(..length).unwrap_or_default();
+            match self.device.handle(payload, &local, boot_ms()) {
+                Ok(output) => self.pump(output, sink)?,
+                Err(ignored) => tracing::debug!(?ignored, length, "ignored a message"),
+            }
+            self.show_nak(sink);
+        }
+    }
+
+    fn show_nak(&mut self, sink: Sink<'_>) {
+        if let Some(nak) = self.device.last_nak()
+            && !self.nak_shown
+        {
+            self.nak_shown = true;
+            let reason = match nak.reason {
+                nak_reason::NO_ROWS => "it has no rows left for this device".to_owned(),
+                nak_reason::STOPPING => "it is about to stop".to_owned(),
+                other => format!("reason {other}"),
+            };
+            sink(&Report::Refused {
+                reason,
+                idx: nak.idx.0,
+            });
+        }
+    }
+}
+
+fn why(failure: Failure) -> &'static str {
+    match failure {
+        Failure::NoChallenge => {
+            "no gateway answered; is the address right, the device enrolled there and not revoked?"
+        }
+        Failure::ChallengesRejected => {
+            "no challenge fitted the PUF; are helper data and PUF those of this device? is somebody forging?"
+        }
+        Failure::NoAck => "the proof was not acknowledged within a minute",
+        Failure::LeaseOver => "the acknowledgement came after the lease's end",
+        Failure::AddressChanged => {
+            "the gateway saw another address than this device's own: address translation, or somebody relays"
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The configuration of an agent as people write it (TOML). Paths are taken relative to the configuration file.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::path::{Path, PathBuf};
+
+use linewarden_protocol::device::GatewayPolicy;
+use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_puf::Puf;
+use linewarden_puf::readout::ReadoutPuf;
+use serde::Deserialize;
+
+use crate::source::{CommandPuf, FleetSeed, SimulatedPuf};
+
+/// LAP/1's port.
+pub const DEFAULT_PORT: u16 = 20_550;
+
+/// A whole configuration file.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentConfig {
+    /// The device.
+    pub device: DeviceSection,
+    /// The gateway.
+    #[serde(default)]
+    pub gateway: GatewaySection,
+    /// Its PUF.
+    pub puf: PufSection,
+    /// Its log.
+    #[serde(default)]
+    pub log: LogSection,
+}
+
+/// `[device]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceSection {
+    /// 16 hexadecimal digits.
+    pub id: String,
+    /// Helper data, as enrolment wrote them.
+    pub helper: PathBuf,
+}
+
+/// `[gateway]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GatewaySection {
+    /// `HOST` or `HOST:PORT`.
+    pub address: Option<String>,
+    /// Numbers of the gateways that are answered; all that prove the enrolment if not given.
+    pub ids: Option<Vec<u32>>,
+    /// The interface to the gateway, to whose MAC address the session is bound, as the open gate demands.
+    pub interface: Option<String>,
+}
+
+/// `[puf]`: exactly one of them.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PufSection {
+    /// A model, for trials.
+    pub simulated: Option<SimulatedPuf>,
+    /// Stored readouts, for trials.
+    pub readouts: Option<ReadoutsSection>,
+    /// An external program, for real hardware.
+    pub command: Option<CommandPuf>,
+}
+
+/// `[puf.readouts]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadoutsSection {
+    /// A dump, or a directory of dumps that are served in turn.
+    pub path: PathBuf,
+}
+
+/// `[log]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogSection {
+    /// `error`, `warn`, `info`, `debug`, `trace`, or a filter by module.
+    pub level: Option<String>,
+}
+
+/// A field that cannot be used; whoever read the file knows its line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {problem}", path.join("."))]
+pub struct FieldError {
+    /// Tables and key, outermost first.
+    pub path: Vec<&'static str>,
+    /// What is wrong and what would do.
+    pub problem: String,
+}
+
+fn field<T>(path: &[&'static str], problem: impl ToString) -> Result<T, FieldError> {
+    Err(FieldError {
+        path: path.to_vec(),
+        problem: problem.to_string(),
+    })
+}
+
+impl AgentConfig {
+    /// Makes the paths absolute, seen from the configuration file's directory.
+    pub fn resolve_paths(&mut self, directory: &Path) {
+        self.device.helper = directory.join(&self.device.helper);
+        if let Some(simulated) = &mut self.puf.simulated {
+            simulated.seed_file = directory.join(&simulated.seed_file);
+        }
+        if let Some(readouts) = &mut self.puf.readouts {
+            readouts.path = directory.join(&readouts.path);
+        }
+        // A program without a slash is looked for in PATH.
+        if let Some(command) = &mut self.puf.command
+            && command.program.components().count() > 1
+        {
+            command.program = directory.join(&command.program);
+        }
+    }
+
+    /// The device's id.
+    ///
+    /// # Errors
+    /// Anything but 16 hexadecimal digits, or 0.
+    pub fn device_id(&self) -> Result<DeviceId, FieldError> {
+        parse_device_id(&self.device.id).or_else(|problem| field(&["device", "id"], problem))
+    }
+
+    /// The gateway's address; a name is looked up.
+    ///
+    /// # Errors
+    /// None given, or one that cannot be used.
+    pub fn gateway_address(&self) -> Result<SocketAddr, FieldError> {
+        let Some(text) = &self.gateway.address else {
+            return field(
+                &["gateway"],
+                "address is missing: the gateway's address, such as \"192.0.2.1\" (or give --gateway)",
+            );
+        };
+        parse_gateway(text).or_else(|problem| field(&["gateway", "address"], problem))
+    }
+
+    /// Which gateways are answered.
+    ///
+    /// # Errors
+    /// None, or more than the device machine can remember.
+    pub fn gateway_policy(&self) -> Result<GatewayPolicy, FieldError> {
+        let Some(ids) = &self.gateway.ids else {
+            return Ok(GatewayPolicy::ANY);
+        };
+        let ids: Vec<GatewayId> = ids.iter().copied().map(GatewayId).collect();
+        match GatewayPolicy::pinned(&ids) {
+            Some(policy) => Ok(policy),
+            None => field(
+                &["gateway", "ids"],
+                format!(
+                    "{} gateways; 1 to 4 can be named, or leave it out for all",
+                    ids.len()
+                ),
+            ),
+        }
+    }
+
+    /// Opens the PUF. `noise_seed` drives the noise of a simulated one.
+    ///
+    /// # Errors
+    /// None or several named, or one that cannot be used.
+    pub fn open_puf(&self, device: DeviceId, noise_seed: u64) -> Result<Box<dyn Puf>, FieldError> {
+        let section = &self.puf;
+        match (&section.simulated, &section.readouts, &section.command) {
+            (Some(simulated), None, None) => {
+                let seed = FleetSeed::from_file(&simulated.seed_file)
+                    .or_else(|error| field(&["puf", "simulated", "seed_file"], error))?;
+                simulated
+                    .build(&seed, device, noise_seed)
+                    .or_else(|error| field(&["puf", "simulated"], error))
+            }
+            (None, Some(readouts), None) => match ReadoutPuf::open(&readouts.path) {
+                Ok(puf) => Ok(Box::new(puf)),
+                Err(error) => field(&["puf", "readouts", "path"], error),
+            },
+            (None, None, Some(command)) => Ok(Box::new(command.clone())),
+            _ => field(
+                &["puf"],
+                "name exactly one of [puf.simulated], [puf.readouts], [puf.command]",
+            ),
+        }
+    }
+}
+
+/// Reads a device's id: up to 16 hexadecimal digits, not 0.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_device_id(text: &str) -> Result<DeviceId, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    let plain =
+        !digits.is_empty() && digits.len() <= 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match u64::from_str_radix(digits, 16) {
+        Ok(0) => Err("0 is no device".to_owned()),
+        Ok(id) if plain => Ok(DeviceId(id)),
+        _ => Err(format!(
+            "{text:?} is not a device id, which has up to 16 hexadecimal digits"
+        )),
+    }
+}
+
+/// Reads a gateway's address: `HOST`, `HOST:PORT`, `IPV6` or `[IPV6]:PORT`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_gateway(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, DEFAULT_PORT));
+    }
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(address);
+    }
+    let with_port = if text.contains(':') {
+        text.to_owned()
+    } else {
+        format!("{text}:{DEFAULT_PORT}")
+    };
+    let found = with_port
+        .to_socket_addrs()
+        .map_err(|error| format!("{text:?} cannot be used as an address: {error}"))?
+        .next();
+    found.ok_or_else(|| format!("{text:?} has no address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIMULATED: &str = "[puf.simulated]\nseed_file = \"fleet.seed\"\n";
+
+    fn parse(text: &str) -> AgentConfig {
+        toml::from_str(&format!("[device]\nid = \"d1\"\nhelper = \"h\"\n{text}")).unwrap()
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_file_and_programs_in_path_are_not() {
+        let mut config = parse(SIMULATED);
+        config.resolve_paths(Path::new("/etc/lw"));
+        assert_eq!(config.device.helper, Path::new("/etc/lw/h"));
+        assert_eq!(
+            config.puf.simulated.unwrap().seed_file,
+            Path::new("/etc/lw/fleet.seed")
+        );
+        for (given, resolved) in [
+            ("readpuf", "readpuf"),
+            ("./readpuf", "/etc/lw/./readpuf"),
+            ("/x/y", "/x/y"),
+        ] {
+            let mut config = parse(&format!("[puf.command]\nprogram = \"{given}\"\n"));
+            config.resolve_paths(Path::new("/etc/lw"));
+            assert_eq!(config.puf.command.unwrap().program, Path::new(resolved));
+        }
+    }
+
+    #[test]
+    fn addresses_have_a_default_port() {
+        for (text, address) in [
+            ("192.0.2.1", "192.0.2.1:20550"),
+            ("192.0.2.1:7", "192.0.2.1:7"),
+            ("2001:db8::1", "[2001:db8::1]:20550"),
+            ("[2001:db8::1]:7", "[2001:db8::1]:7"),
+        ] {
+            assert_eq!(parse_gateway(text).unwrap(), address.parse().unwrap());
+        }
+        assert!(parse_gateway("192.0.2.1:99999").is_err());
+    }
+
+    #[test]
+    fn ids_are_hexadecimal_and_not_zero() {
+        assert_eq!(parse_device_id("00000000000000d1"), Ok(DeviceId(0xd1)));
+        assert_eq!(parse_device_id("0xD1"), Ok(DeviceId(0xd1)));
+        for wrong in ["", "0", "0000000000000000", "g1", "+d1", "11112222333344445"] {
+            assert!(parse_device_id(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn each_mistake_names_its_field() {
+        let config = parse("[gateway]\naddress = \"192.0.2.1:x\"\nids = []\n[puf]\n");
+        let error = |error: FieldError| error.path.join(".");
+        assert_eq!(error(config.gateway_address().unwrap_err()), "gateway.address");
+        assert_eq!(error(config.gateway_policy().unwrap_err()), "gateway.ids");
+        assert_eq!(error(config.open_puf(DeviceId(1), 0).err().unwrap()), "puf");
+        let config = parse(SIMULATED);
+        assert_eq!(error(config.gateway_address().unwrap_err()), "gateway");
+        let unread = config.open_puf(DeviceId(1), 0).err().unwrap();
+        assert_eq!(error(unread), "puf.simulated.seed_file");
+    }
+}

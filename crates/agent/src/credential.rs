@@ -1,0 +1,107 @@
+//! The helper data of a device, from a file, and the keys that they give together with its PUF.
+
+use std::path::{Path, PathBuf};
+
+use linewarden_protocol::device::PufQuery;
+use linewarden_protocol::ids::{DeviceId, Mode, Suite};
+use linewarden_protocol::keys::RowKey;
+use linewarden_puf::Puf;
+use linewarden_puf::extractor::{ExtractorError, FileError, HelperData, PoolHelper, reproduce_puf};
+use linewarden_puf::health::HealthTest;
+
+/// Why a file of helper data cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialError {
+    /// It cannot be opened.
+    #[error("{}: {source}; it is the helper data that enrolment wrote for this device", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It begins as neither kind of helper data does.
+    #[error("{}: neither pool-mode (LWHP) nor key-mode (LWHK) helper data", path.display())]
+    Kind {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Its content is wrong.
+    #[error(transparent)]
+    Content(#[from] FileError),
+}
+
+/// The public helper data that a device stores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// Of a strong PUF: rows.
+    Pool(PoolHelper),
+    /// Of a weak PUF: one key.
+    Key(HelperData),
+}
+
+impl Credential {
+    /// Reads a file that enrolment wrote.
+    ///
+    /// # Errors
+    /// The file, and the byte and problem of a bad content (repeated cells and wrong counts among them, LAP/1 1.1).
+    pub fn read_from(path: &Path) -> Result<Self, CredentialError> {
+        let bytes = std::fs::read(path).map_err(|source| CredentialError::Open {
+            path: path.to_owned(),
+            source,
+        })?;
+        match bytes.first_chunk() {
+            Some(b"LWHP") => Ok(Self::Pool(PoolHelper::read_from(path)?)),
+            Some(b"LWHK") => Ok(Self::Key(HelperData::read_from(path)?)),
+            _ => Err(CredentialError::Kind {
+                path: path.to_owned(),
+            }),
+        }
+    }
+
+    /// The mode that they are for.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        match self {
+            Self::Pool(_) => Mode::Pool,
+            Self::Key(_) => Mode::Key,
+        }
+    }
+
+    /// Reads the PUF once and rebuilds the key of the row that a CHALLENGE offers.
+    ///
+    /// # Errors
+    /// A reading that failed, that is unhealthy or has too many errors, or a row that was never enrolled.
+    pub fn row_key(
+        &self,
+        puf: &mut dyn Puf,
+        health: &HealthTest,
+        suite: Suite,
+        device: DeviceId,
+        query: &PufQuery,
+    ) -> Result<RowKey, ExtractorError> {
+        match self {
+            Self::Pool(helper) => {
+                let secret = helper.reproduce(query.idx.0, query.challenge, puf, health)?;
+                let digest = helper.digest(query.idx.0).unwrap_or_default();
+                Ok(RowKey::for_row(
+                    secret.expose(),
+                    &digest,
+                    suite,
+                    device,
+                    query.idx,
+                ))
+            }
+            Self::Key(helper) => {
+                let secret = reproduce_puf(puf, helper, health)?;
+                Ok(RowKey::for_device(
+                    secret.expose(),
+                    &helper.digest(),
+                    suite,
+                    device,
+                ))
+            }
+        }
+    }
+}

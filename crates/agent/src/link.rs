@@ -1,0 +1,133 @@
+//! The socket to the gateway, and the device's own addresses.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use nix::ifaddrs::getifaddrs;
+
+/// Why there is no link.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The kernel refused.
+    #[error("{what}: {source}")]
+    Socket {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The interface cannot be used.
+    #[error("interface {name}: {problem}")]
+    Interface {
+        /// The interface.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// A socket that talks to one gateway only.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) socket: UdpSocket,
+    pub(crate) local: IpAddr,
+}
+
+impl Link {
+    /// Opens a non-blocking socket; the kernel picks the address towards the gateway. No packet is sent.
+    pub(crate) fn open(gateway: SocketAddr) -> Result<Self, LinkError> {
+        let error = |what| move |source| LinkError::Socket { what, source };
+        let socket = connected(gateway)?;
+        socket
+            .set_nonblocking(true)
+            .map_err(error("making the socket non-blocking"))?;
+        let local = local_ip(&socket)?;
+        Ok(Self { socket, local })
+    }
+}
+
+/// The address that the kernel would use towards the gateway now.
+pub(crate) fn route_source(gateway: SocketAddr) -> Result<IpAddr, LinkError> {
+    local_ip(&connected(gateway)?)
+}
+
+fn connected(gateway: SocketAddr) -> Result<UdpSocket, LinkError> {
+    let error = |what| move |source| LinkError::Socket { what, source };
+    let any: IpAddr = match gateway {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).map_err(error("opening a socket"))?;
+    socket
+        .connect(gateway)
+        .map_err(error("finding a route to the gateway"))?;
+    Ok(socket)
+}
+
+fn local_ip(socket: &UdpSocket) -> Result<IpAddr, LinkError> {
+    let local = socket.local_addr().map_err(|source| LinkError::Socket {
+        what: "reading the socket's own address",
+        source,
+    })?;
+    Ok(local.ip().to_canonical())
+}
+
+/// 16 bytes as LAP/1 1.2 has them: IPv4 as ::ffff:a.b.c.d.
+pub(crate) fn wire_address(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// The MAC address of an interface of the calling thread's network namespace.
+///
+/// # Errors
+/// No such interface, or it has none.
+pub fn interface_mac(name: &str) -> Result<[u8; 6], LinkError> {
+    let problem = |problem: String| LinkError::Interface {
+        name: name.to_owned(),
+        problem,
+    };
+    let mut known = false;
+    for entry in getifaddrs().map_err(|error| problem(error.to_string()))? {
+        if entry.interface_name != name {
+            continue;
+        }
+        known = true;
+        let link = entry.address.as_ref().and_then(|address| address.as_link_addr());
+        if let Some(mac) = link.and_then(nix::sys::socket::LinkAddr::addr)
+            && mac != [0; 6]
+        {
+            return Ok(mac);
+        }
+    }
+    Err(problem(if known {
+        "it has no MAC address that a session could be bound to".to_owned()
+    } else {
+        "there is no such interface; `ip link` lists them".to_owned()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_link_knows_its_own_address() {
+        let gateway: SocketAddr = "127.0.0.1:20550".parse().unwrap();
+        let link = Link::open(gateway).unwrap();
+        assert_eq!(link.local, IpAddr::V4(Ipv4Addr::LOCALHOST));
+        assert_eq!(route_source(gateway).unwrap(), link.local);
+        assert_eq!(wire_address(link.local)[10..], [0xff, 0xff, 127, 0, 0, 1]);
+    }
+
+    #[test]
+    fn an_interface_without_a_mac_address_is_named() {
+        for (name, problem) in [("lo", "no MAC"), ("lw-none0", "no such")] {
+            let error = interface_mac(name).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(problem), "{error}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What an agent has to say.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Serialize;
+
+/// A change of an agent's state: one line for people, or one JSON object with its name in `event`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Report {
+    /// A socket to the gateway is open. Nothing was sent yet.
+    Linked {
+        /// The gateway.
+        gateway: SocketAddr,
+        /// The device's own address towards it.
+        local: IpAddr,
+    },
+    /// There is no way to the gateway now.
+    Unreachable {
+        /// Why.
+        error: String,
+        /// When it is tried again, ms from now.
+        retry_in_ms: u64,
+    },
+    /// An ACK was verified: both sides have proved themselves.
+    Authenticated {
+        /// The device, 16 hexadecimal digits.
+        device: String,
+        /// The gateway's number.
+        gateway_id: u32,
+        /// The session, 16 hexadecimal digits.
+        session: String,
+        /// The row that was spent; in key mode it only counts.
+        idx: u32,
+        /// How long the session lasts, seconds.
+        lease_s: u32,
+        /// From the start of the handshake, reading the PUF included, ms.
+        took_ms: u64,
+        /// When the lease is renewed, ms from now.
+        renew_in_ms: u64,
+    },
+    /// The lease is over and was not renewed.
+    Expired,
+    /// A handshake ended without a session.
+    Failed {
+        /// Why.
+        why: String,
+        /// When it is tried again, ms from now.
+        retry_in_ms: u64,
+    },
+    /// Unplanned re-authentications spend rows and are limited (LAP/1 1.5).
+    Postponed {
+        /// ms from now.
+        for_ms: u64,
+    },
+    /// The gateway says that it cannot serve this device. Not authenticated, for display only.
+    Refused {
+        /// Why.
+        reason: String,
+        /// The row it is at.
+        idx: u32,
+    },
+    /// The PUF gave no key for a row.
+    PufFailed {
+        /// Why.
+        error: String,
+    },
+    /// The device's address changed; the session, which is bound to it, is given up.
+    AddressChanged {
+        /// Before.
+        from: IpAddr,
+        /// Now.
+        to: IpAddr,
+    },
+    /// The agent ends.
+    Stopped,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Linked { gateway, local } => write!(f, "gateway {gateway}, from {local}"),
+            Self::Unreachable { error, retry_in_ms } => {
+                write!(
+                    f,
+                    "no way to the gateway: {error}; trying again in {}",
+                    Span(*retry_in_ms)
+                )
+            }
+            Self::Authenticated {
+                gateway_id,
+                session,
+                idx,
+                lease_s,
+                took_ms,
+                renew_in_ms,
+                ..
+            } => write!(
+                f,
+                "authenticated to gateway {gateway_id} with row {idx} in {took_ms} ms: session {session}, lease {lease_s} \
+                 s, renewal in {}",
+                Span(*renew_in_ms)
+            ),
+            Self::Expired => f.write_str("the lease is over"),
+            Self::Failed { why, retry_in_ms } => {
+                write!(
+                    f,
+                    "not authenticated: {why}; trying again in {}",
+                    Span(*retry_in_ms)
+                )
+            }
+            Self::Postponed { for_ms } => write!(
+                f,
+                "waiting {}: unplanned authentications spend rows and are limited to one in 10 minutes",
+                Span(*for_ms)
+            ),
+            Self::Refused { reason, idx } => write!(f, "the gateway answers: {reason} (row {idx})"),
+            Self::PufFailed { error } => write!(f, "PUF: {error}"),
+            Self::AddressChanged { from, to } => write!(f, "address changed from {from} to {to}"),
+            Self::Stopped => f.write_str("stopped"),
+        }
+    }
+}
+
+/// Milliseconds for people.
+struct Span(u64);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ms @ 0..10_000 => write!(f, "{ms} ms"),
+            ms @ 10_000..120_000 => write!(f, "{} s", ms / 1000),
+            ms => write!(f, "{} min", ms / 60_000),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_get_one_object_with_its_name() {
+        let report = Report::Failed {
+            why: "no answer".to_owned(),
+            retry_in_ms: 5000,
+        };
+        assert_eq!(
+            serde_json::to_string(&report).unwrap(),
+            r#"{"event":"failed","why":"no answer","retry_in_ms":5000}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&Report::Stopped).unwrap(),
+            r#"{"event":"stopped"}"#
+        );
+    }
+
+    #[test]
+    fn people_get_spans_that_they_can_read() {
+        let spans: Vec<String> = [20, 9_999, 10_000, 119_999, 600_000]
+            .iter()
+            .map(|ms| Span(*ms).to_string())
+            .collect();
+        assert_eq!(spans, ["20 ms", "9999 ms", "10 s", "119 s", "10 min"]);
+    }
+}

@@ -1,0 +1,304 @@
+//! A PUF behind an external command: real hardware.
+//!
+//! The program is run once per reading, without a shell, in an environment that holds PATH only. It gets one line on
+//! standard input,
+//!
+//! ```text
+//! CHALLENGE BITS
+//! ```
+//!
+//! CHALLENGE being the row's seed as 16 hexadecimal digits (pool mode) or `-` for all cells from the first on (key mode),
+//! and BITS the number of response bits wanted, decimal. It prints ⌈BITS/8⌉ bytes as hexadecimal digits, the first bit
+//! in the least significant bit of the first byte; white space is ignored. Exit status 0 means success; anything else
+//! is a failure whose reason is the last line of standard error. A program that has not ended in time is killed.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use linewarden_puf::bits::Bits;
+use linewarden_puf::{Challenge, Puf, PufError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+/// No more is read of what a program writes to standard error, bytes.
+const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// An external command as a PUF.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CommandPuf {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+    /// How long one reading may take, ms.
+    #[serde(default = "default_timeout_ms")]
+    pub timeout_ms: u64,
+}
+
+fn default_timeout_ms() -> u64 {
+    5000
+}
+
+impl Puf for CommandPuf {
+    fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
+        let output = self
+            .run(challenge, bits)
+            .map_err(|problem| PufError::Source(format!("{}: {problem}", self.program.display())))?;
+        let readout = Bits::from_bytes(&output);
+        Ok(readout.window(0, bits).unwrap_or(readout))
+    }
+}
+
+impl CommandPuf {
+    fn run(&self, challenge: Challenge, bits: usize) -> Result<Zeroizing<Vec<u8>>, String> {
+        let wanted_bytes = bits.div_ceil(8);
+        let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
+        let mut child = Command::new(&self.program)
+            .args(&self.arguments)
+            .env_clear()
+            .env("PATH", path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot be started: {error}"))?;
+        let question = match challenge {
+            Challenge::Pool(seed) => format!("{} {bits}\n", hex::encode(seed)),
+            Challenge::Whole => format!("- {bits}\n"),
+        };
+        // Two digits a byte, and room for white space.
+        let conversation = self.converse(&mut child, &question, 4 * wanted_bytes + 1024);
+        if !matches!(conversation, Ok(Some(_))) {
+            // Killed and reaped, whatever it was doing.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let ended = conversation
+            .map_err(|error| error.to_string())?
+            .ok_or_else(|| format!("not done after {} ms; killed", self.timeout_ms))?;
+        if !ended.status.success() {
+            return Err(failure(ended.status, &ended.message));
+        }
+        parse(&ended.output, wanted_bytes)
+    }
+
+    /// Writes the question, reads both outputs to their ends and waits for the program's end. `None` when the time is
+    /// over before that.
+    fn converse(
+        &self,
+        child: &mut Child,
+        question: &str,
+        output_bytes_max: usize,
+    ) -> io::Result<Option<Ended>> {
+        let deadline = Instant::now() + Duration::from_millis(self.timeout_ms);
+        if let Some(mut input) = child.stdin.take() {
+            // Fits into the pipe; a program that does not want to know has closed it.
+            let _ = input.write_all(question.as_bytes());
+        }
+        let mut output = Stream::new(child.stdout.take().map(OwnedFd::from), output_bytes_max);
+        let mut message = Stream::new(child.stderr.take().map(OwnedFd::from), MESSAGE_BYTES_MAX);
+        while output.pipe.is_some() || message.pipe.is_some() {
+            let mut streams = [&mut output, &mut message];
+            if !read_some(&mut streams, deadline)? {
+                return Ok(None);
+            }
+        }
+        let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let id = id.ok_or_else(|| io::Error::other("the process has no number"))?;
+        let process = pidfd_open(id, PidfdFlags::empty())?;
+        if !wait(&mut [PollFd::new(&process, PollFlags::IN)], deadline)? {
+            return Ok(None);
+        }
+        Ok(child.try_wait()?.map(|status| Ended {
+            status,
+            output: output.bytes,
+            message: message.bytes,
+        }))
+    }
+}
+
+/// A program that has ended.
+struct Ended {
+    status: ExitStatus,
+    output: Zeroizing<Vec<u8>>,
+    message: Zeroizing<Vec<u8>>,
+}
+
+/// One of the program's outputs. Bytes beyond the most are read and thrown away, all but one, which shows that there
+/// were too many.
+struct Stream {
+    pipe: Option<File>,
+    bytes: Zeroizing<Vec<u8>>,
+    bytes_max: usize,
+}
+
+impl Stream {
+    fn new(pipe: Option<OwnedFd>, bytes_max: usize) -> Self {
+        Self {
+            pipe: pipe.map(File::from),
+            // Of full size at once: growing it would leave copies of response bits behind.
+            bytes: Zeroizing::new(Vec::with_capacity(bytes_max + 1)),
+            bytes_max,
+        }
+    }
+
+    fn take_some(&mut self) -> io::Result<()> {
+        let mut chunk = Zeroizing::new([0u8; 4096]);
+        let Some(pipe) = &mut self.pipe else {
+            return Ok(());
+        };
+        match pipe.read(chunk.as_mut_slice()) {
+            Ok(0) => self.pipe = None,
+            Ok(length) => {
+                let room = (self.bytes_max + 1).saturating_sub(self.bytes.len());
+                self.bytes
+                    .extend_from_slice(chunk.get(..length.min(room)).unwrap_or_default());
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+/// Waits until one of the open streams has something and reads it; false when the time is over.
+fn read_some(streams: &mut [&mut Stream; 2], deadline: Instant) -> io::Result<bool> {
+    let ready: Vec<bool> = {
+        let mut polled: Vec<PollFd<'_>> = streams
+            .iter()
+            .filter_map(|stream| stream.pipe.as_ref())
+            .map(|pipe| PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::IN))
+            .collect();
+        if !wait(&mut polled, deadline)? {
+            return Ok(false);
+        }
+        polled.iter().map(|polled| !polled.revents().is_empty()).collect()
+    };
+    let open = streams.iter_mut().filter(|stream| stream.pipe.is_some());
+    for (stream, ready) in open.zip(ready) {
+        if ready {
+            stream.take_some()?;
+        }
+    }
+    Ok(true)
+}
+
+/// Waits until something is ready; false when the time is over.
+fn wait(polled: &mut [PollFd<'_>], deadline: Instant) -> io::Result<bool> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+        match poll(polled, Some(&timeout)) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn failure(status: ExitStatus, message: &[u8]) -> String {
+    let text = String::from_utf8_lossy(message);
+    match text.lines().rfind(|line| !line.trim().is_empty()) {
+        // It may end in a log or on a terminal.
+        Some(line) => format!("{status}: {}", line.trim().replace(char::is_control, " ")),
+        None => format!("{status}, without a word on standard error"),
+    }
+}
+
+fn parse(output: &[u8], wanted_bytes: usize) -> Result<Zeroizing<Vec<u8>>, String> {
+    let mut digits: Zeroizing<Vec<u8>> = Zeroizing::new(Vec::with_capacity(output.len()));
+    digits.extend(output.iter().filter(|byte| !byte.is_ascii_whitespace()));
+    if let Some(position) = digits.iter().position(|byte| !byte.is_ascii_hexdigit()) {
+        return Err(format!(
+            "character {} of its output is not a hexadecimal digit",
+            position + 1
+        ));
+    }
+    if digits.len() != 2 * wanted_bytes {
+        let more = if digits.len() > 2 * wanted_bytes {
+            "or more "
+        } else {
+            ""
+        };
+        return Err(format!(
+            "it printed {} {more}hexadecimal digits, expected are {}",
+            digits.len(),
+            2 * wanted_bytes
+        ));
+    }
+    hex::decode(&*digits)
+        .map(Zeroizing::new)
+        .map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> CommandPuf {
+        CommandPuf {
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".to_owned(), script.to_owned()],
+            timeout_ms: 20_000,
+        }
+    }
+
+    fn refused(puf: &mut CommandPuf) -> String {
+        puf.read(Challenge::Pool([1; 8]), 16).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_program_gets_challenge_and_bits_and_its_digits_are_the_response() {
+        let mut puf = shell(r#"read c n; [ "$c $n" = "0102030405060708 12" ] && echo "a5 0f""#);
+        let bits = puf.read(Challenge::Pool([1, 2, 3, 4, 5, 6, 7, 8]), 12).unwrap();
+        let expected = [
+            true, false, true, false, false, true, false, true, true, true, true, true,
+        ];
+        assert_eq!(bits, Bits::from_bools(expected));
+        let mut puf = shell(r#"read c n; [ "$c $n" = "- 8" ] && echo ff"#);
+        assert_eq!(puf.read(Challenge::Whole, 8).unwrap().count_ones(), 8);
+    }
+
+    #[test]
+    fn each_failure_says_what_happened() {
+        assert!(
+            refused(&mut shell("echo sensor is cold >&2; exit 3")).contains("exit status: 3: sensor is cold")
+        );
+        assert!(refused(&mut shell("exit 1")).contains("without a word"));
+        assert!(refused(&mut shell("echo a5")).contains("2 hexadecimal digits, expected are 4"));
+        assert!(refused(&mut shell("echo a5xx")).contains("character 3"));
+        assert!(refused(&mut shell("head -c 100000 /dev/zero | tr '\\0' 0")).contains("or more"));
+        let mut missing = CommandPuf {
+            program: "/nonexistent/puf".into(),
+            ..shell("")
+        };
+        assert!(refused(&mut missing).contains("cannot be started"));
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_killed() {
+        let mut puf = shell("exec sleep 1000");
+        puf.timeout_ms = 50;
+        assert!(refused(&mut puf).contains("not done after 50 ms"));
+        // Closed outputs are not its end.
+        let mut puf = shell("exec sleep 1000 >&- 2>&-");
+        puf.timeout_ms = 50;
+        assert!(refused(&mut puf).contains("not done after 50 ms"));
+    }
+
+    #[test]
+    fn the_environment_does_not_leak() {
+        let mut puf = shell(r#"[ -z "$HOME$USER" ] && echo 0000"#);
+        assert_eq!(puf.read(Challenge::Pool([1; 8]), 16).unwrap().count_ones(), 0);
+    }
+}

@@ -1,0 +1,294 @@
+//! Simulated PUFs for trials: one seed file gives the chips of a whole fleet.
+
+use std::fmt;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use linewarden_protocol::ids::DeviceId;
+use linewarden_puf::model::{ArbiterPuf, InterposePuf, Simulated, SramParameters, SramPuf, XorArbiterPuf};
+use linewarden_puf::{Puf, PufError};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+/// Which model; the first three are strong PUFs (pool mode), SRAM is a weak one (key mode).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Model {
+    /// One arbiter chain: easily learnt by machines, for comparison only.
+    Arbiter,
+    /// Several chains, their bits added.
+    #[default]
+    XorArbiter,
+    /// Two layers.
+    Interpose,
+    /// Power-up state of memory.
+    Sram,
+}
+
+impl Model {
+    /// Whether it answers challenges, so that it is enrolled in pool mode.
+    #[must_use]
+    pub fn is_strong(self) -> bool {
+        self != Self::Sram
+    }
+}
+
+impl fmt::Display for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Arbiter => "arbiter",
+            Self::XorArbiter => "xor-arbiter",
+            Self::Interpose => "interpose",
+            Self::Sram => "sram",
+        })
+    }
+}
+
+/// A simulated PUF's parameters. The same parameters, seed and device always give the same chip.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SimulatedPuf {
+    /// The model.
+    #[serde(default)]
+    pub model: Model,
+    /// Stages of a chain.
+    #[serde(default = "default_stages")]
+    pub stages: usize,
+    /// Chains; of an interpose PUF, those of the lower layer.
+    #[serde(default = "default_chains")]
+    pub chains: usize,
+    /// Chains of an interpose PUF's upper layer.
+    #[serde(default = "default_upper_chains")]
+    pub upper_chains: usize,
+    /// Cells of SRAM.
+    #[serde(default = "default_cells")]
+    pub cells: usize,
+    /// Mean bit error rate against the most frequent reading.
+    #[serde(default = "default_bit_error_rate")]
+    pub bit_error_rate: f64,
+    /// The fleet's seed.
+    pub seed_file: PathBuf,
+}
+
+fn default_stages() -> usize {
+    64
+}
+fn default_chains() -> usize {
+    4
+}
+fn default_upper_chains() -> usize {
+    1
+}
+fn default_cells() -> usize {
+    32_768
+}
+fn default_bit_error_rate() -> f64 {
+    0.05
+}
+
+impl SimulatedPuf {
+    /// The chip of one device; `noise_seed` is another one for each run.
+    ///
+    /// # Errors
+    /// A parameter out of range.
+    pub fn build(
+        &self,
+        seed: &FleetSeed,
+        device: DeviceId,
+        noise_seed: u64,
+    ) -> Result<Box<dyn Puf>, PufError> {
+        let chip = seed.chip(device);
+        let rate = self.bit_error_rate;
+        Ok(match self.model {
+            Model::Arbiter => Box::new(Simulated::new(
+                ArbiterPuf::with_bit_error_rate(self.stages, rate, chip)?,
+                noise_seed,
+            )),
+            Model::XorArbiter => Box::new(Simulated::new(
+                XorArbiterPuf::with_bit_error_rate(self.stages, self.chains, rate, chip)?,
+                noise_seed,
+            )),
+            Model::Interpose => Box::new(Simulated::new(
+                InterposePuf::with_bit_error_rate(self.stages, self.upper_chains, self.chains, rate, chip)?,
+                noise_seed,
+            )),
+            Model::Sram => {
+                let parameters = SramParameters {
+                    cells: self.cells,
+                    ones: 0.5,
+                    bit_error_rate: rate,
+                };
+                Box::new(Simulated::new(SramPuf::new(parameters, chip)?, noise_seed))
+            }
+        })
+    }
+
+    /// Its name in the registry.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let rate = 100.0 * self.bit_error_rate;
+        match self.model {
+            Model::Arbiter => format!("simulated arbiter, {} stages, {rate} % bit errors", self.stages),
+            Model::XorArbiter => format!(
+                "simulated {}-xor arbiter, {} stages, {rate} % bit errors",
+                self.chains, self.stages
+            ),
+            Model::Interpose => format!(
+                "simulated ({}, {}) interpose, {} stages, {rate} % bit errors",
+                self.upper_chains, self.chains, self.stages
+            ),
+            Model::Sram => format!("simulated SRAM, {} cells, {rate} % bit errors", self.cells),
+        }
+    }
+}
+
+/// 32 bytes from which the chips of a simulated fleet follow. Whoever has them has every chip.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub struct FleetSeed([u8; 32]);
+
+impl fmt::Debug for FleetSeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FleetSeed(..)")
+    }
+}
+
+/// Why a seed file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SeedError {
+    /// It cannot be read or made.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It holds something else.
+    #[error("{}: not a fleet's seed, which is 64 hexadecimal digits", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// No random bytes.
+    #[error("the operating system gave no random bytes: {0}")]
+    Entropy(getrandom::Error),
+}
+
+impl FleetSeed {
+    /// Takes over the bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Reads a seed file: 64 hexadecimal digits.
+    ///
+    /// # Errors
+    /// The file, and what is wrong with it.
+    pub fn from_file(path: &Path) -> Result<Self, SeedError> {
+        let text = std::fs::read(path).map_err(|source| SeedError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        let text = Zeroizing::new(text);
+        let mut seed = Self([0; 32]);
+        hex::decode_to_slice(text.trim_ascii(), &mut seed.0).map_err(|_| SeedError::Malformed {
+            path: path.to_owned(),
+        })?;
+        Ok(seed)
+    }
+
+    /// Makes a random seed in a new file of mode 0600.
+    ///
+    /// # Errors
+    /// An existing file, which is never overwritten, or what the operating system refuses.
+    pub fn generate_file(path: &Path) -> Result<Self, SeedError> {
+        let mut seed = Self([0; 32]);
+        getrandom::fill(&mut seed.0).map_err(SeedError::Entropy)?;
+        let digits = Zeroizing::new(hex::encode(seed.0) + "\n");
+        std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .and_then(|mut file| file.write_all(digits.as_bytes()))
+            .map_err(|source| SeedError::Io {
+                path: path.to_owned(),
+                source,
+            })?;
+        Ok(seed)
+    }
+
+    /// `SHA-256("linewarden simulated chip" | seed | device_id)[0:8]`.
+    fn chip(&self, device: DeviceId) -> u64 {
+        let mut hash = Sha256::new();
+        hash.update(b"linewarden simulated chip");
+        hash.update(self.0);
+        hash.update(device.0.to_be_bytes());
+        let digest: [u8; 32] = hash.finalize().into();
+        u64::from_be_bytes(*digest.first_chunk().unwrap_or(&[0; 8]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linewarden_puf::Challenge;
+
+    use super::*;
+
+    fn puf(model: Model) -> SimulatedPuf {
+        toml::from_str(&format!("model = \"{model}\"\nseed_file = \"s\"")).unwrap()
+    }
+
+    #[test]
+    fn a_chip_follows_from_seed_and_device_and_its_noise_does_not() {
+        let (seed, other) = (FleetSeed::from_bytes([1; 32]), FleetSeed::from_bytes([2; 32]));
+        for model in [Model::Arbiter, Model::XorArbiter, Model::Interpose, Model::Sram] {
+            let challenge = if model.is_strong() {
+                Challenge::Pool([3; 8])
+            } else {
+                Challenge::Whole
+            };
+            let read = |seed: &FleetSeed, device, noise| {
+                let mut puf = puf(model).build(seed, DeviceId(device), noise).unwrap();
+                puf.read(challenge, 4096).unwrap()
+            };
+            let reference = read(&seed, 1, 1);
+            let again = reference.distance(&read(&seed, 1, 2));
+            assert!(again > 0 && again < 900, "{model}: {again} bits of noise");
+            assert!(
+                reference.distance(&read(&seed, 2, 1)) > 1400,
+                "{model}: another device"
+            );
+            assert!(
+                reference.distance(&read(&other, 1, 1)) > 1400,
+                "{model}: another fleet"
+            );
+        }
+    }
+
+    #[test]
+    fn a_seed_file_is_private_and_never_overwritten() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fleet.seed");
+        let made = FleetSeed::generate_file(&path).unwrap();
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(FleetSeed::from_file(&path).unwrap().0, made.0);
+        assert!(matches!(
+            FleetSeed::generate_file(&path),
+            Err(SeedError::Io { .. })
+        ));
+        std::fs::write(&path, "12").unwrap();
+        assert!(matches!(
+            FleetSeed::from_file(&path),
+            Err(SeedError::Malformed { .. })
+        ));
+    }
+}

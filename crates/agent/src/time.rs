@@ -1,0 +1,11 @@
+//! The clock that leases count on.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// CLOCK_BOOTTIME, milliseconds: it goes on through suspend, so a lease does not outlive a closed lid (LAP/1 1.5).
+pub(crate) fn boot_ms() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or_default();
+    seconds.saturating_mul(1000) + nanoseconds / 1_000_000
+}

@@ -1,0 +1,274 @@
+//! The agent with its real sockets, clock and PUF against `protocol::gateway`, the reference, behind a UDP socket.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use linewarden_agent::source::{FleetSeed, SimulatedPuf};
+use linewarden_agent::{Agent, AgentOptions, Credential, Ended, Report};
+use linewarden_protocol::device::{DeviceConfig, GatewayPolicy};
+use linewarden_protocol::frame::Meta;
+use linewarden_protocol::gateway::{DeviceInstall, FreshValue, Gateway, GatewayConfig, Row};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
+use linewarden_protocol::keys::{AuthKey, RowKey};
+use linewarden_protocol::time::Now;
+use linewarden_protocol::verdict::Disposition;
+use linewarden_puf::extractor::{KeyEnrolment, PoolEnrolment, enrol_pool, enrol_puf};
+use linewarden_puf::health::HealthTest;
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha20Rng;
+use rustix::event::{EventfdFlags, eventfd};
+
+const GATEWAY: GatewayId = GatewayId(9);
+const DEVICE: DeviceId = DeviceId(0x00d1);
+const SUITE: Suite = Suite::SipHash128;
+
+/// The reference gateway on a socket of its own, until dropped.
+struct Oracle {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Oracle {
+    fn start(lease_s: u32, mode: Mode, keys: &[([u8; 8], RowKey)]) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+        let address = socket.local_addr().unwrap();
+        let mut gateway = Gateway::new(GatewayConfig {
+            lease_s,
+            ..GatewayConfig::new(GATEWAY, &[address.ip()])
+        });
+        let rows = (0..).zip(keys).map(|(idx, (challenge, key))| Row {
+            challenge: *challenge,
+            auth_key: AuthKey::derive(key, SUITE, mode, RowIndex(idx), GATEWAY),
+        });
+        gateway
+            .install(DeviceInstall {
+                device: DEVICE,
+                mode,
+                next_idx: RowIndex(0),
+                rows: rows.collect(),
+            })
+            .unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || serve(gateway, &socket, &stopped));
+        Self {
+            address,
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Oracle {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn serve(mut gateway: Gateway, socket: &UdpSocket, stop: &AtomicBool) {
+    let began = Instant::now();
+    let fresh = |byte| FreshValue::from_wire([byte; 8]).unwrap();
+    gateway.restart_fresh(fresh(1), fresh(2), Now::default());
+    let mut buffer = [0u8; 2048];
+    while !stop.load(Ordering::Acquire) {
+        let Ok((length, from)) = socket.recv_from(&mut buffer) else {
+            continue;
+        };
+        let ms = began.elapsed().as_millis() as u64;
+        let now = Now {
+            monotonic_ms: ms,
+            boot_ms: ms,
+        };
+        let IpAddr::V4(ip) = from.ip() else {
+            panic!("{from}")
+        };
+        let meta = Meta {
+            ingress: 1,
+            vlans: [0; 2],
+            src_mac: [0; 6],
+            dst_mac: [0; 6],
+            src_ip: ip.to_ipv6_mapped().octets(),
+            dst_ip: Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets(),
+            src_port: from.port(),
+            dst_port: 20550,
+        };
+        let payload = &mut buffer[..length];
+        if gateway.handle_payload(now, &meta, payload).disposition() == Disposition::Reply {
+            socket.send_to(payload, from).unwrap();
+        }
+    }
+}
+
+fn puf(model: &str) -> SimulatedPuf {
+    toml::from_str(&format!("model = \"{model}\"\nseed_file = \"unused\"")).unwrap()
+}
+
+fn enrol_strong(rows: u32) -> (Credential, Vec<([u8; 8], RowKey)>) {
+    let mut chip = puf("xor-arbiter")
+        .build(&FleetSeed::from_bytes([1; 32]), DEVICE, 1)
+        .unwrap();
+    let mut rng = ChaCha20Rng::seed_from_u64(2);
+    let pool = enrol_pool(&mut chip, &PoolEnrolment::rows(rows), &mut rng).unwrap();
+    let keys = pool.rows.iter().map(|row| {
+        let key = RowKey::for_row(row.secret.expose(), &row.digest, SUITE, DEVICE, RowIndex(row.idx));
+        (row.challenge, key)
+    });
+    let keys = keys.collect();
+    (Credential::Pool(pool.helper), keys)
+}
+
+fn agent(credential: Credential, model: &str, seed: u8, gateway: SocketAddr) -> Agent {
+    let chip = puf(model)
+        .build(&FleetSeed::from_bytes([seed; 32]), DEVICE, 7)
+        .unwrap();
+    let options = AgentOptions {
+        device: DeviceConfig {
+            device: DEVICE,
+            suite: SUITE,
+            mode: credential.mode(),
+            gateways: GatewayPolicy::pinned(&[GATEWAY]).unwrap(),
+            bound_mac: None,
+        },
+        credential,
+        health: HealthTest::default(),
+        gateway,
+        once: false,
+        give_up_after: Some(Duration::from_secs(20)),
+    };
+    Agent::new(options, chip)
+}
+
+/// Runs until `enough` of what is reported; returns everything.
+fn run(agent: &mut Agent, enough: impl Fn(&[Report]) -> bool) -> (Ended, Vec<Report>) {
+    let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let mut reports = Vec::new();
+    let ended = agent
+        .run(stop.as_fd(), &mut |report| {
+            reports.push(report.clone());
+            if enough(&reports) {
+                rustix::io::write(&stop, &1u64.to_ne_bytes()).unwrap();
+            }
+        })
+        .unwrap();
+    (ended, reports)
+}
+
+fn rows_of(reports: &[Report]) -> Vec<u32> {
+    let row = |report: &Report| match report {
+        Report::Authenticated { idx, .. } => Some(*idx),
+        _ => None,
+    };
+    reports.iter().filter_map(row).collect()
+}
+
+#[test]
+fn it_authenticates_and_renews_before_the_lease_is_over() {
+    let (credential, keys) = enrol_strong(4);
+    let oracle = Oracle::start(1, Mode::Pool, &keys);
+    let mut agent = agent(credential, "xor-arbiter", 1, oracle.address);
+    let (ended, reports) = run(&mut agent, |reports| rows_of(reports).len() >= 3);
+    assert_eq!(ended, Ended::Stopped);
+    assert_eq!(rows_of(&reports), [0, 1, 2]);
+    assert!(!reports.contains(&Report::Expired), "{reports:?}");
+    assert_eq!(reports.last(), Some(&Report::Stopped));
+    assert!(matches!(
+        &reports[1],
+        Report::Authenticated { gateway_id: 9, lease_s: 1, device, .. } if device == "00000000000000d1"
+    ));
+}
+
+#[test]
+fn key_mode_works_with_a_weak_puf() {
+    let mut chip = puf("sram")
+        .build(&FleetSeed::from_bytes([1; 32]), DEVICE, 1)
+        .unwrap();
+    let mut rng = ChaCha20Rng::seed_from_u64(3);
+    let enrolled = enrol_puf(&mut chip, 32_768, 5, &KeyEnrolment::default(), &mut rng).unwrap();
+    let key = RowKey::for_device(enrolled.secret.expose(), &enrolled.helper.digest(), SUITE, DEVICE);
+    let oracle = Oracle::start(1, Mode::Key, &[([0; 8], key)]);
+    let mut agent = agent(Credential::Key(enrolled.helper), "sram", 1, oracle.address);
+    let (_, reports) = run(&mut agent, |reports| rows_of(reports).len() >= 2);
+    assert_eq!(rows_of(&reports), [0, 1]);
+}
+
+#[test]
+fn another_chip_with_the_same_helper_data_gets_nowhere() {
+    let (credential, keys) = enrol_strong(2);
+    let oracle = Oracle::start(60, Mode::Pool, &keys);
+    let mut agent = agent(credential, "xor-arbiter", 2, oracle.address);
+    let failed = |reports: &[Report]| {
+        reports
+            .iter()
+            .any(|report| matches!(report, Report::Failed { .. }))
+    };
+    let (_, reports) = run(&mut agent, failed);
+    assert_eq!(rows_of(&reports), []);
+    assert!(
+        reports
+            .iter()
+            .any(|report| matches!(report, Report::PufFailed { .. })),
+        "{reports:?}"
+    );
+}
+
+#[test]
+fn a_used_up_pool_is_shown_as_the_gateway_tells_it() {
+    let (credential, keys) = enrol_strong(1);
+    let oracle = Oracle::start(1, Mode::Pool, &keys);
+    let mut agent = agent(credential, "xor-arbiter", 1, oracle.address);
+    let refused = |reports: &[Report]| {
+        reports
+            .iter()
+            .any(|report| matches!(report, Report::Refused { .. }))
+    };
+    let (_, reports) = run(&mut agent, refused);
+    let Some(Report::Refused { reason, idx: 1 }) = reports
+        .iter()
+        .rfind(|report| matches!(report, Report::Refused { .. }))
+    else {
+        panic!("{reports:?}");
+    };
+    assert!(reason.contains("no rows"), "{reason}");
+}
+
+#[test]
+fn without_a_gateway_it_gives_up_when_told_to() {
+    let (credential, _) = enrol_strong(1);
+    // Bound, so that nobody else takes the port, and never read.
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let chip = puf("xor-arbiter")
+        .build(&FleetSeed::from_bytes([1; 32]), DEVICE, 7)
+        .unwrap();
+    let options = AgentOptions {
+        device: DeviceConfig {
+            device: DEVICE,
+            suite: SUITE,
+            mode: Mode::Pool,
+            gateways: GatewayPolicy::ANY,
+            bound_mac: None,
+        },
+        credential,
+        health: HealthTest::default(),
+        gateway: silent.local_addr().unwrap(),
+        once: true,
+        give_up_after: Some(Duration::from_millis(100)),
+    };
+    let (ended, reports) = run(&mut Agent::new(options, chip), |_| false);
+    assert_eq!(ended, Ended::GaveUp);
+    assert!(
+        matches!(reports.as_slice(), [Report::Linked { .. }]),
+        "{reports:?}"
+    );
+}
