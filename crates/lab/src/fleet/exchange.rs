@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::frame::write::{self, Endpoint};
 
+use super::DATA_PORT;
+use super::crew::{Crew, Stamp};
 use super::report::{add, histogram};
 use crate::address::Family;
+use crate::clock::boot_ms;
 
 /// What to exchange. Payloads name the device and the attempt, so an echo is known for whose it is.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +76,7 @@ impl ExchangeReport {
 }
 
 /// Writes the payload of an attempt: device's index, attempt, then a pattern.
-pub(super) fn write_payload(out: &mut [u8], index: u32, attempt: u8) {
+fn write_payload(out: &mut [u8], index: u32, attempt: u8) {
     for (at, byte) in out.iter_mut().enumerate() {
         *byte = at as u8 ^ 0x5a;
     }
@@ -93,6 +96,57 @@ pub(super) fn read_payload(payload: &[u8]) -> Option<(u32, u8)> {
         .enumerate()
         .all(|(at, byte)| *byte == (at + 8) as u8 ^ 0x5a);
     whole.then_some((u32::from_be_bytes(*index), *attempt))
+}
+
+impl Crew {
+    /// The next attempt of an exchange, or its end.
+    pub(super) fn send_data(&mut self, place: u32, exchange: &Exchange) {
+        let Some(seat) = self.seats.get_mut(place as usize) else {
+            return;
+        };
+        if seat.data.attempts >= exchange.attempts.max(1) {
+            seat.data.under_way = false;
+            self.timers.arm(place, None);
+            self.exchange_report.unanswered += 1;
+            self.under_way = self.under_way.saturating_sub(1);
+            self.done += 1;
+            return;
+        }
+        seat.data.attempts += 1;
+        let family = if seat.ip.is_ipv4() { Family::V4 } else { Family::V6 };
+        let from = seat.address.endpoint(family, DATA_PORT);
+        let to = (exchange.service)(family);
+        write_payload(&mut self.payload, seat.address.index, seat.data.attempts);
+        self.exchange_report.sent += 1;
+        let payload = std::mem::take(&mut self.payload);
+        self.batch_with(Stamp::Data(place), |out| {
+            write::udp(out, &from, &to, [0; 2], &payload)
+        });
+        self.payload = payload;
+        let patience_ms = u64::try_from(exchange.patience.as_millis()).unwrap_or(u64::MAX);
+        self.timers
+            .arm(place, Some(boot_ms().saturating_add(patience_ms)));
+    }
+
+    pub(super) fn on_echo(&mut self, place: u32, payload: &[u8], at_ns: u64) {
+        let Some(seat) = self.seats.get_mut(place as usize) else {
+            return;
+        };
+        let mine = Some((seat.address.index, seat.data.attempts));
+        if !seat.data.under_way || read_payload(payload) != mine {
+            return;
+        }
+        seat.data.under_way = false;
+        seat.data.answered = true;
+        let round_trip = at_ns.saturating_sub(seat.data.sent_ns);
+        self.exchange_report
+            .round_trip_ns
+            .saturating_record(round_trip.max(1));
+        self.exchange_report.answered += 1;
+        self.timers.arm(place, seat.device.next_deadline());
+        self.under_way = self.under_way.saturating_sub(1);
+        self.done += 1;
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 //! than everything else. So latency is reported in parts ([`Report`]): time on the network by the kernel's receive
 //! stamps, in which the fleet's own queue does not count, and PUF time.
 
+mod crew;
 mod enrol;
 mod exchange;
 mod member;
@@ -114,6 +115,9 @@ pub struct Progress {
     pub failed: u64,
     /// Devices in all.
     pub devices: u64,
+    /// Sum, over the devices with a session, of their time on the network and in the gateway
+    /// ([`Report::network_ns`]).
+    pub network_ns: u64,
 }
 
 /// Counters that workers share with whoever watches.
@@ -123,6 +127,7 @@ struct Shared {
     busy_workers: AtomicUsize,
     authenticated: AtomicU64,
     failed: AtomicU64,
+    network_ns: AtomicU64,
 }
 
 /// The fleet.
@@ -187,6 +192,14 @@ impl Fleet {
             Ok(worker.take_report())
         })?;
         Ok(reports.into_iter().fold(Report::default(), Report::join))
+    }
+
+    /// Takes the devices' power away and gives it back: all that they knew of handshakes and sessions is gone, what
+    /// they store and their PUFs stay.
+    pub fn power_cycle(&mut self) {
+        for worker in &mut self.workers {
+            worker.power_cycle();
+        }
     }
 
     /// Keeps sessions alive and answers the network until `stop` is set or the time is over.
@@ -278,6 +291,7 @@ impl Fleet {
                     authenticated: shared.authenticated.load(Ordering::Relaxed),
                     failed: shared.failed.load(Ordering::Relaxed),
                     devices,
+                    network_ns: shared.network_ns.load(Ordering::Relaxed),
                 });
             };
             // Every worker holds a sender; all gone means all done.

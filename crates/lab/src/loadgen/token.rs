@@ -1,0 +1,70 @@
+//! The generator's tokens, one for each handshake under way.
+
+use crate::skeletons::loadgen::types;
+
+/// A REQUEST is out.
+pub(super) const PHASE_REQUESTED: u32 = types::loadgen_phase::LOADGEN_REQUESTED.0;
+/// Stopped, or its device cannot be served.
+pub(super) const PHASE_ENDED: u32 = types::loadgen_phase::LOADGEN_ENDED.0;
+
+/// `struct loadgen_token`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Token {
+    pub(super) device: u32,
+    pub(super) phase: u32,
+    pub(super) steps: u64,
+}
+
+impl Token {
+    /// Token `w` begins with device `w`.
+    pub(super) fn at(place: u32) -> Self {
+        Self {
+            device: place,
+            phase: PHASE_REQUESTED,
+            steps: 0,
+        }
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&self.device.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.phase.to_ne_bytes());
+        bytes[8..].copy_from_slice(&self.steps.to_ne_bytes());
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
+        let word = |at: usize| {
+            let mut word = [0; 4];
+            for (to, from) in word.iter_mut().zip(bytes.iter().skip(at)) {
+                *to = *from;
+            }
+            u32::from_ne_bytes(word)
+        };
+        let mut steps = [0; 8];
+        for (to, from) in steps.iter_mut().zip(bytes.iter().skip(8)) {
+            *to = *from;
+        }
+        Self {
+            device: word(0),
+            phase: word(4),
+            steps: u64::from_ne_bytes(steps),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_written_as_the_program_reads_them() {
+        let token = Token {
+            device: 7,
+            phase: 2,
+            steps: 1 << 40,
+        };
+        assert_eq!(Token::from_bytes(&token.to_bytes()), token);
+        assert_eq!(size_of::<types::loadgen_token>(), 16);
+    }
+}
