@@ -25,9 +25,23 @@ pub(crate) fn crc_tables() -> [[u32; 256]; 16] {
     tables
 }
 
+/// The CRC-32 register after `bytes`, before its final inversion.
+fn crc_register(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            if crc & 1 == 1 {
+                (crc >> 1) ^ 0xedb8_8320
+            } else {
+                crc >> 1
+            }
+        })
+    })
+}
+
 /// Writes one CRP as the packet path reads it.
 pub(crate) fn store_crp(cell: &ClassicCrp, challenge: u32, response: &[u8]) {
     cell.challenge.store(challenge.to_be(), Relaxed);
+    cell.crc.store(crc_register(response), Relaxed);
     for (word, bytes) in cell.response.iter().zip(response.chunks_exact(8)) {
         word.store(wire_word(bytes.try_into().unwrap_or_default()), Relaxed);
     }

@@ -117,8 +117,8 @@ pub struct ClassicState {
 pub struct ClassicCrp {
     /// Challenge.
     pub challenge: AtomicU32,
-    /// Zero.
-    pub pad: AtomicU32,
+    /// The CRC register after the response, so that only RN is hashed per packet.
+    pub crc: AtomicU32,
     /// Response, left-aligned.
     pub response: [AtomicU64; 4],
 }

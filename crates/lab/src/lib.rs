@@ -5,8 +5,10 @@
 
 pub mod address;
 pub mod attackers;
+pub mod bench;
 pub mod capability;
 pub mod clock;
+pub mod demo;
 pub mod ethtool;
 pub mod fleet;
 pub mod iproute;

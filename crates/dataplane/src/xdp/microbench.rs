@@ -152,10 +152,12 @@ impl Microbench {
         state.reset.store(1 + u64::from(close_session), Relaxed);
     }
 
-    /// What the first identifier's outstanding classic challenge is to be at every run.
-    pub fn reset_classic(&self, expected: u64) {
+    /// From now on the first classic identifier is put back before every run: at its first CRP, with a challenge
+    /// outstanding whose answer is the hash 0.
+    pub fn reset_classic_every_run(&self) {
         if let Some(state) = self.state.first() {
-            state.classic[0].store(expected, Relaxed);
+            state.classic[0].store(1 << 32, Relaxed);
+            state.reset.store(1, Relaxed);
         }
     }
 

@@ -28,21 +28,36 @@ pub fn auth_key(device: u32, mode: Mode, idx: RowIndex) -> AuthKey {
     let mut bytes = *b"....____row of a";
     bytes[..4].copy_from_slice(&device.to_be_bytes());
     bytes[4..8].copy_from_slice(&idx.0.to_be_bytes());
-    AuthKey::derive(&RowKey::from_bytes(bytes), Suite::SipHash128, mode, idx, GATEWAY_ID)
+    AuthKey::derive(
+        &RowKey::from_bytes(bytes),
+        Suite::SipHash128,
+        mode,
+        idx,
+        GATEWAY_ID,
+    )
 }
 
 /// A device's row as the gateway holds it.
 #[must_use]
 pub fn row(device: u32, mode: Mode, idx: RowIndex) -> Row {
-    let challenge = if mode == Mode::Key { [0; 8] } else { (u64::from(idx.0) + 1).to_be_bytes() };
-    Row { challenge, auth_key: auth_key(device, mode, idx) }
+    let challenge = if mode == Mode::Key {
+        [0; 8]
+    } else {
+        (u64::from(idx.0) + 1).to_be_bytes()
+    };
+    Row {
+        challenge,
+        auth_key: auth_key(device, mode, idx),
+    }
 }
 
 /// `count` rows from `first` on (key mode: the one).
 #[must_use]
 pub fn rows(device: u32, mode: Mode, first: RowIndex, count: u32) -> Vec<Row> {
     let count = if mode == Mode::Key { 1 } else { count };
-    (0..count).map(|ahead| row(device, mode, RowIndex(first.0 + ahead))).collect()
+    (0..count)
+        .map(|ahead| row(device, mode, RowIndex(first.0 + ahead)))
+        .collect()
 }
 
 fn nonce(device: u32) -> [u8; 16] {
@@ -66,7 +81,12 @@ pub fn request(device: u32) -> Request {
 pub fn response(device: u32, mode: Mode, idx: RowIndex, bound: bool) -> Response {
     let flags = if bound { FLAG_BOUND } else { 0 };
     let mut response = Response {
-        header: wire::Header::new(message_type::RESPONSE, Suite::SipHash128, flags, device_id(device)),
+        header: wire::Header::new(
+            message_type::RESPONSE,
+            Suite::SipHash128,
+            flags,
+            device_id(device),
+        ),
         nonce: nonce(device),
         idx: idx.0.into(),
         gateway_id: GATEWAY_ID.0.into(),
@@ -113,7 +133,11 @@ pub fn config(slots: u32, ring: u32) -> Config {
         nak_per_s: 1000,
         alarm_per_s: 10,
         low_rows: 1,
-        geometry: Geometry { slots, ring, hash_seed: [0x6c69_6e65, 0x7761_7264] },
+        geometry: Geometry {
+            slots,
+            ring,
+            hash_seed: [0x6c69_6e65, 0x7761_7264],
+        },
         classic: None,
     }
 }
@@ -139,7 +163,17 @@ pub fn classic_response(identifier: u32, row: u32, bytes: usize) -> Vec<u8> {
 #[must_use]
 pub fn classic(profile: ClassicProfile, response_bytes: usize, identifiers: u32, rows: u32) -> Classic {
     let crps = (1..=identifiers)
-        .map(|id| (0..rows).map(|row| (row + 1, classic_response(id, row, response_bytes))).collect())
+        .map(|id| {
+            (0..rows)
+                .map(|row| (row + 1, classic_response(id, row, response_bytes)))
+                .collect()
+        })
         .collect();
-    Classic { profile, port: CLASSIC_PORT, response_bytes, crps, seed: 1 }
+    Classic {
+        profile,
+        port: CLASSIC_PORT,
+        response_bytes,
+        crps,
+        seed: 1,
+    }
 }

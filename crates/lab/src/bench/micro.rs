@@ -33,7 +33,9 @@ fn hot_device(mode: Mode, count_work: bool) -> Result<Microbench, BenchError> {
     let mut bench = Microbench::load(&keys::config(16, 8), 4, count_work)?;
     let rows = keys::rows(0, mode, RowIndex(0), 8);
     let store = bench.store();
-    store.install(device_id(0), mode, RowIndex(0), &rows).map_err(linewarden_dataplane::DataPlaneError::from)?;
+    store
+        .install(device_id(0), mode, RowIndex(0), &rows)
+        .map_err(linewarden_dataplane::DataPlaneError::from)?;
     wait::keep_fresh(bench.store());
     bench.reset_every_run(device_id(0), false);
     Ok(bench)
@@ -65,8 +67,18 @@ pub fn hot(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     rows.push(Row::lower("xdp.response_ns.first", first_ns, "ns", None));
     rows.push(Row::fact("xdp.request_floor_ns", request_floor, "ns"));
     rows.push(Row::fact("xdp.response_floor_ns", response_floor, "ns"));
-    rows.push(Row::lower("xdp.request_over_floor", request_ns / request_floor, "ratio", Some(1.3)));
-    rows.push(Row::lower("xdp.response_over_floor", response_ns / response_floor, "ratio", Some(1.3)));
+    rows.push(Row::lower(
+        "xdp.request_over_floor",
+        request_ns / request_floor,
+        "ratio",
+        Some(1.3),
+    ));
+    rows.push(Row::lower(
+        "xdp.response_over_floor",
+        response_ns / response_floor,
+        "ratio",
+        Some(1.3),
+    ));
 
     let mut bench = hot_device(Mode::Key, false)?;
     bench.set_cases([request.as_slice()]);
@@ -75,7 +87,12 @@ pub fn hot(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     bench.set_cases([response.as_slice()]);
     let key_response = best(&mut bench, Program::Gateway, repeat, runs)? - harness;
     rows.push(Row::lower("xdp.request_ns.hot.key_mode", key_request, "ns", None));
-    rows.push(Row::lower("xdp.response_ns.hot.key_mode", key_response, "ns", None));
+    rows.push(Row::lower(
+        "xdp.response_ns.hot.key_mode",
+        key_response,
+        "ns",
+        None,
+    ));
     Ok(())
 }
 
@@ -84,7 +101,10 @@ fn same_work() -> Result<(), BenchError> {
     let mut bench = hot_device(Mode::Pool, true)?;
     let messages = [
         (keys::request_frame(0), Program::FloorRequest),
-        (keys::response_frame(0, Mode::Pool, RowIndex(0), false), Program::FloorResponse),
+        (
+            keys::response_frame(0, Mode::Pool, RowIndex(0), false),
+            Program::FloorResponse,
+        ),
     ];
     for (frame, floor) in messages {
         bench.set_cases([frame.as_slice()]);
@@ -130,12 +150,36 @@ pub fn random(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
         bench.set_cases(frames.iter().map(Vec::as_slice));
         response_ns = response_ns.min(best(&mut bench, Program::Gateway, devices, 1)? - harness);
     }
-    let hot = |name: &str| rows.iter().find(|row| row.name == name).map_or(f64::NAN, |row| row.value);
+    let hot = |name: &str| {
+        rows.iter()
+            .find(|row| row.name == name)
+            .map_or(f64::NAN, |row| row.value)
+    };
     let (hot_request, hot_response) = (hot("xdp.request_ns.hot"), hot("xdp.response_ns.hot"));
-    rows.push(Row::lower("xdp.request_ns.1m_random", request_ns, "ns", Some(3.0 * hot_request)));
-    rows.push(Row::lower("xdp.response_ns.1m_random", response_ns, "ns", Some(3.0 * hot_response)));
-    rows.push(Row::lower("xdp.request_random_over_hot", request_ns / hot_request, "ratio", Some(3.0)));
-    rows.push(Row::lower("xdp.response_random_over_hot", response_ns / hot_response, "ratio", Some(3.0)));
+    rows.push(Row::lower(
+        "xdp.request_ns.1m_random",
+        request_ns,
+        "ns",
+        Some(3.0 * hot_request),
+    ));
+    rows.push(Row::lower(
+        "xdp.response_ns.1m_random",
+        response_ns,
+        "ns",
+        Some(3.0 * hot_response),
+    ));
+    rows.push(Row::lower(
+        "xdp.request_random_over_hot",
+        request_ns / hot_request,
+        "ratio",
+        Some(3.0),
+    ));
+    rows.push(Row::lower(
+        "xdp.response_random_over_hot",
+        response_ns / hot_response,
+        "ratio",
+        Some(3.0),
+    ));
     Ok(())
 }
 
@@ -147,12 +191,26 @@ pub fn classic(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     for (profile, name) in [(ClassicProfile::Iot, "iot"), (ClassicProfile::Uav, "uav")] {
         for bits in [ResponseBits::B64, ResponseBits::B128, ResponseBits::B256] {
             let ns = classic_pair(scale, profile, bits)?;
-            rows.push(Row::lower(format!("xdp.classic_{name}_ns.{}", bits.bytes() * 8), ns, "ns", None));
+            rows.push(Row::lower(
+                format!("xdp.classic_{name}_ns.{}", bits.bytes() * 8),
+                ns,
+                "ns",
+                None,
+            ));
         }
     }
-    let of = |name: &str| rows.iter().find(|row| row.name == name).map_or(f64::NAN, |row| row.value);
+    let of = |name: &str| {
+        rows.iter()
+            .find(|row| row.name == name)
+            .map_or(f64::NAN, |row| row.value)
+    };
     let growth = of("xdp.classic_iot_ns.256") / of("xdp.classic_iot_ns.64");
-    rows.push(Row::lower("xdp.classic256_over_classic64", growth, "ratio", Some(1.5)));
+    rows.push(Row::lower(
+        "xdp.classic256_over_classic64",
+        growth,
+        "ratio",
+        Some(1.5),
+    ));
     Ok(())
 }
 
@@ -162,10 +220,15 @@ fn classic_pair(scale: &Scale, profile: ClassicProfile, bits: ResponseBits) -> R
     let mut bench = Microbench::load(&config, 4, false)?;
     bench.reset_classic_every_run();
     let mut total = 0.0;
-    for message in [classic::device::request(1), classic::Message::new(classic::message_type::RESP, 1)] {
+    for message in [
+        classic::device::request(1),
+        classic::Message::new(classic::message_type::RESP, 1),
+    ] {
         let mut payload = vec![0u8; bits.message_bytes()];
         // The hash of a RESP is what the state is put back to: 0, outstanding.
-        message.write(bits, &mut payload).ok_or_else(|| BenchError::Contradiction("classic message".into()))?;
+        message
+            .write(bits, &mut payload)
+            .ok_or_else(|| BenchError::Contradiction("classic message".into()))?;
         let frame = keys::frame(0, keys::CLASSIC_PORT, &payload);
         bench.set_cases([frame.as_slice()]);
         let harness = best(&mut bench, Program::Harness, scale.repeat, scale.runs)?;
@@ -206,5 +269,11 @@ fn advise_small_pages(memory: &[u32]) {
     let start = memory.as_ptr().addr().next_multiple_of(4096);
     let end = (memory.as_ptr().addr() + size_of_val(memory)) & !4095;
     // SAFETY: whole pages inside an allocation of ours; the advice changes no contents.
-    unsafe { libc::madvise(start as *mut libc::c_void, end.saturating_sub(start), libc::MADV_NOHUGEPAGE) };
+    unsafe {
+        libc::madvise(
+            start as *mut libc::c_void,
+            end.saturating_sub(start),
+            libc::MADV_NOHUGEPAGE,
+        )
+    };
 }

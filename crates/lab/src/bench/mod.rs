@@ -100,19 +100,37 @@ impl Row {
     /// A fact.
     #[must_use]
     pub fn fact(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
-        Self { name: name.into(), value, unit, better: Better::Neither, bar: None }
+        Self {
+            name: name.into(),
+            value,
+            unit,
+            better: Better::Neither,
+            bar: None,
+        }
     }
 
     /// A figure where less is better.
     #[must_use]
     pub fn lower(name: impl Into<String>, value: f64, unit: &'static str, bar: Option<f64>) -> Self {
-        Self { name: name.into(), value, unit, better: Better::Lower, bar }
+        Self {
+            name: name.into(),
+            value,
+            unit,
+            better: Better::Lower,
+            bar,
+        }
     }
 
     /// A figure where more is better.
     #[must_use]
     pub fn higher(name: impl Into<String>, value: f64, unit: &'static str, bar: Option<f64>) -> Self {
-        Self { name: name.into(), value, unit, better: Better::Higher, bar }
+        Self {
+            name: name.into(),
+            value,
+            unit,
+            better: Better::Higher,
+            bar,
+        }
     }
 
     /// Whether the bar is reached; `None` without one.
@@ -144,11 +162,21 @@ pub struct Scale {
 
 impl Scale {
     /// What the figures in the documents are made with.
-    pub const FULL: Self =
-        Self { runs: 20, repeat: 100_000, random_devices: 1_000_000, handshakes: 10_000, saturate_ms: 2_000 };
+    pub const FULL: Self = Self {
+        runs: 20,
+        repeat: 100_000,
+        random_devices: 1_000_000,
+        handshakes: 10_000,
+        saturate_ms: 2_000,
+    };
     /// A few seconds, to see that it works.
-    pub const QUICK: Self =
-        Self { runs: 2, repeat: 2_000, random_devices: 2_000, handshakes: 200, saturate_ms: 200 };
+    pub const QUICK: Self = Self {
+        runs: 2,
+        repeat: 2_000,
+        random_devices: 2_000,
+        handshakes: 200,
+        saturate_ms: 200,
+    };
 }
 
 /// All rows, and what the pictures are drawn from.

@@ -162,7 +162,10 @@ static __always_inline void write_request(void *p, __u32 device, __u64 id_be)
 	__u32 device_ip_be = bpf_htonl(config.device_ip_base + device);
 	__u32 device_be = bpf_htonl(device);
 
-	__builtin_memcpy(p + AT_MAC_DST, (void *)config.gateway_mac, 6);
+	/* Byte by byte: a memcpy would drop the volatile, and clang knows a const that is zero. */
+#pragma unroll
+	for (int i = 0; i < 6; i++)
+		U8(p, AT_MAC_DST + i) = config.gateway_mac[i];
 	U16(p, AT_MAC_SRC) = bpf_htons(0x0200);
 	U32(p, AT_MAC_SRC + 2) = device_be;
 	U16(p, AT_ETHERTYPE) = bpf_htons(ETH_P_IP);

@@ -75,7 +75,7 @@ static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8
 {
 	struct lw_classic_crp *one, *two = NULL;
 	__u64 rn[4], mask[4];
-	__u32 crc = ~0U;
+	__u32 crc;
 
 	if (cfg.classic_uav) {
 		__u64 draw = lw_draw(c->cpu->rng), half = cfg.classic_rows / 2;
@@ -101,24 +101,19 @@ static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8
 		mask[i] = one->response[i] | (two ? two->response[i] : 0);
 		*(__u64 *)(p + LW_CLASSIC_RN + 8 * i) = rn[i] ^ mask[i];
 	}
-	if (words == 1) {
-		if (two)
-			crc = lw_crc_8(lw_crc_16(crc, one->response[0], two->response[0]), rn[0]);
-		else
-			crc = lw_crc_16(crc, one->response[0], rn[0]);
-	} else {
+	crc = one->crc;
+	if (two) {
+		if (words == 1)
+			crc = lw_crc_8(crc, two->response[0]);
 #pragma unroll
-		for (__u32 i = 0; i < words; i += 2)
-			crc = lw_crc_16(crc, one->response[i], one->response[i + 1]);
-		if (two) {
-#pragma unroll
-			for (__u32 i = 0; i < words; i += 2)
-				crc = lw_crc_16(crc, two->response[i], two->response[i + 1]);
-		}
-#pragma unroll
-		for (__u32 i = 0; i < words; i += 2)
-			crc = lw_crc_16(crc, rn[i], rn[i + 1]);
+		for (__u32 i = 0; i + 1 < words; i += 2)
+			crc = lw_crc_16(crc, two->response[i], two->response[i + 1]);
 	}
+	if (words == 1)
+		crc = lw_crc_8(crc, rn[0]);
+#pragma unroll
+	for (__u32 i = 0; i + 1 < words; i += 2)
+		crc = lw_crc_16(crc, rn[i], rn[i + 1]);
 	LW_EXCHANGE(state->expected, LW_CLASSIC_PENDING | (__u32)~crc);
 	p[0] = LW_CLASSIC_CH;
 	*(__u32 *)(p + LW_CLASSIC_CHALLENGE1) = one->challenge;

@@ -144,7 +144,7 @@ struct lw_event {
 /* Classic profiles: one CRP, and the state of one identifier. Responses are as on the wire. */
 struct lw_classic_crp {
 	__u32 challenge; /* as on the wire */
-	__u32 pad;
+	__u32 crc; /* the CRC register after the response, so that only RN is hashed per packet */
 	__u64 response[4];
 };
 struct lw_classic_state {

@@ -1,0 +1,347 @@
+//! The papers' figures with ours in them: Figures 9 to 11 of the IoT paper, Figure 9 of the UAV paper. SVG.
+
+use std::path::{Path, PathBuf};
+
+use plotters::prelude::*;
+
+use super::latency::Series;
+use super::{BenchError, Report};
+
+/// A number of a paper, drawn as a dashed line with its words.
+struct Published {
+    text: &'static str,
+    value: f64,
+}
+
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0, 90, 181),
+    RGBColor(220, 50, 32),
+    RGBColor(64, 150, 220),
+    RGBColor(240, 140, 100),
+    RGBColor(0, 60, 110),
+    RGBColor(150, 30, 20),
+];
+
+/// Draws all pictures into `directory` and returns their paths.
+///
+/// # Errors
+/// A file that cannot be written, named.
+pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
+    std::fs::create_dir_all(directory).map_err(super::io("creating the directory for pictures"))?;
+    let of = |picture: &str| -> Vec<&Series> {
+        report
+            .latencies
+            .iter()
+            .filter(|series| series.picture == picture)
+            .collect()
+    };
+    let mut drawn = Vec::new();
+    let mut add = |name: &str, result: Result<PathBuf, String>| -> Result<(), BenchError> {
+        drawn.push(result.map_err(|reason| BenchError::Picture {
+            picture: name.into(),
+            reason,
+        })?);
+        Ok(())
+    };
+    let iot = [
+        Published {
+            text: "paper, switch, 64 bit: p99 0.25 ms",
+            value: 250.0,
+        },
+        Published {
+            text: "paper, switch, 256 bit: p99 0.40 ms",
+            value: 400.0,
+        },
+        Published {
+            text: "paper, host, 64 bit: p99 0.55 ms",
+            value: 550.0,
+        },
+        Published {
+            text: "paper, host, 256 bit: p99 1 ms",
+            value: 1000.0,
+        },
+    ];
+    let uav = [
+        Published {
+            text: "paper, switch: p99 214 us",
+            value: 214.0,
+        },
+        Published {
+            text: "paper, host: p99 432 us",
+            value: 432.0,
+        },
+    ];
+    let file = |name: &str| directory.join(name);
+    add(
+        "iot-fig9a.svg",
+        cdf(
+            &file("iot-fig9a.svg"),
+            "Latency of a complete authentication (IoT paper, Fig. 9a)",
+            &of("iot-fig9a"),
+            &iot,
+        ),
+    )?;
+    add(
+        "uav-fig9.svg",
+        cdf(
+            &file("uav-fig9.svg"),
+            "100 sequential authentications, 5 CRPs, 2 challenges (UAV paper, Fig. 9)",
+            &of("uav-fig9"),
+            &uav,
+        ),
+    )?;
+    add("iot-fig9bc-10.svg", costs(&file("iot-fig9bc-10.svg"), report))?;
+    add("iot-fig11.svg", rates(&file("iot-fig11.svg"), report))?;
+    Ok(drawn)
+}
+
+fn text<E: std::fmt::Display>(error: E) -> String {
+    error.to_string()
+}
+
+/// A cumulative distribution over a logarithmic axis of microseconds.
+///
+/// # Errors
+/// The plotter's word.
+pub fn cdf_of(
+    path: &Path,
+    title: &str,
+    series: &[(&str, &hdrhistogram::Histogram<u64>)],
+) -> Result<(), String> {
+    let owned: Vec<Series> = series
+        .iter()
+        .map(|(name, latency_ns)| Series {
+            name: (*name).into(),
+            picture: "",
+            latency_ns: (*latency_ns).clone(),
+        })
+        .collect();
+    cdf(path, title, &owned.iter().collect::<Vec<_>>(), &[]).map(|_| ())
+}
+
+fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) -> Result<PathBuf, String> {
+    let longest = |series: &Series| series.latency_ns.value_at_quantile(0.9995) as f64 / 1000.0;
+    let most = series
+        .iter()
+        .map(|one| longest(one))
+        .chain(published.iter().map(|one| one.value))
+        .fold(10.0, f64::max)
+        * 1.3;
+    let least = series
+        .iter()
+        .map(|one| one.latency_ns.min() as f64 / 1000.0)
+        .fold(most, f64::min)
+        .max(0.5)
+        * 0.8;
+    let root = SVGBackend::new(path, (900, 520)).into_drawing_area();
+    root.fill(&WHITE).map_err(text)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption(title, ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(42)
+        .y_label_area_size(52)
+        .build_cartesian_2d((least..most).log_scale(), 0.0..1.0)
+        .map_err(text)?;
+    chart
+        .configure_mesh()
+        .x_desc("latency, us (log)")
+        .y_desc("share of authentications")
+        .draw()
+        .map_err(text)?;
+    for (series, colour) in series.iter().zip(COLOURS.iter().cycle()) {
+        let total = series.latency_ns.len().max(1) as f64;
+        let mut seen = 0;
+        let points: Vec<(f64, f64)> = series
+            .latency_ns
+            .iter_recorded()
+            .map(|step| {
+                seen += step.count_at_value();
+                (step.value_iterated_to() as f64 / 1000.0, seen as f64 / total)
+            })
+            .collect();
+        let p99 = series.latency_ns.value_at_quantile(0.99) as f64 / 1000.0;
+        chart
+            .draw_series(LineSeries::new(points, colour.stroke_width(2)))
+            .map_err(text)?
+            .label(format!("{}: p99 {p99:.1} us", series.name))
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3)));
+    }
+    for one in published {
+        chart
+            .draw_series(DashedLineSeries::new(
+                [(one.value, 0.0), (one.value, 1.0)],
+                4,
+                4,
+                BLACK.mix(0.5).stroke_width(1),
+            ))
+            .map_err(text)?
+            .label(format!("| {}", one.text));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::LowerRight)
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.3))
+        .draw()
+        .map_err(text)?;
+    root.present().map_err(text)?;
+    Ok(path.to_owned())
+}
+
+/// Groups of bars over a logarithmic axis.
+fn bars(
+    path: &Path,
+    title: &str,
+    unit: &str,
+    groups: &[(String, Vec<(&str, f64)>)],
+    remarks: &[String],
+) -> Result<PathBuf, String> {
+    let values = groups
+        .iter()
+        .flat_map(|(_, bars)| bars.iter().map(|(_, value)| *value));
+    let most = values.clone().fold(1.0, f64::max) * 3.0;
+    let least = values.fold(most, f64::min) / 3.0;
+    let root = SVGBackend::new(path, (900, 480 + 20 * remarks.len() as u32)).into_drawing_area();
+    root.fill(&WHITE).map_err(text)?;
+    let (upper, lower) = root.split_vertically(470);
+    let places = groups.len() as f64;
+    let mut chart = ChartBuilder::on(&upper)
+        .caption(title, ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(30)
+        .y_label_area_size(70)
+        .build_cartesian_2d(0.0..places, (least..most).log_scale())
+        .map_err(text)?;
+    let name = |x: &f64| {
+        groups
+            .get(*x as usize)
+            .map_or(String::new(), |(name, _)| name.clone())
+    };
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .x_labels(groups.len() * 2 + 1)
+        .x_label_formatter(&|x| {
+            if (x.fract() - 0.5).abs() < 0.01 {
+                name(x)
+            } else {
+                String::new()
+            }
+        })
+        .y_desc(unit)
+        .draw()
+        .map_err(text)?;
+    for (at, (_, bars)) in groups.iter().enumerate() {
+        let width = 0.7 / bars.len().max(1) as f64;
+        for (number, ((label, value), colour)) in bars.iter().zip(COLOURS.iter().cycle()).enumerate() {
+            let left = at as f64 + 0.15 + number as f64 * width;
+            let bar = Rectangle::new([(left, least), (left + width * 0.92, *value)], colour.filled());
+            let drawn = chart.draw_series([bar]).map_err(text)?;
+            if at == 0 {
+                drawn
+                    .label(*label)
+                    .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour.filled()));
+            }
+            let words = if *value >= 1e6 {
+                format!("{:.2} M", value / 1e6)
+            } else if *value >= 1e4 {
+                format!("{:.0} k", value / 1e3)
+            } else {
+                format!("{value:.0}")
+            };
+            chart
+                .draw_series([Text::new(words, (left, *value * 1.25), ("sans-serif", 13))])
+                .map_err(text)?;
+        }
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.3))
+        .draw()
+        .map_err(text)?;
+    for (line, remark) in remarks.iter().enumerate() {
+        lower
+            .draw(&Text::new(
+                remark.clone(),
+                (70, 2 + 20 * line as i32),
+                ("sans-serif", 14),
+            ))
+            .map_err(text)?;
+    }
+    root.present().map_err(text)?;
+    Ok(path.to_owned())
+}
+
+fn costs(path: &Path, report: &Report) -> Result<PathBuf, String> {
+    let value = |name: String| report.value(&name).unwrap_or(f64::NAN);
+    let sizes = [64, 128, 256];
+    let groups: Vec<(String, Vec<(&str, f64)>)> = sizes
+        .iter()
+        .map(|size| {
+            let bars = vec![
+                (
+                    "xdp, the program alone (REQ + RESP)",
+                    value(format!("xdp.classic_iot_ns.{size}")),
+                ),
+                ("xdp, with the veth", value(format!("xdp.classic_cpu_ns.{size}"))),
+                (
+                    "host, all verifier CPU",
+                    value(format!("host.classic_cpu_ns.{size}")),
+                ),
+            ];
+            (format!("{size} bit"), bars)
+        })
+        .collect();
+    let gains: Vec<String> = sizes
+        .iter()
+        .map(|size| {
+            format!(
+                "{:.1} at {size}",
+                value(format!("xdp_over_host.classic_rate.{size}"))
+            )
+        })
+        .collect();
+    let remarks = [
+        format!(
+            "Host over xdp: {} bit. The paper's mean latency gains (Fig. 10): 100 % to 472 %.",
+            gains.join(", ")
+        ),
+        "The paper: +1 % per packet on the switch, +150 % on the host, from 64 to 256 bit (Fig. 9b, 9c)."
+            .into(),
+    ];
+    bars(
+        path,
+        "Cost of an authentication by response size (IoT paper, Fig. 9b, 9c and 10)",
+        "ns of CPU (log)",
+        &groups,
+        &remarks,
+    )
+}
+
+fn rates(path: &Path, report: &Report) -> Result<PathBuf, String> {
+    let value = |name: &str| report.value(name).unwrap_or(f64::NAN);
+    let mut groups = vec![(
+        "LAP/1".to_owned(),
+        vec![("xdp", value("xdp.auth_rate")), ("host", value("host.auth_rate"))],
+    )];
+    for size in [64, 128, 256] {
+        let per_second = |plane: &str| 1e9 / value(&format!("{plane}.classic_cpu_ns.{size}"));
+        groups.push((
+            format!("classic {size} bit"),
+            vec![("xdp", per_second("xdp")), ("host", per_second("host"))],
+        ));
+    }
+    let remarks = [format!(
+        "LAP/1: xdp over host {:.1}. The paper's switch over its host: 1.53 to 1.81. Classic runs come in bursts of 64, not saturated.",
+        value("xdp_over_host.auth_rate")
+    )];
+    bars(
+        path,
+        "Complete authentications per second of verifier CPU time (IoT paper, Fig. 11)",
+        "1/s (log)",
+        &groups,
+        &remarks,
+    )
+}

@@ -1,0 +1,240 @@
+//! Complete authentications per second of verifier CPU time, both data planes saturated over the same veth.
+//!
+//! The generator keeps a window of handshakes going ([`crate::loadgen`]); it and the verifier have their receive work
+//! on kernel threads (threaded NAPI) of one CPU, which is busy all the time. What counts is the CPU time of the
+//! verifier's side alone: the receive thread of the gateway's interface, where `xdp` does all of its work and the
+//! network stack of `host` half of it, and the threads of `host`.
+
+use std::time::{Duration, Instant};
+
+use linewarden_dataplane::host::{Host, HostOptions};
+use linewarden_dataplane::xdp::Xdp;
+use linewarden_dataplane::{DataPlane, DataPlaneError, Store};
+use linewarden_protocol::ids::{Mode, RowIndex, Suite};
+use linewarden_protocol::verdict::Verdict;
+
+use super::{BenchError, Row, Scale, io, keys, wait};
+use crate::fleet::device_id;
+use crate::loadgen::{Generator, Plan, Reflector, Transmit};
+use crate::napi::{NapiThreads, task_cpu_time};
+use crate::topology::{Lab, Topology};
+
+/// CPU that everything of a saturated run is pinned to.
+const CPU: usize = 0;
+const DEVICES: u32 = 2_000;
+const WINDOW: u32 = 128;
+
+/// What a saturated run gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Saturated {
+    completed: u64,
+    elapsed: Duration,
+    verifier_cpu: Duration,
+    generator_cpu: Duration,
+}
+
+impl Saturated {
+    fn per_second(self) -> f64 {
+        self.completed as f64 / self.elapsed.as_secs_f64()
+    }
+    fn per_verifier_second(self) -> f64 {
+        self.completed as f64 / self.verifier_cpu.as_secs_f64()
+    }
+    fn per_generator_second(self) -> f64 {
+        self.completed as f64 / self.generator_cpu.as_secs_f64()
+    }
+}
+
+fn plan(transmit: Transmit, rows: u32) -> Plan {
+    Plan {
+        devices: DEVICES,
+        window: WINDOW,
+        rows,
+        first_idx: RowIndex(0),
+        gateway: keys::GATEWAY_ID,
+        fresh: keys::FRESH,
+        suite: Suite::SipHash128,
+        bound: false,
+        source_port: keys::PORT,
+        transmit,
+    }
+}
+
+fn lab() -> Result<Lab, BenchError> {
+    Ok(Lab::build(&Topology {
+        ipv6: false,
+        device_host: false,
+        permanent_neighbours: DEVICES,
+        devices_end_accepts_xdp: false,
+        ..Topology::default()
+    })?)
+}
+
+/// Attaches a generator, lets it run for `length`, and takes the CPU times. `others` are further threads of the
+/// verifier; `keep_fresh` is called while it runs.
+fn saturate(
+    lab: &Lab,
+    plan: &Plan,
+    length: Duration,
+    others: &[libc::pid_t],
+    keep_fresh: &dyn Fn(),
+) -> Result<Saturated, BenchError> {
+    let key = |device, idx| keys::auth_key(device, Mode::Pool, idx);
+    let mut generator = Generator::attach(lab, plan, device_id, key)?;
+    let near = NapiThreads::enable(&lab.devices, &lab.devices_end.name)?;
+    let far = NapiThreads::enable(&lab.gateway, &lab.gateway_devices_end.name)?;
+    near.pin(&[CPU])?;
+    far.pin(&[CPU])?;
+    let verifier_cpu = || -> Result<Duration, BenchError> {
+        let mut sum = far.cpu_time()?;
+        for pid in others {
+            sum += task_cpu_time(*pid).map_err(io("reading a thread's CPU time"))?;
+        }
+        Ok(sum)
+    };
+    keep_fresh();
+    generator.start()?;
+    let start = Instant::now();
+    let before = (generator.counters()?.completed, verifier_cpu()?, near.cpu_time()?);
+    while start.elapsed() < length {
+        keep_fresh();
+        std::thread::sleep(Duration::from_millis(50));
+        // A lost packet would stop its handshake for good.
+        generator.revive()?;
+    }
+    let run = Saturated {
+        completed: generator.counters()?.completed - before.0,
+        elapsed: start.elapsed(),
+        verifier_cpu: verifier_cpu()? - before.1,
+        generator_cpu: near.cpu_time()? - before.2,
+    };
+    generator.finish(Duration::from_secs(10))?;
+    Ok(run)
+}
+
+fn install(plane: &mut dyn DataPlane, rows: u32) -> Result<(), BenchError> {
+    for device in 0..DEVICES {
+        let given = keys::rows(device, Mode::Pool, RowIndex(0), rows);
+        plane
+            .install(device_id(device), Mode::Pool, RowIndex(0), &given)
+            .map_err(DataPlaneError::from)?;
+    }
+    Ok(())
+}
+
+/// Every completed handshake is one accepted RESPONSE of one answered REQUEST.
+fn agree(name: &str, completed: u64, accepted: u64) -> Result<(), BenchError> {
+    if accepted < completed {
+        let text = format!("{name}: {completed} handshakes completed, {accepted} RESPONSEs accepted");
+        return Err(BenchError::Contradiction(text));
+    }
+    Ok(())
+}
+
+fn reflector(length: Duration, transmit: Transmit) -> Result<Saturated, BenchError> {
+    let lab = lab()?;
+    let plan = plan(transmit, 1);
+    let _reflector = Reflector::attach(&lab, &plan)?;
+    saturate(&lab, &plan, length, &[], &|| {})
+}
+
+fn xdp(length: Duration, rows: u32) -> Result<Saturated, BenchError> {
+    let lab = lab()?;
+    let mut plane = Xdp::load(&keys::config(DEVICES, rows))?;
+    install(&mut plane, rows)?;
+    lab.gateway
+        .run(|| plane.attach(lab.gateway_devices_end.index))??;
+    let store: &Store = plane.store();
+    let run = saturate(&lab, &plan(Transmit::Tx, rows), length, &[], &|| {
+        wait::keep_fresh(store)
+    })?;
+    agree("xdp", run.completed, plane.counters()?.get(Verdict::ReplyAck))?;
+    Ok(run)
+}
+
+fn host(length: Duration, rows: u32) -> Result<Saturated, BenchError> {
+    let lab = lab()?;
+    let config = keys::config(DEVICES, rows);
+    let options = HostOptions {
+        threads: 1,
+        cpus: vec![CPU],
+        ..HostOptions::default()
+    };
+    let mut plane = lab.gateway.run(|| Host::start(&config, &options))??;
+    install(&mut plane, rows)?;
+    let store: &Store = plane.store();
+    let threads = threads_named("lw-host-")?;
+    let run = saturate(&lab, &plan(Transmit::Redirect, rows), length, &threads, &|| {
+        wait::keep_fresh(store)
+    })?;
+    agree("host", run.completed, plane.counters()?.get(Verdict::ReplyAck))?;
+    Ok(run)
+}
+
+/// Threads of this process whose name begins so.
+pub(super) fn threads_named(prefix: &str) -> Result<Vec<libc::pid_t>, BenchError> {
+    let tasks = std::fs::read_dir("/proc/self/task").map_err(io("listing threads"))?;
+    Ok(tasks
+        .flatten()
+        .filter(|task| {
+            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with(prefix))
+        })
+        .filter_map(|task| task.file_name().to_str()?.parse().ok())
+        .collect())
+}
+
+/// The rows of this part.
+///
+/// # Errors
+/// Those of the lab and the data planes.
+pub fn rows(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
+    let length = Duration::from_millis(scale.saturate_ms);
+    // Rows that last: three million handshakes a second, spread over the devices.
+    let ring = u32::try_from((scale.saturate_ms + 500) * 3000 / u64::from(DEVICES))
+        .unwrap_or(u32::MAX)
+        .max(64);
+    let idle = reflector(length, Transmit::Tx)?;
+    let xdp = xdp(length, ring)?;
+    let host = host(length, ring)?;
+    rows.push(Row::fact(
+        "loadgen.idle_sink_rate",
+        idle.per_generator_second(),
+        "auth per generator CPU s",
+    ));
+    rows.push(Row::higher(
+        "loadgen.idle_sink_over_measured",
+        idle.per_generator_second() / xdp.per_verifier_second(),
+        "ratio",
+        Some(2.0),
+    ));
+    rows.push(Row::fact(
+        "loadgen.idle_sink_rate.one_cpu",
+        idle.per_second(),
+        "auth/s on one CPU",
+    ));
+    rows.push(Row::higher(
+        "xdp.auth_rate",
+        xdp.per_verifier_second(),
+        "auth per verifier CPU s",
+        None,
+    ));
+    rows.push(Row::higher(
+        "host.auth_rate",
+        host.per_verifier_second(),
+        "auth per verifier CPU s",
+        None,
+    ));
+    rows.push(Row::fact(
+        "xdp.auth_rate.one_cpu",
+        xdp.per_second(),
+        "auth/s on one CPU",
+    ));
+    rows.push(Row::fact(
+        "host.auth_rate.one_cpu",
+        host.per_second(),
+        "auth/s on one CPU",
+    ));
+    let ratio = xdp.per_verifier_second() / host.per_verifier_second();
+    rows.push(Row::higher("xdp_over_host.auth_rate", ratio, "ratio", Some(5.0)));
+    Ok(())
+}
