@@ -67,7 +67,7 @@ impl Shape {
         (challenge, response.collect())
     }
 
-    fn config(&self) -> Config {
+    pub fn config(&self) -> Config {
         let crps = |bytes| {
             let rows = move |identifier| (0..CLASSIC_ROWS).map(move |row| Self::crp(bytes, identifier, row));
             (1..=CLASSIC_IDENTIFIERS).map(move |identifier| rows(identifier).collect())
@@ -195,7 +195,7 @@ fn read_clock(id: libc::clockid_t) -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-fn real_now() -> Now {
+pub fn real_now() -> Now {
     Now {
         monotonic_ms: read_clock(libc::CLOCK_MONOTONIC) / 1_000_000,
         boot_ms: read_clock(libc::CLOCK_BOOTTIME) / 1_000_000,

@@ -1,0 +1,486 @@
+//! Several CPUs on one line: `host`'s engine and `xdp` under RESPONSEs for the same row at once, with user space
+//! refilling, revoking and sweeping meanwhile (LAP/1 1.4.3, 1.4.8, docs/protocols.md 1.4.15).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
+use linewarden_dataplane::layout::Line;
+use linewarden_dataplane::store::{Regions, Row, table};
+use linewarden_dataplane::xdp::Xdp;
+use linewarden_dataplane::{Config, DataPlane, Geometry, Store, StoreError};
+use linewarden_protocol::commit::CommitWord;
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::frame::{ip_bytes, parse};
+use linewarden_protocol::ids::{Mode, RowIndex, Suite};
+use linewarden_protocol::keys::{AuthKey, SessionKey, halves};
+use linewarden_protocol::time::Now;
+use linewarden_protocol::verdict::{Disposition, Verdict};
+use linewarden_protocol::wire::{self, Message};
+
+use support::device::{A, B, Dev, GATEWAY, Response, gateway_end};
+use support::world::{Shape, load_xdp, real_now};
+
+const THREADS: usize = 2;
+const FRESH: [u8; 8] = *b"freshful";
+/// Rows per device beside the one in the line: enough for a CPU to go on while user space is not scheduled.
+const RING: u32 = 64;
+
+fn config() -> Config {
+    let mut config = Shape::OFF.config();
+    config.geometry.ring = RING;
+    config
+}
+
+fn geometry() -> Geometry {
+    config().geometry
+}
+
+/// Draws the same fresh value anew: it must not grow old on a slow machine.
+fn keep_fresh(store: &Store) {
+    store.set_fresh(FRESH, real_now().monotonic_ms * 1_000_000);
+}
+
+/// One CPU's way into a data plane: takes a frame, says whether an ACK came back.
+type Cpu<'a> = Box<dyn FnMut(&[u8]) -> bool + Send + 'a>;
+
+/// A barrier of two threads that spins, so that both leave it at the same moment.
+#[derive(Default)]
+struct Rendezvous(AtomicU64);
+
+impl Rendezvous {
+    fn meet(&self) {
+        let arrived = self.0.fetch_add(1, AcqRel);
+        let both = (arrived / 2 + 1) * 2;
+        let mut spins = 0u32;
+        while self.0.load(Acquire) < both {
+            spins += 1;
+            if spins.is_multiple_of(10_000) {
+                thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Lets the other threads end when the one that leads them does, in whatever way.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Release);
+    }
+}
+
+/// What the tests drive.
+trait Plane {
+    fn name(&self) -> &'static str;
+    fn regions(&self) -> Arc<Regions>;
+    fn cpus(&mut self) -> Vec<Cpu<'_>>;
+    fn counter(&self, verdict: Verdict) -> u64;
+}
+
+struct HostPlane {
+    host: Host,
+    engine: Arc<Engine>,
+    states: Vec<ThreadState>,
+    now: Moment,
+}
+
+impl Plane for HostPlane {
+    fn name(&self) -> &'static str {
+        "host"
+    }
+    fn regions(&self) -> Arc<Regions> {
+        Arc::clone(self.host.store().regions())
+    }
+    fn cpus(&mut self) -> Vec<Cpu<'_>> {
+        let (engine, now) = (&self.engine, self.now);
+        self.states
+            .iter_mut()
+            .map(|state| -> Cpu<'_> {
+                Box::new(move |frame| {
+                    let parsed = parse(frame).unwrap();
+                    let (_, udp) = parsed.datagram().unwrap();
+                    let mut payload = frame[udp.payload()].to_vec();
+                    let meta = parsed.meta(1).unwrap();
+                    engine.process(state, now, &meta, &mut payload).disposition() == Disposition::Reply
+                })
+            })
+            .collect()
+    }
+    fn counter(&self, verdict: Verdict) -> u64 {
+        self.host.counters().unwrap().get(verdict)
+    }
+}
+
+struct XdpPlane(Xdp);
+
+/// A program that several threads run.
+struct Shared<'a>(&'a Xdp);
+// SAFETY: only `test_run` is called through it, which takes `&self`, touches no state of libbpf's and is one system
+// call on a file descriptor.
+unsafe impl Sync for Shared<'_> {}
+// SAFETY: as above.
+unsafe impl Send for Shared<'_> {}
+
+impl Shared<'_> {
+    fn is_answered(&self, frame: &[u8]) -> bool {
+        self.0.test_run(frame).unwrap().action == 3
+    }
+}
+
+impl Plane for XdpPlane {
+    fn name(&self) -> &'static str {
+        "xdp"
+    }
+    fn regions(&self) -> Arc<Regions> {
+        Arc::clone(self.0.store().regions())
+    }
+    fn cpus(&mut self) -> Vec<Cpu<'_>> {
+        (0..THREADS)
+            .map(|_| -> Cpu<'_> {
+                let shared = Shared(&self.0);
+                Box::new(move |frame| shared.is_answered(frame))
+            })
+            .collect()
+    }
+    fn counter(&self, verdict: Verdict) -> u64 {
+        self.0.counters().unwrap().get(verdict)
+    }
+}
+
+/// Both data planes, each with a fresh value; `xdp` where it may be loaded.
+fn planes() -> Vec<Box<dyn Plane>> {
+    let config = config();
+    let now: Now = real_now();
+    let mut host = Host::new(&config).unwrap();
+    host.set_fresh(FRESH, now.monotonic_ms * 1_000_000);
+    let states = (0..THREADS).map(|_| host.thread_state()).collect();
+    let mut planes: Vec<Box<dyn Plane>> = vec![Box::new(HostPlane {
+        engine: host.engine(),
+        host,
+        states,
+        now: Moment::from(now),
+    })];
+    if let Some(mut xdp) = load_xdp(&config) {
+        xdp.set_fresh(FRESH, now.monotonic_ms * 1_000_000);
+        planes.push(Box::new(XdpPlane(xdp)));
+    }
+    planes
+}
+
+/// User space's side of a data plane: a store of its own over the same memory, since the packet threads borrow the
+/// data plane.
+fn control(plane: &dyn Plane) -> Store {
+    Store::new(plane.regions(), geometry())
+}
+
+fn rows(device: Dev, mode: Mode, first: u32, count: u32) -> Vec<Row> {
+    let row = |idx| Row {
+        challenge: device.challenge(mode, RowIndex(idx)),
+        auth_key: device.auth_key(mode, RowIndex(idx)),
+    };
+    (first..first + count).map(row).collect()
+}
+
+fn end_at(ip: IpAddr, device: Dev) -> Endpoint {
+    Endpoint {
+        ip,
+        ..device.end(false)
+    }
+}
+
+/// A RESPONSE for row `idx`, BOUND, under nonce number `n`, from `end`.
+fn response(device: Dev, mode: Mode, idx: u32, n: u64, end: Endpoint) -> (Vec<u8>, [u8; 16]) {
+    let mut nonce = [0x77; 16];
+    nonce[..8].copy_from_slice(&n.to_be_bytes());
+    let what = Response {
+        mode,
+        idx,
+        gateway: GATEWAY,
+        fresh: FRESH,
+        bound: Some(end.mac),
+        nonce,
+    };
+    let message = device.response(&what);
+    let bytes = what.bytes(device);
+    (
+        FrameBuilder::new(end, gateway_end(false)).udp(&bytes),
+        message.tag,
+    )
+}
+
+fn commit(line: &Line) -> CommitWord {
+    CommitWord(line.commit.load(Acquire))
+}
+
+/// Tag and key of the stored session.
+fn session(regions: &Regions, line: &Line) -> ([u8; 16], SessionKey) {
+    let session = &regions.sessions[line.slot.load(Acquire) as usize];
+    let pair = |words: &[AtomicU64; 2]| -> [u8; 16] {
+        let bytes = [0, 1].map(|at| words[at].load(Acquire).to_ne_bytes()).concat();
+        bytes.try_into().unwrap()
+    };
+    (
+        pair(&session.tag),
+        SessionKey::from_bytes(pair(&session.session_key)),
+    )
+}
+
+/// The device's line, by looking it up as a packet path does.
+fn line(regions: &Regions, device: Dev) -> (&Line, u32) {
+    regions
+        .find(&geometry(), u64::from_ne_bytes(device.id().0.to_be_bytes()))
+        .unwrap()
+}
+
+/// Both threads answer the same row at the same moment, row by row, while user space refills as fast as it can. No
+/// row is accepted twice, and the session that is left is that of the last winner.
+#[test]
+fn each_row_has_one_winner() {
+    const ROUNDS: u64 = 4_000;
+    for mut plane in planes() {
+        let mut store = control(&*plane);
+        let first = rows(A, Mode::Pool, 0, RING + 1);
+        store.install(A.id(), Mode::Pool, RowIndex(0), &first).unwrap();
+        let regions = plane.regions();
+        let (accepted, running) = (Mutex::new(BTreeMap::new()), AtomicBool::new(true));
+        let (nonces, meeting) = (AtomicU64::new(0), Rendezvous::default());
+        thread::scope(|scope| {
+            for mut cpu in plane.cpus() {
+                let (regions, accepted, running) = (&regions, &accepted, &running);
+                let (nonces, meeting) = (&nonces, &meeting);
+                scope.spawn(move || {
+                    let _end = EndOnDrop(running);
+                    let line = line(regions, A).0;
+                    let mut mine = Vec::new();
+                    for _ in 0..ROUNDS {
+                        let idx = commit(line).idx().0;
+                        let number = nonces.fetch_add(1, Relaxed);
+                        let (frame, tag) = response(A, Mode::Pool, idx, number, A.end(false));
+                        meeting.meet();
+                        if cpu(&frame) {
+                            mine.push((idx, tag));
+                        }
+                        meeting.meet();
+                    }
+                    let mut accepted = accepted.lock().unwrap();
+                    for (idx, tag) in mine {
+                        assert_eq!(accepted.insert(idx, tag), None, "row {idx} was accepted twice");
+                    }
+                });
+            }
+            let mut end = RING + 1;
+            while running.load(Acquire) {
+                keep_fresh(&store);
+                thread::yield_now();
+                match store.refill(A.id(), RowIndex(end), &rows(A, Mode::Pool, end, RING + 1)) {
+                    Ok(next) => end = next.0,
+                    Err(error) => assert_eq!(error, StoreError::Busy(A.id())),
+                }
+            }
+        });
+        let accepted = accepted.into_inner().unwrap();
+        let line = line(&regions, A).0;
+        let word = commit(line);
+        assert!(!word.is_busy() && word.is_valid() != word.is_empty());
+        let spent: Vec<u32> = (0..word.idx().0).collect();
+        assert_eq!(
+            accepted.keys().copied().collect::<Vec<_>>(),
+            spent,
+            "{}",
+            plane.name()
+        );
+        assert_eq!(plane.counter(Verdict::ReplyAck), spent.len() as u64);
+        let (idx, last) = accepted.last_key_value().unwrap();
+        let (tag, key) = session(&regions, line);
+        assert_eq!(&tag, last, "{}: the last winner's session", plane.name());
+        let auth_key: AuthKey = A.auth_key(Mode::Pool, RowIndex(*idx));
+        assert!(key == SessionKey::derive(&auth_key, Suite::SipHash128, &tag));
+        let [id, _] = halves(&tag);
+        assert_eq!(line.session_id.load(Acquire).to_ne_bytes(), id);
+        println!(
+            "{}: {} rows, {} lost races, {} busy",
+            plane.name(),
+            spent.len(),
+            plane.counter(Verdict::DropLostRace),
+            plane.counter(Verdict::DropBusy)
+        );
+    }
+}
+
+/// A revocation in the middle of it all: from the moment it returns nothing is accepted, and the flag stays.
+#[test]
+fn a_revocation_is_never_lost() {
+    const ROUNDS: u32 = 60;
+    for mut plane in planes() {
+        let (name, regions) = (plane.name(), plane.regions());
+        let mut store = control(&*plane);
+        let (running, present) = (AtomicBool::new(true), AtomicBool::new(false));
+        let sent = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for mut cpu in plane.cpus() {
+                let (regions, running, present, sent) = (&regions, &running, &present, &sent);
+                scope.spawn(move || {
+                    while running.load(Acquire) {
+                        if present.load(Acquire)
+                            && let Some((line, _)) =
+                                regions.find(&geometry(), u64::from_ne_bytes(A.id().0.to_be_bytes()))
+                        {
+                            let number = sent.fetch_add(1, Relaxed);
+                            let idx = commit(line).idx().0;
+                            cpu(&response(A, Mode::Key, idx, number, A.end(false)).0);
+                        }
+                    }
+                });
+            }
+            let _end = EndOnDrop(&running);
+            for round in 0..ROUNDS {
+                keep_fresh(&store);
+                store
+                    .install(A.id(), Mode::Key, RowIndex(0), &rows(A, Mode::Key, 0, 1))
+                    .unwrap();
+                present.store(true, Release);
+                let line = line(&regions, A).0;
+                while commit(line).idx().0 < 30 + round {
+                    thread::yield_now();
+                }
+                store.revoke(A.id()).unwrap();
+                let idx = commit(line).idx();
+                let until = sent.load(Relaxed) + 50;
+                while sent.load(Relaxed) < until {
+                    thread::yield_now();
+                }
+                let word = commit(line);
+                assert!(word.is_revoked() && !word.is_busy(), "{name}: {word:?}");
+                assert_eq!(word.idx(), idx, "accepted after a revocation");
+                present.store(false, Release);
+                while store.wipe(A.id()).is_err() {}
+                store.reclaim();
+            }
+            running.store(false, Release);
+        });
+    }
+}
+
+/// Two devices try to move to one address at the same moment, again and again, while user space sweeps the tables: it
+/// is never both's, and whoever lives there is found there by others.
+#[test]
+fn an_address_has_one_owner() {
+    const ROUNDS: u32 = 4_000;
+    let shared = A.end(false).ip;
+    for mut plane in planes() {
+        let name = plane.name();
+        let regions = plane.regions();
+        let mut store = control(&*plane);
+        for device in [A, B] {
+            let key = rows(device, Mode::Key, 0, 1);
+            store.install(device.id(), Mode::Key, RowIndex(0), &key).unwrap();
+        }
+        let (running, meeting, numbers) = (AtomicBool::new(true), Rendezvous::default(), AtomicU64::new(0));
+        let (owners, failures) = (Mutex::new([0u32; 3]), Mutex::new(Vec::new()));
+        let fail = |what: String| failures.lock().unwrap().push(format!("{name}: {what}"));
+        let check = |round: u32| {
+            let living = [A, B].map(|device| lives_at(&regions, device, shared));
+            let count = living.iter().filter(|lives| **lives).count();
+            owners.lock().unwrap()[count] += 1;
+            if count > 1 {
+                fail(format!("round {round}: two live sessions own {shared}"));
+            }
+            for (device, lives) in [A, B].into_iter().zip(living) {
+                if lives && !has_entry(&regions, device, shared) {
+                    fail(format!("round {round}: {device:?} lives there without an entry"));
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for (mut cpu, device) in plane.cpus().into_iter().zip([A, B]) {
+                let (regions, meeting, numbers, fail, check) = (&regions, &meeting, &numbers, &fail, &check);
+                let running = &running;
+                scope.spawn(move || {
+                    let _end = EndOnDrop(running);
+                    let line = line(regions, device).0;
+                    let mut authenticate = |ip: IpAddr| {
+                        let number = numbers.fetch_add(1, Relaxed);
+                        let idx = commit(line).idx().0;
+                        cpu(&response(device, Mode::Key, idx, number, end_at(ip, device)).0)
+                    };
+                    for round in 0..ROUNDS {
+                        // Away, then there at the same time.
+                        if !authenticate(Dev(100 + device.0).end(false).ip) {
+                            fail(format!(
+                                "round {round}: {device:?} was refused at its own address"
+                            ));
+                        }
+                        meeting.meet();
+                        authenticate(shared);
+                        meeting.meet();
+                        if device == A {
+                            check(round);
+                        }
+                        meeting.meet();
+                    }
+                });
+            }
+            while running.load(Acquire) {
+                keep_fresh(&store);
+                store.sweep_bindings();
+                thread::yield_now();
+            }
+        });
+        let failures = failures.into_inner().unwrap();
+        let first = &failures[..failures.len().min(5)];
+        assert!(
+            failures.is_empty(),
+            "{} failures, first: {first:#?}",
+            failures.len()
+        );
+        let [none, one, _] = owners.into_inner().unwrap();
+        println!("{name}: the address had no owner {none} times, one {one} times");
+    }
+}
+
+fn lives_at(regions: &Regions, device: Dev, ip: IpAddr) -> bool {
+    let (line, _) = line(regions, device);
+    let session = &regions.sessions[line.slot.load(Acquire) as usize];
+    let addr = [0, 1]
+        .map(|at| session.addr[at].load(Acquire).to_ne_bytes())
+        .concat();
+    line.session_id.load(Acquire) != 0 && addr == ip_bytes(ip)
+}
+
+fn has_entry(regions: &Regions, device: Dev, ip: IpAddr) -> bool {
+    let [low, high] = halves(&ip_bytes(ip)).map(u64::from_ne_bytes);
+    let hash = table::hash(geometry().hash_seed, low, high);
+    let (_, place) = line(regions, device);
+    // The sweep takes an entry away for an instant before it looks again: it is to be there, not to be there at once.
+    (0..1_000_000).any(|_| {
+        table::candidates(&regions.by_address, geometry().bucket_mask(), hash).any(|found| found == place)
+    })
+}
+
+/// That the helper above makes what it says.
+#[test]
+fn the_frames_of_this_test_are_responses() {
+    let (frame, tag) = response(A, Mode::Pool, 3, 9, A.end(false));
+    let (_, udp) = parse(&frame).unwrap().datagram().unwrap();
+    match wire::parse(&frame[udp.payload()]) {
+        Ok(Message::Response(message)) => assert_eq!((message.idx.get(), message.tag), (3, tag)),
+        other => panic!("{other:?}"),
+    }
+}
