@@ -47,7 +47,7 @@ enum Verifier {
 }
 
 impl Verifier {
-    fn start(lab: &Lab, config: &Config, xdp: bool) -> Result<Self, BenchError> {
+    fn start(lab: &Lab, config: &Config, xdp: bool, cpu: usize) -> Result<Self, BenchError> {
         if xdp {
             let mut plane = Xdp::load(config)?;
             lab.gateway
@@ -56,7 +56,7 @@ impl Verifier {
         }
         let options = HostOptions {
             threads: 1,
-            cpus: vec![VERIFIER_CPU],
+            cpus: vec![cpu],
             ..HostOptions::default()
         };
         Ok(Self::Host(Box::new(
@@ -162,7 +162,7 @@ fn handshake(socket: &UdpSocket, idx: RowIndex) -> Result<(), BenchError> {
 /// `count` authentications through one data plane.
 fn lap(xdp: bool, count: u32, runs: u32) -> Result<Histogram<u64>, BenchError> {
     let lab = lab()?;
-    let mut verifier = Verifier::start(&lab, &keys::config(16, 8), xdp)?;
+    let mut verifier = Verifier::start(&lab, &keys::config(16, 8), xdp, VERIFIER_CPU)?;
     let rows = keys::rows(DEVICE, Mode::Key, RowIndex(0), 1);
     verifier
         .plane()
@@ -270,7 +270,7 @@ fn classic_latency(run: ClassicRun, xdp: bool, runs: u32) -> Result<Histogram<u6
     let mut best = None;
     for _ in 0..runs {
         let lab = lab()?;
-        let _verifier = Verifier::start(&lab, &run.config(), xdp)?;
+        let _verifier = Verifier::start(&lab, &run.config(), xdp, VERIFIER_CPU)?;
         let mut latency_ns = histogram();
         lab.devices.run(|| -> Result<(), BenchError> {
             let socket = client(keys::CLASSIC_PORT)?;
@@ -292,11 +292,14 @@ fn classic_latency(run: ClassicRun, xdp: bool, runs: u32) -> Result<Histogram<u6
 /// Those of the lab and the data planes.
 pub fn classic_costs(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     for bits in [ResponseBits::B64, ResponseBits::B128, ResponseBits::B256] {
+        let count = scale.handshakes * 4;
+        // At least a burst of identifiers, each with a challenge outstanding.
+        let crps = (count / 64).clamp(2, 500);
         let run = ClassicRun {
             profile: ClassicProfile::Iot,
             bits,
-            count: scale.handshakes * 4,
-            rows: 500,
+            count,
+            rows: crps,
         };
         let xdp = classic_cpu_ns(run, true)?;
         let host = classic_cpu_ns(run, false)?;
@@ -325,9 +328,9 @@ pub fn classic_costs(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchErro
 
 fn classic_cpu_ns(run: ClassicRun, xdp: bool) -> Result<f64, BenchError> {
     let lab = lab()?;
-    let _verifier = Verifier::start(&lab, &run.config(), xdp)?;
+    let _verifier = Verifier::start(&lab, &run.config(), xdp, CLIENT_CPU)?;
     let far = NapiThreads::enable(&lab.gateway, &lab.gateway_devices_end.name)?;
-    far.pin(&[VERIFIER_CPU])?;
+    far.pin(&[CLIENT_CPU])?;
     let threads = if xdp {
         Vec::new()
     } else {
@@ -346,9 +349,15 @@ fn classic_cpu_ns(run: ClassicRun, xdp: bool) -> Result<f64, BenchError> {
 }
 
 /// Exchanges in bursts: 64 REQs, then the answers to what came back. Returns how many were accepted.
+///
+/// On the verifier's CPU, and asleep while it works: so it finds a burst at a time and does not sleep in between.
 fn classic_bursts(run: ClassicRun) -> Result<u32, BenchError> {
     const BURST: u32 = 64;
     let socket = client(keys::CLASSIC_PORT)?;
+    socket.set_nonblocking(false).map_err(io("the client's socket"))?;
+    socket
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .map_err(io("the client's socket"))?;
     let mut payload = vec![0u8; run.bits.message_bytes()];
     let mut done = 0;
     let identifiers = run.count.div_ceil(run.rows).max(1);
@@ -367,11 +376,10 @@ fn classic_bursts(run: ClassicRun) -> Result<u32, BenchError> {
             }
         }
         // Challenges and ACKs come back in any order; a lost one ends the burst.
-        let deadline = Instant::now() + Duration::from_millis(200);
         let mut accepted = 0;
-        while accepted < ids.len() && Instant::now() < deadline {
+        while accepted < ids.len() {
             let Ok(length) = socket.recv(&mut buffer) else {
-                continue;
+                break;
             };
             let Some(message) = ClassicMessage::parse(run.bits, buffer.get(..length).unwrap_or_default())
             else {
