@@ -331,6 +331,8 @@ fn classic_cpu_ns(run: ClassicRun, xdp: bool) -> Result<f64, BenchError> {
     let _verifier = Verifier::start(&lab, &run.config(), xdp, CLIENT_CPU)?;
     let far = NapiThreads::enable(&lab.gateway, &lab.gateway_devices_end.name)?;
     far.pin(&[CLIENT_CPU])?;
+    // On a thread of its own too, or the client's side of the work would be done, and counted, where the reply is made.
+    NapiThreads::enable(&lab.devices, &lab.devices_end.name)?.pin(&[CLIENT_CPU])?;
     let threads = if xdp {
         Vec::new()
     } else {
