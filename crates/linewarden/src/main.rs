@@ -1,3 +1,25 @@
 //! The Linewarden command line.
+#![forbid(unsafe_code)]
 
-fn main() {}
+mod cli;
+mod cmd;
+mod config_file;
+mod failure;
+mod log;
+mod output;
+mod registry;
+mod signals;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    cli.color.apply();
+    let json = cli.command.wants_json();
+    match cmd::run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.tell(json),
+    }
+}

@@ -1,0 +1,99 @@
+//! What can be typed.
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::cmd::{agent, bench, completions, config, demo, device, puf, registry, serve};
+use crate::failure::exit_codes;
+
+/// Proves who devices are, at line rate, in the packet path
+#[derive(Parser, Debug)]
+#[command(name = "linewarden", version, about, after_help = EXAMPLES, after_long_help = LONG_HELP, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    /// error, warn, info, debug, trace, or a filter such as linewarden_gateway=debug [env: LINEWARDEN_LOG]
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub log: Option<String>,
+    /// Colours
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: ColorWhen,
+}
+
+macro_rules! examples {
+    () => {
+        "\
+Examples:
+  linewarden registry create --registry fleet.registry --key-file master.key
+  linewarden device enroll simulated --count 100 --out devices --registry fleet.registry --key-file master.key
+  linewarden serve --config gateway.toml
+  linewarden agent --config devices/00000000000000d1.toml --gateway 192.0.2.1"
+    };
+}
+const EXAMPLES: &str = examples!();
+const LONG_HELP: &str = concat!(examples!(), "\n\n", exit_codes!());
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum ColorWhen {
+    /// On a terminal, unless NO_COLOR is set
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+impl ColorWhen {
+    /// Sets it for all that is printed.
+    pub fn apply(self) {
+        match self {
+            Self::Auto => anstream::ColorChoice::Auto,
+            Self::Always => anstream::ColorChoice::Always,
+            Self::Never => anstream::ColorChoice::Never,
+        }
+        .write_global();
+    }
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Authenticate a simulated fleet over a private network, under attack
+    Demo(demo::DemoArgs),
+    /// Run a gateway
+    Serve(serve::ServeArgs),
+    /// Run a device's side: authenticate, keep the lease alive, print the state
+    Agent(agent::AgentArgs),
+    /// Keep the registry's devices
+    #[command(subcommand)]
+    Device(device::DeviceCommand),
+    /// Make and check registries
+    #[command(subcommand)]
+    Registry(registry::RegistryCommand),
+    /// Judge PUFs
+    #[command(subcommand)]
+    Puf(puf::PufCommand),
+    /// Measure
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    /// Show configuration files
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+    /// Print a completion script for a shell
+    Completions(completions::CompletionsArgs),
+}
+
+impl Command {
+    /// Whether machines read what it prints.
+    pub fn wants_json(&self) -> bool {
+        match self {
+            Self::Serve(args) => args.json,
+            Self::Agent(args) => args.json,
+            Self::Device(command) => command.wants_json(),
+            Self::Registry(command) => command.wants_json(),
+            Self::Puf(command) => command.wants_json(),
+            // Their --json names a file.
+            Self::Demo(_) | Self::Bench(_) | Self::Config(_) | Self::Completions(_) => false,
+        }
+    }
+}

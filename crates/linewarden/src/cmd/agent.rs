@@ -1,0 +1,120 @@
+//! `linewarden agent`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use linewarden_agent::config::parse_gateway;
+use linewarden_agent::{Agent, AgentConfig, AgentOptions, Credential, Ended, interface_mac};
+use linewarden_protocol::device::DeviceConfig;
+use linewarden_protocol::ids::Suite;
+use linewarden_puf::Puf;
+use linewarden_puf::health::HealthTest;
+
+use crate::config_file::ConfigFile;
+use crate::failure::Failure;
+use crate::log;
+use crate::output::Output;
+use crate::signals::StopSignal;
+
+/// How to run.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Prints one line at each change: authenticated, renewed, refused, address changed. With --json each line is an object
+whose `event` says what it is. Ends cleanly on SIGINT and SIGTERM, with exit code 0.
+
+Examples:
+  linewarden agent --config 00000000000000d1.toml
+  linewarden agent --config 00000000000000d1.toml --gateway 192.0.2.1 --interface eth0
+  linewarden agent --config 00000000000000d1.toml --once --timeout 10
+
+`linewarden config example agent` prints a commented configuration.")]
+pub struct AgentArgs {
+    /// The configuration
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// The gateway, in place of the configuration's: HOST or HOST:PORT
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_gateway)]
+    gateway: Option<SocketAddr>,
+    /// The interface whose MAC address the session is bound to, in place of the configuration's
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
+    /// End with the first session
+    #[arg(long)]
+    once: bool,
+    /// End with exit code 5 if there is no session after so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// JSON for machines
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs until it is told to stop.
+pub fn run(args: &AgentArgs, log_flag: Option<&str>) -> Result<(), Failure> {
+    let mut file = ConfigFile::<AgentConfig>::read(&args.config)?;
+    log::start(log_flag, file.value.log.level.as_deref(), "info")?;
+    let directory = file.directory();
+    file.value.resolve_paths(&directory);
+    if args.interface.is_some() {
+        file.value.gateway.interface.clone_from(&args.interface);
+    }
+    let (options, puf) = prepare(&file, args)?;
+    let stop = StopSignal::take_over()?;
+    let output = Output::new(args.json);
+    // The first failure to print ends it: nobody reads any more.
+    let mut printed = Ok(());
+    let ended = Agent::new(options, puf).run(std::os::fd::AsFd::as_fd(&stop), &mut |report| {
+        if printed.is_ok() {
+            printed = output.object(report).and_then(|()| output.line(report));
+        }
+    })?;
+    printed?;
+    match ended {
+        Ended::Stopped | Ended::Authenticated => Ok(()),
+        Ended::GaveUp => Err(Failure::not_authenticated(format!(
+            "no session after {} s",
+            args.timeout.unwrap_or_default()
+        ))),
+    }
+}
+
+fn prepare(
+    file: &ConfigFile<AgentConfig>,
+    args: &AgentArgs,
+) -> Result<(AgentOptions, Box<dyn Puf>), Failure> {
+    let config = &file.value;
+    let field = |error: linewarden_agent::FieldError| file.field(&error.path, &error.problem);
+    let device = config.device_id().map_err(field)?;
+    let credential = Credential::read_from(&config.device.helper)
+        .map_err(|error| file.field(&["device", "helper"], &error.to_string()))?;
+    let gateway = match args.gateway {
+        Some(gateway) => gateway,
+        None => config.gateway_address().map_err(field)?,
+    };
+    let bound_mac = match &config.gateway.interface {
+        Some(name) => Some(
+            interface_mac(name).map_err(|error| file.field(&["gateway", "interface"], &error.to_string()))?,
+        ),
+        None => None,
+    };
+    let puf = config
+        .open_puf(device, crate::cmd::random_u64()?)
+        .map_err(field)?;
+    let options = AgentOptions {
+        device: DeviceConfig {
+            device,
+            suite: Suite::SipHash128,
+            mode: credential.mode(),
+            gateways: config.gateway_policy().map_err(field)?,
+            bound_mac,
+        },
+        credential,
+        health: HealthTest::default(),
+        gateway,
+        once: args.once,
+        give_up_after: args.timeout.map(Duration::from_secs),
+    };
+    Ok((options, puf))
+}

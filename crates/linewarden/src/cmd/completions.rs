@@ -1,0 +1,28 @@
+//! `linewarden completions`.
+
+use std::io::Write as _;
+
+use clap::{Args, CommandFactory as _};
+use clap_complete::Shell;
+
+use crate::cli::Cli;
+use crate::failure::Failure;
+
+/// Which shell.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  linewarden completions bash > /etc/bash_completion.d/linewarden
+  linewarden completions zsh > ~/.zfunc/_linewarden
+  linewarden completions fish > ~/.config/fish/completions/linewarden.fish")]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: Shell,
+}
+
+/// Prints the script.
+pub fn run(args: &CompletionsArgs) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "linewarden", &mut script);
+    Ok(std::io::stdout().lock().write_all(&script)?)
+}

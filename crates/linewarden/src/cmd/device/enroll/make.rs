@@ -1,0 +1,244 @@
+//! One device's enrolment: read its PUF, make secrets and helper data.
+
+use std::path::{Path, PathBuf};
+
+use linewarden_agent::Credential;
+use linewarden_agent::source::{CommandPuf, FleetSeed, SimulatedPuf};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
+use linewarden_protocol::keys::RowKey;
+use linewarden_puf::Puf;
+use linewarden_puf::extractor::{
+    Enrolled, EnrolledPool, ExtractorError, KeyEnrolment, PoolEnrolment, enrol, enrol_pool, enrol_puf,
+};
+use linewarden_puf::readout::read_directory;
+use linewarden_registry::{Credentials, PoolRow};
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha20Rng;
+
+use super::{EnrollCommand, SimulatedArgs};
+use crate::cmd::random_u64;
+use crate::failure::Failure;
+
+const SUITE: Suite = Suite::SipHash128;
+/// Readings of an SRAM model at enrolment.
+const SRAM_READOUTS: usize = 5;
+
+/// Makes devices from one source.
+pub struct Maker {
+    source: Source,
+    count: u64,
+}
+
+enum Source {
+    Simulated {
+        puf: SimulatedPuf,
+        seed: FleetSeed,
+        rows: u32,
+    },
+    Readouts(PathBuf),
+    Command {
+        puf: CommandPuf,
+        mode: Mode,
+        rows: u32,
+        cells: usize,
+        readouts: usize,
+    },
+}
+
+/// An enrolled device.
+pub struct Made {
+    /// For the registry.
+    pub credentials: Credentials,
+    /// For the device.
+    pub helper: Credential,
+    /// What it is, for people.
+    pub profile: String,
+}
+
+impl Maker {
+    /// Prepares the source.
+    pub fn new(command: &EnrollCommand) -> Result<Self, Failure> {
+        let (source, count) = match command {
+            EnrollCommand::Simulated(args) => (simulated(args)?, args.count),
+            EnrollCommand::Readouts(args) => (Source::Readouts(absolute(&args.directory)?), 1),
+            EnrollCommand::Command(args) => {
+                let (program, arguments) = args
+                    .program
+                    .split_first()
+                    .ok_or_else(|| Failure::input("no program"))?;
+                let puf = CommandPuf {
+                    program: program.into(),
+                    arguments: arguments.to_vec(),
+                    timeout_ms: args.timeout_ms,
+                };
+                let source = Source::Command {
+                    puf,
+                    mode: args.mode.into(),
+                    rows: args.rows,
+                    cells: args.cells,
+                    readouts: args.readouts,
+                };
+                (source, 1)
+            }
+        };
+        Ok(Self { source, count })
+    }
+
+    /// How many devices to make.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Enrols one device, its pool starting at `first_idx`.
+    pub fn make(&self, device: DeviceId, first_idx: RowIndex) -> Result<Made, Failure> {
+        let mut seed = [0u8; 32];
+        getrandom::fill(&mut seed).map_err(|error| Failure::failed(format!("no random bytes: {error}")))?;
+        let mut rng = ChaCha20Rng::from_seed(seed);
+        let refused = |error| refused(device, error);
+        let pool_options = |rows| PoolEnrolment {
+            first_idx: first_idx.0,
+            ..PoolEnrolment::rows(rows)
+        };
+        match &self.source {
+            Source::Simulated { puf, seed, rows } => {
+                let mut chip = puf.build(seed, device, random_u64()?).map_err(Failure::input)?;
+                if puf.model.is_strong() {
+                    let pool = enrol_pool(&mut chip, &pool_options(*rows), &mut rng).map_err(refused)?;
+                    return Ok(pool_made(device, pool, &puf.describe()));
+                }
+                let options = KeyEnrolment::default();
+                let key =
+                    enrol_puf(&mut chip, puf.cells, SRAM_READOUTS, &options, &mut rng).map_err(refused)?;
+                Ok(key_made(device, key, &puf.describe()))
+            }
+            Source::Readouts(directory) => {
+                let dumps = read_directory(directory).map_err(Failure::input)?;
+                let readouts: Vec<_> = dumps.into_iter().map(|dump| dump.bits).collect();
+                let key = enrol(&readouts, &KeyEnrolment::default(), &mut rng).map_err(refused)?;
+                let what = format!(
+                    "readouts, {} of {} cells",
+                    readouts.len(),
+                    readouts.first().map_or(0, |r| r.len())
+                );
+                Ok(key_made(device, key, &what))
+            }
+            Source::Command {
+                puf,
+                mode,
+                rows,
+                cells,
+                readouts,
+            } => {
+                let mut chip: Box<dyn Puf> = Box::new(puf.clone());
+                let what = format!("command {}", puf.program.display());
+                match mode {
+                    Mode::Pool => {
+                        let pool = enrol_pool(&mut chip, &pool_options(*rows), &mut rng).map_err(refused)?;
+                        Ok(pool_made(device, pool, &what))
+                    }
+                    Mode::Key => {
+                        let options = KeyEnrolment::default();
+                        let key =
+                            enrol_puf(&mut chip, *cells, *readouts, &options, &mut rng).map_err(refused)?;
+                        Ok(key_made(device, key, &what))
+                    }
+                }
+            }
+        }
+    }
+
+    /// `[puf]` of the agent's configuration.
+    pub fn puf_section(&self) -> Result<String, Failure> {
+        let (table, content) = match &self.source {
+            Source::Simulated { puf, .. } => ("simulated", toml::to_string(puf)),
+            Source::Readouts(directory) => ("readouts", toml::to_string(&Readouts { path: directory })),
+            Source::Command { puf, .. } => ("command", toml::to_string(puf)),
+        };
+        let content = content
+            .map_err(|error| Failure::failed(format!("cannot write the agent's configuration: {error}")))?;
+        Ok(format!("[puf.{table}]\n{content}"))
+    }
+}
+
+#[derive(serde::Serialize)]
+struct Readouts<'a> {
+    path: &'a Path,
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|error| Failure::input(format!("{}: {error}", path.display())))
+}
+
+fn simulated(args: &SimulatedArgs) -> Result<Source, Failure> {
+    let seed_file = args
+        .seed_file
+        .clone()
+        .unwrap_or_else(|| args.common.out.join("fleet.seed"));
+    let seed = if seed_file.symlink_metadata().is_ok() {
+        FleetSeed::from_file(&seed_file)
+    } else {
+        FleetSeed::generate_file(&seed_file)
+    };
+    let puf = SimulatedPuf {
+        model: args.model.into(),
+        stages: args.stages,
+        chains: args.chains,
+        upper_chains: 1,
+        cells: args.cells,
+        bit_error_rate: args.bit_error_rate,
+        // Beside the agent's configuration it needs no directory.
+        seed_file: match &args.seed_file {
+            Some(file) => absolute(file)?,
+            None => "fleet.seed".into(),
+        },
+    };
+    Ok(Source::Simulated {
+        puf,
+        seed: seed.map_err(Failure::input)?,
+        rows: args.rows,
+    })
+}
+
+fn refused(device: DeviceId, error: ExtractorError) -> Failure {
+    let text = format!("device {device}: {error}");
+    match error {
+        ExtractorError::TooLittleEntropy { .. } => Failure::unsafe_(text),
+        ExtractorError::Puf(_) | ExtractorError::Health(_) => Failure::failed(text),
+        _ => Failure::input(text),
+    }
+}
+
+fn pool_made(device: DeviceId, pool: EnrolledPool, what: &str) -> Made {
+    let rows = pool.rows.iter().map(|row| PoolRow {
+        challenge: row.challenge,
+        row_key: RowKey::for_row(row.secret.expose(), &row.digest, SUITE, device, RowIndex(row.idx)),
+    });
+    let credentials = Credentials::Pool {
+        first_idx: RowIndex(pool.helper.first_idx()),
+        rows: rows.collect(),
+    };
+    let profile = format!(
+        "{what}; {}; {:.0} bits",
+        pool.helper.profile(),
+        pool.entropy.residual_bits
+    );
+    Made {
+        credentials,
+        helper: Credential::Pool(pool.helper),
+        profile,
+    }
+}
+
+fn key_made(device: DeviceId, key: Enrolled, what: &str) -> Made {
+    let row_key = RowKey::for_device(key.secret.expose(), &key.helper.digest(), SUITE, device);
+    let profile = format!(
+        "{what}; {}; {:.0} bits",
+        key.helper.profile(),
+        key.entropy.residual_bits
+    );
+    Made {
+        credentials: Credentials::Key(row_key),
+        helper: Credential::Key(key.helper),
+        profile,
+    }
+}

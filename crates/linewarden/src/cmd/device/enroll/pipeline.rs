@@ -1,0 +1,197 @@
+//! Many devices at once: threads that enrol, one transaction per chunk that stores, a bar that shows it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::available_parallelism;
+
+use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
+use linewarden_registry::{BulkOptions, DeviceRecord, OnConflict, Registry, RegistryError};
+
+use super::CommonArgs;
+use super::files::DeviceFiles;
+use super::make::Maker;
+use crate::cmd::{now_s, random_u64};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::registry::block_on;
+
+/// Devices per transaction.
+const CHUNK_DEVICES: usize = 500;
+
+/// What all threads work on.
+struct Work<'a> {
+    common: &'a CommonArgs,
+    maker: &'a Maker,
+    puf_section: String,
+    enrolled_at_s: u64,
+    /// Where the pool starts: 0, or after what was handed out before.
+    first_idx: RowIndex,
+    begun: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// Enrols all devices and stores them.
+pub fn run(common: &CommonArgs, maker: &Maker, output: Output) -> Result<(), Failure> {
+    block_on(async {
+        let registry = common.registry.open().await?;
+        let work = Work {
+            common,
+            maker,
+            puf_section: maker.puf_section()?,
+            enrolled_at_s: now_s()?,
+            first_idx: first_idx(&registry, common).await?,
+            begun: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        };
+        let devices = enrol_all(&registry, &work, output).await?;
+        registry.close().await;
+        tell(output, common, &devices)
+    })
+}
+
+/// Refuses early what the registry would refuse late, and finds where a replaced pool has to start.
+async fn first_idx(registry: &Registry, common: &CommonArgs) -> Result<RowIndex, Failure> {
+    let Some(device) = common.device else {
+        return Ok(RowIndex(0));
+    };
+    match (registry.get(device).await, common.replace) {
+        (Ok(info), true) if info.status.is_active() => Ok(info.idx_floor),
+        (Ok(_), true) => Err(RegistryError::Revoked { device }.into()),
+        (Ok(_), false) => Err(RegistryError::AlreadyEnrolled { device }.into()),
+        (Err(RegistryError::UnknownDevice { .. }), false) => Ok(RowIndex(0)),
+        (Err(error), _) => Err(error.into()),
+    }
+}
+
+async fn enrol_all(registry: &Registry, work: &Work<'_>, output: Output) -> Result<Vec<DeviceId>, Failure> {
+    let total = work.maker.count();
+    let threads = available_parallelism().map_or(1, usize::from);
+    let bar = output.progress(total, "enrolling");
+    let (sender, receiver) = sync_channel(2 * threads);
+    let options = BulkOptions {
+        chunk_devices: CHUNK_DEVICES,
+        on_conflict: if work.common.replace {
+            OnConflict::Replace
+        } else {
+            OnConflict::Refuse
+        },
+    };
+    let mut devices = Vec::new();
+    let mut broken = None;
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(usize::try_from(total).unwrap_or(threads)) {
+            let sender = sender.clone();
+            scope.spawn(move || enrol_some(work, &sender));
+        }
+        drop(sender);
+        let records = take_records(receiver, &mut broken, |device| {
+            devices.push(device);
+            bar.inc(1);
+        });
+        let stored = futures_block(registry.enrol_bulk(records, options, |_| {}));
+        // Whatever happened, nobody waits for the threads' devices any more.
+        work.stop.store(true, Ordering::Release);
+        stored
+    })?;
+    bar.finish_and_clear();
+    match broken {
+        None => Ok(devices),
+        Some(failure) => Err(failure.and(format_args!("{} devices were enrolled before", devices.len()))),
+    }
+}
+
+/// Blocks on the runtime's own thread: the records come from other threads, and the database has its own, too.
+fn futures_block<T>(future: impl Future<Output = Result<T, RegistryError>>) -> Result<T, RegistryError> {
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(future))
+}
+
+/// The records up to the first failure, which is put into `broken`.
+fn take_records(
+    receiver: Receiver<Result<DeviceRecord, Failure>>,
+    broken: &mut Option<Failure>,
+    mut taken: impl FnMut(DeviceId),
+) -> impl Iterator<Item = DeviceRecord> {
+    receiver.into_iter().map_while(move |made| match made {
+        Ok(record) => {
+            taken(record.device);
+            Some(record)
+        }
+        Err(failure) => {
+            broken.get_or_insert(failure);
+            None
+        }
+    })
+}
+
+fn enrol_some(work: &Work<'_>, sender: &SyncSender<Result<DeviceRecord, Failure>>) {
+    while !work.stop.load(Ordering::Acquire) {
+        let index = work.begun.fetch_add(1, Ordering::Relaxed);
+        if index >= work.maker.count() {
+            return;
+        }
+        let made = enrol_one(work, index);
+        let failed = made.is_err();
+        if sender.send(made).is_err() || failed {
+            return;
+        }
+    }
+}
+
+fn enrol_one(work: &Work<'_>, index: u64) -> Result<DeviceRecord, Failure> {
+    let device = match work.common.device {
+        Some(device) => device,
+        None => random_device()?,
+    };
+    let files = DeviceFiles::new(&work.common.out, device);
+    if !work.common.replace {
+        files.check_absent()?;
+    }
+    let made = work.maker.make(device, work.first_idx)?;
+    let gateway = work.common.gateway.as_deref();
+    files.write(device, &made.helper, gateway, &work.puf_section)?;
+    let name = match (work.maker.count(), work.common.name.as_str()) {
+        (1, name) => name.to_owned(),
+        (_, "") => String::new(),
+        (_, prefix) => format!("{prefix} {}", index + 1),
+    };
+    Ok(DeviceRecord {
+        device,
+        name,
+        suite: Suite::SipHash128,
+        enrolled_at_s: work.enrolled_at_s,
+        puf_profile: made.profile,
+        credentials: made.credentials,
+    })
+}
+
+/// Ids are sparse, so that guessing finds none; two equal ones are refused by the registry.
+fn random_device() -> Result<DeviceId, Failure> {
+    loop {
+        let id = random_u64()?;
+        if id != 0 {
+            return Ok(DeviceId(id));
+        }
+    }
+}
+
+fn tell(output: Output, common: &CommonArgs, devices: &[DeviceId]) -> Result<(), Failure> {
+    for device in devices {
+        let files = DeviceFiles::new(&common.out, *device);
+        output.object(&serde_json::json!({
+            "device_id": device.to_string(), "helper": files.helper, "agent_config": files.config,
+        }))?;
+    }
+    if let [device] = devices {
+        let files = DeviceFiles::new(&common.out, *device);
+        return output.line(format_args!(
+            "enrolled {device}; on the device: {} and {}",
+            files.helper.display(),
+            files.config.display()
+        ));
+    }
+    output.line(format_args!(
+        "enrolled {} devices; their files are in {}",
+        devices.len(),
+        common.out.display()
+    ))
+}

@@ -1,0 +1,56 @@
+//! `linewarden device`.
+
+mod enroll;
+mod list;
+mod revoke;
+mod transfer;
+
+use clap::Subcommand;
+
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// What about devices.
+#[derive(Subcommand, Debug)]
+pub enum DeviceCommand {
+    /// Enrol devices: credentials into the registry, helper data into files
+    #[command(subcommand)]
+    Enroll(enroll::EnrollCommand),
+    /// List devices
+    List(list::ListArgs),
+    /// Show one device
+    Show(list::ShowArgs),
+    /// Revoke devices, for good: running gateways shut them out at once
+    Revoke(revoke::RevokeArgs),
+    /// Write devices to a file
+    Export(transfer::ExportArgs),
+    /// Take devices from a file that `export` wrote
+    Import(transfer::ImportArgs),
+}
+
+impl DeviceCommand {
+    /// Whether machines read what it prints.
+    pub fn wants_json(&self) -> bool {
+        match self {
+            Self::Enroll(command) => command.common().json,
+            Self::List(args) => args.json,
+            Self::Show(args) => args.json,
+            Self::Revoke(args) => args.json,
+            Self::Export(args) => args.json,
+            Self::Import(args) => args.json,
+        }
+    }
+}
+
+/// Does it.
+pub fn run(command: DeviceCommand) -> Result<(), Failure> {
+    let output = Output::new(command.wants_json());
+    match command {
+        DeviceCommand::Enroll(command) => enroll::run(command, output),
+        DeviceCommand::List(args) => list::list(&args, output),
+        DeviceCommand::Show(args) => list::show(&args, output),
+        DeviceCommand::Revoke(args) => revoke::run(&args, output),
+        DeviceCommand::Export(args) => transfer::export(&args, output),
+        DeviceCommand::Import(args) => transfer::import(&args, output),
+    }
+}

@@ -1,0 +1,118 @@
+//! `linewarden device export` and `import`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use indicatif::ProgressBar;
+use linewarden_registry::{BulkOptions, ExportKey, Filter, OnConflict, Progress};
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::registry::{RegistryArgs, block_on};
+
+/// Where to.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+With a key the file holds the devices' credentials, sealed under that key, and can be imported elsewhere. With --public
+it holds no credentials and cannot be imported.
+
+Examples:
+  linewarden device export fleet.jsonl --export-key export.key --config gateway.toml
+  linewarden device export fleet-public.jsonl --public --config gateway.toml")]
+pub struct ExportArgs {
+    /// The new file; an existing one is never overwritten
+    file: PathBuf,
+    /// The export key's file; made, with mode 0600, if nothing is there
+    #[arg(long, value_name = "FILE", required_unless_present = "public")]
+    export_key: Option<PathBuf>,
+    /// Without credentials
+    #[arg(long, conflicts_with = "export_key")]
+    public: bool,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    /// JSON for machines
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where from.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The whole file is checked before anything is stored. Marks and revocations come along.
+
+Examples:
+  linewarden device import fleet.jsonl --export-key export.key --config gateway.toml")]
+pub struct ImportArgs {
+    /// The file
+    file: PathBuf,
+    /// The export key's file
+    #[arg(long, value_name = "FILE")]
+    export_key: PathBuf,
+    /// Replace the credentials of devices that are there; revoked ones stay revoked
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    /// JSON for machines
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn show(bar: &ProgressBar, progress: Progress) {
+    if let Some(total) = progress.total {
+        bar.set_length(total);
+    }
+    bar.set_position(progress.done);
+}
+
+/// Writes the file.
+pub fn export(args: &ExportArgs, output: Output) -> Result<(), Failure> {
+    let (devices, key_made) = block_on(async {
+        let registry = args.registry.open().await?;
+        let (key, key_made) = match &args.export_key {
+            None => (None, false),
+            Some(file) if file.symlink_metadata().is_ok() => (Some(ExportKey::from_file(file)?), false),
+            Some(file) => (Some(ExportKey::generate_file(file)?), true),
+        };
+        let bar = output.progress(registry.count(&Filter::default()).await?, "exporting");
+        let devices = registry
+            .export_file(&args.file, key.as_ref(), |progress| show(&bar, progress))
+            .await?;
+        bar.finish_and_clear();
+        registry.close().await;
+        Ok((devices, key_made))
+    })?;
+    output.object(&serde_json::json!({ "exported": devices, "file": args.file, "key_made": key_made }))?;
+    if let (true, Some(file)) = (key_made, &args.export_key) {
+        output.line(format_args!("made the export key {}", file.display()))?;
+    }
+    output.line(format_args!(
+        "exported {devices} devices to {}",
+        args.file.display()
+    ))
+}
+
+/// Takes the file in.
+pub fn import(args: &ImportArgs, output: Output) -> Result<(), Failure> {
+    let key = ExportKey::from_file(&args.export_key)?;
+    let options = BulkOptions {
+        on_conflict: if args.replace {
+            OnConflict::Replace
+        } else {
+            OnConflict::Refuse
+        },
+        ..BulkOptions::default()
+    };
+    let devices = block_on(async {
+        let registry = args.registry.open().await?;
+        let bar = output.progress(0, "importing");
+        let devices = registry
+            .import_file(&args.file, &key, options, |progress| show(&bar, progress))
+            .await?;
+        bar.finish_and_clear();
+        registry.close().await;
+        Ok(devices)
+    })?;
+    output.object(&serde_json::json!({ "imported": devices, "file": args.file }))?;
+    output.line(format_args!("imported {devices} devices"))
+}

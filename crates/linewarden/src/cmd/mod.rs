@@ -1,0 +1,49 @@
+//! The commands, one file each.
+
+pub mod agent;
+pub mod bench;
+pub mod completions;
+pub mod config;
+pub mod demo;
+pub mod device;
+pub mod puf;
+pub mod registry;
+pub mod serve;
+
+use crate::cli::{Cli, Command};
+use crate::failure::Failure;
+use crate::log;
+
+/// Runs a command to its end.
+pub fn run(cli: Cli) -> Result<(), Failure> {
+    let flag = cli.log.as_deref();
+    match cli.command {
+        // They may have a level in their configuration.
+        Command::Serve(args) => return serve::run(&args, flag),
+        Command::Agent(args) => return agent::run(&args, flag),
+        _ => log::start(flag, None, "warn")?,
+    }
+    match cli.command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Bench(command) => bench::run(&command),
+        Command::Device(command) => device::run(command),
+        Command::Registry(command) => registry::run(&command),
+        Command::Puf(command) => puf::run(&command),
+        Command::Config(command) => config::run(&command),
+        Command::Completions(args) => completions::run(&args),
+        Command::Serve(_) | Command::Agent(_) => Ok(()),
+    }
+}
+
+/// 8 random bytes of the operating system.
+pub fn random_u64() -> Result<u64, Failure> {
+    getrandom::u64().map_err(|error| Failure::failed(format!("no random bytes: {error}")))
+}
+
+/// Seconds since 1970-01-01 UTC.
+pub fn now_s() -> Result<u64, Failure> {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map(|since| since.as_secs())
+        .map_err(|_| Failure::failed("the clock stands before 1970; set it"))
+}

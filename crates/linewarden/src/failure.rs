@@ -1,0 +1,138 @@
+//! How a command ends when it does not end well.
+
+use std::fmt::Display;
+use std::io;
+use std::process::ExitCode;
+
+use linewarden_agent::AgentError;
+use linewarden_dataplane::DataPlaneError;
+use linewarden_gateway::GatewayError;
+use linewarden_registry::RegistryError;
+
+/// For `--help`.
+macro_rules! exit_codes {
+    () => {
+        "\
+Exit codes:
+  0  done
+  1  failed
+  2  wrong use, or a configuration or input file with a mistake
+  3  a privilege is missing
+  4  refused for safety: a key file that others can read, a PUF with less than 128 bits
+  5  not authenticated (agent --once)"
+    };
+}
+pub(crate) use exit_codes;
+
+/// What went wrong, as an exit code and words.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// It was tried and did not work.
+    pub fn failed(message: impl Display) -> Self {
+        Self::new(1, message)
+    }
+
+    /// What was asked for, or a file, has a mistake.
+    pub fn input(message: impl Display) -> Self {
+        Self::new(2, message)
+    }
+
+    /// A privilege is missing.
+    pub fn privilege(message: impl Display) -> Self {
+        Self::new(3, message)
+    }
+
+    /// Refused for safety.
+    pub fn unsafe_(message: impl Display) -> Self {
+        Self::new(4, message)
+    }
+
+    /// No session was opened in time.
+    pub fn not_authenticated(message: impl Display) -> Self {
+        Self::new(5, message)
+    }
+
+    /// The same, with more to say.
+    pub fn and(mut self, more: impl Display) -> Self {
+        self.message.push_str(&format!("; {more}"));
+        self
+    }
+
+    /// Whoever read the output has gone: nothing to tell, and no failure.
+    pub fn reader_gone() -> Self {
+        Self::new(0, "")
+    }
+
+    fn new(code: u8, message: impl Display) -> Self {
+        Self {
+            code,
+            message: message.to_string(),
+        }
+    }
+
+    /// Says it on standard error and gives the exit code.
+    pub fn tell(&self, json: bool) -> ExitCode {
+        if !self.message.is_empty() {
+            if json {
+                let object = serde_json::json!({ "error": self.message, "exit_code": self.code });
+                eprintln!("{object}");
+            } else {
+                let style = anstyle::AnsiColor::Red.on_default() | anstyle::Effects::BOLD;
+                anstream::eprintln!("{style}error:{style:#} {}", self.message);
+            }
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<RegistryError> for Failure {
+    fn from(error: RegistryError) -> Self {
+        let code = match &error {
+            RegistryError::KeyFileUnsafe { .. } => 4,
+            RegistryError::KeyMalformed { .. }
+            | RegistryError::KeyVariableUnset { .. }
+            | RegistryError::KeyFileUnreadable { .. }
+            | RegistryError::ImportLine { .. }
+            | RegistryError::UnknownDevice { .. }
+            | RegistryError::InvalidRecord { .. } => 2,
+            _ => 1,
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<DataPlaneError> for Failure {
+    fn from(error: DataPlaneError) -> Self {
+        match error {
+            DataPlaneError::Privilege { .. } => Self::privilege(error),
+            DataPlaneError::Config(_) => Self::input(error),
+            other => Self::failed(other),
+        }
+    }
+}
+
+impl From<GatewayError> for Failure {
+    fn from(error: GatewayError) -> Self {
+        Self::failed(error)
+    }
+}
+
+impl From<AgentError> for Failure {
+    fn from(error: AgentError) -> Self {
+        Self::failed(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::reader_gone();
+        }
+        Self::failed(error)
+    }
+}

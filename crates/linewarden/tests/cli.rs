@@ -1,0 +1,483 @@
+//! The command line as its users call it: files in, exit codes and text out.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+struct Site {
+    directory: tempfile::TempDir,
+}
+
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    #[track_caller]
+    fn ok(self) -> String {
+        assert_eq!(self.code, 0, "{}{}", self.out, self.err);
+        self.out
+    }
+
+    #[track_caller]
+    fn refused(self, code: i32) -> String {
+        assert_eq!(self.code, code, "{}{}", self.out, self.err);
+        self.err
+    }
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Site {
+    fn empty() -> Self {
+        Self {
+            directory: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    /// With a registry and its key.
+    fn new() -> Self {
+        let site = Self::empty();
+        site.run("registry create --registry fleet.registry --key-file master.key")
+            .ok();
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// Runs a command in the site's directory; words are separated by spaces.
+    fn run(&self, words: &str) -> Said {
+        self.run_words(&words.split_whitespace().collect::<Vec<_>>())
+    }
+
+    fn run_words(&self, words: &[&str]) -> Said {
+        Command::new(env!("CARGO_BIN_EXE_linewarden"))
+            .args(words)
+            .current_dir(self.directory.path())
+            .env_remove("LINEWARDEN_MASTER_KEY")
+            .env_remove("LINEWARDEN_LOG")
+            .output()
+            .unwrap()
+            .into()
+    }
+
+    /// Runs a command on the site's registry.
+    fn on_registry(&self, words: &str) -> Said {
+        self.run(&format!(
+            "{words} --registry fleet.registry --key-file master.key"
+        ))
+    }
+}
+
+fn json(line: &str) -> serde_json::Value {
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+}
+
+#[test]
+fn a_fleet_is_enrolled_listed_shown_moved_and_revoked() {
+    let site = Site::new();
+    let enrolled = site
+        .on_registry("device enroll simulated --count 6 --rows 2 --name pump --out devices --json")
+        .ok();
+    let ids: Vec<String> = enrolled
+        .lines()
+        .map(|line| json(line)["device_id"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(ids.len(), 6);
+    for id in &ids {
+        assert!(site.path(&format!("devices/{id}.helper")).is_file());
+        assert!(site.path(&format!("devices/{id}.toml")).is_file());
+    }
+
+    let listed = site.on_registry("device list").ok();
+    assert!(
+        ids.iter().all(|id| listed.contains(id)) && listed.contains("6 devices"),
+        "{listed}"
+    );
+    assert_eq!(
+        site.on_registry("device list --json --name pump")
+            .ok()
+            .lines()
+            .count(),
+        6
+    );
+    assert_eq!(
+        site.on_registry("device list --json --limit 4")
+            .ok()
+            .lines()
+            .count(),
+        4
+    );
+    assert_eq!(site.on_registry("device list --json --mode key").ok(), "");
+
+    let shown = json(&site.on_registry(&format!("device show {} --json", ids[0])).ok());
+    assert_eq!(
+        (shown["status"].as_str(), shown["rows_total"].as_u64()),
+        (Some("active"), Some(2))
+    );
+
+    let revoked = site
+        .on_registry(&format!("device revoke {} --reason stolen", ids[0]))
+        .ok();
+    assert_eq!(revoked, format!("revoked {}\n", ids[0]));
+    let shown = site.on_registry(&format!("device show {}", ids[0])).ok();
+    assert!(
+        shown.contains("revoked on 20") && shown.contains("stolen"),
+        "{shown}"
+    );
+    assert_eq!(
+        site.on_registry("device list --json --revoked")
+            .ok()
+            .lines()
+            .count(),
+        1
+    );
+
+    site.on_registry("device export fleet.jsonl --export-key export.key")
+        .ok();
+    site.run("registry create --registry other.registry --key-file other.key")
+        .ok();
+    let other = "--registry other.registry --key-file other.key";
+    let imported = site
+        .run(&format!(
+            "device import fleet.jsonl --export-key export.key {other} --json"
+        ))
+        .ok();
+    assert_eq!(json(&imported)["imported"], 6);
+    let moved = site.run(&format!("device list --json {other}")).ok();
+    assert_eq!(moved, site.on_registry("device list --json").ok());
+    site.on_registry("registry check").ok();
+}
+
+#[test]
+fn revoking_an_unknown_device_revokes_none() {
+    let site = Site::new();
+    site.on_registry("device enroll simulated --device d1 --rows 2 --out devices")
+        .ok();
+    let error = site.on_registry("device revoke d1 d2").refused(2);
+    assert!(error.contains("00000000000000d2 is not enrolled"), "{error}");
+    assert_eq!(site.on_registry("device list --json --revoked").ok(), "");
+}
+
+#[test]
+fn new_credentials_go_on_where_the_old_rows_ended() {
+    let site = Site::new();
+    site.on_registry("device enroll simulated --device d1 --rows 2 --out devices")
+        .ok();
+    let error = site
+        .on_registry("device enroll simulated --device d1 --rows 2 --out others")
+        .refused(1);
+    assert!(error.contains("enrolled already"), "{error}");
+    site.on_registry("device enroll simulated --device d1 --rows 3 --out devices --replace")
+        .ok();
+    let shown = json(&site.on_registry("device show d1 --json").ok());
+    assert_eq!(
+        (shown["epoch"].as_u64(), shown["rows_total"].as_u64()),
+        (Some(1), Some(3))
+    );
+    // Its helper data are what makes a device: they are never overwritten by an enrolment that knows nothing of it.
+    site.run("registry create --registry other.registry --key-file other.key")
+        .ok();
+    let other = "--registry other.registry --key-file other.key";
+    let error = site
+        .run(&format!(
+            "device enroll simulated --device d1 --out devices {other}"
+        ))
+        .refused(2);
+    assert!(
+        error.contains("00000000000000d1.helper exists already"),
+        "{error}"
+    );
+}
+
+#[test]
+fn key_files_that_others_can_read_are_refused() {
+    let site = Site::new();
+    fs::set_permissions(site.path("master.key"), fs::Permissions::from_mode(0o644)).unwrap();
+    let error = site.on_registry("device list").refused(4);
+    assert!(
+        error.contains("master.key") && error.contains("chmod 600"),
+        "{error}"
+    );
+    let error = json(&site.on_registry("device list --json").refused(4));
+    assert_eq!(error["exit_code"], 4);
+}
+
+/// Answers every challenge with bits of which 62 % are one, 2 % of them noise.
+const BIASED_PUF: &str = r#"#!/bin/sh
+read challenge bits
+awk -v seed="$((0x${challenge%????????}))" -v noise="$(date +%N | sed 's/^0*//')" -v digits="$(((bits + 7) / 8 * 2))" '
+BEGIN {
+    srand(seed)
+    for (i = 0; i < 4 * digits; i++) bit[i] = rand() < 0.62
+    srand(noise)
+    for (i = 0; i < 4 * digits; i++) if (rand() < 0.02) bit[i] = 1 - bit[i]
+    for (i = 0; i < digits; i++) printf "%x", 8 * bit[4 * i] + 4 * bit[4 * i + 1] + 2 * bit[4 * i + 2] + bit[4 * i + 3]
+}'
+"#;
+
+#[test]
+fn a_puf_with_too_little_entropy_is_refused() {
+    let site = Site::new();
+    site.write("biased-puf", BIASED_PUF);
+    fs::set_permissions(site.path("biased-puf"), fs::Permissions::from_mode(0o755)).unwrap();
+    let registry = "--registry fleet.registry --key-file master.key";
+    let error = site
+        .run(&format!(
+            "device enroll command --mode pool --rows 2 --out devices {registry} -- ./biased-puf"
+        ))
+        .refused(4);
+    assert!(error.contains("bits of min-entropy, 128 are needed"), "{error}");
+    assert_eq!(site.on_registry("device list --json").ok(), "");
+    assert_eq!(fs::read_dir(site.path("devices")).unwrap().count(), 0);
+}
+
+#[test]
+fn readouts_of_a_weak_puf_are_enrolled_in_key_mode() {
+    let site = Site::new();
+    fs::create_dir(site.path("dumps")).unwrap();
+    write_dumps(&site.path("dumps"), 5);
+    site.on_registry("device enroll readouts dumps --device d7 --out devices")
+        .ok();
+    let shown = json(&site.on_registry("device show d7 --json").ok());
+    assert_eq!(shown["mode"], "key");
+    let report = site
+        .run("puf report dumps --svg report.svg --enrolment-readouts 3")
+        .ok();
+    assert!(
+        report.contains("uniformity") || report.contains("ones"),
+        "{report}"
+    );
+    assert!(
+        fs::read_to_string(site.path("report.svg"))
+            .unwrap()
+            .contains("<svg")
+    );
+    assert!(json(&site.run("puf report dumps --enrolment-readouts 3 --json").ok())["devices"].is_array());
+    let error = site.run("puf report nothing").refused(2);
+    assert!(error.contains("nothing"), "{error}");
+}
+
+/// Noisy dumps of one simulated memory of 4 KiB.
+fn write_dumps(directory: &Path, count: u64) {
+    use linewarden_agent::source::{FleetSeed, SimulatedPuf};
+    use linewarden_protocol::ids::DeviceId;
+    use linewarden_puf::Challenge;
+    let model: SimulatedPuf = toml::from_str("model = \"sram\"\nseed_file = \"unused\"").unwrap();
+    for index in 0..count {
+        let mut chip = model
+            .build(&FleetSeed::from_bytes([4; 32]), DeviceId(1), index)
+            .unwrap();
+        let bits = chip.read(Challenge::Whole, 32_768).unwrap();
+        fs::write(directory.join(format!("readout-{index}.bin")), bits.to_bytes()).unwrap();
+    }
+}
+
+#[test]
+fn broken_configurations_are_told_with_file_line_and_field() {
+    let site = Site::new();
+    let registry = "[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n";
+    let host = "dataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n";
+    for (text, expected) in [
+        (
+            format!("[gateway]\nid = 1\n{host}lease_s = 0\n{registry}"),
+            "error: g.toml:5:1: gateway.lease_s: 0: a session must last at least a second\n",
+        ),
+        (
+            format!("[gateway]\nid = 1\n{host}leases = 5\n{registry}"),
+            "error: g.toml:5:1: gateway.leases: unknown field `leases`, expected one of `id`, `dataplane`, `interfaces`, \
+             `addresses`, `port`, `gate`, `lease_s`, `slots`, `ring`, `low_rows`, `reserve_block`, `nak_per_s`, \
+             `alarm_per_s`, `feed_poll_ms`, `threads`\n",
+        ),
+        (
+            format!("[gateway]\nid = \"one\"\n{host}{registry}"),
+            "error: g.toml:2:6: gateway.id: invalid type: string \"one\", expected u32\n",
+        ),
+        (
+            format!("[gateway]\n{host}{registry}"),
+            "error: g.toml:1:1: gateway: missing field `id`\n",
+        ),
+        (
+            format!("[gateway]\nid = 1\n{host}gate = \"open\"\n{registry}"),
+            "error: g.toml:5:1: gateway.gate: the host data plane sees only what is sent to it and has no gate; use \
+             dataplane = \"xdp\"\n",
+        ),
+        (
+            format!("[gateway]\nid = 1\ninterfaces = [\"lw-none0\"]\n{registry}"),
+            "error: g.toml:3:1: gateway.interfaces: there is no interface lw-none0; `ip link` lists them\n",
+        ),
+        ("[gateway\nid = 1\n".to_owned(), "error: g.toml:1:9: "),
+        (
+            format!(
+                "[gateway]\nid = 1\n{host}[classic]\nprofile = \"iot\"\nresponse_bits = 64\ncrps_file = \"crps\"\n{registry}"
+            ),
+            "error: g.toml:8:1: classic.crps_file: ",
+        ),
+    ] {
+        site.write("g.toml", &text);
+        site.write("crps", "1 00000001 0011\n");
+        let error = site.run("serve --config g.toml --check").refused(2);
+        assert!(error.starts_with(expected), "expected {expected}\ngot {error}");
+    }
+}
+
+#[test]
+fn broken_agent_configurations_are_told_with_file_line_and_field() {
+    let site = Site::new();
+    site.on_registry("device enroll simulated --device d1 --rows 1 --out .")
+        .ok();
+    let good = fs::read_to_string(site.path("00000000000000d1.toml")).unwrap();
+    for (from, to, expected) in [
+        (
+            "id = \"00000000000000d1\"",
+            "id = \"xyz\"",
+            "a.toml:4:1: device.id: \"xyz\" is not a device id",
+        ),
+        ("fleet.seed", "nothing.seed", "puf.simulated.seed_file: "),
+        (".helper\"", ".helpers\"", "a.toml:5:1: device.helper: "),
+        ("model", "models", "puf.simulated.models: unknown field"),
+        (
+            "# interface = \"eth0\"",
+            "interface = \"lw-none0\"",
+            "gateway.interface: interface lw-none0: there is no such",
+        ),
+    ] {
+        site.write("a.toml", &good.replacen(from, to, 1));
+        let error = site.run("agent --config a.toml --gateway 127.0.0.1").refused(2);
+        assert!(error.contains(expected), "expected {expected}\ngot {error}");
+    }
+    let error = site.run("agent --config 00000000000000d1.toml").refused(2);
+    assert!(error.contains("gateway: address is missing"), "{error}");
+    fs::write(site.path("00000000000000d1.helper"), b"LWHPxx").unwrap();
+    let error = site
+        .run("agent --config 00000000000000d1.toml --gateway 127.0.0.1")
+        .refused(2);
+    assert!(
+        error.contains("00000000000000d1.helper") && error.contains("at byte"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_broken_dump_is_told_with_file_line_and_field_and_nothing_is_imported() {
+    let site = Site::new();
+    site.on_registry("device enroll simulated --count 2 --rows 1 --out devices")
+        .ok();
+    site.on_registry("device export fleet.jsonl --export-key export.key")
+        .ok();
+    site.run("registry create --registry other.registry --key-file other.key")
+        .ok();
+    let import =
+        "device import broken.jsonl --export-key export.key --registry other.registry --key-file other.key";
+    let good = fs::read_to_string(site.path("fleet.jsonl")).unwrap();
+    for (from, to, expected) in [
+        ("\"active\"", "\"alive\"", "broken.jsonl, line 2: fields status"),
+        (
+            "\"idx_floor\":0",
+            "\"idx_floor\":1",
+            "line 2: field sealed: does not authenticate",
+        ),
+        ("\"mode\":\"pool\"", "\"mode\":\"pond\"", "line 2: field mode"),
+        ("\"device_id\"", "\"device\"", "line 2: "),
+    ] {
+        site.write("broken.jsonl", &good.replacen(from, to, 1));
+        let error = site.run(import).refused(2);
+        assert!(
+            error.contains(expected) && error.contains("nothing was imported"),
+            "expected {expected}\ngot {error}"
+        );
+    }
+    let listed = site
+        .run("device list --json --registry other.registry --key-file other.key")
+        .ok();
+    assert_eq!(listed, "");
+}
+
+#[test]
+fn completions_are_there_for_every_shell() {
+    let site = Site::empty();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = site.run(&format!("completions {shell}")).ok();
+        assert!(
+            script.contains("linewarden") && script.contains("enroll"),
+            "{shell}"
+        );
+    }
+    assert_eq!(site.run("completions tcsh").code, 2);
+}
+
+#[test]
+fn every_command_has_help_with_examples() {
+    let site = Site::empty();
+    for command in [
+        "",
+        "demo",
+        "serve",
+        "agent",
+        "device enroll simulated",
+        "device enroll readouts",
+        "device enroll command",
+        "device list",
+        "device show",
+        "device revoke",
+        "device export",
+        "device import",
+        "registry create",
+        "registry check",
+        "puf report",
+        "bench auth",
+        "config example",
+        "completions",
+    ] {
+        let help = site.run(&format!("{command} --help")).ok();
+        assert!(help.contains("Examples:"), "{command}: {help}");
+        assert!(!help.contains('\u{1b}'), "{command}: colours without a terminal");
+    }
+}
+
+#[test]
+fn nothing_is_coloured_without_a_terminal_and_a_closed_pipe_is_no_failure() {
+    let site = Site::new();
+    let error = site.run("serve --config none.toml").refused(2);
+    assert!(!error.contains('\u{1b}'), "{error}");
+    let coloured = site.run("serve --config none.toml --color always").refused(2);
+    assert!(coloured.contains('\u{1b}'), "{coloured}");
+    let program = env!("CARGO_BIN_EXE_linewarden");
+    let status = Command::new("/bin/bash")
+        .args([
+            "-o",
+            "pipefail",
+            "-c",
+            &format!("'{program}' completions bash | head -c 1"),
+        ])
+        .output()
+        .unwrap();
+    assert!(
+        status.status.success(),
+        "{}",
+        String::from_utf8_lossy(&status.stderr)
+    );
+}
