@@ -23,7 +23,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use support::device::{Dev, Response, STRANGER, gateway_end, service_end};
-use support::world::{LEASE_S, Shape, World, crowd};
+use support::shape::{LEASE_S, Shape, crowd};
+use support::world::World;
 
 /// Packets of one run.
 const PACKETS: usize = 800;

@@ -65,6 +65,16 @@ fn responses() {
 }
 
 #[test]
+fn repeated_responses() {
+    run(records::again::groups());
+}
+
+#[test]
+fn responses_from_owned_addresses() {
+    run(records::owner::groups());
+}
+
+#[test]
 fn frames_with_the_gate_off() {
     run(records::frame::groups());
 }

@@ -103,7 +103,8 @@ impl Classic {
         let first = response::<WORDS>(one);
         let second = two.map(response::<WORDS>);
         let rn = [0; WORDS].map(|_: u64| rng.draw().to_be());
-        let mut crc = self.hash(u32::MAX, &first);
+        // The hash of the first response is kept beside it.
+        let mut crc = one.crc.load(Relaxed);
         for block in second.iter().chain([&rn]) {
             crc = self.hash(crc, block);
         }

@@ -13,7 +13,7 @@ use crate::layout::{HOME_WAYS, ProgramConfig, Shared};
 use crate::store::{Region, Regions, wire_word};
 
 /// Where `rng` stands in `struct lw_percpu`: behind 96 counters and five words.
-const PERCPU_RNG_WORD: usize = 96 + 5;
+pub(super) const PERCPU_RNG_WORD: usize = 96 + 5;
 
 impl ProgramConfig {
     /// The constants for a checked configuration.

@@ -5,6 +5,8 @@
 //! interface and its maps with it, and no session outlives them (LAP/1 1.4.10).
 
 pub(crate) mod config;
+#[cfg(test)]
+mod layout_test;
 pub mod microbench;
 mod skeleton;
 

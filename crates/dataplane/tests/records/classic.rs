@@ -8,7 +8,8 @@ use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, Record, group, record};
 use crate::support::device::{A, gateway_end};
-use crate::support::world::{CLASSIC_IDENTIFIERS, CLASSIC_PORT, CLASSIC_ROWS, Shape, World};
+use crate::support::shape::{CLASSIC_IDENTIFIERS, CLASSIC_PORT, CLASSIC_ROWS, Shape};
+use crate::support::world::World;
 
 #[derive(Clone, Copy)]
 struct Kind {

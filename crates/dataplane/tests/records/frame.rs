@@ -5,7 +5,8 @@ use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, Record, group, record};
 use crate::support::device::{A, Dev, gateway_end, service_end};
-use crate::support::world::{Shape, World};
+use crate::support::shape::Shape;
+use crate::support::world::World;
 
 const V4_V6: [bool; 2] = [false, true];
 

@@ -6,7 +6,8 @@ use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, Record, group, record};
 use crate::support::device::{A, B, gateway_end, service_end};
-use crate::support::world::{LEASE_S, Shape, World};
+use crate::support::shape::{LEASE_S, Shape};
+use crate::support::world::World;
 
 /// A frame from A to the service.
 fn through(v6: bool) -> FrameBuilder {

@@ -7,7 +7,7 @@ use linewarden_protocol::wire::message_type::{
 
 use super::{Group, Record, group, record};
 use crate::support::device::A;
-use crate::support::world::Shape;
+use crate::support::shape::Shape;
 
 /// A REQUEST with one byte changed; a device is there, so that nothing but the message decides.
 fn request_with(description: &str, at: usize, value: u8, verdict: Verdict) -> Record {

@@ -1,22 +1,31 @@
 //! The records, by subject.
 
+pub mod again;
 pub mod classic;
 pub mod frame;
 pub mod gate;
 pub mod malformed;
+pub mod owner;
 pub mod request;
 pub mod response;
 
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::verdict::Verdict;
 
-use crate::support::world::{Shape, World};
+use crate::support::device::{A, Dev, gateway_end};
+use crate::support::shape::Shape;
+use crate::support::world::World;
+
+/// Makes the frame once the state is there.
+type MakePacket = Box<dyn Fn(&World) -> Vec<u8>>;
 
 /// One packet in one state.
 pub struct Record {
     pub description: String,
     /// Brings the state about; packets that it sends are compared like the last one.
     pub given: Box<dyn Fn(&mut World)>,
-    pub packet: Box<dyn Fn(&World) -> Vec<u8>>,
+    pub packet: MakePacket,
     pub verdict: Verdict,
 }
 
@@ -44,11 +53,31 @@ pub fn group(shape: Shape, records: Vec<Record>) -> Group {
     Group { shape, records }
 }
 
+/// The right RESPONSE of a device from its own place, BOUND or not.
+pub fn right(w: &World, device: Dev, bound: bool) -> Vec<u8> {
+    let response = w.response(device);
+    let response = if bound {
+        response.bound(device.mac())
+    } else {
+        response
+    };
+    device.frame(false).udp(&response.bytes(device))
+}
+
+/// A frame to the gateway from A's place but for what `change` changes.
+pub fn from(change: impl Fn(&mut Endpoint)) -> FrameBuilder {
+    let mut end = A.end(false);
+    change(&mut end);
+    FrameBuilder::new(end, gateway_end(false))
+}
+
 pub fn all() -> Vec<Group> {
     let groups = [
         malformed::groups(),
         request::groups(),
         response::groups(),
+        again::groups(),
+        owner::groups(),
         frame::groups(),
         gate::groups(),
         classic::groups(),

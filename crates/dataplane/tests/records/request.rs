@@ -4,7 +4,8 @@ use linewarden_protocol::verdict::Verdict::*;
 
 use super::{Group, Record, group, record};
 use crate::support::device::{A, B, STRANGER};
-use crate::support::world::{Shape, World};
+use crate::support::shape::Shape;
+use crate::support::world::{World, real_now};
 
 fn request(w: &World) -> Vec<u8> {
     A.frame(false).udp(&w.request(A))
@@ -230,30 +231,75 @@ fn refused() -> Vec<Record> {
     ]
 }
 
-/// NAKs allowed in a second of the monotonic clock, which may tick in between: then everything is done again.
+/// A device without rows, and a clock that is not about to tick: rate limits count in its seconds.
+fn without_rows(w: &mut World) {
+    w.pool(A, 0, 1);
+    w.open_bound(A, false);
+    while !(100..700).contains(&(real_now().monotonic_ms % 1000)) {
+        std::thread::yield_now();
+    }
+}
+
+fn two_naks(w: &mut World) {
+    let frame = request(w);
+    assert_eq!([w.send(&frame), w.send(&frame)], [ReplyNak; 2]);
+}
+
 fn limited() -> Vec<Record> {
+    vec![
+        record(
+            "the third NAK of a second, where two are allowed",
+            |w| {
+                without_rows(w);
+                two_naks(w);
+            },
+            |w| A.frame(true).udp(&w.request(A)),
+            DropNakLimit,
+        ),
+        record(
+            "the first NAK of the next second",
+            |w| {
+                let second = real_now().monotonic_ms / 1000;
+                while real_now().monotonic_ms / 1000 == second {
+                    std::thread::yield_now();
+                }
+                without_rows(w);
+                two_naks(w);
+                let second = real_now().monotonic_ms / 1000;
+                while real_now().monotonic_ms / 1000 == second {
+                    std::thread::yield_now();
+                }
+                w.rotate_fresh();
+                while !(100..700).contains(&(real_now().monotonic_ms % 1000)) {
+                    std::thread::yield_now();
+                }
+            },
+            request,
+            ReplyNak,
+        ),
+    ]
+}
+
+fn none_allowed() -> Vec<Record> {
     vec![record(
-        "the third NAK of a second",
+        "a NAK where none is allowed",
         |w| {
             w.pool(A, 0, 1);
             w.open_bound(A, false);
-            let frame = request(w);
-            while w.send(&frame) != DropNakLimit {
-                assert!(w.sent[0] < 10_000, "never limited");
-            }
         },
-        |w| A.frame(true).udp(&w.request(A)),
+        request,
         DropNakLimit,
     )]
 }
 
 pub fn groups() -> Vec<Group> {
-    let none = Shape {
-        nak_per_s: 0,
+    let naks = |nak_per_s| Shape {
+        nak_per_s,
         ..Shape::OFF
     };
     vec![
         group(Shape::OFF, [served(), refused()].into_iter().flatten().collect()),
-        group(none, limited()),
+        group(naks(2), limited()),
+        group(naks(0), none_allowed()),
     ]
 }

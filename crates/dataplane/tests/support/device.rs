@@ -55,7 +55,7 @@ pub const STRANGER: Dev = Dev(999);
 impl Dev {
     /// Sparse, so that ids are no slots.
     pub fn id(self) -> DeviceId {
-        DeviceId(0x1000_0000_0000_0000 | u64::from(self.0) * 0x0101_0101)
+        DeviceId(0x1000_0000_0000_0000 | (u64::from(self.0) * 0x0101_0101))
     }
 
     pub fn mac(self) -> Mac {

@@ -3,6 +3,7 @@
 
 pub mod device;
 pub mod reply;
+pub mod shape;
 pub mod view;
 pub mod world;
 

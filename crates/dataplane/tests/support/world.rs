@@ -1,153 +1,31 @@
 //! One configuration, one state, one clock for the oracle, `xdp` and `host`; every packet goes through all of them and
 //! every difference is a failure.
 
+mod provision;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::Ordering::Release;
 
 use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
-use linewarden_dataplane::store::{Regions, Row as StoreRow};
+use linewarden_dataplane::store::Regions;
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{
-    Classic, ClassicProfile, Config, Counters, DataPlane, DataPlaneError, Event, Gate, Geometry, Store,
-    classic,
-};
-use linewarden_protocol::classic as oracle_classic;
+use linewarden_dataplane::{Config, Counters, DataPlane, DataPlaneError, Event, Gate, Store};
 use linewarden_protocol::commit::CommitWord;
 use linewarden_protocol::frame::{Meta, parse};
-use linewarden_protocol::gateway::{
-    Checked, DeviceInstall, FreshValue, Gate as OracleGate, Gateway, GatewayConfig, Row,
-};
-use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
+use linewarden_protocol::gateway::Gateway;
+use linewarden_protocol::ids::{DeviceId, Mode};
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::{Disposition, Verdict};
-use linewarden_protocol::wire::{self, Message};
+use linewarden_protocol::wire;
 use zerocopy::IntoBytes as _;
 
 use super::device::{Dev, GATEWAY, Response, gateway_end};
+use super::shape::{CLASSIC_PORT, LEASE_S, Shape};
 use super::{reply, view};
 
-/// Rows per device beside the one in the line.
-pub const RING: u32 = 4;
-pub const LEASE_S: u32 = 1000;
-pub const CLASSIC_PORT: u16 = 20_551;
-pub const CLASSIC_ROWS: usize = 5;
-/// Identifiers that the classic profile knows: 1 to this.
-pub const CLASSIC_IDENTIFIERS: u32 = 3;
 /// What `BPF_PROG_TEST_RUN` says a frame came in on: the loopback interface.
 const INGRESS: u32 = 1;
-
-/// How the data planes are configured.
-#[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    pub gate: Gate,
-    pub nak_per_s: u32,
-    /// Profile and response bytes.
-    pub classic: Option<(ClassicProfile, usize)>,
-    /// The tables of bindings hold nothing.
-    pub no_bindings: bool,
-}
-
-impl Shape {
-    pub const OFF: Self = Self {
-        gate: Gate::Off,
-        nak_per_s: u32::MAX,
-        classic: None,
-        no_bindings: false,
-    };
-    pub const OPEN: Self = Self {
-        gate: Gate::Open,
-        ..Self::OFF
-    };
-
-    /// The CRPs of the classic profile; identifier and row are in them.
-    pub fn crp(bytes: usize, identifier: u32, row: usize) -> (u32, Vec<u8>) {
-        let challenge = identifier << 16 | row as u32;
-        let response = (0..bytes).map(|at| (challenge as usize * 31 + at * 7 + 1) as u8);
-        (challenge, response.collect())
-    }
-
-    pub fn config(&self) -> Config {
-        let crps = |bytes| {
-            let rows = move |identifier| (0..CLASSIC_ROWS).map(move |row| Self::crp(bytes, identifier, row));
-            (1..=CLASSIC_IDENTIFIERS).map(move |identifier| rows(identifier).collect())
-        };
-        Config {
-            gateway_id: GATEWAY,
-            lease_s: LEASE_S,
-            lap_port: wire::LAP_PORT,
-            local: vec![gateway_end(false).ip, gateway_end(true).ip],
-            gate: self.gate,
-            nak_per_s: self.nak_per_s,
-            alarm_per_s: u32::MAX,
-            low_rows: 2,
-            geometry: Geometry {
-                slots: 256,
-                ring: RING,
-                hash_seed: [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210],
-            },
-            classic: self.classic.map(|(profile, response_bytes)| Classic {
-                profile,
-                port: CLASSIC_PORT,
-                response_bytes,
-                crps: crps(response_bytes).collect(),
-                seed: 99,
-            }),
-        }
-    }
-
-    fn oracle(&self, cpu: usize) -> Gateway {
-        let mut gateway = Gateway::new(GatewayConfig {
-            gate: match self.gate {
-                Gate::Off => OracleGate::Off,
-                Gate::Open => OracleGate::Open,
-            },
-            lease_s: LEASE_S,
-            nak_per_s: self.nak_per_s,
-            rows_ahead: RING,
-            bindings_max: if self.no_bindings { 0 } else { usize::MAX },
-            ..GatewayConfig::new(GATEWAY, &[gateway_end(false).ip, gateway_end(true).ip])
-        });
-        if let (Some((profile, bytes)), Some(config)) = (self.classic, self.config().classic) {
-            let profile = match profile {
-                ClassicProfile::Iot => oracle_classic::Profile::Iot,
-                ClassicProfile::Uav => oracle_classic::Profile::Uav,
-            };
-            let bits = oracle_classic::ResponseBits::ALL
-                .into_iter()
-                .find(|bits| bits.bytes() == bytes)
-                .unwrap();
-            let state = classic::rng_state(config.seed, cpu as u64);
-            let rng = oracle_classic::rng::Xoshiro256PlusPlus::from_state(state).unwrap();
-            let crp = |(challenge, bytes): &(u32, Vec<u8>)| {
-                let mut response = [0; 32];
-                response[..bytes.len()].copy_from_slice(bytes);
-                oracle_classic::verifier::Crp {
-                    challenge: *challenge,
-                    response,
-                }
-            };
-            let crps = config
-                .crps
-                .iter()
-                .map(|rows| rows.iter().map(crp).collect())
-                .collect();
-            let verifier = oracle_classic::verifier::Verifier::new(profile, bits, rng, crps).unwrap();
-            gateway.serve_classic(CLASSIC_PORT, verifier);
-        }
-        gateway
-    }
-}
-
-/// Devices of which more than four, which is what a home holds, have the same home.
-pub fn crowd(count: usize) -> Vec<Dev> {
-    let geometry = Shape::OFF.config().geometry;
-    let home = |device: &Dev| geometry.home(geometry.device_hash(device.id()));
-    let first = Dev(1);
-    let neighbours = (1..).map(Dev).filter(|device| home(device) == home(&first));
-    let strangers = (1..).map(Dev).filter(|device| home(device) != home(&first));
-    neighbours.take(6).chain(strangers).take(count).collect()
-}
 
 struct HostSide {
     host: Host,
@@ -292,202 +170,6 @@ impl World {
 
     fn each_region(&self, mut work: impl FnMut(&Regions, usize)) {
         self.stores().for_each(|(store, at)| work(store.regions(), at));
-    }
-
-    // ---- user space ----
-
-    fn store_rows(device: Dev, mode: Mode, first: u32, count: u32) -> Vec<StoreRow> {
-        let row = |idx| StoreRow {
-            challenge: device.challenge(mode, RowIndex(idx)),
-            auth_key: device.auth_key(mode, RowIndex(idx)),
-        };
-        (first..=u32::MAX).take(count as usize).map(row).collect()
-    }
-
-    fn oracle_rows(device: Dev, mode: Mode, first: u32, count: u32) -> Vec<Row> {
-        let row = |idx| Row {
-            challenge: device.challenge(mode, RowIndex(idx)),
-            auth_key: device.auth_key(mode, RowIndex(idx)),
-        };
-        (first..=u32::MAX).take(count as usize).map(row).collect()
-    }
-
-    fn install(&mut self, device: Dev, mode: Mode, next: u32, rows: u32) -> bool {
-        let install = DeviceInstall {
-            device: device.id(),
-            mode,
-            next_idx: RowIndex(next),
-            rows: Self::oracle_rows(device, mode, next, rows),
-        };
-        let is_ok = self.oracle.install(install).is_ok();
-        let store_rows = Self::store_rows(device, mode, next, rows);
-        let mut generations = [0; 2];
-        self.each_plane(|plane, at| {
-            let result = plane.install(device.id(), mode, RowIndex(next), &store_rows);
-            assert_eq!(result.is_ok(), is_ok, "{}: {result:?}", plane.name());
-            if is_ok {
-                generations[at] = plane.status(device.id()).unwrap().commit.generation();
-            }
-        });
-        if is_ok {
-            let installed = Installed {
-                mode,
-                generations,
-                end: next.saturating_add(rows),
-            };
-            self.installed.insert(device, installed);
-            self.compare_line(device);
-        }
-        is_ok
-    }
-
-    /// Installs a device with consecutive rows.
-    pub fn pool(&mut self, device: Dev, next: u32, rows: u32) {
-        assert!(self.install(device, Mode::Pool, next, rows));
-    }
-
-    /// Installs a key-mode device.
-    pub fn key(&mut self, device: Dev, next: u32) {
-        assert!(self.install(device, Mode::Key, next, 1));
-    }
-
-    pub fn is_installed(&self, device: Dev) -> bool {
-        self.installed.contains_key(&device)
-    }
-
-    /// Gives a pool device the rows that follow those it was given, `skip` left out, `count` at most; whether it was
-    /// accepted.
-    pub fn refill(&mut self, device: Dev, skip: u32, count: u32) -> bool {
-        let Some(installed) = self.installed.get(&device).copied() else {
-            return false;
-        };
-        let commit = self.commit(device);
-        // A winner that never finished leaves the ring as it was.
-        let rows_ahead = self.oracle.line(device.id()).unwrap().rows_ahead;
-        let (base, first) = if commit.is_empty() && rows_ahead == 0 {
-            let first = installed.end.saturating_add(skip);
-            (first, first)
-        } else {
-            (commit.idx().0, installed.end)
-        };
-        let room = (u64::from(base) + u64::from(RING) + 1).saturating_sub(u64::from(first));
-        let count = count.min(u32::try_from(room).unwrap()).min(u32::MAX - first);
-        if count == 0 || installed.mode == Mode::Key {
-            return false;
-        }
-        let rows = Self::oracle_rows(device, Mode::Pool, first, count);
-        let refilled = self.oracle.refill(device.id(), RowIndex(first), rows);
-        let is_ok = refilled.is_ok();
-        assert!(is_ok || commit.is_revoked(), "{refilled:?}");
-        let rows = Self::store_rows(device, Mode::Pool, first, count);
-        self.each_plane(|plane, _| {
-            let result = plane.refill(device.id(), RowIndex(first), &rows);
-            assert_eq!(result.is_ok(), is_ok, "{}: {result:?}", plane.name());
-        });
-        if let (true, Some(installed)) = (is_ok, self.installed.get_mut(&device)) {
-            installed.end = first + count;
-        }
-        self.compare_line(device);
-        is_ok
-    }
-
-    pub fn revoke(&mut self, device: Dev) {
-        if self.installed.contains_key(&device) {
-            self.oracle.revoke(device.id()).unwrap();
-            self.each_plane(|plane, _| plane.revoke(device.id()).unwrap());
-            self.compare_line(device);
-        }
-    }
-
-    pub fn wipe(&mut self, device: Dev) {
-        if self.installed.remove(&device).is_some() {
-            self.oracle.wipe(device.id()).unwrap();
-            self.each_plane(|plane, _| plane.wipe(device.id()).unwrap());
-        }
-    }
-
-    /// What a gateway does every few seconds: forgets dead sessions' bindings, and reuses slots. The oracle keeps all
-    /// that it ever had: an entry is a hint, and forgetting one may change nothing.
-    pub fn sweep(&mut self) {
-        self.each_plane(|plane, _| plane.housekeep());
-    }
-
-    pub fn rotate_fresh(&mut self) -> [u8; 8] {
-        self.nonces += 1;
-        self.fresh = (0xfe00_0000_0000_0000 | self.nonces).to_be_bytes();
-        let (fresh, now) = (self.fresh, self.now());
-        self.oracle.set_fresh(FreshValue::from_wire(fresh).unwrap(), now);
-        if let Some(host) = &mut self.host {
-            host.host.set_fresh(fresh, now.monotonic_ms * 1_000_000);
-        }
-        if let Some(xdp) = &mut self.xdp {
-            xdp.xdp.set_fresh(fresh, read_clock(libc::CLOCK_MONOTONIC));
-        }
-        fresh
-    }
-
-    pub fn stopping(&mut self, stopping: bool) {
-        self.oracle.set_stopping(stopping);
-        self.each_plane(|plane, _| plane.set_stopping(stopping));
-    }
-
-    /// Lets time go by on both clocks. `xdp` reads the machine's: there the past moves back instead.
-    pub fn advance(&mut self, seconds: u32) {
-        self.shift_ms += u64::from(seconds) * 1000;
-        if let Some(xdp) = &self.xdp {
-            let regions = xdp.xdp.store().regions();
-            let at = &regions.control[0].fresh_at_ns;
-            let moved = at
-                .load(Acquire)
-                .saturating_sub(u64::from(seconds) * 1_000_000_000);
-            at.store(moved, Release);
-            for line in regions.lines.iter() {
-                let until = line.lease_until_s.load(Acquire);
-                line.lease_until_s.store(until.saturating_sub(seconds), Release);
-            }
-        }
-    }
-
-    /// Stops a winner between its compare-and-swap and everything else, as another CPU would see it.
-    pub fn half_win(&mut self, device: Dev, from: &[u8]) {
-        let now = self.now();
-        let parsed = parse(from).unwrap();
-        let (_, udp) = parsed.datagram().unwrap();
-        let Ok(Message::Response(response)) = wire::parse(&from[udp.payload()]) else {
-            panic!("not a RESPONSE");
-        };
-        let meta = parsed.meta(INGRESS).unwrap();
-        let Ok(Checked::Current(verified)) = self.oracle.check_response(now, &meta, response) else {
-            panic!("not acceptable");
-        };
-        drop(self.oracle.commit(verified).unwrap());
-        for (store, _) in self.stores() {
-            let (line, _) = store.line(device.id()).unwrap();
-            let won = |word| CommitWord(word).won().map(|won| won.0);
-            line.commit.fetch_update(AcqRel, Acquire, won).unwrap();
-        }
-        self.compare_line(device);
-    }
-
-    /// Whether the oracle would spend a row for that RESPONSE.
-    pub fn can_check(&self, frame: &[u8]) -> bool {
-        let parsed = parse(frame).unwrap();
-        let (_, udp) = parsed.datagram().unwrap();
-        let Ok(Message::Response(response)) = wire::parse(&frame[udp.payload()]) else {
-            return false;
-        };
-        let meta = parsed.meta(INGRESS).unwrap();
-        let checked = self.oracle.check_response(self.now(), &meta, response);
-        matches!(checked, Ok(Checked::Current(_)))
-    }
-
-    /// Clears up after winners that never finished.
-    pub fn recover(&mut self) {
-        self.oracle.recover();
-        for (store, _) in self.stores() {
-            let _ = store.recover();
-        }
-        self.compare_lines();
     }
 
     // ---- messages ----

@@ -1,0 +1,82 @@
+//! `layout.rs` against the types that libbpf makes from the program's BTF: the same sizes, the same offsets.
+
+use std::mem::{offset_of, size_of};
+
+use super::skeleton::gateway::types;
+use crate::event::EVENT_BYTES;
+use crate::layout::{
+    BOUND, Bucket, ClassicCrp, ClassicState, Control, HOME_WAYS, Line, ProgramConfig, RingRow, Session,
+    VLAN_TAGGED, WAYS,
+};
+
+/// Lists every field of the C type: the pattern does not compile when one is left out.
+macro_rules! same {
+    ($rust:ty, $c:ident: $($field:ident),+ $(; only in C: $($padding:ident),+)?) => {
+        let _ = |all: types::$c| {
+            let types::$c { $($field: _,)+ $($($padding: _,)+)? } = all;
+        };
+        assert_eq!(size_of::<$rust>(), size_of::<types::$c>(), "size of {}", stringify!($c));
+        $(assert_eq!(
+            offset_of!($rust, $field),
+            offset_of!(types::$c, $field),
+            concat!(stringify!($c), ".", stringify!($field)),
+        );)+
+    };
+}
+
+#[test]
+fn the_mirror_of_the_layout_is_true() {
+    same!(Line, lw_line: device_id, commit, window, session_id, challenge, auth_key, lease_until_s, slot);
+    same!(Session, lw_session: session_key, tag, addr, ingress, port, mac, vlan);
+    same!(RingRow, lw_row: challenge, auth_key);
+    same!(Bucket, lw_bucket: entry);
+    same!(Control, lw_control: fresh_current, fresh_previous, fresh_at_ns, stopping);
+    same!(ClassicState, lw_classic_state: expected, next, pad);
+    same!(ClassicCrp, lw_classic_crp: challenge, crc, response);
+    same!(
+        ProgramConfig,
+        lw_config: hash_seed, local6, local4, local4_count, local6_count, gateway_id, lease_s, slots, ring, low_rows,
+        home_mask, index_mask, bucket_mask, nak_per_s, alarm_per_s, classic_identifiers, classic_rows, lap_port,
+        classic_port, gate, classic_words, classic_uav, strong_order, count_work, pad, crc
+    );
+    assert_eq!(size_of::<types::lw_home>(), HOME_WAYS * size_of::<Line>());
+    assert_eq!(size_of::<types::lw_bucket>(), WAYS * 8);
+}
+
+#[test]
+fn the_random_numbers_are_seeded_where_the_program_keeps_them() {
+    let words = offset_of!(types::lw_percpu, rng) / 8;
+    assert_eq!(words, super::config::PERCPU_RNG_WORD);
+    assert_eq!(offset_of!(types::lw_percpu, events_lost), 96 * 8);
+}
+
+/// Macros and what only the ring buffer carries are not in BTF: they are read from the header.
+#[test]
+fn the_constants_of_the_header_are_ours() {
+    let header = include_str!("bpf/lw_layout.h");
+    let defines = |name: &str, value: String| {
+        let line = format!("#define {name} {value}");
+        assert!(header.lines().any(|found| found.starts_with(&line)), "{line}");
+    };
+    defines("LW_VLAN_TAGGED", format!("{VLAN_TAGGED:#x}"));
+    defines("LW_BOUND", format!("{BOUND:#x}"));
+    defines("LW_WAYS", WAYS.to_string());
+    defines("LW_VALID", "0x01ULL".to_owned());
+    defines("LW_BUSY", "0x02ULL".to_owned());
+    defines("LW_REVOKED", "0x04ULL".to_owned());
+    defines("LW_KEY", "0x08ULL".to_owned());
+    let event = header
+        .split("struct lw_event {")
+        .nth(1)
+        .unwrap()
+        .split("};")
+        .next()
+        .unwrap();
+    let bytes = event.lines().map(|line| match line.trim() {
+        line if line.starts_with("__u32") => 4,
+        line if line.starts_with("__u64 addr[2]") => 16,
+        line if line.starts_with("__u64") => 8,
+        _ => 0,
+    });
+    assert_eq!(bytes.sum::<usize>(), EVENT_BYTES);
+}

@@ -1,0 +1,415 @@
+//! `host` as a user runs it: real sockets, real threads, the real device role at the other end.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use linewarden_dataplane::host::{Host, HostOptions};
+use linewarden_dataplane::store::Row;
+use linewarden_dataplane::{
+    Classic, ClassicProfile, Config, ConfigError, DataPlane, DataPlaneError, Event, EventKind, Gate, Geometry,
+};
+use linewarden_protocol::classic::{Message, ResponseBits, device as classic_device, message_type};
+use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output, Phase};
+use linewarden_protocol::frame::ip_bytes;
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
+use linewarden_protocol::keys::{AuthKey, RowKey};
+use linewarden_protocol::prf;
+use linewarden_protocol::verdict::Verdict;
+
+const GATEWAY: GatewayId = GatewayId(5);
+/// What is waited for a datagram that will come; on a loaded machine it may take long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn now_ms(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a timespec.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    (time.tv_sec * 1000 + time.tv_nsec / 1_000_000).cast_unsigned()
+}
+
+fn config(local: &[IpAddr], port: u16) -> Config {
+    Config {
+        gateway_id: GATEWAY,
+        lease_s: 600,
+        lap_port: port,
+        local: local.to_vec(),
+        gate: Gate::Off,
+        nak_per_s: 10,
+        alarm_per_s: 10,
+        low_rows: 1,
+        geometry: Geometry {
+            slots: 64,
+            ring: 4,
+            hash_seed: [1, 2],
+        },
+        classic: None,
+    }
+}
+
+fn options(threads: usize) -> HostOptions {
+    HostOptions {
+        threads,
+        ..HostOptions::default()
+    }
+}
+
+/// A loopback address for one test alone: tests run side by side.
+fn own_loopback(test: u8) -> IpAddr {
+    Ipv4Addr::new(127, 20, test, 1).into()
+}
+
+/// A port that nobody uses at that address.
+fn free_port(ip: IpAddr) -> u16 {
+    UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap().port()
+}
+
+fn started(config: &Config, threads: usize) -> Host {
+    let mut host = Host::start(config, &options(threads)).unwrap();
+    host.set_fresh([7; 8], now_ms(libc::CLOCK_MONOTONIC) * 1_000_000);
+    host
+}
+
+/// A device with its own socket.
+struct Peer {
+    id: DeviceId,
+    mode: Mode,
+    socket: UdpSocket,
+}
+
+impl Peer {
+    fn connect(number: u64, mode: Mode, from: IpAddr, to: SocketAddr) -> Self {
+        let socket = UdpSocket::bind((from, 0)).unwrap();
+        // Connected: a reply from any other address than the one asked is not received.
+        socket.connect(to).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+        Self {
+            id: DeviceId(0xabc0_0000_0000_0000 + number),
+            mode,
+            socket,
+        }
+    }
+
+    /// What its PUF gives for a row.
+    fn row_key(&self, idx: RowIndex) -> RowKey {
+        let idx = if self.mode == Mode::Key { 0 } else { idx.0 };
+        RowKey::from_bytes(prf::f(
+            b"the device's PUF",
+            &[self.id.0.to_be_bytes(), u64::from(idx).to_be_bytes()],
+        ))
+    }
+
+    fn install(&self, host: &mut Host) {
+        let count = if self.mode == Mode::Key { 1 } else { 3 };
+        let row = |idx| Row {
+            challenge: [0; 8],
+            auth_key: AuthKey::derive(
+                &self.row_key(RowIndex(idx)),
+                Suite::SipHash128,
+                self.mode,
+                RowIndex(idx),
+                GATEWAY,
+            ),
+        };
+        let rows: Vec<Row> = (0..count).map(row).collect();
+        host.install(self.id, self.mode, RowIndex(0), &rows).unwrap();
+    }
+
+    /// One handshake with the real device role, to its end.
+    fn authenticate(&self, bound_mac: Option<[u8; 6]>) -> bool {
+        let mut device = Device::new(DeviceConfig {
+            device: self.id,
+            suite: Suite::SipHash128,
+            mode: self.mode,
+            gateways: GatewayPolicy::ANY,
+            bound_mac,
+        });
+        let local_ip = ip_bytes(self.socket.local_addr().unwrap().ip());
+        let clock = || now_ms(libc::CLOCK_BOOTTIME);
+        let began = clock();
+        let mut nonce = [1; 16];
+        nonce[..8].copy_from_slice(&(began ^ self.id.0).to_be_bytes());
+        let mut output = device.start(nonce, began).unwrap();
+        let mut buffer = [0; 256];
+        while clock() - began < PATIENCE.as_millis() as u64 {
+            output = match output {
+                Output::Transmit(message) => {
+                    self.socket.send(&message).unwrap();
+                    device.poll(clock())
+                }
+                Output::EvaluatePuf(query) => device.puf_result(Ok(self.row_key(query.idx)), clock()),
+                Output::Authenticated(_) => return device.phase() == Phase::Authenticated,
+                Output::Failed { .. } => return false,
+                _ => match self.socket.recv(&mut buffer) {
+                    Ok(length) => device
+                        .handle(&buffer[..length], &local_ip, clock())
+                        .unwrap_or(Output::None),
+                    Err(_) => device.poll(clock()),
+                },
+            };
+        }
+        false
+    }
+}
+
+fn sessions(host: &mut Host) -> usize {
+    let mut sessions = 0;
+    let mut count = |event: Event| sessions += usize::from(matches!(event.kind, EventKind::Session(_)));
+    host.drain_events(&mut count).unwrap();
+    sessions
+}
+
+fn loopbacks() -> Vec<IpAddr> {
+    let v6 = IpAddr::from(Ipv6Addr::LOCALHOST);
+    let mut all = vec![IpAddr::from(Ipv4Addr::LOCALHOST)];
+    match UdpSocket::bind((v6, 0)) {
+        Ok(_) => all.push(v6),
+        Err(error) => println!("SKIPPED: IPv6 over the loopback interface: {error}"),
+    }
+    all
+}
+
+#[test]
+fn devices_authenticate_over_loopback() {
+    let addresses = loopbacks();
+    let port = free_port(addresses[0]);
+    let mut host = started(&config(&addresses, port), 2);
+    let mut peers = Vec::new();
+    for (number, ip) in (1u64..).zip(addresses.iter().cycle().take(20)) {
+        let mode = if number % 4 < 2 { Mode::Pool } else { Mode::Key };
+        // Each from an address of its own, as a session owns its address.
+        let from = match ip {
+            IpAddr::V4(_) => Ipv4Addr::new(127, 1, 0, number as u8).into(),
+            IpAddr::V6(_) => *ip,
+        };
+        if ip.is_ipv4() || number == 2 {
+            let peer = Peer::connect(number, mode, from, (*ip, port).into());
+            peer.install(&mut host);
+            peers.push(peer);
+        }
+    }
+    for peer in &peers {
+        assert!(peer.authenticate(None), "{:?}", host.counters().unwrap());
+    }
+    let counters = host.counters().unwrap();
+    assert_eq!(counters.get(Verdict::ReplyAck), peers.len() as u64);
+    assert_eq!(sessions(&mut host), peers.len());
+    assert_eq!(host.failure(), None);
+    for peer in &peers {
+        let status = host.status(peer.id).unwrap();
+        assert!(status.has_session);
+        assert_eq!(status.commit.idx(), RowIndex(1));
+    }
+}
+
+#[test]
+fn the_rest_is_dropped_without_an_answer() {
+    let ip = own_loopback(1);
+    let port = free_port(ip);
+    let mut host = started(&config(&[ip], port), 1);
+    let peer = Peer::connect(1, Mode::Pool, ip, (ip, port).into());
+    let stranger = Peer::connect(2, Mode::Pool, ip, (ip, port).into());
+    peer.install(&mut host);
+    stranger.socket.send(b"").unwrap();
+    stranger.socket.send(&[0xff; 64]).unwrap();
+    stranger.socket.send(&vec![0x4c; 9000]).unwrap();
+    let mut data = vec![0; 1400];
+    data[..8].copy_from_slice(&[0x4c, 0x57, 1, 6, 1, 0, 5, 120]);
+    data[15] = 1;
+    stranger.socket.send(&data).unwrap();
+    // Behind them in the queue: when this is answered, they were judged.
+    assert!(peer.authenticate(None));
+    let counters = host.counters().unwrap();
+    assert_eq!(counters.get(Verdict::DropLength), 1);
+    assert_eq!(counters.get(Verdict::DropMagic), 2);
+    assert_eq!(counters.get(Verdict::DropNotSealed), 1);
+    stranger.socket.set_nonblocking(true).unwrap();
+    assert!(stranger.socket.recv(&mut [0; 9]).is_err());
+}
+
+#[test]
+fn a_wildcard_socket_answers_from_the_address_asked() {
+    let all = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+    let port = free_port(all);
+    let mut host = started(&config(&[all], port), 2);
+    for number in 1..=3u8 {
+        let to = Ipv4Addr::new(127, 9, 9, number);
+        let from = Ipv4Addr::new(127, 9, 8, number).into();
+        let peer = Peer::connect(number.into(), Mode::Pool, from, (to, port).into());
+        peer.install(&mut host);
+        assert!(peer.authenticate(None), "asked {to}");
+    }
+}
+
+#[test]
+fn the_classic_profile_is_served_on_its_port() {
+    let ip = own_loopback(2);
+    let (port, classic_port) = (free_port(ip), free_port(ip));
+    let response = |row: u8| vec![row; 16];
+    let config = Config {
+        classic: Some(Classic {
+            profile: ClassicProfile::Iot,
+            port: classic_port,
+            response_bytes: 16,
+            crps: vec![(0..4).map(|row| (u32::from(row), response(row))).collect()],
+            seed: 3,
+        }),
+        ..config(&[ip], port)
+    };
+    let host = started(&config, 1);
+    let socket = UdpSocket::bind((ip, 0)).unwrap();
+    socket.connect((ip, classic_port)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let bits = ResponseBits::B128;
+    let ask = |message: &Message| {
+        let mut bytes = vec![0; bits.message_bytes()];
+        message.write(bits, &mut bytes).unwrap();
+        socket.send(&bytes).unwrap();
+        let length = socket.recv(&mut bytes).unwrap();
+        Message::parse(bits, &bytes[..length]).unwrap()
+    };
+    let challenge = ask(&classic_device::request(1));
+    assert_eq!((challenge.kind, challenge.challenge1), (message_type::CH, 0));
+    let response = classic_device::respond(&challenge, bits, &[0; 32], None).unwrap();
+    let ack = ask(&response);
+    assert!(classic_device::is_accepted(&ack, &response));
+    assert_eq!(host.counters().unwrap().get(Verdict::ReplyClassicAck), 1);
+}
+
+#[test]
+fn what_cannot_be_served_is_refused() {
+    let ip = own_loopback(3);
+    let port = free_port(ip);
+    let gated = Config {
+        gate: Gate::Open,
+        ..config(&[ip], port)
+    };
+    match Host::start(&gated, &options(1)) {
+        Err(DataPlaneError::Config(ConfigError::Unsupported { what: "gate", .. })) => {}
+        other => panic!("{other:?}"),
+    }
+    let first = started(&config(&[ip], port), 2);
+    let second = Host::start(&config(&[ip], port), &options(1)).unwrap_err();
+    let text = format!("{second}");
+    assert!(text.contains(&format!("{ip}:{port}")), "{text}");
+    assert!(text.contains("another gateway"), "{text}");
+    drop(first);
+    started(&config(&[ip], port), 1);
+    let elsewhere = Host::start(&config(&[Ipv4Addr::new(192, 0, 2, 1).into()], port), &options(1));
+    assert!(format!("{}", elsewhere.unwrap_err()).contains("configured on an interface"));
+}
+
+#[test]
+fn it_stops_and_starts_again() {
+    let ip = own_loopback(4);
+    let config = config(&[ip], free_port(ip));
+    let mut host = started(&config, 3);
+    let peer = Peer::connect(1, Mode::Pool, ip, (ip, config.lap_port).into());
+    peer.install(&mut host);
+    host.stop();
+    assert_eq!(host.failure(), None);
+    host.listen(&config, &options(2)).unwrap();
+    assert!(peer.authenticate(None), "what was installed is still there");
+}
+
+/// Leaves the calling thread in a network namespace of its own; `false`, with the reason, where that is not allowed.
+fn leave_namespace() -> bool {
+    // SAFETY: takes no pointer; affects the calling thread only.
+    let left = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+    if !left {
+        println!(
+            "SKIPPED: a network namespace: {}",
+            std::io::Error::last_os_error()
+        );
+    }
+    left
+}
+
+fn ip(arguments: &str) {
+    let output = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ip {arguments}: {error}");
+}
+
+/// BOUND sessions: the MAC address comes from the neighbour table, also after the device has changed it.
+#[test]
+fn a_bound_session_takes_the_mac_address_from_the_neighbour_table() {
+    let gateway_ip = Ipv4Addr::new(10, 9, 0, 254);
+    let port = 20_550;
+    let (ready, is_ready) = mpsc::channel();
+    let (linked, is_linked) = mpsc::channel();
+    let device_side = thread::spawn(move || {
+        if !leave_namespace() {
+            drop(ready);
+            return None;
+        }
+        // SAFETY: takes no pointer.
+        ready.send(unsafe { libc::gettid() }).unwrap();
+        is_linked.recv().ok()?;
+        ip("link set lw-device address 02:00:00:00:00:01");
+        ip("address add 10.9.0.1/24 dev lw-device");
+        ip("link set lw-device up");
+        let peer = Peer::connect(
+            1,
+            Mode::Key,
+            Ipv4Addr::new(10, 9, 0, 1).into(),
+            (gateway_ip, port).into(),
+        );
+        let first = peer.authenticate(Some([2, 0, 0, 0, 0, 1]));
+        ip("link set lw-device address 02:00:00:00:00:02");
+        let moved = peer.authenticate(Some([2, 0, 0, 0, 0, 2]));
+        Some((first, moved))
+    });
+    let gateway_side = thread::spawn(move || {
+        let Ok(thread_id) = is_ready.recv() else {
+            return None;
+        };
+        assert!(leave_namespace());
+        ip("link add lw-gateway type veth peer name lw-device");
+        ip(&format!("link set lw-device netns {thread_id}"));
+        ip("address add 10.9.0.254/24 dev lw-gateway");
+        ip("link set lw-gateway up");
+        let mut host = started(&config(&[gateway_ip.into()], port), 1);
+        let peer = Peer::connect(
+            1,
+            Mode::Key,
+            Ipv4Addr::UNSPECIFIED.into(),
+            (gateway_ip, port).into(),
+        );
+        peer.install(&mut host);
+        linked.send(()).unwrap();
+        Some((host, peer.id))
+    });
+    let (Some((host, id)), Some((first, moved))) =
+        (gateway_side.join().unwrap(), device_side.join().unwrap())
+    else {
+        return;
+    };
+    let counters = host.counters().unwrap();
+    assert!(first, "{:?}", counters.nonzero().collect::<Vec<_>>());
+    assert!(moved, "{:?}", counters.nonzero().collect::<Vec<_>>());
+    assert_eq!(counters.get(Verdict::ReplyAck), 2);
+    let (line, place) = host.store().line(id).unwrap();
+    assert_ne!(line.session_id.load(std::sync::atomic::Ordering::Acquire), 0);
+    let session = &host.store().regions().sessions[place.slot as usize];
+    let mac = session
+        .mac
+        .each_ref()
+        .map(|part| part.load(std::sync::atomic::Ordering::Acquire));
+    assert_eq!(mac.map(u16::to_ne_bytes).concat(), [2, 0, 0, 0, 0, 2]);
+}

@@ -1,0 +1,184 @@
+//! Whose address it is: a RESPONSE from where another device's session lives (docs/protocols.md 1.4.13, step 4).
+
+use linewarden_protocol::verdict::Verdict::{self, *};
+
+use super::{Group, Record, from, group, record, right};
+use crate::support::device::{A, B};
+use crate::support::shape::{LEASE_S, Shape};
+use crate::support::world::World;
+
+/// B answers rightly from where A has a session.
+fn at_as_place(
+    description: &str,
+    given: fn(&mut World),
+    packet: fn(&World) -> Vec<u8>,
+    verdict: Verdict,
+) -> Record {
+    record(
+        description,
+        move |w| {
+            w.pool(A, 0, 4);
+            w.pool(B, 0, 4);
+            w.open_bound(A, false);
+            given(w);
+        },
+        packet,
+        verdict,
+    )
+}
+
+fn owned() -> Vec<Record> {
+    let nothing: fn(&mut World) = |_| {};
+    let at_as_address: fn(&World) -> Vec<u8> = |w| {
+        let response = w.response(B).bound(B.mac()).bytes(B);
+        from(|end| end.mac = B.mac()).udp(&response)
+    };
+    let at_as_mac: fn(&World) -> Vec<u8> = |w| {
+        let response = w.response(B).bound(A.mac()).bytes(B);
+        from(|end| end.ip = B.end(false).ip).udp(&response)
+    };
+    vec![
+        at_as_place(
+            "from another's IP address",
+            nothing,
+            at_as_address,
+            DropAddressOwned,
+        ),
+        at_as_place(
+            "the same, not BOUND",
+            nothing,
+            |w| from(|end| end.mac = B.mac()).udp(&w.response(B).bytes(B)),
+            DropAddressOwned,
+        ),
+        at_as_place(
+            "from another's MAC address, BOUND",
+            nothing,
+            at_as_mac,
+            DropAddressOwned,
+        ),
+        at_as_place(
+            "from another's MAC address, not BOUND",
+            nothing,
+            |w| from(|end| end.ip = B.end(false).ip).udp(&w.response(B).bytes(B)),
+            ReplyAck,
+        ),
+        at_as_place(
+            "from another's MAC address in another VLAN",
+            nothing,
+            |w| {
+                let response = w.response(B).bound(A.mac()).bytes(B);
+                from(|end| end.ip = B.end(false).ip).vlan(0).udp(&response)
+            },
+            ReplyAck,
+        ),
+        at_as_place(
+            "with a wrong tag: the owner comes first",
+            nothing,
+            |w| from(|_| {}).udp(&w.response(B).nonce(3).bound(B.mac()).bytes(B)),
+            DropAddressOwned,
+        ),
+        at_as_place(
+            "after the other's lease",
+            |w| {
+                w.advance(LEASE_S + 10);
+                w.rotate_fresh();
+            },
+            at_as_address,
+            ReplyAck,
+        ),
+        at_as_place(
+            "after the other was revoked",
+            |w| w.revoke(A),
+            at_as_address,
+            ReplyAck,
+        ),
+        at_as_place(
+            "after the other was wiped",
+            |w| w.wipe(A),
+            at_as_address,
+            ReplyAck,
+        ),
+        at_as_place(
+            "after the other has moved",
+            |w| w.open_bound(A, true),
+            at_as_address,
+            ReplyAck,
+        ),
+        at_as_place(
+            "after the other has moved, but kept its MAC address",
+            |w| w.open_bound(A, true),
+            at_as_mac,
+            DropAddressOwned,
+        ),
+        at_as_place(
+            "the address given back to its former owner, whose entry is still there",
+            |w| {
+                w.open_bound(A, true);
+                let response = w.response(B).bytes(B);
+                assert_eq!(w.send(&from(|_| {}).udp(&response)), ReplyAck);
+            },
+            |w| right(w, A, true),
+            DropAddressOwned,
+        ),
+        at_as_place(
+            "the other's line is being written",
+            |w| {
+                let frame = right(w, A, true);
+                w.half_win(A, &frame);
+            },
+            at_as_address,
+            DropAddressOwned,
+        ),
+        at_as_place(
+            "after a sweep, which keeps what is live",
+            |w| w.sweep(),
+            at_as_address,
+            DropAddressOwned,
+        ),
+    ]
+}
+
+fn full_tables() -> Vec<Record> {
+    vec![
+        record(
+            "no room for the address: the row is spent, no session opened",
+            |w| w.pool(A, 0, 3),
+            |w| right(w, A, false),
+            DropTableFull,
+        ),
+        record(
+            "the same, BOUND",
+            |w| w.pool(A, 0, 3),
+            |w| right(w, A, true),
+            DropTableFull,
+        ),
+        record(
+            "and the next row is there",
+            |w| {
+                w.pool(A, 0, 3);
+                let frame = right(w, A, true);
+                assert_eq!(w.send(&frame), DropTableFull);
+            },
+            |w| A.frame(false).udp(&w.request(A)),
+            ReplyChallenge,
+        ),
+        record(
+            "and a repetition finds no session",
+            |w| {
+                w.pool(A, 0, 3);
+                let frame = right(w, A, true);
+                assert_eq!(w.send(&frame), DropTableFull);
+            },
+            |w| A.frame(false).udp(&w.response(A).idx(0).bound(A.mac()).bytes(A)),
+            DropReplay,
+        ),
+    ]
+}
+
+pub fn groups() -> Vec<Group> {
+    let full = Shape {
+        no_bindings: true,
+        ..Shape::OFF
+    };
+    vec![group(Shape::OFF, owned()), group(full, full_tables())]
+}

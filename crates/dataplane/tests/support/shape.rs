@@ -1,0 +1,129 @@
+//! Configurations of the data planes under test, and the oracle's of the same meaning.
+
+use linewarden_dataplane::{Classic, ClassicProfile, Config, Gate, Geometry, classic};
+use linewarden_protocol::classic as oracle_classic;
+use linewarden_protocol::gateway::{Gate as OracleGate, Gateway, GatewayConfig};
+use linewarden_protocol::wire;
+
+use super::device::{Dev, GATEWAY, gateway_end};
+
+/// Rows per device beside the one in the line.
+pub const RING: u32 = 4;
+pub const LEASE_S: u32 = 1000;
+pub const CLASSIC_PORT: u16 = 20_551;
+pub const CLASSIC_ROWS: usize = 5;
+/// Identifiers that the classic profile knows: 1 to this.
+pub const CLASSIC_IDENTIFIERS: u32 = 3;
+
+/// How the data planes are configured.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub gate: Gate,
+    pub nak_per_s: u32,
+    /// Profile and response bytes.
+    pub classic: Option<(ClassicProfile, usize)>,
+    /// The tables of bindings hold nothing.
+    pub no_bindings: bool,
+}
+
+impl Shape {
+    pub const OFF: Self = Self {
+        gate: Gate::Off,
+        nak_per_s: u32::MAX,
+        classic: None,
+        no_bindings: false,
+    };
+    pub const OPEN: Self = Self {
+        gate: Gate::Open,
+        ..Self::OFF
+    };
+
+    /// The CRPs of the classic profile; identifier and row are in them.
+    pub fn crp(bytes: usize, identifier: u32, row: usize) -> (u32, Vec<u8>) {
+        let challenge = identifier << 16 | row as u32;
+        let response = (0..bytes).map(|at| (challenge as usize * 31 + at * 7 + 1) as u8);
+        (challenge, response.collect())
+    }
+
+    pub fn config(&self) -> Config {
+        let crps = |bytes| {
+            let rows = move |identifier| (0..CLASSIC_ROWS).map(move |row| Self::crp(bytes, identifier, row));
+            (1..=CLASSIC_IDENTIFIERS).map(move |identifier| rows(identifier).collect())
+        };
+        Config {
+            gateway_id: GATEWAY,
+            lease_s: LEASE_S,
+            lap_port: wire::LAP_PORT,
+            local: vec![gateway_end(false).ip, gateway_end(true).ip],
+            gate: self.gate,
+            nak_per_s: self.nak_per_s,
+            alarm_per_s: u32::MAX,
+            low_rows: 2,
+            geometry: Geometry {
+                slots: 256,
+                ring: RING,
+                hash_seed: [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210],
+            },
+            classic: self.classic.map(|(profile, response_bytes)| Classic {
+                profile,
+                port: CLASSIC_PORT,
+                response_bytes,
+                crps: crps(response_bytes).collect(),
+                seed: 99,
+            }),
+        }
+    }
+
+    /// `cpu` picks the random numbers of the classic profile.
+    pub fn oracle(&self, cpu: usize) -> Gateway {
+        let mut gateway = Gateway::new(GatewayConfig {
+            gate: match self.gate {
+                Gate::Off => OracleGate::Off,
+                Gate::Open => OracleGate::Open,
+            },
+            lease_s: LEASE_S,
+            nak_per_s: self.nak_per_s,
+            rows_ahead: RING,
+            bindings_max: if self.no_bindings { 0 } else { usize::MAX },
+            ..GatewayConfig::new(GATEWAY, &[gateway_end(false).ip, gateway_end(true).ip])
+        });
+        if let (Some((profile, bytes)), Some(config)) = (self.classic, self.config().classic) {
+            let profile = match profile {
+                ClassicProfile::Iot => oracle_classic::Profile::Iot,
+                ClassicProfile::Uav => oracle_classic::Profile::Uav,
+            };
+            let bits = oracle_classic::ResponseBits::ALL
+                .into_iter()
+                .find(|bits| bits.bytes() == bytes)
+                .unwrap();
+            let state = classic::rng_state(config.seed, cpu as u64);
+            let rng = oracle_classic::rng::Xoshiro256PlusPlus::from_state(state).unwrap();
+            let crp = |(challenge, bytes): &(u32, Vec<u8>)| {
+                let mut response = [0; 32];
+                response[..bytes.len()].copy_from_slice(bytes);
+                oracle_classic::verifier::Crp {
+                    challenge: *challenge,
+                    response,
+                }
+            };
+            let crps = config
+                .crps
+                .iter()
+                .map(|rows| rows.iter().map(crp).collect())
+                .collect();
+            let verifier = oracle_classic::verifier::Verifier::new(profile, bits, rng, crps).unwrap();
+            gateway.serve_classic(CLASSIC_PORT, verifier);
+        }
+        gateway
+    }
+}
+
+/// Devices of which more than four, which is what a home holds, have the same home.
+pub fn crowd(count: usize) -> Vec<Dev> {
+    let geometry = Shape::OFF.config().geometry;
+    let home = |device: &Dev| geometry.home(geometry.device_hash(device.id()));
+    let first = Dev(1);
+    let neighbours = (1..).map(Dev).filter(|device| home(device) == home(&first));
+    let strangers = (1..).map(Dev).filter(|device| home(device) != home(&first));
+    neighbours.take(6).chain(strangers).take(count).collect()
+}

@@ -1,0 +1,211 @@
+//! What user space does, on the oracle and both data planes alike.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+use linewarden_dataplane::DataPlane;
+use linewarden_dataplane::store::Row as StoreRow;
+use linewarden_protocol::commit::CommitWord;
+use linewarden_protocol::frame::parse;
+use linewarden_protocol::gateway::{Checked, DeviceInstall, FreshValue, Row};
+use linewarden_protocol::ids::{Mode, RowIndex};
+use linewarden_protocol::wire::{self, Message};
+
+use super::{INGRESS, Installed, World, read_clock};
+use crate::support::device::Dev;
+use crate::support::shape::RING;
+
+impl World {
+    fn store_rows(device: Dev, mode: Mode, first: u32, count: u32) -> Vec<StoreRow> {
+        let row = |idx| StoreRow {
+            challenge: device.challenge(mode, RowIndex(idx)),
+            auth_key: device.auth_key(mode, RowIndex(idx)),
+        };
+        (first..=u32::MAX).take(count as usize).map(row).collect()
+    }
+
+    fn oracle_rows(device: Dev, mode: Mode, first: u32, count: u32) -> Vec<Row> {
+        let row = |idx| Row {
+            challenge: device.challenge(mode, RowIndex(idx)),
+            auth_key: device.auth_key(mode, RowIndex(idx)),
+        };
+        (first..=u32::MAX).take(count as usize).map(row).collect()
+    }
+
+    fn install(&mut self, device: Dev, mode: Mode, next: u32, rows: u32) -> bool {
+        let install = DeviceInstall {
+            device: device.id(),
+            mode,
+            next_idx: RowIndex(next),
+            rows: Self::oracle_rows(device, mode, next, rows),
+        };
+        let is_ok = self.oracle.install(install).is_ok();
+        let store_rows = Self::store_rows(device, mode, next, rows);
+        let mut generations = [0; 2];
+        self.each_plane(|plane, at| {
+            let result = plane.install(device.id(), mode, RowIndex(next), &store_rows);
+            assert_eq!(result.is_ok(), is_ok, "{}: {result:?}", plane.name());
+            if is_ok {
+                generations[at] = plane.status(device.id()).unwrap().commit.generation();
+            }
+        });
+        if is_ok {
+            let installed = Installed {
+                mode,
+                generations,
+                end: next.saturating_add(rows),
+            };
+            self.installed.insert(device, installed);
+            self.compare_line(device);
+        }
+        is_ok
+    }
+
+    /// Installs a device with consecutive rows.
+    pub fn pool(&mut self, device: Dev, next: u32, rows: u32) {
+        assert!(self.install(device, Mode::Pool, next, rows));
+    }
+
+    /// Installs a key-mode device.
+    pub fn key(&mut self, device: Dev, next: u32) {
+        assert!(self.install(device, Mode::Key, next, 1));
+    }
+
+    pub fn is_installed(&self, device: Dev) -> bool {
+        self.installed.contains_key(&device)
+    }
+
+    /// Gives a pool device the rows that follow those it was given, `skip` left out, `count` at most; whether it was
+    /// accepted.
+    pub fn refill(&mut self, device: Dev, skip: u32, count: u32) -> bool {
+        let Some(installed) = self.installed.get(&device).copied() else {
+            return false;
+        };
+        let commit = self.commit(device);
+        // A winner that never finished leaves the ring as it was.
+        let rows_ahead = self.oracle.line(device.id()).unwrap().rows_ahead;
+        let (base, first) = if commit.is_empty() && rows_ahead == 0 {
+            let first = installed.end.saturating_add(skip);
+            (first, first)
+        } else {
+            (commit.idx().0, installed.end)
+        };
+        let room = (u64::from(base) + u64::from(RING) + 1).saturating_sub(u64::from(first));
+        let count = count.min(u32::try_from(room).unwrap()).min(u32::MAX - first);
+        if count == 0 || installed.mode == Mode::Key {
+            return false;
+        }
+        let rows = Self::oracle_rows(device, Mode::Pool, first, count);
+        let refilled = self.oracle.refill(device.id(), RowIndex(first), rows);
+        let is_ok = refilled.is_ok();
+        assert!(is_ok || commit.is_revoked(), "{refilled:?}");
+        let rows = Self::store_rows(device, Mode::Pool, first, count);
+        self.each_plane(|plane, _| {
+            let result = plane.refill(device.id(), RowIndex(first), &rows);
+            assert_eq!(result.is_ok(), is_ok, "{}: {result:?}", plane.name());
+        });
+        if let (true, Some(installed)) = (is_ok, self.installed.get_mut(&device)) {
+            installed.end = first + count;
+        }
+        self.compare_line(device);
+        is_ok
+    }
+
+    pub fn revoke(&mut self, device: Dev) {
+        if self.installed.contains_key(&device) {
+            self.oracle.revoke(device.id()).unwrap();
+            self.each_plane(|plane, _| plane.revoke(device.id()).unwrap());
+            self.compare_line(device);
+        }
+    }
+
+    pub fn wipe(&mut self, device: Dev) {
+        if self.installed.remove(&device).is_some() {
+            self.oracle.wipe(device.id()).unwrap();
+            self.each_plane(|plane, _| plane.wipe(device.id()).unwrap());
+        }
+    }
+
+    /// What a gateway does every few seconds: forgets dead sessions' bindings, and reuses slots. The oracle keeps all
+    /// that it ever had: an entry is a hint, and forgetting one may change nothing.
+    pub fn sweep(&mut self) {
+        self.each_plane(|plane, _| plane.housekeep());
+    }
+
+    pub fn rotate_fresh(&mut self) -> [u8; 8] {
+        self.nonces += 1;
+        self.fresh = (0xfe00_0000_0000_0000 | self.nonces).to_be_bytes();
+        let (fresh, now) = (self.fresh, self.now());
+        self.oracle.set_fresh(FreshValue::from_wire(fresh).unwrap(), now);
+        if let Some(host) = &mut self.host {
+            host.host.set_fresh(fresh, now.monotonic_ms * 1_000_000);
+        }
+        if let Some(xdp) = &mut self.xdp {
+            xdp.xdp.set_fresh(fresh, read_clock(libc::CLOCK_MONOTONIC));
+        }
+        fresh
+    }
+
+    pub fn stopping(&mut self, stopping: bool) {
+        self.oracle.set_stopping(stopping);
+        self.each_plane(|plane, _| plane.set_stopping(stopping));
+    }
+
+    /// Lets time go by on both clocks. `xdp` reads the machine's: there the past moves back instead.
+    pub fn advance(&mut self, seconds: u32) {
+        self.shift_ms += u64::from(seconds) * 1000;
+        if let Some(xdp) = &self.xdp {
+            let regions = xdp.xdp.store().regions();
+            let at = &regions.control[0].fresh_at_ns;
+            let moved = at
+                .load(Acquire)
+                .saturating_sub(u64::from(seconds) * 1_000_000_000);
+            at.store(moved, Release);
+            for line in regions.lines.iter() {
+                let until = line.lease_until_s.load(Acquire);
+                line.lease_until_s.store(until.saturating_sub(seconds), Release);
+            }
+        }
+    }
+
+    /// Stops a winner between its compare-and-swap and everything else, as another CPU would see it.
+    pub fn half_win(&mut self, device: Dev, from: &[u8]) {
+        let now = self.now();
+        let parsed = parse(from).unwrap();
+        let (_, udp) = parsed.datagram().unwrap();
+        let Ok(Message::Response(response)) = wire::parse(&from[udp.payload()]) else {
+            panic!("not a RESPONSE");
+        };
+        let meta = parsed.meta(INGRESS).unwrap();
+        let Ok(Checked::Current(verified)) = self.oracle.check_response(now, &meta, response) else {
+            panic!("not acceptable");
+        };
+        drop(self.oracle.commit(verified).unwrap());
+        for (store, _) in self.stores() {
+            let (line, _) = store.line(device.id()).unwrap();
+            let won = |word| CommitWord(word).won().map(|won| won.0);
+            line.commit.fetch_update(AcqRel, Acquire, won).unwrap();
+        }
+        self.compare_line(device);
+    }
+
+    /// Whether the oracle would spend a row for that RESPONSE.
+    pub fn can_check(&self, frame: &[u8]) -> bool {
+        let parsed = parse(frame).unwrap();
+        let (_, udp) = parsed.datagram().unwrap();
+        let Ok(Message::Response(response)) = wire::parse(&frame[udp.payload()]) else {
+            return false;
+        };
+        let meta = parsed.meta(INGRESS).unwrap();
+        let checked = self.oracle.check_response(self.now(), &meta, response);
+        matches!(checked, Ok(Checked::Current(_)))
+    }
+
+    /// Clears up after winners that never finished.
+    pub fn recover(&mut self) {
+        self.oracle.recover();
+        for (store, _) in self.stores() {
+            let _ = store.recover();
+        }
+        self.compare_lines();
+    }
+}
