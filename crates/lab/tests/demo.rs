@@ -1,0 +1,171 @@
+//! The demonstration as a whole, small: on both data planes, and spoilt, so that its judge is judged. Needs root.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use linewarden_lab::attackers::{ALL, Needs};
+use linewarden_lab::capability::{self, Capability, FOR_LOAD_GENERATOR, FOR_NETWORK};
+use linewarden_lab::demo::{self, Backend, DemoError, Event, Options, Report, Sabotage, Stage};
+
+fn skipped(needed: &[Capability]) -> bool {
+    match capability::require(needed) {
+        Ok(()) => false,
+        Err(missing) => {
+            eprintln!("SKIPPED: {missing}");
+            true
+        }
+    }
+}
+
+fn options(backend: Backend, devices: u32) -> Options {
+    Options {
+        effort: 500,
+        ..Options::new(devices, backend, 7)
+    }
+}
+
+fn run(options: &Options) -> (Report, Vec<Event>) {
+    let mut events = Vec::new();
+    let report = demo::run(options, &AtomicBool::new(false), &mut |event| events.push(event))
+        .unwrap_or_else(|error| panic!("seed {}: {error}", options.seed));
+    println!("seed {}: {report:#?}", options.seed);
+    (report, events)
+}
+
+fn assert_passed(report: &Report, devices: u64) {
+    assert!(report.passed, "{:?}", report.findings);
+    assert_eq!((report.false_accepts, report.false_rejects), (0, 0));
+    assert_eq!((report.authenticated, report.inconclusive), (devices, 0));
+    assert_eq!(report.attacks.len(), ALL.len());
+    assert!(report.auth_per_s > 0.0);
+    assert!(report.latency_us.p50 > 0.0 && report.latency_us.p50 <= report.latency_us.p99);
+    let revocation = report.revocation.as_ref().unwrap();
+    assert_eq!(revocation.others_authenticated, u64::from(demo::WITNESSES) - 1);
+    let planes: Vec<_> = report.comparison.iter().map(|pass| pass.dataplane).collect();
+    assert_eq!(planes, ["xdp", "host"]);
+    for pass in &report.comparison {
+        assert_eq!(pass.devices, devices / 4);
+    }
+    let svg = demo::picture::latency_cdf(&report.comparison).unwrap();
+    assert!(svg.contains("xdp") && svg.contains("host"));
+}
+
+#[test]
+fn on_xdp_all_devices_get_in_and_no_attack_does() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    let (report, events) = run(&options(Backend::Xdp, 64));
+    assert_passed(&report, 64);
+    for attack in &report.attacks {
+        assert!(attack.attempts > 0 && attack.skipped.is_none(), "{attack:?}");
+    }
+    let service = report.service.as_ref().unwrap();
+    assert_eq!((service.reached, service.reached_before), (64, 0));
+    assert!(service.tried_before > 0);
+    for stage in [
+        Stage::Enrolling,
+        Stage::Loading,
+        Stage::Authenticating,
+        Stage::Reaching,
+        Stage::Measuring(Backend::Host),
+    ] {
+        assert!(events.contains(&Event::Stage(stage)), "{stage:?}");
+    }
+    let told = events.iter().filter(|event| matches!(event, Event::Attack(_)));
+    assert_eq!(told.count(), ALL.len());
+}
+
+#[test]
+fn on_host_all_devices_get_in_and_no_attack_does() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    let (report, _) = run(&options(Backend::Host, 64));
+    assert_passed(&report, 64);
+    for (attack, known) in report.attacks.iter().zip(ALL) {
+        assert_eq!(
+            attack.skipped.is_some(),
+            known.needs == Needs::OpenGate,
+            "{attack:?}"
+        );
+        assert_eq!(attack.attempts > 0, known.needs == Needs::Nothing, "{attack:?}");
+    }
+    assert!(report.service.is_none());
+    assert!(report.left_out.iter().any(|left_out| left_out.contains("gate")));
+}
+
+#[test]
+fn an_honest_device_that_is_refused_fails_the_run() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    let (report, _) = run(&Options {
+        sabotage: Some(Sabotage::RevokeBeforeTurn),
+        limit: Duration::from_secs(20),
+        ..options(Backend::Xdp, 32)
+    });
+    assert_eq!((report.false_accepts, report.false_rejects), (0, 1));
+    assert_eq!((report.authenticated, report.audit.refused), (31, 1));
+    assert!(!report.passed);
+}
+
+#[test]
+fn a_gate_that_is_left_off_fails_the_run() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    let (report, _) = run(&Options {
+        sabotage: Some(Sabotage::GateLeftOff),
+        ..options(Backend::Xdp, 32)
+    });
+    let service = report.service.as_ref().unwrap();
+    assert!(service.reached_before > 0 && service.strangers > 0);
+    let through = report
+        .attacks
+        .iter()
+        .find(|attack| attack.name == "through the gate without a session")
+        .unwrap();
+    assert!(through.successes > 0, "{through:?}");
+    assert!(report.revocation.as_ref().unwrap().reached_after > 0);
+    assert!(report.false_accepts > 0 && !report.passed);
+}
+
+#[test]
+fn a_run_can_be_stopped() {
+    if skipped(FOR_NETWORK) {
+        return;
+    }
+    let stop = AtomicBool::new(false);
+    let result = demo::run(&options(Backend::Host, 1_000), &stop, &mut |event| {
+        if event == Event::Stage(Stage::Enrolling) {
+            stop.store(true, Ordering::Relaxed);
+        }
+    });
+    assert!(matches!(result, Err(DemoError::Interrupted)), "{result:?}");
+}
+
+#[test]
+fn sizes_that_cannot_be_shown_are_refused() {
+    for devices in [0, demo::DEVICES_MIN - 1, demo::DEVICES_MAX + 1] {
+        let result = demo::run(
+            &options(Backend::Host, devices),
+            &AtomicBool::new(false),
+            &mut |_| {},
+        );
+        assert!(matches!(result, Err(DemoError::Devices(_))), "{devices}");
+    }
+    let rows = Options {
+        rows: 2,
+        ..options(Backend::Host, 64)
+    };
+    let result = demo::run(&rows, &AtomicBool::new(false), &mut |_| {});
+    assert!(matches!(result, Err(DemoError::Rows(2))));
+}
