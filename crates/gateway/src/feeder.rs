@@ -227,16 +227,13 @@ impl RowKeeper {
     }
 
     async fn give_back(&mut self, unused: Vec<(DeviceId, RowIndex)>) -> Result<u64, RegistryError> {
-        let mut devices = 0;
-        for (device, from) in unused {
-            let Some(reservation) = self.reservations.remove(&device) else {
-                continue;
-            };
+        let reservations = unused.into_iter().filter_map(|(device, from)| {
+            let reservation = self.reservations.remove(&device)?;
             let rows = reservation.rows();
-            let from = RowIndex(from.0.clamp(rows.start, rows.end));
-            devices += u64::from(self.registry.give_back(reservation, from).await?);
-        }
-        Ok(devices)
+            Some((reservation, RowIndex(from.0.clamp(rows.start, rows.end))))
+        });
+        let reservations = reservations.collect();
+        self.registry.give_back_bulk(reservations).await
     }
 }
 

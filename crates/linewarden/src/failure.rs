@@ -57,6 +57,11 @@ impl Failure {
         Self::new(5, message)
     }
 
+    /// Whether it was refused for safety.
+    pub fn is_unsafe(&self) -> bool {
+        self.code == 4
+    }
+
     /// The same, with more to say.
     pub fn and(mut self, more: impl Display) -> Self {
         self.message.push_str(&format!("; {more}"));

@@ -71,6 +71,34 @@ impl Reservation {
     }
 }
 
+impl Reservation {
+    /// Whether nothing is left to give back from `unused_from` on.
+    fn keeps_all(&self, unused_from: RowIndex) -> Result<bool> {
+        if !(self.rows.start..=self.rows.end).contains(&unused_from.0) {
+            return Err(RegistryError::NotReserved {
+                device: self.device,
+                unused_from: unused_from.0,
+                rows_start: self.rows.start,
+                rows_end: self.rows.end,
+            });
+        }
+        Ok(unused_from.0 == self.rows.end)
+    }
+
+    /// Moves the mark back, if nothing has moved it since this reservation and the device is active.
+    fn take_back(&self, info: &mut DeviceInfo, unused_from: RowIndex) -> bool {
+        // The version, too: had another gateway reserved these rows after an earlier give-back, the mark alone
+        // would look the same.
+        let unmoved = info.idx_floor.0 == self.rows.end && info.floor_version == self.floor_version;
+        if !unmoved || !info.status.is_active() {
+            return false;
+        }
+        info.idx_floor = unused_from;
+        info.floor_version = info.floor_version.saturating_add(1);
+        true
+    }
+}
+
 impl Registry {
     /// Hands out up to `count` rows of a device, none below `from_hint`; durable before it returns.
     ///
@@ -173,35 +201,53 @@ impl Registry {
     /// # Errors
     /// A row outside the reservation, or a failure of the database.
     pub async fn give_back(&self, reservation: Reservation, unused_from: RowIndex) -> Result<bool> {
-        let Reservation {
-            device,
-            rows,
-            floor_version,
-        } = reservation;
-        if !(rows.start..=rows.end).contains(&unused_from.0) {
-            return Err(RegistryError::NotReserved {
-                device,
-                unused_from: unused_from.0,
-                rows_start: rows.start,
-                rows_end: rows.end,
-            });
-        }
-        if unused_from.0 == rows.end {
+        if reservation.keeps_all(unused_from)? {
             return Ok(false);
         }
         let mut transaction = self.write().await?;
-        let mut info = self.get_in(&mut transaction, device).await?;
-        // The version, too: had another gateway reserved these rows after an earlier give-back, the mark alone
-        // would look the same.
-        let unmoved = info.idx_floor.0 == rows.end && info.floor_version == floor_version;
-        if !unmoved || !info.status.is_active() {
+        let mut info = self.get_in(&mut transaction, reservation.device).await?;
+        if !reservation.take_back(&mut info, unused_from) {
             return Ok(false);
         }
-        info.idx_floor = unused_from;
-        info.floor_version = info.floor_version.saturating_add(1);
         self.write_marks(&mut transaction, &[&info]).await?;
         transaction.commit().await?;
         Ok(true)
+    }
+
+    /// [`Registry::give_back`] for many devices in one transaction; returns how many were taken back. A device that is
+    /// gone or damaged does not disturb the others.
+    ///
+    /// # Errors
+    /// A row outside its reservation, or a failure of the database. Nothing is taken back then.
+    pub async fn give_back_bulk(&self, unused: Vec<(Reservation, RowIndex)>) -> Result<u64> {
+        let mut taken_back = 0;
+        let mut transaction = self.write().await?;
+        for batch in unused.chunks(IDS_PER_QUERY) {
+            let mut devices = self
+                .get_many_in(
+                    &mut transaction,
+                    batch.iter().map(|(reservation, _)| reservation.device),
+                )
+                .await?;
+            let mut moved = HashSet::with_capacity(batch.len());
+            for (reservation, unused_from) in batch {
+                if !reservation.keeps_all(*unused_from)?
+                    && let Some(Ok(info)) = devices.get_mut(&reservation.device)
+                    && reservation.take_back(info, *unused_from)
+                {
+                    moved.insert(reservation.device);
+                    taken_back += 1;
+                }
+            }
+            let marks: Vec<&DeviceInfo> = devices
+                .values()
+                .filter_map(|info| info.as_ref().ok())
+                .filter(|info| moved.contains(&info.device))
+                .collect();
+            self.write_marks(&mut transaction, &marks).await?;
+        }
+        transaction.commit().await?;
+        Ok(taken_back)
     }
 
     async fn write_marks(&self, connection: &mut SqliteConnection, devices: &[&DeviceInfo]) -> Result<()> {

@@ -9,7 +9,7 @@
 mod support;
 
 use linewarden_protocol::ids::{DeviceId, RowIndex};
-use linewarden_registry::{Registry, RegistryError};
+use linewarden_registry::{BulkOptions, Registry, RegistryError};
 use support::{in_memory, key_device, master_key, pool_device, pool_device_from, request};
 
 const D: DeviceId = DeviceId(5);
@@ -144,6 +144,31 @@ async fn the_same_mark_reached_again_does_not_fool_a_give_back() {
     // The mark stands at the end of `first` again, but its version has moved on.
     assert!(!registry.give_back(first, RowIndex(0)).await.unwrap());
     assert_eq!(registry.get(D).await.unwrap().idx_floor, RowIndex(4));
+}
+
+#[tokio::test]
+async fn a_whole_fleet_gives_back_in_one_go_and_each_device_is_judged_by_itself() {
+    let registry = in_memory().await;
+    let fleet = (1..=1200).map(|device| pool_device(device, 10));
+    registry
+        .enrol_bulk(fleet, BulkOptions::default(), |_| ())
+        .await
+        .unwrap();
+    let requests: Vec<_> = (1..=1200).map(|device| request(device, 0, 4)).collect();
+    let leases = registry.reserve_bulk(&requests).await.unwrap();
+    let mut unused: Vec<_> = leases
+        .into_iter()
+        .map(|lease| (lease.unwrap(), RowIndex(1)))
+        .collect();
+    let _moved_since = registry.reserve(DeviceId(7), ANY, 1).await.unwrap();
+    registry.revoke(DeviceId(600), "", 1).await.unwrap();
+    let (all_used, _) = unused.swap_remove(1199);
+    unused.push((all_used, RowIndex(4)));
+    assert_eq!(registry.give_back_bulk(unused).await.unwrap(), 1197);
+    for (device, floor) in [(1, 1), (7, 5), (600, 4), (1199, 1), (1200, 4)] {
+        let info = registry.get(DeviceId(device)).await.unwrap();
+        assert_eq!(info.idx_floor, RowIndex(floor), "device {device}");
+    }
 }
 
 #[tokio::test]

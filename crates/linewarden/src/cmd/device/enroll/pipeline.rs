@@ -17,6 +17,8 @@ use crate::registry::block_on;
 
 /// Devices per transaction.
 const CHUNK_DEVICES: usize = 500;
+/// So many chips in a row are no accident: their parameters are bad.
+const REJECTED_IN_A_ROW_MAX: u32 = 5;
 
 /// What all threads work on.
 struct Work<'a> {
@@ -27,6 +29,8 @@ struct Work<'a> {
     /// Where the pool starts: 0, or after what was handed out before.
     first_idx: RowIndex,
     begun: AtomicU64,
+    /// Chips that were refused, and whose place another one took.
+    rejected: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -41,11 +45,18 @@ pub fn run(common: &CommonArgs, maker: &Maker, output: Output) -> Result<(), Fai
             enrolled_at_s: now_s()?,
             first_idx: first_idx(&registry, common).await?,
             begun: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         };
         let devices = enrol_all(&registry, &work, output).await?;
         registry.close().await;
-        tell(output, common, &devices)
+        tell(output, common, &devices)?;
+        match work.rejected.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            rejected => output.line(format_args!(
+                "{rejected} chips were refused for less than 128 bits of min-entropy; others took their place"
+            )),
+        }
     })
 }
 
@@ -137,7 +148,23 @@ fn enrol_some(work: &Work<'_>, sender: &SyncSender<Result<DeviceRecord, Failure>
     }
 }
 
+/// Enrols a device. Of many, a chip with too little entropy is thrown away, as a factory would, and another one taken.
 fn enrol_one(work: &Work<'_>, index: u64) -> Result<DeviceRecord, Failure> {
+    let mut rejected = 0;
+    loop {
+        match enrol_chip(work, index) {
+            Err(failure)
+                if failure.is_unsafe() && work.maker.count() > 1 && rejected < REJECTED_IN_A_ROW_MAX =>
+            {
+                rejected += 1;
+                work.rejected.fetch_add(1, Ordering::Relaxed);
+            }
+            result => return result,
+        }
+    }
+}
+
+fn enrol_chip(work: &Work<'_>, index: u64) -> Result<DeviceRecord, Failure> {
     let device = match work.common.device {
         Some(device) => device,
         None => random_device()?,
