@@ -125,6 +125,11 @@ impl Batch {
         })
     }
 
+    /// The payloads of the last [`receive`](Self::receive), as far as they are whole.
+    pub(super) fn payloads(&self, count: usize) -> impl Iterator<Item = &[u8]> {
+        self.buffers.iter().take(count).map(|buffer| &buffer[..])
+    }
+
     /// Queues the payload at `index`, which has become a reply of `length` bytes, to where it came from; from the
     /// address and interface that it came to, if `from_there`: else the socket's own address.
     pub(super) fn reply(&mut self, index: usize, length: usize, from_there: bool) {

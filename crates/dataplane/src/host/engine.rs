@@ -5,9 +5,11 @@
 //! is the commit word); on x86 that costs nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use linewarden_protocol::classic::rng::Xoshiro256PlusPlus;
 use linewarden_protocol::frame::Meta;
+use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{self, MESSAGE_BYTES, Message};
@@ -18,7 +20,7 @@ use super::classic::Classic;
 use super::stats::{RateWindow, Stats};
 use crate::classic::rng_state;
 use crate::config::Config;
-use crate::layout::Line;
+use crate::layout::{HOME_WAYS, Line};
 use crate::store::{Geometry, Regions, wire_word};
 
 /// Bytes kept of a datagram: all that any message needs that is served. A short buffer keeps a whole batch in the
@@ -187,6 +189,18 @@ impl Engine {
         };
         thread.stats.count(verdict);
         verdict
+    }
+
+    /// Loads from the home of the device that a message names, so that the ways to memory of a whole batch overlap.
+    #[inline]
+    pub(super) fn touch(&self, payload: &[u8]) -> u64 {
+        let Some(id) = payload.get(8..16).and_then(|id| id.try_into().ok()) else {
+            return 0;
+        };
+        let id = DeviceId(u64::from_be_bytes(id));
+        let home = self.geometry.home(self.geometry.device_hash(id)) as usize;
+        let first = self.regions.lines.get(home * HOME_WAYS);
+        first.map_or(0, |line| line.device_id.load(Relaxed))
     }
 
     /// The device's line and its place.
