@@ -142,11 +142,16 @@ __noinline int lw_binding_insert(struct lw_key *key, __u32 place)
  */
 static __always_inline enum lw_verdict lw_binding_claim(struct lw_key *key, __u32 place, __u32 now_s, __u64 mine)
 {
+	void *table = key->is_mac ? (void *)&by_mac : (void *)&by_address;
+	__u64 hash = lw_hash(key->a, key->b);
 	struct lw_scan scan;
 
 	if (!mine && !lw_binding_insert(key, place))
 		return LW_DROP_TABLE_FULL;
-	if (!lw_binding_scan(key->is_mac ? (void *)&by_mac : (void *)&by_address, lw_hash(key->a, key->b), place, &scan))
+	if (!lw_binding_scan(table, hash, place, &scan))
+		return LW_DROP_TABLE_FULL;
+	/* The sweep took away an entry of a dead session that was there when the message came. */
+	if (!scan.mine && (!lw_binding_insert(key, place) || !lw_binding_scan(table, hash, place, &scan)))
 		return LW_DROP_TABLE_FULL;
 	return scan.foreign && lw_binding_conflict(key, place, now_s) ? LW_DROP_ADDRESS_OWNED : 0;
 }
