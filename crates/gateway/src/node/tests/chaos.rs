@@ -38,10 +38,13 @@ pub(super) struct Memory {
 struct Line {
     mode: Mode,
     idx: u32,
-    rows: VecDeque<u32>,
+    rows: VecDeque<Held>,
     end: u32,
     revoked: bool,
 }
+
+/// A row in the data plane: its number, and the first byte of its key.
+type Held = (u32, u8);
 
 /// The data plane.
 pub(super) struct Chaos(Shared);
@@ -100,12 +103,12 @@ impl Memory {
         let Some(line) = self.lines.get_mut(&device) else {
             return false;
         };
-        if line.revoked || line.rows.front() != Some(&line.idx) {
+        if line.revoked || line.rows.front().is_none_or(|(idx, _)| *idx != line.idx) {
             return false;
         }
         line.idx += 1;
         if line.mode == Mode::Key {
-            line.rows[0] += 1;
+            line.rows[0].0 += 1;
         } else {
             line.rows.pop_front();
         }
@@ -122,6 +125,11 @@ impl Memory {
 
     pub(super) fn is_revoked(&self, device: DeviceId) -> bool {
         self.lines.get(&device).is_some_and(|line| line.revoked)
+    }
+
+    /// The first byte of the key of the device's current row.
+    pub(super) fn key_of(&self, device: DeviceId) -> Option<u8> {
+        self.lines.get(&device)?.rows.front().map(|(_, key)| *key)
     }
 
     pub(super) fn longest_fresh_gap_ns(&self) -> u64 {
@@ -174,7 +182,7 @@ impl DataPlane for Chaos {
         let line = Line {
             mode,
             idx: next.0,
-            rows: (next.0..end).collect(),
+            rows: (next.0..end).zip(keys(rows)).collect(),
             end,
             revoked: false,
         };
@@ -196,13 +204,13 @@ impl DataPlane for Chaos {
             return Err(StoreError::Revoked(device));
         }
         let mut taken = Vec::new();
-        for idx in first.0..first.0 + rows.len() as u32 {
+        for (idx, key) in (first.0..).zip(keys(rows)) {
             if line.rows.is_empty() && idx >= line.idx.max(line.end) {
                 line.idx = idx;
             } else if idx != line.end || idx > line.idx + ring {
                 continue;
             }
-            line.rows.push_back(idx);
+            line.rows.push_back((idx, key));
             line.end = idx + 1;
             taken.push(idx);
         }
@@ -281,4 +289,8 @@ impl DataPlane for Chaos {
     }
 
     fn housekeep(&mut self) {}
+}
+
+fn keys(rows: &[Row]) -> impl Iterator<Item = u8> + '_ {
+    rows.iter().map(|row| row.auth_key.as_bytes()[0])
 }

@@ -89,6 +89,16 @@ impl Fleet {
         self.devices[&device].floor
     }
 
+    /// As after a restored backup: the mark stands where it stood once.
+    pub(super) fn forget_mark(&mut self, device: DeviceId) {
+        self.devices.get_mut(&device).unwrap().floor = 0;
+    }
+
+    /// The first byte of the keys that the device's credentials give now.
+    pub(super) fn key_of(&self, device: DeviceId) -> u8 {
+        key_byte(self.devices[&device].epoch)
+    }
+
     pub(super) fn is_used_up(&self, device: DeviceId) -> bool {
         let record = self.devices[&device];
         record.floor >= record.rows_total
@@ -185,7 +195,7 @@ impl Fleet {
         }
         let row = |_| Row {
             challenge: [1; 8],
-            auth_key: AuthKey::from_bytes([2; 16]),
+            auth_key: AuthKey::from_bytes([key_byte(record.epoch); 16]),
         };
         Ok(Provision {
             device,
@@ -218,4 +228,8 @@ impl Fleet {
             more,
         })
     }
+}
+
+fn key_byte(epoch: u32) -> u8 {
+    1 + epoch as u8
 }

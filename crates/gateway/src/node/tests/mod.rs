@@ -200,6 +200,70 @@ fn new_credentials_end_the_old_ones_also_when_the_line_is_busy() {
 }
 
 #[test]
+fn rows_of_old_credentials_that_arrive_late_are_not_taken() {
+    let mut world = World::loaded(15, 1, 0);
+    let device = DeviceId(1);
+    while world.fleet.row_questions == 0 {
+        assert!(world.plane.lock().unwrap().win(device));
+        world.tick();
+    }
+    // The answer with rows of the old credentials is under way; before it arrives, the feed tells of new ones.
+    world.fleet.enrol(device, Mode::Pool, 1000);
+    let changes = world.fleet.changes(Revision::ZERO);
+    world.node.answer(Answer::Changes(changes), world.clock);
+    world.ticks(20);
+    let key = world.plane.lock().unwrap().key_of(device);
+    assert_eq!(key, Some(world.fleet.key_of(device)));
+}
+
+#[test]
+fn rows_for_a_busy_line_are_offered_again_at_the_next_tick() {
+    let mut world = World::loaded(16, 1, 0);
+    world.plane.lock().unwrap().busy_for = 3;
+    (0..4).for_each(|_| assert!(world.plane.lock().unwrap().win(DeviceId(1))));
+    world.ticks(8);
+    assert!(world.plane.lock().unwrap().win(DeviceId(1)));
+}
+
+#[test]
+fn a_registry_that_forgot_its_marks_gives_no_row_a_second_time() {
+    let mut world = World::loaded(17, 1, 0);
+    let spend = |world: &mut World| {
+        let asked = world.fleet.row_questions;
+        for _ in 0..80 {
+            // The data plane refuses numbers that it has seen.
+            assert!(world.plane.lock().unwrap().win(DeviceId(1)));
+            world.ticks(3);
+        }
+        world.fleet.row_questions - asked
+    };
+    let usual = spend(&mut world);
+    world.fleet.forget_mark(DeviceId(1));
+    assert_eq!(spend(&mut world), usual, "it tells the registry where to go on");
+    assert_eq!(world.next_idx(1), RowIndex(160));
+}
+
+#[test]
+fn a_revocation_is_remembered_as_long_as_the_fleet_is_read() {
+    let mut world = World::new(18);
+    (1..=40).for_each(|id| world.fleet.enrol(DeviceId(id), Mode::Pool, 10));
+    world.tick();
+    world.fleet.revoke(DeviceId(35));
+    world.fleet.keep_in_walk(DeviceId(35));
+    world.tick();
+    // The feed has told; the rest of the walk takes longer than revoked devices are kept.
+    world.fleet.down = true;
+    world.tick();
+    world.pass(66_000);
+    world.ticks(2);
+    world.fleet.down = false;
+    world.pass(6_000);
+    world.ticks(20);
+    assert!(world.node.status().loaded);
+    assert!(world.node.plane().status(DeviceId(35)).is_none());
+}
+
+#[test]
 fn without_the_registry_it_goes_on_with_what_it_has_and_then_catches_up() {
     let mut world = World::loaded(8, 1, 0);
     world.fleet.down = true;
@@ -346,6 +410,12 @@ fn whatever_fails_at_random_no_row_is_given_twice_and_all_are_served_in_the_end(
         world.pass(6_000);
         world.ticks(800);
         for device in world.fleet.active() {
+            let key = world.plane.lock().unwrap().key_of(device);
+            let expected = world.fleet.key_of(device);
+            assert!(
+                key.is_none_or(|key| key == expected),
+                "seed {seed}, device {device}: old key"
+            );
             let served = world.plane.lock().unwrap().win(device);
             assert!(
                 served || world.fleet.is_used_up(device),
