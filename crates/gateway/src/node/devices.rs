@@ -159,7 +159,7 @@ impl Node {
             Refusal::Exhausted if held.epoch == refused.epoch && !held.exhausted => {
                 held.exhausted = true;
                 self.status.exhausted += 1;
-                tracing::warn!(device = %refused.device, "its pool is used up; enrol new rows for it");
+                tracing::debug!(device = %refused.device, "the registry has no more rows for it");
             }
             // The feed tells what became of it.
             Refusal::Exhausted | Refusal::Gone => {}
@@ -230,7 +230,7 @@ impl Node {
                 held.pending = Some(provision);
                 if !std::mem::replace(&mut held.no_room, true) {
                     self.status.no_room += 1;
-                    tracing::error!(%error, "the data plane is full");
+                    tracing::debug!(%error, "no room");
                 }
             }
             // The feed brings the revocation, or has brought it.

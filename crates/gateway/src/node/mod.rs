@@ -122,6 +122,8 @@ pub struct Node {
     feed_due_ns: u64,
     housekeeping_due_ns: Option<u64>,
     events_lost: u64,
+    /// Devices without rows in the registry, and without room, when the log was told last.
+    told: (u64, u64),
     stopping: bool,
     status: Status,
 }
@@ -162,6 +164,7 @@ impl Node {
             feed_due_ns: 0,
             housekeeping_due_ns: None,
             events_lost: 0,
+            told: (0, 0),
             stopping: false,
             status: Status::default(),
         })
@@ -311,6 +314,7 @@ impl Node {
         self.plane.housekeep();
         self.wipe_revoked(now_ns);
         self.retry_pending();
+        self.tell_shortages();
         match self.plane.counters() {
             Ok(counters) if counters.events_lost > self.events_lost => {
                 tracing::warn!(
@@ -323,6 +327,25 @@ impl Node {
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "the counters cannot be read"),
         }
+    }
+
+    /// Once for all devices: a line for each would drown the log.
+    fn tell_shortages(&mut self) {
+        let (exhausted, no_room) = (self.status.exhausted, self.status.no_room);
+        let (told_exhausted, told_no_room) = self.told;
+        if exhausted > told_exhausted {
+            tracing::warn!(
+                devices = exhausted,
+                "the registry has no more rows for these; enrol new ones for them"
+            );
+        }
+        if no_room > told_no_room {
+            tracing::error!(
+                devices = no_room,
+                "the data plane has no room for these; raise `slots`"
+            );
+        }
+        self.told = (exhausted, no_room);
     }
 
     fn asks(&mut self, now_ns: u64) -> Vec<Ask> {

@@ -31,7 +31,7 @@ pub struct Status {
     pub no_room: u64,
     /// Devices revoked since the node started.
     pub revoked: u64,
-    /// Devices whose pool is used up.
+    /// Devices for which the registry has no more rows; they spend the last ones that the data plane holds.
     pub exhausted: u64,
     /// Records of the registry that could not be used.
     pub damaged: u64,

@@ -190,7 +190,7 @@ fn describe(status: &Status) -> String {
     );
     let notes = [
         ("revoked", status.revoked),
-        ("without rows", status.exhausted),
+        ("on their last rows", status.exhausted),
         ("without room", status.no_room),
         ("damaged", status.damaged),
         ("wrong tags", status.wrong_tags),
