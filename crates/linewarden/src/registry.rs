@@ -15,7 +15,7 @@ pub const KEY_VARIABLE: &str = "LINEWARDEN_MASTER_KEY";
 /// The registry and its key.
 #[derive(Args, Debug)]
 pub struct RegistryArgs {
-    /// A gateway's configuration: the registry is the one of its [registry]
+    /// A gateway's configuration, whose registry is meant
     #[arg(long, value_name = "FILE", conflicts_with_all = ["registry", "key_file"])]
     pub config: Option<PathBuf>,
     /// The registry's file
