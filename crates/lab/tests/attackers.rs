@@ -123,6 +123,7 @@ fn ready<'a>(
             service: service.map(|echo| (echo, SERVICE.v4.into(), ECHO_PORT)),
             classic_exchanges: Vec::new(),
             classic_port: CLASSIC_PORT,
+            sees_frames: true,
             effort: 1000,
             rng: ChaCha20Rng::seed_from_u64(5),
         },

@@ -121,6 +121,8 @@ pub struct Arena<'a> {
     pub classic_exchanges: Vec<ClassicExchange>,
     /// UDP port where a classic profile would be served.
     pub classic_port: u16,
+    /// The data plane sees the MAC addresses of frames; one on UDP sockets knows only whose the IP address is.
+    pub sees_frames: bool,
     /// Messages per flood or guess.
     pub effort: u32,
     /// What attackers draw from.

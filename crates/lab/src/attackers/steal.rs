@@ -9,6 +9,9 @@ use crate::fleet::DEVICE_PORT;
 /// From his own MAC and IP address, from his own MAC with the victim's IP address, and from random ports of both. The
 /// row must stay unspent, and the victim's RESPONSE must still be accepted afterwards.
 ///
+/// The second is tried only where frames are seen ([`Arena::sees_frames`]). To a UDP socket, that datagram is the
+/// victim's: whoever carries it, the session is the victim's, and the ACK goes to the victim.
+///
 /// # Errors
 /// See [`AttackError`].
 pub fn from_own_mac(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
@@ -22,7 +25,7 @@ pub fn from_own_mac(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
             ip: victim.lap_endpoint().ip,
             ..thief
         };
-        for from in [thief, disguised] {
+        for from in std::iter::once(thief).chain(arena.sees_frames.then_some(disguised)) {
             arena.station.send(&from, &gateway(Family::V4), &response)?;
             tally.attempts += 1;
         }

@@ -113,10 +113,12 @@ impl Show<'_> {
     /// Everything that is shown on the data plane of the main run, but its quiet latency.
     fn main_act(&mut self, site: &Site, cast: Cast, audience: &mut Audience<'_>) -> Result<(), DemoError> {
         if !self.has_gate() {
-            self.report.left_out.push(
-                "the gate and the service behind it: the host data plane sees only what is sent to it"
+            self.report.left_out.extend([
+                "the gate and the service behind it: the host data plane sees only what is sent to it".to_owned(),
+                "a victim's RESPONSE from another MAC with the victim's own IP address: the host data plane sees no \
+                 frames, and takes the datagram for the victim's, whose session it opens"
                     .to_owned(),
-            );
+            ]);
         }
         let echo = EchoService::start(self.lab, ECHO_PORT)?;
         let mut books = ServiceReport::default();
@@ -200,6 +202,7 @@ impl Show<'_> {
             puppets: cast.puppets.into_iter().map(Puppet::new).collect(),
             clones: cast.clones,
             service: self.has_gate().then_some((echo, ECHO_PORT)),
+            sees_frames: self.options.backend == Backend::Xdp,
             effort: self.options.effort,
             seed: self.options.seed,
         };

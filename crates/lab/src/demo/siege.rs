@@ -25,6 +25,8 @@ pub(super) struct Siege<'a> {
     pub(super) clones: Vec<Member>,
     /// The service and its port, if there is a gate before it.
     pub(super) service: Option<(&'a EchoService, u16)>,
+    /// Whether the data plane knows the MAC addresses of frames.
+    pub(super) sees_frames: bool,
     pub(super) effort: u32,
     pub(super) seed: u64,
 }
@@ -48,6 +50,7 @@ impl Siege<'_> {
                 .map(|(service, port)| (service, SERVICE.v4.into(), port)),
             classic_exchanges: Vec::new(),
             classic_port: CLASSIC_PORT,
+            sees_frames: self.sees_frames,
             effort: self.effort,
             rng: ChaCha20Rng::seed_from_u64(self.seed),
         };

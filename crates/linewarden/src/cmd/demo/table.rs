@@ -39,10 +39,7 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
         String::new(),
         count(report.auth_per_s.round() as u64),
     ));
-    rows.push(latency(
-        "latency under attack, without PUF",
-        &report.latency_us,
-    ));
+    rows.push(latency("latency under attack, without PUF", &report.latency_us));
     rows.push(latency(
         "latency under attack, with PUF and queue",
         &report.latency_with_puf_us,
@@ -127,10 +124,20 @@ mod tests {
 
     #[test]
     fn numbers_are_readable() {
-        for (number, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345_678, "12,345,678")] {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1,000"),
+            (12_345_678, "12,345,678"),
+        ] {
             assert_eq!(count(number), text);
         }
-        for (us, text) in [(8.44, "8.4 µs"), (70.6, "71 µs"), (1_234.0, "1.2 ms"), (23_456.0, "23 ms")] {
+        for (us, text) in [
+            (8.44, "8.4 µs"),
+            (70.6, "71 µs"),
+            (1_234.0, "1.2 ms"),
+            (23_456.0, "23 ms"),
+        ] {
             assert_eq!(micros(us), text);
         }
     }
