@@ -39,7 +39,7 @@ pub struct Plan {
 /// How the generator's messages leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transmit {
-    /// `XDP_TX`, which reaches only an end with an XDP program: the `xdp` data plane or the [`Reflector`].
+    /// `XDP_TX`, which reaches only an end with an XDP program: the `xdp` data plane or the [`super::Reflector`].
     Tx,
     /// `XDP_REDIRECT` to the same interface, which reaches an end with NAPI (GRO) too: the `host` data plane. A few
     /// nanoseconds more for the generator.
