@@ -318,13 +318,12 @@ static __always_inline int lw_next_row(struct lw_line *line, struct lw_row *row)
 	return 1;
 }
 
-/* Whether the row `low_rows` ahead of `idx` is still there. */
-static __always_inline int lw_rows_low(__u32 slot, __u32 idx)
+/* The row `low_rows` ahead of `idx`: when it is absent, rows are low. */
+static __always_inline struct lw_row *lw_low_row(__u32 slot, __u32 idx)
 {
 	__u32 place = idx % cfg.ring + cfg.low_rows;
-	struct lw_row *row = lw_at(&rows, slot * cfg.ring + (place < cfg.ring ? place : place - cfg.ring));
 
-	return !row || !LW_READ(row->auth_key[1]);
+	return lw_at(&rows, slot * cfg.ring + (place < cfg.ring ? place : place - cfg.ring));
 }
 
 /* Where a RESPONSE comes from: what a session is bound to. */
@@ -479,12 +478,14 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 			return owned;
 	}
 
-	/* Touched now, so that its way from memory overlaps the hashing. */
-	struct lw_row *next = lw_at(&rows, slot * cfg.ring + (idx + 1) % cfg.ring);
+	/* Touched now, so that their ways from memory overlap each other and the hashing. */
+	struct lw_row *next = lw_at(&rows, slot * cfg.ring + (idx + 1) % cfg.ring), *low = lw_low_row(slot, idx + 1);
 
-	if (!next)
+	if (!next || !low)
 		return LW_DROP_UNKNOWN_DEVICE;
 	(void)LW_READ(next->auth_key[1]);
+	(void)LW_READ(low->auth_key[1]);
+	(void)LW_READ(session->tag[0]);
 
 	__u64 key[2] = { LW_READ(line->auth_key[0]), LW_READ(line->auth_key[1]) }, tag[2], session_key[2];
 
@@ -531,7 +532,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 
 	if (!has_row)
 		lw_emit(c, LW_EVENT_ROWS_OUT, line, idx + 1, 0, o.addr);
-	else if (!(commit & LW_KEY) && lw_rows_low(slot, idx + 1))
+	else if (!(commit & LW_KEY) && !LW_READ(low->auth_key[1]))
 		lw_emit(c, LW_EVENT_ROWS_LOW, line, idx + 1, 0, o.addr);
 	if (verdict)
 		return verdict;
