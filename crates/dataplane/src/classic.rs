@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use linewarden_protocol::classic::rng::SplitMix64;
+
 use crate::layout::ClassicCrp;
 use crate::store::wire_word;
 
@@ -47,15 +49,8 @@ pub(crate) fn store_crp(cell: &ClassicCrp, challenge: u32, response: &[u8]) {
     }
 }
 
-/// The state of the xoshiro256++ of CPU (`xdp`) or thread (`host`) number `index` for `seed`: SplitMix64 from both.
+/// The state of the SplitMix64 of CPU (`xdp`) or thread (`host`) number `index` for `seed`.
 #[must_use]
-pub fn rng_state(seed: u64, index: u64) -> [u64; 4] {
-    let mut state = seed ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    [0; 4].map(|_: u64| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    })
+pub fn rng_state(seed: u64, index: u64) -> u64 {
+    SplitMix64::from_state(seed ^ index.wrapping_mul(0xd134_2543_de82_ef95)).draw()
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use linewarden_protocol::classic::message_type;
-use linewarden_protocol::classic::rng::Xoshiro256PlusPlus;
+use linewarden_protocol::classic::rng::SplitMix64;
 use linewarden_protocol::verdict::Verdict;
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -60,7 +60,7 @@ impl Classic {
         })
     }
 
-    pub(super) fn handle(&self, rng: &mut Xoshiro256PlusPlus, payload: &mut [u8]) -> Verdict {
+    pub(super) fn handle(&self, rng: &mut SplitMix64, payload: &mut [u8]) -> Verdict {
         match self.words {
             1 => self.sized::<1>(rng, payload),
             2 => self.sized::<2>(rng, payload),
@@ -68,7 +68,7 @@ impl Classic {
         }
     }
 
-    fn sized<const WORDS: usize>(&self, rng: &mut Xoshiro256PlusPlus, payload: &mut [u8]) -> Verdict {
+    fn sized<const WORDS: usize>(&self, rng: &mut SplitMix64, payload: &mut [u8]) -> Verdict {
         let Ok(message) = Message::<WORDS>::mut_from_bytes(payload) else {
             return Verdict::DropClassicMalformed;
         };
@@ -94,7 +94,7 @@ impl Classic {
     /// Picks CRPs, remembers H(R… | RN), sends the challenges and RN xor R, or RN xor (R1 or R2). `None`: no CRP left.
     fn request<const WORDS: usize>(
         &self,
-        rng: &mut Xoshiro256PlusPlus,
+        rng: &mut SplitMix64,
         index: u32,
         state: &ClassicState,
         message: &mut Message<WORDS>,
@@ -126,7 +126,7 @@ impl Classic {
 
     fn pick(
         &self,
-        rng: &mut Xoshiro256PlusPlus,
+        rng: &mut SplitMix64,
         index: u32,
         state: &ClassicState,
     ) -> Option<(&ClassicCrp, Option<&ClassicCrp>)> {

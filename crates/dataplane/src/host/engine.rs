@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use linewarden_protocol::classic::rng::Xoshiro256PlusPlus;
+use linewarden_protocol::classic::rng::SplitMix64;
 use linewarden_protocol::frame::Meta;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::time::Now;
@@ -101,8 +101,8 @@ pub struct ThreadState {
     pub(super) stats: Arc<Stats>,
     pub(super) naks: RateWindow,
     pub(super) alarms: RateWindow,
-    /// For the classic profiles; `None` only for the state that is all zero.
-    pub(super) rng: Option<Xoshiro256PlusPlus>,
+    /// For the classic profiles.
+    pub(super) rng: SplitMix64,
 }
 
 /// The verifier that all threads of a [`super::Host`] run.
@@ -142,7 +142,7 @@ impl Engine {
             stats,
             naks: RateWindow::default(),
             alarms: RateWindow::default(),
-            rng: Xoshiro256PlusPlus::from_state(rng_state(self.classic_seed, index as u64)),
+            rng: SplitMix64::from_state(rng_state(self.classic_seed, index as u64)),
         }
     }
 
@@ -156,9 +156,9 @@ impl Engine {
 
     /// Handles a datagram to the classic port and counts its verdict.
     pub fn process_classic(&self, thread: &mut ThreadState, payload: &mut [u8]) -> Verdict {
-        let verdict = match (&self.classic, &mut thread.rng) {
-            (Some(classic), Some(rng)) => classic.handle(rng, payload),
-            _ => Verdict::PassForeign,
+        let verdict = match &self.classic {
+            Some(classic) => classic.handle(&mut thread.rng, payload),
+            None => Verdict::PassForeign,
         };
         thread.stats.count(verdict);
         verdict

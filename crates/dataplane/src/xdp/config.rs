@@ -158,7 +158,7 @@ pub(crate) fn fill_classic(object: &Object, config: &Config) -> Result<(), DataP
     seed_rng(&percpu, classic.seed)
 }
 
-/// Seeds every CPU's generator of the classic profiles: SplitMix64 from `seed` and the CPU's number.
+/// Seeds every CPU's generator of the classic profiles.
 pub(crate) fn seed_rng(percpu: &dyn MapCore, seed: u64) -> Result<(), DataPlaneError> {
     let error = |error| DataPlaneError::kernel("seeding the classic profile", error);
     let key = 0u32.to_ne_bytes();
@@ -168,8 +168,8 @@ pub(crate) fn seed_rng(percpu: &dyn MapCore, seed: u64) -> Result<(), DataPlaneE
         .unwrap_or_default();
     for (cpu, value) in values.iter_mut().enumerate() {
         let state = rng_state(seed, cpu as u64);
-        for (place, word) in value.chunks_exact_mut(8).skip(PERCPU_RNG_WORD).zip(state) {
-            place.copy_from_slice(&word.to_ne_bytes());
+        if let Some(place) = value.chunks_exact_mut(8).nth(PERCPU_RNG_WORD) {
+            place.copy_from_slice(&state.to_ne_bytes());
         }
     }
     percpu.update_percpu(&key, &values, MapFlags::ANY).map_err(error)

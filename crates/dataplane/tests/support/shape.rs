@@ -97,7 +97,7 @@ impl Shape {
                 .find(|bits| bits.bytes() == bytes)
                 .unwrap();
             let state = classic::rng_state(config.seed, cpu as u64);
-            let rng = oracle_classic::rng::Xoshiro256PlusPlus::from_state(state).unwrap();
+            let rng = oracle_classic::rng::SplitMix64::from_state(state);
             let crp = |(challenge, bytes): &(u32, Vec<u8>)| {
                 let mut response = [0; 32];
                 response[..bytes.len()].copy_from_slice(bytes);

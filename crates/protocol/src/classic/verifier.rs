@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::rng::Xoshiro256PlusPlus;
+use super::rng::SplitMix64;
 use super::{Block, Message, Profile, RESPONSE_BYTES_MAX, ResponseBits, hash, mask, message_type, xor};
 use crate::verdict::Verdict;
 
@@ -40,7 +40,7 @@ pub enum ClassicError {
 pub struct Verifier {
     profile: Profile,
     bits: ResponseBits,
-    rng: Xoshiro256PlusPlus,
+    rng: SplitMix64,
     /// Identifier `i` stands at `i - 1`.
     devices: Vec<Device>,
 }
@@ -62,7 +62,7 @@ impl Verifier {
     pub fn new(
         profile: Profile,
         bits: ResponseBits,
-        rng: Xoshiro256PlusPlus,
+        rng: SplitMix64,
         crps: Vec<Vec<Crp>>,
     ) -> Result<Self, ClassicError> {
         if u32::try_from(crps.len()).is_err() {
@@ -190,7 +190,7 @@ impl Device {
 }
 
 /// Eight bytes a draw, big-endian.
-fn draw_block(rng: &mut Xoshiro256PlusPlus, bits: ResponseBits) -> Block {
+fn draw_block(rng: &mut SplitMix64, bits: ResponseBits) -> Block {
     let mut block = [0; RESPONSE_BYTES_MAX];
     for word in block.chunks_exact_mut(8).take(bits.bytes() / 8) {
         word.copy_from_slice(&rng.draw().to_be_bytes());

@@ -2,7 +2,7 @@
 //! that shares nothing with it.
 
 use super::files::{compare_or_write, hex_of, number_of};
-use linewarden_protocol::classic::rng::Xoshiro256PlusPlus;
+use linewarden_protocol::classic::rng::SplitMix64;
 use linewarden_protocol::classic::verifier::{Crp, Verifier};
 use linewarden_protocol::classic::{Block, Message, Profile, ResponseBits, device};
 use linewarden_protocol::verdict::Verdict;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 const IDENTIFIER: u32 = 2;
 const CRPS: u32 = 4;
-const RNG_STATE: [u64; 4] = [0x0123_4567_89ab_cdef, 2, 3, 4];
+const RNG_STATE: u64 = 0x0123_4567_89ab_cdef;
 
 fn crp(identifier: u32, number: u32, bits: ResponseBits) -> Crp {
     let mut response: Block = [0; 32];
@@ -31,7 +31,7 @@ fn make() -> Value {
         }
     }
     json!({
-        "about": "Classic profiles (insecure, for measurement). Integers are numbers, byte strings are hex in wire order; xoshiro256++ state is four 64-bit words in hex. Written and checked by crates/protocol/tests/vectors.",
+        "about": "Classic profiles (insecure, for measurement). Integers are numbers, byte strings are hex in wire order; the state of SplitMix64 is a 64-bit word in hex. Written and checked by crates/protocol/tests/vectors.",
         "verifiers": exchanges,
     })
 }
@@ -43,7 +43,7 @@ fn make_exchanges(profile: Profile, name: &str, bits: ResponseBits) -> Value {
             .map(|number| crp(identifier, number, bits))
             .collect::<Vec<_>>()
     };
-    let rng = Xoshiro256PlusPlus::from_state(RNG_STATE).unwrap();
+    let rng = SplitMix64::from_state(RNG_STATE);
     let mut verifier = Verifier::new(profile, bits, rng, (1..=3).map(pairs).collect()).unwrap();
     let exchanges: Vec<Value> = (0..2)
         .map(|_| make_exchange(&mut verifier, profile, bits))
@@ -51,7 +51,7 @@ fn make_exchanges(profile: Profile, name: &str, bits: ResponseBits) -> Value {
     json!({
         "profile": name,
         "response_bits": bits.bytes() * 8,
-        "rng_state": RNG_STATE.map(|word| format!("{word:016x}")),
+        "rng_state": format!("{RNG_STATE:016x}"),
         "identifier": IDENTIFIER,
         "crps": pairs(IDENTIFIER).iter().map(|crp| json!({
             "challenge": crp.challenge,
@@ -100,14 +100,12 @@ fn the_file_is_what_the_crate_makes_and_independent_code_agrees() {
 fn check_verifier(verifier: &Value) {
     let two = verifier["profile"] == "classic-uav";
     let bytes = number_of(verifier, "response_bits") as usize / 8;
-    let mut state: [u64; 4] = std::array::from_fn(|at| {
-        u64::from_str_radix(verifier["rng_state"][at].as_str().unwrap(), 16).unwrap()
-    });
+    let mut state = u64::from_str_radix(verifier["rng_state"].as_str().unwrap(), 16).unwrap();
     let crps = verifier["crps"].as_array().unwrap();
     for (number, exchange) in verifier["exchanges"].as_array().unwrap().iter().enumerate() {
         let half = crps.len() as u64 / 2;
         let picked = if two {
-            let draw = xoshiro256_plus_plus(&mut state);
+            let draw = split_mix_64(&mut state);
             let first = (draw % (1 << 32)) * half / (1 << 32);
             vec![
                 first as usize,
@@ -117,7 +115,7 @@ fn check_verifier(verifier: &Value) {
             vec![number]
         };
         let rn: Vec<u8> = (0..bytes / 8)
-            .flat_map(|_| xoshiro256_plus_plus(&mut state).to_be_bytes())
+            .flat_map(|_| split_mix_64(&mut state).to_be_bytes())
             .collect();
         let crps: Vec<&Value> = picked.iter().map(|at| &crps[*at]).collect();
         check_exchange(exchange, &crps, &rn, verifier, two);
@@ -164,16 +162,12 @@ fn crc32(bytes: &[u8]) -> u32 {
     !crc
 }
 
-fn xoshiro256_plus_plus(s: &mut [u64; 4]) -> u64 {
-    let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
-    let t = s[1] << 17;
-    s[2] ^= s[0];
-    s[3] ^= s[1];
-    s[1] ^= s[2];
-    s[0] ^= s[3];
-    s[2] ^= t;
-    s[3] = s[3].rotate_left(45);
-    result
+fn split_mix_64(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
 }
 
 #[test]

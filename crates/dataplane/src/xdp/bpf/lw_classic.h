@@ -13,13 +13,23 @@
 #define LW_CLASSIC_RESP 2
 #define LW_CLASSIC_ACK 3
 
+/*
+ * The CRC of a word behind which `first` - 7 bytes follow. The barriers keep clang from loading the table's address
+ * anew for each byte, and from working out all indices before the first look-up, which would go through the stack.
+ */
 static __always_inline __u32 lw_crc_slices(__u64 word, int first)
 {
+	const __u8 *table = (const __u8 *)cfg.crc;
 	__u32 crc = 0;
 
+	asm volatile("" : "+r"(table));
 #pragma unroll
-	for (int i = 0; i < 8; i++)
-		crc ^= cfg.crc[(first - i) * 256 + ((word >> (8 * i)) & 0xff)];
+	for (int i = 0; i < 8; i++) {
+		__u64 at = i ? (word >> (8 * i - 2)) & 0x3fc : (word & 0xff) << 2;
+
+		crc ^= *(const __u32 *)(table + at + (first - i) * 1024);
+		asm volatile("" : "+r"(crc));
+	}
 	return crc;
 }
 static __always_inline __u32 lw_crc_16(__u32 crc, __u64 a, __u64 b)
@@ -31,18 +41,14 @@ static __always_inline __u32 lw_crc_8(__u32 crc, __u64 a)
 	return lw_crc_slices(a ^ crc, 7);
 }
 
-/* xoshiro256++ (Blackman, Vigna 2018), one per CPU: the profile asks for no better. */
-static __always_inline __u64 lw_draw(__u64 *s)
+/* SplitMix64 (Steele, Lea, Flood 2014), one per CPU: the profile asks for no better. */
+static __always_inline __u64 lw_draw(__u64 *state)
 {
-	__u64 result = LW_ROTL(s[0] + s[3], 23) + s[0], t = s[1] << 17;
+	__u64 z = *state += 0x9e3779b97f4a7c15ULL;
 
-	s[2] ^= s[0];
-	s[3] ^= s[1];
-	s[1] ^= s[2];
-	s[0] ^= s[3];
-	s[2] ^= t;
-	s[3] = LW_ROTL(s[3], 45);
-	return result;
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ULL;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebULL;
+	return z ^ z >> 31;
 }
 
 static __always_inline struct lw_classic_crp *lw_classic_row(__u32 device, __u32 row)
@@ -55,30 +61,35 @@ static __always_inline struct lw_classic_crp *lw_classic_row(__u32 device, __u32
 #define LW_CLASSIC_CHALLENGE2 5
 #define LW_CLASSIC_RN 9
 
-/* The reply's sum: whole words and the one byte that is left, whatever the response size. */
-static __always_inline __u64 lw_classic_sum(const __u8 *p, const __u32 words)
+static __always_inline __u64 lw_halves(__u64 word)
 {
-	__u64 sum = *(p + 24 + 8 * words);
-
-#pragma unroll
-	for (__u32 i = 0; i < 3 + words; i++) {
-		__u64 word = *(const __u64 *)(p + 8 * i);
-
-		sum += (word & 0xffffffff) + (word >> 32);
-	}
-	return sum;
+	return (word & 0xffffffff) + (word >> 32);
 }
 
-/* REQ: picks CRPs, remembers H(R.. | RN), sends the challenges and RN xor R, or RN xor (R1 or R2). */
+/* The sum of what lies at an odd offset: its bytes change places (RFC 1071 2 (B)). */
+static __always_inline __u64 lw_sum_at_odd(__u64 sum)
+{
+	sum = lw_halves(sum);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return __builtin_bswap16(sum);
+}
+
+/*
+ * REQ: picks CRPs, remembers H(R.. | RN), sends the challenges and RN xor R, or RN xor (R1 or R2). The reply is summed
+ * from what is stored: reading it back would wait for stores that its loads straddle.
+ */
 static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8 *p, struct lw_classic_state *state,
-							  __u32 device, const __u32 words)
+							  __u32 identifier, const __u32 words)
 {
 	struct lw_classic_crp *one, *two = NULL;
-	__u64 rn[4], mask[4];
+	__u32 device = bpf_ntohl(identifier) - 1;
+	__u64 rn[4], sum = identifier, rng = c->cpu->rng;
 	__u32 crc;
 
 	if (cfg.classic_uav) {
-		__u64 draw = lw_draw(c->cpu->rng), half = cfg.classic_rows / 2;
+		__u64 draw = lw_draw(&rng), half = cfg.classic_rows / 2;
 
 		one = lw_classic_row(device, (__u32)((draw & 0xffffffff) * half >> 32));
 		two = lw_classic_row(device, (__u32)(half + ((draw >> 32) * half >> 32)));
@@ -96,10 +107,15 @@ static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8
 	if (!one)
 		return LW_DROP_CLASSIC_UNKNOWN;
 #pragma unroll
+	for (__u32 i = 0; i < words; i++)
+		rn[i] = __builtin_bswap64(lw_draw(&rng));
+	c->cpu->rng = rng;
+#pragma unroll
 	for (__u32 i = 0; i < words; i++) {
-		rn[i] = __builtin_bswap64(lw_draw(c->cpu->rng));
-		mask[i] = one->response[i] | (two ? two->response[i] : 0);
-		*(__u64 *)(p + LW_CLASSIC_RN + 8 * i) = rn[i] ^ mask[i];
+		__u64 masked = rn[i] ^ (one->response[i] | (two ? two->response[i] : 0));
+
+		sum += lw_halves(masked);
+		*(__u64 *)(p + LW_CLASSIC_RN + 8 * i) = masked;
 	}
 	crc = one->crc;
 	if (two) {
@@ -115,25 +131,38 @@ static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8
 	for (__u32 i = 0; i + 1 < words; i += 2)
 		crc = lw_crc_16(crc, rn[i], rn[i + 1]);
 	LW_EXCHANGE(state->expected, LW_CLASSIC_PENDING | (__u32)~crc);
+	__u32 challenge[2] = { one->challenge, two ? two->challenge : 0 };
+
 	p[0] = LW_CLASSIC_CH;
-	*(__u32 *)(p + LW_CLASSIC_CHALLENGE1) = one->challenge;
-	*(__u32 *)(p + LW_CLASSIC_CHALLENGE2) = two ? two->challenge : 0;
+	*(__u32 *)(p + LW_CLASSIC_CHALLENGE1) = challenge[0];
+	*(__u32 *)(p + LW_CLASSIC_CHALLENGE2) = challenge[1];
 	*(__u32 *)(p + LW_CLASSIC_RN + 8 * words) = 0;
 	*(__u64 *)(p + LW_CLASSIC_RN + 8 * words + 8) = 0;
+	sum += challenge[0];
+	sum += challenge[1];
+	lw_turn_round(&c->frame, LW_CLASSIC_CH + lw_sum_at_odd(sum));
 	return LW_REPLY_CLASSIC_CHALLENGE;
 }
 
 /* RESP: no zero-initialised hash is accepted, and a hash dies with its success. */
-static __always_inline enum lw_verdict lw_classic_response(__u8 *p, struct lw_classic_state *state, const __u32 words)
+static __always_inline enum lw_verdict lw_classic_response(struct lw_ctx *c, __u8 *p, struct lw_classic_state *state,
+							   const __u32 words)
 {
-	__u64 expected = LW_READ(state->expected);
+	__u64 expected = LW_READ(state->expected), sum = 0;
 	__u32 hash = bpf_ntohl(*(__u32 *)(p + LW_CLASSIC_RN + 8 * words));
 
 	if (expected != (LW_CLASSIC_PENDING | hash) ||
 	    __sync_val_compare_and_swap(&state->expected, expected, 0) != expected)
 		return LW_DROP_CLASSIC_HASH;
+	/* All but the type and the time, which is 0 in the reply. */
+#pragma unroll
+	for (__u32 i = 0; i < 2 + words; i++)
+		sum += lw_halves(*(const __u64 *)(p + 8 * i));
+	sum += *(p + 16 + 8 * words);
+	sum += LW_CLASSIC_ACK - LW_CLASSIC_RESP;
 	p[0] = LW_CLASSIC_ACK;
 	*(__u64 *)(p + LW_CLASSIC_RN + 8 * words + 8) = 0;
+	lw_turn_round(&c->frame, sum);
 	return LW_REPLY_CLASSIC_ACK;
 }
 
@@ -149,17 +178,13 @@ static __always_inline enum lw_verdict lw_classic_sized(struct lw_ctx *c, const 
 
 	if (type != LW_CLASSIC_REQ && type != LW_CLASSIC_RESP)
 		return LW_DROP_CLASSIC_MALFORMED;
-	__u32 device = bpf_ntohl(*(__u32 *)(p + LW_CLASSIC_RN + 8 * words + 4)) - 1;
+	__u32 identifier = *(__u32 *)(p + LW_CLASSIC_RN + 8 * words + 4), device = bpf_ntohl(identifier) - 1;
 	struct lw_classic_state *state = device < cfg.classic_identifiers ? lw_at(&classic_states, device) : NULL;
 
 	if (!state)
 		return LW_DROP_CLASSIC_UNKNOWN;
-	enum lw_verdict verdict = type == LW_CLASSIC_REQ ? lw_classic_request(c, p, state, device, words) :
-							   lw_classic_response(p, state, words);
-
-	if (verdict == LW_REPLY_CLASSIC_CHALLENGE || verdict == LW_REPLY_CLASSIC_ACK)
-		lw_turn_round(f, lw_classic_sum(p, words));
-	return verdict;
+	return type == LW_CLASSIC_REQ ? lw_classic_request(c, p, state, identifier, words) :
+					lw_classic_response(c, p, state, words);
 }
 
 static __always_inline enum lw_verdict lw_classic(struct lw_ctx *c)

@@ -84,7 +84,7 @@ struct lw_percpu {
 	__u64 nak_count;
 	__u64 alarm_second; /* likewise for wrong-tag events */
 	__u64 alarm_count;
-	__u64 rng[4]; /* classic profiles only: xoshiro256++ */
+	__u64 rng; /* classic profiles only: the state of SplitMix64 */
 	__u64 clock_jiffies; /* when the two clocks below were read, see lw_clock() */
 	__u64 clock_ns; /* CLOCK_MONOTONIC */
 	__u64 clock_boot_s; /* CLOCK_BOOTTIME, seconds */

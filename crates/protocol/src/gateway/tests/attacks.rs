@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::support::{Bench, Prover, bent, one_device, verified_ack};
 use crate::classic::crc32::Crc32;
 use crate::classic::device::{is_accepted, request, respond};
-use crate::classic::rng::Xoshiro256PlusPlus;
+use crate::classic::rng::SplitMix64;
 use crate::classic::verifier::{Crp, Verifier};
 use crate::classic::{Block, Message, Profile, ResponseBits, mask, message_type, xor};
 use crate::ids::Mode;
@@ -38,7 +38,7 @@ struct Classic {
 
 impl Classic {
     fn new(profile: Profile, bits: ResponseBits) -> Self {
-        let mut puf = Xoshiro256PlusPlus::from_state([9, 8, 7, 6]).unwrap();
+        let mut puf = SplitMix64::from_state(9);
         let mut pair = |n: u32| {
             let mut response: Block = [0; 32];
             response[..bits.bytes()]
@@ -52,7 +52,7 @@ impl Classic {
         let crps: Vec<Vec<Crp>> = (0..IDENTIFIERS)
             .map(|_| (0..PAIRS).map(&mut pair).collect())
             .collect();
-        let rng = Xoshiro256PlusPlus::from_state([1, 2, 3, 4]).unwrap();
+        let rng = SplitMix64::from_state(1);
         let verifier = Verifier::new(profile, bits, rng, crps.clone()).unwrap();
         Self {
             bits,

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use super::support::{Bench, LEASE_S, Prover, bent, data_up, gateway_end, one_device, service_end};
-use crate::classic::rng::Xoshiro256PlusPlus;
+use crate::classic::rng::SplitMix64;
 use crate::classic::verifier::{Crp, Verifier};
 use crate::classic::{self, CLASSIC_PORT, Profile, ResponseBits};
 use crate::data;
@@ -185,7 +185,7 @@ fn classic_exchange(verdict: Verdict) -> Verdict {
         challenge: 77,
         response: [0x3c; 32],
     };
-    let rng = Xoshiro256PlusPlus::from_state([1, 2, 3, 4]).unwrap();
+    let rng = SplitMix64::from_state(1);
     let verifier = Verifier::new(Profile::Iot, bits, rng, alloc::vec![alloc::vec![crp.clone()]]).unwrap();
     let (mut bench, prover) = one_device(0);
     bench.gateway.serve_classic(CLASSIC_PORT, verifier);
