@@ -204,13 +204,13 @@ impl Report {
 pub fn auth(scale: &Scale, progress: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
     let mut report = Report::default();
     progress("memory and empty program");
-    report.rows.push(micro::memory_row());
+    report.rows.push(micro::memory::row());
     progress("verifier, one device");
-    micro::hot(scale, &mut report.rows)?;
+    micro::hot::rows(scale, &mut report.rows)?;
     progress("verifier, classic profiles");
-    micro::classic(scale, &mut report.rows)?;
+    micro::classic::rows(scale, &mut report.rows)?;
     progress("verifier, many devices in random order");
-    micro::random(scale, &mut report.rows)?;
+    micro::random::rows(scale, &mut report.rows)?;
     progress("rate over veth: load generator alone, xdp, host");
     rate::rows(scale, &mut report.rows)?;
     progress("rate by response size, classic profile");

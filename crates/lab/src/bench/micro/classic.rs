@@ -1,0 +1,63 @@
+//! The papers' own protocol, by response size.
+
+use linewarden_dataplane::ClassicProfile;
+use linewarden_dataplane::xdp::microbench::{Microbench, Program};
+use linewarden_protocol::classic::{self, ResponseBits};
+
+use super::{LOADS, Least, best};
+use crate::bench::{BenchError, Row, Scale, keys};
+
+/// The classic profiles at three response sizes: one REQ and one RESP.
+///
+/// # Errors
+/// Those of the programs.
+pub fn rows(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
+    let mut least = Least::default();
+    let sizes = [ResponseBits::B64, ResponseBits::B128, ResponseBits::B256];
+    for (profile, name) in [(ClassicProfile::Iot, "iot"), (ClassicProfile::Uav, "uav")] {
+        for bits in sizes {
+            let row = format!("xdp.classic_{name}_ns.{}", bits.bytes() * 8);
+            let ns = exchange(scale, profile, bits)?;
+            least.note(&row, ns);
+            rows.push(Row::lower(row, ns, "ns", None));
+        }
+    }
+    let growth = least.of("xdp.classic_iot_ns.256") / least.of("xdp.classic_iot_ns.64");
+    rows.push(Row::lower(
+        "xdp.classic256_over_classic64",
+        growth,
+        "ratio",
+        Some(1.5),
+    ));
+    Ok(())
+}
+
+fn exchange(scale: &Scale, profile: ClassicProfile, bits: ResponseBits) -> Result<f64, BenchError> {
+    let mut config = keys::config(16, 8);
+    config.classic = Some(keys::classic(profile, bits.bytes(), 1, 4));
+    let frames: Vec<Vec<u8>> = [
+        classic::device::request(1),
+        classic::Message::new(classic::message_type::RESP, 1),
+    ]
+    .iter()
+    .map(|message| {
+        let mut payload = vec![0u8; bits.message_bytes()];
+        // The hash of a RESP is what the state is put back to: 0, outstanding.
+        let written = message.write(bits, &mut payload);
+        written.map(|()| keys::frame(0, keys::CLASSIC_PORT, &payload))
+    })
+    .collect::<Option<_>>()
+    .ok_or_else(|| BenchError::Contradiction("a classic message has its profile's size".into()))?;
+    let mut least = Least::default();
+    for _ in 0..LOADS {
+        let mut bench = Microbench::load(&config, 4, false)?;
+        bench.reset_classic_every_run();
+        for (frame, name) in frames.iter().zip(["REQ", "RESP"]) {
+            bench.set_cases([frame.as_slice()]);
+            let runs = scale.runs.div_ceil(LOADS);
+            least.note("harness", best(&mut bench, Program::Harness, scale.repeat, runs)?);
+            least.note(name, best(&mut bench, Program::Gateway, scale.repeat, runs)?);
+        }
+    }
+    Ok(least.of("REQ") + least.of("RESP") - 2.0 * least.of("harness"))
+}

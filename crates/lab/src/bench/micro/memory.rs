@@ -1,0 +1,51 @@
+//! What the machine's memory costs: the limit of everything that is measured in random order.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use rand::SeedableRng as _;
+use rand::seq::SliceRandom as _;
+use rand_chacha::ChaCha8Rng;
+
+use crate::bench::Row;
+
+/// What one trip to memory costs here: dependent loads of random cache lines of 128 MiB in 4 KiB pages, as BPF arrays
+/// are. It is what `1m_random` cannot be faster than.
+#[must_use]
+pub fn row() -> Row {
+    const LINES: usize = 2 << 20;
+    let mut order: Vec<u32> = (0..LINES as u32).collect();
+    order.shuffle(&mut ChaCha8Rng::seed_from_u64(2));
+    // Sixteen words are one line; the first holds the next line's number.
+    let mut memory = vec![0u32; LINES * 16];
+    advise_small_pages(&memory);
+    for (at, next) in order.iter().zip(order.iter().cycle().skip(1)) {
+        if let Some(word) = memory.get_mut(*at as usize * 16) {
+            *word = *next;
+        }
+    }
+    let mut best = f64::MAX;
+    for _ in 0..3 {
+        let mut at = 0u32;
+        let start = Instant::now();
+        for _ in 0..500_000 {
+            at = memory.get(at as usize * 16).copied().unwrap_or(0);
+        }
+        best = best.min(start.elapsed().as_nanos() as f64 / 500_000.0);
+        black_box(at);
+    }
+    Row::fact("machine.memory_trip_ns", best, "ns")
+}
+
+fn advise_small_pages(memory: &[u32]) {
+    let start = memory.as_ptr().addr().next_multiple_of(4096);
+    let end = (memory.as_ptr().addr() + size_of_val(memory)) & !4095;
+    // SAFETY: whole pages inside an allocation of ours; the advice changes no contents.
+    unsafe {
+        libc::madvise(
+            start as *mut libc::c_void,
+            end.saturating_sub(start),
+            libc::MADV_NOHUGEPAGE,
+        )
+    };
+}
