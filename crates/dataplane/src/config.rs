@@ -56,7 +56,7 @@ pub struct Config {
     pub nak_per_s: u32,
     /// Wrong-tag events a second and CPU.
     pub alarm_per_s: u32,
-    /// An event when fewer rows than this are left.
+    /// An event when fewer rows than this are left beside the current one; below `ring`, 0 for none.
     pub low_rows: u32,
     /// Sizes.
     pub geometry: Geometry,
@@ -132,6 +132,13 @@ impl Config {
                 "ring",
                 self.geometry.ring.to_string(),
                 "at least 1, and slots × ring below 2^32",
+            );
+        }
+        if self.low_rows >= self.geometry.ring {
+            return field(
+                "low_rows",
+                self.low_rows.to_string(),
+                "less than `ring`, or every RESPONSE reports low rows",
             );
         }
         self.check_classic()

@@ -143,6 +143,8 @@ pub trait DataPlane: Send {
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
     /// Frees what dead sessions and wiped devices hold; call it every few seconds.
     fn housekeep(&mut self);
+    /// Why packets are no longer handled although nobody stopped it; `None` while all is well.
+    fn failure(&mut self) -> Option<String>;
 }
 
 /// A backend whose packet path works on a [`Store`]: all that distinguishes it from another one.
@@ -153,6 +155,7 @@ pub(crate) trait StoreBacked: Send {
     fn store_mut(&mut self) -> &mut Store;
     fn counters(&self) -> Result<Counters, DataPlaneError>;
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
+    fn failure(&mut self) -> Option<String>;
 }
 
 impl<T: StoreBacked> DataPlane for T {
@@ -201,5 +204,8 @@ impl<T: StoreBacked> DataPlane for T {
         if removed > 0 {
             tracing::debug!(removed, "swept bindings of dead sessions");
         }
+    }
+    fn failure(&mut self) -> Option<String> {
+        StoreBacked::failure(self)
     }
 }

@@ -49,6 +49,12 @@ pub struct GatewaySection {
     /// The gate.
     #[serde(default)]
     pub gate: Gate,
+    /// What becomes of an open gate when the gateway ends, however it ends.
+    #[serde(default)]
+    pub when_gone: WhenGone,
+    /// Where the program of a gate that stays closed is kept: a directory of the BPF filesystem.
+    #[serde(default = "default_pin_directory")]
+    pub pin_directory: PathBuf,
     /// Lease of a session, seconds.
     #[serde(default = "default_lease_s")]
     pub lease_s: u32,
@@ -134,6 +140,17 @@ pub enum Gate {
     Open,
 }
 
+/// What becomes of a gate when its gateway ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WhenGone {
+    /// It stays: what has a live session passes until its lease ends, then nothing does.
+    #[default]
+    Closed,
+    /// Everything passes.
+    Open,
+}
+
 /// Which of the papers' profiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -149,6 +166,9 @@ fn default_port() -> u16 {
 }
 fn default_classic_port() -> u16 {
     20_551
+}
+fn default_pin_directory() -> PathBuf {
+    PathBuf::from("/sys/fs/bpf/linewarden")
 }
 fn default_lease_s() -> u32 {
     300
@@ -291,6 +311,12 @@ impl GatewayConfig {
 }
 
 impl GatewaySection {
+    /// Where the program is kept beyond the end of the process, if it is.
+    #[must_use]
+    pub fn pins(&self) -> Option<&Path> {
+        (self.gate == Gate::Open && self.when_gone == WhenGone::Closed).then_some(&self.pin_directory)
+    }
+
     fn interface_indices(&self) -> Result<Vec<u32>, FieldError> {
         if self.interfaces.is_empty() && self.dataplane == Backend::Xdp {
             return field(

@@ -4,6 +4,18 @@ use linewarden_dataplane::{DataPlane, DataPlaneError, host, xdp};
 
 use crate::config::{Backend, GatewaySection, Resolved};
 
+/// Lets go of the interfaces that a gateway of this configuration, which has ended, still holds shut; how many.
+///
+/// # Errors
+/// Such a gateway still runs; the system's.
+pub fn release(section: &GatewaySection, resolved: &Resolved) -> Result<usize, DataPlaneError> {
+    let mut released = 0;
+    for interface in &resolved.interfaces {
+        released += usize::from(xdp::release(&section.pin_directory, *interface)?);
+    }
+    Ok(released)
+}
+
 /// Starts the data plane: the eBPF program on its interfaces, or the threads on their sockets, in the calling
 /// thread's network namespace.
 ///
@@ -14,7 +26,10 @@ pub fn start(section: &GatewaySection, resolved: &Resolved) -> Result<Box<dyn Da
         Backend::Xdp => {
             let mut plane = xdp::Xdp::load(&resolved.config)?;
             for interface in &resolved.interfaces {
-                plane.attach(*interface)?;
+                match section.pins() {
+                    Some(directory) => plane.attach_pinned(*interface, directory)?,
+                    None => plane.attach(*interface)?,
+                }
             }
             Ok(Box::new(plane))
         }

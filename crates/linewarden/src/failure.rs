@@ -9,6 +9,8 @@ use linewarden_dataplane::DataPlaneError;
 use linewarden_gateway::GatewayError;
 use linewarden_registry::RegistryError;
 
+use crate::output::tell;
+
 /// For `--help`.
 macro_rules! exit_codes {
     () => {
@@ -68,11 +70,6 @@ impl Failure {
         self
     }
 
-    /// Whoever read the output has gone: nothing to tell, and no failure.
-    pub fn reader_gone() -> Self {
-        Self::new(0, "")
-    }
-
     fn new(code: u8, message: impl Display) -> Self {
         Self {
             code,
@@ -82,16 +79,20 @@ impl Failure {
 
     /// Says it on standard error and gives the exit code.
     pub fn tell(&self, json: bool) -> ExitCode {
-        if !self.message.is_empty() {
-            if json {
-                let object = serde_json::json!({ "error": self.message, "exit_code": self.code });
-                eprintln!("{object}");
-            } else {
-                let style = anstyle::AnsiColor::Red.on_default() | anstyle::Effects::BOLD;
-                anstream::eprintln!("{style}error:{style:#} {}", self.message);
-            }
+        if json {
+            let object = serde_json::json!({ "error": self.message, "exit_code": self.code });
+            tell(object);
+        } else {
+            let style = anstyle::AnsiColor::Red.on_default() | anstyle::Effects::BOLD;
+            tell(format_args!("{style}error:{style:#} {}", self.message));
         }
         ExitCode::from(self.code)
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
     }
 }
 
@@ -135,9 +136,6 @@ impl From<AgentError> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            return Self::reader_gone();
-        }
         Self::failed(error)
     }
 }

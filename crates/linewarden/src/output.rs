@@ -1,7 +1,11 @@
 //! What a command prints: lines and tables for people, JSON for machines.
+//!
+//! A reader that goes away (`| head`) changes nothing of what a command does, nor its exit code: what is printed from
+//! then on is thrown away. Only listings, which are nothing but output, end early ([`Output::is_read`]).
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
@@ -9,6 +13,14 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::failure::Failure;
+
+/// A line on standard error; lost if nobody reads that either.
+pub fn tell(text: impl Display) {
+    writeln!(anstream::stderr().lock(), "{text}").ok();
+}
+
+/// Whether a write has told that nobody reads standard output any more.
+static READER_GONE: AtomicBool = AtomicBool::new(false);
 
 /// Standard output in one of its two forms.
 #[derive(Clone, Copy, Debug)]
@@ -27,24 +39,49 @@ impl Output {
         self.json
     }
 
+    /// Whether somebody still reads.
+    pub fn is_read(self) -> bool {
+        !READER_GONE.load(Ordering::Relaxed)
+    }
+
+    /// Text in both forms, as it is: a script, an example file.
+    pub fn raw(self, text: &[u8]) -> Result<(), Failure> {
+        self.write(|| io::stdout().lock().write_all(text))
+    }
+
     /// A line for people only.
     pub fn line(self, text: impl Display) -> Result<(), Failure> {
-        if !self.json {
-            writeln!(anstream::stdout().lock(), "{text}")?;
+        if self.json {
+            return Ok(());
         }
-        Ok(())
+        self.write(|| writeln!(anstream::stdout().lock(), "{text}"))
+    }
+
+    fn write(self, write: impl FnOnce() -> io::Result<()>) -> Result<(), Failure> {
+        if !self.is_read() {
+            return Ok(());
+        }
+        match write() {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                READER_GONE.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            other => Ok(other?),
+        }
     }
 
     /// A JSON object on one line, for machines only.
     pub fn object(self, value: &impl Serialize) -> Result<(), Failure> {
-        if self.json {
+        if !self.json {
+            return Ok(());
+        }
+        self.write(|| {
             let mut out = io::stdout().lock();
-            serde_json::to_writer(&mut out, value).map_err(|error| Failure::from(io::Error::from(error)))?;
+            serde_json::to_writer(&mut out, value)?;
             writeln!(out)?;
             // Whoever follows the output shall see each line when it is there.
-            out.flush()?;
-        }
-        Ok(())
+            out.flush()
+        })
     }
 
     /// A table for people only. `right` are the columns of numbers.

@@ -309,7 +309,7 @@ fn broken_configurations_are_told_with_file_line_and_field() {
         (
             format!("[gateway]\nid = 1\n{host}leases = 5\n{registry}"),
             "error: g.toml:5:1: gateway.leases: unknown field `leases`, expected one of `id`, `dataplane`, `interfaces`, \
-             `addresses`, `port`, `gate`, `lease_s`, `slots`, `ring`, `low_rows`, `reserve_block`, `nak_per_s`, \
+             `addresses`, `port`, `gate`, `when_gone`, `pin_directory`, `lease_s`, `slots`, `ring`, `low_rows`, `reserve_block`, `nak_per_s`, \
              `alarm_per_s`, `feed_poll_ms`, `threads`\n",
         ),
         (
@@ -480,4 +480,80 @@ fn nothing_is_coloured_without_a_terminal_and_a_closed_pipe_is_no_failure() {
         "{}",
         String::from_utf8_lossy(&status.stderr)
     );
+}
+
+/// What a command does, and how it ends, does not depend on whether somebody reads what it prints.
+#[test]
+fn a_reader_that_goes_away_stops_no_work_and_hides_no_failure() {
+    let site = Site::new();
+    site.on_registry("device enroll simulated --count 3 --rows 2 --out devices")
+        .ok();
+    let listed = site.on_registry("device list --json").ok();
+    let ids: Vec<String> = listed
+        .lines()
+        .map(|line| json(line)["device_id"].as_str().unwrap().to_owned())
+        .collect();
+    let run_unread = |words: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_linewarden"));
+        command
+            .args(words.split_whitespace())
+            .args(["--registry", "fleet.registry", "--key-file", "master.key"])
+            .current_dir(site.directory.path());
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        command.stdout(writer).status().unwrap().code().unwrap()
+    };
+    assert_eq!(run_unread(&format!("device revoke {}", ids.join(" "))), 0);
+    let revoked = site.on_registry("device list --revoked --json").ok();
+    assert_eq!(revoked.lines().count(), 3);
+    assert_eq!(run_unread("device list"), 0);
+    assert_eq!(run_unread("device show 00000000000000ff"), 2, "no such device");
+}
+
+/// Every command line in the documents' shell blocks: with `--help` behind it, it is parsed and nothing is done.
+#[test]
+fn the_command_lines_in_the_documents_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut files = vec![root.join("README.md")];
+    files.extend(
+        fs::read_dir(root.join("docs"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path()),
+    );
+    let mut seen = 0;
+    for file in files
+        .iter()
+        .filter(|file| file.extension().is_some_and(|end| end == "md"))
+    {
+        for line in shell_lines(&fs::read_to_string(file).unwrap()) {
+            let Some(command) = line.strip_prefix("linewarden ") else {
+                continue;
+            };
+            // What the shell takes: comments, redirections, the quotes round a word.
+            let command = command.split(['#', '>']).next().unwrap();
+            let words: Vec<String> = command
+                .split_whitespace()
+                .map(|word| word.replace('"', ""))
+                .collect();
+            let before_dashes = words.iter().take_while(|word| *word != "--");
+            let words: Vec<&str> = before_dashes.map(String::as_str).chain(["--help"]).collect();
+            Site::empty().run_words(&words).ok();
+            seen += 1;
+        }
+    }
+    assert!(seen > 15, "{seen}");
+}
+
+fn shell_lines(text: &str) -> Vec<&str> {
+    let mut inside = false;
+    text.lines()
+        .filter(|line| {
+            inside = if line.starts_with("```") {
+                *line == "```sh"
+            } else {
+                inside
+            };
+            inside
+        })
+        .collect()
 }

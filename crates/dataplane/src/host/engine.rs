@@ -126,7 +126,7 @@ impl Engine {
             regions,
             geometry: config.geometry.clone(),
             ring: config.geometry.ring,
-            low_rows: config.low_rows.min(config.geometry.ring),
+            low_rows: config.low_rows,
             gateway_id: config.gateway_id.0,
             lease_s: config.lease_s,
             nak_per_s: config.nak_per_s,

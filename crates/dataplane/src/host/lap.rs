@@ -310,10 +310,12 @@ impl Engine {
         true
     }
 
-    /// Whether the row `low_rows` ahead of `idx` is no longer there.
+    /// Whether the row `low_rows` ahead of `idx` is no longer there, if it is asked for.
     fn is_low(&self, slot: u32, idx: u32) -> bool {
-        self.ring_row(slot, idx.wrapping_add(self.low_rows))
-            .is_none_or(|row| row.auth_key[1].load(Acquire) == 0)
+        self.low_rows > 0
+            && self
+                .ring_row(slot, idx.wrapping_add(self.low_rows))
+                .is_none_or(|row| row.auth_key[1].load(Acquire) == 0)
     }
 }
 

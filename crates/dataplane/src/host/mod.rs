@@ -6,7 +6,7 @@
 //! from the kernel's neighbour table (see ADR 4).
 //!
 //! *Panics*: no path from a packet can panic, by lint. Should one do so nevertheless, the line that its thread owned
-//! is closed and left empty, not BUSY, and [`Host::failure`] says that the thread has ended. After a crash of the
+//! is closed and left empty, not BUSY, and [`DataPlane::failure`] says that the thread has ended. After a crash of the
 //! whole process the memory is gone, and all sessions with it (LAP/1 1.4.10).
 
 mod batch;
@@ -194,15 +194,6 @@ impl Host {
         }
     }
 
-    /// Why threads have ended although nobody stopped them; `None` while all run.
-    pub fn failure(&mut self) -> Option<&str> {
-        let stopping = self.stop.load(Ordering::Acquire);
-        if !stopping && self.running.iter().any(|running| running.thread.is_finished()) {
-            self.stop();
-        }
-        self.failure.as_deref()
-    }
-
     /// The verifier, to run it without sockets.
     #[must_use]
     pub fn engine(&self) -> Arc<Engine> {
@@ -270,5 +261,13 @@ impl StoreBacked for Host {
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
         self.stats.iter().for_each(|stats| stats.drain(sink));
         Ok(())
+    }
+
+    fn failure(&mut self) -> Option<String> {
+        let stopping = self.stop.load(Ordering::Acquire);
+        if !stopping && self.running.iter().any(|running| running.thread.is_finished()) {
+            self.stop();
+        }
+        self.failure.clone()
     }
 }

@@ -28,7 +28,7 @@ impl ProgramConfig {
             lease_s: config.lease_s,
             slots: config.geometry.slots,
             ring: config.geometry.ring,
-            low_rows: config.low_rows.min(config.geometry.ring),
+            low_rows: config.low_rows,
             home_mask: config.geometry.homes() - 1,
             index_mask: config.geometry.index_mask(),
             bucket_mask: config.geometry.bucket_mask(),

@@ -1,9 +1,9 @@
 //! The `xdp` data plane: an eBPF program on the interface (`bpf/gateway.bpf.c`) and the maps that it works on.
 //!
 //! The program is loaded with its configuration as constants, so that the kernel's verifier removes what is switched
-//! off. It is attached by a BPF link: when this process ends, however it ends, the program is gone from the
-//! interface and its maps with it, and no session outlives them (LAP/1 1.4.10).
+//! off. It is attached by a BPF link, which ends with this process or stays (`attach`).
 
+mod attach;
 pub(crate) mod config;
 #[cfg(test)]
 mod layout_test;
@@ -12,11 +12,15 @@ mod skeleton;
 
 use std::fs::File;
 use std::mem::MaybeUninit;
+use std::path::Path;
 use std::sync::Arc;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
-use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBufferBuilder};
+use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, RingBufferBuilder};
 
+pub use self::attach::release;
+
+use self::attach::Attachment;
 use self::skeleton::gateway::{GatewaySkel, GatewaySkelBuilder};
 use crate::config::Config;
 use crate::counters::Counters;
@@ -28,7 +32,7 @@ use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
 pub struct Xdp {
     skeleton: GatewaySkel<'static>,
     store: Store,
-    links: Vec<Link>,
+    attachments: Vec<Attachment>,
 }
 
 // SAFETY: libbpf objects are not bound to the thread that made them; `Xdp` is used by one thread at a time.
@@ -65,38 +69,39 @@ impl Xdp {
         let plane = Self {
             skeleton,
             store,
-            links: Vec::new(),
+            attachments: Vec::new(),
         };
         self::config::fill_classic(plane.skeleton.object(), config)?;
         Ok(plane)
     }
 
     /// Attaches the program to an interface of the calling thread's network namespace: in the driver where it can,
-    /// else in the stack.
+    /// else in the stack. It is gone when this process ends, and everything passes.
     ///
     /// # Errors
     /// The kernel's, for example when another XDP program is there.
     pub fn attach(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
-        let index = i32::try_from(ifindex)
-            .map_err(|error| DataPlaneError::kernel(format!("interface index {ifindex}"), error))?;
-        let link = self
-            .skeleton
-            .progs
-            .linewarden_gateway
-            .attach_xdp(index)
-            .map_err(|error| {
-                DataPlaneError::kernel(
-                    format!("attaching to interface {ifindex} (is another XDP program on it?)"),
-                    error,
-                )
-            })?;
-        self.links.push(link);
+        let attachment = Attachment::while_alive(&self.skeleton.progs.linewarden_gateway, ifindex)?;
+        self.attachments.push(attachment);
         Ok(())
     }
 
-    /// Detaches from all interfaces.
+    /// As [`Xdp::attach`], but the program stays when this process ends, held by a link below `directory`, which must
+    /// be on a BPF filesystem: a gate stays shut. The next call for the interface takes its place without a gap,
+    /// and until then its maps take up memory; [`release`] opens.
+    ///
+    /// # Errors
+    /// Those of [`Xdp::attach`]; no BPF filesystem; a gateway that lives on the interface.
+    pub fn attach_pinned(&mut self, ifindex: u32, directory: &Path) -> Result<(), DataPlaneError> {
+        let program = &self.skeleton.progs.linewarden_gateway;
+        self.attachments
+            .push(Attachment::pinned(program, ifindex, directory)?);
+        Ok(())
+    }
+
+    /// Detaches from all interfaces that it is not pinned to.
     pub fn detach(&mut self) {
-        self.links.clear();
+        self.attachments.clear();
     }
 
     /// Runs the program once on a frame (`BPF_PROG_TEST_RUN`), as if it came in on the loopback interface.
@@ -166,6 +171,11 @@ impl StoreBacked for Xdp {
                 sink(event);
             }
         })
+    }
+
+    fn failure(&mut self) -> Option<String> {
+        let gone = self.attachments.iter().any(Attachment::is_loose);
+        gone.then(|| "an interface that the program was attached to is gone".to_owned())
     }
 }
 

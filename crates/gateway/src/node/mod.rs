@@ -312,6 +312,7 @@ impl Node {
 
     fn housekeep(&mut self, now_ns: u64) {
         self.plane.housekeep();
+        self.status.plane_failure = self.plane.failure();
         self.wipe_revoked(now_ns);
         self.retry_pending();
         self.tell_shortages();

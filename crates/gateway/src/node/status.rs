@@ -45,6 +45,9 @@ pub struct Status {
     pub draws_failed: u64,
     /// Whether the data plane's events cannot be read.
     pub events_failing: bool,
+    /// Why the data plane no longer handles packets, if it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plane_failure: Option<String>,
     /// The registry.
     pub registry: RegistryState,
 }

@@ -63,16 +63,14 @@ pub fn run(args: &AgentArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let (options, puf) = prepare(&file, args)?;
     let stop = StopSignal::take_over()?;
     let output = Output::new(args.json);
-    // The first failure to print ends it: nobody reads any more.
     let mut printed = Ok(());
     let ended = Agent::new(options, puf).run(std::os::fd::AsFd::as_fd(&stop), &mut |report| {
         if printed.is_ok() {
             printed = output.object(report).and_then(|()| output.line(report));
         }
     })?;
-    printed?;
     match ended {
-        Ended::Stopped | Ended::Authenticated => Ok(()),
+        Ended::Stopped | Ended::Authenticated => printed,
         Ended::GaveUp => Err(Failure::not_authenticated(format!(
             "no session after {} s",
             args.timeout.unwrap_or_default()

@@ -1,12 +1,11 @@
 //! `linewarden completions`.
 
-use std::io::Write as _;
-
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 
 use crate::cli::Cli;
 use crate::failure::Failure;
+use crate::output::Output;
 
 /// Which shell.
 #[derive(Args, Debug)]
@@ -21,8 +20,8 @@ pub struct CompletionsArgs {
 }
 
 /// Prints the script.
-pub fn run(args: &CompletionsArgs) -> Result<(), Failure> {
+pub fn run(args: &CompletionsArgs, output: Output) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "linewarden", &mut script);
-    Ok(std::io::stdout().lock().write_all(&script)?)
+    output.raw(&script)
 }

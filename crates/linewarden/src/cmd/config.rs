@@ -1,10 +1,9 @@
 //! `linewarden config`.
 
-use std::io::Write as _;
-
 use clap::{Subcommand, ValueEnum};
 
 use crate::failure::Failure;
+use crate::output::Output;
 
 /// What about configuration files.
 #[derive(Subcommand, Debug)]
@@ -36,13 +35,13 @@ const GATEWAY: &str = include_str!("../../config/gateway.toml");
 const AGENT: &str = include_str!("../../config/agent.toml");
 
 /// Prints it.
-pub fn run(command: &ConfigCommand) -> Result<(), Failure> {
+pub fn run(command: &ConfigCommand, output: Output) -> Result<(), Failure> {
     let ConfigCommand::Example { kind } = command;
     let text = match kind {
         Kind::Gateway => GATEWAY,
         Kind::Agent => AGENT,
     };
-    Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
+    output.raw(text.as_bytes())
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ pub mod serve;
 use crate::cli::{Cli, Command};
 use crate::failure::Failure;
 use crate::log;
+use crate::output::Output;
 
 /// Runs a command to its end.
 pub fn run(cli: Cli) -> Result<(), Failure> {
@@ -29,8 +30,8 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Device(command) => device::run(command),
         Command::Registry(command) => registry::run(&command),
         Command::Puf(command) => puf::run(&command),
-        Command::Config(command) => config::run(&command),
-        Command::Completions(args) => completions::run(&args),
+        Command::Config(command) => config::run(&command, Output::new(false)),
+        Command::Completions(args) => completions::run(&args, Output::new(false)),
         Command::Serve(_) | Command::Agent(_) => Ok(()),
     }
 }

@@ -19,13 +19,15 @@ use crate::{cmd, log, registry};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Checks the whole configuration before anything is touched, attaches the data plane, loads the fleet, and prints its
-state when it changes. Ends on SIGINT and SIGTERM: handshakes under way may end, unused rows go back to the registry,
-the data plane is detached.
+state when it changes. An open gate stays shut when the gateway ends (`when_gone`), however it ends. Ends on SIGINT and SIGTERM: handshakes under way may end, unused rows go back to the registry,
+the data plane is detached. Ends with exit code 1 when the data plane ends by itself, so that a service manager starts
+it again.
 
 Examples:
   linewarden config example > gateway.toml
   linewarden serve --config gateway.toml --check
-  linewarden serve --config gateway.toml")]
+  linewarden serve --config gateway.toml
+  linewarden serve --config gateway.toml --release")]
 pub struct ServeArgs {
     /// The configuration
     #[arg(long, value_name = "FILE")]
@@ -33,6 +35,9 @@ pub struct ServeArgs {
     /// Check the configuration, the key and the registry, and start nothing
     #[arg(long)]
     check: bool,
+    /// Let everything pass again where a gateway of this configuration, which has ended, keeps its gate shut
+    #[arg(long, conflicts_with = "check")]
+    release: bool,
     /// Seconds between two lines of state, if it has changed
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     every: u64,
@@ -47,6 +52,8 @@ pub struct ServeArgs {
 enum Told<'a> {
     /// The configuration is in order.
     Checked,
+    /// Gates that were kept shut are gone.
+    Released { interfaces: usize },
     /// The data plane is attached.
     Started {
         gateway_id: u32,
@@ -79,6 +86,9 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
         .resolve([cmd::random_u64()?, cmd::random_u64()?], cmd::random_u64()?)
         .map_err(|error| file.field(&error.path, &error.problem))?;
     warn_of_classic(config);
+    if args.release {
+        return release(Output::new(args.json), config, &resolved);
+    }
     // Before the first thread, so that only this one takes the signals.
     let stop = StopSignal::take_over()?;
     let output = Output::new(args.json);
@@ -106,6 +116,16 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     runtime.block_on(opened.close());
     told?;
     tell_end(output, &stopped)
+}
+
+fn release(output: Output, config: &GatewayConfig, resolved: &Resolved) -> Result<(), Failure> {
+    let interfaces = plane::release(&config.gateway, resolved)?;
+    output.object(&Told::Released { interfaces })?;
+    output.line(match interfaces {
+        0 => "no gate was kept shut".to_owned(),
+        1 => "released: everything passes on 1 interface".to_owned(),
+        count => format!("released: everything passes on {count} interfaces"),
+    })
 }
 
 fn warn_of_classic(config: &GatewayConfig) {
@@ -154,6 +174,9 @@ fn tell_state(output: Output, gateway: &Gateway, stop: &StopSignal, every: Durat
     let mut next = Instant::now();
     loop {
         let status = gateway.status();
+        if let Some(failure) = status.plane_failure {
+            return Err(Failure::failed(format!("the data plane has ended: {failure}")));
+        }
         // The end of loading and the registry's coming and going are told at once.
         let urgent = last
             .as_ref()
@@ -164,7 +187,10 @@ fn tell_state(output: Output, gateway: &Gateway, stop: &StopSignal, every: Durat
                 .as_ref()
                 .is_none_or(|before| before.0 != status || before.1 != counters)
             {
-                tell_status(output, &status, &counters)?;
+                // A full disk under the output is no reason to stop serving.
+                if let Err(failure) = tell_status(output, &status, &counters) {
+                    tracing::warn!(%failure, "cannot print the state");
+                }
                 last = Some((status, counters));
             }
             next = Instant::now() + every;

@@ -532,7 +532,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 
 	if (!has_row)
 		lw_emit(c, LW_EVENT_ROWS_OUT, line, idx + 1, 0, o.addr);
-	else if (!(commit & LW_KEY) && !LW_READ(low->auth_key[1]))
+	else if (cfg.low_rows && !(commit & LW_KEY) && !LW_READ(low->auth_key[1]))
 		lw_emit(c, LW_EVENT_ROWS_LOW, line, idx + 1, 0, o.addr);
 	if (verdict)
 		return verdict;

@@ -148,6 +148,10 @@ impl Memory {
 }
 
 impl DataPlane for Chaos {
+    fn failure(&mut self) -> Option<String> {
+        None
+    }
+
     fn name(&self) -> &'static str {
         "chaos"
     }

@@ -8,6 +8,7 @@ use linewarden_lab::attackers;
 use linewarden_lab::demo::{AttackOutcome, Event, Stage};
 
 use super::table::{count, micros};
+use crate::output::tell;
 
 /// Shows events on standard error.
 pub struct Watcher {
@@ -84,7 +85,7 @@ impl Watcher {
             Stage::Measuring(_) => "measuring latency",
         };
         if !self.is_terminal {
-            eprintln!("demo: {what}");
+            tell(format_args!("demo: {what}"));
         }
         self.bar.set_prefix(what);
         self.bar.set_message("");
@@ -105,7 +106,7 @@ impl Watcher {
             if self.is_terminal {
                 self.bar.println(line);
             } else {
-                eprintln!("demo: {line}");
+                tell(format_args!("demo: {line}"));
             }
         }
         self.say();

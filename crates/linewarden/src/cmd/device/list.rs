@@ -128,7 +128,7 @@ async fn read_list(
         }
         left = left.saturating_sub(page.devices.len() as u64);
         after = page.next;
-        if after.is_none() || left == 0 {
+        if after.is_none() || left == 0 || !output.is_read() {
             return Ok((rows, damaged));
         }
     }

@@ -1,0 +1,185 @@
+//! Where the program hangs, and what holds it there.
+//!
+//! A link alone lets go when the process ends, however it ends, and then every frame passes. A link that is *pinned* in
+//! the BPF filesystem stays: the program goes on without anybody to renew its freshness value, so that after 16 s it
+//! answers nothing, and a gate lets through only what has a live session, until its lease ends. The next gateway takes
+//! the link over, and puts its own program in without a gap.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::query::LinkTypeInfo;
+use libbpf_rs::{Link, ProgramMut};
+
+use crate::DataPlaneError;
+
+/// The program on an interface.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    link: Link,
+    /// Held while a gateway lives.
+    _owner: Option<File>,
+}
+
+impl Attachment {
+    /// Until this process ends.
+    pub(super) fn while_alive(program: &ProgramMut<'_>, ifindex: u32) -> Result<Self, DataPlaneError> {
+        Ok(Self {
+            link: attach(program, ifindex)?,
+            _owner: None,
+        })
+    }
+
+    /// Beyond the end of this process; see [`super::Xdp::attach_pinned`].
+    pub(super) fn pinned(
+        program: &ProgramMut<'_>,
+        ifindex: u32,
+        directory: &Path,
+    ) -> Result<Self, DataPlaneError> {
+        let place = Place::of(directory, ifindex)?;
+        let owner = place.lock()?;
+        let link = match place.take_over(program, ifindex)? {
+            Some(link) => link,
+            None => {
+                let mut link = attach(program, ifindex)?;
+                let pin = place.link();
+                link.pin(&pin)
+                    .map_err(|error| DataPlaneError::kernel(format!("pinning {}", pin.display()), error))?;
+                link
+            }
+        };
+        Ok(Self {
+            link,
+            _owner: Some(owner),
+        })
+    }
+
+    /// Whether the interface is gone.
+    pub(super) fn is_loose(&self) -> bool {
+        interface_of(&self.link) == Some(0)
+    }
+}
+
+/// Lets go of an interface that a gateway which has ended holds pinned below `directory`; `false`: none does.
+///
+/// # Errors
+/// A gateway still lives on it; the system's.
+pub fn release(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
+    let place = Place::of(directory, ifindex)?;
+    if !place.path.exists() {
+        return Ok(false);
+    }
+    let _owner = place.lock()?;
+    let pin = place.link();
+    let held = pin.exists();
+    let removed = if held { std::fs::remove_file(&pin) } else { Ok(()) };
+    removed
+        .and_then(|()| std::fs::remove_dir(&place.path))
+        .map_err(|error| DataPlaneError::kernel(format!("removing {}", place.path.display()), error))?;
+    Ok(held)
+}
+
+/// A directory of the BPF filesystem for an interface. Its name holds the network namespace's number too: two
+/// namespaces may well have interfaces of one number.
+struct Place {
+    path: PathBuf,
+}
+
+impl Place {
+    fn of(directory: &Path, ifindex: u32) -> Result<Self, DataPlaneError> {
+        use std::os::unix::fs::MetadataExt as _;
+        let namespace = std::fs::metadata("/proc/thread-self/ns/net")
+            .map_err(|error| DataPlaneError::kernel("finding the network namespace", error))?
+            .ino();
+        Ok(Self {
+            path: directory.join(format!("net-{namespace}-if-{ifindex}")),
+        })
+    }
+
+    fn link(&self) -> PathBuf {
+        self.path.join("link")
+    }
+
+    /// Makes the directory, and keeps every other gateway out for as long as the file is open.
+    fn lock(&self) -> Result<File, DataPlaneError> {
+        let what = || format!("keeping the program in {}", self.path.display());
+        let failed = |error: io::Error| {
+            let hint =
+                "it wants the BPF filesystem: `mount -t bpf bpf /sys/fs/bpf`; or set when_gone = \"open\"";
+            DataPlaneError::kernel(what(), format!("{error} ({hint})"))
+        };
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.path)
+            .map_err(failed)?;
+        let directory = File::open(&self.path).map_err(failed)?;
+        if !is_bpf_filesystem(&directory).map_err(failed)? {
+            // Best effort: what is left is an empty directory.
+            std::fs::remove_dir(&self.path).ok();
+            return Err(failed(io::ErrorKind::Unsupported.into()));
+        }
+        match directory.try_lock() {
+            Ok(()) => Ok(directory),
+            Err(TryLockError::WouldBlock) => Err(DataPlaneError::kernel(
+                what(),
+                "another gateway runs on that interface",
+            )),
+            Err(TryLockError::Error(error)) => Err(failed(error)),
+        }
+    }
+
+    /// The link that an earlier gateway left, with our program in it.
+    fn take_over(&self, program: &ProgramMut<'_>, ifindex: u32) -> Result<Option<Link>, DataPlaneError> {
+        let pin = self.link();
+        if !pin.exists() {
+            return Ok(None);
+        }
+        let error = |error| DataPlaneError::kernel(format!("taking over {}", pin.display()), error);
+        let mut link = Link::open(&pin).map_err(error)?;
+        if interface_of(&link) == Some(ifindex) {
+            link.update_prog(program).map_err(error)?;
+            return Ok(Some(link));
+        }
+        // Its interface is gone, and another one has got the number since.
+        std::fs::remove_file(&pin).map_err(|error| {
+            DataPlaneError::kernel(
+                format!("removing the link to a lost interface, {}", pin.display()),
+                error,
+            )
+        })?;
+        Ok(None)
+    }
+}
+
+fn is_bpf_filesystem(file: &File) -> io::Result<bool> {
+    // SAFETY: zero is a valid statfs.
+    let mut status: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and the pointer is to a statfs of ours.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut status) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(status.f_type == libc::BPF_FS_MAGIC)
+}
+
+fn attach(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, DataPlaneError> {
+    let index = i32::try_from(ifindex)
+        .map_err(|error| DataPlaneError::kernel(format!("interface index {ifindex}"), error))?;
+    program.attach_xdp(index).map_err(|error| {
+        DataPlaneError::kernel(
+            format!("attaching to interface {ifindex} (is another XDP program on it?)"),
+            error,
+        )
+    })
+}
+
+/// The index of the interface that a link attaches to, 0 once that is gone; `None` if the kernel does not say.
+fn interface_of(link: &Link) -> Option<u32> {
+    match link.info().ok()?.info {
+        LinkTypeInfo::Xdp(xdp) => Some(xdp.ifindex),
+        _ => None,
+    }
+}

@@ -1,0 +1,239 @@
+//! An open gate when its gateway ends: killed, told to, started again, released. The devices' side is the loopback
+//! interface of a network namespace of the test's own.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::io::{BufRead as _, BufReader};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use linewarden_lab::capability::{self, FOR_LOAD_GENERATOR};
+use linewarden_lab::netns::NetNs;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
+
+/// A BPF filesystem of the test's own.
+struct BpfFilesystem(PathBuf);
+
+impl BpfFilesystem {
+    fn mount(at: PathBuf) -> Self {
+        std::fs::create_dir(&at).unwrap();
+        let mounted = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&at).status();
+        assert!(mounted.unwrap().success());
+        Self(at)
+    }
+}
+
+impl Drop for BpfFilesystem {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+struct Site {
+    namespace: NetNs,
+    directory: PathBuf,
+    service: UdpSocket,
+}
+
+impl Site {
+    fn command(&self, words: &str) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(words.split_whitespace())
+            .current_dir(&self.directory);
+        command
+    }
+
+    /// Children are in the namespace of the thread that starts them.
+    fn run(&self, words: &str) -> Output {
+        self.namespace
+            .run(|| self.command(words).output().unwrap())
+            .unwrap()
+    }
+
+    #[track_caller]
+    fn refused(&self, words: &str) -> String {
+        let output = self.run(words);
+        assert!(!output.status.success(), "{words}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn serve(&self) -> Gateway {
+        let mut command = self.command("serve --config gateway.toml --json --every 1");
+        let command = command.stdout(Stdio::piped());
+        let mut child = self.namespace.run(|| command.spawn().unwrap()).unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("\"loaded\":true")));
+        Gateway(child)
+    }
+
+    /// Whether a datagram of somebody without a session arrives.
+    fn passes(&self) -> bool {
+        let to = self.service.local_addr().unwrap();
+        let sender = self
+            .namespace
+            .run(|| UdpSocket::bind("127.0.0.1:0").unwrap())
+            .unwrap();
+        sender.send_to(b"probe", to).unwrap();
+        self.service.recv(&mut [0; 16]).is_ok()
+    }
+}
+
+struct Gateway(Child);
+
+impl Gateway {
+    fn end(mut self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id() as i32), signal).unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn site(directory: &Path, more: &str) -> Site {
+    let namespace = NetNs::new().unwrap();
+    let service = namespace
+        .run(|| {
+            let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+            assert!(up.unwrap().success());
+            UdpSocket::bind("127.0.0.1:0").unwrap()
+        })
+        .unwrap();
+    service
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    let site = Site {
+        namespace,
+        directory: directory.to_owned(),
+        service,
+    };
+    std::fs::write(
+        directory.join("gateway.toml"),
+        format!(
+            "[gateway]\nid = 5\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\"]\ngate = \"open\"\nslots = 16\n{more}\n\
+             [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
+        ),
+    )
+    .unwrap();
+    let created = site.run("registry create --registry fleet.registry --key-file master.key");
+    assert!(created.status.success());
+    site
+}
+
+fn skipped() -> bool {
+    match capability::require(FOR_LOAD_GENERATOR) {
+        Ok(()) => false,
+        Err(missing) => {
+            println!("SKIPPED: {missing}");
+            true
+        }
+    }
+}
+
+#[test]
+fn a_gate_stays_shut_when_its_gateway_is_gone_until_it_is_released() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
+    let site = site(
+        directory.path(),
+        &format!("pin_directory = \"{}/gates\"", filesystem.0.display()),
+    );
+    assert!(site.passes(), "nobody is there yet");
+
+    let gateway = site.serve();
+    assert!(!site.passes());
+    for words in [
+        "serve --config gateway.toml",
+        "serve --config gateway.toml --release",
+    ] {
+        let error = site.refused(words);
+        assert!(error.contains("another gateway runs"), "{error}");
+    }
+    gateway.end(Signal::SIGKILL);
+    assert!(!site.passes(), "killed");
+
+    let gateway = site.serve();
+    assert!(!site.passes(), "the next one has taken its place");
+    gateway.end(Signal::SIGTERM);
+    assert!(!site.passes(), "stopped");
+
+    let released = site.run("serve --config gateway.toml --release");
+    assert!(released.status.success());
+    assert!(
+        String::from_utf8(released.stdout)
+            .unwrap()
+            .contains("1 interface")
+    );
+    assert!(site.passes());
+    let again = site.run("serve --config gateway.toml --release");
+    assert!(String::from_utf8(again.stdout).unwrap().contains("no gate"));
+}
+
+#[test]
+fn a_gate_opens_with_the_end_of_its_gateway_if_that_is_wanted() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let site = site(directory.path(), "when_gone = \"open\"");
+    let gateway = site.serve();
+    assert!(!site.passes());
+    gateway.end(Signal::SIGKILL);
+    assert!(site.passes());
+}
+
+#[test]
+fn without_a_bpf_filesystem_it_says_what_to_do() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let site = site(
+        directory.path(),
+        &format!("pin_directory = \"{}\"", directory.path().join("no").display()),
+    );
+    let error = site.refused("serve --config gateway.toml");
+    assert!(
+        error.contains("mount -t bpf") && error.contains("when_gone"),
+        "{error}"
+    );
+    assert!(site.passes(), "and leaves nothing behind");
+}
+
+/// A data plane that ends by itself ends the gateway, so that a service manager notices.
+#[test]
+fn an_interface_that_goes_away_ends_the_gateway() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let site = site(directory.path(), "when_gone = \"open\"");
+    let ip = |words: &'static str| {
+        let run = move || Command::new("ip").args(words.split_whitespace()).status();
+        assert!(site.namespace.run(run).unwrap().unwrap().success(), "{words}");
+    };
+    ip("link add gone0 type veth peer name gone1");
+    let path = directory.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("[\"lo\"]", "[\"lo\", \"gone0\"]")).unwrap();
+    let mut gateway = site.serve();
+    ip("link delete gone0");
+    assert_eq!(gateway.0.wait().unwrap().code(), Some(1));
+}
