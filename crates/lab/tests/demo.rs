@@ -138,6 +138,54 @@ fn a_gate_that_is_left_off_fails_the_run() {
     assert!(report.false_accepts > 0 && !report.passed);
 }
 
+/// In a thread without any capability, as somebody who is not root has it.
+fn without_rights<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    // Header (version 3, this thread) and two empty sets of three words, as capset(2) wants them.
+    let header = [0x2008_0522u32, 0];
+    let sets = [0u32; 6];
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: both arrays have the sizes of version 3 and live through the call, which changes this thread only.
+            let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
+            assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+            work()
+        });
+        thread.join().unwrap()
+    })
+}
+
+#[test]
+fn without_rights_it_runs_on_loopback_and_says_what_it_leaves_out() {
+    without_rights(|| {
+        let (report, _) = run(&options(Backend::Host, 64));
+        assert!(report.passed, "{:?}", report.findings);
+        assert_eq!((report.authenticated, report.audit.refused), (64, 0));
+        assert_eq!(report.attacks.len(), 5);
+        for attack in &report.attacks {
+            assert!(attack.attempts > 0 && attack.inconclusive.is_none(), "{attack:?}");
+            assert!(ALL.iter().any(|known| known.name == attack.name), "{attack:?}");
+        }
+        let left_out = report.left_out.join("\n");
+        for word in ["CAP_NET_ADMIN", "xdp", "gate", "MAC", "VLAN"] {
+            assert!(left_out.contains(word), "{word}: {left_out}");
+        }
+        let revocation = report.revocation.unwrap();
+        assert!(!revocation.authenticated_after && revocation.others_authenticated == 7);
+
+        // The judge is no blinder there.
+        let (spoilt, _) = run(&Options {
+            sabotage: Some(Sabotage::RevokeBeforeTurn),
+            limit: Duration::from_secs(10),
+            ..options(Backend::Host, 32)
+        });
+        assert_eq!((spoilt.false_accepts, spoilt.false_rejects), (0, 1));
+        assert!(!spoilt.passed);
+
+        let xdp = demo::run(&options(Backend::Xdp, 64), &AtomicBool::new(false), &mut |_| {});
+        assert!(matches!(xdp, Err(DemoError::Capability(_))), "{xdp:?}");
+    });
+}
+
 #[test]
 fn a_run_can_be_stopped() {
     if skipped(FOR_NETWORK) {
