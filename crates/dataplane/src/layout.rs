@@ -5,6 +5,7 @@
 //! write while packets flow is atomic; plain bytes on the wire are kept as the words that a native load gives.
 
 use core::mem::offset_of;
+use std::fmt;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 /// Types that may be laid over zeroed shared memory.
@@ -14,8 +15,19 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 /// references may coexist with writers in the kernel.
 pub unsafe trait Shared: Sync {}
 
+/// They hold keys or responses, which no log shall show.
+macro_rules! print_nothing {
+    ($($name:ident),*) => {
+        $(impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(concat!(stringify!($name), "(..)"))
+            }
+        })*
+    };
+}
+print_nothing!(Line, Session, RingRow, ClassicCrp);
+
 /// The device's hot line: all that a REQUEST reads, in one cache line.
-#[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Line {
     /// 0: the slot is empty. As on the wire, loaded natively.
@@ -37,7 +49,6 @@ pub struct Line {
 }
 
 /// The session that the line's `session_id` names.
-#[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Session {
     /// Key shared with the device.
@@ -62,7 +73,6 @@ pub const VLAN_TAGGED: u16 = 0x1000;
 pub const BOUND: u16 = 0x8000;
 
 /// A row ahead of the line's own, 24 B. `auth_key[1]` is stored last and taken first; 0 means absent.
-#[derive(Debug)]
 #[repr(C)]
 pub struct RingRow {
     /// Challenge, as on the wire.
@@ -112,7 +122,6 @@ pub struct ClassicState {
 }
 
 /// One CRP of the classic profiles, as on the wire.
-#[derive(Debug)]
 #[repr(C)]
 pub struct ClassicCrp {
     /// Challenge.

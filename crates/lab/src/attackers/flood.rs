@@ -14,6 +14,8 @@ use super::truth::Snapshot;
 use super::{Arena, AttackError, Tally};
 use crate::address::Family;
 
+/// Messages of a flood for one of another attack.
+const FLOOD: u32 = 20;
 /// After so many messages the attacker waits until the gateway has seen them.
 const WAVE: u32 = 512;
 
@@ -26,7 +28,7 @@ pub fn requests(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
     let names: Vec<_> = arena.quiet_devices().collect();
     let before = Snapshot::of(arena.truth, names.iter().copied());
     let mut tally = Tally::default();
-    for number in 0..arena.effort {
+    for number in 0..arena.effort.saturating_mul(FLOOD) {
         let mut nonce = [0u8; 16];
         arena.rng.fill_bytes(&mut nonce);
         let device = name(&mut arena.rng, &names, number);
@@ -53,7 +55,7 @@ pub fn responses(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
     let before = Snapshot::of(arena.truth, names.iter().copied());
     let challenges = current_challenges(arena, &names)?;
     let mut tally = Tally::default();
-    for number in 0..arena.effort {
+    for number in 0..arena.effort.saturating_mul(FLOOD) {
         let Some(challenge) = challenges.get(number as usize % challenges.len().max(1)) else {
             return Err(AttackError::Lacking("a quiet device"));
         };

@@ -123,7 +123,7 @@ pub struct Arena<'a> {
     pub classic_port: u16,
     /// The data plane sees the MAC addresses of frames; one on UDP sockets knows only whose the IP address is.
     pub sees_frames: bool,
-    /// Messages per flood or guess.
+    /// Messages of an attack that tries many; floods are twenty times as many.
     pub effort: u32,
     /// What attackers draw from.
     pub rng: ChaCha20Rng,
