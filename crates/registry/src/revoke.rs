@@ -1,17 +1,19 @@
 //! Revocation. There is no way back: a device that was lost is not trusted again under the same id.
 
-use linewarden_protocol::ids::DeviceId;
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 
-use crate::device::{Revision, Status, TEXT_BYTES_MAX};
+use crate::device::{DeviceInfo, Revision, Status, TEXT_BYTES_MAX};
 use crate::error::{RegistryError, Result};
 use crate::feed;
-use crate::row::{id_to_column, status_to_columns};
+use crate::row::{id_to_column, mode_to_column, seconds_to_column, status_to_columns};
 use crate::store::Registry;
 
 impl Registry {
     /// Revokes a device for good and returns the revision under which gateways learn of it (LAP/1 1.4.8).
     ///
-    /// Revoking it again changes nothing: time and reason of the first revocation stay.
+    /// Revoking it again changes nothing: time and reason of the first revocation stay. A record that is damaged is
+    /// overwritten with a revoked one of no name and no rows: whoever can write the file but lacks the key shall not
+    /// keep a stolen device alive by spoiling its record.
     ///
     /// # Errors
     /// An unknown device, a reason longer than [`TEXT_BYTES_MAX`], or a failure of the database.
@@ -30,7 +32,10 @@ impl Registry {
             return refuse("revoked_at_s", "not a time in seconds since 1970");
         }
         let mut transaction = self.write().await?;
-        let mut info = self.get_in(&mut transaction, device).await?;
+        let mut info = match self.get_in(&mut transaction, device).await {
+            Err(RegistryError::DamagedRecord { .. }) => remains(device),
+            other => other?,
+        };
         if !info.status.is_active() {
             return Ok(info.revision);
         }
@@ -42,18 +47,48 @@ impl Registry {
         info.revision = Revision(revision.cast_unsigned());
         let (status, at_s, reason) = status_to_columns(&info.status);
         sqlx::query(
-            "UPDATE device SET status = $1, revoked_at_s = $2, revoked_reason = $3, revision = $4, mac = $5 \
-             WHERE device_id = $6",
+            "UPDATE device SET status = $1, revoked_at_s = $2, revoked_reason = $3, revision = $4, mac = $5, \
+             name = $6, mode = $7, suite = $8, enrolled_at_s = $9, first_idx = $10, rows_total = $11, \
+             idx_floor = $12, floor_version = $13, epoch = $14, puf_profile = $15 WHERE device_id = $16",
         )
         .bind(status)
         .bind(at_s)
         .bind(reason)
         .bind(revision)
         .bind(self.record_mac().code(&info).as_slice())
+        .bind(&info.name)
+        .bind(mode_to_column(info.mode))
+        .bind(i16::from(info.suite.number()))
+        .bind(seconds_to_column(info.enrolled_at_s))
+        .bind(i64::from(info.first_idx.0))
+        .bind(i64::from(info.rows_total))
+        .bind(i64::from(info.idx_floor.0))
+        .bind(info.floor_version)
+        .bind(i64::from(info.epoch))
+        .bind(&info.puf_profile)
         .bind(id_to_column(device))
         .execute(&mut *transaction)
         .await?;
         transaction.commit().await?;
         Ok(info.revision)
+    }
+}
+
+/// A record that says nothing but whose it is.
+fn remains(device: DeviceId) -> DeviceInfo {
+    DeviceInfo {
+        device,
+        name: String::new(),
+        mode: Mode::Pool,
+        suite: Suite::SipHash128,
+        status: Status::Active,
+        enrolled_at_s: 0,
+        first_idx: RowIndex(0),
+        rows_total: 0,
+        idx_floor: RowIndex(0),
+        epoch: u32::MAX,
+        revision: Revision::ZERO,
+        puf_profile: String::new(),
+        floor_version: 0,
     }
 }

@@ -17,23 +17,24 @@ macro_rules! device_columns {
 }
 pub(crate) use device_columns;
 
-/// A row of the table `device`.
+/// A row of the table `device`. Text comes as bytes: a flipped bit that makes it no text is that record's damage, not
+/// the whole question's.
 pub(crate) type DeviceRow = (
     i64,
-    String,
+    Vec<u8>,
     i16,
     i16,
     i16,
     i64,
     Option<i64>,
-    Option<String>,
+    Option<Vec<u8>>,
     i64,
     i64,
     i64,
     i64,
     i64,
     i64,
-    String,
+    Vec<u8>,
     Vec<u8>,
 );
 
@@ -75,11 +76,14 @@ pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo>
         |column: &str, value: i64| u32::try_from(value).map_err(|_| damaged(format!("{column} is {value}")));
     let seconds =
         |column: &str, value: i64| u64::try_from(value).map_err(|_| damaged(format!("{column} is {value}")));
+    let text = |column: &str, value: Vec<u8>| {
+        String::from_utf8(value).map_err(|_| damaged(format!("{column} is no text")))
+    };
     let status = match (status, revoked_at_s) {
         (ACTIVE, None) => Status::Active,
         (REVOKED, Some(at_s)) => Status::Revoked {
             at_s: seconds("revoked_at_s", at_s)?,
-            reason: revoked_reason.unwrap_or_default(),
+            reason: text("revoked_reason", revoked_reason.unwrap_or_default())?,
         },
         _ => {
             return Err(damaged(format!(
@@ -89,7 +93,7 @@ pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo>
     };
     let info = DeviceInfo {
         device,
-        name,
+        name: text("name", name)?,
         mode: mode_from_column(mode).ok_or_else(|| damaged(format!("mode is {mode}")))?,
         suite: u8::try_from(suite)
             .ok()
@@ -102,7 +106,7 @@ pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo>
         idx_floor: RowIndex(number("idx_floor", floor)?),
         epoch: number("epoch", epoch)?,
         revision: Revision(seconds("revision", revision)?),
-        puf_profile,
+        puf_profile: text("puf_profile", puf_profile)?,
         floor_version,
     };
     if mac.verifies(&info, &stored_mac) {

@@ -16,7 +16,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use linewarden_protocol::ids::{DeviceId, RowIndex};
-use linewarden_registry::{BulkOptions, Filter, MasterKey, OnConflict, Options, Registry, RegistryError};
+use linewarden_registry::{
+    BulkOptions, Filter, MasterKey, OnConflict, Options, Registry, RegistryError, ReserveRequest, Revision,
+};
 use rand::{Rng as _, SeedableRng as _};
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
 use support::{key_device, master_key, pool_device};
@@ -221,7 +223,7 @@ async fn a_damaged_or_moved_blob_names_its_device_and_spares_the_others() {
     let swap = "CREATE TABLE other AS SELECT * FROM credential WHERE device_id IN (1, 2); \
                 UPDATE credential SET sealed = (SELECT sealed FROM other \
                 WHERE other.device_id = 3 - credential.device_id) WHERE device_id IN (1, 2); DROP TABLE other";
-    let cases: [(&str, &[u64]); 14] = [
+    let cases: [(&str, &[u64]); 16] = [
         (swap, &[1, 2]),
         (
             "UPDATE credential SET sealed = zeroblob(2440) WHERE device_id = 7",
@@ -243,6 +245,14 @@ async fn a_damaged_or_moved_blob_names_its_device_and_spares_the_others() {
         ("UPDATE device SET suite = 2 WHERE device_id IN (7, 8)", &[7, 8]),
         ("UPDATE device SET idx_floor = 3 WHERE device_id = 7", &[7]),
         ("UPDATE device SET name = 'other' WHERE device_id = 7", &[7]),
+        (
+            "UPDATE device SET name = CAST(x'f0' AS TEXT) WHERE device_id = 7",
+            &[7],
+        ),
+        (
+            "UPDATE device SET puf_profile = CAST(x'ff41' AS TEXT) WHERE device_id = 7",
+            &[7],
+        ),
         ("UPDATE device SET mac = zeroblob(16) WHERE device_id = 7", &[7]),
         ("UPDATE device SET mac = x'' WHERE device_id = 7", &[7]),
     ];
@@ -266,6 +276,16 @@ async fn a_damaged_or_moved_blob_names_its_device_and_spares_the_others() {
             assert!(error.to_string().contains(&DeviceId(*id).to_string()), "{error}");
         }
         assert_eq!(registry.check().await.unwrap().len(), expected.len());
+        let page = registry.list(&Filter::default(), None, 100).await.unwrap();
+        // What is wrong with credentials only does not show in a list.
+        assert!(page.devices.len() + page.damaged.len() == 40 && page.damaged.len() <= expected.len());
+        let wanted = |id| ReserveRequest {
+            device: DeviceId(id),
+            from_hint: RowIndex(0),
+            count: 1,
+        };
+        let answers = registry.reserve_bulk(&[wanted(7), wanted(40)]).await.unwrap();
+        assert!(answers[1].is_ok(), "{statement}");
     }
 }
 
@@ -293,7 +313,6 @@ async fn revocations_and_marks_cannot_be_edited() {
     assert!(damaged(
         registry.reserve(DeviceId(1), RowIndex(0), 4).await.unwrap_err()
     ));
-    assert!(damaged(registry.revoke(DeviceId(1), "", 0).await.unwrap_err()));
     assert!(damaged(
         registry.reserve(DeviceId(2), RowIndex(0), 4).await.unwrap_err()
     ));
@@ -453,4 +472,35 @@ async fn no_key_material_is_in_the_file() {
         "the master key"
     );
     assert!(!format!("{device:?}").contains("77, 0"), "{device:?}");
+}
+
+/// Spoiling a record does not keep its device from being revoked.
+#[tokio::test]
+async fn a_damaged_record_can_be_revoked() {
+    for statement in [
+        "UPDATE device SET mac = x'' WHERE device_id = 7",
+        "UPDATE device SET name = CAST(x'f0' AS TEXT), epoch = 0, floor_version = -1 WHERE device_id = 7",
+        "UPDATE device SET revision = 1000000 WHERE device_id = 7",
+    ] {
+        let (_directory, path) = fleet_file().await;
+        sql(&path, statement).await;
+        let registry = open(&path).await.unwrap();
+        let before = registry.changes_since(Revision::ZERO, 1000).await.unwrap().upto;
+        let revision = registry.revoke(DeviceId(7), "stolen", 9).await.unwrap();
+        let info = registry.get(DeviceId(7)).await.unwrap();
+        assert!(
+            !info.status.is_active() && info.revision == revision,
+            "{statement}"
+        );
+        assert!(registry.check().await.unwrap().is_empty(), "{statement}");
+        let feed = registry
+            .changes_since(Revision(before.0.min(revision.0 - 1)), 1000)
+            .await
+            .unwrap();
+        assert!(
+            feed.changes
+                .iter()
+                .any(|change| change.device == DeviceId(7) && !change.active)
+        );
+    }
 }

@@ -7,10 +7,11 @@ use plotters::prelude::*;
 use super::latency::Series;
 use super::{BenchError, Report};
 
-/// A number of a paper, drawn as a dashed line with its words.
+/// A number of a paper, drawn as a dashed line with its words; blue like xdp for its switch, red like host for its host.
 struct Published {
     text: &'static str,
     value: f64,
+    colour: RGBColor,
 }
 
 const COLOURS: [RGBColor; 6] = [
@@ -47,28 +48,34 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchErro
         Published {
             text: "paper, switch, 64 bit: p99 0.25 ms",
             value: 250.0,
+            colour: COLOURS[2],
         },
         Published {
             text: "paper, switch, 256 bit: p99 0.40 ms",
             value: 400.0,
+            colour: COLOURS[4],
         },
         Published {
             text: "paper, host, 64 bit: p99 0.55 ms",
             value: 550.0,
+            colour: COLOURS[3],
         },
         Published {
             text: "paper, host, 256 bit: p99 1 ms",
             value: 1000.0,
+            colour: COLOURS[5],
         },
     ];
     let uav = [
         Published {
             text: "paper, switch: p99 214 us",
             value: 214.0,
+            colour: COLOURS[2],
         },
         Published {
             text: "paper, host: p99 432 us",
             value: 432.0,
+            colour: COLOURS[3],
         },
     ];
     let file = |name: &str| directory.join(name);
@@ -167,15 +174,17 @@ fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) ->
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3)));
     }
     for one in published {
+        let colour = one.colour;
         chart
             .draw_series(DashedLineSeries::new(
                 [(one.value, 0.0), (one.value, 1.0)],
                 4,
                 4,
-                BLACK.mix(0.5).stroke_width(1),
+                one.colour.stroke_width(1),
             ))
             .map_err(text)?
-            .label(format!("| {}", one.text));
+            .label(one.text)
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(1)));
     }
     chart
         .configure_series_labels()
@@ -199,7 +208,8 @@ fn bars(
     let values = groups
         .iter()
         .flat_map(|(_, bars)| bars.iter().map(|(_, value)| *value));
-    let most = values.clone().fold(1.0, f64::max) * 3.0;
+    // Room above the bars for the legend.
+    let most = values.clone().fold(1.0, f64::max) * 12.0;
     let least = values.fold(most, f64::min) / 3.0;
     let root = SVGBackend::new(path, (900, 480 + 20 * remarks.len() as u32)).into_drawing_area();
     root.fill(&WHITE).map_err(text)?;
@@ -256,7 +266,7 @@ fn bars(
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::MiddleLeft)
+        .position(SeriesLabelPosition::UpperRight)
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.3))
         .draw()

@@ -3,6 +3,7 @@
 use clap::Args;
 use linewarden_agent::config::parse_device_id;
 use linewarden_protocol::ids::DeviceId;
+use linewarden_registry::RegistryError;
 
 use crate::cmd::now_s;
 use crate::failure::Failure;
@@ -37,7 +38,12 @@ pub fn run(args: &RevokeArgs, output: Output) -> Result<(), Failure> {
     block_on(async {
         let registry = args.registry.open().await?;
         for device in &args.devices {
-            registry.get(*device).await?;
+            match registry.get(*device).await {
+                Err(error @ RegistryError::DamagedRecord { .. }) => {
+                    tracing::warn!(%error, "revoked all the same");
+                }
+                known => drop(known?),
+            }
         }
         for device in &args.devices {
             let revision = registry.revoke(*device, &args.reason, now_s).await?;
