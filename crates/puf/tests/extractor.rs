@@ -499,3 +499,57 @@ fn secrets_and_readings_do_not_show_in_debug_output() {
         .unwrap();
     assert_eq!(format!("{nominal:?}"), "Bits(64 bits)");
 }
+
+/// A strong PUF that hears only the lowest bits of its challenge.
+struct Deaf {
+    puf: Simulated<XorArbiterPuf>,
+    mask: u8,
+}
+
+impl Puf for Deaf {
+    fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
+        match challenge {
+            Challenge::Pool(seed) => self.puf.read(Challenge::Pool([seed[7] & self.mask; 8]), bits),
+            other => self.puf.read(other, bits),
+        }
+    }
+}
+
+#[test]
+fn a_strong_puf_that_does_not_hear_its_challenge_is_refused() {
+    for mask in [0, 1, 7] {
+        let mut deaf = Deaf {
+            puf: strong(3, 0.05),
+            mask,
+        };
+        let refused = enrol_pool(&mut deaf, &PoolEnrolment::rows(40), &mut rng(5));
+        assert!(
+            matches!(refused, Err(ExtractorError::ChallengeIgnored { .. })),
+            "{mask}: {refused:?}"
+        );
+    }
+}
+
+/// As a dump of an address range that wraps, or of a page that was read twice, at times of their own.
+#[test]
+fn a_memory_that_is_there_twice_is_refused() {
+    let mut chip = sram(4, 16_384, 0.5, 0.05);
+    for read_again in [false, true] {
+        let readouts: Vec<Bits> = (0..5)
+            .map(|_| {
+                let once = chip.read(Challenge::Whole, 16_384).unwrap();
+                let again = if read_again {
+                    chip.read(Challenge::Whole, 16_384).unwrap()
+                } else {
+                    once.clone()
+                };
+                Bits::from_bools(once.iter().chain(again.iter()))
+            })
+            .collect();
+        let refused = enrol(&readouts, &KeyEnrolment::default(), &mut rng(5));
+        assert!(
+            matches!(refused, Err(ExtractorError::Copied { .. })),
+            "{read_again}: {refused:?}"
+        );
+    }
+}

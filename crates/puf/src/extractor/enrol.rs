@@ -2,6 +2,7 @@
 
 use rand::CryptoRng;
 
+use super::copies::refuse_copied_cells;
 use super::{CellSelection, ExtractorError, HelperData, Secret, code_offset, rebuild, select};
 use crate::{
     bits::Bits,
@@ -76,6 +77,7 @@ pub fn enrol<R: CryptoRng + ?Sized>(
             needed,
         });
     };
+    refuse_copied_cells(&reference)?;
     let chosen = select::select(options.selection, readouts, &reference, needed, rng)?;
     let used = chosen.values(&reference, needed);
     let fleet = options.fleet_min_entropy_per_bit;

@@ -13,6 +13,7 @@
 //! * Key mode (weak PUF): [`enrol`] and [`reproduce`] with [`HelperData`].
 //! * Pool mode (strong PUF): [`enrol_pool`] and [`PoolHelper::reproduce`].
 
+mod copies;
 mod enrol;
 mod format;
 mod helper;
@@ -66,6 +67,26 @@ pub enum ExtractorError {
         per_bit: f64,
         /// The estimator that gave it.
         limited_by: String,
+    },
+    /// Cells are there twice.
+    #[error(
+        "128 bits from bit {at} on are those from bit {earlier} on: the same memory twice (does the address range wrap?) \
+         or a fill pattern; read each cell once"
+    )]
+    Copied {
+        /// Where the earlier ones begin.
+        earlier: usize,
+        /// Where they come again.
+        at: usize,
+    },
+    /// A strong PUF answers different challenges alike.
+    #[error(
+        "the responses to two challenges differ in {share:.3} of their bits, as two readings of one might; does the PUF \
+         get the challenge?"
+    )]
+    ChallengeIgnored {
+        /// The share of differing bits.
+        share: f64,
     },
     /// Enrolment got no readouts, or readouts of different lengths.
     #[error(

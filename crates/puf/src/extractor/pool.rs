@@ -5,6 +5,7 @@ use std::path::Path;
 use rand::CryptoRng;
 use sha2::{Digest, Sha256};
 
+use super::copies::refuse_equal_responses;
 use super::{
     ExtractorError, Secret, code_offset,
     enrol::{accepted, check_readouts},
@@ -292,6 +293,10 @@ pub fn enrol_pool<R: CryptoRng + ?Sized>(
         sample.extend(reference.iter());
         references.push((challenge, reference));
     }
+    refuse_equal_responses(
+        references.iter().map(|(_, reference)| reference),
+        options.health.distance_max,
+    )?;
     if let Some(missing) = options
         .entropy_sample_bits
         .checked_sub(sample.len())

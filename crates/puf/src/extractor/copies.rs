@@ -1,0 +1,103 @@
+//! Bits that are there twice. Two response bits from one cell hide nothing from each other: their masks' sum stands in
+//! the public helper data, and the code's parities then tell the rest.
+
+use std::collections::HashMap;
+
+use super::ExtractorError;
+use crate::bits::Bits;
+
+/// Bits that agree by chance once in 2^-80 or less, for cells as biased as the health test lets pass.
+const BLOCK_BITS: usize = 128;
+/// Copies by address lines that do not count lie at whole bytes.
+const STEP_BITS: usize = 8;
+
+/// Refuses reference bits of which a block of 128 comes again at whole bytes: the same memory twice (an address range
+/// that wraps, a page read again), or a fill pattern.
+///
+/// # Errors
+/// [`ExtractorError::Copied`].
+pub(super) fn refuse_copied_cells(reference: &Bits) -> Result<(), ExtractorError> {
+    let block = |at: usize| [reference.word_at(at), reference.word_at(at + 64)];
+    let Some(last) = reference.len().checked_sub(BLOCK_BITS) else {
+        return Ok(());
+    };
+    let mut seen = HashMap::new();
+    for at in (0..=last).step_by(BLOCK_BITS) {
+        if let Some(earlier) = seen.insert(block(at), at) {
+            return Err(ExtractorError::Copied { earlier, at });
+        }
+    }
+    for at in (0..=last).step_by(STEP_BITS) {
+        match seen.get(&block(at)) {
+            Some(&home) if home != at => {
+                let (earlier, at) = (home.min(at), home.max(at));
+                return Err(ExtractorError::Copied { earlier, at });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a strong PUF that answers one challenge with what it answered to another, so far as two readings of one
+/// challenge may differ: rows of one response open each other.
+///
+/// # Errors
+/// [`ExtractorError::ChallengeIgnored`].
+pub(super) fn refuse_equal_responses<'a>(
+    references: impl Iterator<Item = &'a Bits> + Clone,
+    distance_max: f64,
+) -> Result<(), ExtractorError> {
+    /// Rows that each one is compared with: what a PUF with few responses repeats is met soon.
+    const EARLIER: usize = 64;
+    for (index, reference) in references.clone().enumerate() {
+        for earlier in references.clone().take(index.min(EARLIER)) {
+            let share = reference.distance(earlier) as f64 / reference.len().max(1) as f64;
+            // Either way round: an inverted response tells as much.
+            if share.min(1.0 - share) <= distance_max {
+                return Err(ExtractorError::ChallengeIgnored { share });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    fn random(len: usize, p: f64, seed: u64) -> Bits {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        Bits::from_bools((0..len).map(|_| rng.random_bool(p)))
+    }
+
+    #[test]
+    fn cells_that_are_there_twice_are_found_wherever_they_lie() {
+        let cells: Vec<bool> = random(32_768, 0.65, 1).iter().collect();
+        refuse_copied_cells(&Bits::from_bools(cells.iter().copied())).unwrap();
+        for (from, length, to) in [
+            (0, 16_384, 16_384),
+            (1_000, 512, 20_008),
+            (8, 256, 30_000),
+            (24_576, 8_192, 0),
+        ] {
+            let mut copied = cells.clone();
+            copied.copy_within(from..from + length, to);
+            let found = refuse_copied_cells(&Bits::from_bools(copied));
+            assert!(
+                matches!(found, Err(ExtractorError::Copied { .. })),
+                "{from} {length} {to}"
+            );
+        }
+    }
+
+    #[test]
+    fn short_readouts_have_no_copies() {
+        for len in [0, 1, 127, 128, 129] {
+            refuse_copied_cells(&random(len, 0.5, 2)).unwrap();
+        }
+    }
+}
