@@ -191,8 +191,14 @@ fn new_credentials_go_on_where_the_old_rows_ended() {
         .on_registry("device enroll simulated --device d1 --rows 2 --out others")
         .refused(1);
     assert!(error.contains("enrolled already"), "{error}");
+    let (config, helper) = ("devices/00000000000000d1.toml", "devices/00000000000000d1.helper");
+    let edited = fs::read_to_string(site.path(config)).unwrap() + "# by hand\n";
+    site.write(config, &edited);
+    let old_helper = fs::read(site.path(helper)).unwrap();
     site.on_registry("device enroll simulated --device d1 --rows 3 --out devices --replace")
         .ok();
+    assert_eq!(fs::read_to_string(site.path(config)).unwrap(), edited);
+    assert_ne!(fs::read(site.path(helper)).unwrap(), old_helper);
     let shown = json(&site.on_registry("device show d1 --json").ok());
     assert_eq!(
         (shown["epoch"].as_u64(), shown["rows_total"].as_u64()),
@@ -224,6 +230,28 @@ fn key_files_that_others_can_read_are_refused() {
     );
     let error = json(&site.on_registry("device list --json").refused(4));
     assert_eq!(error["exit_code"], 4);
+}
+
+/// An enrolment that was killed leaves nothing in the way of the next one, and one that fails leaves nothing at all.
+#[test]
+fn enrolments_that_did_not_end_are_no_dead_end() {
+    let site = Site::new();
+    fs::create_dir(site.path("devices")).unwrap();
+    site.write("devices/00000000000000d1.helper.new", "half");
+    site.write("devices/00000000000000d1.toml", "half");
+    site.on_registry("device enroll simulated --device d1 --rows 2 --out devices")
+        .ok();
+    let count = || fs::read_dir(site.path("devices")).unwrap().count();
+    assert_eq!(count(), 3, "helper data, configuration, seed");
+    // Its chips have the rows, but the registry refuses: the id is taken.
+    fs::rename(
+        site.path("devices/00000000000000d1.helper"),
+        site.path("d1.helper"),
+    )
+    .unwrap();
+    site.on_registry("device enroll simulated --device d1 --rows 2 --out devices")
+        .refused(1);
+    assert_eq!(count(), 2);
 }
 
 /// Answers every challenge with bits of which 62 % are one, 2 % of them noise.

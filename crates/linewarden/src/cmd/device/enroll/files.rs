@@ -1,4 +1,7 @@
 //! A device's files: public helper data, and a configuration of its agent.
+//!
+//! Helper data are written beside their place first (`ID.helper.new`) and take it when the registry has stored the
+//! device: whatever ends an enrolment, helper data of the credentials that count are there.
 
 use std::path::{Path, PathBuf};
 
@@ -13,6 +16,8 @@ pub struct DeviceFiles {
     pub helper: PathBuf,
     /// Configuration of the agent.
     pub config: PathBuf,
+    /// Helper data of a device that is not stored yet.
+    pending: PathBuf,
 }
 
 impl DeviceFiles {
@@ -21,6 +26,7 @@ impl DeviceFiles {
         Self {
             helper: directory.join(format!("{device}.helper")),
             config: directory.join(format!("{device}.toml")),
+            pending: directory.join(format!("{device}.helper.new")),
         }
     }
 
@@ -35,7 +41,7 @@ impl DeviceFiles {
         Ok(())
     }
 
-    /// Writes both.
+    /// Writes the helper data beside their place, and the configuration if there is none: it may have been edited.
     pub fn write(
         &self,
         device: DeviceId,
@@ -44,15 +50,47 @@ impl DeviceFiles {
         puf_section: &str,
     ) -> Result<(), Failure> {
         match helper {
-            Credential::Pool(pool) => pool.write_to(&self.helper),
-            Credential::Key(key) => key.write_to(&self.helper),
+            Credential::Pool(pool) => pool.write_to(&self.pending),
+            Credential::Key(key) => key.write_to(&self.pending),
         }
         .map_err(Failure::failed)?;
+        let replaces = self.helper.symlink_metadata().is_ok();
+        if replaces && self.config.symlink_metadata().is_ok() {
+            return Ok(());
+        }
         let text = agent_config(device, gateway, puf_section);
         std::fs::write(&self.config, text).map_err(|error| {
             Failure::failed(format!("{}: cannot be written: {error}", self.config.display()))
         })
     }
+
+    /// The registry holds the device: its helper data take their place.
+    pub fn adopt(&self) -> Result<(), Failure> {
+        std::fs::rename(&self.pending, &self.helper)
+            .and_then(|()| sync_parent(&self.helper))
+            .map_err(|error| {
+                Failure::failed(format!(
+                    "{}: cannot be renamed to {}: {error}; do so by hand, for the registry holds the device already",
+                    self.pending.display(),
+                    self.helper.display()
+                ))
+            })
+    }
+
+    /// The registry does not hold the device: nothing of it is left, but what an earlier enrolment wrote.
+    pub fn discard(&self) {
+        // What cannot be removed is overwritten by the next enrolment.
+        std::fs::remove_file(&self.pending).ok();
+        if self.helper.symlink_metadata().is_err() {
+            std::fs::remove_file(&self.config).ok();
+        }
+    }
+}
+
+/// Makes a renaming last.
+fn sync_parent(path: &Path) -> std::io::Result<()> {
+    path.parent()
+        .map_or(Ok(()), |directory| std::fs::File::open(directory)?.sync_all())
 }
 
 fn agent_config(device: DeviceId, gateway: Option<&str>, puf_section: &str) -> String {
@@ -81,5 +119,23 @@ mod tests {
             assert_eq!(config.device_id().unwrap(), DeviceId(0xd1));
             assert_eq!(config.gateway.address.as_deref(), gateway);
         }
+    }
+
+    #[test]
+    fn old_helper_data_stay_until_the_registry_has_the_new_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = DeviceFiles::new(directory.path(), DeviceId(1));
+        std::fs::write(&files.helper, "old").unwrap();
+        std::fs::write(&files.config, "edited").unwrap();
+        for new in ["first", "second"] {
+            std::fs::write(&files.pending, new).unwrap();
+            assert_eq!(std::fs::read_to_string(&files.helper).unwrap(), "old");
+            files.discard();
+        }
+        assert_eq!(std::fs::read_to_string(&files.config).unwrap(), "edited");
+        std::fs::write(&files.pending, "third").unwrap();
+        files.adopt().unwrap();
+        assert_eq!(std::fs::read_to_string(&files.helper).unwrap(), "third");
+        assert!(files.adopt().is_err(), "nothing is pending");
     }
 }

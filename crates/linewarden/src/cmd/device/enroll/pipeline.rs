@@ -1,7 +1,10 @@
 //! Many devices at once: threads that enrol, one transaction per chunk that stores, a bar that shows it.
 
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread::available_parallelism;
 
 use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
@@ -31,6 +34,8 @@ struct Work<'a> {
     begun: AtomicU64,
     /// Chips that were refused, and whose place another one took.
     rejected: AtomicU64,
+    /// Devices whose files are there.
+    written: Mutex<Vec<DeviceId>>,
     stop: AtomicBool,
 }
 
@@ -46,6 +51,7 @@ pub fn run(common: &CommonArgs, maker: &Maker, output: Output) -> Result<(), Fai
             first_idx: first_idx(&registry, common).await?,
             begun: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
+            written: Mutex::default(),
             stop: AtomicBool::new(false),
         };
         let devices = enrol_all(&registry, &work, output).await?;
@@ -87,27 +93,48 @@ async fn enrol_all(registry: &Registry, work: &Work<'_>, output: Output) -> Resu
             OnConflict::Refuse
         },
     };
-    let mut devices = Vec::new();
-    let mut broken = None;
-    std::thread::scope(|scope| {
+    // The devices in the order of the registry's chunks, and how many of them it has stored.
+    let (devices, stored) = (RefCell::new(Vec::new()), Cell::new(0));
+    let (mut broken, mut misplaced) = (None, None);
+    let result = std::thread::scope(|scope| {
         for _ in 0..threads.min(usize::try_from(total).unwrap_or(threads)) {
             let sender = sender.clone();
             scope.spawn(move || enrol_some(work, &sender));
         }
         drop(sender);
         let records = take_records(receiver, &mut broken, |device| {
-            devices.push(device);
+            devices.borrow_mut().push(device);
             bar.inc(1);
         });
-        let stored = futures_block(registry.enrol_bulk(records, options, |_| {}));
+        let result = futures_block(registry.enrol_bulk(records, options, |progress| {
+            let done = usize::try_from(progress.done).unwrap_or(usize::MAX);
+            for device in devices.borrow().iter().take(done).skip(stored.get()) {
+                if let Err(failure) = DeviceFiles::new(&work.common.out, *device).adopt() {
+                    misplaced.get_or_insert(failure);
+                }
+            }
+            stored.set(done);
+        }));
         // Whatever happened, nobody waits for the threads' devices any more.
         work.stop.store(true, Ordering::Release);
-        stored
-    })?;
+        result
+    });
     bar.finish_and_clear();
-    match broken {
+    let mut devices = devices.into_inner();
+    devices.truncate(stored.get());
+    discard_unstored(work, &devices);
+    result?;
+    match misplaced.or(broken) {
         None => Ok(devices),
         Some(failure) => Err(failure.and(format_args!("{} devices were enrolled before", devices.len()))),
+    }
+}
+
+fn discard_unstored(work: &Work<'_>, stored: &[DeviceId]) {
+    let stored: HashSet<DeviceId> = stored.iter().copied().collect();
+    let written = work.written.lock().unwrap_or_else(PoisonError::into_inner);
+    for device in written.iter().filter(|device| !stored.contains(device)) {
+        DeviceFiles::new(&work.common.out, *device).discard();
     }
 }
 
@@ -175,7 +202,12 @@ fn enrol_chip(work: &Work<'_>, index: u64) -> Result<DeviceRecord, Failure> {
     }
     let made = work.maker.make(device, work.first_idx)?;
     let gateway = work.common.gateway.as_deref();
-    files.write(device, &made.helper, gateway, &work.puf_section)?;
+    let written = files.write(device, &made.helper, gateway, &work.puf_section);
+    work.written
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(device);
+    written?;
     let name = match (work.maker.count(), work.common.name.as_str()) {
         (1, name) => name.to_owned(),
         (_, "") => String::new(),
