@@ -230,6 +230,22 @@ fn key_files_that_others_can_read_are_refused() {
     );
     let error = json(&site.on_registry("device list --json").refused(4));
     assert_eq!(error["exit_code"], 4);
+
+    fs::set_permissions(site.path("master.key"), fs::Permissions::from_mode(0o600)).unwrap();
+    site.on_registry("device enroll simulated --device d1 --rows 2 --out devices")
+        .ok();
+    fs::set_permissions(site.path("devices/fleet.seed"), fs::Permissions::from_mode(0o640)).unwrap();
+    for words in [
+        "device enroll simulated --device d2 --rows 2 --out devices --registry fleet.registry --key-file master.key",
+        "agent --config devices/00000000000000d1.toml --gateway 127.0.0.1 --once",
+    ] {
+        let said = site.run(words);
+        assert!(
+            said.code != 0 && said.err.contains("chmod 600"),
+            "{words}: {}",
+            said.err
+        );
+    }
 }
 
 /// An enrolment that was killed leaves nothing in the way of the next one, and one that fails leaves nothing at all.

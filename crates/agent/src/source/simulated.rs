@@ -1,8 +1,8 @@
 //! Simulated PUFs for trials: one seed file gives the chips of a whole fleet.
 
 use std::fmt;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use linewarden_protocol::ids::DeviceId;
@@ -166,8 +166,18 @@ pub enum SeedError {
         #[source]
         source: std::io::Error,
     },
+    /// Others can read it, or it is no file at all.
+    #[error("{}: {problem}; it stands for every chip of the fleet: {remedy}", path.display())]
+    Unsafe {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+        /// What to do.
+        remedy: String,
+    },
     /// It holds something else.
-    #[error("{}: not a fleet's seed, which is 64 hexadecimal digits", path.display())]
+    #[error("{}: not a fleet's seed, which is 64 hexadecimal digits, not all 0", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -184,21 +194,33 @@ impl FleetSeed {
         Self(bytes)
     }
 
-    /// Reads a seed file: 64 hexadecimal digits.
+    /// Reads a seed file: 64 hexadecimal digits, in a file that only its owner can read.
     ///
     /// # Errors
     /// The file, and what is wrong with it.
     pub fn from_file(path: &Path) -> Result<Self, SeedError> {
-        let text = std::fs::read(path).map_err(|source| SeedError::Io {
+        /// Digits, and white space round them; the buffer is not moved, which would leave copies behind.
+        const BYTES_MAX: usize = 128;
+        let io = |source| SeedError::Io {
             path: path.to_owned(),
             source,
-        })?;
-        let text = Zeroizing::new(text);
+        };
+        // NONBLOCK: a FIFO put in the file's place must not hang us before we can refuse it.
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(nix::libc::O_NONBLOCK)
+            .open(path)
+            .map_err(io)?;
+        check_private(path, &file.metadata().map_err(io)?)?;
+        let mut text = Zeroizing::new(Vec::with_capacity(BYTES_MAX));
+        file.take(BYTES_MAX as u64).read_to_end(&mut text).map_err(io)?;
         let mut seed = Self([0; 32]);
-        hex::decode_to_slice(text.trim_ascii(), &mut seed.0).map_err(|_| SeedError::Malformed {
-            path: path.to_owned(),
-        })?;
-        Ok(seed)
+        match hex::decode_to_slice(text.trim_ascii(), &mut seed.0) {
+            Ok(()) if seed.0 != [0; 32] => Ok(seed),
+            _ => Err(SeedError::Malformed {
+                path: path.to_owned(),
+            }),
+        }
     }
 
     /// Makes a random seed in a new file of mode 0600.
@@ -214,7 +236,14 @@ impl FleetSeed {
             .create_new(true)
             .mode(0o600)
             .open(path)
-            .and_then(|mut file| file.write_all(digits.as_bytes()))
+            .and_then(|mut file| {
+                let written = file.write_all(digits.as_bytes()).and_then(|()| file.sync_all());
+                if written.is_err() {
+                    // Half a seed must not stay behind to be taken for a whole one.
+                    std::fs::remove_file(path).ok();
+                }
+                written
+            })
             .map_err(|source| SeedError::Io {
                 path: path.to_owned(),
                 source,
@@ -231,6 +260,31 @@ impl FleetSeed {
         let digest: [u8; 32] = hash.finalize().into();
         u64::from_be_bytes(*digest.first_chunk().unwrap_or(&[0; 8]))
     }
+}
+
+/// As for key files: checked on the opened file, not the path, which may lead elsewhere a moment later.
+fn check_private(path: &Path, metadata: &std::fs::Metadata) -> Result<(), SeedError> {
+    let refuse = |problem: String, remedy: String| {
+        Err(SeedError::Unsafe {
+            path: path.to_owned(),
+            problem,
+            remedy,
+        })
+    };
+    if !metadata.is_file() {
+        return refuse(
+            "it is not a regular file".to_owned(),
+            "give the path of a seed file".to_owned(),
+        );
+    }
+    let mode = metadata.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return refuse(
+            format!("its mode {mode:04o} gives group or others access"),
+            format!("run `chmod 600 {}`", path.display()),
+        );
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use linewarden_agent::Credential;
-use linewarden_agent::source::{CommandPuf, FleetSeed, SimulatedPuf};
+use linewarden_agent::source::{CommandPuf, FleetSeed, SeedError, SimulatedPuf};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_puf::Puf;
@@ -194,7 +194,10 @@ fn simulated(args: &SimulatedArgs) -> Result<Source, Failure> {
     };
     Ok(Source::Simulated {
         puf,
-        seed: seed.map_err(Failure::input)?,
+        seed: seed.map_err(|error| match error {
+            SeedError::Unsafe { .. } => Failure::unsafe_(error),
+            other => Failure::input(other),
+        })?,
         rows: args.rows,
     })
 }
