@@ -49,6 +49,7 @@
 //! what it seals.
 #![forbid(unsafe_code)]
 
+mod backup;
 mod credentials;
 mod device;
 mod enrol;

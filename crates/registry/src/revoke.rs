@@ -13,7 +13,7 @@ impl Registry {
     ///
     /// Revoking it again changes nothing: time and reason of the first revocation stay. A record that is damaged is
     /// overwritten with a revoked one of no name and no rows: whoever can write the file but lacks the key shall not
-    /// keep a stolen device alive by spoiling its record.
+    /// keep a stolen device alive by spoiling its record. [`Registry::check`] goes on to name it, for its credentials.
     ///
     /// # Errors
     /// An unknown device, a reason longer than [`TEXT_BYTES_MAX`], or a failure of the database.

@@ -492,7 +492,8 @@ async fn a_damaged_record_can_be_revoked() {
             !info.status.is_active() && info.revision == revision,
             "{statement}"
         );
-        assert!(registry.check().await.unwrap().is_empty(), "{statement}");
+        // Its credentials no longer fit it, which nobody needs any more.
+        assert_eq!(registry.check().await.unwrap().len(), 1, "{statement}");
         let feed = registry
             .changes_since(Revision(before.0.min(revision.0 - 1)), 1000)
             .await
@@ -503,4 +504,35 @@ async fn a_damaged_record_can_be_revoked() {
                 .any(|change| change.device == DeviceId(7) && !change.active)
         );
     }
+}
+
+/// A copy of a registry in use holds what was committed last, which its file alone may not.
+#[tokio::test]
+async fn a_backup_holds_every_commit_and_overwrites_nothing() {
+    let (directory, path) = fleet_file().await;
+    let registry = open(&path).await.unwrap();
+    registry.revoke(DeviceId(3), "stolen", 9).await.unwrap();
+    let lease = registry.reserve(DeviceId(4), RowIndex(0), 5).await.unwrap();
+    let copy = directory.path().join("copy.registry");
+    registry.backup(&copy).await.unwrap();
+    assert_eq!(fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(matches!(
+        registry.backup(&copy).await,
+        Err(RegistryError::AlreadyExists { .. })
+    ));
+    let restored = open(&copy).await.unwrap();
+    assert!(restored.check().await.unwrap().is_empty());
+    assert!(!restored.get(DeviceId(3)).await.unwrap().status.is_active());
+    let floor = restored.get(DeviceId(4)).await.unwrap().idx_floor;
+    assert_eq!(floor, RowIndex(lease.rows().end));
+    let drafts = fs::read_dir(directory.path()).unwrap();
+    let drafts = drafts.filter(|entry| {
+        entry
+            .as_ref()
+            .unwrap()
+            .file_name()
+            .to_string_lossy()
+            .contains(".new-")
+    });
+    assert_eq!(drafts.count(), 0);
 }
