@@ -9,7 +9,7 @@ use linewarden_dataplane::DataPlaneError;
 use linewarden_gateway::GatewayError;
 use linewarden_registry::RegistryError;
 
-use crate::output::tell;
+use crate::output::{printable, tell};
 
 /// For `--help`.
 macro_rules! exit_codes {
@@ -84,7 +84,10 @@ impl Failure {
             tell(object);
         } else {
             let style = anstyle::AnsiColor::Red.on_default() | anstyle::Effects::BOLD;
-            tell(format_args!("{style}error:{style:#} {}", self.message));
+            tell(format_args!(
+                "{style}error:{style:#} {}",
+                printable(&self.message)
+            ));
         }
         ExitCode::from(self.code)
     }

@@ -14,6 +14,24 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
+/// Text without what steers a terminal: control characters but the line break, and marks that turn the direction of
+/// writing, are shown as escapes. File and device names, and messages of parsers, hold what others wrote.
+pub fn printable(text: &str) -> String {
+    let steers = |character: char| {
+        character.is_control() && character != '\n'
+            || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        if steers(character) {
+            shown.extend(character.escape_unicode());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
 /// A line on standard error; lost if nobody reads that either.
 pub fn tell(text: impl Display) {
     writeln!(anstream::stderr().lock(), "{text}").ok();
@@ -54,7 +72,8 @@ impl Output {
         if self.json {
             return Ok(());
         }
-        self.write(|| writeln!(anstream::stdout().lock(), "{text}"))
+        let text = printable(&text.to_string());
+        self.write(|| writeln!(io::stdout().lock(), "{text}"))
     }
 
     fn write(self, write: impl FnOnce() -> io::Result<()>) -> Result<(), Failure> {

@@ -273,7 +273,7 @@ fn enrolments_that_did_not_end_are_no_dead_end() {
 /// Answers every challenge with bits of which 62 % are one, 2 % of them noise.
 const BIASED_PUF: &str = r#"#!/bin/sh
 read challenge bits
-awk -v seed="$((0x${challenge%????????}))" -v noise="$(date +%N | sed 's/^0*//')" -v digits="$(((bits + 7) / 8 * 2))" '
+awk -v seed="$((0x${challenge%????????????}))" -v noise="$(date +%N | sed 's/^0*//')" -v digits="$(((bits + 7) / 8 * 2))" '
 BEGIN {
     srand(seed)
     for (i = 0; i < 4 * digits; i++) bit[i] = rand() < 0.62
@@ -600,4 +600,42 @@ fn shell_lines(text: &str) -> Vec<&str> {
             inside
         })
         .collect()
+}
+
+/// Names and files hold what others wrote: nothing of it steers the terminal.
+#[test]
+fn nothing_that_steers_a_terminal_is_printed() {
+    let site = Site::new();
+    let enrol = |name: &str| {
+        site.run_words(&[
+            "device",
+            "enroll",
+            "simulated",
+            "--rows",
+            "2",
+            "--out",
+            "devices",
+            "--name",
+            name,
+            "--registry",
+            "fleet.registry",
+            "--key-file",
+            "master.key",
+        ])
+    };
+    let error = enrol("red \u{1b}[31m").refused(1);
+    assert!(
+        error.contains("control character") && !error.contains('\u{1b}'),
+        "{error}"
+    );
+    enrol("left \u{202e} right").ok();
+    let list = site.on_registry("device list").ok();
+    assert!(list.contains("left \\u{202e} right"), "{list}");
+    site.write("steer.jsonl", "{\"\\u001b]0;x\\u0007\":1}\n");
+    let error = site
+        .on_registry("device import steer.jsonl --export-key export.key")
+        .err;
+    assert!(!error.contains('\u{1b}') && !error.contains('\u{7}'), "{error}");
+    let error = site.run("serve --config \u{1b}[31m.toml").refused(2);
+    assert!(!error.contains('\u{1b}'), "{error}");
 }

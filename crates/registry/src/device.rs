@@ -122,14 +122,11 @@ impl DeviceRecord {
         if self.device.0 == 0 {
             return refuse("device_id", "0 is no device; choose another id".to_owned());
         }
-        if let Err(problem) = check_name(&self.name) {
+        if let Err(problem) = check_text(&self.name, NAME_BYTES_MAX, false) {
             return refuse("name", problem);
         }
-        if self.puf_profile.len() > TEXT_BYTES_MAX || self.puf_profile.contains('\0') {
-            return refuse(
-                "puf_profile",
-                format!("at most {TEXT_BYTES_MAX} B of text without NUL"),
-            );
+        if let Err(problem) = check_text(&self.puf_profile, TEXT_BYTES_MAX, false) {
+            return refuse("puf_profile", problem);
         }
         if i64::try_from(self.enrolled_at_s).is_err() {
             return refuse("enrolled_at_s", "not a time in seconds since 1970".to_owned());
@@ -141,15 +138,15 @@ impl DeviceRecord {
     }
 }
 
-fn check_name(name: &str) -> Result<(), String> {
-    if name.len() > NAME_BYTES_MAX {
-        return Err(format!(
-            "{} B long, at most {NAME_BYTES_MAX} B are stored",
-            name.len()
-        ));
+/// Texts are printed on terminals, so none holds what steers one; a reason may have several lines.
+pub(crate) fn check_text(text: &str, bytes_max: usize, lines: bool) -> Result<(), String> {
+    if text.len() > bytes_max {
+        return Err(format!("{} B long, at most {bytes_max} B are stored", text.len()));
     }
-    match name.chars().find(|character| character.is_control()) {
-        // Names are printed on terminals.
+    match text
+        .chars()
+        .find(|character| character.is_control() && !(lines && *character == '\n'))
+    {
         Some(character) => Err(format!("contains the control character {character:?}")),
         None => Ok(()),
     }

@@ -2,7 +2,7 @@
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 
-use crate::device::{DeviceInfo, Revision, Status, TEXT_BYTES_MAX};
+use crate::device::{DeviceInfo, Revision, Status, TEXT_BYTES_MAX, check_text};
 use crate::error::{RegistryError, Result};
 use crate::feed;
 use crate::row::{id_to_column, mode_to_column, seconds_to_column, status_to_columns};
@@ -18,18 +18,18 @@ impl Registry {
     /// # Errors
     /// An unknown device, a reason longer than [`TEXT_BYTES_MAX`], or a failure of the database.
     pub async fn revoke(&self, device: DeviceId, reason: &str, now_s: u64) -> Result<Revision> {
-        let refuse = |field, problem: &str| {
+        let refuse = |field, problem: String| {
             Err(RegistryError::InvalidRecord {
                 device,
                 field,
-                problem: problem.to_owned(),
+                problem,
             })
         };
-        if reason.len() > TEXT_BYTES_MAX || reason.contains('\0') {
-            return refuse("revoked_reason", "at most 65536 B of text without NUL are stored");
+        if let Err(problem) = check_text(reason, TEXT_BYTES_MAX, true) {
+            return refuse("revoked_reason", problem);
         }
         if i64::try_from(now_s).is_err() {
-            return refuse("revoked_at_s", "not a time in seconds since 1970");
+            return refuse("revoked_at_s", "not a time in seconds since 1970".to_owned());
         }
         let mut transaction = self.write().await?;
         let mut info = match self.get_in(&mut transaction, device).await {

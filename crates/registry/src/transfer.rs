@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::credentials::Credentials;
-use crate::device::{DeviceInfo, DeviceRecord, Revision, Status};
+use crate::device::{DeviceInfo, DeviceRecord, Revision, Status, TEXT_BYTES_MAX, check_text};
 use crate::enrol::{NewDevice, Progress};
 use crate::error::{RegistryError, Result};
 use crate::key::ExportKey;
@@ -278,6 +278,10 @@ pub(crate) fn parse_device(text: &[u8], sealer: &Sealer) -> Result<NewDevice, St
     };
     let suite = Suite::from_number(line.suite)
         .ok_or_else(|| format!("field suite: suite {} is not spoken by this program", line.suite))?;
+    if let Some(reason) = &line.revoked_reason {
+        check_text(reason, TEXT_BYTES_MAX, true)
+            .map_err(|problem| format!("field revoked_reason: {problem}"))?;
+    }
     let status = match (line.status.as_str(), line.revoked_at_s, &line.revoked_reason) {
         ("active", None, None) => Status::Active,
         ("revoked", Some(at_s), Some(reason)) if i64::try_from(at_s).is_ok() => Status::Revoked {

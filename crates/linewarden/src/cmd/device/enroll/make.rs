@@ -205,7 +205,9 @@ fn simulated(args: &SimulatedArgs) -> Result<Source, Failure> {
 fn refused(device: DeviceId, error: ExtractorError) -> Failure {
     let text = format!("device {device}: {error}");
     match error {
-        ExtractorError::TooLittleEntropy { .. } => Failure::unsafe_(text),
+        ExtractorError::TooLittleEntropy { .. }
+        | ExtractorError::Copied { .. }
+        | ExtractorError::ChallengeIgnored { .. } => Failure::unsafe_(text),
         ExtractorError::Puf(_) | ExtractorError::Health(_) => Failure::failed(text),
         _ => Failure::input(text),
     }
