@@ -602,6 +602,28 @@ fn shell_lines(text: &str) -> Vec<&str> {
         .collect()
 }
 
+/// A size that no memory has is told, by whatever source it is asked of.
+#[test]
+fn sizes_beyond_all_bounds_are_refused() {
+    let site = Site::new();
+    for words in [
+        "device enroll command --mode key --out devices -- /bin/true",
+        "device enroll simulated --model sram --out devices",
+    ] {
+        let (before, after) = words.split_once(" --out").unwrap();
+        let words = format!(
+            "{before} --cells {} --registry fleet.registry --key-file master.key --out{after}",
+            u64::MAX
+        );
+        let said = site.run(&words);
+        assert!(
+            matches!(said.code, 1 | 2) && !said.err.contains("panicked"),
+            "{}",
+            said.err
+        );
+    }
+}
+
 /// Names and files hold what others wrote: nothing of it steers the terminal.
 #[test]
 fn nothing_that_steers_a_terminal_is_printed() {

@@ -21,6 +21,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use linewarden_puf::bits::Bits;
+use linewarden_puf::readout::DUMP_BYTES_MAX;
 use linewarden_puf::{Challenge, Puf, PufError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -50,6 +51,14 @@ fn default_timeout_ms() -> u64 {
 
 impl Puf for CommandPuf {
     fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
+        // As of dumps; room for the answer is made before it comes.
+        let available = usize::try_from(DUMP_BYTES_MAX * 8).unwrap_or(usize::MAX);
+        if bits > available {
+            return Err(PufError::TooFewBits {
+                wanted: bits,
+                available,
+            });
+        }
         let output = self
             .run(challenge, bits)
             .map_err(|problem| PufError::Source(format!("{}: {problem}", self.program.display())))?;

@@ -57,7 +57,7 @@ pub enum Problem {
         /// Cells that the profile takes.
         expected: usize,
     },
-    /// The readout is shorter than the profile needs.
+    /// The readout is shorter than the profile needs, or longer than any that is read.
     #[error("is for readouts of {found} bits, but the profile takes {expected}")]
     ReadoutLength {
         /// Bits of a readout.

@@ -5,7 +5,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::format::{self, Cursor, FileError, FormatError, Problem};
-use crate::{bits::Bits, code::Profile};
+use crate::{bits::Bits, code::Profile, readout::DUMP_BYTES_MAX};
 
 const MAGIC: &str = "LWHK";
 const KIND: &str = "key-mode helper data";
@@ -86,7 +86,7 @@ impl HelperData {
         let profile = cursor.header(MAGIC, KIND)?;
         let expected = profile.response_bits();
         let readout_bits = cursor.u32()?;
-        if (readout_bits as usize) < expected {
+        if (readout_bits as usize) < expected || u64::from(readout_bits) > 8 * DUMP_BYTES_MAX {
             return cursor.fail(Problem::ReadoutLength {
                 found: readout_bits as usize,
                 expected,
