@@ -6,7 +6,7 @@
 //! from the kernel's neighbour table (see ADR 4).
 //!
 //! *Panics*: no path from a packet can panic, by lint. Should one do so nevertheless, the line that its thread owned
-//! is closed and left empty, not BUSY, and [`DataPlane::failure`] says that the thread has ended. After a crash of the
+//! is closed and left empty, not BUSY, and [`crate::DataPlane::failure`] says that the thread has ended. After a crash of the
 //! whole process the memory is gone, and all sessions with it (LAP/1 1.4.10).
 
 mod batch;
