@@ -1,6 +1,7 @@
 //! The configuration of an agent as people write it (TOML). Paths are taken relative to the configuration file.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use linewarden_protocol::device::GatewayPolicy;
@@ -173,7 +174,10 @@ impl AgentConfig {
                     .or_else(|error| field(&["puf", "simulated"], error))
             }
             (None, Some(readouts), None) => match ReadoutPuf::open(&readouts.path) {
-                Ok(puf) => Ok(Box::new(puf)),
+                Ok(puf) => {
+                    warn_if_exposed(&readouts.path);
+                    Ok(Box::new(puf))
+                }
                 Err(error) => field(&["puf", "readouts", "path"], error),
             },
             (None, None, Some(command)) => Ok(Box::new(command.clone())),
@@ -182,6 +186,19 @@ impl AgentConfig {
                 "name exactly one of [puf.simulated], [puf.readouts], [puf.command]",
             ),
         }
+    }
+}
+
+/// Stored readouts stand for the device. They are often published ones, so they are used all the same.
+fn warn_if_exposed(path: &Path) {
+    let is_open = |path: &Path| path.metadata().is_ok_and(|metadata| metadata.mode() & 0o044 != 0);
+    // Nobody gets into a closed directory, whatever the modes of its files.
+    let dumps = || std::fs::read_dir(path).into_iter().flatten().flatten();
+    if is_open(path) && (path.is_file() || dumps().any(|dump| is_open(&dump.path()))) {
+        tracing::warn!(
+            path = %path.display(),
+            "others can read these readouts, and with them be this device; `chmod -R go=` closes them"
+        );
     }
 }
 

@@ -1,5 +1,7 @@
 //! The helper data of a device, from a file, and the keys that they give together with its PUF.
 
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use linewarden_protocol::device::PufQuery;
@@ -47,13 +49,15 @@ impl Credential {
     /// # Errors
     /// The file, and the byte and problem of a bad content (repeated cells and wrong counts among them, LAP/1 1.1).
     pub fn read_from(path: &Path) -> Result<Self, CredentialError> {
-        let bytes = std::fs::read(path).map_err(|source| CredentialError::Open {
-            path: path.to_owned(),
-            source,
-        })?;
-        match bytes.first_chunk() {
-            Some(b"LWHP") => Ok(Self::Pool(PoolHelper::read_from(path)?)),
-            Some(b"LWHK") => Ok(Self::Key(HelperData::read_from(path)?)),
+        let mut magic = [0; 4];
+        let opened = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+        match (opened, &magic) {
+            (Ok(()), b"LWHP") => Ok(Self::Pool(PoolHelper::read_from(path)?)),
+            (Ok(()), b"LWHK") => Ok(Self::Key(HelperData::read_from(path)?)),
+            (Err(source), _) if source.kind() != ErrorKind::UnexpectedEof => Err(CredentialError::Open {
+                path: path.to_owned(),
+                source,
+            }),
             _ => Err(CredentialError::Kind {
                 path: path.to_owned(),
             }),

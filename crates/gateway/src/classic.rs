@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use linewarden_files::read_text_bounded;
+
 /// Why a file of CRPs cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CrpFileError {
@@ -27,6 +29,9 @@ pub enum CrpFileError {
     },
 }
 
+/// No file is read further: more than a million CRPs of 256 bits.
+const FILE_BYTES_MAX: usize = 128 << 20;
+
 /// CRPs by identifier, from identifier 1.
 pub type Crps = Vec<Vec<(u32, Vec<u8>)>>;
 
@@ -35,7 +40,7 @@ pub type Crps = Vec<Vec<(u32, Vec<u8>)>>;
 /// # Errors
 /// The file, the line and what is wrong with it.
 pub fn read_crps(path: &Path, response_bytes: usize) -> Result<Crps, CrpFileError> {
-    let text = std::fs::read_to_string(path).map_err(|source| CrpFileError::Read {
+    let text = read_text_bounded(path, FILE_BYTES_MAX).map_err(|source| CrpFileError::Read {
         path: path.to_owned(),
         source,
     })?;

@@ -153,8 +153,8 @@ impl RowKeeper {
     }
 
     async fn credentials(&self, device: DeviceId) -> Result<(DeviceInfo, Credentials), RegistryError> {
-        let info = self.registry.get(device).await?;
-        Ok((info, self.registry.load_credentials(device).await?))
+        let found = self.registry.load(device).await?;
+        Ok((found.info, found.credentials))
     }
 
     /// Reserves rows for all in one transaction, and only then makes their keys. In key mode nothing is spent: every

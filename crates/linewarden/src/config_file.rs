@@ -3,11 +3,15 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use linewarden_files::read_text_bounded;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::failure::Failure;
+
+/// No file is read further.
+const FILE_BYTES_MAX: usize = 1 << 20;
 
 /// A file that was read, kept to say where its fields stand.
 pub struct ConfigFile<T> {
@@ -23,7 +27,7 @@ impl<T: DeserializeOwned> ConfigFile<T> {
     /// # Errors
     /// A file that cannot be read, is no TOML, or has unknown, missing or wrong fields.
     pub fn read(path: &Path) -> Result<Self, Failure> {
-        let text = std::fs::read_to_string(path)
+        let text = read_text_bounded(path, FILE_BYTES_MAX)
             .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))?;
         match toml::from_str(&text) {
             Ok(value) => Ok(Self {

@@ -137,7 +137,7 @@ async fn registry(page_size_bytes: u32, ids: &[DeviceId]) -> Result<Figures, Box
     let step = (ids.len() / LOOKUPS).max(1);
     let mut lookups = 0u32;
     for id in ids.iter().step_by(step) {
-        registry.load_credentials(*id).await?;
+        registry.load(*id).await?;
         lookups += 1;
     }
     let lookup_s = began.elapsed().as_secs_f64() / f64::from(lookups);

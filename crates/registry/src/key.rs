@@ -4,12 +4,10 @@
 //! environment variable. They are keys, not passwords: nothing stretches them.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::io;
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use linewarden_files::{PrivateFileError, create_private, read_private};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::error::{RegistryError, Result};
@@ -88,119 +86,33 @@ key_type!(
 );
 
 fn read_key_file(path: &Path) -> Result<[u8; KEY_BYTES]> {
-    let unreadable = |source| RegistryError::KeyFileUnreadable {
-        path: path.to_owned(),
-        source,
-    };
-    // NONBLOCK: a FIFO put in the file's place must not hang us before we can refuse it.
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)
-        .map_err(unreadable)?;
-    check_key_file(path, &file)?;
-
-    // One buffer of full size: growing one would leave copies of the key behind.
-    let mut text = Zeroizing::new(vec![0u8; KEY_FILE_BYTES_MAX]);
-    let mut length = 0;
-    while let Some(rest) = text.get_mut(length..).filter(|rest| !rest.is_empty()) {
-        match (&file).read(rest) {
-            Ok(0) => break,
-            Ok(read) => length += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(unreadable(error)),
-        }
-    }
-    text.truncate(length);
-    parse_key(&text, || path.display().to_string())
-}
-
-/// Checks the opened file, not the path, which may lead elsewhere a moment later.
-fn check_key_file(path: &Path, file: &File) -> Result<()> {
-    let refuse = |problem: String, remedy: String| {
-        Err(RegistryError::KeyFileUnsafe {
+    let text = read_private(path, KEY_FILE_BYTES_MAX).map_err(|error| match error {
+        PrivateFileError::Io(source) => RegistryError::KeyFileUnreadable {
+            path: path.to_owned(),
+            source,
+        },
+        PrivateFileError::Unsafe { problem, remedy } => RegistryError::KeyFileUnsafe {
             path: path.to_owned(),
             problem,
             remedy,
-        })
-    };
-    let metadata = file
-        .metadata()
-        .map_err(|source| RegistryError::KeyFileUnreadable {
-            path: path.to_owned(),
-            source,
-        })?;
-    if !metadata.is_file() {
-        return refuse(
-            "it is not a regular file".to_owned(),
-            "give the path of a key file".to_owned(),
-        );
-    }
-    let mode = metadata.mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        return refuse(
-            format!("its mode {mode:04o} gives group or others access"),
-            format!(
-                "run `chmod 600 {}`, and make a new key if others may have read it",
-                path.display()
-            ),
-        );
-    }
-    let user = rustix::process::geteuid().as_raw();
-    if metadata.uid() != user {
-        return refuse(
-            format!(
-                "it belongs to user {}, this program runs as user {user}",
-                metadata.uid()
-            ),
-            "run as its owner, or give the file to this user".to_owned(),
-        );
-    }
-    Ok(())
+        },
+    })?;
+    parse_key(&text, || path.display().to_string())
 }
 
 fn write_key_file(path: &Path, key: &[u8; KEY_BYTES]) -> Result<()> {
-    let mut file = match OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-    {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            return Err(RegistryError::KeyFileExists {
-                path: path.to_owned(),
-            });
-        }
-        Err(error) => {
-            return Err(RegistryError::io(format!(
-                "create the key file {}",
-                path.display()
-            ))(error));
-        }
-    };
-    let mut digits = Zeroizing::new([0u8; 2 * KEY_BYTES]);
-    let written = hex::encode_to_slice(key, digits.as_mut_slice())
+    let mut line = Zeroizing::new([b'\n'; 2 * KEY_BYTES + 1]);
+    let written = line
+        .first_chunk_mut::<{ 2 * KEY_BYTES }>()
+        .map_or(Ok(()), |digits| hex::encode_to_slice(key, digits))
         .map_err(io::Error::other)
-        .and_then(|()| file.write_all(digits.as_slice()))
-        .and_then(|()| file.write_all(b"\n"))
-        .and_then(|()| file.sync_all())
-        .and_then(|()| sync_parent(path));
-    written.map_err(|error| {
-        // Half a key must not stay behind to be taken for a whole one.
-        let _ = std::fs::remove_file(path);
-        RegistryError::io(format!("write the key file {}", path.display()))(error)
+        .and_then(|()| create_private(path, line.as_slice()));
+    written.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => RegistryError::KeyFileExists {
+            path: path.to_owned(),
+        },
+        _ => RegistryError::io(format!("write the key file {}", path.display()))(error),
     })
-}
-
-/// Makes a new directory entry durable.
-pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    File::open(parent)?.sync_all()
 }
 
 fn parse_key(text: &[u8], origin: impl Fn() -> String) -> Result<[u8; KEY_BYTES]> {

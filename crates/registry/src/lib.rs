@@ -79,5 +79,5 @@ pub use query::{Filter, Page};
 pub use rows::{Reservation, ReserveRequest};
 pub use seal::SEAL_OVERHEAD_BYTES;
 pub use store::{Options, Registry};
-pub use transfer::DeviceLine;
+pub use transfer::{DeviceLine, Exported, OnDamage};
 pub use walk::{ActiveChunk, ActiveDevice, ActiveStream};

@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use linewarden_files::sync_parent;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{Connection as _, Executor as _, Sqlite, SqliteConnection, Transaction};
 
 use crate::error::{RegistryError, Result};
-use crate::key::{MasterKey, sync_parent};
+use crate::key::MasterKey;
 use crate::migrations;
 use crate::record_mac::RecordMac;
 use crate::seal::{Sealer, derive_key};

@@ -14,6 +14,7 @@ use std::io::Write;
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use serde::{Deserialize, Serialize};
+use sqlx::SqliteConnection;
 use zeroize::Zeroizing;
 
 use crate::credentials::Credentials;
@@ -24,7 +25,7 @@ use crate::key::ExportKey;
 
 use crate::seal::Sealer;
 use crate::store::{Registry, draft_path, publish};
-use crate::walk::Walk;
+use crate::walk::{StoredDevice, Walk};
 
 /// Version of the file format.
 const FORMAT: u32 = 1;
@@ -123,46 +124,113 @@ impl DeviceLine {
     }
 }
 
+/// What an export does about records that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnDamage {
+    /// Nothing is written.
+    Refuse,
+    /// They are left out and named.
+    LeaveOut,
+}
+
+/// What was exported.
+#[derive(Debug)]
+pub struct Exported {
+    /// Devices in the file.
+    pub devices: u64,
+    /// What is wrong with those that were left out, with their ids.
+    pub damaged: Vec<RegistryError>,
+}
+
+/// All devices as lines, a chunk at a time.
+struct LineWalk<'a> {
+    registry: &'a Registry,
+    /// Seals the credentials anew; without it they are opened at most.
+    sealer: Option<Sealer>,
+    after: Revision,
+}
+
+impl<'a> LineWalk<'a> {
+    fn new(registry: &'a Registry, sealer: Option<Sealer>) -> Self {
+        Self {
+            registry,
+            sealer,
+            after: Revision::ZERO,
+        }
+    }
+
+    async fn next_chunk(
+        &mut self,
+        snapshot: &mut SqliteConnection,
+        open_credentials: bool,
+    ) -> Result<Option<Vec<Result<DeviceLine>>>> {
+        let (stored, upto) = self
+            .registry
+            .records_after(snapshot, self.after, Walk::All, CHUNK_DEVICES)
+            .await?;
+        self.after = upto;
+        let line = |record: Result<StoredDevice>| {
+            let record = record?;
+            let mut line = DeviceLine::from(&record.info);
+            if open_credentials {
+                let credentials = self.registry.unseal(&record.info, record.sealed.as_deref())?;
+                if let Some(sealer) = &self.sealer {
+                    line.sealed = Some(seal_line(sealer, &line, &credentials)?);
+                }
+            }
+            Ok(line)
+        };
+        Ok((!stored.is_empty()).then(|| stored.into_iter().map(line).collect()))
+    }
+}
+
+async fn count(snapshot: &mut SqliteConnection) -> Result<u64> {
+    let (count,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM device")
+        .fetch_one(snapshot)
+        .await?;
+    Ok(u64::try_from(count).unwrap_or(0))
+}
+
 impl Registry {
-    /// Writes all devices as JSON lines, as they are at one moment, and returns how many.
+    /// Writes all devices as JSON lines, as they are at one moment.
     ///
     /// Without `key` only public information is written, which cannot be imported again.
     ///
     /// # Errors
-    /// A failure of `out` or of the database; with `key`, also a damaged record.
+    /// A failure of `out` or of the database; with [`OnDamage::Refuse`] also a damaged record, or with `key` damaged
+    /// credentials.
     pub async fn export(
         &self,
         out: &mut (impl Write + Send),
         key: Option<&ExportKey>,
+        on_damage: OnDamage,
         mut progress: impl FnMut(Progress),
-    ) -> Result<u64> {
+    ) -> Result<Exported> {
         // One read transaction: what is changed meanwhile is not seen, so the header's count stays true.
         let mut snapshot = self.reader().begin().await?;
-        let (count,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM device")
-            .fetch_one(&mut *snapshot)
-            .await?;
-        let devices = u64::try_from(count).unwrap_or(0);
+        let total = count(&mut snapshot).await?;
+        let mut damaged = Vec::new();
+        if on_damage == OnDamage::LeaveOut {
+            // The header comes first and tells how many follow: they are looked through once more.
+            let mut walk = LineWalk::new(self, None);
+            while let Some(lines) = walk.next_chunk(&mut snapshot, key.is_some()).await? {
+                damaged.extend(lines.into_iter().filter_map(Result::err));
+            }
+        }
+        let devices = total.saturating_sub(damaged.len() as u64);
         let (header, sealer) = header(devices, key)?;
         write_line(out, &header)?;
-        let (mut done, mut after) = (0u64, Revision::ZERO);
-        loop {
-            let (stored, upto) = self
-                .records_after(&mut snapshot, after, Walk::All, CHUNK_DEVICES)
-                .await?;
-            if stored.is_empty() {
-                break;
-            }
-            for record in stored {
-                let record = record?;
-                let mut line = DeviceLine::from(&record.info);
-                if let Some(sealer) = &sealer {
-                    let credentials = self.unseal(&record.info, record.sealed.as_deref())?;
-                    line.sealed = Some(seal_line(sealer, &line, &credentials)?);
+        let mut walk = LineWalk::new(self, sealer);
+        let mut done = 0u64;
+        while let Some(lines) = walk.next_chunk(&mut snapshot, key.is_some()).await? {
+            for line in lines {
+                match line {
+                    Ok(line) => write_line(out, &line)?,
+                    Err(_) if on_damage == OnDamage::LeaveOut => continue,
+                    Err(error) => return Err(error),
                 }
-                write_line(out, &line)?;
                 done += 1;
             }
-            after = upto;
             progress(Progress {
                 done,
                 total: Some(devices),
@@ -173,7 +241,7 @@ impl Registry {
             return Err(RegistryError::Damaged { detail });
         }
         out.flush().map_err(unwritable)?;
-        Ok(done)
+        Ok(Exported { devices, damaged })
     }
 
     /// [`Registry::export`] into a new file of mode 0600 that appears whole or not at all.
@@ -184,8 +252,9 @@ impl Registry {
         &self,
         path: impl AsRef<std::path::Path>,
         key: Option<&ExportKey>,
+        on_damage: OnDamage,
         progress: impl FnMut(Progress),
-    ) -> Result<u64> {
+    ) -> Result<Exported> {
         use std::os::unix::fs::OpenOptionsExt as _;
         let path = path.as_ref();
         let draft = draft_path(path)?;
@@ -196,11 +265,14 @@ impl Registry {
             .open(&draft)
             .map_err(RegistryError::io(format!("create {}", draft.display())))?;
         let mut out = std::io::BufWriter::new(file);
-        let exported = self.export(&mut out, key, progress).await.and_then(|devices| {
-            out.get_ref().sync_all().map_err(unwritable)?;
-            publish(&draft, path)?;
-            Ok(devices)
-        });
+        let exported = self
+            .export(&mut out, key, on_damage, progress)
+            .await
+            .and_then(|exported| {
+                out.get_ref().sync_all().map_err(unwritable)?;
+                publish(&draft, path)?;
+                Ok(exported)
+            });
         // Published, it has its second name; otherwise nothing of it shall stay.
         let _ = std::fs::remove_file(&draft);
         exported

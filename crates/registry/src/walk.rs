@@ -39,18 +39,10 @@ pub struct ActiveStream {
 }
 
 impl Registry {
-    /// Opens the credentials of an active device.
-    ///
-    /// # Errors
-    /// An unknown or revoked device, a damaged record, or a failure of the database.
-    pub async fn load_credentials(&self, device: DeviceId) -> Result<Credentials> {
-        Ok(self.load(device).await?.credentials)
-    }
-
     /// The record and the credentials of an active device, in one look-up.
     ///
     /// # Errors
-    /// As [`Registry::load_credentials`].
+    /// An unknown or revoked device, a damaged record, or a failure of the database.
     pub async fn load(&self, device: DeviceId) -> Result<ActiveDevice> {
         let row: Option<StoredRow> = sqlx::query_as(concat!(
             "SELECT ",

@@ -42,7 +42,7 @@ async fn an_enrolled_device_comes_back_as_it_was() {
         (1_790_000_000, "arbiter".into(), Revision(1))
     );
     assert_eq!(
-        registry.load_credentials(pool.device).await.unwrap(),
+        registry.load(pool.device).await.unwrap().credentials,
         pool.credentials
     );
 
@@ -52,7 +52,7 @@ async fn an_enrolled_device_comes_back_as_it_was() {
         (Mode::Key, 0, None)
     );
     assert_eq!(
-        registry.load_credentials(key.device).await.unwrap(),
+        registry.load(key.device).await.unwrap().credentials,
         key.credentials
     );
 }
@@ -191,7 +191,7 @@ async fn more_devices_than_one_statement_holds_are_all_found() {
     );
     for device in devices {
         assert_eq!(
-            registry.load_credentials(device.device).await.unwrap(),
+            registry.load(device.device).await.unwrap().credentials,
             device.credentials
         );
     }
@@ -216,7 +216,7 @@ async fn a_replacement_never_lowers_the_mark() {
         (RowIndex(4), 1, Some(6))
     );
     assert_eq!(
-        registry.load_credentials(device).await.unwrap(),
+        registry.load(device).await.unwrap().credentials,
         again[0].credentials
     );
     assert!(
@@ -260,7 +260,7 @@ async fn a_revoked_device_stays_revoked() {
     assert_eq!(registry.get(device).await.unwrap().status, lost);
 
     assert!(matches!(
-        registry.load_credentials(device).await,
+        registry.load(device).await,
         Err(RegistryError::Revoked { .. })
     ));
     assert!(matches!(

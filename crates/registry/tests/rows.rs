@@ -77,7 +77,7 @@ async fn a_pool_may_begin_above_zero() {
         }
     ));
     assert_eq!(registry.reserve(D, ANY, 9).await.unwrap().rows(), 1000..1003);
-    let credentials = registry.load_credentials(D).await.unwrap();
+    let credentials = registry.load(D).await.unwrap().credentials;
     assert!(credentials.row(RowIndex(999)).is_none() && credentials.row(RowIndex(1003)).is_none());
     assert_eq!(
         credentials.row(RowIndex(1001)),

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_registry::{
-    BulkOptions, DeviceLine, ExportKey, Filter, MasterKey, OnConflict, Registry, RegistryError,
+    BulkOptions, DeviceLine, ExportKey, Filter, MasterKey, OnConflict, OnDamage, Registry, RegistryError,
 };
 use support::{in_memory, key_device, pool_device, pool_device_from};
 use tempfile::TempDir;
@@ -53,9 +53,10 @@ async fn exported() -> (TempDir, PathBuf) {
     assert_eq!(
         fleet()
             .await
-            .export_file(&path, Some(&export_key()), |_| ())
+            .export_file(&path, Some(&export_key()), OnDamage::Refuse, |_| ())
             .await
-            .unwrap(),
+            .unwrap()
+            .devices,
         5
     );
     (directory, path)
@@ -83,8 +84,8 @@ async fn a_sealed_export_carries_everything_to_a_registry_with_another_key() {
             line(target.get(id).await.unwrap()),
             line(source.get(id).await.unwrap())
         );
-        match source.load_credentials(id).await {
-            Ok(credentials) => assert_eq!(target.load_credentials(id).await.unwrap(), credentials),
+        match source.load(id).await {
+            Ok(device) => assert_eq!(target.load(id).await.unwrap().credentials, device.credentials),
             Err(_) => assert_eq!(
                 id,
                 DeviceId(4),
@@ -102,7 +103,15 @@ async fn a_sealed_export_carries_everything_to_a_registry_with_another_key() {
 #[tokio::test]
 async fn a_public_export_holds_no_credentials_and_cannot_be_imported() {
     let mut out = Vec::new();
-    assert_eq!(fleet().await.export(&mut out, None, |_| ()).await.unwrap(), 5);
+    assert_eq!(
+        fleet()
+            .await
+            .export(&mut out, None, OnDamage::Refuse, |_| ())
+            .await
+            .unwrap()
+            .devices,
+        5
+    );
     let text = String::from_utf8(out).unwrap();
     assert!(!text.contains("sealed") && !text.contains("salt"), "{text}");
     for line in text.lines().skip(1) {
@@ -122,7 +131,11 @@ async fn a_public_export_holds_no_credentials_and_cannot_be_imported() {
 async fn an_export_does_not_overwrite() {
     let (_directory, path) = exported().await;
     let before = fs::read(&path).unwrap();
-    let error = fleet().await.export_file(&path, None, |_| ()).await.unwrap_err();
+    let error = fleet()
+        .await
+        .export_file(&path, None, OnDamage::Refuse, |_| ())
+        .await
+        .unwrap_err();
     assert!(matches!(error, RegistryError::AlreadyExists { .. }));
     assert_eq!(fs::read(&path).unwrap(), before);
     assert_eq!(

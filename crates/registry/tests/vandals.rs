@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_registry::{
-    BulkOptions, Filter, MasterKey, OnConflict, Options, Registry, RegistryError, ReserveRequest, Revision,
+    BulkOptions, ExportKey, Filter, MasterKey, OnConflict, OnDamage, Options, Registry, RegistryError,
+    ReserveRequest, Revision,
 };
 use rand::{Rng as _, SeedableRng as _};
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
@@ -272,7 +273,7 @@ async fn a_damaged_or_moved_blob_names_its_device_and_spares_the_others() {
                 matches!(error, RegistryError::DamagedRecord { device, .. } if device.0 == *id),
                 "{error}"
             );
-            let error = registry.load_credentials(DeviceId(*id)).await.unwrap_err();
+            let error = registry.load(DeviceId(*id)).await.unwrap_err();
             assert!(error.to_string().contains(&DeviceId(*id).to_string()), "{error}");
         }
         assert_eq!(registry.check().await.unwrap().len(), expected.len());
@@ -338,8 +339,24 @@ async fn revocations_and_marks_cannot_be_edited() {
     let page = registry.list(&Filter::default(), None, 100).await.unwrap();
     assert_eq!((page.devices.len(), page.damaged.len(), page.next), (38, 2, None));
     assert!(damaged(
-        registry.export(&mut Vec::new(), None, |_| ()).await.unwrap_err()
+        registry
+            .export(&mut Vec::new(), None, OnDamage::Refuse, |_| ())
+            .await
+            .unwrap_err()
     ));
+    let key = ExportKey::from_bytes([9; 32]);
+    let mut out = Vec::new();
+    let exported = registry
+        .export(&mut out, Some(&key), OnDamage::LeaveOut, |_| ())
+        .await
+        .unwrap();
+    assert_eq!((exported.devices, exported.damaged.len()), (38, 2));
+    assert!(exported.damaged.into_iter().all(damaged));
+    assert_eq!(
+        out.split(|byte| *byte == b'\n').count(),
+        1 + 38 + 1,
+        "a header and whole lines"
+    );
     assert_eq!(registry.check().await.unwrap().len(), 2);
 }
 
@@ -351,7 +368,12 @@ async fn a_device_hidden_from_walks_is_told_by_the_check() {
     let registry = open(&path).await.unwrap();
     let found = registry.check().await.unwrap();
     assert!(found[0].to_string().contains("39 of 40"), "{found:?}");
-    assert!(registry.export(&mut Vec::new(), None, |_| ()).await.is_err());
+    assert!(
+        registry
+            .export(&mut Vec::new(), None, OnDamage::LeaveOut, |_| ())
+            .await
+            .is_err()
+    );
 }
 
 #[tokio::test]
@@ -370,7 +392,7 @@ async fn a_lock_held_by_another_program_is_told_after_the_timeout() {
     let error = registry.reserve(DeviceId(1), RowIndex(0), 4).await.unwrap_err();
     assert!(matches!(error, RegistryError::Locked), "{error}");
     // Reading goes on.
-    registry.load_credentials(DeviceId(1)).await.unwrap();
+    registry.load(DeviceId(1)).await.unwrap();
     other.execute("ROLLBACK").await.unwrap();
     assert_eq!(
         registry
@@ -439,7 +461,7 @@ async fn an_interrupted_or_refused_creation_leaves_nothing() {
     let first = Registry::open_or_create(&path, &master_key()).await.unwrap();
     first.enrol(key_device(1)).await.unwrap();
     let second = Registry::open_or_create(&path, &master_key()).await.unwrap();
-    second.load_credentials(DeviceId(1)).await.unwrap();
+    second.load(DeviceId(1)).await.unwrap();
     first.close().await;
     second.close().await;
     let names: Vec<_> = fs::read_dir(&directory)

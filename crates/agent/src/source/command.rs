@@ -16,6 +16,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ use linewarden_puf::bits::Bits;
 use linewarden_puf::readout::DUMP_BYTES_MAX;
 use linewarden_puf::{Challenge, Puf, PufError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -52,7 +53,7 @@ fn default_timeout_ms() -> u64 {
 impl Puf for CommandPuf {
     fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
         // As of dumps; room for the answer is made before it comes.
-        let available = usize::try_from(DUMP_BYTES_MAX * 8).unwrap_or(usize::MAX);
+        let available = DUMP_BYTES_MAX * 8;
         if bits > available {
             return Err(PufError::TooFewBits {
                 wanted: bits,
@@ -75,6 +76,8 @@ impl CommandPuf {
             .args(&self.arguments)
             .env_clear()
             .env("PATH", path)
+            // A group of its own, so that whatever it starts can be ended with it.
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -87,8 +90,10 @@ impl CommandPuf {
         // Two digits a byte, and room for white space.
         let conversation = self.converse(&mut child, &question, 4 * wanted_bytes + 1024);
         if !matches!(conversation, Ok(Some(_))) {
-            // Killed and reaped, whatever it was doing.
-            let _ = child.kill();
+            // Killed and reaped, whatever it and those it started were doing.
+            if let Some(group) = pid(&child) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
             let _ = child.wait();
         }
         let ended = conversation
@@ -121,8 +126,7 @@ impl CommandPuf {
                 return Ok(None);
             }
         }
-        let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let id = id.ok_or_else(|| io::Error::other("the process has no number"))?;
+        let id = pid(child).ok_or_else(|| io::Error::other("the process has no number"))?;
         let process = pidfd_open(id, PidfdFlags::empty())?;
         if !wait(&mut [PollFd::new(&process, PollFlags::IN)], deadline)? {
             return Ok(None);
@@ -133,6 +137,10 @@ impl CommandPuf {
             message: message.bytes,
         }))
     }
+}
+
+fn pid(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
 /// A program that has ended.
@@ -299,6 +307,16 @@ mod tests {
         let mut puf = shell("exec sleep 1000");
         puf.timeout_ms = 50;
         assert!(refused(&mut puf).contains("not done after 50 ms"));
+        // Those it started hold its outputs open, and go with it.
+        let directory = tempfile::tempdir().unwrap();
+        let alive = directory.path().join("alive");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &alive, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        let mut puf = shell(&format!("exec 3>{}; sleep 1000 & sleep 1000", alive.display()));
+        puf.timeout_ms = 500;
+        // The FIFO ends when the last of them has.
+        let reader = std::thread::spawn(move || std::fs::read(alive).unwrap());
+        assert!(refused(&mut puf).contains("not done after 500 ms"));
+        assert!(reader.join().unwrap().is_empty());
         // Closed outputs are not its end.
         let mut puf = shell("exec sleep 1000 >&- 2>&-");
         puf.timeout_ms = 50;

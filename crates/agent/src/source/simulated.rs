@@ -1,10 +1,9 @@
 //! Simulated PUFs for trials: one seed file gives the chips of a whole fleet.
 
 use std::fmt;
-use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use linewarden_files::{PrivateFileError, create_private, read_private};
 use linewarden_protocol::ids::DeviceId;
 use linewarden_puf::model::{ArbiterPuf, InterposePuf, Simulated, SramParameters, SramPuf, XorArbiterPuf};
 use linewarden_puf::{Puf, PufError};
@@ -199,21 +198,19 @@ impl FleetSeed {
     /// # Errors
     /// The file, and what is wrong with it.
     pub fn from_file(path: &Path) -> Result<Self, SeedError> {
-        /// Digits, and white space round them; the buffer is not moved, which would leave copies behind.
+        /// Digits, and white space round them.
         const BYTES_MAX: usize = 128;
-        let io = |source| SeedError::Io {
-            path: path.to_owned(),
-            source,
-        };
-        // NONBLOCK: a FIFO put in the file's place must not hang us before we can refuse it.
-        let file = std::fs::OpenOptions::new()
-            .read(true)
-            .custom_flags(nix::libc::O_NONBLOCK)
-            .open(path)
-            .map_err(io)?;
-        check_private(path, &file.metadata().map_err(io)?)?;
-        let mut text = Zeroizing::new(Vec::with_capacity(BYTES_MAX));
-        file.take(BYTES_MAX as u64).read_to_end(&mut text).map_err(io)?;
+        let text = read_private(path, BYTES_MAX).map_err(|error| match error {
+            PrivateFileError::Io(source) => SeedError::Io {
+                path: path.to_owned(),
+                source,
+            },
+            PrivateFileError::Unsafe { problem, remedy } => SeedError::Unsafe {
+                path: path.to_owned(),
+                problem,
+                remedy,
+            },
+        })?;
         let mut seed = Self([0; 32]);
         match hex::decode_to_slice(text.trim_ascii(), &mut seed.0) {
             Ok(()) if seed.0 != [0; 32] => Ok(seed),
@@ -231,23 +228,10 @@ impl FleetSeed {
         let mut seed = Self([0; 32]);
         getrandom::fill(&mut seed.0).map_err(SeedError::Entropy)?;
         let digits = Zeroizing::new(hex::encode(seed.0) + "\n");
-        std::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .and_then(|mut file| {
-                let written = file.write_all(digits.as_bytes()).and_then(|()| file.sync_all());
-                if written.is_err() {
-                    // Half a seed must not stay behind to be taken for a whole one.
-                    std::fs::remove_file(path).ok();
-                }
-                written
-            })
-            .map_err(|source| SeedError::Io {
-                path: path.to_owned(),
-                source,
-            })?;
+        create_private(path, digits.as_bytes()).map_err(|source| SeedError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
         Ok(seed)
     }
 
@@ -260,31 +244,6 @@ impl FleetSeed {
         let digest: [u8; 32] = hash.finalize().into();
         u64::from_be_bytes(*digest.first_chunk().unwrap_or(&[0; 8]))
     }
-}
-
-/// As for key files: checked on the opened file, not the path, which may lead elsewhere a moment later.
-fn check_private(path: &Path, metadata: &std::fs::Metadata) -> Result<(), SeedError> {
-    let refuse = |problem: String, remedy: String| {
-        Err(SeedError::Unsafe {
-            path: path.to_owned(),
-            problem,
-            remedy,
-        })
-    };
-    if !metadata.is_file() {
-        return refuse(
-            "it is not a regular file".to_owned(),
-            "give the path of a seed file".to_owned(),
-        );
-    }
-    let mode = metadata.mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        return refuse(
-            format!("its mode {mode:04o} gives group or others access"),
-            format!("run `chmod 600 {}`", path.display()),
-        );
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
 //! Reading and writing of helper data: what can be wrong, and where.
 
-use std::{
-    fs,
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+
+use linewarden_files::read_bounded;
 
 use crate::{
     bits::Bits,
@@ -13,6 +11,9 @@ use crate::{
 
 /// The version that this crate writes and reads.
 pub(super) const VERSION: u8 = 1;
+
+/// No file is read further: more than a million rows.
+const FILE_BYTES_MAX: usize = 256 << 20;
 
 /// What is wrong with helper data.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -250,31 +251,18 @@ pub(super) fn unpack(profile: Profile, bytes: &[u8]) -> Bits {
 
 /// Writes next to the file and renames, so a reader sees the old content or the new one.
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    let io = |action| {
-        move |source| FileError::Io {
-            path: path.to_owned(),
-            action,
-            source,
-        }
-    };
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let written = fs::File::create(&temporary)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        // The write error is what matters; a leftover file does no harm.
-        drop(fs::remove_file(&temporary));
-    }
-    written.map_err(io("write"))
+    linewarden_files::replace(path, bytes).map_err(|source| FileError::Io {
+        path: path.to_owned(),
+        action: "write",
+        source,
+    })
 }
 
 pub(super) fn read_file<T>(
     path: &Path,
     parse: impl FnOnce(&[u8]) -> Result<T, FormatError>,
 ) -> Result<T, FileError> {
-    let bytes = fs::read(path).map_err(|source| FileError::Io {
+    let bytes = read_bounded(path, FILE_BYTES_MAX).map_err(|source| FileError::Io {
         path: path.to_owned(),
         action: "read",
         source,

@@ -86,7 +86,7 @@ impl HelperData {
         let profile = cursor.header(MAGIC, KIND)?;
         let expected = profile.response_bits();
         let readout_bits = cursor.u32()?;
-        if (readout_bits as usize) < expected || u64::from(readout_bits) > 8 * DUMP_BYTES_MAX {
+        if (readout_bits as usize) < expected || readout_bits as usize > 8 * DUMP_BYTES_MAX {
             return cursor.fail(Problem::ReadoutLength {
                 found: readout_bits as usize,
                 expected,

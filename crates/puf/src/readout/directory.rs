@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use linewarden_files::read_bounded;
+
 use super::{DUMP_BYTES_MAX, ReadoutError, hex, parse_hex};
 use crate::bits::Bits;
 
@@ -30,14 +32,7 @@ pub fn read_dump(path: &Path) -> Result<Bits, ReadoutError> {
         path: path.to_owned(),
         source,
     };
-    let bytes = fs::metadata(path).map_err(io)?.len();
-    if bytes > DUMP_BYTES_MAX {
-        return Err(ReadoutError::TooLarge {
-            path: path.to_owned(),
-            bytes,
-        });
-    }
-    let content = fs::read(path).map_err(io)?;
+    let content = read_bounded(path, DUMP_BYTES_MAX).map_err(io)?;
     let is_text = match kind(path) {
         Some(kind) => kind == Kind::Text,
         None => hex::looks_like_text(&content),

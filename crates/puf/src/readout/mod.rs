@@ -11,7 +11,7 @@ pub use puf::ReadoutPuf;
 use std::path::PathBuf;
 
 /// The largest dump that is read, in bytes.
-pub const DUMP_BYTES_MAX: u64 = 64 << 20;
+pub const DUMP_BYTES_MAX: usize = 64 << 20;
 
 /// Why a dump or a directory of dumps was not read.
 #[derive(Debug, thiserror::Error)]
@@ -40,14 +40,6 @@ pub enum ReadoutError {
     Empty {
         /// The file.
         path: PathBuf,
-    },
-    /// A dump is too large.
-    #[error("{}: {bytes} bytes; dumps of up to {} bytes are read", path.display(), DUMP_BYTES_MAX)]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        bytes: u64,
     },
     /// Dumps of one device have different lengths.
     #[error(

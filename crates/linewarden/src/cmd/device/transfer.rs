@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use linewarden_registry::{BulkOptions, ExportKey, Filter, OnConflict, Progress};
+use linewarden_registry::{BulkOptions, ExportKey, Exported, Filter, OnConflict, OnDamage, Progress};
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -28,6 +28,9 @@ pub struct ExportArgs {
     /// Without credentials
     #[arg(long, conflicts_with = "export_key")]
     public: bool,
+    /// Leave damaged records out, name them, and end with an error
+    #[arg(long)]
+    skip_damaged: bool,
     #[command(flatten)]
     registry: RegistryArgs,
     /// JSON for machines
@@ -67,7 +70,7 @@ fn show(bar: &ProgressBar, progress: Progress) {
 
 /// Writes the file.
 pub fn export(args: &ExportArgs, output: Output) -> Result<(), Failure> {
-    let (devices, key_made) = block_on(async {
+    let (Exported { devices, damaged }, key_made) = block_on(async {
         let registry = args.registry.open().await?;
         let (key, key_made) = match &args.export_key {
             None => (None, false),
@@ -75,21 +78,36 @@ pub fn export(args: &ExportArgs, output: Output) -> Result<(), Failure> {
             Some(file) => (Some(ExportKey::generate_file(file)?), true),
         };
         let bar = output.progress(registry.count(&Filter::default()).await?, "exporting");
-        let devices = registry
-            .export_file(&args.file, key.as_ref(), |progress| show(&bar, progress))
+        let on_damage = match args.skip_damaged {
+            true => OnDamage::LeaveOut,
+            false => OnDamage::Refuse,
+        };
+        let exported = registry
+            .export_file(&args.file, key.as_ref(), on_damage, |progress| {
+                show(&bar, progress)
+            })
             .await?;
         bar.finish_and_clear();
         registry.close().await;
-        Ok((devices, key_made))
+        Ok((exported, key_made))
     })?;
-    output.object(&serde_json::json!({ "exported": devices, "file": args.file, "key_made": key_made }))?;
+    output.object(&serde_json::json!({ "exported": devices, "damaged": damaged.len(), "file": args.file, "key_made": key_made }))?;
     if let (true, Some(file)) = (key_made, &args.export_key) {
         output.line(format_args!("made the export key {}", file.display()))?;
     }
     output.line(format_args!(
         "exported {devices} devices to {}",
         args.file.display()
-    ))
+    ))?;
+    for error in &damaged {
+        tracing::error!(%error, "left out");
+    }
+    match damaged.len() {
+        0 => Ok(()),
+        count => Err(Failure::failed(format!(
+            "{count} damaged records were left out; see `registry check`"
+        ))),
+    }
 }
 
 /// Takes the file in.

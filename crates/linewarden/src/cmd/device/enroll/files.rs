@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use linewarden_agent::Credential;
+use linewarden_files::sync_parent;
 use linewarden_protocol::ids::DeviceId;
 
 use crate::failure::Failure;
@@ -85,12 +86,6 @@ impl DeviceFiles {
             std::fs::remove_file(&self.config).ok();
         }
     }
-}
-
-/// Makes a renaming last.
-fn sync_parent(path: &Path) -> std::io::Result<()> {
-    path.parent()
-        .map_or(Ok(()), |directory| std::fs::File::open(directory)?.sync_all())
 }
 
 fn agent_config(device: DeviceId, gateway: Option<&str>, puf_section: &str) -> String {

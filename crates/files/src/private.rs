@@ -1,0 +1,109 @@
+//! Files with secrets: made for their owner only, and refused when anybody else could have read or written them.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use zeroize::Zeroizing;
+
+use crate::write::sync_parent;
+
+/// Why a private file is not read.
+#[derive(Debug, thiserror::Error)]
+pub enum PrivateFileError {
+    /// It cannot be opened or read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Somebody else may read it or have written it, or it is no file at all.
+    #[error("{problem}; {remedy}")]
+    Unsafe {
+        /// What makes it unsafe.
+        problem: String,
+        /// What mends it.
+        remedy: String,
+    },
+}
+
+/// Reads a file with a secret, no further than `bytes_max` bytes. Symbolic links are followed; what they lead to is what
+/// is checked.
+///
+/// # Errors
+/// A file that cannot be read, is not a regular file, belongs to another user, or may be read or written by group or
+/// others.
+pub fn read_private(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
+    // NONBLOCK: a FIFO put in the file's place must not hang us before we can refuse it.
+    let mut file = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)?;
+    check(path, &file)?;
+    // One buffer of full size: growing one would leave copies of the secret behind.
+    let mut bytes = Zeroizing::new(vec![0u8; bytes_max]);
+    let mut length = 0;
+    while let Some(rest) = bytes.get_mut(length..).filter(|rest| !rest.is_empty()) {
+        match file.read(rest) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+/// Checks the opened file, not the path, which may lead elsewhere a moment later.
+fn check(path: &Path, file: &File) -> Result<(), PrivateFileError> {
+    let refuse = |problem: String, remedy: String| Err(PrivateFileError::Unsafe { problem, remedy });
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return refuse(
+            "it is not a regular file".to_owned(),
+            "give the path of a file".to_owned(),
+        );
+    }
+    let mode = metadata.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return refuse(
+            format!("its mode {mode:04o} gives group or others access"),
+            format!(
+                "run `chmod 600 {}`, and make a new one if others may have read it",
+                path.display()
+            ),
+        );
+    }
+    let user = rustix::process::geteuid().as_raw();
+    if metadata.uid() != user {
+        return refuse(
+            format!(
+                "it belongs to user {}, this program runs as user {user}",
+                metadata.uid()
+            ),
+            "run as its owner, or give the file to this user".to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// Writes a secret to a new file of mode 0600, durably. Nothing is left of one that could not be written whole.
+///
+/// # Errors
+/// [`io::ErrorKind::AlreadyExists`] for whatever is at the path, a dangling link too, or what the operating system says.
+pub fn create_private(path: &Path, secret: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    let written = file
+        .write_all(secret)
+        .and_then(|()| file.sync_all())
+        .and_then(|()| sync_parent(path));
+    if written.is_err() {
+        // Half a secret must not stay behind to be taken for a whole one.
+        let _ = std::fs::remove_file(path);
+    }
+    written
+}

@@ -1,0 +1,36 @@
+//! Writing that a crash leaves done or undone, never half done.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+/// Puts `bytes` at `path`, over what is there; after a crash at any moment the old content or the new is there, whole.
+///
+/// # Errors
+/// What the operating system says; the old content is there still.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let draft = path.with_file_name(name);
+    let written = File::create(&draft)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&draft, path))
+        .and_then(|()| sync_parent(path));
+    if written.is_err() {
+        // The write error is what matters; a leftover draft does no harm.
+        let _ = fs::remove_file(&draft);
+    }
+    written
+}
+
+/// Makes a directory entry that was made, renamed or removed last.
+///
+/// # Errors
+/// What the operating system says.
+pub fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    File::open(parent)?.sync_all()
+}

@@ -1,0 +1,73 @@
+//! Bounds, atomic replacement, and that a secret's file is private. What makes a file unsafe is tested through the
+//! registry's keys, whose messages people read.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use linewarden_files::{
+    PrivateFileError, create_private, read_bounded, read_private, read_text_bounded, replace,
+};
+
+#[test]
+fn no_more_is_read_than_was_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    fs::write(&path, b"12345").unwrap();
+    assert_eq!(read_bounded(&path, 5).unwrap(), b"12345");
+    let error = read_bounded(&path, 4).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::FileTooLarge);
+    assert!(error.to_string().contains("4 bytes"), "{error}");
+    // It says that it is empty, and never ends.
+    let endless = read_bounded("/dev/zero", 1 << 16).unwrap_err();
+    assert_eq!(endless.kind(), ErrorKind::FileTooLarge);
+    fs::write(&path, [0xff]).unwrap();
+    assert_eq!(
+        read_text_bounded(&path, 9).unwrap_err().kind(),
+        ErrorKind::InvalidData
+    );
+}
+
+#[test]
+fn a_replaced_file_is_the_old_one_or_the_new_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    for content in ["first", "second"] {
+        replace(&path, content.as_bytes()).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), content);
+    }
+    // A directory cannot be replaced by a file.
+    let occupied = directory.path().join("d");
+    fs::create_dir(&occupied).unwrap();
+    replace(&occupied, b"x").unwrap_err();
+    assert_eq!(
+        fs::read_dir(directory.path()).unwrap().count(),
+        2,
+        "no draft is left"
+    );
+    assert!(replace(Path::new("/nonexistent/f"), b"x").is_err());
+}
+
+#[test]
+fn a_secret_is_its_owners_and_never_overwritten() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    create_private(&path, b"secret").unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+    assert_eq!(*read_private(&path, 64).unwrap(), b"secret");
+    assert_eq!(
+        *read_private(&path, 3).unwrap(),
+        b"sec",
+        "reading stops at the bound"
+    );
+    let again = create_private(&path, b"other").unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+    assert_eq!(*read_private(&path, 64).unwrap(), b"secret");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    assert!(matches!(
+        read_private(&path, 64),
+        Err(PrivateFileError::Unsafe { .. })
+    ));
+}
