@@ -1,0 +1,167 @@
+"""The device role of LAP/1, suite 1, written from docs/protocols.md and RFC 5869 with Python's library alone.
+
+It shows that the page says enough to build a device, and it shares no line with the product. It does one handshake at a
+time, holds keys in plain Python objects and is no model for a real device.
+"""
+
+import hashlib
+import hmac
+import struct
+
+PORT = 20550
+MAGIC, VERSION, SUITE = 0x4C57, 1, 1
+REQUEST, CHALLENGE, RESPONSE, ACK, NAK, DATA_UP, DATA_DOWN = range(1, 8)
+BOUND = 0x01
+MASK = (1 << 64) - 1
+
+
+def siphash128(key: bytes, message: bytes) -> bytes:
+    """SipHash-2-4 with 128-bit output (Aumasson, Bernstein 2012, and its authors' reference code)."""
+
+    def rotate(x: int, bits: int) -> int:
+        return (x << bits | x >> 64 - bits) & MASK
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            v[0] = v[0] + v[1] & MASK
+            v[1] = rotate(v[1], 13) ^ v[0]
+            v[0] = rotate(v[0], 32)
+            v[2] = v[2] + v[3] & MASK
+            v[3] = rotate(v[3], 16) ^ v[2]
+            v[0] = v[0] + v[3] & MASK
+            v[3] = rotate(v[3], 21) ^ v[0]
+            v[2] = v[2] + v[1] & MASK
+            v[1] = rotate(v[1], 17) ^ v[2]
+            v[2] = rotate(v[2], 32)
+
+    k0, k1 = struct.unpack("<QQ", key)
+    v = [
+        k0 ^ 0x736F6D6570736575,
+        k1 ^ 0x646F72616E646F6D ^ 0xEE,
+        k0 ^ 0x6C7967656E657261,
+        k1 ^ 0x7465646279746573,
+    ]
+    tail = len(message) % 8
+    padded = message[len(message) - tail :].ljust(7, b"\0") + bytes([len(message) & 0xFF])
+    for (word,) in struct.iter_unpack("<Q", message[: len(message) - tail] + padded):
+        v[3] ^= word
+        rounds(2)
+        v[0] ^= word
+    v[2] ^= 0xEE
+    rounds(4)
+    first = v[0] ^ v[1] ^ v[2] ^ v[3]
+    v[1] ^= 0xDD
+    rounds(4)
+    return struct.pack("<QQ", first, v[0] ^ v[1] ^ v[2] ^ v[3])
+
+
+def hkdf_sha256(ikm: bytes, salt: bytes, info: bytes, length: int) -> bytes:
+    """RFC 5869 for at most 32 bytes of output."""
+    assert length <= 32
+    prk = hmac.new(salt, ikm, hashlib.sha256).digest()
+    return hmac.new(prk, info + b"\x01", hashlib.sha256).digest()[:length]
+
+
+# ---- 1.1, 1.2: keys ----
+
+
+def row_key(r: bytes, helper_digest: bytes, device: bytes, idx: int | None) -> bytes:
+    """Of a row in pool mode; of the device in key mode, where `idx` is None."""
+    if idx is None:
+        info = b"lap1 device" + bytes([SUITE]) + device
+    else:
+        info = b"lap1 row" + bytes([SUITE]) + device + struct.pack(">I", idx)
+    return hkdf_sha256(r, helper_digest, info, 16)
+
+
+def label(number: int) -> bytes:
+    return bytes([0, 0, 1, number, SUITE, 0, 0, 0])
+
+
+def auth_key(key: bytes, idx: int, gateway: int) -> bytes:
+    return siphash128(key, label(1) + struct.pack(">II", idx, gateway))
+
+
+def session_key(key: bytes, response_tag: bytes) -> bytes:
+    return siphash128(key, label(2) + response_tag)
+
+
+# ---- 1.3: messages ----
+
+
+def header(kind: int, device: bytes, flags: int = 0, length: int = 64) -> bytes:
+    return struct.pack(">HBBBBH", MAGIC, VERSION, kind, SUITE, flags, length) + device
+
+
+def request(device: bytes, nonce: bytes) -> bytes:
+    return header(REQUEST, device) + nonce + bytes(32)
+
+
+def challenge_tag(key: bytes, message: bytes, nonce: bytes) -> bytes:
+    ig, challenge, fresh = message[16:24], message[24:32], message[32:40]
+    return siphash128(key, message[:16] + nonce + ig + challenge + fresh)
+
+
+def response(key: bytes, device: bytes, nonce: bytes, ig: bytes, fresh: bytes, mac: bytes | None) -> bytes:
+    loc = bytes(8) if mac is None else mac + bytes(2)
+    head = header(RESPONSE, device, 0 if mac is None else BOUND)
+    return head + nonce + ig + fresh + siphash128(key, head + nonce + ig + fresh + loc)
+
+
+def ack_tag(key: bytes, message: bytes) -> bytes:
+    h0, idx_lease, session_id, seen_ip = message[:8], message[16:24], message[24:32], message[48:64]
+    return siphash128(key, h0 + idx_lease + session_id + seen_ip)
+
+
+def data_tag(key: bytes, message: bytes, source_port: int, peer: bytes) -> bytes:
+    h0, seq, port, payload = message[:8], message[24:32], message[32:34], message[56:]
+    padded = payload + bytes(-len(payload) % 8)
+    return siphash128(key, h0 + seq + port + struct.pack(">H", source_port) + bytes(4) + peer + padded)
+
+
+def mapped(ipv4: str) -> bytes:
+    """::ffff:a.b.c.d"""
+    return bytes(10) + b"\xff\xff" + bytes(int(part) for part in ipv4.split("."))
+
+
+class Refused(Exception):
+    """A message that the device does not act on (1.5)."""
+
+
+class Device:
+    """One handshake after the other, unbound. `keys(idx, challenge)` reads the PUF and gives the row_key."""
+
+    def __init__(self, device: bytes, mode: str, keys, address: str):
+        self.device, self.mode, self.keys, self.address = device, mode, keys, address
+        self.nonce = self.key = self.sent = None
+
+    def begin(self, nonce: bytes) -> bytes:
+        self.nonce, self.key, self.sent = nonce, None, None
+        return request(self.device, nonce)
+
+    def answer(self, message: bytes) -> bytes:
+        """A CHALLENGE in, a RESPONSE out."""
+        if len(message) != 64 or message[:16] != header(CHALLENGE, self.device):
+            raise Refused("no CHALLENGE of ours")
+        if message[40:48] != self.nonce[:8]:
+            raise Refused("another nonce")
+        idx, gateway = struct.unpack(">II", message[16:24])
+        key = auth_key(self.keys(idx, message[24:32]), idx if self.mode == "pool" else 0, gateway)
+        if not hmac.compare_digest(challenge_tag(key, message, self.nonce), message[48:64]):
+            raise Refused("a wrong tag")
+        self.key = key
+        self.sent = response(key, self.device, self.nonce, message[16:24], message[32:40], None)
+        return self.sent
+
+    def finish(self, message: bytes) -> tuple[bytes, bytes, int]:
+        """An ACK in; session id, session key and lease in seconds out."""
+        if len(message) != 64 or message[:16] != header(ACK, self.device):
+            raise Refused("no ACK of ours")
+        key = session_key(self.key, self.sent[48:64])
+        if not hmac.compare_digest(ack_tag(key, message), message[32:48]):
+            raise Refused("a wrong tag")
+        if message[24:32] != self.sent[48:56] or message[16:20] != self.sent[32:36]:
+            raise Refused("an ACK of another RESPONSE")
+        if message[48:64] != mapped(self.address):
+            raise Refused("seen at another address")
+        return message[24:32], key, struct.unpack(">I", message[20:24])[0]
