@@ -138,7 +138,8 @@ static __always_inline int lw_is_stopped(const struct lw_ctx *c)
 	return !LW_READ(c->control->fresh_current) || (c->now_ns > at && c->now_ns - at > LW_FRESH_NS_MAX);
 }
 
-static __always_inline enum lw_verdict lw_nak(struct lw_ctx *c, struct lw_nak *reply, __u32 idx, __u64 reason)
+static __always_inline enum lw_verdict lw_nak(struct lw_ctx *c, struct lw_nak *reply, __u32 idx, __u64 reason,
+					      __u64 headers)
 {
 	if (!lw_within_rate(c->now_ns, cfg.nak_per_s, &c->cpu->nak_second, &c->cpu->nak_count))
 		return LW_DROP_NAK_LIMIT;
@@ -147,7 +148,7 @@ static __always_inline enum lw_verdict lw_nak(struct lw_ctx *c, struct lw_nak *r
 #pragma unroll
 	for (int i = 0; i < 5; i++)
 		reply->zero[i] = 0;
-	lw_turn_round(&c->frame, lw_sum((__u64 *)reply));
+	lw_close(&c->frame, headers + lw_sum((__u64 *)reply));
 	return LW_REPLY_NAK;
 }
 
@@ -179,6 +180,8 @@ static __always_inline enum lw_verdict lw_request(struct lw_ctx *c, struct lw_re
 
 	if (!line)
 		return LW_DROP_UNKNOWN_DEVICE;
+	/* All that does not need the line, while it comes from memory. A frame that is dropped may be turned as well. */
+	__u64 headers = lw_turn_headers(&c->frame);
 	__u64 commit = LW_READ(line->commit);
 	__u32 idx = commit >> LW_IDX_SHIFT;
 
@@ -187,9 +190,9 @@ static __always_inline enum lw_verdict lw_request(struct lw_ctx *c, struct lw_re
 	if (commit & LW_BUSY)
 		return LW_DROP_BUSY;
 	if (LW_READ(c->control->stopping))
-		return lw_nak(c, (struct lw_nak *)m, idx, LW_NAK_STOPPING);
+		return lw_nak(c, (struct lw_nak *)m, idx, LW_NAK_STOPPING, headers);
 	if (!(commit & LW_VALID))
-		return lw_nak(c, (struct lw_nak *)m, idx, LW_NAK_NO_ROWS);
+		return lw_nak(c, (struct lw_nak *)m, idx, LW_NAK_NO_ROWS, headers);
 
 	__u64 key[2] = { LW_READ(line->auth_key[0]), LW_READ(line->auth_key[1]) };
 	__u64 challenge = LW_READ(line->challenge);
@@ -211,7 +214,7 @@ static __always_inline enum lw_verdict lw_request(struct lw_ctx *c, struct lw_re
 	reply->echo = nonce[0];
 	reply->tag[0] = tag[0];
 	reply->tag[1] = tag[1];
-	lw_turn_round(&c->frame, lw_sum((__u64 *)reply));
+	lw_close(&c->frame, headers + lw_sum((__u64 *)reply));
 	return LW_REPLY_CHALLENGE;
 }
 

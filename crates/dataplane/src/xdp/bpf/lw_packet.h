@@ -249,11 +249,11 @@ static __always_inline __u16 lw_fold(__u64 sum)
 }
 
 /*
- * Turns the frame round: MACs, addresses and ports swapped, TTL 64, checksums made anew. `payload_sum` is the sum of
- * the reply's payload as 32-bit words; the lengths stay. The one's complement sum does not care for byte order
- * (RFC 1071 1.2), so loads are native.
+ * Turns the headers round: MACs, addresses and ports swapped, TTL 64, a new IPv4 checksum; the lengths stay. What is
+ * returned goes into lw_close(). The one's complement sum does not care for byte order (RFC 1071 1.2), so loads are
+ * native.
  */
-static __always_inline void lw_turn_round(struct lw_frame *f, __u64 payload_sum)
+static __always_inline __u64 lw_turn_headers(struct lw_frame *f)
 {
 	/* Volatile, or clang makes six two-byte swaps of it. */
 	volatile __u32 *mac = (volatile __u32 *)f->eth;
@@ -263,7 +263,7 @@ static __always_inline void lw_turn_round(struct lw_frame *f, __u64 payload_sum)
 	mac[1] = w2 >> 16 | w0 << 16;
 	mac[2] = w0 >> 16 | w1 << 16;
 
-	__u64 sum = payload_sum;
+	__u64 sum = 0;
 
 	if (!f->is6) {
 		__u32 *w = (__u32 *)f->ip4;
@@ -291,10 +291,20 @@ static __always_inline void lw_turn_round(struct lw_frame *f, __u64 payload_sum)
 	f->udp->src = f->udp->dst;
 	f->udp->dst = port;
 	/* Pseudo header: protocol and UDP length; and the length once more in the UDP header itself. */
-	sum += bpf_htons(LW_PROTO_UDP) + 2ULL * f->udp->length + f->udp->src + f->udp->dst;
+	return sum + bpf_htons(LW_PROTO_UDP) + 2ULL * f->udp->length + f->udp->src + f->udp->dst;
+}
+
+/* The UDP checksum of a reply: `sum` is that of the turned headers and of the payload as 32-bit words. */
+static __always_inline void lw_close(struct lw_frame *f, __u64 sum)
+{
 	__u16 checksum = lw_fold(sum);
 
 	f->udp->checksum = checksum ? checksum : 0xffff;
+}
+
+static __always_inline void lw_turn_round(struct lw_frame *f, __u64 payload_sum)
+{
+	lw_close(f, lw_turn_headers(f) + payload_sum);
 }
 
 #endif
