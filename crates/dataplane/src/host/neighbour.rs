@@ -5,9 +5,10 @@
 //! sent to it, so at its RESPONSE the entry is there. It is not there for a sender behind a router: a BOUND RESPONSE
 //! from there is dropped with `drop_tag`, like any other whose tag cannot be checked.
 //!
-//! A look-up costs two system calls, so answers are kept until a message fails for them: then, at a bounded rate,
-//! the kernel is asked again. A device that moved to another MAC address or took over an IP address costs one more
-//! look-up and no refusal.
+//! A look-up costs two system calls, so answers are kept for some seconds, or until a message fails for them: then, at
+//! a bounded rate, the kernel is asked again. A device that moved to another MAC address or took over an IP address
+//! costs one more look-up and no refusal. Somebody who uses that rate up keeps it out no longer than an answer lives,
+//! which is less than a RESPONSE is repeated for.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -21,6 +22,8 @@ use crate::store::table;
 const CACHE: usize = 1 << 14;
 /// First look-ups per thread and second: a flood from invented addresses must not buy unbounded system calls.
 const LOOKUPS_PER_S: u32 = 20_000;
+/// An answer is asked for again after this time; the old one serves where the rate allows no look-up.
+const AGE_NS_MAX: u64 = 10_000_000_000;
 /// Repeated look-ups after a failure, per thread and second.
 const REFRESHES_PER_S: u32 = 1_000;
 
@@ -41,6 +44,8 @@ struct Entry {
     ingress: u32,
     /// With [`KNOWN`] set; 0: the place is free.
     mac: u64,
+    /// CLOCK_MONOTONIC when the kernel said so.
+    asked_ns: u64,
 }
 
 const KNOWN: u64 = 1 << 63;
@@ -111,14 +116,18 @@ impl Neighbours {
 impl MacSource for Neighbours {
     fn bound(&mut self, origin: &Origin, now: Moment) -> Option<u64> {
         let entry = self.place(origin)?;
-        if entry.mac != 0 && entry.addr == origin.addr && entry.ingress == origin.ingress {
-            return Some(entry.mac & !KNOWN);
+        let is_known = entry.mac != 0 && entry.addr == origin.addr && entry.ingress == origin.ingress;
+        let known = is_known.then_some(entry.mac & !KNOWN);
+        if is_known && now.monotonic_ns.saturating_sub(entry.asked_ns) < AGE_NS_MAX {
+            return known;
         }
         if !self.lookups.allows(now.monotonic_ns, LOOKUPS_PER_S) {
-            return None;
+            return known;
         }
-        let mac = self.look_up(origin)?;
-        self.remember(origin, mac);
+        let Some(mac) = self.look_up(origin) else {
+            return known;
+        };
+        self.remember(origin, now, mac);
         Some(mac)
     }
 
@@ -127,7 +136,7 @@ impl MacSource for Neighbours {
             return None;
         }
         let mac = self.look_up(origin)?;
-        self.remember(origin, mac);
+        self.remember(origin, now, mac);
         Some(mac).filter(|mac| *mac != stale)
     }
 
@@ -138,12 +147,13 @@ impl MacSource for Neighbours {
 }
 
 impl Neighbours {
-    fn remember(&mut self, origin: &Origin, mac: u64) {
+    fn remember(&mut self, origin: &Origin, now: Moment, mac: u64) {
         if let Some(entry) = self.place(origin) {
             *entry = Entry {
                 addr: origin.addr,
                 ingress: origin.ingress,
                 mac: mac | KNOWN,
+                asked_ns: now.monotonic_ns,
             };
         }
     }

@@ -302,9 +302,13 @@ impl Store {
             }
         }
         // A winner that found the ring empty may have left just before a row was published: the line is empty then
-        // although the ring is not.
+        // although the ring is not. One that is about to leave is waited for: of a pool's last rows nobody would speak
+        // again.
         self.fill_if_empty(device, place, &[])?;
-        Ok(RowIndex(self.end(slot)))
+        match self.word(device)?.is_busy() {
+            true => Err(StoreError::Busy(device)),
+            false => Ok(RowIndex(self.end(slot))),
+        }
     }
 
     /// Fills a line that is neither VALID nor BUSY: from the ring if a row was published too late for the winner,

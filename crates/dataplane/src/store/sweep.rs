@@ -1,6 +1,6 @@
 //! Removal of binding entries that dead sessions left behind.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::fence;
 
 use linewarden_protocol::commit::CommitWord;
@@ -16,7 +16,8 @@ impl Store {
     /// many were removed.
     ///
     /// An entry that is claimed again between the look and the removal is put back, so a live session is without its
-    /// entry for an instant at most.
+    /// entry for an instant at most. Should its place be taken in that instant, the session is closed: the device comes
+    /// again and claims anew, where a renewal would go on without an entry.
     pub fn sweep_bindings(&mut self) -> usize {
         let buckets = self.geometry.buckets() as usize;
         let start = if self.sweep_at < buckets { self.sweep_at } else { 0 };
@@ -37,14 +38,21 @@ impl Store {
             }
             if cell.compare_exchange(entry, 0, AcqRel, Acquire).is_ok() {
                 fence(AcqRel);
-                if self.is_current(entry, &hash_of) {
-                    let _ = cell.compare_exchange(0, entry, AcqRel, Acquire);
-                } else {
+                if !self.is_current(entry, &hash_of) {
                     removed += 1;
+                } else if cell.compare_exchange(0, entry, AcqRel, Acquire).is_err() {
+                    self.close_session(entry);
                 }
             }
         }
         removed
+    }
+
+    fn close_session(&self, entry: u64) {
+        let place = (entry as u32).wrapping_sub(1);
+        if let Some(line) = self.regions.lines.get(place as usize) {
+            line.session_id.store(0, Release);
+        }
     }
 
     fn is_current(&self, entry: u64, hash_of: &impl Fn(&Session) -> Option<u64>) -> bool {
