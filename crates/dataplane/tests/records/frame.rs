@@ -1,6 +1,7 @@
 //! What is ours and what is not, with the gate off (docs/protocols.md 1.4.12).
 
 use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, Record, group, record};
@@ -31,6 +32,91 @@ fn request_in(
         move |w| shape(A.frame(v6)).udp(&w.request(A)),
         verdict,
     )
+}
+
+/// A's REQUEST with another source or destination in its headers.
+fn unanswerable() -> Vec<Record> {
+    type Bend = fn(&mut Endpoint, &mut Endpoint);
+    let v4: [(&str, Bend, Verdict); 8] = [
+        (
+            "to the broadcast MAC address",
+            |_, to| to.mac = [0xff; 6],
+            DropUnanswerable,
+        ),
+        (
+            "to a multicast MAC address",
+            |_, to| to.mac = [1, 0, 0x5e, 0, 0, 1],
+            DropUnanswerable,
+        ),
+        (
+            "from a group MAC address",
+            |from, _| from.mac[0] |= 1,
+            DropUnanswerable,
+        ),
+        (
+            "from 0.0.0.0",
+            |from, _| from.ip = [0, 0, 0, 0].into(),
+            DropUnanswerable,
+        ),
+        (
+            "from 223.255.255.255",
+            |from, _| from.ip = [223, 255, 255, 255].into(),
+            ReplyChallenge,
+        ),
+        (
+            "from 224.0.0.1",
+            |from, _| from.ip = [224, 0, 0, 1].into(),
+            DropUnanswerable,
+        ),
+        (
+            "from 255.255.255.255",
+            |from, _| from.ip = [255; 4].into(),
+            DropUnanswerable,
+        ),
+        (
+            "from 1.0.0.0",
+            |from, _| from.ip = [1, 0, 0, 0].into(),
+            ReplyChallenge,
+        ),
+    ];
+    let v6: [(&str, Bend, Verdict); 5] = [
+        ("from ::", |from, _| from.ip = [0u16; 8].into(), DropUnanswerable),
+        (
+            "from an IPv4-mapped address",
+            |from, _| from.ip = [0, 0, 0, 0, 0, 0xffff, 0x0a42, 0x8001].into(),
+            DropUnanswerable,
+        ),
+        (
+            "from multicast",
+            |from, _| from.ip = [0xff02, 0, 0, 0, 0, 0, 0, 1].into(),
+            DropUnanswerable,
+        ),
+        (
+            "from 0:0:0:1::",
+            |from, _| from.ip = [0, 0, 0, 1, 0, 0, 0, 0].into(),
+            ReplyChallenge,
+        ),
+        (
+            "from a link-local address",
+            |from, _| from.ip = [0xfe80, 0, 0, 0, 0, 0, 0, 1].into(),
+            ReplyChallenge,
+        ),
+    ];
+    let record_of = |v6: bool, (name, bend, verdict): (&str, Bend, Verdict)| {
+        record(
+            format!("{} {name}", family(v6)),
+            known,
+            move |w| {
+                let (mut from, mut to) = (A.end(v6), gateway_end(v6));
+                bend(&mut from, &mut to);
+                FrameBuilder::new(from, to).udp(&w.request(A))
+            },
+            verdict,
+        )
+    };
+    let v4 = v4.into_iter().map(|case| record_of(false, case));
+    v4.chain(v6.into_iter().map(|case| record_of(true, case)))
+        .collect()
 }
 
 fn vlans() -> Vec<Record> {
@@ -227,11 +313,6 @@ fn foreign() -> Vec<Record> {
                 "a fragment for somebody else",
                 FrameBuilder::new(A.end(v6), service_end(v6)).fragment(1, true),
                 PassForeign,
-            ),
-            case(
-                "a broadcast MAC address",
-                to(|end| end.mac = [0xff; 6]),
-                ReplyChallenge,
             ),
             case(
                 "source port 0",
@@ -456,6 +537,13 @@ fn contradicting_lengths() -> Vec<Record> {
 }
 
 pub fn groups() -> Vec<Group> {
-    let records = [vlans(), ip(), foreign(), cut_off(), contradicting_lengths()];
+    let records = [
+        unanswerable(),
+        vlans(),
+        ip(),
+        foreign(),
+        cut_off(),
+        contradicting_lengths(),
+    ];
     vec![group(Shape::OFF, records.into_iter().flatten().collect())]
 }

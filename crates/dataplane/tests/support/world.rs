@@ -372,7 +372,8 @@ fn seen_by_a_socket(frame: &[u8]) -> Option<(Meta, std::ops::Range<usize>)> {
     let parsed = parse(frame).ok()?;
     let (ip, udp) = parsed.datagram()?;
     let is_local = [gateway_end(false).ip, gateway_end(true).ip].contains(&ip.dst);
-    is_local.then_some((parsed.meta(INGRESS)?, udp.payload()))
+    // The kernel takes no datagram from an address that names no host; of group MAC addresses a socket knows nothing.
+    (is_local && parsed.is_answerable(&ip)).then_some((parsed.meta(INGRESS)?, udp.payload()))
 }
 
 pub fn hex(bytes: &[u8]) -> String {

@@ -43,7 +43,10 @@ impl Gateway {
                 };
             }
         };
-        if let Some((_, udp)) = parsed.datagram().filter(|(ip, _)| self.is_local(ip)) {
+        if let Some((ip, udp)) = parsed.datagram().filter(|(ip, _)| self.is_local(ip)) {
+            if self.is_ours(&ip, udp.dst_port) && !parsed.is_answerable(&ip) {
+                return Verdict::DropUnanswerable;
+            }
             if udp.dst_port == self.config.lap_port {
                 return self.lap_frame(now, ingress, bytes, &parsed);
             }

@@ -279,6 +279,9 @@ impl Node {
         if ![self.ipv4, self.ipv6].contains(&ip.dst) || udp.dst_port != LAP_PORT {
             return None;
         }
+        if !parsed.is_answerable(&ip) {
+            return Some((Verdict::DropUnanswerable, None));
+        }
         let payload = bytes.get(udp.payload())?.to_vec();
         let cpu = Cpu {
             memory: self.memory.clone(),

@@ -12,9 +12,9 @@ static __always_inline enum lw_verdict lw_judge(struct lw_ctx *c)
 
 	if (kind == LW_KIND_UDP && c->frame.local) {
 		if (c->frame.udp->dst == cfg.lap_port)
-			return lw_lap(c);
+			return lw_is_answerable(&c->frame) ? lw_lap(c) : LW_DROP_UNANSWERABLE;
 		if (cfg.classic_port && c->frame.udp->dst == cfg.classic_port)
-			return lw_classic(c);
+			return lw_is_answerable(&c->frame) ? lw_classic(c) : LW_DROP_UNANSWERABLE;
 	}
 	if (cfg.gate != LW_GATE_OFF)
 		return lw_gate(c, kind);

@@ -222,6 +222,19 @@ static __always_inline enum lw_kind lw_parse(struct xdp_md *ctx, struct lw_frame
 	return type == LW_ETH_P_ARP ? LW_KIND_ARP : LW_KIND_OTHER;
 }
 
+/*
+ * Whether a reply may turn the frame round: neither MAC address is a group's, and the IP source names one host; an IPv6
+ * one in ::/64 does not, for a mapped one would be taken for its IPv4 address.
+ */
+static __always_inline int lw_is_answerable(const struct lw_frame *f)
+{
+	if ((f->eth->dst[0] | f->eth->src[0]) & 1)
+		return 0;
+	if (!f->is6)
+		return (__u8)(*(__u8 *)&f->ip4->src - 1) < 223;
+	return (f->ip6->src[0] | f->ip6->src[1]) && *(__u8 *)f->ip6->src != 0xff;
+}
+
 /* A MAC address in the low 48 bits, as loaded; the bytes are those of LAP/1's loc word. */
 static __always_inline __u64 lw_mac(const __u8 *mac)
 {

@@ -56,6 +56,14 @@ fn reach(verdict: Verdict) -> Verdict {
         Verdict::DropReserved => bent_request(63, &[1]),
         Verdict::DropDirection => bent_request(3, &[wire::message_type::ACK]),
         Verdict::DropUnsupportedType => bent_request(3, &[wire::message_type::PROOF]),
+        Verdict::DropUnanswerable => {
+            let to = Endpoint {
+                port: wire::LAP_PORT,
+                mac: [0xff; 6],
+                ..gateway_end()
+            };
+            gate_off(|builder| builder.udp(b"x"), to)
+        }
         Verdict::DropTruncated => gate_open(|builder| builder.udp(b"x")[..30].to_vec()),
         Verdict::DropUnknownDevice => {
             let stranger = Prover::new(9, Mode::Pool);
