@@ -11,7 +11,7 @@ use crate::layout::{BOUND, Bucket, Line, Session, WAYS};
 use crate::store::{Regions, mac_key_high, table};
 
 /// What is bound.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     /// An IP address.
     Address([u64; 2]),
@@ -37,6 +37,20 @@ pub(super) fn session_mac(session: &Session) -> u64 {
 }
 
 impl Key {
+    /// What a session was bound to: address, and MAC address if it was BOUND.
+    pub(super) fn of(session: &Session) -> [Option<Self>; 2] {
+        let [low, high] = [session.addr[0].load(Acquire), session.addr[1].load(Acquire)];
+        let first = session.vlan[0].load(Acquire);
+        let vlans = [first & !BOUND, session.vlan[1].load(Acquire)];
+        [
+            (low | high != 0).then_some(Self::Address([low, high])),
+            (first & BOUND != 0).then(|| Self::Mac {
+                mac: session_mac(session),
+                place: mac_key_high(session.ingress.load(Acquire), vlans),
+            }),
+        ]
+    }
+
     pub(super) fn mac(mac: u64, from: &Origin) -> Self {
         Self::Mac {
             mac,
@@ -85,12 +99,30 @@ struct Scan<'a> {
 }
 
 impl<'a> Bindings<'a> {
-    /// Whether no other live session than that of the line at `place` owns `key`.
+    /// Whether no other live session than that of the line at `place` owns `key`, and there is room for it.
     ///
     /// # Errors
-    /// `DropAddressOwned`.
+    /// `DropAddressOwned` or `DropTableFull`.
     pub(super) fn check(&self, key: Key, place: u32, boot_s: u32) -> Result<(), Verdict> {
-        self.scan(key, place, boot_s).map(|_| ())
+        let scan = self.scan(key, place, boot_s)?;
+        match scan.is_mine || scan.free.is_some() {
+            true => Ok(()),
+            false => Err(Verdict::DropTableFull),
+        }
+    }
+
+    /// Gives up the entry that the line at `place`, which the caller owns, holds for `key`.
+    pub(super) fn leave(&self, key: Key, place: u32) {
+        let [a, b] = key.words();
+        let hash = table::hash(self.seed, a, b);
+        let entry = table::entry(hash, place);
+        let buckets = table::choices(hash, self.mask).into_iter();
+        for cell in buckets
+            .filter_map(|number| self.table.get(number))
+            .flat_map(|bucket| &bucket.entry)
+        {
+            let _ = cell.compare_exchange(entry, 0, AcqRel, Acquire);
+        }
     }
 
     /// Claims `key` for the line at `place`, which the caller owns (BUSY) and whose session carries the key already.

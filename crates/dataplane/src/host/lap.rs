@@ -251,6 +251,7 @@ impl Engine {
         line.lease_until_s
             .store(case.now.boot_s.saturating_add(self.lease_s), Relaxed);
         if !place.is_renewal {
+            self.leave(case, place.mac);
             case.bind(place.mac);
         }
         let next = won.idx().0;
@@ -275,6 +276,18 @@ impl Engine {
             thread.stats.report(case.event(EVENT_SESSION, m.idx, m.tag[0]));
         }
         Ok((Verdict::ReplyAck, ack(m, session_key, self.lease_s, case.from)))
+    }
+
+    /// Gives up what the line holds for where its session was bound and will not be: without this a device that comes
+    /// from ever new addresses would fill the tables.
+    fn leave(&self, case: &Case<'_>, mac: u64) {
+        let [address, at_mac] = Key::of(case.session);
+        if let Some(old) = address.filter(|old| *old != Key::Address(case.from.addr)) {
+            self.by_address().leave(old, case.place);
+        }
+        if let Some(old) = at_mac.filter(|old| !case.m.bound || *old != Key::mac(mac, case.from)) {
+            self.by_mac().leave(old, case.place);
+        }
     }
 
     fn claim(&self, case: &Case<'_>, mac: u64) -> Result<(), Verdict> {

@@ -3,7 +3,7 @@
 use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, Record, from, group, record, right};
-use crate::support::device::{A, B};
+use crate::support::device::{A, B, Dev};
 use crate::support::shape::{LEASE_S, Shape};
 use crate::support::world::World;
 
@@ -138,10 +138,55 @@ fn owned() -> Vec<Record> {
     ]
 }
 
+/// A device in key mode that authenticates from one place after the other, more of them than the tables hold entries.
+fn wander(w: &mut World) {
+    const WANDERER: Dev = Dev(77);
+    const PLACES: u16 = 4 * 256 + 76;
+    w.key(WANDERER, 0);
+    for place in 0..PLACES {
+        let [high, low] = place.to_be_bytes();
+        let mac = [2, 7, 7, 7, high, low];
+        let response = w.response(WANDERER).bound(mac).bytes(WANDERER);
+        let frame = from(|end| {
+            end.mac = mac;
+            end.ip = [10, 99, high, low].into();
+        });
+        assert_eq!(w.send(&frame.udp(&response)), ReplyAck, "place {place}");
+    }
+}
+
+fn wanderer() -> Vec<Record> {
+    let given: fn(&mut World) = |w| {
+        w.pool(A, 0, 3);
+        wander(w);
+    };
+    vec![
+        record(
+            "after a device that came from ever new addresses",
+            given,
+            |w| right(w, A, true),
+            ReplyAck,
+        ),
+        record(
+            "the same, from where it has been",
+            given,
+            |w| {
+                let mac = [2, 7, 7, 7, 0, 5];
+                let place = from(|end| {
+                    end.mac = mac;
+                    end.ip = [10, 99, 0, 5].into();
+                });
+                place.udp(&w.response(A).bound(mac).bytes(A))
+            },
+            ReplyAck,
+        ),
+    ]
+}
+
 fn full_tables() -> Vec<Record> {
     vec![
         record(
-            "no room for the address: the row is spent, no session opened",
+            "no room for the address: nothing is spent",
             |w| w.pool(A, 0, 3),
             |w| right(w, A, false),
             DropTableFull,
@@ -153,7 +198,7 @@ fn full_tables() -> Vec<Record> {
             DropTableFull,
         ),
         record(
-            "and the next row is there",
+            "and the row is there still",
             |w| {
                 w.pool(A, 0, 3);
                 let frame = right(w, A, true);
@@ -163,14 +208,14 @@ fn full_tables() -> Vec<Record> {
             ReplyChallenge,
         ),
         record(
-            "and a repetition finds no session",
+            "and a repetition finds no room again",
             |w| {
                 w.pool(A, 0, 3);
                 let frame = right(w, A, true);
                 assert_eq!(w.send(&frame), DropTableFull);
             },
             |w| A.frame(false).udp(&w.response(A).idx(0).bound(A.mac()).bytes(A)),
-            DropReplay,
+            DropTableFull,
         ),
     ]
 }
@@ -180,5 +225,9 @@ pub fn groups() -> Vec<Group> {
         no_bindings: true,
         ..Shape::OFF
     };
-    vec![group(Shape::OFF, owned()), group(full, full_tables())]
+    vec![
+        group(Shape::OFF, owned()),
+        group(Shape::OFF, wanderer()),
+        group(full, full_tables()),
+    ]
 }

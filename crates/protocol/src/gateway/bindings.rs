@@ -85,6 +85,32 @@ impl Bindings {
             .any(|line| line.owns_addresses(now) && key.is_carried_by(line))
     }
 
+    /// Whether the device holds an entry for that key already, or there is room for one.
+    pub(super) fn has_room(&self, key: Key, device: DeviceId) -> bool {
+        let count = match key {
+            Key::Address(_) => self.addresses,
+            Key::Mac(..) => self.macs,
+        };
+        count < self.entries_max || self.claimants(key).any(|claimant| claimant == device)
+    }
+
+    /// Gives up a key that the device's session will not carry any more.
+    pub(super) fn leave(&mut self, key: Key, device: DeviceId) {
+        let Some(devices) = self.claimants.get_mut(&key) else {
+            return;
+        };
+        if !devices.remove(&device) {
+            return;
+        }
+        if devices.is_empty() {
+            self.claimants.remove(&key);
+        }
+        match key {
+            Key::Address(_) => self.addresses -= 1,
+            Key::Mac(..) => self.macs -= 1,
+        }
+    }
+
     /// Claims a key for a device whose session carries it already.
     pub(super) fn claim(
         &mut self,
@@ -96,18 +122,15 @@ impl Bindings {
         if self.is_owned_by_other(lines, key, device, now) {
             return Err(ClaimError::Owned);
         }
-        if self.claimants(key).any(|claimant| claimant == device) {
-            return Ok(());
-        }
-        let count = match key {
-            Key::Address(_) => &mut self.addresses,
-            Key::Mac(..) => &mut self.macs,
-        };
-        if *count >= self.entries_max {
+        if !self.has_room(key, device) {
             return Err(ClaimError::Full);
         }
-        *count += 1;
-        self.claimants.entry(key).or_default().insert(device);
+        if self.claimants.entry(key).or_default().insert(device) {
+            match key {
+                Key::Address(_) => self.addresses += 1,
+                Key::Mac(..) => self.macs += 1,
+            }
+        }
         Ok(())
     }
 

@@ -116,17 +116,19 @@ impl Gateway {
         }))
     }
 
-    /// No other live session may own the sender's address, nor, for a BOUND one, its MAC address.
+    /// No other live session may own the sender's address, nor, for a BOUND one, its MAC address; and there must be
+    /// room to remember who does, or the row would be spent for nothing.
     fn check_owners(&self, now: Now, meta: &Meta, bound: bool, device: DeviceId) -> Result<(), Verdict> {
-        let owned = Key::of(meta, bound).any(|key| {
-            self.bindings
-                .is_owned_by_other(&self.lines, key, device, now.boot())
-        });
-        if owned {
-            Err(Verdict::DropAddressOwned)
-        } else {
-            Ok(())
-        }
+        Key::of(meta, bound).try_for_each(|key| {
+            let bindings = &self.bindings;
+            if bindings.is_owned_by_other(&self.lines, key, device, now.boot()) {
+                Err(Verdict::DropAddressOwned)
+            } else if !bindings.has_room(key, device) {
+                Err(Verdict::DropTableFull)
+            } else {
+                Ok(())
+            }
+        })
     }
 
     /// Spends the row: compares-and-swaps the whole commit word, so that of several verified RESPONSEs one wins.
@@ -169,6 +171,12 @@ impl Gateway {
         let line = self.lines.get_mut(&device).ok_or(Verdict::DropUnknownDevice)?;
         if line.commit != won && line.commit != won.revoked() {
             return Err(Verdict::DropLostRace);
+        }
+        for key in Key::of(&line.session.from, line.session.bound) {
+            // Without this a device that comes from ever new addresses would fill the tables.
+            if !Key::of(&verified.from, verified.bound).any(|kept| kept == key) {
+                self.bindings.leave(key, device);
+            }
         }
         line.session_id = None;
         line.window = Window::new(won.window_generation());

@@ -45,6 +45,7 @@ static __always_inline int lw_carries(const struct lw_session *session, const st
 struct lw_scan {
 	__u64 mine; /* 1: the line holds an entry already */
 	__u64 foreign; /* 1: another line's entry has this fingerprint; it must be compared */
+	__u64 room; /* 1: a place is empty */
 };
 
 static __always_inline __u64 lw_binding_entry(__u64 hash, __u32 place)
@@ -59,16 +60,20 @@ static __always_inline int lw_binding_scan(void *table, __u64 hash, __u32 place,
 
 	scan->mine = 0;
 	scan->foreign = 0;
+	scan->room = 0;
 	if (!one || !two)
 		return 0;
 #pragma unroll
 	for (int way = 0; way < 2 * LW_WAYS; way++) {
-		__u64 differs = entry ^ LW_READ((way < LW_WAYS ? one : two)->entry[way % LW_WAYS]);
+		__u64 there = LW_READ((way < LW_WAYS ? one : two)->entry[way % LW_WAYS]);
+		__u64 differs = entry ^ there;
 		__u64 same_place = lw_is_zero(differs & 0xffffffff);
 		__u64 same_print = lw_is_zero(differs >> 32);
 
 		scan->mine |= same_print & same_place;
 		scan->foreign |= same_print & (same_place ^ 1);
+		/* The low half of an entry is never 0. */
+		scan->room |= lw_is_zero(there & 0xffffffff);
 	}
 	return 1;
 }
@@ -133,6 +138,24 @@ __noinline int lw_binding_insert(struct lw_key *key, __u32 place)
 			return 1;
 	}
 	return 0;
+}
+
+/* Gives up the entry that the line at `place` holds for `key`. */
+static __always_inline void lw_binding_leave(const struct lw_key *key, __u32 place)
+{
+	__u64 hash = lw_hash(key->a, key->b);
+	__u64 mine = lw_binding_entry(hash, place);
+
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < 2 * LW_WAYS; i++) {
+		__u32 number = i < LW_WAYS ? lw_bucket_1(hash) : lw_bucket_2(hash);
+		struct lw_bucket *bucket =
+			key->is_mac ? bpf_map_lookup_elem(&by_mac, &number) : bpf_map_lookup_elem(&by_address, &number);
+
+		if (!bucket)
+			break;
+		__sync_val_compare_and_swap(&bucket->entry[i % LW_WAYS], mine, 0);
+	}
 }
 
 /*

@@ -371,6 +371,32 @@ static __always_inline void lw_bind_session(struct lw_session *session, const st
 	session->ingress = o->ingress;
 }
 
+/*
+ * Gives up what the line at `place` holds for where its session was bound and will not be: without this a device that
+ * comes from ever new addresses would fill the tables. A global function, which has a stack of its own.
+ */
+__noinline int lw_leave(struct lw_session *session, struct lw_origin *o, __u32 place)
+{
+	if (!session || !o)
+		return 0;
+	struct lw_key old = { .a = session->addr[0], .b = session->addr[1] };
+
+	if ((old.a | old.b) && ((old.a ^ o->addr[0]) | (old.b ^ o->addr[1])))
+		lw_binding_leave(&old, place);
+	if (!(session->vlan[0] & LW_BOUND))
+		return 0;
+	__u16 vlan[2] = { session->vlan[0] & ~LW_BOUND, session->vlan[1] };
+	__u64 moved = (lw_mac(session->mac) ^ o->mac) | (session->ingress ^ o->ingress) |
+		      (session->vlan[0] ^ o->vlan[0]) | (session->vlan[1] ^ o->vlan[1]);
+
+	/* Not BOUND any more is a difference, too. */
+	if (moved) {
+		lw_mac_key(&old, lw_mac(session->mac), session->ingress, vlan);
+		lw_binding_leave(&old, place);
+	}
+	return 0;
+}
+
 /* The winning RESPONSE once more: the first ACK was lost (LAP/1 1.4.4). */
 static __always_inline enum lw_verdict lw_ack_again(struct lw_ctx *c, struct lw_response *m, struct lw_line *line,
 						    struct lw_session *session, __u32 idx, const struct lw_origin *o,
@@ -401,8 +427,8 @@ static __always_inline void lw_release(struct lw_line *line, int has_row)
 }
 
 /*
- * Whether no other live session owns the origin's IP address, and its MAC address if BOUND: 0, or the verdict.
- * `claimed` says which of the two the line holds entries for.
+ * Whether no other live session owns the origin's IP address, and its MAC address if BOUND, and the tables have room:
+ * 0, or the verdict. `claimed` says which of the two the line holds entries for.
  */
 static __always_inline enum lw_verdict lw_check_owner(struct lw_key *addr_key, struct lw_key *mac_key, int bound,
 						      __u32 place, __u32 now_s, __u64 claimed[2])
@@ -413,6 +439,8 @@ static __always_inline enum lw_verdict lw_check_owner(struct lw_key *addr_key, s
 		return LW_DROP_TABLE_FULL;
 	if (scan.foreign && lw_binding_conflict(addr_key, place, now_s))
 		return LW_DROP_ADDRESS_OWNED;
+	if (!(scan.mine | scan.room))
+		return LW_DROP_TABLE_FULL;
 	claimed[0] = scan.mine;
 	if (!bound)
 		return 0;
@@ -420,6 +448,8 @@ static __always_inline enum lw_verdict lw_check_owner(struct lw_key *addr_key, s
 		return LW_DROP_TABLE_FULL;
 	if (scan.foreign && lw_binding_conflict(mac_key, place, now_s))
 		return LW_DROP_ADDRESS_OWNED;
+	if (!(scan.mine | scan.room))
+		return LW_DROP_TABLE_FULL;
 	claimed[1] = scan.mine;
 	return 0;
 }
@@ -518,8 +548,10 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	session->tag[0] = m->tag[0];
 	session->tag[1] = m->tag[1];
 	line->lease_until_s = now_s + cfg.lease_s;
-	if (!renewal)
+	if (!renewal) {
+		lw_leave(session, &o, place);
 		lw_bind_session(session, &o);
+	}
 	int has_row = commit & LW_KEY ? 1 : lw_next_row(line, next);
 
 	/* A full barrier: what the session is bound to must be seen before this CPU looks for other owners. */

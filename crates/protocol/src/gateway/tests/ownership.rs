@@ -43,7 +43,10 @@ pub fn one_device_too_many() -> Verdict {
     let verdict = bench.verdict(&second, &second.response(0, bench.fresh));
     let line = bench.gateway.line(second.device).unwrap();
     assert_eq!(line.session_id, [0; 8]);
-    assert!(line.commit.is_valid(), "the next row is in place");
+    assert!(
+        line.commit.is_valid() && line.commit.idx().0 == 0,
+        "nothing is spent"
+    );
     bench.pass_s(u64::from(LEASE_S));
     bench.gateway.sweep_bindings(bench.now);
     bench.authenticate(&second);
