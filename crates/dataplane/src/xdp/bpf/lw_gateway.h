@@ -11,10 +11,13 @@ static __always_inline enum lw_verdict lw_judge(struct lw_ctx *c)
 	enum lw_kind kind = lw_parse(c->xdp, &c->frame);
 
 	if (kind == LW_KIND_UDP && c->frame.local) {
-		if (c->frame.udp->dst == cfg.lap_port)
-			return lw_is_answerable(&c->frame) ? lw_lap(c) : LW_DROP_UNANSWERABLE;
-		if (cfg.classic_port && c->frame.udp->dst == cfg.classic_port)
-			return lw_is_answerable(&c->frame) ? lw_classic(c) : LW_DROP_UNANSWERABLE;
+		int is_lap = c->frame.udp->dst == cfg.lap_port;
+
+		if (is_lap || (cfg.classic_port && c->frame.udp->dst == cfg.classic_port)) {
+			if (!lw_is_answerable(&c->frame))
+				return LW_DROP_UNANSWERABLE;
+			return is_lap ? lw_lap(c) : lw_classic(c);
+		}
 	}
 	if (cfg.gate != LW_GATE_OFF)
 		return lw_gate(c, kind);
