@@ -16,6 +16,7 @@
 pub mod classic;
 pub mod config;
 pub mod counters;
+pub mod ethtool;
 pub mod event;
 pub mod host;
 pub mod layout;

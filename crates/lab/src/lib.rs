@@ -9,7 +9,6 @@ pub mod bench;
 pub mod capability;
 pub mod clock;
 pub mod demo;
-pub mod ethtool;
 pub mod fleet;
 pub mod iproute;
 pub mod loadgen;

@@ -17,11 +17,12 @@ use std::ffi::CString;
 use std::fmt::Write as _;
 use std::{fs, io};
 
+use linewarden_dataplane::ethtool::{self, EthtoolError, Offload};
+
 use crate::address::{
     DEVICE_HOST, DEVICES_MAX, DeviceAddress, GATEWAY, GATEWAY_SERVICE_SIDE, Mac, SERVICE, Station,
 };
 use crate::capability::{self, Missing};
-use crate::ethtool::{self, EthtoolError, Offload};
 use crate::iproute::{self, IpError};
 use crate::netns::{NetNs, NetNsError};
 use crate::xdp_pass::{XdpPass, XdpPassError};

@@ -20,6 +20,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use common::skipped;
+use linewarden_dataplane::ethtool::{self, Offload};
 use linewarden_lab::address::SERVICE;
 use linewarden_lab::attackers::{
     ALL, Arena, AttackReport, Capture, ClassicExchange, PUPPETS, PUPPETS_FROM, Puppet, Station, Truth,
@@ -139,6 +140,27 @@ fn run_all(arena: &mut Arena<'_>) -> Vec<AttackReport> {
                 .unwrap_or_else(|error| panic!("{}: {error}", attack.name))
         })
         .collect()
+}
+
+/// Tags that the interface takes out would never reach the gate.
+#[test]
+fn vlan_tags_are_left_in_the_frames() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    let lab = Lab::build(&Topology::default()).unwrap();
+    let name = lab.gateway_devices_end.name.clone();
+    let takes_tags = || {
+        let asked = lab.gateway.run(|| ethtool::is_on(&name, Offload::ReceiveVlan));
+        asked.unwrap().unwrap()
+    };
+    let on = lab
+        .gateway
+        .run(|| ethtool::set(&name, Offload::ReceiveVlan, true));
+    on.unwrap().unwrap();
+    assert!(takes_tags());
+    let _gateway = XdpGateway::start(&lab, &[]);
+    assert!(!takes_tags());
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! answers nothing, and a gate lets through only what has a live session, until its lease ends. The next gateway takes
 //! the link over, and puts its own program in without a gap.
 
+use std::ffi::CStr;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -15,6 +16,7 @@ use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, ProgramMut};
 
 use crate::DataPlaneError;
+use crate::ethtool::{self, Offload};
 
 /// The program on an interface.
 #[derive(Debug)]
@@ -141,6 +143,7 @@ impl Place {
         let error = |error| DataPlaneError::kernel(format!("taking over {}", pin.display()), error);
         let mut link = Link::open(&pin).map_err(error)?;
         if interface_of(&link) == Some(ifindex) {
+            see_vlan_tags(ifindex);
             link.update_prog(program).map_err(error)?;
             return Ok(Some(link));
         }
@@ -165,7 +168,39 @@ fn is_bpf_filesystem(file: &File) -> io::Result<bool> {
     Ok(status.f_type == libc::BPF_FS_MAGIC)
 }
 
+/// Frames whose VLAN tag the interface has taken out would pass as untagged ones: the gate would take a sender of
+/// one VLAN for its namesake in another, and a reply would leave without its tag.
+fn see_vlan_tags(ifindex: u32) {
+    let Some(name) = name_of(ifindex) else {
+        return;
+    };
+    // An interface that does not know the offload takes no tags out.
+    if !ethtool::is_on(&name, Offload::ReceiveVlan).unwrap_or(false) {
+        return;
+    }
+    match ethtool::set(&name, Offload::ReceiveVlan, false) {
+        Ok(()) => tracing::info!(
+            interface = name,
+            "switched rxvlan off, so that VLAN tags are seen"
+        ),
+        Err(error) => {
+            tracing::warn!(%error, "VLAN tags are taken out before the gate sees them: use no VLANs here")
+        }
+    }
+}
+
+fn name_of(ifindex: u32) -> Option<String> {
+    let mut name = [0u8; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has the size that the call writes at most.
+    if unsafe { libc::if_indextoname(ifindex, name.as_mut_ptr().cast()) }.is_null() {
+        return None;
+    }
+    let name = CStr::from_bytes_until_nul(&name).ok()?;
+    name.to_str().ok().map(str::to_owned)
+}
+
 fn attach(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, DataPlaneError> {
+    see_vlan_tags(ifindex);
     let index = i32::try_from(ifindex)
         .map_err(|error| DataPlaneError::kernel(format!("interface index {ifindex}"), error))?;
     program.attach_xdp(index).map_err(|error| {

@@ -1,0 +1,158 @@
+//! Interface offloads, by the `SIOCETHTOOL` ioctl.
+//!
+//! An interface that takes VLAN tags out of received frames keeps them from an XDP program, which then sees a tagged
+//! frame as an untagged one. And on veth a stack-sent packet carries only a partial checksum (`CHECKSUM_PARTIAL`), which
+//! leaves with a wrong sum once an XDP program has touched it, so transmit checksum offload is turned off; `XDP_TX` into
+//! a veth needs an XDP program, or GRO, on its peer.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
+/// One offload that can be switched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Offload {
+    /// Checksums of sent packets left to the device (`ethtool -K … tx`).
+    TransmitChecksum,
+    /// Generic receive offload (`ethtool -K … gro`). On veth it also turns NAPI on.
+    GenericReceive,
+    /// Generic segmentation offload (`ethtool -K … gso`).
+    GenericSegmentation,
+    /// TCP segmentation offload (`ethtool -K … tso`).
+    TcpSegmentation,
+    /// VLAN tags (0x8100) of received frames taken out (`ethtool -K … rxvlan`).
+    ReceiveVlan,
+    /// VLAN tags of sent frames left to the device (`ethtool -K … txvlan`).
+    TransmitVlan,
+}
+
+/// How an offload is switched (include/uapi/linux/ethtool.h).
+#[derive(Clone, Copy)]
+enum Way {
+    /// A pair of commands of its own, `ETHTOOL_G…` and `ETHTOOL_S…`.
+    Own(u32, u32),
+    /// A bit of the flags.
+    Flag(u32),
+}
+
+const GET_FLAGS: u32 = 0x25;
+const SET_FLAGS: u32 = 0x26;
+
+impl Offload {
+    fn way(self) -> Way {
+        match self {
+            Self::TransmitChecksum => Way::Own(0x16, 0x17),
+            Self::TcpSegmentation => Way::Own(0x1e, 0x1f),
+            Self::GenericSegmentation => Way::Own(0x23, 0x24),
+            Self::GenericReceive => Way::Own(0x2b, 0x2c),
+            Self::TransmitVlan => Way::Flag(1 << 7),
+            Self::ReceiveVlan => Way::Flag(1 << 8),
+        }
+    }
+}
+
+/// Why an offload could not be switched.
+#[derive(Debug, thiserror::Error)]
+#[error("interface {interface}: cannot read or switch {offload:?}: {source}")]
+pub struct EthtoolError {
+    interface: String,
+    offload: Offload,
+    source: io::Error,
+}
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct EthtoolValue {
+    command: u32,
+    data: u32,
+}
+
+/// `struct ifreq` with the data pointer that `SIOCETHTOOL` uses, padded to the kernel's 40 bytes.
+#[repr(C)]
+struct InterfaceRequest {
+    name: [libc::c_char; libc::IFNAMSIZ],
+    data: *mut EthtoolValue,
+    padding: [u8; 16],
+}
+
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
+
+/// Switches an offload of an interface of the calling thread's namespace.
+///
+/// # Errors
+/// No such interface, an offload that it does not have, or no right to.
+pub fn set(interface: &str, offload: Offload, on: bool) -> Result<(), EthtoolError> {
+    let fail = failure(interface, offload);
+    match offload.way() {
+        Way::Own(_, set) => call(interface, set, u32::from(on)).map(drop),
+        Way::Flag(bit) => call(interface, GET_FLAGS, 0).and_then(|flags| {
+            let wanted = if on { flags | bit } else { flags & !bit };
+            call(interface, SET_FLAGS, wanted).map(drop)
+        }),
+    }
+    .map_err(fail)
+}
+
+/// Whether an offload of an interface of the calling thread's namespace is on.
+///
+/// # Errors
+/// No such interface, or one that does not say.
+pub fn is_on(interface: &str, offload: Offload) -> Result<bool, EthtoolError> {
+    let fail = failure(interface, offload);
+    match offload.way() {
+        Way::Own(get, _) => call(interface, get, 0).map(|value| value != 0),
+        Way::Flag(bit) => call(interface, GET_FLAGS, 0).map(|flags| flags & bit != 0),
+    }
+    .map_err(fail)
+}
+
+fn failure(interface: &str, offload: Offload) -> impl FnOnce(io::Error) -> EthtoolError + use<> {
+    let interface = interface.to_owned();
+    move |source| EthtoolError {
+        interface,
+        offload,
+        source,
+    }
+}
+
+/// One command with its value; the value afterwards.
+fn call(interface: &str, command: u32, data: u32) -> io::Result<u32> {
+    let mut value = EthtoolValue { command, data };
+    let mut request = InterfaceRequest {
+        name: interface_name(interface)?,
+        data: &raw mut value,
+        padding: [0; 16],
+    };
+    let socket = control_socket()?;
+    // SAFETY: `request` has the layout and at least the size of the kernel's `struct ifreq`, its name is terminated,
+    // and `data` points to an `ethtool_value` that outlives the call.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+    match done {
+        0 => Ok(value.data),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A name as the kernel's fixed, zero-terminated field.
+fn interface_name(interface: &str) -> io::Result<[libc::c_char; libc::IFNAMSIZ]> {
+    let mut name = [0; libc::IFNAMSIZ];
+    if interface.len() >= name.len() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "interface names have at most 15 bytes",
+        ));
+    }
+    for (to, from) in name.iter_mut().zip(interface.bytes()) {
+        *to = from.cast_signed();
+    }
+    Ok(name)
+}
+
+fn control_socket() -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
