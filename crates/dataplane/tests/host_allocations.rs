@@ -1,0 +1,122 @@
+//! The host's packet path takes no memory from the allocator: REQUESTs, RESPONSEs and junk, counted over all threads.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use linewarden_dataplane::host::{Host, HostOptions};
+use linewarden_dataplane::store::Row;
+use linewarden_dataplane::{Config, DataPlane, Gate, Geometry};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
+use linewarden_protocol::keys::AuthKey;
+use linewarden_protocol::wire::{self, Header, message_type};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: hands everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const GATEWAY: GatewayId = GatewayId(5);
+const DEVICE: DeviceId = DeviceId(0x1234_5678_9abc_def0);
+const KEY: [u8; 16] = [7; 16];
+const EXCHANGES: u64 = 500;
+
+/// REQUEST and CHALLENGE, RESPONSE and ACK, and a datagram that is neither.
+fn exchange(socket: &UdpSocket, number: u64) {
+    let mut nonce = [3; 16];
+    nonce[..8].copy_from_slice(&number.to_be_bytes());
+    let request = wire::Request {
+        header: Header::new(message_type::REQUEST, Suite::SipHash128, 0, DEVICE),
+        nonce,
+        reserved: [0; 32],
+    };
+    let mut reply = [0; 128];
+    socket.send(zerocopy::IntoBytes::as_bytes(&request)).unwrap();
+    assert_eq!(socket.recv(&mut reply).unwrap(), 64);
+    let wire::Message::Challenge(challenge) = wire::parse(&reply[..64]).unwrap() else {
+        panic!("no CHALLENGE");
+    };
+    let mut response = wire::Response {
+        header: Header::new(message_type::RESPONSE, Suite::SipHash128, 0, DEVICE),
+        nonce,
+        idx: challenge.idx,
+        gateway_id: challenge.gateway_id,
+        fresh: challenge.fresh,
+        tag: [0; 16],
+    };
+    response.tag = linewarden_protocol::tag::response(
+        &AuthKey::from_bytes(KEY),
+        &response,
+        &linewarden_protocol::tag::loc(None),
+    );
+    socket.send(&[0; 70]).unwrap();
+    socket.send(zerocopy::IntoBytes::as_bytes(&response)).unwrap();
+    assert_eq!(socket.recv(&mut reply).unwrap(), 64);
+    assert!(matches!(wire::parse(&reply[..64]), Ok(wire::Message::Ack(_))));
+}
+
+#[test]
+fn packets_are_handled_without_the_allocator() {
+    let ip = Ipv4Addr::new(127, 20, 77, 1);
+    let port = UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap().port();
+    let config = Config {
+        gateway_id: GATEWAY,
+        lease_s: 600,
+        lap_port: port,
+        local: vec![ip.into()],
+        gate: Gate::Off,
+        nak_per_s: 10,
+        alarm_per_s: 10,
+        low_rows: 1,
+        geometry: Geometry {
+            slots: 64,
+            ring: 4,
+            hash_seed: [1, 2],
+        },
+        classic: None,
+    };
+    let options = HostOptions {
+        threads: 1,
+        ..HostOptions::default()
+    };
+    let mut host = Host::start(&config, &options).unwrap();
+    let row = Row {
+        challenge: [0; 8],
+        auth_key: AuthKey::from_bytes(KEY),
+    };
+    host.install(DEVICE, Mode::Key, RowIndex(0), &[row]).unwrap();
+    // Old enough for no rotation to fall into the test, young enough to be served for all of it.
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is a timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    host.set_fresh([9; 8], now.tv_sec.cast_unsigned() * 1_000_000_000);
+    let socket = UdpSocket::bind((Ipv4Addr::new(127, 20, 77, 2), 0)).unwrap();
+    socket.connect((ip, port)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    exchange(&socket, 0);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    (1..=EXCHANGES).for_each(|number| exchange(&socket, number));
+    let taken = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    assert_eq!(taken, 0, "allocations in {} packets", 3 * EXCHANGES);
+}
