@@ -88,7 +88,8 @@ impl Credential {
         match self {
             Self::Pool(helper) => {
                 let secret = helper.reproduce(query.idx.0, query.challenge, puf, health)?;
-                let digest = helper.digest(query.idx.0).unwrap_or_default();
+                // The row is there, or the line above has failed.
+                let digest = helper.digest(query.idx.0).ok_or(ExtractorError::Uncorrectable)?;
                 Ok(RowKey::for_row(
                     secret.expose(),
                     &digest,

@@ -219,6 +219,8 @@ impl GatewayConfig {
         if let Some(file) = &mut self.registry.master_key_file {
             *file = directory.join(&*file);
         }
+        let pins = &mut self.gateway.pin_directory;
+        *pins = directory.join(&*pins);
         if let Some(classic) = &mut self.classic {
             classic.crps_file = directory.join(&classic.crps_file);
         }

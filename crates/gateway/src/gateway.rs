@@ -158,8 +158,8 @@ impl Gateway {
         Ok(self.with_plane(|plane| plane.counters())??)
     }
 
-    /// Answers REQUESTs with NAKs, lets handshakes under way end, shuts all devices out, detaches the data plane and
-    /// gives unused rows back.
+    /// Answers REQUESTs with NAKs, lets handshakes under way end, shuts all devices out, gives unused rows back and
+    /// detaches the data plane, but for a gate that is to stay shut.
     ///
     /// # Errors
     /// The control thread has ended before.

@@ -606,6 +606,8 @@ fn shell_lines(text: &str) -> Vec<&str> {
 #[test]
 fn sizes_beyond_all_bounds_are_refused() {
     let site = Site::new();
+    let said = site.run(&format!("serve --config gateway.toml --every {}", u64::MAX));
+    assert!(said.code == 2 && said.err.contains("86400"), "{}", said.err);
     for words in [
         "device enroll command --mode key --out devices -- /bin/true",
         "device enroll simulated --model sram --out devices",

@@ -29,6 +29,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+/// No reading may take longer.
+const READING_MAX: Duration = Duration::from_secs(3600);
 /// No more is read of what a program writes to standard error, bytes.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
@@ -113,7 +115,9 @@ impl CommandPuf {
         question: &str,
         output_bytes_max: usize,
     ) -> io::Result<Option<Ended>> {
-        let deadline = Instant::now() + Duration::from_millis(self.timeout_ms);
+        // A time beyond what the clock can say is as good as none.
+        let timeout = Duration::from_millis(self.timeout_ms).min(READING_MAX);
+        let deadline = Instant::now() + timeout;
         if let Some(mut input) = child.stdin.take() {
             // Fits into the pipe; a program that does not want to know has closed it.
             let _ = input.write_all(question.as_bytes());

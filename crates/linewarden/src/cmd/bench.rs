@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use linewarden_lab::bench::{self, BenchError, Better, Report, Row, Scale, figures};
 
+use crate::cmd::write_result;
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -59,8 +60,7 @@ pub fn run(command: &BenchCommand) -> Result<(), Failure> {
     print(output, &report)?;
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&report).map_err(Failure::failed)?;
-        std::fs::write(path, text + "\n")
-            .map_err(|error| Failure::failed(format!("writing {}: {error}", path.display())))?;
+        write_result(path, &(text + "\n"))?;
     }
     if let Some(directory) = &args.figures {
         for path in figures::draw(&report, directory).map_err(failure)? {

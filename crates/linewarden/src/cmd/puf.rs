@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use linewarden_puf::report::{PufReport, ReportOptions};
 
+use crate::cmd::write_result;
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -70,10 +71,9 @@ pub fn run(command: &PufCommand) -> Result<(), Failure> {
         .into_iter()
         .map(|row| vec![row.metric, row.value, row.wanted]);
     output.table(&["metric", "value", "ideal or demanded"], &[], rows.collect())?;
+    output.line(report.sketch())?;
     if let Some(path) = &args.svg {
-        let svg = report.svg().map_err(Failure::failed)?;
-        std::fs::write(path, svg)
-            .map_err(|error| Failure::failed(format!("{}: cannot be written: {error}", path.display())))?;
+        write_result(path, &report.svg().map_err(Failure::failed)?)?;
         output.line(format_args!("picture: {}", path.display()))?;
     }
     Ok(())

@@ -19,8 +19,8 @@ use crate::{cmd, log, registry};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Checks the whole configuration before anything is touched, attaches the data plane, loads the fleet, and prints its
-state when it changes. An open gate stays shut when the gateway ends (`when_gone`), however it ends. Ends on SIGINT and SIGTERM: handshakes under way may end, unused rows go back to the registry,
-the data plane is detached. Ends with exit code 1 when the data plane ends by itself, so that a service manager starts
+state when it changes. Ends on SIGINT and SIGTERM: handshakes under way may end, unused rows go back to the registry,
+and the data plane is detached, but for an open gate, which stays shut however the gateway ends (`when_gone`). Ends with exit code 1 when the data plane ends by itself, so that a service manager starts
 it again.
 
 Examples:
@@ -39,7 +39,7 @@ pub struct ServeArgs {
     #[arg(long, conflicts_with = "check")]
     release: bool,
     /// Seconds between two lines of state, if it has changed
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     every: u64,
     /// JSON for machines
     #[arg(long)]

@@ -2,6 +2,7 @@
 
 mod picture;
 mod rebuild;
+mod sketch;
 mod table;
 
 pub use rebuild::{Rebuild, RebuildResult};
@@ -202,6 +203,12 @@ impl PufReport {
     /// The figures as rows for a table.
     pub fn rows(&self) -> Vec<Row> {
         table::rows(self)
+    }
+
+    /// A picture for a terminal: the two distributions of Hamming distances.
+    #[must_use]
+    pub fn sketch(&self) -> String {
+        sketch::sketch(self)
     }
 
     /// The picture as an SVG document.

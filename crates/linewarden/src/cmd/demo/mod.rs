@@ -3,7 +3,7 @@
 mod progress;
 mod table;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use linewarden_dataplane::DataPlaneError;
 use linewarden_lab::demo::{self, Backend, DEVICES_MAX, DEVICES_MIN, DemoError, Options, Report, Sabotage};
 
 use self::progress::Watcher;
+use crate::cmd::write_result;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals::StopSignal;
@@ -137,26 +138,17 @@ fn failure(error: DemoError) -> Failure {
 fn write_results(args: &DemoArgs, output: Output, report: &Report) -> Result<(), Failure> {
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(report).map_err(Failure::failed)?;
-        write(path, &(text + "\n"))?;
+        write_result(path, &(text + "\n"))?;
     }
     let path = args.out.join(PICTURE);
     match demo::picture::latency_cdf(&report.comparison) {
         Ok(svg) => {
-            write(&path, &svg)?;
+            write_result(&path, &svg)?;
             output.line(format_args!("picture: {}", path.display()))
         }
         // Nobody was authenticated; what failed is said below.
         Err(error) => output.line(format_args!("no picture: {error}")),
     }
-}
-
-/// Writes a file and the directories above it.
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    directory
-        .map_or(Ok(()), std::fs::create_dir_all)
-        .and_then(|()| std::fs::write(path, text))
-        .map_err(|error| Failure::failed(format!("{}: cannot be written: {error}", path.display())))
 }
 
 /// The last word.

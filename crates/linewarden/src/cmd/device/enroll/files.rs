@@ -9,6 +9,7 @@ use linewarden_agent::Credential;
 use linewarden_files::sync_parent;
 use linewarden_protocol::ids::DeviceId;
 
+use crate::cmd::write_result;
 use crate::failure::Failure;
 
 /// Where a device's files lie.
@@ -60,9 +61,7 @@ impl DeviceFiles {
             return Ok(());
         }
         let text = agent_config(device, gateway, puf_section);
-        std::fs::write(&self.config, text).map_err(|error| {
-            Failure::failed(format!("{}: cannot be written: {error}", self.config.display()))
-        })
+        write_result(&self.config, &text)
     }
 
     /// The registry holds the device: its helper data take their place.
