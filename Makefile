@@ -37,7 +37,7 @@ test: setup ## all tests of all crates, then the device role without an operatin
 bench: setup ## the papers' experiments; rows go to out/bench.json
 	@mkdir -p $(OUT)
 	cargo build --release -p linewarden
-	$(if $(filter 1,$(SUDO)),sudo -E )$(or $(CARGO_TARGET_DIR),target)/release/linewarden bench auth --json $(OUT)/bench.json $(ARGS)
+	$(if $(filter 1,$(SUDO)),sudo -E )$(or $(CARGO_TARGET_DIR),target)/release/linewarden bench auth --json $(OUT)/bench.json --figures $(OUT) $(ARGS)
 
 lint: setup ## formatting, clippy, documentation, shell scripts, licences, the source tree's own rules
 	@scripts/lint

@@ -1,6 +1,8 @@
 //! Files that people and crashes spoil: reading that is bounded, secrets that only their owner can read, writing that
 //! lasts.
 
+#![forbid(unsafe_code)]
+
 mod private;
 mod write;
 

@@ -20,11 +20,6 @@ use linewarden_protocol::frame::write::Endpoint;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(pub [u8; 6]);
 
-impl Mac {
-    /// All stations.
-    pub const BROADCAST: Self = Self([0xff; 6]);
-}
-
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g] = self.0;

@@ -41,6 +41,8 @@
 //! what estimators can see (bias, dependence, helper data), not what an attacker may know about a design; see
 //! [`entropy`].
 
+#![forbid(unsafe_code)]
+
 pub mod bits;
 pub mod challenge;
 pub mod code;

@@ -39,7 +39,7 @@ impl<T: Shared> Region<T> {
     ///
     /// # Errors
     /// That of `mmap`.
-    pub fn of_bpf_array(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+    pub(crate) fn of_bpf_array(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Self::map(len, libc::MAP_SHARED, fd.as_raw_fd())
     }
 

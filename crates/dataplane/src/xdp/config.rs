@@ -11,9 +11,10 @@ use crate::classic::{crc_tables, rng_state, store_crp};
 use crate::config::{ClassicProfile, Config, Gate};
 use crate::layout::{HOME_WAYS, ProgramConfig, Shared};
 use crate::store::{Region, Regions, wire_word};
+use linewarden_protocol::verdict::VERDICT_SLOTS;
 
-/// Where `rng` stands in `struct lw_percpu`: behind 96 counters and five words.
-pub(super) const PERCPU_RNG_WORD: usize = 96 + 5;
+/// Where `rng` stands in `struct lw_percpu`: behind the counters and five words.
+pub(super) const PERCPU_RNG_WORD: usize = VERDICT_SLOTS + 5;
 
 impl ProgramConfig {
     /// The constants for a checked configuration.
@@ -134,7 +135,11 @@ pub(crate) fn region<T: Shared>(object: &Object, name: &str, len: u32) -> Result
         .find(|map| map.name() == name)
         .ok_or_else(|| DataPlaneError::kernel(format!("map {name}"), "not in the object"))?;
     // An element of the map is one of ours, or a home of several.
-    debug_assert_eq!(map.value_size() as usize % size_of::<T>(), 0);
+    let expected = size_of::<T>();
+    if !(map.value_size() as usize).is_multiple_of(expected) {
+        let problem = format!("its elements have {} B, ours {expected}", map.value_size());
+        return Err(DataPlaneError::kernel(format!("map {name}"), problem));
+    }
     Region::of_bpf_array(map.as_fd(), len as usize)
         .map_err(|error| DataPlaneError::kernel(format!("mapping {name} ({len} elements)"), error))
 }

@@ -47,7 +47,10 @@ fn the_mirror_of_the_layout_is_true() {
 fn the_random_numbers_are_seeded_where_the_program_keeps_them() {
     let words = offset_of!(types::lw_percpu, rng) / 8;
     assert_eq!(words, super::config::PERCPU_RNG_WORD);
-    assert_eq!(offset_of!(types::lw_percpu, events_lost), 96 * 8);
+    assert_eq!(
+        offset_of!(types::lw_percpu, events_lost),
+        linewarden_protocol::verdict::VERDICT_SLOTS * 8
+    );
 }
 
 /// Macros and what only the ring buffer carries are not in BTF: they are read from the header.

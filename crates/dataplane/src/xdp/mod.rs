@@ -62,7 +62,7 @@ impl Xdp {
         let mut open = GatewaySkelBuilder::default().open(storage).map_err(open_error)?;
         self::config::configure(open.open_object_mut(), config, false)?;
         let load_error =
-            |error| DataPlaneError::kernel("loading the eBPF program (Linux 5.15 or later?)", error);
+            |error| DataPlaneError::kernel("loading the eBPF program (Linux 6.1 or later?)", error);
         let skeleton = open.load().map_err(load_error)?;
         let regions = self::config::regions(skeleton.object(), config)?;
         let store = Store::new(Arc::new(regions), config.geometry.clone());
@@ -99,11 +99,6 @@ impl Xdp {
         Ok(())
     }
 
-    /// Detaches from all interfaces that it is not pinned to.
-    pub fn detach(&mut self) {
-        self.attachments.clear();
-    }
-
     /// Runs the program once on a frame (`BPF_PROG_TEST_RUN`), as if it came in on the loopback interface.
     ///
     /// # Errors
@@ -133,14 +128,6 @@ impl Xdp {
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
-    }
-
-    /// Instructions of the program as the kernel's verifier left it (after dead code was removed).
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn loaded_instructions(&self) -> Result<usize, DataPlaneError> {
-        Ok(self.skeleton.progs.linewarden_gateway.insn_cnt())
     }
 }
 

@@ -106,26 +106,6 @@ fn text<E: std::fmt::Display>(error: E) -> String {
     error.to_string()
 }
 
-/// A cumulative distribution over a logarithmic axis of microseconds.
-///
-/// # Errors
-/// The plotter's word.
-pub fn cdf_of(
-    path: &Path,
-    title: &str,
-    series: &[(&str, &hdrhistogram::Histogram<u64>)],
-) -> Result<(), String> {
-    let owned: Vec<Series> = series
-        .iter()
-        .map(|(name, latency_ns)| Series {
-            name: (*name).into(),
-            picture: "",
-            latency_ns: (*latency_ns).clone(),
-        })
-        .collect();
-    cdf(path, title, &owned.iter().collect::<Vec<_>>(), &[]).map(|_| ())
-}
-
 fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) -> Result<PathBuf, String> {
     let longest = |series: &Series| series.latency_ns.value_at_quantile(0.9995) as f64 / 1000.0;
     let most = series

@@ -175,8 +175,8 @@ impl Crew {
         }
     }
 
-    pub(super) fn is_done(&self, goal: &Goal) -> bool {
-        !matches!(goal, Goal::KeepAlive) && self.done == self.seats.len()
+    pub(super) fn is_done(&self) -> bool {
+        self.done == self.seats.len()
     }
 
     pub(super) fn finish(&mut self, goal: &Goal, elapsed: Duration) {
@@ -192,15 +192,12 @@ impl Crew {
                     self.timers.arm(place, seat.device.next_deadline());
                 }
             }
-            Goal::KeepAlive => {}
         }
     }
 
     /// Gives further devices their turn while the window and the batch have room.
     pub(super) fn start_seats(&mut self, goal: &Goal) {
-        let (Goal::Authenticate { window } | Goal::Exchange { window, .. }) = goal else {
-            return;
-        };
+        let (Goal::Authenticate { window } | Goal::Exchange { window, .. }) = goal;
         while self.under_way < (*window).max(1) && self.next_seat < self.seats.len() && !self.batch.is_full()
         {
             let place = self.next_seat as u32;

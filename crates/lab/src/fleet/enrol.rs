@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use linewarden_agent::Credential;
 use linewarden_protocol::device::{DeviceConfig, GatewayPolicy};
 use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
@@ -13,7 +14,7 @@ use linewarden_puf::{Puf, PufError};
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
 
-use super::member::{Credential, Member};
+use super::member::Member;
 
 /// The suite of all simulated devices.
 const SUITE: Suite = Suite::SipHash128;

@@ -30,7 +30,7 @@ use linewarden_protocol::frame::write::Endpoint;
 
 pub use enrol::{EnrolError, EnrolledKey, FleetSpec, PufKind, SimulatedDevice, device_id, enrol_fleet};
 pub use exchange::{Exchange, ExchangeReport};
-pub use member::{Credential, Member};
+pub use member::Member;
 pub(crate) use neighbour::answer as answer_neighbour;
 pub use report::{Outcome, Report};
 use worker::{Goal, Worker};
@@ -200,18 +200,6 @@ impl Fleet {
         for worker in &mut self.workers {
             worker.power_cycle();
         }
-    }
-
-    /// Keeps sessions alive and answers the network until `stop` is set or the time is over.
-    ///
-    /// # Errors
-    /// A socket failed.
-    pub fn keep_alive(&mut self, run: &mut Run<'_>) -> Result<Report, FleetError> {
-        let reports = self.run_workers(run, |worker, stop, until, shared| {
-            worker.run(&Goal::KeepAlive, stop, until, shared)?;
-            Ok(worker.take_report())
-        })?;
-        Ok(reports.into_iter().fold(Report::default(), Report::join))
     }
 
     /// Sends one datagram from each device to a service and waits for its echo.

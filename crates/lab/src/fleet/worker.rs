@@ -22,8 +22,6 @@ const NAP: Duration = Duration::from_millis(20);
 pub(super) enum Goal {
     /// Until each device has a session.
     Authenticate { window: usize },
-    /// Until told to stop.
-    KeepAlive,
     /// Until each device has its echo or has given up.
     Exchange { exchange: Exchange, window: usize },
 }
@@ -102,7 +100,7 @@ impl Worker {
                 }
             }
             self.flush()?;
-            if finished.is_none() && self.crew.is_done(goal) {
+            if finished.is_none() && self.crew.is_done() {
                 finished = Some(started.elapsed());
                 shared.busy_workers.fetch_sub(1, Ordering::Relaxed);
             }

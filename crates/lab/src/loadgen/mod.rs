@@ -13,7 +13,7 @@
 //! Turn threaded NAPI on at both ends ([`crate::napi`]), pin generator and verifier to *one* processor, and count
 //! handshakes per second of the verifier's (and of the generator's) processor time. On two processors every frame,
 //! ring slot and frame header changes caches four times per handshake, which costs more than all the work that is
-//! to be measured, and each side sleeps and wakes: `examples/idle_sink.rs` completes several times as many on one.
+//! to be measured, and each side sleeps and wakes: the bench's idle sink completes several times as many on one.
 
 mod maps;
 mod plan;

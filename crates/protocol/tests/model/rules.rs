@@ -1,7 +1,7 @@
 //! The rules of LAP/1 that a gateway stands on, each of which can be taken away to see whether the model notices.
 //!
 //! The gateway of this model is written once, with every rule asked for where it applies. That gateway with all its
-//! rules is compared with the crate's oracle message by message (`twin.rs`); with one rule removed, the ledger must
+//! rules is compared with the crate's oracle message by message (`node.rs`); with one rule removed, the ledger must
 //! find a violation. So production code carries no switch for tests, and still what is mutated is what runs.
 
 /// One rule.

@@ -62,11 +62,6 @@ impl SramPuf {
         })
     }
 
-    /// The one-probability of each cell.
-    pub fn one_probabilities(&self) -> impl Iterator<Item = f64> + '_ {
-        self.one_probability.iter().map(|&p| f64::from(p) / 65535.0)
-    }
-
     fn cells(&self, challenge: Challenge, bits: usize) -> Result<&[u16], PufError> {
         if challenge != Challenge::Whole {
             return Err(PufError::WrongMode {

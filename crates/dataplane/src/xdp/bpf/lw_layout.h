@@ -8,6 +8,8 @@
 
 #include <linux/types.h>
 
+#include "lw_verdicts.h"
+
 /* Flags in the low byte of the commit word (LAP/1 1.4.3). */
 #define LW_VALID 0x01ULL /* the row in the line may be spent */
 #define LW_BUSY 0x02ULL /* a winner owns the line until it clears this */
@@ -78,7 +80,7 @@ struct lw_control {
 
 /* Per CPU. */
 struct lw_percpu {
-	__u64 counter[96]; /* by verdict; LW_VERDICT_SLOTS */
+	__u64 counter[LW_VERDICT_SLOTS]; /* by verdict */
 	__u64 events_lost;
 	__u64 nak_second; /* the second that nak_count counts in */
 	__u64 nak_count;
