@@ -81,11 +81,11 @@ impl Run<'_> {
                 self.world.rotate_fresh();
             }
             // Sums of these never come near the lease or the 16 s of a fresh value: those edges have records.
-            134..140 if self.short_waits < 15 => {
+            134..140 if self.short_waits < 15 && self.world.can_advance(6) => {
                 self.short_waits += 1;
                 self.world.advance(6);
             }
-            140..144 => {
+            140..144 if self.world.can_advance(400) => {
                 self.world.advance(400);
                 self.world.rotate_fresh();
             }

@@ -16,6 +16,7 @@ use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_registry::{
     BulkOptions, DeviceLine, ExportKey, Filter, MasterKey, OnConflict, OnDamage, Registry, RegistryError,
 };
+use rand::{RngExt as _, SeedableRng as _};
 use support::{in_memory, key_device, pool_device, pool_device_from};
 use tempfile::TempDir;
 
@@ -322,4 +323,33 @@ async fn the_wrong_export_key_and_a_missing_file_are_told_apart() {
     );
     let error = import(&target, &directory.path().join("none")).await.unwrap_err();
     assert!(matches!(error, RegistryError::Io { .. }), "{error}");
+}
+
+/// Whatever was done to a file, it is imported whole, as it was exported, or not at all.
+#[tokio::test]
+async fn an_edited_export_is_refused_as_a_whole() {
+    let (_directory, path) = exported().await;
+    let whole = fs::read(&path).unwrap();
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(5);
+    for round in 0..300 {
+        let mut bytes = whole.clone();
+        let at = rng.random_range(0..bytes.len());
+        match round % 4 {
+            0 => bytes[at] ^= 1 << rng.random_range(0..8),
+            1 => bytes.truncate(at),
+            2 => bytes.insert(at, rng.random()),
+            _ => drop(bytes.remove(at)),
+        }
+        fs::write(&path, &bytes).unwrap();
+        let target = in_memory().await;
+        let imported = import(&target, &path).await;
+        let count = target.count(&Filter::default()).await.unwrap();
+        match imported {
+            // White space and the last line break may be another's.
+            Ok(devices) => assert_eq!((devices, count), (5, 5), "round {round}, byte {at}"),
+            Err(error) => {
+                assert_eq!(count, 0, "round {round}, byte {at}: {error}");
+            }
+        }
+    }
 }

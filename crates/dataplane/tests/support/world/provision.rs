@@ -10,7 +10,7 @@ use linewarden_protocol::gateway::{Checked, DeviceInstall, FreshValue, Row};
 use linewarden_protocol::ids::{Mode, RowIndex};
 use linewarden_protocol::wire::{self, Message};
 
-use super::{INGRESS, Installed, World, read_clock};
+use super::{INGRESS, Installed, World, read_clock, real_now};
 use crate::support::device::Dev;
 use crate::support::shape::RING;
 
@@ -148,6 +148,12 @@ impl World {
     pub fn stopping(&mut self, stopping: bool) {
         self.oracle.set_stopping(stopping);
         self.each_plane(|plane, _| plane.set_stopping(stopping));
+    }
+
+    /// Whether the machine has been up for long enough to move the past back that far.
+    pub fn can_advance(&self, seconds: u32) -> bool {
+        let shifted_ms = self.shift_ms + u64::from(seconds) * 1000;
+        real_now().monotonic_ms.saturating_sub(60_000) > shifted_ms
     }
 
     /// Lets time go by on both clocks. `xdp` reads the machine's: there the past moves back instead.

@@ -1,0 +1,85 @@
+//! Files of anybody's making: configurations and CRPs are read or refused, and never end the program.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::path::Path;
+
+use linewarden_gateway::classic::parse_crps;
+use linewarden_gateway::config::GatewayConfig;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const CONFIG: &str = r#"
+[gateway]
+id = 1
+dataplane = "host"
+addresses = ["127.0.0.1", "::1"]
+port = 20550
+gate = "off"
+lease_s = 300
+slots = 1000
+ring = 8
+low_rows = 2
+reserve_block = 4
+nak_per_s = 10
+threads = 2
+[registry]
+path = "fleet.registry"
+master_key_file = "master.key"
+[classic]
+profile = "iot"
+response_bits = 64
+crps_file = "crps"
+[log]
+level = "info"
+"#;
+
+const VALUES: [&str; 12] = [
+    "0",
+    "-1",
+    "4294967296",
+    "18446744073709551615",
+    "1e300",
+    "\"\"",
+    "[]",
+    "true",
+    "{}",
+    "nan",
+    "\"\\u0000\"",
+    "",
+];
+
+const CRPS: &str =
+    "1 00000001 1111111111111111\n1 00000002 2222222222222222\n2 00000003 3333333333333333 # last\n";
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn configurations(line in 0..CONFIG.lines().count(), value in 0..VALUES.len(), seed in any::<u64>()) {
+        let text: Vec<String> = CONFIG
+            .lines()
+            .enumerate()
+            .map(|(number, text)| match text.split_once(" = ") {
+                Some((key, _)) if number == line => format!("{key} = {}", VALUES[value]),
+                _ => text.to_owned(),
+            })
+            .collect();
+        if let Ok(mut config) = toml::from_str::<GatewayConfig>(&text.join("\n")) {
+            config.resolve_paths(Path::new("/nonexistent"));
+            let _ = config.resolve([seed, 1], seed);
+        }
+    }
+
+    #[test]
+    fn crps(edits in vec((0..CRPS.len(), any::<u8>()), 0..6), bytes in 0..64usize) {
+        let mut text = CRPS.as_bytes().to_vec();
+        for (at, value) in edits {
+            text[at] = value;
+        }
+        let text = String::from_utf8_lossy(&text);
+        if let Ok(crps) = parse_crps(&text, bytes) {
+            let mut responses = crps.iter().flatten();
+            prop_assert!(responses.all(|(_, response)| response.len() == bytes));
+        }
+    }
+}

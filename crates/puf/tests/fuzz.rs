@@ -1,0 +1,97 @@
+//! Bytes of anybody's making: helper data and hex text are read or refused, and what is read has one encoding.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::sync::OnceLock;
+
+use linewarden_puf::extractor::{HelperData, KeyEnrolment, PoolEnrolment, PoolHelper, enrol_pool, enrol_puf};
+use linewarden_puf::model::{Simulated, SramParameters, SramPuf, XorArbiterPuf};
+use linewarden_puf::readout::parse_hex;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use rand::SeedableRng as _;
+
+fn valid() -> &'static [Vec<u8>; 2] {
+    static VALID: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
+    VALID.get_or_init(|| {
+        let mut rng = rand_chacha::ChaCha20Rng::seed_from_u64(1);
+        let model = XorArbiterPuf::with_bit_error_rate(64, 6, 0.05, 1).unwrap();
+        let pool = enrol_pool(&mut Simulated::new(model, 2), &PoolEnrolment::rows(2), &mut rng).unwrap();
+        let parameters = SramParameters {
+            cells: 32_768,
+            ones: 0.5,
+            bit_error_rate: 0.05,
+        };
+        let sram = SramPuf::new(parameters, 3).unwrap();
+        let key = enrol_puf(
+            &mut Simulated::new(sram, 4),
+            32_768,
+            3,
+            &KeyEnrolment::default(),
+            &mut rng,
+        )
+        .unwrap();
+        [pool.helper.to_bytes(), key.helper.to_bytes()]
+    })
+}
+
+/// One change: where, as a share of the length; what; how.
+fn edits() -> impl Strategy<Value = Vec<(f64, u8, u8)>> {
+    vec((0.0..1.0, any::<u8>(), 0u8..6), 0..5)
+}
+
+fn edited(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for (share, value, how) in edits {
+        // Headers are short: half of the changes go there.
+        let most = if value & 1 == 0 {
+            bytes.len()
+        } else {
+            bytes.len().min(24)
+        };
+        let at = (share * most as f64) as usize;
+        match how {
+            0 => bytes.truncate(at),
+            1 => bytes.insert(at, *value),
+            2 if at < bytes.len() => drop(bytes.remove(at)),
+            3 => bytes.extend_from_within(at..),
+            _ if at < bytes.len() => bytes[at] ^= value | 1,
+            _ => {}
+        }
+    }
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn edited_helper_data_are_refused_or_canonical(changes in edits()) {
+        let [pool, key] = valid();
+        let bytes = edited(pool, &changes);
+        if let Ok(read) = PoolHelper::from_bytes(&bytes) {
+            prop_assert_eq!(read.to_bytes(), bytes);
+        }
+        let bytes = edited(key, &changes);
+        if let Ok(read) = HelperData::from_bytes(&bytes) {
+            prop_assert_eq!(read.to_bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_refused_as_helper_data_or_canonical(tail in vec(any::<u8>(), 0..200), kind in 0..3usize) {
+        let bytes = [[&b"LWHP\x01\0\0\0"[..], b"LWHK\x01\0\0\0", b""][kind], &tail].concat();
+        if let Ok(read) = PoolHelper::from_bytes(&bytes) {
+            prop_assert_eq!(read.to_bytes(), bytes.clone());
+        }
+        if let Ok(read) = HelperData::from_bytes(&bytes) {
+            prop_assert_eq!(read.to_bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn any_text_is_refused_as_a_dump_or_has_a_byte_for_two_digits(text in vec(any::<u8>(), 0..200)) {
+        if let Ok(bytes) = parse_hex(&text) {
+            prop_assert!(bytes.len() <= text.len() / 2);
+        }
+    }
+}
