@@ -13,6 +13,7 @@
 //! A packet path never waits for anything: it reads and claims what lies in that memory. What it answers is compared
 //! byte for byte with `linewarden_protocol::gateway`, the oracle.
 
+pub mod capability;
 pub mod classic;
 pub mod config;
 pub mod counters;

@@ -22,6 +22,7 @@ pub use self::attach::release;
 
 use self::attach::Attachment;
 use self::skeleton::gateway::{GatewaySkel, GatewaySkelBuilder};
+use crate::capability::{self, Capability};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::event::Event;
@@ -209,28 +210,16 @@ fn test_context(frame_bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-/// CAP_BPF (39) and CAP_NET_ADMIN (12) in the effective set, or CAP_SYS_ADMIN (21).
+/// What loading and attaching the program need.
+const NEEDED: &[Capability] = &[Capability::Bpf, Capability::Perfmon, Capability::NetAdmin];
+
 fn check_privileges() -> Result<(), DataPlaneError> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(u64::MAX);
-    let has = |bit: u32| effective >> bit & 1 == 1;
-    let hint = "run as root, or use the host data plane (`dataplane = \"host\"`), which needs none";
-    let needs = |needed| {
-        Err(DataPlaneError::Privilege {
+    if let Some(needed) = capability::missing(NEEDED).first() {
+        return Err(DataPlaneError::Privilege {
             backend: "xdp",
-            needed,
-            hint,
-        })
-    };
-    if !has(39) && !has(21) {
-        return needs("CAP_BPF");
-    }
-    if !has(12) && !has(21) {
-        return needs("CAP_NET_ADMIN");
+            needed: needed.name(),
+            hint: "run as root, or use the host data plane (`dataplane = \"host\"`), which needs none",
+        });
     }
     if File::open("/sys/kernel/btf/vmlinux").is_err() {
         tracing::debug!("the kernel has no BTF of its own; loading anyway");
