@@ -6,14 +6,12 @@ use std::path::{Path, PathBuf};
 
 use linewarden_protocol::device::GatewayPolicy;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_protocol::wire::LAP_PORT;
 use linewarden_puf::Puf;
 use linewarden_puf::readout::ReadoutPuf;
 use serde::Deserialize;
 
 use crate::source::{CommandPuf, FleetSeed, SimulatedPuf};
-
-/// LAP/1's port.
-pub const DEFAULT_PORT: u16 = 20_550;
 
 /// A whole configuration file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -225,7 +223,7 @@ pub fn parse_device_id(text: &str) -> Result<DeviceId, String> {
 /// What is wrong with it.
 pub fn parse_gateway(text: &str) -> Result<SocketAddr, String> {
     if let Ok(ip) = text.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, DEFAULT_PORT));
+        return Ok(SocketAddr::new(ip, LAP_PORT));
     }
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address);
@@ -233,7 +231,7 @@ pub fn parse_gateway(text: &str) -> Result<SocketAddr, String> {
     let with_port = if text.contains(':') {
         text.to_owned()
     } else {
-        format!("{text}:{DEFAULT_PORT}")
+        format!("{text}:{LAP_PORT}")
     };
     let found = with_port
         .to_socket_addrs()

@@ -162,7 +162,7 @@ pub enum ClassicProfile {
 }
 
 fn default_port() -> u16 {
-    20_550
+    linewarden_protocol::wire::LAP_PORT
 }
 fn default_classic_port() -> u16 {
     20_551
