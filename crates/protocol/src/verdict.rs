@@ -104,7 +104,7 @@ verdicts! {
     /// The packet ends before its headers do, or their lengths contradict each other.
     DropTruncated = 42, Drop, "drop_truncated";
     /// For us, but between addresses that no reply may go between: a group MAC address, or a source IP address that
-    /// names no host (unspecified, multicast, broadcast, or IPv6 in ::/64, where IPv4-mapped addresses lie).
+    /// names no host (unspecified, multicast, broadcast, or IPv6 in ::/64 but ::1, where IPv4-mapped addresses lie).
     DropUnanswerable = 43, Drop, "drop_unanswerable";
 
     /// No such device here.

@@ -79,7 +79,7 @@ fn unanswerable() -> Vec<Record> {
             ReplyChallenge,
         ),
     ];
-    let v6: [(&str, Bend, Verdict); 5] = [
+    let v6: [(&str, Bend, Verdict); 7] = [
         ("from ::", |from, _| from.ip = [0u16; 8].into(), DropUnanswerable),
         (
             "from an IPv4-mapped address",
@@ -89,6 +89,16 @@ fn unanswerable() -> Vec<Record> {
         (
             "from multicast",
             |from, _| from.ip = [0xff02, 0, 0, 0, 0, 0, 0, 1].into(),
+            DropUnanswerable,
+        ),
+        (
+            "from ::1",
+            |from, _| from.ip = [0, 0, 0, 0, 0, 0, 0, 1].into(),
+            ReplyChallenge,
+        ),
+        (
+            "from ::2",
+            |from, _| from.ip = [0, 0, 0, 0, 0, 0, 0, 2].into(),
             DropUnanswerable,
         ),
         (

@@ -127,14 +127,16 @@ impl Udp {
 
 impl Frame {
     /// Whether a reply may turn the frame round: neither MAC address is a group's, which would become the gateway's own
-    /// or be answered by all, and the IP source names one host (RFC 1122 3.2.1.3). An IPv6 source in ::/64 does not: a
-    /// mapped one would be taken for its IPv4 address (RFC 4942 2.2).
+    /// or be answered by all, and the IP source names one host (RFC 1122 3.2.1.3). An IPv6 source in ::/64 does not,
+    /// but for ::1: a mapped one would be taken for its IPv4 address (RFC 4942 2.2).
     #[must_use]
     pub fn is_answerable(&self, ip: &Ip) -> bool {
         let ([dst, ..], [src, ..]) = (self.dst_mac, self.src_mac);
         let names_a_host = match ip.src {
             IpAddr::V4(address) => (1..224).contains(&address.octets()[0]),
-            IpAddr::V6(address) => address.to_bits() >> 64 != 0 && !address.is_multicast(),
+            IpAddr::V6(address) => {
+                (address.to_bits() >> 64 != 0 || address.is_loopback()) && !address.is_multicast()
+            }
         };
         (dst | src) & 1 == 0 && names_a_host
     }

@@ -224,7 +224,7 @@ static __always_inline enum lw_kind lw_parse(struct xdp_md *ctx, struct lw_frame
 
 /*
  * Whether a reply may turn the frame round: neither MAC address is a group's, and the IP source names one host; an IPv6
- * one in ::/64 does not, for a mapped one would be taken for its IPv4 address.
+ * one in ::/64 does not, but for ::1: a mapped one would be taken for its IPv4 address.
  */
 static __always_inline int lw_is_answerable(const struct lw_frame *f)
 {
@@ -232,7 +232,9 @@ static __always_inline int lw_is_answerable(const struct lw_frame *f)
 		return 0;
 	if (!f->is6)
 		return (__u8)(*(__u8 *)&f->ip4->src - 1) < 223;
-	return (f->ip6->src[0] | f->ip6->src[1]) && *(__u8 *)f->ip6->src != 0xff;
+	if (!(f->ip6->src[0] | f->ip6->src[1]))
+		return !f->ip6->src[2] && f->ip6->src[3] == bpf_htonl(1);
+	return *(__u8 *)f->ip6->src != 0xff;
 }
 
 /* A MAC address in the low 48 bits, as loaded; the bytes are those of LAP/1's loc word. */
