@@ -15,14 +15,8 @@ pub enum Offload {
     TransmitChecksum,
     /// Generic receive offload (`ethtool -K … gro`). On veth it also turns NAPI on.
     GenericReceive,
-    /// Generic segmentation offload (`ethtool -K … gso`).
-    GenericSegmentation,
-    /// TCP segmentation offload (`ethtool -K … tso`).
-    TcpSegmentation,
     /// VLAN tags (0x8100) of received frames taken out (`ethtool -K … rxvlan`).
     ReceiveVlan,
-    /// VLAN tags of sent frames left to the device (`ethtool -K … txvlan`).
-    TransmitVlan,
 }
 
 /// How an offload is switched (include/uapi/linux/ethtool.h).
@@ -41,10 +35,7 @@ impl Offload {
     fn way(self) -> Way {
         match self {
             Self::TransmitChecksum => Way::Own(0x16, 0x17),
-            Self::TcpSegmentation => Way::Own(0x1e, 0x1f),
-            Self::GenericSegmentation => Way::Own(0x23, 0x24),
             Self::GenericReceive => Way::Own(0x2b, 0x2c),
-            Self::TransmitVlan => Way::Flag(1 << 7),
             Self::ReceiveVlan => Way::Flag(1 << 8),
         }
     }

@@ -51,6 +51,12 @@ const VALUES: [&str; 12] = [
 const CRPS: &str =
     "1 00000001 1111111111111111\n1 00000002 2222222222222222\n2 00000003 3333333333333333 # last\n";
 
+#[test]
+fn what_is_edited_below_is_valid() {
+    toml::from_str::<GatewayConfig>(CONFIG).unwrap();
+    assert_eq!(parse_crps(CRPS, 8).unwrap().len(), 2);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

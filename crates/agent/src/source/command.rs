@@ -43,7 +43,7 @@ pub struct CommandPuf {
     /// Its arguments.
     #[serde(default)]
     pub arguments: Vec<String>,
-    /// How long one reading may take, ms.
+    /// How long one reading may take, ms; an hour at most.
     #[serde(default = "default_timeout_ms")]
     pub timeout_ms: u64,
 }
@@ -115,7 +115,7 @@ impl CommandPuf {
         question: &str,
         output_bytes_max: usize,
     ) -> io::Result<Option<Ended>> {
-        // A time beyond what the clock can say is as good as none.
+        // Beyond that the clock might not be able to say when.
         let timeout = Duration::from_millis(self.timeout_ms).min(READING_MAX);
         let deadline = Instant::now() + timeout;
         if let Some(mut input) = child.stdin.take() {

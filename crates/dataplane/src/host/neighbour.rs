@@ -37,6 +37,8 @@ const RESOLVED: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
 /// Bytes of nlmsghdr and ndmsg.
 const HEADER_BYTES: usize = 16;
 const MESSAGE_BYTES: usize = 12;
+/// Both, and an attribute with an IPv6 address.
+const REQUEST_BYTES_MAX: usize = HEADER_BYTES + MESSAGE_BYTES + 4 + 16;
 
 #[derive(Clone, Copy, Default)]
 struct Entry {
@@ -93,11 +95,11 @@ impl Neighbours {
 
     fn look_up(&mut self, origin: &Origin) -> Option<u64> {
         self.sequence = self.sequence.wrapping_add(1);
-        let request = request(origin, self.sequence);
+        let (request, length) = request(origin, self.sequence);
         let mut answer = [0u8; 512];
         let fd = self.netlink.as_raw_fd();
-        // SAFETY: the buffer is valid for its length; the kernel is the socket's default peer.
-        let sent = unsafe { libc::send(fd, request.as_ptr().cast(), request.len(), 0) };
+        // SAFETY: the buffer is no shorter than `length`; the kernel is the socket's default peer.
+        let sent = unsafe { libc::send(fd, request.as_ptr().cast(), length, 0) };
         if sent < 0 {
             return None;
         }
@@ -159,8 +161,8 @@ impl Neighbours {
     }
 }
 
-/// RTM_GETNEIGH for one address: nlmsghdr, ndmsg, attribute NDA_DST.
-fn request(origin: &Origin, sequence: u32) -> Vec<u8> {
+/// RTM_GETNEIGH for one address: nlmsghdr, ndmsg, attribute NDA_DST; and how much of the buffer that is.
+fn request(origin: &Origin, sequence: u32) -> ([u8; REQUEST_BYTES_MAX], usize) {
     let mut octets = [0u8; 16];
     for (bytes, word) in octets.chunks_exact_mut(8).zip(origin.addr) {
         bytes.copy_from_slice(&word.to_ne_bytes());
@@ -171,19 +173,24 @@ fn request(origin: &Origin, sequence: u32) -> Vec<u8> {
     };
     let attribute = 4 + address.len();
     let total = HEADER_BYTES + MESSAGE_BYTES + attribute;
-    let mut bytes = Vec::with_capacity(total);
-    bytes.extend_from_slice(&(total as u32).to_ne_bytes());
-    bytes.extend_from_slice(&RTM_GETNEIGH.to_ne_bytes());
-    bytes.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
-    bytes.extend_from_slice(&sequence.to_ne_bytes());
-    bytes.extend_from_slice(&[0; 4]);
-    bytes.extend_from_slice(&[family as u8, 0, 0, 0]);
-    bytes.extend_from_slice(&origin.ingress.to_ne_bytes());
-    bytes.extend_from_slice(&[0; 4]);
-    bytes.extend_from_slice(&(attribute as u16).to_ne_bytes());
-    bytes.extend_from_slice(&NDA_DST.to_ne_bytes());
-    bytes.extend_from_slice(address);
-    bytes
+    let parts: [&[u8]; 11] = [
+        &(total as u32).to_ne_bytes(),
+        &RTM_GETNEIGH.to_ne_bytes(),
+        &NLM_F_REQUEST.to_ne_bytes(),
+        &sequence.to_ne_bytes(),
+        &[0; 4],
+        &[family as u8, 0, 0, 0],
+        &origin.ingress.to_ne_bytes(),
+        &[0; 4],
+        &(attribute as u16).to_ne_bytes(),
+        &NDA_DST.to_ne_bytes(),
+        address,
+    ];
+    let mut bytes = [0; REQUEST_BYTES_MAX];
+    for (to, from) in bytes.iter_mut().zip(parts.into_iter().flatten()) {
+        *to = *from;
+    }
+    (bytes, total)
 }
 
 /// The link-layer address of an answer, when it is resolved.

@@ -41,6 +41,12 @@ static __always_inline int lw_carries(const struct lw_session *session, const st
 	       ((__u64)session->ingress << 32 | (__u32)vlan[0] << 16 | vlan[1]) == key->b;
 }
 
+/* A bucket of the table that the key is bound in, by its number. */
+static __always_inline struct lw_bucket *lw_bucket_of(const struct lw_key *key, __u32 number)
+{
+	return key->is_mac ? bpf_map_lookup_elem(&by_mac, &number) : bpf_map_lookup_elem(&by_address, &number);
+}
+
 /* What a look at the two buckets of a key says. */
 struct lw_scan {
 	__u64 mine; /* 1: the line holds an entry already */
@@ -91,8 +97,7 @@ __noinline int lw_binding_conflict(struct lw_key *key, __u32 place, __u32 now_s)
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < 2 * LW_WAYS; i++) {
 		__u32 number = i < LW_WAYS ? lw_bucket_1(hash) : lw_bucket_2(hash);
-		struct lw_bucket *bucket =
-			key->is_mac ? bpf_map_lookup_elem(&by_mac, &number) : bpf_map_lookup_elem(&by_address, &number);
+		struct lw_bucket *bucket = lw_bucket_of(key, number);
 
 		if (!bucket)
 			return 1;
@@ -129,8 +134,7 @@ __noinline int lw_binding_insert(struct lw_key *key, __u32 place)
 	for (__u32 i = 0; i < 2 * LW_WAYS; i++) {
 		/* One bucket, then the other, way by way, so that both fill evenly. */
 		__u32 number = i & 1 ? lw_bucket_2(hash) : lw_bucket_1(hash);
-		struct lw_bucket *bucket =
-			key->is_mac ? bpf_map_lookup_elem(&by_mac, &number) : bpf_map_lookup_elem(&by_address, &number);
+		struct lw_bucket *bucket = lw_bucket_of(key, number);
 
 		if (!bucket)
 			break;
@@ -149,8 +153,7 @@ static __always_inline void lw_binding_leave(const struct lw_key *key, __u32 pla
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < 2 * LW_WAYS; i++) {
 		__u32 number = i < LW_WAYS ? lw_bucket_1(hash) : lw_bucket_2(hash);
-		struct lw_bucket *bucket =
-			key->is_mac ? bpf_map_lookup_elem(&by_mac, &number) : bpf_map_lookup_elem(&by_address, &number);
+		struct lw_bucket *bucket = lw_bucket_of(key, number);
 
 		if (!bucket)
 			break;
