@@ -40,6 +40,7 @@ const lw_verdict_t LW_DROP_ADDRESS_OWNED = 59;
 const lw_verdict_t LW_DROP_REPLAY = 60;
 const lw_verdict_t LW_DROP_TABLE_FULL = 61;
 const lw_verdict_t LW_DROP_SESSION_ZERO = 62;
+const lw_verdict_t LW_DROP_MARK = 63;
 const lw_verdict_t LW_DROP_GATE = 64;
 const lw_verdict_t LW_DROP_GATE_FRAGMENT = 65;
 const lw_verdict_t LW_DROP_GATE_EXTENSION = 66;

@@ -57,6 +57,7 @@ impl Oracle {
                 mode,
                 next_idx: RowIndex(0),
                 rows: rows.collect(),
+                mark: None,
             })
             .unwrap();
         let stop = Arc::new(AtomicBool::new(false));

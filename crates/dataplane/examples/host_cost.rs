@@ -40,6 +40,7 @@ fn config(devices: u32) -> Config {
         nak_per_s: 100,
         alarm_per_s: 100,
         low_rows: 0,
+        low_credit: 0,
         geometry: Geometry {
             slots: devices,
             ring: 1,
@@ -75,7 +76,7 @@ fn host(devices: u32) -> Host {
             challenge: [0; 8],
             auth_key: auth_key(id),
         };
-        host.install(id, Mode::Key, RowIndex(0), &[row]).unwrap();
+        host.install(id, Mode::Key, RowIndex(0), &[row], None).unwrap();
     }
     host.set_fresh(FRESH, monotonic_ns());
     host

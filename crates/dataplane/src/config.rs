@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use linewarden_protocol::commit;
 use linewarden_protocol::ids::GatewayId;
 
 use crate::store::Geometry;
@@ -58,6 +59,8 @@ pub struct Config {
     pub alarm_per_s: u32,
     /// An event when fewer rows than this are left beside the current one; below `ring`, 0 for none.
     pub low_rows: u32,
+    /// An event, too, when the mark leaves no more rows than this to be spent; at most 13.
+    pub low_credit: u32,
     /// Sizes.
     pub geometry: Geometry,
     /// Off when `None`.
@@ -139,6 +142,13 @@ impl Config {
                 "low_rows",
                 self.low_rows.to_string(),
                 "less than `ring`, or every RESPONSE reports low rows",
+            );
+        }
+        if self.low_credit >= commit::CREDIT_MAX {
+            return field(
+                "low_credit",
+                self.low_credit.to_string(),
+                "less than the 14 that a line holds",
             );
         }
         self.check_classic()

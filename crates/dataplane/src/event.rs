@@ -9,7 +9,7 @@ use linewarden_protocol::ids::{DeviceId, RowIndex, SessionId};
 pub enum EventKind {
     /// A session was opened, or has moved to another address; renewals are only counted.
     Session(SessionId),
-    /// Fewer rows than the low watermark are left.
+    /// Fewer rows than the low watermark are left, or few may be spent before the mark is moved, or none.
     RowsLow,
     /// The last row was spent.
     RowsOut,

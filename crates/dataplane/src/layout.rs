@@ -147,6 +147,7 @@ pub struct ProgramConfig {
     pub slots: u32,
     pub ring: u32,
     pub low_rows: u32,
+    pub low_credit: u32,
     pub home_mask: u32,
     pub index_mask: u32,
     pub bucket_mask: u32,
@@ -161,7 +162,7 @@ pub struct ProgramConfig {
     pub classic_uav: u8,
     pub strong_order: u8,
     pub count_work: u8,
-    pub pad: [u8; 7],
+    pub pad: [u8; 3],
     pub crc: [[u32; 256]; 16],
 }
 

@@ -111,7 +111,13 @@ pub trait DataPlane: Send {
         mode: Mode,
         next: RowIndex,
         rows: &[Row],
+        mark: Option<RowIndex>,
     ) -> Result<(), StoreError>;
+    /// See [`Store::grant`].
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn grant(&mut self, device: DeviceId, mark: RowIndex) -> Result<(), StoreError>;
     /// See [`Store::refill`].
     ///
     /// # Errors
@@ -173,8 +179,12 @@ impl<T: StoreBacked> DataPlane for T {
         mode: Mode,
         next: RowIndex,
         rows: &[Row],
+        mark: Option<RowIndex>,
     ) -> Result<(), StoreError> {
-        self.store_mut().install(device, mode, next, rows)
+        self.store_mut().install(device, mode, next, rows, mark)
+    }
+    fn grant(&mut self, device: DeviceId, mark: RowIndex) -> Result<(), StoreError> {
+        self.store_mut().grant(device, mark)
     }
     fn refill(&mut self, device: DeviceId, first: RowIndex, rows: &[Row]) -> Result<RowIndex, StoreError> {
         self.store_mut().refill(device, first, rows)

@@ -93,6 +93,10 @@ impl Run<'_> {
             147..160 => self.world.stopping(false),
             160..170 => self.world.sweep(),
             170..174 => self.interrupted_winner(),
+            174..190 => {
+                let (device, ahead) = (self.device(), self.pick(&[0, 1, 2, 14, 15, u32::MAX]));
+                self.world.grant(device, ahead);
+            }
             _ => self.packet(),
         }
     }
@@ -106,8 +110,14 @@ impl Run<'_> {
         if self.one_in(4) {
             self.world.key(device, next);
         } else {
-            let rows = self.rng.random_range(1..=5).min(u32::MAX - next);
-            self.world.pool(device, next, rows.max(1));
+            let rows = self.rng.random_range(1..=5).min(u32::MAX - next).max(1);
+            match self.one_in(2) {
+                true => self.world.pool(device, next, rows),
+                false => {
+                    let credit = self.rng.random_range(0..4);
+                    self.world.pool_on_credit(device, next, rows, credit);
+                }
+            }
         }
     }
 

@@ -90,6 +90,7 @@ fn packets_are_handled_without_the_allocator() {
         nak_per_s: 10,
         alarm_per_s: 10,
         low_rows: 1,
+        low_credit: 0,
         geometry: Geometry {
             slots: 64,
             ring: 4,
@@ -106,7 +107,8 @@ fn packets_are_handled_without_the_allocator() {
         challenge: [0; 8],
         auth_key: AuthKey::from_bytes(KEY),
     };
-    host.install(DEVICE, Mode::Key, RowIndex(0), &[row]).unwrap();
+    host.install(DEVICE, Mode::Key, RowIndex(0), &[row], None)
+        .unwrap();
     // Drawn once: it lives longer than the test takes.
     let mut now = libc::timespec {
         tv_sec: 0,

@@ -50,6 +50,7 @@ fn config(local: &[IpAddr], port: u16) -> Config {
         nak_per_s: 10,
         alarm_per_s: 10,
         low_rows: 1,
+        low_credit: 0,
         geometry: Geometry {
             slots: 64,
             ring: 4,
@@ -124,7 +125,8 @@ impl Peer {
             ),
         };
         let rows: Vec<Row> = (0..count).map(row).collect();
-        host.install(self.id, self.mode, RowIndex(0), &rows).unwrap();
+        host.install(self.id, self.mode, RowIndex(0), &rows, None)
+            .unwrap();
     }
 
     /// One handshake with the real device role, to its end.

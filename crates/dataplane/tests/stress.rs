@@ -258,7 +258,9 @@ fn each_row_has_one_winner() {
     for mut plane in planes() {
         let mut store = control(&*plane);
         let first = rows(A, Mode::Pool, 0, RING + 1);
-        store.install(A.id(), Mode::Pool, RowIndex(0), &first).unwrap();
+        store
+            .install(A.id(), Mode::Pool, RowIndex(0), &first, None)
+            .unwrap();
         let regions = plane.regions();
         let (accepted, running) = (Mutex::new(BTreeMap::new()), AtomicBool::new(true));
         let (nonces, meeting) = (AtomicU64::new(0), Rendezvous::default());
@@ -354,7 +356,7 @@ fn a_revocation_is_never_lost() {
             for round in 0..ROUNDS {
                 keep_fresh(&store);
                 store
-                    .install(A.id(), Mode::Key, RowIndex(0), &rows(A, Mode::Key, 0, 1))
+                    .install(A.id(), Mode::Key, RowIndex(0), &rows(A, Mode::Key, 0, 1), None)
                     .unwrap();
                 present.store(true, Release);
                 let line = line(&regions, A).0;
@@ -395,7 +397,9 @@ fn an_address_has_one_owner() {
         let mut store = control(&*plane);
         for device in [A, B] {
             let key = rows(device, Mode::Key, 0, 1);
-            store.install(device.id(), Mode::Key, RowIndex(0), &key).unwrap();
+            store
+                .install(device.id(), Mode::Key, RowIndex(0), &key, None)
+                .unwrap();
         }
         let (running, meeting, numbers) = (AtomicBool::new(true), Rendezvous::default(), AtomicU64::new(0));
         let (owners, failures) = (Mutex::new([0u32; 3]), Mutex::new(Vec::new()));

@@ -195,6 +195,9 @@ fn default_feed_poll_ms() -> u64 {
     50
 }
 
+/// The mark is moved ahead when no more rows than this may be spent.
+const LOW_CREDIT: u32 = 2;
+
 /// A field that cannot be used; whoever read the file knows its line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {problem}", path.join("."))]
@@ -247,6 +250,7 @@ impl GatewayConfig {
             nak_per_s: section.nak_per_s,
             alarm_per_s: section.alarm_per_s,
             low_rows: section.low_rows,
+            low_credit: LOW_CREDIT,
             geometry: dataplane::Geometry {
                 slots: section.slots,
                 ring: section.ring,

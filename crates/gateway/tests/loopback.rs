@@ -32,6 +32,7 @@ fn config() -> Config {
         nak_per_s: 1000,
         alarm_per_s: 10,
         low_rows: 2,
+        low_credit: 0,
         geometry: Geometry {
             slots: 64,
             ring: 8,

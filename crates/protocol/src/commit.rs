@@ -4,7 +4,10 @@
 //! compares-and-swaps the *whole* word to [`CommitWord::won`]; whoever succeeds owns the line until it clears BUSY
 //! by [`CommitWord::released`]. `idx` and `gen` never go down.
 //!
-//! The layout is shared with C: `idx << 32 | gen << 8 | flags`.
+//! The layout is shared with C: `idx << 32 | gen << 8 | credit << 4 | flags`.
+//!
+//! The *credit* says how many more rows may be spent before user space has moved the device's durable mark (LAP/1
+//! 1.4.6): rows of a whole lease lie ready, and still only a few of them can be lost with the memory.
 
 use core::fmt;
 
@@ -22,6 +25,15 @@ pub const BUSY: u64 = 2;
 pub const REVOKED: u64 = 4;
 /// Key mode: the row is kept after a success.
 pub const KEY: u64 = 8;
+/// The credit's bits.
+pub const CREDIT: u64 = 0xf0;
+/// A credit that is not counted: key mode, and rows that no mark guards.
+pub const UNLIMITED: u64 = CREDIT;
+/// The most that a counted credit holds.
+pub const CREDIT_MAX: u32 = 14;
+
+const CREDIT_SHIFT: u32 = 4;
+const CREDIT_ONE: u64 = 1 << CREDIT_SHIFT;
 
 const IDX_SHIFT: u32 = 32;
 const GEN_SHIFT: u32 = 8;
@@ -77,21 +89,45 @@ impl CommitWord {
         self.0 & KEY != 0
     }
 
+    /// Whether a row may be spent now, as far as the mark goes.
+    #[must_use]
+    pub fn has_credit(self) -> bool {
+        self.0 & CREDIT != 0
+    }
+
+    /// Rows that may be spent before the mark has moved; `None` when they are not counted.
+    #[must_use]
+    pub fn credit(self) -> Option<u32> {
+        let credit = self.0 & CREDIT;
+        (credit != UNLIMITED).then_some(u32::try_from(credit >> CREDIT_SHIFT).unwrap_or(CREDIT_MAX))
+    }
+
+    /// The word with the credit that `mark` allows its idx, at most [`CREDIT_MAX`]; `None` stands for no mark.
+    #[must_use]
+    pub fn granted(self, mark: Option<RowIndex>) -> Self {
+        let bits = match mark {
+            None => UNLIMITED,
+            Some(mark) => u64::from(mark.0.saturating_sub(self.idx().0).min(CREDIT_MAX)) << CREDIT_SHIFT,
+        };
+        Self(self.0 & !CREDIT | bits)
+    }
+
     /// Neither VALID nor BUSY: user space may fill the line, and only then.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 & (VALID | BUSY) == 0
     }
 
-    /// What the winner of this word's row swaps in: idx+1, gen+1, VALID→BUSY. `None` when the word cannot be won:
-    /// not VALID, BUSY, REVOKED, or no number left.
+    /// What the winner of this word's row swaps in: idx+1, gen+1, one less credit where it is counted, VALID→BUSY.
+    /// `None` when the word cannot be won: not VALID, BUSY, REVOKED, no credit, or no number left.
     #[must_use]
     pub fn won(self) -> Option<Self> {
-        if !self.is_valid() || self.is_busy() || self.is_revoked() {
+        if !self.is_valid() || self.is_busy() || self.is_revoked() || !self.has_credit() {
             return None;
         }
         let idx = RowIndex(self.idx().0.checked_add(1)?);
-        let flags = (self.0 & 0xff & !VALID) | BUSY;
+        let spent = self.credit().map_or(0, |_| CREDIT_ONE);
+        let flags = ((self.0 & 0xff & !VALID) | BUSY) - spent;
         Some(Self::new(idx, self.generation().wrapping_add(1), flags))
     }
 
@@ -133,6 +169,9 @@ impl fmt::Debug for CommitWord {
                 write!(f, ", {name}")?;
             }
         }
+        if let Some(credit) = self.credit() {
+            write!(f, ", credit {credit}")?;
+        }
         f.write_str(")")
     }
 }
@@ -144,12 +183,12 @@ mod tests {
 
     #[test]
     fn the_layout_is_idx_gen_flags_from_the_top() {
-        let word = CommitWord::new(RowIndex(0x0102_0304), 0x0a0b_0c0d, VALID | KEY);
-        assert_eq!(word.0, 0x0102_0304_0b0c_0d09);
+        let word = CommitWord::new(RowIndex(0x0102_0304), 0x0a0b_0c0d, VALID | KEY | 3 * CREDIT_ONE);
+        assert_eq!(word.0, 0x0102_0304_0b0c_0d39);
         assert_eq!(word.window_generation(), 0x0d);
         assert_eq!(
             alloc::format!("{word:?}"),
-            "CommitWord(idx 16909060, gen 723981, VALID, KEY)"
+            "CommitWord(idx 16909060, gen 723981, VALID, KEY, credit 3)"
         );
     }
 
@@ -157,12 +196,14 @@ mod tests {
         #[test]
         fn winning_and_releasing_only_move_forward(raw: u64, has_row: bool, revoked_meanwhile: bool) {
             let word = CommitWord(raw);
-            let winnable = raw & (VALID | BUSY | REVOKED) == VALID && word.idx().0 != u32::MAX;
+            let winnable =
+                raw & (VALID | BUSY | REVOKED) == VALID && raw & CREDIT != 0 && word.idx().0 != u32::MAX;
             prop_assert_eq!(word.won().is_some(), winnable);
             if let Some(won) = word.won() {
                 prop_assert_eq!(won.idx().0, word.idx().0 + 1);
                 prop_assert_eq!(won.generation(), (word.generation() + 1) & 0xff_ffff);
                 prop_assert!(won.is_busy() && !won.is_valid() && won.won().is_none());
+                prop_assert_eq!(won.credit(), word.credit().map(|credit| credit - 1));
                 let before = if revoked_meanwhile { won.revoked() } else { won };
                 let after = before.released(has_row);
                 prop_assert_eq!(after.is_valid(), has_row);
@@ -171,6 +212,17 @@ mod tests {
                 prop_assert_eq!(after.is_key_mode(), word.is_key_mode());
                 prop_assert_eq!((after.idx(), after.generation()), (won.idx(), won.generation()));
             }
+        }
+
+        #[test]
+        fn a_mark_allows_the_rows_below_it(raw: u64, ahead in 0..40u32) {
+            let word = CommitWord(raw);
+            let mark = RowIndex(word.idx().0.saturating_add(ahead));
+            let granted = word.granted(Some(mark));
+            prop_assert_eq!(granted.credit(), Some((mark.0 - word.idx().0).min(CREDIT_MAX)));
+            prop_assert_eq!(granted.0 & !CREDIT, raw & !CREDIT);
+            prop_assert_eq!(word.granted(Some(RowIndex(0))).has_credit(), false);
+            prop_assert_eq!(word.granted(None).credit(), None);
         }
 
         #[test]

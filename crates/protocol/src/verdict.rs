@@ -137,6 +137,8 @@ verdicts! {
     DropTableFull = 61, Drop, "drop_table_full";
     /// A verified RESPONSE whose tag begins with eight zero bytes, which cannot name a session.
     DropSessionZero = 62, Drop, "drop_session_zero";
+    /// Verified, but its row may not be spent before the device's durable mark has moved; the device repeats.
+    DropMark = 63, Drop, "drop_mark";
 
     /// The gate is closed to this sender: no live bound session.
     DropGate = 64, Drop, "drop_gate";

@@ -200,6 +200,11 @@ impl Engine {
                 thread.stats.report(case.event(EVENT_WRONG_TAG, idx, 0));
             }
         })?;
+        if !case.commit.has_credit() {
+            // Only a verified message may ask for the mark to be moved: rows below it are lost with the memory.
+            thread.stats.report(case.event(EVENT_ROWS_LOW, idx, 0));
+            return Err(Verdict::DropMark);
+        }
         if m.tag[0] == 0 {
             return Err(Verdict::DropSessionZero);
         }
@@ -268,7 +273,7 @@ impl Engine {
 
         if !has_row {
             thread.stats.report(case.event(EVENT_ROWS_OUT, next, 0));
-        } else if !won.is_key_mode() && self.is_low(case.slot, next) {
+        } else if !won.is_key_mode() && (self.is_low(case.slot, next) || self.is_credit_low(won)) {
             thread.stats.report(case.event(EVENT_ROWS_LOW, next, 0));
         }
         claimed?;
@@ -321,6 +326,10 @@ impl Engine {
         row.challenge.store(0, Relaxed);
         row.auth_key[0].store(0, Relaxed);
         true
+    }
+
+    fn is_credit_low(&self, won: CommitWord) -> bool {
+        won.credit().is_some_and(|credit| credit <= self.low_credit)
     }
 
     /// Whether the row `low_rows` ahead of `idx` is no longer there, if it is asked for.

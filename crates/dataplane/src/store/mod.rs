@@ -96,6 +96,9 @@ pub struct Place {
     pub slot: u32,
 }
 
+/// Stands for no mark: key mode, and rows that nobody counts.
+const NO_MARK: u32 = u32::MAX;
+
 /// Devices and rows in shared memory. One writer: `&mut self` for what moves a device or its rows.
 #[derive(Debug)]
 pub struct Store {
@@ -106,6 +109,8 @@ pub struct Store {
     /// By slot: the idx after the last row ever given. A row below it is never published again, because a winner
     /// may be wiping its place.
     ends: Vec<u32>,
+    /// By slot: rows below it may be spent; [`NO_MARK`] for all.
+    marks: Vec<u32>,
     sweep_at: usize,
 }
 
@@ -115,12 +120,14 @@ impl Store {
     pub fn new(regions: Arc<Regions>, geometry: Geometry) -> Self {
         let places = Places::new(&geometry);
         let ends = vec![0; geometry.slots as usize];
+        let marks = vec![NO_MARK; geometry.slots as usize];
         Self {
             regions,
             geometry,
             devices: HashMap::new(),
             places,
             ends,
+            marks,
             sweep_at: 0,
         }
     }
@@ -188,7 +195,8 @@ impl Store {
         }
     }
 
-    /// Puts a device into a free slot. `rows[0]` is for `next_idx` and goes into the line, the others follow it.
+    /// Puts a device into a free slot. `rows[0]` is for `next_idx` and goes into the line, the others follow it. Only
+    /// rows below `mark` may be spent until [`Store::grant`] moves it; `None`, and key mode: all.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -198,6 +206,7 @@ impl Store {
         mode: Mode,
         next_idx: RowIndex,
         rows: &[Row],
+        mark: Option<RowIndex>,
     ) -> Result<(), StoreError> {
         self.check_install(device, mode, rows)?;
         let hash = self.device_hash(device);
@@ -205,6 +214,8 @@ impl Store {
             .places
             .allocate(hash, &self.geometry)
             .ok_or(StoreError::Full(device))?;
+        let mark = mark.filter(|_| mode == Mode::Pool);
+        self.set_mark(place.slot, mark);
         let Some(line) = self.regions.lines.get(place.line as usize) else {
             return Err(StoreError::Full(device));
         };
@@ -219,7 +230,9 @@ impl Store {
         // The generation of a reused line goes on, so that no window of the device before it fits.
         let generation = CommitWord(line.commit.load(Acquire)).generation().wrapping_add(1);
         line.commit.store(
-            CommitWord::new(next_idx, generation, commit::VALID | key_flag).0,
+            CommitWord::new(next_idx, generation, commit::VALID | key_flag)
+                .granted(mark)
+                .0,
             Release,
         );
         // From here on the packet path finds it.
@@ -339,6 +352,7 @@ impl Store {
         let Some(filled) = word.filled(RowIndex(idx)) else {
             return Err(StoreError::Revoked(device));
         };
+        let filled = filled.granted(self.mark(slot));
         write_line_row(line, &row);
         // Only a revocation can have changed the word of an empty line.
         if line
@@ -351,6 +365,35 @@ impl Store {
         }
         self.set_end(slot, self.end(slot).max(idx.saturating_add(1)));
         Ok(())
+    }
+
+    /// Lets the rows below `mark` be spent; one that is lower than before changes nothing. Call it again when the
+    /// credit is low: it holds [`commit::CREDIT_MAX`] rows at most.
+    ///
+    /// # Errors
+    /// `NotInstalled`.
+    pub fn grant(&mut self, device: DeviceId, mark: RowIndex) -> Result<(), StoreError> {
+        let place = self.place(device).ok_or(StoreError::NotInstalled(device))?;
+        if let Some(before) = self.mark(place.slot) {
+            self.set_mark(place.slot, Some(before.max(mark)));
+        }
+        let mark = self.mark(place.slot);
+        let (line, _) = self.line(device)?;
+        // Also while a winner is in the line: what it changes of the word then are other bits.
+        let granted = |word| Some(CommitWord(word).granted(mark).0);
+        let _ = line.commit.fetch_update(AcqRel, Acquire, granted);
+        Ok(())
+    }
+
+    fn mark(&self, slot: u32) -> Option<RowIndex> {
+        let mark = self.marks.get(slot as usize).copied().unwrap_or_default();
+        (mark != NO_MARK).then_some(RowIndex(mark))
+    }
+
+    fn set_mark(&mut self, slot: u32, mark: Option<RowIndex>) {
+        if let Some(cell) = self.marks.get_mut(slot as usize) {
+            *cell = mark.map_or(NO_MARK, |mark| mark.0);
+        }
     }
 
     fn word(&self, device: DeviceId) -> Result<CommitWord, StoreError> {

@@ -30,6 +30,7 @@ impl ProgramConfig {
             slots: config.geometry.slots,
             ring: config.geometry.ring,
             low_rows: config.low_rows,
+            low_credit: config.low_credit,
             home_mask: config.geometry.homes() - 1,
             index_mask: config.geometry.index_mask(),
             bucket_mask: config.geometry.bucket_mask(),
@@ -44,7 +45,7 @@ impl ProgramConfig {
             classic_uav: 0,
             strong_order: u8::from(cfg!(target_arch = "x86_64")),
             count_work: u8::from(count_work),
-            pad: [0; 7],
+            pad: [0; 3],
             crc: crc_tables(),
         };
         for ip in &config.local {

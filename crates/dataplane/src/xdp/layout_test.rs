@@ -2,6 +2,8 @@
 
 use std::mem::{offset_of, size_of};
 
+use linewarden_protocol::commit;
+
 use super::skeleton::gateway::types;
 use crate::event::EVENT_BYTES;
 use crate::layout::{
@@ -35,7 +37,7 @@ fn the_mirror_of_the_layout_is_true() {
     same!(ClassicCrp, lw_classic_crp: challenge, crc, response);
     same!(
         ProgramConfig,
-        lw_config: hash_seed, local6, local4, local4_count, local6_count, gateway_id, lease_s, slots, ring, low_rows,
+        lw_config: hash_seed, local6, local4, local4_count, local6_count, gateway_id, lease_s, slots, ring, low_rows, low_credit,
         home_mask, index_mask, bucket_mask, nak_per_s, alarm_per_s, classic_identifiers, classic_rows, lap_port,
         classic_port, gate, classic_words, classic_uav, strong_order, count_work, pad, crc
     );
@@ -68,6 +70,7 @@ fn the_constants_of_the_header_are_ours() {
     defines("LW_BUSY", "0x02ULL".to_owned());
     defines("LW_REVOKED", "0x04ULL".to_owned());
     defines("LW_KEY", "0x08ULL".to_owned());
+    defines("LW_CREDIT", format!("{:#x}ULL", commit::CREDIT));
     let event = header
         .split("struct lw_event {")
         .nth(1)

@@ -116,6 +116,26 @@ fn accepted() -> Vec<Record> {
             true,
         ),
         plain(
+            "after the mark was moved",
+            |w| {
+                w.pool_on_credit(A, 0, 4, 1);
+                w.open_bound(A, false);
+                w.grant(A, 1);
+            },
+            false,
+            true,
+        ),
+        plain(
+            "the mark cannot be moved back",
+            |w| {
+                w.pool_on_credit(A, 0, 4, 2);
+                w.grant(A, 0);
+                w.open_bound(A, false);
+            },
+            false,
+            true,
+        ),
+        plain(
             "the row after a refill of the ring",
             |w| {
                 w.pool(A, 0, 2);
@@ -271,6 +291,41 @@ fn refused() -> Vec<Record> {
             },
             |w| right(w, A, true),
             DropNoRows,
+        ),
+        record(
+            "right, but below no mark",
+            |w| w.pool_on_credit(A, 7, 3, 0),
+            |w| right(w, A, true),
+            DropMark,
+        ),
+        record(
+            "a wrong tag, below no mark: it asks for nothing",
+            |w| w.pool_on_credit(A, 7, 3, 0),
+            |w| {
+                let mut response = w.response(A).bytes(A);
+                response[63] ^= 1;
+                A.frame(false).udp(&response)
+            },
+            DropTag,
+        ),
+        record(
+            "the row at the mark",
+            |w| {
+                w.pool_on_credit(A, 7, 3, 1);
+                w.open_bound(A, false);
+            },
+            |w| right(w, A, true),
+            DropMark,
+        ),
+        record(
+            "beyond the mark, after a jump of the empty line",
+            |w| {
+                w.pool_on_credit(A, 0, 1, 3);
+                w.open_bound(A, false);
+                assert!(w.refill(A, 5, 2));
+            },
+            |w| right(w, A, true),
+            DropMark,
         ),
         record(
             "the last number of all: nothing can follow",

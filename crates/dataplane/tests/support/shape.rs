@@ -59,6 +59,7 @@ impl Shape {
             nak_per_s: self.nak_per_s,
             alarm_per_s: u32::MAX,
             low_rows: 2,
+            low_credit: 0,
             geometry: Geometry {
                 slots: 256,
                 ring: RING,

@@ -201,7 +201,7 @@ impl Node {
             self.plane.refill(device, provision.first, &provision.rows)
         } else {
             self.plane
-                .install(device, provision.mode, provision.first, &provision.rows)
+                .install(device, provision.mode, provision.first, &provision.rows, None)
                 .map(|()| provision.end())
         };
         match result {

@@ -133,6 +133,7 @@ pub fn config(slots: u32, ring: u32) -> Config {
         nak_per_s: 1000,
         alarm_per_s: 10,
         low_rows: 1,
+        low_credit: 0,
         geometry: Geometry {
             slots,
             ring,

@@ -166,7 +166,7 @@ fn lap(xdp: bool, count: u32, runs: u32) -> Result<Histogram<u64>, BenchError> {
     let rows = keys::rows(DEVICE, Mode::Key, RowIndex(0), 1);
     verifier
         .plane()
-        .install(device_id(DEVICE), Mode::Key, RowIndex(0), &rows)
+        .install(device_id(DEVICE), Mode::Key, RowIndex(0), &rows, None)
         .map_err(DataPlaneError::from)?;
     let store = verifier.store();
     let mut next = 0..;

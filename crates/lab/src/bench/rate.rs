@@ -116,7 +116,7 @@ fn install(plane: &mut dyn DataPlane, rows: u32) -> Result<(), BenchError> {
     for device in 0..DEVICES {
         let given = keys::rows(device, Mode::Pool, RowIndex(0), rows);
         plane
-            .install(device_id(device), Mode::Pool, RowIndex(0), &given)
+            .install(device_id(device), Mode::Pool, RowIndex(0), &given, None)
             .map_err(DataPlaneError::from)?;
     }
     Ok(())

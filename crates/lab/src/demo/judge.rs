@@ -90,14 +90,14 @@ pub(super) fn honest_addresses(fleets: &Fleets) -> HashSet<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use linewarden_protocol::commit::{CommitWord, VALID};
+    use linewarden_protocol::commit::{CommitWord, UNLIMITED, VALID};
     use linewarden_protocol::ids::RowIndex;
 
     use super::*;
 
     fn line(idx: u32, has_session: bool) -> LineStatus {
         LineStatus {
-            commit: CommitWord::new(RowIndex(idx), 0, VALID),
+            commit: CommitWord::new(RowIndex(idx), 0, VALID | UNLIMITED),
             rows_left: 1,
             has_session,
             lease_until_s: 0,

@@ -42,6 +42,7 @@ pub(super) fn config(
         nak_per_s: 1_000,
         alarm_per_s: 100,
         low_rows: 0,
+        low_credit: 0,
         geometry: Geometry {
             slots: records,
             ring: options.rows - 1,

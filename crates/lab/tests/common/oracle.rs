@@ -55,6 +55,7 @@ impl OracleGateway {
                     mode: device.member.config.mode,
                     next_idx: RowIndex(0),
                     rows: rows(device),
+                    mark: None,
                 })
                 .unwrap();
         }

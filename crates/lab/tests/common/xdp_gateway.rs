@@ -35,6 +35,7 @@ impl XdpGateway {
             nak_per_s: 100,
             alarm_per_s: 100,
             low_rows: 0,
+            low_credit: 0,
             geometry: Geometry {
                 slots: 16_384,
                 ring: 4,
@@ -84,7 +85,7 @@ impl XdpGateway {
                 .collect();
             let config = &device.member.config;
             plane
-                .install(config.device, config.mode, RowIndex(0), &rows)
+                .install(config.device, config.mode, RowIndex(0), &rows, None)
                 .unwrap();
         }
     }

@@ -39,6 +39,8 @@ pub(super) struct Line {
     pub(super) session: Session,
     /// Rows after the current one.
     pub(super) ahead: BTreeMap<RowIndex, Row>,
+    /// Rows below it may be spent; `None`: all, and always in key mode.
+    pub(super) mark: Option<RowIndex>,
 }
 
 /// What the winning RESPONSE left.
@@ -89,6 +91,7 @@ impl Line {
             lease_until_s: 0,
             session: Session::none(),
             ahead: BTreeMap::new(),
+            mark: None,
         }
     }
 

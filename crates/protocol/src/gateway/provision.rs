@@ -19,6 +19,8 @@ pub struct DeviceInstall {
     pub next_idx: RowIndex,
     /// Pool mode: consecutive rows from `next_idx`, possibly none. Key mode: exactly one, whose challenge is zero.
     pub rows: Vec<Row>,
+    /// Pool mode: only rows below this one may be spent until [`Gateway::grant`] moves it; `None`: all.
+    pub mark: Option<RowIndex>,
 }
 
 /// Why user space's request was refused; nothing was changed.
@@ -69,21 +71,25 @@ impl Gateway {
             }
         }
         match install.mode {
-            Mode::Pool => self.install_pool(device, install.next_idx, install.rows),
+            Mode::Pool => self.install_pool(install),
             Mode::Key => self.install_key(device, install.next_idx, install.rows),
         }
     }
 
-    fn install_pool(
-        &mut self,
-        device: DeviceId,
-        next_idx: RowIndex,
-        rows: Vec<Row>,
-    ) -> Result<(), ProvisionError> {
+    fn install_pool(&mut self, install: DeviceInstall) -> Result<(), ProvisionError> {
+        let DeviceInstall {
+            device,
+            next_idx,
+            rows,
+            mark,
+            ..
+        } = install;
         let known = self.lines.contains_key(&device);
         if !known {
             let commit = CommitWord::new(next_idx, 0, 0);
-            self.lines.insert(device, Line::new(commit, Row::zero()));
+            let mut line = Line::new(commit, Row::zero());
+            line.mark = mark;
+            self.lines.insert(device, line);
         }
         let filled = self.refill(device, next_idx, rows);
         if filled.is_err() && !known {
@@ -106,7 +112,7 @@ impl Gateway {
             return Err(ProvisionError::KeyMode(device));
         }
         check_key(next_idx, &row)?;
-        let empty = CommitWord::new(RowIndex(0), 0, commit::KEY);
+        let empty = CommitWord::new(RowIndex(0), 0, commit::KEY | commit::UNLIMITED);
         let line = self
             .lines
             .entry(device)
@@ -157,6 +163,17 @@ impl Gateway {
         }
         line.ahead.append(&mut taken);
         fill_if_empty(line);
+        Ok(())
+    }
+
+    /// Lets the rows below `mark` be spent; a lower mark than before changes nothing (LAP/1 1.4.6).
+    ///
+    /// # Errors
+    /// [`ProvisionError::UnknownDevice`].
+    pub fn grant(&mut self, device: DeviceId, mark: RowIndex) -> Result<(), ProvisionError> {
+        let line = self.line_mut(device)?;
+        line.mark = line.mark.map(|before| before.max(mark));
+        line.commit = line.commit.granted(line.mark);
         Ok(())
     }
 
@@ -226,7 +243,7 @@ fn fill_if_empty(line: &mut Line) {
         return;
     };
     if let Some(filled) = line.commit.filled(lowest) {
-        line.commit = filled;
+        line.commit = filled.granted(line.mark);
         line.take_next_row();
     }
 }

@@ -103,6 +103,9 @@ impl Gateway {
         let bound = response.header.flags & FLAG_BOUND != 0;
         self.check_owners(now, meta, bound, device)?;
         let tag_verified = verify_tag(&fresh, line, meta, bound, response)?;
+        if !seen.has_credit() {
+            return Err(Verdict::DropMark);
+        }
         Ok(Checked::Current(Verified {
             device,
             suite,
@@ -259,14 +262,14 @@ fn acknowledge(session: &Session, suite: Suite, device: DeviceId, idx: RowIndex)
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::commit::VALID;
+    use crate::commit::{UNLIMITED, VALID};
     use crate::gateway::{FreshValue, GatewayConfig, Row};
     use crate::ids::GatewayId;
 
     /// Commits a RESPONSE of that tag as if it had verified: such tags cannot be made on purpose.
     pub(crate) fn commit_of_tag(tag: [u8; 16]) -> Verdict {
         let mut gateway = Gateway::new(GatewayConfig::new(GatewayId(1), &[]));
-        let seen = CommitWord::new(RowIndex(4), 2, VALID);
+        let seen = CommitWord::new(RowIndex(4), 2, VALID | UNLIMITED);
         let device = DeviceId(1);
         gateway.lines.insert(device, Line::new(seen, Row::zero()));
         gateway.set_fresh(FreshValue::from_wire([1; 8]).unwrap(), Now::default());

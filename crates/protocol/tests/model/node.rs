@@ -142,6 +142,7 @@ impl Node {
                 mode: enrolment.mode,
                 next_idx,
                 rows,
+                mark: None,
             };
             oracle.install(install).expect("an untouched line takes a device");
         }

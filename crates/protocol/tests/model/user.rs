@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use linewarden_protocol::commit::CommitWord;
+use linewarden_protocol::commit::{self, CommitWord};
 use linewarden_protocol::gateway::Row;
 use linewarden_protocol::ids::{Mode, RowIndex};
 
@@ -177,8 +177,8 @@ impl User {
     /// Puts a device into an untouched line: its mode, the number to start at and, in key mode, its key.
     pub fn install(&self, line: usize, mode: Mode, idx: u32) {
         let flags = match mode {
-            Mode::Pool => 0,
-            Mode::Key => linewarden_protocol::commit::KEY,
+            Mode::Pool => commit::UNLIMITED,
+            Mode::Key => commit::KEY | commit::UNLIMITED,
         };
         let commit = CommitWord::new(RowIndex(idx), 0, flags);
         self.memory.arrange(|state| {

@@ -329,6 +329,13 @@ static __always_inline struct lw_row *lw_low_row(__u32 slot, __u32 idx)
 	return lw_at(&rows, slot * cfg.ring + (place < cfg.ring ? place : place - cfg.ring));
 }
 
+static __always_inline int lw_is_credit_low(__u64 commit)
+{
+	__u64 credit = commit & LW_CREDIT;
+
+	return credit != LW_UNLIMITED && credit >> LW_CREDIT_SHIFT <= cfg.low_credit;
+}
+
 /* Where a RESPONSE comes from: what a session is bound to. */
 struct lw_origin {
 	__u64 addr[2];
@@ -529,6 +536,11 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 			lw_emit(c, LW_EVENT_WRONG_TAG, line, idx, 0, o.addr);
 		return LW_DROP_TAG;
 	}
+	if (!(commit & LW_CREDIT)) {
+		/* Only a verified message may ask for the mark to be moved: rows below it are lost with the memory. */
+		lw_emit(c, LW_EVENT_ROWS_LOW, line, idx, 0, o.addr);
+		return LW_DROP_MARK;
+	}
 	if (!m->tag[0])
 		return LW_DROP_SESSION_ZERO;
 	if (idx == 0xffffffff)
@@ -539,6 +551,8 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	__u64 won = (((commit & ~LW_GEN_MASK) | ((commit + LW_GEN_ONE) & LW_GEN_MASK)) & ~LW_VALID) | LW_BUSY;
 
 	won += 1ULL << LW_IDX_SHIFT;
+	if ((commit & LW_CREDIT) != LW_UNLIMITED)
+		won -= LW_CREDIT_ONE;
 	if (__sync_val_compare_and_swap(&line->commit, commit, won) != commit)
 		return LW_DROP_LOST_RACE;
 	lw_ordered_store(&line->session_id, 0);
@@ -567,7 +581,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 
 	if (!has_row)
 		lw_emit(c, LW_EVENT_ROWS_OUT, line, idx + 1, 0, o.addr);
-	else if (cfg.low_rows && !(commit & LW_KEY) && !LW_READ(low->auth_key[1]))
+	else if (!(commit & LW_KEY) && ((cfg.low_rows && !LW_READ(low->auth_key[1])) || lw_is_credit_low(won)))
 		lw_emit(c, LW_EVENT_ROWS_LOW, line, idx + 1, 0, o.addr);
 	if (verdict)
 		return verdict;

@@ -15,6 +15,14 @@
 #define LW_BUSY 0x02ULL /* a winner owns the line until it clears this */
 #define LW_REVOKED 0x04ULL
 #define LW_KEY 0x08ULL /* key mode: the row is kept, idx only counts */
+/*
+ * The credit: how many more rows may be spent before user space has moved the device's durable mark. UNLIMITED is not
+ * counted, and always stands in key mode.
+ */
+#define LW_CREDIT 0xf0ULL
+#define LW_CREDIT_ONE 0x10ULL
+#define LW_UNLIMITED LW_CREDIT
+#define LW_CREDIT_SHIFT 4
 #define LW_GEN_ONE 0x100ULL
 #define LW_GEN_MASK 0xffffff00ULL
 #define LW_IDX_SHIFT 32
@@ -108,6 +116,7 @@ struct lw_config {
 	__u32 slots;
 	__u32 ring; /* rows per slot */
 	__u32 low_rows; /* fewer rows left than this: an event */
+	__u32 low_credit; /* no more credit left than this: an event */
 	__u32 home_mask; /* homes that ids are hashed to, less one; more homes follow for the others */
 	__u32 index_mask; /* buckets of device_index, less one */
 	__u32 bucket_mask; /* buckets of the binding tables, less one */
@@ -122,13 +131,13 @@ struct lw_config {
 	__u8 classic_uav; /* 1: two CRPs */
 	__u8 strong_order; /* the CPU keeps stores in order (x86) */
 	__u8 count_work;
-	__u8 pad[7];
+	__u8 pad[3];
 	__u32 crc[16 * 256]; /* classic profiles: slicing-by-16 tables of the reflected CRC-32 (IEEE 802.3) */
 };
 
 enum lw_event_kind {
 	LW_EVENT_SESSION = 1, /* a session was opened or has moved; renewals are only counted */
-	LW_EVENT_ROWS_LOW = 2, /* fewer than low_rows rows are left */
+	LW_EVENT_ROWS_LOW = 2, /* fewer than low_rows rows are left, or no more credit than low_credit */
 	LW_EVENT_ROWS_OUT = 3, /* the last row was spent */
 	LW_EVENT_WRONG_TAG = 4, /* rate-limited */
 };

@@ -31,18 +31,19 @@ impl World {
         (first..=u32::MAX).take(count as usize).map(row).collect()
     }
 
-    fn install(&mut self, device: Dev, mode: Mode, next: u32, rows: u32) -> bool {
+    fn install(&mut self, device: Dev, mode: Mode, next: u32, rows: u32, mark: Option<RowIndex>) -> bool {
         let install = DeviceInstall {
             device: device.id(),
             mode,
             next_idx: RowIndex(next),
             rows: Self::oracle_rows(device, mode, next, rows),
+            mark,
         };
         let is_ok = self.oracle.install(install).is_ok();
         let store_rows = Self::store_rows(device, mode, next, rows);
         let mut generations = [0; 2];
         self.each_plane(|plane, at| {
-            let result = plane.install(device.id(), mode, RowIndex(next), &store_rows);
+            let result = plane.install(device.id(), mode, RowIndex(next), &store_rows, mark);
             assert_eq!(result.is_ok(), is_ok, "{}: {result:?}", plane.name());
             if is_ok {
                 generations[at] = plane.status(device.id()).unwrap().commit.generation();
@@ -62,12 +63,35 @@ impl World {
 
     /// Installs a device with consecutive rows.
     pub fn pool(&mut self, device: Dev, next: u32, rows: u32) {
-        assert!(self.install(device, Mode::Pool, next, rows));
+        assert!(self.install(device, Mode::Pool, next, rows, None));
+    }
+
+    /// Likewise, but only the first `credit` of them may be spent.
+    pub fn pool_on_credit(&mut self, device: Dev, next: u32, rows: u32, credit: u32) {
+        let mark = RowIndex(next.saturating_add(credit).min(u32::MAX - 1));
+        assert!(self.install(device, Mode::Pool, next, rows, Some(mark)));
+    }
+
+    /// Moves the mark to `ahead` of the current row.
+    pub fn grant(&mut self, device: Dev, ahead: u32) {
+        if !self.installed.contains_key(&device) {
+            return;
+        }
+        let mark = RowIndex(
+            self.commit(device)
+                .idx()
+                .0
+                .saturating_add(ahead)
+                .min(u32::MAX - 1),
+        );
+        self.oracle.grant(device.id(), mark).unwrap();
+        self.each_plane(|plane, _| plane.grant(device.id(), mark).unwrap());
+        self.compare_line(device);
     }
 
     /// Installs a key-mode device.
     pub fn key(&mut self, device: Dev, next: u32) {
-        assert!(self.install(device, Mode::Key, next, 1));
+        assert!(self.install(device, Mode::Key, next, 1, None));
     }
 
     pub fn is_installed(&self, device: Dev) -> bool {

@@ -171,6 +171,7 @@ impl DataPlane for Chaos {
         mode: Mode,
         next: RowIndex,
         rows: &[Row],
+        _mark: Option<RowIndex>,
     ) -> Result<(), StoreError> {
         let mut memory = self.0.lock().unwrap();
         if memory.lines.contains_key(&device) {
@@ -223,6 +224,10 @@ impl DataPlane for Chaos {
             .into_iter()
             .for_each(|idx| memory.take_in(device, Mode::Pool, idx));
         Ok(RowIndex(end))
+    }
+
+    fn grant(&mut self, _device: DeviceId, _mark: RowIndex) -> Result<(), StoreError> {
+        Ok(())
     }
 
     fn revoke(&mut self, device: DeviceId) -> Result<(), StoreError> {

@@ -89,7 +89,7 @@ fn device(mode: Mode, count_work: bool) -> Result<Microbench, BenchError> {
     let rows = keys::rows(0, mode, RowIndex(0), 8);
     bench
         .store()
-        .install(device_id(0), mode, RowIndex(0), &rows)
+        .install(device_id(0), mode, RowIndex(0), &rows, None)
         .map_err(DataPlaneError::from)?;
     wait::keep_fresh(bench.store());
     bench.reset_every_run(device_id(0), false);

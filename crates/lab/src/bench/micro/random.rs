@@ -73,7 +73,7 @@ fn passes(order: &[u32], least: &mut Least) -> Result<(), BenchError> {
         let rows = keys::rows(device, Mode::Pool, RowIndex(0), RING + 1);
         bench
             .store()
-            .install(device_id(device), Mode::Pool, RowIndex(0), &rows)
+            .install(device_id(device), Mode::Pool, RowIndex(0), &rows, None)
             .map_err(DataPlaneError::from)?;
     }
     let frames: Vec<Vec<u8>> = order.iter().map(|device| keys::request_frame(*device)).collect();

@@ -10,8 +10,8 @@ use crate::classic::{self, CLASSIC_PORT, Profile, ResponseBits};
 use crate::data;
 use crate::frame::builder::FrameBuilder;
 use crate::frame::write::Endpoint;
-use crate::gateway::{FRESH_MAX_AGE_MS, Gate};
-use crate::ids::{Mode, SessionId};
+use crate::gateway::{DeviceInstall, FRESH_MAX_AGE_MS, Gate};
+use crate::ids::{Mode, RowIndex, SessionId};
 use crate::keys::SessionKey;
 use crate::tag;
 use crate::verdict::Verdict;
@@ -96,6 +96,15 @@ fn reach(verdict: Verdict) -> Verdict {
             bench.verdict(&prover, &prover.request(1))
         }
         Verdict::DropTag => with_device(1, |prover, fresh| bent(&prover.response(0, fresh), 63, &[0; 1])),
+        Verdict::DropMark => {
+            let mut bench = Bench::new();
+            let prover = Prover::new(1, Mode::Pool);
+            let mark = Some(RowIndex(0));
+            let install = prover.install(0, 2);
+            bench.gateway.install(DeviceInstall { mark, ..install }).unwrap();
+            let response = prover.response(0, bench.fresh);
+            bench.verdict(&prover, &response)
+        }
         Verdict::DropLostRace => super::races::second_of_two_verified(),
         Verdict::DropAddressOwned => super::ownership::second_device_at_one_address(),
         Verdict::DropReplay => {

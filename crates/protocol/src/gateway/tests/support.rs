@@ -81,6 +81,7 @@ impl Prover {
             mode: self.mode,
             next_idx: RowIndex(next_idx),
             rows: (0..count).map(|ahead| self.row(next_idx + ahead)).collect(),
+            mark: None,
         }
     }
 
