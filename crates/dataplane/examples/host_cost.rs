@@ -39,6 +39,7 @@ fn config(devices: u32) -> Config {
         gate: Gate::Off,
         nak_per_s: 100,
         alarm_per_s: 100,
+        miss_per_s: 0,
         low_rows: 0,
         low_credit: 0,
         geometry: Geometry {

@@ -57,6 +57,8 @@ pub struct Config {
     pub nak_per_s: u32,
     /// Wrong-tag events a second and CPU.
     pub alarm_per_s: u32,
+    /// Messages of unknown devices that go to the slow path, a second and CPU; 0: none, there is no slow path.
+    pub miss_per_s: u32,
     /// An event when fewer rows than this are left beside the current one; below `ring`, 0 for none.
     pub low_rows: u32,
     /// An event, too, when the mark leaves no more rows than this to be spent; at most 13.

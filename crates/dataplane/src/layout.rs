@@ -107,6 +107,8 @@ pub struct Control {
     pub fresh_at_ns: AtomicU64,
     /// Not 0: REQUESTs are answered with a NAK.
     pub stopping: AtomicU64,
+    /// Not 0: user space sleeps, and wants to be woken by what it must act on.
+    pub listening: AtomicU64,
 }
 
 /// State of one identifier of the classic profiles.
@@ -153,6 +155,7 @@ pub struct ProgramConfig {
     pub bucket_mask: u32,
     pub nak_per_s: u32,
     pub alarm_per_s: u32,
+    pub miss_per_s: u32,
     pub classic_identifiers: u32,
     pub classic_rows: u32,
     pub lap_port: u16,
@@ -162,7 +165,7 @@ pub struct ProgramConfig {
     pub classic_uav: u8,
     pub strong_order: u8,
     pub count_work: u8,
-    pub pad: [u8; 3],
+    pub pad: [u8; 7],
     pub crc: [[u32; 256]; 16],
 }
 
@@ -173,7 +176,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(Line 64, Session 64, RingRow 24, Bucket 32, Control 32, ClassicState 16, ClassicCrp 40);
+shared!(Line 64, Session 64, RingRow 24, Bucket 32, Control 40, ClassicState 16, ClassicCrp 40);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

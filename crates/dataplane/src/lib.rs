@@ -21,14 +21,19 @@ pub mod ethtool;
 pub mod event;
 pub mod host;
 pub mod layout;
+pub mod miss;
 pub mod store;
 pub mod xdp;
 
+use std::os::fd::BorrowedFd;
+
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
+use linewarden_protocol::wire::MESSAGE_BYTES;
 
 pub use self::config::{Classic, ClassicProfile, Config, ConfigError, Gate};
 pub use self::counters::Counters;
 pub use self::event::{Event, EventKind};
+pub use self::miss::Miss;
 pub use self::store::{Geometry, LineStatus, Row, Store, StoreError};
 
 /// Where a backend learns a sender's MAC address, which a BOUND session is tied to.
@@ -149,6 +154,22 @@ pub trait DataPlane: Send {
     /// # Errors
     /// Those of the kernel.
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
+    /// Hands the messages of unknown devices so far to `sink`.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
+    /// Answers a message; one that cannot be sent is left out, for its sender repeats.
+    fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]);
+    /// Hands a message to the packet path again, now that its device is here, and sends what that replies.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError>;
+    /// From now on the bell rings, once, when something happens that must be acted on: call it before draining.
+    fn listen(&mut self);
+    /// Readable when it has rung; `None`: it never does.
+    fn bell(&self) -> Option<BorrowedFd<'_>>;
     /// Frees what dead sessions and wiped devices hold; call it every few seconds.
     fn housekeep(&mut self);
     /// Why packets are no longer handled although nobody stopped it; `None` while all is well.
@@ -163,6 +184,11 @@ pub(crate) trait StoreBacked: Send {
     fn store_mut(&mut self) -> &mut Store;
     fn counters(&self) -> Result<Counters, DataPlaneError>;
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
+    fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
+    fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]);
+    fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError>;
+    fn silence(&mut self);
+    fn bell(&self) -> Option<BorrowedFd<'_>>;
     fn failure(&mut self) -> Option<String>;
 }
 
@@ -209,6 +235,22 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
         StoreBacked::drain_events(self, sink)
+    }
+    fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
+        StoreBacked::drain_misses(self, sink)
+    }
+    fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
+        StoreBacked::send(self, miss, reply);
+    }
+    fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
+        StoreBacked::replay(self, miss)
+    }
+    fn listen(&mut self) {
+        self.silence();
+        self.store().listen();
+    }
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        StoreBacked::bell(self)
     }
     fn housekeep(&mut self) {
         self.store_mut().reclaim();

@@ -392,6 +392,12 @@ fn gate_off_without_naks() {
 }
 
 #[test]
+fn gate_off_with_a_slow_path() {
+    let verdicts = run(Shape::SLOW, number("LINEWARDEN_SEEDS", 90).div_ceil(6));
+    assert_common(&verdicts, &[Verdict::ReplyAck, Verdict::SlowPath]);
+}
+
+#[test]
 fn gate_open() {
     use Verdict::*;
     let verdicts = run(Shape::OPEN, number("LINEWARDEN_SEEDS", 90).div_ceil(3));

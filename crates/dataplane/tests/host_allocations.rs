@@ -89,6 +89,7 @@ fn packets_are_handled_without_the_allocator() {
         gate: Gate::Off,
         nak_per_s: 10,
         alarm_per_s: 10,
+        miss_per_s: 0,
         low_rows: 1,
         low_credit: 0,
         geometry: Geometry {

@@ -49,6 +49,7 @@ fn config(local: &[IpAddr], port: u16) -> Config {
         gate: Gate::Off,
         nak_per_s: 10,
         alarm_per_s: 10,
+        miss_per_s: 0,
         low_rows: 1,
         low_credit: 0,
         geometry: Geometry {

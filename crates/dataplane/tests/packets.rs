@@ -85,6 +85,11 @@ fn frames_at_the_open_gate() {
 }
 
 #[test]
+fn the_slow_path() {
+    run(records::slow::groups());
+}
+
+#[test]
 fn classic_profiles() {
     run(records::classic::groups());
 }

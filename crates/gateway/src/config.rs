@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use linewarden_controller::Policy;
 use linewarden_dataplane as dataplane;
 use linewarden_protocol::ids::GatewayId;
 use serde::Deserialize;
@@ -67,15 +68,21 @@ pub struct GatewaySection {
     /// More rows are fetched when no more than this are left.
     #[serde(default = "default_low_rows")]
     pub low_rows: u32,
-    /// Rows reserved for a device at a time.
-    #[serde(default = "default_reserve_block")]
-    pub reserve_block: u32,
+    /// Rows that a device may spend before its mark is moved: what a crash costs it at most.
+    #[serde(default = "default_mark_block")]
+    pub mark_block: u32,
+    /// How long the gateway goes on without its controller, seconds.
+    #[serde(default = "default_link_lease_s")]
+    pub link_lease_s: u32,
     /// NAKs a second and CPU.
     #[serde(default = "default_nak_per_s")]
     pub nak_per_s: u32,
     /// Reports of wrong tags a second and CPU.
     #[serde(default = "default_alarm_per_s")]
     pub alarm_per_s: u32,
+    /// Messages of devices that are not in the data plane which go to the slow path, a second and CPU.
+    #[serde(default = "default_miss_per_s")]
+    pub miss_per_s: u32,
     /// How often the registry is asked for changes, ms.
     #[serde(default = "default_feed_poll_ms")]
     pub feed_poll_ms: u64,
@@ -177,19 +184,25 @@ fn default_slots() -> u32 {
     100_000
 }
 fn default_ring() -> u32 {
-    8
+    15
 }
 fn default_low_rows() -> u32 {
     2
 }
-fn default_reserve_block() -> u32 {
+fn default_mark_block() -> u32 {
     4
+}
+fn default_link_lease_s() -> u32 {
+    86_400
 }
 fn default_nak_per_s() -> u32 {
     1000
 }
 fn default_alarm_per_s() -> u32 {
     10
+}
+fn default_miss_per_s() -> u32 {
+    10_000
 }
 fn default_feed_poll_ms() -> u64 {
     50
@@ -249,6 +262,7 @@ impl GatewayConfig {
             },
             nak_per_s: section.nak_per_s,
             alarm_per_s: section.alarm_per_s,
+            miss_per_s: section.miss_per_s,
             low_rows: section.low_rows,
             low_credit: LOW_CREDIT,
             geometry: dataplane::Geometry {
@@ -260,16 +274,23 @@ impl GatewayConfig {
         };
         config.check().map_err(plane_field)?;
         let settings = Settings {
-            reserve_block: section.reserve_block,
+            mark_block: section.mark_block,
+            low_credit: LOW_CREDIT,
             ring: section.ring,
             low_rows: section.low_rows,
             feed_poll_ms: section.feed_poll_ms,
+            link_lease_s: section.link_lease_s,
+            spare_live_sessions: section.gate != Gate::Off,
         };
         settings.check().map_err(|error| FieldError {
             path: vec!["gateway", error.field],
             problem: error.to_string(),
         })?;
         Ok(Resolved {
+            policy: Policy {
+                lease_rows: section.ring.saturating_add(1),
+                mark_block: section.mark_block,
+            },
             config,
             settings,
             interfaces,
@@ -390,6 +411,8 @@ fn plane_field(error: dataplane::ConfigError) -> FieldError {
 /// What a configuration becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
+    /// How the controller gives rows out to this gateway.
+    pub policy: Policy,
     /// For the data plane.
     pub config: dataplane::Config,
     /// For the node.
@@ -423,7 +446,7 @@ mod tests {
         assert_eq!(resolved.config.lap_port, 20_550);
         assert_eq!(resolved.config.lease_s, 300);
         assert_eq!(resolved.config.gate, dataplane::Gate::Off);
-        assert_eq!(resolved.settings.reserve_block, 4);
+        assert_eq!(resolved.settings.mark_block, 4);
         assert_eq!(resolved.interfaces, Vec::<u32>::new());
     }
 
@@ -462,12 +485,12 @@ mod tests {
             ),
             (format!("{host}port = 0\n{REGISTRY}"), "gateway.port", "20550"),
             (
-                format!("{host}reserve_block = 10\n{REGISTRY}"),
-                "gateway.reserve_block",
-                "1 to 9",
+                format!("{host}mark_block = 2\n{REGISTRY}"),
+                "gateway.mark_block",
+                "3 to 14",
             ),
             (
-                format!("{host}low_rows = 8\n{REGISTRY}"),
+                format!("{host}low_rows = 15\n{REGISTRY}"),
                 "gateway.low_rows",
                 "less than `ring`",
             ),

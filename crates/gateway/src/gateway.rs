@@ -1,26 +1,26 @@
-//! The shell around the node: its threads, clocks, randomness and registry.
+//! The shell around the node: its threads, clocks, randomness and link to the controller.
 
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::mpsc::{self, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use linewarden_controller::Controller;
 use linewarden_dataplane::{Counters, DataPlane, DataPlaneError};
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{Registry, Revision};
-use tokio::sync::mpsc::UnboundedSender;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::exchange::{Answer, Ask};
-use crate::feeder::{RowKeeper, RowsAsk, serve_changes, serve_rows};
+use crate::feeder::{Desks, Feeder};
 use crate::node::{Node, Settings, SettingsError, Status};
 use crate::time::Clock;
 
-/// Time between two ticks when nothing happens.
-const TICK: Duration = Duration::from_millis(10);
 /// How long handshakes under way may take once the gateway is told to stop.
 const STOP_GRACE: Duration = Duration::from_millis(200);
-/// How long the registry has for taking unused rows back.
-const GIVE_BACK_MAX: Duration = Duration::from_secs(10);
+/// How long the controller has for taking note of where the gateway stood.
+const SETTLE_MAX: Duration = Duration::from_secs(10);
 
 /// Why a gateway cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -46,13 +46,13 @@ pub struct Stopped {
     pub status: Status,
     /// All verdicts.
     pub counters: Counters,
-    /// Devices whose unused rows went back to the registry; `None` if it did not answer in time.
-    pub given_back: Option<u64>,
+    /// Whether the controller knows where the gateway stood; if not, each device loses the rows below its mark.
+    pub settled: bool,
 }
 
 /// A gateway at work. Dropping it stops it.
 pub struct Gateway {
-    messages: mpsc::Sender<Message>,
+    messages: Post,
     control: Option<JoinHandle<Stopped>>,
     shared: Arc<Shared>,
 }
@@ -61,6 +61,30 @@ enum Message {
     Answer(Answer),
     Run(Action),
     Stop,
+}
+
+/// Messages to the control thread, which is woken by them.
+#[derive(Clone)]
+struct Post {
+    messages: mpsc::Sender<Message>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Post {
+    fn new() -> io::Result<(Self, mpsc::Receiver<Message>)> {
+        let (messages, inbox) = mpsc::channel();
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bell = Arc::new(bell);
+        Ok((Self { messages, bell }, inbox))
+    }
+
+    /// False when the control thread is gone.
+    fn send(&self, message: Message) -> bool {
+        let sent = self.messages.send(message).is_ok();
+        // A full counter has rung already.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        sent
+    }
 }
 
 type Action = Box<dyn FnOnce(&mut dyn DataPlane) + Send>;
@@ -86,27 +110,24 @@ impl Gateway {
     /// Settings that do not fit together, or no thread to be had.
     pub fn start(
         plane: Box<dyn DataPlane>,
-        registry: Registry,
+        controller: Controller,
         gateway_id: GatewayId,
         settings: Settings,
     ) -> Result<Self, GatewayError> {
         let node = Node::new(plane, settings)?;
-        let (messages, inbox) = mpsc::channel();
+        let (messages, inbox) = Post::new()?;
         let shared = Arc::new(Shared::default());
-        let keeper = RowKeeper::new(registry.clone(), gateway_id, settings.reserve_block);
-        let desks = start_feeder(keeper, registry, &messages)?;
-        let published = Arc::clone(&shared);
+        let desks = start_feeder(controller, gateway_id, &messages)?;
+        let control = Control {
+            node,
+            inbox,
+            bell: Arc::clone(&messages.bell),
+            desks,
+            published: Arc::clone(&shared),
+        };
         let control = std::thread::Builder::new()
             .name("lw-control".to_owned())
-            .spawn(move || {
-                Control {
-                    node,
-                    inbox,
-                    desks,
-                    published,
-                }
-                .run()
-            })?;
+            .spawn(move || control.run())?;
         Ok(Self {
             messages,
             control: Some(control),
@@ -144,9 +165,9 @@ impl Gateway {
             // Nobody waits any more: the caller was interrupted.
             let _ = reply.send(action(plane));
         });
-        self.messages
-            .send(Message::Run(run))
-            .map_err(|_| GatewayError::Ended)?;
+        if !self.messages.send(Message::Run(run)) {
+            return Err(GatewayError::Ended);
+        }
         result.recv().map_err(|_| GatewayError::Ended)
     }
 
@@ -158,14 +179,14 @@ impl Gateway {
         Ok(self.with_plane(|plane| plane.counters())??)
     }
 
-    /// Answers REQUESTs with NAKs, lets handshakes under way end, shuts all devices out, gives unused rows back and
+    /// Answers REQUESTs with NAKs, lets handshakes under way end, shuts all devices out, says where each stood and
     /// detaches the data plane, but for a gate that is to stay shut.
     ///
     /// # Errors
     /// The control thread has ended before.
     pub fn stop(mut self) -> Result<Stopped, GatewayError> {
         let control = self.control.take().ok_or(GatewayError::Ended)?;
-        let _ = self.messages.send(Message::Stop);
+        self.messages.send(Message::Stop);
         control.join().map_err(|_| GatewayError::Ended)
     }
 }
@@ -173,121 +194,111 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         if let Some(control) = self.control.take() {
-            let _ = self.messages.send(Message::Stop);
+            self.messages.send(Message::Stop);
             let _ = control.join();
         }
     }
 }
 
-/// Where questions to the registry are handed in.
-struct Desks {
-    rows: UnboundedSender<RowsAsk>,
-    changes: UnboundedSender<Revision>,
-}
-
-fn start_feeder(
-    keeper: RowKeeper,
-    registry: Registry,
-    messages: &mpsc::Sender<Message>,
-) -> Result<Desks, GatewayError> {
-    let (rows, rows_inbox) = tokio::sync::mpsc::unbounded_channel();
-    let (changes, changes_inbox) = tokio::sync::mpsc::unbounded_channel();
+fn start_feeder(controller: Controller, gateway: GatewayId, messages: &Post) -> Result<Desks, GatewayError> {
+    let (feeder, desks) = Feeder::new(controller, gateway);
     // The database's own work is done by threads of the driver; unsealing is a few milliseconds a chunk.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let to_control = |messages: mpsc::Sender<Message>| {
-        move |answer| {
-            // The control thread is gone: so is everybody who asked.
-            let _ = messages.send(Message::Answer(answer));
-        }
-    };
-    let (answer_rows, answer_changes) = (to_control(messages.clone()), to_control(messages.clone()));
+    let messages = messages.clone();
     std::thread::Builder::new()
-        .name("lw-registry".to_owned())
+        .name("lw-link".to_owned())
         .spawn(move || {
-            runtime.block_on(async {
-                tokio::join!(
-                    serve_rows(keeper, rows_inbox, answer_rows),
-                    serve_changes(registry, changes_inbox, answer_changes),
-                )
-            });
+            // Once the control thread is gone, so is everybody who asked.
+            runtime.block_on(feeder.serve(|answer| {
+                messages.send(Message::Answer(answer));
+            }));
         })?;
-    Ok(Desks { rows, changes })
+    Ok(desks)
 }
 
 struct Control {
     node: Node,
     inbox: mpsc::Receiver<Message>,
+    bell: Arc<OwnedFd>,
     desks: Desks,
     published: Arc<Shared>,
 }
 
 impl Control {
     fn run(mut self) -> Stopped {
-        while self.turn(TICK) {}
+        while self.turn() {}
         self.node.begin_stop();
         let grace_ends = Instant::now() + STOP_GRACE;
         while Instant::now() < grace_ends {
-            self.turn(TICK);
+            self.turn();
         }
-        let unused = self.node.close();
-        let _ = self.desks.rows.send(RowsAsk::GiveBack(unused));
-        let given_back = self.await_given_back();
+        let stood = self.node.close();
+        self.desks.hand_in(Ask::Settle(stood));
+        let settled = self.await_settled();
         let counters = self.node.plane().counters().unwrap_or_default();
         self.publish();
         Stopped {
             status: self.node.status().clone(),
             counters,
-            given_back,
+            settled,
         }
     }
 
-    /// Does what is due, then waits for the next message, at most for `wait`. False when it is time to stop.
-    fn turn(&mut self, wait: Duration) -> bool {
+    /// Does what is due, then waits for the next message or event. False when it is time to stop.
+    fn turn(&mut self) -> bool {
+        // Told to listen before it is looked at: what comes in between makes the descriptor readable.
+        self.node.plane_mut().listen();
         let asks = self.node.tick(Clock::now(), &mut random);
-        asks.into_iter().for_each(|ask| self.hand_in(ask));
+        asks.into_iter().for_each(|ask| self.desks.hand_in(ask));
         self.publish();
-        let mut message = match self.inbox.recv_timeout(wait) {
-            Ok(message) => Some(message),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => return false,
-        };
-        while let Some(current) = message {
-            match current {
-                Message::Answer(answer) => self.node.answer(answer, Clock::now()),
-                Message::Run(action) => action(self.node.plane_mut()),
-                Message::Stop => return false,
-            }
-            message = self.inbox.try_recv().ok();
-        }
-        true
-    }
-
-    fn hand_in(&self, ask: Ask) {
-        // Without a registry thread no answer comes; the node goes on with what it holds.
-        match ask {
-            Ask::Load => drop(self.desks.rows.send(RowsAsk::Load)),
-            Ask::Rows(wants) => drop(self.desks.rows.send(RowsAsk::Rows(wants))),
-            Ask::Changes { since } => drop(self.desks.changes.send(since)),
-        }
-    }
-
-    fn await_given_back(&mut self) -> Option<u64> {
-        let until = Instant::now() + GIVE_BACK_MAX;
+        self.wait();
         loop {
-            let left = until.checked_duration_since(Instant::now())?;
+            match self.inbox.try_recv() {
+                Ok(Message::Answer(answer)) => self.node.answer(answer, Clock::now()),
+                Ok(Message::Run(action)) => action(self.node.plane_mut()),
+                Ok(Message::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Err(TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    fn wait(&mut self) {
+        let now_ns = Clock::now().monotonic_ns;
+        let wait_ns = self.node.due_ns(now_ns).saturating_sub(now_ns);
+        let timeout = Timespec {
+            tv_sec: 0,
+            // A tenth of a second at most; rounded up, or it would not be due yet.
+            tv_nsec: i64::try_from(wait_ns.saturating_add(1000))
+                .unwrap_or(0)
+                .min(999_999_999),
+        };
+        let mut fds = vec![PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
+        let listening = self.node.plane().bell();
+        fds.extend(listening.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        // Interrupted or failed: the loop looks at everything anyway.
+        let _ = poll(&mut fds, Some(&timeout));
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&self.bell, &mut count);
+    }
+
+    fn await_settled(&mut self) -> bool {
+        let until = Instant::now() + SETTLE_MAX;
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
             match self.inbox.recv_timeout(left) {
-                Ok(Message::Answer(Answer::GivenBack(Ok(devices)))) => return Some(devices),
-                Ok(Message::Answer(Answer::GivenBack(Err(error)))) => {
-                    tracing::warn!(error, "unused rows stay spent");
-                    return None;
+                // One that was out before may come first; the last one is waited for.
+                Ok(Message::Answer(Answer::Settled(Ok(_)))) => return true,
+                Ok(Message::Answer(Answer::Settled(Err(error)))) => {
+                    tracing::warn!(?error, "rows below the marks stay spent");
+                    return false;
                 }
                 Ok(Message::Run(action)) => action(self.node.plane_mut()),
                 Ok(Message::Answer(_) | Message::Stop) => {}
-                Err(_) => return None,
+                Err(_) => return false,
             }
         }
+        false
     }
 
     fn publish(&self) {

@@ -1,20 +1,20 @@
-//! The node: one data plane, fed from the registry, kept fresh, its events turned into refills.
+//! The node: one data plane, its devices and their rows, its link to a controller.
 //!
 //! ```text
-//!              ┌──────────── control thread, every 10 ms ───────────┐
-//!   packets    │                                                    │
-//!  ─────────►  │  data plane ◄─── Node (no clock, no randomness,    │
-//!              │     events ────►        no database of its own)    │
-//!              └──────────────────────▲───────────┬─────────────────┘
+//!              ┌──── control thread: woken by events, answers, time ───┐
+//!   packets    │                                                       │
+//!  ─────────►  │  data plane ◄─── Node (no clock, no randomness,       │
+//!              │  events, misses ─►      no database of its own)       │
+//!              └──────────────────────▲───────────┬────────────────────┘
 //!                              Answer │           │ Ask
 //!                                     │           ▼
-//!                              registry threads (feed · rows)
+//!                             the link to the controller
 //! ```
 //!
 //! [`Node`] decides everything and waits for nothing: it is told the time, draws randomness from its caller, drives a
-//! [`DataPlane`](linewarden_dataplane::DataPlane), and asks the registry by [`Ask`]s whose [`Answer`]s come whenever
-//! they come. [`Gateway`] is the shell around it: the threads, the clocks, the registry. While the registry is away,
-//! the node goes on with what it holds (LAP/1 1.4.6); the packet path notices nothing.
+//! [`DataPlane`](linewarden_dataplane::DataPlane), and asks the controller by [`Ask`]s whose [`Answer`]s come whenever
+//! they come. [`Gateway`] is the shell around it: the threads, the clocks, the link. While the controller is away, the
+//! node goes on with what it holds (LAP/1 1.4.6); the packet path notices nothing.
 #![forbid(unsafe_code)]
 
 pub mod addresses;
@@ -27,7 +27,7 @@ mod node;
 pub mod plane;
 mod time;
 
-pub use exchange::{Answer, Ask, Chunk, Provision, Refusal, Refused, Want};
+pub use exchange::{Answer, Ask, LinkError};
 pub use gateway::{Gateway, GatewayError, Stopped};
-pub use node::{Node, RegistryState, Settings, SettingsError, Status};
+pub use node::{LinkState, Node, Settings, SettingsError, Status};
 pub use time::Clock;

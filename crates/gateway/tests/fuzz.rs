@@ -19,7 +19,7 @@ lease_s = 300
 slots = 1000
 ring = 8
 low_rows = 2
-reserve_block = 4
+mark_block = 4
 nak_per_s = 10
 threads = 2
 [registry]

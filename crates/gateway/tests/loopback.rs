@@ -9,6 +9,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use linewarden_controller::{Controller, Policy};
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_dataplane::{Config, Gate, Geometry};
 use linewarden_gateway::{Gateway, Settings};
@@ -31,8 +32,9 @@ fn config() -> Config {
         gate: Gate::Off,
         nak_per_s: 1000,
         alarm_per_s: 10,
+        miss_per_s: 1000,
         low_rows: 2,
-        low_credit: 0,
+        low_credit: 2,
         geometry: Geometry {
             slots: 64,
             ring: 8,
@@ -172,7 +174,12 @@ impl Site {
         };
         let host = Host::start(&self.config, &options).unwrap();
         let settings = Settings::for_plane(&self.config);
-        let gateway = Gateway::start(Box::new(host), self.registry.clone(), GATEWAY, settings).unwrap();
+        let policy = Policy {
+            lease_rows: 9,
+            mark_block: 4,
+        };
+        let controller = Controller::new(self.registry.clone(), policy);
+        let gateway = Gateway::start(Box::new(host), controller, GATEWAY, settings).unwrap();
         assert!(gateway.wait_until(LONG, |status| status.loaded));
         gateway
     }
@@ -190,50 +197,125 @@ impl Site {
     }
 }
 
-#[test]
-fn a_pool_lasts_to_its_last_row_and_unused_rows_survive_a_stop() {
-    let device = DeviceId(0xd1);
-    let site = Site::new(vec![record(device, pool(device, 30))]);
-    let gateway = site.start();
-    let mut client = Client::new(device, Mode::Pool, site.address());
-    for expected in 0..11 {
-        assert_eq!(client.authenticate(LONG), Some(RowIndex(expected)));
-    }
-    let stopped = gateway.stop().unwrap();
-    assert_eq!(stopped.given_back, Some(1));
-    assert_eq!(stopped.counters.get(Verdict::ReplyAck), 11);
-    assert_eq!(site.floor(device), 11, "nothing is spent but what was used");
-
-    let gateway = site.start();
-    for expected in 11..30 {
-        assert_eq!(client.authenticate(LONG), Some(RowIndex(expected)));
-    }
-    assert!(gateway.wait_until(LONG, |status| status.exhausted == 1));
-    assert_eq!(client.authenticate(Duration::from_millis(300)), None);
-    assert!(gateway.counters().unwrap().get(Verdict::ReplyNak) > 0);
-}
-
-#[test]
-fn a_gateway_that_is_killed_never_offers_a_row_again() {
-    let device = DeviceId(0xd2);
-    let site = Site::new(vec![record(device, pool(device, 30))]);
-    let gateway = site.start();
-    let mut client = Client::new(device, Mode::Pool, site.address());
-    assert_eq!(client.authenticate(LONG), Some(RowIndex(0)));
-    // As if the process had died: what it held is not given back.
+/// A gateway that is gone without a word, as if its process had been killed.
+fn kill(gateway: Gateway, site: Site) -> Site {
     std::mem::forget(gateway);
-    let second = Site {
+    Site {
         config: config(),
         registry: site
             .runtime
             .block_on(Registry::open(&site.path, &site.key))
             .unwrap(),
         ..site
+    }
+}
+
+#[test]
+fn a_pool_lasts_to_its_last_row_across_a_stop() {
+    let device = DeviceId(0xd1);
+    let site = Site::new(vec![record(device, pool(device, 30))]);
+    let gateway = site.start();
+    assert_eq!(gateway.status().devices, 0, "nobody has proved anything yet");
+    let mut client = Client::new(device, Mode::Pool, site.address());
+    for expected in 0..11 {
+        assert_eq!(client.authenticate(LONG), Some(RowIndex(expected)));
+    }
+    let stopped = gateway.stop().unwrap();
+    assert!(stopped.settled);
+    assert_eq!(stopped.status.admitted, 1);
+    assert_eq!(stopped.counters.get(Verdict::ReplyAck), 11);
+
+    let gateway = site.start();
+    assert_eq!(gateway.status().devices, 1, "its lease goes on");
+    for expected in 11..30 {
+        assert_eq!(client.authenticate(LONG), Some(RowIndex(expected)));
+    }
+    let exhausted = gateway.wait_until(LONG, |status| status.exhausted == 1);
+    assert!(exhausted, "{:?}", gateway.status());
+    assert_eq!(client.authenticate(Duration::from_millis(300)), None);
+    assert!(gateway.counters().unwrap().get(Verdict::ReplyNak) > 0);
+    assert_eq!(gateway.status().admitted, 0);
+}
+
+#[test]
+fn a_gateway_that_is_killed_never_offers_a_row_again_and_loses_a_block_at_most() {
+    let device = DeviceId(0xd2);
+    let mut site = Site::new(vec![record(device, pool(device, 40))]);
+    let mut least = 0;
+    for _ in 0..4 {
+        let gateway = site.start();
+        let mut client = Client::new(device, Mode::Pool, site.address());
+        for _ in 0..2 {
+            let idx = client.authenticate(LONG).unwrap().0;
+            // A device that comes often gets a mark that is moved further ahead.
+            assert!(idx >= least && idx < least + 15, "{idx} after {least}");
+            least = idx + 1;
+        }
+        site = kill(gateway, site);
+    }
+}
+
+#[test]
+fn a_gateway_that_was_replaced_without_its_knowledge_spends_no_row_of_its_successor() {
+    let device = DeviceId(0xd7);
+    let site = Site::new(vec![record(device, pool(device, 40))]);
+    let zombie = site.start();
+    let old_address = site.address();
+    let mut client = Client::new(device, Mode::Pool, old_address);
+    let mut seen = vec![client.authenticate(LONG).unwrap()];
+    let elsewhere = Site {
+        config: config(),
+        ..site
     };
-    let _gateway = second.start();
-    let mut client = Client::new(device, Mode::Pool, second.address());
-    let idx = client.authenticate(LONG).unwrap();
-    assert!(idx >= RowIndex(4), "{idx}: the whole block is behind the mark");
+    let _successor = elsewhere.start();
+    let mut newer = Client::new(device, Mode::Pool, elsewhere.address());
+    newer.socket = client.socket.try_clone().unwrap();
+    newer.socket.connect(elsewhere.address()).unwrap();
+    for _ in 0..3 {
+        seen.push(newer.authenticate(LONG).unwrap());
+    }
+    assert!(zombie.wait_until(LONG, |status| status.replaced));
+    // Another nonce than any before.
+    client.nonce = 100;
+    client.socket.connect(old_address).unwrap();
+    seen.extend(client.authenticate(Duration::from_millis(300)));
+    let before = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), before, "{seen:?}");
+}
+
+#[test]
+fn more_devices_than_places_take_turns_and_no_row_is_lost() {
+    let ids = 1..=20u64;
+    let site = Site::new(
+        ids.clone()
+            .map(|id| record(DeviceId(id), pool(DeviceId(id), 12)))
+            .collect(),
+    );
+    let site = Site {
+        config: Config {
+            geometry: Geometry {
+                slots: 6,
+                ..site.config.geometry.clone()
+            },
+            ..site.config
+        },
+        ..site
+    };
+    let gateway = site.start();
+    let mut clients: Vec<Client> = ids
+        .map(|id| Client::new(DeviceId(id), Mode::Pool, site.address()))
+        .collect();
+    for round in 0..4 {
+        for client in &mut clients {
+            let idx = client.authenticate(LONG);
+            assert_eq!(idx, Some(RowIndex(round)), "{}", client.device.config().device);
+        }
+    }
+    let status = gateway.stop().unwrap().status;
+    assert!(status.evicted >= 60, "{status:?}");
+    assert!(status.admitted >= 70, "{status:?}");
 }
 
 #[test]
@@ -261,19 +343,24 @@ fn a_revocation_by_another_process_shuts_the_device_out() {
     site.runtime
         .block_on(elsewhere.enrol(record(new, key(new))))
         .unwrap();
+    let mut client = Client::new(new, Mode::Key, site.address());
+    assert_eq!(client.authenticate(LONG), Some(RowIndex(0)));
     assert!(gateway.wait_until(LONG, |status| status.devices == 2));
-    assert_eq!(
-        Client::new(new, Mode::Key, site.address()).authenticate(LONG),
-        Some(RowIndex(0))
-    );
 }
 
 #[test]
-fn an_empty_registry_is_followed_too() {
-    let site = Site::new(Vec::new());
+fn who_is_not_enrolled_or_revoked_before_meets_silence() {
+    let (stranger, revoked) = (DeviceId(0xd8), DeviceId(0xd9));
+    let site = Site::new(vec![record(revoked, pool(revoked, 9))]);
+    site.runtime
+        .block_on(site.registry.revoke(revoked, "", 1))
+        .unwrap();
     let gateway = site.start();
-    let device = DeviceId(0xd6);
-    let enrolled = record(device, pool(device, 4));
-    site.runtime.block_on(site.registry.enrol(enrolled)).unwrap();
-    assert!(gateway.wait_until(LONG, |status| status.devices == 1));
+    for device in [stranger, revoked] {
+        let mut client = Client::new(device, Mode::Pool, site.address());
+        assert_eq!(client.authenticate(Duration::from_millis(200)), None);
+    }
+    let stopped = gateway.stop().unwrap();
+    assert!(stopped.counters.get(Verdict::SlowPath) > 0);
+    assert_eq!((stopped.status.admitted, site.floor(revoked)), (0, 0));
 }

@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_layout_is_idx_gen_flags_from_the_top() {
-        let word = CommitWord::new(RowIndex(0x0102_0304), 0x0a0b_0c0d, VALID | KEY | 3 * CREDIT_ONE);
+        let word = CommitWord::new(RowIndex(0x0102_0304), 0x0a0b_0c0d, VALID | KEY | (3 * CREDIT_ONE));
         assert_eq!(word.0, 0x0102_0304_0b0c_0d39);
         assert_eq!(word.window_generation(), 0x0d);
         assert_eq!(

@@ -107,7 +107,9 @@ verdicts! {
     /// names no host (unspecified, multicast, broadcast, or IPv6 in ::/64 but ::1, where IPv4-mapped addresses lie).
     DropUnanswerable = 43, Drop, "drop_unanswerable";
 
-    /// No such device here.
+    /// Of a device that is not here: handed to the slow path, which asks the controller and answers.
+    SlowPath = 47, Drop, "slow_path";
+    /// No such device here, and no slow path, or more messages of such devices than it takes.
     DropUnknownDevice = 48, Drop, "drop_unknown_device";
     /// The device is revoked.
     DropRevoked = 49, Drop, "drop_revoked";

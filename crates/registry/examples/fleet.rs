@@ -1,6 +1,6 @@
 //! Measures a fleet's life in the registry: `cargo run -p linewarden-registry --example fleet [DEVICES]`.
 //!
-//! Enrols devices of 100 rows in bulk, then does what a gateway does at its start: reserves rows for all of them
+//! Enrols devices of 100 rows in bulk, then does what a gateway does at its start: leases rows of all of them
 //! and loads all their credentials.
 
 mod support;
@@ -8,8 +8,8 @@ mod support;
 use std::error::Error;
 use std::time::Instant;
 
-use linewarden_protocol::ids::RowIndex;
-use linewarden_registry::{BulkOptions, Filter, MasterKey, Registry, ReserveRequest};
+use linewarden_protocol::ids::{GatewayId, RowIndex};
+use linewarden_registry::{BulkOptions, Filter, LeaseRequest, MasterKey, Registry};
 
 const ROWS: usize = 100;
 
@@ -36,35 +36,38 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let requests: Vec<_> = ids
         .iter()
-        .map(|device| ReserveRequest {
+        .map(|device| LeaseRequest {
             device: *device,
-            from_hint: RowIndex(0),
-            count: 4,
+            epoch: 0,
+            from: RowIndex(0),
+            hold: 32,
+            ahead: 4,
         })
         .collect();
+    let fence = registry.register_gateway(GatewayId(1), 0).await?;
     let began = Instant::now();
     let granted = registry
-        .reserve_bulk(&requests)
+        .lease(&fence, &requests)
         .await?
         .iter()
         .filter(|answer| answer.is_ok())
         .count();
-    report("reserve_bulk", granted, began);
+    report("lease", granted, began);
 
     let began = Instant::now();
-    let mut stream = registry.stream_active(1000);
+    let mut stream = registry.stream_leased(fence, 1000);
     let mut loaded = 0;
     while let Some(chunk) = stream.next_chunk().await? {
         loaded += chunk.devices.len();
     }
-    report("stream_active", loaded, began);
+    report("stream_leased", loaded, began);
 
     let singles = 200.min(devices);
     let began = Instant::now();
-    for id in ids.iter().take(singles) {
-        let _ = registry.reserve(*id, RowIndex(0), 4).await?;
+    for request in requests.iter().take(singles) {
+        let _ = registry.lease(&fence, &[*request]).await?;
     }
-    report("reserve, one by one", singles, began);
+    report("lease, one by one", singles, began);
 
     let count = registry.count(&Filter::default()).await?;
     registry.close().await;

@@ -11,9 +11,9 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
-use linewarden_protocol::ids::{DeviceId, RowIndex};
+use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_registry::{
-    BulkOptions, MasterKey, Options, POOL_ROW_BYTES, Registry, ReserveRequest, SEAL_OVERHEAD_BYTES,
+    BulkOptions, LeaseRequest, MasterKey, Options, POOL_ROW_BYTES, Registry, SEAL_OVERHEAD_BYTES,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection as _, QueryBuilder, Sqlite, SqliteConnection};
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     println!(
-        "page_B  file_B/device  enrol_devices/s  lookup_us  reserve_all_ms  reserve_one_us  stream_devices/s"
+        "page_B  file_B/device  enrol_devices/s  lookup_us  lease_all_ms  lease_one_us  stream_devices/s"
     );
     for (page_size, best) in PAGE_SIZES.into_iter().zip(registries) {
         println!(
@@ -53,8 +53,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
             best.file_bytes / devices as f64,
             devices as f64 / best.enrol_s,
             best.lookup_s * 1e6,
-            best.reserve_all_s * 1e3,
-            best.reserve_one_s * 1e6,
+            best.lease_all_s * 1e3,
+            best.lease_one_s * 1e6,
             devices as f64 / best.stream_s,
         );
     }
@@ -85,8 +85,8 @@ struct Figures {
     file_bytes: f64,
     enrol_s: f64,
     lookup_s: f64,
-    reserve_all_s: f64,
-    reserve_one_s: f64,
+    lease_all_s: f64,
+    lease_one_s: f64,
     stream_s: f64,
 }
 
@@ -95,8 +95,8 @@ impl Figures {
         file_bytes: f64::INFINITY,
         enrol_s: f64::INFINITY,
         lookup_s: f64::INFINITY,
-        reserve_all_s: f64::INFINITY,
-        reserve_one_s: f64::INFINITY,
+        lease_all_s: f64::INFINITY,
+        lease_one_s: f64::INFINITY,
         stream_s: f64::INFINITY,
     };
 
@@ -105,8 +105,8 @@ impl Figures {
             file_bytes: self.file_bytes.min(other.file_bytes),
             enrol_s: self.enrol_s.min(other.enrol_s),
             lookup_s: self.lookup_s.min(other.lookup_s),
-            reserve_all_s: self.reserve_all_s.min(other.reserve_all_s),
-            reserve_one_s: self.reserve_one_s.min(other.reserve_one_s),
+            lease_all_s: self.lease_all_s.min(other.lease_all_s),
+            lease_one_s: self.lease_one_s.min(other.lease_one_s),
             stream_s: self.stream_s.min(other.stream_s),
         }
     }
@@ -144,33 +144,36 @@ async fn registry(page_size_bytes: u32, ids: &[DeviceId]) -> Result<Figures, Box
 
     let requests: Vec<_> = ids
         .iter()
-        .map(|device| ReserveRequest {
+        .map(|device| LeaseRequest {
             device: *device,
-            from_hint: RowIndex(0),
-            count: 4,
+            epoch: 0,
+            from: RowIndex(0),
+            hold: 32,
+            ahead: 4,
         })
         .collect();
+    let fence = registry.register_gateway(GatewayId(1), 0).await?;
     let began = Instant::now();
-    registry.reserve_bulk(&requests).await?;
-    let reserve_all_s = began.elapsed().as_secs_f64();
+    registry.lease(&fence, &requests).await?;
+    let lease_all_s = began.elapsed().as_secs_f64();
 
     let began = Instant::now();
     let singles = ids.len().min(200);
-    for id in ids.iter().take(singles) {
-        let _ = registry.reserve(*id, RowIndex(0), 4).await?;
+    for request in requests.iter().take(singles) {
+        let _ = registry.lease(&fence, &[*request]).await?;
     }
-    let reserve_one_s = began.elapsed().as_secs_f64() / singles as f64;
+    let lease_one_s = began.elapsed().as_secs_f64() / singles as f64;
 
     let began = Instant::now();
-    let mut stream = registry.stream_active(1000);
+    let mut stream = registry.stream_leased(fence, 1000);
     while stream.next_chunk().await?.is_some() {}
     let stream_s = began.elapsed().as_secs_f64();
     Ok(Figures {
         file_bytes,
         enrol_s,
         lookup_s,
-        reserve_all_s,
-        reserve_one_s,
+        lease_all_s,
+        lease_one_s,
         stream_s,
     })
 }

@@ -297,8 +297,10 @@ async fn insert(connection: &mut SqliteConnection, records: &[Prepared]) -> Resu
 
 async fn remove(connection: &mut SqliteConnection, devices: Vec<DeviceId>) -> Result<()> {
     for ids in devices.chunks(IDS_PER_QUERY) {
-        // Credentials first: they refer to the device.
+        // Credentials first: they refer to the device. Leases are of its old rows.
         for table in [
+            "DELETE FROM lease WHERE device_id IN ",
+            "DELETE FROM spare WHERE device_id IN ",
             "DELETE FROM credential WHERE device_id IN ",
             "DELETE FROM device WHERE device_id IN ",
         ] {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use linewarden_protocol::ids::DeviceId;
+use linewarden_protocol::ids::{DeviceId, GatewayId};
 
 /// What the functions of this crate return.
 pub type Result<T, E = RegistryError> = std::result::Result<T, E>;
@@ -205,37 +205,43 @@ pub enum RegistryError {
         /// One past the last row of its pool.
         rows_end: u32,
     },
-    /// A request for no rows at all.
-    #[error("device {device}: a reservation of 0 rows was asked for; ask for at least 1")]
-    EmptyReservation {
-        /// The device.
-        device: DeviceId,
-    },
-    /// A row number outside the device's pool.
-    #[error("device {device} has no row {idx}: its rows are {rows_start}..{rows_end}")]
-    NoSuchRow {
-        /// The device.
-        device: DeviceId,
-        /// The number given.
-        idx: u32,
-        /// First row.
-        rows_start: u32,
-        /// One past the last row.
-        rows_end: u32,
-    },
-    /// Rows given back that were not in the reservation.
+    /// Rows said to be unused that are not the gateway's.
     #[error(
-        "device {device}: rows from {unused_from} cannot be given back from a reservation of {rows_start}..{rows_end}"
+        "device {device}: gateway {gateway} says that its rows from {unused_from} on are unused, but it holds rows {rows_start}..{rows_end}"
     )]
-    NotReserved {
+    NotLeased {
         /// The device.
         device: DeviceId,
+        /// The gateway.
+        gateway: GatewayId,
         /// The first row said to be unused.
         unused_from: u32,
-        /// First row of the reservation.
+        /// First row of its lease.
         rows_start: u32,
         /// One past its last row.
         rows_end: u32,
+    },
+
+    // ---- gateways ----
+    /// A gateway that has been replaced by a newer process.
+    #[error(
+        "gateway {gateway} shows fence {shown}, the newest is {newest}: another process has registered under this id since; stop this one, or give it an id of its own"
+    )]
+    OldFence {
+        /// The gateway.
+        gateway: GatewayId,
+        /// What it shows.
+        shown: u64,
+        /// The number of the newest registration; 0 for none.
+        newest: u64,
+    },
+    /// A gateway's record does not authenticate.
+    #[error(
+        "the record of gateway {gateway} is damaged or was tampered with; restore a backup, or give the gateway another id"
+    )]
+    DamagedGateway {
+        /// The gateway.
+        gateway: GatewayId,
     },
 
     // ---- bulk ----
@@ -318,6 +324,19 @@ impl From<sqlx::migrate::MigrateError> for RegistryError {
 }
 
 impl RegistryError {
+    /// The error once more, for a record that is asked for twice.
+    pub(crate) fn of_one_record(&self) -> Self {
+        match self {
+            Self::DamagedRecord { device, problem } => Self::DamagedRecord {
+                device: *device,
+                problem: problem.clone(),
+            },
+            other => Self::Damaged {
+                detail: other.to_string(),
+            },
+        }
+    }
+
     /// Wraps the failure of a file operation with what was tried.
     pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();

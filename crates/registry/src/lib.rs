@@ -1,4 +1,4 @@
-//! The registry: which devices there are, what proves them, and which of their rows may still be handed out.
+//! The registry: which devices there are, what proves them, and which gateway may use which of their rows.
 //!
 //! One SQLite file holds one record per device (not per row): its state in a small row that changes often, its
 //! credentials in a big one that is written once, sealed with XChaCha20-Poly1305 under a key derived from a
@@ -6,9 +6,11 @@
 //! numbers, so one that was damaged, moved or exchanged does not open.
 //!
 //! ```
-//! use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
+//! use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 //! use linewarden_protocol::keys::RowKey;
-//! use linewarden_registry::{Credentials, DeviceRecord, MasterKey, PoolRow, Registry, RegistryError};
+//! use linewarden_registry::{
+//!     Credentials, DeviceRecord, LeaseRequest, MasterKey, PoolRow, Registry, RegistryError,
+//! };
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,14 +31,16 @@
 //!     })
 //!     .await?;
 //!
-//! // Rows go out in increasing order, each once, also across crashes.
-//! let lease = registry.reserve(device, RowIndex(0), 4).await?;
-//! assert_eq!(lease.rows(), 0..4);
-//! assert_eq!(registry.reserve(device, RowIndex(0), 4).await?.rows(), 4..8);
-//! assert!(matches!(
-//!     registry.reserve(device, RowIndex(0), 4).await,
-//!     Err(RegistryError::RowsExhausted { .. })
-//! ));
+//! // Rows go to one gateway each, in increasing order, also across crashes.
+//! let fence = registry.register_gateway(GatewayId(1), 1_790_000_000).await?;
+//! let wish = LeaseRequest { device, epoch: 0, from: RowIndex(0), hold: 6, ahead: 4 };
+//! let granted = registry.lease(&fence, &[wish]).await?.remove(0)?;
+//! assert_eq!((granted.rows, granted.mark), (0..6, RowIndex(4)));
+//!
+//! // The same gateway, started again: whoever it was before gets nothing.
+//! let newer = registry.register_gateway(GatewayId(1), 1_790_000_060).await?;
+//! let refused = registry.lease(&fence, &[wish]).await;
+//! assert!(matches!(refused, Err(RegistryError::OldFence { .. })));
 //! # Ok(())
 //! # }
 //! ```
@@ -55,15 +59,16 @@ mod device;
 mod enrol;
 mod error;
 mod feed;
+mod gateway;
 mod import;
 mod key;
+mod lease;
 mod migrations;
 mod place;
 mod query;
 mod record_mac;
 mod revoke;
 mod row;
-mod rows;
 mod seal;
 mod store;
 mod transfer;
@@ -74,10 +79,11 @@ pub use device::{DeviceInfo, DeviceRecord, NAME_BYTES_MAX, Revision, Status, TEX
 pub use enrol::{BulkOptions, OnConflict, Progress};
 pub use error::{RegistryError, Result};
 pub use feed::{Change, Changes};
+pub use gateway::Fence;
 pub use key::{ExportKey, KEY_BYTES, MasterKey};
+pub use lease::{Granted, Lease, LeaseRequest, LeasedChunk, LeasedDevice, LeasedStream, Settlement};
 pub use query::{Filter, Page};
-pub use rows::{Reservation, ReserveRequest};
 pub use seal::SEAL_OVERHEAD_BYTES;
 pub use store::{Options, Registry};
 pub use transfer::{DeviceLine, Exported, OnDamage};
-pub use walk::{ActiveChunk, ActiveDevice, ActiveStream};
+pub use walk::ActiveDevice;

@@ -10,14 +10,14 @@ use crate::error::{RegistryError, Result};
 use crate::store::at;
 
 fn migrator() -> Migrator {
-    let registry = Migration::new(
-        1,
-        "registry".into(),
-        MigrationType::Simple,
-        SqlStr::from_static(include_str!("../migrations/0001_registry.sql")),
-        false,
-    );
-    Migrator::with_migrations(vec![registry])
+    let simple = |version, name: &'static str, sql| {
+        let sql = SqlStr::from_static(sql);
+        Migration::new(version, name.into(), MigrationType::Simple, sql, false)
+    };
+    Migrator::with_migrations(vec![
+        simple(1, "registry", include_str!("../migrations/0001_registry.sql")),
+        simple(2, "leases", include_str!("../migrations/0002_leases.sql")),
+    ])
 }
 
 /// Applies what is missing, each migration in a transaction of its own.

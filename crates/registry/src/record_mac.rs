@@ -1,4 +1,4 @@
-//! Authenticates a device's open fields, so that nobody without the master key can lift a revocation or lower a mark
+//! Authenticates what stands open in the file, so that nobody without the master key can lift a revocation or lower a mark
 //! in the file, nor a flipped bit do so by chance.
 //!
 //! HMAC-SHA-256, cut to 16 bytes, over a fixed encoding of every field. It does not see that a whole row, or the
@@ -8,12 +8,19 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
+use linewarden_protocol::ids::DeviceId;
+
 use crate::device::{DeviceInfo, Status};
 use crate::row::mode_to_column;
 
 /// Bytes of the stored code.
 pub(crate) const MAC_BYTES: usize = 16;
 const LABEL: &[u8] = b"linewarden registry table device v1";
+
+/// A 64-bit field as two of 32 bits.
+pub(crate) fn halves(word: u64) -> [u32; 2] {
+    [(word >> 32) as u32, word as u32]
+}
 
 /// Makes and checks the codes of one registry.
 pub(crate) struct RecordMac {
@@ -30,22 +37,36 @@ impl RecordMac {
 
     /// The code of a record.
     pub(crate) fn code(&self, info: &DeviceInfo) -> [u8; MAC_BYTES] {
-        let [code, _] = *self
-            .absorb(info)
-            .finalize()
-            .into_bytes()
-            .as_chunks::<MAC_BYTES>()
-            .0
-        else {
-            // SHA-256 has 32 bytes, two chunks; a zero code verifies nothing.
-            return [0; MAC_BYTES];
-        };
-        code
+        let code = self.absorb(info).finalize().into_bytes();
+        // SHA-256 has 32 bytes; a zero code verifies nothing.
+        code.first_chunk().copied().unwrap_or_default()
     }
 
     /// Whether `code` is that of the record; takes the same time wherever they differ.
     pub(crate) fn verifies(&self, info: &DeviceInfo, code: &[u8]) -> bool {
         code.len() == MAC_BYTES && self.absorb(info).verify_truncated_left(code).is_ok()
+    }
+
+    /// The code of a row of numbers about a device, in the table that `label` names.
+    pub(crate) fn code_of(&self, label: &[u8], device: DeviceId, fields: &[u32]) -> [u8; MAC_BYTES] {
+        let code = self.absorb_fields(label, device, fields).finalize().into_bytes();
+        // SHA-256 has 32 bytes; a zero code verifies nothing.
+        code.first_chunk().copied().unwrap_or_default()
+    }
+
+    /// Whether `code` is that of the row; takes the same time wherever they differ.
+    pub(crate) fn verifies_of(&self, label: &[u8], device: DeviceId, fields: &[u32], code: &[u8]) -> bool {
+        let mac = self.absorb_fields(label, device, fields);
+        code.len() == MAC_BYTES && mac.verify_truncated_left(code).is_ok()
+    }
+
+    /// Every table has its own label and number of fields.
+    fn absorb_fields(&self, label: &[u8], device: DeviceId, fields: &[u32]) -> Hmac<Sha256> {
+        let mut mac = self.keyed.clone();
+        mac.update(label);
+        mac.update(&device.0.to_be_bytes());
+        fields.iter().for_each(|field| mac.update(&field.to_be_bytes()));
+        mac
     }
 
     fn absorb(&self, info: &DeviceInfo) -> Hmac<Sha256> {

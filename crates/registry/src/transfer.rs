@@ -25,7 +25,7 @@ use crate::key::ExportKey;
 
 use crate::seal::Sealer;
 use crate::store::{Registry, draft_path, publish};
-use crate::walk::{StoredDevice, Walk};
+use crate::walk::StoredDevice;
 
 /// Version of the file format.
 const FORMAT: u32 = 1;
@@ -166,7 +166,7 @@ impl<'a> LineWalk<'a> {
     ) -> Result<Option<Vec<Result<DeviceLine>>>> {
         let (stored, upto) = self
             .registry
-            .records_after(snapshot, self.after, Walk::All, CHUNK_DEVICES)
+            .records_after(snapshot, self.after, CHUNK_DEVICES)
             .await?;
         self.after = upto;
         let line = |record: Result<StoredDevice>| {

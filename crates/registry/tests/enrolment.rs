@@ -13,7 +13,9 @@ use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
     BulkOptions, Credentials, Filter, OnConflict, Progress, RegistryError, Revision, Status,
 };
-use support::{in_memory, key_device, pool_device, pool_device_from, record, rows};
+use support::{
+    gateway, in_memory, key_device, lease, lease_all, pool_device, pool_device_from, record, rows,
+};
 
 const REPLACE: BulkOptions = BulkOptions {
     chunk_devices: 1000,
@@ -203,7 +205,8 @@ async fn a_replacement_never_lowers_the_mark() {
     let registry = in_memory().await;
     let device = DeviceId(9);
     registry.enrol(pool_device(9, 10)).await.unwrap();
-    let held = registry.reserve(device, RowIndex(0), 4).await.unwrap();
+    let fence = gateway(&registry).await;
+    let _ = lease(&registry, &fence, 9, 0, 4).await.unwrap();
 
     let again = vec![record(9, Credentials::pool(rows(9, 1, 10)))];
     registry
@@ -219,20 +222,12 @@ async fn a_replacement_never_lowers_the_mark() {
         registry.load(device).await.unwrap().credentials,
         again[0].credentials
     );
-    assert!(
-        !registry.give_back(held, RowIndex(0)).await.unwrap(),
-        "a reservation of the old pool is void"
-    );
-
     // A pool that begins above the mark moves it up.
     registry
         .enrol_chunk(vec![pool_device_from(9, 100, 5)], OnConflict::Replace)
         .await
         .unwrap();
-    assert_eq!(
-        registry.reserve(device, RowIndex(0), 9).await.unwrap().rows(),
-        100..105
-    );
+    assert_eq!(lease(&registry, &fence, 9, 0, 9).await.unwrap().rows, 100..105);
 
     // Every number of this pool has been handed out before.
     let error = registry
@@ -248,6 +243,7 @@ async fn a_revoked_device_stays_revoked() {
     let registry = in_memory().await;
     let device = DeviceId(3);
     registry.enrol(pool_device(3, 4)).await.unwrap();
+    let fence = lease_all(&registry, 3..=3).await;
     let revision = registry.revoke(device, "lost", 1_800_000_000).await.unwrap();
     assert_eq!(
         registry.revoke(device, "again", 1_900_000_000).await.unwrap(),
@@ -264,14 +260,21 @@ async fn a_revoked_device_stays_revoked() {
         Err(RegistryError::Revoked { .. })
     ));
     assert!(matches!(
-        registry.reserve(device, RowIndex(0), 1).await,
+        lease(&registry, &fence, 3, 0, 1).await,
         Err(RegistryError::Revoked { .. })
     ));
     let replacement = registry
         .enrol_chunk(vec![pool_device(3, 4)], OnConflict::Replace)
         .await;
     assert!(matches!(replacement, Err(RegistryError::Revoked { .. })));
-    assert!(registry.stream_active(10).next_chunk().await.unwrap().is_none());
+    assert!(
+        registry
+            .stream_leased(fence, 10)
+            .next_chunk()
+            .await
+            .unwrap()
+            .is_none()
+    );
     assert!(matches!(
         registry.revoke(DeviceId(4), "", 0).await,
         Err(RegistryError::UnknownDevice { device: DeviceId(4) })

@@ -11,8 +11,8 @@ mod support;
 use std::collections::BTreeMap;
 
 use linewarden_protocol::ids::{DeviceId, RowIndex};
-use linewarden_registry::{OnConflict, Registry, Revision};
-use support::{in_memory, pool_device, pool_device_from};
+use linewarden_registry::{OnConflict, Registry, Revision, Settlement};
+use support::{gateway, in_memory, lease, lease_all, pool_device, pool_device_from};
 
 async fn fleet(devices: u64) -> Registry {
     let registry = in_memory().await;
@@ -69,9 +69,18 @@ async fn pages_of_the_feed_lose_nothing() {
 async fn marks_and_refusals_do_not_show_in_the_feed() {
     let registry = fleet(2).await;
     let before = registry.revision().await.unwrap();
-    let lease = registry.reserve(DeviceId(1), RowIndex(0), 2).await.unwrap();
-    registry.give_back(lease, RowIndex(1)).await.unwrap();
-    registry.report_used(DeviceId(2), RowIndex(1)).await.unwrap();
+    let fence = gateway(&registry).await;
+    let _ = lease(&registry, &fence, 1, 0, 2).await.unwrap();
+    let back = Settlement {
+        device: DeviceId(1),
+        epoch: 0,
+        unused_from: RowIndex(1),
+        keep: false,
+    };
+    assert_eq!(
+        registry.settle(&fence, &[back]).await.unwrap().remove(0).unwrap(),
+        1
+    );
     registry.enrol(pool_device(1, 1)).await.unwrap_err();
     registry.revoke(DeviceId(9), "", 0).await.unwrap_err();
     assert_eq!(registry.revision().await.unwrap(), before);
@@ -82,7 +91,8 @@ async fn marks_and_refusals_do_not_show_in_the_feed() {
 async fn the_walk_leads_over_to_the_feed_without_a_gap() {
     let registry = fleet(30).await;
     let mut view = BTreeMap::new();
-    let mut stream = registry.stream_active(7);
+    let fence = lease_all(&registry, 1..=30).await;
+    let mut stream = registry.stream_leased(fence, 7);
     let mut step = 0;
     while let Some(chunk) = stream.next_chunk().await.unwrap() {
         assert!(chunk.damaged.is_empty());

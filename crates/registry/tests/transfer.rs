@@ -17,7 +17,7 @@ use linewarden_registry::{
     BulkOptions, DeviceLine, ExportKey, Filter, MasterKey, OnConflict, OnDamage, Registry, RegistryError,
 };
 use rand::{RngExt as _, SeedableRng as _};
-use support::{in_memory, key_device, pool_device, pool_device_from};
+use support::{gateway, in_memory, key_device, lease, pool_device, pool_device_from};
 use tempfile::TempDir;
 
 const REPLACE: BulkOptions = BulkOptions {
@@ -36,7 +36,8 @@ async fn fleet() -> Registry {
         registry.enrol(pool_device(id, 10)).await.unwrap();
     }
     registry.enrol(key_device(3)).await.unwrap();
-    let _ = registry.reserve(DeviceId(2), RowIndex(0), 4).await.unwrap();
+    let fence = gateway(&registry).await;
+    let _ = lease(&registry, &fence, 2, 0, 4).await.unwrap();
     registry
         .revoke(DeviceId(4), "lost \"at\" sea\n", 1_800_000_000)
         .await
@@ -95,7 +96,10 @@ async fn a_sealed_export_carries_everything_to_a_registry_with_another_key() {
         }
     }
     assert_eq!(
-        target.reserve(DeviceId(2), RowIndex(0), 4).await.unwrap().rows(),
+        lease(&target, &gateway(&target).await, 2, 0, 4)
+            .await
+            .unwrap()
+            .rows,
         4..8
     );
     assert!(target.check().await.unwrap().is_empty());
@@ -151,7 +155,8 @@ async fn devices_in_the_way_are_refused_or_replaced_without_lowering_marks() {
     let (_directory, path) = exported().await;
     let target = in_memory().await;
     target.enrol(pool_device(2, 10)).await.unwrap();
-    let _ = target.reserve(DeviceId(2), RowIndex(0), 7).await.unwrap();
+    let fence = gateway(&target).await;
+    let _ = lease(&target, &fence, 2, 0, 7).await.unwrap();
 
     let message = import(&target, &path).await.unwrap_err().to_string();
     assert!(

@@ -2,13 +2,16 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use linewarden_protocol::wire::MESSAGE_BYTES;
 
 use super::engine::{BUFFER_BYTES, Origin};
+use super::slow::{CONTROL_WORDS, Letter};
+use super::socket::Socket;
 
 /// Datagrams a system call.
 const BATCH: usize = 64;
-/// Room for one control message: `in6_pktinfo` behind its header.
-const CONTROL_WORDS: usize = 5;
 
 /// Buffers and headers of a batch. The headers point into the buffers, which are boxed and never move.
 pub(super) struct Batch {
@@ -123,6 +126,27 @@ impl Batch {
             length,
             is_unicast: info.is_unicast,
         })
+    }
+
+    /// What is needed to answer the message at `index` later, and the message.
+    pub(super) fn letter(
+        &mut self,
+        index: usize,
+        socket: &Arc<Socket>,
+    ) -> Option<(Letter, [u8; MESSAGE_BYTES])> {
+        let datagram = self.datagram(index)?;
+        let (from, message) = (datagram.from, *datagram.payload.first_chunk()?);
+        let header = self.received.get(index)?;
+        let letter = Letter {
+            socket: Arc::clone(socket),
+            from,
+            name: *self.names.get(index)?,
+            name_bytes: header.msg_hdr.msg_namelen,
+            control: *self.controls.get(index)?,
+            control_bytes: header.msg_hdr.msg_controllen,
+            mac: 0,
+        };
+        Some((letter, message))
     }
 
     /// The payloads of the last [`receive`](Self::receive), as far as they are whole.

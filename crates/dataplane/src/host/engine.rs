@@ -17,9 +17,11 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::bindings::{Bindings, mac_word};
 use super::classic::Classic;
+use super::slow::SlowPath;
 use super::stats::{RateWindow, Stats};
 use crate::classic::rng_state;
 use crate::config::Config;
+use crate::event::EVENT_BYTES;
 use crate::layout::{HOME_WAYS, Line};
 use crate::store::{Geometry, Regions, wire_word};
 
@@ -101,6 +103,7 @@ pub struct ThreadState {
     pub(super) stats: Arc<Stats>,
     pub(super) naks: RateWindow,
     pub(super) alarms: RateWindow,
+    pub(super) misses: RateWindow,
     /// For the classic profiles.
     pub(super) rng: SplitMix64,
 }
@@ -117,6 +120,8 @@ pub struct Engine {
     pub(super) lease_s: u32,
     pub(super) nak_per_s: u32,
     pub(super) alarm_per_s: u32,
+    pub(super) miss_per_s: u32,
+    pub(super) slow_path: SlowPath,
     pub(super) classic: Option<Classic>,
     classic_seed: u64,
 }
@@ -133,6 +138,8 @@ impl Engine {
             lease_s: config.lease_s,
             nak_per_s: config.nak_per_s,
             alarm_per_s: config.alarm_per_s,
+            miss_per_s: config.miss_per_s,
+            slow_path: SlowPath::new()?,
             classic: config.classic.as_ref().map(Classic::new).transpose()?,
             classic_seed: config.classic.as_ref().map_or(0, |classic| classic.seed),
         })
@@ -144,6 +151,7 @@ impl Engine {
             stats,
             naks: RateWindow::default(),
             alarms: RateWindow::default(),
+            misses: RateWindow::default(),
             rng: SplitMix64::from_state(rng_state(self.classic_seed, index as u64)),
         }
     }
@@ -209,6 +217,27 @@ impl Engine {
     #[inline]
     pub(super) fn find_device(&self, id: u64) -> Option<(&Line, u32)> {
         self.regions.find(&self.geometry, id)
+    }
+
+    /// Of a message whose device is not here: whether it takes the slow path.
+    #[cold]
+    pub(super) fn unknown(&self, thread: &mut ThreadState, now: Moment) -> Verdict {
+        match self.miss_per_s > 0 && thread.misses.allows(now.monotonic_ns, self.miss_per_s) {
+            true => Verdict::SlowPath,
+            false => Verdict::DropUnknownDevice,
+        }
+    }
+
+    /// Reports what user space must act on, and wakes it.
+    pub(super) fn report(&self, thread: &ThreadState, event: [u64; EVENT_BYTES / 8]) {
+        thread.stats.report(event);
+        self.wake();
+    }
+
+    pub(super) fn wake(&self) {
+        if let Some(control) = self.regions.control.first() {
+            self.slow_path.ring(&control.listening);
+        }
     }
 
     pub(super) fn by_address(&self) -> Bindings<'_> {

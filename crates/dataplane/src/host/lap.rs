@@ -105,7 +105,9 @@ impl Engine {
         if self.is_stopped(now) {
             return Err(Verdict::DropStopped);
         }
-        let (line, _) = self.find_device(device_id).ok_or(Verdict::DropUnknownDevice)?;
+        let Some((line, _)) = self.find_device(device_id) else {
+            return Err(self.unknown(thread, now));
+        };
         let commit = CommitWord(line.commit.load(Acquire));
         if commit.is_revoked() {
             return Err(Verdict::DropRevoked);
@@ -162,7 +164,12 @@ impl Engine {
         if m.gateway_id != self.gateway_id {
             return Err(Verdict::DropGateway);
         }
-        let (line, place) = self.find_device(m.device_id).ok_or(Verdict::DropUnknownDevice)?;
+        let Some((line, place)) = self.find_device(m.device_id) else {
+            return Err(match self.is_fresh(m.fresh) {
+                true => self.unknown(thread, now),
+                false => Verdict::DropUnknownDevice,
+            });
+        };
         let slot = line.slot.load(Acquire);
         let session = self.regions.sessions.get(slot as usize);
         let case = Case {
@@ -202,7 +209,7 @@ impl Engine {
         })?;
         if !case.commit.has_credit() {
             // Only a verified message may ask for the mark to be moved: rows below it are lost with the memory.
-            thread.stats.report(case.event(EVENT_ROWS_LOW, idx, 0));
+            self.report(thread, case.event(EVENT_ROWS_LOW, idx, 0));
             return Err(Verdict::DropMark);
         }
         if m.tag[0] == 0 {
@@ -272,9 +279,9 @@ impl Engine {
         owner.release(has_row);
 
         if !has_row {
-            thread.stats.report(case.event(EVENT_ROWS_OUT, next, 0));
+            self.report(thread, case.event(EVENT_ROWS_OUT, next, 0));
         } else if !won.is_key_mode() && (self.is_low(case.slot, next) || self.is_credit_low(won)) {
-            thread.stats.report(case.event(EVENT_ROWS_LOW, next, 0));
+            self.report(thread, case.event(EVENT_ROWS_LOW, next, 0));
         }
         claimed?;
         if !place.is_renewal {

@@ -16,24 +16,32 @@ mod engine;
 mod lap;
 mod neighbour;
 mod sip;
+mod slow;
 mod socket;
 mod stats;
 mod worker;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use linewarden_protocol::verdict::Disposition;
+use linewarden_protocol::wire::MESSAGE_BYTES;
+
 pub use self::engine::{Engine, Moment, ThreadState};
 use self::neighbour::Neighbours;
+use self::slow::Known;
+pub use self::slow::Letter;
 use self::socket::Socket;
 use self::stats::Stats;
 use self::worker::{Service, Worker};
 use crate::config::{Config, ConfigError, Gate};
 use crate::counters::Counters;
 use crate::event::Event;
+use crate::miss::{Carrier, Miss};
 use crate::store::{Regions, Store};
 use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
 
@@ -71,6 +79,8 @@ pub struct Host {
     stop: Arc<AtomicBool>,
     running: Vec<Running>,
     failure: Option<String>,
+    /// For what is handed to the packet path again.
+    control: ThreadState,
 }
 
 #[derive(Debug)]
@@ -94,10 +104,13 @@ impl Host {
         }
         let memory = |error| DataPlaneError::kernel("memory for the lines", error);
         let regions = Arc::new(Regions::anonymous(&config.geometry).map_err(memory)?);
+        let engine = Arc::new(Engine::new(config, Arc::clone(&regions)).map_err(memory)?);
+        let stats = Arc::new(Stats::new());
         Ok(Self {
-            engine: Arc::new(Engine::new(config, Arc::clone(&regions)).map_err(memory)?),
+            control: engine.thread_state(usize::MAX, Arc::clone(&stats)),
+            engine,
             store: Store::new(regions, config.geometry.clone()),
-            stats: Vec::new(),
+            stats: vec![stats],
             stop: Arc::new(AtomicBool::new(false)),
             running: Vec::new(),
             failure: None,
@@ -203,7 +216,8 @@ impl Host {
     /// State for one more thread that runs [`Host::engine`]; its counters and events are this data plane's.
     pub fn thread_state(&mut self) -> ThreadState {
         let stats = Arc::new(Stats::new());
-        let state = self.engine.thread_state(self.stats.len(), Arc::clone(&stats));
+        // The first one is the control thread's.
+        let state = self.engine.thread_state(self.stats.len() - 1, Arc::clone(&stats));
         self.stats.push(stats);
         state
     }
@@ -261,6 +275,48 @@ impl StoreBacked for Host {
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
         self.stats.iter().for_each(|stats| stats.drain(sink));
         Ok(())
+    }
+
+    fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
+        self.engine.slow_path.take().into_iter().for_each(sink);
+        Ok(())
+    }
+
+    fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
+        if let Carrier::Datagram(letter) = &miss.carrier
+            && let Err(error) = letter.answer(reply)
+        {
+            tracing::debug!(%error, "an answer could not be sent; its device repeats");
+        }
+    }
+
+    fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
+        let Carrier::Datagram(letter) = &miss.carrier else {
+            return Ok(());
+        };
+        let mut payload = *miss.message();
+        let mut macs = Known(letter.mac);
+        let now = worker::now();
+        let verdict = self.engine.lap(
+            &mut self.control,
+            now,
+            &letter.from,
+            &mut macs,
+            &mut payload,
+            MESSAGE_BYTES,
+        );
+        if verdict.disposition() == Disposition::Reply {
+            StoreBacked::send(self, &miss, &payload);
+        }
+        Ok(())
+    }
+
+    fn silence(&mut self) {
+        self.engine.slow_path.silence();
+    }
+
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.engine.slow_path.fd())
     }
 
     fn failure(&mut self) -> Option<String> {

@@ -8,12 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Acquire;
 
+use linewarden_protocol::frame::ip_from_bytes;
+use linewarden_protocol::tag;
 use linewarden_protocol::verdict::{Disposition, Verdict};
 
 use super::batch::Batch;
-use super::engine::{Engine, Moment, ThreadState};
+use super::engine::{Engine, MacSource as _, Moment, ThreadState};
 use super::neighbour::Neighbours;
 use super::socket::Socket;
+use crate::miss::{Miss, is_bound};
 
 /// Which protocol a socket's port carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,11 +83,43 @@ impl Worker {
             } else {
                 self.engine.process_classic(&mut self.thread, datagram.payload)
             };
-            if verdict.disposition() == Disposition::Reply {
-                batch.reply(index, length, self.socket.is_wildcard());
+            match verdict {
+                Verdict::SlowPath => self.miss(batch, index, now),
+                _ if verdict.disposition() == Disposition::Reply => {
+                    batch.reply(index, length, self.socket.is_wildcard());
+                }
+                _ => {}
             }
         }
         batch.send(self.socket.raw_fd());
+    }
+}
+
+impl Worker {
+    /// Hands a message to user space. Of a BOUND one the sender's MAC address is looked up here, where that is kept.
+    #[cold]
+    fn miss(&mut self, batch: &mut Batch, index: usize, now: Moment) {
+        let Some((mut letter, message)) = batch.letter(index, &self.socket) else {
+            return;
+        };
+        let bound = is_bound(&message);
+        if bound {
+            let Some(mac) = self.neighbours.bound(&letter.from, now) else {
+                return;
+            };
+            letter.mac = mac;
+        }
+        let [a, b, c, d, e, f, ..] = letter.mac.to_ne_bytes();
+        let loc = tag::loc(bound.then_some([a, b, c, d, e, f]));
+        let [high, low] = letter.from.addr.map(u64::to_ne_bytes);
+        let mut source = [0u8; 16];
+        source[..8].copy_from_slice(&high);
+        source[8..].copy_from_slice(&low);
+        let source = ip_from_bytes(source);
+        self.engine
+            .slow_path
+            .push(Miss::of_datagram(message, source, loc, letter));
+        self.engine.wake();
     }
 }
 

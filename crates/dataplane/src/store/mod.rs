@@ -16,6 +16,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use linewarden_protocol::commit::{self, CommitWord};
+pub use linewarden_protocol::gateway::Row;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::keys::AuthKey;
 
@@ -23,15 +24,6 @@ pub use self::geometry::{Geometry, Regions};
 use self::place::Places;
 pub use self::region::Region;
 use crate::layout::{Line, RingRow};
-
-/// One row as a gateway holds it: 24 B.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// Seed that the device expands to its PUF's challenge; zero in key mode.
-    pub challenge: [u8; 8],
-    /// The row's key at this gateway.
-    pub auth_key: AuthKey,
-}
 
 /// Why the store refuses a change. Nothing was changed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -186,6 +178,13 @@ impl Store {
             .store(control.fresh_current.load(Acquire), Release);
         control.fresh_current.store(u64::from_ne_bytes(fresh), Release);
         control.fresh_at_ns.store(now_ns, Release);
+    }
+
+    /// The packet path is to wake who waits, once.
+    pub fn listen(&self) {
+        if let Some(control) = self.regions.control.first() {
+            control.listening.store(1, Release);
+        }
     }
 
     /// Whether REQUESTs are answered with a NAK from now on.

@@ -14,7 +14,7 @@ use crate::store::{Region, Regions, wire_word};
 use linewarden_protocol::verdict::VERDICT_SLOTS;
 
 /// Where `rng` stands in `struct lw_percpu`: behind the counters and five words.
-pub(super) const PERCPU_RNG_WORD: usize = VERDICT_SLOTS + 5;
+pub(super) const PERCPU_RNG_WORD: usize = VERDICT_SLOTS + 7;
 
 impl ProgramConfig {
     /// The constants for a checked configuration.
@@ -36,6 +36,7 @@ impl ProgramConfig {
             bucket_mask: config.geometry.bucket_mask(),
             nak_per_s: config.nak_per_s,
             alarm_per_s: config.alarm_per_s,
+            miss_per_s: config.miss_per_s,
             classic_identifiers: 0,
             classic_rows: 0,
             lap_port: config.lap_port.to_be(),
@@ -45,7 +46,7 @@ impl ProgramConfig {
             classic_uav: 0,
             strong_order: u8::from(cfg!(target_arch = "x86_64")),
             count_work: u8::from(count_work),
-            pad: [0; 3],
+            pad: [0; 7],
             crc: crc_tables(),
         };
         for ip in &config.local {

@@ -32,13 +32,13 @@ fn the_mirror_of_the_layout_is_true() {
     same!(Session, lw_session: session_key, tag, addr, ingress, port, mac, vlan);
     same!(RingRow, lw_row: challenge, auth_key);
     same!(Bucket, lw_bucket: entry);
-    same!(Control, lw_control: fresh_current, fresh_previous, fresh_at_ns, stopping);
+    same!(Control, lw_control: fresh_current, fresh_previous, fresh_at_ns, stopping, listening);
     same!(ClassicState, lw_classic_state: expected, next, pad);
     same!(ClassicCrp, lw_classic_crp: challenge, crc, response);
     same!(
         ProgramConfig,
         lw_config: hash_seed, local6, local4, local4_count, local6_count, gateway_id, lease_s, slots, ring, low_rows, low_credit,
-        home_mask, index_mask, bucket_mask, nak_per_s, alarm_per_s, classic_identifiers, classic_rows, lap_port,
+        home_mask, index_mask, bucket_mask, nak_per_s, alarm_per_s, miss_per_s, classic_identifiers, classic_rows, lap_port,
         classic_port, gate, classic_words, classic_uav, strong_order, count_work, pad, crc
     );
     assert_eq!(size_of::<types::lw_home>(), HOME_WAYS * size_of::<Line>());

@@ -13,6 +13,7 @@ use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{OpenObject, ProgramInput, ProgramMut};
 use linewarden_protocol::ids::DeviceId;
 
+use super::rings::Rings;
 use super::skeleton::bench::{BenchSkel, BenchSkelBuilder};
 use super::{check_privileges, config, quiet_libbpf};
 use crate::layout::{Line, RingRow, Shared};
@@ -75,6 +76,7 @@ pub struct Microbench {
     store: Store,
     cases: Region<Case>,
     state: Region<BenchState>,
+    rings: Rings,
 }
 
 impl Microbench {
@@ -99,6 +101,7 @@ impl Microbench {
             cases: config::region(skeleton.object(), "cases", cases)?,
             state: config::region(skeleton.object(), "bench", 1)?,
             store: Store::new(Arc::new(regions), config.geometry.clone()),
+            rings: Rings::map(&skeleton.maps.events, &skeleton.maps.misses)?,
             skeleton,
         };
         config::fill_classic(bench.skeleton.object(), config)?;
@@ -226,7 +229,7 @@ impl Microbench {
     /// # Errors
     /// The kernel's.
     pub fn discard_events(&self) -> Result<(), DataPlaneError> {
-        super::drain(&self.skeleton.maps.events, &mut |_| {})
+        self.rings.take_events().map(drop)
     }
 
     fn program(&self, program: Program) -> &ProgramMut<'static> {

@@ -3,29 +3,36 @@
 //! The program is loaded with its configuration as constants, so that the kernel's verifier removes what is switched
 //! off. It is attached by a BPF link, which ends with this process or stays (`attach`).
 
+mod answer;
 mod attach;
 pub(crate) mod config;
 #[cfg(test)]
 mod layout_test;
 pub mod microbench;
+mod rings;
 mod skeleton;
 
 use std::fs::File;
 use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
-use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, RingBufferBuilder};
+use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel};
+use linewarden_protocol::wire::MESSAGE_BYTES;
 
 pub use self::attach::release;
 
+use self::answer::Sender;
 use self::attach::Attachment;
+use self::rings::Rings;
 use self::skeleton::gateway::{GatewaySkel, GatewaySkelBuilder};
 use crate::capability::{self, Capability};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::event::Event;
+use crate::miss::{Carrier, Miss};
 use crate::store::Store;
 use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
 
@@ -34,9 +41,12 @@ pub struct Xdp {
     skeleton: GatewaySkel<'static>,
     store: Store,
     attachments: Vec<Attachment>,
+    rings: Rings,
+    sender: Option<Sender>,
 }
 
-// SAFETY: libbpf objects are not bound to the thread that made them; `Xdp` is used by one thread at a time.
+// SAFETY: libbpf objects, its ring buffers among them, are not bound to the thread that made them; `Xdp` is used by one
+// thread at a time.
 unsafe impl Send for Xdp {}
 
 /// What one run of the program gave.
@@ -67,10 +77,13 @@ impl Xdp {
         let skeleton = open.load().map_err(load_error)?;
         let regions = self::config::regions(skeleton.object(), config)?;
         let store = Store::new(Arc::new(regions), config.geometry.clone());
+        let rings = Rings::map(&skeleton.maps.events, &skeleton.maps.misses)?;
         let plane = Self {
             skeleton,
             store,
             attachments: Vec::new(),
+            rings,
+            sender: open_sender(config),
         };
         self::config::fill_classic(plane.skeleton.object(), config)?;
         Ok(plane)
@@ -105,8 +118,13 @@ impl Xdp {
     /// # Errors
     /// The kernel's: a frame below 14 B or above a page is refused.
     pub fn test_run(&self, frame: &[u8]) -> Result<TestRun, DataPlaneError> {
+        self.run(frame, LOOPBACK)
+    }
+
+    /// Likewise, as if it came in on that interface of the calling thread's network namespace.
+    fn run(&self, frame: &[u8], ingress: u32) -> Result<TestRun, DataPlaneError> {
         let mut out = vec![0u8; frame.len() + 64];
-        let mut context = test_context(frame.len());
+        let mut context = test_context(frame.len(), ingress);
         let input = libbpf_rs::ProgramInput {
             data_in: Some(frame),
             data_out: Some(&mut out),
@@ -123,6 +141,15 @@ impl Xdp {
         let length = output.data.as_ref().map_or(0, |data| data.len());
         out.truncate(length);
         Ok(TestRun { action, frame: out })
+    }
+
+    fn send_frame(&self, ifindex: u32, frame: &[u8]) {
+        let Some(sender) = &self.sender else {
+            return;
+        };
+        if let Err(error) = sender.send(ifindex, frame) {
+            tracing::debug!(%error, ifindex, "an answer could not be sent; its device repeats");
+        }
     }
 
     /// The store, for tests that compare its memory.
@@ -154,11 +181,40 @@ impl StoreBacked for Xdp {
     }
 
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
-        drain(&self.skeleton.maps.events, &mut |bytes| {
-            if let Some(event) = Event::from_bytes(bytes) {
-                sink(event);
-            }
-        })
+        self.rings.take_events()?.into_iter().for_each(sink);
+        Ok(())
+    }
+
+    fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
+        self.rings.take_misses()?.into_iter().for_each(sink);
+        Ok(())
+    }
+
+    fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
+        let Carrier::Frame { frame, ingress } = &miss.carrier else {
+            return;
+        };
+        if let Some(reply) = answer::reply_to(frame, reply) {
+            self.send_frame(*ingress, &reply);
+        }
+    }
+
+    fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
+        let Carrier::Frame { frame, ingress } = &miss.carrier else {
+            return Ok(());
+        };
+        let run = self.run(frame, *ingress)?;
+        if run.action == XDP_TX {
+            self.send_frame(*ingress, &run.frame);
+        }
+        Ok(())
+    }
+
+    /// A ring that has been drained is silent.
+    fn silence(&mut self) {}
+
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.rings.fd())
     }
 
     fn failure(&mut self) -> Option<String> {
@@ -167,18 +223,23 @@ impl StoreBacked for Xdp {
     }
 }
 
-/// Hands what lies in an event ring to `sink`.
-fn drain(events: &dyn MapCore, sink: &mut dyn FnMut(&[u8])) -> Result<(), DataPlaneError> {
-    let error = |error| DataPlaneError::kernel("reading the event ring", error);
-    let mut builder = RingBufferBuilder::new();
-    builder
-        .add(events, |bytes| {
-            sink(bytes);
-            0
-        })
-        .map_err(error)?;
-    let ring = builder.build().map_err(error)?;
-    ring.consume().map_err(error)
+/// The loopback interface's index.
+const LOOPBACK: u32 = 1;
+/// "Send the frame back", in include/uapi/linux/bpf.h.
+const XDP_TX: u32 = 3;
+
+/// Without it the slow path answers by letting the device repeat its message.
+fn open_sender(config: &Config) -> Option<Sender> {
+    if config.miss_per_s == 0 {
+        return None;
+    }
+    match Sender::open() {
+        Ok(sender) => Some(sender),
+        Err(error) => {
+            tracing::error!(%error, "no packet socket (CAP_NET_RAW): devices that are new here cannot authenticate");
+            None
+        }
+    }
 }
 
 /// Sums the per-CPU counters.
@@ -201,10 +262,11 @@ pub(crate) fn read_counters(percpu: &dyn MapCore) -> Result<Counters, DataPlaneE
     Ok(sum)
 }
 
-/// `struct xdp_md` for a test run: the whole frame, on the loopback interface (index 1), queue 0.
-fn test_context(frame_bytes: usize) -> Vec<u8> {
+/// `struct xdp_md` for a test run: the whole frame, on an interface's queue 0.
+fn test_context(frame_bytes: usize, ingress: u32) -> Vec<u8> {
     let length = u32::try_from(frame_bytes).unwrap_or(u32::MAX);
-    [0, length, 0, 0, 0, 0]
+    // data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex
+    [0, length, 0, ingress, 0, 0]
         .iter()
         .flat_map(|word: &u32| word.to_ne_bytes())
         .collect()

@@ -8,6 +8,7 @@ pub mod malformed;
 pub mod owner;
 pub mod request;
 pub mod response;
+pub mod slow;
 
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
@@ -81,6 +82,7 @@ pub fn all() -> Vec<Group> {
         frame::groups(),
         gate::groups(),
         classic::groups(),
+        slow::groups(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -20,6 +20,8 @@ pub const CLASSIC_IDENTIFIERS: u32 = 3;
 pub struct Shape {
     pub gate: Gate,
     pub nak_per_s: u32,
+    /// 0: no slow path.
+    pub miss_per_s: u32,
     /// Profile and response bytes.
     pub classic: Option<(ClassicProfile, usize)>,
     /// The tables of bindings hold nothing.
@@ -30,11 +32,18 @@ impl Shape {
     pub const OFF: Self = Self {
         gate: Gate::Off,
         nak_per_s: u32::MAX,
+        miss_per_s: 0,
         classic: None,
         no_bindings: false,
     };
     pub const OPEN: Self = Self {
         gate: Gate::Open,
+        ..Self::OFF
+    };
+
+    /// With a slow path.
+    pub const SLOW: Self = Self {
+        miss_per_s: u32::MAX,
         ..Self::OFF
     };
 
@@ -58,6 +67,7 @@ impl Shape {
             gate: self.gate,
             nak_per_s: self.nak_per_s,
             alarm_per_s: u32::MAX,
+            miss_per_s: self.miss_per_s,
             low_rows: 2,
             low_credit: 0,
             geometry: Geometry {
@@ -84,6 +94,7 @@ impl Shape {
             },
             lease_s: LEASE_S,
             nak_per_s: self.nak_per_s,
+            miss_per_s: self.miss_per_s,
             rows_ahead: RING,
             bindings_max: if self.no_bindings { 0 } else { usize::MAX },
             ..GatewayConfig::new(GATEWAY, &[gateway_end(false).ip, gateway_end(true).ip])

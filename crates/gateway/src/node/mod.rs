@@ -1,33 +1,41 @@
 //! The node's decisions, without clock, randomness, database or thread of its own.
 //!
 //! ```text
-//!            chunk of the fleet,            install
-//!  (unknown) ─────────────────────► Wanted ─────────► Installed ──┐ RowsLow, RowsOut: ask, refill
-//!            enrolled since           ▲  ▲               │  ▲     │
-//!                                     │  └───── wiped ───┘  └─────┘
-//!                                     │    (credentials replaced)
-//!            revoked, in any state ───┴──► Revoked ── a minute later: wiped ──► (unknown)
+//!             held when it stopped,           there is room
+//!  (unknown) ───────────────────────► Waiting ─────────────► Installed ──┐ rows or credit low: ask, refill, grant
+//!      ▲      first RESPONSE verified                         │  │  ▲    │
+//!      │                                      place needed,   │  │  └────┘
+//!      │           told                   credentials replaced│  │
+//!      ├─────────────────── Settling ◄─────── Leaving ◄───────┘  │
+//!      │  a minute later                                         │
+//!      └─────────────────── Revoked ◄────────────────────────────┘ (from any state)
 //! ```
+//!
+//! A message of an unknown device goes to the controller; what that leases is installed, and the message goes through the
+//! packet path once more.
 
 mod backoff;
 mod devices;
 mod freshness;
+mod sieve;
 mod status;
+mod visitors;
 
-#[cfg(test)]
-mod tests;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use std::collections::{HashMap, VecDeque};
-
-use linewarden_dataplane::{Config, DataPlane, Event, EventKind};
-use linewarden_protocol::ids::{DeviceId, RowIndex};
-use linewarden_registry::{Change, Changes, Revision};
+use linewarden_controller::{Chunk, Reception, Want};
+use linewarden_dataplane::{Config, DataPlane, Event, EventKind, Gate, Miss};
+use linewarden_protocol::commit::CREDIT_MAX;
+use linewarden_protocol::ids::DeviceId;
+use linewarden_registry::{Change, Changes, Revision, Settlement};
 
 use self::backoff::Backoff;
 use self::devices::{Held, State};
 use self::freshness::Freshness;
-pub use self::status::{RegistryState, Status};
-use crate::exchange::{Answer, Ask, Chunk, Want};
+use self::sieve::Sieve;
+pub use self::status::{LinkState, Status};
+use self::visitors::Visitors;
+use crate::exchange::{Answer, Ask, LinkError};
 use crate::time::Clock;
 
 /// How often housekeeping is done, ns.
@@ -36,29 +44,44 @@ const HOUSEKEEPING_NS: u64 = 5_000_000_000;
 const WIPE_AFTER_NS: u64 = 60_000_000_000;
 /// Devices for which rows are asked at once.
 const WANTS_PER_ASK: usize = 256;
+/// No packet that was under way when a line was wiped still is after this, ns: the packet path runs in microseconds.
+const RECLAIM_AFTER_NS: u64 = 50_000_000;
+/// What could not be done is tried again after this, ns.
+const SOON_NS: u64 = 10_000_000;
+/// The node looks round at least this often, ns.
+const LATEST_NS: u64 = 100_000_000;
 
 /// How the node goes about; fixed while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Rows that are reserved for a device at a time (LAP/1 1.4.6).
-    pub reserve_block: u32,
+    /// Rows that a mark is moved ahead at a time (LAP/1 1.4.6); more for a device that comes often.
+    pub mark_block: u32,
+    /// The mark is moved when it allows no more rows than this; less than `mark_block`.
+    pub low_credit: u32,
     /// Rows that the data plane holds for a device beside the current one.
     pub ring: u32,
     /// More are asked for when no more than this are left; less than `ring`.
     pub low_rows: u32,
-    /// How often the registry is asked for changes, ms; a revocation takes at most this and a tick to arrive.
+    /// How often the controller is asked for changes, ms; a revocation takes at most this and a tick to arrive.
     pub feed_poll_ms: u64,
+    /// How long the node goes on without an answer of the controller, s; then it stops answering.
+    pub link_lease_s: u32,
+    /// Devices with a live session are not evicted: a gate would shut them out.
+    pub spare_live_sessions: bool,
 }
 
 impl Settings {
-    /// Blocks of 4 rows, as LAP/1 1.4.6 has them; changes every 50 ms.
+    /// Blocks of 4 rows, as LAP/1 1.4.6 has them; changes every 50 ms; a day without the controller.
     #[must_use]
     pub fn for_plane(config: &Config) -> Self {
         Self {
-            reserve_block: 4.min(config.geometry.ring.saturating_add(1)),
+            mark_block: 4,
+            low_credit: config.low_credit,
             ring: config.geometry.ring,
             low_rows: config.low_rows,
             feed_poll_ms: 50,
+            link_lease_s: 86_400,
+            spare_live_sessions: config.gate != Gate::Off,
         }
     }
 
@@ -67,7 +90,6 @@ impl Settings {
     /// # Errors
     /// The field that does not.
     pub fn check(&self) -> Result<(), SettingsError> {
-        let most = self.ring.saturating_add(1);
         let refuse = |field, value: u64, allowed: String| {
             Err(SettingsError {
                 field,
@@ -75,9 +97,9 @@ impl Settings {
                 allowed,
             })
         };
-        if self.reserve_block == 0 || self.reserve_block > most {
-            let allowed = format!("1 to {most}, which is `ring` + 1");
-            return refuse("reserve_block", self.reserve_block.into(), allowed);
+        if self.mark_block <= self.low_credit || self.mark_block > CREDIT_MAX {
+            let allowed = format!("{} to {CREDIT_MAX}", self.low_credit.saturating_add(1));
+            return refuse("mark_block", self.mark_block.into(), allowed);
         }
         // The packet path looks that many places ahead in the ring; further ones are its beginning again.
         if self.low_rows >= self.ring.max(1) {
@@ -86,6 +108,9 @@ impl Settings {
         }
         if !(1..=60_000).contains(&self.feed_poll_ms) {
             return refuse("feed_poll_ms", self.feed_poll_ms, "1 to 60000".to_owned());
+        }
+        if self.link_lease_s == 0 {
+            return refuse("link_lease_s", 0, "at least 1".to_owned());
         }
         Ok(())
     }
@@ -114,13 +139,30 @@ pub struct Node {
     asked: Vec<DeviceId>,
     /// Devices whose line was busy; tried again at each tick.
     busy: Vec<DeviceId>,
+    /// Devices that wait for a place.
+    no_room: BTreeSet<DeviceId>,
+    /// Whom to evict.
+    sieve: Sieve,
+    /// Where devices stood that have left, to be told; and being told.
+    settlements: Vec<Settlement>,
+    settling: Vec<Settlement>,
+    /// Messages of devices that are not here.
+    visitors: Visitors,
+    /// What the feed told of devices that are not here while an answer was out that may bring them.
+    meanwhile: HashMap<DeviceId, u32>,
     freshness: Freshness,
-    load: Channel,
-    rows: Channel,
+    fresh: Option<[u8; 8]>,
+    resume: Channel,
+    lease: Channel,
+    receive: Channel,
+    settle: Channel,
     feed: Channel,
     feed_from: Option<Revision>,
     feed_due_ns: u64,
+    /// When the last question was asked that was answered, and when the one that is out was: boot-time clock.
+    link_ok_ns: Option<u64>,
     housekeeping_due_ns: Option<u64>,
+    reclaim_due_ns: Option<u64>,
     events_lost: u64,
     /// Devices without rows in the registry, and without room, when the log was told last.
     told: (u64, u64),
@@ -133,12 +175,19 @@ pub struct Node {
 struct Channel {
     out: bool,
     done: bool,
+    /// When the one that is out was asked, boot-time clock.
+    asked_ns: u64,
     backoff: Backoff,
 }
 
 impl Channel {
     fn is_free(&self, now_ns: u64) -> bool {
         !self.out && !self.done && self.backoff.is_due(now_ns)
+    }
+
+    fn ask(&mut self, clock: Clock) {
+        self.out = true;
+        self.asked_ns = clock.boot_ns;
     }
 }
 
@@ -156,13 +205,24 @@ impl Node {
             wants: VecDeque::new(),
             asked: Vec::new(),
             busy: Vec::new(),
+            no_room: BTreeSet::new(),
+            sieve: Sieve::default(),
+            settlements: Vec::new(),
+            settling: Vec::new(),
+            visitors: Visitors::default(),
+            meanwhile: HashMap::new(),
             freshness: Freshness::default(),
-            load: Channel::default(),
-            rows: Channel::default(),
+            fresh: None,
+            resume: Channel::default(),
+            lease: Channel::default(),
+            receive: Channel::default(),
+            settle: Channel::default(),
             feed: Channel::default(),
             feed_from: None,
             feed_due_ns: 0,
+            link_ok_ns: None,
             housekeeping_due_ns: None,
+            reclaim_due_ns: None,
             events_lost: 0,
             told: (0, 0),
             stopping: false,
@@ -187,49 +247,76 @@ impl Node {
         &self.status
     }
 
-    /// Does what is due by `clock` and returns what to ask the registry. `random` gives 8 random bytes, or `None`
+    /// Does what is due by `clock` and returns what to ask the controller. `random` gives 8 random bytes, or `None`
     /// when the source of randomness fails; it is drawn from only when a freshness value is due.
     pub fn tick(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) -> Vec<Ask> {
         self.refresh(clock, random);
         self.take_events();
+        self.take_misses();
         self.retry_busy();
         let now_ns = clock.monotonic_ns;
         if self.housekeeping_due_ns.is_none_or(|due_ns| due_ns <= now_ns) {
             self.housekeeping_due_ns = Some(now_ns.saturating_add(HOUSEKEEPING_NS));
-            self.housekeep(now_ns);
+            self.housekeep(clock);
         }
-        self.asks(now_ns)
+        self.find_room(clock);
+        self.asks(clock)
     }
 
-    /// Takes an answer of the registry.
+    /// When [`Node::tick`] has something to do even if nothing happens, monotonic clock.
+    #[must_use]
+    pub fn due_ns(&self, now_ns: u64) -> u64 {
+        let feed = (!self.feed.out).then_some(self.feed_due_ns);
+        let soon = !self.busy.is_empty() || self.status.link != LinkState::Reachable;
+        [feed, self.housekeeping_due_ns, self.reclaim_due_ns]
+            .into_iter()
+            .flatten()
+            .chain(soon.then(|| now_ns.saturating_add(SOON_NS)))
+            .min()
+            .unwrap_or(now_ns)
+            .clamp(now_ns, now_ns.saturating_add(LATEST_NS))
+    }
+
+    /// Takes an answer of the controller.
     pub fn answer(&mut self, answer: Answer, clock: Clock) {
         let now_ns = clock.monotonic_ns;
         match answer {
             Answer::Chunk(result) => {
-                self.load.out = false;
-                if let Some(chunk) = self.unwrap_answer(result, now_ns, |node| &mut node.load) {
+                if let Some(chunk) = self.unwrap_answer(result, now_ns, |node| &mut node.resume) {
                     self.take_chunk(chunk);
                 }
             }
-            Answer::Rows(result) => {
-                self.rows.out = false;
-                if let Some((provisions, refused)) = self.unwrap_answer(result, now_ns, |node| &mut node.rows)
-                {
+            Answer::Rows(result) => match self.unwrap_answer(result, now_ns, |node| &mut node.lease) {
+                Some((provisions, refused)) => {
                     self.clear_asked();
                     provisions.into_iter().for_each(|rows| self.provide(rows));
                     refused.iter().for_each(|refused| self.refuse(refused));
-                } else {
-                    self.ask_again();
+                }
+                None => self.ask_again(),
+            },
+            Answer::Receptions(result) => {
+                let asked = self.visitors.asked();
+                if let Some(receptions) = self.unwrap_answer(result, now_ns, |node| &mut node.receive) {
+                    for (miss, reception) in asked.into_iter().zip(receptions) {
+                        self.receive(miss, reception);
+                    }
                 }
             }
+            Answer::Settled(result) => match self.unwrap_answer(result, now_ns, |node| &mut node.settle) {
+                Some(back) => {
+                    self.status.rows_given_back += back;
+                    self.settled();
+                }
+                None => self.settlements.append(&mut self.settling),
+            },
             Answer::Changes(result) => {
-                self.feed.out = false;
                 if let Some(changes) = self.unwrap_answer(result, now_ns, |node| &mut node.feed) {
                     self.take_changes(&changes, now_ns);
                 }
             }
-            // Comes after the node's last tick.
-            Answer::GivenBack(_) => {}
+        }
+        if !self.is_expecting() {
+            self.meanwhile.clear();
         }
         self.status.rows_waited_for = self.wants.len() as u64;
     }
@@ -241,33 +328,23 @@ impl Node {
         self.plane.set_stopping(true);
     }
 
-    /// Shuts every device out and returns which rows were never used: nothing can use them any more.
-    pub fn close(&mut self) -> Vec<(DeviceId, RowIndex)> {
+    /// Shuts every device out and returns where each stood: nothing can use their rows any more.
+    pub fn close(&mut self) -> Vec<Settlement> {
         self.begin_stop();
-        let mut unused = Vec::new();
-        for (device, held) in &self.devices {
-            if held.mode.is_none_or(|mode| !devices::spends_rows(mode)) {
-                continue;
-            }
-            if held.state == State::Wanted {
-                unused.extend(held.first_unused().map(|first| (*device, first)));
-            }
-            if held.state != State::Installed {
-                continue;
-            }
-            // Once REVOKED is in the word, no compare-and-swap on an older one succeeds: the number stands still.
-            if self.plane.revoke(*device).is_err() {
-                continue;
-            }
-            match self.plane.status(*device) {
-                Some(line) if !line.commit.is_busy() => unused.push((*device, line.commit.idx())),
-                _ => {}
-            }
-        }
-        unused
+        self.shut_out()
+    }
+
+    /// Whether an answer is out that may bring devices.
+    fn is_expecting(&self) -> bool {
+        self.receive.out || !self.resume.done
     }
 
     fn refresh(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) {
+        // A gateway whose lease ended unrenewed stops (LAP/1 1.4.6): the last value ages, and nothing is answered.
+        self.status.lapsed = self.status.replaced || self.is_lapsed(clock);
+        if self.status.lapsed {
+            return;
+        }
         let count = self.freshness.due(clock);
         for _ in 0..count {
             // Without randomness the old value ages, and the data plane stops by itself (LAP/1 1.4.1). Zero, which
@@ -277,15 +354,27 @@ impl Node {
                 return;
             };
             self.plane.set_fresh(fresh, clock.monotonic_ns);
+            self.fresh = Some(fresh);
         }
         if count > 0 {
             self.freshness.drawn(clock);
         }
     }
 
+    fn is_lapsed(&self, clock: Clock) -> bool {
+        let lease_ns = u64::from(self.settings.link_lease_s).saturating_mul(1_000_000_000);
+        self.link_ok_ns
+            .is_some_and(|ok_ns| clock.boot_ns.saturating_sub(ok_ns) > lease_ns)
+    }
+
     fn take_events(&mut self) {
         let mut events = Vec::new();
         let drained = self.plane.drain_events(&mut |event| events.push(event));
+        self.note_draining(drained);
+        events.iter().for_each(|event| self.take_event(event));
+    }
+
+    fn note_draining(&mut self, drained: Result<(), linewarden_dataplane::DataPlaneError>) {
         let failing = drained.is_err();
         if let Err(error) = drained
             && !self.status.events_failing
@@ -293,7 +382,6 @@ impl Node {
             tracing::error!(%error, "the data plane's events cannot be read; trying on");
         }
         self.status.events_failing = failing;
-        events.iter().for_each(|event| self.take_event(event));
     }
 
     fn take_event(&mut self, event: &Event) {
@@ -310,11 +398,49 @@ impl Node {
         }
     }
 
-    fn housekeep(&mut self, now_ns: u64) {
+    fn take_misses(&mut self) {
+        let mut misses = Vec::new();
+        let drained = self.plane.drain_misses(&mut |miss| misses.push(miss));
+        if let Err(error) = drained {
+            tracing::debug!(%error, "messages of unknown devices cannot be read");
+        }
+        for miss in misses {
+            match self.devices.get(&miss.device()).map(|held| held.state) {
+                _ if self.stopping => {}
+                None => self.status.visitors_turned_away += u64::from(!self.visitors.queue(miss)),
+                // It came while another message of it was on its way.
+                Some(State::Installed) => self.replay(miss),
+                // The device repeats; it has a place then, or is gone.
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn receive(&mut self, miss: Miss, reception: Reception) {
+        match reception {
+            Reception::Silence => {}
+            Reception::Challenge(challenge) => self.plane.send(&miss, &challenge),
+            Reception::Admit(provision) => {
+                self.status.admitted += 1;
+                if self.admit(provision) {
+                    self.replay(miss);
+                }
+            }
+        }
+    }
+
+    fn replay(&mut self, miss: Miss) {
+        if let Err(error) = self.plane.replay(miss) {
+            tracing::debug!(%error, "a message could not be handed on; its device repeats it");
+        }
+    }
+
+    fn housekeep(&mut self, clock: Clock) {
+        let now_ns = clock.monotonic_ns;
         self.plane.housekeep();
         self.status.plane_failure = self.plane.failure();
         self.wipe_revoked(now_ns);
-        self.retry_pending();
+        self.retry_no_room();
         self.tell_shortages();
         match self.plane.counters() {
             Ok(counters) if counters.events_lost > self.events_lost => {
@@ -323,11 +449,28 @@ impl Node {
                     "events were lost; looking through all devices"
                 );
                 self.events_lost = counters.events_lost;
-                self.want_all_low();
+                self.look_through(clock);
             }
+            Ok(_) if self.status.exhausted > 0 => self.look_through(clock),
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "the counters cannot be read"),
         }
+    }
+
+    /// Evicts for those that wait for a place. What is wiped may still be looked at by a packet in flight; a little later
+    /// it is free.
+    fn find_room(&mut self, clock: Clock) {
+        let now_ns = clock.monotonic_ns;
+        if self.reclaim_due_ns.is_some_and(|due_ns| due_ns <= now_ns) {
+            self.reclaim_due_ns = None;
+            self.plane.housekeep();
+            self.retry_no_room();
+        }
+        if !self.no_room.is_empty() && self.reclaim_due_ns.is_none() {
+            self.make_room(clock);
+            self.reclaim_due_ns = Some(now_ns.saturating_add(RECLAIM_AFTER_NS));
+        }
+        self.status.no_room = self.no_room.len() as u64;
     }
 
     /// Once for all devices: a line for each would drown the log.
@@ -343,46 +486,60 @@ impl Node {
         if no_room > told_no_room {
             tracing::error!(
                 devices = no_room,
-                "the data plane has no room for these; raise `slots`"
+                "the data plane has no room for these, and nobody who could leave; raise `slots`"
             );
         }
         self.told = (exhausted, no_room);
     }
 
-    fn asks(&mut self, now_ns: u64) -> Vec<Ask> {
+    fn asks(&mut self, clock: Clock) -> Vec<Ask> {
         let mut asks = Vec::new();
-        if self.stopping {
+        let now_ns = clock.monotonic_ns;
+        if self.stopping || self.status.replaced {
             return asks;
         }
-        if self.load.is_free(now_ns) {
-            self.load.out = true;
-            asks.push(Ask::Load);
+        if self.resume.is_free(now_ns) {
+            self.resume.ask(clock);
+            asks.push(Ask::Resume);
         }
         if let Some(since) = self.feed_from
             && self.feed.is_free(now_ns)
             && self.feed_due_ns <= now_ns
         {
-            self.feed.out = true;
+            self.feed.ask(clock);
             asks.push(Ask::Changes { since });
         }
-        if !self.wants.is_empty() && self.rows.is_free(now_ns) {
-            let wants = self.next_wants();
+        if !self.settlements.is_empty() && self.settle.is_free(now_ns) {
+            self.settle.ask(clock);
+            self.settling = std::mem::take(&mut self.settlements);
+            asks.push(Ask::Settle(self.settling.clone()));
+        }
+        if !self.wants.is_empty() && self.lease.is_free(now_ns) {
+            let wants = self.next_wants(now_ns);
             if !wants.is_empty() {
                 self.asked = wants.iter().map(|want| want.device).collect();
-                self.rows.out = true;
-                asks.push(Ask::Rows(wants));
+                self.lease.ask(clock);
+                asks.push(Ask::Lease(wants));
             }
+        }
+        if let Some(fresh) = self.fresh
+            && !self.visitors.is_empty()
+            && self.receive.is_free(now_ns)
+        {
+            self.receive.ask(clock);
+            let knocks = self.visitors.knocks();
+            asks.push(Ask::Receive { knocks, fresh });
         }
         self.status.rows_waited_for = self.wants.len() as u64;
         asks
     }
 
-    fn next_wants(&mut self) -> Vec<Want> {
+    fn next_wants(&mut self, now_ns: u64) -> Vec<Want> {
         let mut wants = Vec::new();
         while wants.len() < WANTS_PER_ASK
             && let Some(device) = self.wants.pop_front()
         {
-            match self.want_of(device) {
+            match self.want_of(device, now_ns) {
                 Some(want) => wants.push(want),
                 None => {
                     if let Some(held) = self.devices.get_mut(&device) {
@@ -401,20 +558,17 @@ impl Node {
             tracing::error!(record = damaged, "left out");
         }
         self.status.damaged += chunk.damaged.len() as u64;
+        self.status.resumed = chunk.progress;
         for provision in chunk.provisions {
-            if self.meet(provision.device, provision.epoch) {
-                self.provide(provision);
-            }
-        }
-        for refused in &chunk.refused {
-            if self.meet(refused.device, refused.epoch) {
-                self.refuse(refused);
-            }
+            self.admit(provision);
         }
         if chunk.last {
-            self.load.done = true;
+            self.resume.done = true;
             self.status.loaded = true;
-            tracing::info!(devices = self.status.devices, "the fleet is loaded");
+            tracing::info!(
+                devices = self.status.devices,
+                "what was held before is here again"
+            );
         }
     }
 
@@ -431,44 +585,52 @@ impl Node {
     }
 
     fn take_change(&mut self, change: Change, now_ns: u64) {
-        if !change.active {
-            return self.revoke(change.device, change.epoch, now_ns);
+        if self.is_expecting() {
+            self.meanwhile.insert(change.device, change.epoch);
         }
-        match self
-            .devices
-            .get(&change.device)
-            .map(|held| (held.state, held.epoch))
-        {
-            None => {
-                self.devices.insert(change.device, Held::wanted(change.epoch));
-                self.want(change.device);
-            }
-            Some((State::Revoked { .. }, _)) => {}
-            Some((_, epoch)) if epoch == change.epoch => {}
-            Some(_) => self.replace(change.device, change.epoch),
+        match change.active {
+            true => self.replace(change.device, change.epoch),
+            false => self.revoke(change.device, now_ns),
         }
     }
 
-    /// The answer's content, or `None` after a failure; keeps the books and the log about the registry's state.
+    /// The answer's content, or `None` after a failure; keeps the books and the log about the link's state.
     fn unwrap_answer<T>(
         &mut self,
-        result: Result<T, String>,
+        result: Result<T, LinkError>,
         now_ns: u64,
         channel: impl Fn(&mut Self) -> &mut Channel,
     ) -> Option<T> {
+        let asked_ns = channel(self).asked_ns;
+        channel(self).out = false;
         match result {
             Ok(content) => {
                 if channel(self).backoff.succeed() {
-                    tracing::info!("the registry answers again");
+                    tracing::info!("the controller answers again");
                 }
-                self.status.registry = RegistryState::Reachable;
+                self.link_ok_ns = self.link_ok_ns.max(Some(asked_ns));
+                self.status.link = LinkState::Reachable;
                 Some(content)
             }
-            Err(error) => {
+            Err(LinkError::Failed(error)) => {
                 if channel(self).backoff.fail(now_ns) {
-                    tracing::error!(error, "the registry does not answer; going on with what is here");
+                    tracing::error!(
+                        error,
+                        "the controller does not answer; going on with what is here"
+                    );
                 }
-                self.status.registry = RegistryState::Lost { error };
+                self.status.link = LinkState::Lost { error };
+                None
+            }
+            Err(LinkError::Replaced(error)) => {
+                if !std::mem::replace(&mut self.status.replaced, true) {
+                    tracing::error!(
+                        error,
+                        "this process has been replaced: it answers nothing any more"
+                    );
+                    self.plane.set_stopping(true);
+                }
+                self.status.link = LinkState::Lost { error };
                 None
             }
         }

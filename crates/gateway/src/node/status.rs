@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-/// Whether the registry answers.
+/// Whether the controller answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
-pub enum RegistryState {
+pub enum LinkState {
     /// It did last time.
     #[default]
     Reachable,
@@ -19,18 +19,32 @@ pub enum RegistryState {
 /// Counts and states of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
-    /// Whether the whole fleet has been read from the registry.
+    /// Whether all that this gateway held when it stopped is here again.
     pub loaded: bool,
+    /// How far that is, out of what.
+    pub resumed: (u64, u64),
     /// Whether the node is about to stop.
     pub stopping: bool,
     /// Devices in the data plane that may authenticate.
     pub devices: u64,
     /// Devices that wait for rows.
     pub rows_waited_for: u64,
-    /// Devices that the data plane had no room for.
+    /// Devices that wait for a place in the data plane.
     pub no_room: u64,
     /// Devices revoked since the node started.
     pub revoked: u64,
+    /// Devices admitted by the slow path.
+    pub admitted: u64,
+    /// Messages of unknown devices for which there was no room on the way to the controller.
+    pub visitors_turned_away: u64,
+    /// Devices that had to leave for others.
+    pub evicted: u64,
+    /// Rows that went back to their pools.
+    pub rows_given_back: u64,
+    /// Another process has registered as this gateway.
+    pub replaced: bool,
+    /// Nothing is answered any more: replaced, or too long without the controller.
+    pub lapsed: bool,
     /// Devices for which the registry has no more rows; they spend the last ones that the data plane holds.
     pub exhausted: u64,
     /// Records of the registry that could not be used.
@@ -48,6 +62,6 @@ pub struct Status {
     /// Why the data plane no longer handles packets, if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plane_failure: Option<String>,
-    /// The registry.
-    pub registry: RegistryState,
+    /// The link to the controller.
+    pub link: LinkState,
 }

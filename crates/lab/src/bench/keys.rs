@@ -132,6 +132,7 @@ pub fn config(slots: u32, ring: u32) -> Config {
         gate: Gate::Off,
         nak_per_s: 1000,
         alarm_per_s: 10,
+        miss_per_s: 0,
         low_rows: 1,
         low_credit: 0,
         geometry: Geometry {

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use linewarden_controller::{Controller, Policy};
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, DataPlane, DataPlaneError, Gate, Geometry, LineStatus};
@@ -41,8 +42,9 @@ pub(super) fn config(
         gate: if wants_gate { Gate::Open } else { Gate::Off },
         nak_per_s: 1_000,
         alarm_per_s: 100,
+        miss_per_s: 100_000,
         low_rows: 0,
-        low_credit: 0,
+        low_credit: 2,
         geometry: Geometry {
             slots: records,
             ring: options.rows - 1,
@@ -90,7 +92,12 @@ impl Site {
         audience: &mut Audience<'_>,
     ) -> Result<Self, DemoError> {
         let settings = Settings::for_plane(config);
-        let gateway = Gateway::start(plane, home.registry.clone(), GATEWAY_ID, settings)?;
+        let policy = Policy {
+            lease_rows: config.geometry.ring.saturating_add(1),
+            mark_block: settings.mark_block,
+        };
+        let controller = Controller::new(home.registry.clone(), policy);
+        let gateway = Gateway::start(plane, controller, GATEWAY_ID, settings)?;
         let started = Instant::now();
         while !gateway.wait_until(Duration::from_millis(100), |status| status.loaded) {
             audience.check()?;

@@ -34,6 +34,7 @@ impl XdpGateway {
             gate: Gate::Open,
             nak_per_s: 100,
             alarm_per_s: 100,
+            miss_per_s: 0,
             low_rows: 0,
             low_credit: 0,
             geometry: Geometry {

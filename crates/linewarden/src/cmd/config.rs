@@ -83,14 +83,14 @@ mod tests {
         assert_eq!(
             (
                 shown.low_rows,
-                shown.reserve_block,
+                shown.mark_block,
                 shown.nak_per_s,
                 shown.alarm_per_s,
                 shown.feed_poll_ms
             ),
             (
                 default.low_rows,
-                default.reserve_block,
+                default.mark_block,
                 default.nak_per_s,
                 default.alarm_per_s,
                 default.feed_poll_ms

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use linewarden_controller::Controller;
 use linewarden_dataplane::Counters;
 use linewarden_gateway::config::{Backend, Gate, GatewayConfig, Resolved};
-use linewarden_gateway::{Gateway, RegistryState, Status, Stopped, plane};
+use linewarden_gateway::{Gateway, LinkState, Status, Stopped, plane};
 use serde::Serialize;
 
 use crate::config_file::ConfigFile;
@@ -18,9 +19,9 @@ use crate::{cmd, log, registry};
 /// How to run.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Checks the whole configuration before anything is touched, attaches the data plane, loads the fleet, and prints its
-state when it changes. Ends on SIGINT and SIGTERM: handshakes under way may end, unused rows go back to the registry,
-and the data plane is detached, but for an open gate, which stays shut however the gateway ends (`when_gone`). Ends with exit code 1 when the data plane ends by itself, so that a service manager starts
+Checks the whole configuration before anything is touched, attaches the data plane, takes up the devices that it held before, and prints its
+state when it changes. Ends on SIGINT and SIGTERM: handshakes under way may end, the registry is told which rows were
+used, and the data plane is detached, but for an open gate, which stays shut however the gateway ends (`when_gone`). Ends with exit code 1 when the data plane ends by itself, so that a service manager starts
 it again.
 
 Examples:
@@ -70,7 +71,7 @@ enum Told<'a> {
     },
     /// The end.
     Stopped {
-        given_back: Option<u64>,
+        settled: bool,
         counters: serde_json::Value,
     },
 }
@@ -106,7 +107,7 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     tell_start(output, config, &resolved)?;
     let gateway = Gateway::start(
         plane,
-        opened.clone(),
+        Controller::new(opened.clone(), resolved.policy),
         resolved.config.gateway_id,
         resolved.settings,
     )?;
@@ -177,10 +178,15 @@ fn tell_state(output: Output, gateway: &Gateway, stop: &StopSignal, every: Durat
         if let Some(failure) = status.plane_failure {
             return Err(Failure::failed(format!("the data plane has ended: {failure}")));
         }
+        if status.replaced {
+            return Err(Failure::failed(
+                "another process has registered as this gateway; give each its own `id`".to_owned(),
+            ));
+        }
         // The end of loading and the registry's coming and going are told at once.
         let urgent = last
             .as_ref()
-            .is_none_or(|(before, _)| before.loaded != status.loaded || before.registry != status.registry);
+            .is_none_or(|(before, _)| before.loaded != status.loaded || before.link != status.link);
         if urgent && status.loaded || Instant::now() >= next {
             let counters = gateway.counters()?;
             if last
@@ -217,6 +223,8 @@ fn describe(status: &Status) -> String {
     let notes = [
         ("revoked", status.revoked),
         ("on their last rows", status.exhausted),
+        ("admitted", status.admitted),
+        ("evicted", status.evicted),
         ("without room", status.no_room),
         ("damaged", status.damaged),
         ("wrong tags", status.wrong_tags),
@@ -225,17 +233,18 @@ fn describe(status: &Status) -> String {
         text.push_str(&format!(", {what} {count}"));
     }
     if !status.loaded {
-        text.push_str(", loading");
+        let (done, all) = status.resumed;
+        text.push_str(&format!(", loading {done} of {all}"));
     }
-    if status.registry != RegistryState::Reachable {
-        text.push_str(", registry away");
+    if status.link != LinkState::Reachable {
+        text.push_str(", controller away");
     }
     text
 }
 
 fn tell_end(output: Output, stopped: &Stopped) -> Result<(), Failure> {
     output.object(&Told::Stopped {
-        given_back: stopped.given_back,
+        settled: stopped.settled,
         counters: as_json(&stopped.counters),
     })?;
     let row = |(verdict, count): (linewarden_protocol::verdict::Verdict, u64)| {

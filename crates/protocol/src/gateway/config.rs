@@ -32,6 +32,8 @@ pub struct GatewayConfig {
     pub lease_s: u32,
     /// NAKs per second of the monotonic clock, and per CPU.
     pub nak_per_s: u32,
+    /// Messages of unknown devices per second of the monotonic clock, and per CPU, that take the slow path; 0: none.
+    pub miss_per_s: u32,
     /// Rows that a device's line holds beside the current one.
     pub rows_ahead: u32,
     /// Entries that each of the two tables of bound addresses holds.
@@ -49,6 +51,7 @@ impl GatewayConfig {
             gate: Gate::Off,
             lease_s: 3600,
             nak_per_s: 100,
+            miss_per_s: 0,
             rows_ahead: 16,
             bindings_max: usize::MAX,
         }

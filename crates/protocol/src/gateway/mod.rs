@@ -54,6 +54,7 @@ pub use config::{Gate, GatewayConfig};
 pub use fresh::{FRESH_MAX_AGE_MS, Fresh, FreshValue};
 pub use line::{LineView, Row, SessionView};
 pub use provision::{DeviceInstall, ProvisionError};
+pub use request::challenge;
 pub use response::{Checked, Unspent, Verified};
 
 use crate::classic::verifier::Verifier;
@@ -65,7 +66,7 @@ use crate::wire::{self, MESSAGE_BYTES, Message};
 use bindings::Bindings;
 use fresh::Freshness;
 use line::Line;
-use request::NakLimit;
+use request::RateLimit;
 
 /// A gateway: its devices' lines, its freshness values, its gate.
 #[derive(Debug)]
@@ -75,7 +76,8 @@ pub struct Gateway {
     bindings: Bindings,
     freshness: Freshness,
     stopping: bool,
-    nak_limit: NakLimit,
+    nak_limit: RateLimit,
+    miss_limit: RateLimit,
     classic: Option<(u16, Verifier)>,
     counters: [u64; VERDICT_SLOTS],
 }
@@ -97,7 +99,8 @@ impl Gateway {
             lines: BTreeMap::new(),
             freshness: Freshness::default(),
             stopping: false,
-            nak_limit: NakLimit::default(),
+            nak_limit: RateLimit::default(),
+            miss_limit: RateLimit::default(),
             classic: None,
             counters: [0; VERDICT_SLOTS],
         }

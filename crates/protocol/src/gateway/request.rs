@@ -2,21 +2,21 @@
 
 use zerocopy::byteorder::big_endian::U32;
 
-use super::{Answer, Gateway};
-use crate::ids::{DeviceId, RowIndex, Suite};
+use super::{Answer, Gateway, Row};
+use crate::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use crate::tag;
 use crate::time::Now;
 use crate::verdict::Verdict;
 use crate::wire::{Challenge, Header, Nak, Request, message_type, nak_reason};
 
-/// How many NAKs left in the running second.
+/// How many of something there were in the running second.
 #[derive(Debug, Default)]
-pub(super) struct NakLimit {
+pub(super) struct RateLimit {
     second: u64,
     sent: u32,
 }
 
-impl NakLimit {
+impl RateLimit {
     fn allow(&mut self, now: Now, per_s: u32) -> bool {
         let second = now.monotonic().second();
         if self.second != second {
@@ -28,11 +28,38 @@ impl NakLimit {
     }
 }
 
+/// The CHALLENGE that answers a REQUEST with that row: also what a controller makes for a gateway that does not hold the
+/// device (LAP/1 1.4.6).
+#[must_use]
+pub fn challenge(
+    request: &Request,
+    suite: Suite,
+    idx: RowIndex,
+    gateway: GatewayId,
+    row: &Row,
+    fresh: [u8; 8],
+) -> Challenge {
+    let [nonce_echo, _] = crate::keys::halves(&request.nonce);
+    let mut challenge = Challenge {
+        header: Header::new(message_type::CHALLENGE, suite, 0, request.header.device()),
+        idx: U32::new(idx.0),
+        gateway_id: U32::new(gateway.0),
+        challenge: row.challenge,
+        fresh,
+        nonce_echo,
+        tag: [0; 16],
+    };
+    challenge.tag = tag::challenge(&row.auth_key, &challenge, &request.nonce);
+    challenge
+}
+
 impl Gateway {
     pub(super) fn request(&mut self, now: Now, request: &Request) -> Result<(Verdict, Answer), Verdict> {
         let fresh = self.freshness.current(now).ok_or(Verdict::DropStopped)?;
         let device = request.header.device();
-        let line = self.lines.get(&device).ok_or(Verdict::DropUnknownDevice)?;
+        let Some(line) = self.lines.get(&device) else {
+            return Err(self.unknown(now));
+        };
         let commit = line.commit;
         if commit.is_revoked() {
             return Err(Verdict::DropRevoked);
@@ -47,18 +74,24 @@ impl Gateway {
         if !commit.is_valid() {
             return self.nak(now, suite, device, commit.idx(), nak_reason::NO_ROWS);
         }
-        let [nonce_echo, _] = crate::keys::halves(&request.nonce);
-        let mut challenge = Challenge {
-            header: Header::new(message_type::CHALLENGE, suite, 0, device),
-            idx: U32::new(commit.idx().0),
-            gateway_id: U32::new(self.config.gateway_id.0),
-            challenge: line.row.challenge,
-            fresh: fresh.to_wire(),
-            nonce_echo,
-            tag: [0; 16],
-        };
-        challenge.tag = tag::challenge(&line.row.auth_key, &challenge, &request.nonce);
+        let challenge = challenge(
+            request,
+            suite,
+            commit.idx(),
+            self.config.gateway_id,
+            &line.row,
+            fresh.to_wire(),
+        );
         Ok((Verdict::ReplyChallenge, Answer::Challenge(challenge)))
+    }
+
+    /// Of a message whose device is not here: whether it takes the slow path.
+    pub(super) fn unknown(&mut self, now: Now) -> Verdict {
+        let per_s = self.config.miss_per_s;
+        match per_s > 0 && self.miss_limit.allow(now, per_s) {
+            true => Verdict::SlowPath,
+            false => Verdict::DropUnknownDevice,
+        }
     }
 
     fn nak(

@@ -61,7 +61,14 @@ impl Gateway {
         meta: &Meta,
         response: &Response,
     ) -> Result<(Verdict, Answer), Verdict> {
-        match self.check_response(now, meta, response)? {
+        let checked = self.check_response(now, meta, response);
+        // Only what is fresh is worth a question to the controller.
+        if matches!(checked, Err(Verdict::DropUnknownDevice))
+            && self.freshness.accept(response.fresh).is_some()
+        {
+            return Err(self.unknown(now));
+        }
+        match checked? {
             Checked::Again(ack) => Ok((Verdict::ReplyAckAgain, Answer::Ack(ack))),
             Checked::Current(verified) => {
                 let unspent = self.commit(verified)?;

@@ -1,9 +1,11 @@
 //! Devices for the tests.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
+use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
-use linewarden_registry::{Credentials, DeviceRecord, MasterKey, PoolRow, Registry, ReserveRequest};
+use linewarden_registry::{
+    Credentials, DeviceRecord, Fence, Granted, LeaseRequest, MasterKey, PoolRow, Registry, Result,
+};
 
 pub fn master_key() -> MasterKey {
     MasterKey::from_bytes([0x42; 32])
@@ -55,10 +57,46 @@ pub fn key_device(device: u64) -> DeviceRecord {
     record(device, Credentials::Key(RowKey::from_bytes([7; 16])))
 }
 
-pub fn request(device: u64, from_hint: u32, count: u32) -> ReserveRequest {
-    ReserveRequest {
-        device: DeviceId(device),
-        from_hint: RowIndex(from_hint),
-        count,
+/// A wish for `count` rows, all of them to be spent at once.
+pub fn wish(device: DeviceId, from: u32, count: u32) -> LeaseRequest {
+    LeaseRequest {
+        device,
+        epoch: 0,
+        from: RowIndex(from),
+        hold: count,
+        ahead: count,
     }
+}
+
+/// Gateway 1, registered.
+pub async fn gateway(registry: &Registry) -> Fence {
+    registry
+        .register_gateway(GatewayId(1), 1_790_000_000)
+        .await
+        .unwrap()
+}
+
+/// Leases four rows of each of these devices to gateway 1, and lets it spend none of them.
+pub async fn lease_all(registry: &Registry, ids: impl Iterator<Item = u64>) -> Fence {
+    let fence = gateway(registry).await;
+    let wish = |id| LeaseRequest {
+        ahead: 0,
+        ..wish(DeviceId(id), 0, 4)
+    };
+    let wishes: Vec<_> = ids.map(wish).collect();
+    let answers = registry.lease(&fence, &wishes).await.unwrap();
+    assert!(answers.iter().all(Result::is_ok));
+    fence
+}
+
+/// Leases `count` rows to the gateway.
+pub async fn lease(
+    registry: &Registry,
+    fence: &Fence,
+    device: u64,
+    from: u32,
+    count: u32,
+) -> Result<Granted> {
+    let wish = wish(DeviceId(device), from, count);
+    registry.lease(fence, &[wish]).await?.remove(0)
 }

@@ -108,6 +108,18 @@ static __always_inline int lw_within_rate(__u64 now_ns, __u32 per_second, __u64 
 	return 1;
 }
 
+/*
+ * Whether to wake user space for what it must act on: only when it sleeps, and once. A wake-up per event would cost more
+ * than the packet, and libbpf's own rule does not hold where other events are submitted without one.
+ */
+static __always_inline __u64 lw_wake_up(struct lw_control *control)
+{
+	if (!LW_READ(control->listening))
+		return BPF_RB_NO_WAKEUP;
+	LW_WRITE(control->listening, 0);
+	return BPF_RB_FORCE_WAKEUP;
+}
+
 static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, const struct lw_line *line, __u32 idx,
 				    __u64 session_id, const __u64 addr[2])
 {
@@ -125,8 +137,48 @@ static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, const struct l
 	event->addr[1] = addr[1];
 	event->idx = idx;
 	event->ingress = c->xdp->ingress_ifindex;
-	/* User space drains on a timer: a wake-up per packet would cost more than the packet. */
-	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+	__u64 wake_up = BPF_RB_NO_WAKEUP;
+
+	if (kind == LW_EVENT_ROWS_LOW || kind == LW_EVENT_ROWS_OUT)
+		wake_up = lw_wake_up(c->control);
+	bpf_ringbuf_submit(event, wake_up);
+}
+
+/*
+ * Hands the frame to user space, which asks the controller about the device. A global function: rare, and it leaves the
+ * packet path's stack alone.
+ */
+__noinline int lw_miss(struct xdp_md *ctx)
+{
+	__u32 zero = 0, length = ctx->data_end - ctx->data;
+	struct lw_percpu *cpu = bpf_map_lookup_elem(&percpu, &zero);
+	struct lw_control *control_block = bpf_map_lookup_elem(&control, &zero);
+
+	if (!cpu || !control_block || length < LW_MESSAGE || length > LW_MISS_FRAME ||
+	    !lw_within_rate(cpu->clock_ns, cfg.miss_per_s, &cpu->miss_second, &cpu->miss_count))
+		return LW_DROP_UNKNOWN_DEVICE;
+	struct lw_miss *miss = bpf_ringbuf_reserve(&misses, sizeof(*miss), 0);
+
+	if (!miss)
+		return LW_DROP_UNKNOWN_DEVICE;
+	miss->length = length;
+	miss->ingress = ctx->ingress_ifindex;
+	if (bpf_xdp_load_bytes(ctx, 0, miss->frame, length)) {
+		bpf_ringbuf_discard(miss, BPF_RB_NO_WAKEUP);
+		return LW_DROP_UNKNOWN_DEVICE;
+	}
+	bpf_ringbuf_submit(miss, lw_wake_up(control_block));
+	return LW_SLOW_PATH;
+}
+
+static __always_inline enum lw_verdict lw_unknown(struct lw_ctx *c)
+{
+	return cfg.miss_per_s ? lw_miss(c->xdp) : LW_DROP_UNKNOWN_DEVICE;
+}
+
+static __always_inline int lw_is_fresh(const struct lw_ctx *c, __u64 fresh)
+{
+	return fresh && (fresh == LW_READ(c->control->fresh_current) || fresh == LW_READ(c->control->fresh_previous));
 }
 
 /* Fresh values are younger than 16 s, or nothing is answered (LAP/1 1.4.1). */
@@ -179,7 +231,7 @@ static __always_inline enum lw_verdict lw_request(struct lw_ctx *c, struct lw_re
 	struct lw_line *line = lw_find_device(m->device_id, &place);
 
 	if (!line)
-		return LW_DROP_UNKNOWN_DEVICE;
+		return lw_unknown(c);
 	/* All that does not need the line, while it comes from memory. A frame that is dropped may be turned as well. */
 	__u64 headers = lw_turn_headers(&c->frame);
 	__u64 commit = LW_READ(line->commit);
@@ -471,7 +523,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	struct lw_line *line = lw_find_device(m->device_id, &place);
 
 	if (!line)
-		return LW_DROP_UNKNOWN_DEVICE;
+		return lw_is_fresh(c, m->fresh) ? lw_unknown(c) : LW_DROP_UNKNOWN_DEVICE;
 	__u32 slot = line->slot;
 	struct lw_session *session = lw_at(&sessions, slot);
 
@@ -495,9 +547,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 		return LW_DROP_INDEX;
 	if (!(commit & LW_VALID))
 		return LW_DROP_NO_ROWS;
-	__u64 fresh = m->fresh;
-
-	if (!fresh || (fresh != LW_READ(c->control->fresh_current) && fresh != LW_READ(c->control->fresh_previous)))
+	if (!lw_is_fresh(c, m->fresh))
 		return LW_DROP_FRESH;
 
 	/*

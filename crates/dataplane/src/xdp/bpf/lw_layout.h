@@ -84,6 +84,7 @@ struct lw_control {
 	__u64 fresh_previous;
 	__u64 fresh_at_ns; /* CLOCK_MONOTONIC when fresh_current was drawn */
 	__u64 stopping; /* not 0: REQUESTs are answered with a NAK */
+	__u64 listening; /* not 0: user space sleeps, and wants to be woken by what it must act on */
 };
 
 /* Per CPU. */
@@ -94,6 +95,8 @@ struct lw_percpu {
 	__u64 nak_count;
 	__u64 alarm_second; /* likewise for wrong-tag events */
 	__u64 alarm_count;
+	__u64 miss_second; /* likewise for messages of unknown devices */
+	__u64 miss_count;
 	__u64 rng; /* classic profiles only: the state of SplitMix64 */
 	__u64 clock_jiffies; /* when the two clocks below were read, see lw_clock() */
 	__u64 clock_ns; /* CLOCK_MONOTONIC */
@@ -122,6 +125,7 @@ struct lw_config {
 	__u32 bucket_mask; /* buckets of the binding tables, less one */
 	__u32 nak_per_s;
 	__u32 alarm_per_s;
+	__u32 miss_per_s; /* messages of unknown devices that go to user space, a second and CPU; 0: no slow path */
 	__u32 classic_identifiers;
 	__u32 classic_rows; /* CRPs per identifier */
 	__u16 lap_port; /* as on the wire */
@@ -131,7 +135,7 @@ struct lw_config {
 	__u8 classic_uav; /* 1: two CRPs */
 	__u8 strong_order; /* the CPU keeps stores in order (x86) */
 	__u8 count_work;
-	__u8 pad[3];
+	__u8 pad[7];
 	__u32 crc[16 * 256]; /* classic profiles: slicing-by-16 tables of the reflected CRC-32 (IEEE 802.3) */
 };
 
@@ -150,6 +154,14 @@ struct lw_event {
 	__u64 addr[2];
 	__u32 idx; /* SESSION: the row spent; others: the current one */
 	__u32 ingress;
+};
+
+/* A message of a device that is not here, as its frame came in. */
+#define LW_MISS_FRAME 192
+struct lw_miss {
+	__u32 length;
+	__u32 ingress;
+	__u8 frame[LW_MISS_FRAME];
 };
 
 /* Classic profiles: one CRP, and the state of one identifier. Responses are as on the wire. */

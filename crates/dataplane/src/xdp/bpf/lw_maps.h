@@ -49,6 +49,12 @@ struct {
 	__uint(max_entries, 1 << 20);
 } events SEC(".maps");
 
+/* Apart from the events, so that a flood of unknown devices crowds out no event. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} misses SEC(".maps");
+
 /*
  * SipHash words absorbed and map elements looked up, for the benches; `bench.bpf.c` defines LW_COUNT_WORK. Globals
  * of one CPU: a look-up per count would multiply the states that the kernel's verifier walks.

@@ -10,7 +10,7 @@ use crate::classic::{self, CLASSIC_PORT, Profile, ResponseBits};
 use crate::data;
 use crate::frame::builder::FrameBuilder;
 use crate::frame::write::Endpoint;
-use crate::gateway::{DeviceInstall, FRESH_MAX_AGE_MS, Gate};
+use crate::gateway::{DeviceInstall, FRESH_MAX_AGE_MS, Gate, Gateway, GatewayConfig};
 use crate::ids::{Mode, RowIndex, SessionId};
 use crate::keys::SessionKey;
 use crate::tag;
@@ -96,6 +96,16 @@ fn reach(verdict: Verdict) -> Verdict {
             bench.verdict(&prover, &prover.request(1))
         }
         Verdict::DropTag => with_device(1, |prover, fresh| bent(&prover.response(0, fresh), 63, &[0; 1])),
+        Verdict::SlowPath => {
+            let (mut bench, prover) = one_device(1);
+            let slow = GatewayConfig {
+                miss_per_s: 1,
+                ..bench.gateway.config().clone()
+            };
+            bench.gateway = Gateway::new(slow);
+            bench.renew();
+            bench.verdict(&prover, &prover.request(1))
+        }
         Verdict::DropMark => {
             let mut bench = Bench::new();
             let prover = Prover::new(1, Mode::Pool);

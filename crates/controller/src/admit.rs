@@ -1,0 +1,144 @@
+//! The first authentication of a device at a gateway (LAP/1 1.4.6).
+
+use linewarden_protocol::gateway::challenge;
+use linewarden_protocol::ids::{DeviceId, RowIndex};
+use linewarden_protocol::tag;
+use linewarden_protocol::wire::{self, MESSAGE_BYTES, Message, Request, Response};
+use linewarden_registry::{ActiveDevice, LeaseRequest, RegistryError};
+use zerocopy::IntoBytes as _;
+
+use crate::keys::Keys;
+use crate::link::Link;
+use crate::message::{Knock, Provision, Reception, Refusal};
+
+impl Link {
+    /// Receives devices that the gateway does not hold; answers in their order. `fresh` is the gateway's current value.
+    ///
+    /// All that verify are leased rows in one transaction, durable before the answer. The same RESPONSE again gets the
+    /// same rows again, as long as the gateway asks: it must not once it has had them in its data plane.
+    ///
+    /// # Errors
+    /// An old fence, or a failure of the database: ask again.
+    pub async fn receive(&self, knocks: &[Knock], fresh: [u8; 8]) -> Result<Vec<Reception>, RegistryError> {
+        let mut receptions = Vec::with_capacity(knocks.len());
+        let mut proven = Vec::new();
+        for (at, knock) in knocks.iter().enumerate() {
+            let reception = match wire::parse(&knock.message) {
+                Ok(Message::Request(request)) => self.challenge(request, fresh).await?,
+                Ok(Message::Response(response)) => {
+                    let proof = self.prove(response, &knock.loc).await?;
+                    proven.extend(proof.map(|device| (at, device, RowIndex(response.idx.get()))));
+                    Reception::Silence
+                }
+                _ => Reception::Silence,
+            };
+            receptions.push(reception);
+        }
+        for (at, provision) in self.admit(&proven).await? {
+            if let Some(reception) = receptions.get_mut(at) {
+                *reception = Reception::Admit(provision);
+            }
+        }
+        Ok(receptions)
+    }
+
+    /// Nothing is written.
+    async fn challenge(&self, request: &Request, fresh: [u8; 8]) -> Result<Reception, RegistryError> {
+        let Some((device, idx)) = self
+            .candidate(request.header.device(), request.header.suite)
+            .await?
+        else {
+            return Ok(Reception::Silence);
+        };
+        let Some(row) = self.keys(&device).row(idx) else {
+            return Ok(Reception::Silence);
+        };
+        let challenge = challenge(request, device.info.suite, idx, self.gateway(), &row, fresh);
+        let mut message = [0u8; MESSAGE_BYTES];
+        message.copy_from_slice(challenge.as_bytes());
+        Ok(Reception::Challenge(Box::new(message)))
+    }
+
+    /// The device, if the RESPONSE proves the row that this gateway would be given first.
+    async fn prove(&self, response: &Response, loc: &[u8; 8]) -> Result<Option<ActiveDevice>, RegistryError> {
+        if response.gateway_id.get() != self.gateway().0 {
+            return Ok(None);
+        }
+        let header = &response.header;
+        let Some((device, idx)) = self.candidate(header.device(), header.suite).await? else {
+            return Ok(None);
+        };
+        if response.idx.get() != idx.0 {
+            return Ok(None);
+        }
+        let verified = self.keys(&device).row(idx).and_then(|row| {
+            let expected = tag::response(&row.auth_key, response, loc);
+            tag::verify(&expected, &response.tag)
+        });
+        Ok(verified.map(|_| device))
+    }
+
+    /// A device and the first row that the gateway could use of it; `None` if it can use none.
+    async fn candidate(
+        &self,
+        device: DeviceId,
+        suite: u8,
+    ) -> Result<Option<(ActiveDevice, RowIndex)>, RegistryError> {
+        let wish = self.admission(device, 0);
+        let first = match self.registry().first_row(self.fence(), &wish).await {
+            Ok(first) => first,
+            Err(error) => return refused(error),
+        };
+        let found = match self.registry().load(device).await {
+            Ok(found) => found,
+            Err(error) => return refused(error),
+        };
+        Ok((found.info.suite.number() == suite).then_some((found, first)))
+    }
+
+    async fn admit(
+        &self,
+        proven: &[(usize, ActiveDevice, RowIndex)],
+    ) -> Result<Vec<(usize, Provision)>, RegistryError> {
+        if proven.is_empty() {
+            return Ok(Vec::new());
+        }
+        let wishes: Vec<LeaseRequest> = proven
+            .iter()
+            .map(|(_, device, _)| self.admission(device.info.device, device.info.epoch))
+            .collect();
+        let answers = self.registry().lease(self.fence(), &wishes).await?;
+        let mut admitted = Vec::with_capacity(proven.len());
+        for ((at, device, idx), answer) in proven.iter().zip(answers) {
+            let granted = match answer {
+                Ok(granted) => granted,
+                Err(error) => {
+                    refused::<()>(error)?;
+                    continue;
+                }
+            };
+            // Another gateway may have been faster, and the credentials may be new ones: what was proved is then not
+            // what is leased, and the device begins again.
+            if granted.held.start == idx.0 && granted.epoch == device.info.epoch {
+                admitted.push((*at, self.keys(device).provision(granted.held, granted.mark)));
+            }
+        }
+        Ok(admitted)
+    }
+
+    pub(crate) fn keys<'a>(&self, device: &'a ActiveDevice) -> Keys<'a> {
+        Keys {
+            info: &device.info,
+            credentials: &device.credentials,
+            gateway: self.gateway(),
+        }
+    }
+}
+
+/// What concerns one device only is silence; everything else is the whole question's failure.
+fn refused<T>(error: RegistryError) -> Result<Option<T>, RegistryError> {
+    match Refusal::of(error) {
+        Ok(_) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

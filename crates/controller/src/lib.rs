@@ -1,0 +1,24 @@
+//! The controller: who may use which rows. It owns the registry; a gateway gets from it the keys of its own rows, and
+//! nothing else.
+//!
+//! ```text
+//!   gateway                                         controller                      registry
+//!   first REQUEST of a device here ── Knock ──────► a CHALLENGE for the next row     (nothing is written)
+//!   its RESPONSE ─────────────────── Knock ──────► verifies, leases, derives keys ► lease, durable
+//!   rows or credit low ───────────── Want ───────► more rows, the mark ahead      ► lease, durable
+//!   room needed, or the end ──────── Settlement ─► unused rows go back            ► lease, durable
+//!   now and then ─────────────────── changes ────► what was enrolled and revoked
+//! ```
+//!
+//! A device's rows are leased to a gateway only after the device has proved there that it holds one of them, so nobody
+//! strands rows by asking; ranges are disjoint, and each gateway gets keys of its own (LAP/1 1.1, 1.4.6). What is
+//! asked under an old fence is refused. Nothing here opens a socket or reads a clock.
+#![forbid(unsafe_code)]
+
+mod admit;
+mod keys;
+mod link;
+mod message;
+
+pub use link::{Controller, Leases, Link, Policy};
+pub use message::{Chunk, Knock, Provision, Reception, Refusal, Refused, Want};

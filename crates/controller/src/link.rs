@@ -1,0 +1,237 @@
+//! A gateway's link to its controller: everything that it can ask, under its fence.
+
+use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
+use linewarden_registry::{
+    Changes, Fence, LeaseRequest, LeasedStream, Registry, RegistryError, Revision, Settlement,
+};
+
+use crate::keys::Keys;
+use crate::message::{Chunk, Provision, Refusal, Refused, Want};
+
+/// Devices read from the registry at once.
+const CHUNK_DEVICES: u32 = 500;
+/// Changes read from the registry at once.
+const CHANGES_MAX: u32 = 1000;
+
+/// How rows are given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Rows that are leased with a device's first authentication at a gateway.
+    pub lease_rows: u32,
+    /// How many of them may be spent at once: what a loss of the gateway's memory costs at most (LAP/1 1.4.6).
+    pub mark_block: u32,
+}
+
+impl Default for Policy {
+    /// 16 rows, 4 of them to be spent.
+    fn default() -> Self {
+        Self {
+            lease_rows: 16,
+            mark_block: 4,
+        }
+    }
+}
+
+/// Owns the registry and the policy. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    registry: Registry,
+    policy: Policy,
+}
+
+impl Controller {
+    /// A controller over that registry.
+    #[must_use]
+    pub fn new(registry: Registry, policy: Policy) -> Self {
+        Self { registry, policy }
+    }
+
+    /// Registers a gateway, which has just started: whoever was connected under that id gets nothing from now on.
+    ///
+    /// # Errors
+    /// A damaged record, or a failure of the database.
+    pub async fn connect(&self, gateway: GatewayId, now_s: u64) -> Result<Link, RegistryError> {
+        let fence = self.registry.register_gateway(gateway, now_s).await?;
+        Ok(Link {
+            controller: self.clone(),
+            fence,
+        })
+    }
+}
+
+/// One registration of one gateway. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Link {
+    controller: Controller,
+    fence: Fence,
+}
+
+/// A walk over what a gateway held when it stopped; made by [`Link::held`].
+#[derive(Debug)]
+pub struct Leases {
+    gateway: GatewayId,
+    stream: LeasedStream,
+}
+
+impl Leases {
+    /// The next part, until [`Chunk::last`].
+    ///
+    /// # Errors
+    /// An old fence, or a failure of the database: ask again.
+    pub async fn next_chunk(&mut self) -> Result<Chunk, RegistryError> {
+        let Some(leased) = self.stream.next_chunk().await? else {
+            let feed_from = self.stream.feed_from();
+            return Ok(Chunk {
+                provisions: Vec::new(),
+                damaged: Vec::new(),
+                feed_from,
+                progress: (feed_from.0, feed_from.0),
+                last: true,
+            });
+        };
+        let provisions = leased.devices.iter().map(|device| {
+            let keys = Keys {
+                info: &device.info,
+                credentials: &device.credentials,
+                gateway: self.gateway,
+            };
+            let lease = &device.lease;
+            keys.provision(lease.mark.0..lease.rows.end, lease.mark)
+        });
+        Ok(Chunk {
+            provisions: provisions.collect(),
+            damaged: leased.damaged.iter().map(ToString::to_string).collect(),
+            feed_from: self.stream.feed_from(),
+            progress: leased.progress,
+            last: false,
+        })
+    }
+}
+
+impl Link {
+    /// The gateway.
+    #[must_use]
+    pub fn gateway(&self) -> GatewayId {
+        self.fence.gateway()
+    }
+
+    pub(crate) fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.controller.registry
+    }
+
+    /// What a device gets at its first authentication.
+    pub(crate) fn admission(&self, device: DeviceId, epoch: u32) -> LeaseRequest {
+        LeaseRequest {
+            device,
+            epoch,
+            from: RowIndex(0),
+            hold: self.controller.policy.lease_rows,
+            ahead: self.controller.policy.mark_block,
+        }
+    }
+
+    /// What the gateway held when it stopped.
+    #[must_use]
+    pub fn held(&self) -> Leases {
+        Leases {
+            gateway: self.gateway(),
+            stream: self.registry().stream_leased(self.fence, CHUNK_DEVICES),
+        }
+    }
+
+    /// More rows, and marks moved ahead, for devices that the gateway holds.
+    ///
+    /// # Errors
+    /// An old fence, or a failure of the database: ask again.
+    pub async fn lease(&self, wants: &[Want]) -> Result<(Vec<Provision>, Vec<Refused>), RegistryError> {
+        let requests: Vec<LeaseRequest> = wants
+            .iter()
+            .map(|want| LeaseRequest {
+                device: want.device,
+                epoch: want.epoch,
+                from: want.from,
+                hold: want.hold,
+                ahead: want.ahead,
+            })
+            .collect();
+        let answers = self.registry().lease(&self.fence, &requests).await?;
+        let (mut provisions, mut refused) = (Vec::new(), Vec::new());
+        for (want, answer) in wants.iter().zip(answers) {
+            let provision = match answer {
+                Ok(granted) if granted.rows.is_empty() => Ok(Provision {
+                    device: granted.device,
+                    mode: granted.mode,
+                    epoch: granted.epoch,
+                    first: RowIndex(granted.rows.start),
+                    rows: Vec::new(),
+                    mark: granted.mark,
+                }),
+                Ok(granted) => self
+                    .registry()
+                    .load(want.device)
+                    .await
+                    .map(|found| self.keys(&found).provision(granted.rows, granted.mark)),
+                Err(error) => Err(error),
+            };
+            match provision {
+                Ok(provision) => provisions.push(provision),
+                Err(error) => refused.push(Refused {
+                    device: want.device,
+                    why: Refusal::of(error)?,
+                }),
+            }
+        }
+        Ok((provisions, refused))
+    }
+
+    /// Where the gateway stands with devices that left its data plane; returns how many rows went back to their pools.
+    ///
+    /// # Errors
+    /// An old fence, or a failure of the database: ask again.
+    pub async fn settle(&self, settlements: &[Settlement]) -> Result<u64, RegistryError> {
+        let mut back = 0;
+        for answer in self.registry().settle(&self.fence, settlements).await? {
+            match answer {
+                Ok(rows) => back += u64::from(rows),
+                // Of a device that is gone, or whose record cannot be used, nothing can be given back.
+                Err(error) => drop(Refusal::of(error)),
+            }
+        }
+        Ok(back)
+    }
+
+    /// What has changed since a revision.
+    ///
+    /// # Errors
+    /// An old fence, or a failure of the database: ask again.
+    pub async fn changes(&self, since: Revision) -> Result<Changes, RegistryError> {
+        // Two small rows, most of the time.
+        self.registry().verify_fence(&self.fence).await?;
+        if self.registry().revision().await? <= since {
+            return Ok(Changes {
+                changes: Vec::new(),
+                upto: since,
+                more: false,
+            });
+        }
+        self.registry().changes_since(since, CHANGES_MAX).await
+    }
+}
+
+impl Refusal {
+    /// What concerns one device only; everything else is the whole question's failure.
+    pub(crate) fn of(error: RegistryError) -> Result<Self, RegistryError> {
+        match error {
+            RegistryError::RowsExhausted { .. } => Ok(Self::Exhausted),
+            RegistryError::Revoked { .. } | RegistryError::UnknownDevice { .. } => Ok(Self::Gone),
+            RegistryError::DamagedRecord { .. } | RegistryError::NotLeased { .. } => {
+                Ok(Self::Damaged(error.to_string()))
+            }
+            other => Err(other),
+        }
+    }
+}

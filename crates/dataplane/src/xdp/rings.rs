@@ -1,0 +1,87 @@
+//! The ring buffers in which the program leaves events and misses.
+
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use libbpf_rs::{MapCore, RingBuffer, RingBufferBuilder};
+
+use crate::DataPlaneError;
+use crate::event::Event;
+use crate::miss::Miss;
+
+/// Size of the fields of `struct lw_miss` before its frame, bytes.
+const MISS_HEADER_BYTES: usize = 8;
+
+/// What lay in the rings.
+#[derive(Default)]
+struct Inbox {
+    events: Vec<Event>,
+    misses: Vec<Miss>,
+}
+
+/// Both rings, mapped once.
+pub(super) struct Rings {
+    rings: RingBuffer<'static>,
+    inbox: Arc<Mutex<Inbox>>,
+}
+
+impl Rings {
+    pub(super) fn map(events: &dyn MapCore, misses: &dyn MapCore) -> Result<Self, DataPlaneError> {
+        let inbox = Arc::new(Mutex::new(Inbox::default()));
+        let error = |error| DataPlaneError::kernel("mapping the event rings", error);
+        let mut builder = RingBufferBuilder::new();
+        let of_events = Arc::clone(&inbox);
+        builder
+            .add(events, move |bytes| {
+                lock(&of_events).events.extend(Event::from_bytes(bytes));
+                0
+            })
+            .map_err(error)?;
+        let of_misses = Arc::clone(&inbox);
+        builder
+            .add(misses, move |bytes| {
+                lock(&of_misses).misses.extend(miss(bytes));
+                0
+            })
+            .map_err(error)?;
+        Ok(Self {
+            rings: builder.build().map_err(error)?,
+            inbox,
+        })
+    }
+
+    /// Readable once the program has been told that user space listens, and has something that it must act on.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        let fd: RawFd = self.rings.epoll_fd();
+        // SAFETY: the descriptor is the ring buffer's own and stays open as long as `self` is borrowed.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    pub(super) fn take_events(&self) -> Result<Vec<Event>, DataPlaneError> {
+        self.consume()?;
+        Ok(std::mem::take(&mut lock(&self.inbox).events))
+    }
+
+    pub(super) fn take_misses(&self) -> Result<Vec<Miss>, DataPlaneError> {
+        self.consume()?;
+        Ok(std::mem::take(&mut lock(&self.inbox).misses))
+    }
+
+    fn consume(&self) -> Result<(), DataPlaneError> {
+        let error = |error| DataPlaneError::kernel("reading the event rings", error);
+        self.rings.consume().map_err(error)
+    }
+}
+
+fn lock(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
+    // Two lists, whole at every moment.
+    inbox.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads `struct lw_miss`.
+fn miss(bytes: &[u8]) -> Option<Miss> {
+    let word = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+    let (length, ingress) = (word(0)? as usize, word(4)?);
+    let frame = bytes.get(MISS_HEADER_BYTES..)?.get(..length)?;
+    Miss::of_frame(frame, ingress)
+}

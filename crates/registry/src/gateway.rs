@@ -1,0 +1,115 @@
+//! Gateways and their fences.
+
+use linewarden_protocol::ids::{DeviceId, GatewayId};
+use sqlx::SqliteConnection;
+
+use crate::error::{RegistryError, Result};
+use crate::record_mac::{RecordMac, halves};
+use crate::row::seconds_to_column;
+use crate::store::Registry;
+
+const LABEL: &[u8] = b"linewarden registry table gateway v1";
+
+/// A fencing token: the number of a gateway's registration. Only the newest is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    gateway: GatewayId,
+    number: u64,
+}
+
+impl Fence {
+    /// The gateway.
+    #[must_use]
+    pub fn gateway(&self) -> GatewayId {
+        self.gateway
+    }
+
+    /// How often the gateway has registered.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Registry {
+    /// Registers a gateway, at each of its starts. From now on, whoever registered under that id before gets nothing; the
+    /// leases stay.
+    ///
+    /// # Errors
+    /// A damaged record, or a failure of the database.
+    pub async fn register_gateway(&self, gateway: GatewayId, now_s: u64) -> Result<Fence> {
+        let mut transaction = self.write().await?;
+        let before = self.fence_number(&mut transaction, gateway).await?;
+        let number = before.unwrap_or_default().saturating_add(1);
+        sqlx::query(
+            "INSERT INTO gateway (gateway_id, fence, registered_at_s, mac) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT (gateway_id) DO UPDATE SET fence = excluded.fence, \
+             registered_at_s = excluded.registered_at_s, mac = excluded.mac",
+        )
+        .bind(i64::from(gateway.0))
+        .bind(i64::try_from(number).unwrap_or(i64::MAX))
+        .bind(seconds_to_column(now_s))
+        .bind(code(self.record_mac(), gateway, number, now_s).to_vec())
+        .execute(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+        Ok(Fence { gateway, number })
+    }
+
+    /// Refuses a gateway that has been replaced.
+    ///
+    /// # Errors
+    /// [`RegistryError::OldFence`], a damaged record, or a failure of the database.
+    pub async fn verify_fence(&self, fence: &Fence) -> Result<()> {
+        let mut connection = self.reader().acquire().await?;
+        self.check_fence(&mut connection, fence).await
+    }
+
+    pub(crate) async fn check_fence(&self, connection: &mut SqliteConnection, fence: &Fence) -> Result<()> {
+        let newest = self
+            .fence_number(connection, fence.gateway)
+            .await?
+            .unwrap_or_default();
+        if newest != fence.number {
+            return Err(RegistryError::OldFence {
+                gateway: fence.gateway,
+                shown: fence.number,
+                newest,
+            });
+        }
+        Ok(())
+    }
+
+    async fn fence_number(
+        &self,
+        connection: &mut SqliteConnection,
+        gateway: GatewayId,
+    ) -> Result<Option<u64>> {
+        let row: Option<(i64, i64, Vec<u8>)> =
+            sqlx::query_as("SELECT fence, registered_at_s, mac FROM gateway WHERE gateway_id = $1")
+                .bind(i64::from(gateway.0))
+                .fetch_optional(connection)
+                .await?;
+        let Some((number, registered_at_s, stored)) = row else {
+            return Ok(None);
+        };
+        let (number, at_s) = (number.cast_unsigned(), registered_at_s.cast_unsigned());
+        let fields = fields(gateway, number, at_s);
+        if !self
+            .record_mac()
+            .verifies_of(LABEL, DeviceId(0), &fields, &stored)
+        {
+            return Err(RegistryError::DamagedGateway { gateway });
+        }
+        Ok(Some(number))
+    }
+}
+
+fn code(mac: &RecordMac, gateway: GatewayId, number: u64, at_s: u64) -> [u8; 16] {
+    mac.code_of(LABEL, DeviceId(0), &fields(gateway, number, at_s))
+}
+
+fn fields(gateway: GatewayId, number: u64, at_s: u64) -> [u32; 5] {
+    let ([fence_high, fence_low], [at_high, at_low]) = (halves(number), halves(at_s));
+    [gateway.0, fence_high, fence_low, at_high, at_low]
+}

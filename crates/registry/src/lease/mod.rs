@@ -1,0 +1,287 @@
+//! Leasing rows to gateways, so that no row is ever at two of them, or used twice at one (LAP/1 1.4.6).
+//!
+//! A device's rows below `idx_floor` have been leased at some time, each to one gateway. What a gateway holds is a
+//! range with a durable *mark*: it spends rows below the mark only, and the mark is moved ahead of need. A gateway that
+//! has lost its memory resumes at the mark and loses what lay between; one that stops in good order says where it
+//! stood and loses nothing. Rows given back become spare and are leased again, to whom they are higher numbers than
+//! any that he has had.
+//!
+//! Every gateway shows its *fence* with each question: the number of its registration. A process that has been replaced,
+//! and does not know it, shows an old one and gets nothing. It may go on spending what it was allowed before, below the
+//! mark; whoever comes after it begins at the mark.
+
+mod state;
+mod table;
+mod walk;
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+
+pub use self::state::Lease;
+use self::state::Pool;
+pub(crate) use self::table::damaged;
+pub use self::walk::{LeasedChunk, LeasedDevice, LeasedStream};
+use crate::device::DeviceInfo;
+use crate::enrol::IDS_PER_QUERY;
+use crate::error::{RegistryError, Result};
+use crate::gateway::Fence;
+use crate::row::id_to_column;
+use crate::store::Registry;
+
+/// A gateway's wish for one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseRequest {
+    /// The device.
+    pub device: DeviceId,
+    /// The credentials that the gateway knows of; what it says of others does not count.
+    pub epoch: u32,
+    /// The row that is current at the gateway: all below are used. 0 if it holds nothing.
+    pub from: RowIndex,
+    /// How many rows, from `from` on, the gateway wants to hold. None is added where it would not follow the last one and
+    /// that may not be spent yet.
+    pub hold: u32,
+    /// How many rows, from `from` on, the gateway wants to be able to spend: where the mark goes.
+    pub ahead: u32,
+}
+
+/// What a gateway got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "the rows are leased already"]
+pub struct Granted {
+    /// The device.
+    pub device: DeviceId,
+    /// Its mode.
+    pub mode: Mode,
+    /// Its suite.
+    pub suite: Suite,
+    /// The epoch of the credentials that the rows belong to.
+    pub epoch: u32,
+    /// The rows that were added; in key mode the number to count from.
+    pub rows: Range<u32>,
+    /// All that the process holds: from the first row that it may still speak for. In key mode as `rows`.
+    pub held: Range<u32>,
+    /// Rows below it may be spent.
+    pub mark: RowIndex,
+}
+
+/// Where a gateway stands with one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// The device.
+    pub device: DeviceId,
+    /// The credentials that the rows belong to; those of others are void.
+    pub epoch: u32,
+    /// The first row that was never used. No data plane may see it or a later one any more.
+    pub unused_from: RowIndex,
+    /// Whether the rows stay with the gateway, which is about to stop; otherwise they go back to the pool.
+    pub keep: bool,
+}
+
+impl Registry {
+    /// Leases rows and moves marks, all in one transaction, durable before it returns; answers in the order of the
+    /// requests.
+    ///
+    /// A device that cannot be served has its error in its place and does not disturb the others.
+    ///
+    /// # Errors
+    /// [`RegistryError::OldFence`], or a failure of the database; nothing is leased then.
+    pub async fn lease(&self, fence: &Fence, requests: &[LeaseRequest]) -> Result<Vec<Result<Granted>>> {
+        self.change_leases(
+            fence,
+            requests,
+            |request| request.device,
+            |lease, pool, request| lease.extend(pool, request),
+        )
+        .await
+    }
+
+    /// The first row that [`Registry::lease`] would let a process use that holds nothing of the device. Nothing is
+    /// written.
+    ///
+    /// # Errors
+    /// As [`Registry::lease`], the device's own among them.
+    pub async fn first_row(&self, fence: &Fence, request: &LeaseRequest) -> Result<RowIndex> {
+        let mut connection = self.reader().acquire().await?;
+        self.check_fence(&mut connection, fence).await?;
+        let device = request.device;
+        let mut books = self
+            .books(&mut connection, fence, &HashSet::from([device]))
+            .await?;
+        let book = books
+            .get_mut(&device)
+            .ok_or(RegistryError::UnknownDevice { device })?;
+        let granted = book.change(|lease, pool| lease.extend(pool, request))?;
+        Ok(RowIndex(granted.held.start))
+    }
+
+    /// Takes note of where a gateway stands, in one transaction; answers how many rows of each device went back to its
+    /// pool.
+    ///
+    /// # Errors
+    /// [`RegistryError::OldFence`], or a failure of the database; nothing is changed then.
+    pub async fn settle(&self, fence: &Fence, settlements: &[Settlement]) -> Result<Vec<Result<u32>>> {
+        self.change_leases(
+            fence,
+            settlements,
+            |settlement| settlement.device,
+            |lease, pool, settlement| lease.settle(pool, settlement),
+        )
+        .await
+    }
+
+    /// What gateways hold of a device.
+    ///
+    /// # Errors
+    /// A damaged record, or a failure of the database.
+    pub async fn leases_of(&self, device: DeviceId) -> Result<Vec<Lease>> {
+        let mut connection = self.reader().acquire().await?;
+        table::leases_of(&mut connection, self.record_mac(), device).await
+    }
+
+    async fn change_leases<Change, Answer>(
+        &self,
+        fence: &Fence,
+        changes: &[Change],
+        device_of: impl Fn(&Change) -> DeviceId,
+        apply: impl Fn(&mut Lease, &mut Pool, &Change) -> Result<Answer>,
+    ) -> Result<Vec<Result<Answer>>> {
+        let mut answers = Vec::with_capacity(changes.len());
+        let mut transaction = self.write().await?;
+        self.check_fence(&mut transaction, fence).await?;
+        for batch in changes.chunks(IDS_PER_QUERY) {
+            let ids: HashSet<DeviceId> = batch.iter().map(&device_of).collect();
+            let mut books = self.books(&mut transaction, fence, &ids).await?;
+            answers.extend(batch.iter().map(|change| {
+                let book = books.get_mut(&device_of(change));
+                book.ok_or(RegistryError::UnknownDevice {
+                    device: device_of(change),
+                })?
+                .change(|lease, pool| apply(lease, pool, change))
+            }));
+            self.write_books(&mut transaction, &books).await?;
+        }
+        transaction.commit().await?;
+        Ok(answers)
+    }
+
+    /// The floors of devices.
+    async fn write_floors(&self, connection: &mut SqliteConnection, devices: &[&DeviceInfo]) -> Result<()> {
+        if devices.is_empty() {
+            return Ok(());
+        }
+        let mut update =
+            QueryBuilder::<Sqlite>::new("WITH moved (device_id, idx_floor, floor_version, mac) AS (");
+        update.push_values(devices, |mut values, info| {
+            values
+                .push_bind(id_to_column(info.device))
+                .push_bind(i64::from(info.idx_floor.0))
+                .push_bind(info.floor_version)
+                .push_bind(self.record_mac().code(info).to_vec());
+        });
+        update.push(
+            ") UPDATE device SET idx_floor = moved.idx_floor, floor_version = moved.floor_version, mac = moved.mac \
+             FROM moved WHERE device.device_id = moved.device_id",
+        );
+        update.build().execute(connection).await?;
+        Ok(())
+    }
+
+    /// The books of those of these devices that are enrolled.
+    async fn books(
+        &self,
+        connection: &mut SqliteConnection,
+        fence: &Fence,
+        devices: &HashSet<DeviceId>,
+    ) -> Result<HashMap<DeviceId, Book>> {
+        let infos = self.get_many_in(connection, devices.iter().copied()).await?;
+        let mac = self.record_mac();
+        let mut leases = table::leases(connection, mac, fence.gateway(), devices).await?;
+        let mut spares = table::spares(connection, mac, devices).await?;
+        let books = infos.into_iter().map(|(device, info)| {
+            let lease = leases.remove(&device).transpose();
+            let spare = spares.remove(&device).unwrap_or(Ok(Vec::new()));
+            let open = || -> Result<Entries> {
+                let info = info?;
+                let lease =
+                    lease?.map_or_else(|| Lease::none(fence, &info), |lease| lease.found_by(fence, &info));
+                let spare = spare?.into_iter().filter(|spare| spare.epoch == info.epoch);
+                let spare = spare.map(|spare| spare.rows).collect();
+                let pool = Pool { info, spare };
+                Ok(Entries { lease, pool })
+            };
+            (device, Book::new(open()))
+        });
+        Ok(books.collect())
+    }
+
+    async fn write_books(
+        &self,
+        connection: &mut SqliteConnection,
+        books: &HashMap<DeviceId, Book>,
+    ) -> Result<()> {
+        let mac = self.record_mac();
+        let changed: Vec<(&Entries, &Entries)> = books.values().filter_map(Book::changed).collect();
+        let moved =
+            |(before, now): &&(&Entries, &Entries)| before.pool.info.idx_floor != now.pool.info.idx_floor;
+        let infos: Vec<&DeviceInfo> = changed
+            .iter()
+            .filter(moved)
+            .map(|(_, now)| &now.pool.info)
+            .collect();
+        self.write_floors(connection, &infos).await?;
+        let leases: Vec<&Lease> = changed.iter().map(|(_, now)| &now.lease).collect();
+        table::write_leases(connection, mac, &leases).await?;
+        for (before, now) in changed {
+            if before.pool.spare != now.pool.spare {
+                let epoch = now.pool.info.epoch;
+                table::write_spares(connection, mac, now.lease.device, epoch, &now.pool.spare).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a transaction reads and writes of one device.
+#[derive(Clone)]
+struct Entries {
+    lease: Lease,
+    pool: Pool,
+}
+
+struct Book {
+    before: Option<Entries>,
+    /// Taken out by the error that names what is damaged, once.
+    now: Result<Entries>,
+    touched: bool,
+}
+
+impl Book {
+    fn new(now: Result<Entries>) -> Self {
+        Self {
+            before: now.as_ref().ok().cloned(),
+            now,
+            touched: false,
+        }
+    }
+
+    /// Changes the entries, or leaves them as they were.
+    fn change<T>(&mut self, change: impl FnOnce(&mut Lease, &mut Pool) -> Result<T>) -> Result<T> {
+        let entries = match &mut self.now {
+            Ok(entries) => entries,
+            Err(error) => return Err(error.of_one_record()),
+        };
+        let mut draft = entries.clone();
+        let answer = change(&mut draft.lease, &mut draft.pool)?;
+        *entries = draft;
+        self.touched = true;
+        Ok(answer)
+    }
+
+    fn changed(&self) -> Option<(&Entries, &Entries)> {
+        let (before, now) = (self.before.as_ref()?, self.now.as_ref().ok()?);
+        self.touched.then_some((before, now))
+    }
+}

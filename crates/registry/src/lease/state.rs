@@ -1,0 +1,224 @@
+//! What becomes of a lease: no database, no clock, only numbers.
+
+use std::ops::Range;
+
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
+
+use super::{Granted, LeaseRequest, Settlement};
+use crate::device::DeviceInfo;
+use crate::error::{RegistryError, Result};
+use crate::gateway::Fence;
+
+/// What a gateway holds of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Whose rows these are.
+    pub device: DeviceId,
+    /// Who may spend them.
+    pub gateway: GatewayId,
+    /// The registration that spends the rows below the mark.
+    pub fence: u64,
+    /// The credentials that they belong to.
+    pub epoch: u32,
+    /// The rows; empty in key mode, and after they were given back. Its end is the number after the highest row that
+    /// the gateway may ever have used.
+    pub rows: Range<u32>,
+    /// Rows below it may have been used; the others have not. Within `rows`, or at its end.
+    pub mark: RowIndex,
+}
+
+/// A device's rows that nobody holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pool {
+    pub(super) info: DeviceInfo,
+    /// Below the floor, in ascending order, none touching another or the floor.
+    pub(super) spare: Vec<Range<u32>>,
+}
+
+impl Lease {
+    pub(super) fn none(fence: &Fence, info: &DeviceInfo) -> Self {
+        let start = info.indices().start;
+        Self {
+            device: info.device,
+            gateway: fence.gateway(),
+            fence: fence.number(),
+            epoch: info.epoch,
+            rows: start..start,
+            mark: RowIndex(start),
+        }
+    }
+
+    /// The lease as the process with that fence finds it. Of credentials that were replaced nothing is held: their rows
+    /// are other ones. And what lies below the mark is not the process's to speak of if another one has spent from it.
+    pub(super) fn found_by(self, fence: &Fence, info: &DeviceInfo) -> Self {
+        if self.epoch != info.epoch {
+            return Self::none(fence, info);
+        }
+        let first = match self.fence == fence.number() {
+            true => self.rows.start,
+            false => self.mark.0,
+        };
+        Self {
+            fence: fence.number(),
+            rows: first..self.rows.end,
+            ..self
+        }
+    }
+
+    /// Adds rows and moves the mark, as far as the pool allows.
+    pub(super) fn extend(&mut self, pool: &mut Pool, request: &LeaseRequest) -> Result<Granted> {
+        let device = self.device;
+        if !pool.info.status.is_active() {
+            return Err(RegistryError::Revoked { device });
+        }
+        let added = match pool.info.mode {
+            // Every number will do: freshness protects it. Nothing is spent.
+            Mode::Key => pool.info.idx_floor.0..pool.info.idx_floor.0.saturating_add(1),
+            Mode::Pool => {
+                let from = request.from.0 * u32::from(request.epoch == self.epoch);
+                self.skip_to(pool, from);
+                let added = self.add(pool, from, request.hold);
+                self.raise_mark(from, request.ahead);
+                if self.rows.is_empty() || from >= self.rows.end {
+                    return Err(RegistryError::RowsExhausted {
+                        device,
+                        rows_end: pool.info.indices().end,
+                    });
+                }
+                added
+            }
+        };
+        Ok(Granted {
+            device,
+            mode: pool.info.mode,
+            suite: pool.info.suite,
+            epoch: self.epoch,
+            held: match pool.info.mode {
+                Mode::Key => added.clone(),
+                Mode::Pool => self.rows.clone(),
+            },
+            rows: added,
+            mark: self.mark,
+        })
+    }
+
+    /// The gateway knows of used rows that the registry does not: an old copy of the file was put back.
+    fn skip_to(&mut self, pool: &mut Pool, from: u32) {
+        let from = from.min(pool.info.indices().end);
+        self.mark.0 = self.mark.0.max(from);
+        if from > self.rows.end {
+            self.rows = from..from;
+            pool.raise_floor(from);
+            pool.spare.retain(|range| range.start >= from);
+        }
+    }
+
+    fn add(&mut self, pool: &mut Pool, from: u32, hold: u32) -> Range<u32> {
+        let none = self.rows.end..self.rows.end;
+        let count = hold.saturating_sub(self.rows.end - from.clamp(self.rows.start, self.rows.end));
+        if count == 0 {
+            return none;
+        }
+        // All of it may be spent already, so nothing that is held back is lost by going on elsewhere.
+        let may_jump = self.mark.0 >= self.rows.end;
+        let added = pool.take(self.rows.end, count, may_jump).unwrap_or(none);
+        if added.start == self.rows.end {
+            self.rows.end = added.end;
+        } else {
+            self.rows = added.clone();
+            self.mark.0 = added.start;
+        }
+        added
+    }
+
+    fn raise_mark(&mut self, from: u32, ahead: u32) {
+        let least = from.max(self.rows.start).saturating_add(ahead);
+        self.mark.0 = self.mark.0.max(least).min(self.rows.end);
+    }
+
+    /// The rows from `unused_from` on were never used and lie in no data plane any more: they are kept for the gateway, or
+    /// go back to the pool. How many went back.
+    pub(super) fn settle(&mut self, pool: &mut Pool, settlement: &Settlement) -> Result<u32> {
+        let unused_from = settlement.unused_from;
+        if settlement.epoch != self.epoch || pool.info.mode == Mode::Key {
+            return Ok(0);
+        }
+        if unused_from.0 > self.rows.end {
+            return Err(RegistryError::NotLeased {
+                device: self.device,
+                gateway: self.gateway,
+                unused_from: unused_from.0,
+                rows_start: self.rows.start,
+                rows_end: self.rows.end,
+            });
+        }
+        // Lower ones are of a range that was left behind when the lease went on elsewhere: they stay spent.
+        let first = unused_from.0.max(self.rows.start);
+        self.mark.0 = first;
+        if settlement.keep {
+            return Ok(0);
+        }
+        let back = first..self.rows.end;
+        self.rows = first..first;
+        let count = back.end - back.start;
+        pool.put_back(back);
+        Ok(count)
+    }
+}
+
+impl Pool {
+    /// Up to `count` rows from `at` on; if there are none just there and `may_jump`, the lowest ones after it.
+    fn take(&mut self, at: u32, count: u32, may_jump: bool) -> Option<Range<u32>> {
+        let found = self
+            .spare
+            .iter()
+            .position(|range| range.start == at || may_jump && range.start >= at);
+        if let Some(found) = found {
+            let range = self.spare.get_mut(found)?;
+            let taken = range.start..range.end.min(range.start.saturating_add(count));
+            range.start = taken.end;
+            self.spare.retain(|range| !range.is_empty());
+            return Some(taken);
+        }
+        let indices = self.info.indices();
+        let floor = self.info.idx_floor.0.max(indices.start);
+        if floor != at && !may_jump {
+            return None;
+        }
+        let taken = floor.max(at)..floor.max(at).saturating_add(count).min(indices.end);
+        if taken.is_empty() {
+            return None;
+        }
+        self.raise_floor(taken.end);
+        Some(taken)
+    }
+
+    fn raise_floor(&mut self, to: u32) {
+        if to > self.info.idx_floor.0 {
+            self.move_floor(to);
+        }
+    }
+
+    fn move_floor(&mut self, to: u32) {
+        self.info.idx_floor = RowIndex(to);
+        self.info.floor_version = self.info.floor_version.saturating_add(1);
+    }
+
+    fn put_back(&mut self, rows: Range<u32>) {
+        if rows.is_empty() {
+            return;
+        }
+        self.spare.push(rows);
+        self.spare.sort_unstable_by_key(|range| range.start);
+        self.spare.dedup_by(|next, range| {
+            let touches = range.end == next.start;
+            if touches {
+                range.end = next.end;
+            }
+            touches
+        });
+        if let Some(last) = self.spare.pop_if(|last| last.end == self.info.idx_floor.0) {
+            self.move_floor(last.start);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The tables `lease` and `spare`.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+
+use super::Lease;
+use crate::enrol::PushIds as _;
+use crate::error::{RegistryError, Result};
+use crate::record_mac::{RecordMac, halves};
+use crate::row::{id_from_column, id_to_column};
+
+const LEASE_LABEL: &[u8] = b"linewarden registry table lease v1";
+const SPARE_LABEL: &[u8] = b"linewarden registry table spare v1";
+
+/// A row of `lease`: gateway, device, fence, epoch, first, end, mark, mac.
+pub(crate) type LeaseRow = (i64, i64, i64, i64, i64, i64, i64, Vec<u8>);
+
+/// The columns of [`LeaseRow`], in its order, as a literal for `concat!`.
+macro_rules! lease_columns {
+    () => {
+        "lease.gateway_id, lease.device_id, lease.fence, lease.epoch, lease.first_idx, lease.end_idx, lease.mark, lease.mac"
+    };
+}
+pub(crate) use lease_columns;
+
+/// A row of `spare`: device, epoch, first, end, mac.
+type SpareRow = (i64, i64, i64, i64, Vec<u8>);
+
+/// Rows that nobody holds.
+pub(super) struct Spare {
+    pub(super) epoch: u32,
+    pub(super) rows: Range<u32>,
+}
+
+fn lease_fields(lease: &Lease) -> [u32; 7] {
+    let Lease {
+        gateway,
+        fence,
+        rows,
+        mark,
+        epoch,
+        ..
+    } = lease;
+    let [fence_high, fence_low] = halves(*fence);
+    [
+        gateway.0, fence_high, fence_low, *epoch, rows.start, rows.end, mark.0,
+    ]
+}
+
+fn lease_code(mac: &RecordMac, lease: &Lease) -> Vec<u8> {
+    mac.code_of(LEASE_LABEL, lease.device, &lease_fields(lease))
+        .to_vec()
+}
+
+/// Turns a stored row into a lease; one that does not authenticate is that device's damage.
+pub(crate) fn lease_from_row(mac: &RecordMac, row: &LeaseRow) -> Result<Lease> {
+    let (gateway, device, fence, epoch, first, end, mark, code) = row;
+    let device = id_from_column(*device);
+    let number = |value: &i64| u32::try_from(*value).unwrap_or(u32::MAX);
+    let lease = Lease {
+        device,
+        gateway: GatewayId(number(gateway)),
+        fence: fence.cast_unsigned(),
+        epoch: number(epoch),
+        rows: number(first)..number(end),
+        mark: RowIndex(number(mark)),
+    };
+    if mac.verifies_of(LEASE_LABEL, device, &lease_fields(&lease), code) {
+        Ok(lease)
+    } else {
+        Err(damage(device, "lease"))
+    }
+}
+
+fn spare_from_row(mac: &RecordMac, (device, epoch, first, end, code): &SpareRow) -> Result<Spare> {
+    let device = id_from_column(*device);
+    let [epoch, first, end] = [*epoch, *first, *end].map(|value| u32::try_from(value).unwrap_or(u32::MAX));
+    if mac.verifies_of(SPARE_LABEL, device, &[epoch, first, end], code) {
+        let rows = first..end;
+        Ok(Spare { epoch, rows })
+    } else {
+        Err(damage(device, "list of spare rows"))
+    }
+}
+
+fn damage(device: DeviceId, table: &str) -> RegistryError {
+    RegistryError::DamagedRecord {
+        device,
+        problem: format!("its {table} does not authenticate"),
+    }
+}
+
+/// Leases and spare rows that do not authenticate, for [`Registry::check`](crate::Registry::check).
+pub(crate) async fn damaged(
+    connection: &mut SqliteConnection,
+    mac: &RecordMac,
+) -> Result<Vec<RegistryError>> {
+    let mut found = Vec::new();
+    let leases: Vec<LeaseRow> = sqlx::query_as(concat!("SELECT ", lease_columns!(), " FROM lease"))
+        .fetch_all(&mut *connection)
+        .await?;
+    found.extend(leases.iter().filter_map(|row| lease_from_row(mac, row).err()));
+    let spares: Vec<SpareRow> = sqlx::query_as("SELECT device_id, epoch, first_idx, end_idx, mac FROM spare")
+        .fetch_all(connection)
+        .await?;
+    found.extend(spares.iter().filter_map(|row| spare_from_row(mac, row).err()));
+    Ok(found)
+}
+
+pub(super) async fn leases(
+    connection: &mut SqliteConnection,
+    mac: &RecordMac,
+    gateway: GatewayId,
+    devices: &HashSet<DeviceId>,
+) -> Result<HashMap<DeviceId, Result<Lease>>> {
+    let mut query = QueryBuilder::<Sqlite>::new(concat!(
+        "SELECT ",
+        lease_columns!(),
+        " FROM lease WHERE gateway_id = "
+    ));
+    query.push_bind(i64::from(gateway.0)).push(" AND device_id IN ");
+    query.push_ids(devices.iter().copied());
+    let rows: Vec<LeaseRow> = query.build_query_as().fetch_all(connection).await?;
+    Ok(rows
+        .iter()
+        .map(|row| (id_from_column(row.1), lease_from_row(mac, row)))
+        .collect())
+}
+
+pub(super) async fn leases_of(
+    connection: &mut SqliteConnection,
+    mac: &RecordMac,
+    device: DeviceId,
+) -> Result<Vec<Lease>> {
+    let rows: Vec<LeaseRow> = sqlx::query_as(concat!(
+        "SELECT ",
+        lease_columns!(),
+        " FROM lease WHERE device_id = $1 ORDER BY gateway_id"
+    ))
+    .bind(id_to_column(device))
+    .fetch_all(connection)
+    .await?;
+    rows.iter().map(|row| lease_from_row(mac, row)).collect()
+}
+
+/// In ascending order.
+pub(super) async fn spares(
+    connection: &mut SqliteConnection,
+    mac: &RecordMac,
+    devices: &HashSet<DeviceId>,
+) -> Result<HashMap<DeviceId, Result<Vec<Spare>>>> {
+    let mut query = QueryBuilder::<Sqlite>::new(
+        "SELECT device_id, epoch, first_idx, end_idx, mac FROM spare WHERE device_id IN ",
+    );
+    query.push_ids(devices.iter().copied());
+    query.push(" ORDER BY device_id, first_idx");
+    let rows: Vec<SpareRow> = query.build_query_as().fetch_all(connection).await?;
+    let mut spares: HashMap<DeviceId, Result<Vec<Spare>>> = HashMap::new();
+    for row in rows {
+        let entry = spares
+            .entry(id_from_column(row.0))
+            .or_insert_with(|| Ok(Vec::new()));
+        match (spare_from_row(mac, &row), entry) {
+            (Ok(spare), Ok(list)) => list.push(spare),
+            (Err(error), entry) => *entry = Err(error),
+            (Ok(_), Err(_)) => {}
+        }
+    }
+    Ok(spares)
+}
+
+pub(super) async fn write_leases(
+    connection: &mut SqliteConnection,
+    mac: &RecordMac,
+    leases: &[&Lease],
+) -> Result<()> {
+    if leases.is_empty() {
+        return Ok(());
+    }
+    let mut insert = QueryBuilder::<Sqlite>::new(
+        "INSERT INTO lease (gateway_id, device_id, fence, epoch, first_idx, end_idx, mark, mac) ",
+    );
+    insert.push_values(leases, |mut values, lease| {
+        values
+            .push_bind(i64::from(lease.gateway.0))
+            .push_bind(id_to_column(lease.device))
+            .push_bind(lease.fence.cast_signed())
+            .push_bind(i64::from(lease.epoch))
+            .push_bind(i64::from(lease.rows.start))
+            .push_bind(i64::from(lease.rows.end))
+            .push_bind(i64::from(lease.mark.0))
+            .push_bind(lease_code(mac, lease));
+    });
+    insert.push(
+        " ON CONFLICT (gateway_id, device_id) DO UPDATE SET fence = excluded.fence, \
+         epoch = excluded.epoch, first_idx = excluded.first_idx, end_idx = excluded.end_idx, mark = excluded.mark, mac = excluded.mac",
+    );
+    insert.build().execute(connection).await?;
+    Ok(())
+}
+
+pub(super) async fn write_spares(
+    connection: &mut SqliteConnection,
+    mac: &RecordMac,
+    device: DeviceId,
+    epoch: u32,
+    spares: &[Range<u32>],
+) -> Result<()> {
+    sqlx::query("DELETE FROM spare WHERE device_id = $1")
+        .bind(id_to_column(device))
+        .execute(&mut *connection)
+        .await?;
+    if spares.is_empty() {
+        return Ok(());
+    }
+    let mut insert =
+        QueryBuilder::<Sqlite>::new("INSERT INTO spare (device_id, epoch, first_idx, end_idx, mac) ");
+    insert.push_values(spares, |mut values, rows| {
+        let code = mac.code_of(SPARE_LABEL, device, &[epoch, rows.start, rows.end]);
+        values
+            .push_bind(id_to_column(device))
+            .push_bind(i64::from(epoch))
+            .push_bind(i64::from(rows.start))
+            .push_bind(i64::from(rows.end))
+            .push_bind(code.to_vec());
+    });
+    insert.build().execute(connection).await?;
+    Ok(())
+}

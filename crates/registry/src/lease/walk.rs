@@ -1,0 +1,167 @@
+//! A walk over all that a gateway holds, as it does at its start.
+
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
+
+use super::Lease;
+use super::table::{self, LeaseRow, lease_columns};
+use crate::credentials::Credentials;
+use crate::device::{DeviceInfo, Revision};
+use crate::error::{RegistryError, Result};
+use crate::gateway::Fence;
+use crate::row::{device_columns, device_info};
+use crate::store::Registry;
+use crate::walk::{StoredDevice, StoredRow};
+
+/// A device that a gateway holds rows of, with what they are made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeasedDevice {
+    /// Its record.
+    pub info: DeviceInfo,
+    /// Its credentials.
+    pub credentials: Credentials,
+    /// What the gateway holds.
+    pub lease: Lease,
+}
+
+/// A part of a gateway's leases.
+#[derive(Debug)]
+pub struct LeasedChunk {
+    /// The devices.
+    pub devices: Vec<LeasedDevice>,
+    /// Records that could not be opened, each error with the device's id: report them and go on.
+    pub damaged: Vec<RegistryError>,
+    /// How many devices of the registry lie behind this chunk, out of how many: for a progress bar.
+    pub progress: (u64, u64),
+}
+
+/// The walk; made by [`Registry::stream_leased`].
+#[derive(Debug)]
+pub struct LeasedStream {
+    registry: Registry,
+    fence: Fence,
+    after: Revision,
+    /// The registry's revision when the walk began; unknown before the first chunk.
+    began_at: Option<Revision>,
+    chunk_devices: u32,
+}
+
+impl Registry {
+    /// Walks over all active devices of which the gateway holds unspent rows or the key, `chunk_devices` at a time.
+    ///
+    /// The walk follows the revisions, which is also the order in which records lie in the file, up to the one at
+    /// its beginning. What is changed meanwhile is left to the feed: ask [`Registry::changes_since`]
+    /// [`LeasedStream::feed_from`] afterwards, and nothing is missed. No lock is held between chunks.
+    #[must_use]
+    pub fn stream_leased(&self, fence: Fence, chunk_devices: u32) -> LeasedStream {
+        LeasedStream {
+            registry: self.clone(),
+            fence,
+            after: Revision::ZERO,
+            began_at: None,
+            chunk_devices: chunk_devices.max(1),
+        }
+    }
+}
+
+impl LeasedStream {
+    /// From where to follow the feed after the walk; [`Revision::ZERO`] before the first chunk.
+    #[must_use]
+    pub fn feed_from(&self) -> Revision {
+        self.began_at.unwrap_or(Revision::ZERO)
+    }
+
+    /// The next chunk; `None` at the end.
+    ///
+    /// # Errors
+    /// [`RegistryError::OldFence`], or a failure of the database. The call may be repeated.
+    pub async fn next_chunk(&mut self) -> Result<Option<LeasedChunk>> {
+        let began_at = match self.began_at {
+            Some(revision) => revision,
+            None => *self.began_at.insert(self.registry.revision().await?),
+        };
+        let mut connection = self.registry.reader().acquire().await?;
+        self.registry.check_fence(&mut connection, &self.fence).await?;
+        let rows: Vec<LeasedRow> = sqlx::query_as(concat!(
+            "SELECT ",
+            device_columns!(),
+            ", credential.sealed, ",
+            lease_columns!(),
+            " FROM device JOIN lease ON lease.gateway_id = $1 AND lease.device_id = device.device_id \
+             LEFT JOIN credential ON credential.device_id = device.device_id \
+             WHERE device.revision > $2 AND device.revision <= $3 AND device.status = 1 \
+             AND (lease.mark < lease.end_idx OR device.mode = 2) \
+             ORDER BY device.revision LIMIT $4"
+        ))
+        .bind(i64::from(self.fence.gateway().0))
+        .bind(column(self.after))
+        .bind(column(began_at))
+        .bind(i64::from(self.chunk_devices))
+        .fetch_all(&mut *connection)
+        .await?;
+        drop(connection);
+        let Some(last) = rows.last() else {
+            return Ok(None);
+        };
+        self.after = Revision(last.stored.revision.cast_unsigned());
+        let mut chunk = LeasedChunk {
+            devices: Vec::with_capacity(rows.len()),
+            damaged: Vec::new(),
+            progress: (self.after.0, began_at.0),
+        };
+        for row in rows {
+            match self.open(row) {
+                Ok(device) => chunk.devices.extend(device),
+                Err(error) => chunk.damaged.push(error),
+            }
+        }
+        Ok(Some(chunk))
+    }
+
+    fn open(&self, row: LeasedRow) -> Result<Option<LeasedDevice>> {
+        let mac = self.registry.record_mac();
+        let StoredRow { device, sealed, .. } = row.stored;
+        let info = device_info(mac, device)?;
+        let stored = table::lease_from_row(mac, &row.lease)?;
+        // Credentials that were replaced have ended the lease.
+        if stored.epoch != info.epoch {
+            return Ok(None);
+        }
+        let lease = stored.found_by(&self.fence, &info);
+        let found = self.registry.open_record(Ok(StoredDevice { info, sealed }))?;
+        Ok(Some(LeasedDevice {
+            info: found.info,
+            credentials: found.credentials,
+            lease,
+        }))
+    }
+}
+
+fn column(revision: Revision) -> i64 {
+    i64::try_from(revision.0).unwrap_or(i64::MAX)
+}
+
+struct LeasedRow {
+    stored: StoredRow,
+    lease: LeaseRow,
+}
+
+impl sqlx::FromRow<'_, SqliteRow> for LeasedRow {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        // Behind the 16 columns of the device and the sealed credentials; names occur twice.
+        const FIRST: usize = 17;
+        Ok(Self {
+            stored: StoredRow::from_row(row)?,
+            lease: (
+                row.try_get(FIRST)?,
+                row.try_get(FIRST + 1)?,
+                row.try_get(FIRST + 2)?,
+                row.try_get(FIRST + 3)?,
+                row.try_get(FIRST + 4)?,
+                row.try_get(FIRST + 5)?,
+                row.try_get(FIRST + 6)?,
+                row.try_get(FIRST + 7)?,
+            ),
+        })
+    }
+}
