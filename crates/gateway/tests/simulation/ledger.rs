@@ -1,0 +1,37 @@
+//! What was accepted, by whom, and what must never happen.
+
+use std::collections::BTreeMap;
+
+use linewarden_protocol::ids::{DeviceId, Mode};
+
+/// Every row that any process ever accepted.
+#[derive(Default)]
+pub struct Ledger {
+    /// By device and row: the process that accepted it.
+    spent: BTreeMap<(DeviceId, u32), u64>,
+    pub problem: Option<String>,
+}
+
+impl Ledger {
+    pub fn accepted(&mut self, device: DeviceId, mode: Mode, idx: u32, process: u64) {
+        if mode == Mode::Key {
+            return;
+        }
+        if let Some(before) = self.spent.insert((device, idx), process) {
+            self.problem.get_or_insert(format!(
+                "row {idx} of device {device} was accepted by process {before} and then by {process}"
+            ));
+        }
+    }
+
+    pub fn spent_by(&self, device: DeviceId) -> u32 {
+        self.spent
+            .keys()
+            .filter(|(spender, _)| *spender == device)
+            .count() as u32
+    }
+
+    pub fn is_spent(&self, device: DeviceId, idx: u32) -> bool {
+        self.spent.contains_key(&(device, idx))
+    }
+}

@@ -1,0 +1,105 @@
+//! Whole gateways, their controller and registry, devices and a network, driven by one seed.
+//!
+//! Node, line store, verifier, controller, registry and devices are the real ones; time, network, crashes and the link
+//! are simulated. Processes of gateways are killed, stopped in good order, or replaced while the old one goes on; answers
+//! and questions on the link are lost; messages are lost, repeated, held back, and recorded ones are sent again by an
+//! attacker from his own address.
+//!
+//! What must hold in every run: no row is accepted twice, whoever accepts it; what lies in a data plane's memory are
+//! unspent rows of devices that are there; a loss of memory costs a device no more than a block; and once the misfortunes
+//! end, every device that has rows and was not revoked authenticates at every gateway.
+//!
+//! `LINEWARDEN_SEEDS` sets how many seeds are run; `LINEWARDEN_SEED` replays one. Each rule that the safety rests on is
+//! removed in turn, and the run must notice within 1,000 seeds.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod ledger;
+mod plane;
+mod station;
+mod world;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use world::{Rule, Tally, World};
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable)
+        .ok()
+        .map(|value| value.parse().expect(variable))
+}
+
+/// Runs seeds on two threads until one fails; the first failure in their order, and what was done.
+fn run(count: u64, without: Option<Rule>) -> (Option<(u64, String)>, Tally) {
+    let next = AtomicU64::new(0);
+    let work = || {
+        let mut tally = Tally::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= count {
+                return (None, tally);
+            }
+            match World::new(seed, without).play() {
+                Ok(done) => tally.add(&done),
+                Err(problem) => {
+                    next.store(count, Ordering::Relaxed);
+                    return (Some((seed, problem)), tally);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(work);
+        let (mine, mut tally) = work();
+        let (others, done) = other.join().unwrap();
+        tally.add(&done);
+        (mine.into_iter().chain(others).min(), tally)
+    })
+}
+
+#[test]
+fn no_row_is_accepted_twice_and_nobody_is_locked_out() {
+    if let Some(seed) = number("LINEWARDEN_SEED") {
+        let tally = World::new(seed, None)
+            .play()
+            .unwrap_or_else(|problem| panic!("{problem}"));
+        println!("{tally:?}");
+        return;
+    }
+    let (failure, tally) = run(number("LINEWARDEN_SEEDS").unwrap_or(2000), None);
+    if let Some((seed, problem)) = failure {
+        panic!("{problem}\nLINEWARDEN_SEED={seed} repeats it");
+    }
+    println!("{tally:?}");
+    tally.assert_everything_happened();
+}
+
+fn is_noticed(rule: Rule) {
+    let (failure, _) = run(1000, Some(rule));
+    let (seed, problem) = failure.unwrap_or_else(|| panic!("nothing notices that {rule:?} is gone"));
+    println!("without {rule:?}: seed {seed}: {problem}");
+}
+
+#[test]
+fn the_fence_is_needed() {
+    is_noticed(Rule::Fence);
+}
+
+#[test]
+fn the_mark_is_needed() {
+    is_noticed(Rule::Mark);
+}
+
+#[test]
+fn wiping_is_needed() {
+    is_noticed(Rule::Wiping);
+}
+
+#[test]
+fn settling_is_needed() {
+    is_noticed(Rule::Settling);
+}

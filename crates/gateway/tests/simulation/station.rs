@@ -1,0 +1,146 @@
+//! A device and its PUF.
+
+use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output};
+use linewarden_protocol::frame::Meta;
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
+use linewarden_protocol::keys::{AuthKey, RowKey};
+use linewarden_registry::{Credentials, DeviceRecord, PoolRow};
+
+pub struct Station {
+    pub id: DeviceId,
+    pub mode: Mode,
+    pub rows: u32,
+    pub revoked: bool,
+    device: Device,
+    nonces: u8,
+    /// Where its messages go now.
+    pub gateway: usize,
+    pub sessions: u32,
+}
+
+impl Station {
+    pub fn new(number: u8, mode: Mode, rows: u32) -> Self {
+        let id = DeviceId(0xd0 + u64::from(number));
+        Self {
+            id,
+            mode,
+            rows,
+            revoked: false,
+            device: Self::booted(id, mode),
+            nonces: 0,
+            gateway: 0,
+            sessions: 0,
+        }
+    }
+
+    fn booted(id: DeviceId, mode: Mode) -> Device {
+        Device::new(DeviceConfig {
+            device: id,
+            suite: Suite::SipHash128,
+            mode,
+            gateways: GatewayPolicy::ANY,
+            bound_mac: None,
+        })
+    }
+
+    pub fn record(&self) -> DeviceRecord {
+        let credentials = match self.mode {
+            Mode::Key => Credentials::Key(self.row_key(RowIndex(0))),
+            Mode::Pool => Credentials::pool(
+                (0..self.rows)
+                    .map(|idx| PoolRow {
+                        challenge: [7; 8],
+                        row_key: self.row_key(RowIndex(idx)),
+                    })
+                    .collect(),
+            ),
+        };
+        DeviceRecord {
+            device: self.id,
+            name: String::new(),
+            suite: Suite::SipHash128,
+            enrolled_at_s: 0,
+            puf_profile: String::new(),
+            credentials,
+        }
+    }
+
+    fn row_key(&self, idx: RowIndex) -> RowKey {
+        let idx = if self.mode == Mode::Key { 0 } else { idx.0 };
+        let mut key = [0x5a; 16];
+        key[..8].copy_from_slice(&self.id.0.to_be_bytes());
+        key[8..12].copy_from_slice(&idx.to_be_bytes());
+        RowKey::from_bytes(key)
+    }
+
+    /// The key of a row at a gateway.
+    pub fn auth_key(&self, idx: u32, gateway: GatewayId) -> AuthKey {
+        let idx = RowIndex(idx);
+        AuthKey::derive(&self.row_key(idx), Suite::SipHash128, self.mode, idx, gateway)
+    }
+
+    pub fn address(&self) -> [u8; 16] {
+        let [.., number] = self.id.0.to_be_bytes();
+        let mut address = [0; 16];
+        address[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, number]);
+        address
+    }
+
+    pub fn meta(&self) -> Meta {
+        Meta {
+            src_ip: self.address(),
+            src_port: 40_000,
+            ..Meta::default()
+        }
+    }
+
+    /// Begins anew at a gateway. A device that may not yet is started again.
+    pub fn begin(&mut self, gateway: usize, now_ms: u64) -> Vec<[u8; 64]> {
+        self.gateway = gateway;
+        self.nonces = self.nonces.wrapping_add(1).max(1);
+        let nonce = [self.nonces; 16];
+        self.device.abandon();
+        let mut output = self.device.start(nonce, now_ms);
+        if matches!(output, Ok(Output::Postponed { .. }) | Err(_)) {
+            self.device = Self::booted(self.id, self.mode);
+            output = self.device.start(nonce, now_ms);
+        }
+        self.act(output.unwrap_or(Output::None), now_ms)
+    }
+
+    pub fn poll(&mut self, now_ms: u64) -> Vec<[u8; 64]> {
+        let output = self.device.poll(now_ms);
+        self.act(output, now_ms)
+    }
+
+    pub fn handle(&mut self, payload: &[u8; 64], now_ms: u64) -> Vec<[u8; 64]> {
+        match self.device.handle(payload, &self.address(), now_ms) {
+            Ok(output) => self.act(output, now_ms),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    fn act(&mut self, mut output: Output, now_ms: u64) -> Vec<[u8; 64]> {
+        let mut sent = Vec::new();
+        loop {
+            output = match output {
+                Output::Transmit(message) => {
+                    sent.push(message);
+                    self.device.poll(now_ms)
+                }
+                Output::EvaluatePuf(query) => {
+                    let key = self.row_key(query.idx);
+                    self.device.puf_result(Ok(key), now_ms)
+                }
+                Output::Authenticated(_) => {
+                    self.sessions += 1;
+                    self.device.poll(now_ms)
+                }
+                Output::Failed { .. } | Output::SessionExpired | Output::Postponed { .. } => {
+                    self.device.poll(now_ms)
+                }
+                Output::NeedNonce | Output::None => return sent,
+            };
+        }
+    }
+}
