@@ -90,15 +90,22 @@ fn classic_profiles() {
 }
 
 /// What no record can bring about, and why.
-const NOT_BY_A_RECORD: [Verdict; 5] = [
+const NOT_BY_A_RECORD: [Verdict; 11] = [
+    // The sealed gate, which no data plane has yet.
+    Verdict::PassData,
+    Verdict::PassSealed,
+
     // Only of two CPUs at the same time: `stress.rs`.
     Verdict::DropLostRace,
     // A tag that verifies and begins with eight zero bytes is a search of 2^64.
     Verdict::DropSessionZero,
-    // DATA, which the sealed gate judges: served later.
+    Verdict::DropUnsealed,
+    Verdict::DropTooBig,
+    Verdict::DropSegments,
     Verdict::DropSession,
     Verdict::DropSource,
     Verdict::DropSequence,
+    Verdict::DropExhausted,
 ];
 
 #[test]

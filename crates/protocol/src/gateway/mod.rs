@@ -43,6 +43,7 @@ mod line;
 mod provision;
 mod request;
 mod response;
+mod sealed;
 #[cfg(test)]
 mod tests;
 
@@ -55,6 +56,7 @@ pub use fresh::{FRESH_MAX_AGE_MS, Fresh, FreshValue};
 pub use line::{LineView, Row, SessionView};
 pub use provision::{DeviceInstall, ProvisionError};
 pub use response::{Checked, Unspent, Verified};
+pub use sealed::Handled;
 
 use crate::classic::verifier::Verifier;
 use crate::frame::Meta;
