@@ -49,7 +49,7 @@ pub struct GatewaySection {
     /// The gate.
     #[serde(default)]
     pub gate: Gate,
-    /// What becomes of an open gate when the gateway ends, however it ends.
+    /// What becomes of a gate when the gateway ends, however it ends.
     #[serde(default)]
     pub when_gone: WhenGone,
     /// Where the program of a gate that stays closed is kept: a directory of the BPF filesystem.
@@ -138,6 +138,8 @@ pub enum Gate {
     Off,
     /// Passes only live bound sessions and what must always pass.
     Open,
+    /// Passes only what is sealed under a live session, both ways, and what must always pass.
+    Sealed,
 }
 
 /// What becomes of a gate when its gateway ends.
@@ -243,6 +245,7 @@ impl GatewayConfig {
             gate: match section.gate {
                 Gate::Off => dataplane::Gate::Off,
                 Gate::Open => dataplane::Gate::Open,
+                Gate::Sealed => dataplane::Gate::Sealed,
             },
             nak_per_s: section.nak_per_s,
             alarm_per_s: section.alarm_per_s,
@@ -316,7 +319,7 @@ impl GatewaySection {
     /// Where the program is kept beyond the end of the process, if it is.
     #[must_use]
     pub fn pins(&self) -> Option<&Path> {
-        (self.gate == Gate::Open && self.when_gone == WhenGone::Closed).then_some(&self.pin_directory)
+        (self.gate != Gate::Off && self.when_gone == WhenGone::Closed).then_some(&self.pin_directory)
     }
 
     fn interface_indices(&self) -> Result<Vec<u32>, FieldError> {
@@ -327,7 +330,7 @@ impl GatewaySection {
                  data plane needs none)",
             );
         }
-        if self.dataplane == Backend::Host && self.gate == Gate::Open {
+        if self.dataplane == Backend::Host && self.gate != Gate::Off {
             return field(
                 &["gateway", "gate"],
                 "the host data plane sees only what is sent to it and has no gate; use dataplane = \"xdp\"",

@@ -75,6 +75,7 @@ pub fn release(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
         return Ok(false);
     }
     let _owner = place.lock()?;
+    super::seal::remove(ifindex);
     let pin = place.link();
     let held = pin.exists();
     let removed = if held { std::fs::remove_file(&pin) } else { Ok(()) };

@@ -8,31 +8,37 @@ pub(crate) mod config;
 #[cfg(test)]
 mod layout_test;
 pub mod microbench;
+mod seal;
 mod skeleton;
 
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
-use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, RingBufferBuilder};
+use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, ProgramMut, RingBufferBuilder};
 
 pub use self::attach::release;
 
 use self::attach::Attachment;
+use self::seal::{DownCell, Seal};
 use self::skeleton::gateway::{GatewaySkel, GatewaySkelBuilder};
 use crate::capability::{self, Capability};
-use crate::config::Config;
+use crate::config::{Config, Gate};
 use crate::counters::Counters;
 use crate::event::Event;
-use crate::store::Store;
+use crate::store::{Region, Store};
 use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
 
 /// The `xdp` data plane.
 pub struct Xdp {
     skeleton: GatewaySkel<'static>,
     store: Store,
+    /// By slot, of a sealed gate.
+    down: Option<Region<DownCell>>,
+    seals: Vec<Seal>,
     attachments: Vec<Attachment>,
 }
 
@@ -62,14 +68,26 @@ impl Xdp {
         let open_error = |error| DataPlaneError::kernel("opening the eBPF object", error);
         let mut open = GatewaySkelBuilder::default().open(storage).map_err(open_error)?;
         self::config::configure(open.open_object_mut(), config, false)?;
+        let is_sealed = config.gate == Gate::Sealed;
+        open.progs.linewarden_sealed.set_autoload(is_sealed);
+        open.progs.linewarden_seal.set_autoload(is_sealed);
+        open.progs.linewarden_seal_alive.set_autoload(is_sealed);
         let load_error =
             |error| DataPlaneError::kernel("loading the eBPF program (Linux 6.1 or later?)", error);
         let skeleton = open.load().map_err(load_error)?;
         let regions = self::config::regions(skeleton.object(), config)?;
         let store = Store::new(Arc::new(regions), config.geometry.clone());
+        if is_sealed {
+            seal::link(&skeleton)?;
+        }
+        let down = is_sealed
+            .then(|| self::config::region(skeleton.object(), "down", config.geometry.slots))
+            .transpose()?;
         let plane = Self {
             skeleton,
             store,
+            down,
+            seals: Vec::new(),
             attachments: Vec::new(),
         };
         self::config::fill_classic(plane.skeleton.object(), config)?;
@@ -82,8 +100,12 @@ impl Xdp {
     /// # Errors
     /// The kernel's, for example when another XDP program is there.
     pub fn attach(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
-        let attachment = Attachment::while_alive(&self.skeleton.progs.linewarden_gateway, ifindex)?;
+        let attachment = Attachment::while_alive(self.program(), ifindex)?;
         self.attachments.push(attachment);
+        if self.down.is_some() {
+            let program = &self.skeleton.progs.linewarden_seal_alive;
+            self.seals.push(Seal::while_alive(program, ifindex)?);
+        }
         Ok(())
     }
 
@@ -94,10 +116,22 @@ impl Xdp {
     /// # Errors
     /// Those of [`Xdp::attach`]; no BPF filesystem; a gateway that lives on the interface.
     pub fn attach_pinned(&mut self, ifindex: u32, directory: &Path) -> Result<(), DataPlaneError> {
-        let program = &self.skeleton.progs.linewarden_gateway;
-        self.attachments
-            .push(Attachment::pinned(program, ifindex, directory)?);
+        let attachment = Attachment::pinned(self.program(), ifindex, directory)?;
+        self.attachments.push(attachment);
+        if self.down.is_some() {
+            return seal::stay(&self.skeleton.progs.linewarden_seal, ifindex);
+        }
+        // A sealed gate whose place this one has taken.
+        seal::remove(ifindex);
         Ok(())
+    }
+
+    /// The one that gets what comes in.
+    fn program(&self) -> &ProgramMut<'static> {
+        match self.down {
+            Some(_) => &self.skeleton.progs.linewarden_sealed,
+            None => &self.skeleton.progs.linewarden_gateway,
+        }
     }
 
     /// Runs the program once on a frame (`BPF_PROG_TEST_RUN`), as if it came in on the loopback interface.
@@ -114,15 +148,27 @@ impl Xdp {
             ..Default::default()
         };
         let output = self
-            .skeleton
-            .progs
-            .linewarden_gateway
+            .program()
             .test_run(input)
             .map_err(|error| DataPlaneError::kernel("BPF_PROG_TEST_RUN", error))?;
         let action = output.return_value;
         let length = output.data.as_ref().map_or(0, |data| data.len());
         out.truncate(length);
         Ok(TestRun { action, frame: out })
+    }
+
+    /// Runs the program of the way out once on a frame, as if it left by the interface `ifindex`; of a sealed gate only.
+    ///
+    /// # Errors
+    /// The kernel's: a frame below 14 B or above a page is refused; a gate that is not sealed.
+    pub fn test_seal(&self, frame: &[u8], ifindex: u32) -> Result<TestRun, DataPlaneError> {
+        seal::test_run(&self.skeleton.progs.linewarden_seal, frame, ifindex)
+    }
+
+    /// Who counts the numbers towards the device of that slot, for tests that compare memory.
+    #[must_use]
+    pub fn down(&self, slot: u32) -> Option<&AtomicU64> {
+        self.down.as_ref()?.get(slot as usize).map(|cell| &cell.0)
     }
 
     /// The store, for tests that compare its memory.

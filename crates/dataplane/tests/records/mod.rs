@@ -8,6 +8,7 @@ pub mod malformed;
 pub mod owner;
 pub mod request;
 pub mod response;
+pub mod sealed;
 
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
@@ -80,6 +81,7 @@ pub fn all() -> Vec<Group> {
         owner::groups(),
         frame::groups(),
         gate::groups(),
+        sealed::groups(),
         classic::groups(),
     ];
     groups.into_iter().flatten().collect()
