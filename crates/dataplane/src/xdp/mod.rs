@@ -276,6 +276,10 @@ fn check_privileges() -> Result<(), DataPlaneError> {
 /// libbpf's own messages go to the log, not to standard error.
 fn quiet_libbpf() {
     libbpf_rs::set_print(Some((PrintLevel::Debug, |level, text| match level {
+        // The error itself comes back; that there was no qdisc, or one already, is none.
+        PrintLevel::Warn if text.contains("Kernel error message") => {
+            tracing::debug!(target: "libbpf", "{}", text.trim_end());
+        }
         PrintLevel::Warn => tracing::warn!(target: "libbpf", "{}", text.trim_end()),
         _ => tracing::trace!(target: "libbpf", "{}", text.trim_end()),
     })));
