@@ -9,6 +9,7 @@ pub(crate) mod config;
 mod layout_test;
 pub mod microbench;
 mod seal;
+pub mod sealed_bench;
 mod skeleton;
 
 use std::fs::File;
