@@ -49,6 +49,9 @@ pub struct GatewaySection {
     /// The gate.
     #[serde(default)]
     pub gate: Gate,
+    /// Sealed gate: interfaces that opened datagrams may leave by past the network stack and its filters.
+    #[serde(default)]
+    pub forward_to: Vec<String>,
     /// What becomes of a gate when the gateway ends, however it ends.
     #[serde(default)]
     pub when_gone: WhenGone,
@@ -237,6 +240,7 @@ impl GatewayConfig {
         self.check_sources()?;
         let section = &self.gateway;
         let interfaces = section.interface_indices()?;
+        let forward_to = section.forward_indices(&interfaces)?;
         let config = dataplane::Config {
             gateway_id: GatewayId(section.id),
             lease_s: section.lease_s,
@@ -272,6 +276,7 @@ impl GatewayConfig {
             config,
             settings,
             interfaces,
+            forward_to,
         })
     }
 
@@ -344,6 +349,25 @@ impl GatewaySection {
         self.interfaces.iter().map(index).collect()
     }
 
+    fn forward_indices(&self, interfaces: &[u32]) -> Result<Vec<u32>, FieldError> {
+        let path = &["gateway", "forward_to"];
+        if !self.forward_to.is_empty() && self.gate != Gate::Sealed {
+            return field(
+                path,
+                "only a sealed gate forwards; leave it out, or set gate = \"sealed\"",
+            );
+        }
+        let index = |name: &String| match addresses::index(name) {
+            Ok(index) if interfaces.contains(&index) => field(
+                path,
+                format!("{name} is on the devices' side, where frames must be sealed"),
+            ),
+            Ok(index) => Ok(index),
+            Err(error) => field(path, error),
+        };
+        self.forward_to.iter().map(index).collect()
+    }
+
     fn local_addresses(&self) -> Result<Vec<IpAddr>, FieldError> {
         if let Some(addresses) = &self.addresses {
             return Ok(addresses.clone());
@@ -395,6 +419,8 @@ pub struct Resolved {
     pub settings: Settings,
     /// Interface numbers, in the order of the names.
     pub interfaces: Vec<u32>,
+    /// Numbers of the interfaces that are forwarded to.
+    pub forward_to: Vec<u32>,
 }
 
 #[cfg(test)]
@@ -432,6 +458,20 @@ mod tests {
         let resolved = config.resolve([1, 2], 3).unwrap();
         assert!(resolved.config.local.contains(&"127.0.0.1".parse().unwrap()));
         assert_eq!(resolved.interfaces, [1]);
+    }
+
+    #[test]
+    fn only_a_sealed_gate_forwards_and_never_towards_devices() {
+        let with = |gate: &str| {
+            let text =
+                format!("[gateway]\nid = 1\ninterfaces = [\"lo\"]\nforward_to = [\"lo\"]\n{gate}{REGISTRY}");
+            refused(&text)
+        };
+        for (gate, problem) in [("", "only a sealed"), ("gate = \"sealed\"\n", "devices' side")] {
+            let (path, said) = with(gate);
+            assert_eq!(path, "gateway.forward_to");
+            assert!(said.contains(problem), "{said}");
+        }
     }
 
     #[test]

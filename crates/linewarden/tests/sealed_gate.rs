@@ -146,6 +146,11 @@ struct Site {
 
 impl Site {
     fn new(v6: bool) -> Self {
+        Self::with(v6, false)
+    }
+
+    /// `forwards`: opened datagrams go past the gateway's network stack.
+    fn with(v6: bool, forwards: bool) -> Self {
         let lab = Lab::build(&Topology::default()).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let at = directory.path();
@@ -159,6 +164,12 @@ impl Site {
             ),
         )
         .unwrap();
+        if forwards {
+            let path = at.join("gateway.toml");
+            let text = std::fs::read_to_string(&path).unwrap();
+            let line = format!("forward_to = [\"{}\"]\n[registry]", lab.gateway_service_end.name);
+            std::fs::write(&path, text.replace("[registry]", &line)).unwrap();
+        }
         run(
             &lab.gateway,
             at,
@@ -387,5 +398,49 @@ fn datagrams_pass_a_sealed_gate_and_nothing_else_does_ipv4() {
 fn datagrams_pass_a_sealed_gate_and_nothing_else_does_ipv6() {
     if !skipped() {
         story(true);
+    }
+}
+
+/// How many packets the gateway's network stack has forwarded.
+fn forwarded(site: &Site) -> u64 {
+    let read = |path: &str| {
+        site.lab
+            .gateway
+            .run(|| std::fs::read_to_string(path).unwrap())
+            .unwrap()
+    };
+    if site.v6 {
+        let text = read("/proc/thread-self/net/snmp6");
+        let line = text.lines().find(|line| line.starts_with("Ip6OutForwDatagrams"));
+        return line.unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
+    }
+    let text = read("/proc/thread-self/net/snmp");
+    let mut lines = text.lines().filter(|line| line.starts_with("Ip:"));
+    let mut words = || lines.next().unwrap().split_whitespace();
+    let at = words().position(|word| word == "ForwDatagrams").unwrap();
+    words().nth(at).unwrap().parse().unwrap()
+}
+
+/// Past the stack on the way up, where a neighbour is known; down through it, or nothing would be sealed.
+#[test]
+fn opened_datagrams_are_forwarded_past_the_stack_if_that_is_wanted() {
+    if skipped() {
+        return;
+    }
+    for v6 in [false, true] {
+        for (forwards, expected) in [(false, 20), (true, 10)] {
+            let site = Site::with(v6, forwards);
+            let program = site.program();
+            echoed(&program, b"the first");
+            let before = forwarded(&site);
+            for bytes in (0..10).map(|step| 1 + step * 150) {
+                echoed(&program, &vec![1; bytes.min(site.payload_bytes_max())]);
+            }
+            assert_eq!(
+                forwarded(&site) - before,
+                expected,
+                "IPv6 {v6}, forwards {forwards}"
+            );
+        }
     }
 }

@@ -200,6 +200,12 @@ fn name_of(ifindex: u32) -> Option<String> {
     name.to_str().ok().map(str::to_owned)
 }
 
+/// The MAC address of an interface.
+pub(super) fn mac_of(ifindex: u32) -> io::Result<[u8; 6]> {
+    let name = name_of(ifindex).ok_or_else(io::Error::last_os_error)?;
+    ethtool::mac(&name)
+}
+
 fn attach(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, DataPlaneError> {
     see_vlan_tags(ifindex);
     let index = i32::try_from(ifindex)

@@ -40,6 +40,8 @@ pub struct Xdp {
     /// By slot, of a sealed gate.
     down: Option<Region<DownCell>>,
     seals: Vec<Seal>,
+    /// Interfaces that are forwarded to.
+    forwards: Vec<u32>,
     attachments: Vec<Attachment>,
 }
 
@@ -89,10 +91,53 @@ impl Xdp {
             store,
             down,
             seals: Vec::new(),
+            forwards: Vec::new(),
             attachments: Vec::new(),
         };
         self::config::fill_classic(plane.skeleton.object(), config)?;
         Ok(plane)
+    }
+
+    /// Lets datagrams whose seal was taken off leave by this interface past the network stack, where its routes lead
+    /// there and its neighbours are known: past its filters, too. The interface must take redirected frames: a veth
+    /// does if its peer has an XDP program or NAPI. Before [`Xdp::attach`]; of a sealed gate only.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn forward_to(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
+        let key = ifindex.to_ne_bytes();
+        self.skeleton
+            .maps
+            .forward
+            .update(&key, &key, MapFlags::ANY)
+            .map_err(|error| DataPlaneError::kernel(format!("forwarding to interface {ifindex}"), error))?;
+        if let Some(bss) = self.skeleton.maps.bss_data.as_deref_mut() {
+            bss.lw_forwards = 1;
+        }
+        self.forwards.push(ifindex);
+        Ok(())
+    }
+
+    /// What forwarding must know of an interface on the devices' side.
+    fn know(&self, ifindex: u32) -> Result<(), DataPlaneError> {
+        if self.forwards.is_empty() {
+            return Ok(());
+        }
+        let what = || format!("forwarding from interface {ifindex}");
+        if self.forwards.contains(&ifindex) {
+            // Redirected frames are seen by no filter, and so would leave unsealed.
+            return Err(DataPlaneError::kernel(
+                what(),
+                "it is on the devices' side itself",
+            ));
+        }
+        let mac = attach::mac_of(ifindex).map_err(|error| DataPlaneError::kernel(what(), error))?;
+        let [a, b, c, d, e, f] = mac;
+        self.skeleton
+            .maps
+            .own_mac
+            .update(&ifindex.to_ne_bytes(), &[a, b, c, d, e, f, 0, 0], MapFlags::ANY)
+            .map_err(|error| DataPlaneError::kernel(what(), error))
     }
 
     /// Attaches the program to an interface of the calling thread's network namespace: in the driver where it can,
@@ -101,6 +146,7 @@ impl Xdp {
     /// # Errors
     /// The kernel's, for example when another XDP program is there.
     pub fn attach(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
+        self.know(ifindex)?;
         let attachment = Attachment::while_alive(self.program(), ifindex)?;
         self.attachments.push(attachment);
         if self.down.is_some() {
@@ -117,6 +163,7 @@ impl Xdp {
     /// # Errors
     /// Those of [`Xdp::attach`]; no BPF filesystem; a gateway that lives on the interface.
     pub fn attach_pinned(&mut self, ifindex: u32, directory: &Path) -> Result<(), DataPlaneError> {
+        self.know(ifindex)?;
         let attachment = Attachment::pinned(self.program(), ifindex, directory)?;
         self.attachments.push(attachment);
         if self.down.is_some() {

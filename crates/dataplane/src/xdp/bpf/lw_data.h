@@ -7,6 +7,7 @@
 #ifndef LW_DATA_H
 #define LW_DATA_H
 
+#include "lw_forward.h"
 #include "lw_gate.h"
 
 /* What a sealed payload may have, and the frame of a 9,000-byte link with it. */
@@ -392,6 +393,8 @@ static __always_inline int lw_sealed_gateway(struct xdp_md *ctx)
 
 	if (verdict < LW_VERDICT_SLOTS)
 		c.cpu->counter[verdict]++;
+	if (verdict == LW_PASS_DATA && lw_forwards)
+		return lw_forward(ctx);
 	return verdict < 16 ? XDP_PASS : XDP_DROP;
 }
 
