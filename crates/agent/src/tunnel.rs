@@ -68,6 +68,8 @@ pub(crate) struct Tunnels {
     /// When a session whose numbers come to an end is renewed, at the earliest.
     renew_at_ms: u64,
     counts: TunnelCounts,
+    /// Room for a datagram, and for it sealed.
+    buffers: [Vec<u8>; 2],
 }
 
 impl Tunnels {
@@ -89,6 +91,7 @@ impl Tunnels {
         Ok(Self {
             listeners: tunnels.iter().map(listen).collect::<Result<_, _>>()?,
             lap_port,
+            buffers: [vec![0; DATAGRAM_BYTES_MAX], vec![0; DATAGRAM_BYTES_MAX]],
             ..Self::default()
         })
     }
@@ -126,11 +129,13 @@ impl Tunnels {
             addr: wire_address(own),
             key: session.key(),
         });
-        let mut buffer = vec![0u8; DATAGRAM_BYTES_MAX];
-        self.downwards(channel.as_ref(), &mut buffer, now_ms);
+        let mut buffers = std::mem::take(&mut self.buffers);
+        let [buffer, message] = &mut buffers;
+        self.downwards(channel.as_ref(), buffer, now_ms);
         for number in 0..self.listeners.len() {
-            self.upwards(number, channel.as_ref(), &mut buffer, now_ms);
+            self.upwards(number, channel.as_ref(), [&mut *buffer, &mut *message], now_ms);
         }
+        self.buffers = buffers;
         let renew =
             self.end.as_ref().is_some_and(DeviceEnd::is_nearly_exhausted) && now_ms >= self.renew_at_ms;
         if renew {
@@ -140,8 +145,13 @@ impl Tunnels {
     }
 
     /// Takes what local programs have sent to one listener.
-    fn upwards(&mut self, number: usize, channel: Option<&Channel<'_>>, buffer: &mut [u8], now_ms: u64) {
-        let mut message = vec![0u8; DATAGRAM_BYTES_MAX];
+    fn upwards(
+        &mut self,
+        number: usize,
+        channel: Option<&Channel<'_>>,
+        [buffer, message]: [&mut [u8]; 2],
+        now_ms: u64,
+    ) {
         for _ in 0..BATCH {
             let Some((tunnel, listener)) = self.listeners.get(number) else {
                 return;
@@ -162,7 +172,7 @@ impl Tunnels {
                 source: channel.addr,
                 destination: wire_address(service.ip()),
             };
-            let sealed = match end.seal(channel, &route, service.port(), payload, &mut message) {
+            let sealed = match end.seal(channel, &route, service.port(), payload, message) {
                 Ok(bytes) => message.get(..bytes).unwrap_or_default(),
                 Err(error) => {
                     tracing::debug!(%error, "a datagram was not sealed");
