@@ -10,8 +10,9 @@
 
 mod support;
 
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
 
 use linewarden_dataplane::DataPlane as _;
 use linewarden_dataplane::xdp::Xdp;
@@ -23,7 +24,7 @@ use linewarden_protocol::ids::{Mode, RowIndex};
 use linewarden_protocol::verdict::Verdict::{self, *};
 use linewarden_protocol::wire::{self, Message};
 
-use support::device::{A, B, Dev, Held, sealed_frame, service_end};
+use support::device::{A, B, Held, sealed_frame, service_end};
 use support::shape::{LEASE_S, Shape};
 use support::world::{World, load_xdp};
 
@@ -229,32 +230,34 @@ fn numbers_towards_a_device_end_and_begin_anew_with_its_session() {
     assert_eq!(open(&world.held(A), &sealed).0, 1);
 }
 
-/// An `xdp` of its own, with a session of A's.
+/// An `xdp` of its own, with a session of A's, in key mode.
 fn alone() -> Option<(Xdp, Held)> {
     let mut xdp = load_xdp(&Shape::SEALED.config())?;
-    let fresh = [9; 8];
     let row = linewarden_dataplane::Row {
-        challenge: A.challenge(Mode::Pool, RowIndex(0)),
-        auth_key: A.auth_key(Mode::Pool, RowIndex(0)),
+        challenge: A.challenge(Mode::Key, RowIndex(0)),
+        auth_key: A.auth_key(Mode::Key, RowIndex(0)),
     };
-    xdp.install(A.id(), Mode::Pool, RowIndex(0), &[row]).unwrap();
-    let now_ns = support::world::real_now().monotonic_ms * 1_000_000;
-    xdp.set_fresh(fresh, now_ns);
-    let response = response_of(A, fresh);
-    let frame = A.frame(false).udp(zerocopy::IntoBytes::as_bytes(&response));
-    assert_eq!(xdp.test_run(&frame).unwrap().action, 3);
-    Some((xdp, Held::of(A, Mode::Pool, &response)))
+    xdp.install(A.id(), Mode::Key, RowIndex(0), &[row]).unwrap();
+    xdp.set_fresh(FRESH, support::world::real_now().monotonic_ms * 1_000_000);
+    let held = win(&xdp, 0);
+    Some((xdp, held))
 }
 
-fn response_of(device: Dev, fresh: [u8; 8]) -> wire::Response {
-    device.response(&support::device::Response {
-        mode: Mode::Pool,
-        idx: 0,
+const FRESH: [u8; 8] = [9; 8];
+
+/// The session that A opens with its `idx`th RESPONSE.
+fn win(xdp: &Xdp, idx: u32) -> Held {
+    let response = A.response(&support::device::Response {
+        mode: Mode::Key,
+        idx,
         gateway: support::device::GATEWAY,
-        fresh,
-        bound: Some(device.mac()),
+        fresh: FRESH,
+        bound: Some(A.mac()),
         nonce: [1; 16],
-    })
+    });
+    let frame = A.frame(false).udp(zerocopy::IntoBytes::as_bytes(&response));
+    assert_eq!(xdp.test_run(&frame).unwrap().action, 3);
+    Held::of(A, Mode::Key, &response)
 }
 
 /// Several threads send the same numbers, and several have the same device sealed for: each number passes once, up and
@@ -297,4 +300,64 @@ fn on_several_cpus_no_number_passes_or_is_given_twice() {
     };
     assert!(once(&passed), "of several with one number one passes");
     assert!(once(&given), "every number is given once");
+}
+
+/// The session is renewed again and again, more often than a generation has numbers, while others send and seal: what is
+/// sealed opens under the key of the session that it names, and no number comes twice in one.
+#[test]
+fn renewals_beside_traffic_give_no_number_twice_under_one_key() {
+    const RENEWALS: u32 = 2_000;
+    let Some((xdp, first)) = alone() else {
+        return;
+    };
+    let sessions = Mutex::new(vec![first]);
+    let (sealed, passed) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let (renewing, rounds) = (AtomicBool::new(true), AtomicU64::new(0));
+    let to = service_end(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for idx in 1..=RENEWALS {
+                // A few packets a session.
+                while rounds.load(Ordering::Acquire) < 3 * u64::from(idx) {
+                    std::thread::yield_now();
+                }
+                let held = win(&xdp, idx);
+                sessions.lock().unwrap().push(held);
+            }
+            renewing.store(false, Ordering::Release);
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut seq = 0;
+                while renewing.load(Ordering::Acquire) {
+                    let run = xdp.test_seal(&from_service(false).udp(b"y"), 1).unwrap();
+                    if run.action == u32::MAX {
+                        sealed.lock().unwrap().push(run.frame);
+                    }
+                    rounds.fetch_add(1, Ordering::AcqRel);
+                    let held = sessions.lock().unwrap().last().unwrap().clone();
+                    seq = seq % 40 + 1;
+                    let frame = sealed_frame(A, &to).udp(&held.seal(seq, &to, b"x"));
+                    if xdp.test_run(&frame).unwrap().action == 2 {
+                        passed.lock().unwrap().push((held.id.to_wire(), seq));
+                    }
+                }
+            });
+        }
+    });
+    let sessions = sessions.into_inner().unwrap();
+    let by_id: BTreeMap<_, _> = sessions.iter().map(|held| (held.id.to_wire(), held)).collect();
+    let sealed = sealed.into_inner().unwrap();
+    let numbers: BTreeSet<_> = sealed
+        .iter()
+        .map(|frame| {
+            let id: [u8; 8] = frame[42 + 16..42 + 24].try_into().unwrap();
+            (id, open(by_id[&id], frame).0)
+        })
+        .collect();
+    assert_eq!(numbers.len(), sealed.len(), "of {RENEWALS} sessions");
+    let passed = passed.into_inner().unwrap();
+    let once: BTreeSet<_> = passed.iter().collect();
+    assert_eq!(once.len(), passed.len());
+    println!("{} sealed, {} opened", sealed.len(), passed.len());
 }
