@@ -45,7 +45,8 @@ impl Sequence {
 ///
 /// On shared memory a number is taken by one atomic addition of 1 to the whole word, which is void when the generation
 /// is not the session's. Then the commit word is read once more, and only if it is still what it was when the key was
-/// read, the word is compared-and-swapped to the first number of the new generation. So it never goes back: whoever
+/// read, the word that the addition gave is compared-and-swapped to the first number of the new generation; if that
+/// fails, all begins again. So it never goes back: whoever
 /// holds an older session's key finds a younger generation here only after the commit word has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DownWord(pub u64);

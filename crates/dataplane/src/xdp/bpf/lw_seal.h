@@ -85,20 +85,17 @@ static __always_inline __u64 lw_down_number(struct lw_line *line, __u32 slot, __
 
 	if (!word)
 		return 0;
-	__u64 seen = __sync_fetch_and_add(word, 1) + 1;
-
 #pragma unroll
 	for (int i = 0; i < LW_DOWN_TRIES; i++) {
+		__u64 seen = __sync_fetch_and_add(word, 1) + 1;
+
+		/* The count's 56 bits do not run over in the life of a session. */
 		if (!((seen ^ generation) >> 56))
-			/* Above 0 in any case: the count's 56 bits do not run over in the life of a session. */
-			return i ? (__sync_fetch_and_add(word, 1) + 1) & ~(0xffULL << 56) : seen & ~(0xffULL << 56);
+			return seen & ~(0xffULL << 56);
 		if (lw_ordered_load(&line->commit) != commit)
 			return 0;
-		__u64 was = __sync_val_compare_and_swap(word, seen, generation | 1);
-
-		if (was == seen)
+		if (__sync_val_compare_and_swap(word, seen, generation | 1) == seen)
 			return 1;
-		seen = was;
 	}
 	return 0;
 }
