@@ -10,7 +10,10 @@
 
 #include "lw_data.h"
 
-/* One message in the making. Per CPU: a packet may be as long as a link takes, and no stack is. */
+/*
+ * One message in the making. Per CPU, for a packet may be as long as a link takes, and no stack is: egress runs with
+ * bottom halves off, so that none is begun before the one before it is done.
+ */
 struct lw_scratch {
 	struct lw_data header;
 	__u64 word[LW_SEALED_WORDS + 1];
