@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
-use linewarden_protocol::device::{Device, DeviceConfig, Failure, Output, PufFailed, PufQuery};
+use linewarden_protocol::device::{Device, DeviceConfig, Failure, Output, Phase, PufFailed, PufQuery};
 use linewarden_protocol::wire::{MESSAGE_BYTES, nak_reason};
 use linewarden_puf::Puf;
 use linewarden_puf::health::HealthTest;
@@ -15,6 +15,7 @@ use crate::credential::Credential;
 use crate::link::{Link, route_source, wire_address};
 use crate::report::Report;
 use crate::time::boot_ms;
+use crate::tunnel::{Tunnel, Tunnels};
 
 /// How often the route to the gateway is looked at, ms.
 const ROUTE_CHECK_MS: u64 = 5_000;
@@ -32,6 +33,8 @@ pub struct AgentOptions {
     pub health: HealthTest,
     /// Where the gateway is.
     pub gateway: SocketAddr,
+    /// What is carried through its sealed gate.
+    pub tunnels: Vec<Tunnel>,
     /// Ends with the first session.
     pub once: bool,
     /// Ends when no session was opened after so long.
@@ -58,6 +61,17 @@ pub enum AgentError {
     /// The kernel refused to wait.
     #[error("cannot wait for packets: {0}")]
     Wait(io::Error),
+    /// A tunnel cannot listen.
+    #[error("cannot listen on {listen} for the tunnel to {service}: {source}")]
+    Listen {
+        /// Where local programs send.
+        listen: SocketAddr,
+        /// Where it goes.
+        service: SocketAddr,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
     /// The device machine refused a nonce.
     #[error("cannot start a handshake: {0}")]
     Start(linewarden_protocol::device::StartError),
@@ -69,6 +83,7 @@ pub struct Agent {
     puf: Box<dyn Puf>,
     options: AgentOptions,
     link: Option<Link>,
+    tunnels: Tunnels,
     relink_at_ms: u64,
     relink_delay_ms: u64,
     route_check_at_ms: u64,
@@ -89,6 +104,7 @@ impl Agent {
             puf,
             options,
             link: None,
+            tunnels: Tunnels::default(),
             relink_at_ms: 0,
             relink_delay_ms: RELINK_MS.0,
             route_check_at_ms: 0,
@@ -103,6 +119,18 @@ impl Agent {
     /// # Errors
     /// [`AgentError`]: nothing that a network or a gateway can cause.
     pub fn run(&mut self, stop: BorrowedFd<'_>, sink: Sink<'_>) -> Result<Ended, AgentError> {
+        self.tunnels = Tunnels::open(&self.options.tunnels, self.options.gateway.port())?;
+        let ended = self.run_until(stop, sink)?;
+        if !self.options.tunnels.is_empty() {
+            sink(&Report::Tunnelled(self.tunnels.counts()));
+        }
+        if ended == Ended::Stopped {
+            sink(&Report::Stopped);
+        }
+        Ok(ended)
+    }
+
+    fn run_until(&mut self, stop: BorrowedFd<'_>, sink: Sink<'_>) -> Result<Ended, AgentError> {
         let give_up_at_ms = self
             .options
             .give_up_after
@@ -118,11 +146,21 @@ impl Agent {
                 return Ok(Ended::GaveUp);
             }
             if self.wait(stop, give_up_at_ms)? {
-                sink(&Report::Stopped);
                 return Ok(Ended::Stopped);
             }
             self.receive(sink)?;
+            self.carry(sink)?;
         }
+    }
+
+    /// Carries the tunnels' datagrams, and renews the session when its numbers come to an end.
+    fn carry(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
+        let own = self.link.as_ref().map(|link| link.local);
+        let renew = self.tunnels.carry(&self.device, own, boot_ms());
+        if renew && self.device.phase() == Phase::Authenticated {
+            return self.start(sink);
+        }
+        Ok(())
     }
 
     /// Opens the socket when there is none, and anew when the kernel would choose another address now.
@@ -297,6 +335,11 @@ impl Agent {
         let timeout =
             Timespec::try_from(left).map_err(|_| AgentError::Wait(io::ErrorKind::InvalidInput.into()))?;
         let mut polled = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+        polled.extend(
+            self.tunnels
+                .sockets()
+                .map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)),
+        );
         polled.extend(
             self.link
                 .as_ref()

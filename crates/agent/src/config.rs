@@ -12,6 +12,7 @@ use linewarden_puf::readout::ReadoutPuf;
 use serde::Deserialize;
 
 use crate::source::{CommandPuf, FleetSeed, SimulatedPuf};
+use crate::tunnel::Tunnel;
 
 /// A whole configuration file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -24,6 +25,9 @@ pub struct AgentConfig {
     pub gateway: GatewaySection,
     /// Its PUF.
     pub puf: PufSection,
+    /// What it carries through a sealed gate.
+    #[serde(default)]
+    pub tunnel: Vec<TunnelSection>,
     /// Its log.
     #[serde(default)]
     pub log: LogSection,
@@ -49,6 +53,16 @@ pub struct GatewaySection {
     pub ids: Option<Vec<u32>>,
     /// The interface to the gateway, to whose MAC address the session is bound, as the open gate demands.
     pub interface: Option<String>,
+}
+
+/// `[[tunnel]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TunnelSection {
+    /// Where local programs send: `ADDRESS:PORT`, UDP. Whoever reaches it speaks in the device's name.
+    pub listen: SocketAddr,
+    /// The service behind the gateway: `ADDRESS:PORT`, UDP.
+    pub service: SocketAddr,
 }
 
 /// `[puf]`: exactly one of them.
@@ -155,6 +169,28 @@ impl AgentConfig {
                 ),
             ),
         }
+    }
+
+    /// The tunnels of a device whose gateway is at `gateway`.
+    ///
+    /// # Errors
+    /// A service that cannot be reached through a seal.
+    pub fn tunnels(&self, gateway: SocketAddr) -> Result<Vec<Tunnel>, FieldError> {
+        let check = |tunnel: &TunnelSection| {
+            let TunnelSection { listen, service } = *tunnel;
+            if service.is_ipv4() != gateway.is_ipv4() {
+                let problem = format!(
+                    "{service} is of another family than the gateway {gateway}, to which the session's address belongs"
+                );
+                return field(&["tunnel", "service"], problem);
+            }
+            if service.port() == 0 || service.port() == gateway.port() {
+                let problem = format!("{service}: a sealed gate never forwards to port 0 or LAP's own");
+                return field(&["tunnel", "service"], problem);
+            }
+            Ok(Tunnel { listen, service })
+        };
+        self.tunnel.iter().map(check).collect()
     }
 
     /// Opens the PUF. `noise_seed` drives the noise of a simulated one.
@@ -281,6 +317,25 @@ mod tests {
             assert_eq!(parse_gateway(text).unwrap(), address.parse().unwrap());
         }
         assert!(parse_gateway("192.0.2.1:99999").is_err());
+    }
+
+    #[test]
+    fn tunnels_go_where_a_sealed_gate_lets_them() {
+        let gateway = "192.0.2.1:20550".parse().unwrap();
+        let tunnel = |service: &str| {
+            let text = format!("{SIMULATED}[[tunnel]]\nlisten = \"127.0.0.1:1\"\nservice = \"{service}\"\n");
+            parse(&text).tunnels(gateway)
+        };
+        assert_eq!(
+            tunnel("192.0.2.9:5683").unwrap(),
+            [Tunnel {
+                listen: "127.0.0.1:1".parse().unwrap(),
+                service: "192.0.2.9:5683".parse().unwrap()
+            }]
+        );
+        for wrong in ["[2001:db8::1]:5683", "192.0.2.9:20550", "192.0.2.9:0"] {
+            assert_eq!(tunnel(wrong).unwrap_err().path, ["tunnel", "service"]);
+        }
     }
 
     #[test]

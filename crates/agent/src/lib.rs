@@ -4,9 +4,12 @@
 //!   gateway ◄── UDP ──► Agent ── poll(2): socket, deadline, stop
 //!                         │
 //!                         ├─ protocol::device::Device   decides (no I/O)
+//!                         ├─ Tunnels                    local programs' datagrams, sealed
 //!                         ├─ Credential                 helper data from a file
 //!                         └─ Puf                        simulated · readouts · external command
 //! ```
+//!
+//! With [`Tunnel`]s it carries datagrams of local programs through a sealed gate, under the session's key.
 //!
 //! [`Agent::run`] authenticates and re-authenticates until it is told to stop and reports each change as a [`Report`].
 //! What leaves this crate is never a key: the session's key stays in the device machine.
@@ -19,9 +22,11 @@ mod link;
 mod report;
 pub mod source;
 mod time;
+mod tunnel;
 
 pub use agent::{Agent, AgentError, AgentOptions, Ended};
 pub use config::{AgentConfig, FieldError};
 pub use credential::{Credential, CredentialError};
 pub use link::{LinkError, interface_mac};
-pub use report::Report;
+pub use report::{Report, TunnelCounts};
+pub use tunnel::Tunnel;

@@ -73,8 +73,27 @@ pub enum Report {
         /// Now.
         to: IpAddr,
     },
+    /// What the tunnels have carried, told once, at the end.
+    Tunnelled(TunnelCounts),
     /// The agent ends.
     Stopped,
+}
+
+/// Datagrams of all tunnels since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TunnelCounts {
+    /// Sealed and sent.
+    pub up: u64,
+    /// Opened and handed to a local program.
+    pub down: u64,
+    /// Of local programs, while there was no session.
+    pub dropped_no_session: u64,
+    /// Of local programs, longer than the way to the gateway takes once sealed.
+    pub dropped_too_long: u64,
+    /// Of local programs, refused by the kernel for another reason.
+    pub dropped_unsent: u64,
+    /// From the network, and not a right DATA_DOWN of the session, from the service, for the port that it came to.
+    pub dropped_unopened: u64,
 }
 
 impl fmt::Display for Report {
@@ -118,6 +137,17 @@ impl fmt::Display for Report {
             Self::Refused { reason, idx } => write!(f, "the gateway answers: {reason} (row {idx})"),
             Self::PufFailed { error } => write!(f, "PUF: {error}"),
             Self::AddressChanged { from, to } => write!(f, "address changed from {from} to {to}"),
+            Self::Tunnelled(counts) => write!(
+                f,
+                "tunnels: {} datagrams up, {} down; dropped {} without a session, {} too long, {} unsent, {} not \
+                 genuine",
+                counts.up,
+                counts.down,
+                counts.dropped_no_session,
+                counts.dropped_too_long,
+                counts.dropped_unsent,
+                counts.dropped_unopened
+            ),
             Self::Stopped => f.write_str("stopped"),
         }
     }

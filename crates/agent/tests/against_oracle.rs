@@ -135,6 +135,7 @@ fn agent(credential: Credential, model: &str, seed: u8, gateway: SocketAddr) -> 
         .build(&FleetSeed::from_bytes([seed; 32]), DEVICE, 7)
         .unwrap();
     let options = AgentOptions {
+        tunnels: Vec::new(),
         device: DeviceConfig {
             device: DEVICE,
             suite: SUITE,
@@ -253,6 +254,7 @@ fn without_a_gateway_it_gives_up_when_told_to() {
         .build(&FleetSeed::from_bytes([1; 32]), DEVICE, 7)
         .unwrap();
     let options = AgentOptions {
+        tunnels: Vec::new(),
         device: DeviceConfig {
             device: DEVICE,
             suite: SUITE,

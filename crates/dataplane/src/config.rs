@@ -14,6 +14,8 @@ pub enum Gate {
     Off,
     /// Lets traffic of live BOUND sessions through, and the list of what always passes.
     Open,
+    /// Lets only sealed datagrams through, both ways, and the list of what always passes.
+    Sealed,
 }
 
 /// Which of the papers' profiles; insecure, for measurement and interoperation.

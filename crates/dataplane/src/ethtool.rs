@@ -96,6 +96,35 @@ pub fn is_on(interface: &str, offload: Offload) -> Result<bool, EthtoolError> {
     .map_err(fail)
 }
 
+/// `struct ifreq` with the hardware address that `SIOCGIFHWADDR` fills in, padded to the kernel's 40 bytes.
+#[repr(C)]
+struct AddressRequest {
+    name: [libc::c_char; libc::IFNAMSIZ],
+    family: u16,
+    address: [u8; 6],
+    padding: [u8; 16],
+}
+
+/// The MAC address of an interface of the calling thread's namespace.
+///
+/// # Errors
+/// No such interface.
+pub fn mac(interface: &str) -> io::Result<[u8; 6]> {
+    let mut request = AddressRequest {
+        name: interface_name(interface)?,
+        family: 0,
+        address: [0; 6],
+        padding: [0; 16],
+    };
+    let socket = control_socket()?;
+    // SAFETY: `request` has the layout and the size of the kernel's `struct ifreq`, and its name is terminated.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) };
+    match done {
+        0 => Ok(request.address),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn failure(interface: &str, offload: Offload) -> impl FnOnce(io::Error) -> EthtoolError + use<> {
     let interface = interface.to_owned();
     move |source| EthtoolError {

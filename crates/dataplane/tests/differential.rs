@@ -15,6 +15,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
+use linewarden_dataplane::Gate;
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::parse;
 use linewarden_protocol::frame::write::Endpoint;
@@ -22,7 +23,7 @@ use linewarden_protocol::verdict::{Disposition, Verdict};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use support::device::{Dev, Response, STRANGER, gateway_end, service_end};
+use support::device::{Dev, Response, STRANGER, gateway_end, sealed_frame, service_end};
 use support::shape::{LEASE_S, Shape, crowd};
 use support::world::World;
 
@@ -41,6 +42,7 @@ struct Run<'a> {
     history: Vec<Vec<u8>>,
     verdicts: BTreeMap<Verdict, u64>,
     short_waits: u32,
+    is_sealed: bool,
 }
 
 impl Run<'_> {
@@ -137,7 +139,11 @@ impl Run<'_> {
     }
 
     fn packet(&mut self) {
+        if self.is_sealed && self.one_in(4) {
+            return self.downwards();
+        }
         let mut frame = match self.rng.random_range(0..100) {
+            0..40 if self.is_sealed => self.sealed(),
             0..25 => self.request(),
             25..65 => self.response(),
             65..80 if !self.history.is_empty() => {
@@ -256,6 +262,76 @@ impl Run<'_> {
         self.envelope(device).udp(&response.bytes(device))
     }
 
+    /// A DATA_UP, mostly right and mostly with the next number.
+    fn sealed(&mut self) -> Vec<u8> {
+        let device = self.device();
+        let Some(held) = self.world.last_held(device) else {
+            return self.request();
+        };
+        let sender = if self.one_in(20) { self.device() } else { device };
+        let v6 = self.one_in(3);
+        let mut to = if self.one_in(10) {
+            gateway_end(v6)
+        } else {
+            service_end(v6)
+        };
+        to.port = self.pick(&[8080, 53, 1, 65_535, 20_550, 0]);
+        if !self.one_in(20) {
+            to.port = 8080;
+        }
+        let top = self.world.top(device);
+        let seq = match self.rng.random_range(0..10) {
+            0 => top.saturating_sub(self.rng.random_range(0..30)),
+            1 => top.saturating_add(self.rng.random_range(0..30)),
+            2 if self.one_in(10) => u32::MAX - self.rng.random_range(0..30),
+            _ => top.saturating_add(1),
+        };
+        let mut payload = vec![0u8; self.pick(&[0, 1, 5, 8, 20, 64, 300])];
+        self.rng.fill(&mut payload[..]);
+        let mut builder = sealed_frame(sender, &to);
+        if self.one_in(6) {
+            for _ in 0..self.rng.random_range(1..=3) {
+                builder = builder.tag(self.pick(&[0x8100, 0x88a8]), self.pick(&[0, 7, 0xffff]));
+            }
+        }
+        if self.one_in(10) {
+            builder = builder.padding(&vec![self.rng.random(); self.rng.random_range(0..40)]);
+        }
+        if self.one_in(10) {
+            builder = builder.ip_fields(self.rng.random(), self.rng.random(), self.rng.random());
+        }
+        builder.udp(&held.seal(seq.max(1), &to, &payload))
+    }
+
+    /// Something towards a device.
+    fn downwards(&mut self) {
+        let (device, v6) = (self.device(), self.one_in(3));
+        let mut builder = FrameBuilder::new(service_end(v6), device.end(v6));
+        if self.one_in(6) {
+            builder = builder.vlan(self.pick(&[0, 7]));
+        }
+        if self.one_in(10) {
+            builder = builder.padding(&vec![self.rng.random(); self.rng.random_range(0..40)]);
+        }
+        let mut payload = vec![0u8; self.pick(&[0, 1, 5, 8, 20, 64, 300])];
+        self.rng.fill(&mut payload[..]);
+        let mut frame = match self.rng.random_range(0..12) {
+            0 => builder.arp_request(),
+            1 => builder.ip(self.rng.random(), &payload),
+            2 => builder
+                .fragment(self.rng.random_range(0..3), self.rng.random())
+                .udp(&payload),
+            _ => builder.udp(&payload),
+        };
+        // The kernel's test run wants whole IP headers.
+        if self.one_in(8) {
+            let at = self.rng.random_range(14..frame.len());
+            frame[at] ^= 1 << self.rng.random_range(0..8);
+        }
+        let (verdict, _) = self.world.send_down(&frame);
+        *self.verdicts.entry(verdict).or_default() += 1;
+    }
+
     /// What devices send to others, and what the gate lets pass or not.
     fn other_traffic(&mut self) -> Vec<u8> {
         let device = self.device();
@@ -323,6 +399,7 @@ fn run(shape: Shape, runs: u64) -> BTreeMap<Verdict, u64> {
             history: Vec::new(),
             verdicts: BTreeMap::new(),
             short_waits: 0,
+            is_sealed: shape.gate == Gate::Sealed,
         };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             while run.world.sent[0] < before + PACKETS as u64 {
@@ -410,6 +487,29 @@ fn gate_open() {
             DropGate,
             DropGateFragment,
             DropGateExtension,
+            DropTruncated,
+        ],
+    );
+}
+
+#[test]
+fn gate_sealed() {
+    use Verdict::*;
+    let verdicts = run(Shape::SEALED, number("LINEWARDEN_SEEDS", 90).div_ceil(3));
+    assert_common(
+        &verdicts,
+        &[
+            ReplyAck,
+            PassAlways,
+            PassData,
+            PassSealed,
+            DropGate,
+            DropGatePort,
+            DropTag,
+            DropSession,
+            DropSource,
+            DropSequence,
+            DropUnsealed,
             DropTruncated,
         ],
     );

@@ -90,20 +90,28 @@ fn the_slow_path() {
 }
 
 #[test]
+fn frames_at_the_sealed_gate() {
+    run(records::sealed::groups());
+}
+
+#[test]
 fn classic_profiles() {
     run(records::classic::groups());
 }
 
 /// What no record can bring about, and why.
-const NOT_BY_A_RECORD: [Verdict; 5] = [
+const NOT_BY_A_RECORD: [Verdict; 7] = [
+    // Towards a device, which records do not send: `sealed.rs`.
+    Verdict::PassSealed,
     // Only of two CPUs at the same time: `stress.rs`.
     Verdict::DropLostRace,
     // A tag that verifies and begins with eight zero bytes is a search of 2^64.
     Verdict::DropSessionZero,
-    // DATA, which the sealed gate judges: served later.
-    Verdict::DropSession,
-    Verdict::DropSource,
-    Verdict::DropSequence,
+    // Towards a device.
+    Verdict::DropUnsealed,
+    Verdict::DropTooBig,
+    Verdict::DropSegments,
+    Verdict::DropExhausted,
 ];
 
 #[test]

@@ -50,7 +50,10 @@ pub struct GatewaySection {
     /// The gate.
     #[serde(default)]
     pub gate: Gate,
-    /// What becomes of an open gate when the gateway ends, however it ends.
+    /// Sealed gate: interfaces that opened datagrams may leave by past the network stack and its filters.
+    #[serde(default)]
+    pub forward_to: Vec<String>,
+    /// What becomes of a gate when the gateway ends, however it ends.
     #[serde(default)]
     pub when_gone: WhenGone,
     /// Where the program of a gate that stays closed is kept: a directory of the BPF filesystem.
@@ -145,6 +148,8 @@ pub enum Gate {
     Off,
     /// Passes only live bound sessions and what must always pass.
     Open,
+    /// Passes only what is sealed under a live session, both ways, and what must always pass.
+    Sealed,
 }
 
 /// What becomes of a gate when its gateway ends.
@@ -251,6 +256,7 @@ impl GatewayConfig {
         self.check_sources()?;
         let section = &self.gateway;
         let interfaces = section.interface_indices()?;
+        let forward_to = section.forward_indices(&interfaces)?;
         let config = dataplane::Config {
             gateway_id: GatewayId(section.id),
             lease_s: section.lease_s,
@@ -259,6 +265,7 @@ impl GatewayConfig {
             gate: match section.gate {
                 Gate::Off => dataplane::Gate::Off,
                 Gate::Open => dataplane::Gate::Open,
+                Gate::Sealed => dataplane::Gate::Sealed,
             },
             nak_per_s: section.nak_per_s,
             alarm_per_s: section.alarm_per_s,
@@ -294,6 +301,7 @@ impl GatewayConfig {
             config,
             settings,
             interfaces,
+            forward_to,
         })
     }
 
@@ -341,7 +349,7 @@ impl GatewaySection {
     /// Where the program is kept beyond the end of the process, if it is.
     #[must_use]
     pub fn pins(&self) -> Option<&Path> {
-        (self.gate == Gate::Open && self.when_gone == WhenGone::Closed).then_some(&self.pin_directory)
+        (self.gate != Gate::Off && self.when_gone == WhenGone::Closed).then_some(&self.pin_directory)
     }
 
     fn interface_indices(&self) -> Result<Vec<u32>, FieldError> {
@@ -352,7 +360,7 @@ impl GatewaySection {
                  data plane needs none)",
             );
         }
-        if self.dataplane == Backend::Host && self.gate == Gate::Open {
+        if self.dataplane == Backend::Host && self.gate != Gate::Off {
             return field(
                 &["gateway", "gate"],
                 "the host data plane sees only what is sent to it and has no gate; use dataplane = \"xdp\"",
@@ -364,6 +372,25 @@ impl GatewaySection {
         let index =
             |name: &String| addresses::index(name).or_else(|error| field(&["gateway", "interfaces"], error));
         self.interfaces.iter().map(index).collect()
+    }
+
+    fn forward_indices(&self, interfaces: &[u32]) -> Result<Vec<u32>, FieldError> {
+        let path = &["gateway", "forward_to"];
+        if !self.forward_to.is_empty() && self.gate != Gate::Sealed {
+            return field(
+                path,
+                "only a sealed gate forwards; leave it out, or set gate = \"sealed\"",
+            );
+        }
+        let index = |name: &String| match addresses::index(name) {
+            Ok(index) if interfaces.contains(&index) => field(
+                path,
+                format!("{name} is on the devices' side, where frames must be sealed"),
+            ),
+            Ok(index) => Ok(index),
+            Err(error) => field(path, error),
+        };
+        self.forward_to.iter().map(index).collect()
     }
 
     fn local_addresses(&self) -> Result<Vec<IpAddr>, FieldError> {
@@ -419,6 +446,8 @@ pub struct Resolved {
     pub settings: Settings,
     /// Interface numbers, in the order of the names.
     pub interfaces: Vec<u32>,
+    /// Numbers of the interfaces that are forwarded to.
+    pub forward_to: Vec<u32>,
 }
 
 #[cfg(test)]
@@ -456,6 +485,20 @@ mod tests {
         let resolved = config.resolve([1, 2], 3).unwrap();
         assert!(resolved.config.local.contains(&"127.0.0.1".parse().unwrap()));
         assert_eq!(resolved.interfaces, [1]);
+    }
+
+    #[test]
+    fn only_a_sealed_gate_forwards_and_never_towards_devices() {
+        let with = |gate: &str| {
+            let text =
+                format!("[gateway]\nid = 1\ninterfaces = [\"lo\"]\nforward_to = [\"lo\"]\n{gate}{REGISTRY}");
+            refused(&text)
+        };
+        for (gate, problem) in [("", "only a sealed"), ("gate = \"sealed\"\n", "devices' side")] {
+            let (path, said) = with(gate);
+            assert_eq!(path, "gateway.forward_to");
+            assert!(said.contains(problem), "{said}");
+        }
     }
 
     #[test]

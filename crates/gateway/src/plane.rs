@@ -25,6 +25,9 @@ pub fn start(section: &GatewaySection, resolved: &Resolved) -> Result<Box<dyn Da
     match section.dataplane {
         Backend::Xdp => {
             let mut plane = xdp::Xdp::load(&resolved.config)?;
+            for interface in &resolved.forward_to {
+                plane.forward_to(*interface)?;
+            }
             for interface in &resolved.interfaces {
                 match section.pins() {
                     Some(directory) => plane.attach_pinned(*interface, directory)?,

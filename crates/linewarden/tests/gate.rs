@@ -1,4 +1,4 @@
-//! An open gate when its gateway ends: killed, told to, started again, released. The devices' side is the loopback
+//! An open or sealed gate when its gateway ends: killed, told to, started again, released. The devices' side is the loopback
 //! interface of a network namespace of the test's own.
 #![allow(
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linewarden_lab::capability::{self, FOR_LOAD_GENERATOR};
 use linewarden_lab::netns::NetNs;
@@ -76,6 +76,14 @@ impl Site {
         Gateway(child)
     }
 
+    /// Whether something filters what leaves.
+    fn is_filtered(&self) -> bool {
+        let words = ["filter", "show", "dev", "lo", "egress"];
+        let show = || Command::new("tc").args(words).output().unwrap();
+        let shown = self.namespace.run(show).unwrap();
+        String::from_utf8(shown.stdout).unwrap().contains("linewarden")
+    }
+
     /// Whether a datagram of somebody without a session arrives.
     fn passes(&self) -> bool {
         let to = self.service.local_addr().unwrap();
@@ -105,6 +113,10 @@ impl Drop for Gateway {
 }
 
 fn site(directory: &Path, more: &str) -> Site {
+    site_of("open", directory, more)
+}
+
+fn site_of(gate: &str, directory: &Path, more: &str) -> Site {
     let namespace = NetNs::new().unwrap();
     let service = namespace
         .run(|| {
@@ -124,7 +136,7 @@ fn site(directory: &Path, more: &str) -> Site {
     std::fs::write(
         directory.join("gateway.toml"),
         format!(
-            "[gateway]\nid = 5\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\"]\ngate = \"open\"\nslots = 16\n{more}\n\
+            "[gateway]\nid = 5\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\"]\ngate = \"{gate}\"\nslots = 16\n{more}\n\
              [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
         ),
     )
@@ -197,6 +209,59 @@ fn a_gate_opens_with_the_end_of_its_gateway_if_that_is_wanted() {
     assert!(!site.passes());
     gateway.end(Signal::SIGKILL);
     assert!(site.passes());
+}
+
+/// A sealed gate has a filter on the way out besides, which is no link: it stays and goes all the same.
+#[test]
+fn a_sealed_gate_stays_shut_both_ways_until_it_is_released() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
+    let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
+    let site = site_of("sealed", directory.path(), &pins);
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        let gateway = site.serve();
+        assert!(!site.passes() && site.is_filtered());
+        gateway.end(signal);
+        assert!(!site.passes() && site.is_filtered(), "{signal}");
+    }
+    // An open gate in its place takes the filter off.
+    let path = directory.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("sealed", "open")).unwrap();
+    site.serve().end(Signal::SIGTERM);
+    assert!(!site.passes() && !site.is_filtered());
+    std::fs::write(&path, text).unwrap();
+    site.serve().end(Signal::SIGKILL);
+    assert!(site.run("serve --config gateway.toml --release").status.success());
+    assert!(site.passes() && !site.is_filtered());
+}
+
+#[test]
+fn a_sealed_gate_opens_with_the_end_of_its_gateway_if_that_is_wanted() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let site = site_of("sealed", directory.path(), "when_gone = \"open\"");
+    let gateway = site.serve();
+    assert!(!site.passes());
+    gateway.end(Signal::SIGTERM);
+    assert!(site.passes() && !site.is_filtered());
+    let gateway = site.serve();
+    gateway.end(Signal::SIGKILL);
+    assert!(site.is_filtered(), "nobody has taken it off");
+    // Until nobody has renewed the freshness value for 16 s.
+    let until = Instant::now() + Duration::from_secs(60);
+    while !site.passes() {
+        assert!(Instant::now() < until);
+    }
+    let gateway = site.serve();
+    assert!(!site.passes(), "the next one takes its place");
+    gateway.end(Signal::SIGTERM);
+    assert!(site.passes() && !site.is_filtered());
 }
 
 #[test]

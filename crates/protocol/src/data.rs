@@ -40,6 +40,45 @@ impl Sequence {
     }
 }
 
+/// Who counts the messages towards a device: `gen u8 | 0 u24 | last u32`, where the generation is the low 8 bits of
+/// the commit word's, as in a [`Window`], and `last` the last number taken (LAP/1 1.4.7).
+///
+/// On shared memory a number is taken by one atomic addition of 1 to the whole word, which is void when the generation
+/// is not the session's. Then the commit word is read once more, and only if it is still what it was when the key was
+/// read, the word that the addition gave is compared-and-swapped to the first number of the new generation; if that
+/// fails, all begins again. So it never goes back: whoever
+/// holds an older session's key finds a younger generation here only after the commit word has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DownWord(pub u64);
+
+impl DownWord {
+    const COUNT_MASK: u64 = u64::MAX >> 8;
+
+    /// The generation.
+    #[must_use]
+    pub fn generation(self) -> u8 {
+        let [generation, ..] = self.0.to_be_bytes();
+        generation
+    }
+
+    /// How many numbers were asked for; above 2^32 - 1 they were refused.
+    #[must_use]
+    pub fn count(self) -> u64 {
+        self.0 & Self::COUNT_MASK
+    }
+
+    /// The word and the number after taking one for a session of `generation`; no number when they are used up.
+    #[must_use]
+    pub fn take(self, generation: u8) -> (Self, Option<Sequence>) {
+        let next = if self.generation() == generation {
+            Self(self.0 + 1)
+        } else {
+            Self(u64::from(generation) << 56 | 1)
+        };
+        (next, Sequence::from_wire(next.count()))
+    }
+}
+
 /// Which way a message goes, with what only that way has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {

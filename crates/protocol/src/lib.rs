@@ -16,6 +16,7 @@ pub mod classic;
 pub mod commit;
 pub mod data;
 pub mod device;
+pub mod device_end;
 pub mod frame;
 #[cfg(feature = "alloc")]
 pub mod gateway;

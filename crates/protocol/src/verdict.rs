@@ -8,7 +8,7 @@ use core::fmt;
 /// What becomes of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Disposition {
-    /// Goes on to the network stack or the service unchanged.
+    /// Goes on to the network stack, the service or the device: unchanged, or with its seal taken off or put on.
     Pass,
     /// Answered: the packet is consumed and a reply leaves on the same port.
     Reply,
@@ -67,6 +67,10 @@ verdicts! {
     /// Addressed to the gateway's port in a form that the fast path does not parse (IP options, fragments,
     /// extension headers); the gate is off and the network stack takes it.
     PassUnparsed = 4, Pass, "pass_unparsed";
+    /// A DATA_UP that verified: the seal is taken off and the datagram goes on (sealed gate).
+    PassData = 5, Pass, "pass_data";
+    /// A datagram towards a device, sealed as a DATA_DOWN on its way out (sealed gate).
+    PassSealed = 6, Pass, "pass_sealed";
 
     /// A REQUEST answered with a CHALLENGE.
     ReplyChallenge = 16, Reply, "reply_challenge";
@@ -148,19 +152,28 @@ verdicts! {
     DropGateFragment = 65, Drop, "drop_gate_fragment";
     /// The gate lets no extension header or IP option pass.
     DropGateExtension = 66, Drop, "drop_gate_extension";
-    /// LAP's port is never forwarded towards the service.
+    /// LAP's port is never forwarded towards the service, nor port 0: of a frame, or inside a seal.
     DropGatePort = 67, Drop, "drop_gate_port";
     /// The session's lease is over.
     DropGateLease = 68, Drop, "drop_gate_lease";
+    /// Towards a device past a sealed gate, and neither a datagram, which could be sealed, nor on the list of what
+    /// always passes.
+    DropUnsealed = 69, Drop, "drop_unsealed";
+    /// Towards a device, and no room for the seal: beyond the link's MTU.
+    DropTooBig = 70, Drop, "drop_too_big";
+    /// Towards a device, several datagrams in one that a network card would cut up (GSO): they cannot be sealed.
+    DropSegments = 71, Drop, "drop_segments";
 
     /// A DATA message while the gate is not sealed.
     DropNotSealed = 72, Drop, "drop_not_sealed";
-    /// DATA of no live session.
+    /// No live session: of the DATA that came, or at the address that a datagram goes to.
     DropSession = 73, Drop, "drop_session";
     /// DATA from another address than the session's.
     DropSource = 74, Drop, "drop_source";
     /// DATA whose sequence number was seen, is too old or out of range.
     DropSequence = 75, Drop, "drop_sequence";
+    /// The session's numbers towards the device are used up; it must authenticate anew.
+    DropExhausted = 76, Drop, "drop_exhausted";
 
     /// Classic profile: malformed message.
     DropClassicMalformed = 80, Drop, "drop_classic_malformed";

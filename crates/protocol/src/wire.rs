@@ -160,7 +160,7 @@ wire_struct!(
         session_id: [u8; 8],
         /// From 1, increasing; the high half is zero.
         seq: U64,
-        /// Upwards the destination port behind the gate, downwards the source port.
+        /// Upwards the destination port behind the gate, downwards the UDP destination port as the service sent it.
         port: U16,
         /// Zero.
         reserved: [u8; 6],

@@ -75,6 +75,7 @@ pub fn release(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
         return Ok(false);
     }
     let _owner = place.lock()?;
+    super::seal::remove(ifindex);
     let pin = place.link();
     let held = pin.exists();
     let removed = if held { std::fs::remove_file(&pin) } else { Ok(()) };
@@ -197,6 +198,12 @@ fn name_of(ifindex: u32) -> Option<String> {
     }
     let name = CStr::from_bytes_until_nul(&name).ok()?;
     name.to_str().ok().map(str::to_owned)
+}
+
+/// The MAC address of an interface.
+pub(super) fn mac_of(ifindex: u32) -> io::Result<[u8; 6]> {
+    let name = name_of(ifindex).ok_or_else(io::Error::last_os_error)?;
+    ethtool::mac(&name)
 }
 
 fn attach(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, DataPlaneError> {

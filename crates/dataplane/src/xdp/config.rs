@@ -41,7 +41,11 @@ impl ProgramConfig {
             classic_rows: 0,
             lap_port: config.lap_port.to_be(),
             classic_port: 0,
-            gate: u8::from(config.gate == Gate::Open),
+            gate: match config.gate {
+                Gate::Off => 0,
+                Gate::Open => 1,
+                Gate::Sealed => 2,
+            },
             classic_words: 0,
             classic_uav: 0,
             strong_order: u8::from(cfg!(target_arch = "x86_64")),
@@ -100,6 +104,7 @@ pub(crate) fn configure(
         let entries = match name.as_str() {
             "lines" => config.geometry.all_homes(),
             "sessions" => config.geometry.slots,
+            "down" if config.gate == Gate::Sealed => config.geometry.slots,
             "rows" => config.geometry.row_count().unwrap_or(u32::MAX),
             "device_index" => config.geometry.index_buckets(),
             "by_address" | "by_mac" => config.geometry.buckets(),

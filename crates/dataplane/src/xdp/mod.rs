@@ -10,6 +10,8 @@ pub(crate) mod config;
 mod layout_test;
 pub mod microbench;
 mod rings;
+mod seal;
+pub mod sealed_bench;
 mod skeleton;
 
 use std::fs::File;
@@ -17,9 +19,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
-use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel};
+use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, ProgramMut};
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
 pub use self::attach::release;
@@ -27,26 +30,31 @@ pub use self::attach::release;
 use self::answer::Sender;
 use self::attach::Attachment;
 use self::rings::Rings;
+use self::seal::{DownCell, Seal};
 use self::skeleton::gateway::{GatewaySkel, GatewaySkelBuilder};
 use crate::capability::{self, Capability};
-use crate::config::Config;
+use crate::config::{Config, Gate};
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::miss::{Carrier, Miss};
-use crate::store::Store;
+use crate::store::{Region, Store};
 use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
 
 /// The `xdp` data plane.
 pub struct Xdp {
     skeleton: GatewaySkel<'static>,
     store: Store,
+    /// By slot, of a sealed gate.
+    down: Option<Region<DownCell>>,
+    seals: Vec<Seal>,
+    /// Interfaces that are forwarded to.
+    forwards: Vec<u32>,
     attachments: Vec<Attachment>,
     rings: Rings,
     sender: Option<Sender>,
 }
 
-// SAFETY: libbpf objects, its ring buffers among them, are not bound to the thread that made them; `Xdp` is used by one
-// thread at a time.
+// SAFETY: libbpf objects are not bound to the thread that made them; `Xdp` is used by one thread at a time.
 unsafe impl Send for Xdp {}
 
 /// What one run of the program gave.
@@ -72,15 +80,28 @@ impl Xdp {
         let open_error = |error| DataPlaneError::kernel("opening the eBPF object", error);
         let mut open = GatewaySkelBuilder::default().open(storage).map_err(open_error)?;
         self::config::configure(open.open_object_mut(), config, false)?;
+        let is_sealed = config.gate == Gate::Sealed;
+        open.progs.linewarden_sealed.set_autoload(is_sealed);
+        open.progs.linewarden_seal.set_autoload(is_sealed);
+        open.progs.linewarden_seal_alive.set_autoload(is_sealed);
         let load_error =
             |error| DataPlaneError::kernel("loading the eBPF program (Linux 6.1 or later?)", error);
         let skeleton = open.load().map_err(load_error)?;
         let regions = self::config::regions(skeleton.object(), config)?;
         let store = Store::new(Arc::new(regions), config.geometry.clone());
         let rings = Rings::map(&skeleton.maps.events, &skeleton.maps.misses)?;
+        if is_sealed {
+            seal::link(&skeleton)?;
+        }
+        let down = is_sealed
+            .then(|| self::config::region(skeleton.object(), "down", config.geometry.slots))
+            .transpose()?;
         let plane = Self {
             skeleton,
             store,
+            down,
+            seals: Vec::new(),
+            forwards: Vec::new(),
             attachments: Vec::new(),
             rings,
             sender: open_sender(config),
@@ -89,14 +110,61 @@ impl Xdp {
         Ok(plane)
     }
 
+    /// Lets datagrams whose seal was taken off leave by this interface past the network stack, where its routes lead
+    /// there and its neighbours are known: past its filters, too. The interface must take redirected frames: a veth
+    /// does if its peer has an XDP program or NAPI. Before [`Xdp::attach`]; of a sealed gate only.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn forward_to(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
+        let key = ifindex.to_ne_bytes();
+        self.skeleton
+            .maps
+            .forward
+            .update(&key, &key, MapFlags::ANY)
+            .map_err(|error| DataPlaneError::kernel(format!("forwarding to interface {ifindex}"), error))?;
+        if let Some(bss) = self.skeleton.maps.bss_data.as_deref_mut() {
+            bss.lw_forwards = 1;
+        }
+        self.forwards.push(ifindex);
+        Ok(())
+    }
+
+    /// What forwarding must know of an interface on the devices' side.
+    fn know(&self, ifindex: u32) -> Result<(), DataPlaneError> {
+        if self.forwards.is_empty() {
+            return Ok(());
+        }
+        let what = || format!("forwarding from interface {ifindex}");
+        if self.forwards.contains(&ifindex) {
+            // Redirected frames are seen by no filter, and so would leave unsealed.
+            return Err(DataPlaneError::kernel(
+                what(),
+                "it is on the devices' side itself",
+            ));
+        }
+        let mac = attach::mac_of(ifindex).map_err(|error| DataPlaneError::kernel(what(), error))?;
+        let [a, b, c, d, e, f] = mac;
+        self.skeleton
+            .maps
+            .own_mac
+            .update(&ifindex.to_ne_bytes(), &[a, b, c, d, e, f, 0, 0], MapFlags::ANY)
+            .map_err(|error| DataPlaneError::kernel(what(), error))
+    }
+
     /// Attaches the program to an interface of the calling thread's network namespace: in the driver where it can,
     /// else in the stack. It is gone when this process ends, and everything passes.
     ///
     /// # Errors
     /// The kernel's, for example when another XDP program is there.
     pub fn attach(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
-        let attachment = Attachment::while_alive(&self.skeleton.progs.linewarden_gateway, ifindex)?;
+        self.know(ifindex)?;
+        let attachment = Attachment::while_alive(self.program(), ifindex)?;
         self.attachments.push(attachment);
+        if self.down.is_some() {
+            let program = &self.skeleton.progs.linewarden_seal_alive;
+            self.seals.push(Seal::while_alive(program, ifindex)?);
+        }
         Ok(())
     }
 
@@ -107,10 +175,23 @@ impl Xdp {
     /// # Errors
     /// Those of [`Xdp::attach`]; no BPF filesystem; a gateway that lives on the interface.
     pub fn attach_pinned(&mut self, ifindex: u32, directory: &Path) -> Result<(), DataPlaneError> {
-        let program = &self.skeleton.progs.linewarden_gateway;
-        self.attachments
-            .push(Attachment::pinned(program, ifindex, directory)?);
+        self.know(ifindex)?;
+        let attachment = Attachment::pinned(self.program(), ifindex, directory)?;
+        self.attachments.push(attachment);
+        if self.down.is_some() {
+            return seal::stay(&self.skeleton.progs.linewarden_seal, ifindex);
+        }
+        // A sealed gate whose place this one has taken.
+        seal::remove(ifindex);
         Ok(())
+    }
+
+    /// The one that gets what comes in.
+    fn program(&self) -> &ProgramMut<'static> {
+        match self.down {
+            Some(_) => &self.skeleton.progs.linewarden_sealed,
+            None => &self.skeleton.progs.linewarden_gateway,
+        }
     }
 
     /// Runs the program once on a frame (`BPF_PROG_TEST_RUN`), as if it came in on the loopback interface.
@@ -132,9 +213,7 @@ impl Xdp {
             ..Default::default()
         };
         let output = self
-            .skeleton
-            .progs
-            .linewarden_gateway
+            .program()
             .test_run(input)
             .map_err(|error| DataPlaneError::kernel("BPF_PROG_TEST_RUN", error))?;
         let action = output.return_value;
@@ -150,6 +229,20 @@ impl Xdp {
         if let Err(error) = sender.send(ifindex, frame) {
             tracing::debug!(%error, ifindex, "an answer could not be sent; its device repeats");
         }
+    }
+
+    /// Runs the program of the way out once on a frame, as if it left by the interface `ifindex`; of a sealed gate only.
+    ///
+    /// # Errors
+    /// The kernel's: a frame below 14 B or above a page is refused; a gate that is not sealed.
+    pub fn test_seal(&self, frame: &[u8], ifindex: u32) -> Result<TestRun, DataPlaneError> {
+        seal::test_run(&self.skeleton.progs.linewarden_seal, frame, ifindex)
+    }
+
+    /// Who counts the numbers towards the device of that slot, for tests that compare memory.
+    #[must_use]
+    pub fn down(&self, slot: u32) -> Option<&AtomicU64> {
+        self.down.as_ref()?.get(slot as usize).map(|cell| &cell.0)
     }
 
     /// The store, for tests that compare its memory.
@@ -292,6 +385,10 @@ fn check_privileges() -> Result<(), DataPlaneError> {
 /// libbpf's own messages go to the log, not to standard error.
 fn quiet_libbpf() {
     libbpf_rs::set_print(Some((PrintLevel::Debug, |level, text| match level {
+        // The error itself comes back; that there was no qdisc, or one already, is none.
+        PrintLevel::Warn if text.contains("Kernel error message") => {
+            tracing::debug!(target: "libbpf", "{}", text.trim_end());
+        }
         PrintLevel::Warn => tracing::warn!(target: "libbpf", "{}", text.trim_end()),
         _ => tracing::trace!(target: "libbpf", "{}", text.trim_end()),
     })));

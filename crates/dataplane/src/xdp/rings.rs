@@ -19,9 +19,17 @@ struct Inbox {
     misses: Vec<Miss>,
 }
 
+/// libbpf's reader.
+struct Reader(RingBuffer<'static>);
+
+// SAFETY: libbpf's reader is not bound to the thread that made it; the mutex around it lets one thread at a time in, and
+// what its callbacks hold may be sent.
+unsafe impl Send for Reader {}
+
 /// Both rings, mapped once.
 pub(super) struct Rings {
-    rings: RingBuffer<'static>,
+    reader: Mutex<Reader>,
+    epoll_fd: RawFd,
     inbox: Arc<Mutex<Inbox>>,
 }
 
@@ -44,17 +52,18 @@ impl Rings {
                 0
             })
             .map_err(error)?;
+        let reader = builder.build().map_err(error)?;
         Ok(Self {
-            rings: builder.build().map_err(error)?,
+            epoll_fd: reader.epoll_fd(),
+            reader: Mutex::new(Reader(reader)),
             inbox,
         })
     }
 
     /// Readable once the program has been told that user space listens, and has something that it must act on.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        let fd: RawFd = self.rings.epoll_fd();
-        // SAFETY: the descriptor is the ring buffer's own and stays open as long as `self` is borrowed.
-        unsafe { BorrowedFd::borrow_raw(fd) }
+        // SAFETY: the descriptor is the reader's own and stays open as long as `self` is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.epoll_fd) }
     }
 
     pub(super) fn take_events(&self) -> Result<Vec<Event>, DataPlaneError> {
@@ -69,7 +78,9 @@ impl Rings {
 
     fn consume(&self) -> Result<(), DataPlaneError> {
         let error = |error| DataPlaneError::kernel("reading the event rings", error);
-        self.rings.consume().map_err(error)
+        // The reader's state is the kernel's.
+        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        reader.0.consume().map_err(error)
     }
 }
 

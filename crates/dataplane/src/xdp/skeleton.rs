@@ -31,3 +31,19 @@ pub mod gateway {
 pub mod bench {
     include!(concat!(env!("OUT_DIR"), "/bench.skel.rs"));
 }
+
+/// The programs of the sealed gate's benches.
+#[allow(
+    clippy::all,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::undocumented_unsafe_blocks,
+    missing_docs,
+    unused,
+    reason = "generated"
+)]
+pub mod bench_sealed {
+    include!(concat!(env!("OUT_DIR"), "/bench_sealed.skel.rs"));
+}

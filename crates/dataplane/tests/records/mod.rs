@@ -8,6 +8,7 @@ pub mod malformed;
 pub mod owner;
 pub mod request;
 pub mod response;
+pub mod sealed;
 pub mod slow;
 
 use linewarden_protocol::frame::builder::FrameBuilder;
@@ -81,6 +82,7 @@ pub fn all() -> Vec<Group> {
         owner::groups(),
         frame::groups(),
         gate::groups(),
+        sealed::groups(),
         classic::groups(),
         slow::groups(),
     ];

@@ -2,14 +2,15 @@
 
 use std::net::IpAddr;
 
-use linewarden_protocol::frame::Mac;
+use linewarden_protocol::data::{Channel, Direction, Route, Sequence, seal};
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
-use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
-use linewarden_protocol::keys::AuthKey;
+use linewarden_protocol::frame::{Mac, ip_bytes};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, SessionId, Suite};
+use linewarden_protocol::keys::{AuthKey, SessionKey};
 use linewarden_protocol::prf;
 use linewarden_protocol::tag;
-use linewarden_protocol::wire::{self, FLAG_BOUND, Header, LAP_PORT, message_type};
+use linewarden_protocol::wire::{self, DATA_HEADER_BYTES, FLAG_BOUND, Header, LAP_PORT, message_type};
 use zerocopy::IntoBytes as _;
 
 /// The gateway of all tests.
@@ -125,6 +126,67 @@ impl Dev {
         message.tag = tag::response(&key, &message, &tag::loc(what.bound));
         message
     }
+}
+
+/// A session as the device holds it.
+#[derive(Clone)]
+pub struct Held {
+    pub device: Dev,
+    pub id: SessionId,
+    pub key: SessionKey,
+}
+
+impl Held {
+    /// That which the gateway opens for `response`.
+    pub fn of(device: Dev, mode: Mode, response: &wire::Response) -> Self {
+        let auth_key = device.auth_key(mode, RowIndex(response.idx.get()));
+        Self {
+            device,
+            id: SessionId::from_wire(response.tag[..8].try_into().unwrap()).unwrap(),
+            key: SessionKey::derive(&auth_key, Suite::SipHash128, &response.tag),
+        }
+    }
+
+    pub fn channel(&self, v6: bool) -> Channel<'_> {
+        Channel {
+            suite: Suite::SipHash128,
+            device: self.device.id(),
+            session: self.id,
+            addr: ip_bytes(self.device.end(v6).ip),
+            key: &self.key,
+        }
+    }
+
+    /// A DATA_UP to `to`, to go on to `to.port`.
+    pub fn seal(&self, seq: u32, to: &Endpoint, payload: &[u8]) -> Vec<u8> {
+        let v6 = to.ip.is_ipv6();
+        let route = Route {
+            source: ip_bytes(self.device.end(v6).ip),
+            destination: ip_bytes(to.ip),
+        };
+        let seq = Sequence(seq.try_into().unwrap());
+        let mut out = vec![0; DATA_HEADER_BYTES + payload.len()];
+        seal(
+            &self.channel(v6),
+            Direction::Up,
+            seq,
+            to.port,
+            &route,
+            payload,
+            &mut out,
+        )
+        .unwrap();
+        out
+    }
+}
+
+/// The frame that `sealed` leaves the device in: to LAP's port at the address of `to`.
+pub fn sealed_frame(device: Dev, to: &Endpoint) -> FrameBuilder {
+    let to = Endpoint {
+        port: LAP_PORT,
+        ..*to
+    };
+    FrameBuilder::new(device.end(to.ip.is_ipv6()), to)
 }
 
 /// What a RESPONSE says.

@@ -47,6 +47,11 @@ impl Shape {
         ..Self::OFF
     };
 
+    pub const SEALED: Self = Self {
+        gate: Gate::Sealed,
+        ..Self::OFF
+    };
+
     /// The CRPs of the classic profile; identifier and row are in them.
     pub fn crp(bytes: usize, identifier: u32, row: usize) -> (u32, Vec<u8>) {
         let challenge = identifier << 16 | row as u32;
@@ -91,6 +96,7 @@ impl Shape {
             gate: match self.gate {
                 Gate::Off => OracleGate::Off,
                 Gate::Open => OracleGate::Open,
+                Gate::Sealed => OracleGate::Sealed,
             },
             lease_s: LEASE_S,
             nak_per_s: self.nak_per_s,

@@ -5,27 +5,30 @@ mod provision;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::store::Regions;
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, Counters, DataPlane, DataPlaneError, Event, Gate, Store};
 use linewarden_protocol::commit::CommitWord;
+use linewarden_protocol::data::DownWord;
 use linewarden_protocol::frame::{Meta, parse};
 use linewarden_protocol::gateway::Gateway;
-use linewarden_protocol::ids::{DeviceId, Mode};
+use linewarden_protocol::ids::{DeviceId, Mode, SessionId};
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire;
 use zerocopy::IntoBytes as _;
 
-use super::device::{Dev, GATEWAY, Response, gateway_end};
+use super::device::{Dev, GATEWAY, Held, Response, gateway_end};
 use super::shape::{CLASSIC_PORT, LEASE_S, Shape};
 use super::{reply, view};
 
 /// What `BPF_PROG_TEST_RUN` says a frame came in on: the loopback interface.
 const INGRESS: u32 = 1;
+/// The loopback interface's.
+const LOOPBACK_MTU: usize = 65_536;
 
 struct HostSide {
     host: Host,
@@ -220,6 +223,29 @@ impl World {
         assert_eq!(self.send(&frame), Verdict::ReplyAck);
     }
 
+    /// The session that a device has opened with the row before its current one, from its own place, BOUND, under the
+    /// fresh value of now.
+    pub fn held(&self, device: Dev) -> Held {
+        let idx = self.commit(device).idx().0 - 1;
+        let response = self.response(device).bound(device.mac()).idx(idx);
+        Held::of(device, self.mode(device), &device.response(&response))
+    }
+
+    /// The session that a device has, whether it is live or not.
+    pub fn last_held(&self, device: Dev) -> Option<Held> {
+        let line = self.oracle.line(device.id())?;
+        Some(Held {
+            device,
+            id: SessionId::from_wire(line.session_id)?,
+            key: line.session.session_key.clone(),
+        })
+    }
+
+    /// The highest number that the device's window has accepted.
+    pub fn top(&self, device: Dev) -> u32 {
+        self.oracle.line(device.id()).map_or(0, |line| line.window.top())
+    }
+
     // ---- packets ----
 
     /// Sends a frame through the oracle, `xdp` and `host`; returns the verdict that they agree on.
@@ -232,15 +258,18 @@ impl World {
         let now = self.now();
         let line_before = lap_device(frame).and_then(|id| self.oracle.line(id));
         let mut out = frame.to_vec();
-        let verdict = self.oracle.handle_frame(now, INGRESS, &mut out);
+        let handled = self.oracle.handle(now, INGRESS, &mut out);
+        let verdict = handled.verdict;
+        out.truncate(handled.frame.end);
+        out.drain(..handled.frame.start);
         self.sent[0] += 1;
         if verdict.disposition() == Disposition::Reply {
             reply::check_headers(frame, &out);
             if let Some(line) = line_before {
                 self.check_message(frame, &out, verdict, line.commit);
             }
-        } else {
-            assert_eq!(frame, out, "only a reply changes the frame");
+        } else if verdict != Verdict::PassData {
+            assert_eq!(frame, out, "only a reply changes the frame, or taking off a seal");
         }
         self.send_xdp(frame, verdict, &out);
         self.send_host(now, frame, verdict, &out);
@@ -284,6 +313,43 @@ impl World {
         assert_eq!(run.action, action, "{verdict}");
         if action != 1 {
             assert_eq!(hex(&run.frame), hex(out), "xdp, {verdict}, of {}", hex(frame));
+        }
+    }
+
+    /// Sends a frame towards the devices through the oracle and `xdp`; returns the verdict that they agree on, and the
+    /// frame afterwards.
+    pub fn send_down(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>) {
+        let now = self.now();
+        let mut out = frame.to_vec();
+        let verdict = self.oracle.seal_frame(now, LOOPBACK_MTU, false, &mut out);
+        self.sent[0] += 1;
+        // The kernel does not run a program on less than an Ethernet header.
+        if let Some(side) = self.xdp.as_mut().filter(|_| frame.len() >= 14) {
+            let run = side.xdp.test_seal(frame, INGRESS).unwrap();
+            self.sent[1] += 1;
+            let counted = side.xdp.counters().unwrap();
+            let counts: Vec<_> = counted.since(&side.counted).nonzero().collect();
+            side.counted = counted;
+            assert_eq!(counts, [(verdict, 1)], "xdp; oracle: {verdict}; {}", hex(frame));
+            // TC_ACT_SHOT, TC_ACT_UNSPEC.
+            let passes = verdict.disposition() == Disposition::Pass;
+            assert_eq!(run.action, if passes { u32::MAX } else { 2 }, "{verdict}");
+            if passes {
+                assert_eq!(hex(&run.frame), hex(&out), "xdp, {verdict}, of {}", hex(frame));
+            }
+        }
+        self.compare_lines();
+        (verdict, out)
+    }
+
+    /// Sets how many numbers towards the device were taken in the session's present generation.
+    pub fn set_down(&mut self, device: Dev, count: u64) {
+        self.oracle.set_down(device.id(), count);
+        if let Some(side) = &self.xdp {
+            let (line, place) = side.xdp.store().line(device.id()).unwrap();
+            let generation = CommitWord(line.commit.load(Acquire)).window_generation();
+            let word = u64::from(generation) << 56 | count;
+            side.xdp.down(place.slot).unwrap().store(word, Release);
         }
     }
 
@@ -341,6 +407,24 @@ impl World {
                 );
             }
         }
+        self.compare_down(device);
+    }
+
+    /// Who counts the numbers towards the device: the same count in the same generation, counted from the
+    /// installation. A word of a generation before it is as good as none.
+    fn compare_down(&self, device: Dev) {
+        let line = self.oracle.line(device.id()).unwrap();
+        let Some(side) = self.xdp.as_ref().filter(|_| line.down != DownWord::default()) else {
+            return;
+        };
+        let (_, place) = side.xdp.store().line(device.id()).unwrap();
+        let Some(word) = side.xdp.down(place.slot) else {
+            return;
+        };
+        let word = DownWord(word.load(Acquire));
+        let base = self.installed[&device].generations[1] as u8;
+        assert_eq!(word.count(), line.down.count(), "numbers towards {device:?}");
+        assert_eq!(word.generation().wrapping_sub(base), line.down.generation());
     }
 
     /// The events since the last call, which both data planes must agree on.

@@ -100,7 +100,9 @@ fn prepare(
     let puf = config
         .open_puf(device, crate::cmd::random_u64()?)
         .map_err(field)?;
+    let tunnels = config.tunnels(gateway).map_err(field)?;
     let options = AgentOptions {
+        tunnels,
         device: DeviceConfig {
             device,
             suite: Suite::SipHash128,

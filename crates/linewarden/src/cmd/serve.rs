@@ -147,6 +147,7 @@ fn tell_start(output: Output, config: &GatewayConfig, resolved: &Resolved) -> Re
     let gate = match section.gate {
         Gate::Off => "off",
         Gate::Open => "open",
+        Gate::Sealed => "sealed",
     };
     let addresses = resolved.config.local.clone();
     let shown: Vec<String> = addresses.iter().map(ToString::to_string).collect();

@@ -18,6 +18,18 @@ impl Sum {
         Self(self.0 + words.sum::<u64>())
     }
 
+    /// Adds a word.
+    #[must_use]
+    pub fn word(self, word: u16) -> Self {
+        Self(self.0 + u64::from(word))
+    }
+
+    /// Takes a sum away again (RFC 1624: its complement is added).
+    #[must_use]
+    pub fn less(self, other: Self) -> Self {
+        self.word(other.finish())
+    }
+
     /// Adds the pseudo header of RFC 768 or RFC 8200 8.1: addresses (4 or 16 bytes each), protocol, length.
     #[must_use]
     pub fn pseudo_header(self, src: &[u8], dst: &[u8], protocol: u8, length: u16) -> Self {

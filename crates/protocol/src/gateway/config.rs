@@ -15,6 +15,8 @@ pub enum Gate {
     /// They pass if their port, VLANs and MAC address have a live BOUND session, or are on the list of what always
     /// passes.
     Open,
+    /// Only datagrams that DATA seals pass, both ways, and the list of what always passes.
+    Sealed,
 }
 
 /// Configuration of a gateway.

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use super::bindings::Key;
-use super::{Gate, Gateway};
+use super::{Gate, Gateway, Handled};
 use crate::frame::{self, Frame, Ip, Mac, Network, Transport, Truncated, Udp};
 use crate::time::Now;
 use crate::verdict::{Disposition, Verdict};
@@ -27,10 +27,23 @@ impl Gateway {
     /// Handles an Ethernet frame that came in on interface `ingress`.
     ///
     /// When the verdict's disposition is a reply, the frame has become the reply, of the same length, to be sent out
-    /// on the same interface. Otherwise it is unchanged.
+    /// on the same interface. When it is [`Verdict::PassData`] the frame has become a shorter one, which lies where
+    /// [`Handled::frame`] says (call [`Gateway::handle`] for it). Otherwise it is unchanged.
     pub fn handle_frame(&mut self, now: Now, ingress: u32, frame: &mut [u8]) -> Verdict {
-        let verdict = self.judge(now, ingress, frame);
-        self.count(verdict)
+        self.handle(now, ingress, frame).verdict
+    }
+
+    /// As [`Gateway::handle_frame`], with the place of what the frame has become.
+    pub fn handle(&mut self, now: Now, ingress: u32, frame: &mut [u8]) -> Handled {
+        let handled = match self.sealed_frame(now, frame) {
+            Some(handled) => handled,
+            None => Handled {
+                verdict: self.judge(now, ingress, frame),
+                frame: 0..frame.len(),
+            },
+        };
+        self.count(handled.verdict);
+        handled
     }
 
     fn judge(&mut self, now: Now, ingress: u32, bytes: &mut [u8]) -> Verdict {
@@ -39,7 +52,7 @@ impl Gateway {
             Err(Truncated) => {
                 return match self.config.gate {
                     Gate::Off => Verdict::PassForeign,
-                    Gate::Open => Verdict::DropTruncated,
+                    Gate::Open | Gate::Sealed => Verdict::DropTruncated,
                 };
             }
         };
@@ -56,11 +69,11 @@ impl Gateway {
         }
         match self.config.gate {
             Gate::Off => self.gate_off(&parsed),
-            Gate::Open => self.gate_open(now, ingress, &parsed),
+            Gate::Open | Gate::Sealed => self.gate(now, ingress, &parsed),
         }
     }
 
-    fn is_local(&self, ip: &Ip) -> bool {
+    pub(super) fn is_local(&self, ip: &Ip) -> bool {
         self.config.local.contains(&ip.dst)
     }
 
@@ -106,8 +119,8 @@ impl Gateway {
         }
     }
 
-    /// Nothing passes but the list, and senders with a live BOUND session.
-    fn gate_open(&self, now: Now, ingress: u32, parsed: &Frame) -> Verdict {
+    /// Nothing passes but the list and, when the gate is open, senders with a live BOUND session.
+    fn gate(&self, now: Now, ingress: u32, parsed: &Frame) -> Verdict {
         let transport = match &parsed.network {
             Network::Arp => return Verdict::PassAlways,
             Network::Other(_) => None,
@@ -124,6 +137,7 @@ impl Gateway {
             Some((_, Transport::Udp(udp))) if udp.dst_port == self.config.lap_port => {
                 return Verdict::DropGatePort;
             }
+            _ if self.config.gate == Gate::Sealed => return Verdict::DropGate,
             _ => {}
         }
         let sender = Sender {

@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 
 use crate::commit::CommitWord;
+use crate::data::DownWord;
 use crate::frame::{Mac, Meta};
 use crate::ids::{RowIndex, SessionId};
 use crate::keys::{AuthKey, SessionKey};
@@ -33,6 +34,7 @@ impl Row {
 pub(super) struct Line {
     pub(super) commit: CommitWord,
     pub(super) window: Window,
+    pub(super) down: DownWord,
     pub(super) session_id: Option<SessionId>,
     pub(super) row: Row,
     pub(super) lease_until_s: u32,
@@ -86,6 +88,7 @@ impl Line {
         Self {
             commit,
             window: Window::new(commit.window_generation()),
+            down: DownWord::default(),
             session_id: None,
             row,
             lease_until_s: 0,
@@ -132,6 +135,8 @@ pub struct LineView {
     pub commit: CommitWord,
     /// The replay window.
     pub window: Window,
+    /// Who counts the numbers towards the device.
+    pub down: DownWord,
     /// The session's id on the wire; zero when there is none.
     pub session_id: [u8; 8],
     /// The current row's challenge; zero when there is no row, and in key mode.
@@ -174,6 +179,7 @@ impl Line {
         LineView {
             commit: self.commit,
             window: self.window,
+            down: self.down,
             session_id: self.session_id.map(SessionId::to_wire).unwrap_or_default(),
             challenge: self.row.challenge,
             auth_key: self.row.auth_key.clone(),

@@ -43,6 +43,7 @@ mod line;
 mod provision;
 mod request;
 mod response;
+mod sealed;
 #[cfg(test)]
 mod tests;
 
@@ -56,6 +57,7 @@ pub use line::{LineView, Row, SessionView};
 pub use provision::{DeviceInstall, ProvisionError};
 pub use request::challenge;
 pub use response::{Checked, Unspent, Verified};
+pub use sealed::Handled;
 
 use crate::classic::verifier::Verifier;
 use crate::frame::Meta;

@@ -1,11 +1,44 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* The verifier and gate of a gateway's port. */
+/* The verifier and gate of a gateway's port: what comes in, and, past a sealed gate, what goes out. */
 #include "lw_gateway.h"
+#include "lw_seal.h"
 
 SEC("xdp")
 int linewarden_gateway(struct xdp_md *ctx)
 {
 	return lw_gateway(ctx);
+}
+
+/* In the place of linewarden_gateway at a sealed gate; that one is called for what is for the gateway itself. */
+SEC("xdp")
+int linewarden_sealed(struct xdp_md *ctx)
+{
+	return lw_sealed_gateway(ctx);
+}
+
+/* While a gateway lives, and after. */
+SEC("tc")
+int linewarden_seal(struct __sk_buff *skb)
+{
+	return lw_egress(skb);
+}
+
+/*
+ * While a gateway lives, and then everything passes: a filter stays when its process is killed. That nobody renews the
+ * fresh value tells.
+ */
+SEC("tc")
+int linewarden_seal_alive(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct lw_ctx c = {};
+
+	c.cpu = bpf_map_lookup_elem(&percpu, &zero);
+	c.control = bpf_map_lookup_elem(&control, &zero);
+	if (!c.cpu || !c.control)
+		return TC_ACT_SHOT;
+	lw_clock(&c);
+	return lw_is_stopped(&c) ? TC_ACT_UNSPEC : lw_egress(skb);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -103,7 +103,7 @@ struct lw_percpu {
 	__u64 clock_boot_s; /* CLOCK_BOOTTIME, seconds */
 };
 
-enum lw_gate { LW_GATE_OFF = 0, LW_GATE_OPEN = 1 };
+enum lw_gate { LW_GATE_OFF = 0, LW_GATE_OPEN = 1, LW_GATE_SEALED = 2 };
 
 #define LW_LOCAL_MAX 4
 

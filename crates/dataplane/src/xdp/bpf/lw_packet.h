@@ -192,11 +192,9 @@ static __always_inline enum lw_kind lw_parse_ip6(struct lw_frame *f, void *curso
 	return lw_parse_udp(f, ip + 1, payload);
 }
 
-static __always_inline enum lw_kind lw_parse(struct xdp_md *ctx, struct lw_frame *f)
+static __always_inline enum lw_kind lw_parse_frame(void *cursor, void *end, struct lw_frame *f)
 {
-	void *cursor = (void *)(long)ctx->data;
-
-	f->end = (void *)(long)ctx->data_end;
+	f->end = end;
 	f->eth = cursor;
 	if ((void *)(f->eth + 1) > f->end)
 		return LW_KIND_BROKEN;
@@ -220,6 +218,11 @@ static __always_inline enum lw_kind lw_parse(struct xdp_md *ctx, struct lw_frame
 	if (type == LW_ETH_P_IPV6)
 		return lw_parse_ip6(f, cursor);
 	return type == LW_ETH_P_ARP ? LW_KIND_ARP : LW_KIND_OTHER;
+}
+
+static __always_inline enum lw_kind lw_parse(struct xdp_md *ctx, struct lw_frame *f)
+{
+	return lw_parse_frame((void *)(long)ctx->data, (void *)(long)ctx->data_end, f);
 }
 
 /*

@@ -56,9 +56,21 @@ impl World {
                 end: next.saturating_add(rows),
             };
             self.installed.insert(device, installed);
+            self.forget_numbers(device);
             self.compare_line(device);
         }
         is_ok
+    }
+
+    /// A slot may have been another device's, in a generation of the same number: then numbers go on from there, which
+    /// harms nobody and which the oracle, that has no slots, does not do.
+    fn forget_numbers(&self, device: Dev) {
+        if let Some(xdp) = &self.xdp {
+            let (_, place) = xdp.xdp.store().line(device.id()).unwrap();
+            if let Some(word) = xdp.xdp.down(place.slot) {
+                word.store(0, Release);
+            }
+        }
     }
 
     /// Installs a device with consecutive rows.

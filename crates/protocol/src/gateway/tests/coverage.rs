@@ -7,16 +7,13 @@ use super::support::{Bench, LEASE_S, Prover, bent, data_up, gateway_end, one_dev
 use crate::classic::rng::SplitMix64;
 use crate::classic::verifier::{Crp, Verifier};
 use crate::classic::{self, CLASSIC_PORT, Profile, ResponseBits};
-use crate::data;
 use crate::frame::builder::FrameBuilder;
 use crate::frame::write::Endpoint;
 use crate::gateway::{DeviceInstall, FRESH_MAX_AGE_MS, Gate, Gateway, GatewayConfig};
-use crate::ids::{Mode, RowIndex, SessionId};
-use crate::keys::SessionKey;
+use crate::ids::{Mode, RowIndex};
 use crate::tag;
 use crate::verdict::Verdict;
-use crate::window::Window;
-use crate::wire::{self, Message};
+use crate::wire;
 
 #[test]
 fn every_verdict_is_reached() {
@@ -144,7 +141,14 @@ fn reach(verdict: Verdict) -> Verdict {
             bench.through_gate(&prover)
         }
         Verdict::DropNotSealed => with_device(1, |prover, _| data_up(prover)),
-        Verdict::DropSession | Verdict::DropSource | Verdict::DropSequence => sealed_data(verdict),
+        Verdict::PassData | Verdict::DropSession | Verdict::DropSource | Verdict::DropSequence => {
+            super::sealed::reach_up(verdict)
+        }
+        Verdict::PassSealed
+        | Verdict::DropUnsealed
+        | Verdict::DropTooBig
+        | Verdict::DropSegments
+        | Verdict::DropExhausted => super::sealed::reach_down(verdict),
         Verdict::DropClassicMalformed | Verdict::DropClassicUnknown | Verdict::DropClassicHash => {
             classic_exchange(verdict)
         }
@@ -170,39 +174,6 @@ fn gate_off(make: impl FnOnce(FrameBuilder) -> Vec<u8>, to: Endpoint) -> Verdict
 fn gate_open(make: impl FnOnce(FrameBuilder) -> Vec<u8>) -> Verdict {
     let mut frame = make(FrameBuilder::new(Prover::new(1, Mode::Pool).from, service_end()));
     Bench::new().handle(super::support::INGRESS, &mut frame)
-}
-
-/// DATA is opened by the sealed gate, which stands on [`crate::data`].
-fn sealed_data(verdict: Verdict) -> Verdict {
-    let key = SessionKey::from_bytes([5; 16]);
-    let mut channel = data::Channel {
-        suite: super::support::SUITE,
-        device: Prover::new(1, Mode::Pool).device,
-        session: SessionId::from_wire([1; 8]).unwrap(),
-        addr: [1; 16],
-        key: &key,
-    };
-    let route = data::Route {
-        source: [1; 16],
-        destination: [2; 16],
-    };
-    let mut out = [0; 60];
-    let seq = data::Sequence::FIRST;
-    data::seal(&channel, data::Direction::Up, seq, 80, &route, b"data", &mut out).unwrap();
-    match verdict {
-        Verdict::DropSession => channel.session = SessionId::from_wire([2; 8]).unwrap(),
-        Verdict::DropSource => channel.addr = [3; 16],
-        _ => {}
-    }
-    let Ok(Message::DataUp(message, payload)) = wire::parse(&out) else {
-        panic!("parses");
-    };
-    data::open(&channel, data::Direction::Up, &route, message, payload)
-        .and_then(|opened| {
-            let window = data::mark(Window::new(0), 0, &opened)?;
-            data::mark(window, 0, &opened)
-        })
-        .unwrap_err()
 }
 
 /// One exchange, bent where the verdict asks for it.

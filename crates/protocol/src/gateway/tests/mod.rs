@@ -7,5 +7,6 @@ mod handshake;
 mod ownership;
 mod provisioning;
 mod races;
+mod sealed;
 mod support;
 mod table;

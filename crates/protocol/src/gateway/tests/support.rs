@@ -11,7 +11,7 @@ use crate::frame::builder::FrameBuilder;
 use crate::frame::write::Endpoint;
 use crate::frame::{Meta, parse};
 use crate::gateway::{DeviceInstall, FreshValue, Gate, Gateway, GatewayConfig, Row};
-use crate::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
+use crate::ids::{DeviceId, GatewayId, Mode, RowIndex, SessionId, Suite};
 use crate::keys::{AuthKey, RowKey, SessionKey};
 use crate::tag;
 use crate::time::Now;
@@ -264,6 +264,14 @@ pub fn verified_ack(prover: &Prover, response: &[u8], payload: &[u8]) -> Ack {
     assert_eq!(ack.session_id, response.tag[..8]);
     assert_eq!(ack.idx, response.idx);
     ack
+}
+
+/// The session that a gateway opens for `response`: its id and its key.
+pub fn session_of(prover: &Prover, response: &[u8]) -> (SessionId, SessionKey) {
+    let response = Response::read_from_bytes(response).unwrap();
+    let key = SessionKey::derive(&prover.auth_key(response.idx.get()), SUITE, &response.tag);
+    let [id, _] = crate::keys::halves(&response.tag);
+    (SessionId::from_wire(id).unwrap(), key)
 }
 
 /// A bench with one pool device of `rows` rows.

@@ -1,0 +1,225 @@
+//! The agent's tunnels with real sockets against the reference gateway with a sealed gate. On 127.0.0.1 the gateway
+//! answers; 127.0.0.2 is a service behind it, whose LAP port the gate is.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linewarden_agent::source::{FleetSeed, SimulatedPuf};
+use linewarden_agent::{Agent, AgentOptions, Credential, Ended, Report, Tunnel, TunnelCounts};
+use linewarden_protocol::device::{DeviceConfig, GatewayPolicy};
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::parse;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::gateway::{DeviceInstall, FreshValue, Gate, Gateway, GatewayConfig, Row};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
+use linewarden_protocol::keys::{AuthKey, RowKey};
+use linewarden_protocol::time::Now;
+use linewarden_protocol::verdict::{Disposition, Verdict};
+use linewarden_puf::extractor::{KeyEnrolment, enrol_puf};
+use linewarden_puf::health::HealthTest;
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha20Rng;
+use rustix::event::{EventfdFlags, eventfd};
+
+const GATEWAY: GatewayId = GatewayId(9);
+const DEVICE: DeviceId = DeviceId(0x00d1);
+const SUITE: Suite = Suite::SipHash128;
+const SERVICE: [u8; 4] = [127, 0, 0, 2];
+
+fn socket(at: ([u8; 4], u16)) -> UdpSocket {
+    let socket = UdpSocket::bind(SocketAddr::from(at)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    socket
+}
+
+fn end(at: SocketAddr) -> Endpoint {
+    Endpoint {
+        mac: [2, 0, 0, 0, 0, 1],
+        ip: at.ip(),
+        port: at.port(),
+    }
+}
+
+/// Gateway, gate and an echo service, which says everything twice: the second is a replay.
+struct Site {
+    gateway: Gateway,
+    /// The gateway's LAP port, and the service's address and port of the same number, which is the gate.
+    lap: UdpSocket,
+    gate: UdpSocket,
+    echo: UdpSocket,
+    began: Instant,
+}
+
+impl Site {
+    fn new(key: &RowKey) -> Self {
+        let lap = socket(([127, 0, 0, 1], 0));
+        let address = lap.local_addr().unwrap();
+        let mut gateway = Gateway::new(GatewayConfig {
+            gate: Gate::Sealed,
+            lap_port: address.port(),
+            ..GatewayConfig::new(GATEWAY, &[address.ip()])
+        });
+        let row = Row {
+            challenge: [0; 8],
+            auth_key: AuthKey::derive(key, SUITE, Mode::Key, RowIndex(0), GATEWAY),
+        };
+        let install = DeviceInstall {
+            device: DEVICE,
+            mode: Mode::Key,
+            next_idx: RowIndex(0),
+            mark: None,
+            rows: vec![row],
+        };
+        gateway.install(install).unwrap();
+        let fresh = |byte| FreshValue::from_wire([byte; 8]).unwrap();
+        gateway.restart_fresh(fresh(1), fresh(2), Now::default());
+        Self {
+            gateway,
+            gate: socket((SERVICE, address.port())),
+            echo: socket((SERVICE, 0)),
+            lap,
+            began: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> Now {
+        let ms = self.began.elapsed().as_millis() as u64;
+        Now {
+            monotonic_ms: ms,
+            boot_ms: ms,
+        }
+    }
+
+    /// A frame as it comes in: the verdict, the payload afterwards and its destination port.
+    fn frame(&mut self, from: SocketAddr, to: SocketAddr, payload: &[u8]) -> (Verdict, Vec<u8>, u16) {
+        let mut frame = FrameBuilder::new(end(from), end(to)).udp(payload);
+        let handled = self.gateway.handle(self.now(), 1, &mut frame);
+        let frame = &frame[handled.frame];
+        let (_, udp) = parse(frame).unwrap().datagram().unwrap();
+        (handled.verdict, frame[udp.payload()].to_vec(), udp.dst_port)
+    }
+
+    fn serve(mut self, stop: &AtomicBool) {
+        let mut buffer = [0u8; 4096];
+        let (lap, gate, echo) = (
+            self.lap.local_addr().unwrap(),
+            self.gate.local_addr().unwrap(),
+            self.echo.local_addr().unwrap(),
+        );
+        while !stop.load(Ordering::Acquire) {
+            if let Ok((bytes, from)) = self.lap.recv_from(&mut buffer) {
+                let (verdict, reply, _) = self.frame(from, lap, &buffer[..bytes]);
+                assert_eq!(verdict.disposition(), Disposition::Reply, "{verdict}");
+                self.lap.send_to(&reply, from).unwrap();
+            }
+            if let Ok((bytes, from)) = self.gate.recv_from(&mut buffer) {
+                let (verdict, payload, port) = self.frame(from, gate, &buffer[..bytes]);
+                assert_eq!((verdict, port), (Verdict::PassData, echo.port()));
+                let mut frame = FrameBuilder::new(end(echo), end(from)).udp(&payload);
+                let verdict = self.gateway.seal_frame(self.now(), 65_535, false, &mut frame);
+                assert_eq!(verdict, Verdict::PassSealed);
+                let (_, udp) = parse(&frame).unwrap().datagram().unwrap();
+                for _ in 0..2 {
+                    self.echo.send_to(&frame[udp.payload()], from).unwrap();
+                }
+            }
+        }
+    }
+}
+
+/// Two local programs whose datagrams come back, and nothing else does; how many there were.
+fn programs(listen: SocketAddr) -> u64 {
+    let programs = [socket(([127, 0, 0, 1], 0)), socket(([127, 0, 0, 1], 0))];
+    let mut count = 0;
+    let mut buffer = [0; 4096];
+    for bytes in [0usize, 1, 8, 100, 1416] {
+        for (program, fill) in programs.iter().zip([0x11, 0x22]) {
+            let payload = vec![fill; bytes];
+            let until = Instant::now() + Duration::from_secs(20);
+            let answer = loop {
+                assert!(Instant::now() < until, "no answer to {bytes} B");
+                program.send_to(&payload, listen).unwrap();
+                count += 1;
+                if let Some(answer) = (0..50).find_map(|_| program.recv_from(&mut buffer).ok()) {
+                    break answer;
+                }
+            };
+            assert_eq!((&buffer[..answer.0], answer.1), (&payload[..], listen));
+        }
+    }
+    count
+}
+
+#[test]
+fn local_programs_talk_through_the_seal_and_replays_do_not_reach_them() {
+    let puf: SimulatedPuf = toml::from_str("model = \"sram\"\nseed_file = \"unused\"").unwrap();
+    let chip = || puf.build(&FleetSeed::from_bytes([1; 32]), DEVICE, 1).unwrap();
+    let mut rng = ChaCha20Rng::seed_from_u64(3);
+    let enrolled = enrol_puf(&mut chip(), 32_768, 5, &KeyEnrolment::default(), &mut rng).unwrap();
+    let key = RowKey::for_device(enrolled.secret.expose(), &enrolled.helper.digest(), SUITE, DEVICE);
+    let site = Site::new(&key);
+    let (gateway, service) = (site.lap.local_addr().unwrap(), site.echo.local_addr().unwrap());
+    let served = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&served);
+    let gateway_thread: JoinHandle<()> = std::thread::spawn(move || site.serve(&stopped));
+
+    // A port that is free now.
+    let listen = socket(([127, 0, 0, 1], 0)).local_addr().unwrap();
+    let options = AgentOptions {
+        tunnels: vec![Tunnel { listen, service }],
+        device: DeviceConfig {
+            device: DEVICE,
+            suite: SUITE,
+            mode: Mode::Key,
+            gateways: GatewayPolicy::ANY,
+            bound_mac: None,
+        },
+        credential: Credential::Key(enrolled.helper),
+        health: HealthTest::default(),
+        gateway,
+        once: false,
+        give_up_after: Some(Duration::from_secs(20)),
+    };
+    let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+    let mut reports = Vec::new();
+    let mut talking = None;
+    let ended = Agent::new(options, chip())
+        .run(stop.as_fd(), &mut |report| {
+            if matches!(report, Report::Authenticated { .. }) && talking.is_none() {
+                let stop = Arc::clone(&stop);
+                talking = Some(std::thread::spawn(move || {
+                    let count = std::panic::catch_unwind(|| programs(listen));
+                    rustix::io::write(&*stop, &1u64.to_ne_bytes()).unwrap();
+                    count.unwrap()
+                }));
+            }
+            reports.push(report.clone());
+        })
+        .unwrap();
+    let count = talking.unwrap().join().unwrap();
+    served.store(true, Ordering::Release);
+    gateway_thread.join().unwrap();
+    assert_eq!(ended, Ended::Stopped);
+    let counts = reports.iter().find_map(|report| match report {
+        Report::Tunnelled(counts) => Some(*counts),
+        _ => None,
+    });
+    let counts: TunnelCounts = counts.unwrap();
+    assert_eq!(counts.up, count, "{counts:?}");
+    // The last answer's replay may come after the end.
+    assert!(
+        counts.down >= 10 && counts.dropped_unopened + 1 >= counts.down,
+        "{counts:?}"
+    );
+    assert_eq!(reports.last(), Some(&Report::Stopped));
+}

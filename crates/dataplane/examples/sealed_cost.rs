@@ -1,0 +1,56 @@
+//! What the sealed gate costs a packet on one CPU, by payload, both ways, above the harness.
+//!
+//! `cargo run --release -p linewarden-dataplane --example sealed_cost` (as root)
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a program for one person at a terminal"
+)]
+
+use std::net::Ipv4Addr;
+
+use linewarden_dataplane::xdp::sealed_bench::SealedBench;
+use linewarden_dataplane::{Config, Gate, Geometry};
+use linewarden_protocol::ids::GatewayId;
+
+const PAYLOADS: [usize; 7] = [0, 64, 128, 512, 1024, 1300, 1416];
+/// The kernel puts a program at another address with each load, which costs or saves up to a fifth.
+const LOADS: usize = 10;
+
+fn main() {
+    let config = Config {
+        gateway_id: GatewayId(1),
+        lease_s: 3600,
+        lap_port: 20_550,
+        local: vec![Ipv4Addr::new(10, 66, 0, 1).into()],
+        gate: Gate::Sealed,
+        nak_per_s: 100,
+        alarm_per_s: 100,
+        low_rows: 0,
+        low_credit: 0,
+        miss_per_s: 0,
+        geometry: Geometry {
+            slots: 16,
+            ring: 1,
+            hash_seed: [0x1234, 0x5678],
+        },
+        classic: None,
+    };
+    let mut least = PAYLOADS.map(|_| [f64::MAX; 4]);
+    for _ in 0..LOADS {
+        let bench = SealedBench::load(&config).unwrap();
+        for (bytes, least) in PAYLOADS.iter().zip(&mut least) {
+            let cost = bench.cost(*bytes, 100_000, 5).unwrap();
+            let all = [cost.up, cost.down, cost.harness[0], cost.harness[1]];
+            least
+                .iter_mut()
+                .zip(all)
+                .for_each(|(least, ns)| *least = least.min(ns));
+        }
+    }
+    println!("payload   up ns   down ns   harness up   harness down");
+    for (bytes, [up, down, harness_up, harness_down]) in PAYLOADS.iter().zip(least) {
+        println!("{bytes:7} {up:7.0} {down:9.0} {harness_up:12.0} {harness_down:14.0}");
+    }
+}

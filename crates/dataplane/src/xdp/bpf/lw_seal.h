@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * DATA_DOWN at the sealed gate (LAP/1 1.4.7): what leaves towards the devices is sealed for the session that has the
+ * destination's address, or does not leave. A classifier on the egress of the devices' side.
+ */
+#ifndef LW_SEAL_H
+#define LW_SEAL_H
+
+#include <linux/pkt_cls.h>
+
+#include "lw_data.h"
+
+/*
+ * One message in the making. Per CPU, for a packet may be as long as a link takes, and no stack is: egress runs with
+ * bottom halves off, so that none is begun before the one before it is done.
+ */
+struct lw_scratch {
+	struct lw_data header;
+	__u64 word[LW_SEALED_WORDS + 1];
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct lw_scratch);
+} scratch SEC(".maps");
+
+/* By slot, who counts the numbers towards the device: gen u8 | count u56, data.rs has its rules. */
+LW_ARRAY(down, __u64, BPF_F_MMAPABLE);
+
+#define LW_DOWN_TRIES 4
+
+/* What always leaves: neighbour discovery of a router, and DHCP of a server. ARP is a kind of its own. */
+static __always_inline int lw_leaves_always(const struct lw_frame *f, enum lw_kind kind)
+{
+	if (kind == LW_KIND_ARP)
+		return 1;
+	if (kind == LW_KIND_IP)
+		return f->icmp6_type >= 133 && f->icmp6_type <= 136;
+	if (kind != LW_KIND_UDP)
+		return 0;
+	if (!f->is6)
+		return f->udp->src == bpf_htons(67) && f->udp->dst == bpf_htons(68);
+	return f->udp->src == bpf_htons(547) && f->udp->dst == bpf_htons(546);
+}
+
+/* The place of the line whose live session has that address, or a verdict, negative. */
+__noinline int lw_receiver(struct lw_key *key, __u32 now_s)
+{
+	if (!key)
+		return -LW_DROP_SESSION;
+	__u64 hash = lw_hash(key->a, key->b);
+	int verdict = LW_DROP_SESSION;
+
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < 2 * LW_WAYS; i++) {
+		__u32 number = i < LW_WAYS ? lw_bucket_1(hash) : lw_bucket_2(hash);
+		struct lw_bucket *bucket = bpf_map_lookup_elem(&by_address, &number);
+
+		if (!bucket)
+			break;
+		__u64 entry = LW_READ(bucket->entry[i % LW_WAYS]);
+		__u32 place = (__u32)entry - 1;
+
+		if ((__u32)(entry >> 32) != lw_fingerprint(hash))
+			continue;
+		struct lw_line *line = lw_line_at(place);
+		struct lw_session *session = line ? lw_at(&sessions, line->slot) : NULL;
+
+		if (!line || !session || LW_READ(line->commit) & (LW_REVOKED | LW_BUSY) ||
+		    !LW_READ(line->session_id) || session->addr[0] != key->a || session->addr[1] != key->b)
+			continue;
+		if (LW_READ(line->lease_until_s) > now_s)
+			return place;
+		verdict = LW_DROP_GATE_LEASE;
+	}
+	return -verdict;
+}
+
+/*
+ * The next number towards the device under the key that was read while the commit word was `commit`; 0 if there is
+ * none, above LW_SEQUENCE_MAX if they are used up. Never one number twice: the word goes to another generation only
+ * from the value that it had when the commit word was still that of the key, and generations do not go back.
+ */
+static __always_inline __u64 lw_down_number(struct lw_line *line, __u32 slot, __u64 commit)
+{
+	__u64 *word = lw_at(&down, slot), generation = (commit & 0xff00) << 48;
+
+	if (!word)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < LW_DOWN_TRIES; i++) {
+		__u64 seen = __sync_fetch_and_add(word, 1) + 1;
+
+		/* The count's 56 bits do not run over in the life of a session. */
+		if (!((seen ^ generation) >> 56))
+			return seen & ~(0xffULL << 56);
+		if (lw_ordered_load(&line->commit) != commit)
+			return 0;
+		if (__sync_val_compare_and_swap(word, seen, generation | 1) == seen)
+			return 1;
+	}
+	return 0;
+}
+
+/*
+ * The tag of the payload that lies in the scratch space, zero padded. A global function, so that the kernel's verifier
+ * walks the loop once.
+ */
+__noinline int lw_scratch_tag(__u32 bytes, struct lw_seal_input *in)
+{
+	__u32 zero = 0, words = (bytes + 7) / 8;
+	struct lw_scratch *m = bpf_map_lookup_elem(&scratch, &zero);
+	struct lw_sip s;
+
+	if (!m || !in || bytes > LW_SEALED_MAX)
+		return 0;
+	lw_data_begin(&s, in);
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < LW_SEALED_WORDS; i++) {
+		if (i >= words)
+			break;
+		lw_sip_word(&s, m->word[i]);
+	}
+	lw_sip_finish(&s, 5 + words, in->tag);
+	return 1;
+}
+
+/*
+ * Lengths and checksums of the longer packet, before it gets longer. A checksum that is left to the network card
+ * (CHECKSUM_PARTIAL) is the sum of the pseudo header only: bpf_l4_csum_replace() does not touch one of these, which
+ * tells the two apart.
+ */
+static __always_inline int lw_seal_headers(struct __sk_buff *skb, __u32 ip_at, __u32 is6, __u16 checksum, __u64 put)
+{
+	__u32 udp_at = ip_at + sizeof(struct lw_ip4) + is6 * (sizeof(struct lw_ip6) - sizeof(struct lw_ip4));
+	int summed = checksum || is6;
+
+	if (summed && bpf_l4_csum_replace(skb, udp_at + 6, 0, bpf_htons(1), sizeof(__u16)))
+		return 0;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct lw_udp *udp = data + udp_at;
+
+	if ((void *)(udp + 1) > end)
+		return 0;
+	if (summed && udp->checksum == checksum) {
+		udp->checksum = ~lw_fold((__u64)checksum + bpf_htons(LW_DATA_HEADER));
+	} else if (summed) {
+		__u16 sum = lw_fold((__u64)(__u16)~checksum + (__u16)~lw_fold(put) + 2ULL * bpf_htons(LW_DATA_HEADER));
+
+		udp->checksum = sum ? sum : 0xffff;
+	}
+	return lw_change_lengths(data, end, ip_at, is6, udp, LW_DATA_HEADER);
+}
+
+/* Seals the datagram in `c->frame`. */
+static __always_inline enum lw_verdict lw_seal(struct __sk_buff *skb, struct lw_ctx *c)
+{
+	struct lw_frame *f = &c->frame;
+	void *data = (void *)(long)skb->data;
+	__u32 zero = 0, bytes = f->payload_length, is6 = f->is6;
+	__u32 ip_at = (is6 ? (void *)f->ip6 : (void *)f->ip4) - data, at = (void *)f->payload - data;
+	__u64 ports = (__u64)f->udp->src << 16 | f->udp->dst;
+	__u16 checksum = f->udp->checksum;
+	struct lw_route r;
+
+	if (skb->gso_size)
+		return LW_DROP_SEGMENTS;
+	ip_at &= 31;
+	if (!lw_route_of(data, f->end, ip_at, is6, &r) || r.room != bytes + sizeof(struct lw_udp))
+		return LW_DROP_LENGTH;
+	struct lw_key key = { .a = r.dst[0], .b = r.dst[1] };
+	int place = lw_receiver(&key, c->cpu->clock_boot_s);
+
+	if (place < 0)
+		return -place;
+	struct lw_line *line = lw_line_at(place);
+
+	if (!line)
+		return LW_DROP_SESSION;
+	__u64 commit = lw_ordered_load(&line->commit), session_id = lw_ordered_load(&line->session_id);
+	__u64 device_id = LW_READ(line->device_id);
+	__u32 slot = LW_READ(line->slot);
+	struct lw_session *session = lw_at(&sessions, slot);
+
+	if (!session)
+		return LW_DROP_SESSION;
+	__u64 session_key[2] = { session->session_key[0], session->session_key[1] };
+	__u64 differs = (session->addr[0] ^ key.a) | (session->addr[1] ^ key.b);
+
+	/* All of this is of one session only if no winner came in between. */
+	if (commit & (LW_REVOKED | LW_BUSY) || !session_id || differs || lw_ordered_load(&line->commit) != commit ||
+	    LW_READ(line->session_id) != session_id)
+		return LW_DROP_BUSY;
+	__u32 mtu = r.room + (is6 ? sizeof(struct lw_ip6) : sizeof(struct lw_ip4));
+
+	if (bytes > LW_SEALED_MAX || bpf_check_mtu(skb, 0, &mtu, LW_DATA_HEADER, 0))
+		return LW_DROP_TOO_BIG;
+	struct lw_scratch *m = bpf_map_lookup_elem(&scratch, &zero);
+
+	if (!m)
+		return LW_DROP_TOO_BIG;
+	if (bytes > 0 && bpf_skb_load_bytes(skb, at, m->word, bytes))
+		return LW_DROP_TRUNCATED;
+	*(__u64 *)((__u8 *)m->word + bytes) = 0;
+	__u64 number = lw_down_number(line, slot, commit);
+
+	if (!number)
+		return LW_DROP_BUSY;
+	if (number > LW_SEQUENCE_MAX)
+		return LW_DROP_EXHAUSTED;
+	__u16 length = bpf_htons(bytes + LW_DATA_HEADER);
+	struct lw_seal_input in = {
+		.key = { session_key[0], session_key[1] },
+		.h0 = 0x574cULL | 1ULL << 16 | (__u64)LW_DATA_DOWN << 24 | 1ULL << 32 | (__u64)length << 48,
+		.seq = bpf_cpu_to_be64(number), .ports = ports, .peer = { r.src[0], r.src[1] },
+	};
+
+	if (!lw_scratch_tag(bytes, &in))
+		return LW_DROP_TOO_BIG;
+	m->header.h0 = in.h0;
+	m->header.device_id = device_id;
+	m->header.session_id = session_id;
+	m->header.seq = in.seq;
+	m->header.port = ports & 0xffff;
+	m->header.tag[0] = in.tag[0];
+	m->header.tag[1] = in.tag[1];
+	__u64 put = 0, *word = (__u64 *)&m->header;
+
+#pragma unroll
+	for (int i = 0; i < LW_DATA_HEADER / 8; i++)
+		put += (word[i] & 0xffffffff) + (word[i] >> 32);
+	if (!lw_seal_headers(skb, ip_at, is6, checksum, put))
+		return LW_DROP_TRUNCATED;
+	/* Longer at its end, so that the place where a card would begin its checksum stays. */
+	if (bpf_skb_change_tail(skb, at + LW_DATA_HEADER + bytes, 0) ||
+	    bpf_skb_store_bytes(skb, at, m, LW_DATA_HEADER + bytes, 0))
+		return LW_DROP_TOO_BIG;
+	return LW_PASS_SEALED;
+}
+
+static __always_inline enum lw_verdict lw_judge_egress(struct __sk_buff *skb, struct lw_ctx *c)
+{
+	struct lw_frame *f = &c->frame;
+
+	/* Lengths are compared with the frame: all of it must be in sight. */
+	if (skb->len > skb->data_end - skb->data && bpf_skb_pull_data(skb, skb->len))
+		return LW_DROP_TRUNCATED;
+	enum lw_kind kind = lw_parse_frame((void *)(long)skb->data, (void *)(long)skb->data_end, f);
+
+	switch (kind) {
+	case LW_KIND_BROKEN:
+	case LW_KIND_BROKEN_OURS:
+		return LW_DROP_TRUNCATED;
+	case LW_KIND_FRAGMENT:
+		return LW_DROP_GATE_FRAGMENT;
+	case LW_KIND_EXTENSION:
+		return LW_DROP_GATE_EXTENSION;
+	default:
+		break;
+	}
+	if (lw_leaves_always(f, kind))
+		return LW_PASS_ALWAYS;
+	return kind == LW_KIND_UDP ? lw_seal(skb, c) : LW_DROP_UNSEALED;
+}
+
+static __always_inline int lw_egress(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct lw_ctx c = {};
+
+	c.cpu = bpf_map_lookup_elem(&percpu, &zero);
+	if (!c.cpu)
+		return TC_ACT_SHOT;
+	lw_clock(&c);
+	enum lw_verdict verdict = lw_judge_egress(skb, &c);
+
+	if (verdict < LW_VERDICT_SLOTS)
+		c.cpu->counter[verdict]++;
+	/* What passes goes on to whatever else is attached there. */
+	return verdict < 16 ? TC_ACT_UNSPEC : TC_ACT_SHOT;
+}
+
+#endif

@@ -1,0 +1,573 @@
+//! The sealed gate, upwards: what is opened and goes on, and what does not (LAP/1 1.4.7, 1.4.9).
+
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::verdict::Verdict::{self, *};
+use linewarden_protocol::wire::LAP_PORT;
+
+use super::{Group, Record, group, record};
+use crate::support::device::{A, B, gateway_end, sealed_frame, service_end};
+use crate::support::shape::{LEASE_S, Shape};
+use crate::support::world::World;
+
+fn with_session(w: &mut World) {
+    w.pool(A, 0, 4);
+    w.open_bound(A, false);
+}
+
+fn with_session6(w: &mut World) {
+    w.pool(A, 0, 4);
+    w.open_bound(A, true);
+}
+
+/// A sealed frame of A's to the service, `dress`ed.
+fn sealed(
+    w: &World,
+    v6: bool,
+    seq: u32,
+    payload: &[u8],
+    dress: impl Fn(FrameBuilder) -> FrameBuilder,
+) -> Vec<u8> {
+    let to = service_end(v6);
+    dress(sealed_frame(A, &to)).udp(&w.held(A).seal(seq, &to, payload))
+}
+
+fn plain(w: &World, seq: u32) -> Vec<u8> {
+    sealed(w, false, seq, b"a measurement", |builder| builder)
+}
+
+/// A frame of A's whose sealed message is changed.
+fn bent(at: usize, bytes: &'static [u8]) -> impl Fn(&World) -> Vec<u8> {
+    move |w| {
+        let to = service_end(false);
+        let mut message = w.held(A).seal(1, &to, b"a measurement");
+        message[at..at + bytes.len()].copy_from_slice(bytes);
+        sealed_frame(A, &to).udp(&message)
+    }
+}
+
+/// Frames of a live session, in every dress.
+fn opened() -> Vec<Record> {
+    let mut records = Vec::new();
+    for v6 in [false, true] {
+        let given = if v6 { with_session6 } else { with_session };
+        for tags in 0..=2 {
+            for bytes in [0usize, 1, 7, 8, 9, 63, 64, 65, 1400, 1416] {
+                let name = format!("{bytes} B, {tags} tags, IPv6 {v6}");
+                let payload: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
+                let packet = move |w: &World| {
+                    sealed(w, v6, 1, &payload, |builder| {
+                        (0..tags).fold(builder, |builder, tag| builder.vlan(7 + tag))
+                    })
+                };
+                records.push(record(name, given, packet, PassData));
+            }
+        }
+        let padded = move |w: &World| sealed(w, v6, 1, b"x", |builder| builder.padding(&[0xaa; 9]));
+        records.push(record(
+            format!("bytes behind the packet, IPv6 {v6}"),
+            given,
+            padded,
+            PassData,
+        ));
+        let fields = move |w: &World| sealed(w, v6, 1, b"x", |builder| builder.ip_fields(0xff, 7, 1));
+        records.push(record(
+            format!("header fields, IPv6 {v6}"),
+            given,
+            fields,
+            PassData,
+        ));
+        let wrong_sum = move |w: &World| {
+            let mut frame = sealed(w, v6, 1, b"x", |builder| builder);
+            frame[if v6 { 60 } else { 40 }] ^= 0x55;
+            frame
+        };
+        records.push(record(
+            format!("a wrong UDP checksum, IPv6 {v6}"),
+            given,
+            wrong_sum,
+            PassData,
+        ));
+        let no_sum = move |w: &World| {
+            let mut frame = sealed(w, v6, 1, b"x", |builder| builder);
+            let at = if v6 { 60 } else { 40 };
+            frame[at..at + 2].fill(0);
+            frame
+        };
+        records.push(record(
+            format!("no UDP checksum, IPv6 {v6}"),
+            given,
+            no_sum,
+            PassData,
+        ));
+        let local = move |w: &World| {
+            let mut to = gateway_end(v6);
+            to.port = 53;
+            sealed_frame(A, &to).udp(&w.held(A).seal(1, &to, b"x"))
+        };
+        records.push(record(
+            format!("to the gateway itself, IPv6 {v6}"),
+            given,
+            local,
+            PassData,
+        ));
+    }
+    let wrong_ip_sum = |w: &World| {
+        let mut frame = plain(w, 1);
+        frame[24] ^= 1;
+        frame
+    };
+    records.push(record(
+        "a wrong IPv4 checksum",
+        with_session,
+        wrong_ip_sum,
+        PassData,
+    ));
+    records.push(record(
+        "another UDP source port and MAC address",
+        with_session,
+        |w| {
+            let to = service_end(false);
+            let from = Endpoint {
+                mac: B.mac(),
+                port: 9,
+                ..A.end(false)
+            };
+            let outer = Endpoint { port: LAP_PORT, ..to };
+            FrameBuilder::new(from, outer).udp(&w.held(A).seal(1, &to, b"x"))
+        },
+        PassData,
+    ));
+    records
+}
+
+fn numbers() -> Vec<Record> {
+    let seen = |numbers: &'static [u32]| {
+        move |w: &mut World| {
+            with_session(w);
+            for seq in numbers {
+                let frame = plain(w, *seq);
+                assert_eq!(w.send(&frame), PassData, "{seq}");
+            }
+        }
+    };
+    let next = |seq: u32| move |w: &World| plain(w, seq);
+    let wire = |seq: u64| {
+        move |w: &World| {
+            let to = service_end(false);
+            let mut message = w.held(A).seal(5, &to, b"x");
+            message[24..32].copy_from_slice(&seq.to_be_bytes());
+            sealed_frame(A, &to).udp(&message)
+        }
+    };
+    let mut records = vec![
+        record("number 0", with_session, wire(0), DropSequence),
+        record("number 2^32", with_session, wire(1 << 32), DropSequence),
+        record(
+            "a high half of ones",
+            with_session,
+            wire(0xffff_ffff_0000_0005),
+            DropSequence,
+        ),
+        record("number 2^32 - 1", with_session, next(u32::MAX), PassData),
+        record("the same again", seen(&[1]), next(1), DropSequence),
+        record("2^32 - 1 again", seen(&[u32::MAX]), next(u32::MAX), DropSequence),
+        record("one that was left out", seen(&[1, 3]), next(2), PassData),
+        record("and again", seen(&[1, 3, 2]), next(2), DropSequence),
+        record("far ahead", seen(&[1, 2, 3]), next(1_000_000), PassData),
+        record(
+            "far behind the end",
+            seen(&[u32::MAX]),
+            next(u32::MAX - 23),
+            PassData,
+        ),
+        record(
+            "too far behind the end",
+            seen(&[u32::MAX]),
+            next(u32::MAX - 24),
+            DropSequence,
+        ),
+        record("window of few, long ago", seen(&[24]), next(1), PassData),
+        record("window of few, too long ago", seen(&[25]), next(1), DropSequence),
+    ];
+    for (back, verdict) in [
+        (1, PassData),
+        (22, PassData),
+        (23, PassData),
+        (24, DropSequence),
+        (25, DropSequence),
+    ] {
+        let name = format!("{back} back");
+        records.push(record(name, seen(&[1000]), next(1000 - back), verdict));
+    }
+    for ahead in [1, 22, 23, 24, 25] {
+        let given = move |w: &mut World| {
+            seen(&[1000, 999, 990])(w);
+            let frame = plain(w, 1000 + ahead);
+            assert_eq!(w.send(&frame), PassData);
+        };
+        let verdict = if ahead > 23 { DropSequence } else { PassData };
+        records.push(record(
+            format!("an old one that was left out, after {ahead} more"),
+            given,
+            next(998),
+            // 998 is `ahead` + 2 back.
+            if ahead + 2 > 23 { DropSequence } else { verdict },
+        ));
+    }
+    records
+}
+
+fn wrong() -> Vec<Record> {
+    let to_port = |port: u16| {
+        move |w: &World| {
+            let to = Endpoint {
+                port,
+                ..service_end(false)
+            };
+            sealed_frame(A, &to).udp(&w.held(A).seal(1, &to, b"x"))
+        }
+    };
+    vec![
+        record("a bent tag", with_session, bent(55, &[0xa5]), DropTag),
+        record("a bent payload", with_session, bent(60, &[0xff]), DropTag),
+        record("another port", with_session, bent(32, &[1]), DropTag),
+        record("another number", with_session, bent(31, &[9]), DropTag),
+        record("another session", with_session, bent(16, &[0xff; 8]), DropSession),
+        record("session 0", with_session, bent(16, &[0; 8]), DropSession),
+        record(
+            "session 0 without a session",
+            |w| {
+                w.pool(A, 0, 2);
+                w.pool(B, 0, 2);
+                w.open_bound(B, false);
+            },
+            |w| {
+                let to = service_end(false);
+                let mut message = w.held(B).seal(1, &to, b"x");
+                message[8..16].copy_from_slice(&A.id().0.to_be_bytes());
+                message[16..24].fill(0);
+                sealed_frame(A, &to).udp(&message)
+            },
+            DropSession,
+        ),
+        record(
+            "another device",
+            with_session,
+            bent(8, &[9; 8]),
+            DropUnknownDevice,
+        ),
+        record("device 0", with_session, bent(8, &[0; 8]), DropDeviceZero),
+        record("another suite", with_session, bent(4, &[2]), DropSuite),
+        record("a flag", with_session, bent(5, &[1]), DropFlags),
+        record("a reserved byte", with_session, bent(39, &[1]), DropReserved),
+        record("another version", with_session, bent(2, &[2]), DropGatePort),
+        record("another magic", with_session, bent(0, &[0]), DropGatePort),
+        record("downwards", with_session, bent(3, &[7]), DropGatePort),
+        record("the length field", with_session, bent(7, &[0]), DropLength),
+        record("into LAP's port", with_session, to_port(LAP_PORT), DropGatePort),
+        record("into port 0", with_session, to_port(0), DropGatePort),
+        record(
+            "another destination",
+            with_session,
+            |w| {
+                let to = service_end(false);
+                let elsewhere = Endpoint {
+                    ip: B.end(false).ip,
+                    ..to
+                };
+                sealed_frame(A, &elsewhere).udp(&w.held(A).seal(1, &to, b"x"))
+            },
+            DropTag,
+        ),
+        record(
+            "another source address",
+            with_session,
+            |w| {
+                let to = service_end(false);
+                sealed_frame(B, &to).udp(&w.held(A).seal(1, &to, b"x"))
+            },
+            DropSource,
+        ),
+        record(
+            "the other family",
+            with_session,
+            |w| sealed(w, true, 1, b"x", |builder| builder),
+            DropSource,
+        ),
+        record(
+            "IPv4-mapped on the wire",
+            with_session,
+            |w| {
+                let map = |end: Endpoint| match end.ip {
+                    std::net::IpAddr::V4(ip) => Endpoint {
+                        ip: ip.to_ipv6_mapped().into(),
+                        ..end
+                    },
+                    std::net::IpAddr::V6(_) => end,
+                };
+                let to = service_end(false);
+                let outer = Endpoint { port: LAP_PORT, ..to };
+                FrameBuilder::new(map(A.end(false)), map(outer)).udp(&w.held(A).seal(1, &to, b"x"))
+            },
+            DropUnanswerable,
+        ),
+        record(
+            "to a group's MAC address",
+            with_session,
+            |w| {
+                let mut frame = plain(w, 1);
+                frame[0] |= 1;
+                frame
+            },
+            DropUnanswerable,
+        ),
+        record(
+            "bytes between datagram and packet's end",
+            with_session,
+            |w| {
+                let mut frame = plain(w, 1);
+                let total = u16::from_be_bytes([frame[16], frame[17]]) + 4;
+                frame[16..18].copy_from_slice(&total.to_be_bytes());
+                frame.extend_from_slice(b"more");
+                frame
+            },
+            DropLength,
+        ),
+        record(
+            "longer by a zero, which the padding would hide",
+            with_session,
+            |w| {
+                let to = service_end(false);
+                let mut message = w.held(A).seal(1, &to, b"x");
+                message.push(0);
+                sealed_frame(A, &to).udp(&message)
+            },
+            DropLength,
+        ),
+        record(
+            "longer by a zero, length and all",
+            with_session,
+            |w| {
+                let to = service_end(false);
+                let mut message = w.held(A).seal(1, &to, b"x");
+                message.push(0);
+                message[7] += 1;
+                sealed_frame(A, &to).udp(&message)
+            },
+            DropTag,
+        ),
+        record(
+            "a UDP length beyond the packet",
+            with_session,
+            |w| {
+                let mut frame = plain(w, 1);
+                frame[39] += 1;
+                frame
+            },
+            DropTruncated,
+        ),
+    ]
+}
+
+/// What ends a session.
+fn ended() -> Vec<Record> {
+    let up: fn(&World) -> Vec<u8> = |w| plain(w, 1);
+    vec![
+        record(
+            "revoked",
+            |w| {
+                with_session(w);
+                w.revoke(A);
+            },
+            up,
+            DropRevoked,
+        ),
+        record(
+            "the lease is over",
+            |w| {
+                with_session(w);
+                w.advance(LEASE_S + 1);
+            },
+            up,
+            DropGateLease,
+        ),
+        record(
+            "the session is being replaced",
+            |w| {
+                with_session(w);
+                let frame = A.frame(false).udp(&w.response(A).bound(A.mac()).bytes(A));
+                w.half_win(A, &frame);
+            },
+            up,
+            DropBusy,
+        ),
+        record(
+            "the key of the session before",
+            |w| {
+                with_session(w);
+                w.open_bound(A, false);
+            },
+            |w| {
+                let response = A.response(&w.response(A).bound(A.mac()).idx(0));
+                let before = crate::support::device::Held::of(A, w.mode(A), &response);
+                let to = service_end(false);
+                sealed_frame(A, &to).udp(&before.seal(1, &to, b"x"))
+            },
+            DropSession,
+        ),
+        record(
+            "number 1 in the next session",
+            |w| {
+                with_session(w);
+                let frame = plain(w, 1);
+                assert_eq!(w.send(&frame), PassData);
+                w.open_bound(A, false);
+            },
+            up,
+            PassData,
+        ),
+        record(
+            "moved to another address: the old one",
+            |w| {
+                with_session(w);
+                w.open_bound(A, true);
+            },
+            up,
+            DropSource,
+        ),
+        record(
+            "long after the fresh value",
+            |w| {
+                with_session(w);
+                w.advance(60);
+            },
+            up,
+            PassData,
+        ),
+    ]
+}
+
+/// What passes without a seal, or not at all.
+fn unsealed() -> Vec<Record> {
+    let through = |v6: bool| FrameBuilder::new(A.end(v6), service_end(v6));
+    let frames: Vec<(&str, Vec<u8>, Verdict)> = vec![
+        ("a datagram", through(false).udp(b"x"), DropGate),
+        ("TCP", through(false).ip(6, &[0x50; 20]), DropGate),
+        ("ICMP", through(false).ip(1, &[8, 0, 0, 0]), DropGate),
+        (
+            "neither IP nor ARP",
+            through(false).ethernet(0x88cc, &[0; 40]),
+            DropGate,
+        ),
+        ("ARP", through(false).arp_request(), PassAlways),
+        ("DHCP", through(false).dhcp(), PassAlways),
+        ("DHCPv6", through(true).dhcp(), PassAlways),
+        (
+            "a DHCP server",
+            {
+                let (mut from, mut to) = (A.end(false), service_end(false));
+                (from.port, to.port) = (67, 68);
+                FrameBuilder::new(from, to).udp(b"x")
+            },
+            DropGate,
+        ),
+        (
+            "neighbour solicitation",
+            through(true).neighbour_solicitation([7; 16]),
+            PassAlways,
+        ),
+        (
+            "router advertisement",
+            through(true).icmpv6(134, &[0; 12]),
+            DropGate,
+        ),
+        (
+            "a fragment",
+            through(false).fragment(0, true).udp(b"x"),
+            DropGateFragment,
+        ),
+        (
+            "IPv4 options",
+            through(false).options(&[1; 4]).udp(b"x"),
+            DropGateExtension,
+        ),
+        (
+            "an extension header",
+            through(true).extension(60).udp(b"x"),
+            DropGateExtension,
+        ),
+        ("cut off", through(false).udp(b"x")[..40].to_vec(), DropTruncated),
+        (
+            "nothing at LAP's port",
+            sealed_frame(A, &service_end(false)).udp(b""),
+            DropGatePort,
+        ),
+        (
+            "15 B at LAP's port",
+            sealed_frame(A, &service_end(false)).udp(&[0x4c; 15]),
+            DropGatePort,
+        ),
+        (
+            "not LAP at LAP's port",
+            sealed_frame(A, &service_end(false)).udp(&[0; 64]),
+            DropGatePort,
+        ),
+    ];
+    let mut records: Vec<Record> = frames
+        .into_iter()
+        .map(|(name, frame, verdict)| {
+            record(
+                format!("unsealed: {name}"),
+                with_session,
+                move |_| frame.clone(),
+                verdict,
+            )
+        })
+        .collect();
+    records.push(record(
+        "a REQUEST beyond the gateway",
+        with_session,
+        |w| sealed_frame(A, &service_end(false)).udp(&w.request(A)),
+        DropGatePort,
+    ));
+    records.push(record(
+        "a REQUEST to the gateway",
+        |w| w.pool(A, 0, 2),
+        |w| A.frame(false).udp(&w.request(A)),
+        ReplyChallenge,
+    ));
+    records.push(record(
+        "DATA of a device without a session to the gateway",
+        |w| w.pool(A, 0, 2),
+        |_| {
+            let mut message = vec![0u8; 56];
+            message[..8].copy_from_slice(&[0x4c, 0x57, 1, 6, 1, 0, 0, 56]);
+            message[8..16].copy_from_slice(&A.id().0.to_be_bytes());
+            message[33] = 7;
+            A.frame(false).udp(&message)
+        },
+        DropSession,
+    ));
+    // Every cut of a sealed frame.
+    records.extend((14..140).map(|length| {
+        let packet = move |w: &World| {
+            let mut frame = sealed(w, true, 1, &[5; 22], |builder| builder);
+            assert_eq!(frame.len(), 140);
+            frame.truncate(length);
+            frame
+        };
+        record(
+            format!("cut off after {length} B"),
+            with_session6,
+            packet,
+            DropTruncated,
+        )
+    }));
+    records
+}
+
+pub fn groups() -> Vec<Group> {
+    let records = [opened(), numbers(), wrong(), ended(), unsealed()];
+    vec![group(Shape::SEALED, records.into_iter().flatten().collect())]
+}

@@ -1,0 +1,363 @@
+//! The sealed gate of `xdp` against the oracle: every length up to the largest both ways, what leaves towards a device
+//! and what does not, numbers, and two CPUs with one number.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
+
+use linewarden_dataplane::DataPlane as _;
+use linewarden_dataplane::xdp::Xdp;
+use linewarden_protocol::data::{self, Direction, Route};
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::frame::{ip_bytes, parse};
+use linewarden_protocol::ids::{Mode, RowIndex};
+use linewarden_protocol::verdict::Verdict::{self, *};
+use linewarden_protocol::wire::{self, Message};
+
+use support::device::{A, B, Held, sealed_frame, service_end};
+use support::shape::{LEASE_S, Shape};
+use support::world::{World, load_xdp};
+
+/// What 1,500 bytes leave of an IPv4 packet.
+const PAYLOAD_BYTES_MAX: usize = 1416;
+
+fn site(v6: bool) -> World {
+    let mut world = World::new(Shape::SEALED);
+    world.pool(A, 0, 4);
+    world.open_bound(A, v6);
+    world
+}
+
+fn payload(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 7 + bytes) as u8).collect()
+}
+
+fn from_service(v6: bool) -> FrameBuilder {
+    FrameBuilder::new(service_end(v6), A.end(v6))
+}
+
+/// Opens a sealed frame as a device would: number, port field, payload.
+fn open(held: &Held, frame: &[u8]) -> (u32, u16, Vec<u8>) {
+    let (ip, udp) = parse(frame).unwrap().datagram().unwrap();
+    let Ok(Message::DataDown(message, payload)) = wire::parse(&frame[udp.payload()]) else {
+        panic!("no DATA_DOWN");
+    };
+    let direction = Direction::Down {
+        source_port: udp.src_port,
+    };
+    let route = Route {
+        source: ip_bytes(ip.src),
+        destination: ip_bytes(ip.dst),
+    };
+    let channel = held.channel(ip.dst.is_ipv6());
+    let opened = data::open(&channel, direction, &route, message, payload).unwrap();
+    (opened.seq().0.get(), opened.port(), payload.to_vec())
+}
+
+#[test]
+fn every_length_is_opened_and_sealed_as_the_oracle_does() {
+    for v6 in [false, true] {
+        let mut world = site(v6);
+        let held = world.held(A);
+        let tagged = |builder: FrameBuilder, tags: usize| {
+            (0..tags).fold(builder, |builder, tag| builder.vlan(7 + tag as u16))
+        };
+        for bytes in 0..=PAYLOAD_BYTES_MAX {
+            let (tags, seq, to) = (bytes % 3, bytes as u32 + 1, service_end(v6));
+            let sealed = held.seal(seq, &to, &payload(bytes));
+            let frame = tagged(sealed_frame(A, &to), tags).udp(&sealed);
+            let (verdict, plain) = world.send_for_reply(&frame);
+            assert_eq!(verdict, PassData, "{bytes} B up");
+            let expected = tagged(FrameBuilder::new(A.end(v6), to), tags).udp(&payload(bytes));
+            assert_eq!(plain, expected, "{bytes} B up");
+
+            let plain = tagged(from_service(v6), tags);
+            let (verdict, frame) = world.send_down(&plain.udp(&payload(bytes)));
+            assert_eq!(verdict, PassSealed, "{bytes} B down");
+            assert_eq!(open(&held, &frame), (seq, A.end(v6).port, payload(bytes)));
+        }
+    }
+}
+
+type Down = (&'static str, Vec<u8>, Verdict);
+
+fn downwards(v6: bool) -> Vec<Down> {
+    let back = || from_service(v6);
+    let ports = |from: u16, to: u16| {
+        let (mut source, mut target) = (service_end(v6), A.end(v6));
+        (source.port, target.port) = (from, to);
+        FrameBuilder::new(source, target).udp(&[1; 30])
+    };
+    let changed = |at: usize, by: u8| {
+        let mut frame = back().udp(b"reading");
+        frame[at + if v6 { 20 } else { 0 }] ^= by;
+        frame
+    };
+    let dhcp = if v6 { (547, 546) } else { (67, 68) };
+    let mut cases = vec![
+        ("a datagram", back().udp(b"reading"), PassSealed),
+        ("padded", back().padding(&[0xaa; 20]).udp(b"reading"), PassSealed),
+        (
+            "header fields",
+            back().ip_fields(0xff, 7, 1).udp(b"x"),
+            PassSealed,
+        ),
+        ("a wrong UDP checksum", changed(40, 0x10), PassSealed),
+        ("a DHCP server", ports(dhcp.0, dhcp.1), PassAlways),
+        ("a DHCP client", ports(dhcp.1, dhcp.0), PassSealed),
+        ("from LAP's port to LAP's port", ports(20_550, 20_550), PassSealed),
+        (
+            "to nobody",
+            FrameBuilder::new(service_end(v6), B.end(v6)).udp(b"x"),
+            DropSession,
+        ),
+        ("TCP", back().ip(6, &[0x50; 20]), DropUnsealed),
+        ("ICMP", back().ip(1, &[3, 4, 0, 0]), DropUnsealed),
+        ("ARP", back().arp_request(), PassAlways),
+        ("neither", back().ethernet(0x88cc, &[0; 40]), DropUnsealed),
+        (
+            "three tags",
+            back().vlan(1).vlan(2).vlan(3).udp(b"x"),
+            DropUnsealed,
+        ),
+        ("a fragment", back().fragment(0, true).udp(b"x"), DropGateFragment),
+        (
+            "cut off",
+            {
+                let mut frame = back().udp(b"x");
+                frame.pop();
+                frame
+            },
+            DropTruncated,
+        ),
+        ("a UDP length that is short", changed(39, 8), DropTruncated),
+        (
+            "bytes between datagram and packet's end",
+            {
+                let mut frame = back().udp(b"reading");
+                let at = if v6 { 18 } else { 16 };
+                let length = u16::from_be_bytes([frame[at], frame[at + 1]]) + 4;
+                frame[at..at + 2].copy_from_slice(&length.to_be_bytes());
+                frame.extend_from_slice(b"more");
+                frame
+            },
+            DropLength,
+        ),
+        (
+            "options or an extension header",
+            if v6 {
+                back().extension(60).udp(b"x")
+            } else {
+                back().options(&[1; 4]).udp(b"x")
+            },
+            DropGateExtension,
+        ),
+    ];
+    if v6 {
+        cases.extend((130..140).map(|kind| {
+            let always = (133..=136).contains(&kind);
+            let verdict = if always { PassAlways } else { DropUnsealed };
+            ("ICMPv6", back().icmpv6(kind, &[0; 20]), verdict)
+        }));
+    } else {
+        let mut none = back().udp(b"reading");
+        none[40..42].fill(0);
+        cases.push(("no UDP checksum", none, PassSealed));
+        cases.push(("a wrong IPv4 checksum", changed(24, 1), PassSealed));
+    }
+    cases
+}
+
+#[test]
+fn what_leaves_towards_a_device_is_sealed_or_does_not_leave() {
+    for v6 in [false, true] {
+        let mut world = site(v6);
+        for (name, frame, verdict) in downwards(v6) {
+            assert_eq!(world.send_down(&frame).0, verdict, "{name}, IPv6 {v6}");
+        }
+    }
+}
+
+/// What ends a session.
+type End = (fn(&mut World), Verdict);
+
+#[test]
+fn a_session_that_is_not_live_gets_nothing() {
+    let ends: [End; 5] = [
+        (|world| world.revoke(A), DropSession),
+        (|world| world.advance(LEASE_S + 1), DropGateLease),
+        (|world| world.wipe(A), DropSession),
+        (
+            |world| {
+                let frame = A.frame(false).udp(&world.response(A).bound(A.mac()).bytes(A));
+                world.half_win(A, &frame);
+            },
+            DropSession,
+        ),
+        // To where it was bound before.
+        (|world| world.open_bound(A, true), DropSession),
+    ];
+    for (end, verdict) in ends {
+        let mut world = site(false);
+        assert_eq!(world.send_down(&from_service(false).udp(b"x")).0, PassSealed);
+        end(&mut world);
+        assert_eq!(world.send_down(&from_service(false).udp(b"x")).0, verdict);
+    }
+}
+
+#[test]
+fn numbers_towards_a_device_end_and_begin_anew_with_its_session() {
+    let mut world = site(false);
+    let frame = from_service(false).udp(b"x");
+    world.set_down(A, u64::from(u32::MAX) - 1);
+    assert_eq!(world.send_down(&frame).0, PassSealed);
+    for _ in 0..3 {
+        assert_eq!(world.send_down(&frame).0, DropExhausted);
+    }
+    world.open_bound(A, false);
+    let (verdict, sealed) = world.send_down(&frame);
+    assert_eq!(verdict, PassSealed);
+    assert_eq!(open(&world.held(A), &sealed).0, 1);
+}
+
+/// An `xdp` of its own, with a session of A's, in key mode.
+fn alone() -> Option<(Xdp, Held)> {
+    let mut xdp = load_xdp(&Shape::SEALED.config())?;
+    let row = linewarden_dataplane::Row {
+        challenge: A.challenge(Mode::Key, RowIndex(0)),
+        auth_key: A.auth_key(Mode::Key, RowIndex(0)),
+    };
+    xdp.install(A.id(), Mode::Key, RowIndex(0), &[row], None).unwrap();
+    xdp.set_fresh(FRESH, support::world::real_now().monotonic_ms * 1_000_000);
+    let held = win(&xdp, 0);
+    Some((xdp, held))
+}
+
+const FRESH: [u8; 8] = [9; 8];
+
+/// The session that A opens with its `idx`th RESPONSE.
+fn win(xdp: &Xdp, idx: u32) -> Held {
+    let response = A.response(&support::device::Response {
+        mode: Mode::Key,
+        idx,
+        gateway: support::device::GATEWAY,
+        fresh: FRESH,
+        bound: Some(A.mac()),
+        nonce: [1; 16],
+    });
+    let frame = A.frame(false).udp(zerocopy::IntoBytes::as_bytes(&response));
+    assert_eq!(xdp.test_run(&frame).unwrap().action, 3);
+    Held::of(A, Mode::Key, &response)
+}
+
+/// Several threads send the same numbers, and several have the same device sealed for: each number passes once, up and
+/// down.
+#[test]
+fn on_several_cpus_no_number_passes_or_is_given_twice() {
+    const THREADS: u32 = 4;
+    const NUMBERS: u32 = 400;
+    let Some((xdp, held)) = alone() else {
+        return;
+    };
+    let to = Endpoint {
+        port: 7,
+        ..service_end(false)
+    };
+    let passed: Vec<AtomicU64> = (0..=NUMBERS).map(|_| AtomicU64::new(0)).collect();
+    let given: Vec<AtomicU64> = (0..=NUMBERS * THREADS).map(|_| AtomicU64::new(0)).collect();
+    let barrier = Barrier::new(THREADS as usize);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for seq in 1..=NUMBERS {
+                    let frame = sealed_frame(A, &to).udp(&held.seal(seq, &to, b"x"));
+                    barrier.wait();
+                    if xdp.test_run(&frame).unwrap().action == 2 {
+                        passed[seq as usize].fetch_add(1, Ordering::Relaxed);
+                    }
+                    let run = xdp.test_seal(&from_service(false).udp(b"y"), 1).unwrap();
+                    let (number, ..) = open(&held, &run.frame);
+                    given[number as usize].fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let once = |counts: &[AtomicU64]| {
+        counts
+            .iter()
+            .skip(1)
+            .all(|count| count.load(Ordering::Relaxed) == 1)
+    };
+    assert!(once(&passed), "of several with one number one passes");
+    assert!(once(&given), "every number is given once");
+}
+
+/// The session is renewed again and again, more often than a generation has numbers, while others send and seal: what is
+/// sealed opens under the key of the session that it names, and no number comes twice in one.
+#[test]
+fn renewals_beside_traffic_give_no_number_twice_under_one_key() {
+    const RENEWALS: u32 = 2_000;
+    let Some((xdp, first)) = alone() else {
+        return;
+    };
+    let sessions = Mutex::new(vec![first]);
+    let (sealed, passed) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let (renewing, rounds) = (AtomicBool::new(true), AtomicU64::new(0));
+    let to = service_end(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for idx in 1..=RENEWALS {
+                // A few packets a session.
+                while rounds.load(Ordering::Acquire) < 3 * u64::from(idx) {
+                    std::thread::yield_now();
+                }
+                let held = win(&xdp, idx);
+                sessions.lock().unwrap().push(held);
+            }
+            renewing.store(false, Ordering::Release);
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut seq = 0;
+                while renewing.load(Ordering::Acquire) {
+                    let run = xdp.test_seal(&from_service(false).udp(b"y"), 1).unwrap();
+                    if run.action == u32::MAX {
+                        sealed.lock().unwrap().push(run.frame);
+                    }
+                    rounds.fetch_add(1, Ordering::AcqRel);
+                    let held = sessions.lock().unwrap().last().unwrap().clone();
+                    seq = seq % 40 + 1;
+                    let frame = sealed_frame(A, &to).udp(&held.seal(seq, &to, b"x"));
+                    if xdp.test_run(&frame).unwrap().action == 2 {
+                        passed.lock().unwrap().push((held.id.to_wire(), seq));
+                    }
+                }
+            });
+        }
+    });
+    let sessions = sessions.into_inner().unwrap();
+    let by_id: BTreeMap<_, _> = sessions.iter().map(|held| (held.id.to_wire(), held)).collect();
+    let sealed = sealed.into_inner().unwrap();
+    let numbers: BTreeSet<_> = sealed
+        .iter()
+        .map(|frame| {
+            let id: [u8; 8] = frame[42 + 16..42 + 24].try_into().unwrap();
+            (id, open(by_id[&id], frame).0)
+        })
+        .collect();
+    assert_eq!(numbers.len(), sealed.len(), "of {RENEWALS} sessions");
+    let passed = passed.into_inner().unwrap();
+    let once: BTreeSet<_> = passed.iter().collect();
+    assert_eq!(once.len(), passed.len());
+    println!("{} sealed, {} opened", sealed.len(), passed.len());
+}

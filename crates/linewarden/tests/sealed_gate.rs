@@ -1,0 +1,446 @@
+//! A sealed gate as its users run it: a device with its agent and a local program, a gateway on `xdp`, and a service,
+//! each in a network namespace of the test's own.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::cell::RefCell;
+use std::io::{BufRead as _, BufReader};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use linewarden_dataplane::ethtool::{self, Offload};
+use linewarden_lab::address::{DEVICE_HOST, GATEWAY, SERVICE, Station};
+use linewarden_lab::capability::{self, FOR_LOAD_GENERATOR};
+use linewarden_lab::netns::NetNs;
+use linewarden_lab::packet_socket::{Options, PacketSocket, TxBatch};
+use linewarden_lab::topology::{Lab, Topology};
+use linewarden_protocol::frame::parse;
+use linewarden_protocol::wire::LAP_PORT;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Where the echo service is, and where the agent listens.
+const PORT: u16 = 5683;
+
+/// A process whose standard output is lines of JSON.
+struct Process {
+    child: Child,
+    lines: Receiver<Value>,
+    /// The last line with counters: a gateway prints them when they change.
+    counters: RefCell<Value>,
+}
+
+impl Process {
+    fn start(namespace: &NetNs, directory: &Path, words: &str) -> Self {
+        let mut command = Command::new(PROGRAM);
+        command.args(words.split_whitespace()).current_dir(directory);
+        let command = command.stdout(Stdio::piped());
+        let mut child = namespace.run(|| command.spawn().unwrap()).unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines() {
+                let value = serde_json::from_str(&line.unwrap()).unwrap();
+                if sender.send(value).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            child,
+            lines,
+            counters: RefCell::default(),
+        }
+    }
+
+    /// Waits for a line that is as wanted.
+    #[track_caller]
+    fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let until = Instant::now() + PATIENCE;
+        let mut seen = Vec::new();
+        while let Ok(line) = self
+            .lines
+            .recv_timeout(until.saturating_duration_since(Instant::now()))
+        {
+            if line["counters"].is_object() {
+                self.counters.replace(line["counters"].clone());
+            }
+            if wanted(&line) {
+                return line;
+            }
+            seen.push(line);
+        }
+        panic!("no {what}: {seen:#?}");
+    }
+
+    /// What a gateway had counted of a verdict when it last said so.
+    fn count(&self, verdict: &str) -> u64 {
+        self.counters.borrow()[verdict].as_u64().unwrap_or(0)
+    }
+
+    /// Waits until the gateway has counted so many of a verdict.
+    #[track_caller]
+    fn wait_for_count(&self, verdict: &str, count: u64) {
+        if self.count(verdict) < count {
+            self.wait_for(verdict, |_| self.count(verdict) >= count);
+        }
+    }
+
+    /// Ends it as a service manager does, and gives its last lines.
+    fn terminate(mut self) -> Vec<Value> {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
+        let lines = self.lines.iter().collect();
+        assert!(self.child.wait().unwrap().success());
+        lines
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn ip(station: &Station, v6: bool) -> IpAddr {
+    if v6 { station.v6.into() } else { station.v4.into() }
+}
+
+fn socket(namespace: &NetNs, at: SocketAddr) -> UdpSocket {
+    let socket = namespace.run(|| UdpSocket::bind(at).unwrap()).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+fn run(namespace: &NetNs, directory: &Path, program: &str, words: &str) {
+    let mut command = Command::new(program);
+    let command = command.args(words.split_whitespace()).current_dir(directory);
+    let output = namespace.run(|| command.output().unwrap()).unwrap();
+    assert!(
+        output.status.success(),
+        "{words}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// All parts of the play.
+struct Site {
+    agent: Process,
+    gateway: Process,
+    service: SocketAddr,
+    echo: UdpSocket,
+    lab: Lab,
+    directory: tempfile::TempDir,
+    v6: bool,
+}
+
+impl Site {
+    fn new(v6: bool) -> Self {
+        Self::with(v6, false)
+    }
+
+    /// `forwards`: opened datagrams go past the gateway's network stack.
+    fn with(v6: bool, forwards: bool) -> Self {
+        let lab = Lab::build(&Topology::default()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path();
+        let interface = &lab.gateway_devices_end.name;
+        std::fs::write(
+            at.join("gateway.toml"),
+            format!(
+                "[gateway]\nid = 5\ninterfaces = [\"{interface}\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"sealed\"\n\
+                 when_gone = \"open\"\nslots = 16\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+                GATEWAY.v4, GATEWAY.v6
+            ),
+        )
+        .unwrap();
+        if forwards {
+            let path = at.join("gateway.toml");
+            let text = std::fs::read_to_string(&path).unwrap();
+            let line = format!("forward_to = [\"{}\"]\n[registry]", lab.gateway_service_end.name);
+            std::fs::write(&path, text.replace("[registry]", &line)).unwrap();
+        }
+        run(
+            &lab.gateway,
+            at,
+            PROGRAM,
+            "registry create --registry fleet.registry --key-file master.key",
+        );
+        let enroll = "device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml";
+        run(&lab.gateway, at, PROGRAM, enroll);
+        let gateway = Process::start(&lab.gateway, at, "serve --config gateway.toml --json --every 1");
+        gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
+
+        let service = SocketAddr::new(ip(&SERVICE, v6), PORT);
+        let file = at.join("devices/00000000000000d1.toml");
+        let config = std::fs::read_to_string(&file).unwrap();
+        let tunnel = format!("\n[[tunnel]]\nlisten = \"127.0.0.1:{PORT}\"\nservice = \"{service}\"\n");
+        std::fs::write(&file, config + &tunnel).unwrap();
+        let gateway_address = SocketAddr::new(ip(&GATEWAY, v6), LAP_PORT);
+        let words = format!(
+            "agent --config devices/00000000000000d1.toml --gateway {gateway_address} --interface {} --json",
+            lab.devices_end.name
+        );
+        let agent = Process::start(&lab.devices, at, &words);
+        agent.wait_for("session", |line| line["event"] == "authenticated");
+        let echo = socket(&lab.service, service);
+        let site = Self {
+            agent,
+            gateway,
+            service,
+            echo,
+            lab,
+            directory,
+            v6,
+        };
+        let echo = site.echo.try_clone().unwrap();
+        echo.set_read_timeout(None).unwrap();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 65_535];
+            while let Ok((bytes, from)) = echo.recv_from(&mut buffer) {
+                echo.send_to(&buffer[..bytes], from).ok();
+            }
+        });
+        site
+    }
+
+    /// A local program of the device's.
+    fn program(&self) -> UdpSocket {
+        let socket = socket(&self.lab.devices, "127.0.0.1:0".parse().unwrap());
+        socket.connect(("127.0.0.1", PORT)).unwrap();
+        socket
+    }
+
+    /// The longest payload that 1,500 bytes leave.
+    fn payload_bytes_max(&self) -> usize {
+        if self.v6 { 1396 } else { 1416 }
+    }
+}
+
+fn echoed(program: &UdpSocket, payload: &[u8]) {
+    program.send(payload).unwrap();
+    let mut buffer = [0; 65_535];
+    let bytes = program.recv(&mut buffer).unwrap();
+    assert_eq!(buffer[..bytes], *payload, "{} B", payload.len());
+}
+
+fn skipped() -> bool {
+    match capability::require(FOR_LOAD_GENERATOR) {
+        Ok(()) => false,
+        Err(missing) => {
+            println!("SKIPPED: {missing}");
+            true
+        }
+    }
+}
+
+fn story(v6: bool) {
+    let site = Site::new(v6);
+    let listener = PacketSocket::open(
+        &site.lab.devices,
+        &site.lab.devices_end,
+        &Options {
+            see_outgoing: true,
+            bypass_qdisc: false,
+            ..Options::default()
+        },
+    );
+    let mut listener = listener.unwrap();
+
+    // Datagrams of all sizes, of two programs at a time; what is too long is not sent in pieces.
+    let programs = [site.program(), site.program()];
+    for bytes in [1, 2, 7, 8, 9, 100, 1000, site.payload_bytes_max()] {
+        for (program, fill) in programs.iter().zip([0x11, 0x22]) {
+            echoed(program, &vec![fill; bytes]);
+        }
+    }
+    programs[0]
+        .send(&vec![0x33; site.payload_bytes_max() + 1])
+        .unwrap();
+    echoed(&programs[0], b"after it");
+    both_checksums(&site, &programs[0]);
+
+    unsealed_is_dropped(&site);
+    replays_are_dropped(&site, &mut listener);
+    the_service_learns_the_largest_size(&site, &programs[0]);
+
+    let revoke = "device revoke d1 --reason lost --config gateway.toml";
+    run(&site.lab.gateway, site.directory.path(), PROGRAM, revoke);
+    site.gateway.wait_for("revocation", |line| line["revoked"] == 1);
+    programs[0].send(b"nobody hears this").unwrap();
+    site.gateway.wait_for_count("drop_revoked", 1);
+
+    let told = site.agent.terminate();
+    let counts = &told.iter().find(|line| line["event"] == "tunnelled").unwrap();
+    assert_eq!(counts["dropped_too_long"], 1, "{counts}");
+    assert_eq!(counts["dropped_unopened"], 0, "{counts}");
+    let told = site.gateway.terminate();
+    let counters = &told.last().unwrap()["counters"];
+    assert_eq!(counters["drop_tag"], Value::Null, "{counters}");
+    assert_eq!(counters["drop_too_big"], Value::Null, "{counters}");
+    // With the gateway its filter has gone.
+    let from = SocketAddr::new(ip(&DEVICE_HOST, v6), 0);
+    let sender = socket(&site.lab.devices, from);
+    sender.send_to(b"plainly", site.service).unwrap();
+    assert_eq!(sender.recv(&mut [0; 64]).unwrap(), 7, "everything passes");
+}
+
+/// Checksums that the service leaves to its network card are sealed as well as whole ones, whether the card towards the
+/// devices would finish them or the kernel does.
+fn both_checksums(site: &Site, program: &UdpSocket) {
+    let set = |namespace: &NetNs, name: &str, on| {
+        namespace
+            .run(|| ethtool::set(name, Offload::TransmitChecksum, on).unwrap())
+            .unwrap();
+    };
+    let (lab, far) = (&site.lab, &site.lab.service_end.name);
+    for (service, gateway) in [(true, false), (true, true), (false, true), (false, false)] {
+        set(&lab.service, far, service);
+        set(&lab.gateway, &lab.gateway_devices_end.name, gateway);
+        for bytes in [1, 8, 777] {
+            echoed(program, &vec![0x5a; bytes]);
+        }
+    }
+}
+
+/// Neither way, although the session lives.
+fn unsealed_is_dropped(site: &Site) {
+    let (lab, device) = (&site.lab, ip(&DEVICE_HOST, site.v6));
+    let plain = socket(&lab.devices, SocketAddr::new(device, 0));
+    plain.send_to(b"plainly", site.service).unwrap();
+    let to_lap = SocketAddr::new(site.service.ip(), LAP_PORT);
+    plain.send_to(b"not LAP", to_lap).unwrap();
+    let service = socket(&lab.service, SocketAddr::new(site.service.ip(), 0));
+    let target = plain.local_addr().unwrap();
+    service.send_to(b"is sealed on its way", target).unwrap();
+    let connect = || std::net::TcpStream::connect_timeout(&target, Duration::from_millis(10)).is_ok();
+    assert!(!lab.service.run(connect).unwrap());
+    for verdict in ["drop_gate", "drop_gate_port", "drop_unsealed"] {
+        site.gateway.wait_for_count(verdict, 1);
+    }
+    // It came, but as a DATA_DOWN: a plain program can make nothing of it.
+    let mut buffer = [0; 256];
+    let bytes = plain.recv(&mut buffer).unwrap();
+    assert_eq!(buffer[..4], [0x4c, 0x57, 1, 7]);
+    assert_eq!(bytes, 56 + 20);
+}
+
+/// What was recorded on the devices' network is sent again, from the same place.
+fn replays_are_dropped(site: &Site, listener: &mut PacketSocket) {
+    let mut recorded = Vec::new();
+    listener.receive(4096, |received| {
+        let is_data = parse(received.frame)
+            .ok()
+            .and_then(|parsed| Some(parsed.datagram()?.1))
+            .is_some_and(|udp| received.frame[udp.payload()].starts_with(&[0x4c, 0x57, 1, 6]));
+        if received.outgoing && is_data {
+            recorded.push(received.frame.to_vec());
+        }
+    });
+    assert!(recorded.len() > 10);
+    let mut batch = TxBatch::new(recorded.len());
+    recorded.iter().for_each(|frame| assert!(batch.push(frame)));
+    listener.send(&mut batch).unwrap();
+    site.gateway
+        .wait_for_count("drop_sequence", recorded.len() as u64);
+}
+
+/// With the route's MTU less the seal a service that sends too much is told so.
+fn the_service_learns_the_largest_size(site: &Site, program: &UdpSocket) {
+    let (lab, name) = (&site.lab, &site.lab.gateway_devices_end.name);
+    let route = if site.v6 {
+        format!("-6 route replace fd66::/64 dev {name} proto kernel metric 256 mtu 1444")
+    } else {
+        format!("route replace 10.66.0.0/16 dev {name} mtu 1444")
+    };
+    run(&lab.gateway, site.directory.path(), "ip", &route);
+    use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+    let service = socket(&lab.service, SocketAddr::new(site.service.ip(), 0));
+    if site.v6 {
+        sockopt::set_ipv6_mtu_discover(&service, Ipv6PathMtuDiscovery::DO).unwrap();
+    } else {
+        sockopt::set_ip_mtu_discover(&service, Ipv4PathMtuDiscovery::DO).unwrap();
+    }
+    let to = SocketAddr::new(ip(&DEVICE_HOST, site.v6), 9);
+    let until = Instant::now() + PATIENCE;
+    let headers = 1500 - 56 - site.payload_bytes_max();
+    while service.send_to(&vec![1; 1500 - headers], to).is_ok() {
+        assert!(Instant::now() < until, "the service is never told");
+        std::thread::yield_now();
+    }
+    let error = service.send_to(&vec![1; 1500 - headers], to).unwrap_err();
+    assert_eq!(
+        error.raw_os_error(),
+        Some(rustix::io::Errno::MSGSIZE.raw_os_error())
+    );
+    service.send_to(&vec![1; site.payload_bytes_max()], to).unwrap();
+    echoed(program, &vec![7; site.payload_bytes_max()]);
+}
+
+#[test]
+fn datagrams_pass_a_sealed_gate_and_nothing_else_does_ipv4() {
+    if !skipped() {
+        story(false);
+    }
+}
+
+#[test]
+fn datagrams_pass_a_sealed_gate_and_nothing_else_does_ipv6() {
+    if !skipped() {
+        story(true);
+    }
+}
+
+/// How many packets the gateway's network stack has forwarded.
+fn forwarded(site: &Site) -> u64 {
+    let read = |path: &str| {
+        site.lab
+            .gateway
+            .run(|| std::fs::read_to_string(path).unwrap())
+            .unwrap()
+    };
+    if site.v6 {
+        let text = read("/proc/thread-self/net/snmp6");
+        let line = text.lines().find(|line| line.starts_with("Ip6OutForwDatagrams"));
+        return line.unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
+    }
+    let text = read("/proc/thread-self/net/snmp");
+    let mut lines = text.lines().filter(|line| line.starts_with("Ip:"));
+    let mut words = || lines.next().unwrap().split_whitespace();
+    let at = words().position(|word| word == "ForwDatagrams").unwrap();
+    words().nth(at).unwrap().parse().unwrap()
+}
+
+/// Past the stack on the way up, where a neighbour is known; down through it, or nothing would be sealed.
+#[test]
+fn opened_datagrams_are_forwarded_past_the_stack_if_that_is_wanted() {
+    if skipped() {
+        return;
+    }
+    for v6 in [false, true] {
+        for (forwards, expected) in [(false, 20), (true, 10)] {
+            let site = Site::with(v6, forwards);
+            let program = site.program();
+            echoed(&program, b"the first");
+            let before = forwarded(&site);
+            for bytes in (0..10).map(|step| 1 + step * 150) {
+                echoed(&program, &vec![1; bytes.min(site.payload_bytes_max())]);
+            }
+            assert_eq!(
+                forwarded(&site) - before,
+                expected,
+                "IPv6 {v6}, forwards {forwards}"
+            );
+        }
+    }
+}
