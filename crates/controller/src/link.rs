@@ -2,7 +2,7 @@
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_registry::{
-    Changes, Fence, LeaseRequest, LeasedStream, Registry, RegistryError, Revision, Settlement,
+    Changes, Fence, LeaseRequest, LeasedStream, Registry, RegistryError, Revision, SealedChunk, Settlement,
 };
 
 use crate::keys::Keys;
@@ -79,7 +79,7 @@ impl Leases {
     /// # Errors
     /// An old fence, or a failure of the database: ask again.
     pub async fn next_chunk(&mut self) -> Result<Chunk, RegistryError> {
-        let Some(leased) = self.stream.next_chunk().await? else {
+        let Some(sealed) = self.read().await? else {
             let feed_from = self.stream.feed_from();
             return Ok(Chunk {
                 provisions: Vec::new(),
@@ -89,6 +89,21 @@ impl Leases {
                 last: true,
             });
         };
+        Ok(self.open(sealed))
+    }
+
+    /// Reads the next part from the registry, as it lies there; `None` at the end.
+    ///
+    /// # Errors
+    /// As [`Leases::next_chunk`], of which this is the one half.
+    pub async fn read(&mut self) -> Result<Option<SealedChunk>, RegistryError> {
+        self.stream.next_sealed().await
+    }
+
+    /// Opens a part and derives this gateway's keys.
+    #[must_use]
+    pub fn open(&self, sealed: SealedChunk) -> Chunk {
+        let leased = self.stream.open(sealed);
         let provisions = leased.devices.iter().map(|device| {
             let keys = Keys {
                 info: &device.info,
@@ -98,13 +113,13 @@ impl Leases {
             let lease = &device.lease;
             keys.provision(lease.mark.0..lease.rows.end, lease.mark)
         });
-        Ok(Chunk {
+        Chunk {
             provisions: provisions.collect(),
             damaged: leased.damaged.iter().map(ToString::to_string).collect(),
             feed_from: self.stream.feed_from(),
             progress: leased.progress,
             last: false,
-        })
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 mod common;
 
 use common::skipped;
+use linewarden_lab::bench::scale::Size;
 use linewarden_lab::bench::{self, Scale, figures};
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
 
@@ -44,5 +45,25 @@ fn every_row_and_every_picture_comes_out() {
             "{}",
             path.display()
         );
+    }
+}
+
+#[test]
+fn a_small_fleet_goes_through_the_scale_bench_and_every_row_is_where_it_belongs() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    let report = bench::scale::run(&Size::QUICK, &mut |_, _| {}).unwrap();
+    for name in [
+        "enroll.devices_per_s",
+        "restart.load_s",
+        "install.rows_per_s",
+        "resident.bytes_per_row",
+        "xdp.auth_ns.1e7_over_1e4",
+        "sealed.packet_ns.64",
+        "sealed.packet_ns.1300",
+    ] {
+        let value = report.value(name).unwrap_or_else(|| panic!("no row {name}"));
+        assert!(value.is_finite() && value > 0.0, "{name} = {value}");
     }
 }

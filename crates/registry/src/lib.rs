@@ -81,7 +81,9 @@ pub use error::{RegistryError, Result};
 pub use feed::{Change, Changes};
 pub use gateway::Fence;
 pub use key::{ExportKey, KEY_BYTES, MasterKey};
-pub use lease::{Granted, Lease, LeaseRequest, LeasedChunk, LeasedDevice, LeasedStream, Settlement};
+pub use lease::{
+    Granted, Lease, LeaseRequest, LeasedChunk, LeasedDevice, LeasedStream, SealedChunk, Settlement,
+};
 pub use query::{Filter, Page};
 pub use seal::SEAL_OVERHEAD_BYTES;
 pub use store::{Options, Registry};

@@ -1,4 +1,5 @@
-//! `linewarden bench auth`: what authentication costs, in one run on one machine, beside the papers' figures.
+//! The benches. `linewarden bench auth`: what authentication costs, in one run on one machine, beside the papers'
+//! figures. `linewarden bench scale`: [`scale`].
 //!
 //! | part | what is measured |
 //! |---|---|
@@ -14,11 +15,13 @@ pub mod keys;
 pub mod latency;
 pub mod micro;
 pub mod rate;
+pub mod scale;
 mod wait;
 
 use serde::Serialize;
 
 use linewarden_dataplane::DataPlaneError;
+use linewarden_registry::RegistryError;
 
 use crate::loadgen::LoadError;
 use crate::napi::NapiError;
@@ -31,6 +34,9 @@ pub enum BenchError {
     /// A data plane.
     #[error(transparent)]
     DataPlane(#[from] DataPlaneError),
+    /// The registry.
+    #[error(transparent)]
+    Registry(RegistryError),
     /// The network.
     #[error(transparent)]
     Lab(#[from] LabError),

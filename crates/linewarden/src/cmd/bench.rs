@@ -1,8 +1,9 @@
 //! `linewarden bench`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use linewarden_lab::bench::scale::Size;
 use linewarden_lab::bench::{self, BenchError, Better, Report, Row, Scale, figures};
 
 use crate::cmd::write_result;
@@ -22,6 +23,34 @@ Examples:
   linewarden bench auth --json bench.json --figures figures
   linewarden bench auth --quick")]
     Auth(BenchAuthArgs),
+    /// Scale: a million devices in one gateway, from enrolment to the kernel and back after a restart
+    #[command(after_help = "\
+Needs root, 4 GB of memory and 3 GB of disk in the directory for temporary files (TMPDIR). Rows come from a seeded generator:
+what a PUF's model costs is not measured. Nothing leaves the machine.
+
+Examples:
+  linewarden bench scale
+  linewarden bench scale --json scale.json
+  linewarden bench scale --devices 100000
+  linewarden bench scale --quick")]
+    Scale(BenchScaleArgs),
+}
+
+/// How to measure.
+#[derive(Args, Debug)]
+pub struct BenchScaleArgs {
+    /// Where to write the rows of name, value, unit, better
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Devices of the fleet, of 100 rows each
+    #[arg(long, value_name = "COUNT", default_value_t = Size::FULL.devices, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
+    pub devices: u32,
+    /// Timings are the minimum of so many runs
+    #[arg(long, value_name = "COUNT", default_value_t = Size::FULL.runs, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// A few seconds only, to see that it works; the figures say little
+    #[arg(long, conflicts_with_all = ["runs", "devices"])]
+    pub quick: bool,
 }
 
 /// How to measure.
@@ -43,7 +72,45 @@ pub struct BenchAuthArgs {
 
 /// Measures.
 pub fn run(command: &BenchCommand) -> Result<(), Failure> {
-    let BenchCommand::Auth(args) = command;
+    match command {
+        BenchCommand::Auth(args) => auth(args),
+        BenchCommand::Scale(args) => scale(args),
+    }
+}
+
+fn scale(args: &BenchScaleArgs) -> Result<(), Failure> {
+    let output = Output::new(false);
+    let size = match args.quick {
+        true => Size::QUICK,
+        false => Size {
+            devices: args.devices,
+            runs: args.runs,
+            ..Size::FULL
+        },
+    };
+    let spinner = output.spinner();
+    let mut told = |step: &str, part: Option<(u64, u64)>| {
+        spinner.set_message(match part {
+            Some((done, all)) => format!("{step}: {done} of {all}"),
+            None => step.to_owned(),
+        });
+    };
+    let report = bench::scale::run(&size, &mut told).map_err(failure);
+    spinner.finish_and_clear();
+    let report = report?;
+    print(output, &report)?;
+    write_json(args.json.as_deref(), &report)
+}
+
+fn write_json(path: Option<&Path>, report: &Report) -> Result<(), Failure> {
+    let Some(path) = path else {
+        return Ok(());
+    };
+    let text = serde_json::to_string_pretty(report).map_err(Failure::failed)?;
+    write_result(path, &(text + "\n"))
+}
+
+fn auth(args: &BenchAuthArgs) -> Result<(), Failure> {
     let output = Output::new(false);
     let scale = if args.quick {
         Scale::QUICK
@@ -58,10 +125,7 @@ pub fn run(command: &BenchCommand) -> Result<(), Failure> {
     spinner.finish_and_clear();
     let report = report?;
     print(output, &report)?;
-    if let Some(path) = &args.json {
-        let text = serde_json::to_string_pretty(&report).map_err(Failure::failed)?;
-        write_result(path, &(text + "\n"))?;
-    }
+    write_json(args.json.as_deref(), &report)?;
     if let Some(directory) = &args.figures {
         for path in figures::draw(&report, directory).map_err(failure)? {
             output.line(format!("drawn: {}", path.display()))?;

@@ -35,6 +35,12 @@ pub struct LeasedChunk {
     pub progress: (u64, u64),
 }
 
+/// A part of a gateway's leases with its credentials still sealed.
+pub struct SealedChunk {
+    rows: Vec<LeasedRow>,
+    progress: (u64, u64),
+}
+
 /// The walk; made by [`Registry::stream_leased`].
 #[derive(Debug)]
 pub struct LeasedStream {
@@ -76,20 +82,30 @@ impl LeasedStream {
     /// # Errors
     /// [`RegistryError::OldFence`], or a failure of the database. The call may be repeated.
     pub async fn next_chunk(&mut self) -> Result<Option<LeasedChunk>> {
+        let sealed = self.next_sealed().await?;
+        Ok(sealed.map(|sealed| self.open(sealed)))
+    }
+
+    /// The next chunk as it lies in the file; [`LeasedStream::open`] is the other half of the work.
+    ///
+    /// # Errors
+    /// As [`LeasedStream::next_chunk`].
+    pub async fn next_sealed(&mut self) -> Result<Option<SealedChunk>> {
         let began_at = match self.began_at {
             Some(revision) => revision,
             None => *self.began_at.insert(self.registry.revision().await?),
         };
         let mut connection = self.registry.reader().acquire().await?;
         self.registry.check_fence(&mut connection, &self.fence).await?;
+        // CROSS JOIN keeps SQLite from beginning with the leases, all of which it would sort for every chunk.
         let rows: Vec<LeasedRow> = sqlx::query_as(concat!(
             "SELECT ",
             device_columns!(),
             ", credential.sealed, ",
             lease_columns!(),
-            " FROM device JOIN lease ON lease.gateway_id = $1 AND lease.device_id = device.device_id \
+            " FROM device CROSS JOIN lease \
              LEFT JOIN credential ON credential.device_id = device.device_id \
-             WHERE device.revision > $2 AND device.revision <= $3 AND device.status = 1 \
+             WHERE lease.gateway_id = $1 AND lease.device_id = device.device_id AND device.revision > $2 AND device.revision <= $3 AND device.status = 1 \
              AND (lease.mark < lease.end_idx OR device.mode = 2) \
              ORDER BY device.revision LIMIT $4"
         ))
@@ -104,21 +120,30 @@ impl LeasedStream {
             return Ok(None);
         };
         self.after = Revision(last.stored.revision.cast_unsigned());
-        let mut chunk = LeasedChunk {
-            devices: Vec::with_capacity(rows.len()),
-            damaged: Vec::new(),
+        Ok(Some(SealedChunk {
+            rows,
             progress: (self.after.0, began_at.0),
+        }))
+    }
+
+    /// Authenticates and unseals a chunk.
+    #[must_use]
+    pub fn open(&self, sealed: SealedChunk) -> LeasedChunk {
+        let mut chunk = LeasedChunk {
+            devices: Vec::with_capacity(sealed.rows.len()),
+            damaged: Vec::new(),
+            progress: sealed.progress,
         };
-        for row in rows {
-            match self.open(row) {
+        for row in sealed.rows {
+            match self.open_row(row) {
                 Ok(device) => chunk.devices.extend(device),
                 Err(error) => chunk.damaged.push(error),
             }
         }
-        Ok(Some(chunk))
+        chunk
     }
 
-    fn open(&self, row: LeasedRow) -> Result<Option<LeasedDevice>> {
+    fn open_row(&self, row: LeasedRow) -> Result<Option<LeasedDevice>> {
         let mac = self.registry.record_mac();
         let StoredRow { device, sealed, .. } = row.stored;
         let info = device_info(mac, device)?;

@@ -26,10 +26,10 @@ const LOADS: u32 = 10;
 
 /// The least of several runs, ns, by name.
 #[derive(Debug, Default)]
-struct Least(Vec<(String, f64)>);
+pub(in crate::bench) struct Least(Vec<(String, f64)>);
 
 impl Least {
-    fn note(&mut self, name: &str, ns: f64) {
+    pub(in crate::bench) fn note(&mut self, name: &str, ns: f64) {
         match self.0.iter_mut().find(|(known, _)| known == name) {
             Some((_, least)) => *least = least.min(ns),
             None => self.0.push((name.to_owned(), ns)),
@@ -45,12 +45,17 @@ impl Least {
     }
 
     /// What is left without the harness.
-    fn above(&self, harness: &str, name: &str) -> f64 {
+    pub(in crate::bench) fn above(&self, harness: &str, name: &str) -> f64 {
         self.of(name) - self.of(harness)
     }
 }
 
-fn best(bench: &mut Microbench, program: Program, repeat: u32, runs: u32) -> Result<f64, BenchError> {
+pub(in crate::bench) fn best(
+    bench: &mut Microbench,
+    program: Program,
+    repeat: u32,
+    runs: u32,
+) -> Result<f64, BenchError> {
     let mut best = f64::MAX;
     for _ in 0..runs {
         wait::keep_fresh(bench.store());

@@ -1,0 +1,145 @@
+//! What must hold in every run.
+
+use linewarden_controller::Want;
+use linewarden_protocol::ids::{GatewayId, Mode, RowIndex};
+use linewarden_registry::Settlement;
+
+use super::{GATEWAYS, LOSS_MAX, RING, World};
+use crate::station::Station;
+
+impl World {
+    /// Every key in the memory of a data plane is that of an unspent row of a device that is there.
+    pub(super) fn look_for_keys(&self, at: usize) -> Result<(), String> {
+        if !self.now_ms.is_multiple_of(500) {
+            return Ok(());
+        }
+        let process = &self.processes[at];
+        let inner = process.plane.0.lock().unwrap();
+        let store = inner.host.store();
+        let gateway = GatewayId(process.gateway as u32 + 1);
+        let allowed: Vec<[u8; 16]> = self
+            .stations
+            .iter()
+            .filter_map(|station| Some((station, store.status(station.id)?)))
+            .flat_map(|(station, line)| {
+                let from = line.commit.idx().0;
+                (from..from + RING + 1).map(|idx| *station.auth_key(idx, gateway).as_bytes())
+            })
+            .collect();
+        let regions = store.regions();
+        let order = std::sync::atomic::Ordering::Acquire;
+        let lines = regions.lines.iter().map(|line| &line.auth_key);
+        let rows = regions.rows.iter().map(|row| &row.auth_key);
+        for [first, second] in lines.chain(rows) {
+            let mut key = [0; 16];
+            key[..8].copy_from_slice(&first.load(order).to_ne_bytes());
+            key[8..].copy_from_slice(&second.load(order).to_ne_bytes());
+            if key != [0; 16] && !allowed.contains(&key) {
+                return Err(format!(
+                    "process {} holds a key that it should have wiped",
+                    process.number
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn expect_service(&mut self, station: usize, gateway: usize) -> Result<(), String> {
+        let before = self.stations[station].sessions;
+        let device = self.stations[station].id;
+        for _ in 0..3 {
+            self.begin(station, Some(gateway));
+            for _ in 0..600 {
+                self.step()?;
+                if self.stations[station].sessions > before {
+                    break;
+                }
+            }
+        }
+        let served = self.stations[station].sessions > before;
+        let Station {
+            revoked, mode, rows, ..
+        } = self.stations[station];
+        if revoked {
+            return match served {
+                true => Err(format!("device {device} is revoked and was served")),
+                false => Ok(()),
+            };
+        }
+        let left = rows - self.ledger.spent_by(device).min(rows);
+        let may_be_used_up =
+            mode == Mode::Pool && left <= self.losses * LOSS_MAX + GATEWAYS as u32 * (RING + 1);
+        match served || may_be_used_up {
+            true => Ok(()),
+            false => Err(format!(
+                "device {device} is locked out at gateway {}: {left} of {rows} rows unspent, {} losses of memory",
+                gateway + 1,
+                self.losses
+            )),
+        }
+    }
+
+    /// All rows that no loss of memory can account for are there for a gateway that never was here.
+    pub(super) fn expect_little_loss(&mut self) -> Result<(), String> {
+        while let Some(at) = self.processes.len().checked_sub(1) {
+            let stood: Vec<_> = self.processes[at]
+                .node
+                .close()
+                .into_iter()
+                .map(|settlement| Settlement {
+                    keep: false,
+                    ..settlement
+                })
+                .collect();
+            let link = self.processes[at].link.clone();
+            self.runtime.block_on(link.settle(&stood)).unwrap();
+            self.bury(at);
+        }
+        let link = self
+            .runtime
+            .block_on(self.controller.connect(GatewayId(99), 0))
+            .unwrap();
+        for station in &self.stations {
+            if station.revoked || station.mode == Mode::Key {
+                continue;
+            }
+            let mut from = 0;
+            let mut unspent = 0;
+            loop {
+                let want = Want {
+                    device: station.id,
+                    epoch: 0,
+                    from: RowIndex(from),
+                    hold: 1000,
+                    ahead: 1000,
+                };
+                let (provisions, _) = self.runtime.block_on(link.lease(&[want])).unwrap();
+                let Some(provision) = provisions.first().filter(|provision| !provision.rows.is_empty())
+                else {
+                    break;
+                };
+                for idx in provision.indices() {
+                    if self.ledger.is_spent(station.id, idx) {
+                        return Err(format!(
+                            "row {idx} of device {} is leased though it was spent",
+                            station.id
+                        ));
+                    }
+                    unspent += 1;
+                }
+                from = provision.end().0;
+            }
+            let accounted = self.ledger.spent_by(station.id) + unspent + self.losses * LOSS_MAX;
+            if accounted < station.rows {
+                return Err(format!(
+                    "device {}: {} rows were spent, {unspent} are left of {}; {} losses of memory do not explain that",
+                    station.id,
+                    self.ledger.spent_by(station.id),
+                    station.rows,
+                    self.losses
+                ));
+            }
+        }
+        Ok(())
+    }
+}
