@@ -152,7 +152,7 @@ pub enum Stage {
     Enrolling,
     /// Storing them in the registry.
     Registering,
-    /// The gateway loads the fleet from the registry.
+    /// The gateway takes up what it held before.
     Loading,
     /// Devices authenticate, attackers attack.
     Authenticating,

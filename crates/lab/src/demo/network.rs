@@ -425,7 +425,7 @@ impl Show<'_> {
         Ok(())
     }
 
-    /// Ends the main run's gateway, which gives unused rows back.
+    /// Ends the main run's gateway, which says where it stood.
     fn stop_main(&mut self, site: Site) -> Result<(), DemoError> {
         site.gateway.stop()?;
         Ok(())

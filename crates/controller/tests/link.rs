@@ -1,0 +1,327 @@
+//! What a gateway gets from its controller, and what moves nothing.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use linewarden_controller::{Controller, Knock, Link, Policy, Provision, Reception, Refusal, Want};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
+use linewarden_protocol::keys::{AuthKey, RowKey};
+use linewarden_protocol::tag;
+use linewarden_protocol::wire::{self, Challenge, Header, Message, Request, Response, message_type};
+use linewarden_registry::{
+    Credentials, DeviceRecord, MasterKey, PoolRow, Registry, RegistryError, Revision, Settlement,
+};
+use zerocopy::IntoBytes as _;
+
+const SUITE: Suite = Suite::SipHash128;
+const FRESH: [u8; 8] = [7; 8];
+const POOL: DeviceId = DeviceId(0xd1);
+const KEY: DeviceId = DeviceId(0xd2);
+const STRANGER: DeviceId = DeviceId(0xd3);
+const ONE: GatewayId = GatewayId(1);
+const TWO: GatewayId = GatewayId(2);
+
+fn row_key(device: DeviceId, idx: u32) -> RowKey {
+    let mut key = [0x5a; 16];
+    key[..8].copy_from_slice(&device.0.to_be_bytes());
+    key[8..12].copy_from_slice(&idx.to_be_bytes());
+    RowKey::from_bytes(key)
+}
+
+fn record(device: DeviceId, credentials: Credentials) -> DeviceRecord {
+    DeviceRecord {
+        device,
+        name: String::new(),
+        suite: SUITE,
+        enrolled_at_s: 0,
+        puf_profile: String::new(),
+        credentials,
+    }
+}
+
+fn pool(device: DeviceId, rows: u32) -> DeviceRecord {
+    let row = |idx| PoolRow {
+        challenge: [idx as u8 + 1; 8],
+        row_key: row_key(device, idx),
+    };
+    record(device, Credentials::pool((0..rows).map(row).collect()))
+}
+
+fn auth_key(device: DeviceId, idx: u32, gateway: GatewayId) -> AuthKey {
+    let mode = if device == KEY { Mode::Key } else { Mode::Pool };
+    let row = if device == KEY { 0 } else { idx };
+    AuthKey::derive(&row_key(device, row), SUITE, mode, RowIndex(idx), gateway)
+}
+
+fn knock(message: &[u8]) -> Knock {
+    Knock {
+        message: message.try_into().unwrap(),
+        loc: [0; 8],
+    }
+}
+
+fn request(device: DeviceId) -> Knock {
+    let request = Request {
+        header: Header::new(message_type::REQUEST, SUITE, 0, device),
+        nonce: [3; 16],
+        reserved: [0; 32],
+    };
+    knock(request.as_bytes())
+}
+
+fn response(device: DeviceId, idx: u32, gateway: GatewayId) -> Knock {
+    let mut response = Response {
+        header: Header::new(message_type::RESPONSE, SUITE, 0, device),
+        nonce: [3; 16],
+        idx: idx.into(),
+        gateway_id: gateway.0.into(),
+        fresh: FRESH,
+        tag: [0; 16],
+    };
+    response.tag = tag::response(&auth_key(device, idx, gateway), &response, &[0; 8]);
+    knock(response.as_bytes())
+}
+
+struct Site {
+    registry: Registry,
+    controller: Controller,
+    link: Link,
+}
+
+impl Site {
+    async fn new() -> Self {
+        let registry = Registry::in_memory(&MasterKey::from_bytes([1; 32]))
+            .await
+            .unwrap();
+        registry.enrol(pool(POOL, 20)).await.unwrap();
+        registry
+            .enrol(record(KEY, Credentials::Key(row_key(KEY, 0))))
+            .await
+            .unwrap();
+        let policy = Policy {
+            lease_rows: 6,
+            mark_block: 4,
+        };
+        let controller = Controller::new(registry.clone(), policy);
+        let link = controller.connect(ONE, 1).await.unwrap();
+        Self {
+            registry,
+            controller,
+            link,
+        }
+    }
+
+    async fn receive(&self, knock: Knock) -> Reception {
+        self.link.receive(&[knock], FRESH).await.unwrap().remove(0)
+    }
+
+    async fn admitted(&self, knock: Knock) -> Provision {
+        match self.receive(knock).await {
+            Reception::Admit(provision) => provision,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn is_silence(&self, knock: Knock) -> bool {
+        matches!(self.receive(knock).await, Reception::Silence)
+    }
+
+    async fn floor(&self) -> u32 {
+        self.registry.get(POOL).await.unwrap().idx_floor.0
+    }
+}
+
+fn want(from: u32, hold: u32) -> Want {
+    Want {
+        device: POOL,
+        epoch: 0,
+        from: RowIndex(from),
+        hold,
+        ahead: 4,
+    }
+}
+
+fn challenge(reception: &Reception) -> Challenge {
+    let Reception::Challenge(bytes) = reception else {
+        panic!("{reception:?}")
+    };
+    match wire::parse(&bytes[..]).unwrap() {
+        Message::Challenge(challenge) => *challenge,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_request_gets_the_challenge_of_the_next_row_and_moves_nothing() {
+    let site = Site::new().await;
+    for _ in 0..3 {
+        let challenge = challenge(&site.receive(request(POOL)).await);
+        assert_eq!((challenge.idx.get(), challenge.gateway_id.get()), (0, 1));
+        assert_eq!((challenge.challenge, challenge.fresh), ([1; 8], FRESH));
+        let expected = tag::challenge(&auth_key(POOL, 0, ONE), &challenge, &[3; 16]);
+        assert_eq!(challenge.tag, expected, "under the key of this gateway");
+    }
+    assert_eq!(challenge(&site.receive(request(KEY)).await).challenge, [0; 8]);
+    assert_eq!(site.floor().await, 0);
+    assert!(site.registry.leases_of(POOL).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_response_that_verifies_is_leased_rows_from_the_one_it_proved_on() {
+    let site = Site::new().await;
+    let provision = site.admitted(response(POOL, 0, ONE)).await;
+    assert_eq!(
+        (provision.device, provision.indices(), provision.mark.0),
+        (POOL, 0..6, 4)
+    );
+    for (idx, row) in provision.indices().zip(&provision.rows) {
+        assert_eq!(row.auth_key, auth_key(POOL, idx, ONE));
+    }
+    assert_eq!(site.floor().await, 6);
+    // The answer was lost: the same again, and nothing more.
+    let again = site.admitted(response(POOL, 0, ONE)).await;
+    assert_eq!((again.indices(), again.mark.0), (0..6, 4));
+    assert_eq!(site.floor().await, 6);
+    let key = site.admitted(response(KEY, 0, ONE)).await;
+    assert_eq!((key.mode, key.rows.len()), (Mode::Key, 1));
+}
+
+#[tokio::test]
+async fn what_proves_nothing_meets_silence_and_moves_nothing() {
+    let site = Site::new().await;
+    let bent = |mut knock: Knock, at: usize| {
+        knock.message[at] ^= 1;
+        knock
+    };
+    for knock in [
+        request(STRANGER),
+        response(STRANGER, 0, ONE),
+        response(POOL, 1, ONE),
+        response(POOL, u32::MAX, ONE),
+        response(POOL, 0, TWO),
+        bent(response(POOL, 0, ONE), 63),
+        bent(response(POOL, 0, ONE), 20),
+        // Nothing that parses.
+        bent(request(POOL), 0),
+        // A type that gateways send.
+        bent(request(POOL), 3),
+        Knock {
+            loc: [1; 8],
+            ..response(POOL, 0, ONE)
+        },
+    ] {
+        assert!(site.is_silence(knock.clone()).await, "{knock:?}");
+    }
+    site.registry.revoke(POOL, "lost", 1).await.unwrap();
+    assert!(site.is_silence(request(POOL)).await);
+    assert!(site.is_silence(response(POOL, 0, ONE)).await);
+    assert_eq!(site.floor().await, 0);
+}
+
+#[tokio::test]
+async fn one_device_does_not_disturb_the_others_of_a_question() {
+    let site = Site::new().await;
+    let knocks = [
+        request(STRANGER),
+        response(POOL, 0, ONE),
+        response(POOL, 9, ONE),
+        request(KEY),
+        response(KEY, 0, ONE),
+    ];
+    let receptions = site.link.receive(&knocks, FRESH).await.unwrap();
+    let kinds: Vec<u8> = receptions
+        .iter()
+        .map(|reception| match reception {
+            Reception::Silence => 0,
+            Reception::Challenge(_) => 1,
+            Reception::Admit(_) => 2,
+        })
+        .collect();
+    assert_eq!(kinds, [0, 2, 0, 1, 2]);
+}
+
+#[tokio::test]
+async fn another_gateway_gets_other_rows_and_other_keys() {
+    let site = Site::new().await;
+    let _ = site.admitted(response(POOL, 0, ONE)).await;
+    let two = site.controller.connect(TWO, 1).await.unwrap();
+    let first = challenge(&two.receive(&[request(POOL)], FRESH).await.unwrap()[0]);
+    assert_eq!(first.idx.get(), 6);
+    let answers = two.receive(&[response(POOL, 6, TWO)], FRESH).await.unwrap();
+    let Reception::Admit(provision) = &answers[0] else {
+        panic!("{answers:?}")
+    };
+    assert_eq!(provision.indices(), 6..12);
+    assert_eq!(provision.rows[0].auth_key, auth_key(POOL, 6, TWO));
+}
+
+#[tokio::test]
+async fn a_restart_takes_up_what_was_held_at_the_mark() {
+    let site = Site::new().await;
+    let _ = site.admitted(response(POOL, 0, ONE)).await;
+    let _ = site.admitted(response(KEY, 0, ONE)).await;
+    let link = site.controller.connect(ONE, 2).await.unwrap();
+    let mut leases = link.held();
+    let chunk = leases.next_chunk().await.unwrap();
+    let mut held: Vec<_> = chunk
+        .provisions
+        .iter()
+        .map(|provision| (provision.device, provision.indices(), provision.mark.0))
+        .collect();
+    held.sort_by_key(|(device, ..)| *device);
+    assert_eq!(held[0], (POOL, 4..6, 4), "nothing may be spent yet");
+    assert_eq!((held[1].0, held[1].1.len()), (KEY, 1));
+    assert!(leases.next_chunk().await.unwrap().last);
+    // The process before gets nothing, whatever it asks.
+    let old = |error: RegistryError| matches!(error, RegistryError::OldFence { .. });
+    assert!(old(site.link.receive(&[request(POOL)], FRESH).await.unwrap_err()));
+    assert!(old(site.link.lease(&[want(0, 6)]).await.unwrap_err()));
+    assert!(old(site.link.changes(Revision::ZERO).await.unwrap_err()));
+    assert!(old(site.link.settle(&[]).await.unwrap_err()));
+    assert!(old(site.link.held().next_chunk().await.unwrap_err()));
+}
+
+#[tokio::test]
+async fn more_rows_follow_and_the_end_is_told() {
+    let site = Site::new().await;
+    let _ = site.admitted(response(POOL, 0, ONE)).await;
+    let (provisions, refused) = site.link.lease(&[want(3, 12)]).await.unwrap();
+    assert!(refused.is_empty());
+    assert_eq!((provisions[0].indices(), provisions[0].mark.0), (6..15, 7));
+    let (provisions, _) = site.link.lease(&[want(12, 2)]).await.unwrap();
+    assert_eq!(
+        (provisions[0].rows.len(), provisions[0].mark.0),
+        (0, 15),
+        "the mark alone"
+    );
+    let (provisions, _) = site.link.lease(&[want(14, 12)]).await.unwrap();
+    assert_eq!(provisions[0].indices(), 15..20);
+    let (provisions, refused) = site.link.lease(&[want(20, 12)]).await.unwrap();
+    assert!(provisions.is_empty());
+    assert_eq!(refused[0].why, Refusal::Exhausted);
+    site.registry.revoke(POOL, "", 1).await.unwrap();
+    let (_, refused) = site.link.lease(&[want(20, 12)]).await.unwrap();
+    assert_eq!(refused[0].why, Refusal::Gone);
+}
+
+#[tokio::test]
+async fn what_was_given_back_is_proved_anew() {
+    let site = Site::new().await;
+    let _ = site.admitted(response(POOL, 0, ONE)).await;
+    let settlement = Settlement {
+        device: POOL,
+        epoch: 0,
+        unused_from: RowIndex(2),
+        keep: false,
+    };
+    assert_eq!(site.link.settle(&[settlement]).await.unwrap(), 4);
+    assert!(
+        site.is_silence(response(POOL, 0, ONE)).await,
+        "spent, or said to be"
+    );
+    let provision = site.admitted(response(POOL, 2, ONE)).await;
+    assert_eq!(provision.indices(), 2..8);
+}
