@@ -235,8 +235,10 @@ impl Control {
             self.turn();
         }
         let stood = self.node.close();
+        // They are answered in their order, so the last answer is to this one.
+        let answers = 1 + usize::from(self.node.is_settling());
         self.desks.hand_in(Ask::Settle(stood));
-        let settled = self.await_settled();
+        let settled = self.await_settled(answers);
         let counters = self.node.plane().counters().unwrap_or_default();
         self.publish();
         Stopped {
@@ -283,11 +285,11 @@ impl Control {
         let _ = rustix::io::read(&self.bell, &mut count);
     }
 
-    fn await_settled(&mut self) -> bool {
+    fn await_settled(&mut self, mut answers: usize) -> bool {
         let until = Instant::now() + SETTLE_MAX;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             match self.inbox.recv_timeout(left) {
-                // One that was out before may come first; the last one is waited for.
+                Ok(Message::Answer(Answer::Settled(_))) if answers > 1 => answers -= 1,
                 Ok(Message::Answer(Answer::Settled(Ok(_)))) => return true,
                 Ok(Message::Answer(Answer::Settled(Err(error)))) => {
                     tracing::warn!(?error, "rows below the marks stay spent");

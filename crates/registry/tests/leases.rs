@@ -136,6 +136,31 @@ async fn rows_given_back_are_leased_again() {
 }
 
 #[tokio::test]
+async fn numbers_that_one_gateway_may_use_no_more_are_still_good_for_others() {
+    let site = Site::with_pool(30).await;
+    let Site { registry, one, two } = &site;
+    let _ = lease(registry, two, wish(0, 10, 0)).await.unwrap();
+    assert_eq!(lease(registry, one, wish(0, 8, 0)).await.unwrap().rows, 10..18);
+    assert_eq!(settle(registry, one, 18, false).await.unwrap(), 0);
+    assert_eq!(settle(registry, two, 2, false).await.unwrap(), 8);
+    let three = registry.register_gateway(GatewayId(3), NOW_S).await.unwrap();
+    assert_eq!(lease(registry, &three, wish(0, 30, 0)).await.unwrap().rows, 2..10);
+    assert_eq!(settle(registry, &three, 2, false).await.unwrap(), 8);
+    // The floor goes down behind the first gateway's back, and it goes on above what it has had.
+    let _ = lease(registry, one, wish(18, 4, 0)).await.unwrap();
+    assert_eq!(settle(registry, one, 18, false).await.unwrap(), 4);
+    assert_eq!(site.floor().await, 18);
+    let mut left = Vec::new();
+    let four = registry.register_gateway(GatewayId(4), NOW_S).await.unwrap();
+    let mut from = 0;
+    while let Ok(granted) = lease(registry, &four, wish(from, 30, 30)).await {
+        left.extend(granted.rows.clone());
+        from = granted.rows.end;
+    }
+    assert_eq!(left, (2..10).chain(18..30).collect::<Vec<u32>>());
+}
+
+#[tokio::test]
 async fn spare_rows_next_to_each_other_and_to_the_floor_are_joined() {
     let site = Site::with_pool(20).await;
     let registry = &site.registry;

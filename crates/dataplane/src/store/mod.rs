@@ -13,7 +13,8 @@ pub mod table;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
 
 use linewarden_protocol::commit::{self, CommitWord};
 pub use linewarden_protocol::gateway::Row;
@@ -184,6 +185,8 @@ impl Store {
     pub fn listen(&self) {
         if let Some(control) = self.regions.control.first() {
             control.listening.store(1, Release);
+            // Seen before anything is looked at: what comes later rings.
+            fence(SeqCst);
         }
     }
 

@@ -74,6 +74,7 @@ impl Xdp {
     pub fn load(config: &Config) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;
+        check_sender(config)?;
         quiet_libbpf();
         // libbpf wants the object's storage to outlive the skeleton; a few dozen bytes a load are left behind.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -321,7 +322,6 @@ const LOOPBACK: u32 = 1;
 /// "Send the frame back", in include/uapi/linux/bpf.h.
 const XDP_TX: u32 = 3;
 
-/// Without it the slow path answers by letting the device repeat its message.
 fn open_sender(config: &Config) -> Option<Sender> {
     if config.miss_per_s == 0 {
         return None;
@@ -380,6 +380,18 @@ fn check_privileges() -> Result<(), DataPlaneError> {
         tracing::debug!("the kernel has no BTF of its own; loading anyway");
     }
     Ok(())
+}
+
+/// The slow path answers through a packet socket: without one no device could authenticate here for the first time.
+fn check_sender(config: &Config) -> Result<(), DataPlaneError> {
+    if config.miss_per_s == 0 || capability::missing(&[Capability::NetRaw]).is_empty() {
+        return Ok(());
+    }
+    Err(DataPlaneError::Privilege {
+        backend: "xdp",
+        needed: Capability::NetRaw.name(),
+        hint: "run as root, or add it to the capabilities of the service",
+    })
 }
 
 /// libbpf's own messages go to the log, not to standard error.

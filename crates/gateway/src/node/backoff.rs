@@ -28,6 +28,11 @@ impl Backoff {
         recovered
     }
 
+    /// When a try is due that is wanted at `wanted_ns`.
+    pub(crate) fn due_ns(&self, wanted_ns: u64) -> u64 {
+        wanted_ns.max(self.until_ns)
+    }
+
     /// Whether a try is due.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         self.until_ns <= now_ns

@@ -4,6 +4,7 @@ use std::collections::hash_map::Entry;
 
 use linewarden_controller::{Provision, Refusal, Refused, Want};
 use linewarden_dataplane::{LineStatus, StoreError};
+use linewarden_protocol::commit;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_registry::Settlement;
 
@@ -52,7 +53,9 @@ pub(super) struct Held {
     ahead: u8,
     /// Where the mark stands.
     mark: RowIndex,
-    /// When it was moved last, monotonic.
+    /// It has been moved since it was asked for last.
+    marked: bool,
+    /// When it was asked for last, monotonic.
     marked_at_ns: u64,
     ticket: Option<Ticket>,
     /// Leased rows that the data plane has not taken yet.
@@ -69,6 +72,7 @@ impl Held {
             exhausted: false,
             ahead: u8::try_from(ahead).unwrap_or(u8::MAX),
             mark: provision.mark,
+            marked: false,
             marked_at_ns: 0,
             ticket: None,
             pending: None,
@@ -85,6 +89,7 @@ impl Held {
             exhausted: false,
             ahead: 0,
             mark: RowIndex(0),
+            marked: false,
             marked_at_ns: 0,
             ticket: None,
             pending: None,
@@ -124,9 +129,13 @@ impl Node {
             return;
         };
         if held.pending.is_some() {
-            // Rows in hand did not fit before; now there is room.
+            // Rows in hand did not fit before; now there may be room.
             self.offer(device);
-        } else if held.state == State::Installed && !held.asking && !held.exhausted {
+        }
+        let Some(held) = self.devices.get_mut(&device) else {
+            return;
+        };
+        if held.state == State::Installed && !held.asking && !held.exhausted {
             held.asking = true;
             self.wants.push_back(device);
         }
@@ -148,13 +157,14 @@ impl Node {
             return self.plane.grant(device, held.mark).err().and(None);
         }
         let block = u8::try_from(self.settings.mark_block).unwrap_or(u8::MAX);
-        held.ahead = match now_ns.saturating_sub(held.marked_at_ns) < BUSY_DEVICE_NS {
-            true => held
-                .ahead
-                .saturating_mul(2)
-                .min(linewarden_protocol::commit::CREDIT_MAX as u8),
-            false => (held.ahead / 2).max(block),
-        };
+        // A question that was not answered says nothing about the device.
+        if std::mem::take(&mut held.marked) {
+            let most = u8::try_from(commit::CREDIT_MAX).unwrap_or(u8::MAX);
+            held.ahead = match now_ns.saturating_sub(held.marked_at_ns) < BUSY_DEVICE_NS {
+                true => held.ahead.saturating_mul(2).min(most),
+                false => (held.ahead / 2).max(block),
+            };
+        }
         held.marked_at_ns = now_ns;
         let room = self.settings.ring.saturating_add(1);
         Some(Want {
@@ -177,9 +187,16 @@ impl Node {
             // It is leaving: where it stood is told then.
             return;
         }
+        held.marked = provision.mark > held.mark;
         held.mark = held.mark.max(provision.mark);
         let mark = held.mark;
-        held.pending = (!provision.rows.is_empty()).then(|| Box::new(provision));
+        match &mut held.pending {
+            _ if provision.rows.is_empty() => {}
+            Some(pending) if pending.end() == provision.first => pending.rows.extend(provision.rows),
+            // A jump is only made when all before it may be spent; what waits is spent first.
+            Some(_) => tracing::debug!(%device, "rows behind a jump were not taken; they stay spent"),
+            None => held.pending = Some(Box::new(provision)),
+        }
         if let Err(error) = self.plane.grant(device, mark) {
             tracing::error!(%error, "the mark of a device that is here could not be moved");
         }
@@ -198,6 +215,7 @@ impl Node {
         };
         held.asking = false;
         match &refused.why {
+            Refusal::Exhausted if held.state != State::Installed => {}
             Refusal::Exhausted => {
                 if !std::mem::replace(&mut held.exhausted, true) {
                     self.status.exhausted += 1;
@@ -271,6 +289,9 @@ impl Node {
             Err(error) => {
                 self.status.damaged += 1;
                 tracing::error!(%error, "the data plane refuses the device's rows");
+                if !installed {
+                    self.part(device, None);
+                }
             }
         }
     }
@@ -294,11 +315,12 @@ impl Node {
         }
     }
 
-    /// Evicts devices so that those which wait find places, a moment later.
-    pub(super) fn make_room(&mut self, clock: Clock) {
+    /// Evicts devices so that those which wait find places, a moment later; how many.
+    pub(super) fn make_room(&mut self, clock: Clock) -> usize {
         let spare_live = self.settings.spare_live_sessions;
         let now_s = clock.boot_ns / 1_000_000_000;
-        for _ in 0..self.no_room.len().min(EVICT_BATCH) {
+        let wanted = self.no_room.len().min(EVICT_BATCH);
+        for evicted in 0..wanted {
             let (plane, devices) = (&self.plane, &self.devices);
             let victim = self.sieve.victim(|device| {
                 let held = devices
@@ -310,11 +332,12 @@ impl Node {
                 (!is_needed).then(|| generation(&line))
             });
             let Some(victim) = victim else {
-                return;
+                return evicted;
             };
             self.status.evicted += 1;
             self.dismiss(victim, true);
         }
+        wanted
     }
 
     /// Takes a device out of the data plane.
@@ -446,7 +469,7 @@ impl Node {
 
     /// Rows that found no room may find some now.
     pub(super) fn retry_no_room(&mut self) {
-        let waiting: Vec<DeviceId> = self.no_room.iter().copied().collect();
+        let waiting: Vec<DeviceId> = self.no_room.iter().take(EVICT_BATCH).copied().collect();
         waiting.into_iter().for_each(|device| self.offer(device));
     }
 

@@ -27,6 +27,8 @@ impl Freshness {
         match self.due_ns {
             None => 2,
             Some(_) if woke_up => 2,
+            // Nobody drew for a period and more: the current value must not become an accepted previous one.
+            Some(due_ns) if due_ns.saturating_add(PERIOD_NS) < clock.monotonic_ns => 2,
             Some(due_ns) if due_ns <= clock.monotonic_ns => 1,
             Some(_) => 0,
         }
@@ -60,6 +62,14 @@ mod tests {
         freshness.drawn(at(6, 0));
         assert_eq!(freshness.due(at(PERIOD_NS + 5, 0)), 0);
         assert_eq!(freshness.due(at(PERIOD_NS + 6, 0)), 1);
+    }
+
+    #[test]
+    fn two_after_a_long_pause() {
+        let mut freshness = Freshness::default();
+        freshness.drawn(at(0, 0));
+        assert_eq!(freshness.due(at(2 * PERIOD_NS, 0)), 1);
+        assert_eq!(freshness.due(at(2 * PERIOD_NS + 1, 0)), 2);
     }
 
     #[test]

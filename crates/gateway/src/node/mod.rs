@@ -46,6 +46,8 @@ const WIPE_AFTER_NS: u64 = 60_000_000_000;
 const WANTS_PER_ASK: usize = 256;
 /// No packet that was under way when a line was wiped still is after this, ns: the packet path runs in microseconds.
 const RECLAIM_AFTER_NS: u64 = 50_000_000;
+/// Behind a gate with a session in every place, the next look at who could leave comes after this, ns.
+const FULL_NS: u64 = 500_000_000;
 /// What could not be done is tried again after this, ns.
 const SOON_NS: u64 = 10_000_000;
 /// The node looks round at least this often, ns.
@@ -266,7 +268,8 @@ impl Node {
     /// When [`Node::tick`] has something to do even if nothing happens, monotonic clock.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> u64 {
-        let feed = (!self.feed.out).then_some(self.feed_due_ns);
+        let follows = self.feed_from.is_some() && !self.feed.out && !self.stopping && !self.status.replaced;
+        let feed = follows.then_some(self.feed.backoff.due_ns(self.feed_due_ns));
         let soon = !self.busy.is_empty() || self.status.link != LinkState::Reachable;
         [feed, self.housekeeping_due_ns, self.reclaim_due_ns]
             .into_iter()
@@ -332,6 +335,12 @@ impl Node {
     pub fn close(&mut self) -> Vec<Settlement> {
         self.begin_stop();
         self.shut_out()
+    }
+
+    /// Whether an answer to [`Ask::Settle`] is out.
+    #[must_use]
+    pub fn is_settling(&self) -> bool {
+        self.settle.out
     }
 
     /// Whether an answer is out that may bring devices.
@@ -467,8 +476,12 @@ impl Node {
             self.retry_no_room();
         }
         if !self.no_room.is_empty() && self.reclaim_due_ns.is_none() {
-            self.make_room(clock);
-            self.reclaim_due_ns = Some(now_ns.saturating_add(RECLAIM_AFTER_NS));
+            // With nobody who could leave, there is time until somebody can.
+            let after_ns = match self.make_room(clock) {
+                0 => FULL_NS,
+                _ => RECLAIM_AFTER_NS,
+            };
+            self.reclaim_due_ns = Some(now_ns.saturating_add(after_ns));
         }
         self.status.no_room = self.no_room.len() as u64;
     }

@@ -6,6 +6,8 @@
 
 use linewarden_protocol::ids::DeviceId;
 
+/// Entries that one look passes: a millisecond or so.
+const STEPS_MAX: usize = 4096;
 /// No entry.
 const NONE: u32 = u32::MAX;
 
@@ -95,10 +97,11 @@ impl Sieve {
     }
 
     /// The next device to evict: the first under the hand whose generation is what it was. `generation_of` gives
-    /// `None` for one that cannot leave now. `None` if two rounds found nobody.
+    /// `None` for one that cannot leave now. `None` if two rounds found nobody, or there was no time for them: the next call
+    /// goes on there.
     pub(super) fn victim(&mut self, generation_of: impl Fn(DeviceId) -> Option<u8>) -> Option<DeviceId> {
-        let steps = 2 * (self.entries.len() - self.free.len());
-        for _ in 0..steps {
+        let round = self.entries.len() - self.free.len();
+        for _ in 0..(2 * round).min(STEPS_MAX) {
             if self.hand == NONE {
                 self.hand = self.tail;
             }

@@ -21,7 +21,7 @@ use crate::{cmd, log, registry};
 #[command(after_help = "\
 Checks the whole configuration before anything is touched, attaches the data plane, takes up the devices that it held before, and prints its
 state when it changes. Ends on SIGINT and SIGTERM: handshakes under way may end, the registry is told which rows were
-used, and the data plane is detached, but for an open gate, which stays shut however the gateway ends (`when_gone`). Ends with exit code 1 when the data plane ends by itself, so that a service manager starts
+used, and the data plane is detached, but for a gate that is not off, which stays shut however the gateway ends (`when_gone`). Ends with exit code 1 when the data plane ends by itself, so that a service manager starts
 it again.
 
 Examples:

@@ -189,6 +189,11 @@ impl Pool {
         if taken.is_empty() {
             return None;
         }
+        // Numbers that this gateway may use no more are still good for others.
+        let passed_over = floor..taken.start;
+        if !passed_over.is_empty() {
+            self.spare.push(passed_over);
+        }
         self.raise_floor(taken.end);
         Some(taken)
     }
