@@ -12,6 +12,8 @@ use super::sieve::Ticket;
 use super::{Node, WIPE_AFTER_NS};
 use crate::time::Clock;
 
+/// Longer than a fresh value is accepted (LAP/1 1.4.1), ns.
+const REST_NS: u64 = 17_000_000_000;
 /// Devices that are evicted at a time.
 const EVICT_BATCH: usize = 64;
 /// A mark that is moved again within this time is moved further each time, ns.
@@ -31,6 +33,12 @@ pub(super) enum State {
     },
     /// Wiped; the controller has not heard yet where it stood.
     Settling,
+    /// A key-mode device that was evicted: until no fresh value of its time is accepted, its last RESPONSE would open a
+    /// session once more.
+    Resting {
+        /// Until when, monotonic.
+        until_ns: u64,
+    },
     /// Shut out.
     Revoked {
         /// When, monotonic.
@@ -257,7 +265,7 @@ impl Node {
         let installed = match held.state {
             State::Waiting => false,
             State::Installed => true,
-            State::Leaving { .. } | State::Settling | State::Revoked { .. } => return,
+            State::Leaving { .. } | State::Settling | State::Resting { .. } | State::Revoked { .. } => return,
         };
         let Some(provision) = held.pending.take() else {
             return;
@@ -356,7 +364,7 @@ impl Node {
                 let first = held.pending.take().map(|pending| pending.first);
                 self.part(device, first.filter(|_| settle));
             }
-            State::Leaving { .. } | State::Settling | State::Revoked { .. } => {}
+            State::Leaving { .. } | State::Settling | State::Resting { .. } | State::Revoked { .. } => {}
         }
     }
 
@@ -397,7 +405,13 @@ impl Node {
         }
         self.no_room.remove(&device);
         let Some(unused_from) = unused_from else {
-            self.devices.remove(&device);
+            if held.mode == Mode::Key && held.state != State::Settling {
+                let until_ns = self.now_ns.saturating_add(REST_NS);
+                held.state = State::Resting { until_ns };
+                held.pending = None;
+            } else {
+                self.devices.remove(&device);
+            }
             return;
         };
         held.state = State::Settling;
@@ -435,7 +449,7 @@ impl Node {
                 }
                 self.status.devices -= 1;
             }
-            State::Waiting | State::Leaving { .. } | State::Settling => {}
+            State::Waiting | State::Leaving { .. } | State::Settling | State::Resting { .. } => {}
         }
         if let Some(ticket) = held.ticket.take() {
             self.sieve.leave(ticket);
@@ -502,6 +516,13 @@ impl Node {
         idle.into_iter().for_each(|device| self.dismiss(device, true));
     }
 
+    /// Forgets evicted key-mode devices whose last RESPONSE nobody accepts any more.
+    pub(super) fn end_rests(&mut self) {
+        let now_ns = self.now_ns;
+        self.devices
+            .retain(|_, held| !matches!(held.state, State::Resting { until_ns } if until_ns <= now_ns));
+    }
+
     /// Removes the keys of devices that were revoked some time ago.
     pub(super) fn wipe_revoked(&mut self, now_ns: u64) {
         if self.is_expecting() {
@@ -536,7 +557,7 @@ impl Node {
                         .map(|line| line.commit.idx()),
                     Err(_) => None,
                 },
-                State::Settling | State::Revoked { .. } => None,
+                State::Settling | State::Resting { .. } | State::Revoked { .. } => None,
             };
             stood.extend(unused_from.map(|unused_from| Settlement {
                 device: *device,

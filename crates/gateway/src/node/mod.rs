@@ -6,7 +6,7 @@
 //!      ▲      first RESPONSE verified                         │  │  ▲    │
 //!      │                                      place needed,   │  │  └────┘
 //!      │           told                   credentials replaced│  │
-//!      ├─────────────────── Settling ◄─────── Leaving ◄───────┘  │
+//!      ├── Settling (key mode: Resting, 17 s) ◄─── Leaving ◄─────┘  │
 //!      │  a minute later                                         │
 //!      └─────────────────── Revoked ◄────────────────────────────┘ (from any state)
 //! ```
@@ -164,6 +164,8 @@ pub struct Node {
     /// When the last question was asked that was answered, and when the one that is out was: boot-time clock.
     link_ok_ns: Option<u64>,
     housekeeping_due_ns: Option<u64>,
+    /// Of the last tick.
+    now_ns: u64,
     reclaim_due_ns: Option<u64>,
     events_lost: u64,
     /// Devices without rows in the registry, and without room, when the log was told last.
@@ -224,6 +226,7 @@ impl Node {
             feed_due_ns: 0,
             link_ok_ns: None,
             housekeeping_due_ns: None,
+            now_ns: 0,
             reclaim_due_ns: None,
             events_lost: 0,
             told: (0, 0),
@@ -252,6 +255,7 @@ impl Node {
     /// Does what is due by `clock` and returns what to ask the controller. `random` gives 8 random bytes, or `None`
     /// when the source of randomness fails; it is drawn from only when a freshness value is due.
     pub fn tick(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) -> Vec<Ask> {
+        self.now_ns = clock.monotonic_ns;
         self.refresh(clock, random);
         self.take_events();
         self.take_misses();
@@ -449,6 +453,7 @@ impl Node {
         self.plane.housekeep();
         self.status.plane_failure = self.plane.failure();
         self.wipe_revoked(now_ns);
+        self.end_rests();
         self.retry_no_room();
         self.tell_shortages();
         match self.plane.counters() {

@@ -47,7 +47,7 @@ impl World {
     pub(super) fn expect_service(&mut self, station: usize, gateway: usize) -> Result<(), String> {
         let before = self.stations[station].sessions;
         let device = self.stations[station].id;
-        for _ in 0..3 {
+        for _ in 0..8 {
             self.begin(station, Some(gateway));
             for _ in 0..600 {
                 self.step()?;
