@@ -4,6 +4,7 @@
 #define LW_LAP_H
 
 #include "lw_binding.h"
+#include "lw_report.h"
 #include "lw_siphash.h"
 
 /* The first 8 bytes of a 64-byte message of suite 1, as a little-endian load. */
@@ -20,7 +21,6 @@
 #define LW_PROOF 17
 #define LW_FLAG_BOUND 1
 #define LW_H0_BOUND_BIT (1ULL << 40)
-#define LW_MESSAGE 64
 #define LW_DATA_HEADER 56
 
 #define LW_NAK_NO_ROWS 1
@@ -52,15 +52,6 @@ _Static_assert(sizeof(struct lw_request) == LW_MESSAGE && sizeof(struct lw_chall
 		       sizeof(struct lw_nak) == LW_MESSAGE,
 	       "64 B, so that no reply is longer than its request");
 
-/* What one packet's handling knows. */
-struct lw_ctx {
-	struct xdp_md *xdp;
-	struct lw_frame frame;
-	struct lw_percpu *cpu;
-	struct lw_control *control;
-	__u64 now_ns; /* CLOCK_MONOTONIC */
-};
-
 /*
  * The clocks, read once a jiffy and CPU: reading them on every packet would cost a tenth of a REQUEST. A jiffy (at
  * most 10 ms) is far below the second in which leases are counted and the 16 s that a fresh value lives.
@@ -91,89 +82,6 @@ static __always_inline __u64 lw_sum(const __u64 *message)
 	for (int i = 0; i < LW_MESSAGE / 8; i++)
 		sum += (message[i] & 0xffffffff) + (message[i] >> 32);
 	return sum;
-}
-
-/* One of `per_second` in the second of `now_ns`; `second` and `count` are this CPU's. */
-static __always_inline int lw_within_rate(__u64 now_ns, __u32 per_second, __u64 *second, __u64 *count)
-{
-	__u64 now_s = now_ns / 1000000000ULL;
-
-	if (*second != now_s) {
-		*second = now_s;
-		*count = 0;
-	}
-	if (*count >= per_second)
-		return 0;
-	(*count)++;
-	return 1;
-}
-
-/*
- * Whether to wake user space for what it must act on: only when it sleeps, and once. A wake-up per event would cost more
- * than the packet, and libbpf's own rule does not hold where other events are submitted without one.
- */
-static __always_inline __u64 lw_wake_up(struct lw_control *control)
-{
-	if (!LW_READ(control->listening))
-		return BPF_RB_NO_WAKEUP;
-	LW_WRITE(control->listening, 0);
-	return BPF_RB_FORCE_WAKEUP;
-}
-
-static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, const struct lw_line *line, __u32 idx,
-				    __u64 session_id, const __u64 addr[2])
-{
-	struct lw_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
-
-	if (!event) {
-		c->cpu->events_lost++;
-		return;
-	}
-	event->kind = kind;
-	event->pad = 0;
-	event->device_id = line->device_id;
-	event->session_id = session_id;
-	event->addr[0] = addr[0];
-	event->addr[1] = addr[1];
-	event->idx = idx;
-	event->ingress = c->xdp->ingress_ifindex;
-	__u64 wake_up = BPF_RB_NO_WAKEUP;
-
-	if (kind == LW_EVENT_ROWS_LOW || kind == LW_EVENT_ROWS_OUT)
-		wake_up = lw_wake_up(c->control);
-	bpf_ringbuf_submit(event, wake_up);
-}
-
-/*
- * Hands the frame to user space, which asks the controller about the device. A global function: rare, and it leaves the
- * packet path's stack alone.
- */
-__noinline int lw_miss(struct xdp_md *ctx)
-{
-	__u32 zero = 0, length = ctx->data_end - ctx->data;
-	struct lw_percpu *cpu = bpf_map_lookup_elem(&percpu, &zero);
-	struct lw_control *control_block = bpf_map_lookup_elem(&control, &zero);
-
-	if (!cpu || !control_block || length < LW_MESSAGE || length > LW_MISS_FRAME ||
-	    !lw_within_rate(cpu->clock_ns, cfg.miss_per_s, &cpu->miss_second, &cpu->miss_count))
-		return LW_DROP_UNKNOWN_DEVICE;
-	struct lw_miss *miss = bpf_ringbuf_reserve(&misses, sizeof(*miss), 0);
-
-	if (!miss)
-		return LW_DROP_UNKNOWN_DEVICE;
-	miss->length = length;
-	miss->ingress = ctx->ingress_ifindex;
-	if (bpf_xdp_load_bytes(ctx, 0, miss->frame, length)) {
-		bpf_ringbuf_discard(miss, BPF_RB_NO_WAKEUP);
-		return LW_DROP_UNKNOWN_DEVICE;
-	}
-	bpf_ringbuf_submit(miss, lw_wake_up(control_block));
-	return LW_SLOW_PATH;
-}
-
-static __always_inline enum lw_verdict lw_unknown(struct lw_ctx *c)
-{
-	return cfg.miss_per_s ? lw_miss(c->xdp) : LW_DROP_UNKNOWN_DEVICE;
 }
 
 static __always_inline int lw_is_fresh(const struct lw_ctx *c, __u64 fresh)

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What the packet path tells user space: events, and messages of devices that are not here (LAP/1 1.4.6). */
+#ifndef LW_REPORT_H
+#define LW_REPORT_H
+
+#include "lw_packet.h"
+
+#define LW_MESSAGE 64 /* bytes of every message but DATA and PROOF */
+
+/* What one packet's handling knows. */
+struct lw_ctx {
+	struct xdp_md *xdp;
+	struct lw_frame frame;
+	struct lw_percpu *cpu;
+	struct lw_control *control;
+	__u64 now_ns; /* CLOCK_MONOTONIC */
+};
+
+/* One of `per_second` in the second of `now_ns`; `second` and `count` are this CPU's. */
+static __always_inline int lw_within_rate(__u64 now_ns, __u32 per_second, __u64 *second, __u64 *count)
+{
+	__u64 now_s = now_ns / 1000000000ULL;
+
+	if (*second != now_s) {
+		*second = now_s;
+		*count = 0;
+	}
+	if (*count >= per_second)
+		return 0;
+	(*count)++;
+	return 1;
+}
+
+/*
+ * Whether to wake user space for what it must act on: only when it sleeps, and once. A wake-up per event would cost more
+ * than the packet, and libbpf's own rule does not hold where other events are submitted without one.
+ */
+static __always_inline __u64 lw_wake_up(struct lw_control *control)
+{
+	if (!LW_READ(control->listening))
+		return BPF_RB_NO_WAKEUP;
+	LW_WRITE(control->listening, 0);
+	return BPF_RB_FORCE_WAKEUP;
+}
+
+static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, const struct lw_line *line, __u32 idx,
+				    __u64 session_id, const __u64 addr[2])
+{
+	struct lw_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+
+	if (!event) {
+		c->cpu->events_lost++;
+		return;
+	}
+	event->kind = kind;
+	event->pad = 0;
+	event->device_id = line->device_id;
+	event->session_id = session_id;
+	event->addr[0] = addr[0];
+	event->addr[1] = addr[1];
+	event->idx = idx;
+	event->ingress = c->xdp->ingress_ifindex;
+	__u64 wake_up = BPF_RB_NO_WAKEUP;
+
+	if (kind == LW_EVENT_ROWS_LOW || kind == LW_EVENT_ROWS_OUT)
+		wake_up = lw_wake_up(c->control);
+	bpf_ringbuf_submit(event, wake_up);
+}
+
+/*
+ * Hands the frame to user space, which asks the controller about the device. A global function: rare, and it leaves the
+ * packet path's stack alone.
+ */
+__noinline int lw_miss(struct xdp_md *ctx)
+{
+	__u32 zero = 0, length = ctx->data_end - ctx->data;
+	struct lw_percpu *cpu = bpf_map_lookup_elem(&percpu, &zero);
+	struct lw_control *control_block = bpf_map_lookup_elem(&control, &zero);
+
+	if (!cpu || !control_block || length < LW_MESSAGE || length > LW_MISS_FRAME ||
+	    !lw_within_rate(cpu->clock_ns, cfg.miss_per_s, &cpu->miss_second, &cpu->miss_count))
+		return LW_DROP_UNKNOWN_DEVICE;
+	struct lw_miss *miss = bpf_ringbuf_reserve(&misses, sizeof(*miss), 0);
+
+	if (!miss)
+		return LW_DROP_UNKNOWN_DEVICE;
+	miss->length = length;
+	miss->ingress = ctx->ingress_ifindex;
+	if (bpf_xdp_load_bytes(ctx, 0, miss->frame, length)) {
+		bpf_ringbuf_discard(miss, BPF_RB_NO_WAKEUP);
+		return LW_DROP_UNKNOWN_DEVICE;
+	}
+	bpf_ringbuf_submit(miss, lw_wake_up(control_block));
+	return LW_SLOW_PATH;
+}
+
+static __always_inline enum lw_verdict lw_unknown(struct lw_ctx *c)
+{
+	return cfg.miss_per_s ? lw_miss(c->xdp) : LW_DROP_UNKNOWN_DEVICE;
+}
+
+#endif
