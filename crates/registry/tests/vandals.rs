@@ -371,6 +371,23 @@ async fn revocations_and_marks_cannot_be_edited() {
     assert_eq!(registry.check().await.unwrap().len(), 4);
 }
 
+/// Without its row a gateway does not begin to count anew: an old process would be taken for the newest.
+#[tokio::test]
+async fn a_gateway_whose_row_was_deleted_keeps_its_count() {
+    let (_directory, path) = fleet_file().await;
+    let registry = open(&path).await.unwrap();
+    gateway(&registry).await;
+    let old = gateway(&registry).await;
+    let _ = lease(&registry, &old, 1, 0, 4).await.unwrap();
+    registry.close().await;
+    sql(&path, "DELETE FROM gateway").await;
+    let registry = open(&path).await.unwrap();
+    let newer = gateway(&registry).await;
+    assert_eq!((old.number(), newer.number()), (2, 3));
+    let error = lease(&registry, &old, 1, 4, 4).await.unwrap_err();
+    assert!(matches!(error, RegistryError::OldFence { .. }), "{error}");
+}
+
 /// A device whose revision was edited is in no walk; the check misses it.
 #[tokio::test]
 async fn a_device_hidden_from_walks_is_told_by_the_check() {
