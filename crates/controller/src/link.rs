@@ -11,7 +11,7 @@ use crate::message::{Chunk, Provision, Refusal, Refused, Want};
 /// Devices read from the registry at once.
 const CHUNK_DEVICES: u32 = 500;
 /// Changes read from the registry at once.
-const CHANGES_MAX: u32 = 1000;
+const CHANGES_MAX: u32 = 4096;
 
 /// How rows are given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,12 +80,11 @@ impl Leases {
     /// An old fence, or a failure of the database: ask again.
     pub async fn next_chunk(&mut self) -> Result<Chunk, RegistryError> {
         let Some(sealed) = self.read().await? else {
-            let feed_from = self.stream.feed_from();
+            let end = self.stream.feed_from().0;
             return Ok(Chunk {
                 provisions: Vec::new(),
                 damaged: Vec::new(),
-                feed_from,
-                progress: (feed_from.0, feed_from.0),
+                progress: (end, end),
                 last: true,
             });
         };
@@ -116,7 +115,6 @@ impl Leases {
         Chunk {
             provisions: provisions.collect(),
             damaged: leased.damaged.iter().map(ToString::to_string).collect(),
-            feed_from: self.stream.feed_from(),
             progress: leased.progress,
             last: false,
         }
@@ -144,6 +142,7 @@ impl Link {
             device,
             epoch,
             from: RowIndex(0),
+            received: RowIndex(0),
             hold: self.controller.policy.lease_rows,
             ahead: self.controller.policy.mark_block,
         }
@@ -169,6 +168,7 @@ impl Link {
                 device: want.device,
                 epoch: want.epoch,
                 from: want.from,
+                received: want.received,
                 hold: want.hold,
                 ahead: want.ahead,
             })

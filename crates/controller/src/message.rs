@@ -5,7 +5,6 @@ use std::ops::Range;
 use linewarden_protocol::gateway::Row;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::wire::MESSAGE_BYTES;
-use linewarden_registry::Revision;
 
 /// A message of a device that the gateway does not hold: a REQUEST, or a RESPONSE whose fresh value the gateway has
 /// found to be one of its own.
@@ -38,6 +37,8 @@ pub struct Want {
     pub epoch: u32,
     /// Its current row there.
     pub from: RowIndex,
+    /// The number after the last row that has come to the gateway.
+    pub received: RowIndex,
     /// How many rows, from `from` on, there is room for.
     pub hold: u32,
     /// How many rows, from `from` on, are to lie below the mark.
@@ -103,8 +104,6 @@ pub struct Chunk {
     pub provisions: Vec<Provision>,
     /// Records that could not be opened, in words.
     pub damaged: Vec<String>,
-    /// From where to follow the feed.
-    pub feed_from: Revision,
     /// How far the walk is, out of what.
     pub progress: (u64, u64),
     /// Nothing follows.

@@ -134,11 +134,12 @@ impl Site {
     }
 }
 
-fn want(from: u32, hold: u32) -> Want {
+fn want(from: u32, received: u32, hold: u32) -> Want {
     Want {
         device: POOL,
         epoch: 0,
         from: RowIndex(from),
+        received: RowIndex(received),
         hold,
         ahead: 4,
     }
@@ -278,7 +279,7 @@ async fn a_restart_takes_up_what_was_held_at_the_mark() {
     // The process before gets nothing, whatever it asks.
     let old = |error: RegistryError| matches!(error, RegistryError::OldFence { .. });
     assert!(old(site.link.receive(&[request(POOL)], FRESH).await.unwrap_err()));
-    assert!(old(site.link.lease(&[want(0, 6)]).await.unwrap_err()));
+    assert!(old(site.link.lease(&[want(0, 0, 6)]).await.unwrap_err()));
     assert!(old(site.link.changes(Revision::ZERO).await.unwrap_err()));
     assert!(old(site.link.settle(&[]).await.unwrap_err()));
     assert!(old(site.link.held().next_chunk().await.unwrap_err()));
@@ -288,22 +289,22 @@ async fn a_restart_takes_up_what_was_held_at_the_mark() {
 async fn more_rows_follow_and_the_end_is_told() {
     let site = Site::new().await;
     let _ = site.admitted(response(POOL, 0, ONE)).await;
-    let (provisions, refused) = site.link.lease(&[want(3, 12)]).await.unwrap();
+    let (provisions, refused) = site.link.lease(&[want(3, 6, 12)]).await.unwrap();
     assert!(refused.is_empty());
     assert_eq!((provisions[0].indices(), provisions[0].mark.0), (6..15, 7));
-    let (provisions, _) = site.link.lease(&[want(12, 2)]).await.unwrap();
+    let (provisions, _) = site.link.lease(&[want(12, 15, 2)]).await.unwrap();
     assert_eq!(
         (provisions[0].rows.len(), provisions[0].mark.0),
         (0, 15),
         "the mark alone"
     );
-    let (provisions, _) = site.link.lease(&[want(14, 12)]).await.unwrap();
+    let (provisions, _) = site.link.lease(&[want(14, 15, 12)]).await.unwrap();
     assert_eq!(provisions[0].indices(), 15..20);
-    let (provisions, refused) = site.link.lease(&[want(20, 12)]).await.unwrap();
+    let (provisions, refused) = site.link.lease(&[want(20, 20, 12)]).await.unwrap();
     assert!(provisions.is_empty());
     assert_eq!(refused[0].why, Refusal::Exhausted);
     site.registry.revoke(POOL, "", 1).await.unwrap();
-    let (_, refused) = site.link.lease(&[want(20, 12)]).await.unwrap();
+    let (_, refused) = site.link.lease(&[want(20, 20, 12)]).await.unwrap();
     assert_eq!(refused[0].why, Refusal::Gone);
 }
 

@@ -170,7 +170,8 @@ pub trait DataPlane: Send {
     fn listen(&mut self);
     /// Readable when it has rung; `None`: it never does.
     fn bell(&self) -> Option<BorrowedFd<'_>>;
-    /// Frees what dead sessions and wiped devices hold; call it every few seconds.
+    /// Frees what dead sessions hold, and devices that were wiped before the last call; call it every few seconds, not
+    /// more often than every few milliseconds.
     fn housekeep(&mut self);
     /// Why packets are no longer handled although nobody stopped it; `None` while all is well.
     fn failure(&mut self) -> Option<String>;

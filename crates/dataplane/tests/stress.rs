@@ -379,6 +379,7 @@ fn a_revocation_is_never_lost() {
                 present.store(false, Release);
                 while store.wipe(A.id()).is_err() {}
                 store.reclaim();
+                store.reclaim();
             }
             running.store(false, Release);
         });

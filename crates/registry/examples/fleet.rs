@@ -40,6 +40,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             device: *device,
             epoch: 0,
             from: RowIndex(0),
+            received: RowIndex(0),
             hold: 32,
             ahead: 4,
         })

@@ -148,6 +148,7 @@ async fn registry(page_size_bytes: u32, ids: &[DeviceId]) -> Result<Figures, Box
             device: *device,
             epoch: 0,
             from: RowIndex(0),
+            received: RowIndex(0),
             hold: 32,
             ahead: 4,
         })

@@ -46,13 +46,21 @@ fn wish(from: u32, hold: u32, ahead: u32) -> LeaseRequest {
         device: D,
         epoch: 0,
         from: RowIndex(from),
+        received: RowIndex(0),
         hold,
         ahead,
     }
 }
 
+/// As a process asks that every answer has reached.
 async fn lease(registry: &Registry, fence: &Fence, wish: LeaseRequest) -> Result<Granted> {
-    registry.lease(fence, &[wish]).await?.remove(0)
+    let held = registry.leases_of(wish.device).await?;
+    let held = held.iter().find(|lease| lease.gateway == fence.gateway());
+    let received = RowIndex(held.map_or(0, |lease| lease.rows.end));
+    registry
+        .lease(fence, &[LeaseRequest { received, ..wish }])
+        .await?
+        .remove(0)
 }
 
 async fn settle(registry: &Registry, fence: &Fence, unused_from: u32, keep: bool) -> Result<u32> {
@@ -85,6 +93,62 @@ async fn rows_and_mark_go_on_together_until_the_pool_ends() {
         ),
         "{end}"
     );
+}
+
+/// The rows of an answer that did not arrive are in the next one, and are not leased twice.
+#[tokio::test]
+async fn a_lost_answer_is_given_again() {
+    let Site { registry, one, two } = Site::with_pool(40).await;
+    let ask = async |received: u32, wish: LeaseRequest| {
+        let received = RowIndex(received);
+        let wishes = [LeaseRequest { received, ..wish }];
+        registry.lease(&one, &wishes).await.unwrap().remove(0)
+    };
+    assert_eq!(ask(0, wish(0, 6, 4)).await.unwrap().rows, 0..6);
+    assert_eq!(ask(6, wish(4, 8, 4)).await.unwrap().rows, 6..12);
+    let again = ask(6, wish(4, 8, 4)).await.unwrap();
+    assert_eq!((again.rows, again.mark.0), (6..12, 8));
+    // It goes on elsewhere, and the answer that said so is lost.
+    assert_eq!(lease(&registry, &two, wish(0, 4, 4)).await.unwrap().rows, 12..16);
+    assert_eq!(ask(12, wish(11, 4, 4)).await.unwrap().rows, 12..12);
+    assert_eq!(ask(12, wish(12, 4, 4)).await.unwrap().rows, 16..20);
+    assert_eq!(ask(12, wish(12, 4, 4)).await.unwrap().rows, 16..20);
+    assert_eq!(registry.get(D).await.unwrap().idx_floor.0, 20);
+}
+
+#[tokio::test]
+async fn a_key_device_counts_on_from_where_it_was_settled() {
+    let registry = in_memory().await;
+    registry.enrol(key_device(D.0)).await.unwrap();
+    let Site { registry, one, two } = Site::of(registry).await;
+    assert_eq!(lease(&registry, &one, wish(0, 1, 1)).await.unwrap().rows, 0..1);
+    assert_eq!(settle(&registry, &one, 7, false).await.unwrap(), 0);
+    let held = registry.leases_of(D).await.unwrap();
+    assert_eq!(held[0].rows, 7..7, "it has left");
+    assert!(
+        registry
+            .stream_leased(one, 10)
+            .next_chunk()
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(lease(&registry, &two, wish(0, 1, 1)).await.unwrap().rows, 7..8);
+    assert_eq!(settle(&registry, &two, 3, true).await.unwrap(), 0);
+    assert_eq!(
+        lease(&registry, &one, wish(0, 1, 1)).await.unwrap().rows,
+        7..8,
+        "never lower"
+    );
+    assert!(
+        registry
+            .stream_leased(two, 10)
+            .next_chunk()
+            .await
+            .unwrap()
+            .is_some()
+    );
+    assert!(registry.check().await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -379,6 +443,7 @@ async fn a_bulk_lease_serves_whom_it_can() {
         wish_of(5000),
         LeaseRequest {
             hold: 6,
+            received: RowIndex(4),
             ..wish_of(1200)
         },
     ]);

@@ -45,6 +45,8 @@ enum Op {
         device: usize,
         add: u32,
         ahead: u32,
+        /// The answer does not arrive.
+        is_lost: bool,
     },
     Spend {
         process: prop::sample::Index,
@@ -68,8 +70,8 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(device, first_idx, count, replace)| Op::Enrol { device, first_idx, count, replace }),
         1 => device.clone().prop_map(|device| Op::Revoke { device }),
         2 => (0..GATEWAYS, any::<bool>()).prop_map(|(gateway, zombie)| Op::Start { gateway, zombie }),
-        8 => (process(), device.clone(), 0..6u32, 0..6u32)
-            .prop_map(|(process, device, add, ahead)| Op::Lease { process, device, add, ahead }),
+        8 => (process(), device.clone(), 0..6u32, 0..6u32, prop::bool::weighted(0.2))
+            .prop_map(|(process, device, add, ahead, is_lost)| Op::Lease { process, device, add, ahead, is_lost }),
         8 => (process(), device.clone(), 1..5usize)
             .prop_map(|(process, device, count)| Op::Spend { process, device, count }),
         3 => (process(), device, any::<bool>())
@@ -132,9 +134,10 @@ impl World {
                 device,
                 add,
                 ahead,
+                is_lost,
             } => {
                 if let Some(process) = self.pick(process) {
-                    self.lease(process, IDS[device], add, ahead).await;
+                    self.lease(process, IDS[device], add, ahead, is_lost).await;
                 }
             }
             Op::Spend {
@@ -159,6 +162,11 @@ impl World {
                 }
                 // It stops in good order.
                 for id in IDS {
+                    if !self.processes[process].held.contains_key(&id) {
+                        // It has not heard of what it holds.
+                        let open = self.open_rows(process, id).await;
+                        *self.lost.entry(id).or_default() += open;
+                    }
                     self.settle(process, id, true).await;
                 }
                 self.processes.remove(process);
@@ -235,20 +243,21 @@ impl World {
     /// Resumes at the marks.
     async fn start(&mut self, gateway: usize, zombie: bool) {
         let gateway = GatewayId(gateway as u32);
+        let before = self.newest.get(&gateway.0).copied();
+        if let Some(at) = self
+            .processes
+            .iter()
+            .position(|process| process.fence.gateway() == gateway && Some(process.fence.number()) == before)
+        {
+            for id in IDS {
+                let open = self.open_rows(at, id).await;
+                *self.lost.entry(id).or_default() += open;
+            }
+        }
         let fence = self.registry.register_gateway(gateway, 7).await.unwrap();
         let newest = self.newest.entry(gateway.0).or_default();
         *newest += 1;
         assert_eq!(fence.number(), *newest);
-        for process in &self.processes {
-            if process.fence.gateway() != gateway || process.fence.number() + 1 != fence.number() {
-                continue;
-            }
-            for (id, held) in &process.held {
-                // At most what the mark allowed and was not spent.
-                let open = held.rows.iter().filter(|idx| **idx < held.mark).count();
-                *self.lost.entry(*id).or_default() += open as u32;
-            }
-        }
         if !zombie {
             self.processes
                 .retain(|process| process.fence.gateway() != gateway);
@@ -277,7 +286,28 @@ impl World {
         self.processes.push(Process { fence, held });
     }
 
-    async fn lease(&mut self, process: usize, id: u64, add: u32, ahead: u32) {
+    /// Rows that the mark allows the process to spend and that it has not, whether their answer has come or not.
+    async fn open_rows(&self, process: usize, id: u64) -> u32 {
+        let process = &self.processes[process];
+        let leases = self.registry.leases_of(DeviceId(id)).await.unwrap();
+        let epoch = self.devices.get(&id).map(|device| device.epoch);
+        let gateway = process.fence.gateway();
+        let Some(lease) = leases
+            .iter()
+            .find(|lease| lease.gateway == gateway && Some(lease.epoch) == epoch)
+        else {
+            return 0;
+        };
+        let held = process.held.get(&id).filter(|held| held.epoch == lease.epoch);
+        let received = held.and_then(|held| held.rows.back()).map_or(0, |last| last + 1);
+        let received = received.max(held.map_or(0, |held| held.next));
+        let in_hand = held.map_or(0, |held| {
+            held.rows.iter().filter(|idx| **idx < lease.mark.0).count()
+        });
+        in_hand as u32 + lease.mark.0.saturating_sub(received.max(lease.rows.start))
+    }
+
+    async fn lease(&mut self, process: usize, id: u64, add: u32, ahead: u32, is_lost: bool) {
         let process = &mut self.processes[process];
         let fence = process.fence;
         let before = process.held.get(&id).cloned().unwrap_or_default();
@@ -286,6 +316,7 @@ impl World {
             device: DeviceId(id),
             epoch: before.epoch,
             from: RowIndex(before.next),
+            received: RowIndex(before.rows.back().map_or(before.next, |last| last + 1)),
             hold: before.rows.len() as u32 + add,
             ahead,
         };
@@ -318,7 +349,9 @@ impl World {
         if granted.mode == Mode::Key {
             return;
         }
-        assert!(granted.rows.len() <= add as usize + before.rows.len());
+        if is_lost {
+            return;
+        }
         let mut held = if current { before } else { Held::default() };
         held.epoch = device.epoch;
         for idx in granted.rows {
@@ -358,19 +391,19 @@ impl World {
             unused_from: RowIndex(held.next),
             keep,
         };
+        let leases = self.registry.leases_of(DeviceId(id)).await.unwrap();
+        let held_from = leases.iter().find(|lease| lease.gateway == fence.gateway());
         let answer = self.registry.settle(&fence, &[settlement]).await;
         if fence.number() != self.newest[&fence.gateway().0] {
             assert!(matches!(answer, Err(RegistryError::OldFence { .. })));
             return;
         }
         answer.unwrap().remove(0).unwrap();
-        // What a jump left behind stays spent.
-        let highest = held.rows.back().copied().unwrap_or(held.next);
-        let in_one_piece = held.rows.is_empty() || highest - held.next + 1 == held.rows.len() as u32;
-        if !in_one_piece {
-            *self.lost.entry(id).or_default() += held.rows.len() as u32;
-        }
         process.held.remove(&id);
+        // What a jump left behind stays spent, whether the process has heard of the jump or not.
+        let start = held_from.map_or(0, |lease| lease.rows.start);
+        let left_behind = held.rows.iter().filter(|idx| **idx < start).count();
+        *self.lost.entry(id).or_default() += left_behind as u32;
     }
 
     /// Everything the registry shows agrees with the model.
@@ -433,7 +466,7 @@ impl World {
         let ids: Vec<u64> = self.devices.keys().copied().collect();
         for id in ids {
             for _ in 0..60 {
-                self.lease(last, id, 5, 5).await;
+                self.lease(last, id, 5, 5, false).await;
                 self.spend(last, id, 5);
             }
             let device = &self.devices[&id];

@@ -423,7 +423,7 @@ impl Store {
         })
     }
 
-    /// Revokes the device and wipes its rows and session; its slot may be used again after [`Store::reclaim`].
+    /// Revokes the device and wipes its rows and session; its slot may be used again after the second [`Store::reclaim`].
     ///
     /// # Errors
     /// `Busy` while a winner is in the line: call again (the device is shut out already). Else `NotInstalled`.
@@ -446,8 +446,8 @@ impl Store {
         Ok(())
     }
 
-    /// Gives the places of wiped devices back. Call it when no packet that was in flight at the wipe can still be:
-    /// the packet path runs to completion in microseconds, so a second is ample.
+    /// Gives the places of devices back that were wiped before the last call. No packet that was in flight at the wipe may
+    /// still be: the packet path runs to completion in microseconds, so milliseconds between two calls are ample.
     pub fn reclaim(&mut self) {
         self.places.reclaim();
     }

@@ -17,6 +17,8 @@ pub(super) struct Places {
     homes: u32,
     /// Left, but perhaps still looked at by a packet in flight.
     quarantine: Vec<Place>,
+    /// Left before the last [`Places::reclaim`].
+    free_next: Vec<Place>,
 }
 
 impl Places {
@@ -31,6 +33,7 @@ impl Places {
             slots: geometry.slots,
             homes: geometry.homes(),
             quarantine: Vec::new(),
+            free_next: Vec::new(),
         }
     }
 
@@ -57,14 +60,15 @@ impl Places {
         Some(Place { line: line?, slot })
     }
 
-    /// Sets a place aside until [`Places::reclaim`].
+    /// Sets a place aside until the second [`Places::reclaim`].
     pub(super) fn quarantine(&mut self, place: Place) {
         self.quarantine.push(place);
     }
 
-    /// Frees what was set aside.
+    /// Frees what was set aside before the last call: at the first one a packet may still be on its way through.
     pub(super) fn reclaim(&mut self) {
-        for place in self.quarantine.drain(..) {
+        let left = std::mem::replace(&mut self.free_next, std::mem::take(&mut self.quarantine));
+        for place in left {
             self.free_slots.push(place.slot);
             let home = place.line / HOME_WAYS as u32;
             if home >= self.homes {

@@ -9,11 +9,9 @@ use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_registry::Settlement;
 
 use super::sieve::Ticket;
-use super::{Node, WIPE_AFTER_NS};
+use super::{Node, WANTS_PER_ASK, WIPE_AFTER_NS};
 use crate::time::Clock;
 
-/// Longer than a fresh value is accepted (LAP/1 1.4.1), ns.
-const REST_NS: u64 = 17_000_000_000;
 /// Devices that are evicted at a time.
 const EVICT_BATCH: usize = 64;
 /// A mark that is moved again within this time is moved further each time, ns.
@@ -31,14 +29,9 @@ pub(super) enum State {
         /// Whether its rows go back; those of replaced credentials are void.
         settle: bool,
     },
-    /// Wiped; the controller has not heard yet where it stood.
+    /// Wiped; the controller has not heard yet where it stood. Of a key-mode device that is the number to count on from,
+    /// or its last RESPONSE would open a session once more.
     Settling,
-    /// A key-mode device that was evicted: until no fresh value of its time is accepted, its last RESPONSE would open a
-    /// session once more.
-    Resting {
-        /// Until when, monotonic.
-        until_ns: u64,
-    },
     /// Shut out.
     Revoked {
         /// When, monotonic.
@@ -55,13 +48,19 @@ pub(super) struct Held {
     pub(super) epoch: u32,
     /// In `wants`, or asked for.
     pub(super) asking: bool,
+    /// Something was wanted again while it was asked for.
+    wanted_again: bool,
     /// No row is left for this gateway.
     exhausted: bool,
+    /// Its number among those that wait for a place.
+    room_ticket: Option<u64>,
     /// How many rows the mark is moved ahead.
     ahead: u8,
     /// Where the mark stands.
     mark: RowIndex,
-    /// It has been moved since it was asked for last.
+    /// The number after the last row that has come.
+    received: RowIndex,
+    /// The mark has been moved since it was asked for last.
     marked: bool,
     /// When it was asked for last, monotonic.
     marked_at_ns: u64,
@@ -77,9 +76,12 @@ impl Held {
             mode: provision.mode,
             epoch: provision.epoch,
             asking: false,
+            wanted_again: false,
             exhausted: false,
+            room_ticket: None,
             ahead: u8::try_from(ahead).unwrap_or(u8::MAX),
             mark: provision.mark,
+            received: provision.end(),
             marked: false,
             marked_at_ns: 0,
             ticket: None,
@@ -94,9 +96,12 @@ impl Held {
             mode: Mode::Key,
             epoch: u32::MAX,
             asking: false,
+            wanted_again: false,
             exhausted: false,
+            room_ticket: None,
             ahead: 0,
             mark: RowIndex(0),
+            received: RowIndex(0),
             marked: false,
             marked_at_ns: 0,
             ticket: None,
@@ -143,9 +148,11 @@ impl Node {
         let Some(held) = self.devices.get_mut(&device) else {
             return;
         };
-        if held.state == State::Installed && !held.asking && !held.exhausted {
-            held.asking = true;
-            self.wants.push_back(device);
+        if held.state == State::Installed && !held.exhausted {
+            held.wanted_again = held.asking;
+            if !std::mem::replace(&mut held.asking, true) {
+                self.wants.push_back(device);
+            }
         }
     }
 
@@ -179,6 +186,7 @@ impl Node {
             device,
             epoch: held.epoch,
             from,
+            received: held.received,
             hold: if is_low { room } else { line.rows_left },
             ahead: u32::from(held.ahead),
         })
@@ -198,20 +206,28 @@ impl Node {
         held.marked = provision.mark > held.mark;
         held.mark = held.mark.max(provision.mark);
         let mark = held.mark;
+        let is_due = std::mem::take(&mut held.wanted_again) || held.marked || !provision.rows.is_empty();
         match &mut held.pending {
             _ if provision.rows.is_empty() => {}
-            Some(pending) if pending.end() == provision.first => pending.rows.extend(provision.rows),
-            // A jump is only made when all before it may be spent; what waits is spent first.
-            Some(_) => tracing::debug!(%device, "rows behind a jump were not taken; they stay spent"),
-            None => held.pending = Some(Box::new(provision)),
+            Some(pending) if pending.end() == provision.first => {
+                held.received = provision.end();
+                pending.rows.extend(provision.rows);
+            }
+            // A jump is only made when all before it may be spent; what waits is spent first, and these come again.
+            Some(_) => {}
+            None => {
+                held.received = provision.end();
+                held.pending = Some(Box::new(provision));
+            }
         }
         if let Err(error) = self.plane.grant(device, mark) {
             tracing::error!(%error, "the mark of a device that is here could not be moved");
         }
         self.offer(device);
-        // What it spent while the question was out was reported to deaf ears.
+        // What it spent while the question was out may want another one. Not without any progress, or it would be asked
+        // for without end: the device's next RESPONSE is an event again.
         let stuck = |line: LineStatus| line.rows_left == 0 || !line.commit.has_credit();
-        if self.plane.status(device).is_some_and(stuck) {
+        if is_due && self.plane.status(device).is_some_and(stuck) {
             self.want(device);
         }
     }
@@ -227,6 +243,7 @@ impl Node {
             Refusal::Exhausted => {
                 if !std::mem::replace(&mut held.exhausted, true) {
                     self.status.exhausted += 1;
+                    self.exhausted.push_back(refused.device);
                     tracing::debug!(device = %refused.device, "no row is left for it");
                 }
             }
@@ -265,7 +282,7 @@ impl Node {
         let installed = match held.state {
             State::Waiting => false,
             State::Installed => true,
-            State::Leaving { .. } | State::Settling | State::Resting { .. } | State::Revoked { .. } => return,
+            State::Leaving { .. } | State::Settling | State::Revoked { .. } => return,
         };
         let Some(provision) = held.pending.take() else {
             return;
@@ -290,7 +307,7 @@ impl Node {
             Err(error @ (StoreError::Full(_) | StoreError::IndexFull(_))) => {
                 held.pending = Some(provision);
                 tracing::debug!(%error, "no room");
-                self.no_room.insert(device);
+                self.await_room(device);
             }
             // The feed brings the revocation, or has brought it.
             Err(StoreError::Revoked(_)) => {}
@@ -306,13 +323,13 @@ impl Node {
 
     /// The data plane has taken rows up to `end`; further ones wait until the line is empty, or has room.
     fn taken(&mut self, device: DeviceId, provision: Provision, end: RowIndex) {
+        self.stop_waiting(device);
         let Some(held) = self.devices.get_mut(&device) else {
             return;
         };
         if held.state == State::Waiting {
             held.state = State::Installed;
             self.status.devices += 1;
-            self.no_room.remove(&device);
             let generation = self.plane.status(device).map_or(0, |line| generation(&line));
             held.ticket = Some(self.sieve.enter(device, generation));
         }
@@ -320,6 +337,24 @@ impl Node {
         self.status.rows_given += (provision.rows.len() as u64).saturating_sub(kept.into());
         if kept > 0 {
             held.pending = Some(Box::new(tail(provision, kept)));
+        }
+    }
+
+    fn await_room(&mut self, device: DeviceId) {
+        let Some(held) = self.devices.get_mut(&device) else {
+            return;
+        };
+        if held.room_ticket.is_none() {
+            held.room_ticket = Some(self.no_room_next);
+            self.no_room.insert(self.no_room_next, device);
+            self.no_room_next += 1;
+        }
+    }
+
+    fn stop_waiting(&mut self, device: DeviceId) {
+        let held = self.devices.get_mut(&device);
+        if let Some(ticket) = held.and_then(|held| held.room_ticket.take()) {
+            self.no_room.remove(&ticket);
         }
     }
 
@@ -348,7 +383,7 @@ impl Node {
         wanted
     }
 
-    /// Takes a device out of the data plane.
+    /// Takes a device out of the node.
     fn dismiss(&mut self, device: DeviceId, settle: bool) {
         let Some(held) = self.devices.get_mut(&device) else {
             return;
@@ -360,24 +395,22 @@ impl Node {
                 self.depart(device);
             }
             State::Waiting => {
-                held.state = State::Settling;
                 let first = held.pending.take().map(|pending| pending.first);
                 self.part(device, first.filter(|_| settle));
             }
-            State::Leaving { .. } | State::Settling | State::Resting { .. } | State::Revoked { .. } => {}
+            State::Leaving { .. } | State::Settling | State::Revoked { .. } => {}
         }
     }
 
     fn depart(&mut self, device: DeviceId) {
         let Some(Held {
             state: State::Leaving { settle },
-            mode,
             ..
         }) = self.devices.get(&device)
         else {
             return;
         };
-        let settle = *settle && *mode == Mode::Pool;
+        let settle = *settle;
         // Once REVOKED is in the word, no compare-and-swap on an older one succeeds: the number stands still.
         let line = match self.plane.revoke(device) {
             Ok(()) => self.plane.status(device),
@@ -392,8 +425,9 @@ impl Node {
         }
     }
 
-    /// The device is in the data plane no more. With rows to give back it is kept until that is done.
+    /// The device is in the data plane no more. With something to settle it is kept until that is done.
     fn part(&mut self, device: DeviceId, unused_from: Option<RowIndex>) {
+        self.stop_waiting(device);
         let Some(held) = self.devices.get_mut(&device) else {
             return;
         };
@@ -403,15 +437,8 @@ impl Node {
         if std::mem::take(&mut held.exhausted) {
             self.status.exhausted -= 1;
         }
-        self.no_room.remove(&device);
         let Some(unused_from) = unused_from else {
-            if held.mode == Mode::Key && held.state != State::Settling {
-                let until_ns = self.now_ns.saturating_add(REST_NS);
-                held.state = State::Resting { until_ns };
-                held.pending = None;
-            } else {
-                self.devices.remove(&device);
-            }
+            self.devices.remove(&device);
             return;
         };
         held.state = State::Settling;
@@ -432,8 +459,10 @@ impl Node {
     }
 
     pub(super) fn revoke(&mut self, device: DeviceId, now_ns: u64) {
+        self.stop_waiting(device);
         let Some(held) = self.devices.get_mut(&device) else {
-            self.status.revoked += 1;
+            // Those of before its start are none of its business.
+            self.status.revoked += u64::from(self.is_following());
             if self.is_expecting() {
                 // An answer that was given before may still bring it.
                 self.devices.insert(device, Held::revoked(now_ns));
@@ -449,7 +478,7 @@ impl Node {
                 }
                 self.status.devices -= 1;
             }
-            State::Waiting | State::Leaving { .. } | State::Settling | State::Resting { .. } => {}
+            State::Waiting | State::Leaving { .. } | State::Settling => {}
         }
         if let Some(ticket) = held.ticket.take() {
             self.sieve.leave(ticket);
@@ -459,15 +488,25 @@ impl Node {
         }
         held.pending = None;
         held.state = State::Revoked { at_ns: now_ns };
-        self.no_room.remove(&device);
         self.status.revoked += 1;
         tracing::info!(%device, "revoked");
     }
 
-    /// New credentials: the old ones and the session go at once; the device comes again.
-    pub(super) fn replace(&mut self, device: DeviceId, epoch: u32) {
-        if self.devices.get(&device).is_some_and(|held| held.epoch < epoch) {
-            self.dismiss(device, false);
+    /// New credentials: the old ones and the session go at once; the device comes again. Of the same credentials there
+    /// may be more rows now.
+    pub(super) fn renew(&mut self, device: DeviceId, epoch: u32) {
+        match self.devices.get(&device) {
+            Some(held) if held.epoch < epoch => self.dismiss(device, false),
+            Some(held) if held.exhausted => self.want_anew(device),
+            _ => {}
+        }
+    }
+
+    fn want_anew(&mut self, device: DeviceId) {
+        let held = self.devices.get_mut(&device);
+        if held.is_some_and(|held| std::mem::take(&mut held.exhausted)) {
+            self.status.exhausted -= 1;
+            self.want(device);
         }
     }
 
@@ -483,51 +522,50 @@ impl Node {
 
     /// Rows that found no room may find some now.
     pub(super) fn retry_no_room(&mut self) {
-        let waiting: Vec<DeviceId> = self.no_room.iter().take(EVICT_BATCH).copied().collect();
+        let waiting: Vec<DeviceId> = self.no_room.values().take(EVICT_BATCH).copied().collect();
         waiting.into_iter().for_each(|device| self.offer(device));
     }
 
-    /// Queues every device that needs something, whatever events said. Of those for which no row was left, the ones
-    /// without a session leave: when they come again, the slow path asks anew.
-    pub(super) fn look_through(&mut self, clock: Clock) {
-        let now_s = clock.boot_ns / 1_000_000_000;
-        let mut low = Vec::new();
-        let mut idle = Vec::new();
-        for (device, held) in &mut self.devices {
-            if held.state != State::Installed || held.mode == Mode::Key {
-                continue;
-            }
-            let Some(line) = self.plane.status(*device) else {
-                continue;
-            };
+    /// Queues every device that needs something, whatever events said.
+    pub(super) fn look_through(&mut self) {
+        let is_low = |line: LineStatus| {
             let credit = line.commit.credit().unwrap_or(u32::MAX);
-            if line.rows_left <= self.settings.low_rows || credit <= self.settings.low_credit {
+            line.rows_left <= self.settings.low_rows || credit <= self.settings.low_credit
+        };
+        let low: Vec<DeviceId> = self
+            .devices
+            .iter()
+            .filter(|(_, held)| held.state == State::Installed && held.mode == Mode::Pool)
+            .filter(|(device, _)| self.plane.status(**device).is_some_and(is_low))
+            .map(|(device, _)| *device)
+            .collect();
+        low.into_iter().for_each(|device| self.want(device));
+    }
+
+    /// Asks anew for some of the devices for which no row was left: others may have given some back. Those without a row
+    /// and without a session leave: when they come again, the slow path asks.
+    pub(super) fn retry_exhausted(&mut self, clock: Clock) {
+        let now_s = clock.boot_ns / 1_000_000_000;
+        let count = self.exhausted.len().min(WANTS_PER_ASK);
+        let some: Vec<DeviceId> = self.exhausted.drain(..count).collect();
+        for device in some {
+            if !self.devices.get(&device).is_some_and(|held| held.exhausted) {
+                continue;
+            }
+            let is_idle = |line: LineStatus| {
                 let is_live = line.has_session && u64::from(line.lease_until_s) > now_s;
-                match held.exhausted && line.rows_left == 0 && !is_live {
-                    true => idle.push(*device),
-                    false => low.push(*device),
-                }
-                if std::mem::take(&mut held.exhausted) {
-                    self.status.exhausted -= 1;
-                }
+                line.rows_left == 0 && !is_live
+            };
+            match self.plane.status(device).is_some_and(is_idle) {
+                true => self.dismiss(device, true),
+                false => self.want_anew(device),
             }
         }
-        low.into_iter().for_each(|device| self.want(device));
-        idle.into_iter().for_each(|device| self.dismiss(device, true));
     }
 
-    /// Forgets evicted key-mode devices whose last RESPONSE nobody accepts any more.
-    pub(super) fn end_rests(&mut self) {
-        let now_ns = self.now_ns;
-        self.devices
-            .retain(|_, held| !matches!(held.state, State::Resting { until_ns } if until_ns <= now_ns));
-    }
-
-    /// Removes the keys of devices that were revoked some time ago.
+    /// Removes the keys of devices that were revoked some time ago, and forgets them unless an answer may bring them.
     pub(super) fn wipe_revoked(&mut self, now_ns: u64) {
-        if self.is_expecting() {
-            return;
-        }
+        let is_expecting = self.is_expecting();
         let plane = &mut self.plane;
         self.devices.retain(|device, held| {
             let State::Revoked { at_ns } = held.state else {
@@ -536,7 +574,7 @@ impl Node {
             if now_ns < at_ns.saturating_add(WIPE_AFTER_NS) {
                 return true;
             }
-            matches!(plane.wipe(*device), Err(StoreError::Busy(_)))
+            matches!(plane.wipe(*device), Err(StoreError::Busy(_))) || is_expecting
         });
     }
 
@@ -547,6 +585,7 @@ impl Node {
         for (device, held) in &self.devices {
             let first_pending = held.pending.as_ref().map(|pending| pending.first);
             let unused_from = match held.state {
+                // The next process draws its own fresh values.
                 _ if held.mode == Mode::Key => None,
                 State::Waiting => first_pending,
                 State::Installed | State::Leaving { .. } => match self.plane.revoke(*device) {
@@ -557,7 +596,7 @@ impl Node {
                         .map(|line| line.commit.idx()),
                     Err(_) => None,
                 },
-                State::Settling | State::Resting { .. } | State::Revoked { .. } => None,
+                State::Settling | State::Revoked { .. } => None,
             };
             stood.extend(unused_from.map(|unused_from| Settlement {
                 device: *device,

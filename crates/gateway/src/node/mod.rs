@@ -6,7 +6,7 @@
 //!      ▲      first RESPONSE verified                         │  │  ▲    │
 //!      │                                      place needed,   │  │  └────┘
 //!      │           told                   credentials replaced│  │
-//!      ├── Settling (key mode: Resting, 17 s) ◄─── Leaving ◄─────┘  │
+//!      ├───────────────── Settling ◄──── Leaving ◄────────────┘  │
 //!      │  a minute later                                         │
 //!      └─────────────────── Revoked ◄────────────────────────────┘ (from any state)
 //! ```
@@ -21,7 +21,7 @@ mod sieve;
 mod status;
 mod visitors;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use linewarden_controller::{Chunk, Reception, Want};
 use linewarden_dataplane::{Config, DataPlane, Event, EventKind, Gate, Miss};
@@ -44,8 +44,9 @@ const HOUSEKEEPING_NS: u64 = 5_000_000_000;
 const WIPE_AFTER_NS: u64 = 60_000_000_000;
 /// Devices for which rows are asked at once.
 const WANTS_PER_ASK: usize = 256;
-/// No packet that was under way when a line was wiped still is after this, ns: the packet path runs in microseconds.
-const RECLAIM_AFTER_NS: u64 = 50_000_000;
+/// A wiped place is free at the second housekeeping after it; one follows the other after this, ns, while a device
+/// waits for a place.
+const RECLAIM_AFTER_NS: u64 = 20_000_000;
 /// Behind a gate with a session in every place, the next look at who could leave comes after this, ns.
 const FULL_NS: u64 = 500_000_000;
 /// What could not be done is tried again after this, ns.
@@ -141,8 +142,11 @@ pub struct Node {
     asked: Vec<DeviceId>,
     /// Devices whose line was busy; tried again at each tick.
     busy: Vec<DeviceId>,
-    /// Devices that wait for a place.
-    no_room: BTreeSet<DeviceId>,
+    /// Devices that wait for a place, in the order in which they began to.
+    no_room: BTreeMap<u64, DeviceId>,
+    no_room_next: u64,
+    /// Devices for which no row was left, in the order in which that was told; some may have got rows since.
+    exhausted: VecDeque<DeviceId>,
     /// Whom to evict.
     sieve: Sieve,
     /// Where devices stood that have left, to be told; and being told.
@@ -159,9 +163,9 @@ pub struct Node {
     receive: Channel,
     settle: Channel,
     feed: Channel,
-    feed_from: Option<Revision>,
+    feed_from: Revision,
     feed_due_ns: u64,
-    /// When the last question was asked that was answered, and when the one that is out was: boot-time clock.
+    /// When the feed was asked last that told all there was, boot-time clock: no revocation before it is missed.
     link_ok_ns: Option<u64>,
     housekeeping_due_ns: Option<u64>,
     /// Of the last tick.
@@ -209,7 +213,9 @@ impl Node {
             wants: VecDeque::new(),
             asked: Vec::new(),
             busy: Vec::new(),
-            no_room: BTreeSet::new(),
+            no_room: BTreeMap::new(),
+            no_room_next: 0,
+            exhausted: VecDeque::new(),
             sieve: Sieve::default(),
             settlements: Vec::new(),
             settling: Vec::new(),
@@ -222,7 +228,7 @@ impl Node {
             receive: Channel::default(),
             settle: Channel::default(),
             feed: Channel::default(),
-            feed_from: None,
+            feed_from: Revision::ZERO,
             feed_due_ns: 0,
             link_ok_ns: None,
             housekeeping_due_ns: None,
@@ -272,7 +278,7 @@ impl Node {
     /// When [`Node::tick`] has something to do even if nothing happens, monotonic clock.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> u64 {
-        let follows = self.feed_from.is_some() && !self.feed.out && !self.stopping && !self.status.replaced;
+        let follows = !self.feed.out && !self.stopping && !self.status.replaced;
         let feed = follows.then_some(self.feed.backoff.due_ns(self.feed_due_ns));
         let soon = !self.busy.is_empty() || self.status.link != LinkState::Reachable;
         [feed, self.housekeeping_due_ns, self.reclaim_due_ns]
@@ -347,9 +353,14 @@ impl Node {
         self.settle.out
     }
 
-    /// Whether an answer is out that may bring devices.
+    /// Whether an answer is out that may bring devices. None is asked for before the feed has been read to its end.
     fn is_expecting(&self) -> bool {
-        self.receive.out || !self.resume.done
+        self.receive.out || self.is_following() && !self.resume.done
+    }
+
+    /// Whether the feed has been read to its end once.
+    fn is_following(&self) -> bool {
+        self.link_ok_ns.is_some()
     }
 
     fn refresh(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) {
@@ -453,8 +464,8 @@ impl Node {
         self.plane.housekeep();
         self.status.plane_failure = self.plane.failure();
         self.wipe_revoked(now_ns);
-        self.end_rests();
         self.retry_no_room();
+        self.retry_exhausted(clock);
         self.tell_shortages();
         match self.plane.counters() {
             Ok(counters) if counters.events_lost > self.events_lost => {
@@ -463,9 +474,8 @@ impl Node {
                     "events were lost; looking through all devices"
                 );
                 self.events_lost = counters.events_lost;
-                self.look_through(clock);
+                self.look_through();
             }
-            Ok(_) if self.status.exhausted > 0 => self.look_through(clock),
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "the counters cannot be read"),
         }
@@ -516,18 +526,22 @@ impl Node {
         if self.stopping || self.status.replaced {
             return asks;
         }
+        if self.feed.is_free(now_ns) && self.feed_due_ns <= now_ns {
+            self.feed.ask(clock);
+            asks.push(Ask::Changes {
+                since: self.feed_from,
+            });
+        }
+        if !self.is_following() {
+            return asks;
+        }
         if self.resume.is_free(now_ns) {
             self.resume.ask(clock);
             asks.push(Ask::Resume);
         }
-        if let Some(since) = self.feed_from
-            && self.feed.is_free(now_ns)
-            && self.feed_due_ns <= now_ns
-        {
-            self.feed.ask(clock);
-            asks.push(Ask::Changes { since });
-        }
-        if !self.settlements.is_empty() && self.settle.is_free(now_ns) {
+        // Not while what was held before is on its way: a part of it that was read before a settlement would bring the
+        // device back afterwards.
+        if !self.settlements.is_empty() && self.resume.done && self.settle.is_free(now_ns) {
             self.settle.ask(clock);
             self.settling = std::mem::take(&mut self.settlements);
             asks.push(Ask::Settle(self.settling.clone()));
@@ -570,8 +584,6 @@ impl Node {
     }
 
     fn take_chunk(&mut self, chunk: Chunk) {
-        // What changes during the walk is left out of it: the feed is followed from its beginning on.
-        self.feed_from.get_or_insert(chunk.feed_from);
         for damaged in &chunk.damaged {
             tracing::error!(record = damaged, "left out");
         }
@@ -594,12 +606,13 @@ impl Node {
         for change in &changes.changes {
             self.take_change(*change, now_ns);
         }
-        self.feed_from = Some(changes.upto);
-        self.feed_due_ns = if changes.more {
-            now_ns
-        } else {
-            now_ns.saturating_add(self.settings.feed_poll_ms.saturating_mul(1_000_000))
-        };
+        self.feed_from = changes.upto;
+        if changes.more {
+            self.feed_due_ns = now_ns;
+            return;
+        }
+        self.feed_due_ns = now_ns.saturating_add(self.settings.feed_poll_ms.saturating_mul(1_000_000));
+        self.link_ok_ns = self.link_ok_ns.max(Some(self.feed.asked_ns));
     }
 
     fn take_change(&mut self, change: Change, now_ns: u64) {
@@ -607,7 +620,7 @@ impl Node {
             self.meanwhile.insert(change.device, change.epoch);
         }
         match change.active {
-            true => self.replace(change.device, change.epoch),
+            true => self.renew(change.device, change.epoch),
             false => self.revoke(change.device, now_ns),
         }
     }
@@ -619,14 +632,12 @@ impl Node {
         now_ns: u64,
         channel: impl Fn(&mut Self) -> &mut Channel,
     ) -> Option<T> {
-        let asked_ns = channel(self).asked_ns;
         channel(self).out = false;
         match result {
             Ok(content) => {
                 if channel(self).backoff.succeed() {
                     tracing::info!("the controller answers again");
                 }
-                self.link_ok_ns = self.link_ok_ns.max(Some(asked_ns));
                 self.status.link = LinkState::Reachable;
                 Some(content)
             }

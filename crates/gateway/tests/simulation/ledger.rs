@@ -9,12 +9,20 @@ use linewarden_protocol::ids::{DeviceId, Mode};
 pub struct Ledger {
     /// By device and row: the process that accepted it.
     spent: BTreeMap<(DeviceId, u32), u64>,
+    /// In key mode, by device and tag.
+    proven: BTreeMap<(DeviceId, [u8; 16]), u64>,
     pub problem: Option<String>,
 }
 
 impl Ledger {
-    pub fn accepted(&mut self, device: DeviceId, mode: Mode, idx: u32, process: u64) {
+    /// A RESPONSE has opened a session.
+    pub fn accepted(&mut self, device: DeviceId, mode: Mode, idx: u32, tag: [u8; 16], process: u64) {
         if mode == Mode::Key {
+            if let Some(before) = self.proven.insert((device, tag), process) {
+                self.problem.get_or_insert(format!(
+                    "a RESPONSE of device {device} opened a session at process {before} and another at {process}"
+                ));
+            }
             return;
         }
         if let Some(before) = self.spent.insert((device, idx), process) {
@@ -31,7 +39,7 @@ impl Ledger {
             .count() as u32
     }
 
-    pub fn is_spent(&self, device: DeviceId, idx: u32) -> bool {
-        self.spent.contains_key(&(device, idx))
+    pub fn spender(&self, device: DeviceId, idx: u32) -> Option<u64> {
+        self.spent.get(&(device, idx)).copied()
     }
 }

@@ -27,8 +27,8 @@ pub struct Inner {
     misses: Vec<Miss>,
     origins: HashMap<[u8; 64], Meta>,
     pub replies: Vec<Reply>,
-    /// Rows that were accepted since this was looked at: device, row.
-    pub accepted: Vec<(DeviceId, u32)>,
+    /// Rows that were accepted since this was looked at: device, row, tag.
+    pub accepted: Vec<(DeviceId, u32, [u8; 16])>,
     pub verdicts: Vec<Verdict>,
     /// The mark does not hold rows back.
     pub no_marks: bool,
@@ -69,7 +69,8 @@ impl Inner {
         if verdict == Verdict::ReplyAck {
             let device = DeviceId(u64::from_be_bytes(payload[8..16].try_into().unwrap()));
             let idx = u32::from_be_bytes(payload[32..36].try_into().unwrap());
-            self.accepted.push((device, idx));
+            let tag = payload[48..].try_into().unwrap();
+            self.accepted.push((device, idx, tag));
         }
         if verdict == Verdict::SlowPath {
             self.origins.insert(payload, from);

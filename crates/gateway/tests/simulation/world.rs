@@ -585,10 +585,10 @@ impl World {
             .iter()
             .filter(|verdict| **verdict == Verdict::DropMark)
             .count() as u64;
-        for (device, idx) in accepted {
+        for (device, idx, tag) in accepted {
             self.tally.accepted += 1;
             let station = self.stations.iter().find(|station| station.id == device).unwrap();
-            self.ledger.accepted(device, station.mode, idx, number);
+            self.ledger.accepted(device, station.mode, idx, tag, number);
         }
         for reply in replies {
             let to = reply.to.src_ip;

@@ -40,6 +40,9 @@ pub struct LeaseRequest {
     pub epoch: u32,
     /// The row that is current at the gateway: all below are used. 0 if it holds nothing.
     pub from: RowIndex,
+    /// The number after the last row that has come to the gateway; 0 if it holds nothing. What was leased behind it by an
+    /// answer that was lost is in the next one.
+    pub received: RowIndex,
     /// How many rows, from `from` on, the gateway wants to hold. None is added where it would not follow the last one and
     /// that may not be spent yet.
     pub hold: u32,
@@ -59,7 +62,7 @@ pub struct Granted {
     pub suite: Suite,
     /// The epoch of the credentials that the rows belong to.
     pub epoch: u32,
-    /// The rows that were added; in key mode the number to count from.
+    /// The rows that the gateway has not received yet; in key mode the number to count from.
     pub rows: Range<u32>,
     /// All that the process holds: from the first row that it may still speak for. In key mode as `rows`.
     pub held: Range<u32>,
@@ -163,11 +166,11 @@ impl Registry {
             }));
             self.write_books(&mut transaction, &books).await?;
         }
+        // Without a change this writes nothing.
         transaction.commit().await?;
         Ok(answers)
     }
 
-    /// The floors of devices.
     async fn write_floors(&self, connection: &mut SqliteConnection, devices: &[&DeviceInfo]) -> Result<()> {
         if devices.is_empty() {
             return Ok(());
@@ -245,7 +248,7 @@ impl Registry {
 }
 
 /// What a transaction reads and writes of one device.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 struct Entries {
     lease: Lease,
     pool: Pool,
@@ -255,7 +258,6 @@ struct Book {
     before: Option<Entries>,
     /// Taken out by the error that names what is damaged, once.
     now: Result<Entries>,
-    touched: bool,
 }
 
 impl Book {
@@ -263,7 +265,6 @@ impl Book {
         Self {
             before: now.as_ref().ok().cloned(),
             now,
-            touched: false,
         }
     }
 
@@ -276,12 +277,11 @@ impl Book {
         let mut draft = entries.clone();
         let answer = change(&mut draft.lease, &mut draft.pool)?;
         *entries = draft;
-        self.touched = true;
         Ok(answer)
     }
 
     fn changed(&self) -> Option<(&Entries, &Entries)> {
         let (before, now) = (self.before.as_ref()?, self.now.as_ref().ok()?);
-        self.touched.then_some((before, now))
+        (before != now).then_some((before, now))
     }
 }

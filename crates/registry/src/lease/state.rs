@@ -20,8 +20,8 @@ pub struct Lease {
     pub fence: u64,
     /// The credentials that they belong to.
     pub epoch: u32,
-    /// The rows; empty in key mode, and after they were given back. Its end is the number after the highest row that
-    /// the gateway may ever have used.
+    /// The rows; empty after they were given back. Its end is the number after the highest row that the gateway may ever
+    /// have used. In key mode one number, from which the gateway counts.
     pub rows: Range<u32>,
     /// Rows below it may have been used; the others have not. Within `rows`, or at its end.
     pub mark: RowIndex,
@@ -71,13 +71,20 @@ impl Lease {
         if !pool.info.status.is_active() {
             return Err(RegistryError::Revoked { device });
         }
-        let added = match pool.info.mode {
-            // Every number will do: freshness protects it. Nothing is spent.
-            Mode::Key => pool.info.idx_floor.0..pool.info.idx_floor.0.saturating_add(1),
+        let rows = match pool.info.mode {
+            // Nothing is spent, and freshness protects a number that an earlier process has used. What the gateway itself
+            // has used since it started lies below the floor once it has settled.
+            Mode::Key => {
+                let floor = pool.info.idx_floor;
+                self.rows = floor.0..floor.0.saturating_add(1);
+                self.mark = floor;
+                self.rows.clone()
+            }
             Mode::Pool => {
-                let from = request.from.0 * u32::from(request.epoch == self.epoch);
+                let of_these = u32::from(request.epoch == self.epoch);
+                let (from, received) = (request.from.0 * of_these, request.received.0 * of_these);
                 self.skip_to(pool, from);
-                let added = self.add(pool, from, request.hold);
+                self.add(pool, from, received, request.hold);
                 self.raise_mark(from, request.ahead);
                 if self.rows.is_empty() || from >= self.rows.end {
                     return Err(RegistryError::RowsExhausted {
@@ -85,7 +92,11 @@ impl Lease {
                         rows_end: pool.info.indices().end,
                     });
                 }
-                added
+                match received >= self.rows.start && received <= self.rows.end {
+                    true => received..self.rows.end,
+                    // The lease went on elsewhere.
+                    false => self.rows.clone(),
+                }
             }
         };
         Ok(Granted {
@@ -93,11 +104,8 @@ impl Lease {
             mode: pool.info.mode,
             suite: pool.info.suite,
             epoch: self.epoch,
-            held: match pool.info.mode {
-                Mode::Key => added.clone(),
-                Mode::Pool => self.rows.clone(),
-            },
-            rows: added,
+            held: self.rows.clone(),
+            rows,
             mark: self.mark,
         })
     }
@@ -113,22 +121,22 @@ impl Lease {
         }
     }
 
-    fn add(&mut self, pool: &mut Pool, from: u32, hold: u32) -> Range<u32> {
-        let none = self.rows.end..self.rows.end;
+    fn add(&mut self, pool: &mut Pool, from: u32, received: u32, hold: u32) {
         let count = hold.saturating_sub(self.rows.end - from.clamp(self.rows.start, self.rows.end));
         if count == 0 {
-            return none;
+            return;
         }
-        // All of it may be spent already, so nothing that is held back is lost by going on elsewhere.
-        let may_jump = self.mark.0 >= self.rows.end;
-        let added = pool.take(self.rows.end, count, may_jump).unwrap_or(none);
-        if added.start == self.rows.end {
-            self.rows.end = added.end;
-        } else {
-            self.rows = added.clone();
-            self.mark.0 = added.start;
+        // All of it is at the gateway and may be spent already, so nothing that is held back is lost by going on elsewhere.
+        let has_all = received >= self.rows.end || self.rows.is_empty();
+        let may_jump = has_all && self.mark.0 >= self.rows.end;
+        match pool.take(self.rows.end, count, may_jump) {
+            Some(added) if added.start == self.rows.end => self.rows.end = added.end,
+            Some(added) => {
+                self.mark.0 = added.start;
+                self.rows = added;
+            }
+            None => {}
         }
-        added
     }
 
     fn raise_mark(&mut self, from: u32, ahead: u32) {
@@ -140,7 +148,15 @@ impl Lease {
     /// go back to the pool. How many went back.
     pub(super) fn settle(&mut self, pool: &mut Pool, settlement: &Settlement) -> Result<u32> {
         let unused_from = settlement.unused_from;
-        if settlement.epoch != self.epoch || pool.info.mode == Mode::Key {
+        if settlement.epoch != self.epoch {
+            return Ok(0);
+        }
+        if pool.info.mode == Mode::Key {
+            // Whoever serves the device next begins above all that was used: no message of that time fits again.
+            pool.raise_floor(unused_from.0);
+            let floor = pool.info.idx_floor.0;
+            self.rows = floor..floor.saturating_add(u32::from(settlement.keep));
+            self.mark.0 = floor;
             return Ok(0);
         }
         if unused_from.0 > self.rows.end {

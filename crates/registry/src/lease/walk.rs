@@ -106,7 +106,7 @@ impl LeasedStream {
             " FROM device CROSS JOIN lease \
              LEFT JOIN credential ON credential.device_id = device.device_id \
              WHERE lease.gateway_id = $1 AND lease.device_id = device.device_id AND device.revision > $2 AND device.revision <= $3 AND device.status = 1 \
-             AND (lease.mark < lease.end_idx OR device.mode = 2) \
+             AND lease.mark < lease.end_idx \
              ORDER BY device.revision LIMIT $4"
         ))
         .bind(i64::from(self.fence.gateway().0))

@@ -63,6 +63,7 @@ pub fn wish(device: DeviceId, from: u32, count: u32) -> LeaseRequest {
         device,
         epoch: 0,
         from: RowIndex(from),
+        received: RowIndex(from),
         hold: count,
         ahead: count,
     }

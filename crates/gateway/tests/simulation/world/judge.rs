@@ -23,7 +23,11 @@ impl World {
             .filter_map(|station| Some((station, store.status(station.id)?)))
             .flat_map(|(station, line)| {
                 let from = line.commit.idx().0;
-                (from..from + RING + 1).map(|idx| *station.auth_key(idx, gateway).as_bytes())
+                // What others spent it need not know.
+                let spender = Some(process.number);
+                let unspent = move |idx: &u32| self.ledger.spender(station.id, *idx) != spender;
+                let rows = (from..from + RING + 1).filter(unspent);
+                rows.map(|idx| *station.auth_key(idx, gateway).as_bytes())
             })
             .collect();
         let regions = store.regions();
@@ -110,6 +114,7 @@ impl World {
                     device: station.id,
                     epoch: 0,
                     from: RowIndex(from),
+                    received: RowIndex(from),
                     hold: 1000,
                     ahead: 1000,
                 };
@@ -119,7 +124,7 @@ impl World {
                     break;
                 };
                 for idx in provision.indices() {
-                    if self.ledger.is_spent(station.id, idx) {
+                    if self.ledger.spender(station.id, idx).is_some() {
                         return Err(format!(
                             "row {idx} of device {} is leased though it was spent",
                             station.id

@@ -159,6 +159,7 @@ async fn lease_all(size: &Size, registry: &Registry, progress: Progress<'_>) -> 
                 device: *device,
                 epoch: 0,
                 from: RowIndex(0),
+                received: RowIndex(0),
                 hold: size.rows,
                 ahead: 0,
             })
