@@ -27,6 +27,7 @@ const lw_verdict_t LW_DROP_DIRECTION = 40;
 const lw_verdict_t LW_DROP_UNSUPPORTED_TYPE = 41;
 const lw_verdict_t LW_DROP_TRUNCATED = 42;
 const lw_verdict_t LW_DROP_UNANSWERABLE = 43;
+const lw_verdict_t LW_DROP_SHED = 46;
 const lw_verdict_t LW_SLOW_PATH = 47;
 const lw_verdict_t LW_DROP_UNKNOWN_DEVICE = 48;
 const lw_verdict_t LW_DROP_REVOKED = 49;

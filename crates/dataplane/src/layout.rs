@@ -95,6 +95,27 @@ pub struct Bucket {
     pub entry: [AtomicU64; WAYS],
 }
 
+/// Words of a filter block.
+pub const FILTER_WORDS: usize = 8;
+
+/// Block of a Bloom filter: a cache line.
+#[derive(Debug)]
+#[repr(C)]
+pub struct FilterBlock {
+    /// One bit of each is an id's.
+    pub word: [AtomicU64; FILTER_WORDS],
+}
+
+/// Place of an expected RESPONSE; 0 is free.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Expected(pub AtomicU64);
+
+/// RESPONSEs that the slow path remembers.
+pub const EXPECTED: u32 = 65_536;
+/// Cells in which messages for the slow path are counted by source, per CPU or thread.
+pub const SOURCES: usize = 16_384;
+
 /// What user space writes while packets flow.
 #[derive(Debug)]
 #[repr(C)]
@@ -109,6 +130,8 @@ pub struct Control {
     pub stopping: AtomicU64,
     /// Not 0: user space sleeps, and wants to be woken by what it must act on.
     pub listening: AtomicU64,
+    /// Not 0: the filter holds every device that is enrolled.
+    pub filtering: AtomicU64,
 }
 
 /// State of one identifier of the classic profiles.
@@ -153,6 +176,7 @@ pub struct ProgramConfig {
     pub home_mask: u32,
     pub index_mask: u32,
     pub bucket_mask: u32,
+    pub filter_mask: u32,
     pub nak_per_s: u32,
     pub alarm_per_s: u32,
     pub miss_per_s: u32,
@@ -165,7 +189,7 @@ pub struct ProgramConfig {
     pub classic_uav: u8,
     pub strong_order: u8,
     pub count_work: u8,
-    pub pad: [u8; 7],
+    pub pad: [u8; 3],
     pub crc: [[u32; 256]; 16],
 }
 
@@ -176,7 +200,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(Line 64, Session 64, RingRow 24, Bucket 32, Control 40, ClassicState 16, ClassicCrp 40);
+shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, Expected 8, Control 48, ClassicState 16, ClassicCrp 40);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

@@ -159,8 +159,15 @@ pub trait DataPlane: Send {
     /// # Errors
     /// Those of the kernel.
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
-    /// Answers a message; one that cannot be sent is left out, for its sender repeats.
+    /// The device is enrolled: its messages may take the slow path.
+    fn enrol(&mut self, device: DeviceId);
+    /// Whether messages of devices that it was not told of are dropped; so it begins with `false`.
+    fn set_filtering(&mut self, filtering: bool);
+    /// Answers a REQUEST of an unknown device, and expects the RESPONSE that follows; an answer that cannot be sent is left
+    /// out, for the device repeats.
     fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]);
+    /// The RESPONSE, which nobody had time for, may come again.
+    fn expect(&mut self, miss: &Miss);
     /// Hands a message to the packet path again, now that its device is here, and sends what that replies.
     ///
     /// # Errors
@@ -240,8 +247,18 @@ impl<T: StoreBacked> DataPlane for T {
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
         StoreBacked::drain_misses(self, sink)
     }
+    fn enrol(&mut self, device: DeviceId) {
+        self.store().enrol(device);
+    }
+    fn set_filtering(&mut self, filtering: bool) {
+        self.store().set_filtering(filtering);
+    }
     fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
+        self.store().expect(miss.message());
         StoreBacked::send(self, miss, reply);
+    }
+    fn expect(&mut self, miss: &Miss) {
+        self.store().expect(miss.message());
     }
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
         StoreBacked::replay(self, miss)

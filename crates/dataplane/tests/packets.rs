@@ -100,9 +100,11 @@ fn classic_profiles() {
 }
 
 /// What no record can bring about, and why.
-const NOT_BY_A_RECORD: [Verdict; 7] = [
+const NOT_BY_A_RECORD: [Verdict; 8] = [
     // Towards a device, which records do not send: `sealed.rs`.
     Verdict::PassSealed,
+    // By a rate: `shed.rs`.
+    Verdict::DropShed,
     // Only of two CPUs at the same time: `stress.rs`.
     Verdict::DropLostRace,
     // A tag that verifies and begins with eight zero bytes is a search of 2^64.

@@ -111,9 +111,11 @@ verdicts! {
     /// names no host (unspecified, multicast, broadcast, or IPv6 in ::/64 but ::1, where IPv4-mapped addresses lie).
     DropUnanswerable = 43, Drop, "drop_unanswerable";
 
+    /// Of a device that is not here: more than the slow path takes, of this source or of all.
+    DropShed = 46, Drop, "drop_shed";
     /// Of a device that is not here: handed to the slow path, which asks the controller and answers.
     SlowPath = 47, Drop, "slow_path";
-    /// No such device here, and no slow path, or more messages of such devices than it takes.
+    /// No such device here, and either it is enrolled nowhere, or its RESPONSE is an old one, or there is no slow path.
     DropUnknownDevice = 48, Drop, "drop_unknown_device";
     /// The device is revoked.
     DropRevoked = 49, Drop, "drop_revoked";

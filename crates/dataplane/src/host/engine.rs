@@ -23,6 +23,7 @@ use crate::classic::rng_state;
 use crate::config::Config;
 use crate::event::EVENT_BYTES;
 use crate::layout::{HOME_WAYS, Line};
+use crate::store::shed::{Doorman, Stranger};
 use crate::store::{Geometry, Regions, wire_word};
 
 /// Bytes kept of a datagram: all that any message needs that is served. A short buffer keeps a whole batch in the
@@ -103,7 +104,7 @@ pub struct ThreadState {
     pub(super) stats: Arc<Stats>,
     pub(super) naks: RateWindow,
     pub(super) alarms: RateWindow,
-    pub(super) misses: RateWindow,
+    pub(super) door: Doorman,
     /// For the classic profiles.
     pub(super) rng: SplitMix64,
 }
@@ -151,7 +152,7 @@ impl Engine {
             stats,
             naks: RateWindow::default(),
             alarms: RateWindow::default(),
-            misses: RateWindow::default(),
+            door: Doorman::default(),
             rng: SplitMix64::from_state(rng_state(self.classic_seed, index as u64)),
         }
     }
@@ -186,7 +187,7 @@ impl Engine {
         length: usize,
     ) -> Verdict {
         let outcome = match Kind::of(payload, length) {
-            Kind::Request(message) => self.request(thread, now, &message),
+            Kind::Request(message) => self.request(thread, now, from, &message),
             Kind::Response(message) => self.response(thread, now, from, macs, &message),
             Kind::Neither(reason) => Err(reason),
         };
@@ -221,10 +222,15 @@ impl Engine {
 
     /// Of a message whose device is not here: whether it takes the slow path.
     #[cold]
-    pub(super) fn unknown(&self, thread: &mut ThreadState, now: Moment) -> Verdict {
-        match self.miss_per_s > 0 && thread.misses.allows(now.monotonic_ns, self.miss_per_s) {
+    pub(super) fn unknown(&self, thread: &mut ThreadState, now: Moment, stranger: &Stranger) -> Verdict {
+        let (regions, geometry) = (&self.regions, &self.geometry);
+        if self.miss_per_s == 0 || !regions.may_be_enrolled(geometry, stranger.id) {
+            return Verdict::DropUnknownDevice;
+        }
+        let door = &mut thread.door;
+        match door.admits(regions, geometry, stranger, now.monotonic_ns, self.miss_per_s) {
             true => Verdict::SlowPath,
-            false => Verdict::DropUnknownDevice,
+            false => Verdict::DropShed,
         }
     }
 

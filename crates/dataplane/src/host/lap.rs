@@ -11,6 +11,7 @@ use super::bindings::{Key, session_mac};
 use super::engine::{Engine, MacSource, Moment, Origin, ThreadState, Words};
 use super::sip::{Pair, f};
 use crate::layout::{BOUND, Line, RingRow, Session};
+use crate::store::shed::Stranger;
 
 /// The first word of a 64-byte message of suite 1.
 const fn h0(kind: u8, flags: u8) -> u64 {
@@ -83,6 +84,11 @@ impl Response {
         }
     }
 
+    fn nonce(&self) -> Pair {
+        let [_, _, n0, n1, ..] = self.words;
+        [n0, n1]
+    }
+
     /// RESPONSE.tag = F(auth_key, H0, ID, N0, N1, IG, fresh, loc), compared without an early exit.
     fn verifies(&self, auth_key: Pair, loc: u64) -> bool {
         let [h0, id, n0, n1, ig, fresh, low, high] = self.words;
@@ -99,14 +105,25 @@ impl Engine {
         })
     }
 
-    pub(super) fn request(&self, thread: &mut ThreadState, now: Moment, message: &Words) -> Outcome {
+    pub(super) fn request(
+        &self,
+        thread: &mut ThreadState,
+        now: Moment,
+        from: &Origin,
+        message: &Words,
+    ) -> Outcome {
         let [_, device_id, n0, n1, ..] = *message;
         let control = self.regions.control.first().ok_or(Verdict::DropStopped)?;
         if self.is_stopped(now) {
             return Err(Verdict::DropStopped);
         }
         let Some((line, _)) = self.find_device(device_id) else {
-            return Err(self.unknown(thread, now));
+            let stranger = Stranger {
+                id: device_id,
+                source: from.addr,
+                nonce: None,
+            };
+            return Err(self.unknown(thread, now, &stranger));
         };
         let commit = CommitWord(line.commit.load(Acquire));
         if commit.is_revoked() {
@@ -165,8 +182,13 @@ impl Engine {
             return Err(Verdict::DropGateway);
         }
         let Some((line, place)) = self.find_device(m.device_id) else {
+            let stranger = Stranger {
+                id: m.device_id,
+                source: from.addr,
+                nonce: Some(m.nonce()),
+            };
             return Err(match self.is_fresh(m.fresh) {
-                true => self.unknown(thread, now),
+                true => self.unknown(thread, now, &stranger),
                 false => Verdict::DropUnknownDevice,
             });
         };

@@ -12,7 +12,7 @@ use super::socket::Socket;
 use crate::miss::Miss;
 
 /// Messages that may wait for user space; further ones are dropped, and their senders repeat.
-const WAITING_MAX: usize = 1024;
+const WAITING_MAX: usize = 4096;
 /// Room for one control message: `in6_pktinfo` behind its header.
 pub(super) const CONTROL_WORDS: usize = 5;
 

@@ -105,6 +105,8 @@ impl Worker {
         let bound = is_bound(&message);
         if bound {
             let Some(mac) = self.neighbours.bound(&letter.from, now) else {
+                // Its device repeats it, when the neighbour has been found.
+                self.engine.regions.expect(&self.engine.geometry, &message);
                 return;
             };
             letter.mac = mac;

@@ -5,7 +5,7 @@ use linewarden_protocol::ids::DeviceId;
 use std::sync::atomic::Ordering::Acquire;
 
 use super::{Region, table, wire_word};
-use crate::layout::{Bucket, Control, HOME_WAYS, Line, RingRow, Session};
+use crate::layout::{Bucket, Control, EXPECTED, Expected, FilterBlock, HOME_WAYS, Line, RingRow, Session};
 
 /// Sizes of a store and the key of its hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +68,19 @@ impl Geometry {
         self.buckets() - 1
     }
 
+    /// Blocks of the filter of enrolled ids, 64 B each: 16 bits an id, at which 6 in 10,000 strangers pass, for twice as many
+    /// devices as fit, and for half a million at least. More of them pass more strangers, and nobody is lost.
+    #[must_use]
+    pub fn filter_blocks(&self) -> u32 {
+        power_of_two(self.slots / 16).max(1 << 14)
+    }
+
+    /// `filter_blocks - 1`.
+    #[must_use]
+    pub fn filter_mask(&self) -> u32 {
+        self.filter_blocks() - 1
+    }
+
     /// Elements of the rows array; `None` when they cannot be numbered with 32 bits.
     #[must_use]
     pub fn row_count(&self) -> Option<u32> {
@@ -112,6 +125,10 @@ pub struct Regions {
     pub by_address: Region<Bucket>,
     /// (ingress, VLANs, MAC) to the place of a line.
     pub by_mac: Region<Bucket>,
+    /// Ids of all enrolled devices, see [`super::shed`].
+    pub enrolled: Region<FilterBlock>,
+    /// RESPONSEs that follow CHALLENGEs of the slow path, see [`super::shed`].
+    pub expected: Region<Expected>,
     /// One element.
     pub control: Region<Control>,
 }
@@ -130,6 +147,8 @@ impl Regions {
             device_index: Region::anonymous(geometry.index_buckets() as usize)?,
             by_address: Region::anonymous(geometry.buckets() as usize)?,
             by_mac: Region::anonymous(geometry.buckets() as usize)?,
+            enrolled: Region::anonymous(geometry.filter_blocks() as usize)?,
+            expected: Region::anonymous(EXPECTED as usize)?,
             control: Region::anonymous(1)?,
         })
     }

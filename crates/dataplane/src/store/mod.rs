@@ -7,6 +7,7 @@
 mod geometry;
 mod place;
 mod region;
+pub mod shed;
 mod sweep;
 pub mod table;
 
@@ -20,6 +21,7 @@ use linewarden_protocol::commit::{self, CommitWord};
 pub use linewarden_protocol::gateway::Row;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::keys::AuthKey;
+use linewarden_protocol::wire::MESSAGE_BYTES;
 
 pub use self::geometry::{Geometry, Regions};
 use self::place::Places;
@@ -188,6 +190,24 @@ impl Store {
             // Seen before anything is looked at: what comes later rings.
             fence(SeqCst);
         }
+    }
+
+    /// The device is enrolled: its messages may go to the slow path.
+    pub fn enrol(&self, device: DeviceId) {
+        let id = wire_word(device.0.to_be_bytes());
+        self.regions.enrol(&self.geometry, id);
+    }
+
+    /// Whether the messages of devices that [`Store::enrol`] was not told of are dropped.
+    pub fn set_filtering(&self, filtering: bool) {
+        if let Some(control) = self.regions.control.first() {
+            control.filtering.store(u64::from(filtering), Release);
+        }
+    }
+
+    /// The RESPONSE with the device and nonce of that message may go to the slow path, once, whatever the load.
+    pub fn expect(&self, message: &[u8; MESSAGE_BYTES]) {
+        self.regions.expect(&self.geometry, message);
     }
 
     /// Whether REQUESTs are answered with a NAK from now on.

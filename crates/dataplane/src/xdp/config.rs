@@ -9,12 +9,12 @@ use zerocopy::IntoBytes as _;
 use crate::DataPlaneError;
 use crate::classic::{crc_tables, rng_state, store_crp};
 use crate::config::{ClassicProfile, Config, Gate};
-use crate::layout::{HOME_WAYS, ProgramConfig, Shared};
+use crate::layout::{EXPECTED, HOME_WAYS, ProgramConfig, Shared};
 use crate::store::{Region, Regions, wire_word};
 use linewarden_protocol::verdict::VERDICT_SLOTS;
 
-/// Where `rng` stands in `struct lw_percpu`: behind the counters and five words.
-pub(super) const PERCPU_RNG_WORD: usize = VERDICT_SLOTS + 7;
+/// Where `rng` stands in `struct lw_percpu`: behind the counters and nine words.
+pub(super) const PERCPU_RNG_WORD: usize = VERDICT_SLOTS + 9;
 
 impl ProgramConfig {
     /// The constants for a checked configuration.
@@ -34,6 +34,7 @@ impl ProgramConfig {
             home_mask: config.geometry.homes() - 1,
             index_mask: config.geometry.index_mask(),
             bucket_mask: config.geometry.bucket_mask(),
+            filter_mask: config.geometry.filter_mask(),
             nak_per_s: config.nak_per_s,
             alarm_per_s: config.alarm_per_s,
             miss_per_s: config.miss_per_s,
@@ -50,7 +51,7 @@ impl ProgramConfig {
             classic_uav: 0,
             strong_order: u8::from(cfg!(target_arch = "x86_64")),
             count_work: u8::from(count_work),
-            pad: [0; 7],
+            pad: [0; 3],
             crc: crc_tables(),
         };
         for ip in &config.local {
@@ -107,6 +108,7 @@ pub(crate) fn configure(
             "down" if config.gate == Gate::Sealed => config.geometry.slots,
             "rows" => config.geometry.row_count().unwrap_or(u32::MAX),
             "device_index" => config.geometry.index_buckets(),
+            "enrolled" => config.geometry.filter_blocks(),
             "by_address" | "by_mac" => config.geometry.buckets(),
             "classic_crps" => words
                 .classic_identifiers
@@ -131,6 +133,8 @@ pub(crate) fn regions(object: &Object, config: &Config) -> Result<Regions, DataP
         device_index: region(object, "device_index", geometry.index_buckets())?,
         by_address: region(object, "by_address", geometry.buckets())?,
         by_mac: region(object, "by_mac", geometry.buckets())?,
+        enrolled: region(object, "enrolled", geometry.filter_blocks())?,
+        expected: region(object, "expected", EXPECTED)?,
         control: region(object, "control", 1)?,
     })
 }

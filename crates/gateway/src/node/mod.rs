@@ -309,10 +309,13 @@ impl Node {
             },
             Answer::Receptions(result) => {
                 let asked = self.visitors.asked();
-                if let Some(receptions) = self.unwrap_answer(result, now_ns, |node| &mut node.receive) {
-                    for (miss, reception) in asked.into_iter().zip(receptions) {
-                        self.receive(miss, reception);
+                match self.unwrap_answer(result, now_ns, |node| &mut node.receive) {
+                    Some(receptions) => {
+                        for (miss, reception) in asked.into_iter().zip(receptions) {
+                            self.receive(miss, reception);
+                        }
                     }
+                    None => asked.iter().for_each(|miss| self.turn_away(miss)),
                 }
             }
             Answer::Settled(result) => match self.unwrap_answer(result, now_ns, |node| &mut node.settle) {
@@ -431,7 +434,11 @@ impl Node {
         for miss in misses {
             match self.devices.get(&miss.device()).map(|held| held.state) {
                 _ if self.stopping => {}
-                None => self.status.visitors_turned_away += u64::from(!self.visitors.queue(miss)),
+                None => {
+                    if let Some(turned_away) = self.visitors.queue(miss) {
+                        self.turn_away(&turned_away);
+                    }
+                }
                 // It came while another message of it was on its way.
                 Some(State::Installed) => self.replay(miss),
                 // The device repeats; it has a place then, or is gone.
@@ -450,6 +457,14 @@ impl Node {
                     self.replay(miss);
                 }
             }
+        }
+    }
+
+    /// Nobody has time for it; its device repeats it.
+    fn turn_away(&mut self, miss: &Miss) {
+        self.status.visitors_turned_away += 1;
+        if visitors::is_response(miss) {
+            self.plane.expect(miss);
         }
     }
 
@@ -612,12 +627,18 @@ impl Node {
             return;
         }
         self.feed_due_ns = now_ns.saturating_add(self.settings.feed_poll_ms.saturating_mul(1_000_000));
+        if !self.is_following() {
+            self.plane.set_filtering(true);
+        }
         self.link_ok_ns = self.link_ok_ns.max(Some(self.feed.asked_ns));
     }
 
     fn take_change(&mut self, change: Change, now_ns: u64) {
         if self.is_expecting() {
             self.meanwhile.insert(change.device, change.epoch);
+        }
+        if change.active {
+            self.plane.enrol(change.device);
         }
         match change.active {
             true => self.renew(change.device, change.epoch),

@@ -1,58 +1,76 @@
 //! Messages of devices that are not in the data plane: a bounded queue on the way to the controller (LAP/1 1.4.6).
+//!
+//! RESPONSEs go first: each answers a CHALLENGE that has been paid for. When the queue is full, a newcomer takes the place
+//! of one that is chosen by chance: a flood cannot keep others out by being there before them.
 
-use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 
 use linewarden_controller::Knock;
 use linewarden_dataplane::Miss;
+use linewarden_protocol::wire::message_type;
 
-/// Messages that may wait.
+/// REQUESTs that may wait, and RESPONSEs.
 const WAITING_MAX: usize = 1024;
-/// Messages of one source that may wait.
-const WAITING_PER_SOURCE: u32 = 32;
 /// Messages in one question.
 const PER_ASK: usize = 128;
+
+/// Whether it is a RESPONSE; else it is a REQUEST.
+pub(super) fn is_response(miss: &Miss) -> bool {
+    let [_, _, _, kind, ..] = miss.message();
+    *kind == message_type::RESPONSE
+}
+
+/// What makes two messages one: the same from elsewhere is another one.
+type Name = ([u8; 64], std::net::IpAddr, [u8; 8]);
+
+fn name(miss: &Miss) -> Name {
+    (*miss.message(), miss.source(), *miss.loc())
+}
 
 /// Who waits, and who is being asked about.
 #[derive(Debug, Default)]
 pub(super) struct Visitors {
-    waiting: VecDeque<Miss>,
-    per_source: HashMap<IpAddr, u32>,
+    responses: VecDeque<Miss>,
+    requests: VecDeque<Miss>,
     asked: Vec<Miss>,
+    /// Of all three.
+    names: HashSet<Name>,
+    chance: RandomState,
+    queued: u64,
 }
 
 impl Visitors {
-    /// Queues a message; false if there is no room for it, or the device has one waiting.
-    pub(super) fn queue(&mut self, miss: Miss) -> bool {
-        let same = |other: &Miss| other.message() == miss.message();
-        if self.waiting.len() >= WAITING_MAX || self.waiting.iter().any(same) || self.asked.iter().any(same) {
-            return false;
+    /// Queues a message, unless the same one waits already; returns the one that has to go for it, if there is no room.
+    pub(super) fn queue(&mut self, miss: Miss) -> Option<Miss> {
+        if !self.names.insert(name(&miss)) {
+            return None;
         }
-        let count = self.per_source.entry(miss.source()).or_default();
-        if *count >= WAITING_PER_SOURCE {
-            return false;
+        let queue = match is_response(&miss) {
+            true => &mut self.responses,
+            false => &mut self.requests,
+        };
+        if queue.len() < WAITING_MAX {
+            queue.push_back(miss);
+            return None;
         }
-        *count += 1;
-        self.waiting.push_back(miss);
-        true
+        self.queued += 1;
+        let at = self.chance.hash_one(self.queued) as usize % queue.len();
+        let turned_away = queue.get_mut(at).map(|place| std::mem::replace(place, miss))?;
+        self.names.remove(&name(&turned_away));
+        Some(turned_away)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.responses.is_empty() && self.requests.is_empty()
     }
 
     /// The next ones to ask about.
     pub(super) fn knocks(&mut self) -> Vec<Knock> {
-        let count = self.waiting.len().min(PER_ASK);
-        self.asked = self.waiting.drain(..count).collect();
-        for miss in &self.asked {
-            if let Some(count) = self.per_source.get_mut(&miss.source()) {
-                *count -= 1;
-                if *count == 0 {
-                    self.per_source.remove(&miss.source());
-                }
-            }
-        }
+        let responses = self.responses.len().min(PER_ASK);
+        let requests = self.requests.len().min(PER_ASK - responses);
+        self.asked = self.responses.drain(..responses).collect();
+        self.asked.extend(self.requests.drain(..requests));
         let knock = |miss: &Miss| Knock {
             message: *miss.message(),
             loc: *miss.loc(),
@@ -60,8 +78,11 @@ impl Visitors {
         self.asked.iter().map(knock).collect()
     }
 
-    /// Those that were asked about, in order. Without an answer for them they are let go: their senders repeat.
+    /// Those that were asked about, in order.
     pub(super) fn asked(&mut self) -> Vec<Miss> {
+        for miss in &self.asked {
+            self.names.remove(&name(miss));
+        }
         std::mem::take(&mut self.asked)
     }
 }
@@ -70,37 +91,59 @@ impl Visitors {
 mod tests {
     use super::*;
 
-    fn miss(number: u32, source: u8) -> Miss {
+    fn miss(kind: u8, number: u32) -> Miss {
         let mut message = [0; 64];
-        message[..4].copy_from_slice(&number.to_be_bytes());
-        Miss::new(message, [10, 0, 0, source].into(), [0; 8])
+        message[3] = kind;
+        message[8..12].copy_from_slice(&number.to_be_bytes());
+        Miss::new(message, [10, 0, 0, 1].into(), [0; 8])
+    }
+
+    fn request(number: u32) -> Miss {
+        miss(message_type::REQUEST, number)
     }
 
     #[test]
-    fn one_source_cannot_fill_the_queue_and_no_message_waits_twice() {
+    fn no_message_waits_twice() {
         let mut visitors = Visitors::default();
-        let taken = (0..200).filter(|number| visitors.queue(miss(*number, 1))).count();
-        assert_eq!(taken as u32, WAITING_PER_SOURCE);
-        assert!(visitors.queue(miss(1000, 2)));
-        assert!(!visitors.queue(miss(1000, 2)));
-        assert_eq!(visitors.knocks().len(), 33);
-        assert!(!visitors.queue(miss(1000, 2)), "it is being asked about");
-        assert!(visitors.queue(miss(7000, 1)), "there is room again");
-        assert_eq!(visitors.asked().len(), 33);
-        assert!(visitors.queue(miss(1000, 2)));
+        for _ in 0..3 {
+            assert!(visitors.queue(request(1)).is_none());
+        }
+        assert_eq!(visitors.knocks().len(), 1);
+        assert!(visitors.queue(request(1)).is_none());
+        assert!(visitors.is_empty(), "it is being asked about");
+        assert_eq!(visitors.asked().len(), 1);
+        assert!(visitors.queue(request(1)).is_none());
+        assert!(!visitors.is_empty(), "it comes again");
+        let elsewhere = Miss::new(*request(1).message(), [10, 0, 0, 2].into(), [0; 8]);
+        assert!(visitors.queue(elsewhere).is_none());
+        assert_eq!(visitors.knocks().len(), 2);
     }
 
     #[test]
-    fn the_queue_is_bounded() {
+    fn a_full_queue_turns_away_by_chance_and_responses_go_first() {
         let mut visitors = Visitors::default();
-        for number in 0..5000 {
-            visitors.queue(miss(number, (number % 251) as u8));
+        let mut turned_away = 0;
+        for number in 0..10_000 {
+            turned_away += usize::from(visitors.queue(request(number)).is_some());
         }
-        let mut asked = 0;
-        while !visitors.is_empty() {
-            asked += visitors.knocks().len();
+        assert_eq!(turned_away, 10_000 - WAITING_MAX);
+        assert!(visitors.queue(miss(message_type::RESPONSE, 1)).is_none());
+        let first = visitors.knocks();
+        assert_eq!(
+            (first.len(), first[0].message[3]),
+            (PER_ASK, message_type::RESPONSE)
+        );
+        let (mut asked, mut early) = (0, 0);
+        while !visitors.is_empty() || !visitors.asked.is_empty() {
+            for miss in visitors.asked() {
+                asked += 1;
+                early += usize::from(miss.message()[8..12] < 5000u32.to_be_bytes()[..]);
+            }
+            visitors.knocks();
         }
-        assert_eq!(asked, WAITING_MAX);
-        assert!(visitors.per_source.is_empty());
+        assert_eq!(asked, WAITING_MAX + 1);
+        // Who came early has been replaced with a chance of (1 - 1/1024)^5000, and some are there still.
+        assert!(early < WAITING_MAX / 10, "{early}");
+        assert!(visitors.names.is_empty());
     }
 }

@@ -159,8 +159,21 @@ impl DataPlane for Plane {
         Ok(())
     }
 
+    fn enrol(&mut self, device: DeviceId) {
+        self.0.lock().unwrap().host.enrol(device);
+    }
+
+    fn set_filtering(&mut self, filtering: bool) {
+        self.0.lock().unwrap().host.set_filtering(filtering);
+    }
+
+    fn expect(&mut self, miss: &Miss) {
+        self.0.lock().unwrap().host.expect(miss);
+    }
+
     fn send(&mut self, miss: &Miss, reply: &[u8; 64]) {
         let mut inner = self.0.lock().unwrap();
+        DataPlane::expect(&mut inner.host, miss);
         if let Some(to) = inner.origins.get(miss.message()).copied() {
             let payload = *reply;
             inner.replies.push(Reply { to, payload });

@@ -88,9 +88,10 @@ impl Gateway {
     /// Of a message whose device is not here: whether it takes the slow path.
     pub(super) fn unknown(&mut self, now: Now) -> Verdict {
         let per_s = self.config.miss_per_s;
-        match per_s > 0 && self.miss_limit.allow(now, per_s) {
-            true => Verdict::SlowPath,
-            false => Verdict::DropUnknownDevice,
+        match per_s {
+            0 => Verdict::DropUnknownDevice,
+            _ if self.miss_limit.allow(now, per_s) => Verdict::SlowPath,
+            _ => Verdict::DropShed,
         }
     }
 

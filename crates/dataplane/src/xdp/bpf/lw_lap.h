@@ -139,7 +139,7 @@ static __always_inline enum lw_verdict lw_request(struct lw_ctx *c, struct lw_re
 	struct lw_line *line = lw_find_device(m->device_id, &place);
 
 	if (!line)
-		return lw_unknown(c);
+		return lw_unknown(c, m->device_id, 0);
 	/* All that does not need the line, while it comes from memory. A frame that is dropped may be turned as well. */
 	__u64 headers = lw_turn_headers(&c->frame);
 	__u64 commit = LW_READ(line->commit);
@@ -431,7 +431,8 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	struct lw_line *line = lw_find_device(m->device_id, &place);
 
 	if (!line)
-		return lw_is_fresh(c, m->fresh) ? lw_unknown(c) : LW_DROP_UNKNOWN_DEVICE;
+		return lw_is_fresh(c, m->fresh) ? lw_unknown(c, m->device_id, lw_proof(m->device_id, m->nonce)) :
+						  LW_DROP_UNKNOWN_DEVICE;
 	__u32 slot = line->slot;
 	struct lw_session *session = lw_at(&sessions, slot);
 

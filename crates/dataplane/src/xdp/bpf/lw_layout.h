@@ -78,6 +78,15 @@ struct lw_bucket {
 	__u64 entry[LW_WAYS];
 };
 
+/* Block of a Bloom filter: a cache line. */
+#define LW_FILTER_WORDS 8
+struct lw_filter_block {
+	__u64 word[LW_FILTER_WORDS];
+};
+
+#define LW_EXPECTED 65536 /* RESPONSEs that the slow path remembers */
+#define LW_SOURCES 16384 /* per CPU */
+
 /* What user space writes while packets flow. fresh_previous is written before fresh_current (LAP/1 1.4.1). */
 struct lw_control {
 	__u64 fresh_current; /* as on the wire; 0: not keyed yet, nothing is answered */
@@ -85,6 +94,7 @@ struct lw_control {
 	__u64 fresh_at_ns; /* CLOCK_MONOTONIC when fresh_current was drawn */
 	__u64 stopping; /* not 0: REQUESTs are answered with a NAK */
 	__u64 listening; /* not 0: user space sleeps, and wants to be woken by what it must act on */
+	__u64 filtering; /* not 0: `enrolled` holds every device that is enrolled */
 };
 
 /* Per CPU. */
@@ -95,8 +105,10 @@ struct lw_percpu {
 	__u64 nak_count;
 	__u64 alarm_second; /* likewise for wrong-tag events */
 	__u64 alarm_count;
-	__u64 miss_second; /* likewise for messages of unknown devices */
+	__u64 miss_window; /* likewise for REQUESTs of unknown devices, in shorter windows */
 	__u64 miss_count;
+	__u64 unasked_window; /* and for their RESPONSEs that are not expected */
+	__u64 unasked_count;
 	__u64 rng; /* classic profiles only: the state of SplitMix64 */
 	__u64 clock_jiffies; /* when the two clocks below were read, see lw_clock() */
 	__u64 clock_ns; /* CLOCK_MONOTONIC */
@@ -123,9 +135,10 @@ struct lw_config {
 	__u32 home_mask; /* homes that ids are hashed to, less one; more homes follow for the others */
 	__u32 index_mask; /* buckets of device_index, less one */
 	__u32 bucket_mask; /* buckets of the binding tables, less one */
+	__u32 filter_mask; /* blocks of `enrolled`, less one */
 	__u32 nak_per_s;
 	__u32 alarm_per_s;
-	__u32 miss_per_s; /* messages of unknown devices that go to user space, a second and CPU; 0: no slow path */
+	__u32 miss_per_s; /* REQUESTs of unknown devices that go to user space, a second and CPU; 0: no slow path */
 	__u32 classic_identifiers;
 	__u32 classic_rows; /* CRPs per identifier */
 	__u16 lap_port; /* as on the wire */
@@ -135,7 +148,7 @@ struct lw_config {
 	__u8 classic_uav; /* 1: two CRPs */
 	__u8 strong_order; /* the CPU keeps stores in order (x86) */
 	__u8 count_work;
-	__u8 pad[7];
+	__u8 pad[3];
 	__u32 crc[16 * 256]; /* classic profiles: slicing-by-16 tables of the reflected CRC-32 (IEEE 802.3) */
 };
 

@@ -31,11 +31,21 @@ LW_ARRAY(lines, struct lw_home, BPF_F_MMAPABLE);
 LW_ARRAY(sessions, struct lw_session, BPF_F_MMAPABLE);
 LW_ARRAY(rows, struct lw_row, BPF_F_MMAPABLE);
 LW_ARRAY(device_index, struct lw_bucket, BPF_F_MMAPABLE); /* device id -> place of a line that is not at home */
+LW_ARRAY(enrolled, struct lw_filter_block, BPF_F_MMAPABLE); /* ids of all devices that are enrolled anywhere */
 LW_ARRAY(by_address, struct lw_bucket, BPF_F_MMAPABLE); /* IP address -> place of the line whose session owns it */
 LW_ARRAY(by_mac, struct lw_bucket, BPF_F_MMAPABLE); /* (ingress, VLANs, MAC) -> place of the line of the BOUND session */
 LW_ARRAY(control, struct lw_control, BPF_F_MMAPABLE);
 LW_ARRAY(classic_crps, struct lw_classic_crp, BPF_F_MMAPABLE);
 LW_ARRAY(classic_states, struct lw_classic_state, BPF_F_MMAPABLE);
+
+/* RESPONSEs that follow CHALLENGEs of the slow path, by hash; a later one takes the place of an earlier one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LW_EXPECTED);
+	__type(key, __u32);
+	__type(value, __u64);
+} expected SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -43,6 +53,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct lw_percpu);
 } percpu SEC(".maps");
+
+/* Messages for the slow path by source, as window << 32 | count. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LW_SOURCES);
+	__type(key, __u32);
+	__type(value, __u64);
+} sources SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -4,6 +4,7 @@
 #define LW_REPORT_H
 
 #include "lw_packet.h"
+#include "lw_shed.h"
 
 #define LW_MESSAGE 64 /* bytes of every message but DATA and PROOF */
 
@@ -19,16 +20,7 @@ struct lw_ctx {
 /* One of `per_second` in the second of `now_ns`; `second` and `count` are this CPU's. */
 static __always_inline int lw_within_rate(__u64 now_ns, __u32 per_second, __u64 *second, __u64 *count)
 {
-	__u64 now_s = now_ns / 1000000000ULL;
-
-	if (*second != now_s) {
-		*second = now_s;
-		*count = 0;
-	}
-	if (*count >= per_second)
-		return 0;
-	(*count)++;
-	return 1;
+	return lw_is_within(now_ns / 1000000000ULL, per_second, second, count);
 }
 
 /*
@@ -71,19 +63,28 @@ static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, const struct l
  * Hands the frame to user space, which asks the controller about the device. A global function: rare, and it leaves the
  * packet path's stack alone.
  */
-__noinline int lw_miss(struct xdp_md *ctx)
+__noinline int lw_miss(struct xdp_md *ctx, __u64 device_id, __u64 source, __u64 proof)
 {
-	__u32 zero = 0, length = ctx->data_end - ctx->data;
+	__u32 zero = 0;
 	struct lw_percpu *cpu = bpf_map_lookup_elem(&percpu, &zero);
 	struct lw_control *control_block = bpf_map_lookup_elem(&control, &zero);
 
-	if (!cpu || !control_block || length < LW_MESSAGE || length > LW_MISS_FRAME ||
-	    !lw_within_rate(cpu->clock_ns, cfg.miss_per_s, &cpu->miss_second, &cpu->miss_count))
+	if (!cpu || !control_block)
 		return LW_DROP_UNKNOWN_DEVICE;
+	if (LW_READ(control_block->filtering) && !lw_is_enrolled(device_id))
+		return LW_DROP_UNKNOWN_DEVICE;
+	if (!lw_may_ask(cpu, source, proof))
+		return LW_DROP_SHED;
 	struct lw_miss *miss = bpf_ringbuf_reserve(&misses, sizeof(*miss), 0);
 
 	if (!miss)
+		return LW_DROP_SHED;
+	__u64 length = (void *)(long)ctx->data_end - (void *)(long)ctx->data;
+
+	if (length < LW_MESSAGE || length > LW_MISS_FRAME) {
+		bpf_ringbuf_discard(miss, BPF_RB_NO_WAKEUP);
 		return LW_DROP_UNKNOWN_DEVICE;
+	}
 	miss->length = length;
 	miss->ingress = ctx->ingress_ifindex;
 	if (bpf_xdp_load_bytes(ctx, 0, miss->frame, length)) {
@@ -94,9 +95,15 @@ __noinline int lw_miss(struct xdp_md *ctx)
 	return LW_SLOW_PATH;
 }
 
-static __always_inline enum lw_verdict lw_unknown(struct lw_ctx *c)
+/* `proof` of a RESPONSE, see lw_proof(); 0 of a REQUEST. */
+static __always_inline enum lw_verdict lw_unknown(struct lw_ctx *c, __u64 device_id, __u64 proof)
 {
-	return cfg.miss_per_s ? lw_miss(c->xdp) : LW_DROP_UNKNOWN_DEVICE;
+	__u64 addr[2];
+
+	if (!cfg.miss_per_s)
+		return LW_DROP_UNKNOWN_DEVICE;
+	lw_source_address(&c->frame, addr);
+	return lw_miss(c->xdp, device_id, lw_hash(addr[0] ^ c->xdp->ingress_ifindex, addr[1]), proof);
 }
 
 #endif

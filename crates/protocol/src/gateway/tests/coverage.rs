@@ -93,7 +93,7 @@ fn reach(verdict: Verdict) -> Verdict {
             bench.verdict(&prover, &prover.request(1))
         }
         Verdict::DropTag => with_device(1, |prover, fresh| bent(&prover.response(0, fresh), 63, &[0; 1])),
-        Verdict::SlowPath => {
+        Verdict::SlowPath | Verdict::DropShed => {
             let (mut bench, prover) = one_device(1);
             let slow = GatewayConfig {
                 miss_per_s: 1,
@@ -101,6 +101,9 @@ fn reach(verdict: Verdict) -> Verdict {
             };
             bench.gateway = Gateway::new(slow);
             bench.renew();
+            if verdict == Verdict::DropShed {
+                bench.verdict(&prover, &prover.request(1));
+            }
             bench.verdict(&prover, &prover.request(1))
         }
         Verdict::DropMark => {

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * What of a device that is not here may go on to user space (LAP/1 1.4.5, 1.4.6); `store/shed.rs` mirrors it. In this
+ * order: who is not enrolled is dropped; a RESPONSE to a CHALLENGE that the slow path gave goes on, once; of the rest
+ * each source and each CPU has its share.
+ */
+#ifndef LW_SHED_H
+#define LW_SHED_H
+
+#include "lw_table.h"
+
+/* Shares are counted in windows of 67 ms: a second's share is not gone in its first millisecond. */
+#define LW_WINDOW_SHIFT 26
+#define LW_WINDOWS_PER_S 15
+/* A source's part of a CPU's share, and that of RESPONSEs that nobody asked for. */
+#define LW_SOURCE_PART 64
+#define LW_UNASKED_PART 8
+
+/* A blocked Bloom filter (Putze et al., 2009): one bit in each word of the block that the hash names. */
+static __always_inline int lw_is_enrolled(__u64 device_id)
+{
+	__u64 hash = lw_hash(device_id, 0);
+	struct lw_filter_block *block = lw_at(&enrolled, (__u32)(hash >> 32) & cfg.filter_mask);
+	__u64 bits = hash * 0x9e3779b97f4a7c15ULL, all = 1;
+
+	if (!block)
+		return 1;
+#pragma unroll
+	for (int i = 0; i < LW_FILTER_WORDS; i++)
+		all &= block->word[i] >> (bits >> (10 + 6 * i) & 63);
+	return all;
+}
+
+/* Names a device and its nonce; never 0. */
+static __always_inline __u64 lw_proof(__u64 device_id, const __u64 nonce[2])
+{
+	return lw_hash(device_id ^ nonce[0], nonce[1]) | 1;
+}
+
+/* Whether it was expected; it is not any more. */
+static __always_inline int lw_take_expected(__u64 proof)
+{
+	__u64 *cell = lw_at(&expected, (__u32)(proof >> 32) & (LW_EXPECTED - 1));
+
+	return cell && LW_READ(*cell) == proof && __sync_val_compare_and_swap(cell, proof, 0) == proof;
+}
+
+/* The most that falls to one window of `per_second`. */
+static __always_inline __u64 lw_share(__u32 per_second)
+{
+	return per_second / LW_WINDOWS_PER_S + 1;
+}
+
+static __always_inline int lw_source_has_share(__u64 window, __u64 source)
+{
+	__u64 *cell = lw_at(&sources, (__u32)source & (LW_SOURCES - 1));
+	__u64 most = lw_share(cfg.miss_per_s / LW_SOURCE_PART);
+
+	if (!cell)
+		return 0;
+	if (*cell >> 32 != (__u32)window)
+		*cell = window << 32;
+	if ((__u32)*cell >= most)
+		return 0;
+	(*cell)++;
+	return 1;
+}
+
+/* One of the `most` in this window; `last` and `count` are this CPU's. */
+static __always_inline int lw_is_within(__u64 window, __u64 most, __u64 *last, __u64 *count)
+{
+	if (*last != window) {
+		*last = window;
+		*count = 0;
+	}
+	if (*count >= most)
+		return 0;
+	(*count)++;
+	return 1;
+}
+
+/* `proof` is 0 for a REQUEST. */
+static __always_inline int lw_may_ask(struct lw_percpu *cpu, __u64 source, __u64 proof)
+{
+	__u64 window = cpu->clock_ns >> LW_WINDOW_SHIFT;
+
+	if (proof && lw_take_expected(proof))
+		return 1;
+	if (!lw_source_has_share(window, source))
+		return 0;
+	if (proof)
+		return lw_is_within(window, lw_share(cfg.miss_per_s / LW_UNASKED_PART), &cpu->unasked_window,
+				    &cpu->unasked_count);
+	return lw_is_within(window, lw_share(cfg.miss_per_s), &cpu->miss_window, &cpu->miss_count);
+}
+
+#endif
