@@ -128,6 +128,12 @@ impl Link {
         self.fence.gateway()
     }
 
+    /// The number of this registration: one more than that of the process before.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.fence.number()
+    }
+
     pub(crate) fn fence(&self) -> &Fence {
         &self.fence
     }

@@ -106,6 +106,20 @@ pub struct FilterBlock {
     pub word: [AtomicU64; FILTER_WORDS],
 }
 
+/// What user space keeps of a device beside its rows; the packet path does not look at it.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Note {
+    /// The idx after the last row ever given.
+    pub end: AtomicU32,
+    /// Rows below it may be spent; all ones: all.
+    pub mark: AtomicU32,
+    /// Epoch of the credentials, and one; 0: unknown.
+    pub epoch: AtomicU32,
+    /// Zero.
+    pub pad: AtomicU32,
+}
+
 /// Place of an expected RESPONSE; 0 is free.
 #[derive(Debug)]
 #[repr(C)]
@@ -132,6 +146,10 @@ pub struct Control {
     pub listening: AtomicU64,
     /// Not 0: the filter holds every device that is enrolled.
     pub filtering: AtomicU64,
+    /// Number of the process that the memory belongs to.
+    pub owner: AtomicU64,
+    /// Layout, gateway, sizes and hash seed: who may take the memory up.
+    pub identity: [AtomicU64; 4],
 }
 
 /// State of one identifier of the classic profiles.
@@ -200,7 +218,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, Expected 8, Control 48, ClassicState 16, ClassicCrp 40);
+shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, Expected 8, Note 16, Control 88, ClassicState 16, ClassicCrp 40);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

@@ -34,6 +34,7 @@ pub use self::config::{Classic, ClassicProfile, Config, ConfigError, Gate};
 pub use self::counters::Counters;
 pub use self::event::{Event, EventKind};
 pub use self::miss::Miss;
+pub use self::store::adopt::{Left, LeftDevice};
 pub use self::store::{Geometry, LineStatus, Row, Store, StoreError};
 
 /// Where a backend learns a sender's MAC address, which a BOUND session is tied to.
@@ -138,6 +139,15 @@ pub trait DataPlane: Send {
     /// # Errors
     /// See [`StoreError`].
     fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError>;
+    /// Keeps the epoch of an installed device's credentials with its rows, for [`DataPlane::take_left`].
+    fn note_epoch(&mut self, device: DeviceId, epoch: u32);
+    /// What an earlier process left in memory that outlives processes, and that packets flow through; once. `None`: the
+    /// memory is this process's own, or was empty.
+    fn take_left(&mut self) -> Option<Left>;
+    /// Says which process the memory belongs to, by the number of its registration.
+    fn set_owner(&mut self, owner: u64);
+    /// Whether memory and packet path go on when this process ends.
+    fn outlives_process(&self) -> bool;
     /// What the device's line holds.
     fn status(&self, device: DeviceId) -> Option<LineStatus>;
     /// A new freshness value, drawn at `now_ns` of CLOCK_MONOTONIC; never zero.
@@ -195,6 +205,13 @@ pub(crate) trait StoreBacked: Send {
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
     fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]);
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError>;
+    /// Only memory in the kernel outlives a process.
+    fn take_left(&mut self) -> Option<Left> {
+        None
+    }
+    fn outlives_process(&self) -> bool {
+        false
+    }
     fn silence(&mut self);
     fn bell(&self) -> Option<BorrowedFd<'_>>;
     fn failure(&mut self) -> Option<String>;
@@ -228,6 +245,18 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {
         self.store_mut().wipe(device)
+    }
+    fn note_epoch(&mut self, device: DeviceId, epoch: u32) {
+        self.store().note_epoch(device, epoch);
+    }
+    fn take_left(&mut self) -> Option<Left> {
+        StoreBacked::take_left(self)
+    }
+    fn set_owner(&mut self, owner: u64) {
+        self.store().set_owner(owner);
+    }
+    fn outlives_process(&self) -> bool {
+        StoreBacked::outlives_process(self)
     }
     fn status(&self, device: DeviceId) -> Option<LineStatus> {
         self.store().status(device)

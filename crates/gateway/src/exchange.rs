@@ -6,6 +6,8 @@ use linewarden_registry::{Changes, RegistryError, Revision, Settlement};
 /// A question to the controller. At most one of each kind is out at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
+    /// The number under which this process is registered; with the first question it is.
+    Enter,
     /// The next part of what this gateway held when it stopped. Asked again until nothing is left.
     Resume,
     /// Rows, and marks moved, for these devices.
@@ -47,6 +49,8 @@ impl From<RegistryError> for LinkError {
 /// An answer to an [`Ask`].
 #[derive(Debug)]
 pub enum Answer {
+    /// To [`Ask::Enter`].
+    Entered(Result<u64, LinkError>),
     /// To [`Ask::Resume`].
     Chunk(Result<Chunk, LinkError>),
     /// To [`Ask::Lease`].

@@ -27,7 +27,7 @@ impl Desks {
             Ask::Resume => &self.resume,
             // In one line: what is given back must be so before it is asked for again.
             Ask::Lease(_) | Ask::Receive { .. } | Ask::Settle(_) => &self.rows,
-            Ask::Changes { .. } => &self.changes,
+            Ask::Enter | Ask::Changes { .. } => &self.changes,
         };
         drop(desk.send(ask));
     }
@@ -96,6 +96,7 @@ impl Office {
 
     async fn answer(&self, ask: Ask, leases: &mut Option<Leases>) -> Answer {
         match ask {
+            Ask::Enter => Answer::Entered(self.link().await.map(Link::number).map_err(Into::into)),
             Ask::Resume => Answer::Chunk(self.resume(leases).await.map_err(Into::into)),
             Ask::Lease(wants) => Answer::Rows(
                 async { self.link().await?.lease(&wants).await }

@@ -48,6 +48,8 @@ pub struct Stopped {
     pub counters: Counters,
     /// Whether the controller knows where the gateway stood; if not, each device loses the rows below its mark.
     pub settled: bool,
+    /// The data plane goes on without this process, with all that it holds, for the next one to take up.
+    pub goes_on: bool,
 }
 
 /// A gateway at work. Dropping it stops it.
@@ -180,7 +182,7 @@ impl Gateway {
     }
 
     /// Answers REQUESTs with NAKs, lets handshakes under way end, shuts all devices out, says where each stood and
-    /// detaches the data plane, but for a gate that is to stay shut.
+    /// detaches the data plane. One that outlives its process is left as it is: the next process goes on with it.
     ///
     /// # Errors
     /// The control thread has ended before.
@@ -229,6 +231,15 @@ struct Control {
 impl Control {
     fn run(mut self) -> Stopped {
         while self.turn() {}
+        if self.node.outlives_process() {
+            self.publish();
+            return Stopped {
+                status: self.node.status().clone(),
+                counters: self.node.plane().counters().unwrap_or_default(),
+                settled: true,
+                goes_on: true,
+            };
+        }
         self.node.begin_stop();
         let grace_ends = Instant::now() + STOP_GRACE;
         while Instant::now() < grace_ends {
@@ -245,6 +256,7 @@ impl Control {
             status: self.node.status().clone(),
             counters,
             settled,
+            goes_on: false,
         }
     }
 

@@ -13,6 +13,7 @@ pub fn release(section: &GatewaySection, resolved: &Resolved) -> Result<usize, D
     for interface in &resolved.interfaces {
         released += usize::from(xdp::release(&section.pin_directory, *interface)?);
     }
+    xdp::release_memory(&section.pin_directory, section.id)?;
     Ok(released)
 }
 
@@ -24,7 +25,10 @@ pub fn release(section: &GatewaySection, resolved: &Resolved) -> Result<usize, D
 pub fn start(section: &GatewaySection, resolved: &Resolved) -> Result<Box<dyn DataPlane>, DataPlaneError> {
     match section.dataplane {
         Backend::Xdp => {
-            let mut plane = xdp::Xdp::load(&resolved.config)?;
+            let mut plane = match section.pins() {
+                Some(directory) => xdp::Xdp::load_kept(&resolved.config, directory)?,
+                None => xdp::Xdp::load(&resolved.config)?,
+            };
             for interface in &resolved.forward_to {
                 plane.forward_to(*interface)?;
             }

@@ -146,20 +146,35 @@ struct Site {
 
 impl Site {
     fn new(v6: bool) -> Self {
-        Self::with(v6, false)
+        Self::with(v6, false, None)
     }
 
-    /// `forwards`: opened datagrams go past the gateway's network stack.
-    fn with(v6: bool, forwards: bool) -> Self {
+    fn serve(&self) -> Process {
+        serve(&self.lab, self.directory.path())
+    }
+
+    /// Without what it knew of its session.
+    fn agent_again(&self) -> Process {
+        let address = SocketAddr::new(ip(&GATEWAY, self.v6), LAP_PORT);
+        agent(&self.lab, self.directory.path(), address)
+    }
+
+    /// `forwards`: opened datagrams go past the gateway's network stack. `pins`: where the gate is kept when the gateway
+    /// ends.
+    fn with(v6: bool, forwards: bool, pins: Option<&Path>) -> Self {
         let lab = Lab::build(&Topology::default()).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let at = directory.path();
         let interface = &lab.gateway_devices_end.name;
+        let when_gone = match pins {
+            Some(path) => format!("pin_directory = \"{}\"", path.display()),
+            None => "when_gone = \"open\"".to_owned(),
+        };
         std::fs::write(
             at.join("gateway.toml"),
             format!(
                 "[gateway]\nid = 5\ninterfaces = [\"{interface}\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"sealed\"\n\
-                 when_gone = \"open\"\nslots = 16\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+                 {when_gone}\nslots = 16\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
                 GATEWAY.v4, GATEWAY.v6
             ),
         )
@@ -178,8 +193,7 @@ impl Site {
         );
         let enroll = "device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml";
         run(&lab.gateway, at, PROGRAM, enroll);
-        let gateway = Process::start(&lab.gateway, at, "serve --config gateway.toml --json --every 1");
-        gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
+        let gateway = serve(&lab, at);
 
         let service = SocketAddr::new(ip(&SERVICE, v6), PORT);
         let file = at.join("devices/00000000000000d1.toml");
@@ -187,11 +201,7 @@ impl Site {
         let tunnel = format!("\n[[tunnel]]\nlisten = \"127.0.0.1:{PORT}\"\nservice = \"{service}\"\n");
         std::fs::write(&file, config + &tunnel).unwrap();
         let gateway_address = SocketAddr::new(ip(&GATEWAY, v6), LAP_PORT);
-        let words = format!(
-            "agent --config devices/00000000000000d1.toml --gateway {gateway_address} --interface {} --json",
-            lab.devices_end.name
-        );
-        let agent = Process::start(&lab.devices, at, &words);
+        let agent = agent(&lab, at, gateway_address);
         agent.wait_for("session", |line| line["event"] == "authenticated");
         let echo = socket(&lab.service, service);
         let site = Self {
@@ -225,6 +235,21 @@ impl Site {
     fn payload_bytes_max(&self) -> usize {
         if self.v6 { 1396 } else { 1416 }
     }
+}
+
+fn agent(lab: &Lab, directory: &Path, gateway: SocketAddr) -> Process {
+    let words = format!(
+        "agent --config devices/00000000000000d1.toml --gateway {gateway} --interface {} --json",
+        lab.devices_end.name
+    );
+    Process::start(&lab.devices, directory, &words)
+}
+
+fn serve(lab: &Lab, directory: &Path) -> Process {
+    let words = "serve --config gateway.toml --json --every 1";
+    let gateway = Process::start(&lab.gateway, directory, words);
+    gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
+    gateway
 }
 
 fn echoed(program: &UdpSocket, payload: &[u8]) {
@@ -429,7 +454,7 @@ fn opened_datagrams_are_forwarded_past_the_stack_if_that_is_wanted() {
     }
     for v6 in [false, true] {
         for (forwards, expected) in [(false, 20), (true, 10)] {
-            let site = Site::with(v6, forwards);
+            let site = Site::with(v6, forwards, None);
             let program = site.program();
             echoed(&program, b"the first");
             let before = forwarded(&site);
@@ -443,4 +468,101 @@ fn opened_datagrams_are_forwarded_past_the_stack_if_that_is_wanted() {
             );
         }
     }
+}
+
+/// A BPF filesystem of the test's own.
+struct BpfFilesystem(tempfile::TempDir);
+
+impl BpfFilesystem {
+    fn mount() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mount = Command::new("mount")
+            .args(["-t", "bpf", "bpf"])
+            .arg(directory.path())
+            .status();
+        assert!(mount.unwrap().success());
+        Self(directory)
+    }
+}
+
+impl Drop for BpfFilesystem {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+    }
+}
+
+/// Datagrams go to and fro all the time while the gateway is killed, or stopped for another version, and started again:
+/// none is lost, the session goes on, and no row is spent.
+#[test]
+fn a_gateway_is_replaced_without_a_lost_datagram() {
+    if skipped() {
+        return;
+    }
+    let filesystem = BpfFilesystem::mount();
+    let mut site = Site::with(false, false, Some(&filesystem.0.path().join("gates")));
+    let program = site.program();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let traffic = scope.spawn(|| {
+            let mut number = 0u32;
+            while !done.load(std::sync::atomic::Ordering::Acquire) {
+                echoed(&program, &number.to_be_bytes());
+                number += 1;
+            }
+            number
+        });
+        for signal in [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGKILL] {
+            kill(Pid::from_raw(site.gateway.child.id() as i32), signal).unwrap();
+            site.gateway.child.wait().unwrap();
+            site.gateway = site.serve();
+            site.gateway
+                .wait_for("the device again", |line| line["devices"] == 1);
+        }
+        done.store(true, std::sync::atomic::Ordering::Release);
+        traffic.join().unwrap()
+    });
+    assert!(sent > 100, "{sent}");
+    let counted = |verdict: &str| site.gateway.count(verdict);
+    site.gateway.wait_for_count("pass_data", u64::from(sent));
+    assert_eq!(counted("reply_ack"), 1, "the session of the beginning");
+
+    // The process that stands there now is in charge: it revokes.
+    let revoke = "device revoke d1 --reason lost --config gateway.toml";
+    run(&site.lab.gateway, site.directory.path(), PROGRAM, revoke);
+    site.gateway.wait_for("revocation", |line| line["revoked"] == 1);
+    program.send(b"nobody hears this").unwrap();
+    site.gateway.wait_for_count("drop_revoked", 1);
+    drop(site);
+}
+
+/// Somebody else has been this gateway in between, and may have spent what lies here: none of it is used.
+#[test]
+fn memory_of_a_gateway_that_was_replaced_elsewhere_is_not_taken_up() {
+    if skipped() {
+        return;
+    }
+    let filesystem = BpfFilesystem::mount();
+    let mut site = Site::with(false, false, Some(&filesystem.0.path().join("gates")));
+    kill(Pid::from_raw(site.gateway.child.id() as i32), Signal::SIGKILL).unwrap();
+    site.gateway.child.wait().unwrap();
+    let elsewhere = Lab::build(&Topology::default()).unwrap();
+    let path = site.directory.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let there = text.replace(
+        &site.lab.gateway_devices_end.name,
+        &elsewhere.gateway_devices_end.name,
+    );
+    std::fs::write(&path, there).unwrap();
+    drop(serve(&elsewhere, site.directory.path()));
+    std::fs::write(&path, text).unwrap();
+    site.gateway = site.serve();
+    // The session has gone with the memory.
+    site.program().send(b"nobody hears this").unwrap();
+    site.gateway.wait_for_count("drop_session", 1);
+    // The device goes on at the mark: what lies below it may have been spent elsewhere.
+    kill(Pid::from_raw(site.agent.child.id() as i32), Signal::SIGKILL).unwrap();
+    site.agent.child.wait().unwrap();
+    let agent = site.agent_again();
+    let told = agent.wait_for("a new session", |line| line["event"] == "authenticated");
+    assert!(told["idx"].as_u64() >= Some(4), "{told}");
 }

@@ -5,7 +5,9 @@ use linewarden_protocol::ids::DeviceId;
 use std::sync::atomic::Ordering::Acquire;
 
 use super::{Region, table, wire_word};
-use crate::layout::{Bucket, Control, EXPECTED, Expected, FilterBlock, HOME_WAYS, Line, RingRow, Session};
+use crate::layout::{
+    Bucket, Control, EXPECTED, Expected, FilterBlock, HOME_WAYS, Line, Note, RingRow, Session,
+};
 
 /// Sizes of a store and the key of its hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +131,8 @@ pub struct Regions {
     pub enrolled: Region<FilterBlock>,
     /// RESPONSEs that follow CHALLENGEs of the slow path, see [`super::shed`].
     pub expected: Region<Expected>,
+    /// By slot.
+    pub notes: Region<Note>,
     /// One element.
     pub control: Region<Control>,
 }
@@ -149,6 +153,7 @@ impl Regions {
             by_mac: Region::anonymous(geometry.buckets() as usize)?,
             enrolled: Region::anonymous(geometry.filter_blocks() as usize)?,
             expected: Region::anonymous(EXPECTED as usize)?,
+            notes: Region::anonymous(geometry.slots as usize)?,
             control: Region::anonymous(1)?,
         })
     }

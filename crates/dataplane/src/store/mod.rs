@@ -4,6 +4,7 @@
 //! idx or a generation, fills a line only when it is neither VALID nor BUSY, and writes a ring row only at a place
 //! that a winner has left (LAP/1 1.4.3). Keys are zeroed when they leave.
 
+pub mod adopt;
 mod geometry;
 mod place;
 mod region;
@@ -101,11 +102,6 @@ pub struct Store {
     geometry: Geometry,
     devices: HashMap<DeviceId, Place>,
     places: Places,
-    /// By slot: the idx after the last row ever given. A row below it is never published again, because a winner
-    /// may be wiping its place.
-    ends: Vec<u32>,
-    /// By slot: rows below it may be spent; [`NO_MARK`] for all.
-    marks: Vec<u32>,
     sweep_at: usize,
 }
 
@@ -114,15 +110,11 @@ impl Store {
     #[must_use]
     pub fn new(regions: Arc<Regions>, geometry: Geometry) -> Self {
         let places = Places::new(&geometry);
-        let ends = vec![0; geometry.slots as usize];
-        let marks = vec![NO_MARK; geometry.slots as usize];
         Self {
             regions,
             geometry,
             devices: HashMap::new(),
             places,
-            ends,
-            marks,
             sweep_at: 0,
         }
     }
@@ -237,7 +229,13 @@ impl Store {
             .allocate(hash, &self.geometry)
             .ok_or(StoreError::Full(device))?;
         let mark = mark.filter(|_| mode == Mode::Pool);
+        let end = next_idx
+            .0
+            .saturating_add(u32::try_from(rows.len()).unwrap_or(u32::MAX));
+        // Before anybody can see the device: should this process end in between, the next one reads them.
         self.set_mark(place.slot, mark);
+        self.set_end(place.slot, end);
+        self.forget_epoch(place.slot);
         let Some(line) = self.regions.lines.get(place.line as usize) else {
             return Err(StoreError::Full(device));
         };
@@ -272,10 +270,6 @@ impl Store {
             return Err(StoreError::IndexFull(device));
         }
         self.devices.insert(device, place);
-        let end = next_idx
-            .0
-            .saturating_add(u32::try_from(rows.len()).unwrap_or(u32::MAX));
-        self.set_end(place.slot, end);
         Ok(())
     }
 
@@ -408,13 +402,20 @@ impl Store {
     }
 
     fn mark(&self, slot: u32) -> Option<RowIndex> {
-        let mark = self.marks.get(slot as usize).copied().unwrap_or_default();
+        let note = self.regions.notes.get(slot as usize);
+        let mark = note.map_or(0, |note| note.mark.load(Relaxed));
         (mark != NO_MARK).then_some(RowIndex(mark))
     }
 
     fn set_mark(&mut self, slot: u32, mark: Option<RowIndex>) {
-        if let Some(cell) = self.marks.get_mut(slot as usize) {
-            *cell = mark.map_or(NO_MARK, |mark| mark.0);
+        if let Some(note) = self.regions.notes.get(slot as usize) {
+            note.mark.store(mark.map_or(NO_MARK, |mark| mark.0), Relaxed);
+        }
+    }
+
+    fn forget_epoch(&mut self, slot: u32) {
+        if let Some(note) = self.regions.notes.get(slot as usize) {
+            note.epoch.store(0, Relaxed);
         }
     }
 
@@ -423,13 +424,16 @@ impl Store {
             .map(|(line, _)| CommitWord(line.commit.load(Acquire)))
     }
 
+    /// The idx after the last row ever given. A row below it is never published again, because a winner may be wiping its
+    /// place.
     fn end(&self, slot: u32) -> u32 {
-        self.ends.get(slot as usize).copied().unwrap_or_default()
+        let note = self.regions.notes.get(slot as usize);
+        note.map_or(0, |note| note.end.load(Relaxed))
     }
 
     fn set_end(&mut self, slot: u32, end: u32) {
-        if let Some(cell) = self.ends.get_mut(slot as usize) {
-            *cell = end;
+        if let Some(note) = self.regions.notes.get(slot as usize) {
+            note.end.store(end, Relaxed);
         }
     }
 
@@ -479,7 +483,11 @@ impl Store {
             zero_line_row(line);
             line.device_id.store(0, Release);
         }
-        if let Some(session) = self.regions.sessions.get(place.slot as usize) {
+        self.clear_slot(place.slot);
+    }
+
+    fn clear_slot(&self, slot: u32) {
+        if let Some(session) = self.regions.sessions.get(slot as usize) {
             let words = session
                 .session_key
                 .iter()
@@ -488,7 +496,7 @@ impl Store {
             words.for_each(|word| word.store(0, Release));
         }
         let ring = self.geometry.ring.max(1) as usize;
-        let start = place.slot as usize * ring;
+        let start = slot as usize * ring;
         for row in self.regions.rows.get(start..start + ring).unwrap_or_default() {
             row.auth_key[1].store(0, Release);
             row.auth_key[0].store(0, Release);

@@ -1,5 +1,7 @@
 //! Which places and slots are free. Only user space keeps this; the packet path sees what is in the lines.
 
+use std::collections::HashSet;
+
 use super::{Geometry, Place};
 use crate::layout::HOME_WAYS;
 
@@ -58,6 +60,32 @@ impl Places {
             self.free_slots.push(slot);
         }
         Some(Place { line: line?, slot })
+    }
+
+    /// Takes these places, which devices are in already; all others are free.
+    pub(super) fn occupy(&mut self, occupied: impl Iterator<Item = Place>) {
+        let mut is_free = vec![true; self.slots as usize];
+        let mut elsewhere = HashSet::new();
+        for place in occupied {
+            if let Some(is_free) = is_free.get_mut(place.slot as usize) {
+                *is_free = false;
+            }
+            let home = place.line / HOME_WAYS as u32;
+            if home >= self.homes {
+                elsewhere.insert(place.line);
+            } else if let Some(taken) = self.taken.get_mut(home as usize) {
+                *taken |= 1 << (place.line % HOME_WAYS as u32);
+            }
+        }
+        self.spare.retain(|line| !elsewhere.contains(line));
+        let free = (0u32..).zip(is_free).filter(|(_, is_free)| *is_free);
+        self.free_slots = free.map(|(slot, _)| slot).collect();
+        self.next_slot = self.slots;
+    }
+
+    /// The slots that no device has.
+    pub(super) fn free_slots(&self) -> &[u32] {
+        &self.free_slots
     }
 
     /// Sets a place aside until the second [`Places::reclaim`].

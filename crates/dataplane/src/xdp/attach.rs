@@ -78,6 +78,10 @@ pub fn release(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
     super::seal::remove(ifindex);
     let pin = place.link();
     let held = pin.exists();
+    // Without it the kernel would take the program off some time after the pin is gone.
+    if let Err(error) = Link::open(&pin).and_then(|link| link.detach()) {
+        tracing::debug!(%error, ifindex, "no program to take off");
+    }
     let removed = if held { std::fs::remove_file(&pin) } else { Ok(()) };
     removed
         .and_then(|()| std::fs::remove_dir(&place.path))
@@ -85,20 +89,32 @@ pub fn release(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
     Ok(held)
 }
 
+fn namespace() -> Result<u64, DataPlaneError> {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata("/proc/thread-self/ns/net")
+        .map(|status| status.ino())
+        .map_err(|error| DataPlaneError::kernel("finding the network namespace", error))
+}
+
 /// A directory of the BPF filesystem for an interface. Its name holds the network namespace's number too: two
 /// namespaces may well have interfaces of one number.
-struct Place {
-    path: PathBuf,
+pub(super) struct Place {
+    pub(super) path: PathBuf,
 }
 
 impl Place {
     fn of(directory: &Path, ifindex: u32) -> Result<Self, DataPlaneError> {
-        use std::os::unix::fs::MetadataExt as _;
-        let namespace = std::fs::metadata("/proc/thread-self/ns/net")
-            .map_err(|error| DataPlaneError::kernel("finding the network namespace", error))?
-            .ino();
+        let namespace = namespace()?;
         Ok(Self {
             path: directory.join(format!("net-{namespace}-if-{ifindex}")),
+        })
+    }
+
+    /// Of a gateway's maps.
+    pub(super) fn of_memory(directory: &Path, gateway_id: u32) -> Result<Self, DataPlaneError> {
+        let namespace = namespace()?;
+        Ok(Self {
+            path: directory.join(format!("net-{namespace}-gateway-{gateway_id}")),
         })
     }
 
@@ -107,7 +123,7 @@ impl Place {
     }
 
     /// Makes the directory, and keeps every other gateway out for as long as the file is open.
-    fn lock(&self) -> Result<File, DataPlaneError> {
+    pub(super) fn lock(&self) -> Result<File, DataPlaneError> {
         let what = || format!("keeping the program in {}", self.path.display());
         let failed = |error: io::Error| {
             let hint =
@@ -127,10 +143,9 @@ impl Place {
         }
         match directory.try_lock() {
             Ok(()) => Ok(directory),
-            Err(TryLockError::WouldBlock) => Err(DataPlaneError::kernel(
-                what(),
-                "another gateway runs on that interface",
-            )),
+            Err(TryLockError::WouldBlock) => {
+                Err(DataPlaneError::kernel(what(), "another gateway runs there"))
+            }
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }
     }

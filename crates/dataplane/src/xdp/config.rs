@@ -104,7 +104,7 @@ pub(crate) fn configure(
         }
         let entries = match name.as_str() {
             "lines" => config.geometry.all_homes(),
-            "sessions" => config.geometry.slots,
+            "sessions" | "notes" => config.geometry.slots,
             "down" if config.gate == Gate::Sealed => config.geometry.slots,
             "rows" => config.geometry.row_count().unwrap_or(u32::MAX),
             "device_index" => config.geometry.index_buckets(),
@@ -135,6 +135,7 @@ pub(crate) fn regions(object: &Object, config: &Config) -> Result<Regions, DataP
         by_mac: region(object, "by_mac", geometry.buckets())?,
         enrolled: region(object, "enrolled", geometry.filter_blocks())?,
         expected: region(object, "expected", EXPECTED)?,
+        notes: region(object, "notes", geometry.slots)?,
         control: region(object, "control", 1)?,
     })
 }

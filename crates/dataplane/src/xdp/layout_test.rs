@@ -8,7 +8,7 @@ use super::skeleton::gateway::types;
 use crate::event::EVENT_BYTES;
 use crate::layout::{
     BOUND, Bucket, ClassicCrp, ClassicState, Control, EXPECTED, FILTER_WORDS, FilterBlock, HOME_WAYS, Line,
-    ProgramConfig, RingRow, SOURCES, Session, VLAN_TAGGED, WAYS,
+    Note, ProgramConfig, RingRow, SOURCES, Session, VLAN_TAGGED, WAYS,
 };
 
 /// Lists every field of the C type: the pattern does not compile when one is left out.
@@ -32,7 +32,8 @@ fn the_mirror_of_the_layout_is_true() {
     same!(Session, lw_session: session_key, tag, addr, ingress, port, mac, vlan);
     same!(RingRow, lw_row: challenge, auth_key);
     same!(Bucket, lw_bucket: entry);
-    same!(Control, lw_control: fresh_current, fresh_previous, fresh_at_ns, stopping, listening, filtering);
+    same!(Control, lw_control: fresh_current, fresh_previous, fresh_at_ns, stopping, listening, filtering, owner, identity);
+    same!(Note, lw_note: end, mark, epoch, pad);
     same!(FilterBlock, lw_filter_block: word);
     same!(ClassicState, lw_classic_state: expected, next, pad);
     same!(ClassicCrp, lw_classic_crp: challenge, crc, response);

@@ -6,6 +6,7 @@
 mod answer;
 mod attach;
 pub(crate) mod config;
+mod keep;
 #[cfg(test)]
 mod layout_test;
 pub mod microbench;
@@ -26,9 +27,11 @@ use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, ProgramMut};
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
 pub use self::attach::release;
+pub use self::keep::release_memory;
 
 use self::answer::Sender;
 use self::attach::Attachment;
+use self::keep::Memory;
 use self::rings::Rings;
 use self::seal::{DownCell, Seal};
 use self::skeleton::gateway::{GatewaySkel, GatewaySkelBuilder};
@@ -37,6 +40,7 @@ use crate::config::{Config, Gate};
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::miss::{Carrier, Miss};
+use crate::store::adopt::Left;
 use crate::store::{Region, Store};
 use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
 
@@ -52,6 +56,9 @@ pub struct Xdp {
     attachments: Vec<Attachment>,
     rings: Rings,
     sender: Option<Sender>,
+    memory: Option<Memory>,
+    /// What an earlier process left has not been told yet.
+    has_left: bool,
 }
 
 // SAFETY: libbpf objects are not bound to the thread that made them; `Xdp` is used by one thread at a time.
@@ -72,15 +79,64 @@ impl Xdp {
     /// # Errors
     /// A configuration that cannot be used, missing privileges, or the kernel's refusal.
     pub fn load(config: &Config) -> Result<Self, DataPlaneError> {
+        Self::check(config)?;
+        Self::load_with(config, None)
+    }
+
+    /// Likewise, with maps that are pinned below `directory`, which must be on a BPF filesystem: they stay when this process
+    /// ends. Those that an earlier process of this gateway left there are taken up, devices, sessions and all, if the sizes
+    /// are the same; [`DataPlane::take_left`](crate::DataPlane::take_left) tells. [`release_memory`] gives them up.
+    ///
+    /// # Errors
+    /// Those of [`Xdp::load`]; no BPF filesystem; a process of this gateway that lives.
+    pub fn load_kept(config: &Config, directory: &Path) -> Result<Self, DataPlaneError> {
+        Self::check(config)?;
+        let memory = Memory::of(directory, config.gateway_id.0)?;
+        if let Some(hash_seed) = memory.seed(config) {
+            let mut kept = config.clone();
+            kept.geometry.hash_seed = hash_seed;
+            match Self::load_with(&kept, Some((&memory, true))) {
+                Ok(plane) => {
+                    return Ok(Self {
+                        has_left: true,
+                        memory: Some(memory),
+                        ..plane
+                    });
+                }
+                Err(error) => tracing::warn!(%error, "the memory of the earlier process is of no use"),
+            }
+        }
+        if memory.forget()? {
+            tracing::warn!(
+                "the memory of an earlier process does not fit this configuration and is given up"
+            );
+        }
+        let plane = Self::load_with(config, Some((&memory, false)))?;
+        plane.store.identify(config);
+        Ok(Self {
+            memory: Some(memory),
+            ..plane
+        })
+    }
+
+    fn check(config: &Config) -> Result<(), DataPlaneError> {
         config.check()?;
         check_privileges()?;
         check_sender(config)?;
         quiet_libbpf();
+        Ok(())
+    }
+
+    /// With pinned maps, and whether something lies in them.
+    fn load_with(config: &Config, memory: Option<(&Memory, bool)>) -> Result<Self, DataPlaneError> {
         // libbpf wants the object's storage to outlive the skeleton; a few dozen bytes a load are left behind.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let open_error = |error| DataPlaneError::kernel("opening the eBPF object", error);
         let mut open = GatewaySkelBuilder::default().open(storage).map_err(open_error)?;
         self::config::configure(open.open_object_mut(), config, false)?;
+        if let Some((memory, _)) = memory {
+            memory.pin(open.open_object_mut())?;
+        }
         let is_sealed = config.gate == Gate::Sealed;
         open.progs.linewarden_sealed.set_autoload(is_sealed);
         open.progs.linewarden_seal.set_autoload(is_sealed);
@@ -89,7 +145,11 @@ impl Xdp {
             |error| DataPlaneError::kernel("loading the eBPF program (Linux 6.1 or later?)", error);
         let skeleton = open.load().map_err(load_error)?;
         let regions = self::config::regions(skeleton.object(), config)?;
-        let store = Store::new(Arc::new(regions), config.geometry.clone());
+        let (regions, geometry) = (Arc::new(regions), config.geometry.clone());
+        let store = match memory {
+            Some((_, true)) => Store::adopt(regions, geometry),
+            _ => Store::new(regions, geometry),
+        };
         let rings = Rings::map(&skeleton.maps.events, &skeleton.maps.misses)?;
         if is_sealed {
             seal::link(&skeleton)?;
@@ -106,6 +166,8 @@ impl Xdp {
             attachments: Vec::new(),
             rings,
             sender: open_sender(config),
+            memory: None,
+            has_left: false,
         };
         self::config::fill_classic(plane.skeleton.object(), config)?;
         Ok(plane)
@@ -302,6 +364,14 @@ impl StoreBacked for Xdp {
             self.send_frame(*ingress, &run.frame);
         }
         Ok(())
+    }
+
+    fn take_left(&mut self) -> Option<Left> {
+        std::mem::take(&mut self.has_left).then(|| self.store.left())
+    }
+
+    fn outlives_process(&self) -> bool {
+        self.memory.is_some()
     }
 
     /// A ring that has been drained is silent.

@@ -89,6 +89,35 @@ impl Held {
         }
     }
 
+    /// Of a device that an earlier process left in the data plane.
+    pub(super) fn taken_up(
+        mode: Mode,
+        epoch: u32,
+        mark: RowIndex,
+        received: RowIndex,
+        ticket: Ticket,
+        ahead: u32,
+    ) -> Self {
+        Self {
+            state: State::Installed,
+            mode,
+            epoch,
+            ahead: u8::try_from(ahead).unwrap_or(u8::MAX),
+            mark,
+            received,
+            ticket: Some(ticket),
+            ..Self::revoked(0)
+        }
+    }
+
+    /// Of one that has to be wiped.
+    pub(super) fn left_behind() -> Self {
+        Self {
+            state: State::Leaving { settle: false },
+            ..Self::revoked(0)
+        }
+    }
+
     /// Only what is needed to know it when it comes.
     fn revoked(at_ns: u64) -> Self {
         Self {
@@ -299,7 +328,12 @@ impl Node {
                 .map(|()| RowIndex(provision.first.0.saturating_add(last)))
         };
         match result {
-            Ok(end) => self.taken(device, *provision, end),
+            Ok(end) => {
+                if !installed {
+                    self.plane.note_epoch(device, provision.epoch);
+                }
+                self.taken(device, *provision, end);
+            }
             Err(StoreError::Busy(_)) => {
                 held.pending = Some(provision);
                 self.busy.push(device);
@@ -490,6 +524,11 @@ impl Node {
         held.state = State::Revoked { at_ns: now_ns };
         self.status.revoked += 1;
         tracing::info!(%device, "revoked");
+    }
+
+    /// What lies here of the device is not this process's to spend.
+    pub(super) fn drop_left(&mut self, device: DeviceId) {
+        self.dismiss(device, false);
     }
 
     /// New credentials: the old ones and the session go at once; the device comes again. Of the same credentials there

@@ -15,6 +15,14 @@ pub(crate) struct Freshness {
 }
 
 impl Freshness {
+    /// The current value was drawn by an earlier process, at that time.
+    pub(crate) fn going_on(drawn_at_ns: u64) -> Self {
+        Self {
+            due_ns: Some(drawn_at_ns.saturating_add(PERIOD_NS)),
+            suspended_ns: 0,
+        }
+    }
+
     /// How many values to draw now: two at the start and after a suspend, so that none from before is accepted; one
     /// when the period is over.
     pub(crate) fn due(&mut self, clock: Clock) -> usize {

@@ -14,6 +14,7 @@
 //! A message of an unknown device goes to the controller; what that leases is installed, and the message goes through the
 //! packet path once more.
 
+mod adoption;
 mod backoff;
 mod devices;
 mod freshness;
@@ -29,6 +30,7 @@ use linewarden_protocol::commit::CREDIT_MAX;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{Change, Changes, Revision, Settlement};
 
+use self::adoption::Adoption;
 use self::backoff::Backoff;
 use self::devices::{Held, State};
 use self::freshness::Freshness;
@@ -158,6 +160,9 @@ pub struct Node {
     meanwhile: HashMap<DeviceId, u32>,
     freshness: Freshness,
     fresh: Option<[u8; 8]>,
+    /// What an earlier process left, until it is known whether another one has been in between.
+    left: Option<Adoption>,
+    enter: Channel,
     resume: Channel,
     lease: Channel,
     receive: Channel,
@@ -200,13 +205,13 @@ impl Channel {
 }
 
 impl Node {
-    /// A node over an empty data plane.
+    /// A node over a data plane that is empty, or holds what an earlier process of this gateway left.
     ///
     /// # Errors
     /// Settings that do not fit together.
     pub fn new(plane: Box<dyn DataPlane>, settings: Settings) -> Result<Self, SettingsError> {
         settings.check()?;
-        Ok(Self {
+        let mut node = Self {
             plane,
             settings,
             devices: HashMap::new(),
@@ -223,6 +228,8 @@ impl Node {
             meanwhile: HashMap::new(),
             freshness: Freshness::default(),
             fresh: None,
+            left: None,
+            enter: Channel::default(),
             resume: Channel::default(),
             lease: Channel::default(),
             receive: Channel::default(),
@@ -238,7 +245,9 @@ impl Node {
             told: (0, 0),
             stopping: false,
             status: Status::default(),
-        })
+        };
+        node.take_up();
+        Ok(node)
     }
 
     /// The data plane.
@@ -278,7 +287,7 @@ impl Node {
     /// When [`Node::tick`] has something to do even if nothing happens, monotonic clock.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> u64 {
-        let follows = !self.feed.out && !self.stopping && !self.status.replaced;
+        let follows = self.enter.done && !self.feed.out && !self.stopping && !self.status.replaced;
         let feed = follows.then_some(self.feed.backoff.due_ns(self.feed_due_ns));
         let soon = !self.busy.is_empty() || self.status.link != LinkState::Reachable;
         [feed, self.housekeeping_due_ns, self.reclaim_due_ns]
@@ -294,6 +303,12 @@ impl Node {
     pub fn answer(&mut self, answer: Answer, clock: Clock) {
         let now_ns = clock.monotonic_ns;
         match answer {
+            Answer::Entered(result) => {
+                if let Some(number) = self.unwrap_answer(result, now_ns, |node| &mut node.enter) {
+                    self.enter.done = true;
+                    self.confirm(number);
+                }
+            }
             Answer::Chunk(result) => {
                 if let Some(chunk) = self.unwrap_answer(result, now_ns, |node| &mut node.resume) {
                     self.take_chunk(chunk);
@@ -344,6 +359,12 @@ impl Node {
         self.plane.set_stopping(true);
     }
 
+    /// Whether the data plane goes on with what it holds when this process ends; else it has to be [closed](Node::close).
+    #[must_use]
+    pub fn outlives_process(&self) -> bool {
+        self.plane.outlives_process()
+    }
+
     /// Shuts every device out and returns where each stood: nothing can use their rows any more.
     pub fn close(&mut self) -> Vec<Settlement> {
         self.begin_stop();
@@ -388,9 +409,15 @@ impl Node {
         }
     }
 
-    fn is_lapsed(&self, clock: Clock) -> bool {
+    fn is_lapsed(&mut self, clock: Clock) -> bool {
         let lease_ns = u64::from(self.settings.link_lease_s).saturating_mul(1_000_000_000);
+        // What was taken up was in order when this process began.
+        let taken_up_ns = self
+            .left
+            .as_mut()
+            .map(|left| *left.since_ns.get_or_insert(clock.boot_ns));
         self.link_ok_ns
+            .or(taken_up_ns)
             .is_some_and(|ok_ns| clock.boot_ns.saturating_sub(ok_ns) > lease_ns)
     }
 
@@ -539,6 +566,13 @@ impl Node {
         let mut asks = Vec::new();
         let now_ns = clock.monotonic_ns;
         if self.stopping || self.status.replaced {
+            return asks;
+        }
+        if self.enter.is_free(now_ns) {
+            self.enter.ask(clock);
+            asks.push(Ask::Enter);
+        }
+        if !self.enter.done {
             return asks;
         }
         if self.feed.is_free(now_ns) && self.feed_due_ns <= now_ns {

@@ -100,6 +100,11 @@ fn wiping_is_needed() {
 }
 
 #[test]
+fn memory_is_taken_up_by_the_next_process_only() {
+    is_noticed(Rule::Owner);
+}
+
+#[test]
 fn settling_is_needed() {
     is_noticed(Rule::Settling);
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::{
-    Capabilities, Config, Counters, DataPlane, DataPlaneError, Event, LineStatus, Miss, Row, StoreError,
+    Capabilities, Config, Counters, DataPlane, DataPlaneError, Event, Left, LineStatus, Miss, Row, StoreError,
 };
 use linewarden_protocol::frame::{Meta, ip_from_bytes};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
@@ -34,6 +34,8 @@ pub struct Inner {
     pub no_marks: bool,
     /// What is wiped stays.
     pub no_wiping: bool,
+    /// Memory that outlives its process: taken up by the next one.
+    pub left: bool,
 }
 
 /// The data plane, shared by the node that drives it and the network.
@@ -56,6 +58,7 @@ impl Plane {
             verdicts: Vec::new(),
             no_marks: false,
             no_wiping: false,
+            left: false,
         })))
     }
 }
@@ -130,6 +133,23 @@ impl DataPlane for Plane {
             return Ok(());
         }
         inner.host.wipe(device)
+    }
+
+    fn note_epoch(&mut self, device: DeviceId, epoch: u32) {
+        self.0.lock().unwrap().host.note_epoch(device, epoch);
+    }
+
+    fn take_left(&mut self) -> Option<Left> {
+        let mut inner = self.0.lock().unwrap();
+        std::mem::take(&mut inner.left).then(|| inner.host.store().left())
+    }
+
+    fn set_owner(&mut self, owner: u64) {
+        self.0.lock().unwrap().host.set_owner(owner);
+    }
+
+    fn outlives_process(&self) -> bool {
+        false
     }
 
     fn status(&self, device: DeviceId) -> Option<LineStatus> {

@@ -41,6 +41,8 @@ pub enum Rule {
     Wiping,
     /// A device that has left is not asked for before its rows are back.
     Settling,
+    /// Memory is taken up only by the next process of the gateway.
+    Owner,
 }
 
 /// What a run did.
@@ -58,6 +60,7 @@ pub struct Tally {
     link_failures: u64,
     revoked: u64,
     at_mark: u64,
+    taken_up: u64,
 }
 
 impl Tally {
@@ -74,6 +77,7 @@ impl Tally {
         self.link_failures += other.link_failures;
         self.revoked += other.revoked;
         self.at_mark += other.at_mark;
+        self.taken_up += other.taken_up;
     }
 
     pub fn assert_everything_happened(&self) {
@@ -90,6 +94,7 @@ impl Tally {
             link_failures,
             revoked,
             at_mark,
+            taken_up,
         } = *self;
         let least = [
             accepted,
@@ -103,7 +108,7 @@ impl Tally {
             link_failures,
         ]
         .into_iter()
-        .chain([revoked, at_mark])
+        .chain([revoked, at_mark, taken_up])
         .min();
         assert!(least >= Some(runs / 20), "{self:?}");
     }
@@ -121,6 +126,8 @@ struct Process {
     mail: Vec<(u64, Answer)>,
     /// Replaced, and alive.
     zombie: bool,
+    /// Killed: its memory and packet path go on.
+    headless: bool,
 }
 
 /// Something on the network.
@@ -278,9 +285,27 @@ impl World {
         }
     }
 
+    /// On memory of its own.
     fn start(&mut self, gateway: usize) {
+        let plane = Plane::new(&Self::config(gateway), self.moment());
+        self.start_on(gateway, plane);
+    }
+
+    /// On memory that a process which was killed has left.
+    fn start_on_left(&mut self, gateway: usize) {
+        let headless = |process: &Process| process.gateway == gateway && process.headless;
+        let Some(at) = self.processes.iter().position(headless) else {
+            return self.start(gateway);
+        };
+        self.tally.taken_up += 1;
+        let plane = self.processes[at].plane.clone();
+        self.bury(at);
+        plane.0.lock().unwrap().left = true;
+        self.start_on(gateway, plane);
+    }
+
+    fn start_on(&mut self, gateway: usize, plane: Plane) {
         let config = Self::config(gateway);
-        let plane = Plane::new(&config, self.moment());
         {
             let mut inner = plane.0.lock().unwrap();
             inner.no_marks = self.without == Some(Rule::Mark);
@@ -295,6 +320,9 @@ impl World {
             .runtime
             .block_on(self.controller.connect(config.gateway_id, 0))
             .unwrap();
+        if self.without == Some(Rule::Owner) {
+            plane.0.lock().unwrap().host.store().set_owner(link.number() - 1);
+        }
         self.processes_started += 1;
         self.processes.push(Process {
             gateway,
@@ -305,6 +333,7 @@ impl World {
             leases: None,
             mail: Vec::new(),
             zombie: false,
+            headless: false,
         });
     }
 
@@ -321,8 +350,27 @@ impl World {
             0..4 => {
                 self.tally.kills += 1;
                 self.losses += 1;
-                self.bury(at);
-                self.start(gateway);
+                match self.rng.random_range(0..4) {
+                    // The host is lost, or the memory was the process's own.
+                    0 | 1 => {
+                        self.bury(at);
+                        self.start(gateway);
+                    }
+                    2 => {
+                        self.behead(at);
+                        self.start_on_left(gateway);
+                    }
+                    // The next one starts elsewhere; or here, on what one before has left.
+                    _ => {
+                        let others: Vec<bool> =
+                            self.processes.iter().map(|process| process.headless).collect();
+                        self.behead(at);
+                        match others.contains(&true) && self.rng.random_ratio(1, 2) {
+                            true => self.start_on_left(gateway),
+                            false => self.start(gateway),
+                        }
+                    }
+                }
             }
             4..6 => {
                 self.tally.stops += 1;
@@ -332,11 +380,12 @@ impl World {
             6..9 => {
                 self.tally.zombies += 1;
                 self.losses += 1;
-                self.processes.retain(|process| !process.zombie);
+                self.processes
+                    .retain(|process| !process.zombie || process.headless);
                 if let Some(process) = self
                     .processes
                     .iter_mut()
-                    .find(|process| process.gateway == gateway)
+                    .find(|process| process.gateway == gateway && !process.headless)
                 {
                     process.zombie = true;
                 }
@@ -372,6 +421,14 @@ impl World {
                 process.link = newest.clone().unwrap();
             }
         }
+    }
+
+    /// Its memory and packet path go on; answers to it arrive nowhere.
+    fn behead(&mut self, at: usize) {
+        let process = &mut self.processes[at];
+        process.headless = true;
+        process.zombie = true;
+        process.mail.clear();
     }
 
     fn bury(&mut self, at: usize) {
@@ -552,6 +609,10 @@ impl World {
         let (moment, now_ms) = (self.moment(), self.now_ms);
         let process = &mut self.processes[at];
         process.plane.0.lock().unwrap().now = moment;
+        if process.headless {
+            self.collect(at);
+            return self.look_for_keys(at);
+        }
         let arrived = process.mail.extract_if(.., |(at_ms, _)| *at_ms <= now_ms);
         let arrived: Vec<Answer> = arrived.map(|(_, answer)| answer).collect();
         for answer in arrived {
@@ -612,6 +673,7 @@ impl World {
         let (process, runtime) = (&mut self.processes[at], &self.runtime);
         if fate == 0 {
             return match ask {
+                Ask::Enter => Answer::Entered(lost()),
                 Ask::Resume => Answer::Chunk(lost()),
                 Ask::Lease(_) => Answer::Rows(lost()),
                 Ask::Receive { .. } => Answer::Receptions(lost()),
@@ -627,6 +689,7 @@ impl World {
             }};
         }
         match ask {
+            Ask::Enter => Answer::Entered(Ok(link.number())),
             Ask::Resume => {
                 // A chunk that is lost would be gone: the link brings it or fails before.
                 let leases = process.leases.get_or_insert_with(|| link.held());

@@ -72,6 +72,7 @@ enum Told<'a> {
     /// The end.
     Stopped {
         settled: bool,
+        goes_on: bool,
         counters: serde_json::Value,
     },
 }
@@ -246,6 +247,7 @@ fn describe(status: &Status) -> String {
 fn tell_end(output: Output, stopped: &Stopped) -> Result<(), Failure> {
     output.object(&Told::Stopped {
         settled: stopped.settled,
+        goes_on: stopped.goes_on,
         counters: as_json(&stopped.counters),
     })?;
     let row = |(verdict, count): (linewarden_protocol::verdict::Verdict, u64)| {
@@ -257,7 +259,10 @@ fn tell_end(output: Output, stopped: &Stopped) -> Result<(), Failure> {
     };
     let rows = stopped.counters.nonzero().map(row).collect();
     output.table(&["verdict", "packets", ""], &[1], rows)?;
-    output.line("stopped")
+    output.line(match stopped.goes_on {
+        true => "stopped; the data plane goes on with its sessions for the next gateway, or until `serve --release`",
+        false => "stopped",
+    })
 }
 
 fn as_json(counters: &Counters) -> serde_json::Value {

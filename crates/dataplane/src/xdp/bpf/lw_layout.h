@@ -84,6 +84,14 @@ struct lw_filter_block {
 	__u64 word[LW_FILTER_WORDS];
 };
 
+/* By slot, what user space keeps beside the rows. */
+struct lw_note {
+	__u32 end;
+	__u32 mark;
+	__u32 epoch;
+	__u32 pad;
+};
+
 #define LW_EXPECTED 65536 /* RESPONSEs that the slow path remembers */
 #define LW_SOURCES 16384 /* per CPU */
 
@@ -95,6 +103,8 @@ struct lw_control {
 	__u64 stopping; /* not 0: REQUESTs are answered with a NAK */
 	__u64 listening; /* not 0: user space sleeps, and wants to be woken by what it must act on */
 	__u64 filtering; /* not 0: `enrolled` holds every device that is enrolled */
+	__u64 owner; /* user space's: which process the memory belongs to */
+	__u64 identity[4]; /* user space's: who may take the memory up */
 };
 
 /* Per CPU. */

@@ -34,6 +34,7 @@ LW_ARRAY(device_index, struct lw_bucket, BPF_F_MMAPABLE); /* device id -> place 
 LW_ARRAY(enrolled, struct lw_filter_block, BPF_F_MMAPABLE); /* ids of all devices that are enrolled anywhere */
 LW_ARRAY(by_address, struct lw_bucket, BPF_F_MMAPABLE); /* IP address -> place of the line whose session owns it */
 LW_ARRAY(by_mac, struct lw_bucket, BPF_F_MMAPABLE); /* (ingress, VLANs, MAC) -> place of the line of the BOUND session */
+LW_ARRAY(notes, struct lw_note, BPF_F_MMAPABLE); /* of user space, which may end and begin again */
 LW_ARRAY(control, struct lw_control, BPF_F_MMAPABLE);
 LW_ARRAY(classic_crps, struct lw_classic_crp, BPF_F_MMAPABLE);
 LW_ARRAY(classic_states, struct lw_classic_state, BPF_F_MMAPABLE);

@@ -1,0 +1,357 @@
+//! Memory that outlives the process: taking up the lines that an earlier one left, with packets flowing through them.
+//!
+//! The earlier process may have been killed at any point. What its last change left half-made is either not visible to the
+//! packet path (a device's id is written last, a row's key in halves) or visible and harmless (a line that is REVOKED
+//! but not wiped yet); the first is wiped here, the second is told as it stands.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use linewarden_protocol::commit;
+use linewarden_protocol::ids::{DeviceId, RowIndex};
+
+use super::place::Places;
+use super::{Geometry, LineStatus, NO_MARK, Place, Regions, Store, table, zero_line_row};
+use crate::config::{Config, Gate};
+use crate::layout::{Control, Line};
+
+/// Meaning of everything in shared memory; raised with each change to it.
+const LAYOUT: u32 = 1;
+
+/// What an earlier process left.
+#[derive(Clone, Debug, Default)]
+pub struct Left {
+    /// Its number, see [`Store::set_owner`]; 0 if it had none.
+    pub owner: u64,
+    /// Its devices.
+    pub devices: Vec<LeftDevice>,
+    /// The current fresh value.
+    pub fresh: [u8; 8],
+    /// When that was drawn, CLOCK_MONOTONIC.
+    pub fresh_at_ns: u64,
+}
+
+/// A device in the memory of an earlier process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftDevice {
+    /// Which.
+    pub device: DeviceId,
+    /// Its line.
+    pub line: LineStatus,
+    /// Epoch of its credentials; `None` if it was not told ([`Store::note_epoch`]).
+    pub epoch: Option<u32>,
+    /// The number after the last row that was given.
+    pub end: RowIndex,
+    /// Rows below it may be spent; `None`: all.
+    pub mark: Option<RowIndex>,
+}
+
+/// What must be the same for memory to be taken up: layout, gate and gateway, sizes, hash seed.
+fn identity(config: &Config, hash_seed: [u64; 2]) -> [u64; 4] {
+    let geometry = &config.geometry;
+    let [first, second] = hash_seed;
+    let gate = match config.gate {
+        Gate::Off => 0,
+        Gate::Open => 1,
+        Gate::Sealed => 2,
+    };
+    [
+        u64::from(LAYOUT) << 40 | gate << 32 | u64::from(config.gateway_id.0),
+        u64::from(geometry.slots) << 32 | u64::from(geometry.ring),
+        first,
+        second,
+    ]
+}
+
+/// The hash seed of memory that a gateway of that configuration can take up.
+#[must_use]
+pub fn seed_of(control: &Control, config: &Config) -> Option<[u64; 2]> {
+    let [whose, sizes, first, second] = [0, 1, 2, 3].map(|at: usize| {
+        let word = control.identity.get(at);
+        word.map_or(0, |word| word.load(Acquire))
+    });
+    let hash_seed = [first, second];
+    (identity(config, hash_seed) == [whose, sizes, first, second]).then_some(hash_seed)
+}
+
+impl Store {
+    /// Says whose memory this is, so that a later process can take it up.
+    pub fn identify(&self, config: &Config) {
+        let Some(control) = self.regions.control.first() else {
+            return;
+        };
+        for (word, value) in control
+            .identity
+            .iter()
+            .zip(identity(config, self.geometry.hash_seed))
+        {
+            word.store(value, Release);
+        }
+    }
+
+    /// The number of the process that the memory belongs to: of its registration at the controller.
+    pub fn set_owner(&self, owner: u64) {
+        if let Some(control) = self.regions.control.first() {
+            control.owner.store(owner, Release);
+        }
+    }
+
+    /// Keeps the epoch of a device's credentials beside its rows.
+    pub fn note_epoch(&self, device: DeviceId, epoch: u32) {
+        let place = self.place(device);
+        if let Some(note) = place.and_then(|place| self.regions.notes.get(place.slot as usize)) {
+            note.epoch.store(epoch.saturating_add(1), Release);
+        }
+    }
+
+    /// A store over regions that an earlier process of the same geometry has left, perhaps with packets flowing.
+    #[must_use]
+    pub fn adopt(regions: Arc<Regions>, geometry: Geometry) -> Self {
+        let mut places = Places::new(&geometry);
+        let mut devices = HashMap::new();
+        let mut is_taken = vec![false; geometry.slots as usize];
+        for (at, line) in (0u32..).zip(regions.lines.iter()) {
+            let id = line.device_id.load(Acquire);
+            if id == 0 {
+                if line.auth_key.iter().any(|half| half.load(Acquire) != 0) {
+                    zero_line_row(line);
+                    line.commit.fetch_and(!commit::VALID, Release);
+                }
+                continue;
+            }
+            let place = Place {
+                line: at,
+                slot: line.slot.load(Relaxed),
+            };
+            let device = DeviceId(u64::from_be_bytes(id.to_ne_bytes()));
+            let slot = is_taken.get_mut(place.slot as usize);
+            let is_sound = slot.is_some_and(|taken| !std::mem::replace(taken, true));
+            if is_sound && devices.insert(device, place).is_none() {
+                enter_index(&regions, &geometry, id, at);
+            } else {
+                scrub_line(line);
+            }
+        }
+        places.occupy(devices.values().copied());
+        let store = Self {
+            regions,
+            geometry,
+            devices,
+            places,
+            sweep_at: 0,
+        };
+        for slot in store.places.free_slots() {
+            store.clear_slot(*slot);
+        }
+        store
+    }
+
+    /// What the store holds, as a later process must know it.
+    #[must_use]
+    pub fn left(&self) -> Left {
+        let Some(control) = self.regions.control.first() else {
+            return Left::default();
+        };
+        let device = |(device, place): (&DeviceId, &Place)| {
+            let note = self.regions.notes.get(place.slot as usize)?;
+            let line = self.status(*device)?;
+            let mark = note.mark.load(Acquire);
+            Some(LeftDevice {
+                device: *device,
+                line,
+                epoch: note.epoch.load(Acquire).checked_sub(1),
+                end: RowIndex(note.end.load(Acquire)),
+                mark: (mark != NO_MARK).then_some(RowIndex(mark)),
+            })
+        };
+        Left {
+            owner: control.owner.load(Acquire),
+            devices: self.devices.iter().filter_map(device).collect(),
+            fresh: control.fresh_current.load(Acquire).to_ne_bytes(),
+            fresh_at_ns: control.fresh_at_ns.load(Acquire),
+        }
+    }
+}
+
+/// Killed before it wrote the entry, the earlier process left a line that nobody finds.
+fn enter_index(regions: &Regions, geometry: &Geometry, id: u64, line: u32) {
+    let hash = table::hash(geometry.hash_seed, id, 0);
+    if geometry.is_at_home(hash, line) {
+        return;
+    }
+    let mask = geometry.index_mask();
+    let is_there = table::candidates(&regions.device_index, mask, hash).any(|place| place == line);
+    if !is_there && !table::insert(&regions.device_index, mask, hash, line) {
+        let device = DeviceId(u64::from_be_bytes(id.to_ne_bytes()));
+        tracing::warn!(%device, "the index has no room for it any more: it is not found");
+    }
+}
+
+fn scrub_line(line: &Line) {
+    line.commit.fetch_and(!commit::VALID, Release);
+    line.session_id.store(0, Release);
+    zero_line_row(line);
+    line.device_id.store(0, Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use linewarden_protocol::commit::CommitWord;
+    use linewarden_protocol::gateway::Row;
+    use linewarden_protocol::ids::{GatewayId, Mode};
+    use linewarden_protocol::keys::AuthKey;
+
+    use super::*;
+
+    fn geometry() -> Geometry {
+        Geometry {
+            slots: 64,
+            ring: 4,
+            hash_seed: [3, 9],
+        }
+    }
+
+    fn rows(device: u64, count: u8) -> Vec<Row> {
+        (1..=count)
+            .map(|number| Row {
+                challenge: [number; 8],
+                auth_key: AuthKey::from_bytes([number ^ device as u8 | 1; 16]),
+            })
+            .collect()
+    }
+
+    fn filled() -> Store {
+        let regions = Arc::new(Regions::anonymous(&geometry()).unwrap());
+        let mut store = Store::new(regions, geometry());
+        for id in 1..=60 {
+            let mark = Some(RowIndex(7));
+            store
+                .install(DeviceId(id), Mode::Pool, RowIndex(5), &rows(id, 4), mark)
+                .unwrap();
+            store.note_epoch(DeviceId(id), 2);
+        }
+        store
+    }
+
+    fn sorted(store: &Store) -> Vec<LeftDevice> {
+        let mut devices = store.left().devices;
+        devices.sort_by_key(|left| left.device);
+        devices
+    }
+
+    #[test]
+    fn a_store_is_taken_up_as_it_was() {
+        let before = filled();
+        before.set_owner(7);
+        before.set_fresh([4; 8], 99);
+        let mut after = Store::adopt(Arc::clone(before.regions()), geometry());
+        assert_eq!(sorted(&after), sorted(&before));
+        let left = after.left();
+        assert_eq!((left.owner, left.fresh, left.fresh_at_ns), (7, [4; 8], 99));
+        let first = sorted(&after)[0];
+        assert_eq!(
+            (first.epoch, first.end, first.mark),
+            (Some(2), RowIndex(9), Some(RowIndex(7)))
+        );
+        for id in 1..=60 {
+            assert_eq!(after.place(DeviceId(id)), before.place(DeviceId(id)));
+        }
+        // It goes on: the rest of the places, more rows, and the places of who leaves.
+        let again = after.install(DeviceId(5), Mode::Pool, RowIndex(0), &rows(5, 1), None);
+        assert!(again.is_err());
+        for id in 61..=64 {
+            after
+                .install(DeviceId(id), Mode::Pool, RowIndex(0), &rows(id, 5), None)
+                .unwrap();
+        }
+        assert!(
+            after
+                .install(DeviceId(65), Mode::Pool, RowIndex(0), &rows(65, 1), None)
+                .is_err()
+        );
+        assert_eq!(
+            after.refill(DeviceId(1), RowIndex(9), &rows(1, 3)).unwrap(),
+            RowIndex(10)
+        );
+        after.wipe(DeviceId(1)).unwrap();
+        after.reclaim();
+        after.reclaim();
+        after
+            .install(DeviceId(65), Mode::Key, RowIndex(0), &rows(65, 1), None)
+            .unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_process_left_half_made_is_wiped() {
+        let before = filled();
+        let regions = before.regions();
+        let place = before.place(DeviceId(9)).unwrap();
+        // Killed inside a wipe, before its last step, and inside an install, before its last step.
+        let line = &regions.lines[place.line as usize];
+        line.device_id.store(0, Release);
+        let taken: Vec<u32> = (1..=60)
+            .map(|id| before.place(DeviceId(id)).unwrap().line)
+            .collect();
+        let free = (0..regions.lines.len())
+            .find(|at| !taken.contains(&(*at as u32)))
+            .unwrap();
+        regions.lines[free].auth_key[0].store(5, Release);
+        regions.lines[free]
+            .commit
+            .store(CommitWord::new(RowIndex(0), 1, commit::VALID).0, Release);
+        let after = Store::adopt(Arc::clone(regions), geometry());
+        assert_eq!(after.len(), 59);
+        let keys = regions
+            .lines
+            .iter()
+            .filter(|line| line.device_id.load(Acquire) == 0);
+        assert!(
+            keys.flat_map(|line| &line.auth_key)
+                .all(|half| half.load(Acquire) == 0)
+        );
+        assert!(!CommitWord(regions.lines[free].commit.load(Acquire)).is_valid());
+        let rows = &regions.rows[place.slot as usize * 4..][..4];
+        assert!(rows.iter().all(|row| row.auth_key[1].load(Acquire) == 0));
+    }
+
+    #[test]
+    fn only_the_same_gateway_of_the_same_sizes_takes_it_up() {
+        let config = |slots| Config {
+            gateway_id: GatewayId(77),
+            lease_s: 1,
+            lap_port: 20550,
+            local: Vec::new(),
+            gate: Gate::Open,
+            nak_per_s: 1,
+            alarm_per_s: 1,
+            miss_per_s: 1,
+            low_rows: 0,
+            low_credit: 0,
+            geometry: Geometry {
+                slots,
+                hash_seed: [0, 0],
+                ..geometry()
+            },
+            classic: None,
+        };
+        let store = filled();
+        let control = &store.regions().control[0];
+        assert_eq!(seed_of(control, &config(64)), None);
+        store.identify(&config(64));
+        assert_eq!(seed_of(control, &config(64)), Some([3, 9]));
+        assert_eq!(seed_of(control, &config(65)), None);
+        for other in [
+            Config {
+                gateway_id: GatewayId(78),
+                ..config(64)
+            },
+            Config {
+                gate: Gate::Off,
+                ..config(64)
+            },
+        ] {
+            assert_eq!(seed_of(control, &other), None);
+        }
+    }
+}
