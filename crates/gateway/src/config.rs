@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::addresses;
 use crate::classic;
-use crate::node::Settings;
+use crate::node::{Eviction, Settings};
 
 /// A whole configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -287,6 +287,7 @@ impl GatewayConfig {
             low_rows: section.low_rows,
             feed_poll_ms: section.feed_poll_ms,
             link_lease_s: section.link_lease_s,
+            eviction: Eviction::default(),
             spare_live_sessions: section.gate != Gate::Off,
         };
         settings.check().map_err(|error| FieldError {

@@ -29,5 +29,5 @@ mod time;
 
 pub use exchange::{Answer, Ask, LinkError};
 pub use gateway::{Gateway, GatewayError, Stopped};
-pub use node::{LinkState, Node, Settings, SettingsError, Status};
+pub use node::{Eviction, LinkState, Node, Settings, SettingsError, Status};
 pub use time::Clock;

@@ -9,8 +9,10 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::skipped;
-use linewarden_lab::bench::scale::Size;
+use linewarden_lab::bench::scale::{Part, Size};
 use linewarden_lab::bench::{self, Scale, figures};
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
 
@@ -38,14 +40,12 @@ fn every_row_and_every_picture_comes_out() {
     let directory = tempfile::tempdir().unwrap();
     let drawn = figures::draw(&report, directory.path()).unwrap();
     assert_eq!(drawn.len(), 4);
-    for path in drawn {
-        let svg = std::fs::read_to_string(&path).unwrap();
-        assert!(
-            svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"),
-            "{}",
-            path.display()
-        );
-    }
+    assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
+}
+
+fn is_svg(path: &Path) -> bool {
+    let svg = std::fs::read_to_string(path).unwrap();
+    svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>")
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_small_fleet_goes_through_the_scale_bench_and_every_row_is_where_it_belongs(
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
-    let report = bench::scale::run(&Size::QUICK, &mut |_, _| {}).unwrap();
+    let report = bench::scale::run(&Size::QUICK, &Part::ALL, &mut |_, _| {}).unwrap();
     for name in [
         "enroll.devices_per_s",
         "restart.load_s",
@@ -62,8 +62,17 @@ fn a_small_fleet_goes_through_the_scale_bench_and_every_row_is_where_it_belongs(
         "xdp.auth_ns.1e7_over_1e4",
         "sealed.packet_ns.64",
         "sealed.packet_ns.1300",
+        "eviction.hit_rate.mixed.s3_fifo",
+        "eviction.hit_rate_over_lru.zipf",
+        "revoke.p99_ms",
+        "refill.p99_over_quiet",
+        "slowpath.first_auth_ms.p99",
     ] {
         let value = report.value(name).unwrap_or_else(|| panic!("no row {name}"));
         assert!(value.is_finite() && value > 0.0, "{name} = {value}");
     }
+    let directory = tempfile::tempdir().unwrap();
+    let drawn = bench::scale::figures::draw(&report, directory.path()).unwrap();
+    assert_eq!(drawn.len(), 2);
+    assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
 }

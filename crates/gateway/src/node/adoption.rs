@@ -8,7 +8,7 @@ use linewarden_dataplane::{Left, LeftDevice};
 use linewarden_protocol::ids::{Mode, RowIndex};
 
 use super::Node;
-use super::devices::Held;
+use super::devices::{Held, uses};
 use super::freshness::Freshness;
 
 /// What is not confirmed yet.
@@ -60,7 +60,7 @@ impl Node {
             true => Mode::Key,
             false => Mode::Pool,
         };
-        let ticket = self.sieve.enter(device, left.line.commit.window_generation());
+        let ticket = self.order.enter(device, uses(&left.line));
         let mark = left.mark.unwrap_or(RowIndex(u32::MAX));
         let held = Held::taken_up(mode, epoch, mark, left.end, ticket, self.settings.mark_block);
         self.devices.insert(device, held);

@@ -8,7 +8,7 @@ use linewarden_protocol::commit;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_registry::Settlement;
 
-use super::sieve::Ticket;
+use super::eviction::{Ticket, Uses};
 use super::{Node, WANTS_PER_ASK, WIPE_AFTER_NS};
 use crate::time::Clock;
 
@@ -364,8 +364,8 @@ impl Node {
         if held.state == State::Waiting {
             held.state = State::Installed;
             self.status.devices += 1;
-            let generation = self.plane.status(device).map_or(0, |line| generation(&line));
-            held.ticket = Some(self.sieve.enter(device, generation));
+            let uses = self.plane.status(device).map_or(Uses::NONE, |line| uses(&line));
+            held.ticket = Some(self.order.enter(device, uses));
         }
         let kept = provision.end().0.saturating_sub(end.0.max(provision.first.0));
         self.status.rows_given += (provision.rows.len() as u64).saturating_sub(kept.into());
@@ -399,14 +399,14 @@ impl Node {
         let wanted = self.no_room.len().min(EVICT_BATCH);
         for evicted in 0..wanted {
             let (plane, devices) = (&self.plane, &self.devices);
-            let victim = self.sieve.victim(|device| {
+            let victim = self.order.victim(&|device| {
                 let held = devices
                     .get(&device)
                     .filter(|held| held.state == State::Installed)?;
                 let line = plane.status(device)?;
                 let is_live = line.has_session && u64::from(line.lease_until_s) > now_s;
                 let is_needed = line.commit.is_busy() || spare_live && is_live || held.asking;
-                (!is_needed).then(|| generation(&line))
+                (!is_needed).then(|| uses(&line))
             });
             let Some(victim) = victim else {
                 return evicted;
@@ -466,7 +466,7 @@ impl Node {
             return;
         };
         if let Some(ticket) = held.ticket.take() {
-            self.sieve.leave(ticket);
+            self.order.leave(ticket);
         }
         if std::mem::take(&mut held.exhausted) {
             self.status.exhausted -= 1;
@@ -515,7 +515,7 @@ impl Node {
             State::Waiting | State::Leaving { .. } | State::Settling => {}
         }
         if let Some(ticket) = held.ticket.take() {
-            self.sieve.leave(ticket);
+            self.order.leave(ticket);
         }
         if std::mem::take(&mut held.exhausted) {
             self.status.exhausted -= 1;
@@ -648,8 +648,11 @@ impl Node {
     }
 }
 
-fn generation(line: &LineStatus) -> u8 {
-    line.commit.window_generation()
+pub(super) fn uses(line: &LineStatus) -> Uses {
+    Uses {
+        count: line.commit.generation(),
+        until_s: line.lease_until_s,
+    }
 }
 
 /// The last `count` rows.

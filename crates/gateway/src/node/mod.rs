@@ -17,8 +17,8 @@
 mod adoption;
 mod backoff;
 mod devices;
+mod eviction;
 mod freshness;
-mod sieve;
 mod status;
 mod visitors;
 
@@ -33,8 +33,9 @@ use linewarden_registry::{Change, Changes, Revision, Settlement};
 use self::adoption::Adoption;
 use self::backoff::Backoff;
 use self::devices::{Held, State};
+pub use self::eviction::Eviction;
+use self::eviction::Policy;
 use self::freshness::Freshness;
-use self::sieve::Sieve;
 pub use self::status::{LinkState, Status};
 use self::visitors::Visitors;
 use crate::exchange::{Answer, Ask, LinkError};
@@ -73,6 +74,8 @@ pub struct Settings {
     pub link_lease_s: u32,
     /// Devices with a live session are not evicted: a gate would shut them out.
     pub spare_live_sessions: bool,
+    /// Who leaves when every place is taken.
+    pub eviction: Eviction,
 }
 
 impl Settings {
@@ -87,6 +90,7 @@ impl Settings {
             feed_poll_ms: 50,
             link_lease_s: 86_400,
             spare_live_sessions: config.gate != Gate::Off,
+            eviction: Eviction::default(),
         }
     }
 
@@ -150,7 +154,7 @@ pub struct Node {
     /// Devices for which no row was left, in the order in which that was told; some may have got rows since.
     exhausted: VecDeque<DeviceId>,
     /// Whom to evict.
-    sieve: Sieve,
+    order: Box<dyn Policy>,
     /// Where devices stood that have left, to be told; and being told.
     settlements: Vec<Settlement>,
     settling: Vec<Settlement>,
@@ -176,6 +180,8 @@ pub struct Node {
     /// Of the last tick.
     now_ns: u64,
     reclaim_due_ns: Option<u64>,
+    /// Somebody waits for a place, and nobody could leave when that was last tried.
+    is_stuck: bool,
     events_lost: u64,
     /// Devices without rows in the registry, and without room, when the log was told last.
     told: (u64, u64),
@@ -221,7 +227,7 @@ impl Node {
             no_room: BTreeMap::new(),
             no_room_next: 0,
             exhausted: VecDeque::new(),
-            sieve: Sieve::default(),
+            order: settings.eviction.policy(),
             settlements: Vec::new(),
             settling: Vec::new(),
             visitors: Visitors::default(),
@@ -241,6 +247,7 @@ impl Node {
             housekeeping_due_ns: None,
             now_ns: 0,
             reclaim_due_ns: None,
+            is_stuck: false,
             events_lost: 0,
             told: (0, 0),
             stopping: false,
@@ -534,9 +541,11 @@ impl Node {
         }
         if !self.no_room.is_empty() && self.reclaim_due_ns.is_none() {
             // With nobody who could leave, there is time until somebody can.
-            let after_ns = match self.make_room(clock) {
-                0 => FULL_NS,
-                _ => RECLAIM_AFTER_NS,
+            let left = self.make_room(clock);
+            self.is_stuck = left == 0;
+            let after_ns = match self.is_stuck {
+                true => FULL_NS,
+                false => RECLAIM_AFTER_NS,
             };
             self.reclaim_due_ns = Some(now_ns.saturating_add(after_ns));
         }
@@ -553,7 +562,7 @@ impl Node {
                 "the registry has no more rows for these; enrol new ones for them"
             );
         }
-        if no_room > told_no_room {
+        if no_room > told_no_room && self.is_stuck {
             tracing::error!(
                 devices = no_room,
                 "the data plane has no room for these, and nobody who could leave; raise `slots`"

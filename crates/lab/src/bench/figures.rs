@@ -14,7 +14,7 @@ struct Published {
     colour: RGBColor,
 }
 
-const COLOURS: [RGBColor; 6] = [
+pub(super) const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 90, 181),
     RGBColor(220, 50, 32),
     RGBColor(64, 150, 220),
@@ -102,7 +102,7 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchErro
     Ok(drawn)
 }
 
-fn text<E: std::fmt::Display>(error: E) -> String {
+pub(super) fn text<E: std::fmt::Display>(error: E) -> String {
     error.to_string()
 }
 
@@ -178,7 +178,7 @@ fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) ->
 }
 
 /// Groups of bars over a logarithmic axis.
-fn bars(
+pub(super) fn bars(
     path: &Path,
     title: &str,
     unit: &str,

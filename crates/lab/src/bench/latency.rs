@@ -26,8 +26,8 @@ use crate::topology::{Lab, Topology};
 
 /// The device that the client plays; its addresses are those of the lab's ordinary host.
 const DEVICE: u32 = 1;
-const CLIENT_CPU: usize = 0;
-const VERIFIER_CPU: usize = 1;
+pub(super) const CLIENT_CPU: usize = 0;
+pub(super) const VERIFIER_CPU: usize = 1;
 
 /// Latencies of one series, ns.
 #[derive(Clone, Debug)]

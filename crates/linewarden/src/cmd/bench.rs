@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
-use linewarden_lab::bench::scale::Size;
+use linewarden_lab::bench::scale::{Part, Size};
 use linewarden_lab::bench::{self, BenchError, Better, Report, Row, Scale, figures};
 
 use crate::cmd::write_result;
@@ -30,8 +31,9 @@ what a PUF's model costs is not measured. Nothing leaves the machine.
 
 Examples:
   linewarden bench scale
-  linewarden bench scale --json scale.json
+  linewarden bench scale --json scale.json --figures figures
   linewarden bench scale --devices 100000
+  linewarden bench scale --only eviction --only memory
   linewarden bench scale --quick")]
     Scale(BenchScaleArgs),
 }
@@ -42,12 +44,18 @@ pub struct BenchScaleArgs {
     /// Where to write the rows of name, value, unit, better
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Where to draw Figure 12 of the IoT paper with ours in it, and the hit rates of the eviction policies
+    #[arg(long, value_name = "DIR")]
+    pub figures: Option<PathBuf>,
     /// Devices of the fleet, of 100 rows each
     #[arg(long, value_name = "COUNT", default_value_t = Size::FULL.devices, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     pub devices: u32,
     /// Timings are the minimum of so many runs
     #[arg(long, value_name = "COUNT", default_value_t = Size::FULL.runs, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
+    /// Only this part; several are named one by one
+    #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(Part::ALL.map(Part::name)))]
+    pub only: Vec<String>,
     /// A few seconds only, to see that it works; the figures say little
     #[arg(long, conflicts_with_all = ["runs", "devices"])]
     pub quick: bool,
@@ -95,11 +103,31 @@ fn scale(args: &BenchScaleArgs) -> Result<(), Failure> {
             None => step.to_owned(),
         });
     };
-    let report = bench::scale::run(&size, &mut told).map_err(failure);
+    let is_wanted = |part: &Part| args.only.is_empty() || args.only.iter().any(|name| name == part.name());
+    let parts: Vec<Part> = Part::ALL.into_iter().filter(is_wanted).collect();
+    let report = bench::scale::run(&size, &parts, &mut told).map_err(failure);
     spinner.finish_and_clear();
     let report = report?;
     print(output, &report)?;
-    write_json(args.json.as_deref(), &report)
+    write_json(args.json.as_deref(), &report)?;
+    draw(
+        output,
+        args.figures.as_deref(),
+        &report,
+        bench::scale::figures::draw,
+    )
+}
+
+type Draw = fn(&Report, &Path) -> Result<Vec<PathBuf>, BenchError>;
+
+fn draw(output: Output, directory: Option<&Path>, report: &Report, draw: Draw) -> Result<(), Failure> {
+    let Some(directory) = directory else {
+        return Ok(());
+    };
+    for path in draw(report, directory).map_err(failure)? {
+        output.line(format!("drawn: {}", path.display()))?;
+    }
+    Ok(())
 }
 
 fn write_json(path: Option<&Path>, report: &Report) -> Result<(), Failure> {
@@ -126,12 +154,7 @@ fn auth(args: &BenchAuthArgs) -> Result<(), Failure> {
     let report = report?;
     print(output, &report)?;
     write_json(args.json.as_deref(), &report)?;
-    if let Some(directory) = &args.figures {
-        for path in figures::draw(&report, directory).map_err(failure)? {
-            output.line(format!("drawn: {}", path.display()))?;
-        }
-    }
-    Ok(())
+    draw(output, args.figures.as_deref(), &report, figures::draw)
 }
 
 fn print(output: Output, report: &Report) -> Result<(), Failure> {

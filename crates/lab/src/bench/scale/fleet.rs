@@ -101,6 +101,14 @@ async fn story(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Resu
         "B",
         Some(MEMORY_BAR),
     ));
+    for gib in super::MEMORIES_GIB {
+        let devices = f64::from(gib) * f64::from(1 << 30) / ((maps + user) as f64 / devices);
+        rows.push(Row::fact(
+            format!("resident.devices.{gib}_gib"),
+            devices.floor(),
+            "devices",
+        ));
+    }
     progress("reading every row back", None);
     compare(size, &regions, &config.geometry)?;
     drop(node);

@@ -1,0 +1,79 @@
+//! SIEVE (Zhang et al., NSDI 2024).
+//!
+//! Newcomers enter at the head. A hand walks from the tail to the head, spares whom it finds used since it was last
+//! there, and evicts the first that was not; it goes on from there the next time.
+
+use linewarden_protocol::ids::DeviceId;
+
+use super::list::{List, NONE, Slab};
+use super::{Policy, STEPS_MAX, Ticket, Uses};
+
+/// The queue and its hand.
+#[derive(Debug)]
+pub(super) struct Sieve {
+    slab: Slab,
+    queue: List,
+    hand: u32,
+}
+
+impl Default for Sieve {
+    fn default() -> Self {
+        Self {
+            slab: Slab::default(),
+            queue: List::default(),
+            hand: NONE,
+        }
+    }
+}
+
+impl Policy for Sieve {
+    fn enter(&mut self, device: DeviceId, uses: Uses) -> Ticket {
+        let at = self.slab.add(device, uses.expected(), 0);
+        self.queue.push(&mut self.slab, at);
+        Ticket(at)
+    }
+
+    fn leave(&mut self, Ticket(at): Ticket) {
+        if self.hand == at {
+            self.hand = self.slab.get(at).map_or(NONE, |entry| entry.newer);
+        }
+        self.queue.unlink(&mut self.slab, at);
+        self.slab.remove(at);
+    }
+
+    fn victim(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<DeviceId> {
+        for _ in 0..(2 * self.queue.len()).min(STEPS_MAX) {
+            if self.hand == NONE {
+                self.hand = self.queue.tail();
+            }
+            let entry = self.slab.get_mut(self.hand)?;
+            self.hand = entry.newer;
+            let Some(uses) = uses_of(entry.device) else {
+                continue;
+            };
+            if uses.since(entry.seen) == 0 {
+                return Some(entry.device);
+            }
+            entry.seen = uses.count;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Eviction;
+    use super::super::tests::Cache;
+
+    #[test]
+    fn the_hand_spares_who_was_used_and_goes_on_where_it_stopped() {
+        let mut cache = Cache::new(Eviction::Sieve);
+        (1..=5).for_each(|id| cache.enter(id));
+        cache.authenticate(1);
+        cache.authenticate(3);
+        assert_eq!([cache.evict(), cache.evict()], [Some(2), Some(4)]);
+        cache.authenticate(5);
+        // The hand passes 5, turns round, and finds 1 unused since.
+        assert_eq!([cache.evict(), cache.evict()], [Some(1), Some(3)]);
+    }
+}

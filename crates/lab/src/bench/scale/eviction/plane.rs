@@ -1,0 +1,206 @@
+//! The `host` data plane without its sockets: the store and the verifier are the real ones, time is an argument.
+
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
+use linewarden_dataplane::{
+    Capabilities, Config, Counters, DataPlane, DataPlaneError, Event, Left, LineStatus, Miss, Row, StoreError,
+};
+use linewarden_protocol::frame::{Meta, ip_from_bytes};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
+use linewarden_protocol::verdict::{Disposition, Verdict};
+
+/// A message, and whose address it came from or goes to: the last bytes are the device's.
+pub(super) type Datagram = (u64, [u8; 64]);
+
+pub(super) struct Inner {
+    host: Host,
+    engine: Arc<Engine>,
+    thread: ThreadState,
+    pub(super) now: Moment,
+    misses: Vec<Miss>,
+    pub(super) replies: Vec<Datagram>,
+    /// Devices of which a message took the slow path.
+    pub(super) missed: Vec<u64>,
+}
+
+/// Shared by the node that drives it and the network.
+#[derive(Clone)]
+pub(super) struct Plane(Arc<Mutex<Inner>>);
+
+impl Plane {
+    pub(super) fn new(config: &Config, now: Moment) -> Result<Self, DataPlaneError> {
+        let mut host = Host::new(config)?;
+        let (engine, thread) = (host.engine(), host.thread_state());
+        Ok(Self(Arc::new(Mutex::new(Inner {
+            host,
+            engine,
+            thread,
+            now,
+            misses: Vec::new(),
+            replies: Vec::new(),
+            missed: Vec::new(),
+        }))))
+    }
+
+    pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
+        // One thread holds it at a time, and none can panic with it half changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A device's address, made from its id.
+pub(super) fn address(device: u64) -> [u8; 16] {
+    let mut address = [0; 16];
+    address[..2].copy_from_slice(&[0xfd, 0x66]);
+    address[8..].copy_from_slice(&device.to_be_bytes());
+    address
+}
+
+fn sender(payload: &[u8; 64]) -> u64 {
+    let mut id = [0; 8];
+    id.copy_from_slice(&payload[8..16]);
+    u64::from_be_bytes(id)
+}
+
+impl Inner {
+    /// A datagram of the device that it names comes in.
+    pub(super) fn receive(&mut self, payload: [u8; 64]) {
+        let device = sender(&payload);
+        let from = Meta {
+            src_ip: address(device),
+            src_port: 40_000,
+            ..Meta::default()
+        };
+        let mut reply = payload;
+        let verdict = self.engine.process(&mut self.thread, self.now, &from, &mut reply);
+        if verdict == Verdict::DropShed {
+            self.missed.push(device);
+        }
+        if verdict == Verdict::SlowPath {
+            self.missed.push(device);
+            let source = ip_from_bytes(from.src_ip);
+            self.misses.push(Miss::new(payload, source, [0; 8]));
+        }
+        if verdict.disposition() == Disposition::Reply {
+            self.replies.push((device, reply));
+        }
+    }
+}
+
+impl DataPlane for Plane {
+    fn name(&self) -> &'static str {
+        "host"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner().host.capabilities()
+    }
+
+    fn install(
+        &mut self,
+        device: DeviceId,
+        mode: Mode,
+        next: RowIndex,
+        rows: &[Row],
+        mark: Option<RowIndex>,
+    ) -> Result<(), StoreError> {
+        self.inner().host.install(device, mode, next, rows, mark)
+    }
+
+    fn grant(&mut self, device: DeviceId, mark: RowIndex) -> Result<(), StoreError> {
+        self.inner().host.grant(device, mark)
+    }
+
+    fn refill(&mut self, device: DeviceId, first: RowIndex, rows: &[Row]) -> Result<RowIndex, StoreError> {
+        self.inner().host.refill(device, first, rows)
+    }
+
+    fn revoke(&mut self, device: DeviceId) -> Result<(), StoreError> {
+        self.inner().host.revoke(device)
+    }
+
+    fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {
+        self.inner().host.wipe(device)
+    }
+
+    fn status(&self, device: DeviceId) -> Option<LineStatus> {
+        self.inner().host.status(device)
+    }
+
+    fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
+        self.inner().host.set_fresh(fresh, now_ns);
+    }
+
+    fn set_stopping(&mut self, stopping: bool) {
+        self.inner().host.set_stopping(stopping);
+    }
+
+    fn counters(&self) -> Result<Counters, DataPlaneError> {
+        self.inner().host.counters()
+    }
+
+    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
+        self.inner().host.drain_events(sink)
+    }
+
+    fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
+        let misses = std::mem::take(&mut self.inner().misses);
+        misses.into_iter().for_each(sink);
+        Ok(())
+    }
+
+    fn enrol(&mut self, device: DeviceId) {
+        self.inner().host.enrol(device);
+    }
+
+    fn set_filtering(&mut self, filtering: bool) {
+        self.inner().host.set_filtering(filtering);
+    }
+
+    fn expect(&mut self, miss: &Miss) {
+        self.inner().host.expect(miss);
+    }
+
+    fn note_epoch(&mut self, device: DeviceId, epoch: u32) {
+        self.inner().host.note_epoch(device, epoch);
+    }
+
+    fn take_left(&mut self) -> Option<Left> {
+        None
+    }
+
+    fn set_owner(&mut self, owner: u64) {
+        self.inner().host.set_owner(owner);
+    }
+
+    fn outlives_process(&self) -> bool {
+        false
+    }
+
+    fn send(&mut self, miss: &Miss, reply: &[u8; 64]) {
+        let device = miss.device().0;
+        self.inner().host.expect(miss);
+        self.inner().replies.push((device, *reply));
+    }
+
+    fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
+        self.inner().receive(*miss.message());
+        Ok(())
+    }
+
+    fn listen(&mut self) {}
+
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn housekeep(&mut self) {
+        self.inner().host.housekeep();
+    }
+
+    fn failure(&mut self) -> Option<String> {
+        None
+    }
+}

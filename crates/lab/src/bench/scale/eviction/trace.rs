@@ -1,0 +1,138 @@
+//! Who authenticates when.
+
+use rand::seq::SliceRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+/// A kind of access pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trace {
+    /// Independent draws: the k-th most frequent device comes in proportion to 1/k.
+    Zipf,
+    /// All devices in turn, again and again.
+    Scan,
+    /// [`Trace::Zipf`] and [`Trace::Scan`] in turn, each for as many accesses as two and a half times the places.
+    Mixed,
+    /// [`Trace::Zipf`], but at half time other devices become the frequent ones.
+    Shift,
+}
+
+impl Trace {
+    pub(super) const ALL: [Self; 4] = [Self::Zipf, Self::Scan, Self::Mixed, Self::Shift];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Zipf => "zipf",
+            Self::Scan => "scan",
+            Self::Mixed => "mixed",
+            Self::Shift => "shift",
+        }
+    }
+
+    /// How much better than LRU the gateway must be; the outer `None`: nobody can be, every policy starts over.
+    pub(super) fn bar(self) -> Option<Option<f64>> {
+        match self {
+            Self::Zipf => Some(Some(1.02)),
+            Self::Scan => None,
+            Self::Mixed => Some(Some(1.2)),
+            Self::Shift => Some(None),
+        }
+    }
+
+    /// The devices' numbers, below `devices`.
+    pub(super) fn accesses(self, devices: u32, places: u32, count: u32) -> Vec<u32> {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let zipf = Zipf::new(devices, &mut rng);
+        let other = Zipf::new(devices, &mut rng);
+        let part = u64::from(places) * 5 / 2;
+        let mut scanned = 0;
+        let count = match self {
+            // Three rounds say all.
+            Self::Scan => count.min(3 * devices),
+            _ => count,
+        };
+        (0..count)
+            .map(|at| {
+                let scans = match self {
+                    Self::Zipf | Self::Shift => false,
+                    Self::Scan => true,
+                    Self::Mixed => u64::from(at) / part.max(1) % 2 == 1,
+                };
+                if scans {
+                    scanned += 1;
+                    return (scanned - 1) % devices;
+                }
+                match self == Self::Shift && at >= count / 2 {
+                    true => other.draw(&mut rng),
+                    false => zipf.draw(&mut rng),
+                }
+            })
+            .collect()
+    }
+}
+
+/// Zipf's distribution with exponent 1.
+struct Zipf {
+    /// Weights of the first k devices together.
+    sums: Vec<f64>,
+    /// Which device is how frequent.
+    devices: Vec<u32>,
+}
+
+impl Zipf {
+    fn new(devices: u32, rng: &mut ChaCha8Rng) -> Self {
+        let mut order: Vec<u32> = (0..devices).collect();
+        order.shuffle(rng);
+        let mut sum = 0.0;
+        let sums = (1..=devices).map(|rank| {
+            sum += 1.0 / f64::from(rank);
+            sum
+        });
+        Self {
+            sums: sums.collect(),
+            devices: order,
+        }
+    }
+
+    fn draw(&self, rng: &mut ChaCha8Rng) -> u32 {
+        let total = self.sums.last().copied().unwrap_or_default();
+        let drawn = rng.random_range(0.0..total);
+        let rank = self.sums.partition_point(|sum| *sum <= drawn);
+        self.devices.get(rank).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_frequent_device_comes_as_often_as_zipf_says() {
+        let accesses = Trace::Zipf.accesses(100, 10, 50_000);
+        let mut counts = [0u32; 100];
+        for device in accesses {
+            counts[device as usize] += 1;
+        }
+        counts.sort_unstable_by_key(|count| std::cmp::Reverse(*count));
+        let harmonic: f64 = (1..=100).map(|rank| 1.0 / f64::from(rank)).sum();
+        for rank in [1, 2, 5] {
+            let expected = 50_000.0 / harmonic / rank as f64;
+            let found = f64::from(counts[rank - 1]);
+            assert!((found / expected - 1.0).abs() < 0.1, "{rank}: {found} {expected}");
+        }
+    }
+
+    #[test]
+    fn scans_go_on_where_they_stopped_and_the_frequent_devices_change() {
+        let mixed = Trace::Mixed.accesses(1000, 10, 100);
+        let expected: Vec<u32> = (0..50).collect();
+        let scanned: Vec<u32> = mixed.chunks(25).skip(1).step_by(2).flatten().copied().collect();
+        assert_eq!(scanned, expected);
+        let shift = Trace::Shift.accesses(1000, 10, 20_000);
+        let most = |part: &[u32]| {
+            let count = |device: &u32| part.iter().filter(|other| *other == device).count();
+            (0..1000).max_by_key(count)
+        };
+        assert_ne!(most(&shift[..10_000]), most(&shift[10_000..]));
+    }
+}

@@ -1,0 +1,326 @@
+//! `kill -9` of a running gateway, again and again, while devices authenticate at it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output};
+use linewarden_protocol::ids::{DeviceId, Mode, Suite};
+use linewarden_protocol::keys::RowKey;
+use linewarden_protocol::wire::{self, Message};
+use linewarden_registry::{Credentials, DeviceRecord, MasterKey, PoolRow, Registry};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
+const KILLS: u32 = 40;
+const ROWS: u32 = 800;
+/// The gateway's default.
+const MARK_BLOCK: u32 = 4;
+/// What a kill may cost a device that came more than once in that life: its mark is moved further each time, and a row
+/// may be spent whose ACK was never sent.
+const BUSY_LOSS: u32 = 14 + 1;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A device with a socket of its own, and a record of what the gateway accepted from it.
+struct Station {
+    id: DeviceId,
+    mode: Mode,
+    address: Ipv4Addr,
+    socket: UdpSocket,
+    device: Device,
+    is_idle: bool,
+    /// RESPONSEs that it sent.
+    sent: Vec<[u8; 64]>,
+    /// In which life of the gateway a row, in key mode a session, was accepted.
+    accepted: HashMap<(u32, [u8; 8]), u32>,
+    sessions: u32,
+    /// Handshakes in this life.
+    handshakes: u32,
+}
+
+impl Station {
+    fn new(number: u8, mode: Mode, port: u16) -> Self {
+        let address = Ipv4Addr::new(127, 0, 0, 100 + number);
+        let socket = UdpSocket::bind((address, 0)).unwrap();
+        socket.connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let id = DeviceId(0xd0 + u64::from(number));
+        Self {
+            id,
+            mode,
+            address,
+            socket,
+            device: booted(id, mode),
+            is_idle: true,
+            sent: Vec::new(),
+            accepted: HashMap::new(),
+            sessions: 0,
+            handshakes: 0,
+        }
+    }
+
+    fn row_key(&self, idx: u32) -> RowKey {
+        let mut key = [0x5a; 16];
+        key[..8].copy_from_slice(&self.id.0.to_be_bytes());
+        key[8..12].copy_from_slice(&idx.to_be_bytes());
+        RowKey::from_bytes(key)
+    }
+
+    fn record(&self) -> DeviceRecord {
+        let credentials = match self.mode {
+            Mode::Key => Credentials::Key(self.row_key(0)),
+            Mode::Pool => Credentials::pool(
+                (0..ROWS)
+                    .map(|idx| PoolRow {
+                        challenge: [7; 8],
+                        row_key: self.row_key(idx),
+                    })
+                    .collect(),
+            ),
+        };
+        DeviceRecord {
+            device: self.id,
+            name: String::new(),
+            suite: Suite::SipHash128,
+            enrolled_at_s: 0,
+            puf_profile: String::new(),
+            credentials,
+        }
+    }
+
+    /// Powered on: it remembers nothing, and answers any row that it is asked for.
+    fn begin(&mut self, nonce: [u8; 16], now_ms: u64) {
+        self.device = booted(self.id, self.mode);
+        self.is_idle = false;
+        self.handshakes += 1;
+        let output = self.device.start(nonce, now_ms).unwrap();
+        self.act(output, now_ms);
+    }
+
+    /// Takes all that has come and does what is due. `life` numbers the gateway's processes.
+    fn turn(&mut self, life: u32, now_ms: u64) {
+        let mut payload = [0u8; 128];
+        loop {
+            let length = match self.socket.recv(&mut payload) {
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // Nobody listens: the gateway is dead.
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
+                Err(error) => panic!("{error}"),
+            };
+            let payload = &payload[..length];
+            self.note(payload, life);
+            let local = self.address.to_ipv6_mapped().octets();
+            if let Ok(output) = self.device.handle(payload, &local, now_ms) {
+                self.act(output, now_ms);
+            }
+        }
+        let output = self.device.poll(now_ms);
+        self.act(output, now_ms);
+    }
+
+    /// An ACK says that a row is spent, whoever asked for it: that may be said in one life of the gateway only.
+    fn note(&mut self, payload: &[u8], life: u32) {
+        let Ok(Message::Ack(ack)) = wire::parse(payload) else {
+            return;
+        };
+        // In pool mode the row alone counts, in key mode the session: its RESPONSE.
+        let session = match self.mode {
+            Mode::Pool => [0; 8],
+            Mode::Key => ack.session_id,
+        };
+        let idx = match self.mode {
+            Mode::Pool => ack.idx.get(),
+            Mode::Key => 0,
+        };
+        let before = *self.accepted.entry((idx, session)).or_insert(life);
+        assert_eq!(
+            before, life,
+            "row {idx} of device {} was accepted in lives {before} and {life}",
+            self.id
+        );
+    }
+
+    fn act(&mut self, mut output: Output, now_ms: u64) {
+        loop {
+            output = match output {
+                Output::Transmit(message) => {
+                    if matches!(wire::parse(&message), Ok(Message::Response(_))) {
+                        self.sent.push(message);
+                    }
+                    let _ = self.socket.send(&message);
+                    self.device.poll(now_ms)
+                }
+                Output::EvaluatePuf(query) => {
+                    let idx = if self.mode == Mode::Key { 0 } else { query.idx.0 };
+                    let key = self.row_key(idx);
+                    self.device.puf_result(Ok(key), now_ms)
+                }
+                Output::Authenticated(_) => {
+                    self.sessions += 1;
+                    self.is_idle = true;
+                    return;
+                }
+                Output::Failed { .. } | Output::NeedNonce | Output::SessionExpired => {
+                    self.is_idle = true;
+                    return;
+                }
+                Output::Postponed { .. } | Output::None => return,
+            };
+        }
+    }
+}
+
+fn booted(device: DeviceId, mode: Mode) -> Device {
+    Device::new(DeviceConfig {
+        device,
+        suite: Suite::SipHash128,
+        mode,
+        gateways: GatewayPolicy::ANY,
+        bound_mac: None,
+    })
+}
+
+fn serve(directory: &Path) -> Child {
+    Command::new(PROGRAM)
+        .args(["serve", "--config", "gateway.toml", "--json"])
+        .current_dir(directory)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
+    let seed: u64 = std::env::var("LINEWARDEN_KILL_SEED").map_or_else(
+        |_| getrandom::u64().unwrap(),
+        |text| text.parse().expect("LINEWARDEN_KILL_SEED is a number"),
+    );
+    println!("LINEWARDEN_KILL_SEED={seed}");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let directory = tempfile::tempdir().unwrap();
+    let port = UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    std::fs::write(
+        directory.path().join("gateway.toml"),
+        format!(
+            "[gateway]\nid = 5\ndataplane = \"host\"\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\"]\n\
+             port = {port}\nslots = 100\nthreads = 1\nmark_block = {MARK_BLOCK}\n\
+             [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
+        ),
+    )
+    .unwrap();
+    let modes = [Mode::Pool; 6].into_iter().chain([Mode::Key; 2]);
+    let mut stations: Vec<Station> = (1..)
+        .zip(modes)
+        .map(|(number, mode)| Station::new(number, mode, port))
+        .collect();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let key = MasterKey::generate_file(directory.path().join("master.key")).unwrap();
+    let path = directory.path().join("fleet.registry");
+    runtime.block_on(async {
+        let registry = Registry::create(&path, &key).await.unwrap();
+        for station in &stations {
+            registry.enrol(station.record()).await.unwrap();
+        }
+        registry.close().await;
+    });
+
+    let mut lost_max = 0;
+    let began = Instant::now();
+    let now_ms = || u64::try_from(began.elapsed().as_millis()).unwrap();
+    for life in 0..=KILLS {
+        let mut gateway = serve(directory.path());
+        let started = Instant::now();
+        for station in &mut stations {
+            // Mostly it begins anew; else it goes on repeating what the dead one did not answer.
+            station.is_idle |= life == KILLS || rng.random_ratio(3, 4);
+            station.handshakes = u32::from(!station.is_idle);
+            // What an eavesdropper has of earlier lives.
+            for message in station.sent.iter().rev().take(3) {
+                let _ = station.socket.send(message);
+            }
+        }
+        let is_last = life == KILLS;
+        let handshakes = if rng.random_ratio(1, 4) { 4 } else { 1 };
+        if !is_last {
+            lost_max += if handshakes == 1 { MARK_BLOCK } else { BUSY_LOSS };
+        }
+        let before: Vec<u32> = stations.iter().map(|station| station.sessions).collect();
+        // From before it listens to long after every device has come.
+        let lives_ms = rng.random_range(0..700);
+        loop {
+            for station in &mut stations {
+                station.turn(life, now_ms());
+                if station.is_idle && (is_last || station.handshakes < handshakes) {
+                    station.begin(rng.random(), now_ms());
+                }
+            }
+            std::thread::sleep(Duration::from_micros(500));
+            let all_came = || {
+                stations
+                    .iter()
+                    .zip(&before)
+                    .all(|(station, before)| station.sessions > *before)
+            };
+            match is_last {
+                false if started.elapsed() > Duration::from_millis(lives_ms) => break,
+                true if all_came() => break,
+                true => assert!(started.elapsed() < PATIENCE, "a device is locked out"),
+                false => {}
+            }
+        }
+        // SIGKILL.
+        gateway.kill().unwrap();
+        gateway.wait().unwrap();
+        // Loopback has delivered by now what the dead one has sent.
+        stations
+            .iter_mut()
+            .for_each(|station| station.turn(life, now_ms()));
+    }
+
+    let mut accepted = 0;
+    for station in stations.iter().filter(|station| station.mode == Mode::Pool) {
+        let rows: Vec<u32> = station.accepted.keys().map(|(idx, _)| *idx).collect();
+        let used = rows.iter().max().unwrap() + 1;
+        let lost = used - u32::try_from(rows.len()).unwrap();
+        assert!(
+            lost <= lost_max,
+            "device {} lost {lost} rows, not {lost_max} at most",
+            station.id
+        );
+        println!(
+            "device {}: {} rows accepted, {lost} lost of {lost_max} that may be",
+            station.id,
+            rows.len()
+        );
+        accepted += rows.len();
+    }
+    assert!(accepted > stations.len(), "hardly anybody ever came: {accepted}");
+    let registry = runtime.block_on(Registry::open(&path, &key)).unwrap();
+    for station in &stations {
+        let left = runtime.block_on(registry.get(station.id)).unwrap().rows_left();
+        assert!(
+            left.is_none_or(|left| left > ROWS / 4),
+            "device {}: {left:?}",
+            station.id
+        );
+    }
+}
