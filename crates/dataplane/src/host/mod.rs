@@ -104,6 +104,7 @@ impl Host {
         }
         let memory = |error| DataPlaneError::kernel("memory for the lines", error);
         let regions = Arc::new(Regions::anonymous(&config.geometry).map_err(memory)?);
+        regions.begin(&config.live());
         let engine = Arc::new(Engine::new(config, Arc::clone(&regions)).map_err(memory)?);
         let stats = Arc::new(Stats::new());
         Ok(Self {

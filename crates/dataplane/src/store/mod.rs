@@ -5,8 +5,10 @@
 //! that a winner has left (LAP/1 1.4.3). Keys are zeroed when they leave.
 
 mod geometry;
+mod live;
 mod place;
 mod region;
+mod session;
 mod sweep;
 pub mod table;
 
@@ -22,8 +24,10 @@ use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::keys::AuthKey;
 
 pub use self::geometry::{Geometry, Regions};
+pub(crate) use self::live::InForce;
 use self::place::Places;
 pub use self::region::Region;
+pub use self::session::SessionView;
 use crate::layout::{Line, RingRow};
 
 /// Why the store refuses a change. Nothing was changed.

@@ -49,7 +49,7 @@ struct lw_home {
 	struct lw_line way[LW_HOME_WAYS];
 };
 
-/* The session that the line's session_id names. Its lease_s is the configuration's, which no session outlives. */
+/* The session that the line's session_id names. Its lease_s is not kept: see lw_lease_again(). */
 struct lw_session {
 	__u64 session_key[2];
 	__u64 tag[2]; /* the winning RESPONSE.tag */
@@ -78,6 +78,18 @@ struct lw_bucket {
 	__u64 entry[LW_WAYS];
 };
 
+/* Settings that may change while packets flow. */
+struct lw_live {
+	__u32 lease_s;
+	__u32 lease_least_s; /* the shortest there has been: what a session from before `lease_from_s` may rely on */
+	__u32 lease_from_s; /* since when lease_s is in force, boot-time clock; 0: from the beginning */
+	__u32 low_rows; /* fewer rows left than this: an event; below `ring` */
+	__u32 low_credit; /* no more credit left than this: an event */
+	__u32 nak_per_s;
+	__u32 alarm_per_s;
+	__u32 miss_per_s; /* messages of unknown devices that go to user space, a second and CPU; 0: no slow path */
+};
+
 /* What user space writes while packets flow. fresh_previous is written before fresh_current (LAP/1 1.4.1). */
 struct lw_control {
 	__u64 fresh_current; /* as on the wire; 0: not keyed yet, nothing is answered */
@@ -85,6 +97,8 @@ struct lw_control {
 	__u64 fresh_at_ns; /* CLOCK_MONOTONIC when fresh_current was drawn */
 	__u64 stopping; /* not 0: REQUESTs are answered with a NAK */
 	__u64 listening; /* not 0: user space sleeps, and wants to be woken by what it must act on */
+	__u64 turn; /* which of `live` is in force, by its lowest bit: one store changes all of them */
+	struct lw_live live[2];
 };
 
 /* Per CPU. */
@@ -101,6 +115,7 @@ struct lw_percpu {
 	__u64 clock_jiffies; /* when the two clocks below were read, see lw_clock() */
 	__u64 clock_ns; /* CLOCK_MONOTONIC */
 	__u64 clock_boot_s; /* CLOCK_BOOTTIME, seconds */
+	__u64 lease_s; /* of the RESPONSE that is being accepted */
 };
 
 enum lw_gate { LW_GATE_OFF = 0, LW_GATE_OPEN = 1, LW_GATE_SEALED = 2 };
@@ -115,17 +130,11 @@ struct lw_config {
 	__u32 local4_count;
 	__u32 local6_count;
 	__u32 gateway_id;
-	__u32 lease_s;
 	__u32 slots;
 	__u32 ring; /* rows per slot */
-	__u32 low_rows; /* fewer rows left than this: an event */
-	__u32 low_credit; /* no more credit left than this: an event */
 	__u32 home_mask; /* homes that ids are hashed to, less one; more homes follow for the others */
 	__u32 index_mask; /* buckets of device_index, less one */
 	__u32 bucket_mask; /* buckets of the binding tables, less one */
-	__u32 nak_per_s;
-	__u32 alarm_per_s;
-	__u32 miss_per_s; /* messages of unknown devices that go to user space, a second and CPU; 0: no slow path */
 	__u32 classic_identifiers;
 	__u32 classic_rows; /* CRPs per identifier */
 	__u16 lap_port; /* as on the wire */

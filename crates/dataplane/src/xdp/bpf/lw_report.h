@@ -16,6 +16,12 @@ struct lw_ctx {
 	__u64 now_ns; /* CLOCK_MONOTONIC */
 };
 
+/* The settings in force. */
+static __always_inline const struct lw_live *lw_live(const struct lw_control *control)
+{
+	return &control->live[LW_READ(control->turn) & 1];
+}
+
 /* One of `per_second` in the second of `now_ns`; `second` and `count` are this CPU's. */
 static __always_inline int lw_within_rate(__u64 now_ns, __u32 per_second, __u64 *second, __u64 *count)
 {
@@ -78,7 +84,7 @@ __noinline int lw_miss(struct xdp_md *ctx)
 	struct lw_control *control_block = bpf_map_lookup_elem(&control, &zero);
 
 	if (!cpu || !control_block || length < LW_MESSAGE || length > LW_MISS_FRAME ||
-	    !lw_within_rate(cpu->clock_ns, cfg.miss_per_s, &cpu->miss_second, &cpu->miss_count))
+	    !lw_within_rate(cpu->clock_ns, LW_READ(lw_live(control_block)->miss_per_s), &cpu->miss_second, &cpu->miss_count))
 		return LW_DROP_UNKNOWN_DEVICE;
 	struct lw_miss *miss = bpf_ringbuf_reserve(&misses, sizeof(*miss), 0);
 
@@ -96,7 +102,7 @@ __noinline int lw_miss(struct xdp_md *ctx)
 
 static __always_inline enum lw_verdict lw_unknown(struct lw_ctx *c)
 {
-	return cfg.miss_per_s ? lw_miss(c->xdp) : LW_DROP_UNKNOWN_DEVICE;
+	return lw_miss(c->xdp);
 }
 
 #endif
