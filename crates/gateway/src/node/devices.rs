@@ -10,6 +10,7 @@ use linewarden_registry::Settlement;
 
 use super::sieve::Ticket;
 use super::{Node, WIPE_AFTER_NS};
+use crate::audit::Happening;
 use crate::time::Clock;
 
 /// Longer than a fresh value is accepted (LAP/1 1.4.1), ns.
@@ -227,6 +228,9 @@ impl Node {
             Refusal::Exhausted => {
                 if !std::mem::replace(&mut held.exhausted, true) {
                     self.status.exhausted += 1;
+                    self.trail.note(Happening::Exhausted {
+                        device: refused.device,
+                    });
                     tracing::debug!(device = %refused.device, "no row is left for it");
                 }
             }
@@ -343,6 +347,7 @@ impl Node {
                 return evicted;
             };
             self.status.evicted += 1;
+            self.trail.note(Happening::Evicted { device: victim });
             self.dismiss(victim, true);
         }
         wanted
@@ -434,12 +439,14 @@ impl Node {
     pub(super) fn revoke(&mut self, device: DeviceId, now_ns: u64) {
         let Some(held) = self.devices.get_mut(&device) else {
             self.status.revoked += 1;
+            self.record_revoked(device, false);
             if self.is_expecting() {
                 // An answer that was given before may still bring it.
                 self.devices.insert(device, Held::revoked(now_ns));
             }
             return;
         };
+        let was_installed = held.state == State::Installed;
         match held.state {
             State::Revoked { .. } => return,
             State::Installed => {
@@ -461,12 +468,14 @@ impl Node {
         held.state = State::Revoked { at_ns: now_ns };
         self.no_room.remove(&device);
         self.status.revoked += 1;
+        self.record_revoked(device, was_installed);
         tracing::info!(%device, "revoked");
     }
 
     /// New credentials: the old ones and the session go at once; the device comes again.
     pub(super) fn replace(&mut self, device: DeviceId, epoch: u32) {
         if self.devices.get(&device).is_some_and(|held| held.epoch < epoch) {
+            self.trail.note(Happening::CredentialsReplaced { device, epoch });
             self.dismiss(device, false);
         }
     }
