@@ -109,10 +109,10 @@ pub struct Control {
     pub stopping: AtomicU64,
     /// Not 0: user space sleeps, and wants to be woken by what it must act on.
     pub listening: AtomicU64,
-    /// Which of `live` is in force, by its lowest bit.
-    pub turn: AtomicU64,
-    /// Settings that may change; what is not in force is free to be written.
-    pub live: [LiveCells; 2],
+    /// Zero.
+    pub pad: [AtomicU64; 3],
+    /// Settings that may change.
+    pub live: LiveCells,
 }
 
 /// Settings that may change while packets flow.
@@ -196,7 +196,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(Line 64, Session 64, RingRow 24, Bucket 32, Control 112, LiveCells 32, ClassicState 16, ClassicCrp 40);
+shared!(Line 64, Session 64, RingRow 24, Bucket 32, Control 96, LiveCells 32, ClassicState 16, ClassicCrp 40);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

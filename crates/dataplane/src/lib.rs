@@ -142,7 +142,7 @@ pub trait DataPlane: Send {
     fn status(&self, device: DeviceId) -> Option<LineStatus>;
     /// What the device's session is bound to; `None` without one, and while it changes.
     fn session(&self, device: DeviceId) -> Option<SessionView>;
-    /// Puts other settings into force, all at once; `boot_s` is the boot-time clock.
+    /// Puts other settings into force: all, or after an error none; `boot_s` is the boot-time clock.
     ///
     /// # Errors
     /// Those of the kernel; then nothing has changed.

@@ -1,7 +1,5 @@
-//! Settings that change while packets flow: written beside those in force, then switched to by one store.
-//!
-//! Whoever reads them reads the turn once and then its copy. A copy is written again only with the change after the next:
-//! a packet that took so long would see a mixture of two configurations that were both in force.
+//! Settings that change while packets flow. Each is one word, which a message is judged by once; none depends on another
+//! but the leases, which are written and read in an order that never promises too much.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -26,14 +24,10 @@ pub(crate) struct InForce {
 
 impl InForce {
     pub(crate) fn read(control: &Control) -> Self {
-        let [even, odd] = &control.live;
-        let cells = if control.turn.load(Acquire) & 1 == 0 {
-            even
-        } else {
-            odd
-        };
+        let cells = &control.live;
         Self {
-            lease_s: cells.lease_s.load(Relaxed),
+            // First: with an older one comes a later `lease_from_s`, and so the shortest.
+            lease_s: cells.lease_s.load(Acquire),
             lease_least_s: cells.lease_least_s.load(Relaxed),
             lease_from_s: cells.lease_from_s.load(Relaxed),
             low_rows: cells.low_rows.load(Relaxed),
@@ -87,14 +81,15 @@ impl InForce {
     }
 
     fn write(&self, cells: &LiveCells) {
-        cells.lease_s.store(self.lease_s, Relaxed);
-        cells.lease_least_s.store(self.lease_least_s, Relaxed);
-        cells.lease_from_s.store(self.lease_from_s, Relaxed);
+        cells.lease_least_s.store(self.lease_least_s, Release);
+        cells.lease_from_s.store(self.lease_from_s, Release);
         cells.low_rows.store(self.low_rows, Relaxed);
         cells.low_credit.store(self.low_credit, Relaxed);
         cells.nak_per_s.store(self.nak_per_s, Relaxed);
         cells.alarm_per_s.store(self.alarm_per_s, Relaxed);
         cells.miss_per_s.store(self.miss_per_s, Relaxed);
+        // Last, see `read`.
+        cells.lease_s.store(self.lease_s, Release);
     }
 }
 
@@ -102,24 +97,17 @@ impl Regions {
     /// The settings before the first packet.
     pub(crate) fn begin(&self, live: &Live) {
         if let Some(control) = self.control.first() {
-            let [even, odd] = &control.live;
-            InForce::of(live).write(even);
-            InForce::of(live).write(odd);
+            InForce::of(live).write(&control.live);
         }
     }
 }
 
 impl Store {
-    /// Puts other settings into force, at `boot_s` of the boot-time clock: all at once.
+    /// Puts other settings into force, at `boot_s` of the boot-time clock.
     pub fn set_live(&self, live: &Live, boot_s: u32) {
-        let Some(control) = self.regions.control.first() else {
-            return;
-        };
-        let turn = control.turn.load(Relaxed).wrapping_add(1);
-        let [even, odd] = &control.live;
-        let next = InForce::read(control).then(live, boot_s);
-        next.write(if turn & 1 == 0 { even } else { odd });
-        control.turn.store(turn, Release);
+        if let Some(control) = self.regions.control.first() {
+            InForce::read(control).then(live, boot_s).write(&control.live);
+        }
     }
 }
 

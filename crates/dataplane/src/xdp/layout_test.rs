@@ -32,7 +32,7 @@ fn the_mirror_of_the_layout_is_true() {
     same!(Session, lw_session: session_key, tag, addr, ingress, port, mac, vlan);
     same!(RingRow, lw_row: challenge, auth_key);
     same!(Bucket, lw_bucket: entry);
-    same!(Control, lw_control: fresh_current, fresh_previous, fresh_at_ns, stopping, listening, turn, live);
+    same!(Control, lw_control: fresh_current, fresh_previous, fresh_at_ns, stopping, listening, pad, live);
     same!(
         LiveCells,
         lw_live: lease_s, lease_least_s, lease_from_s, low_rows, low_credit, nak_per_s, alarm_per_s, miss_per_s

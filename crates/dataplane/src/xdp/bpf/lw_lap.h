@@ -376,6 +376,7 @@ __noinline int lw_leave(struct lw_session *session, struct lw_origin *o, __u32 p
 static __always_inline __u32 lw_lease_again(const struct lw_control *control, const struct lw_line *line)
 {
 	const struct lw_live *live = lw_live(control);
+	/* Read first, and written last: with an older one comes a later lease_from_s, and so the shortest. */
 	__u32 lease_s = LW_READ(live->lease_s);
 
 	return LW_READ(line->lease_until_s) >= (__u64)LW_READ(live->lease_from_s) + lease_s ? lease_s : LW_READ(live->lease_least_s);

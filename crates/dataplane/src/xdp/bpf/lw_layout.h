@@ -78,7 +78,7 @@ struct lw_bucket {
 	__u64 entry[LW_WAYS];
 };
 
-/* Settings that may change while packets flow. */
+/* Settings that may change while packets flow; none depends on another but the leases, see lw_lease_again(). */
 struct lw_live {
 	__u32 lease_s;
 	__u32 lease_least_s; /* the shortest there has been: what a session from before `lease_from_s` may rely on */
@@ -97,8 +97,8 @@ struct lw_control {
 	__u64 fresh_at_ns; /* CLOCK_MONOTONIC when fresh_current was drawn */
 	__u64 stopping; /* not 0: REQUESTs are answered with a NAK */
 	__u64 listening; /* not 0: user space sleeps, and wants to be woken by what it must act on */
-	__u64 turn; /* which of `live` is in force, by its lowest bit: one store changes all of them */
-	struct lw_live live[2];
+	__u64 pad[3]; /* what follows is read only, and has cache lines of its own */
+	struct lw_live live;
 };
 
 /* Per CPU. */

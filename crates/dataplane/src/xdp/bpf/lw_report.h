@@ -19,7 +19,7 @@ struct lw_ctx {
 /* The settings in force. */
 static __always_inline const struct lw_live *lw_live(const struct lw_control *control)
 {
-	return &control->live[LW_READ(control->turn) & 1];
+	return &control->live;
 }
 
 /* One of `per_second` in the second of `now_ns`; `second` and `count` are this CPU's. */
