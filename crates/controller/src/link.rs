@@ -1,5 +1,9 @@
 //! A gateway's link to its controller: everything that it can ask, under its fence.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_registry::{
     Changes, Fence, LeaseRequest, LeasedStream, Registry, RegistryError, Revision, SealedChunk, Settlement,
@@ -36,14 +40,34 @@ impl Default for Policy {
 #[derive(Clone, Debug)]
 pub struct Controller {
     registry: Registry,
-    policy: Policy,
+    lease_rows: u32,
+    /// Clones share it: it may change.
+    mark_block: Arc<AtomicU32>,
 }
 
 impl Controller {
     /// A controller over that registry.
     #[must_use]
     pub fn new(registry: Registry, policy: Policy) -> Self {
-        Self { registry, policy }
+        Self {
+            registry,
+            lease_rows: policy.lease_rows,
+            mark_block: Arc::new(AtomicU32::new(policy.mark_block)),
+        }
+    }
+
+    /// How rows are given out.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        Policy {
+            lease_rows: self.lease_rows,
+            mark_block: self.mark_block.load(Relaxed),
+        }
+    }
+
+    /// From the next first authentication on, so many rows may be spent at once.
+    pub fn set_mark_block(&self, rows: u32) {
+        self.mark_block.store(rows, Relaxed);
     }
 
     /// Registers a gateway, which has just started: whoever was connected under that id gets nothing from now on.
@@ -149,8 +173,8 @@ impl Link {
             epoch,
             from: RowIndex(0),
             received: RowIndex(0),
-            hold: self.controller.policy.lease_rows,
-            ahead: self.controller.policy.mark_block,
+            hold: self.controller.policy().lease_rows,
+            ahead: self.controller.policy().mark_block,
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a data plane is configured with before it starts; fixed while it runs.
+//! What a data plane is configured with before it starts, and what of it may change while it runs.
 
 use std::net::IpAddr;
 
@@ -71,6 +71,20 @@ pub struct Config {
     pub classic: Option<Classic>,
 }
 
+/// What may change while a data plane runs; fields as in [`Config`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "documented once, in `Config`")]
+pub struct Live {
+    pub lease_s: u32,
+    pub low_rows: u32,
+    pub low_credit: u32,
+    pub nak_per_s: u32,
+    pub alarm_per_s: u32,
+    pub miss_per_s: u32,
+    /// Interfaces that opened datagrams may leave by past the network stack, by number; of a sealed gate only.
+    pub forward_to: Vec<u32>,
+}
+
 /// What is wrong with a [`Config`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
@@ -98,71 +112,101 @@ pub enum ConfigError {
 pub const LOCAL_MAX: usize = 4;
 
 impl Config {
+    /// What of it may change, without forwarding.
+    #[must_use]
+    pub fn live(&self) -> Live {
+        Live {
+            lease_s: self.lease_s,
+            low_rows: self.low_rows,
+            low_credit: self.low_credit,
+            nak_per_s: self.nak_per_s,
+            alarm_per_s: self.alarm_per_s,
+            miss_per_s: self.miss_per_s,
+            forward_to: Vec::new(),
+        }
+    }
+
     /// Checks all fields.
     ///
     /// # Errors
     /// The first field that cannot be used.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let field = |field, value: String, hint| Err(ConfigError::Field { field, value, hint });
-        if self.lease_s == 0 {
-            return field("lease_s", "0".into(), "a session must last at least a second");
-        }
-        if self.lap_port == 0 {
-            return field("lap_port", "0".into(), "name a UDP port; LAP/1's is 20550");
-        }
-        for (name, count) in [
-            (
-                "local (IPv4)",
-                self.local.iter().filter(|ip| ip.is_ipv4()).count(),
-            ),
-            (
-                "local (IPv6)",
-                self.local.iter().filter(|ip| ip.is_ipv6()).count(),
-            ),
-        ] {
-            if count > LOCAL_MAX {
-                return field(name, count.to_string(), "at most 4 addresses of a family");
-            }
-        }
-        if self.local.is_empty() {
-            return field("local", "[]".into(), "name the gateway's own addresses");
-        }
-        if self.geometry.slots == 0 || self.geometry.slots > 1 << 28 {
-            return field(
-                "slots",
-                self.geometry.slots.to_string(),
-                "from 1 to 268435456 devices",
-            );
-        }
-        if self.geometry.ring == 0 || self.geometry.row_count().is_none() {
-            return field(
-                "ring",
-                self.geometry.ring.to_string(),
-                "at least 1, and slots × ring below 2^32",
-            );
-        }
-        if self.low_rows >= self.geometry.ring {
-            return field(
-                "low_rows",
-                self.low_rows.to_string(),
-                "less than `ring`, or every RESPONSE reports low rows",
-            );
-        }
-        if self.low_credit >= commit::CREDIT_MAX {
-            return field(
-                "low_credit",
-                self.low_credit.to_string(),
-                "less than the 14 that a line holds",
-            );
-        }
-        self.check_classic()
+        self.problems().into_iter().next().map_or(Ok(()), Err)
     }
 
-    fn check_classic(&self) -> Result<(), ConfigError> {
-        let Some(classic) = &self.classic else {
-            return Ok(());
+    /// All fields that cannot be used.
+    #[must_use]
+    pub fn problems(&self) -> Vec<ConfigError> {
+        let mut problems = Vec::new();
+        let mut refuse_if = |wrong, field, value: String, hint| {
+            if wrong {
+                problems.push(ConfigError::Field { field, value, hint });
+            }
         };
-        let field = |field, value: String, hint| Err(ConfigError::Field { field, value, hint });
+        let Geometry { slots, ring, .. } = self.geometry;
+        let of_family = |v4| self.local.iter().filter(|ip| ip.is_ipv4() == v4).count();
+        refuse_if(
+            self.lease_s == 0,
+            "lease_s",
+            "0".into(),
+            "a session must last at least a second",
+        );
+        refuse_if(
+            self.lap_port == 0,
+            "lap_port",
+            "0".into(),
+            "name a UDP port; LAP/1's is 20550",
+        );
+        for (name, count) in [
+            ("local (IPv4)", of_family(true)),
+            ("local (IPv6)", of_family(false)),
+        ] {
+            refuse_if(
+                count > LOCAL_MAX,
+                name,
+                count.to_string(),
+                "at most 4 addresses of a family",
+            );
+        }
+        refuse_if(
+            self.local.is_empty(),
+            "local",
+            "[]".into(),
+            "name the gateway's own addresses",
+        );
+        let slots_fit = (1..=1 << 28).contains(&slots);
+        refuse_if(
+            !slots_fit,
+            "slots",
+            slots.to_string(),
+            "from 1 to 268435456 devices",
+        );
+        // What does not fit because of the slots is told of them.
+        refuse_if(
+            slots_fit && (ring == 0 || self.geometry.row_count().is_none()),
+            "ring",
+            ring.to_string(),
+            "at least 1, and slots × ring below 2^32",
+        );
+        refuse_if(
+            ring > 0 && self.low_rows >= ring,
+            "low_rows",
+            self.low_rows.to_string(),
+            "less than `ring`, or every RESPONSE reports low rows",
+        );
+        refuse_if(
+            self.low_credit >= commit::CREDIT_MAX,
+            "low_credit",
+            self.low_credit.to_string(),
+            "less than the 14 that a line holds",
+        );
+        problems.extend(self.classic_problem());
+        problems
+    }
+
+    fn classic_problem(&self) -> Option<ConfigError> {
+        let classic = self.classic.as_ref()?;
+        let field = |field, value: String, hint| Some(ConfigError::Field { field, value, hint });
         if classic.port == 0 || classic.port == self.lap_port {
             return field("classic.port", classic.port.to_string(), "a UDP port of its own");
         }
@@ -189,6 +233,6 @@ impl Config {
                 "of response_bytes bytes each",
             );
         }
-        Ok(())
+        None
     }
 }

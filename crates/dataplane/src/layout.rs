@@ -146,10 +146,36 @@ pub struct Control {
     pub listening: AtomicU64,
     /// Not 0: the filter holds every device that is enrolled.
     pub filtering: AtomicU64,
+    /// Zero.
+    pub pad: [AtomicU64; 2],
+    /// Settings that may change.
+    pub live: LiveCells,
     /// Number of the process that the memory belongs to.
     pub owner: AtomicU64,
     /// Layout, gateway, sizes and hash seed: who may take the memory up.
     pub identity: [AtomicU64; 4],
+}
+
+/// Settings that may change while packets flow.
+#[derive(Debug)]
+#[repr(C)]
+pub struct LiveCells {
+    /// Lease of a session.
+    pub lease_s: AtomicU32,
+    /// The shortest there has been.
+    pub lease_least_s: AtomicU32,
+    /// Since when `lease_s` is in force, boot-time clock; 0: from the beginning.
+    pub lease_from_s: AtomicU32,
+    /// See [`crate::Config`], as all that follow.
+    pub low_rows: AtomicU32,
+    #[allow(missing_docs, reason = "see low_rows")]
+    pub low_credit: AtomicU32,
+    #[allow(missing_docs, reason = "see low_rows")]
+    pub nak_per_s: AtomicU32,
+    #[allow(missing_docs, reason = "see low_rows")]
+    pub alarm_per_s: AtomicU32,
+    #[allow(missing_docs, reason = "see low_rows")]
+    pub miss_per_s: AtomicU32,
 }
 
 /// State of one identifier of the classic profiles.
@@ -186,18 +212,12 @@ pub struct ProgramConfig {
     pub local4_count: u32,
     pub local6_count: u32,
     pub gateway_id: u32,
-    pub lease_s: u32,
     pub slots: u32,
     pub ring: u32,
-    pub low_rows: u32,
-    pub low_credit: u32,
     pub home_mask: u32,
     pub index_mask: u32,
     pub bucket_mask: u32,
     pub filter_mask: u32,
-    pub nak_per_s: u32,
-    pub alarm_per_s: u32,
-    pub miss_per_s: u32,
     pub classic_identifiers: u32,
     pub classic_rows: u32,
     pub lap_port: u16,
@@ -218,7 +238,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, Expected 8, Note 16, Control 88, ClassicState 16, ClassicCrp 40);
+shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, Expected 8, Note 16, Control 136, LiveCells 32, ClassicState 16, ClassicCrp 40);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

@@ -30,12 +30,12 @@ use std::os::fd::BorrowedFd;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
-pub use self::config::{Classic, ClassicProfile, Config, ConfigError, Gate};
+pub use self::config::{Classic, ClassicProfile, Config, ConfigError, Gate, Live};
 pub use self::counters::Counters;
 pub use self::event::{Event, EventKind};
 pub use self::miss::Miss;
 pub use self::store::adopt::{Left, LeftDevice};
-pub use self::store::{Geometry, LineStatus, Row, Store, StoreError};
+pub use self::store::{Geometry, LineStatus, Row, SessionView, Store, StoreError};
 
 /// Where a backend learns a sender's MAC address, which a BOUND session is tied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +150,13 @@ pub trait DataPlane: Send {
     fn outlives_process(&self) -> bool;
     /// What the device's line holds.
     fn status(&self, device: DeviceId) -> Option<LineStatus>;
+    /// What the device's session is bound to; `None` without one, and while it changes.
+    fn session(&self, device: DeviceId) -> Option<SessionView>;
+    /// Puts other settings into force: all, or after an error none; `boot_s` is the boot-time clock.
+    ///
+    /// # Errors
+    /// Those of the kernel; then nothing has changed.
+    fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError>;
     /// A new freshness value, drawn at `now_ns` of CLOCK_MONOTONIC; never zero.
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64);
     /// From now on REQUESTs are answered with a NAK.
@@ -205,6 +212,10 @@ pub(crate) trait StoreBacked: Send {
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
     fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]);
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError>;
+    fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {
+        self.store().set_live(live, boot_s);
+        Ok(())
+    }
     /// Only memory in the kernel outlives a process.
     fn take_left(&mut self) -> Option<Left> {
         None
@@ -260,6 +271,12 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn status(&self, device: DeviceId) -> Option<LineStatus> {
         self.store().status(device)
+    }
+    fn session(&self, device: DeviceId) -> Option<SessionView> {
+        self.store().session(device)
+    }
+    fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {
+        StoreBacked::reconfigure(self, live, boot_s)
     }
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
         self.store().set_fresh(fresh, now_ns);

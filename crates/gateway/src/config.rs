@@ -3,17 +3,17 @@
 //! Reading the file is the caller's business; this module knows the fields, their defaults and what goes together.
 //! Paths are taken relative to the configuration file.
 
+mod live;
+mod resolve;
+
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use linewarden_controller::Policy;
 use linewarden_dataplane as dataplane;
-use linewarden_protocol::ids::GatewayId;
 use serde::Deserialize;
 
-use crate::addresses;
-use crate::classic;
-use crate::node::{Eviction, Settings};
+use crate::node::Settings;
 
 /// A whole configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -28,6 +28,8 @@ pub struct GatewayConfig {
     /// Its log.
     #[serde(default)]
     pub log: LogSection,
+    /// Its audit record; none if left out.
+    pub audit: Option<AuditSection>,
 }
 
 /// `[gateway]`.
@@ -116,7 +118,7 @@ pub struct ClassicSection {
     /// UDP port, another than LAP/1's.
     #[serde(default = "default_classic_port")]
     pub port: u16,
-    /// The CRPs, see [`classic::parse_crps`].
+    /// The CRPs, see [`crate::classic::parse_crps`].
     pub crps_file: PathBuf,
 }
 
@@ -126,6 +128,20 @@ pub struct ClassicSection {
 pub struct LogSection {
     /// `error`, `warn`, `info`, `debug`, `trace`, or a filter by module.
     pub level: Option<String>,
+}
+
+/// `[audit]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AuditSection {
+    /// The file that records are appended to.
+    pub path: PathBuf,
+    /// Records of each kind a second; what is beyond is counted.
+    #[serde(default = "default_audit_per_s")]
+    pub per_s: u32,
+    /// The file is not made longer than this.
+    #[serde(default = "default_audit_bytes_max")]
+    pub bytes_max: u64,
 }
 
 /// Which engine verifies.
@@ -212,9 +228,15 @@ fn default_miss_per_s() -> u32 {
 fn default_feed_poll_ms() -> u64 {
     50
 }
+fn default_audit_per_s() -> u32 {
+    100
+}
+fn default_audit_bytes_max() -> u64 {
+    1 << 30
+}
 
 /// The mark is moved ahead when no more rows than this may be spent.
-const LOW_CREDIT: u32 = 2;
+pub(crate) const LOW_CREDIT: u32 = 2;
 
 /// A field that cannot be used; whoever read the file knows its line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -226,11 +248,13 @@ pub struct FieldError {
     pub problem: String,
 }
 
-fn field<T>(path: &[&'static str], problem: impl ToString) -> Result<T, FieldError> {
-    Err(FieldError {
-        path: path.to_vec(),
-        problem: problem.to_string(),
-    })
+impl FieldError {
+    pub(crate) fn new(path: &[&'static str], problem: impl ToString) -> Self {
+        Self {
+            path: path.to_vec(),
+            problem: problem.to_string(),
+        }
+    }
 }
 
 impl GatewayConfig {
@@ -245,104 +269,9 @@ impl GatewayConfig {
         if let Some(classic) = &mut self.classic {
             classic.crps_file = directory.join(&classic.crps_file);
         }
-    }
-
-    /// Checks everything that can be checked without the registry, and gives what the data plane and the node need.
-    /// Interfaces and their addresses are looked up; `hash_seed` and `classic_seed` are random.
-    ///
-    /// # Errors
-    /// The first field that cannot be used.
-    pub fn resolve(&self, hash_seed: [u64; 2], classic_seed: u64) -> Result<Resolved, FieldError> {
-        self.check_sources()?;
-        let section = &self.gateway;
-        let interfaces = section.interface_indices()?;
-        let forward_to = section.forward_indices(&interfaces)?;
-        let config = dataplane::Config {
-            gateway_id: GatewayId(section.id),
-            lease_s: section.lease_s,
-            lap_port: section.port,
-            local: section.local_addresses()?,
-            gate: match section.gate {
-                Gate::Off => dataplane::Gate::Off,
-                Gate::Open => dataplane::Gate::Open,
-                Gate::Sealed => dataplane::Gate::Sealed,
-            },
-            nak_per_s: section.nak_per_s,
-            alarm_per_s: section.alarm_per_s,
-            miss_per_s: section.miss_per_s,
-            low_rows: section.low_rows,
-            low_credit: LOW_CREDIT,
-            geometry: dataplane::Geometry {
-                slots: section.slots,
-                ring: section.ring,
-                hash_seed,
-            },
-            classic: self.classic(classic_seed)?,
-        };
-        config.check().map_err(plane_field)?;
-        let settings = Settings {
-            mark_block: section.mark_block,
-            low_credit: LOW_CREDIT,
-            ring: section.ring,
-            low_rows: section.low_rows,
-            feed_poll_ms: section.feed_poll_ms,
-            link_lease_s: section.link_lease_s,
-            eviction: Eviction::default(),
-            spare_live_sessions: section.gate != Gate::Off,
-        };
-        settings.check().map_err(|error| FieldError {
-            path: vec!["gateway", error.field],
-            problem: error.to_string(),
-        })?;
-        Ok(Resolved {
-            policy: Policy {
-                lease_rows: section.ring.saturating_add(1),
-                mark_block: section.mark_block,
-            },
-            config,
-            settings,
-            interfaces,
-            forward_to,
-        })
-    }
-
-    fn check_sources(&self) -> Result<(), FieldError> {
-        match (&self.registry.master_key_file, &self.registry.master_key_env) {
-            (Some(_), Some(_)) => field(
-                &["registry", "master_key_env"],
-                "name either a master_key_file or a master_key_env, not both",
-            ),
-            (None, None) => field(
-                &["registry"],
-                "master_key_file is missing: the path of the key file, of mode 0600 (or name a master_key_env)",
-            ),
-            _ => Ok(()),
+        if let Some(audit) = &mut self.audit {
+            audit.path = directory.join(&audit.path);
         }
-    }
-
-    fn classic(&self, seed: u64) -> Result<Option<dataplane::Classic>, FieldError> {
-        let Some(section) = &self.classic else {
-            return Ok(None);
-        };
-        if ![64, 128, 256].contains(&section.response_bits) {
-            let problem = format!("{} is not 64, 128 or 256", section.response_bits);
-            return field(&["classic", "response_bits"], problem);
-        }
-        let response_bytes = section.response_bits / 8;
-        let crps = classic::read_crps(&section.crps_file, response_bytes).map_err(|error| FieldError {
-            path: vec!["classic", "crps_file"],
-            problem: error.to_string(),
-        })?;
-        Ok(Some(dataplane::Classic {
-            profile: match section.profile {
-                ClassicProfile::Iot => dataplane::ClassicProfile::Iot,
-                ClassicProfile::Uav => dataplane::ClassicProfile::Uav,
-            },
-            port: section.port,
-            response_bytes,
-            crps,
-            seed,
-        }))
     }
 }
 
@@ -351,88 +280,6 @@ impl GatewaySection {
     #[must_use]
     pub fn pins(&self) -> Option<&Path> {
         (self.gate != Gate::Off && self.when_gone == WhenGone::Closed).then_some(&self.pin_directory)
-    }
-
-    fn interface_indices(&self) -> Result<Vec<u32>, FieldError> {
-        if self.interfaces.is_empty() && self.dataplane == Backend::Xdp {
-            return field(
-                &["gateway"],
-                "interfaces is missing: name the interfaces on the devices' side, such as [\"eth1\"] (only the host \
-                 data plane needs none)",
-            );
-        }
-        if self.dataplane == Backend::Host && self.gate != Gate::Off {
-            return field(
-                &["gateway", "gate"],
-                "the host data plane sees only what is sent to it and has no gate; use dataplane = \"xdp\"",
-            );
-        }
-        if self.threads == Some(0) {
-            return field(&["gateway", "threads"], "0: at least 1");
-        }
-        let index =
-            |name: &String| addresses::index(name).or_else(|error| field(&["gateway", "interfaces"], error));
-        self.interfaces.iter().map(index).collect()
-    }
-
-    fn forward_indices(&self, interfaces: &[u32]) -> Result<Vec<u32>, FieldError> {
-        let path = &["gateway", "forward_to"];
-        if !self.forward_to.is_empty() && self.gate != Gate::Sealed {
-            return field(
-                path,
-                "only a sealed gate forwards; leave it out, or set gate = \"sealed\"",
-            );
-        }
-        let index = |name: &String| match addresses::index(name) {
-            Ok(index) if interfaces.contains(&index) => field(
-                path,
-                format!("{name} is on the devices' side, where frames must be sealed"),
-            ),
-            Ok(index) => Ok(index),
-            Err(error) => field(path, error),
-        };
-        self.forward_to.iter().map(index).collect()
-    }
-
-    fn local_addresses(&self) -> Result<Vec<IpAddr>, FieldError> {
-        if let Some(addresses) = &self.addresses {
-            return Ok(addresses.clone());
-        }
-        if self.interfaces.is_empty() {
-            return field(
-                &["gateway"],
-                "addresses is missing: list the addresses that devices send to, or name interfaces that have them",
-            );
-        }
-        let mut all = Vec::new();
-        for name in &self.interfaces {
-            match addresses::of_interface(name) {
-                Ok(addresses) => all.extend(addresses),
-                Err(error) => return field(&["gateway", "interfaces"], error),
-            }
-        }
-        all.sort_unstable();
-        all.dedup();
-        Ok(all)
-    }
-}
-
-/// Errors of the data plane's configuration by the names of this one.
-fn plane_field(error: dataplane::ConfigError) -> FieldError {
-    let path = match &error {
-        dataplane::ConfigError::Field { field, .. } => match *field {
-            "lap_port" => vec!["gateway", "port"],
-            "local" | "local (IPv4)" | "local (IPv6)" => vec!["gateway", "addresses"],
-            "classic.port" => vec!["classic", "port"],
-            "classic.response_bytes" => vec!["classic", "response_bits"],
-            "classic.crps" => vec!["classic", "crps_file"],
-            other => vec!["gateway", other],
-        },
-        dataplane::ConfigError::Unsupported { .. } => vec!["gateway", "dataplane"],
-    };
-    FieldError {
-        path,
-        problem: error.to_string(),
     }
 }
 
@@ -453,6 +300,8 @@ pub struct Resolved {
 
 #[cfg(test)]
 mod tests {
+    use linewarden_protocol::ids::GatewayId;
+
     use super::*;
 
     fn parse(text: &str) -> GatewayConfig {
@@ -460,7 +309,8 @@ mod tests {
     }
 
     fn refused(text: &str) -> (String, String) {
-        let error = parse(text).resolve([1, 2], 3).unwrap_err();
+        let mut errors = parse(text).resolve([1, 2], 3).unwrap_err();
+        let error = errors.remove(0);
         (error.path.join("."), error.problem)
     }
 
@@ -549,6 +399,34 @@ mod tests {
             assert_eq!(found, path, "{text}");
             assert!(said.contains(problem), "{said}");
         }
+    }
+
+    #[test]
+    fn all_mistakes_are_told_at_once() {
+        let text = format!(
+            "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = []\ngate = \"open\"\nlease_s = 0\nmark_block = 15\n\
+             low_rows = 20\nfeed_poll_ms = 0\nlink_lease_s = 0\nforward_to = [\"a\", \"a\"]\n{REGISTRY}\
+             [audit]\npath = \"a\"\nper_s = 0\nbytes_max = 1\n"
+        );
+        let errors = parse(&text).check().unwrap_err();
+        let mut fields: Vec<String> = errors.iter().map(|error| error.path.join(".")).collect();
+        fields.sort();
+        assert_eq!(
+            fields,
+            [
+                "audit.bytes_max",
+                "audit.per_s",
+                "gateway.addresses",
+                "gateway.feed_poll_ms",
+                "gateway.forward_to",
+                "gateway.forward_to",
+                "gateway.gate",
+                "gateway.lease_s",
+                "gateway.link_lease_s",
+                "gateway.low_rows",
+                "gateway.mark_block",
+            ]
+        );
     }
 
     #[test]

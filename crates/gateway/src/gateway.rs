@@ -8,13 +8,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linewarden_controller::Controller;
-use linewarden_dataplane::{Counters, DataPlane, DataPlaneError};
+use linewarden_dataplane::{Counters, DataPlane, DataPlaneError, Live};
 use linewarden_protocol::ids::GatewayId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use crate::audit::{AuditLog, AuditState, Happening};
 use crate::exchange::{Answer, Ask};
 use crate::feeder::{Desks, Feeder};
-use crate::node::{Node, Settings, SettingsError, Status};
+use crate::node::{Node, ReconfigureError, Settings, SettingsError, Status};
 use crate::time::Clock;
 
 /// How long handshakes under way may take once the gateway is told to stop.
@@ -28,6 +29,9 @@ pub enum GatewayError {
     /// Settings that do not fit together.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// Settings that cannot come into force.
+    #[error(transparent)]
+    Reconfigure(#[from] ReconfigureError),
     /// The operating system gave no thread.
     #[error("cannot start a thread: {0}; check the limit on processes (`ulimit -u`)")]
     Thread(#[from] std::io::Error),
@@ -52,6 +56,19 @@ pub struct Stopped {
     pub goes_on: bool,
 }
 
+/// Another configuration for a gateway at work.
+#[derive(Debug)]
+pub struct Change {
+    /// Of the node.
+    pub settings: Settings,
+    /// Of the data plane.
+    pub live: Live,
+    /// Rows that may be spent at once after a first authentication.
+    pub mark_block: u32,
+    /// The audit record's file, opened anew, and its rate.
+    pub audit: Option<(AuditLog, u32)>,
+}
+
 /// A gateway at work. Dropping it stops it.
 pub struct Gateway {
     messages: Post,
@@ -62,6 +79,13 @@ pub struct Gateway {
 enum Message {
     Answer(Answer),
     Run(Action),
+    Change(
+        Box<Change>,
+        mpsc::SyncSender<Result<Option<AuditLog>, ReconfigureError>>,
+    ),
+    Refuse(Vec<String>),
+    Audit(Option<(AuditLog, u32)>, mpsc::SyncSender<Option<AuditLog>>),
+    Record(Happening),
     Stop,
 }
 
@@ -119,12 +143,15 @@ impl Gateway {
         let node = Node::new(plane, settings)?;
         let (messages, inbox) = Post::new()?;
         let shared = Arc::new(Shared::default());
-        let desks = start_feeder(controller, gateway_id, &messages)?;
+        let desks = start_feeder(controller.clone(), gateway_id, &messages)?;
         let control = Control {
             node,
             inbox,
             bell: Arc::clone(&messages.bell),
             desks,
+            controller,
+            audit: None,
+            lost_before: 0,
             published: Arc::clone(&shared),
         };
         let control = std::thread::Builder::new()
@@ -171,6 +198,43 @@ impl Gateway {
             return Err(GatewayError::Ended);
         }
         result.recv().map_err(|_| GatewayError::Ended)
+    }
+
+    /// Puts another configuration into force: all of it at once, or nothing.
+    ///
+    /// # Errors
+    /// What does not fit together; the data plane's refusal; the control thread has ended.
+    pub fn change(&self, change: Change) -> Result<(), GatewayError> {
+        let (reply, result) = mpsc::sync_channel(1);
+        if !self.messages.send(Message::Change(Box::new(change), reply)) {
+            return Err(GatewayError::Ended);
+        }
+        // The old file is closed here, where a slow disk keeps nobody waiting.
+        drop(result.recv().map_err(|_| GatewayError::Ended)??);
+        Ok(())
+    }
+
+    /// Takes note that another configuration was refused.
+    pub fn refuse_change(&self, errors: Vec<String>) {
+        self.messages.send(Message::Refuse(errors));
+    }
+
+    /// Sets where the audit record goes, and at most how many of each kind a second.
+    ///
+    /// # Errors
+    /// The control thread has ended.
+    pub fn set_audit(&self, audit: Option<(AuditLog, u32)>) -> Result<(), GatewayError> {
+        let (reply, old) = mpsc::sync_channel(1);
+        if !self.messages.send(Message::Audit(audit, reply)) {
+            return Err(GatewayError::Ended);
+        }
+        drop(old.recv().map_err(|_| GatewayError::Ended)?);
+        Ok(())
+    }
+
+    /// Puts something into the audit record.
+    pub fn record(&self, what: Happening) {
+        self.messages.send(Message::Record(what));
     }
 
     /// All verdicts so far.
@@ -225,6 +289,10 @@ struct Control {
     inbox: mpsc::Receiver<Message>,
     bell: Arc<OwnedFd>,
     desks: Desks,
+    controller: Controller,
+    audit: Option<AuditLog>,
+    /// Records that earlier files lost.
+    lost_before: u64,
     published: Arc<Shared>,
 }
 
@@ -232,7 +300,9 @@ impl Control {
     fn run(mut self) -> Stopped {
         while self.turn() {}
         if self.node.outlives_process() {
+            let audit = self.end_audit(true);
             self.publish();
+            drop(audit);
             return Stopped {
                 status: self.node.status().clone(),
                 counters: self.node.plane().counters().unwrap_or_default(),
@@ -251,7 +321,10 @@ impl Control {
         self.desks.hand_in(Ask::Settle(stood));
         let settled = self.await_settled(answers);
         let counters = self.node.plane().counters().unwrap_or_default();
+        let audit = self.end_audit(settled);
         self.publish();
+        // The status is out before the disk is waited for.
+        drop(audit);
         Stopped {
             status: self.node.status().clone(),
             counters,
@@ -266,6 +339,7 @@ impl Control {
         self.node.plane_mut().listen();
         let asks = self.node.tick(Clock::now(), &mut random);
         asks.into_iter().for_each(|ask| self.desks.hand_in(ask));
+        self.hand_records(false);
         self.publish();
         self.wait();
         loop {
@@ -273,9 +347,62 @@ impl Control {
                 Ok(Message::Answer(answer)) => self.node.answer(answer, Clock::now()),
                 Ok(Message::Run(action)) => action(self.node.plane_mut()),
                 Ok(Message::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Ok(order) => self.take_order(order),
                 Err(TryRecvError::Empty) => return true,
             }
         }
+    }
+
+    /// What does not touch the node's course.
+    fn take_order(&mut self, message: Message) {
+        match message {
+            Message::Change(change, reply) => {
+                let _ = reply.send(self.change(*change));
+            }
+            Message::Refuse(errors) => self.node.refuse_reload(errors),
+            Message::Audit(audit, reply) => {
+                let _ = reply.send(self.exchange_audit(audit));
+            }
+            Message::Record(what) => self.node.record(what),
+            Message::Answer(_) | Message::Run(_) | Message::Stop => {}
+        }
+    }
+
+    fn change(&mut self, change: Change) -> Result<Option<AuditLog>, ReconfigureError> {
+        self.node
+            .reconfigure(change.settings, &change.live, Clock::now())?;
+        self.controller.set_mark_block(change.mark_block);
+        Ok(self.exchange_audit(change.audit))
+    }
+
+    /// Returns the one before, to be closed by somebody who has time.
+    fn exchange_audit(&mut self, audit: Option<(AuditLog, u32)>) -> Option<AuditLog> {
+        self.hand_records(false);
+        let (log, per_s) = audit.map_or((None, 0), |(log, per_s)| (Some(log), per_s));
+        let old = std::mem::replace(&mut self.audit, log);
+        self.lost_before += old.as_ref().map_or(0, |old| old.state().lost);
+        self.node.set_audit_rate(per_s);
+        old
+    }
+
+    fn hand_records(&mut self, end: bool) {
+        let records = self.node.take_records(end);
+        let Some(audit) = &self.audit else {
+            return;
+        };
+        records.into_iter().for_each(|record| audit.hand_in(record));
+        let state = audit.state();
+        self.node.note_audit(AuditState {
+            lost: self.lost_before + state.lost,
+            ..state
+        });
+    }
+
+    fn end_audit(&mut self, settled: bool) -> Option<AuditLog> {
+        self.hand_records(true);
+        self.node.record(Happening::Stopped { settled });
+        self.hand_records(true);
+        self.audit.take()
     }
 
     fn wait(&mut self) {
@@ -309,6 +436,7 @@ impl Control {
                 }
                 Ok(Message::Run(action)) => action(self.node.plane_mut()),
                 Ok(Message::Answer(_) | Message::Stop) => {}
+                Ok(order) => self.take_order(order),
                 Err(_) => return false,
             }
         }

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+pub mod audit;
 pub mod classic;
 pub mod config;
 mod exchange;
@@ -28,6 +29,6 @@ pub mod plane;
 mod time;
 
 pub use exchange::{Answer, Ask, LinkError};
-pub use gateway::{Gateway, GatewayError, Stopped};
-pub use node::{Eviction, LinkState, Node, Settings, SettingsError, Status};
+pub use gateway::{Change, Gateway, GatewayError, Stopped};
+pub use node::{Eviction, LinkState, Node, ReconfigureError, Settings, SettingsError, Status};
 pub use time::Clock;

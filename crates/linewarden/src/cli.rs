@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::cmd::{agent, bench, completions, config, demo, device, puf, registry, serve};
+use crate::cmd::{agent, bench, check, completions, config, demo, device, puf, registry, serve};
 use crate::failure::exit_codes;
 
 /// Proves who devices are, at line rate, in the packet path
@@ -62,6 +62,8 @@ pub enum Command {
     Demo(demo::DemoArgs),
     /// Run a gateway
     Serve(serve::ServeArgs),
+    /// Check a configuration, and start nothing
+    Check(check::CheckArgs),
     /// Run a device's side: authenticate, keep the lease alive, print the state
     Agent(agent::AgentArgs),
     /// Keep the registry's devices
@@ -89,6 +91,7 @@ impl Command {
         match self {
             Self::Serve(args) => args.json,
             Self::Agent(args) => args.json,
+            Self::Check(args) => args.json,
             Self::Device(command) => command.wants_json(),
             Self::Registry(command) => command.wants_json(),
             Self::Puf(command) => command.wants_json(),

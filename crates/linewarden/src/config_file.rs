@@ -1,19 +1,81 @@
-//! Reading TOML files so that every mistake is told with file, line, column and field.
+//! Reading TOML files so that every mistake is told with file, line, column and field: all of them at once.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use linewarden_files::read_text_bounded;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeTable, DeValue, Deserializer};
 
 use crate::failure::Failure;
 
 /// No file is read further.
 const FILE_BYTES_MAX: usize = 1 << 20;
+/// Names that are further from what was written are not what was meant.
+const LIKENESS_MIN: f64 = 0.75;
+
+/// A mistake in a file, or something that the machine lacks for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The file.
+    pub file: PathBuf,
+    /// From 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+    /// From 1, in characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<usize>,
+    /// Tables and key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// What is wrong and what would do.
+    pub problem: String,
+    /// The exit code that it leads to; 0 for a warning.
+    pub exit_code: u8,
+}
+
+impl Problem {
+    fn new(path: &Path, place: Option<(usize, usize)>, field: Option<String>, problem: String) -> Self {
+        Self {
+            file: path.to_owned(),
+            line: place.map(|place| place.0),
+            column: place.map(|place| place.1),
+            field,
+            problem,
+            exit_code: 2,
+        }
+    }
+
+    /// Where it stands, to sort by.
+    pub fn place(&self) -> (Option<usize>, Option<usize>) {
+        (self.line, self.column)
+    }
+
+    /// Leads to another exit code than a mistake in a file; 0 makes it a warning.
+    pub fn with_code(mut self, exit_code: u8) -> Self {
+        self.exit_code = exit_code;
+        self
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.file.display())?;
+        if let (Some(line), Some(column)) = (self.line, self.column) {
+            write!(f, ":{line}:{column}")?;
+        }
+        f.write_str(":")?;
+        if let Some(field) = &self.field {
+            write!(f, " {field}:")?;
+        }
+        write!(f, " {}", self.problem)
+    }
+}
 
 /// A file that was read, kept to say where its fields stand.
+#[derive(Debug)]
 pub struct ConfigFile<T> {
     /// Its content.
     pub value: T,
@@ -21,28 +83,148 @@ pub struct ConfigFile<T> {
     text: String,
 }
 
+/// What came out of reading a file: its content, unless it lacks what no default stands for; and its mistakes.
+pub struct Parsed<T> {
+    /// What is right in it.
+    pub file: Option<ConfigFile<T>>,
+    /// What is not.
+    pub problems: Vec<Problem>,
+    /// Fields that were left out for their mistakes.
+    left_out: Vec<Vec<String>>,
+}
+
+impl<T> Parsed<T> {
+    /// Whether a field, or what it lies in, was left out.
+    pub fn lacks(&self, field: &[&str]) -> bool {
+        self.left_out
+            .iter()
+            .any(|left_out| left_out.len() <= field.len() && left_out.iter().zip(field).all(|(a, b)| a == b))
+    }
+}
+
+/// Reads a file's text.
+///
+/// # Errors
+/// A file that cannot be read, or is no text.
+pub fn read_text(path: &Path) -> Result<String, Failure> {
+    read_text_bounded(path, FILE_BYTES_MAX)
+        .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))
+}
+
 impl<T: DeserializeOwned> ConfigFile<T> {
     /// Reads a file.
     ///
     /// # Errors
-    /// A file that cannot be read, is no TOML, or has unknown, missing or wrong fields.
+    /// A file that cannot be read, is no TOML, or has unknown, missing or wrong fields: all of them.
     pub fn read(path: &Path) -> Result<Self, Failure> {
-        let text = read_text_bounded(path, FILE_BYTES_MAX)
-            .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))?;
-        match toml::from_str(&text) {
-            Ok(value) => Ok(Self {
-                value,
-                path: path.to_owned(),
-                text,
-            }),
-            Err(error) => {
-                let place = error.span().map(|span| place(&text, span.start));
-                let field = error.span().and_then(|span| field_at(&text, &span));
-                // Its further lines repeat the text of the file.
-                let message = error.message().lines().collect::<Vec<_>>().join(" ");
-                Err(located(path, place, field.as_deref(), &message))
-            }
+        match Self::parse(path, read_text(path)?) {
+            Parsed {
+                file: Some(file),
+                problems,
+                ..
+            } if problems.is_empty() => Ok(file),
+            parsed => Err(Failure::all(&parsed.problems)),
         }
+    }
+
+    /// Reads a text with everything that is wrong in it. A field with a mistake is left out, and reading goes on.
+    pub fn parse(path: &Path, text: String) -> Parsed<T> {
+        let mut problems = Vec::new();
+        let mut left_out = Vec::new();
+        let value = parse(path, &text, &mut problems, &mut left_out);
+        problems.sort_by_key(Problem::place);
+        let path = path.to_owned();
+        Parsed {
+            file: value.map(|value| Self { value, path, text }),
+            problems,
+            left_out,
+        }
+    }
+}
+
+fn parse<T: DeserializeOwned>(
+    path: &Path,
+    text: &str,
+    problems: &mut Vec<Problem>,
+    left_out: &mut Vec<Vec<String>>,
+) -> Option<T> {
+    let (mut root, errors) = DeTable::parse_recoverable(text);
+    let tell = |error: &toml::de::Error, names: &[String]| {
+        let at = error.span().map(|span| place(text, span.start));
+        let field = (!names.is_empty()).then(|| names.join("."));
+        // Further lines repeat the text of the file.
+        let message = error.message().lines().collect::<Vec<_>>().join(" ");
+        Problem::new(path, at, field, with_suggestion(&message))
+    };
+    if !errors.is_empty() {
+        problems.extend(errors.iter().map(|error| tell(error, &[])));
+        return None;
+    }
+    loop {
+        let error = match T::deserialize(Deserializer::from(root.clone())) {
+            Ok(value) => return Some(value),
+            Err(error) => error,
+        };
+        let names = error
+            .span()
+            .map_or(Vec::new(), |span| names_at(root.get_ref(), &span));
+        if let Some(missing) = error.message().strip_prefix("missing field `") {
+            let missing = missing.trim_end_matches('`').to_owned();
+            let field: Vec<String> = names.iter().cloned().chain([missing]).collect();
+            // One that was left out has been told of.
+            if !left_out.contains(&field) {
+                problems.push(tell(&error, &names));
+            }
+            return None;
+        }
+        problems.push(tell(&error, &names));
+        if !remove(root.get_mut(), &names) {
+            return None;
+        }
+        left_out.push(names);
+    }
+}
+
+/// Takes a field out; says whether it was there.
+fn remove(table: &mut DeTable<'_>, names: &[String]) -> bool {
+    match names {
+        [] => false,
+        [name] => table.remove(name.as_str()).is_some(),
+        [name, inner @ ..] => match table.get_mut(name.as_str()).map(Spanned::get_mut) {
+            Some(DeValue::Table(table)) => remove(table, inner),
+            _ => false,
+        },
+    }
+}
+
+/// A message about an unknown name, with the known one that is like it in place of all.
+fn with_suggestion(message: &str) -> String {
+    let Some((unknown, known)) = message
+        .strip_prefix("unknown ")
+        .and_then(|_| message.split_once(", expected "))
+    else {
+        return message.to_owned();
+    };
+    let mut quoted = unknown.split('`');
+    let Some(written) = quoted.nth(1) else {
+        return message.to_owned();
+    };
+    let like = |known: &str| strsim::jaro_winkler(written, known);
+    let nearest = known
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .max_by(|a, b| like(a).total_cmp(&like(b)));
+    match nearest.filter(|name| like(name) >= LIKENESS_MIN) {
+        Some(name) => format!("{unknown}; did you mean `{name}`?"),
+        None => message.to_owned(),
+    }
+}
+
+impl<T> ConfigFile<T> {
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The directory that the file's relative paths start from.
@@ -55,6 +237,11 @@ impl<T: DeserializeOwned> ConfigFile<T> {
 
     /// A failure that names the place of a field.
     pub fn field(&self, field: &[&str], problem: &str) -> Failure {
+        Failure::all(&[self.problem(field, problem)])
+    }
+
+    /// A mistake at the place of a field.
+    pub fn problem(&self, field: &[&str], problem: &str) -> Problem {
         let place = span_of(&self.text, field).map(|span| place(&self.text, span.start));
         // Messages of the data plane begin with the field's name themselves.
         let bare = field.last().copied().unwrap_or_default();
@@ -62,14 +249,8 @@ impl<T: DeserializeOwned> ConfigFile<T> {
             .strip_prefix(bare)
             .and_then(|rest| rest.strip_prefix(" = "))
             .unwrap_or(problem);
-        located(&self.path, place, Some(&field.join(".")), problem)
+        Problem::new(&self.path, place, Some(field.join(".")), problem.to_owned())
     }
-}
-
-fn located(path: &Path, place: Option<(usize, usize)>, field: Option<&str>, message: &str) -> Failure {
-    let place = place.map_or(String::new(), |(line, column)| format!(":{line}:{column}"));
-    let field = field.map_or(String::new(), |field| format!(" {field}:"));
-    Failure::input(format!("{}{place}:{field} {message}", path.display()))
 }
 
 /// Line and column, both from 1.
@@ -102,11 +283,10 @@ fn span_of(text: &str, field: &[&str]) -> Option<Range<usize>> {
 }
 
 /// The names of the field that a span lies in.
-fn field_at(text: &str, span: &Range<usize>) -> Option<String> {
-    let root = DeTable::parse(text).ok()?;
+fn names_at(table: &DeTable<'_>, span: &Range<usize>) -> Vec<String> {
     let mut names = Vec::new();
-    descend(root.get_ref(), span, &mut names);
-    (!names.is_empty()).then(|| names.join("."))
+    descend(table, span, &mut names);
+    names
 }
 
 fn descend(table: &DeTable<'_>, span: &Range<usize>, names: &mut Vec<String>) {
@@ -162,11 +342,68 @@ mod tests {
     fn a_place_in_the_text_has_its_field() {
         let at = |needle: &str| {
             let start = TEXT.find(needle).unwrap();
-            field_at(TEXT, &(start..start + needle.len())).unwrap()
+            names_at(
+                DeTable::parse(TEXT).unwrap().get_ref(),
+                &(start..start + needle.len()),
+            )
+            .join(".")
         };
         assert_eq!(at("1"), "a.x");
         assert_eq!(at("\"ä\""), "a.y");
         assert_eq!(at("y"), "a.y");
         assert_eq!(at("2"), "b.c.z.w");
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code, reason = "only read")]
+    struct Outer {
+        a: Inner,
+        b: Option<Inner>,
+    }
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code, reason = "only read")]
+    struct Inner {
+        #[serde(default)]
+        lease_s: u32,
+        #[serde(default)]
+        port: u16,
+        id: u32,
+    }
+
+    fn told(text: &str) -> Vec<String> {
+        let parsed = ConfigFile::<Outer>::parse(Path::new("f"), text.to_owned());
+        parsed.problems.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn all_mistakes_are_told_and_none_twice() {
+        assert_eq!(
+            told("[a]\nlease = 1\nid = -1\nport = 70000\n[b]\nzzz = 1\nid = 1\n"),
+            [
+                "f:2:1: a.lease: unknown field `lease`; did you mean `lease_s`?",
+                "f:3:6: a.id: invalid value: integer `-1`, expected u32",
+                "f:4:8: a.port: invalid value: integer `70000`, expected u16",
+            ]
+        );
+        assert_eq!(
+            told("[a]\nid = 1\nport = 70000\n[b]\nzzz = 1\nid = 1\n"),
+            [
+                "f:3:8: a.port: invalid value: integer `70000`, expected u16",
+                "f:5:1: b.zzz: unknown field `zzz`, expected one of `lease_s`, `port`, `id`",
+            ]
+        );
+        assert_eq!(told("[a]\nport = 1\n"), ["f:1:1: a: missing field `id`"]);
+    }
+
+    #[test]
+    fn all_lines_that_are_no_toml_are_told() {
+        let told = told("[a]\nid = \nport = 1 2\n");
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(
+            told[0].starts_with("f:2:") && told[1].starts_with("f:3:"),
+            "{told:?}"
+        );
     }
 }

@@ -9,6 +9,7 @@ use linewarden_dataplane::DataPlaneError;
 use linewarden_gateway::GatewayError;
 use linewarden_registry::RegistryError;
 
+use crate::config_file::Problem;
 use crate::output::{printable, tell};
 
 /// For `--help`.
@@ -31,6 +32,8 @@ pub(crate) use exit_codes;
 pub struct Failure {
     code: u8,
     message: String,
+    /// Further ones.
+    more: Vec<String>,
 }
 
 impl Failure {
@@ -64,6 +67,28 @@ impl Failure {
         self.code == 4
     }
 
+    /// Several mistakes at once; the first of them that is no warning gives the exit code.
+    pub fn all(problems: &[Problem]) -> Self {
+        let mut errors = problems.iter().filter(|problem| problem.exit_code != 0);
+        let Some(first) = errors.next() else {
+            return Self::failed("nothing is wrong");
+        };
+        Self {
+            more: errors.map(ToString::to_string).collect(),
+            ..Self::new(first.exit_code, first)
+        }
+    }
+
+    /// What is wrong, one by one.
+    pub fn messages(&self) -> Vec<String> {
+        [&self.message].into_iter().chain(&self.more).cloned().collect()
+    }
+
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        self.code
+    }
+
     /// The same, with more to say.
     pub fn and(mut self, more: impl Display) -> Self {
         self.message.push_str(&format!("; {more}"));
@@ -74,20 +99,23 @@ impl Failure {
         Self {
             code,
             message: message.to_string(),
+            more: Vec::new(),
         }
     }
 
     /// Says it on standard error and gives the exit code.
     pub fn tell(&self, json: bool) -> ExitCode {
         if json {
-            let object = serde_json::json!({ "error": self.message, "exit_code": self.code });
+            let mut object = serde_json::json!({ "error": self.message, "exit_code": self.code });
+            if let (Some(object), false) = (object.as_object_mut(), self.more.is_empty()) {
+                object.insert("errors".to_owned(), self.messages().into());
+            }
             tell(object);
         } else {
             let style = anstyle::AnsiColor::Red.on_default() | anstyle::Effects::BOLD;
-            tell(format_args!(
-                "{style}error:{style:#} {}",
-                printable(&self.message)
-            ));
+            for message in self.messages() {
+                tell(format_args!("{style}error:{style:#} {}", printable(&message)));
+            }
         }
         ExitCode::from(self.code)
     }
@@ -95,7 +123,7 @@ impl Failure {
 
 impl Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.messages().join("; "))
     }
 }
 

@@ -5,9 +5,11 @@ mod cli;
 mod cmd;
 mod config_file;
 mod failure;
+mod gateway_config;
 mod log;
 mod output;
 mod registry;
+mod service_manager;
 mod signals;
 
 use std::process::ExitCode;

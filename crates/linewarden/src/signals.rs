@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as something to wait for.
+//! Signals as something to wait for.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -9,41 +9,79 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::failure::Failure;
 
-/// Becomes readable when the program is told to end.
-pub struct StopSignal(SignalFd);
+/// What the program is told from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// To end: SIGINT, SIGTERM.
+    Stop,
+    /// To read its configuration again: SIGHUP.
+    Reload,
+    /// To print its counters: SIGUSR1.
+    Count,
+}
 
-impl StopSignal {
-    /// Takes the signals over. Call it before any thread is started: threads inherit what is blocked.
+/// Becomes readable when the program is told something.
+pub struct Signals(SignalFd);
+
+impl Signals {
+    /// Takes over the signals that tell a program to end. Call it before any thread is started: threads inherit what is
+    /// blocked.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn take_over() -> Result<Self, Failure> {
-        let failed = |error| Failure::failed(format!("cannot wait for signals: {error}"));
-        let mut signals = SigSet::empty();
-        signals.add(Signal::SIGINT);
-        signals.add(Signal::SIGTERM);
+    pub fn to_stop() -> Result<Self, Failure> {
+        Self::take_over(&[Signal::SIGINT, Signal::SIGTERM])
+    }
+
+    /// Likewise, with those that a gateway knows besides.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn of_gateway() -> Result<Self, Failure> {
+        Self::take_over(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1])
+    }
+
+    fn take_over(wanted: &[Signal]) -> Result<Self, Failure> {
+        let signals: SigSet = wanted.iter().copied().collect();
         signals.thread_block().map_err(failed)?;
         SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map(Self)
             .map_err(failed)
     }
 
-    /// Waits at most so long; says whether it is time to end.
+    /// Waits at most so long.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn wait(&self, timeout: Duration) -> Result<bool, Failure> {
+    pub fn wait(&self, timeout: Duration) -> Result<Option<Told>, Failure> {
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let mut polled = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         match poll(&mut polled, timeout) {
-            Ok(ready) => Ok(ready > 0),
-            Err(nix::errno::Errno::EINTR) => Ok(false),
-            Err(error) => Err(Failure::failed(format!("cannot wait for signals: {error}"))),
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(failed(error)),
         }
+        let Some(signal) = self.0.read_signal().map_err(failed)? else {
+            return Ok(None);
+        };
+        Ok(
+            match i32::try_from(signal.ssi_signo)
+                .ok()
+                .and_then(|number| Signal::try_from(number).ok())
+            {
+                Some(Signal::SIGHUP) => Some(Told::Reload),
+                Some(Signal::SIGUSR1) => Some(Told::Count),
+                Some(_) => Some(Told::Stop),
+                None => None,
+            },
+        )
     }
 }
 
-impl AsFd for StopSignal {
+fn failed(error: nix::errno::Errno) -> Failure {
+    Failure::failed(format!("cannot wait for signals: {error}"))
+}
+
+impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

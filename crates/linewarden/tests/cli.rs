@@ -6,6 +6,11 @@
     clippy::indexing_slicing
 )]
 
+#[path = "cli/configuration.rs"]
+mod configuration;
+#[path = "cli/import.rs"]
+mod import;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -338,91 +343,6 @@ fn write_dumps(directory: &Path, count: u64) {
         let bits = chip.read(Challenge::Whole, 32_768).unwrap();
         fs::write(directory.join(format!("readout-{index}.bin")), bits.to_bytes()).unwrap();
     }
-}
-
-#[test]
-fn broken_configurations_are_told_with_file_line_and_field() {
-    let site = Site::new();
-    let registry = "[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n";
-    let host = "dataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n";
-    for (text, expected) in [
-        (
-            format!("[gateway]\nid = 1\n{host}lease_s = 0\n{registry}"),
-            "error: g.toml:5:1: gateway.lease_s: 0: a session must last at least a second\n",
-        ),
-        (
-            format!("[gateway]\nid = 1\n{host}leases = 5\n{registry}"),
-            "error: g.toml:5:1: gateway.leases: unknown field `leases`, expected one of `id`, `dataplane`, `interfaces`, \
-             `addresses`, `port`, `gate`, `forward_to`, `when_gone`, `pin_directory`, `lease_s`, `slots`, `ring`, `low_rows`, `mark_block`, `link_lease_s`, `nak_per_s`, \
-             `alarm_per_s`, `miss_per_s`, `feed_poll_ms`, `threads`\n",
-        ),
-        (
-            format!("[gateway]\nid = \"one\"\n{host}{registry}"),
-            "error: g.toml:2:6: gateway.id: invalid type: string \"one\", expected u32\n",
-        ),
-        (
-            format!("[gateway]\n{host}{registry}"),
-            "error: g.toml:1:1: gateway: missing field `id`\n",
-        ),
-        (
-            format!("[gateway]\nid = 1\n{host}gate = \"open\"\n{registry}"),
-            "error: g.toml:5:1: gateway.gate: the host data plane sees only what is sent to it and has no gate; use \
-             dataplane = \"xdp\"\n",
-        ),
-        (
-            format!("[gateway]\nid = 1\ninterfaces = [\"lw-none0\"]\n{registry}"),
-            "error: g.toml:3:1: gateway.interfaces: there is no interface lw-none0; `ip link` lists them\n",
-        ),
-        ("[gateway\nid = 1\n".to_owned(), "error: g.toml:1:9: "),
-        (
-            format!(
-                "[gateway]\nid = 1\n{host}[classic]\nprofile = \"iot\"\nresponse_bits = 64\ncrps_file = \"crps\"\n{registry}"
-            ),
-            "error: g.toml:8:1: classic.crps_file: ",
-        ),
-    ] {
-        site.write("g.toml", &text);
-        site.write("crps", "1 00000001 0011\n");
-        let error = site.run("serve --config g.toml --check").refused(2);
-        assert!(error.starts_with(expected), "expected {expected}\ngot {error}");
-    }
-}
-
-#[test]
-fn broken_agent_configurations_are_told_with_file_line_and_field() {
-    let site = Site::new();
-    site.on_registry("device enroll simulated --device d1 --rows 1 --out .")
-        .ok();
-    let good = fs::read_to_string(site.path("00000000000000d1.toml")).unwrap();
-    for (from, to, expected) in [
-        (
-            "id = \"00000000000000d1\"",
-            "id = \"xyz\"",
-            "a.toml:4:1: device.id: \"xyz\" is not a device id",
-        ),
-        ("fleet.seed", "nothing.seed", "puf.simulated.seed_file: "),
-        (".helper\"", ".helpers\"", "a.toml:5:1: device.helper: "),
-        ("model", "models", "puf.simulated.models: unknown field"),
-        (
-            "# interface = \"eth0\"",
-            "interface = \"lw-none0\"",
-            "gateway.interface: interface lw-none0: there is no such",
-        ),
-    ] {
-        site.write("a.toml", &good.replacen(from, to, 1));
-        let error = site.run("agent --config a.toml --gateway 127.0.0.1").refused(2);
-        assert!(error.contains(expected), "expected {expected}\ngot {error}");
-    }
-    let error = site.run("agent --config 00000000000000d1.toml").refused(2);
-    assert!(error.contains("gateway: address is missing"), "{error}");
-    fs::write(site.path("00000000000000d1.helper"), b"LWHPxx").unwrap();
-    let error = site
-        .run("agent --config 00000000000000d1.toml --gateway 127.0.0.1")
-        .refused(2);
-    assert!(
-        error.contains("00000000000000d1.helper") && error.contains("at byte"),
-        "{error}"
-    );
 }
 
 #[test]

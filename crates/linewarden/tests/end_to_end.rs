@@ -6,6 +6,9 @@
     clippy::indexing_slicing
 )]
 
+#[path = "end_to_end/operations.rs"]
+mod operations;
+
 use std::io::{BufRead as _, BufReader};
 use std::net::UdpSocket;
 use std::path::Path;
@@ -216,8 +219,8 @@ fn private_loopback() -> Option<Child> {
     None
 }
 
-#[test]
-fn a_device_keeps_its_lease_until_it_is_revoked_on_xdp() {
+/// Runs a story in a network namespace of its own, if this user may have one.
+fn in_private_namespace(story: impl Fn(&Place<'_>)) {
     let Some(mut holder) = private_loopback() else {
         println!("SKIPPED: no root, or no unshare and ip: the xdp data plane was not run");
         return;
@@ -229,12 +232,17 @@ fn a_device_keeps_its_lease_until_it_is_revoked_on_xdp() {
             .map(str::to_owned)
             .to_vec(),
     };
-    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| story(&place, "xdp")));
+    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| story(&place)));
     holder.kill().unwrap();
     holder.wait().unwrap();
     if let Err(panic) = told {
         std::panic::resume_unwind(panic);
     }
+}
+
+#[test]
+fn a_device_keeps_its_lease_until_it_is_revoked_on_xdp() {
+    in_private_namespace(|place| story(place, "xdp"));
 }
 
 #[test]

@@ -80,6 +80,21 @@ impl Credentials {
         }
     }
 
+    /// Two rows with the same key, by position: what was learnt of one would answer for the other.
+    pub(crate) fn repeated_row(&self) -> Option<(usize, usize)> {
+        let Self::Pool { rows, .. } = self else {
+            return None;
+        };
+        let key = |position: &usize| rows.get(*position).map(|row| row.row_key.as_bytes());
+        // Positions are sorted, so that no copy of a key is left behind.
+        let mut order: Vec<usize> = (0..rows.len()).collect();
+        order.sort_by(|a, b| key(a).cmp(&key(b)));
+        let same = order
+            .windows(2)
+            .find(|pair| matches!(pair, [a, b] if key(a) == key(b)));
+        same.and_then(|pair| Some((*pair.first()?, *pair.last()?)))
+    }
+
     /// Length of the byte form.
     pub(crate) fn encoded_len(&self) -> usize {
         match self {

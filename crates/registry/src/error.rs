@@ -260,14 +260,16 @@ pub enum RegistryError {
         source: Box<RegistryError>,
     },
     /// A line of an import file is not acceptable.
-    #[error("{path}, line {line}: {problem}; nothing was imported")]
+    #[error("{path}, line {line}: {problem}{further}; nothing was imported")]
     ImportLine {
         /// The file.
         path: PathBuf,
-        /// Line number, from 1.
+        /// Line number of the first one, from 1.
         line: u64,
-        /// What is wrong.
+        /// What is wrong with it.
         problem: String,
+        /// The others, in words; empty if there are none.
+        further: String,
     },
 }
 

@@ -40,13 +40,19 @@ impl Registry {
     pub async fn register_gateway(&self, gateway: GatewayId, now_s: u64) -> Result<Fence> {
         let mut transaction = self.write().await?;
         let before = self.fence_number(&mut transaction, gateway).await?;
-        // Above every lease's, too: a row that somebody has deleted must not begin the count again.
-        let (leased,): (Option<i64>,) = sqlx::query_as("SELECT MAX(fence) FROM lease WHERE gateway_id = $1")
-            .bind(i64::from(gateway.0))
-            .fetch_one(&mut *transaction)
-            .await?;
-        let leased = leased.unwrap_or_default().cast_unsigned();
-        let number = before.unwrap_or_default().max(leased).saturating_add(1);
+        let before = match before {
+            Some(before) => before,
+            // A row that somebody has deleted must not begin the count again. This looks at all of the gateway's leases.
+            None => {
+                let (leased,): (Option<i64>,) =
+                    sqlx::query_as("SELECT MAX(fence) FROM lease WHERE gateway_id = $1")
+                        .bind(i64::from(gateway.0))
+                        .fetch_one(&mut *transaction)
+                        .await?;
+                leased.unwrap_or_default().cast_unsigned()
+            }
+        };
+        let number = before.saturating_add(1);
         sqlx::query(
             "INSERT INTO gateway (gateway_id, fence, registered_at_s, mac) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (gateway_id) DO UPDATE SET fence = excluded.fence, \

@@ -1,6 +1,7 @@
 //! Import of export files: read and check everything first, then store.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,8 @@ use crate::transfer::{parse_device, parse_header};
 
 /// No line is longer: a device with the most rows has 50 MiB of hexadecimal digits.
 const LINE_BYTES_MAX: u64 = 64 << 20;
+/// Lines of a file that are told to be wrong; further ones are counted.
+const TOLD_MAX: usize = 20;
 
 impl Registry {
     /// Imports an export file that was made with `key`, and returns how many devices were stored.
@@ -24,7 +27,7 @@ impl Registry {
     /// then it is stored in chunks as by [`Registry::enrol_bulk`], with `progress` after each.
     ///
     /// # Errors
-    /// [`RegistryError::ImportLine`] names file, line and field, and nothing was stored.
+    /// [`RegistryError::ImportLine`] names file, lines and fields, and nothing was stored.
     /// [`RegistryError::Chunk`] if storing failed midway (a full disk, another writer).
     pub async fn import_file(
         &self,
@@ -52,10 +55,26 @@ impl Registry {
     ) -> Result<u64> {
         let mut import = Import::begin(path, file, key)?;
         let mut lines: HashMap<DeviceId, u64> = HashMap::new();
-        while let Some(device) = import.next() {
-            let device = device?.record.device;
-            if let Some(earlier) = lines.insert(device, import.line) {
-                return Err(import.problem(format!("field device_id: {device} is on line {earlier} already")));
+        let mut problems = Problems::default();
+        loop {
+            match import.read_device() {
+                Ok(None) => break,
+                Ok(Some(device)) => match lines.entry(device.record.device) {
+                    Entry::Vacant(place) => drop(place.insert(import.line)),
+                    Entry::Occupied(earlier) => {
+                        let (device, earlier) = (earlier.key(), earlier.get());
+                        problems.add(
+                            import.line,
+                            format!("field device_id: {device} is on line {earlier} already"),
+                        );
+                    }
+                },
+                Err(wrong) => {
+                    problems.add(import.line, wrong.problem);
+                    if wrong.is_last {
+                        break;
+                    }
+                }
             }
         }
         if on_conflict == OnConflict::Refuse {
@@ -65,16 +84,61 @@ impl Registry {
             for batch in ids.chunks(IDS_PER_QUERY) {
                 let devices: Vec<DeviceId> = batch.iter().map(|(_, device)| *device).collect();
                 let enrolled = self.enrolled_among(&devices).await?;
-                if let Some((line, device)) = batch.iter().find(|(_, device)| enrolled.contains(device)) {
-                    import.line = *line;
-                    return Err(
-                        import.problem(RegistryError::AlreadyEnrolled { device: *device }.to_string())
+                for (line, device) in batch.iter().filter(|(_, device)| enrolled.contains(device)) {
+                    problems.add(
+                        *line,
+                        RegistryError::AlreadyEnrolled { device: *device }.to_string(),
                     );
                 }
             }
         }
-        Ok(import.devices)
+        match problems.into_error(path) {
+            Some(error) => Err(error),
+            None => Ok(import.devices),
+        }
     }
+}
+
+/// What is wrong with which lines.
+#[derive(Default)]
+struct Problems {
+    first: Vec<(u64, String)>,
+    more: u64,
+}
+
+impl Problems {
+    fn add(&mut self, line: u64, problem: String) {
+        match self.first.len() < TOLD_MAX {
+            true => self.first.push((line, problem)),
+            false => self.more += 1,
+        }
+    }
+
+    fn into_error(mut self, path: &Path) -> Option<RegistryError> {
+        // Of what is in the file before what is in the registry, but told by line.
+        self.first.sort_by_key(|(line, _)| *line);
+        let mut told = self.first.into_iter();
+        let (line, problem) = told.next()?;
+        let mut further: String = told
+            .map(|(line, problem)| format!("; line {line}: {problem}"))
+            .collect();
+        if self.more > 0 {
+            further.push_str(&format!("; and {} lines more", self.more));
+        }
+        Some(RegistryError::ImportLine {
+            path: path.to_owned(),
+            line,
+            problem,
+            further,
+        })
+    }
+}
+
+/// Why a line gives no device.
+struct Wrong {
+    problem: String,
+    /// What follows cannot be told apart any more.
+    is_last: bool,
 }
 
 /// An export file while it is read; yields its devices.
@@ -96,6 +160,7 @@ impl<'file> Import<'file> {
             path: path.to_owned(),
             line: 1,
             problem,
+            further: String::new(),
         };
         let text = read_line(&mut input)
             .map_err(refuse)?
@@ -116,22 +181,32 @@ impl<'file> Import<'file> {
             path: self.path.clone(),
             line: self.line,
             problem,
+            further: String::new(),
         }
     }
 
-    fn read_device(&mut self) -> Result<Option<NewDevice>, String> {
-        let text = read_line(&mut self.input)?;
+    fn read_device(&mut self) -> Result<Option<NewDevice>, Wrong> {
+        let last = |problem: String| Wrong {
+            problem,
+            is_last: true,
+        };
+        let text = read_line(&mut self.input);
         let expected = self.devices;
         let before = self.line - 1;
         self.line += 1;
-        match text {
-            Some(_) if before >= expected => Err(format!(
+        match text.map_err(last)? {
+            Some(_) if before >= expected => Err(last(format!(
                 "the header announces {expected} devices, here is one more"
-            )),
-            Some(text) => parse_device(&text, &self.sealer).map(Some),
-            None if before < expected => Err(format!(
+            ))),
+            Some(text) => parse_device(&text, &self.sealer)
+                .map(Some)
+                .map_err(|problem| Wrong {
+                    problem,
+                    is_last: false,
+                }),
+            None if before < expected => Err(last(format!(
                 "the file ends after {before} of {expected} devices; it was cut off, export again"
-            )),
+            ))),
             None => Ok(None),
         }
     }
@@ -146,7 +221,7 @@ impl Iterator for Import<'_> {
         }
         let device = self.read_device();
         self.finished = !matches!(device, Ok(Some(_)));
-        device.map_err(|problem| self.problem(problem)).transpose()
+        device.map_err(|wrong| self.problem(wrong.problem)).transpose()
     }
 }
 

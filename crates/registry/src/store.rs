@@ -117,6 +117,13 @@ impl Registry {
     pub async fn open_with(path: impl AsRef<Path>, key: &MasterKey, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         check_header(path)?;
+        // A connection that may write empties the log beside the file when it closes: what is refused is only looked at.
+        // Whatever else is wrong, opening says it better, or does not meet it.
+        if let Err(refused @ (RegistryError::NewerSchema { .. } | RegistryError::WrongMasterKey { .. })) =
+            look(path, key).await
+        {
+            return Err(refused);
+        }
         let connect = connect_options(path, options);
         let mut connection = SqliteConnection::connect_with(&connect).await.map_err(at(path))?;
         migrations::refuse_newer(&mut connection, path).await?;
@@ -135,6 +142,16 @@ impl Registry {
         Ok(Self {
             inner: Arc::new(inner),
         })
+    }
+
+    /// Whether [`Registry::open`] would find a registry of this key that this program knows; nothing is changed.
+    ///
+    /// # Errors
+    /// As [`Registry::open`].
+    pub async fn examine(path: impl AsRef<Path>, key: &MasterKey) -> Result<()> {
+        let path = path.as_ref();
+        check_header(path)?;
+        look(path, key).await
     }
 
     /// Makes a new, empty registry, readable by its owner only, and opens it.
@@ -272,6 +289,23 @@ impl Registry {
     pub(crate) async fn write(&self) -> Result<Transaction<'static, Sqlite>> {
         Ok(self.inner.writer.begin_with("BEGIN IMMEDIATE").await?)
     }
+}
+
+/// Reads the schema's version and the key check, and writes nothing.
+async fn look(path: &Path, key: &MasterKey) -> Result<()> {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    // Without a log the file is all there is, and SQLite need make none to read it.
+    let is_alone = Path::new(&log).metadata().map_or(true, |log| log.len() == 0);
+    let connect = SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(false)
+        .read_only(true)
+        .immutable(is_alone);
+    let mut connection = SqliteConnection::connect_with(&connect).await.map_err(at(path))?;
+    migrations::refuse_newer(&mut connection, path).await?;
+    check_key(&mut connection, path, key).await?;
+    connection.close().await.map_err(at(path))
 }
 
 /// Says what the file is before SQLite touches it.

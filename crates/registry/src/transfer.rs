@@ -378,6 +378,11 @@ pub(crate) fn parse_device(text: &[u8], sealer: &Sealer) -> Result<NewDevice, St
         credentials,
     };
     record.validate().map_err(|error| error.to_string())?;
+    if let Some((first, second)) = record.credentials.repeated_row() {
+        return Err(format!(
+            "field sealed: rows {first} and {second} of the pool have the same key"
+        ));
+    }
     Ok(NewDevice {
         record,
         idx_floor: RowIndex(line.idx_floor),

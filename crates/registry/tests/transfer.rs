@@ -358,3 +358,75 @@ async fn an_edited_export_is_refused_as_a_whole() {
         }
     }
 }
+
+#[tokio::test]
+async fn all_wrong_lines_are_named() {
+    let (directory, path) = exported().await;
+    let mut lines: Vec<String> = fs::read_to_string(&path)
+        .unwrap()
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    lines[2] = lines[2].replace("\"suite\":1", "\"suite\":2");
+    lines[3] = lines[1].clone();
+    lines[5] = "{".to_owned();
+    let altered = directory.path().join("altered.jsonl");
+    fs::write(&altered, lines.join("\n") + "\n").unwrap();
+    let target = in_memory().await;
+    let told = import(&target, &altered).await.unwrap_err().to_string();
+    for expected in [
+        "line 3: field suite",
+        "; line 4: field device_id: 0000000000000001 is on line 2 already",
+        "; line 6: EOF",
+        "; nothing was imported",
+    ] {
+        assert!(told.contains(expected), "{expected}: {told}");
+    }
+    // With another key no line opens; a bounded number of them is told.
+    let fleet = in_memory().await;
+    let many = (1..=30).map(|id| support::pool_device(id, 1));
+    fleet
+        .enrol_bulk(many, BulkOptions::default(), |_| ())
+        .await
+        .unwrap();
+    let long = directory.path().join("long.jsonl");
+    fleet
+        .export_file(&long, Some(&export_key()), OnDamage::Refuse, |_| ())
+        .await
+        .unwrap();
+    let other = ExportKey::from_bytes([8; 32]);
+    let error = target
+        .import_file(&long, &other, BulkOptions::default(), |_| ())
+        .await;
+    let told = error.unwrap_err().to_string();
+    assert!(
+        told.contains("; line 21: ") && told.contains("; and 10 lines more"),
+        "{told}"
+    );
+}
+
+/// What is learnt of one row would answer for the other.
+#[tokio::test]
+async fn a_pool_with_one_row_twice_is_refused() {
+    let mut record = support::pool_device(1, 4);
+    let linewarden_registry::Credentials::Pool { rows, .. } = &mut record.credentials else {
+        panic!("a pool");
+    };
+    rows[3] = linewarden_registry::PoolRow {
+        challenge: [9; 8],
+        row_key: linewarden_protocol::keys::RowKey::from_bytes(*rows[1].row_key.as_bytes()),
+    };
+    let fleet = in_memory().await;
+    fleet.enrol(record).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fleet.jsonl");
+    fleet
+        .export_file(&path, Some(&export_key()), OnDamage::Refuse, |_| ())
+        .await
+        .unwrap();
+    let told = import(&in_memory().await, &path).await.unwrap_err().to_string();
+    assert!(
+        told.contains("line 2: field sealed: rows 1 and 3 of the pool have the same key"),
+        "{told}"
+    );
+}

@@ -581,3 +581,73 @@ async fn a_backup_holds_every_commit_and_overwrites_nothing() {
     });
     assert_eq!(drafts.count(), 0);
 }
+
+fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            (name, fs::read(path).unwrap())
+        })
+        .filter(|(name, _)| !name.ends_with("-shm"))
+        .collect();
+    files.sort();
+    files
+}
+
+/// The log of a process that was killed holds commits that are not in the file yet: whoever is refused must not put them
+/// there either.
+#[tokio::test]
+async fn what_is_refused_is_not_touched() {
+    let (_directory, path) = fleet_file().await;
+    let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
+                 VALUES (9999, 'newer', 1, x'00', 1)";
+    let wrong_key = MasterKey::from_bytes([0x55; 32]);
+    for (statement, key) in [("PRAGMA user_version = 3", wrong_key), (newer, master_key())] {
+        // As a kill leaves it: the file and its log, copied while they are in use.
+        let live = open(&path).await.unwrap();
+        sql(&path, statement).await;
+        let killed = tempfile::tempdir().unwrap();
+        for suffix in ["", "-wal"] {
+            let name = format!("fleet.registry{suffix}");
+            fs::copy(path.with_file_name(&name), killed.path().join(&name)).unwrap();
+        }
+        live.close().await;
+        let copy = killed.path().join("fleet.registry");
+        let before = files(killed.path());
+        assert_eq!(before.len(), 2);
+        assert!(!before[1].1.is_empty(), "there is something in the log");
+        for examined in [true, false] {
+            let result = match examined {
+                true => Registry::examine(&copy, &key).await,
+                false => Registry::open(&copy, &key).await.map(drop),
+            };
+            assert!(
+                matches!(
+                    result,
+                    Err(RegistryError::WrongMasterKey { .. } | RegistryError::NewerSchema { .. })
+                ),
+                "{result:?}"
+            );
+            assert!(files(killed.path()) == before, "{statement}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn looking_at_a_registry_leaves_nothing_behind() {
+    let (directory, path) = fleet_file().await;
+    let names = || fs::read_dir(directory.path()).unwrap().count();
+    let (before, count) = (files(directory.path()), names());
+    Registry::examine(&path, &master_key()).await.unwrap();
+    let error = Registry::examine(&path, &MasterKey::from_bytes([0x55; 32])).await;
+    assert!(matches!(error, Err(RegistryError::WrongMasterKey { .. })));
+    assert!(files(directory.path()) == before && names() == count);
+    // Nor is one that a gateway works on in anybody's way.
+    let live = open(&path).await.unwrap();
+    live.enrol(pool_device(1000, 2)).await.unwrap();
+    Registry::examine(&path, &master_key()).await.unwrap();
+    live.enrol(pool_device(1001, 2)).await.unwrap();
+    live.close().await;
+}

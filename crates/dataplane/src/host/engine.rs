@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::event::EVENT_BYTES;
 use crate::layout::{HOME_WAYS, Line};
 use crate::store::shed::{Doorman, Stranger};
-use crate::store::{Geometry, Regions, wire_word};
+use crate::store::{Geometry, InForce, Regions, wire_word};
 
 /// Bytes kept of a datagram: all that any message needs that is served. A short buffer keeps a whole batch in the
 /// first-level cache.
@@ -115,13 +115,7 @@ pub struct Engine {
     pub(super) regions: Arc<Regions>,
     pub(super) geometry: Geometry,
     pub(super) ring: u32,
-    pub(super) low_rows: u32,
-    pub(super) low_credit: u32,
     pub(super) gateway_id: u32,
-    pub(super) lease_s: u32,
-    pub(super) nak_per_s: u32,
-    pub(super) alarm_per_s: u32,
-    pub(super) miss_per_s: u32,
     pub(super) slow_path: SlowPath,
     pub(super) classic: Option<Classic>,
     classic_seed: u64,
@@ -133,13 +127,7 @@ impl Engine {
             regions,
             geometry: config.geometry.clone(),
             ring: config.geometry.ring,
-            low_rows: config.low_rows,
-            low_credit: config.low_credit,
             gateway_id: config.gateway_id.0,
-            lease_s: config.lease_s,
-            nak_per_s: config.nak_per_s,
-            alarm_per_s: config.alarm_per_s,
-            miss_per_s: config.miss_per_s,
             slow_path: SlowPath::new()?,
             classic: config.classic.as_ref().map(Classic::new).transpose()?,
             classic_seed: config.classic.as_ref().map_or(0, |classic| classic.seed),
@@ -224,11 +212,12 @@ impl Engine {
     #[cold]
     pub(super) fn unknown(&self, thread: &mut ThreadState, now: Moment, stranger: &Stranger) -> Verdict {
         let (regions, geometry) = (&self.regions, &self.geometry);
-        if self.miss_per_s == 0 || !regions.may_be_enrolled(geometry, stranger.id) {
+        let miss_per_s = self.live().miss_per_s;
+        if miss_per_s == 0 || !regions.may_be_enrolled(geometry, stranger.id) {
             return Verdict::DropUnknownDevice;
         }
         let door = &mut thread.door;
-        match door.admits(regions, geometry, stranger, now.monotonic_ns, self.miss_per_s) {
+        match door.admits(regions, geometry, stranger, now.monotonic_ns, miss_per_s) {
             true => Verdict::SlowPath,
             false => Verdict::DropShed,
         }
@@ -244,6 +233,15 @@ impl Engine {
         if let Some(control) = self.regions.control.first() {
             self.slow_path.ring(&control.listening);
         }
+    }
+
+    /// The settings in force. What one message is judged by is read once.
+    pub(super) fn live(&self) -> InForce {
+        self.regions
+            .control
+            .first()
+            .map(InForce::read)
+            .unwrap_or_default()
     }
 
     pub(super) fn by_address(&self) -> Bindings<'_> {

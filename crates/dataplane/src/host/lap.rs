@@ -11,6 +11,7 @@ use super::bindings::{Key, session_mac};
 use super::engine::{Engine, MacSource, Moment, Origin, ThreadState, Words};
 use super::sip::{Pair, f};
 use crate::layout::{BOUND, Line, RingRow, Session};
+use crate::store::InForce;
 use crate::store::shed::Stranger;
 
 /// The first word of a 64-byte message of suite 1.
@@ -159,7 +160,7 @@ impl Engine {
         commit: CommitWord,
         reason: u8,
     ) -> Outcome {
-        if !thread.naks.allows(now.monotonic_ns, self.nak_per_s) {
+        if !thread.naks.allows(now.monotonic_ns, self.live().nak_per_s) {
             return Err(Verdict::DropNakLimit);
         }
         let idx_reason = u64::from(reason) << 32 | u64::from(commit.idx().0.to_be());
@@ -212,7 +213,7 @@ impl Engine {
         }
         let idx = case.commit.idx().0;
         if m.idx.checked_add(1) == Some(idx) {
-            return case.ack_again(self.lease_s, macs);
+            return case.ack_again(&self.live(), macs);
         }
         if m.idx != idx {
             return Err(Verdict::DropIndex);
@@ -225,7 +226,8 @@ impl Engine {
         }
         let auth_key = load(&line.auth_key);
         let place = self.verify(&case, auth_key, macs).inspect_err(|reason| {
-            if *reason == Verdict::DropTag && thread.alarms.allows(now.monotonic_ns, self.alarm_per_s) {
+            if *reason == Verdict::DropTag && thread.alarms.allows(now.monotonic_ns, self.live().alarm_per_s)
+            {
                 thread.stats.report(case.event(EVENT_WRONG_TAG, idx, 0));
             }
         })?;
@@ -276,6 +278,7 @@ impl Engine {
     /// Spends the row and opens the session: LAP/1 1.4.3, in its order.
     fn win(&self, thread: &mut ThreadState, case: &Case<'_>, place: &Place, session_key: Pair) -> Outcome {
         let &Case { m, line, session, .. } = case;
+        let live = self.live();
         let won = case.commit.won().ok_or(Verdict::DropNoRows)?;
         let owner = Owner::take(line, case.commit, won).ok_or(Verdict::DropLostRace)?;
         line.window
@@ -283,7 +286,7 @@ impl Engine {
         store(&session.session_key, session_key);
         store(&session.tag, m.tag);
         line.lease_until_s
-            .store(case.now.boot_s.saturating_add(self.lease_s), Relaxed);
+            .store(case.now.boot_s.saturating_add(live.lease_s), Relaxed);
         if !place.is_renewal {
             self.leave(case, place.mac);
             case.bind(place.mac);
@@ -302,14 +305,16 @@ impl Engine {
 
         if !has_row {
             self.report(thread, case.event(EVENT_ROWS_OUT, next, 0));
-        } else if !won.is_key_mode() && (self.is_low(case.slot, next) || self.is_credit_low(won)) {
+        } else if !won.is_key_mode()
+            && (self.is_low(case.slot, next, live.low_rows) || is_credit_low(won, live.low_credit))
+        {
             self.report(thread, case.event(EVENT_ROWS_LOW, next, 0));
         }
         claimed?;
         if !place.is_renewal {
             thread.stats.report(case.event(EVENT_SESSION, m.idx, m.tag[0]));
         }
-        Ok((Verdict::ReplyAck, ack(m, session_key, self.lease_s, case.from)))
+        Ok((Verdict::ReplyAck, ack(m, session_key, live.lease_s, case.from)))
     }
 
     /// Gives up what the line holds for where its session was bound and will not be: without this a device that comes
@@ -357,15 +362,11 @@ impl Engine {
         true
     }
 
-    fn is_credit_low(&self, won: CommitWord) -> bool {
-        won.credit().is_some_and(|credit| credit <= self.low_credit)
-    }
-
     /// Whether the row `low_rows` ahead of `idx` is no longer there, if it is asked for.
-    fn is_low(&self, slot: u32, idx: u32) -> bool {
-        self.low_rows > 0
+    fn is_low(&self, slot: u32, idx: u32, low_rows: u32) -> bool {
+        low_rows > 0
             && self
-                .ring_row(slot, idx.wrapping_add(self.low_rows))
+                .ring_row(slot, idx.wrapping_add(low_rows))
                 .is_none_or(|row| row.auth_key[1].load(Acquire) == 0)
     }
 }
@@ -431,7 +432,7 @@ impl Case<'_> {
     }
 
     /// The winning RESPONSE once more: the first ACK was lost (LAP/1 1.4.4).
-    fn ack_again(&self, lease_s: u32, macs: &mut impl MacSource) -> Outcome {
+    fn ack_again(&self, live: &InForce, macs: &mut impl MacSource) -> Outcome {
         let Self {
             m,
             line,
@@ -442,7 +443,8 @@ impl Case<'_> {
         } = *self;
         let [tag_low, tag_high] = load(&session.tag);
         let differs = (tag_low ^ m.tag[0]) | (tag_high ^ m.tag[1]) | self.differs();
-        let is_live = line.session_id.load(Acquire) != 0 && line.lease_until_s.load(Acquire) > now.boot_s;
+        let until_s = line.lease_until_s.load(Acquire);
+        let is_live = line.session_id.load(Acquire) != 0 && until_s > now.boot_s;
         if !is_live || differs != 0 {
             return Err(Verdict::DropReplay);
         }
@@ -461,6 +463,7 @@ impl Case<'_> {
         if line.commit.load(Acquire) != self.commit.0 || line.session_id.load(Acquire) != m.tag[0] {
             return Err(Verdict::DropReplay);
         }
+        let lease_s = live.lease_again(until_s);
         Ok((Verdict::ReplyAckAgain, ack(m, session_key, lease_s, from)))
     }
 
@@ -511,6 +514,10 @@ impl Drop for Owner<'_> {
         store(&self.line.auth_key, [0, 0]);
         self.line.commit.fetch_and(!commit::BUSY, AcqRel);
     }
+}
+
+fn is_credit_low(won: CommitWord, low_credit: u32) -> bool {
+    won.credit().is_some_and(|credit| credit <= low_credit)
 }
 
 /// ACK.tag = F(session_key, H0, idx ‖ lease_s, session_id, seen_ip).

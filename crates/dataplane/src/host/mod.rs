@@ -104,6 +104,7 @@ impl Host {
         }
         let memory = |error| DataPlaneError::kernel("memory for the lines", error);
         let regions = Arc::new(Regions::anonymous(&config.geometry).map_err(memory)?);
+        regions.begin(&config.live());
         let engine = Arc::new(Engine::new(config, Arc::clone(&regions)).map_err(memory)?);
         let stats = Arc::new(Stats::new());
         Ok(Self {
@@ -247,6 +248,11 @@ fn pin(cpu: usize) {
     if result != 0 {
         tracing::warn!(cpu, error = %io::Error::last_os_error(), "not pinned to the CPU");
     }
+}
+
+/// CLOCK_BOOTTIME, whole seconds.
+pub(crate) fn boot_s() -> u32 {
+    worker::now().boot_s
 }
 
 impl StoreBacked for Host {

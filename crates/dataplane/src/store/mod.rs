@@ -6,8 +6,10 @@
 
 pub mod adopt;
 mod geometry;
+mod live;
 mod place;
 mod region;
+mod session;
 pub mod shed;
 mod sweep;
 pub mod table;
@@ -25,8 +27,10 @@ use linewarden_protocol::keys::AuthKey;
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
 pub use self::geometry::{Geometry, Regions};
+pub(crate) use self::live::InForce;
 use self::place::Places;
 pub use self::region::Region;
+pub use self::session::SessionView;
 use crate::layout::{Line, RingRow};
 
 /// Why the store refuses a change. Nothing was changed.

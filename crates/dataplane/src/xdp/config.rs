@@ -26,18 +26,12 @@ impl ProgramConfig {
             local4_count: 0,
             local6_count: 0,
             gateway_id: config.gateway_id.0,
-            lease_s: config.lease_s,
             slots: config.geometry.slots,
             ring: config.geometry.ring,
-            low_rows: config.low_rows,
-            low_credit: config.low_credit,
             home_mask: config.geometry.homes() - 1,
             index_mask: config.geometry.index_mask(),
             bucket_mask: config.geometry.bucket_mask(),
             filter_mask: config.geometry.filter_mask(),
-            nak_per_s: config.nak_per_s,
-            alarm_per_s: config.alarm_per_s,
-            miss_per_s: config.miss_per_s,
             classic_identifiers: 0,
             classic_rows: 0,
             lap_port: config.lap_port.to_be(),
@@ -122,7 +116,7 @@ pub(crate) fn configure(
     Ok(())
 }
 
-/// Maps the arrays of a loaded object.
+/// Maps the arrays of a loaded object, with the settings in them.
 pub(crate) fn regions(object: &Object, config: &Config) -> Result<Regions, DataPlaneError> {
     let geometry = &config.geometry;
     let rows = geometry.row_count().unwrap_or(u32::MAX);

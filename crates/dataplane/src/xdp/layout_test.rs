@@ -8,7 +8,7 @@ use super::skeleton::gateway::types;
 use crate::event::EVENT_BYTES;
 use crate::layout::{
     BOUND, Bucket, ClassicCrp, ClassicState, Control, EXPECTED, FILTER_WORDS, FilterBlock, HOME_WAYS, Line,
-    Note, ProgramConfig, RingRow, SOURCES, Session, VLAN_TAGGED, WAYS,
+    LiveCells, Note, ProgramConfig, RingRow, SOURCES, Session, VLAN_TAGGED, WAYS,
 };
 
 /// Lists every field of the C type: the pattern does not compile when one is left out.
@@ -32,15 +32,22 @@ fn the_mirror_of_the_layout_is_true() {
     same!(Session, lw_session: session_key, tag, addr, ingress, port, mac, vlan);
     same!(RingRow, lw_row: challenge, auth_key);
     same!(Bucket, lw_bucket: entry);
-    same!(Control, lw_control: fresh_current, fresh_previous, fresh_at_ns, stopping, listening, filtering, owner, identity);
+    same!(
+        Control,
+        lw_control: fresh_current, fresh_previous, fresh_at_ns, stopping, listening, filtering, pad, live, owner, identity
+    );
+    same!(
+        LiveCells,
+        lw_live: lease_s, lease_least_s, lease_from_s, low_rows, low_credit, nak_per_s, alarm_per_s, miss_per_s
+    );
     same!(Note, lw_note: end, mark, epoch, pad);
     same!(FilterBlock, lw_filter_block: word);
     same!(ClassicState, lw_classic_state: expected, next, pad);
     same!(ClassicCrp, lw_classic_crp: challenge, crc, response);
     same!(
         ProgramConfig,
-        lw_config: hash_seed, local6, local4, local4_count, local6_count, gateway_id, lease_s, slots, ring, low_rows, low_credit,
-        home_mask, index_mask, bucket_mask, filter_mask, nak_per_s, alarm_per_s, miss_per_s, classic_identifiers, classic_rows, lap_port,
+        lw_config: hash_seed, local6, local4, local4_count, local6_count, gateway_id, slots, ring,
+        home_mask, index_mask, bucket_mask, filter_mask, classic_identifiers, classic_rows, lap_port,
         classic_port, gate, classic_words, classic_uav, strong_order, count_work, pad, crc
     );
     assert_eq!(size_of::<types::lw_home>(), HOME_WAYS * size_of::<Line>());

@@ -97,6 +97,7 @@ impl Microbench {
         open.maps.cases.set_max_entries(cases).map_err(error)?;
         let skeleton = open.load().map_err(error)?;
         let regions = config::regions(skeleton.object(), config)?;
+        regions.begin(&config.live());
         let bench = Self {
             cases: config::region(skeleton.object(), "cases", cases)?,
             state: config::region(skeleton.object(), "bench", 1)?,

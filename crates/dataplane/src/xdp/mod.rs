@@ -6,6 +6,7 @@
 mod answer;
 mod attach;
 pub(crate) mod config;
+mod forward;
 mod keep;
 #[cfg(test)]
 mod layout_test;
@@ -36,7 +37,7 @@ use self::rings::Rings;
 use self::seal::{DownCell, Seal};
 use self::skeleton::gateway::{GatewaySkel, GatewaySkelBuilder};
 use crate::capability::{self, Capability};
-use crate::config::{Config, Gate};
+use crate::config::{Config, Gate, Live};
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::miss::{Carrier, Miss};
@@ -53,6 +54,8 @@ pub struct Xdp {
     seals: Vec<Seal>,
     /// Interfaces that are forwarded to.
     forwards: Vec<u32>,
+    /// Interfaces on the devices' side.
+    inside: Vec<u32>,
     attachments: Vec<Attachment>,
     rings: Rings,
     sender: Option<Sender>,
@@ -147,8 +150,15 @@ impl Xdp {
         let regions = self::config::regions(skeleton.object(), config)?;
         let (regions, geometry) = (Arc::new(regions), config.geometry.clone());
         let store = match memory {
-            Some((_, true)) => Store::adopt(regions, geometry),
-            _ => Store::new(regions, geometry),
+            Some((_, true)) => {
+                let store = Store::adopt(regions, geometry);
+                store.set_live(&config.live(), crate::host::boot_s());
+                store
+            }
+            _ => {
+                regions.begin(&config.live());
+                Store::new(regions, geometry)
+            }
         };
         let rings = Rings::map(&skeleton.maps.events, &skeleton.maps.misses)?;
         if is_sealed {
@@ -163,56 +173,15 @@ impl Xdp {
             down,
             seals: Vec::new(),
             forwards: Vec::new(),
+            inside: Vec::new(),
             attachments: Vec::new(),
             rings,
-            sender: open_sender(config),
+            sender: open_sender(config.miss_per_s),
             memory: None,
             has_left: false,
         };
         self::config::fill_classic(plane.skeleton.object(), config)?;
         Ok(plane)
-    }
-
-    /// Lets datagrams whose seal was taken off leave by this interface past the network stack, where its routes lead
-    /// there and its neighbours are known: past its filters, too. The interface must take redirected frames: a veth
-    /// does if its peer has an XDP program or NAPI. Before [`Xdp::attach`]; of a sealed gate only.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn forward_to(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
-        let key = ifindex.to_ne_bytes();
-        self.skeleton
-            .maps
-            .forward
-            .update(&key, &key, MapFlags::ANY)
-            .map_err(|error| DataPlaneError::kernel(format!("forwarding to interface {ifindex}"), error))?;
-        if let Some(bss) = self.skeleton.maps.bss_data.as_deref_mut() {
-            bss.lw_forwards = 1;
-        }
-        self.forwards.push(ifindex);
-        Ok(())
-    }
-
-    /// What forwarding must know of an interface on the devices' side.
-    fn know(&self, ifindex: u32) -> Result<(), DataPlaneError> {
-        if self.forwards.is_empty() {
-            return Ok(());
-        }
-        let what = || format!("forwarding from interface {ifindex}");
-        if self.forwards.contains(&ifindex) {
-            // Redirected frames are seen by no filter, and so would leave unsealed.
-            return Err(DataPlaneError::kernel(
-                what(),
-                "it is on the devices' side itself",
-            ));
-        }
-        let mac = attach::mac_of(ifindex).map_err(|error| DataPlaneError::kernel(what(), error))?;
-        let [a, b, c, d, e, f] = mac;
-        self.skeleton
-            .maps
-            .own_mac
-            .update(&ifindex.to_ne_bytes(), &[a, b, c, d, e, f, 0, 0], MapFlags::ANY)
-            .map_err(|error| DataPlaneError::kernel(what(), error))
     }
 
     /// Attaches the program to an interface of the calling thread's network namespace: in the driver where it can,
@@ -221,7 +190,7 @@ impl Xdp {
     /// # Errors
     /// The kernel's, for example when another XDP program is there.
     pub fn attach(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
-        self.know(ifindex)?;
+        self.stand_inside(ifindex)?;
         let attachment = Attachment::while_alive(self.program(), ifindex)?;
         self.attachments.push(attachment);
         if self.down.is_some() {
@@ -238,7 +207,7 @@ impl Xdp {
     /// # Errors
     /// Those of [`Xdp::attach`]; no BPF filesystem; a gateway that lives on the interface.
     pub fn attach_pinned(&mut self, ifindex: u32, directory: &Path) -> Result<(), DataPlaneError> {
-        self.know(ifindex)?;
+        self.stand_inside(ifindex)?;
         let attachment = Attachment::pinned(self.program(), ifindex, directory)?;
         self.attachments.push(attachment);
         if self.down.is_some() {
@@ -374,6 +343,16 @@ impl StoreBacked for Xdp {
         self.memory.is_some()
     }
 
+    fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {
+        self.forward_to_these(&live.forward_to)?;
+        if self.sender.is_none() {
+            self.sender = open_sender(live.miss_per_s);
+        }
+        self.store.set_live(live, boot_s);
+        self.forward_to_no_others(&live.forward_to);
+        Ok(())
+    }
+
     /// A ring that has been drained is silent.
     fn silence(&mut self) {}
 
@@ -392,8 +371,8 @@ const LOOPBACK: u32 = 1;
 /// "Send the frame back", in include/uapi/linux/bpf.h.
 const XDP_TX: u32 = 3;
 
-fn open_sender(config: &Config) -> Option<Sender> {
-    if config.miss_per_s == 0 {
+fn open_sender(miss_per_s: u32) -> Option<Sender> {
+    if miss_per_s == 0 {
         return None;
     }
     match Sender::open() {

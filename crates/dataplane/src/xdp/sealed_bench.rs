@@ -89,6 +89,7 @@ impl SealedBench {
         config::configure(open.open_object_mut(), config, false)?;
         let skeleton = open.load().map_err(error)?;
         let regions = config::regions(skeleton.object(), config)?;
+        regions.begin(&config.live());
         let mut bench = Self {
             state: config::region(skeleton.object(), "bench", 1)?,
             down: config::region(skeleton.object(), "down", config.geometry.slots)?,

@@ -10,6 +10,7 @@ use linewarden_registry::Settlement;
 
 use super::eviction::{Ticket, Uses};
 use super::{Node, WANTS_PER_ASK, WIPE_AFTER_NS};
+use crate::audit::Happening;
 use crate::time::Clock;
 
 /// Devices that are evicted at a time.
@@ -273,6 +274,9 @@ impl Node {
                 if !std::mem::replace(&mut held.exhausted, true) {
                     self.status.exhausted += 1;
                     self.exhausted.push_back(refused.device);
+                    self.trail.note(Happening::Exhausted {
+                        device: refused.device,
+                    });
                     tracing::debug!(device = %refused.device, "no row is left for it");
                 }
             }
@@ -412,6 +416,7 @@ impl Node {
                 return evicted;
             };
             self.status.evicted += 1;
+            self.trail.note(Happening::Evicted { device: victim });
             self.dismiss(victim, true);
         }
         wanted
@@ -496,13 +501,17 @@ impl Node {
         self.stop_waiting(device);
         let Some(held) = self.devices.get_mut(&device) else {
             // Those of before its start are none of its business.
-            self.status.revoked += u64::from(self.is_following());
+            if self.is_following() {
+                self.status.revoked += 1;
+                self.record_revoked(device, false);
+            }
             if self.is_expecting() {
                 // An answer that was given before may still bring it.
                 self.devices.insert(device, Held::revoked(now_ns));
             }
             return;
         };
+        let was_installed = held.state == State::Installed;
         match held.state {
             State::Revoked { .. } => return,
             State::Installed => {
@@ -523,6 +532,7 @@ impl Node {
         held.pending = None;
         held.state = State::Revoked { at_ns: now_ns };
         self.status.revoked += 1;
+        self.record_revoked(device, was_installed);
         tracing::info!(%device, "revoked");
     }
 
@@ -535,7 +545,10 @@ impl Node {
     /// may be more rows now.
     pub(super) fn renew(&mut self, device: DeviceId, epoch: u32) {
         match self.devices.get(&device) {
-            Some(held) if held.epoch < epoch => self.dismiss(device, false),
+            Some(held) if held.epoch < epoch => {
+                self.trail.note(Happening::CredentialsReplaced { device, epoch });
+                self.dismiss(device, false);
+            }
             Some(held) if held.exhausted => self.want_anew(device),
             _ => {}
         }

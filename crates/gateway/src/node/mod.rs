@@ -19,13 +19,14 @@ mod backoff;
 mod devices;
 mod eviction;
 mod freshness;
+mod records;
 mod status;
 mod visitors;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use linewarden_controller::{Chunk, Reception, Want};
-use linewarden_dataplane::{Config, DataPlane, Event, EventKind, Gate, Miss};
+use linewarden_dataplane::{Config, DataPlane, DataPlaneError, Event, EventKind, Gate, Live, Miss};
 use linewarden_protocol::commit::CREDIT_MAX;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{Change, Changes, Revision, Settlement};
@@ -38,6 +39,7 @@ use self::eviction::Policy;
 use self::freshness::Freshness;
 pub use self::status::{LinkState, Status};
 use self::visitors::Visitors;
+use crate::audit::{AuditState, Happening, Record, Trail};
 use crate::exchange::{Answer, Ask, LinkError};
 use crate::time::Clock;
 
@@ -57,7 +59,7 @@ const SOON_NS: u64 = 10_000_000;
 /// The node looks round at least this often, ns.
 const LATEST_NS: u64 = 100_000_000;
 
-/// How the node goes about; fixed while it runs.
+/// How the node goes about; `ring` and `spare_live_sessions` are fixed while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Rows that a mark is moved ahead at a time (LAP/1 1.4.6); more for a device that comes often.
@@ -99,29 +101,36 @@ impl Settings {
     /// # Errors
     /// The field that does not.
     pub fn check(&self) -> Result<(), SettingsError> {
-        let refuse = |field, value: u64, allowed: String| {
-            Err(SettingsError {
+        self.problems().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// All that does not fit together.
+    #[must_use]
+    pub fn problems(&self) -> Vec<SettingsError> {
+        let mut problems = Vec::new();
+        let mut refuse = |field, value: u64, allowed: String| {
+            problems.push(SettingsError {
                 field,
                 value,
                 allowed,
-            })
+            });
         };
         if self.mark_block <= self.low_credit || self.mark_block > CREDIT_MAX {
             let allowed = format!("{} to {CREDIT_MAX}", self.low_credit.saturating_add(1));
-            return refuse("mark_block", self.mark_block.into(), allowed);
+            refuse("mark_block", self.mark_block.into(), allowed);
         }
         // The packet path looks that many places ahead in the ring; further ones are its beginning again.
         if self.low_rows >= self.ring.max(1) {
             let allowed = format!("less than `ring`, which is {}", self.ring);
-            return refuse("low_rows", self.low_rows.into(), allowed);
+            refuse("low_rows", self.low_rows.into(), allowed);
         }
         if !(1..=60_000).contains(&self.feed_poll_ms) {
-            return refuse("feed_poll_ms", self.feed_poll_ms, "1 to 60000".to_owned());
+            refuse("feed_poll_ms", self.feed_poll_ms, "1 to 60000".to_owned());
         }
         if self.link_lease_s == 0 {
-            return refuse("link_lease_s", 0, "at least 1".to_owned());
+            refuse("link_lease_s", 0, "at least 1".to_owned());
         }
-        Ok(())
+        problems
     }
 }
 
@@ -135,6 +144,20 @@ pub struct SettingsError {
     pub value: u64,
     /// What would do.
     pub allowed: String,
+}
+
+/// Why other settings do not come into force.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconfigureError {
+    /// They do not fit together.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The data plane's sizes or gate.
+    #[error("the sizes of the data plane and its gate are fixed while it runs")]
+    Fixed,
+    /// The data plane refuses them.
+    #[error(transparent)]
+    DataPlane(#[from] DataPlaneError),
 }
 
 /// One data plane and what the node knows about its devices.
@@ -185,6 +208,8 @@ pub struct Node {
     events_lost: u64,
     /// Devices without rows in the registry, and without room, when the log was told last.
     told: (u64, u64),
+    /// What happened, for the audit record.
+    trail: Trail,
     stopping: bool,
     status: Status,
 }
@@ -250,6 +275,7 @@ impl Node {
             is_stuck: false,
             events_lost: 0,
             told: (0, 0),
+            trail: Trail::default(),
             stopping: false,
             status: Status::default(),
         };
@@ -278,6 +304,7 @@ impl Node {
     /// when the source of randomness fails; it is drawn from only when a freshness value is due.
     pub fn tick(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) -> Vec<Ask> {
         self.now_ns = clock.monotonic_ns;
+        self.trail.at(clock);
         self.refresh(clock, random);
         self.take_events();
         self.take_misses();
@@ -394,9 +421,71 @@ impl Node {
         self.link_ok_ns.is_some()
     }
 
+    /// Puts other settings into force, in the data plane as well: all or, after an error, none.
+    ///
+    /// # Errors
+    /// Settings that do not fit together or cannot change; the data plane's.
+    pub fn reconfigure(
+        &mut self,
+        settings: Settings,
+        live: &Live,
+        clock: Clock,
+    ) -> Result<(), ReconfigureError> {
+        settings.check()?;
+        let fixed = |settings: &Settings| (settings.ring, settings.spare_live_sessions, settings.eviction);
+        if fixed(&settings) != fixed(&self.settings) {
+            return Err(ReconfigureError::Fixed);
+        }
+        let boot_s = u32::try_from(clock.boot_ns / 1_000_000_000).unwrap_or(u32::MAX);
+        self.plane.reconfigure(live, boot_s)?;
+        self.settings = settings;
+        // What was put off by the old interval is done by the new one.
+        self.feed_due_ns = self.feed_due_ns.min(clock.monotonic_ns);
+        self.status.reloads += 1;
+        self.trail.note(Happening::Reloaded);
+        Ok(())
+    }
+
+    /// Another configuration was refused.
+    pub fn refuse_reload(&mut self, errors: Vec<String>) {
+        self.status.reloads_refused += 1;
+        self.trail.note(Happening::ReloadRefused { errors });
+    }
+
+    /// Something happened that the node does not know of itself.
+    pub fn record(&mut self, what: Happening) {
+        self.trail.note(what);
+    }
+
+    /// What happened is recorded from now on, at most so much of each kind a second; 0: nothing is.
+    pub fn set_audit_rate(&mut self, per_s: u32) {
+        self.trail.set_rate(per_s);
+    }
+
+    /// What happened since it was asked last; at the `end`, with all that was put off.
+    pub fn take_records(&mut self, end: bool) -> Vec<Record> {
+        if end && let Ok(counters) = self.plane.counters() {
+            self.trail.counters(&counters, true);
+        }
+        self.trail.take(end)
+    }
+
+    /// How the file of the records fares.
+    pub(crate) fn note_audit(&mut self, state: AuditState) {
+        self.status.audit_lost = state.lost;
+        self.status.audit_failing = state.failing;
+    }
+
     fn refresh(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) {
         // A gateway whose lease ended unrenewed stops (LAP/1 1.4.6): the last value ages, and nothing is answered.
-        self.status.lapsed = self.status.replaced || self.is_lapsed(clock);
+        let lapsed = self.status.replaced || self.is_lapsed(clock);
+        if lapsed != std::mem::replace(&mut self.status.lapsed, lapsed) && !self.status.replaced {
+            self.trail.note(if lapsed {
+                Happening::Lapsed
+            } else {
+                Happening::Resumed
+            });
+        }
         if self.status.lapsed {
             return;
         }
@@ -435,7 +524,7 @@ impl Node {
         events.iter().for_each(|event| self.take_event(event));
     }
 
-    fn note_draining(&mut self, drained: Result<(), linewarden_dataplane::DataPlaneError>) {
+    fn note_draining(&mut self, drained: Result<(), DataPlaneError>) {
         let failing = drained.is_err();
         if let Err(error) = drained
             && !self.status.events_failing
@@ -449,11 +538,18 @@ impl Node {
         match event.kind {
             EventKind::Session(session) => {
                 self.status.sessions_opened += 1;
+                self.record_session(event, session);
                 tracing::debug!(device = %event.device, idx = %event.idx, from = %event.from, ?session, "session");
             }
             EventKind::RowsLow | EventKind::RowsOut => self.want(event.device),
             EventKind::WrongTag => {
                 self.status.wrong_tags += 1;
+                self.trail.note(Happening::WrongTag {
+                    device: event.device,
+                    row: event.idx,
+                    address: event.from,
+                    ingress: event.ingress,
+                });
                 tracing::warn!(device = %event.device, idx = %event.idx, from = %event.from, "wrong tag");
             }
         }
@@ -487,6 +583,12 @@ impl Node {
             Reception::Challenge(challenge) => self.plane.send(&miss, &challenge),
             Reception::Admit(provision) => {
                 self.status.admitted += 1;
+                self.trail.note(Happening::Admitted {
+                    device: provision.device,
+                    row: provision.first,
+                    rows: provision.rows.len() as u64,
+                    address: miss.source(),
+                });
                 if self.admit(provision) {
                     self.replay(miss);
                 }
@@ -516,7 +618,11 @@ impl Node {
         self.retry_no_room();
         self.retry_exhausted(clock);
         self.tell_shortages();
-        match self.plane.counters() {
+        let counted = self.plane.counters();
+        if let Ok(counters) = &counted {
+            self.trail.counters(counters, false);
+        }
+        match counted {
             Ok(counters) if counters.events_lost > self.events_lost => {
                 tracing::warn!(
                     lost = counters.events_lost - self.events_lost,
@@ -717,6 +823,7 @@ impl Node {
             }
             Err(LinkError::Replaced(error)) => {
                 if !std::mem::replace(&mut self.status.replaced, true) {
+                    self.trail.note(Happening::Replaced);
                     tracing::error!(
                         error,
                         "this process has been replaced: it answers nothing any more"

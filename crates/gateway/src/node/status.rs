@@ -57,6 +57,14 @@ pub struct Status {
     pub rows_given: u64,
     /// Draws of a freshness value that gave none.
     pub draws_failed: u64,
+    /// Configurations that came into force while the gateway ran.
+    pub reloads: u64,
+    /// Configurations that were refused while the gateway ran.
+    pub reloads_refused: u64,
+    /// Audit records that could not be written.
+    pub audit_lost: u64,
+    /// Whether the audit record cannot be written now.
+    pub audit_failing: bool,
     /// Whether the data plane's events cannot be read.
     pub events_failing: bool,
     /// Why the data plane no longer handles packets, if it does not.

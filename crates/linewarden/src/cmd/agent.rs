@@ -16,7 +16,7 @@ use crate::config_file::ConfigFile;
 use crate::failure::Failure;
 use crate::log;
 use crate::output::Output;
-use crate::signals::StopSignal;
+use crate::signals::Signals;
 
 /// How to run.
 #[derive(Args, Debug)]
@@ -61,7 +61,7 @@ pub fn run(args: &AgentArgs, log_flag: Option<&str>) -> Result<(), Failure> {
         file.value.gateway.interface.clone_from(&args.interface);
     }
     let (options, puf) = prepare(&file, args)?;
-    let stop = StopSignal::take_over()?;
+    let stop = Signals::to_stop()?;
     let output = Output::new(args.json);
     let mut printed = Ok(());
     let ended = Agent::new(options, puf).run(std::os::fd::AsFd::as_fd(&stop), &mut |report| {

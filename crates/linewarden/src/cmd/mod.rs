@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod bench;
+pub mod check;
 pub mod completions;
 pub mod config;
 pub mod demo;
@@ -28,6 +29,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
     }
     match cli.command {
         Command::Demo(args) => demo::run(&args),
+        Command::Check(args) => check::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Device(command) => device::run(command),
         Command::Registry(command) => registry::run(&command),

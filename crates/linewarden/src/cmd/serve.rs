@@ -1,43 +1,48 @@
 //! `linewarden serve`.
 
+mod reload;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use indicatif::ProgressBar;
 use linewarden_controller::Controller;
 use linewarden_dataplane::Counters;
+use linewarden_gateway::audit::{AuditLog, Happening};
 use linewarden_gateway::config::{Backend, Gate, GatewayConfig, Resolved};
 use linewarden_gateway::{Gateway, LinkState, Status, Stopped, plane};
 use serde::Serialize;
 
-use crate::config_file::ConfigFile;
+use self::reload::Reloader;
+use crate::config_file::{ConfigFile, Problem};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::signals::StopSignal;
-use crate::{cmd, log, registry};
+use crate::signals::{Signals, Told as Signal};
+use crate::{cmd, gateway_config, log, registry, service_manager};
+
+/// Of the log, unless something else is asked for.
+const LOG_LEVEL: &str = "info";
 
 /// How to run.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Checks the whole configuration before anything is touched, attaches the data plane, takes up the devices that it held before, and prints its
+Checks the configuration as `linewarden check --machine` does before anything is touched, attaches the data plane, takes up the devices that it held before, and prints its
 state when it changes. Ends on SIGINT and SIGTERM: handshakes under way may end, the registry is told which rows were
-used, and the data plane is detached, but for a gate that is not off, which stays shut however the gateway ends (`when_gone`). Ends with exit code 1 when the data plane ends by itself, so that a service manager starts
+used, and the data plane is detached, but for a gate that is not off, which stays shut however the gateway ends (`when_gone`). SIGHUP reads the configuration again: all that may change changes
+at once, or, after any error, nothing does. SIGUSR1 prints all counters. Ends with exit code 1 when the data plane ends by itself, so that a service manager starts
 it again.
 
 Examples:
   linewarden config example > gateway.toml
-  linewarden serve --config gateway.toml --check
   linewarden serve --config gateway.toml
   linewarden serve --config gateway.toml --release")]
 pub struct ServeArgs {
     /// The configuration
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Check the configuration, the key and the registry, and start nothing
-    #[arg(long)]
-    check: bool,
     /// Let everything pass again where a gateway of this configuration, which has ended, keeps its gate shut
-    #[arg(long, conflicts_with = "check")]
+    #[arg(long)]
     release: bool,
     /// Seconds between two lines of state, if it has changed
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -51,8 +56,6 @@ pub struct ServeArgs {
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Told<'a> {
-    /// The configuration is in order.
-    Checked,
     /// Gates that were kept shut are gone.
     Released { interfaces: usize },
     /// The data plane is attached.
@@ -69,6 +72,10 @@ enum Told<'a> {
         status: &'a Status,
         counters: serde_json::Value,
     },
+    /// Another configuration is in force.
+    Reloaded,
+    /// Another configuration was refused; the old one stays.
+    ReloadRefused { errors: &'a [String] },
     /// The end.
     Stopped {
         settled: bool,
@@ -79,31 +86,26 @@ enum Told<'a> {
 
 /// Runs until it is told to stop.
 pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
-    let mut file = ConfigFile::<GatewayConfig>::read(&args.config)?;
-    log::start(log_flag, file.value.log.level.as_deref(), "info")?;
-    let directory = file.directory();
-    file.value.resolve_paths(&directory);
+    let file = gateway_config::read(&args.config)?;
     let config = &file.value;
+    log::start(log_flag, config.log.level.as_deref(), LOG_LEVEL)?;
     let resolved = config
         .resolve([cmd::random_u64()?, cmd::random_u64()?], cmd::random_u64()?)
-        .map_err(|error| file.field(&error.path, &error.problem))?;
-    warn_of_classic(config);
-    if args.release {
-        return release(Output::new(args.json), config, &resolved);
-    }
-    // Before the first thread, so that only this one takes the signals.
-    let stop = StopSignal::take_over()?;
+        .map_err(|errors| Failure::all(&gateway_config::places(&file, &errors)))?;
     let output = Output::new(args.json);
+    if args.release {
+        return release(output, config, &resolved);
+    }
+    warn_of_classic(config);
+    // Before the first thread, so that only this one takes the signals.
+    let signals = Signals::of_gateway()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()?;
+    examine(&runtime.block_on(gateway_config::examine(&file)))?;
+    let audit = open_audit(&file).map_err(|problem| Failure::all(&[problem]))?;
     let opened = runtime.block_on(registry::open(&config.registry))?;
-    if args.check {
-        runtime.block_on(opened.close());
-        output.object(&Told::Checked)?;
-        return output.line(format_args!("{}: in order", args.config.display()));
-    }
     let plane = plane::start(&config.gateway, &resolved)?;
     tell_start(output, config, &resolved)?;
     let gateway = Gateway::start(
@@ -112,12 +114,60 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
         resolved.config.gateway_id,
         resolved.settings,
     )?;
-    let told = tell_state(output, &gateway, &stop, Duration::from_secs(args.every));
+    gateway.set_audit(audit)?;
+    gateway.record(started(config, &resolved));
+    service_manager::tell(service_manager::READY);
+    let mut watch = Watch {
+        output,
+        gateway: &gateway,
+        reloader: Reloader::new(file),
+        every: Duration::from_secs(args.every),
+        last: None,
+        bar: None,
+    };
+    let told = watch.run(&signals);
+    service_manager::tell(service_manager::STOPPING);
     output.line("stopping")?;
     let stopped = gateway.stop()?;
     runtime.block_on(opened.close());
     told?;
     tell_end(output, &stopped)
+}
+
+/// Warnings go to the log, errors end the start.
+fn examine(problems: &[Problem]) -> Result<(), Failure> {
+    for problem in problems.iter().filter(|problem| problem.exit_code == 0) {
+        tracing::warn!("{problem}");
+    }
+    match problems.iter().any(|problem| problem.exit_code != 0) {
+        true => Err(Failure::all(problems)),
+        false => Ok(()),
+    }
+}
+
+/// The audit record's file and its rate, if one is kept.
+fn open_audit(file: &ConfigFile<GatewayConfig>) -> Result<Option<(AuditLog, u32)>, Problem> {
+    let Some(section) = &file.value.audit else {
+        return Ok(None);
+    };
+    let gateway = linewarden_protocol::ids::GatewayId(file.value.gateway.id);
+    match AuditLog::open(gateway, &section.options()) {
+        Ok(log) => Ok(Some((log, section.per_s))),
+        Err(error) => {
+            let problem = format!("{}: cannot be opened: {error}", section.path.display());
+            Err(file.problem(&["audit", "path"], &problem).with_code(1))
+        }
+    }
+}
+
+fn started(config: &GatewayConfig, resolved: &Resolved) -> Happening {
+    let names = config.gateway.interfaces.iter().cloned();
+    Happening::Started {
+        program: env!("CARGO_PKG_VERSION"),
+        dataplane: dataplane_name(config).to_owned(),
+        gate: gate_name(config).to_owned(),
+        interfaces: names.zip(resolved.interfaces.iter().copied()).collect(),
+    }
 }
 
 fn release(output: Output, config: &GatewayConfig, resolved: &Resolved) -> Result<(), Failure> {
@@ -141,15 +191,7 @@ fn warn_of_classic(config: &GatewayConfig) {
 
 fn tell_start(output: Output, config: &GatewayConfig, resolved: &Resolved) -> Result<(), Failure> {
     let section = &config.gateway;
-    let dataplane = match section.dataplane {
-        Backend::Xdp => "xdp",
-        Backend::Host => "host",
-    };
-    let gate = match section.gate {
-        Gate::Off => "off",
-        Gate::Open => "open",
-        Gate::Sealed => "sealed",
-    };
+    let (dataplane, gate) = (dataplane_name(config), gate_name(config));
     let addresses = resolved.config.local.clone();
     let shown: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     output.object(&Told::Started {
@@ -171,41 +213,131 @@ fn tell_start(output: Output, config: &GatewayConfig, resolved: &Resolved) -> Re
     ))
 }
 
-/// Prints the state whenever it has changed, until it is time to stop.
-fn tell_state(output: Output, gateway: &Gateway, stop: &StopSignal, every: Duration) -> Result<(), Failure> {
-    let mut last: Option<(Status, Counters)> = None;
-    let mut next = Instant::now();
-    loop {
-        let status = gateway.status();
-        if let Some(failure) = status.plane_failure {
-            return Err(Failure::failed(format!("the data plane has ended: {failure}")));
-        }
-        if status.replaced {
-            return Err(Failure::failed(
-                "another process has registered as this gateway; give each its own `id`".to_owned(),
-            ));
-        }
-        // The end of loading and the registry's coming and going are told at once.
-        let urgent = last
-            .as_ref()
-            .is_none_or(|(before, _)| before.loaded != status.loaded || before.link != status.link);
-        if urgent && status.loaded || Instant::now() >= next {
-            let counters = gateway.counters()?;
-            if last
-                .as_ref()
-                .is_none_or(|before| before.0 != status || before.1 != counters)
-            {
-                // A full disk under the output is no reason to stop serving.
-                if let Err(failure) = tell_status(output, &status, &counters) {
-                    tracing::warn!(%failure, "cannot print the state");
-                }
-                last = Some((status, counters));
+fn dataplane_name(config: &GatewayConfig) -> &'static str {
+    match config.gateway.dataplane {
+        Backend::Xdp => "xdp",
+        Backend::Host => "host",
+    }
+}
+
+fn gate_name(config: &GatewayConfig) -> &'static str {
+    match config.gateway.gate {
+        Gate::Off => "off",
+        Gate::Open => "open",
+        Gate::Sealed => "sealed",
+    }
+}
+
+/// A gateway at work, and what has been told of it.
+struct Watch<'a> {
+    output: Output,
+    gateway: &'a Gateway,
+    reloader: Reloader,
+    every: Duration,
+    last: Option<(Status, Counters)>,
+    /// Of what is loaded.
+    bar: Option<ProgressBar>,
+}
+
+impl Watch<'_> {
+    /// Prints the state whenever it has changed, and does what it is told, until it is time to stop.
+    fn run(&mut self, signals: &Signals) -> Result<(), Failure> {
+        let mut next = Instant::now();
+        loop {
+            let status = self.gateway.status();
+            if let Some(failure) = status.plane_failure {
+                return Err(Failure::failed(format!("the data plane has ended: {failure}")));
             }
-            next = Instant::now() + every;
+            if status.replaced {
+                return Err(Failure::failed(
+                    "another process has registered as this gateway; give each its own `id`".to_owned(),
+                ));
+            }
+            self.show_loading(&status);
+            if self.is_urgent(&status) || Instant::now() >= next {
+                self.tell_changes(status)?;
+                next = Instant::now() + self.every;
+            }
+            match signals.wait(Duration::from_millis(100))? {
+                None => {}
+                Some(Signal::Stop) => return Ok(()),
+                Some(Signal::Count) => self.tell_all()?,
+                Some(Signal::Reload) => self.reload(),
+            }
         }
-        if stop.wait(Duration::from_millis(100))? {
-            return Ok(());
+    }
+
+    /// The end of loading, the registry's coming and going, and whether anything is answered, are told at once.
+    fn is_urgent(&self, status: &Status) -> bool {
+        status.loaded
+            && self.last.as_ref().is_none_or(|(before, _)| {
+                before.loaded != status.loaded || before.link != status.link || before.lapsed != status.lapsed
+            })
+    }
+
+    fn show_loading(&mut self, status: &Status) {
+        let (done, all) = status.resumed;
+        if status.loaded {
+            if let Some(bar) = self.bar.take() {
+                bar.finish_and_clear();
+            }
+        } else if all > 0 {
+            let bar = self
+                .bar
+                .get_or_insert_with(|| self.output.progress(all, "loading"));
+            bar.set_length(all);
+            bar.set_position(done);
         }
+    }
+
+    fn tell_changes(&mut self, status: Status) -> Result<(), Failure> {
+        let counters = self.gateway.counters()?;
+        let is_new = self
+            .last
+            .as_ref()
+            .is_none_or(|before| before.0 != status || before.1 != counters);
+        if is_new {
+            // A full disk under the output is no reason to stop serving.
+            if let Err(failure) = tell_status(self.output, &status, &counters) {
+                tracing::warn!(%failure, "cannot print the state");
+            }
+            self.last = Some((status, counters));
+        }
+        Ok(())
+    }
+
+    fn tell_all(&mut self) -> Result<(), Failure> {
+        let (status, counters) = (self.gateway.status(), self.gateway.counters()?);
+        let told =
+            tell_status(self.output, &status, &counters).and_then(|()| tell_counters(self.output, &counters));
+        if let Err(failure) = told {
+            tracing::warn!(%failure, "cannot print the counters");
+        }
+        Ok(())
+    }
+
+    fn reload(&mut self) {
+        service_manager::tell(&service_manager::reloading());
+        let told = match self.reloader.reload(self.gateway) {
+            Ok(()) => {
+                tracing::info!("another configuration is in force");
+                self.output.object(&Told::Reloaded)
+            }
+            Err(failure) => {
+                let errors = failure.messages();
+                for error in &errors {
+                    tracing::error!("{}", crate::output::printable(error));
+                }
+                tracing::error!("the configuration was refused; the old one stays in force");
+                let told = self.output.object(&Told::ReloadRefused { errors: &errors });
+                self.gateway.refuse_change(errors);
+                told
+            }
+        };
+        if let Err(failure) = told {
+            tracing::warn!(%failure, "cannot print what became of the configuration");
+        }
+        service_manager::tell(service_manager::READY);
     }
 }
 
@@ -230,6 +362,10 @@ fn describe(status: &Status) -> String {
         ("without room", status.no_room),
         ("damaged", status.damaged),
         ("wrong tags", status.wrong_tags),
+        ("turned away", status.visitors_turned_away),
+        ("reloads", status.reloads),
+        ("reloads refused", status.reloads_refused),
+        ("audit records lost", status.audit_lost),
     ];
     for (what, count) in notes.iter().filter(|(_, count)| *count > 0) {
         text.push_str(&format!(", {what} {count}"));
@@ -241,6 +377,18 @@ fn describe(status: &Status) -> String {
     if status.link != LinkState::Reachable {
         text.push_str(", controller away");
     }
+    let states = [
+        (status.replaced, ", REPLACED: answering nothing"),
+        (
+            status.lapsed && !status.replaced,
+            ", LAPSED: too long without the controller, answering nothing",
+        ),
+        (status.events_failing, ", events cannot be read"),
+        (status.audit_failing, ", audit record cannot be written"),
+    ];
+    for (_, state) in states.iter().filter(|(is_so, _)| *is_so) {
+        text.push_str(state);
+    }
     text
 }
 
@@ -250,6 +398,11 @@ fn tell_end(output: Output, stopped: &Stopped) -> Result<(), Failure> {
         goes_on: stopped.goes_on,
         counters: as_json(&stopped.counters),
     })?;
+    tell_counters(output, &stopped.counters)?;
+    output.line("stopped")
+}
+
+fn tell_counters(output: Output, counters: &Counters) -> Result<(), Failure> {
     let row = |(verdict, count): (linewarden_protocol::verdict::Verdict, u64)| {
         vec![
             verdict.name().to_owned(),
@@ -257,12 +410,8 @@ fn tell_end(output: Output, stopped: &Stopped) -> Result<(), Failure> {
             verdict.description().trim().to_owned(),
         ]
     };
-    let rows = stopped.counters.nonzero().map(row).collect();
-    output.table(&["verdict", "packets", ""], &[1], rows)?;
-    output.line(match stopped.goes_on {
-        true => "stopped; the data plane goes on with its sessions for the next gateway, or until `serve --release`",
-        false => "stopped",
-    })
+    let rows = counters.nonzero().map(row).collect();
+    output.table(&["verdict", "packets", ""], &[1], rows)
 }
 
 fn as_json(counters: &Counters) -> serde_json::Value {

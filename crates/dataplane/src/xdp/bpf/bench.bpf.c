@@ -180,7 +180,7 @@ int floor_response(struct xdp_md *ctx)
 	if (!(commit & LW_KEY)) {
 		__u32 idx = (commit >> LW_IDX_SHIFT) + 1;
 		struct lw_row *row = lw_at(&rows, slot * cfg.ring + idx % cfg.ring);
-		struct lw_row *low = lw_at(&rows, slot * cfg.ring + (idx + cfg.low_rows) % cfg.ring);
+		struct lw_row *low = lw_at(&rows, slot * cfg.ring + (idx + LW_READ(lw_live(c.control)->low_rows)) % cfg.ring);
 
 		if (!row || !low)
 			return XDP_ABORTED;

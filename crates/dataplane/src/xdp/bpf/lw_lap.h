@@ -101,7 +101,8 @@ static __always_inline int lw_is_stopped(const struct lw_ctx *c)
 static __always_inline enum lw_verdict lw_nak(struct lw_ctx *c, struct lw_nak *reply, __u32 idx, __u64 reason,
 					      __u64 headers)
 {
-	if (!lw_within_rate(c->now_ns, cfg.nak_per_s, &c->cpu->nak_second, &c->cpu->nak_count))
+	if (!lw_within_rate(c->now_ns, LW_READ(lw_live(c->control)->nak_per_s), &c->cpu->nak_second,
+			    &c->cpu->nak_count))
 		return LW_DROP_NAK_LIMIT;
 	reply->h0 = LW_H0(LW_NAK, 0);
 	reply->idx_reason = bpf_htonl(idx) | reason << 32;
@@ -282,18 +283,22 @@ static __always_inline int lw_next_row(struct lw_line *line, struct lw_row *row)
 }
 
 /* The row `low_rows` ahead of `idx`: when it is absent, rows are low. */
-static __always_inline struct lw_row *lw_low_row(__u32 slot, __u32 idx)
+static __always_inline struct lw_row *lw_low_row(__u32 slot, __u32 idx, __u32 low_rows)
 {
-	__u32 place = idx % cfg.ring + cfg.low_rows;
+	__u32 place = idx % cfg.ring + low_rows;
 
 	return lw_at(&rows, slot * cfg.ring + (place < cfg.ring ? place : place - cfg.ring));
 }
 
-static __always_inline int lw_is_credit_low(__u64 commit)
+/* Whether user space should act: `low` is the row that lw_low_row() gave. */
+static __always_inline int lw_is_low(const struct lw_control *control, const struct lw_row *low, __u64 commit)
 {
+	const struct lw_live *live = lw_live(control);
 	__u64 credit = commit & LW_CREDIT;
 
-	return credit != LW_UNLIMITED && credit >> LW_CREDIT_SHIFT <= cfg.low_credit;
+	if (!LW_READ(low->auth_key[1]) && LW_READ(live->low_rows))
+		return 1;
+	return credit != LW_UNLIMITED && credit >> LW_CREDIT_SHIFT <= LW_READ(live->low_credit);
 }
 
 /* Where a RESPONSE comes from: what a session is bound to. */
@@ -364,6 +369,19 @@ __noinline int lw_leave(struct lw_session *session, struct lw_origin *o, __u32 p
 	return 0;
 }
 
+/*
+ * What the line's session was told of its lease: it is not kept. One from before the last change of lease_s
+ * is told the shortest there has been, so that no device relies on more than it has.
+ */
+static __always_inline __u32 lw_lease_again(const struct lw_control *control, const struct lw_line *line)
+{
+	const struct lw_live *live = lw_live(control);
+	/* Read first, and written last: with an older one comes a later lease_from_s, and so the shortest. */
+	__u32 lease_s = LW_READ(live->lease_s);
+
+	return LW_READ(line->lease_until_s) >= (__u64)LW_READ(live->lease_from_s) + lease_s ? lease_s : LW_READ(live->lease_least_s);
+}
+
 /* The winning RESPONSE once more: the first ACK was lost (LAP/1 1.4.4). */
 static __always_inline enum lw_verdict lw_ack_again(struct lw_ctx *c, struct lw_response *m, struct lw_line *line,
 						    struct lw_session *session, __u32 idx, const struct lw_origin *o,
@@ -380,7 +398,7 @@ static __always_inline enum lw_verdict lw_ack_again(struct lw_ctx *c, struct lw_
 	/* All of the above is of one session only if no winner came in between. */
 	if (LW_READ(line->commit) != commit || commit & LW_BUSY || LW_READ(line->session_id) != m->tag[0])
 		return LW_DROP_REPLAY;
-	lw_ack(c, m, session_key, idx, cfg.lease_s, o->addr);
+	lw_ack(c, m, session_key, idx, lw_lease_again(c->control, line), o->addr);
 	return LW_REPLY_ACK_AGAIN;
 }
 
@@ -478,7 +496,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	}
 
 	/* Touched now, so that their ways from memory overlap each other and the hashing. */
-	struct lw_row *next = lw_at(&rows, slot * cfg.ring + (idx + 1) % cfg.ring), *low = lw_low_row(slot, idx + 1);
+	struct lw_row *next = lw_at(&rows, slot * cfg.ring + (idx + 1) % cfg.ring), *low = lw_low_row(slot, idx + 1, LW_READ(lw_live(c->control)->low_rows));
 
 	if (!next || !low)
 		return LW_DROP_UNKNOWN_DEVICE;
@@ -491,7 +509,8 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	lw_response_tag(key, m, bound ? o.mac : 0, tag);
 	/* Both halves before the verdict: no early exit that tells which one differs. */
 	if ((tag[0] ^ m->tag[0]) | (tag[1] ^ m->tag[1])) {
-		if (lw_within_rate(c->now_ns, cfg.alarm_per_s, &c->cpu->alarm_second, &c->cpu->alarm_count))
+		if (lw_within_rate(c->now_ns, LW_READ(lw_live(c->control)->alarm_per_s), &c->cpu->alarm_second,
+				   &c->cpu->alarm_count))
 			lw_emit(c, LW_EVENT_WRONG_TAG, line, idx, 0, o.addr);
 		return LW_DROP_TAG;
 	}
@@ -520,7 +539,9 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	session->session_key[1] = session_key[1];
 	session->tag[0] = m->tag[0];
 	session->tag[1] = m->tag[1];
-	line->lease_until_s = now_s + cfg.lease_s;
+	/* Kept for the ACK: it may change in between, and no stack is left. */
+	c->cpu->lease_s = LW_READ(lw_live(c->control)->lease_s);
+	line->lease_until_s = now_s + c->cpu->lease_s;
 	if (!renewal) {
 		lw_leave(session, &o, place);
 		lw_bind_session(session, &o);
@@ -540,13 +561,13 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 
 	if (!has_row)
 		lw_emit(c, LW_EVENT_ROWS_OUT, line, idx + 1, 0, o.addr);
-	else if (!(commit & LW_KEY) && ((cfg.low_rows && !LW_READ(low->auth_key[1])) || lw_is_credit_low(won)))
+	else if (!(commit & LW_KEY) && lw_is_low(c->control, low, won))
 		lw_emit(c, LW_EVENT_ROWS_LOW, line, idx + 1, 0, o.addr);
 	if (verdict)
 		return verdict;
 	if (!renewal)
 		lw_emit(c, LW_EVENT_SESSION, line, idx, m->tag[0], o.addr);
-	lw_ack(c, m, session_key, idx, cfg.lease_s, o.addr);
+	lw_ack(c, m, session_key, idx, c->cpu->lease_s, o.addr);
 	return LW_REPLY_ACK;
 }
 

@@ -49,7 +49,7 @@ struct lw_home {
 	struct lw_line way[LW_HOME_WAYS];
 };
 
-/* The session that the line's session_id names. Its lease_s is the configuration's, which no session outlives. */
+/* The session that the line's session_id names. Its lease_s is not kept: see lw_lease_again(). */
 struct lw_session {
 	__u64 session_key[2];
 	__u64 tag[2]; /* the winning RESPONSE.tag */
@@ -95,6 +95,18 @@ struct lw_note {
 #define LW_EXPECTED 65536 /* RESPONSEs that the slow path remembers */
 #define LW_SOURCES 16384 /* per CPU */
 
+/* Settings that may change while packets flow; none depends on another but the leases, see lw_lease_again(). */
+struct lw_live {
+	__u32 lease_s;
+	__u32 lease_least_s; /* the shortest there has been: what a session from before `lease_from_s` may rely on */
+	__u32 lease_from_s; /* since when lease_s is in force, boot-time clock; 0: from the beginning */
+	__u32 low_rows; /* fewer rows left than this: an event; below `ring` */
+	__u32 low_credit; /* no more credit left than this: an event */
+	__u32 nak_per_s;
+	__u32 alarm_per_s;
+	__u32 miss_per_s; /* messages of unknown devices that go to user space, a second and CPU; 0: no slow path */
+};
+
 /* What user space writes while packets flow. fresh_previous is written before fresh_current (LAP/1 1.4.1). */
 struct lw_control {
 	__u64 fresh_current; /* as on the wire; 0: not keyed yet, nothing is answered */
@@ -103,6 +115,8 @@ struct lw_control {
 	__u64 stopping; /* not 0: REQUESTs are answered with a NAK */
 	__u64 listening; /* not 0: user space sleeps, and wants to be woken by what it must act on */
 	__u64 filtering; /* not 0: `enrolled` holds every device that is enrolled */
+	__u64 pad[2]; /* what follows is read only, and has cache lines of its own */
+	struct lw_live live;
 	__u64 owner; /* user space's: which process the memory belongs to */
 	__u64 identity[4]; /* user space's: who may take the memory up */
 };
@@ -123,6 +137,7 @@ struct lw_percpu {
 	__u64 clock_jiffies; /* when the two clocks below were read, see lw_clock() */
 	__u64 clock_ns; /* CLOCK_MONOTONIC */
 	__u64 clock_boot_s; /* CLOCK_BOOTTIME, seconds */
+	__u64 lease_s; /* of the RESPONSE that is being accepted */
 };
 
 enum lw_gate { LW_GATE_OFF = 0, LW_GATE_OPEN = 1, LW_GATE_SEALED = 2 };
@@ -137,18 +152,12 @@ struct lw_config {
 	__u32 local4_count;
 	__u32 local6_count;
 	__u32 gateway_id;
-	__u32 lease_s;
 	__u32 slots;
 	__u32 ring; /* rows per slot */
-	__u32 low_rows; /* fewer rows left than this: an event */
-	__u32 low_credit; /* no more credit left than this: an event */
 	__u32 home_mask; /* homes that ids are hashed to, less one; more homes follow for the others */
 	__u32 index_mask; /* buckets of device_index, less one */
 	__u32 bucket_mask; /* buckets of the binding tables, less one */
 	__u32 filter_mask; /* blocks of `enrolled`, less one */
-	__u32 nak_per_s;
-	__u32 alarm_per_s;
-	__u32 miss_per_s; /* REQUESTs of unknown devices that go to user space, a second and CPU; 0: no slow path */
 	__u32 classic_identifiers;
 	__u32 classic_rows; /* CRPs per identifier */
 	__u16 lap_port; /* as on the wire */

@@ -17,6 +17,12 @@ struct lw_ctx {
 	__u64 now_ns; /* CLOCK_MONOTONIC */
 };
 
+/* The settings in force. */
+static __always_inline const struct lw_live *lw_live(const struct lw_control *control)
+{
+	return &control->live;
+}
+
 /* One of `per_second` in the second of `now_ns`; `second` and `count` are this CPU's. */
 static __always_inline int lw_within_rate(__u64 now_ns, __u32 per_second, __u64 *second, __u64 *count)
 {
@@ -71,9 +77,13 @@ __noinline int lw_miss(struct xdp_md *ctx, __u64 device_id, __u64 source, __u64 
 
 	if (!cpu || !control_block)
 		return LW_DROP_UNKNOWN_DEVICE;
+	__u32 per_second = LW_READ(lw_live(control_block)->miss_per_s);
+
+	if (!per_second)
+		return LW_DROP_UNKNOWN_DEVICE;
 	if (LW_READ(control_block->filtering) && !lw_is_enrolled(device_id))
 		return LW_DROP_UNKNOWN_DEVICE;
-	if (!lw_may_ask(cpu, source, proof))
+	if (!lw_may_ask(cpu, source, proof, per_second))
 		return LW_DROP_SHED;
 	struct lw_miss *miss = bpf_ringbuf_reserve(&misses, sizeof(*miss), 0);
 
@@ -100,8 +110,6 @@ static __always_inline enum lw_verdict lw_unknown(struct lw_ctx *c, __u64 device
 {
 	__u64 addr[2];
 
-	if (!cfg.miss_per_s)
-		return LW_DROP_UNKNOWN_DEVICE;
 	lw_source_address(&c->frame, addr);
 	return lw_miss(c->xdp, device_id, lw_hash(addr[0] ^ c->xdp->ingress_ifindex, addr[1]), proof);
 }

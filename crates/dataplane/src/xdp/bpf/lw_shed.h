@@ -51,10 +51,10 @@ static __always_inline __u64 lw_share(__u32 per_second)
 	return per_second / LW_WINDOWS_PER_S + 1;
 }
 
-static __always_inline int lw_source_has_share(__u64 window, __u64 source)
+static __always_inline int lw_source_has_share(__u64 window, __u64 source, __u32 per_second)
 {
 	__u64 *cell = lw_at(&sources, (__u32)source & (LW_SOURCES - 1));
-	__u64 most = lw_share(cfg.miss_per_s / LW_SOURCE_PART);
+	__u64 most = lw_share(per_second / LW_SOURCE_PART);
 
 	if (!cell)
 		return 0;
@@ -79,19 +79,19 @@ static __always_inline int lw_is_within(__u64 window, __u64 most, __u64 *last, _
 	return 1;
 }
 
-/* `proof` is 0 for a REQUEST. */
-static __always_inline int lw_may_ask(struct lw_percpu *cpu, __u64 source, __u64 proof)
+/* `proof` is 0 for a REQUEST; `per_second` is the CPU's share. */
+static __always_inline int lw_may_ask(struct lw_percpu *cpu, __u64 source, __u64 proof, __u32 per_second)
 {
 	__u64 window = cpu->clock_ns >> LW_WINDOW_SHIFT;
 
 	if (proof && lw_take_expected(proof))
 		return 1;
-	if (!lw_source_has_share(window, source))
+	if (!lw_source_has_share(window, source, per_second))
 		return 0;
 	if (proof)
-		return lw_is_within(window, lw_share(cfg.miss_per_s / LW_UNASKED_PART), &cpu->unasked_window,
+		return lw_is_within(window, lw_share(per_second / LW_UNASKED_PART), &cpu->unasked_window,
 				    &cpu->unasked_count);
-	return lw_is_within(window, lw_share(cfg.miss_per_s), &cpu->miss_window, &cpu->miss_count);
+	return lw_is_within(window, lw_share(per_second), &cpu->miss_window, &cpu->miss_count);
 }
 
 #endif

@@ -15,7 +15,7 @@ use self::progress::Watcher;
 use crate::cmd::write_result;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::signals::StopSignal;
+use crate::signals::Signals;
 
 /// Name of the picture in the directory of results.
 const PICTURE: &str = "demo-latency.svg";
@@ -95,7 +95,7 @@ impl DemoArgs {
 pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     let options = args.options();
     let output = Output::new(false);
-    let signal = StopSignal::take_over()?;
+    let signal = Signals::to_stop()?;
     let started = Instant::now();
     let report = show(&options, &signal)?;
     table::print(output, &report)?;
@@ -104,7 +104,7 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
 }
 
 /// The run itself. A signal ends it in order.
-fn show(options: &Options, signal: &StopSignal) -> Result<Report, Failure> {
+fn show(options: &Options, signal: &Signals) -> Result<Report, Failure> {
     let stop = AtomicBool::new(false);
     let done = AtomicBool::new(false);
     let mut watcher = Watcher::new(options.devices);
@@ -112,7 +112,7 @@ fn show(options: &Options, signal: &StopSignal) -> Result<Report, Failure> {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) && !stop.load(Ordering::Relaxed) {
                 // A signal that cannot be waited for ends the run as well.
-                if signal.wait(Duration::from_millis(100)).unwrap_or(true) {
+                if !matches!(signal.wait(Duration::from_millis(100)), Ok(None)) {
                     stop.store(true, Ordering::Relaxed);
                 }
             }

@@ -124,12 +124,13 @@ pub fn import(args: &ImportArgs, output: Output) -> Result<(), Failure> {
     let devices = block_on(async {
         let registry = args.registry.open().await?;
         let bar = output.progress(0, "importing");
-        let devices = registry
+        let imported = registry
             .import_file(&args.file, &key, options, |progress| show(&bar, progress))
-            .await?;
+            .await;
         bar.finish_and_clear();
+        // After a refusal, too, no log stays beside the file.
         registry.close().await;
-        Ok(devices)
+        Ok(imported?)
     })?;
     output.object(&serde_json::json!({ "imported": devices, "file": args.file }))?;
     output.line(format_args!("imported {devices} devices"))

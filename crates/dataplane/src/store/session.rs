@@ -1,0 +1,51 @@
+//! What a session is bound to, for whoever keeps a record of it.
+
+use std::sync::atomic::Ordering::Acquire;
+
+use linewarden_protocol::commit::CommitWord;
+use linewarden_protocol::ids::{DeviceId, SessionId};
+
+use super::Store;
+use crate::layout::{BOUND, VLAN_TAGGED};
+
+/// A session's binding (LAP/1 1.4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionView {
+    /// Which session.
+    pub id: SessionId,
+    /// UDP port of the device.
+    pub port: u16,
+    /// Its MAC address, where the data plane knows it; the session is tied to it if `is_bound`.
+    pub mac: [u8; 6],
+    /// Whether the session is BOUND.
+    pub is_bound: bool,
+    /// VLAN ids, outermost first.
+    pub vlans: [Option<u16>; 2],
+}
+
+impl Store {
+    /// The device's session; `None` without one, and while a packet thread changes it.
+    #[must_use]
+    pub fn session(&self, device: DeviceId) -> Option<SessionView> {
+        let (line, place) = self.line(device).ok()?;
+        let session = self.regions.sessions.get(place.slot as usize)?;
+        let commit = line.commit.load(Acquire);
+        let id = line.session_id.load(Acquire);
+        let [first, second] = [&session.vlan[0], &session.vlan[1]].map(|vlan| vlan.load(Acquire));
+        let [a, b, c] = [&session.mac[0], &session.mac[1], &session.mac[2]].map(|part| part.load(Acquire));
+        let [[a, b], [c, d], [e, f]] = [a, b, c].map(u16::to_ne_bytes);
+        let vlan = |word: u16| (word & VLAN_TAGGED != 0).then_some(word & (VLAN_TAGGED - 1));
+        let view = SessionView {
+            id: SessionId::from_wire(id.to_ne_bytes())?,
+            port: u16::from_be(session.port.load(Acquire)),
+            mac: [a, b, c, d, e, f],
+            is_bound: first & BOUND != 0,
+            vlans: [vlan(first), vlan(second)],
+        };
+        // All of the above is of one session only if no winner came in between.
+        let is_whole = !CommitWord(commit).is_busy()
+            && line.commit.load(Acquire) == commit
+            && line.session_id.load(Acquire) == id;
+        is_whole.then_some(view)
+    }
+}

@@ -1,0 +1,100 @@
+//! Interfaces that opened datagrams may leave by past the network stack (`bpf/lw_forward.h`).
+
+use libbpf_rs::{MapCore as _, MapFlags};
+
+use super::{Xdp, attach};
+use crate::DataPlaneError;
+
+impl Xdp {
+    /// Lets datagrams whose seal was taken off leave by this interface past the network stack, where its routes lead
+    /// there and its neighbours are known: past its filters, too. The interface must take redirected frames: a veth
+    /// does if its peer has an XDP program or NAPI. Of a sealed gate only.
+    ///
+    /// # Errors
+    /// The kernel's; an interface on the devices' side.
+    pub fn forward_to(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
+        if self.inside.contains(&ifindex) {
+            return Err(on_both_sides(ifindex));
+        }
+        for inside in &self.inside {
+            self.know_mac(*inside)?;
+        }
+        let key = ifindex.to_ne_bytes();
+        self.skeleton
+            .maps
+            .forward
+            .update(&key, &key, MapFlags::ANY)
+            .map_err(|error| DataPlaneError::kernel(format!("forwarding to interface {ifindex}"), error))?;
+        self.forwards.push(ifindex);
+        self.tell_whether();
+        Ok(())
+    }
+
+    /// Adds those of these interfaces that are not forwarded to yet; all or none.
+    pub(super) fn forward_to_these(&mut self, wanted: &[u32]) -> Result<(), DataPlaneError> {
+        let before = self.forwards.clone();
+        for ifindex in wanted {
+            if self.forwards.contains(ifindex) {
+                continue;
+            }
+            if let Err(error) = self.forward_to(*ifindex) {
+                self.forward_to_no_others(&before);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forwards to none but these. What is in flight still leaves.
+    pub(super) fn forward_to_no_others(&mut self, kept: &[u32]) {
+        let forward = &self.skeleton.maps.forward;
+        self.forwards.retain(|ifindex| {
+            if kept.contains(ifindex) {
+                return true;
+            }
+            if let Err(error) = forward.delete(&ifindex.to_ne_bytes()) {
+                // An interface that is gone has left the map by itself.
+                tracing::debug!(%error, ifindex, "was not forwarded to any more");
+            }
+            false
+        });
+        self.tell_whether();
+    }
+
+    /// An interface on the devices' side: frames that are not for it are not ours to forward.
+    pub(super) fn stand_inside(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
+        if self.forwards.contains(&ifindex) {
+            return Err(on_both_sides(ifindex));
+        }
+        if !self.forwards.is_empty() {
+            self.know_mac(ifindex)?;
+        }
+        self.inside.push(ifindex);
+        Ok(())
+    }
+
+    fn know_mac(&self, ifindex: u32) -> Result<(), DataPlaneError> {
+        let what = || format!("forwarding from interface {ifindex}");
+        let mac = attach::mac_of(ifindex).map_err(|error| DataPlaneError::kernel(what(), error))?;
+        let [a, b, c, d, e, f] = mac;
+        self.skeleton
+            .maps
+            .own_mac
+            .update(&ifindex.to_ne_bytes(), &[a, b, c, d, e, f, 0, 0], MapFlags::ANY)
+            .map_err(|error| DataPlaneError::kernel(what(), error))
+    }
+
+    fn tell_whether(&mut self) {
+        if let Some(bss) = self.skeleton.maps.bss_data.as_deref_mut() {
+            bss.lw_forwards = u32::from(!self.forwards.is_empty());
+        }
+    }
+}
+
+/// Redirected frames are seen by no filter, and so would leave unsealed.
+fn on_both_sides(ifindex: u32) -> DataPlaneError {
+    DataPlaneError::kernel(
+        format!("forwarding to interface {ifindex}"),
+        "it is on the devices' side itself",
+    )
+}

@@ -1,0 +1,150 @@
+//! What of a configuration may change while its gateway runs, and what needs a restart.
+
+use linewarden_dataplane::Live;
+
+use super::{AuditSection, FieldError, GatewayConfig, GatewaySection, RegistrySection, Resolved};
+use crate::audit::AuditOptions;
+
+impl GatewayConfig {
+    /// The fields in which `next` differs that cannot change while a gateway runs.
+    #[must_use]
+    pub fn needing_restart(&self, next: &Self) -> Vec<FieldError> {
+        // Named one by one, so that a new field does not compile before it is decided about.
+        let Self {
+            gateway,
+            registry,
+            classic,
+            log: _,
+            audit: _,
+        } = self;
+        let mut errors = gateway.needing_restart(&next.gateway);
+        errors.extend(registry.needing_restart(&next.registry));
+        if *classic != next.classic {
+            errors.push(restart(&["classic"]));
+        }
+        errors
+    }
+}
+
+impl GatewaySection {
+    fn needing_restart(&self, next: &Self) -> Vec<FieldError> {
+        let Self {
+            id,
+            dataplane,
+            interfaces,
+            addresses,
+            port,
+            gate,
+            when_gone,
+            pin_directory,
+            slots,
+            ring,
+            threads,
+            forward_to: _,
+            lease_s: _,
+            low_rows: _,
+            mark_block: _,
+            link_lease_s: _,
+            nak_per_s: _,
+            alarm_per_s: _,
+            miss_per_s: _,
+            feed_poll_ms: _,
+        } = self;
+        let differs = [
+            ("id", *id != next.id),
+            ("dataplane", *dataplane != next.dataplane),
+            ("interfaces", *interfaces != next.interfaces),
+            ("addresses", *addresses != next.addresses),
+            ("port", *port != next.port),
+            ("gate", *gate != next.gate),
+            ("when_gone", *when_gone != next.when_gone),
+            ("pin_directory", *pin_directory != next.pin_directory),
+            ("slots", *slots != next.slots),
+            ("ring", *ring != next.ring),
+            ("threads", *threads != next.threads),
+        ];
+        let changed = differs.into_iter().filter(|(_, differs)| *differs);
+        changed.map(|(field, _)| restart(&["gateway", field])).collect()
+    }
+}
+
+impl RegistrySection {
+    fn needing_restart(&self, next: &Self) -> Vec<FieldError> {
+        let Self {
+            path,
+            master_key_file,
+            master_key_env,
+        } = self;
+        let differs = [
+            ("path", *path != next.path),
+            ("master_key_file", *master_key_file != next.master_key_file),
+            ("master_key_env", *master_key_env != next.master_key_env),
+        ];
+        let changed = differs.into_iter().filter(|(_, differs)| *differs);
+        changed.map(|(field, _)| restart(&["registry", field])).collect()
+    }
+}
+
+fn restart(path: &[&'static str]) -> FieldError {
+    FieldError::new(path, "was changed, which needs a restart")
+}
+
+impl Resolved {
+    /// What a running data plane takes over.
+    #[must_use]
+    pub fn live(&self) -> Live {
+        Live {
+            forward_to: self.forward_to.clone(),
+            ..self.config.live()
+        }
+    }
+}
+
+impl AuditSection {
+    /// For the file.
+    #[must_use]
+    pub fn options(&self) -> AuditOptions {
+        AuditOptions {
+            path: self.path.clone(),
+            bytes_max: self.bytes_max,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str =
+        "[gateway]\nid = 1\ninterfaces = [\"lo\"]\n[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n";
+
+    fn parse(text: &str) -> GatewayConfig {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn what_needs_a_restart_is_named_field_by_field() {
+        let config = parse(TEXT);
+        let live = "lease_s = 7\nmark_block = 9\nlow_rows = 1\nlink_lease_s = 3\nnak_per_s = 1\nalarm_per_s = 1\n\
+                    miss_per_s = 0\nfeed_poll_ms = 1\nforward_to = [\"lo\"]\n[log]\nlevel = \"debug\"\n[audit]\npath = \"a\"\n[registry]";
+        let next = parse(&TEXT.replace("[registry]", live));
+        assert_eq!(config.needing_restart(&next), []);
+        let text = TEXT
+            .replace("id = 1", "id = 2\nring = 3\nport = 4")
+            .replace("\"k\"", "\"other\"");
+        let named: Vec<String> = config
+            .needing_restart(&parse(&text))
+            .iter()
+            .map(|error| error.path.join("."))
+            .collect();
+        assert_eq!(
+            named,
+            [
+                "gateway.id",
+                "gateway.port",
+                "gateway.ring",
+                "registry.master_key_file"
+            ]
+        );
+    }
+}

@@ -1,0 +1,267 @@
+//! From what people wrote to what the data plane and the node need, with every mistake on the way.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use linewarden_controller::Policy;
+use linewarden_dataplane as dataplane;
+use linewarden_protocol::ids::GatewayId;
+
+use super::{Backend, ClassicProfile, FieldError, Gate, GatewayConfig, GatewaySection, LOW_CREDIT, Resolved};
+use crate::node::{Eviction, Settings};
+use crate::{addresses, classic};
+
+/// Shorter audit files could not hold what a day brings.
+const AUDIT_BYTES_MIN: u64 = 4096;
+
+impl GatewayConfig {
+    /// Checks everything that can be checked without this machine's interfaces and the registry.
+    ///
+    /// # Errors
+    /// All fields that cannot be used.
+    pub fn check(&self) -> Result<(), Vec<FieldError>> {
+        // Where devices send to may be known to the machine only.
+        let somewhere = || vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
+        let local = self.gateway.addresses.clone().unwrap_or_else(somewhere);
+        self.plane([0; 2], 0, local).map(drop)
+    }
+
+    /// [`GatewayConfig::check`], then gives what the data plane and the node need. Interfaces and their addresses are
+    /// looked up; `hash_seed` and `classic_seed` are random.
+    ///
+    /// # Errors
+    /// All fields that cannot be used.
+    pub fn resolve(&self, hash_seed: [u64; 2], classic_seed: u64) -> Result<Resolved, Vec<FieldError>> {
+        self.check()?;
+        let section = &self.gateway;
+        let mut errors = Vec::new();
+        let interfaces = section.interface_indices(&mut errors);
+        let forward_to = section.forward_indices(&interfaces, &mut errors);
+        let local = match errors.is_empty() {
+            true => section.local_addresses().map_err(|error| vec![error])?,
+            false => return Err(errors),
+        };
+        let config = self.plane(hash_seed, classic_seed, local)?;
+        Ok(Resolved {
+            policy: Policy {
+                lease_rows: section.ring.saturating_add(1),
+                mark_block: section.mark_block,
+            },
+            config,
+            settings: section.settings(),
+            interfaces,
+            forward_to,
+        })
+    }
+
+    /// The data plane's part, when everything is in order.
+    fn plane(
+        &self,
+        hash_seed: [u64; 2],
+        classic_seed: u64,
+        local: Vec<IpAddr>,
+    ) -> Result<dataplane::Config, Vec<FieldError>> {
+        let mut errors = self.sources();
+        let section = &self.gateway;
+        errors.extend(section.contradictions());
+        let classic = self.classic(classic_seed).unwrap_or_else(|error| {
+            errors.push(error);
+            None
+        });
+        let config = dataplane::Config {
+            gateway_id: GatewayId(section.id),
+            lease_s: section.lease_s,
+            lap_port: section.port,
+            local,
+            gate: match section.gate {
+                Gate::Off => dataplane::Gate::Off,
+                Gate::Open => dataplane::Gate::Open,
+                Gate::Sealed => dataplane::Gate::Sealed,
+            },
+            nak_per_s: section.nak_per_s,
+            alarm_per_s: section.alarm_per_s,
+            miss_per_s: section.miss_per_s,
+            low_rows: section.low_rows,
+            low_credit: LOW_CREDIT,
+            geometry: dataplane::Geometry {
+                slots: section.slots,
+                ring: section.ring,
+                hash_seed,
+            },
+            classic,
+        };
+        errors.extend(config.problems().into_iter().map(plane_field));
+        for error in section.settings().problems() {
+            let path = ["gateway", error.field];
+            // The data plane has said the same in its words.
+            if !errors.iter().any(|other| other.path == path) {
+                errors.push(FieldError::new(&path, error));
+            }
+        }
+        match errors.is_empty() {
+            true => Ok(config),
+            false => Err(errors),
+        }
+    }
+
+    fn sources(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        match (&self.registry.master_key_file, &self.registry.master_key_env) {
+            (Some(_), Some(_)) => errors.push(FieldError::new(
+                &["registry", "master_key_env"],
+                "name either a master_key_file or a master_key_env, not both",
+            )),
+            (None, None) => errors.push(FieldError::new(
+                &["registry"],
+                "master_key_file is missing: the path of the key file, of mode 0600 (or name a master_key_env)",
+            )),
+            _ => {}
+        }
+        if let Some(audit) = &self.audit {
+            if audit.per_s == 0 {
+                let problem = "0: at least 1; leave [audit] out to keep no record";
+                errors.push(FieldError::new(&["audit", "per_s"], problem));
+            }
+            if audit.bytes_max < AUDIT_BYTES_MIN {
+                let problem = format!("{}: at least {AUDIT_BYTES_MIN}", audit.bytes_max);
+                errors.push(FieldError::new(&["audit", "bytes_max"], problem));
+            }
+        }
+        errors
+    }
+
+    fn classic(&self, seed: u64) -> Result<Option<dataplane::Classic>, FieldError> {
+        let Some(section) = &self.classic else {
+            return Ok(None);
+        };
+        if ![64, 128, 256].contains(&section.response_bits) {
+            let problem = format!("{} is not 64, 128 or 256", section.response_bits);
+            return Err(FieldError::new(&["classic", "response_bits"], problem));
+        }
+        let response_bytes = section.response_bits / 8;
+        let crps = classic::read_crps(&section.crps_file, response_bytes)
+            .map_err(|error| FieldError::new(&["classic", "crps_file"], error))?;
+        Ok(Some(dataplane::Classic {
+            profile: match section.profile {
+                ClassicProfile::Iot => dataplane::ClassicProfile::Iot,
+                ClassicProfile::Uav => dataplane::ClassicProfile::Uav,
+            },
+            port: section.port,
+            response_bytes,
+            crps,
+            seed,
+        }))
+    }
+}
+
+impl GatewaySection {
+    fn settings(&self) -> Settings {
+        Settings {
+            mark_block: self.mark_block,
+            low_credit: LOW_CREDIT,
+            ring: self.ring,
+            low_rows: self.low_rows,
+            feed_poll_ms: self.feed_poll_ms,
+            link_lease_s: self.link_lease_s,
+            eviction: Eviction::default(),
+            spare_live_sessions: self.gate != Gate::Off,
+        }
+    }
+
+    /// Fields that do not go together.
+    fn contradictions(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        let mut refuse = |path: &[&'static str], problem: String| errors.push(FieldError::new(path, problem));
+        let is_xdp = self.dataplane == Backend::Xdp;
+        if self.interfaces.is_empty() && is_xdp {
+            let problem = "interfaces is missing: name the interfaces on the devices' side, such as [\"eth1\"] (only the \
+                           host data plane needs none)";
+            refuse(&["gateway"], problem.to_owned());
+        } else if self.interfaces.is_empty() && self.addresses.is_none() {
+            let problem = "addresses is missing: list the addresses that devices send to, or name interfaces that have \
+                           them";
+            refuse(&["gateway"], problem.to_owned());
+        }
+        if !is_xdp && self.gate != Gate::Off {
+            let problem =
+                "the host data plane sees only what is sent to it and has no gate; use dataplane = \"xdp\"";
+            refuse(&["gateway", "gate"], problem.to_owned());
+        }
+        if self.threads == Some(0) {
+            refuse(&["gateway", "threads"], "0: at least 1".to_owned());
+        }
+        if !self.forward_to.is_empty() && self.gate != Gate::Sealed {
+            let problem = "only a sealed gate forwards; leave it out, or set gate = \"sealed\"";
+            refuse(&["gateway", "forward_to"], problem.to_owned());
+        }
+        for (path, names) in [("interfaces", &self.interfaces), ("forward_to", &self.forward_to)] {
+            let repeated = names
+                .iter()
+                .enumerate()
+                .find(|(at, name)| names.iter().take(*at).any(|other| other == *name));
+            if let Some((_, name)) = repeated {
+                refuse(&["gateway", path], format!("{name} is named twice"));
+            }
+        }
+        if let Some(name) = self.forward_to.iter().find(|name| self.interfaces.contains(name)) {
+            let problem = format!("{name} is on the devices' side, where frames must be sealed");
+            refuse(&["gateway", "forward_to"], problem);
+        }
+        errors
+    }
+
+    fn interface_indices(&self, errors: &mut Vec<FieldError>) -> Vec<u32> {
+        indices("interfaces", &self.interfaces, errors)
+    }
+
+    fn forward_indices(&self, inside: &[u32], errors: &mut Vec<FieldError>) -> Vec<u32> {
+        let found = indices("forward_to", &self.forward_to, errors);
+        // By another name.
+        if found.iter().any(|index| inside.contains(index)) {
+            let problem = "an interface on the devices' side, where frames must be sealed";
+            errors.push(FieldError::new(&["gateway", "forward_to"], problem));
+        }
+        found
+    }
+
+    fn local_addresses(&self) -> Result<Vec<IpAddr>, FieldError> {
+        if let Some(addresses) = &self.addresses {
+            return Ok(addresses.clone());
+        }
+        let mut all = Vec::new();
+        for name in &self.interfaces {
+            let found = addresses::of_interface(name);
+            all.extend(found.map_err(|error| FieldError::new(&["gateway", "interfaces"], error))?);
+        }
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+}
+
+/// Numbers of these interfaces, in their order.
+fn indices(field: &'static str, names: &[String], errors: &mut Vec<FieldError>) -> Vec<u32> {
+    let mut found = Vec::new();
+    for name in names {
+        match addresses::index(name) {
+            Ok(index) => found.push(index),
+            Err(error) => errors.push(FieldError::new(&["gateway", field], error)),
+        }
+    }
+    found
+}
+
+/// Errors of the data plane's configuration by the names of this one.
+fn plane_field(error: dataplane::ConfigError) -> FieldError {
+    let path = match &error {
+        dataplane::ConfigError::Field { field, .. } => match *field {
+            "lap_port" => vec!["gateway", "port"],
+            "local" | "local (IPv4)" | "local (IPv6)" => vec!["gateway", "addresses"],
+            "classic.port" => vec!["classic", "port"],
+            "classic.response_bytes" => vec!["classic", "response_bits"],
+            "classic.crps" => vec!["classic", "crps_file"],
+            other => vec!["gateway", other],
+        },
+        dataplane::ConfigError::Unsupported { .. } => vec!["gateway", "dataplane"],
+    };
+    FieldError::new(&path, error)
+}

@@ -1,0 +1,130 @@
+//! `linewarden check`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use linewarden_agent::AgentConfig;
+use serde::Serialize;
+
+use crate::config_file::{ConfigFile, Problem, read_text};
+use crate::failure::Failure;
+use crate::gateway_config;
+use crate::output::{Output, printable, tell};
+use crate::registry::block_on;
+
+/// What to check.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Tells every mistake of the file with line, column and field. Whether it is a gateway's or an agent's is seen from it.
+With --machine also what this machine lacks for it: interfaces, privileges, the key file, the registry, which is only
+looked at. Warnings change nothing of the exit code: 0 without errors, else that of the first error, as `serve` would end.
+
+Examples:
+  linewarden check gateway.toml
+  linewarden check --machine gateway.toml
+  linewarden check --json 00000000000000d1.toml")]
+pub struct CheckArgs {
+    /// The configuration
+    file: PathBuf,
+    /// Also look at this machine; for a gateway's configuration
+    #[arg(long)]
+    machine: bool,
+    /// JSON for machines: a line for each problem
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A line for machines.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Told<'a> {
+    Problem {
+        level: &'static str,
+        #[serde(flatten)]
+        problem: &'a Problem,
+    },
+    Checked {
+        warnings: usize,
+    },
+}
+
+/// Checks it.
+pub fn run(args: &CheckArgs) -> Result<(), Failure> {
+    let output = Output::new(args.json);
+    let text = read_text(&args.file)?;
+    let problems = match is_agents(&text) {
+        true => check_agent(args, text)?,
+        false => check_gateway(args, text)?,
+    };
+    let mut warnings = 0;
+    for problem in &problems {
+        let is_warning = problem.exit_code == 0;
+        let level = if is_warning { "warning" } else { "error" };
+        output.object(&Told::Problem { level, problem })?;
+        if is_warning {
+            warnings += 1;
+            if !args.json {
+                tell(format_args!("warning: {}", printable(&problem.to_string())));
+            }
+        }
+    }
+    if warnings < problems.len() {
+        return Err(Failure::all(&problems));
+    }
+    output.object(&Told::Checked { warnings })?;
+    output.line(format_args!("{}: in order", args.file.display()))
+}
+
+/// Only an agent's configuration has a device.
+fn is_agents(text: &str) -> bool {
+    let (root, _) = toml::de::DeTable::parse_recoverable(text);
+    root.get_ref().iter().any(|(key, _)| key.get_ref() == "device")
+}
+
+fn check_gateway(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure> {
+    let (file, mut problems) = gateway_config::parse(&args.file, text);
+    if let (Some(file), true, true) = (file, args.machine, problems.is_empty()) {
+        problems = block_on(async { Ok(gateway_config::examine(&file).await) })?;
+    }
+    problems.sort_by_key(Problem::place);
+    Ok(problems)
+}
+
+fn check_agent(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure> {
+    if args.machine {
+        return Err(Failure::input(
+            "--machine is for gateways; `agent --once` tries an agent's",
+        ));
+    }
+    let mut parsed = ConfigFile::<AgentConfig>::parse(&args.file, text);
+    let mut problems = std::mem::take(&mut parsed.problems);
+    let Some(file) = &mut parsed.file else {
+        return Ok(problems);
+    };
+    let directory = file.directory();
+    file.value.resolve_paths(&directory);
+    let config = &file.value;
+    let gateway = config.gateway_address();
+    let errors = [
+        config.device_id().err(),
+        config.gateway_policy().err(),
+        gateway
+            .as_ref()
+            .ok()
+            .and_then(|gateway| config.tunnels(*gateway).err()),
+        gateway.as_ref().err().cloned(),
+    ];
+    let found: Vec<Problem> = errors
+        .into_iter()
+        .flatten()
+        .map(|error| file.problem(&error.path, &error.problem))
+        .collect();
+    problems.extend(found);
+    if let Some(level) = &file.value.log.level
+        && let Err(problem) = crate::log::filter(level)
+    {
+        problems.push(file.problem(&["log", "level"], &problem));
+    }
+    problems.sort_by_key(Problem::place);
+    Ok(problems)
+}

@@ -1,0 +1,68 @@
+//! Another configuration for a gateway at work: all that may change changes at once, or nothing does.
+
+use linewarden_gateway::config::GatewayConfig;
+use linewarden_gateway::{Change, Gateway, GatewayError};
+
+use super::{LOG_LEVEL, open_audit};
+use crate::config_file::{ConfigFile, Problem};
+use crate::failure::Failure;
+use crate::{gateway_config, log};
+
+/// Knows the configuration in force.
+pub struct Reloader {
+    file: ConfigFile<GatewayConfig>,
+}
+
+impl Reloader {
+    pub fn new(file: ConfigFile<GatewayConfig>) -> Self {
+        Self { file }
+    }
+
+    /// Reads the file again. The audit record is opened anew in any case: it may have been moved away.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the file, or needs a restart; the old configuration stays in force.
+    pub fn reload(&mut self, gateway: &Gateway) -> Result<(), Failure> {
+        let changed = self.change(gateway);
+        if changed.is_err() {
+            match open_audit(&self.file) {
+                Ok(audit) => gateway.set_audit(audit)?,
+                Err(problem) => tracing::error!("{problem}; going on with the file before"),
+            }
+        }
+        changed
+    }
+
+    fn change(&mut self, gateway: &Gateway) -> Result<(), Failure> {
+        let next = gateway_config::read(self.file.path())?;
+        let fixed = self.file.value.needing_restart(&next.value);
+        if !fixed.is_empty() {
+            return Err(Failure::all(&gateway_config::places(&next, &fixed)));
+        }
+        // The seeds are the running data plane's; nothing of them is taken over.
+        let resolved = next
+            .value
+            .resolve([0; 2], 0)
+            .map_err(|errors| Failure::all(&gateway_config::places(&next, &errors)))?;
+        let audit = open_audit(&next).map_err(|problem| Failure::all(&[problem]))?;
+        let change = Change {
+            settings: resolved.settings,
+            live: resolved.live(),
+            mark_block: resolved.policy.mark_block,
+            audit,
+        };
+        gateway.change(change).map_err(|error| refused(&next, &error))?;
+        log::change(next.value.log.level.as_deref(), LOG_LEVEL);
+        self.file = next;
+        Ok(())
+    }
+}
+
+/// The data plane's refusal is of the one thing that the kernel has a say in.
+fn refused(next: &ConfigFile<GatewayConfig>, error: &GatewayError) -> Failure {
+    let problem: Problem = match error {
+        GatewayError::Reconfigure(_) => next.problem(&["gateway", "forward_to"], &error.to_string()),
+        _ => return Failure::failed(error),
+    };
+    Failure::all(&[problem])
+}

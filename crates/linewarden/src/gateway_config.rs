@@ -1,0 +1,178 @@
+//! A gateway's configuration with all its mistakes, and what this machine lacks for it: for `check` and `serve`.
+
+use std::path::{Path, PathBuf};
+
+use linewarden_dataplane::capability::{self, Capability};
+use linewarden_gateway::config::{Backend, FieldError, GatewayConfig};
+use linewarden_registry::{MasterKey, Registry};
+
+use crate::config_file::{ConfigFile, Problem, read_text};
+use crate::failure::Failure;
+use crate::log;
+
+/// The oldest kernel that the eBPF program is meant for.
+const KERNEL_MIN: (u32, u32) = (6, 1);
+
+/// Reads a gateway's configuration, its paths made absolute.
+///
+/// # Errors
+/// All mistakes in it.
+pub fn read(path: &Path) -> Result<ConfigFile<GatewayConfig>, Failure> {
+    match parse(path, read_text(path)?) {
+        (Some(file), problems) if problems.is_empty() => Ok(file),
+        (_, problems) => Err(Failure::all(&problems)),
+    }
+}
+
+/// Likewise from its text: what is right in it, and all that is not.
+pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<GatewayConfig>>, Vec<Problem>) {
+    let mut parsed = ConfigFile::<GatewayConfig>::parse(path, text);
+    let mut problems = std::mem::take(&mut parsed.problems);
+    let Some(mut file) = parsed.file.take() else {
+        return (None, problems);
+    };
+    let directory = file.directory();
+    file.value.resolve_paths(&directory);
+    let errors = file.value.check().err().unwrap_or_default();
+    // What is wrong only because a field was left out is no mistake of the file.
+    let errors = errors.iter().filter(|error| !parsed.lacks(&error.path));
+    problems.extend(errors.map(|error| file.problem(&error.path, &error.problem)));
+    if let Some(level) = &file.value.log.level
+        && let Err(problem) = log::filter(level)
+    {
+        problems.push(file.problem(&["log", "level"], &problem));
+    }
+    problems.sort_by_key(Problem::place);
+    (Some(file), problems)
+}
+
+/// Fields as problems with their places.
+pub fn places(file: &ConfigFile<GatewayConfig>, errors: &[FieldError]) -> Vec<Problem> {
+    let problem = |error: &FieldError| file.problem(&error.path, &error.problem);
+    errors.iter().map(problem).collect()
+}
+
+/// What this machine lacks; nothing is changed. Warnings have exit code 0.
+pub async fn examine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if let Err(errors) = file.value.resolve([0; 2], 0) {
+        problems.extend(places(file, &errors));
+    }
+    problems.extend(privileges(file));
+    problems.extend(kernel(file));
+    problems.extend(pin_directory(file));
+    problems.extend(audit(file));
+    problems.extend(registry(file).await);
+    problems
+}
+
+fn privileges(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    if file.value.gateway.dataplane != Backend::Xdp {
+        return Vec::new();
+    }
+    let needed = [
+        Capability::Bpf,
+        Capability::Perfmon,
+        Capability::NetAdmin,
+        Capability::NetRaw,
+    ];
+    let missing: Vec<&str> = capability::missing(&needed)
+        .iter()
+        .map(|missing| missing.name())
+        .collect();
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    let problem = format!(
+        "the xdp data plane needs {}: run as root, or use the host data plane (`dataplane = \"host\"`), which needs none",
+        missing.join(", ")
+    );
+    vec![file.problem(&["gateway", "dataplane"], &problem).with_code(3)]
+}
+
+fn kernel(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    if file.value.gateway.dataplane != Backend::Xdp {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let mut warn =
+        |problem: String| found.push(file.problem(&["gateway", "dataplane"], &problem).with_code(0));
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release
+        .split(|character: char| !character.is_ascii_digit())
+        .map(str::parse::<u32>);
+    if let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next())
+        && (major, minor) < KERNEL_MIN
+    {
+        warn(format!(
+            "Linux {major}.{minor} is older than 6.1, which the eBPF program is meant for"
+        ));
+    }
+    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+        warn(
+            "the kernel has no BTF of its own (CONFIG_DEBUG_INFO_BTF); the program may be loaded without"
+                .to_owned(),
+        );
+    }
+    found
+}
+
+/// A gate that stays shut is kept on the BPF filesystem.
+fn pin_directory(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let Some(directory) = file.value.gateway.pins() else {
+        return Vec::new();
+    };
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    // The innermost mount that the directory lies in; spaces in names are escapes there, and seldom in this one.
+    let innermost = mounts
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ').skip(1);
+            Some((PathBuf::from(words.next()?), words.next()?))
+        })
+        .filter(|(mounted, _)| directory.starts_with(mounted))
+        .max_by_key(|(mounted, _)| mounted.components().count());
+    match innermost {
+        Some((_, "bpf")) => Vec::new(),
+        _ => vec![file.problem(
+            &["gateway", "pin_directory"],
+            "it is not on the BPF filesystem; `mount -t bpf bpf /sys/fs/bpf`, or set when_gone = \"open\"",
+        )],
+    }
+}
+
+fn audit(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let Some(audit) = &file.value.audit else {
+        return Vec::new();
+    };
+    let problem = match audit.path.metadata() {
+        Ok(metadata) if metadata.is_file() => return Vec::new(),
+        Ok(_) => "it is not a regular file".to_owned(),
+        Err(_) => match audit.path.parent().map(Path::metadata) {
+            Some(Ok(directory)) if directory.is_dir() => return Vec::new(),
+            Some(Err(error)) => format!("its directory: {error}"),
+            _ => "its directory is none".to_owned(),
+        },
+    };
+    vec![file.problem(&["audit", "path"], &problem)]
+}
+
+async fn registry(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let section = &file.value.registry;
+    let (field, key) = match (&section.master_key_file, &section.master_key_env) {
+        (Some(path), _) => ("master_key_file", MasterKey::from_file(path)),
+        (None, Some(variable)) => ("master_key_env", MasterKey::from_env(variable)),
+        (None, None) => return Vec::new(),
+    };
+    let problem = |field: &str, failure: Failure| {
+        file.problem(&["registry", field], &failure.to_string())
+            .with_code(failure.code())
+    };
+    match key {
+        Err(error) => vec![problem(field, error.into())],
+        Ok(key) => match Registry::examine(&section.path, &key).await {
+            Err(error) => vec![problem("path", error.into())],
+            Ok(()) => Vec::new(),
+        },
+    }
+}

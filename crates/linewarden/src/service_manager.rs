@@ -1,0 +1,31 @@
+//! What a service manager is told: sd_notify(3), `Type=notify` and `notify-reload`.
+
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Packets are handled, or another configuration is in force or refused.
+pub const READY: &str = "READY=1";
+/// The end has begun.
+pub const STOPPING: &str = "STOPPING=1";
+
+/// The configuration is read again.
+pub fn reloading() -> String {
+    let now_us = linewarden_gateway::Clock::now().monotonic_ns / 1000;
+    format!("RELOADING=1\nMONOTONIC_USEC={now_us}")
+}
+
+/// Tells it, if there is one that listens.
+pub fn tell(state: &str) {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let address = match name.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        _ => SocketAddr::from_pathname(&name),
+    };
+    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+    if let Err(error) = sent {
+        tracing::warn!(%error, "the service manager cannot be told");
+    }
+}

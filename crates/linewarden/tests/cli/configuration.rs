@@ -1,0 +1,201 @@
+//! Configurations with mistakes: every one is told with file, line and field, by `check` and by what would use it.
+
+use super::*;
+
+#[test]
+fn broken_configurations_are_told_with_file_line_and_field() {
+    let site = Site::new();
+    let registry = "[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n";
+    let host = "dataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n";
+    for (text, expected) in [
+        (
+            format!("[gateway]\nid = 1\n{host}lease_s = 0\n{registry}"),
+            "error: g.toml:5:1: gateway.lease_s: 0: a session must last at least a second\n",
+        ),
+        (
+            format!("[gateway]\nid = 1\n{host}leases = 5\n{registry}"),
+            "error: g.toml:5:1: gateway.leases: unknown field `leases`; did you mean `lease_s`?\n",
+        ),
+        (
+            format!("[gateway]\nid = 1\n{host}zzz = 5\n{registry}"),
+            "error: g.toml:5:1: gateway.zzz: unknown field `zzz`, expected one of `id`, `dataplane`, `interfaces`, \
+             `addresses`, `port`, `gate`, `forward_to`, `when_gone`, `pin_directory`, `lease_s`, `slots`, `ring`, `low_rows`, `mark_block`, `link_lease_s`, `nak_per_s`, \
+             `alarm_per_s`, `miss_per_s`, `feed_poll_ms`, `threads`\n",
+        ),
+        (
+            format!("[gateway]\nid = \"one\"\n{host}{registry}"),
+            "error: g.toml:2:6: gateway.id: invalid type: string \"one\", expected u32\n",
+        ),
+        (
+            format!("[gateway]\n{host}{registry}"),
+            "error: g.toml:1:1: gateway: missing field `id`\n",
+        ),
+        (
+            format!("[gateway]\nid = 1\n{host}gate = \"open\"\n{registry}"),
+            "error: g.toml:5:1: gateway.gate: the host data plane sees only what is sent to it and has no gate; use \
+             dataplane = \"xdp\"\n",
+        ),
+        (
+            format!("[gateway]\nid = 1\ninterfaces = [\"lw-none0\"]\n{registry}"),
+            "error: g.toml:3:1: gateway.interfaces: there is no interface lw-none0; `ip link` lists them\n",
+        ),
+        ("[gateway\nid = 1\n".to_owned(), "error: g.toml:1:9: "),
+        (
+            format!(
+                "[gateway]\nid = 1\n{host}[classic]\nprofile = \"iot\"\nresponse_bits = 64\ncrps_file = \"crps\"\n{registry}"
+            ),
+            "error: g.toml:8:1: classic.crps_file: ",
+        ),
+    ] {
+        site.write("g.toml", &text);
+        site.write("crps", "1 00000001 0011\n");
+        // One code for both: they say the same.
+        for words in ["check --machine g.toml", "serve --config g.toml"] {
+            let error = site.run(words).refused(2);
+            assert!(error.starts_with(expected), "expected {expected}\ngot {error}");
+        }
+    }
+}
+
+#[test]
+fn check_tells_all_mistakes_at_once() {
+    let site = Site::new();
+    site.write(
+        "g.toml",
+        "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\nport = 70000\nleases = 5\nlow_rows = 15\n\
+         mark_block = 2\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\nmaster_key = \"k\"\n\
+         [log]\nlevel = \"a=b=c\"\n",
+    );
+    let expected = [
+        "g.toml:5:8: gateway.port: invalid value: integer `70000`, expected u16",
+        "g.toml:6:1: gateway.leases: unknown field `leases`; did you mean `lease_s`?",
+        "g.toml:12:1: registry.master_key: unknown field `master_key`; did you mean `master_key_env`?",
+        "g.toml:7:1: gateway.low_rows: 15: less than `ring`, or every RESPONSE reports low rows",
+        "g.toml:8:1: gateway.mark_block: 2: allowed is 3 to 14",
+        "g.toml:14:1: log.level: \"a=b=c\": ",
+    ];
+    for words in ["check g.toml", "serve --config g.toml"] {
+        let told = site.run(words).refused(2);
+        assert_eq!(told.lines().count(), expected.len(), "{told}");
+        for line in expected {
+            assert!(told.contains(&format!("error: {line}")), "{line}\n{told}");
+        }
+    }
+    let said = site.run("check --json g.toml");
+    assert_eq!(said.code, 2);
+    let problems: Vec<serde_json::Value> = said.out.lines().map(json).collect();
+    assert_eq!(problems.len(), expected.len());
+    assert_eq!(
+        (
+            problems[0]["line"].as_u64(),
+            problems[0]["field"].as_str(),
+            problems[0]["level"].as_str()
+        ),
+        (Some(5), Some("gateway.port"), Some("error"))
+    );
+    assert_eq!(
+        json(&said.err)["errors"].as_array().unwrap().len(),
+        expected.len()
+    );
+}
+
+/// Without --machine a configuration is checked wherever it is written; with it, everything that a start would meet.
+#[test]
+fn check_looks_at_the_machine_only_when_asked() {
+    let site = Site::empty();
+    site.write(
+        "g.toml",
+        "[gateway]\nid = 1\ninterfaces = [\"lw-none0\", \"lw-none1\"]\ngate = \"open\"\npin_directory = \"pins\"\n\
+         [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n[audit]\npath = \"none/audit.jsonl\"\n",
+    );
+    assert_eq!(site.run("check g.toml").ok(), "g.toml: in order\n");
+    let told = site.run("check --machine g.toml").refused(2);
+    for line in [
+        "g.toml:3:1: gateway.interfaces: there is no interface lw-none0; `ip link` lists them",
+        "g.toml:3:1: gateway.interfaces: there is no interface lw-none1; `ip link` lists them",
+        "g.toml:5:1: gateway.pin_directory: it is not on the BPF filesystem",
+        "g.toml:8:1: registry.master_key_file: cannot read the key file",
+        "g.toml:10:1: audit.path: its directory: ",
+    ] {
+        assert!(told.contains(line), "{line}\n{told}");
+    }
+
+    let site = Site::new();
+    site.write(
+        "g.toml",
+        "[gateway]\nid = 1\ndataplane = \"host\"\ninterfaces = [\"lo\"]\n\
+         [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+    );
+    site.run("check --machine g.toml").ok();
+    fs::set_permissions(site.path("master.key"), fs::Permissions::from_mode(0o644)).unwrap();
+    for words in ["check --machine g.toml", "serve --config g.toml"] {
+        let told = site.run(words).refused(4);
+        assert!(
+            told.contains("g.toml:7:1: registry.master_key_file: ") && told.contains("chmod 600"),
+            "{told}"
+        );
+    }
+    fs::set_permissions(site.path("master.key"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::rename(site.path("fleet.registry"), site.path("moved")).unwrap();
+    let told = site.run("check --machine g.toml").refused(1);
+    assert!(
+        told.contains("g.toml:6:1: registry.path: there is no registry at"),
+        "{told}"
+    );
+}
+
+#[test]
+fn check_knows_an_agents_configuration() {
+    let site = Site::new();
+    site.on_registry("device enroll simulated --device d1 --rows 1 --out . --gateway 127.0.0.1")
+        .ok();
+    let config = "00000000000000d1.toml";
+    assert_eq!(
+        site.run(&format!("check {config}")).ok(),
+        format!("{config}: in order\n")
+    );
+    let text = fs::read_to_string(site.path(config)).unwrap();
+    site.write(config, &text.replace("helper = ", "helpr = "));
+    let told = site.run(&format!("check {config}")).refused(2);
+    assert!(
+        told.contains("device.helpr: unknown field `helpr`; did you mean `helper`?"),
+        "{told}"
+    );
+}
+
+#[test]
+fn broken_agent_configurations_are_told_with_file_line_and_field() {
+    let site = Site::new();
+    site.on_registry("device enroll simulated --device d1 --rows 1 --out .")
+        .ok();
+    let good = fs::read_to_string(site.path("00000000000000d1.toml")).unwrap();
+    for (from, to, expected) in [
+        (
+            "id = \"00000000000000d1\"",
+            "id = \"xyz\"",
+            "a.toml:4:1: device.id: \"xyz\" is not a device id",
+        ),
+        ("fleet.seed", "nothing.seed", "puf.simulated.seed_file: "),
+        (".helper\"", ".helpers\"", "a.toml:5:1: device.helper: "),
+        ("model", "models", "puf.simulated.models: unknown field"),
+        (
+            "# interface = \"eth0\"",
+            "interface = \"lw-none0\"",
+            "gateway.interface: interface lw-none0: there is no such",
+        ),
+    ] {
+        site.write("a.toml", &good.replacen(from, to, 1));
+        let error = site.run("agent --config a.toml --gateway 127.0.0.1").refused(2);
+        assert!(error.contains(expected), "expected {expected}\ngot {error}");
+    }
+    let error = site.run("agent --config 00000000000000d1.toml").refused(2);
+    assert!(error.contains("gateway: address is missing"), "{error}");
+    fs::write(site.path("00000000000000d1.helper"), b"LWHPxx").unwrap();
+    let error = site
+        .run("agent --config 00000000000000d1.toml --gateway 127.0.0.1")
+        .refused(2);
+    assert!(
+        error.contains("00000000000000d1.helper") && error.contains("at byte"),
+        "{error}"
+    );
+}

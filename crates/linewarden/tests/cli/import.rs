@@ -1,0 +1,153 @@
+//! Imports that are refused: as a whole, with the lines, and the registry's files stay as they are.
+
+use super::*;
+
+/// The registry and its log, byte for byte.
+fn stored(site: &Site) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(site.directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter_map(|path| {
+            let name = path.file_name()?.to_str()?.to_owned();
+            let is_stored = name.starts_with("other.registry") && !name.ends_with("-shm");
+            is_stored.then(|| (name, fs::read(&path).unwrap()))
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+/// Six pool devices exported, and another registry that they are to go to, with one device of its own.
+fn exported() -> (Site, Vec<String>) {
+    let site = Site::new();
+    site.on_registry("device enroll simulated --count 5 --rows 2 --out devices")
+        .ok();
+    site.on_registry("device enroll simulated --device d1 --rows 2 --out devices")
+        .ok();
+    site.on_registry("device export fleet.jsonl --export-key export.key")
+        .ok();
+    site.run("registry create --registry other.registry --key-file other.key")
+        .ok();
+    site.run("device enroll simulated --device e1 --rows 2 --out others --registry other.registry --key-file other.key")
+        .ok();
+    let text = fs::read_to_string(site.path("fleet.jsonl")).unwrap();
+    let lines = text.lines().map(str::to_owned).collect();
+    (site, lines)
+}
+
+const IMPORT: &str =
+    "device import altered.jsonl --export-key export.key --registry other.registry --key-file other.key";
+
+#[test]
+fn what_is_refused_is_refused_whole_with_its_lines() {
+    let (site, lines) = exported();
+    let before = stored(&site);
+    let altered = |change: &dyn Fn(&mut Vec<String>)| {
+        let mut lines = lines.clone();
+        change(&mut lines);
+        (lines.join("\n") + "\n").into_bytes()
+    };
+    let edit = |line: usize, from: &str, to: &str| {
+        altered(&|lines| {
+            assert!(lines[line - 1].contains(from), "{from}");
+            lines[line - 1] = lines[line - 1].replacen(from, to, 1);
+        })
+    };
+    let sealed = "\"sealed\":\"";
+    let cases: Vec<(Vec<u8>, Vec<&str>)> = vec![
+        (Vec::new(), vec!["altered.jsonl, line 1: the file is empty"]),
+        (
+            altered(&|lines| lines[4] = lines[1].clone()),
+            vec!["line 5: field device_id", "is on line 2 already"],
+        ),
+        (
+            altered(&|lines| {
+                lines[4] = lines[1].clone();
+                lines[5] = lines[2].clone();
+            }),
+            vec!["line 5: field device_id", "; line 6: field device_id"],
+        ),
+        (
+            altered(&|lines| {
+                let at = lines[3].len() - 12;
+                lines[3].replace_range(at..at + 2, "");
+            }),
+            vec!["line 4: field sealed"],
+        ),
+        (
+            edit(3, "\"rows_total\":2", "\"rows_total\":1"),
+            vec!["line 3: field sealed"],
+        ),
+        (edit(3, "\"suite\":1", "\"suite\":7"), vec!["line 3: field suite"]),
+        (
+            edit(3, "\"mode\":\"pool\"", "\"mode\":\"key\""),
+            vec!["line 3: field sealed"],
+        ),
+        (
+            altered(&|lines| {
+                let (of_2, of_3) = (
+                    lines[1].split(sealed).nth(1).unwrap(),
+                    lines[2].split(sealed).next().unwrap(),
+                );
+                lines[2] = format!("{of_3}{sealed}{of_2}");
+            }),
+            vec!["line 3: field sealed: does not authenticate"],
+        ),
+        (edit(3, sealed, "\"sealed\":\"xy"), vec!["line 3: field sealed"]),
+        (
+            edit(3, "\"suite\":1", "\"suite\":1,\"gateway\":4"),
+            vec!["line 3: unknown field `gateway`"],
+        ),
+        (edit(3, "{", "{\u{0}"), vec!["line 3: "]),
+        (altered(&|lines| lines.insert(3, String::new())), vec!["line 4: "]),
+        (
+            altered(&|lines| lines.truncate(4)),
+            vec!["line 5: the file ends after 3 of 6 devices"],
+        ),
+        (lines.join("\n").into_bytes(), vec!["the line has no end"]),
+        (vec![0; 100_000], vec!["line 1: "]),
+        (
+            [lines[0].as_bytes(), b"\n", &vec![b'x'; 70 << 20]].concat(),
+            vec!["line 2: longer than 67108864 B"],
+        ),
+    ];
+    for (content, expected) in cases {
+        fs::write(site.path("altered.jsonl"), content).unwrap();
+        let error = site.run(IMPORT).refused(2);
+        for part in expected.iter().chain(&["; nothing was imported"]) {
+            assert!(error.contains(part), "{part}\n{error}");
+        }
+        assert!(stored(&site) == before, "{expected:?}");
+    }
+    // Lines that end as on other systems are lines.
+    fs::write(site.path("altered.jsonl"), lines.join("\r\n") + "\r\n").unwrap();
+    site.run(IMPORT).ok();
+    // And now all of them are there already.
+    let before = stored(&site);
+    let error = site.run(IMPORT).refused(2);
+    for line in 2..=7 {
+        assert!(error.contains(&format!("line {line}: device ")), "{error}");
+    }
+    assert!(error.contains("is enrolled already"), "{error}");
+    assert!(stored(&site) == before);
+}
+
+#[test]
+fn a_wrong_key_touches_nothing() {
+    let (site, _) = exported();
+    let before = stored(&site);
+    let error = site
+        .run("device import fleet.jsonl --export-key export.key --registry other.registry --key-file master.key")
+        .refused(1);
+    assert!(error.contains("this master key is not the one"), "{error}");
+    let error = site
+        .run(
+            "device import fleet.jsonl --export-key other.key --registry other.registry --key-file other.key",
+        )
+        .refused(2);
+    assert!(
+        error.contains("line 2: field sealed") && error.contains("; line 7: field sealed"),
+        "{error}"
+    );
+    assert!(stored(&site) == before);
+}
