@@ -127,7 +127,7 @@ fn name(rng: &mut ChaCha20Rng, known: &[DeviceId], number: u32) -> DeviceId {
 }
 
 /// A random station: unicast MAC, an address inside the devices' network or outside, any port.
-pub(super) fn anywhere(rng: &mut ChaCha20Rng) -> Endpoint {
+pub(crate) fn anywhere(rng: &mut ChaCha20Rng) -> Endpoint {
     let mut mac = [0u8; 6];
     rng.fill_bytes(&mut mac);
     mac[0] = 0x06; // unicast, local, and no device's

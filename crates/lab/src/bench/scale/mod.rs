@@ -43,6 +43,8 @@ pub struct Size {
     pub refill_rounds: u32,
     /// Devices that are revoked.
     pub revocations: u32,
+    /// Honest devices in a flood: so many that are here, and so many newcomers for each kind of flood.
+    pub flood_devices: u32,
 }
 
 impl Size {
@@ -58,6 +60,7 @@ impl Size {
         refill_devices: 128,
         refill_rounds: 24,
         revocations: 200,
+        flood_devices: 200,
     };
     /// A few seconds, to see that it works.
     pub const QUICK: Self = Self {
@@ -71,6 +74,7 @@ impl Size {
         refill_devices: 8,
         refill_rounds: 16,
         revocations: 5,
+        flood_devices: 10,
     };
 }
 

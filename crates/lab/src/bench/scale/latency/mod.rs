@@ -1,7 +1,8 @@
-//! What revocations, refills and first authentications take: the `xdp` data plane on the lab's link, the node and its
+//! What revocations, refills and first authentications take, and what floods do to honest devices: the `xdp` data plane on the lab's link, the node and its
 //! threads, a controller over a registry in a file, with the product's settings.
 
 mod first;
+mod flood;
 mod refill;
 mod revoke;
 mod site;
@@ -20,7 +21,8 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<
     first::rows(size, rows)?;
     progress("authentications while rows are leased, and while none are", None);
     refill::rows(size, rows)?;
-    revoke::rows(size, progress, rows)
+    revoke::rows(size, progress, rows)?;
+    flood::rows(size, progress, rows)
 }
 
 fn ms(latency_ns: &Histogram<u64>, quantile: f64) -> f64 {

@@ -1,25 +1,32 @@
 //! A gateway on the lab's link, its registry, and a fleet in front of it.
 
+use std::net::UdpSocket;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use linewarden_controller::{Controller, Policy};
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{Config, Gate};
+use linewarden_dataplane::{Config, DataPlane, Gate};
 use linewarden_gateway::{Gateway, Settings};
 use linewarden_protocol::ids::{Mode, Suite};
+use linewarden_protocol::wire::{self, LAP_PORT, Message};
 use linewarden_registry::{BulkOptions, Credentials, DeviceRecord, MasterKey, PoolRow, Registry};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+use zerocopy::IntoBytes as _;
 
-use crate::bench::latency::{CLIENT_CPU, VERIFIER_CPU};
+use crate::address::GATEWAY;
+pub(super) use crate::bench::latency::CLIENT_CPU;
+use crate::bench::latency::VERIFIER_CPU;
 use crate::bench::{BenchError, io, keys};
-use crate::fleet::{Fleet, FleetOptions, FleetSpec, Member, Report, Run, SimulatedDevice, enrol_fleet};
+use crate::fleet::{
+    Fleet, FleetOptions, FleetSpec, Member, Report, Run, SimulatedDevice, device_id, enrol_fleet,
+};
 use crate::napi::pin_task;
 use crate::topology::{Lab, Topology};
 
 /// How long a fleet may take.
-const LIMIT: Duration = Duration::from_secs(120);
+pub(super) const LIMIT: Duration = Duration::from_secs(120);
 
 /// Everything, in the order in which it is taken down.
 pub(super) struct Site {
@@ -114,6 +121,34 @@ impl Site {
         Fleet::new(&self.lab, members, &options).map_err(contradiction)
     }
 
+    /// The fresh value that is in force.
+    pub(super) fn fresh(&self) -> Result<[u8; 8], BenchError> {
+        let socket = self.lab.devices.run(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.connect((GATEWAY.v4, LAP_PORT))?;
+            socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+            socket.send(keys::request(0).as_bytes())?;
+            let mut answer = [0; 64];
+            socket.recv(&mut answer).map(|_| answer)
+        });
+        let answer = socket?.map_err(io("asking for a CHALLENGE"))?;
+        match wire::parse(&answer) {
+            Ok(Message::Challenge(challenge)) => Ok(challenge.fresh),
+            _ => Err(contradiction("the gateway sends no CHALLENGE")),
+        }
+    }
+
+    /// The current rows of these devices; 0 of those that are not in the data plane.
+    pub(super) fn next_rows(&self, devices: std::ops::Range<u32>) -> Result<Vec<u32>, BenchError> {
+        let row = |plane: &mut dyn DataPlane, device| {
+            let line = plane.status(device_id(device));
+            line.map_or(0, |line| line.commit.idx().0)
+        };
+        self.gateway
+            .with_plane(move |plane| devices.map(|device| row(plane, device)).collect())
+            .map_err(contradiction)
+    }
+
     /// Waits until no device waits for rows or for a mark.
     pub(super) fn settle_down(&self) -> Result<(), BenchError> {
         match self
@@ -148,7 +183,7 @@ pub(super) fn authenticate(fleet: &mut Fleet, window: usize) -> Result<Report, B
 }
 
 /// Runs `work` in a thread on that processor, whose threads it is inherited by.
-fn on_cpu<T: Send>(cpu: usize, work: impl FnOnce() -> T + Send) -> Result<T, BenchError> {
+pub(super) fn on_cpu<T: Send>(cpu: usize, work: impl FnOnce() -> T + Send) -> Result<T, BenchError> {
     let pinned = || {
         pin_task(0, cpu).map_err(io("pinning a thread"))?;
         Ok(work())
