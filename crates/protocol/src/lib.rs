@@ -24,6 +24,7 @@ pub mod ids;
 pub mod keys;
 pub mod prf;
 pub mod tag;
+pub mod ticket;
 pub mod time;
 pub mod verdict;
 pub mod window;

@@ -10,3 +10,4 @@ mod classic;
 mod files;
 mod lap1;
 mod reference;
+mod ticket;
