@@ -46,6 +46,10 @@ impl Controller {
         Self { registry, policy }
     }
 
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     /// Registers a gateway, which has just started: whoever was connected under that id gets nothing from now on.
     ///
     /// # Errors

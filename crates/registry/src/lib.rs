@@ -67,6 +67,7 @@ mod migrations;
 mod place;
 mod query;
 mod record_mac;
+mod renew;
 mod revoke;
 mod row;
 mod seal;
@@ -85,6 +86,7 @@ pub use lease::{
     Granted, Lease, LeaseRequest, LeasedChunk, LeasedDevice, LeasedStream, SealedChunk, Settlement,
 };
 pub use query::{Filter, Page};
+pub use renew::{Enrolment, Renewal, RenewalResult};
 pub use seal::SEAL_OVERHEAD_BYTES;
 pub use store::{Options, Registry};
 pub use transfer::{DeviceLine, Exported, OnDamage};
