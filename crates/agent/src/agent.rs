@@ -11,9 +11,11 @@ use linewarden_puf::Puf;
 use linewarden_puf::health::HealthTest;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::credential::Credential;
+use crate::keyring::Keyring;
 use crate::link::{Link, route_source, wire_address};
+use crate::renewal::{Next, Question, Reader, Renewal, RenewalOptions};
 use crate::report::Report;
+use crate::ticket::{TicketLine, Told};
 use crate::time::boot_ms;
 use crate::tunnel::{Tunnel, Tunnels};
 
@@ -28,14 +30,18 @@ pub struct AgentOptions {
     /// The device, as it was enrolled.
     pub device: DeviceConfig,
     /// Its helper data.
-    pub credential: Credential,
+    pub keyring: Keyring,
+    /// When it renews them, if ever.
+    pub renewal: Option<RenewalOptions>,
+    /// UDP port of the gateway's desk, where tickets are taken.
+    pub desk_port: u16,
     /// Limits of a healthy readout.
     pub health: HealthTest,
     /// Where the gateway is.
     pub gateway: SocketAddr,
     /// What is carried through its sealed gate.
     pub tunnels: Vec<Tunnel>,
-    /// Ends with the first session.
+    /// Ends with the first session, and what is to be renewed in it.
     pub once: bool,
     /// Ends when no session was opened after so long.
     pub give_up_after: Option<Duration>,
@@ -84,6 +90,8 @@ pub struct Agent {
     options: AgentOptions,
     link: Option<Link>,
     tunnels: Tunnels,
+    tickets: TicketLine,
+    renewal: Option<Renewal>,
     relink_at_ms: u64,
     relink_delay_ms: u64,
     route_check_at_ms: u64,
@@ -102,6 +110,8 @@ impl Agent {
         Self {
             device: Device::new(options.device.clone()),
             puf,
+            tickets: TicketLine::new(SocketAddr::new(options.gateway.ip(), options.desk_port)),
+            renewal: options.renewal.map(Renewal::new),
             options,
             link: None,
             tunnels: Tunnels::default(),
@@ -138,7 +148,8 @@ impl Agent {
         loop {
             self.keep_linked(sink)?;
             self.pump(Output::None, sink)?;
-            if self.authenticated && self.options.once {
+            self.renew(sink)?;
+            if self.authenticated && self.options.once && !self.is_renewing() {
                 return Ok(Ended::Authenticated);
             }
             let give_up_at_ms = give_up_at_ms.filter(|_| !self.authenticated);
@@ -161,6 +172,56 @@ impl Agent {
             return self.start(sink);
         }
         Ok(())
+    }
+
+    fn is_renewing(&self) -> bool {
+        self.renewal.as_ref().is_some_and(Renewal::is_busy)
+    }
+
+    /// Asks the controller what is to be asked, and acts on its answers.
+    fn renew(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
+        let Some(renewal) = &mut self.renewal else {
+            return Ok(());
+        };
+        let own = self.link.as_ref().map(|link| link.local);
+        if self.tickets.is_free() {
+            let question = renewal.begin(&self.device, &self.options.keyring);
+            self.ask(question, sink);
+        }
+        while let Some(told) = self.tickets.poll(&self.device, &mut self.tunnels, own, boot_ms()) {
+            let state = match told {
+                Told::State(state) => Some(state),
+                Told::Nothing => None,
+            };
+            let reader = Reader {
+                puf: &mut *self.puf,
+                health: &self.options.health,
+                keyring: &mut self.options.keyring,
+            };
+            let Some(renewal) = &mut self.renewal else {
+                return Ok(());
+            };
+            match renewal.go_on(state, &self.device, reader, sink) {
+                Next::Rest => {}
+                Next::Ask(question) => self.ask(Some(question), sink),
+                Next::Begin if self.device.phase() == Phase::Authenticated => return self.start(sink),
+                Next::Begin => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, question: Option<Question>, sink: Sink<'_>) {
+        let Some(question) = question else {
+            return;
+        };
+        let Question { kind, number, body } = &question;
+        if let Err(why) = self.tickets.ask(&self.device, *kind, *number, body, boot_ms()) {
+            sink(&Report::NotRenewed { why });
+            if let Some(renewal) = &mut self.renewal {
+                renewal.abandon();
+            }
+        }
     }
 
     /// Opens the socket when there is none, and anew when the kernel would choose another address now.
@@ -214,6 +275,7 @@ impl Agent {
         getrandom::fill(&mut nonce).map_err(AgentError::Entropy)?;
         self.began_ms = boot_ms();
         self.nak_shown = false;
+        self.options.keyring.begin();
         let output = self
             .device
             .start(nonce, self.began_ms)
@@ -293,11 +355,13 @@ impl Agent {
     fn evaluate(&mut self, query: &PufQuery, sink: Sink<'_>) -> Output {
         let AgentOptions {
             device,
-            credential,
+            keyring,
             health,
             ..
-        } = &self.options;
-        let key = credential.row_key(&mut *self.puf, health, device.suite, device.device, query);
+        } = &mut self.options;
+        let key = keyring
+            .next_to_try()
+            .row_key(&mut *self.puf, health, device.suite, device.device, query);
         let key = key.map_err(|error| {
             sink(&Report::PufFailed {
                 error: error.to_string(),
@@ -309,6 +373,7 @@ impl Agent {
 
     fn tell_session(&mut self, now_ms: u64, sink: Sink<'_>) {
         self.authenticated = true;
+        self.confirm_key(sink);
         if let Some(session) = self.device.session() {
             sink(&Report::Authenticated {
                 device: self.options.device.device.to_string(),
@@ -322,6 +387,22 @@ impl Agent {
         }
     }
 
+    /// A session that new helper data have opened shows that the registry has their key.
+    fn confirm_key(&mut self, sink: Sink<'_>) {
+        if !self.options.keyring.has_used_pending() {
+            return;
+        }
+        if let Some(renewal) = &mut self.renewal {
+            renewal.confirmed();
+        }
+        sink(&match self.options.keyring.promote() {
+            Ok(()) => Report::KeyRenewed,
+            Err(error) => Report::NotRenewed {
+                why: format!("the new helper data cannot take the old ones' place: {error}"),
+            },
+        });
+    }
+
     /// Waits for a packet, the next deadline or the end; says whether it is the end.
     fn wait(&self, stop: BorrowedFd<'_>, give_up_at_ms: Option<u64>) -> Result<bool, AgentError> {
         let route_or_link_ms = match self.link {
@@ -329,7 +410,8 @@ impl Agent {
             None => self.relink_at_ms,
         };
         let machine_ms = self.device.next_deadline().filter(|_| self.link.is_some());
-        let deadlines = [Some(route_or_link_ms), machine_ms, give_up_at_ms];
+        let ticket_ms = self.tickets.deadline();
+        let deadlines = [Some(route_or_link_ms), machine_ms, ticket_ms, give_up_at_ms];
         let next_ms = deadlines.into_iter().flatten().min().unwrap_or(route_or_link_ms);
         let left = Duration::from_millis(next_ms.saturating_sub(boot_ms()));
         let timeout =
@@ -338,6 +420,11 @@ impl Agent {
         polled.extend(
             self.tunnels
                 .sockets()
+                .map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)),
+        );
+        polled.extend(
+            self.tickets
+                .socket()
                 .map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)),
         );
         polled.extend(

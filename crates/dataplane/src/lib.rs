@@ -34,7 +34,7 @@ pub use self::config::{Classic, ClassicProfile, Config, ConfigError, Gate};
 pub use self::counters::Counters;
 pub use self::event::{Event, EventKind};
 pub use self::miss::Miss;
-pub use self::store::{Geometry, LineStatus, Row, Store, StoreError};
+pub use self::store::{Geometry, HeldSession, LineStatus, Row, Store, StoreError};
 
 /// Where a backend learns a sender's MAC address, which a BOUND session is tied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +140,8 @@ pub trait DataPlane: Send {
     fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError>;
     /// What the device's line holds.
     fn status(&self, device: DeviceId) -> Option<LineStatus>;
+    /// See [`Store::session`].
+    fn session(&self, device: DeviceId) -> Option<HeldSession>;
     /// A new freshness value, drawn at `now_ns` of CLOCK_MONOTONIC; never zero.
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64);
     /// From now on REQUESTs are answered with a NAK.
@@ -223,6 +225,9 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn status(&self, device: DeviceId) -> Option<LineStatus> {
         self.store().status(device)
+    }
+    fn session(&self, device: DeviceId) -> Option<HeldSession> {
+        self.store().session(device)
     }
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
         self.store().set_fresh(fresh, now_ns);

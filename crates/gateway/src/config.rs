@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use linewarden_controller::Policy;
 use linewarden_dataplane as dataplane;
 use linewarden_protocol::ids::GatewayId;
+use linewarden_protocol::ticket;
 use serde::Deserialize;
 
 use crate::addresses;
@@ -47,6 +48,8 @@ pub struct GatewaySection {
     /// UDP port of LAP/1.
     #[serde(default = "default_port")]
     pub port: u16,
+    /// UDP port of the desk, where devices' tickets are taken; LAP's plus 2 if not given, none if 0.
+    pub desk_port: Option<u16>,
     /// The gate.
     #[serde(default)]
     pub gate: Gate,
@@ -302,6 +305,7 @@ impl GatewayConfig {
             settings,
             interfaces,
             forward_to,
+            desk_port: section.desk_port(self.classic.as_ref())?,
         })
     }
 
@@ -350,6 +354,29 @@ impl GatewaySection {
     #[must_use]
     pub fn pins(&self) -> Option<&Path> {
         (self.gate != Gate::Off && self.when_gone == WhenGone::Closed).then_some(&self.pin_directory)
+    }
+
+    fn desk_port(&self, classic: Option<&ClassicSection>) -> Result<Option<u16>, FieldError> {
+        let path = &["gateway", "desk_port"];
+        let Some(port) = self.desk_port.or(ticket::desk_port(self.port)) else {
+            return field(
+                &["gateway"],
+                format!(
+                    "desk_port is missing: {} plus 2 is no port; name one, or 0 for none",
+                    self.port
+                ),
+            );
+        };
+        if port == self.port {
+            return field(path, format!("{port} is LAP's port; name another, or 0 for none"));
+        }
+        match classic.filter(|classic| classic.port == port) {
+            Some(_) => field(
+                path,
+                format!("{port} is the classic profile's port; name another, or 0 for none"),
+            ),
+            None => Ok(Some(port).filter(|port| *port != 0)),
+        }
     }
 
     fn interface_indices(&self) -> Result<Vec<u32>, FieldError> {
@@ -448,6 +475,8 @@ pub struct Resolved {
     pub interfaces: Vec<u32>,
     /// Numbers of the interfaces that are forwarded to.
     pub forward_to: Vec<u32>,
+    /// Where devices' tickets are taken, if anywhere.
+    pub desk_port: Option<u16>,
 }
 
 #[cfg(test)]

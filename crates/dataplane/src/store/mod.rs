@@ -18,7 +18,7 @@ use std::sync::atomic::fence;
 
 use linewarden_protocol::commit::{self, CommitWord};
 pub use linewarden_protocol::gateway::Row;
-use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::keys::AuthKey;
 
 pub use self::geometry::{Geometry, Regions};
@@ -76,6 +76,17 @@ pub struct LineStatus {
     pub rows_left: u32,
     /// Whether a session id is set (its lease may be over).
     pub has_session: bool,
+    /// End of the lease, boot-time seconds.
+    pub lease_until_s: u32,
+}
+
+/// A session as the packet path holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldSession {
+    /// Its id.
+    pub id: SessionId,
+    /// Where its device is, IPv4 as ::ffff:a.b.c.d.
+    pub addr: [u8; 16],
     /// End of the lease, boot-time seconds.
     pub lease_until_s: u32,
 }
@@ -509,6 +520,27 @@ impl Store {
             rows_left: current + ahead,
             has_session: line.session_id.load(Acquire) != 0,
             lease_until_s: line.lease_until_s.load(Acquire),
+        })
+    }
+
+    /// The session of a device that is not revoked; its lease may be over.
+    #[must_use]
+    pub fn session(&self, device: DeviceId) -> Option<HeldSession> {
+        let (line, place) = self.line(device).ok()?;
+        let id = line.session_id.load(Acquire);
+        let session = self.regions.sessions.get(place.slot as usize)?;
+        let mut addr = [0; 16];
+        for (bytes, word) in addr.as_chunks_mut::<8>().0.iter_mut().zip(&session.addr) {
+            *bytes = word.load(Acquire).to_ne_bytes();
+        }
+        let lease_until_s = line.lease_until_s.load(Acquire);
+        // Read last: still the same, the address is this session's.
+        let commit = CommitWord(line.commit.load(Acquire));
+        let is_whole = line.session_id.load(Acquire) == id && !commit.is_busy() && !commit.is_revoked();
+        Some(HeldSession {
+            id: SessionId::from_wire(id.to_ne_bytes()).filter(|_| is_whole)?,
+            addr,
+            lease_until_s,
         })
     }
 

@@ -468,6 +468,14 @@ impl Node {
     pub(super) fn replace(&mut self, device: DeviceId, epoch: u32) {
         if self.devices.get(&device).is_some_and(|held| held.epoch < epoch) {
             self.dismiss(device, false);
+            // Its last RESPONSE verifies under no key that may come now: there is nothing to rest from.
+            if self
+                .devices
+                .get(&device)
+                .is_some_and(|held| matches!(held.state, State::Resting { .. }))
+            {
+                self.devices.remove(&device);
+            }
         }
     }
 

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::{
-    Capabilities, Config, Counters, DataPlane, DataPlaneError, Event, LineStatus, Miss, Row, StoreError,
+    Capabilities, Config, Counters, DataPlane, DataPlaneError, Event, HeldSession, LineStatus, Miss, Row,
+    StoreError,
 };
 use linewarden_protocol::frame::{Meta, ip_from_bytes};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
@@ -133,6 +134,10 @@ impl DataPlane for Plane {
 
     fn status(&self, device: DeviceId) -> Option<LineStatus> {
         self.0.lock().unwrap().host.status(device)
+    }
+
+    fn session(&self, device: DeviceId) -> Option<HeldSession> {
+        self.0.lock().unwrap().host.session(device)
     }
 
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {

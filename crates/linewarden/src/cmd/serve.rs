@@ -7,7 +7,7 @@ use clap::Args;
 use linewarden_controller::Controller;
 use linewarden_dataplane::Counters;
 use linewarden_gateway::config::{Backend, Gate, GatewayConfig, Resolved};
-use linewarden_gateway::{Gateway, LinkState, Status, Stopped, plane};
+use linewarden_gateway::{Desk, Gateway, LinkState, Status, Stopped, plane};
 use serde::Serialize;
 
 use crate::config_file::ConfigFile;
@@ -111,12 +111,40 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
         resolved.config.gateway_id,
         resolved.settings,
     )?;
+    let desk = open_desk(
+        &gateway,
+        Controller::new(opened.clone(), resolved.policy),
+        &resolved,
+    )?;
     let told = tell_state(output, &gateway, &stop, Duration::from_secs(args.every));
     output.line("stopping")?;
+    if let Some(desk) = desk {
+        tracing::info!(counts = ?desk.close(), "tickets");
+    }
     let stopped = gateway.stop()?;
     runtime.block_on(opened.close());
     told?;
     tell_end(output, &stopped)
+}
+
+/// Where devices' tickets are taken, unless the configuration wants none taken.
+fn open_desk(
+    gateway: &Gateway,
+    controller: Controller,
+    resolved: &Resolved,
+) -> Result<Option<Desk>, Failure> {
+    let Some(port) = resolved.desk_port else {
+        return Ok(None);
+    };
+    let config = &resolved.config;
+    let plane = gateway.plane_handle();
+    Ok(Some(Desk::open(
+        &config.local,
+        port,
+        plane,
+        controller,
+        config.gateway_id,
+    )?))
 }
 
 fn release(output: Output, config: &GatewayConfig, resolved: &Resolved) -> Result<(), Failure> {

@@ -26,8 +26,6 @@ pub use body::{
 pub const MAGIC: u16 = 0x4C54;
 /// Version of the form.
 pub const VERSION: u8 = 1;
-/// UDP port of the gateway's desk, where tickets are taken.
-pub const DESK_PORT: u16 = 20_552;
 /// Bytes of the head, which travels in the clear and is authenticated.
 pub const HEAD_BYTES: usize = 64;
 /// Bytes that a sealed message has beside its body: head, AEAD nonce, AEAD tag.
@@ -41,6 +39,13 @@ const AEAD_NONCE_BYTES: usize = 24;
 const AEAD_TAG_BYTES: usize = 16;
 /// Begins the associated data.
 const LABEL: &[u8; 14] = b"lap1 ticket v1";
+
+/// UDP port of a gateway's desk, where tickets are taken, unless another is named: LAP's plus 2, as the next one is the
+/// classic profiles'.
+#[must_use]
+pub fn desk_port(lap_port: u16) -> Option<u16> {
+    lap_port.checked_add(2)
+}
 
 /// What a message is about, `kind u8` of the head. An answer has its question's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
