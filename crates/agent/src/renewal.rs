@@ -331,7 +331,7 @@ fn grow(reader: &mut Reader<'_>, rows: u32) -> Result<(), Ends> {
     let options = PoolEnrolment {
         profile: helper.profile(),
         first_idx: helper.end_idx(),
-        health: reader.health.clone(),
+        health: *reader.health,
         ..PoolEnrolment::rows(rows)
     };
     let pool = enrol_pool(reader.puf, &options, &mut random()?)?;
@@ -348,7 +348,7 @@ fn new_key(reader: &mut Reader<'_>) -> Result<Credential, Ends> {
     };
     let options = KeyEnrolment {
         profile: helper.profile(),
-        health: reader.health.clone(),
+        health: *reader.health,
         ..KeyEnrolment::default()
     };
     let cells = helper.readout_bits();
