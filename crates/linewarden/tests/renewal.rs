@@ -59,7 +59,7 @@ impl Process {
 
     /// Its lines to the end, which it must come to by itself and well.
     #[track_caller]
-    fn to_the_end(mut self) -> Vec<Value> {
+    fn ended_well(mut self) -> Vec<Value> {
         let until = Instant::now() + PATIENCE;
         let lines: Vec<Value> = std::iter::from_fn(|| self.next(until)).collect();
         assert!(self.child.wait().unwrap().success(), "{lines:#?}");
@@ -222,12 +222,12 @@ fn a_pool_that_was_spent_to_the_last_row_but_one_goes_on() {
     let site = Site::new();
     site.enroll("--device d1 --rows 2");
     let _gateway = site.gateway();
-    let first = site.agent("d1", "--once").to_the_end();
+    let first = site.agent("d1", "--once").ended_well();
     assert_eq!(events(&first), ["linked", "authenticated"]);
-    let renewed = site.agent("d1", "--once --renew").to_the_end();
+    let renewed = site.agent("d1", "--once --renew").ended_well();
     assert_eq!(events(&renewed), ["linked", "authenticated", "rows_renewed"]);
     assert_eq!(renewed[1]["idx"], 1, "the last row of the first pool");
-    let after = site.agent("d1", "--once").to_the_end();
+    let after = site.agent("d1", "--once").ended_well();
     let session = after
         .iter()
         .find(|line| line["event"] == "authenticated")
@@ -241,25 +241,25 @@ fn a_key_is_renewed_and_the_old_one_is_good_for_nothing() {
     site.enroll("--device d2 --model sram");
     let gateway = site.gateway();
     let old = std::fs::read(site.helper("d2")).unwrap();
-    let lines = site.agent("d2", "--once --renew").to_the_end();
+    let lines = site.agent("d2", "--once --renew").ended_well();
     assert_eq!(events(&lines), ["linked", "authenticated", "key_renewed"]);
     assert_eq!(site.shown("d2")["epoch"], 1);
     let new = std::fs::read(site.helper("d2")).unwrap();
     assert_ne!(old, new);
     assert!(!site.path("devices/00000000000000d2.helper.new").exists());
-    site.agent("d2", "--once --timeout 50").to_the_end();
+    site.agent("d2", "--once --timeout 50").ended_well();
 
     // Killed after the registry had taken the new key, before the device knew: the new one is tried first.
     std::fs::write(site.helper("d2"), &old).unwrap();
     std::fs::write(site.path("devices/00000000000000d2.helper.new"), &new).unwrap();
-    let lines = site.agent("d2", "--once --timeout 50").to_the_end();
+    let lines = site.agent("d2", "--once --timeout 50").ended_well();
     assert!(events(&lines).contains(&"key_renewed"), "{lines:#?}");
     assert_eq!(std::fs::read(site.helper("d2")).unwrap(), new);
     // Killed before the registry had it: the old one is tried then, and the renewal ends what was begun.
     std::fs::write(site.path("devices/00000000000000d2.helper.new"), &old).unwrap();
-    site.agent("d2", "--once --timeout 50").to_the_end();
+    site.agent("d2", "--once --timeout 50").ended_well();
     assert_eq!(std::fs::read(site.helper("d2")).unwrap(), new);
-    let lines = site.agent("d2", "--once --renew --timeout 50").to_the_end();
+    let lines = site.agent("d2", "--once --renew --timeout 50").ended_well();
     assert!(events(&lines).contains(&"key_renewed"), "{lines:#?}");
     assert_eq!(site.shown("d2")["epoch"], 2);
     drop(gateway);
@@ -286,13 +286,13 @@ fn a_device_killed_at_any_moment_of_a_renewal_can_go_on() {
         }
     }
     for id in ["d1", "d2"] {
-        let lines = site.agent(id, "--once --renew --timeout 55").to_the_end();
+        let lines = site.agent(id, "--once --renew --timeout 55").ended_well();
         let renewed = ["rows_renewed", "key_renewed"];
         assert!(
             events(&lines).iter().any(|event| renewed.contains(event)),
             "{lines:#?}"
         );
-        site.agent(id, "--once --timeout 55").to_the_end();
+        site.agent(id, "--once --timeout 55").ended_well();
     }
     assert_eq!(
         site.shown("d1")["rows_total"].as_u64(),
