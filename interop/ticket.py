@@ -1,5 +1,7 @@
 """Tickets (LAP/1 1.7), written from docs/protocols.md: XChaCha20-Poly1305 in plain Python, and the form of a message."""
 
+import hashlib
+import hmac
 import struct
 
 import lap1
@@ -78,3 +80,27 @@ def root(row_key: bytes, response_tag: bytes, device: bytes, idx: int, gateway: 
 def message(key: bytes, head: bytes, aead_nonce: bytes, body: bytes) -> bytes:
     assert len(head) == HEAD_BYTES
     return head + aead_nonce + seal(key, aead_nonce, LABEL + head, body)
+
+
+# ---- 1.7.5 ----
+
+
+def hkdf(ikm: bytes, salt: bytes, info: bytes, length: int) -> bytes:
+    """RFC 5869 for any length."""
+    prk, out, block = hmac.new(salt, ikm, hashlib.sha256).digest(), b"", b""
+    while len(out) < length:
+        block = hmac.new(prk, block + info + bytes([len(out) // 32 + 1]), hashlib.sha256).digest()
+        out += block
+    return out[:length]
+
+
+def pair_head(kind: int, role: int, pair_id: bytes, seq: int) -> bytes:
+    return struct.pack(">HBBB3x16sQ", 0x4C50, 1, kind, role, pair_id, seq)
+
+
+def pair_handshake(key: bytes, head: bytes, nonce: bytes) -> bytes:
+    return head + nonce + seal(key, nonce + bytes(8), head, b"")
+
+
+def pair_data(key: bytes, head: bytes, payload: bytes) -> bytes:
+    return head + seal(key, bytes(16) + head[-8:], head, payload)

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 use linewarden_protocol::device::{Device, DeviceConfig, Failure, Output, Phase, PufFailed, PufQuery};
+use linewarden_protocol::ticket::Kind;
 use linewarden_protocol::wire::{MESSAGE_BYTES, nak_reason};
 use linewarden_puf::Puf;
 use linewarden_puf::health::HealthTest;
@@ -13,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::keyring::Keyring;
 use crate::link::{Link, route_source, wire_address};
+use crate::peer::{Peer, Peers};
 use crate::renewal::{Next, Question, Reader, Renewal, RenewalOptions};
 use crate::report::Report;
 use crate::ticket::{TicketLine, Told};
@@ -41,6 +43,10 @@ pub struct AgentOptions {
     pub gateway: SocketAddr,
     /// What is carried through its sealed gate.
     pub tunnels: Vec<Tunnel>,
+    /// Devices to talk to.
+    pub peers: Vec<Peer>,
+    /// UDP port at which devices talk to each other.
+    pub peer_port: u16,
     /// Ends with the first session, and what is to be renewed in it.
     pub once: bool,
     /// Ends when no session was opened after so long.
@@ -78,6 +84,15 @@ pub enum AgentError {
         #[source]
         source: io::Error,
     },
+    /// Local programs cannot be listened to.
+    #[error("cannot listen on {listen} for programs that talk to a peer: {source}")]
+    ListenForPeer {
+        /// Where they send.
+        listen: SocketAddr,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
     /// The device machine refused a nonce.
     #[error("cannot start a handshake: {0}")]
     Start(linewarden_protocol::device::StartError),
@@ -91,6 +106,7 @@ pub struct Agent {
     link: Option<Link>,
     tunnels: Tunnels,
     tickets: TicketLine,
+    peers: Peers,
     renewal: Option<Renewal>,
     relink_at_ms: u64,
     relink_delay_ms: u64,
@@ -111,6 +127,7 @@ impl Agent {
             device: Device::new(options.device.clone()),
             puf,
             tickets: TicketLine::new(SocketAddr::new(options.gateway.ip(), options.desk_port)),
+            peers: Peers::default(),
             renewal: options.renewal.map(Renewal::new),
             options,
             link: None,
@@ -130,6 +147,7 @@ impl Agent {
     /// [`AgentError`]: nothing that a network or a gateway can cause.
     pub fn run(&mut self, stop: BorrowedFd<'_>, sink: Sink<'_>) -> Result<Ended, AgentError> {
         self.tunnels = Tunnels::open(&self.options.tunnels, self.options.gateway.port())?;
+        self.peers = Peers::open(&self.options.peers, self.options.peer_port)?;
         let ended = self.run_until(stop, sink)?;
         if !self.options.tunnels.is_empty() {
             sink(&Report::Tunnelled(self.tunnels.counts()));
@@ -148,7 +166,7 @@ impl Agent {
         loop {
             self.keep_linked(sink)?;
             self.pump(Output::None, sink)?;
-            self.renew(sink)?;
+            self.consult(sink)?;
             if self.authenticated && self.options.once && !self.is_renewing() {
                 return Ok(Ended::Authenticated);
             }
@@ -167,6 +185,8 @@ impl Agent {
     /// Carries the tunnels' datagrams, and renews the session when its numbers come to an end.
     fn carry(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
         let own = self.link.as_ref().map(|link| link.local);
+        self.peers
+            .carry(&self.device, &mut self.tunnels, own, boot_ms(), sink);
         let renew = self.tunnels.carry(&self.device, own, boot_ms());
         if renew && self.device.phase() == Phase::Authenticated {
             return self.start(sink);
@@ -179,19 +199,23 @@ impl Agent {
     }
 
     /// Asks the controller what is to be asked, and acts on its answers.
-    fn renew(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
-        let Some(renewal) = &mut self.renewal else {
-            return Ok(());
-        };
+    fn consult(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
         let own = self.link.as_ref().map(|link| link.local);
-        if self.tickets.is_free() {
-            let question = renewal.begin(&self.device, &self.options.keyring);
+        if self.tickets.is_free() && self.device.session().is_some() {
+            let renewal = self.renewal.as_mut();
+            let question = renewal.and_then(|renewal| renewal.begin(&self.device, &self.options.keyring));
+            let question = question.or_else(|| self.peers.question(boot_ms()).map(Question::pair));
             self.ask(question, sink);
         }
         while let Some(told) = self.tickets.poll(&self.device, &mut self.tunnels, own, boot_ms()) {
             let state = match told {
+                Told::Paired(paired, asked_ms) => {
+                    self.peers.answer(&self.device, paired, asked_ms, sink);
+                    continue;
+                }
+                Told::Nothing(Kind::Pair) => continue,
                 Told::State(state) => Some(state),
-                Told::Nothing => None,
+                Told::Nothing(_) => None,
             };
             let reader = Reader {
                 puf: &mut *self.puf,
@@ -411,7 +435,16 @@ impl Agent {
         };
         let machine_ms = self.device.next_deadline().filter(|_| self.link.is_some());
         let ticket_ms = self.tickets.deadline();
-        let deadlines = [Some(route_or_link_ms), machine_ms, ticket_ms, give_up_at_ms];
+        // While a question is out, or there is nobody to ask, no peer is asked for.
+        let may_ask = self.tickets.is_free() && self.device.session().is_some();
+        let peers_ms = self.peers.deadline().filter(|_| may_ask);
+        let deadlines = [
+            Some(route_or_link_ms),
+            machine_ms,
+            ticket_ms,
+            peers_ms,
+            give_up_at_ms,
+        ];
         let next_ms = deadlines.into_iter().flatten().min().unwrap_or(route_or_link_ms);
         let left = Duration::from_millis(next_ms.saturating_sub(boot_ms()));
         let timeout =
@@ -419,6 +452,11 @@ impl Agent {
         let mut polled = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
         polled.extend(
             self.tunnels
+                .sockets()
+                .map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)),
+        );
+        polled.extend(
+            self.peers
                 .sockets()
                 .map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)),
         );

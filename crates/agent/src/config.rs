@@ -12,6 +12,7 @@ use linewarden_puf::Puf;
 use linewarden_puf::readout::ReadoutPuf;
 use serde::Deserialize;
 
+use crate::peer::Peer;
 use crate::renewal::{ROWS_MAX, RenewalOptions};
 use crate::source::{CommandPuf, FleetSeed, SimulatedPuf};
 use crate::tunnel::Tunnel;
@@ -35,6 +36,9 @@ pub struct AgentConfig {
     /// What it carries through a sealed gate.
     #[serde(default)]
     pub tunnel: Vec<TunnelSection>,
+    /// Devices that it talks to.
+    #[serde(default)]
+    pub peer: Vec<PeerSection>,
     /// Its log.
     #[serde(default)]
     pub log: LogSection,
@@ -48,6 +52,9 @@ pub struct DeviceSection {
     pub id: String,
     /// Helper data, as enrolment wrote them.
     pub helper: PathBuf,
+    /// UDP port at which devices talk to each other.
+    #[serde(default = "default_peer_port")]
+    pub peer_port: u16,
 }
 
 /// `[gateway]`.
@@ -62,6 +69,24 @@ pub struct GatewaySection {
     pub desk_port: Option<u16>,
     /// The interface to the gateway, to whose MAC address the session is bound, as the open gate demands.
     pub interface: Option<String>,
+}
+
+fn default_peer_port() -> u16 {
+    20_553
+}
+
+/// `[[peer]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerSection {
+    /// 16 hexadecimal digits.
+    pub device: String,
+    /// Where local programs send: `ADDRESS:PORT`, UDP. Whoever reaches it speaks in the device's name.
+    pub listen: SocketAddr,
+    /// Who gets what comes from there; the last program that has sent, if not given.
+    pub deliver: Option<SocketAddr>,
+    /// Where the peer is, if it is not at the same gateway.
+    pub address: Option<SocketAddr>,
 }
 
 /// `[renewal]`.
@@ -193,6 +218,29 @@ impl AgentConfig {
                 ),
             ),
         }
+    }
+
+    /// The devices that this one talks to.
+    ///
+    /// # Errors
+    /// An id that is none, its own, or named twice.
+    pub fn peers(&self) -> Result<Vec<Peer>, FieldError> {
+        let own = self.device_id()?;
+        let path = &["peer", "device"];
+        let mut peers: Vec<Peer> = Vec::with_capacity(self.peer.len());
+        for section in &self.peer {
+            let device = parse_device_id(&section.device).or_else(|problem| field(path, problem))?;
+            if device == own || peers.iter().any(|peer| peer.device == device) {
+                return field(path, format!("{device} is this device, or named before"));
+            }
+            peers.push(Peer {
+                device,
+                listen: section.listen,
+                deliver: section.deliver,
+                address: section.address,
+            });
+        }
+        Ok(peers)
     }
 
     /// When rows are renewed; `now` demands it once, whatever is left, and a new key in key mode.

@@ -5,6 +5,7 @@
 //!                         │
 //!                         ├─ protocol::device::Device   decides (no I/O)
 //!                         ├─ Tunnels                    local programs' datagrams, sealed
+//!                         ├─ Peers                      local programs' datagrams to other devices
 //!                         ├─ Renewal                    new rows or a new key, by tickets to the controller
 //!                         ├─ Keyring                    helper data from a file, through their renewal
 //!                         └─ Puf                        simulated · readouts · external command
@@ -21,6 +22,7 @@ pub mod config;
 mod credential;
 mod keyring;
 mod link;
+mod peer;
 mod renewal;
 mod report;
 pub mod source;
@@ -33,6 +35,7 @@ pub use config::{AgentConfig, FieldError};
 pub use credential::{Credential, CredentialError};
 pub use keyring::Keyring;
 pub use link::{LinkError, interface_mac};
+pub use peer::Peer;
 pub use renewal::RenewalOptions;
 pub use report::{Report, TunnelCounts};
 pub use tunnel::Tunnel;

@@ -10,7 +10,7 @@
 //! registered that was not read once more with what the device will have then.
 
 use linewarden_protocol::device::{Device, PufQuery};
-use linewarden_protocol::ids::{Mode, RowIndex, SessionId};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::keys::RowKey;
 use linewarden_protocol::ticket::{
     BODY_BYTES_MAX, Bodies, Kind, NewRow, Outcome, ROWS_PER_MESSAGE, State, write_key, write_rows,
@@ -58,6 +58,17 @@ pub(crate) struct Question {
     pub(crate) kind: Kind,
     pub(crate) number: u64,
     pub(crate) body: Vec<u8>,
+}
+
+impl Question {
+    /// For the key of a pair with `peer`.
+    pub(crate) fn pair(peer: DeviceId) -> Self {
+        Self {
+            kind: Kind::Pair,
+            number: 0,
+            body: peer.0.to_be_bytes().to_vec(),
+        }
+    }
 }
 
 impl Drop for Question {

@@ -85,6 +85,18 @@ pub enum Report {
         /// Why.
         why: String,
     },
+    /// A peer and this device have proved to each other that they hold the pair's key.
+    PeerOpen {
+        /// The peer, 16 hexadecimal digits.
+        device: String,
+    },
+    /// Nothing is sent to a peer or taken from it any more.
+    PeerClosed {
+        /// The peer, 16 hexadecimal digits.
+        device: String,
+        /// Why.
+        why: String,
+    },
     /// What the tunnels have carried, told once, at the end.
     Tunnelled(TunnelCounts),
     /// The agent ends.
@@ -152,6 +164,8 @@ impl fmt::Display for Report {
             Self::RowsRenewed { rows_end } => write!(f, "renewed: rows up to {rows_end}"),
             Self::KeyRenewed => f.write_str("renewed: a new key"),
             Self::NotRenewed { why } => write!(f, "not renewed: {why}"),
+            Self::PeerOpen { device } => write!(f, "peer {device}: open"),
+            Self::PeerClosed { device, why } => write!(f, "peer {device}: closed, {why}"),
             Self::Tunnelled(counts) => write!(
                 f,
                 "tunnels: {} datagrams up, {} down; dropped {} without a session, {} too long, {} unsent, {} not \

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use linewarden_protocol::device::Device;
 use linewarden_protocol::ids::SessionId;
 use linewarden_protocol::ticket::{
-    self, Direction, Head, Kind, MESSAGE_BYTES_MAX, Opening, Room, Sealed, State,
+    self, Direction, Head, Kind, MESSAGE_BYTES_MAX, Opening, Paired, Room, Sealed, State,
 };
 use linewarden_protocol::wire::DATA_HEADER_BYTES;
 
@@ -24,14 +24,18 @@ const COPIES_MAX: u32 = 12;
 /// What became of a question.
 #[derive(Debug)]
 pub(crate) enum Told {
-    /// The controller's answer.
+    /// How the enrolment stands.
     State(State),
-    /// None came: the session has ended meanwhile, or nothing gets through.
-    Nothing,
+    /// A pair, or that there is none; and when it was asked for first, ms.
+    Paired(Paired, u64),
+    /// No answer to a question of that kind: the session has ended meanwhile, or nothing gets through.
+    Nothing(Kind),
 }
 
 /// What is under way.
 struct Asked {
+    kind: Kind,
+    asked_ms: u64,
     session: SessionId,
     nonce: [u8; 16],
     message: Vec<u8>,
@@ -106,6 +110,8 @@ impl TicketLine {
             .map_err(|error| error.to_string())?;
         out.truncate(length);
         self.asked = Some(Asked {
+            kind,
+            asked_ms: now_ms,
             session: session.id,
             nonce,
             message: out,
@@ -129,12 +135,13 @@ impl TicketLine {
             .session()
             .is_some_and(|session| session.id == asked.session);
         let (Some(own), true) = (own, lives) else {
+            let kind = asked.kind;
             self.asked = None;
-            return Some(Told::Nothing);
+            return Some(Told::Nothing(kind));
         };
-        if let Some(state) = self.receive(device, tunnels, own) {
+        if let Some(told) = self.receive(device, tunnels, own) {
             self.asked = None;
-            return Some(Told::State(state));
+            return Some(told);
         }
         self.send(device, tunnels, own, now_ms)
     }
@@ -143,8 +150,9 @@ impl TicketLine {
         let (sealed, desk) = (self.sealed, self.desk);
         let asked = self.asked.as_mut().filter(|asked| asked.due_ms <= now_ms)?;
         if asked.copies >= COPIES_MAX {
+            let kind = asked.kind;
             self.asked = None;
-            return Some(Told::Nothing);
+            return Some(Told::Nothing(kind));
         }
         asked.copies += 1;
         asked.due_ms = now_ms.saturating_add(asked.interval_ms);
@@ -173,7 +181,7 @@ impl TicketLine {
         None
     }
 
-    fn receive(&mut self, device: &Device, tunnels: &mut Tunnels, own: IpAddr) -> Option<State> {
+    fn receive(&mut self, device: &Device, tunnels: &mut Tunnels, own: IpAddr) -> Option<Told> {
         let mut buffer = [0u8; DATA_HEADER_BYTES + MESSAGE_BYTES_MAX + 1];
         loop {
             let (bound, socket) = self.socket.as_ref()?;
@@ -193,15 +201,15 @@ impl TicketLine {
                 false => Some(message),
                 true => tunnels.open_own(device, own, from, port, message),
             };
-            if let Some(state) = message.and_then(|message| self.open(device, message)) {
+            if let Some(told) = message.and_then(|message| self.open(device, message)) {
                 (self.sealed, self.known) = (was_sealed, true);
-                return Some(state);
+                return Some(told);
             }
         }
     }
 
     /// The answer, if it is one to what was asked.
-    fn open(&self, device: &Device, message: &[u8]) -> Option<State> {
+    fn open(&self, device: &Device, message: &[u8]) -> Option<Told> {
         let (asked, session) = (self.asked.as_ref()?, device.session()?);
         let sealed = Sealed::parse(message).ok()?;
         let head = sealed.head();
@@ -213,7 +221,13 @@ impl TicketLine {
             .open(session.ticket(), &mut room)
             .ok()
             .filter(|_| is_answer)?;
-        State::parse(body).ok()
+        match asked.kind {
+            Kind::Pair => {
+                let paired = Paired::parse(body).ok()?;
+                Some(Told::Paired(paired, asked.asked_ms))
+            }
+            Kind::Status | Kind::Rows | Kind::Key => State::parse(body).ok().map(Told::State),
+        }
     }
 
     fn socket_at(&mut self, own: IpAddr) -> io::Result<&UdpSocket> {

@@ -187,6 +187,8 @@ fn local_programs_talk_through_the_seal_and_replays_do_not_reach_them() {
         keyring: Keyring::fixed(Credential::Key(enrolled.helper)),
         renewal: None,
         desk_port: 1,
+        peers: Vec::new(),
+        peer_port: 1,
         health: HealthTest::default(),
         gateway,
         once: false,

@@ -24,3 +24,4 @@ mod ticket;
 
 pub use link::{Controller, Leases, Link, Policy};
 pub use message::{Chunk, Knock, Provision, Reception, Refusal, Refused, Want};
+pub use ticket::Carrier;

@@ -1,22 +1,34 @@
 //! What devices ask of the controller end to end, past the gateway that carries it (LAP/1 1.7).
 
-use linewarden_protocol::ids::{GatewayId, Mode};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
 use linewarden_protocol::keys::RowKey;
 use linewarden_protocol::ticket::{
-    self, Ask, Direction, Head, MESSAGE_BYTES_MAX, NewRow, Outcome, Room, Sealed, State, TicketRoot,
+    self, Ask, Direction, Head, MESSAGE_BYTES_MAX, NewRow, Outcome, Paired, Room, Sealed, State, TicketRoot,
 };
 use linewarden_registry::{
     ActiveDevice, Credentials, Enrolment, PoolRow, RegistryError, Renewal, RenewalResult,
 };
 
+use zeroize::Zeroizing;
+
 use crate::link::Controller;
 use crate::message::Refusal;
+
+/// Who carries a ticket to the controller, and when.
+pub struct Carrier<'a> {
+    /// 24 random bytes.
+    pub aead_nonce: [u8; 24],
+    /// Seconds since 1970-01-01 UTC.
+    pub now_s: u64,
+    /// Where a device's session at this gateway is, if it has one.
+    pub locate: &'a (dyn Fn(DeviceId) -> Option<[u8; 16]> + Sync),
+}
 
 impl Controller {
     /// Answers a device's ticket that came by way of `gateway`; `None` for one that is to be met with silence. What it
     /// asks for is durable before the answer is here.
     ///
-    /// `aead_nonce` is 24 random bytes. The gateway needs no fence: it can neither read nor make tickets, and what they
+    /// `carrier` is what the gateway knows that the controller does not. The gateway needs no fence: it can neither read nor make tickets, and what they
     /// do does not depend on who carries them.
     ///
     /// # Errors
@@ -25,7 +37,7 @@ impl Controller {
         &self,
         gateway: GatewayId,
         message: &[u8],
-        aead_nonce: [u8; 24],
+        carrier: &Carrier<'_>,
     ) -> Result<Option<Vec<u8>>, RegistryError> {
         let Ok(sealed) = Sealed::parse(message) else {
             return Ok(None);
@@ -44,13 +56,20 @@ impl Controller {
         let Ok(ask) = asked else {
             return Ok(None);
         };
-        let state = match self.serve(&head, ask).await {
-            Ok(state) => state,
+        let body = match ask {
+            Ask::Pair { peer } => self.pair(&head, peer, carrier).await,
+            ask => self
+                .serve(&head, ask)
+                .await
+                .map(|state| Zeroizing::new(state.to_wire().to_vec())),
+        };
+        let body = match body {
+            Ok(body) => body,
             Err(error) => return refused(error),
         };
         let mut out = [0u8; MESSAGE_BYTES_MAX];
-        let length = ticket::seal(&root, &head.answer(), aead_nonce, &state.to_wire(), &mut out);
-        // A state always fits.
+        let length = ticket::seal(&root, &head.answer(), carrier.aead_nonce, &body, &mut out);
+        // Answers are short.
         Ok(length
             .ok()
             .and_then(|length| out.get(..length))
@@ -81,10 +100,39 @@ impl Controller {
         Ok(row_key.map(|key| TicketRoot::derive(key, opening)))
     }
 
+    /// The key of a pair, or that there is none.
+    async fn pair(
+        &self,
+        head: &Head,
+        peer: DeviceId,
+        carrier: &Carrier<'_>,
+    ) -> Result<Zeroizing<Vec<u8>>, RegistryError> {
+        let found = self
+            .registry()
+            .pair_key(head.opening.device, peer, carrier.now_s)
+            .await?;
+        let paired = match found {
+            None => Paired {
+                peer,
+                pair: None,
+                lifetime_s: 0,
+                addr: [0; 16],
+            },
+            Some(key) => Paired {
+                peer,
+                pair: Some((key.pairing, key.role)),
+                lifetime_s: key.lifetime_s,
+                addr: (carrier.locate)(peer).unwrap_or_default(),
+            },
+        };
+        Ok(Zeroizing::new(Zeroizing::new(paired.to_wire()).to_vec()))
+    }
+
     async fn serve(&self, head: &Head, ask: Ask<'_>) -> Result<State, RegistryError> {
         let device = head.opening.device;
         let renewal = match ask {
-            Ask::Status => {
+            // Answered before it comes here.
+            Ask::Status | Ask::Pair { .. } => {
                 let enrolment = self.registry().enrolment(device).await?;
                 return Ok(state(Outcome::Done, &enrolment));
             }

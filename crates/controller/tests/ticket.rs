@@ -6,12 +6,13 @@
     clippy::indexing_slicing
 )]
 
-use linewarden_controller::{Controller, Policy};
+use linewarden_controller::{Carrier, Controller, Policy};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
+use linewarden_protocol::pair::Role;
 use linewarden_protocol::ticket::{
-    self, BODY_BYTES_MAX, Direction, Head, Kind, MESSAGE_BYTES_MAX, NewRow, Opening, Outcome, Room, Sealed,
-    State, TicketRoot,
+    self, BODY_BYTES_MAX, Direction, Head, Kind, MESSAGE_BYTES_MAX, NewRow, Opening, Outcome, Paired, Room,
+    Sealed, State, TicketRoot,
 };
 use linewarden_registry::{Credentials, DeviceRecord, LeaseRequest, MasterKey, PoolRow, Registry};
 
@@ -119,8 +120,16 @@ impl Device {
     }
 }
 
+fn carrier(now_s: u64) -> Carrier<'static> {
+    Carrier {
+        aead_nonce: [9; 24],
+        now_s,
+        locate: &|device| (device == KEY).then_some([0x7f; 16]),
+    }
+}
+
 async fn asked(controller: &Controller, message: &[u8]) -> Option<Vec<u8>> {
-    controller.ticket(ONE, message, [9; 24]).await.unwrap()
+    controller.ticket(ONE, message, &carrier(100)).await.unwrap()
 }
 
 fn rows(first: u32, count: u32) -> Vec<u8> {
@@ -187,7 +196,7 @@ async fn whoever_is_not_the_device_in_a_session_of_this_gateway_meets_silence() 
     let device = Device::new(POOL, 3);
     let good = device.status();
     assert!(asked(&controller, &good).await.is_some());
-    assert_eq!(controller.ticket(TWO, &good, [9; 24]).await.unwrap(), None);
+    assert_eq!(controller.ticket(TWO, &good, &carrier(100)).await.unwrap(), None);
     // Of a row that the gateway never had.
     assert_eq!(asked(&controller, &Device::new(POOL, 4).status()).await, None);
     assert_eq!(asked(&controller, &Device::new(POOL, 99).status()).await, None);
@@ -208,4 +217,67 @@ async fn whoever_is_not_the_device_in_a_session_of_this_gateway_meets_silence() 
     assert_eq!(asked(&controller, &odd).await, None);
     registry.revoke(POOL, "", 1).await.unwrap();
     assert_eq!(asked(&controller, &good).await, None);
+}
+
+/// What a device gets that asks for a pair.
+async fn paired(controller: &Controller, device: &Device, peer: DeviceId, now_s: u64) -> Paired {
+    let message = device.sealed(Kind::Pair, 0, &peer.0.to_be_bytes());
+    let answer = controller
+        .ticket(ONE, &message, &carrier(now_s))
+        .await
+        .unwrap()
+        .unwrap();
+    let mut room = Room::default();
+    let body = Sealed::parse(&answer)
+        .unwrap()
+        .open(&device.root, &mut room)
+        .unwrap()
+        .to_vec();
+    Paired::parse(&body).unwrap()
+}
+
+#[tokio::test]
+async fn a_pair_gets_one_key_at_a_time_in_two_roles_until_it_is_closed() {
+    let (registry, controller) = site().await;
+    let (a, b) = (Device::new(POOL, 3), Device::new(KEY, 5));
+    assert_eq!(paired(&controller, &a, KEY, 100).await.pair, None, "not allowed");
+    assert!(registry.allow_pair(KEY, POOL).await.unwrap());
+    assert!(!registry.allow_pair(POOL, KEY).await.unwrap());
+    assert_eq!(
+        paired(&controller, &a, DeviceId(9), 100).await.pair,
+        None,
+        "nobody"
+    );
+    assert_eq!(paired(&controller, &a, POOL, 100).await.pair, None, "itself");
+
+    let at_a = paired(&controller, &a, KEY, 100).await;
+    let at_b = paired(&controller, &b, POOL, 110).await;
+    let ((key_a, role_a), (key_b, role_b)) = (at_a.pair.unwrap(), at_b.pair.unwrap());
+    assert_eq!((role_a, role_b), (Role::Initiator, Role::Responder));
+    assert!(key_a == key_b);
+    assert_eq!((at_a.lifetime_s, at_b.lifetime_s), (300, 290));
+    assert_eq!((at_a.addr, at_b.addr), ([0x7f; 16], [0; 16]));
+    // Asked again it is the same, near its end a new one; a clock that was set back makes no old one last.
+    let (same, _) = paired(&controller, &a, KEY, 324).await.pair.unwrap();
+    assert!(same == key_a);
+    let (later, role) = paired(&controller, &b, POOL, 325).await.pair.unwrap();
+    assert!(later != key_a && later.id != key_a.id);
+    assert_eq!(role, Role::Initiator, "who asked first");
+    let (back, _) = paired(&controller, &a, KEY, 50).await.pair.unwrap();
+    assert!(back != later);
+
+    assert!(registry.close_pair(POOL, KEY).await.unwrap());
+    assert!(!registry.close_pair(POOL, KEY).await.unwrap());
+    assert_eq!(paired(&controller, &a, KEY, 100).await.pair, None);
+    registry.allow_pair(POOL, KEY).await.unwrap();
+    assert_eq!(registry.pairs_of(KEY).await.unwrap().remove(0).unwrap(), POOL);
+    assert!(paired(&controller, &a, KEY, 100).await.pair.is_some());
+    registry.revoke(KEY, "", 1).await.unwrap();
+    assert_eq!(
+        paired(&controller, &a, KEY, 100).await.pair,
+        None,
+        "the peer is revoked"
+    );
+    assert!(registry.allow_pair(POOL, KEY).await.is_err());
+    assert!(registry.check().await.unwrap().is_empty());
 }

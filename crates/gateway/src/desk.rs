@@ -14,8 +14,9 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use linewarden_controller::Controller;
+use linewarden_controller::{Carrier, Controller};
 use linewarden_dataplane::HeldSession;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_protocol::ticket::{Direction, Head, MESSAGE_BYTES_MAX, Sealed};
@@ -250,7 +251,16 @@ impl Clerk {
             self.counts.failed += 1;
             return None;
         }
-        match runtime.block_on(self.controller.ticket(self.gateway, message, nonce)) {
+        let plane = self.plane.clone();
+        let carrier = Carrier {
+            aead_nonce: nonce,
+            now_s: now_s(),
+            locate: &move |device| {
+                let held = plane.with_plane(move |plane| plane.session(device));
+                held.ok().flatten().map(|held| held.addr)
+            },
+        };
+        match runtime.block_on(self.controller.ticket(self.gateway, message, &carrier)) {
             Ok(Some(answer)) => Some(answer),
             Ok(None) => {
                 self.counts.silent += 1;
@@ -263,6 +273,11 @@ impl Clerk {
             }
         }
     }
+}
+
+fn now_s() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_1970.map_or(0, |time| time.as_secs())
 }
 
 fn fits(head: &Head, held: &HeldSession, from: SocketAddr, now_s: u64) -> bool {

@@ -22,6 +22,7 @@ pub mod frame;
 pub mod gateway;
 pub mod ids;
 pub mod keys;
+pub mod pair;
 pub mod prf;
 pub mod tag;
 pub mod ticket;

@@ -64,6 +64,7 @@ mod import;
 mod key;
 mod lease;
 mod migrations;
+mod pair;
 mod place;
 mod query;
 mod record_mac;
@@ -85,6 +86,7 @@ pub use key::{ExportKey, KEY_BYTES, MasterKey};
 pub use lease::{
     Granted, Lease, LeaseRequest, LeasedChunk, LeasedDevice, LeasedStream, SealedChunk, Settlement,
 };
+pub use pair::{PAIR_LIFETIME_S, PairKey};
 pub use query::{Filter, Page};
 pub use renew::{Enrolment, Renewal, RenewalResult};
 pub use seal::SEAL_OVERHEAD_BYTES;

@@ -117,6 +117,8 @@ fn prepare(
         keyring,
         renewal: config.renewal(args.renew).map_err(field)?,
         desk_port: config.desk_port(gateway).map_err(field)?,
+        peers: config.peers().map_err(field)?,
+        peer_port: config.device.peer_port,
         health: HealthTest::default(),
         gateway,
         once: args.once,

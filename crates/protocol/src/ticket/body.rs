@@ -3,7 +3,7 @@
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::ids::{Mode, RowIndex};
+use crate::ids::{DeviceId, Mode, RowIndex};
 use crate::keys::RowKey;
 
 use super::{BODY_BYTES_MAX, Kind, TicketError};
@@ -52,6 +52,11 @@ pub enum Ask<'a> {
         /// The new key.
         key: RowKey,
     },
+    /// [`Kind::Pair`].
+    Pair {
+        /// With whom.
+        peer: DeviceId,
+    },
 }
 
 impl<'a> Ask<'a> {
@@ -79,6 +84,10 @@ impl<'a> Ask<'a> {
                     epoch: u32::from_be_bytes(*epoch),
                     key: RowKey::from_bytes(key),
                 })
+            }
+            Kind::Pair => {
+                let peer = u64::from_be_bytes(body.try_into().ok()?);
+                (peer != 0).then_some(Self::Pair { peer: DeviceId(peer) })
             }
         };
         read().ok_or(TicketError::Malformed)

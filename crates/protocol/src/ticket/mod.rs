@@ -4,6 +4,7 @@
 //! forge what is sealed under a [`TicketRoot`]. No I/O and no heap: the caller owns buffers, sockets and randomness.
 
 mod body;
+mod paired;
 
 use core::fmt;
 
@@ -21,6 +22,8 @@ use crate::keys::{RowKey, halves};
 pub use body::{
     Ask, Bodies, NewRow, Outcome, ROW_BYTES, ROWS_PER_MESSAGE, STATE_BYTES, State, write_key, write_rows,
 };
+
+pub use paired::{PAIRED_BYTES, Paired};
 
 /// First two bytes of every ticket: "LT".
 pub const MAGIC: u16 = 0x4C54;
@@ -57,13 +60,15 @@ pub enum Kind {
     Rows = 2,
     /// A new key of a key-mode device.
     Key = 3,
+    /// A key for a pair with another device. Changes nothing of the device's.
+    Pair = 4,
 }
 
 impl Kind {
     /// The kind of that number.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
-        [Self::Status, Self::Rows, Self::Key]
+        [Self::Status, Self::Rows, Self::Key, Self::Pair]
             .into_iter()
             .find(|kind| *kind as u8 == number)
     }

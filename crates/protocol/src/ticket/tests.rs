@@ -4,6 +4,8 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
+use crate::pair::{Pairing, Role};
+
 use super::*;
 
 fn opening() -> Opening {
@@ -205,6 +207,7 @@ fn bodies_are_read_as_they_were_written() {
         (Kind::Status, &[1, 24][..]),
         (Kind::Rows, &[0, 7, 8, 31, 33]),
         (Kind::Key, &[0, 19, 21]),
+        (Kind::Pair, &[0, 7, 9]),
     ] {
         for length in lengths {
             assert!(
@@ -222,10 +225,33 @@ proptest! {
         let mut wire = sealed(&root(), &head(), b"");
         wire.extend(&bytes);
         let _ = opens(&root(), &wire);
-        for kind in [Kind::Status, Kind::Rows, Kind::Key] {
+        for kind in [Kind::Status, Kind::Rows, Kind::Key, Kind::Pair] {
             let _ = Ask::parse(kind, &body);
         }
         let _ = State::parse(&body);
+        let _ = Paired::parse(&body);
+    }
+
+    #[test]
+    fn a_pairing_is_read_as_it_was_written(id: [u8; 16], key: [u8; 32], lifetime_s: u32, peer: u64, addr: [u8; 16]) {
+        let paired = Paired {
+            peer: DeviceId(peer),
+            pair: Some((Pairing { id, key }, Role::Responder)),
+            lifetime_s,
+            addr,
+        };
+        let wire = paired.to_wire();
+        let read = Paired::parse(&wire);
+        let possible = peer != 0 && lifetime_s != 0 && key != [0; 32];
+        prop_assert_eq!(read.ok(), possible.then_some(paired));
+        for at in 0..4 {
+            let mut spoilt = wire;
+            spoilt[at] = 9;
+            prop_assert!(Paired::parse(&spoilt).is_err());
+        }
+        prop_assert!(Paired::parse(&wire[1..]).is_err());
+        let none = Paired { peer: DeviceId(peer | 1), pair: None, lifetime_s: 0, addr: [0; 16] };
+        prop_assert_eq!(Paired::parse(&none.to_wire()), Ok(none));
     }
 
     #[test]
