@@ -108,6 +108,8 @@ pub(crate) struct Renewal {
     busy: bool,
     number: u64,
     stalls: u32,
+    /// Questions in a row that got no answer while new helper data were in doubt.
+    unanswered: u32,
     /// Where the registry's rows ended, or which epoch its key had, when something was sent last.
     sent_at: Option<u32>,
 }
@@ -122,6 +124,7 @@ impl Renewal {
             busy: false,
             number: 0,
             stalls: 0,
+            unanswered: 0,
             sent_at: None,
         }
     }
@@ -155,8 +158,11 @@ impl Renewal {
     ) -> Next {
         let next = match told {
             Some(state) => self.after(&state, device, reader, sink),
-            // The session may have ended with its key, and the answer with it.
-            None if reader.keyring.pending().is_some() && self.sent_at.is_some() => Ok(Next::Begin),
+            // The registry may have the new key already, and the session be of the old one.
+            None if reader.keyring.pending().is_some() && self.unanswered < STALLS_MAX => {
+                self.unanswered += 1;
+                Ok(Next::Begin)
+            }
             None => Err(Ends("no answer from the controller".to_owned())),
         };
         match next {
@@ -186,6 +192,7 @@ impl Renewal {
         if state.outcome == Outcome::Refused {
             return Err(Ends("the controller takes no more from this device".to_owned()));
         }
+        self.unanswered = 0;
         // Nobody else counts for this device: a number that was too low is the registry's that is ahead.
         self.number = self.number.max(state.number);
         let session_idx = device.session().map(|session| session.idx);
