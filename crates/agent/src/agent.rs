@@ -6,14 +6,18 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 use linewarden_protocol::device::{Device, DeviceConfig, Failure, Output, Phase, PufFailed, PufQuery};
+use linewarden_protocol::ticket::Kind;
 use linewarden_protocol::wire::{MESSAGE_BYTES, nak_reason};
 use linewarden_puf::Puf;
 use linewarden_puf::health::HealthTest;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::credential::Credential;
+use crate::keyring::Keyring;
 use crate::link::{Link, route_source, wire_address};
+use crate::peer::{Peer, Peers};
+use crate::renewal::{Next, Question, Reader, Renewal, RenewalOptions};
 use crate::report::Report;
+use crate::ticket::{TicketLine, Told};
 use crate::time::boot_ms;
 use crate::tunnel::{Tunnel, Tunnels};
 
@@ -28,14 +32,22 @@ pub struct AgentOptions {
     /// The device, as it was enrolled.
     pub device: DeviceConfig,
     /// Its helper data.
-    pub credential: Credential,
+    pub keyring: Keyring,
+    /// When it renews them, if ever.
+    pub renewal: Option<RenewalOptions>,
+    /// UDP port of the gateway's desk, where tickets are taken.
+    pub desk_port: u16,
     /// Limits of a healthy readout.
     pub health: HealthTest,
     /// Where the gateway is.
     pub gateway: SocketAddr,
     /// What is carried through its sealed gate.
     pub tunnels: Vec<Tunnel>,
-    /// Ends with the first session.
+    /// Devices to talk to.
+    pub peers: Vec<Peer>,
+    /// UDP port at which devices talk to each other.
+    pub peer_port: u16,
+    /// Ends with the first session, and what is to be renewed in it.
     pub once: bool,
     /// Ends when no session was opened after so long.
     pub give_up_after: Option<Duration>,
@@ -72,6 +84,15 @@ pub enum AgentError {
         #[source]
         source: io::Error,
     },
+    /// Local programs cannot be listened to.
+    #[error("cannot listen on {listen} for programs that talk to a peer: {source}")]
+    ListenForPeer {
+        /// Where they send.
+        listen: SocketAddr,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
     /// The device machine refused a nonce.
     #[error("cannot start a handshake: {0}")]
     Start(linewarden_protocol::device::StartError),
@@ -84,6 +105,9 @@ pub struct Agent {
     options: AgentOptions,
     link: Option<Link>,
     tunnels: Tunnels,
+    tickets: TicketLine,
+    peers: Peers,
+    renewal: Option<Renewal>,
     relink_at_ms: u64,
     relink_delay_ms: u64,
     route_check_at_ms: u64,
@@ -102,6 +126,9 @@ impl Agent {
         Self {
             device: Device::new(options.device.clone()),
             puf,
+            tickets: TicketLine::new(SocketAddr::new(options.gateway.ip(), options.desk_port)),
+            peers: Peers::default(),
+            renewal: options.renewal.map(Renewal::new),
             options,
             link: None,
             tunnels: Tunnels::default(),
@@ -120,6 +147,7 @@ impl Agent {
     /// [`AgentError`]: nothing that a network or a gateway can cause.
     pub fn run(&mut self, stop: BorrowedFd<'_>, sink: Sink<'_>) -> Result<Ended, AgentError> {
         self.tunnels = Tunnels::open(&self.options.tunnels, self.options.gateway.port())?;
+        self.peers = Peers::open(&self.options.peers, self.options.peer_port)?;
         let ended = self.run_until(stop, sink)?;
         if !self.options.tunnels.is_empty() {
             sink(&Report::Tunnelled(self.tunnels.counts()));
@@ -138,7 +166,8 @@ impl Agent {
         loop {
             self.keep_linked(sink)?;
             self.pump(Output::None, sink)?;
-            if self.authenticated && self.options.once {
+            self.consult(sink)?;
+            if self.authenticated && self.options.once && !self.is_renewing() {
                 return Ok(Ended::Authenticated);
             }
             let give_up_at_ms = give_up_at_ms.filter(|_| !self.authenticated);
@@ -156,11 +185,67 @@ impl Agent {
     /// Carries the tunnels' datagrams, and renews the session when its numbers come to an end.
     fn carry(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
         let own = self.link.as_ref().map(|link| link.local);
+        self.peers
+            .carry(&self.device, &mut self.tunnels, own, boot_ms(), sink);
         let renew = self.tunnels.carry(&self.device, own, boot_ms());
         if renew && self.device.phase() == Phase::Authenticated {
             return self.start(sink);
         }
         Ok(())
+    }
+
+    fn is_renewing(&self) -> bool {
+        self.renewal.as_ref().is_some_and(Renewal::is_busy)
+    }
+
+    /// Asks the controller what is to be asked, and acts on its answers.
+    fn consult(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
+        let own = self.link.as_ref().map(|link| link.local);
+        if self.tickets.is_free() && self.device.session().is_some() {
+            let renewal = self.renewal.as_mut();
+            let question = renewal.and_then(|renewal| renewal.begin(&self.device, &self.options.keyring));
+            let question = question.or_else(|| self.peers.question(boot_ms()).map(Question::pair));
+            self.ask(question, sink);
+        }
+        while let Some(told) = self.tickets.poll(&self.device, &mut self.tunnels, own, boot_ms()) {
+            let state = match told {
+                Told::Paired(paired, asked_ms) => {
+                    self.peers.answer(&self.device, paired, asked_ms, sink);
+                    continue;
+                }
+                Told::Nothing(Kind::Pair) => continue,
+                Told::State(state) => Some(state),
+                Told::Nothing(_) => None,
+            };
+            let reader = Reader {
+                puf: &mut *self.puf,
+                health: &self.options.health,
+                keyring: &mut self.options.keyring,
+            };
+            let Some(renewal) = &mut self.renewal else {
+                return Ok(());
+            };
+            match renewal.go_on(state, &self.device, reader, sink) {
+                Next::Rest => {}
+                Next::Ask(question) => self.ask(Some(question), sink),
+                Next::Begin if self.device.phase() == Phase::Authenticated => return self.start(sink),
+                Next::Begin => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, question: Option<Question>, sink: Sink<'_>) {
+        let Some(question) = question else {
+            return;
+        };
+        let Question { kind, number, body } = &question;
+        if let Err(why) = self.tickets.ask(&self.device, *kind, *number, body, boot_ms()) {
+            sink(&Report::NotRenewed { why });
+            if let Some(renewal) = &mut self.renewal {
+                renewal.abandon();
+            }
+        }
     }
 
     /// Opens the socket when there is none, and anew when the kernel would choose another address now.
@@ -214,6 +299,7 @@ impl Agent {
         getrandom::fill(&mut nonce).map_err(AgentError::Entropy)?;
         self.began_ms = boot_ms();
         self.nak_shown = false;
+        self.options.keyring.begin();
         let output = self
             .device
             .start(nonce, self.began_ms)
@@ -293,11 +379,13 @@ impl Agent {
     fn evaluate(&mut self, query: &PufQuery, sink: Sink<'_>) -> Output {
         let AgentOptions {
             device,
-            credential,
+            keyring,
             health,
             ..
-        } = &self.options;
-        let key = credential.row_key(&mut *self.puf, health, device.suite, device.device, query);
+        } = &mut self.options;
+        let key = keyring
+            .next_to_try()
+            .row_key(&mut *self.puf, health, device.suite, device.device, query);
         let key = key.map_err(|error| {
             sink(&Report::PufFailed {
                 error: error.to_string(),
@@ -309,6 +397,7 @@ impl Agent {
 
     fn tell_session(&mut self, now_ms: u64, sink: Sink<'_>) {
         self.authenticated = true;
+        self.confirm_key(sink);
         if let Some(session) = self.device.session() {
             sink(&Report::Authenticated {
                 device: self.options.device.device.to_string(),
@@ -322,6 +411,22 @@ impl Agent {
         }
     }
 
+    /// A session that new helper data have opened shows that the registry has their key.
+    fn confirm_key(&mut self, sink: Sink<'_>) {
+        if !self.options.keyring.has_used_pending() {
+            return;
+        }
+        if let Some(renewal) = &mut self.renewal {
+            renewal.confirmed();
+        }
+        sink(&match self.options.keyring.promote() {
+            Ok(()) => Report::KeyRenewed,
+            Err(error) => Report::NotRenewed {
+                why: format!("the new helper data cannot take the old ones' place: {error}"),
+            },
+        });
+    }
+
     /// Waits for a packet, the next deadline or the end; says whether it is the end.
     fn wait(&self, stop: BorrowedFd<'_>, give_up_at_ms: Option<u64>) -> Result<bool, AgentError> {
         let route_or_link_ms = match self.link {
@@ -329,7 +434,17 @@ impl Agent {
             None => self.relink_at_ms,
         };
         let machine_ms = self.device.next_deadline().filter(|_| self.link.is_some());
-        let deadlines = [Some(route_or_link_ms), machine_ms, give_up_at_ms];
+        let ticket_ms = self.tickets.deadline();
+        // While a question is out, or there is nobody to ask, no peer is asked for.
+        let may_ask = self.tickets.is_free() && self.device.session().is_some();
+        let peers_ms = self.peers.deadline().filter(|_| may_ask);
+        let deadlines = [
+            Some(route_or_link_ms),
+            machine_ms,
+            ticket_ms,
+            peers_ms,
+            give_up_at_ms,
+        ];
         let next_ms = deadlines.into_iter().flatten().min().unwrap_or(route_or_link_ms);
         let left = Duration::from_millis(next_ms.saturating_sub(boot_ms()));
         let timeout =
@@ -338,6 +453,16 @@ impl Agent {
         polled.extend(
             self.tunnels
                 .sockets()
+                .map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)),
+        );
+        polled.extend(
+            self.peers
+                .sockets()
+                .map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)),
+        );
+        polled.extend(
+            self.tickets
+                .socket()
                 .map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)),
         );
         polled.extend(

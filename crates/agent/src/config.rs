@@ -6,13 +6,19 @@ use std::path::{Path, PathBuf};
 
 use linewarden_protocol::device::GatewayPolicy;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_protocol::ticket;
 use linewarden_protocol::wire::LAP_PORT;
 use linewarden_puf::Puf;
 use linewarden_puf::readout::ReadoutPuf;
 use serde::Deserialize;
 
+use crate::peer::Peer;
+use crate::renewal::{ROWS_MAX, RenewalOptions};
 use crate::source::{CommandPuf, FleetSeed, SimulatedPuf};
 use crate::tunnel::Tunnel;
+
+/// Rows that a renewal adds unless another number is named.
+const DEFAULT_RENEWAL_ROWS: u32 = 100;
 
 /// A whole configuration file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -25,9 +31,14 @@ pub struct AgentConfig {
     pub gateway: GatewaySection,
     /// Its PUF.
     pub puf: PufSection,
+    /// When it renews its rows, if ever by itself.
+    pub renewal: Option<RenewalSection>,
     /// What it carries through a sealed gate.
     #[serde(default)]
     pub tunnel: Vec<TunnelSection>,
+    /// Devices that it talks to.
+    #[serde(default)]
+    pub peer: Vec<PeerSection>,
     /// Its log.
     #[serde(default)]
     pub log: LogSection,
@@ -41,6 +52,9 @@ pub struct DeviceSection {
     pub id: String,
     /// Helper data, as enrolment wrote them.
     pub helper: PathBuf,
+    /// UDP port at which devices talk to each other.
+    #[serde(default = "default_peer_port")]
+    pub peer_port: u16,
 }
 
 /// `[gateway]`.
@@ -51,8 +65,43 @@ pub struct GatewaySection {
     pub address: Option<String>,
     /// Numbers of the gateways that are answered; all that prove the enrolment if not given.
     pub ids: Option<Vec<u32>>,
+    /// UDP port of the gateway's desk, for renewals; the gateway's port plus 2 if not given.
+    pub desk_port: Option<u16>,
     /// The interface to the gateway, to whose MAC address the session is bound, as the open gate demands.
     pub interface: Option<String>,
+}
+
+fn default_peer_port() -> u16 {
+    20_553
+}
+
+/// `[[peer]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerSection {
+    /// 16 hexadecimal digits.
+    pub device: String,
+    /// Where local programs send: `ADDRESS:PORT`, UDP. Whoever reaches it speaks in the device's name.
+    pub listen: SocketAddr,
+    /// Who gets what comes from there; the last program that has sent, if not given.
+    pub deliver: Option<SocketAddr>,
+    /// Where the peer is, if it is not at the same gateway.
+    pub address: Option<SocketAddr>,
+}
+
+/// `[renewal]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RenewalSection {
+    /// Pool mode: new rows are made with fewer than this left.
+    pub below_rows: u32,
+    /// How many.
+    #[serde(default = "default_renewal_rows")]
+    pub rows: u32,
+}
+
+fn default_renewal_rows() -> u32 {
+    DEFAULT_RENEWAL_ROWS
 }
 
 /// `[[tunnel]]`.
@@ -167,6 +216,67 @@ impl AgentConfig {
                     "{} gateways; 1 to 4 can be named, or leave it out for all",
                     ids.len()
                 ),
+            ),
+        }
+    }
+
+    /// The devices that this one talks to.
+    ///
+    /// # Errors
+    /// An id that is none, its own, or named twice.
+    pub fn peers(&self) -> Result<Vec<Peer>, FieldError> {
+        let own = self.device_id()?;
+        let path = &["peer", "device"];
+        let mut peers: Vec<Peer> = Vec::with_capacity(self.peer.len());
+        for section in &self.peer {
+            let device = parse_device_id(&section.device).or_else(|problem| field(path, problem))?;
+            if device == own || peers.iter().any(|peer| peer.device == device) {
+                return field(path, format!("{device} is this device, or named before"));
+            }
+            peers.push(Peer {
+                device,
+                listen: section.listen,
+                deliver: section.deliver,
+                address: section.address,
+            });
+        }
+        Ok(peers)
+    }
+
+    /// When rows are renewed; `now` demands it once, whatever is left, and a new key in key mode.
+    ///
+    /// # Errors
+    /// Numbers that the registry would not take.
+    pub fn renewal(&self, now: bool) -> Result<Option<RenewalOptions>, FieldError> {
+        let rows = self.renewal.map_or(DEFAULT_RENEWAL_ROWS, |section| section.rows);
+        if rows == 0 || rows > ROWS_MAX {
+            return field(
+                &["renewal", "rows"],
+                format!("{rows}: 1 to {ROWS_MAX} rows at a time"),
+            );
+        }
+        let below_rows = self.renewal.map(|section| section.below_rows);
+        if below_rows.is_some_and(|below| below == 0 || below > ROWS_MAX) {
+            let problem = format!("{}: 1 to {ROWS_MAX}", below_rows.unwrap_or_default());
+            return field(&["renewal", "below_rows"], problem);
+        }
+        Ok((now || below_rows.is_some()).then_some(RenewalOptions {
+            below_rows,
+            rows,
+            now,
+        }))
+    }
+
+    /// The port of the desk of a gateway at `gateway`.
+    ///
+    /// # Errors
+    /// A port that cannot be.
+    pub fn desk_port(&self, gateway: SocketAddr) -> Result<u16, FieldError> {
+        match self.gateway.desk_port.or(ticket::desk_port(gateway.port())) {
+            Some(port) if port != 0 && port != gateway.port() => Ok(port),
+            _ => field(
+                &["gateway", "desk_port"],
+                "name the port of the gateway's desk, another than 0 and LAP's",
             ),
         }
     }

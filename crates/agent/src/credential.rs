@@ -64,6 +64,15 @@ impl Credential {
         }
     }
 
+    /// Their file's content.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Pool(helper) => helper.to_bytes(),
+            Self::Key(helper) => helper.to_bytes(),
+        }
+    }
+
     /// The mode that they are for.
     #[must_use]
     pub fn mode(&self) -> Mode {

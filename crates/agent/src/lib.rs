@@ -5,7 +5,9 @@
 //!                         │
 //!                         ├─ protocol::device::Device   decides (no I/O)
 //!                         ├─ Tunnels                    local programs' datagrams, sealed
-//!                         ├─ Credential                 helper data from a file
+//!                         ├─ Peers                      local programs' datagrams to other devices
+//!                         ├─ Renewal                    new rows or a new key, by tickets to the controller
+//!                         ├─ Keyring                    helper data from a file, through their renewal
 //!                         └─ Puf                        simulated · readouts · external command
 //! ```
 //!
@@ -18,15 +20,22 @@
 mod agent;
 pub mod config;
 mod credential;
+mod keyring;
 mod link;
+mod peer;
+mod renewal;
 mod report;
 pub mod source;
+mod ticket;
 mod time;
 mod tunnel;
 
 pub use agent::{Agent, AgentError, AgentOptions, Ended};
 pub use config::{AgentConfig, FieldError};
 pub use credential::{Credential, CredentialError};
+pub use keyring::Keyring;
 pub use link::{LinkError, interface_mac};
+pub use peer::Peer;
+pub use renewal::RenewalOptions;
 pub use report::{Report, TunnelCounts};
 pub use tunnel::Tunnel;

@@ -73,6 +73,30 @@ pub enum Report {
         /// Now.
         to: IpAddr,
     },
+    /// The registry has rows up to this number now.
+    RowsRenewed {
+        /// The number after the last row.
+        rows_end: u32,
+    },
+    /// The registry has a new key of this device, whose helper data have taken the old ones' place.
+    KeyRenewed,
+    /// Rows or key were not renewed; it is tried again in a later session if it is due still.
+    NotRenewed {
+        /// Why.
+        why: String,
+    },
+    /// A peer and this device have proved to each other that they hold the pair's key.
+    PeerOpen {
+        /// The peer, 16 hexadecimal digits.
+        device: String,
+    },
+    /// Nothing is sent to a peer or taken from it any more.
+    PeerClosed {
+        /// The peer, 16 hexadecimal digits.
+        device: String,
+        /// Why.
+        why: String,
+    },
     /// What the tunnels have carried, told once, at the end.
     Tunnelled(TunnelCounts),
     /// The agent ends.
@@ -137,6 +161,11 @@ impl fmt::Display for Report {
             Self::Refused { reason, idx } => write!(f, "the gateway answers: {reason} (row {idx})"),
             Self::PufFailed { error } => write!(f, "PUF: {error}"),
             Self::AddressChanged { from, to } => write!(f, "address changed from {from} to {to}"),
+            Self::RowsRenewed { rows_end } => write!(f, "renewed: rows up to {rows_end}"),
+            Self::KeyRenewed => f.write_str("renewed: a new key"),
+            Self::NotRenewed { why } => write!(f, "not renewed: {why}"),
+            Self::PeerOpen { device } => write!(f, "peer {device}: open"),
+            Self::PeerClosed { device, why } => write!(f, "peer {device}: closed, {why}"),
             Self::Tunnelled(counts) => write!(
                 f,
                 "tunnels: {} datagrams up, {} down; dropped {} without a session, {} too long, {} unsent, {} not \

@@ -102,8 +102,67 @@ impl Tunnels {
         listeners.chain(self.flows.iter().map(|flow| flow.socket.as_fd()))
     }
 
+    /// Where gateways take DATA.
+    pub(crate) fn lap_port(&self) -> u16 {
+        self.lap_port
+    }
+
     pub(crate) fn counts(&self) -> TunnelCounts {
         self.counts
+    }
+
+    /// Seals a datagram of the device's own to UDP port `to.port()` of `to.ip()`; its length in `out`.
+    pub(crate) fn seal(
+        &mut self,
+        device: &Device,
+        own: IpAddr,
+        to: SocketAddr,
+        payload: &[u8],
+        out: &mut [u8],
+    ) -> Option<usize> {
+        let channel = self.channel(device, Some(own))?;
+        let route = Route {
+            source: channel.addr,
+            destination: wire_address(to.ip()),
+        };
+        let end = self.end.as_mut()?;
+        end.seal(&channel, &route, to.port(), payload, out).ok()
+    }
+
+    /// Opens what has come from `from` to the device's own port `port`.
+    pub(crate) fn open_own<'m>(
+        &mut self,
+        device: &Device,
+        own: IpAddr,
+        from: SocketAddr,
+        port: u16,
+        message: &'m [u8],
+    ) -> Option<&'m [u8]> {
+        let channel = self.channel(device, Some(own))?;
+        let route = Route {
+            source: wire_address(from.ip()),
+            destination: channel.addr,
+        };
+        let opened = self.end.as_mut()?.open(&channel, &route, from.port(), message);
+        opened
+            .ok()
+            .filter(|opened| opened.port == port)
+            .map(|opened| opened.payload)
+    }
+
+    /// What datagrams are sealed under now; their numbers begin anew with each session.
+    fn channel<'d>(&mut self, device: &'d Device, own: Option<IpAddr>) -> Option<Channel<'d>> {
+        let session = device.session();
+        if self.end.as_ref().map(DeviceEnd::session) != session.map(|session| session.id) {
+            self.end = session.map(|session| DeviceEnd::new(session.id));
+        }
+        session.zip(own).map(|(session, own)| Channel {
+            suite: device.config().suite,
+            device: device.config().device,
+            session: session.id,
+            addr: wire_address(own),
+            key: session.key(),
+        })
     }
 
     /// Carries what is there, both ways, under the device's session; `own` is its address. Whether the session should
@@ -116,19 +175,9 @@ impl Tunnels {
             self.flows.clear();
             self.own = own;
         }
-        let session = device.session();
-        if self.end.as_ref().map(DeviceEnd::session) != session.map(|session| session.id) {
-            self.end = session.map(|session| DeviceEnd::new(session.id));
-        }
         self.flows
             .retain(|flow| now_ms.saturating_sub(flow.used_ms) < FLOW_IDLE_MS);
-        let channel = session.zip(own).map(|(session, own)| Channel {
-            suite: device.config().suite,
-            device: device.config().device,
-            session: session.id,
-            addr: wire_address(own),
-            key: session.key(),
-        });
+        let channel = self.channel(device, own);
         let mut buffers = std::mem::take(&mut self.buffers);
         let [buffer, message] = &mut buffers;
         self.downwards(channel.as_ref(), buffer, now_ms);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use linewarden_agent::source::{FleetSeed, SimulatedPuf};
-use linewarden_agent::{Agent, AgentOptions, Credential, Ended, Report};
+use linewarden_agent::{Agent, AgentOptions, Credential, Ended, Keyring, Report};
 use linewarden_protocol::device::{DeviceConfig, GatewayPolicy};
 use linewarden_protocol::frame::Meta;
 use linewarden_protocol::gateway::{DeviceInstall, FreshValue, Gateway, GatewayConfig, Row};
@@ -143,7 +143,11 @@ fn agent(credential: Credential, model: &str, seed: u8, gateway: SocketAddr) -> 
             gateways: GatewayPolicy::pinned(&[GATEWAY]).unwrap(),
             bound_mac: None,
         },
-        credential,
+        keyring: Keyring::fixed(credential),
+        renewal: None,
+        desk_port: 1,
+        peers: Vec::new(),
+        peer_port: 1,
         health: HealthTest::default(),
         gateway,
         once: false,
@@ -262,7 +266,11 @@ fn without_a_gateway_it_gives_up_when_told_to() {
             gateways: GatewayPolicy::ANY,
             bound_mac: None,
         },
-        credential,
+        keyring: Keyring::fixed(credential),
+        renewal: None,
+        desk_port: 1,
+        peers: Vec::new(),
+        peer_port: 1,
         health: HealthTest::default(),
         gateway: silent.local_addr().unwrap(),
         once: true,

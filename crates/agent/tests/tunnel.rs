@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linewarden_agent::source::{FleetSeed, SimulatedPuf};
-use linewarden_agent::{Agent, AgentOptions, Credential, Ended, Report, Tunnel, TunnelCounts};
+use linewarden_agent::{Agent, AgentOptions, Credential, Ended, Keyring, Report, Tunnel, TunnelCounts};
 use linewarden_protocol::device::{DeviceConfig, GatewayPolicy};
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::parse;
@@ -184,7 +184,11 @@ fn local_programs_talk_through_the_seal_and_replays_do_not_reach_them() {
             gateways: GatewayPolicy::ANY,
             bound_mac: None,
         },
-        credential: Credential::Key(enrolled.helper),
+        keyring: Keyring::fixed(Credential::Key(enrolled.helper)),
+        renewal: None,
+        desk_port: 1,
+        peers: Vec::new(),
+        peer_port: 1,
         health: HealthTest::default(),
         gateway,
         once: false,

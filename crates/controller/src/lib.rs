@@ -8,6 +8,7 @@
 //!   rows or credit low ───────────── Want ───────► more rows, the mark ahead      ► lease, durable
 //!   room needed, or the end ──────── Settlement ─► unused rows go back            ► lease, durable
 //!   now and then ─────────────────── changes ────► what was enrolled and revoked
+//!   a device's ticket ────────────── ticket ─────► opens it, renews rows or key   ► the change and its number, durable
 //! ```
 //!
 //! A device's rows are leased to a gateway only after the device has proved there that it holds one of them, so nobody
@@ -19,6 +20,8 @@ mod admit;
 mod keys;
 mod link;
 mod message;
+mod ticket;
 
 pub use link::{Controller, Leases, Link, Policy};
 pub use message::{Chunk, Knock, Provision, Reception, Refusal, Refused, Want};
+pub use ticket::Carrier;

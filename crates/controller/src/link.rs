@@ -70,6 +70,10 @@ impl Controller {
         self.mark_block.store(rows, Relaxed);
     }
 
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     /// Registers a gateway, which has just started: whoever was connected under that id gets nothing from now on.
     ///
     /// # Errors

@@ -49,6 +49,8 @@ pub struct GatewaySection {
     /// UDP port of LAP/1.
     #[serde(default = "default_port")]
     pub port: u16,
+    /// UDP port of the desk, where devices' tickets are taken; LAP's plus 2 if not given, none if 0.
+    pub desk_port: Option<u16>,
     /// The gate.
     #[serde(default)]
     pub gate: Gate,
@@ -296,6 +298,8 @@ pub struct Resolved {
     pub interfaces: Vec<u32>,
     /// Numbers of the interfaces that are forwarded to.
     pub forward_to: Vec<u32>,
+    /// Where devices' tickets are taken, if anywhere.
+    pub desk_port: Option<u16>,
 }
 
 #[cfg(test)]

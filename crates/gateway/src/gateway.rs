@@ -113,6 +113,33 @@ impl Post {
     }
 }
 
+/// Runs actions on the control thread with the data plane.
+#[derive(Clone)]
+pub struct PlaneHandle {
+    messages: Post,
+}
+
+impl PlaneHandle {
+    /// As [`Gateway::with_plane`].
+    ///
+    /// # Errors
+    /// The control thread has ended.
+    pub fn with_plane<T: Send + 'static>(
+        &self,
+        action: impl FnOnce(&mut dyn DataPlane) -> T + Send + 'static,
+    ) -> Result<T, GatewayError> {
+        let (reply, result) = mpsc::sync_channel(1);
+        let run = Box::new(move |plane: &mut dyn DataPlane| {
+            // Nobody waits any more: the caller was interrupted.
+            let _ = reply.send(action(plane));
+        });
+        if !self.messages.send(Message::Run(run)) {
+            return Err(GatewayError::Ended);
+        }
+        result.recv().map_err(|_| GatewayError::Ended)
+    }
+}
+
 type Action = Box<dyn FnOnce(&mut dyn DataPlane) + Send>;
 
 #[derive(Default)]
@@ -189,15 +216,15 @@ impl Gateway {
         &self,
         action: impl FnOnce(&mut dyn DataPlane) -> T + Send + 'static,
     ) -> Result<T, GatewayError> {
-        let (reply, result) = mpsc::sync_channel(1);
-        let run = Box::new(move |plane: &mut dyn DataPlane| {
-            // Nobody waits any more: the caller was interrupted.
-            let _ = reply.send(action(plane));
-        });
-        if !self.messages.send(Message::Run(run)) {
-            return Err(GatewayError::Ended);
+        self.plane_handle().with_plane(action)
+    }
+
+    /// A way to the data plane for another thread.
+    #[must_use]
+    pub fn plane_handle(&self) -> PlaneHandle {
+        PlaneHandle {
+            messages: self.messages.clone(),
         }
-        result.recv().map_err(|_| GatewayError::Ended)
     }
 
     /// Puts another configuration into force: all of it at once, or nothing.

@@ -13,7 +13,7 @@
 //!
 //! [`Node`] decides everything and waits for nothing: it is told the time, draws randomness from its caller, drives a
 //! [`DataPlane`](linewarden_dataplane::DataPlane), and asks the controller by [`Ask`]s whose [`Answer`]s come whenever
-//! they come. [`Gateway`] is the shell around it: the threads, the clocks, the link. While the controller is away, the
+//! they come. [`Desk`] takes what devices ask of the controller end to end, and hands it on. [`Gateway`] is the shell around it: the threads, the clocks, the link. While the controller is away, the
 //! node goes on with what it holds (LAP/1 1.4.6); the packet path notices nothing.
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ pub mod addresses;
 pub mod audit;
 pub mod classic;
 pub mod config;
+mod desk;
 mod exchange;
 mod feeder;
 mod gateway;
@@ -28,7 +29,8 @@ mod node;
 pub mod plane;
 mod time;
 
+pub use desk::{Counts as DeskCounts, Desk, DeskError};
 pub use exchange::{Answer, Ask, LinkError};
-pub use gateway::{Change, Gateway, GatewayError, Stopped};
+pub use gateway::{Change, Gateway, GatewayError, PlaneHandle, Stopped};
 pub use node::{Eviction, LinkState, Node, ReconfigureError, Settings, SettingsError, Status};
 pub use time::Clock;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use linewarden_agent::AgentError;
 use linewarden_dataplane::DataPlaneError;
-use linewarden_gateway::GatewayError;
+use linewarden_gateway::{DeskError, GatewayError};
 use linewarden_registry::RegistryError;
 
 use crate::config_file::Problem;
@@ -155,6 +155,12 @@ impl From<DataPlaneError> for Failure {
 
 impl From<GatewayError> for Failure {
     fn from(error: GatewayError) -> Self {
+        Self::failed(error)
+    }
+}
+
+impl From<DeskError> for Failure {
+    fn from(error: DeskError) -> Self {
         Self::failed(error)
     }
 }

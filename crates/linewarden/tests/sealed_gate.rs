@@ -566,3 +566,32 @@ fn memory_of_a_gateway_that_was_replaced_elsewhere_is_not_taken_up() {
     let told = agent.wait_for("a new session", |line| line["event"] == "authenticated");
     assert!(told["idx"].as_u64() >= Some(4), "{told}");
 }
+
+/// A ticket goes to the gateway's desk inside DATA, and its answer comes back sealed: rows are renewed while tunnels carry.
+#[test]
+fn rows_are_renewed_through_the_sealed_gate() {
+    if skipped() {
+        return;
+    }
+    for v6 in [false, true] {
+        let mut site = Site::new(v6);
+        echoed(&site.program(), b"before");
+        let gateway = SocketAddr::new(ip(&GATEWAY, v6), LAP_PORT);
+        let words = format!(
+            "agent --config devices/00000000000000d1.toml --gateway {gateway} --interface {} --renew --json",
+            site.lab.devices_end.name
+        );
+        let at = site.directory.path();
+        // The same device once more: the first one's tunnel sockets go with it.
+        kill(Pid::from_raw(site.agent.child.id() as i32), Signal::SIGKILL).unwrap();
+        site.agent.child.wait().unwrap();
+        site.agent = Process::start(&site.lab.devices, at, &words);
+        let renewed = site
+            .agent
+            .wait_for("renewal", |line| line["event"] == "rows_renewed");
+        assert_eq!(renewed["rows_end"], 140);
+        echoed(&site.program(), b"after");
+        site.gateway.wait_for_count("pass_data", 4);
+        assert_eq!(site.gateway.count("drop_tag"), 0);
+    }
+}

@@ -64,9 +64,11 @@ mod import;
 mod key;
 mod lease;
 mod migrations;
+mod pair;
 mod place;
 mod query;
 mod record_mac;
+mod renew;
 mod revoke;
 mod row;
 mod seal;
@@ -84,7 +86,9 @@ pub use key::{ExportKey, KEY_BYTES, MasterKey};
 pub use lease::{
     Granted, Lease, LeaseRequest, LeasedChunk, LeasedDevice, LeasedStream, SealedChunk, Settlement,
 };
+pub use pair::{PAIR_LIFETIME_S, PairKey};
 pub use query::{Filter, Page};
+pub use renew::{Enrolment, Renewal, RenewalResult};
 pub use seal::SEAL_OVERHEAD_BYTES;
 pub use store::{Options, Registry};
 pub use transfer::{DeviceLine, Exported, OnDamage};

@@ -17,6 +17,7 @@ fn migrator() -> Migrator {
     Migrator::with_migrations(vec![
         simple(1, "registry", include_str!("../migrations/0001_registry.sql")),
         simple(2, "leases", include_str!("../migrations/0002_leases.sql")),
+        simple(3, "tickets", include_str!("../migrations/0003_tickets.sql")),
     ])
 }
 

@@ -7,7 +7,9 @@ use crate::credentials::Credentials;
 use crate::device::{DeviceInfo, Revision};
 use crate::error::{RegistryError, Result};
 use crate::lease;
+use crate::pair;
 use crate::place::Place;
+use crate::renew;
 use crate::row::{DeviceRow, device_columns, device_info, id_to_column};
 use crate::store::Registry;
 
@@ -82,6 +84,8 @@ impl Registry {
             after = upto;
         }
         damaged.extend(lease::damaged(&mut snapshot, self.record_mac()).await?);
+        damaged.extend(pair::damaged(&mut snapshot, self.record_mac()).await?);
+        damaged.extend(renew::damaged(&mut snapshot, self.record_mac()).await?);
         if i64::try_from(visited) != Ok(devices) {
             let detail = format!("{visited} of {devices} devices have a revision that can be");
             damaged.push(RegistryError::Damaged { detail });

@@ -13,6 +13,10 @@ use crate::layout::{BOUND, VLAN_TAGGED};
 pub struct SessionView {
     /// Which session.
     pub id: SessionId,
+    /// Where the device is, IPv4 as ::ffff:a.b.c.d.
+    pub addr: [u8; 16],
+    /// End of the lease, boot-time seconds; it may be over.
+    pub lease_until_s: u32,
     /// UDP port of the device.
     pub port: u16,
     /// Its MAC address, where the data plane knows it; the session is tied to it if `is_bound`.
@@ -24,7 +28,7 @@ pub struct SessionView {
 }
 
 impl Store {
-    /// The device's session; `None` without one, and while a packet thread changes it.
+    /// The device's session; `None` without one, of a revoked device, and while a packet thread changes it.
     #[must_use]
     pub fn session(&self, device: DeviceId) -> Option<SessionView> {
         let (line, place) = self.line(device).ok()?;
@@ -34,16 +38,24 @@ impl Store {
         let [first, second] = [&session.vlan[0], &session.vlan[1]].map(|vlan| vlan.load(Acquire));
         let [a, b, c] = [&session.mac[0], &session.mac[1], &session.mac[2]].map(|part| part.load(Acquire));
         let [[a, b], [c, d], [e, f]] = [a, b, c].map(u16::to_ne_bytes);
+        let mut addr = [0; 16];
+        for (bytes, word) in addr.as_chunks_mut::<8>().0.iter_mut().zip(&session.addr) {
+            *bytes = word.load(Acquire).to_ne_bytes();
+        }
         let vlan = |word: u16| (word & VLAN_TAGGED != 0).then_some(word & (VLAN_TAGGED - 1));
         let view = SessionView {
             id: SessionId::from_wire(id.to_ne_bytes())?,
+            addr,
+            lease_until_s: line.lease_until_s.load(Acquire),
             port: u16::from_be(session.port.load(Acquire)),
             mac: [a, b, c, d, e, f],
             is_bound: first & BOUND != 0,
             vlans: [vlan(first), vlan(second)],
         };
         // All of the above is of one session only if no winner came in between.
-        let is_whole = !CommitWord(commit).is_busy()
+        let word = CommitWord(commit);
+        let is_whole = !word.is_busy()
+            && !word.is_revoked()
             && line.commit.load(Acquire) == commit
             && line.session_id.load(Acquire) == id;
         is_whole.then_some(view)

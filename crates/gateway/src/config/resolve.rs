@@ -5,8 +5,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use linewarden_controller::Policy;
 use linewarden_dataplane as dataplane;
 use linewarden_protocol::ids::GatewayId;
+use linewarden_protocol::ticket;
 
-use super::{Backend, ClassicProfile, FieldError, Gate, GatewayConfig, GatewaySection, LOW_CREDIT, Resolved};
+use super::{
+    Backend, ClassicProfile, ClassicSection, FieldError, Gate, GatewayConfig, GatewaySection, LOW_CREDIT,
+    Resolved,
+};
 use crate::node::{Eviction, Settings};
 use crate::{addresses, classic};
 
@@ -50,6 +54,7 @@ impl GatewayConfig {
             settings: section.settings(),
             interfaces,
             forward_to,
+            desk_port: section.desk_port(self.classic.as_ref()).unwrap_or_default(),
         })
     }
 
@@ -63,6 +68,7 @@ impl GatewayConfig {
         let mut errors = self.sources();
         let section = &self.gateway;
         errors.extend(section.contradictions());
+        errors.extend(section.desk_port(self.classic.as_ref()).err());
         let classic = self.classic(classic_seed).unwrap_or_else(|error| {
             errors.push(error);
             None
@@ -154,6 +160,26 @@ impl GatewayConfig {
 }
 
 impl GatewaySection {
+    fn desk_port(&self, classic: Option<&ClassicSection>) -> Result<Option<u16>, FieldError> {
+        let refuse = |problem: String| Err(FieldError::new(&["gateway", "desk_port"], problem));
+        let Some(port) = self.desk_port.or(ticket::desk_port(self.port)) else {
+            let problem = format!(
+                "desk_port is missing: {} plus 2 is no port; name one, or 0 for none",
+                self.port
+            );
+            return Err(FieldError::new(&["gateway"], problem));
+        };
+        if port == self.port {
+            return refuse(format!("{port} is LAP's port; name another, or 0 for none"));
+        }
+        match classic.filter(|classic| classic.port == port) {
+            Some(_) => refuse(format!(
+                "{port} is the classic profile's port; name another, or 0 for none"
+            )),
+            None => Ok(Some(port).filter(|port| *port != 0)),
+        }
+    }
+
     fn settings(&self) -> Settings {
         Settings {
             mark_block: self.mark_block,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use linewarden_agent::config::parse_gateway;
-use linewarden_agent::{Agent, AgentConfig, AgentOptions, Credential, Ended, interface_mac};
+use linewarden_agent::{Agent, AgentConfig, AgentOptions, Ended, Keyring, interface_mac};
 use linewarden_protocol::device::DeviceConfig;
 use linewarden_protocol::ids::Suite;
 use linewarden_puf::Puf;
@@ -28,6 +28,7 @@ Examples:
   linewarden agent --config 00000000000000d1.toml
   linewarden agent --config 00000000000000d1.toml --gateway 192.0.2.1 --interface eth0
   linewarden agent --config 00000000000000d1.toml --once --timeout 10
+  linewarden agent --config 00000000000000d1.toml --once --renew
 
 `linewarden config example agent` prints a commented configuration.")]
 pub struct AgentArgs {
@@ -40,7 +41,10 @@ pub struct AgentArgs {
     /// The interface whose MAC address the session is bound to, in place of the configuration's
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
-    /// End with the first session
+    /// Renew what the device proves itself with: new rows, or in key mode a new key
+    #[arg(long)]
+    renew: bool,
+    /// End with the first session, and what is to be renewed in it
     #[arg(long)]
     once: bool,
     /// End with exit code 5 if there is no session after so many seconds
@@ -85,7 +89,7 @@ fn prepare(
     let config = &file.value;
     let field = |error: linewarden_agent::FieldError| file.field(&error.path, &error.problem);
     let device = config.device_id().map_err(field)?;
-    let credential = Credential::read_from(&config.device.helper)
+    let keyring = Keyring::read_from(&config.device.helper)
         .map_err(|error| file.field(&["device", "helper"], &error.to_string()))?;
     let gateway = match args.gateway {
         Some(gateway) => gateway,
@@ -106,11 +110,15 @@ fn prepare(
         device: DeviceConfig {
             device,
             suite: Suite::SipHash128,
-            mode: credential.mode(),
+            mode: keyring.current().mode(),
             gateways: config.gateway_policy().map_err(field)?,
             bound_mac,
         },
-        credential,
+        keyring,
+        renewal: config.renewal(args.renew).map_err(field)?,
+        desk_port: config.desk_port(gateway).map_err(field)?,
+        peers: config.peers().map_err(field)?,
+        peer_port: config.device.peer_port,
         health: HealthTest::default(),
         gateway,
         once: args.once,

@@ -11,7 +11,7 @@ use linewarden_controller::Controller;
 use linewarden_dataplane::Counters;
 use linewarden_gateway::audit::{AuditLog, Happening};
 use linewarden_gateway::config::{Backend, Gate, GatewayConfig, Resolved};
-use linewarden_gateway::{Gateway, LinkState, Status, Stopped, plane};
+use linewarden_gateway::{Desk, Gateway, LinkState, Status, Stopped, plane};
 use serde::Serialize;
 
 use self::reload::Reloader;
@@ -108,14 +108,16 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let opened = runtime.block_on(registry::open(&config.registry))?;
     let plane = plane::start(&config.gateway, &resolved)?;
     tell_start(output, config, &resolved)?;
+    let controller = Controller::new(opened.clone(), resolved.policy);
     let gateway = Gateway::start(
         plane,
-        Controller::new(opened.clone(), resolved.policy),
+        controller.clone(),
         resolved.config.gateway_id,
         resolved.settings,
     )?;
     gateway.set_audit(audit)?;
     gateway.record(started(config, &resolved));
+    let desk = open_desk(&gateway, controller, &resolved)?;
     service_manager::tell(service_manager::READY);
     let mut watch = Watch {
         output,
@@ -128,6 +130,9 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let told = watch.run(&signals);
     service_manager::tell(service_manager::STOPPING);
     output.line("stopping")?;
+    if let Some(desk) = desk {
+        tracing::info!(counts = ?desk.close(), "tickets");
+    }
     let stopped = gateway.stop()?;
     runtime.block_on(opened.close());
     told?;
@@ -168,6 +173,26 @@ fn started(config: &GatewayConfig, resolved: &Resolved) -> Happening {
         gate: gate_name(config).to_owned(),
         interfaces: names.zip(resolved.interfaces.iter().copied()).collect(),
     }
+}
+
+/// Where devices' tickets are taken, unless the configuration wants none taken.
+fn open_desk(
+    gateway: &Gateway,
+    controller: Controller,
+    resolved: &Resolved,
+) -> Result<Option<Desk>, Failure> {
+    let Some(port) = resolved.desk_port else {
+        return Ok(None);
+    };
+    let config = &resolved.config;
+    let plane = gateway.plane_handle();
+    Ok(Some(Desk::open(
+        &config.local,
+        port,
+        plane,
+        controller,
+        config.gateway_id,
+    )?))
 }
 
 fn release(output: Output, config: &GatewayConfig, resolved: &Resolved) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 
 use crate::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use crate::keys::SessionKey;
+use crate::ticket::TicketRoot;
 use crate::wire::{self, MESSAGE_BYTES, message_type};
 use zerocopy::IntoBytes as _;
 
@@ -74,6 +75,7 @@ pub(super) struct Answered {
     pub(super) response: [u8; MESSAGE_BYTES],
     pub(super) tag: [u8; 16],
     pub(super) key: SessionKey,
+    pub(super) ticket: TicketRoot,
     pub(super) gateway: GatewayId,
     pub(super) idx: RowIndex,
     pub(super) nonce: [u8; 16],

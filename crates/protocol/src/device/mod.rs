@@ -50,6 +50,7 @@ use zerocopy::byteorder::big_endian::U32;
 use crate::ids::{GatewayId, Mode, RowIndex, SessionId};
 use crate::keys::{AuthKey, RowKey, SessionKey};
 use crate::tag::{self, TagVerified};
+use crate::ticket::{Opening, TicketRoot};
 use crate::wire::{self, FLAG_BOUND, MESSAGE_BYTES, Message, message_type};
 
 use budget::{Budget, Floors};
@@ -218,10 +219,9 @@ impl Device {
         };
         if let Ok(row_key) = result {
             let auth_key = self.auth_key(&row_key, &candidate);
-            drop(row_key);
             let expected = tag::challenge(&auth_key, &candidate, &pending.nonce);
             if let Some(verified) = tag::verify(&expected, &candidate.tag) {
-                return self.respond(&auth_key, &candidate, &pending, verified, now_ms);
+                return self.respond(&row_key, &auth_key, &candidate, &pending, verified, now_ms);
             }
             self.rejected_challenges = self.rejected_challenges.saturating_add(1);
         }
@@ -356,6 +356,7 @@ impl Device {
     /// Answers a CHALLENGE that verified.
     fn respond(
         &mut self,
+        row_key: &RowKey,
         auth_key: &AuthKey,
         challenge: &wire::Challenge,
         pending: &Pending,
@@ -376,13 +377,21 @@ impl Device {
         let mut response = [0u8; MESSAGE_BYTES];
         response.copy_from_slice(message.as_bytes());
 
+        let opening = Opening {
+            suite: config.suite,
+            device: config.device,
+            gateway: GatewayId(challenge.gateway_id.get()),
+            idx: RowIndex(challenge.idx.get()),
+            response_tag: message.tag,
+        };
         self.budget.spend(now_ms);
         self.step = Step::AwaitAck(Answered {
             response,
             tag: message.tag,
+            ticket: TicketRoot::derive(row_key, &opening),
             key: SessionKey::derive(auth_key, config.suite, &message.tag),
-            gateway: GatewayId(challenge.gateway_id.get()),
-            idx: RowIndex(challenge.idx.get()),
+            gateway: opening.gateway,
+            idx: opening.idx,
             nonce: pending.nonce,
             first_sent_ms: now_ms,
             retransmit: Retransmit::starting(now_ms),
@@ -437,6 +446,8 @@ impl Device {
             renew_at_ms,
             until_ms,
             key: answered.key,
+            ticket: answered.ticket,
+            response_tag: answered.tag,
         });
         Output::Authenticated(id)
     }

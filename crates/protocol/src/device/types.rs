@@ -4,6 +4,7 @@ use core::fmt;
 
 use crate::ids::{DeviceId, GatewayId, Mode, RowIndex, SessionId, Suite};
 use crate::keys::SessionKey;
+use crate::ticket::TicketRoot;
 use crate::verdict::Verdict;
 use crate::wire::MESSAGE_BYTES;
 
@@ -215,6 +216,8 @@ pub struct Session {
     /// When the lease is over.
     pub until_ms: u64,
     pub(super) key: SessionKey,
+    pub(super) ticket: TicketRoot,
+    pub(super) response_tag: [u8; 16],
 }
 
 impl Session {
@@ -222,5 +225,17 @@ impl Session {
     #[must_use]
     pub fn key(&self) -> &SessionKey {
         &self.key
+    }
+
+    /// The key shared with the controller (LAP/1 1.7); do not log it.
+    #[must_use]
+    pub fn ticket(&self) -> &TicketRoot {
+        &self.ticket
+    }
+
+    /// Tag of the RESPONSE that opened it.
+    #[must_use]
+    pub fn response_tag(&self) -> &[u8; 16] {
+        &self.response_tag
     }
 }

@@ -9,4 +9,6 @@
 mod classic;
 mod files;
 mod lap1;
+mod pair;
 mod reference;
+mod ticket;

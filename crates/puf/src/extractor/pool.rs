@@ -85,6 +85,25 @@ impl PoolHelper {
         self.rows
     }
 
+    /// The number after the last row.
+    pub fn end_idx(&self) -> u32 {
+        // Which every constructor has checked to exist.
+        self.first_idx.saturating_add(self.rows)
+    }
+
+    /// These rows and those that follow, whose digests stay what they are; `None` if the others are of another profile or do
+    /// not begin where these end.
+    #[must_use]
+    pub fn followed_by(&self, others: &Self) -> Option<Self> {
+        let fits = others.profile == self.profile && others.first_idx == self.end_idx();
+        let rows = self.rows.checked_add(others.rows).filter(|_| fits)?;
+        rows_fit(self.first_idx, rows).then(|| Self {
+            rows,
+            packed: [self.packed.as_slice(), &others.packed].concat(),
+            ..*self
+        })
+    }
+
     /// One row, if it is there.
     pub fn row(&self, idx: u32) -> Option<PoolRow<'_>> {
         let position = idx.checked_sub(self.first_idx).filter(|&p| p < self.rows)? as usize;

@@ -22,7 +22,7 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 pub use self::state::Lease;
 use self::state::Pool;
-pub(crate) use self::table::damaged;
+pub(crate) use self::table::{damage, damaged};
 pub use self::walk::{LeasedChunk, LeasedDevice, LeasedStream, SealedChunk};
 use crate::device::DeviceInfo;
 use crate::enrol::IDS_PER_QUERY;

@@ -86,7 +86,7 @@ fn spare_from_row(mac: &RecordMac, (device, epoch, first, end, code): &SpareRow)
     }
 }
 
-fn damage(device: DeviceId, table: &str) -> RegistryError {
+pub(crate) fn damage(device: DeviceId, table: &str) -> RegistryError {
     RegistryError::DamagedRecord {
         device,
         problem: format!("its {table} does not authenticate"),

@@ -2,6 +2,7 @@
 
 mod enroll;
 mod list;
+mod pair;
 mod revoke;
 mod transfer;
 
@@ -22,6 +23,9 @@ pub enum DeviceCommand {
     Show(list::ShowArgs),
     /// Revoke devices, for good: running gateways shut them out at once
     Revoke(revoke::RevokeArgs),
+    /// Which devices may talk to each other
+    #[command(subcommand)]
+    Pair(pair::PairCommand),
     /// Write devices to a file
     Export(transfer::ExportArgs),
     /// Take devices from a file that `export` wrote
@@ -36,6 +40,7 @@ impl DeviceCommand {
             Self::List(args) => args.json,
             Self::Show(args) => args.json,
             Self::Revoke(args) => args.json,
+            Self::Pair(command) => command.wants_json(),
             Self::Export(args) => args.json,
             Self::Import(args) => args.json,
         }
@@ -50,6 +55,7 @@ pub fn run(command: DeviceCommand) -> Result<(), Failure> {
         DeviceCommand::List(args) => list::list(&args, output),
         DeviceCommand::Show(args) => list::show(&args, output),
         DeviceCommand::Revoke(args) => revoke::run(&args, output),
+        DeviceCommand::Pair(command) => pair::run(&command, output),
         DeviceCommand::Export(args) => transfer::export(&args, output),
         DeviceCommand::Import(args) => transfer::import(&args, output),
     }

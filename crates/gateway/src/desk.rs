@@ -1,0 +1,395 @@
+//! The desk: where devices' tickets are taken and handed on to the controller (LAP/1 1.7).
+//!
+//! A ticket comes to an address of the gateway's, at the desk's port: inside DATA where the gate is sealed, plainly where
+//! it is not. The gateway can neither read nor make one. What it can do is spare the controller: a ticket is handed on
+//! only if this data plane holds the very session that it names, at the address that it came from. Nothing else is
+//! answered, and an answer goes only to who has proved to be the device.
+//!
+//! One at a time: what waits, waits in the sockets' buffers, and what finds no room there is lost, as its device repeats
+//! it.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use linewarden_controller::{Carrier, Controller};
+use linewarden_dataplane::SessionView;
+use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_protocol::ticket::{Direction, Head, MESSAGE_BYTES_MAX, Sealed};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
+
+use crate::gateway::{GatewayError, PlaneHandle};
+use crate::time::Clock;
+
+/// Tickets looked at, a second: each asks the control thread a question.
+const LOOKS_PER_S: u32 = 2_000;
+/// Tickets of one source address that are looked at, a second.
+const LOOKS_PER_SOURCE_AND_S: u32 = 100;
+/// Source addresses that are told apart within a second; further ones wait for the next.
+const SOURCES_MAX: usize = 4_096;
+/// Tickets handed on, a second: each asks the registry.
+const HANDED_ON_PER_S: u32 = 500;
+/// Datagrams of one socket before the others have their turn.
+const BATCH: usize = 32;
+
+/// Why there is no desk.
+#[derive(Debug, thiserror::Error)]
+pub enum DeskError {
+    /// A socket was refused.
+    #[error("cannot take tickets at {at}: {source}; name another desk_port, or 0 for none")]
+    Socket {
+        /// Where.
+        at: SocketAddr,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// No thread, event or runtime.
+    #[error("cannot start the desk: {0}")]
+    Start(#[from] io::Error),
+}
+
+/// A desk at work; dropping it closes it.
+#[derive(Debug)]
+pub struct Desk {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<Counts>>,
+}
+
+/// What a desk has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counts {
+    /// Answered.
+    pub answered: u64,
+    /// No ticket, or of no session that is here.
+    pub strange: u64,
+    /// Above a limit.
+    pub limited: u64,
+    /// Handed on, and met with silence.
+    pub silent: u64,
+    /// Not answered because the registry failed.
+    pub failed: u64,
+}
+
+impl Desk {
+    /// Takes tickets at each of the gateway's addresses.
+    ///
+    /// # Errors
+    /// A port that is taken, or no thread to be had.
+    pub fn open(
+        addresses: &[IpAddr],
+        port: u16,
+        plane: PlaneHandle,
+        controller: Controller,
+        gateway: GatewayId,
+    ) -> Result<Self, DeskError> {
+        let open = |ip: &IpAddr| {
+            let at = SocketAddr::new(*ip, port);
+            socket(at).map_err(|source| DeskError::Socket { at, source })
+        };
+        let sockets = addresses.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?;
+        let stop = Arc::new(stop);
+        // With a worker of its own: the registry's connections go back to their pool by tasks, which must run also
+        // while the desk waits for the next ticket, or everybody else waits for it too.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("lw-desk-tasks")
+            .enable_all()
+            .build()?;
+        let clerk = Clerk {
+            sockets,
+            stop: Arc::clone(&stop),
+            plane,
+            controller,
+            gateway,
+            limits: Limits::default(),
+            counts: Counts::default(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("lw-desk".to_owned())
+            .spawn(move || clerk.run(&runtime))?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// Closes it; what it has done.
+    #[must_use]
+    pub fn close(mut self) -> Counts {
+        self.end()
+    }
+
+    fn end(&mut self) -> Counts {
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        let thread = self.thread.take();
+        thread.and_then(|thread| thread.join().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Also at an address that the interface is about to get.
+fn socket(at: SocketAddr) -> io::Result<UdpSocket> {
+    let family = match at {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
+    match at {
+        SocketAddr::V4(_) => set_ip_freebind(&socket, true)?,
+        SocketAddr::V6(_) => set_ipv6_freebind(&socket, true)?,
+    }
+    bind(&socket, &at)?;
+    Ok(socket.into())
+}
+
+struct Clerk {
+    sockets: Vec<UdpSocket>,
+    stop: Arc<OwnedFd>,
+    plane: PlaneHandle,
+    controller: Controller,
+    gateway: GatewayId,
+    limits: Limits,
+    counts: Counts,
+}
+
+impl Clerk {
+    fn run(mut self, runtime: &tokio::runtime::Runtime) -> Counts {
+        let sockets = std::mem::take(&mut self.sockets);
+        loop {
+            let mut polled = vec![PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN)];
+            polled.extend(
+                sockets
+                    .iter()
+                    .map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)),
+            );
+            // Interrupted or failed: everything is looked at anyway.
+            let _ = poll(&mut polled, None);
+            if polled.first().is_some_and(|stop| !stop.revents().is_empty()) {
+                return self.counts;
+            }
+            for socket in &sockets {
+                if self.serve(socket, runtime).is_err() {
+                    // The control thread is gone, and with it the gateway.
+                    return self.counts;
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, socket: &UdpSocket, runtime: &tokio::runtime::Runtime) -> Result<(), GatewayError> {
+        // One byte more than any ticket has, so that a longer one is not mistaken for one of the right length.
+        let mut buffer = [0u8; MESSAGE_BYTES_MAX + 1];
+        for _ in 0..BATCH {
+            let (length, from) = match socket.recv_from(&mut buffer) {
+                Ok(received) => received,
+                // An ICMP error, which anybody may have sent.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
+                Err(_) => return Ok(()),
+            };
+            let message = buffer.get(..length).unwrap_or_default();
+            if !self.is_of_a_session(message, from)? {
+                continue;
+            }
+            let Some(answer) = self.hand_on(message, runtime) else {
+                continue;
+            };
+            // One that is lost is asked for again.
+            match socket.send_to(&answer, from) {
+                Ok(_) => self.counts.answered += 1,
+                Err(error) => tracing::debug!(%error, %from, "an answer could not be sent"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this gateway holds the session that a message names, where the message comes from.
+    fn is_of_a_session(&mut self, message: &[u8], from: SocketAddr) -> Result<bool, GatewayError> {
+        let head = match Sealed::parse(message) {
+            Ok(sealed) => *sealed.head(),
+            Err(_) => {
+                self.counts.strange += 1;
+                return Ok(false);
+            }
+        };
+        let clock = Clock::now();
+        if !self.limits.may_look(from.ip(), clock.monotonic_ns) {
+            self.counts.limited += 1;
+            return Ok(false);
+        }
+        let device = head.opening.device;
+        let held = self.plane.with_plane(move |plane| plane.session(device))?;
+        let now_s = clock.boot_ns / 1_000_000_000;
+        if head.opening.gateway != self.gateway || !held.is_some_and(|held| fits(&head, &held, from, now_s)) {
+            self.counts.strange += 1;
+            return Ok(false);
+        }
+        if !self.limits.may_hand_on(device) {
+            self.counts.limited += 1;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn hand_on(&mut self, message: &[u8], runtime: &tokio::runtime::Runtime) -> Option<Vec<u8>> {
+        let mut nonce = [0u8; 24];
+        if let Err(error) = getrandom::fill(&mut nonce) {
+            tracing::error!(%error, "the operating system gives no random bytes");
+            self.counts.failed += 1;
+            return None;
+        }
+        let plane = self.plane.clone();
+        let carrier = Carrier {
+            aead_nonce: nonce,
+            now_s: now_s(),
+            locate: &move |device| {
+                let held = plane.with_plane(move |plane| plane.session(device));
+                held.ok().flatten().map(|held| held.addr)
+            },
+        };
+        match runtime.block_on(self.controller.ticket(self.gateway, message, &carrier)) {
+            Ok(Some(answer)) => Some(answer),
+            Ok(None) => {
+                self.counts.silent += 1;
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a ticket was not answered; its device asks again");
+                self.counts.failed += 1;
+                None
+            }
+        }
+    }
+}
+
+fn now_s() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_1970.map_or(0, |time| time.as_secs())
+}
+
+fn fits(head: &Head, held: &SessionView, from: SocketAddr, now_s: u64) -> bool {
+    let ip = match from.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    head.direction == Direction::Up
+        && head.opening.session() == Some(held.id)
+        && held.addr == ip
+        && u64::from(held.lease_until_s) > now_s
+}
+
+/// Counts within seconds of the monotonic clock.
+#[derive(Debug, Default)]
+struct Limits {
+    second: u64,
+    looks: u32,
+    by_source: HashMap<IpAddr, u32>,
+    handed_on: u32,
+    by_device: HashMap<DeviceId, u32>,
+}
+
+impl Limits {
+    fn may_look(&mut self, from: IpAddr, now_ns: u64) -> bool {
+        let second = now_ns / 1_000_000_000;
+        if second != self.second {
+            *self = Self {
+                second,
+                ..Self::default()
+            };
+        }
+        if self.by_source.len() >= SOURCES_MAX && !self.by_source.contains_key(&from) {
+            return false;
+        }
+        let of_source = self.by_source.entry(from).or_default();
+        if *of_source >= LOOKS_PER_SOURCE_AND_S || self.looks >= LOOKS_PER_S {
+            return false;
+        }
+        *of_source += 1;
+        self.looks += 1;
+        true
+    }
+
+    /// Those that come here name sessions of this gateway: there are no more devices than looks.
+    fn may_hand_on(&mut self, device: DeviceId) -> bool {
+        let of_device = self.by_device.entry(device).or_default();
+        if *of_device >= LOOKS_PER_SOURCE_AND_S || self.handed_on >= HANDED_ON_PER_S {
+            return false;
+        }
+        *of_device += 1;
+        self.handed_on += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use linewarden_protocol::ids::{RowIndex, Suite};
+    use linewarden_protocol::ticket::{Kind, Opening};
+
+    use super::*;
+
+    const NS: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_source_does_not_take_the_others_turn_and_a_new_second_begins_anew() {
+        let mut limits = Limits::default();
+        let source = |n: u32| IpAddr::V4(Ipv4Addr::from_bits(n));
+        let looks = |limits: &mut Limits, from, at| (0..1000).filter(|_| limits.may_look(from, at)).count();
+        assert_eq!(looks(&mut limits, source(1), NS), 100);
+        assert_eq!(looks(&mut limits, source(2), NS), 100);
+        let all: usize = (3..1000).map(|n| looks(&mut limits, source(n), NS)).sum();
+        assert_eq!(all, 2_000 - 200, "all of them together");
+        assert_eq!(looks(&mut limits, source(1), 2 * NS), 100);
+        let devices = (0..100_000).filter(|n| limits.may_hand_on(DeviceId(*n))).count();
+        assert_eq!(devices, 500);
+    }
+
+    #[test]
+    fn only_the_session_that_is_here_from_where_it_is_bound_is_handed_on() {
+        let from: SocketAddr = "192.0.2.7:999".parse().unwrap();
+        let head = Head {
+            kind: Kind::Status,
+            direction: Direction::Up,
+            opening: Opening {
+                suite: Suite::SipHash128,
+                device: DeviceId(1),
+                gateway: GatewayId(1),
+                idx: RowIndex(0),
+                response_tag: [3; 16],
+            },
+            number: 0,
+            nonce: [0; 16],
+        };
+        let held = SessionView {
+            id: head.opening.session().unwrap(),
+            addr: Ipv4Addr::new(192, 0, 2, 7).to_ipv6_mapped().octets(),
+            lease_until_s: 100,
+            port: 40_000,
+            mac: [0; 6],
+            is_bound: false,
+            vlans: [None; 2],
+        };
+        assert!(fits(&head, &held, from, 99));
+        assert!(!fits(&head, &held, from, 100), "its lease is over");
+        assert!(!fits(&head, &held, "192.0.2.8:999".parse().unwrap(), 99));
+        assert!(!fits(&head.answer(), &held, from, 99));
+        let mut other = head;
+        other.opening.response_tag = [4; 16];
+        assert!(!fits(&other, &held, from, 99));
+    }
+}

@@ -1,0 +1,418 @@
+//! Pairs: two devices that talk to each other under a key from the controller (LAP/1 1.8). No I/O and no heap.
+//!
+//! ```text
+//!   initiator                                responder
+//!   HELLO   (nonce_i)        ──────────────►            authenticated by the pair's key
+//!           ◄──────────────── WELCOME (nonce_r)         by a key from both nonces: the responder lives now
+//!   DATA 1                   ──────────────►            by the other such key: so does the initiator
+//! ```
+//! Keys follow from the pair's key, both nonces and both ids in their roles, one for each direction: a message that is
+//! reflected, of another pair, of another handshake or of the other role does not open.
+
+use core::fmt;
+
+use chacha20poly1305::aead::inout::InOutBuf;
+use chacha20poly1305::{AeadInOut as _, Key, KeyInit as _, Tag, XChaCha20Poly1305, XNonce};
+use hkdf::Hkdf;
+use sha2::Sha256;
+use zerocopy::byteorder::big_endian::{U16, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use crate::ids::DeviceId;
+use crate::window::Window;
+
+/// First two bytes of every message: "LP".
+pub const MAGIC: u16 = 0x4C50;
+/// Version of the form.
+pub const VERSION: u8 = 1;
+/// Bytes in front of what a message carries.
+pub const HEAD_BYTES: usize = 32;
+/// Bytes of HELLO and WELCOME: head, nonce, tag.
+pub const HANDSHAKE_BYTES: usize = HEAD_BYTES + NONCE_BYTES + TAG_BYTES;
+/// Bytes that DATA has beside its payload.
+pub const OVERHEAD_BYTES: usize = HEAD_BYTES + TAG_BYTES;
+
+const NONCE_BYTES: usize = 16;
+const TAG_BYTES: usize = 16;
+
+/// Who a device is in a pair; the controller says it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum Role {
+    /// Sends HELLO.
+    Initiator = 1,
+    /// Answers it.
+    Responder = 2,
+}
+
+impl Role {
+    /// The role of that number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::Initiator),
+            2 => Some(Self::Responder),
+            _ => None,
+        }
+    }
+
+    /// The peer's.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Initiator => Self::Responder,
+            Self::Responder => Self::Initiator,
+        }
+    }
+}
+
+/// What the controller gives to both: the pair's key, and which pair it is.
+#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
+pub struct Pairing {
+    /// Random, names the key.
+    pub id: [u8; 16],
+    /// `K_AB`.
+    pub key: [u8; 32],
+}
+
+impl fmt::Debug for Pairing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pairing(..)")
+    }
+}
+
+/// One side of a pair.
+#[derive(Clone, Debug)]
+pub struct Side {
+    /// The pair.
+    pub pairing: Pairing,
+    /// What this side is.
+    pub role: Role,
+    /// This device.
+    pub own: DeviceId,
+    /// The other one.
+    pub peer: DeviceId,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum Kind {
+    Hello = 1,
+    Welcome = 2,
+    Data = 3,
+}
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Head {
+    magic: U16,
+    version: u8,
+    kind: u8,
+    role: u8,
+    reserved: [u8; 3],
+    pair_id: [u8; 16],
+    seq: U64,
+}
+const _: () = assert!(size_of::<Head>() == HEAD_BYTES);
+
+/// A message that changes nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PairError {
+    /// Not of this form, of another pair, kind or role, or it does not open.
+    #[error("no message of this pair")]
+    Strange,
+    /// Its number was taken before, or is too old.
+    #[error("a number that was taken before")]
+    Replayed,
+    /// No room, or no number left.
+    #[error("it cannot be sealed")]
+    Unsealable,
+}
+
+/// The keys of one handshake, one for each direction.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+struct Keys {
+    from_initiator: [u8; 32],
+    from_responder: [u8; 32],
+}
+
+impl Keys {
+    fn of(&self, role: Role) -> &[u8; 32] {
+        match role {
+            Role::Initiator => &self.from_initiator,
+            Role::Responder => &self.from_responder,
+        }
+    }
+}
+
+impl Side {
+    fn head(&self, kind: Kind, role: Role, seq: u64) -> Head {
+        Head {
+            magic: U16::new(MAGIC),
+            version: VERSION,
+            kind: kind as u8,
+            role: role as u8,
+            reserved: [0; 3],
+            pair_id: self.pairing.id,
+            seq: U64::new(seq),
+        }
+    }
+
+    /// `"lap1 pair" | what | id of the initiator | id of the responder`.
+    fn derive(&self, what: u8, salt: &[u8], okm: &mut [u8]) {
+        let (initiator, responder) = match self.role {
+            Role::Initiator => (self.own, self.peer),
+            Role::Responder => (self.peer, self.own),
+        };
+        let info: [&[u8]; 4] = [
+            b"lap1 pair",
+            &[what],
+            &initiator.0.to_be_bytes(),
+            &responder.0.to_be_bytes(),
+        ];
+        // RFC 5869 bounds the output by 255 hashes; two are within it.
+        let expanded = Hkdf::<Sha256>::new(Some(salt), &self.pairing.key).expand_multi_info(&info, okm);
+        debug_assert!(expanded.is_ok());
+    }
+
+    fn hello_key(&self) -> Keys {
+        let mut key = [0; 32];
+        self.derive(1, &self.pairing.id, &mut key);
+        Keys {
+            from_initiator: key,
+            from_responder: [0; 32],
+        }
+    }
+
+    fn session_keys(&self, nonce_i: &[u8; NONCE_BYTES], nonce_r: &[u8; NONCE_BYTES]) -> Keys {
+        let mut salt = [0; 2 * NONCE_BYTES];
+        let (front, back) = salt.split_at_mut(NONCE_BYTES);
+        front.copy_from_slice(nonce_i);
+        back.copy_from_slice(nonce_r);
+        let mut both = [0; 64];
+        self.derive(2, &salt, &mut both);
+        let mut keys = Keys {
+            from_initiator: [0; 32],
+            from_responder: [0; 32],
+        };
+        let (front, back) = both.split_at(32);
+        keys.from_initiator.copy_from_slice(front);
+        keys.from_responder.copy_from_slice(back);
+        both.zeroize();
+        keys
+    }
+
+    /// HELLO, of an initiator; the nonce is random.
+    #[must_use]
+    pub fn hello(&self, nonce_i: &[u8; NONCE_BYTES]) -> [u8; HANDSHAKE_BYTES] {
+        let head = self.head(Kind::Hello, Role::Initiator, 0);
+        handshake(&self.hello_key().from_initiator, &head, nonce_i)
+    }
+
+    /// A responder's answer to a HELLO, with a random nonce, and the session that it offers.
+    ///
+    /// # Errors
+    /// [`PairError::Strange`].
+    pub fn welcome(
+        &self,
+        message: &[u8],
+        nonce_r: &[u8; NONCE_BYTES],
+    ) -> Result<([u8; HANDSHAKE_BYTES], Session), PairError> {
+        if self.role != Role::Responder {
+            return Err(PairError::Strange);
+        }
+        let head = self.head(Kind::Hello, Role::Initiator, 0);
+        let nonce_i = open_handshake(|_| self.hello_key().from_initiator, &head, message)?;
+        let keys = self.session_keys(&nonce_i, nonce_r);
+        let head = self.head(Kind::Welcome, Role::Responder, 0);
+        let answer = handshake(&keys.from_responder, &head, nonce_r);
+        Ok((answer, Session::new(self, keys)))
+    }
+
+    /// An initiator's session, from the answer to its HELLO with `nonce_i`.
+    ///
+    /// # Errors
+    /// [`PairError::Strange`].
+    pub fn welcomed(&self, nonce_i: &[u8; NONCE_BYTES], message: &[u8]) -> Result<Session, PairError> {
+        if self.role != Role::Initiator {
+            return Err(PairError::Strange);
+        }
+        let head = self.head(Kind::Welcome, Role::Responder, 0);
+        let keys = |nonce_r: &[u8; NONCE_BYTES]| self.session_keys(nonce_i, nonce_r);
+        let nonce_r = open_handshake(|nonce_r| keys(nonce_r).from_responder, &head, message)?;
+        Ok(Session::new(self, keys(&nonce_r)))
+    }
+}
+
+/// Whether a message of this pair is a HELLO, by its form.
+#[must_use]
+pub fn is_hello(message: &[u8]) -> bool {
+    Head::ref_from_prefix(message).is_ok_and(|(head, _)| head.kind == Kind::Hello as u8)
+}
+
+/// Which pair a message says that it is of, by its form.
+#[must_use]
+pub fn pair_id(message: &[u8]) -> Option<[u8; 16]> {
+    let (head, _) = Head::ref_from_prefix(message).ok()?;
+    (head.magic.get() == MAGIC && head.version == VERSION).then_some(head.pair_id)
+}
+
+/// What two devices have after a handshake: a key and numbers for each direction.
+pub struct Session {
+    head: Head,
+    role: Role,
+    keys: Keys,
+    /// The last number given.
+    sent: u32,
+    window: Window,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Session({:?}, sent {}, {:?})",
+            self.role, self.sent, self.window
+        )
+    }
+}
+
+impl Session {
+    fn new(side: &Side, keys: Keys) -> Self {
+        Self {
+            head: side.head(Kind::Data, side.role, 0),
+            role: side.role,
+            keys,
+            sent: 0,
+            window: Window::new(0),
+        }
+    }
+
+    /// Seals a payload, which may be empty; the message's length in `out`.
+    ///
+    /// # Errors
+    /// [`PairError::Unsealable`].
+    pub fn seal(&mut self, payload: &[u8], out: &mut [u8]) -> Result<usize, PairError> {
+        let length = OVERHEAD_BYTES + payload.len();
+        let out = out.get_mut(..length).ok_or(PairError::Unsealable)?;
+        let seq = self.sent.checked_add(1).ok_or(PairError::Unsealable)?;
+        let head = Head {
+            seq: U64::new(seq.into()),
+            ..self.head
+        };
+        let (front, rest) = out.split_at_mut(HEAD_BYTES);
+        let (body, tag) = rest.split_at_mut(payload.len());
+        front.copy_from_slice(head.as_bytes());
+        body.copy_from_slice(payload);
+        let made = cipher(self.keys.of(self.role)).encrypt_inout_detached(
+            &nonce(seq),
+            head.as_bytes(),
+            InOutBuf::from(&mut *body),
+        );
+        match made {
+            Ok(made) => tag.copy_from_slice(&made),
+            Err(_) => {
+                body.zeroize();
+                return Err(PairError::Unsealable);
+            }
+        }
+        self.sent = seq;
+        Ok(length)
+    }
+
+    /// Opens a message of the peer's in its place, once; the payload.
+    ///
+    /// # Errors
+    /// [`PairError::Strange`], [`PairError::Replayed`].
+    pub fn open<'m>(&mut self, message: &'m mut [u8]) -> Result<&'m [u8], PairError> {
+        let (front, rest) = message
+            .split_first_chunk_mut::<HEAD_BYTES>()
+            .ok_or(PairError::Strange)?;
+        let (body, tag) = rest
+            .split_last_chunk_mut::<TAG_BYTES>()
+            .ok_or(PairError::Strange)?;
+        let seq = Head::ref_from_bytes(front).map_or(0, |head| head.seq.get());
+        let expected = Head {
+            role: self.role.other() as u8,
+            seq: U64::new(seq),
+            ..self.head
+        };
+        let seq = u32::try_from(seq).map_err(|_| PairError::Strange)?;
+        if front != expected.as_bytes() {
+            return Err(PairError::Strange);
+        }
+        let window = self.window.accept(seq).ok_or(PairError::Replayed)?;
+        cipher(self.keys.of(self.role.other()))
+            .decrypt_inout_detached(
+                &nonce(seq),
+                expected.as_bytes(),
+                InOutBuf::from(&mut *body),
+                &Tag::from(*tag),
+            )
+            .map_err(|_| PairError::Strange)?;
+        self.window = window;
+        Ok(body)
+    }
+}
+
+fn cipher(key: &[u8; 32]) -> XChaCha20Poly1305 {
+    XChaCha20Poly1305::new(&Key::from(*key))
+}
+
+/// `zero[16] | seq u64`: a key has one direction of one handshake.
+fn nonce(seq: u32) -> XNonce {
+    let mut nonce = [0; 24];
+    let (_, low) = nonce.split_at_mut(20);
+    low.copy_from_slice(&seq.to_be_bytes());
+    XNonce::from(nonce)
+}
+
+/// `head | nonce | tag`: the AEAD's tag of nothing, with the head as associated data and `nonce | zero[8]` as its nonce, which
+/// no DATA has, for numbers are not 0.
+fn handshake(key: &[u8; 32], head: &Head, nonce: &[u8; NONCE_BYTES]) -> [u8; HANDSHAKE_BYTES] {
+    let mut message = [0; HANDSHAKE_BYTES];
+    let (front, rest) = message.split_at_mut(HEAD_BYTES);
+    let (middle, tag) = rest.split_at_mut(NONCE_BYTES);
+    front.copy_from_slice(head.as_bytes());
+    middle.copy_from_slice(nonce);
+    tag.copy_from_slice(&handshake_tag(key, head, nonce));
+    message
+}
+
+fn handshake_tag(key: &[u8; 32], head: &Head, nonce: &[u8; NONCE_BYTES]) -> [u8; TAG_BYTES] {
+    let mut aead_nonce = [0; 24];
+    let (front, _) = aead_nonce.split_at_mut(NONCE_BYTES);
+    front.copy_from_slice(nonce);
+    let made = cipher(key).encrypt_inout_detached(
+        &XNonce::from(aead_nonce),
+        head.as_bytes(),
+        InOutBuf::from(&mut [][..]),
+    );
+    // An empty message always fits.
+    made.map_or([0; TAG_BYTES], Into::into)
+}
+
+/// The nonce of a handshake message with that head, if its tag is right under the key that the nonce gives.
+fn open_handshake(
+    key: impl FnOnce(&[u8; NONCE_BYTES]) -> [u8; 32],
+    head: &Head,
+    message: &[u8],
+) -> Result<[u8; NONCE_BYTES], PairError> {
+    let message: &[u8; HANDSHAKE_BYTES] = message.try_into().map_err(|_| PairError::Strange)?;
+    let (front, rest) = message.split_at(HEAD_BYTES);
+    let (nonce, tag) = rest
+        .split_first_chunk::<NONCE_BYTES>()
+        .ok_or(PairError::Strange)?;
+    let tag: &[u8; TAG_BYTES] = tag.try_into().map_err(|_| PairError::Strange)?;
+    if front != head.as_bytes() {
+        return Err(PairError::Strange);
+    }
+    let mut key = key(nonce);
+    let verified = crate::tag::verify(&handshake_tag(&key, head, nonce), tag);
+    key.zeroize();
+    verified.map(|_| *nonce).ok_or(PairError::Strange)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+//! Every way to spoil, move or repeat a ticket, and the forms of its bodies.
+
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use crate::pair::{Pairing, Role};
+
+use super::*;
+
+fn opening() -> Opening {
+    Opening {
+        suite: Suite::SipHash128,
+        device: DeviceId(0x0102_0304_0506_0708),
+        gateway: GatewayId(9),
+        idx: RowIndex(77),
+        response_tag: [0xa5; 16],
+    }
+}
+
+fn root() -> TicketRoot {
+    TicketRoot::derive(&RowKey::from_bytes([3; 16]), &opening())
+}
+
+fn head() -> Head {
+    Head {
+        kind: Kind::Rows,
+        direction: Direction::Up,
+        opening: opening(),
+        number: 12,
+        nonce: [0x5a; 16],
+    }
+}
+
+fn sealed(root: &TicketRoot, head: &Head, body: &[u8]) -> Vec<u8> {
+    let mut out = [0; MESSAGE_BYTES_MAX];
+    let length = seal(root, head, [8; 24], body, &mut out).unwrap();
+    out[..length].to_vec()
+}
+
+fn opens(root: &TicketRoot, message: &[u8]) -> Result<Vec<u8>, TicketError> {
+    let mut room = Room::default();
+    Ok(Sealed::parse(message)?.open(root, &mut room)?.to_vec())
+}
+
+#[test]
+fn a_ticket_opens_as_it_was_sealed_and_hides_its_body() {
+    let message = sealed(&root(), &head(), b"the body");
+    assert_eq!(message.len(), OVERHEAD_BYTES + 8);
+    assert!(!message.windows(8).any(|window| window == b"the body"));
+    assert_eq!(*Sealed::parse(&message).unwrap().head(), head());
+    assert_eq!(opens(&root(), &message).unwrap(), b"the body");
+}
+
+#[test]
+fn every_flipped_bit_and_every_other_length_is_refused() {
+    let message = sealed(&root(), &head(), &[7; 48]);
+    for bit in 0..message.len() * 8 {
+        let mut flipped = message.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        assert!(opens(&root(), &flipped).is_err(), "bit {bit}");
+    }
+    for length in 0..message.len() {
+        assert!(opens(&root(), &message[..length]).is_err(), "cut to {length}");
+    }
+    let longer = [&message[..], &[0]].concat();
+    assert_eq!(opens(&root(), &longer), Err(TicketError::Malformed));
+}
+
+#[test]
+fn a_message_with_another_head_than_its_own_does_not_open() {
+    let body = sealed(&root(), &head(), b"body")[HEAD_BYTES..].to_vec();
+    let others = [
+        head().answer(),
+        Head {
+            kind: Kind::Key,
+            ..head()
+        },
+        Head { number: 13, ..head() },
+        Head {
+            nonce: [0; 16],
+            ..head()
+        },
+        Head {
+            opening: Opening {
+                device: DeviceId(5),
+                ..opening()
+            },
+            ..head()
+        },
+    ];
+    for other in others {
+        // The form is right, so that it is the AEAD that refuses.
+        let mut moved = sealed(&root(), &other, b"body")[..HEAD_BYTES].to_vec();
+        moved.extend(&body);
+        assert_eq!(
+            opens(&root(), &moved),
+            Err(TicketError::NotAuthentic),
+            "{other:?}"
+        );
+    }
+}
+
+#[test]
+fn roots_differ_in_everything_that_they_are_made_from() {
+    let key = RowKey::from_bytes([3; 16]);
+    let message = sealed(&root(), &head(), b"body");
+    let others = [
+        Opening {
+            device: DeviceId(5),
+            ..opening()
+        },
+        Opening {
+            gateway: GatewayId(10),
+            ..opening()
+        },
+        Opening {
+            idx: RowIndex(78),
+            ..opening()
+        },
+        Opening {
+            response_tag: [0xa4; 16],
+            ..opening()
+        },
+    ];
+    for other in others {
+        let root = TicketRoot::derive(&key, &other);
+        assert_eq!(
+            opens(&root, &message),
+            Err(TicketError::NotAuthentic),
+            "{other:?}"
+        );
+    }
+    let other = TicketRoot::derive(&RowKey::from_bytes([4; 16]), &opening());
+    assert_eq!(opens(&other, &message), Err(TicketError::NotAuthentic));
+}
+
+#[test]
+fn what_the_form_excludes_is_no_ticket() {
+    let message = sealed(&root(), &head(), b"body");
+    // Magic, version, kind, suite, direction, device 0, session 0.
+    let spoils: [(usize, &[u8]); 7] = [
+        (0, b"LW"),
+        (2, &[2]),
+        (3, &[9]),
+        (4, &[2]),
+        (5, &[3]),
+        (8, &[0; 8]),
+        (24, &[0; 8]),
+    ];
+    for (at, bytes) in spoils {
+        let mut spoilt = message.clone();
+        spoilt[at..at + bytes.len()].copy_from_slice(bytes);
+        assert_eq!(
+            Sealed::parse(&spoilt).unwrap_err(),
+            TicketError::Malformed,
+            "at {at}"
+        );
+    }
+}
+
+#[test]
+fn the_longest_body_fits_and_one_byte_more_does_not() {
+    let mut out = [0; MESSAGE_BYTES_MAX + 1];
+    let full = [1; BODY_BYTES_MAX + 1];
+    assert_eq!(
+        seal(&root(), &head(), [0; 24], &full[1..], &mut out),
+        Ok(MESSAGE_BYTES_MAX)
+    );
+    assert!(opens(&root(), &out[..MESSAGE_BYTES_MAX]).is_ok());
+    let refused = seal(&root(), &head(), [0; 24], &full, &mut out);
+    assert_eq!(refused, Err(TicketError::TooLong { bytes: full.len() }));
+    let mut short = [0; OVERHEAD_BYTES];
+    assert!(seal(&root(), &head(), [0; 24], b"1", &mut short).is_err());
+}
+
+fn row(n: u8) -> NewRow {
+    NewRow {
+        challenge: [n; 8],
+        row_key: RowKey::from_bytes([n | 1; 16]),
+    }
+}
+
+#[test]
+fn bodies_are_read_as_they_were_written() {
+    let mut room = [0; BODY_BYTES_MAX];
+    let rows: Vec<NewRow> = (0..ROWS_PER_MESSAGE as u8).map(row).collect();
+    let body = write_rows(5, RowIndex(100), &rows, &mut room).unwrap();
+    let Ok(Ask::Rows {
+        epoch: 5,
+        first: RowIndex(100),
+        rows: read,
+    }) = Ask::parse(Kind::Rows, body)
+    else {
+        panic!("not read")
+    };
+    assert_eq!(read.iter().map(NewRow::from_wire).collect::<Vec<_>>(), rows);
+    assert!(write_rows(5, RowIndex(1), &[], &mut room).is_none());
+    let more: Vec<NewRow> = (0..=ROWS_PER_MESSAGE as u8).map(row).collect();
+    assert!(write_rows(5, RowIndex(1), &more, &mut room).is_none());
+
+    let body = write_key(6, &RowKey::from_bytes([1; 16]), &mut room).unwrap();
+    let asked = Ask::parse(Kind::Key, body);
+    assert!(matches!(asked, Ok(Ask::Key { epoch: 6, key }) if key == RowKey::from_bytes([1; 16])));
+    assert!(matches!(Ask::parse(Kind::Status, b""), Ok(Ask::Status)));
+    for (kind, lengths) in [
+        (Kind::Status, &[1, 24][..]),
+        (Kind::Rows, &[0, 7, 8, 31, 33]),
+        (Kind::Key, &[0, 19, 21]),
+        (Kind::Pair, &[0, 7, 9]),
+    ] {
+        for length in lengths {
+            assert!(
+                Ask::parse(kind, &room[..*length]).is_err(),
+                "{kind:?} of {length} B"
+            );
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_is_read_or_refused(bytes: Vec<u8>, body: Vec<u8>) {
+        let _ = opens(&root(), &bytes);
+        let mut wire = sealed(&root(), &head(), b"");
+        wire.extend(&bytes);
+        let _ = opens(&root(), &wire);
+        for kind in [Kind::Status, Kind::Rows, Kind::Key, Kind::Pair] {
+            let _ = Ask::parse(kind, &body);
+        }
+        let _ = State::parse(&body);
+        let _ = Paired::parse(&body);
+    }
+
+    #[test]
+    fn a_pairing_is_read_as_it_was_written(id: [u8; 16], key: [u8; 32], lifetime_s: u32, peer: u64, addr: [u8; 16]) {
+        let paired = Paired {
+            peer: DeviceId(peer),
+            pair: Some((Pairing { id, key }, Role::Responder)),
+            lifetime_s,
+            addr,
+        };
+        let wire = paired.to_wire();
+        let read = Paired::parse(&wire);
+        let possible = peer != 0 && lifetime_s != 0 && key != [0; 32];
+        prop_assert_eq!(read.ok(), possible.then_some(paired));
+        for at in 0..4 {
+            let mut spoilt = wire;
+            spoilt[at] = 9;
+            prop_assert!(Paired::parse(&spoilt).is_err());
+        }
+        prop_assert!(Paired::parse(&wire[1..]).is_err());
+        let none = Paired { peer: DeviceId(peer | 1), pair: None, lifetime_s: 0, addr: [0; 16] };
+        prop_assert_eq!(Paired::parse(&none.to_wire()), Ok(none));
+    }
+
+    #[test]
+    fn a_state_is_read_as_it_was_written(epoch: u32, end: u32, left: u32, number: u64, pool: bool, which in 0usize..4) {
+        let outcomes = [Outcome::Done, Outcome::OldNumber, Outcome::Misplaced, Outcome::Refused];
+        let state = State {
+            outcome: outcomes[which],
+            mode: if pool { crate::ids::Mode::Pool } else { crate::ids::Mode::Key },
+            epoch,
+            rows_end: RowIndex(end),
+            rows_left: left,
+            number,
+        };
+        let wire = state.to_wire();
+        prop_assert_eq!(State::parse(&wire), Ok(state));
+        for at in 0..4 {
+            let mut spoilt = wire;
+            spoilt[at] = 9;
+            prop_assert!(State::parse(&spoilt).is_err());
+        }
+        prop_assert!(State::parse(&wire[1..]).is_err());
+    }
+}

@@ -1,0 +1,263 @@
+//! Pairs: which devices may talk to each other, and under which key for the moment (LAP/1 1.7.5).
+//!
+//! A row of the table is the permission; the key in it is made when one of the two asks, and is good for a short time only:
+//! a pair that is closed, or one of whose devices is revoked, gets no further one.
+
+use linewarden_protocol::ids::DeviceId;
+use linewarden_protocol::pair::{Pairing, Role};
+use sqlx::SqliteConnection;
+use zeroize::Zeroizing;
+
+use crate::error::{RegistryError, Result};
+use crate::lease::damage;
+use crate::record_mac::{RecordMac, halves};
+use crate::row::{id_from_column, id_to_column};
+use crate::store::Registry;
+
+const LABEL: &[u8] = b"linewarden registry table pair v1";
+/// How long the key of a pair is good, seconds.
+pub const PAIR_LIFETIME_S: u64 = 300;
+/// With no more than this left a new key is made, seconds.
+const PAIR_RENEWAL_S: u64 = 75;
+/// `id[16] | key[32] | made_at_s u64 | initiator u64`.
+const CURRENT_BYTES: usize = 64;
+
+/// The key of a pair, as one of its devices gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PairKey {
+    /// Id and key.
+    pub pairing: Pairing,
+    /// The role of the device that asked.
+    pub role: Role,
+    /// How long it is good, seconds.
+    pub lifetime_s: u32,
+}
+
+/// Both ids, the lower one first.
+#[derive(Clone, Copy)]
+struct Both {
+    low: DeviceId,
+    high: DeviceId,
+}
+
+impl Both {
+    fn of(a: DeviceId, b: DeviceId) -> Result<Self> {
+        if a == b {
+            return Err(RegistryError::InvalidRecord {
+                device: a,
+                field: "pair",
+                problem: "a device is no pair with itself".to_owned(),
+            });
+        }
+        Ok(Self {
+            low: a.min(b),
+            high: a.max(b),
+        })
+    }
+
+    fn aad(self) -> Vec<u8> {
+        [LABEL, &self.low.0.to_be_bytes(), &self.high.0.to_be_bytes()].concat()
+    }
+
+    fn code(self, mac: &RecordMac) -> Vec<u8> {
+        mac.code_of(LABEL, self.low, &halves(self.high.0)).to_vec()
+    }
+}
+
+/// A row of `pair`: low, high, mac.
+type PermissionRow = (i64, i64, Vec<u8>);
+
+fn permission(mac: &RecordMac, (low, high, code): &PermissionRow) -> Result<Both> {
+    let both = Both {
+        low: id_from_column(*low),
+        high: id_from_column(*high),
+    };
+    match mac.verifies_of(LABEL, both.low, &halves(both.high.0), code) {
+        true => Ok(both),
+        false => Err(damage(both.low, "permission for a pair")),
+    }
+}
+
+impl Registry {
+    /// Lets two devices talk to each other; whether that is new.
+    ///
+    /// # Errors
+    /// A device that is unknown or revoked, one and the same, a damaged record, or a failure of the database.
+    pub async fn allow_pair(&self, a: DeviceId, b: DeviceId) -> Result<bool> {
+        let both = Both::of(a, b)?;
+        let mut transaction = self.write().await?;
+        for device in [a, b] {
+            if !self.get_in(&mut transaction, device).await?.status.is_active() {
+                return Err(RegistryError::Revoked { device });
+            }
+        }
+        let done = sqlx::query(
+            "INSERT INTO pair (low_id, high_id, mac) VALUES ($1, $2, $3) ON CONFLICT (low_id, high_id) DO NOTHING",
+        )
+        .bind(id_to_column(both.low))
+        .bind(id_to_column(both.high))
+        .bind(both.code(self.record_mac()))
+        .execute(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Closes a pair: it gets no key any more; whether there was one.
+    ///
+    /// # Errors
+    /// One and the same device, or a failure of the database.
+    pub async fn close_pair(&self, a: DeviceId, b: DeviceId) -> Result<bool> {
+        let both = Both::of(a, b)?;
+        let mut transaction = self.write().await?;
+        let done = sqlx::query("DELETE FROM pair WHERE low_id = $1 AND high_id = $2")
+            .bind(id_to_column(both.low))
+            .bind(id_to_column(both.high))
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// With whom a device may talk, in the order of their ids; each, or what is wrong with the record.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn pairs_of(&self, device: DeviceId) -> Result<Vec<Result<DeviceId>>> {
+        let rows: Vec<PermissionRow> =
+            sqlx::query_as("SELECT low_id, high_id, mac FROM pair WHERE low_id = $1 OR high_id = $1")
+                .bind(id_to_column(device))
+                .fetch_all(self.reader())
+                .await?;
+        let other = |both: Both| if both.low == device { both.high } else { both.low };
+        let mut peers: Vec<Result<DeviceId>> = rows
+            .iter()
+            .map(|row| permission(self.record_mac(), row).map(other))
+            .collect();
+        peers.sort_by_key(|peer| peer.as_ref().ok().copied());
+        Ok(peers)
+    }
+
+    /// The key of the pair of `device`, which asks, and `peer`: the present one, or a new one that is durable before it is
+    /// here. `None` if they are none, or one of them is unknown or revoked.
+    ///
+    /// # Errors
+    /// A damaged record, or a failure of the database.
+    pub async fn pair_key(&self, device: DeviceId, peer: DeviceId, now_s: u64) -> Result<Option<PairKey>> {
+        let Ok(both) = Both::of(device, peer) else {
+            return Ok(None);
+        };
+        let mut transaction = self.write().await?;
+        for one in [device, peer] {
+            match self.get_in(&mut transaction, one).await {
+                Ok(info) if info.status.is_active() => {}
+                Ok(_) | Err(RegistryError::UnknownDevice { .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        let row: Option<(Option<Vec<u8>>, Vec<u8>)> =
+            sqlx::query_as("SELECT current, mac FROM pair WHERE low_id = $1 AND high_id = $2")
+                .bind(id_to_column(both.low))
+                .bind(id_to_column(both.high))
+                .fetch_optional(&mut *transaction)
+                .await?;
+        let Some((current, code)) = row else {
+            return Ok(None);
+        };
+        permission(
+            self.record_mac(),
+            &(id_to_column(both.low), id_to_column(both.high), code),
+        )?;
+        if let Some(current) = current.and_then(|sealed| self.present(both, &sealed, now_s)) {
+            return Ok(Some(current.for_device(device, now_s)));
+        }
+        let current = Current::new(device, now_s)?;
+        let sealed = self
+            .sealer()
+            .seal(&both.aad(), CURRENT_BYTES, |out| current.encode(out))?;
+        sqlx::query("UPDATE pair SET current = $1 WHERE low_id = $2 AND high_id = $3")
+            .bind(sealed)
+            .bind(id_to_column(both.low))
+            .bind(id_to_column(both.high))
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(Some(current.for_device(device, now_s)))
+    }
+
+    /// The key that is sealed there, if it is good for some time yet. One that does not open is replaced.
+    fn present(&self, both: Both, sealed: &[u8], now_s: u64) -> Option<Current> {
+        let plain = self.sealer().open(&both.aad(), sealed).ok()?;
+        let current = Current::decode(&plain)?;
+        // A clock that was set back makes a new key, and never an old one good for longer.
+        let age_s = now_s.checked_sub(current.made_at_s)?;
+        (age_s + PAIR_RENEWAL_S < PAIR_LIFETIME_S).then_some(current)
+    }
+}
+
+struct Current {
+    pairing: Pairing,
+    made_at_s: u64,
+    initiator: DeviceId,
+}
+
+impl Current {
+    fn new(initiator: DeviceId, now_s: u64) -> Result<Self> {
+        let mut random = Zeroizing::new([0u8; 48]);
+        getrandom::fill(&mut *random).map_err(RegistryError::Entropy)?;
+        let (id, key) = random.split_at(16);
+        let mut pairing = Pairing {
+            id: [0; 16],
+            key: [0; 32],
+        };
+        pairing.id.copy_from_slice(id);
+        pairing.key.copy_from_slice(key);
+        Ok(Self {
+            pairing,
+            made_at_s: now_s,
+            initiator,
+        })
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.pairing.id);
+        out.extend_from_slice(&self.pairing.key);
+        out.extend_from_slice(&self.made_at_s.to_be_bytes());
+        out.extend_from_slice(&self.initiator.0.to_be_bytes());
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (id, rest) = bytes.split_first_chunk::<16>()?;
+        let (key, rest) = rest.split_first_chunk::<32>()?;
+        let (made_at, rest) = rest.split_first_chunk::<8>()?;
+        Some(Self {
+            pairing: Pairing { id: *id, key: *key },
+            made_at_s: u64::from_be_bytes(*made_at),
+            initiator: DeviceId(u64::from_be_bytes(rest.try_into().ok()?)),
+        })
+    }
+
+    fn for_device(&self, device: DeviceId, now_s: u64) -> PairKey {
+        let age_s = now_s.saturating_sub(self.made_at_s);
+        let left_s = PAIR_LIFETIME_S.saturating_sub(age_s);
+        PairKey {
+            pairing: self.pairing.clone(),
+            role: match device == self.initiator {
+                true => Role::Initiator,
+                false => Role::Responder,
+            },
+            lifetime_s: u32::try_from(left_s).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// Permissions that do not authenticate, for [`Registry::check`].
+pub(crate) async fn damaged(
+    connection: &mut SqliteConnection,
+    mac: &RecordMac,
+) -> Result<Vec<RegistryError>> {
+    let rows: Vec<PermissionRow> = sqlx::query_as("SELECT low_id, high_id, mac FROM pair")
+        .fetch_all(connection)
+        .await?;
+    Ok(rows.iter().filter_map(|row| permission(mac, row).err()).collect())
+}

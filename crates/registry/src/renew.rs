@@ -1,0 +1,265 @@
+//! What a device renews by itself: rows behind its last one, or the key of a key-mode device (LAP/1 1.7).
+//!
+//! Each change is one transaction together with the number of the ticket that asked for it, so a ticket that comes twice
+//! changes nothing the second time. Rows are taken at the end of the pool only: the same rows twice do not fit there
+//! either.
+
+use linewarden_protocol::ids::{DeviceId, Mode};
+use linewarden_protocol::keys::RowKey;
+use sqlx::SqliteConnection;
+
+use crate::credentials::{Credentials, POOL_ROWS_MAX, PoolRow};
+use crate::device::{DeviceInfo, Revision};
+use crate::error::{RegistryError, Result};
+use crate::feed;
+use crate::lease::damage;
+use crate::place::Place;
+use crate::record_mac::{RecordMac, halves};
+use crate::row::{id_from_column, id_to_column};
+use crate::store::Registry;
+
+const LABEL: &[u8] = b"linewarden registry table ticket v1";
+/// Rows that a device may have ready that no gateway has been given.
+const ROWS_LEFT_MAX: usize = 4_096;
+
+/// What a device brings.
+#[derive(Debug)]
+pub enum Renewal {
+    /// Rows that follow its last one.
+    Rows {
+        /// Of the credentials that they follow.
+        epoch: u32,
+        /// Number of the first one.
+        first: u32,
+        /// The rows.
+        rows: Vec<PoolRow>,
+    },
+    /// A key in place of the present one.
+    Key {
+        /// Of the key that it replaces.
+        epoch: u32,
+        /// The new key.
+        key: RowKey,
+    },
+}
+
+/// What became of a [`Renewal`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenewalResult {
+    /// It is stored.
+    Stored,
+    /// The number is not above the last one.
+    OldNumber,
+    /// Mode, epoch or first row are not those that would follow.
+    Misplaced,
+    /// A key of zeros, or too many rows.
+    Refused,
+}
+
+/// A device's record and the number of the last ticket that changed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enrolment {
+    /// The record.
+    pub info: DeviceInfo,
+    /// The number, 0 before the first.
+    pub number: u64,
+}
+
+impl Registry {
+    /// How a device's enrolment stands.
+    ///
+    /// # Errors
+    /// An unknown or revoked device, a damaged record, or a failure of the database.
+    pub async fn enrolment(&self, device: DeviceId) -> Result<Enrolment> {
+        let mut connection = self.reader().acquire().await?;
+        self.enrolment_in(&mut connection, device).await
+    }
+
+    /// Stores what a device has renewed, durably, or changes nothing; says which, and how the enrolment stands then.
+    ///
+    /// A new key ends all leases of the old one and is told by the feed as any replacement is.
+    ///
+    /// # Errors
+    /// An unknown or revoked device, a damaged record, or a failure of the database; nothing is changed then.
+    pub async fn renew(
+        &self,
+        device: DeviceId,
+        number: u64,
+        renewal: Renewal,
+    ) -> Result<(RenewalResult, Enrolment)> {
+        let mut transaction = self.write().await?;
+        let before = self.enrolment_in(&mut transaction, device).await?;
+        if number <= before.number || i64::try_from(number).is_err() {
+            return Ok((RenewalResult::OldNumber, before));
+        }
+        let (mut info, credentials) = match self.renewed(&mut transaction, &before.info, renewal).await? {
+            Ok(renewed) => renewed,
+            Err(refusal) => return Ok((refusal, before)),
+        };
+        let revision = feed::advance(&mut transaction, 1).await?.saturating_add(1);
+        info.revision = Revision(revision.cast_unsigned());
+        self.write_renewed(&mut transaction, &info, &credentials).await?;
+        if info.epoch != before.info.epoch {
+            for table in [
+                "DELETE FROM lease WHERE device_id = $1",
+                "DELETE FROM spare WHERE device_id = $1",
+            ] {
+                sqlx::query(table)
+                    .bind(id_to_column(device))
+                    .execute(&mut *transaction)
+                    .await?;
+            }
+        }
+        self.write_number(&mut transaction, device, number).await?;
+        transaction.commit().await?;
+        Ok((RenewalResult::Stored, Enrolment { info, number }))
+    }
+
+    /// The record and the credentials as they will be.
+    async fn renewed(
+        &self,
+        connection: &mut SqliteConnection,
+        info: &DeviceInfo,
+        renewal: Renewal,
+    ) -> Result<Result<(DeviceInfo, Credentials), RenewalResult>> {
+        let mut info = info.clone();
+        match (renewal, info.mode) {
+            (Renewal::Key { epoch, key }, Mode::Key) if epoch == info.epoch => {
+                let Some(next) = epoch.checked_add(1) else {
+                    return Ok(Err(RenewalResult::Refused));
+                };
+                if key.as_bytes() == &[0; 16] {
+                    return Ok(Err(RenewalResult::Refused));
+                }
+                info.epoch = next;
+                Ok(Ok((info, Credentials::Key(key))))
+            }
+            (Renewal::Rows { epoch, first, rows }, Mode::Pool)
+                if epoch == info.epoch && first == info.indices().end =>
+            {
+                let left = usize::try_from(info.rows_left().unwrap_or_default()).unwrap_or(usize::MAX);
+                let Credentials::Pool {
+                    first_idx,
+                    rows: mut all,
+                } = self.credentials_in(connection, &info).await?
+                else {
+                    return Err(RegistryError::DamagedRecord {
+                        device: info.device,
+                        problem: "its credentials are of another mode".to_owned(),
+                    });
+                };
+                all.extend(rows.iter().cloned());
+                let total = u32::try_from(all.len()).ok().filter(|total| {
+                    all.len() <= POOL_ROWS_MAX && info.first_idx.0.checked_add(*total).is_some()
+                });
+                let is_zero = |row: &PoolRow| row.row_key.as_bytes() == &[0; 16];
+                match total {
+                    Some(total) if left + rows.len() <= ROWS_LEFT_MAX && !rows.iter().any(is_zero) => {
+                        info.rows_total = total;
+                        Ok(Ok((info, Credentials::Pool { first_idx, rows: all })))
+                    }
+                    _ => Ok(Err(RenewalResult::Refused)),
+                }
+            }
+            _ => Ok(Err(RenewalResult::Misplaced)),
+        }
+    }
+
+    async fn credentials_in(
+        &self,
+        connection: &mut SqliteConnection,
+        info: &DeviceInfo,
+    ) -> Result<Credentials> {
+        let sealed: Option<(Vec<u8>,)> = sqlx::query_as("SELECT sealed FROM credential WHERE device_id = $1")
+            .bind(id_to_column(info.device))
+            .fetch_optional(connection)
+            .await?;
+        self.unseal(info, sealed.as_ref().map(|(sealed,)| sealed.as_slice()))
+    }
+
+    async fn write_renewed(
+        &self,
+        connection: &mut SqliteConnection,
+        info: &DeviceInfo,
+        credentials: &Credentials,
+    ) -> Result<()> {
+        let sealed = self
+            .sealer()
+            .seal(&Place::of(info).aad(), credentials.encoded_len(), |out| {
+                credentials.encode(out);
+            })?;
+        sqlx::query("UPDATE credential SET sealed = $1 WHERE device_id = $2")
+            .bind(sealed)
+            .bind(id_to_column(info.device))
+            .execute(&mut *connection)
+            .await?;
+        sqlx::query(
+            "UPDATE device SET rows_total = $1, epoch = $2, revision = $3, mac = $4 WHERE device_id = $5",
+        )
+        .bind(i64::from(info.rows_total))
+        .bind(i64::from(info.epoch))
+        .bind(info.revision.0.cast_signed())
+        .bind(self.record_mac().code(info).as_slice())
+        .bind(id_to_column(info.device))
+        .execute(connection)
+        .await?;
+        Ok(())
+    }
+
+    async fn enrolment_in(&self, connection: &mut SqliteConnection, device: DeviceId) -> Result<Enrolment> {
+        let info = self.get_in(connection, device).await?;
+        if !info.status.is_active() {
+            return Err(RegistryError::Revoked { device });
+        }
+        let row: Option<TicketRow> =
+            sqlx::query_as("SELECT device_id, number, mac FROM ticket WHERE device_id = $1")
+                .bind(id_to_column(device))
+                .fetch_optional(connection)
+                .await?;
+        let number = row.map_or(Ok(0), |row| number_from_row(self.record_mac(), &row))?;
+        Ok(Enrolment { info, number })
+    }
+
+    async fn write_number(
+        &self,
+        connection: &mut SqliteConnection,
+        device: DeviceId,
+        number: u64,
+    ) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO ticket (device_id, number, mac) VALUES ($1, $2, $3) \
+             ON CONFLICT (device_id) DO UPDATE SET number = excluded.number, mac = excluded.mac",
+        )
+        .bind(id_to_column(device))
+        .bind(number.cast_signed())
+        .bind(self.record_mac().code_of(LABEL, device, &halves(number)).to_vec())
+        .execute(connection)
+        .await?;
+        Ok(())
+    }
+}
+
+/// A row of `ticket`: device, number, mac.
+type TicketRow = (i64, i64, Vec<u8>);
+
+fn number_from_row(mac: &RecordMac, (device, number, code): &TicketRow) -> Result<u64> {
+    let (device, number) = (id_from_column(*device), number.cast_unsigned());
+    match mac.verifies_of(LABEL, device, &halves(number), code) {
+        true => Ok(number),
+        false => Err(damage(device, "ticket number")),
+    }
+}
+
+/// Numbers that do not authenticate, for [`Registry::check`].
+pub(crate) async fn damaged(
+    connection: &mut SqliteConnection,
+    mac: &RecordMac,
+) -> Result<Vec<RegistryError>> {
+    let rows: Vec<TicketRow> = sqlx::query_as("SELECT device_id, number, mac FROM ticket")
+        .fetch_all(connection)
+        .await?;
+    Ok(rows
+        .iter()
+        .filter_map(|row| number_from_row(mac, row).err())
+        .collect())
+}

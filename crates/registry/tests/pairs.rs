@@ -1,0 +1,58 @@
+//! Permissions for pairs as they lie in the file.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use linewarden_protocol::ids::DeviceId;
+use linewarden_registry::{Registry, RegistryError};
+use sqlx::Connection as _;
+use support::{key_device, master_key, pool_device};
+
+const A: DeviceId = DeviceId(1);
+/// With the highest bit set: bit-cast it is negative, and the higher id all the same.
+const B: DeviceId = DeviceId(0xf000_0000_0000_0001);
+const C: DeviceId = DeviceId(3);
+
+#[tokio::test]
+async fn a_permission_is_of_the_two_and_cannot_be_written_without_the_key() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("registry");
+    let registry = Registry::create(&path, &master_key()).await.unwrap();
+    registry.enrol(pool_device(A.0, 4)).await.unwrap();
+    registry.enrol(key_device(B.0)).await.unwrap();
+    registry.enrol(key_device(C.0)).await.unwrap();
+    assert!(registry.allow_pair(B, A).await.unwrap());
+    let made = registry.pair_key(A, B, 100).await.unwrap().unwrap();
+    assert_eq!(registry.pair_key(A, C, 100).await.unwrap(), None);
+    registry.close().await;
+
+    let registry = Registry::open(&path, &master_key()).await.unwrap();
+    let again = registry.pair_key(B, A, 110).await.unwrap().unwrap();
+    assert!(again.pairing == made.pairing, "it outlives the process");
+    registry.close().await;
+
+    let connect = sqlx::sqlite::SqliteConnectOptions::new().filename(&path);
+    let mut connection = sqlx::SqliteConnection::connect_with(&connect).await.unwrap();
+    for forged in [
+        "UPDATE pair SET low_id = 3",
+        "INSERT INTO pair (low_id, high_id, mac) VALUES (1, 3, zeroblob(16))",
+    ] {
+        sqlx::query(forged).execute(&mut connection).await.unwrap();
+    }
+    connection.close().await.unwrap();
+    let registry = Registry::open(&path, &master_key()).await.unwrap();
+    for (a, b) in [(C, B), (A, C)] {
+        let refused = registry.pair_key(a, b, 120).await;
+        assert!(
+            matches!(refused, Err(RegistryError::DamagedRecord { .. })),
+            "{a} {b}"
+        );
+    }
+    assert_eq!(registry.pair_key(A, B, 120).await.unwrap(), None);
+    assert_eq!(registry.check().await.unwrap().len(), 2);
+}
