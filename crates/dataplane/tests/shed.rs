@@ -129,7 +129,7 @@ fn windows_since(began: Instant) -> usize {
 fn a_flood_is_shed_by_source_and_in_all() {
     let _pinned = support::pin_to_one_cpu();
     for mut side in sides(960) {
-        // 960 a second are 65 in a window, and 2 from one source.
+        // 960 a second are 65 in a window; one source takes half of them at most.
         let began = Instant::now();
         let mut passed = 0;
         for nonce in 0..200 {
@@ -138,7 +138,7 @@ fn a_flood_is_shed_by_source_and_in_all() {
                 verdict => assert_eq!(verdict, DropShed),
             }
         }
-        assert!((1..=2 * windows_since(began)).contains(&passed), "{passed}");
+        assert!((1..=33 * windows_since(began)).contains(&passed), "{passed}");
         let began = Instant::now();
         let passed =
             (2..2000).filter(|number| side.send(Dev(*number), &request(Dev(*number), 1)) == SlowPath);

@@ -31,6 +31,8 @@ use crate::time::Clock;
 const LOOKS_PER_S: u32 = 2_000;
 /// Tickets of one source address that are looked at, a second.
 const LOOKS_PER_SOURCE_AND_S: u32 = 100;
+/// Messages of one device that go to the controller, a second.
+const HANDED_ON_PER_DEVICE_AND_S: u32 = 100;
 /// Source addresses that are told apart within a second; further ones wait for the next.
 const SOURCES_MAX: usize = 4_096;
 /// Tickets handed on, a second: each asks the registry.
@@ -325,7 +327,7 @@ impl Limits {
     /// Those that come here name sessions of this gateway: there are no more devices than looks.
     fn may_hand_on(&mut self, device: DeviceId) -> bool {
         let of_device = self.by_device.entry(device).or_default();
-        if *of_device >= LOOKS_PER_SOURCE_AND_S || self.handed_on >= HANDED_ON_PER_S {
+        if *of_device >= HANDED_ON_PER_DEVICE_AND_S || self.handed_on >= HANDED_ON_PER_S {
             return false;
         }
         *of_device += 1;
@@ -355,6 +357,8 @@ mod tests {
         let all: usize = (3..1000).map(|n| looks(&mut limits, source(n), NS)).sum();
         assert_eq!(all, 2_000 - 200, "all of them together");
         assert_eq!(looks(&mut limits, source(1), 2 * NS), 100);
+        let mut one = Limits::default();
+        assert_eq!((0..1000).filter(|_| one.may_hand_on(DeviceId(1))).count(), 100);
         let devices = (0..100_000).filter(|n| limits.may_hand_on(DeviceId(*n))).count();
         assert_eq!(devices, 500);
     }

@@ -299,6 +299,6 @@ fn a_device_killed_at_any_moment_of_a_renewal_can_go_on() {
         Some(site.helper_rows("d1"))
     );
     assert!(!Path::new(&site.path("devices/00000000000000d2.helper.new")).exists());
-    let said = site.run("registry check --registry fleet.registry --key-file master.key");
-    assert!(!said.contains("damaged"), "{said}");
+    // It ends with a failure if a record is damaged.
+    site.run("registry check --registry fleet.registry --key-file master.key");
 }

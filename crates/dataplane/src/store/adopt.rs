@@ -16,8 +16,8 @@ use super::{Geometry, LineStatus, NO_MARK, Place, Regions, Store, table, zero_li
 use crate::config::{Config, Gate};
 use crate::layout::{Control, Line};
 
-/// Meaning of everything in shared memory; raised with each change to it.
-const LAYOUT: u32 = 1;
+/// Meaning of everything in shared memory; raised with each change to it, which a test of the layout's text demands.
+pub(crate) const LAYOUT: u32 = 1;
 
 /// What an earlier process left.
 #[derive(Clone, Debug, Default)]
@@ -144,7 +144,23 @@ impl Store {
         for slot in store.places.free_slots() {
             store.clear_slot(*slot);
         }
+        for (device, place) in &store.devices {
+            store.raise_end(*device, *place);
+        }
         store
+    }
+
+    /// Killed between a row and its note, the earlier process left a row beyond the end: given again, it would stand in the
+    /// ring twice.
+    fn raise_end(&self, device: DeviceId, place: Place) {
+        let (Some(line), Some(note)) = (self.status(device), self.regions.notes.get(place.slot as usize))
+        else {
+            return;
+        };
+        if !line.commit.is_key_mode() {
+            let end = line.commit.idx().0.saturating_add(line.rows_left);
+            note.end.fetch_max(end, Release);
+        }
     }
 
     /// What the store holds, as a later process must know it.
@@ -313,6 +329,15 @@ mod tests {
         assert!(!CommitWord(regions.lines[free].commit.load(Acquire)).is_valid());
         let rows = &regions.rows[place.slot as usize * 4..][..4];
         assert!(rows.iter().all(|row| row.auth_key[1].load(Acquire) == 0));
+    }
+
+    #[test]
+    fn a_row_beyond_the_note_is_not_given_again() {
+        let before = filled();
+        let place = before.place(DeviceId(3)).unwrap();
+        before.regions().notes[place.slot as usize].end.store(8, Release);
+        let after = Store::adopt(Arc::clone(before.regions()), geometry());
+        assert_eq!(sorted(&after)[2].end, RowIndex(9));
     }
 
     #[test]

@@ -98,3 +98,19 @@ fn the_constants_of_the_header_are_ours() {
     });
     assert_eq!(bytes.sum::<usize>(), EVENT_BYTES);
 }
+
+/// A process takes up the memory of another version only if both mean the same by it.
+#[test]
+fn a_change_to_the_layout_raises_its_number() {
+    let header = include_str!("bpf/lw_layout.h");
+    // FNV-1a of the text: nobody forges it.
+    let digest = header.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
+        (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let known = (1, 0xbf12_7aaf_4302_b12e_u64);
+    assert_eq!(
+        (crate::store::adopt::LAYOUT, format!("{digest:#x}")),
+        (known.0, format!("{:#x}", known.1)),
+        "if the meaning of memory has changed, raise LAYOUT; then set both here"
+    );
+}

@@ -36,9 +36,13 @@ impl Node {
             self.freshness = Freshness::going_on(fresh_at_ns);
             self.fresh = Some(fresh);
         }
+        // A process that was replaced has told the packet path to serve nobody.
+        self.plane.set_stopping(false);
         for left in devices {
             self.take_up_device(left);
         }
+        // Of what it had asked for the earlier process took the answers with it.
+        self.look_through();
         tracing::info!(
             devices = self.status.devices,
             "going on with what the process before left"
@@ -86,6 +90,9 @@ impl Node {
                 left_by = left.owner,
                 "another process has been this gateway since: what lies here is wiped"
             );
+            // Nothing of that time is accepted: what the devices had reached is lost with it.
+            self.freshness = Freshness::default();
+            self.fresh = None;
             let devices: Vec<_> = self.devices.keys().copied().collect();
             devices.into_iter().for_each(|device| self.drop_left(device));
         }

@@ -665,7 +665,7 @@ impl Node {
         if exhausted > told_exhausted {
             tracing::warn!(
                 devices = exhausted,
-                "the registry has no more rows for these; enrol new ones for them"
+                "the registry has no more rows for these; let their agents renew while they have rows, or enrol them anew"
             );
         }
         if no_room > told_no_room && self.is_stuck {

@@ -2,7 +2,7 @@
 /*
  * What of a device that is not here may go on to user space (LAP/1 1.4.5, 1.4.6); `store/shed.rs` mirrors it. In this
  * order: who is not enrolled is dropped; a RESPONSE to a CHALLENGE that the slow path gave goes on, once; of the rest
- * each source and each CPU has its share.
+ * each CPU has its share, and when half of that is gone each source.
  */
 #ifndef LW_SHED_H
 #define LW_SHED_H
@@ -66,6 +66,12 @@ static __always_inline int lw_source_has_share(__u64 window, __u64 source, __u32
 	return 1;
 }
 
+/* Whether half of the share is gone: as long as there is enough for all, nobody is kept to his part. */
+static __always_inline int lw_is_scarce(__u64 window, __u64 most, __u64 last, __u64 count)
+{
+	return last == window && 2 * count >= most;
+}
+
 /* One of the `most` in this window; `last` and `count` are this CPU's. */
 static __always_inline int lw_is_within(__u64 window, __u64 most, __u64 *last, __u64 *count)
 {
@@ -86,12 +92,18 @@ static __always_inline int lw_may_ask(struct lw_percpu *cpu, __u64 source, __u64
 
 	if (proof && lw_take_expected(proof))
 		return 1;
-	if (!lw_source_has_share(window, source, per_second))
-		return 0;
-	if (proof)
-		return lw_is_within(window, lw_share(per_second / LW_UNASKED_PART), &cpu->unasked_window,
-				    &cpu->unasked_count);
-	return lw_is_within(window, lw_share(per_second), &cpu->miss_window, &cpu->miss_count);
+	int has_share = lw_source_has_share(window, source, per_second);
+
+	if (proof) {
+		__u64 most = lw_share(per_second / LW_UNASKED_PART);
+
+		return (has_share || !lw_is_scarce(window, most, cpu->unasked_window, cpu->unasked_count)) &&
+		       lw_is_within(window, most, &cpu->unasked_window, &cpu->unasked_count);
+	}
+	__u64 most = lw_share(per_second);
+
+	return (has_share || !lw_is_scarce(window, most, cpu->miss_window, cpu->miss_count)) &&
+	       lw_is_within(window, most, &cpu->miss_window, &cpu->miss_count);
 }
 
 #endif

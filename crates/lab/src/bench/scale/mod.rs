@@ -5,7 +5,7 @@
 //! | [`fleet`] | enrolment, leasing, a restart that loads everything, memory, and that every row is where it belongs |
 //! | [`memory`] | authentication of random devices among 10^7 rows against 10^4 |
 //! | [`eviction`] | hit rates of the eviction policies in the gateway |
-//! | [`latency`] | revocations, refills and first authentications over the lab's link |
+//! | [`latency`] | revocations, refills, first authentications and floods over the lab's link |
 //! | [`figures`] | the pictures |
 //! | [`sealed`] | the sealed gate, packet after packet |
 //!

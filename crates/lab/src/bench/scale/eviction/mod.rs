@@ -1,7 +1,7 @@
 //! Who is evicted when every place is taken, policy by policy, in the real gateway.
 //!
 //! For each policy and trace a gateway starts with empty places over a registry in a file: the node, the store and the
-//! verifier of the `host` data plane, a controller, and devices that speak LAP/1 ([`gateway`]). Only the network between
+//! verifier of the `host` data plane, a controller, and devices that speak LAP/1 (`gateway`). Only the network between
 //! them and the clock are not real. A hit is an authentication that the packet path answered alone, by its verdicts.
 
 mod gateway;
