@@ -722,9 +722,11 @@ impl Node {
             && !self.visitors.is_empty()
             && self.receive.is_free(now_ns)
         {
-            self.receive.ask(clock);
-            let knocks = self.visitors.knocks();
-            asks.push(Ask::Receive { knocks, fresh });
+            let knocks = self.visitors.knocks(|device| self.devices.contains_key(&device));
+            if !knocks.is_empty() {
+                self.receive.ask(clock);
+                asks.push(Ask::Receive { knocks, fresh });
+            }
         }
         self.status.rows_waited_for = self.wants.len() as u64;
         asks

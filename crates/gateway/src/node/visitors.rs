@@ -8,6 +8,7 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use linewarden_controller::Knock;
 use linewarden_dataplane::Miss;
+use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::wire::message_type;
 
 /// REQUESTs that may wait, and RESPONSEs.
@@ -65,8 +66,18 @@ impl Visitors {
         self.responses.is_empty() && self.requests.is_empty()
     }
 
-    /// The next ones to ask about.
-    pub(super) fn knocks(&mut self) -> Vec<Knock> {
+    /// The next ones to ask about. Those whose device `is_here` by now are let go: another message of it was faster, and a
+    /// RESPONSE that is asked about once more could bring back, after an eviction, the row that it has spent.
+    pub(super) fn knocks(&mut self, is_here: impl Fn(DeviceId) -> bool) -> Vec<Knock> {
+        for queue in [&mut self.responses, &mut self.requests] {
+            queue.retain(|miss| {
+                let stays = !is_here(miss.device());
+                if !stays {
+                    self.names.remove(&name(miss));
+                }
+                stays
+            });
+        }
         let responses = self.responses.len().min(PER_ASK);
         let requests = self.requests.len().min(PER_ASK - responses);
         self.asked = self.responses.drain(..responses).collect();
@@ -108,7 +119,7 @@ mod tests {
         for _ in 0..3 {
             assert!(visitors.queue(request(1)).is_none());
         }
-        assert_eq!(visitors.knocks().len(), 1);
+        assert_eq!(visitors.knocks(|_| false).len(), 1);
         assert!(visitors.queue(request(1)).is_none());
         assert!(visitors.is_empty(), "it is being asked about");
         assert_eq!(visitors.asked().len(), 1);
@@ -116,7 +127,18 @@ mod tests {
         assert!(!visitors.is_empty(), "it comes again");
         let elsewhere = Miss::new(*request(1).message(), [10, 0, 0, 2].into(), [0; 8]);
         assert!(visitors.queue(elsewhere).is_none());
-        assert_eq!(visitors.knocks().len(), 2);
+        assert_eq!(visitors.knocks(|_| false).len(), 2);
+    }
+
+    #[test]
+    fn who_is_here_by_now_is_not_asked_about() {
+        let mut visitors = Visitors::default();
+        let response = miss(message_type::RESPONSE, 1);
+        let device = response.device();
+        assert!(visitors.queue(response).is_none());
+        assert!(visitors.queue(request(2)).is_none());
+        assert_eq!(visitors.knocks(|other| other == device).len(), 1);
+        assert_eq!(visitors.names.len(), 1);
     }
 
     #[test]
@@ -128,7 +150,7 @@ mod tests {
         }
         assert_eq!(turned_away, 10_000 - WAITING_MAX);
         assert!(visitors.queue(miss(message_type::RESPONSE, 1)).is_none());
-        let first = visitors.knocks();
+        let first = visitors.knocks(|_| false);
         assert_eq!(
             (first.len(), first[0].message[3]),
             (PER_ASK, message_type::RESPONSE)
@@ -139,7 +161,7 @@ mod tests {
                 asked += 1;
                 early += usize::from(miss.message()[8..12] < 5000u32.to_be_bytes()[..]);
             }
-            visitors.knocks();
+            visitors.knocks(|_| false);
         }
         assert_eq!(asked, WAITING_MAX + 1);
         // Who came early has been replaced with a chance of (1 - 1/1024)^5000, and some are there still.
