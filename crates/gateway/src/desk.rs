@@ -32,7 +32,7 @@ const LOOKS_PER_S: u32 = 2_000;
 /// Tickets of one source address that are looked at, a second.
 const LOOKS_PER_SOURCE_AND_S: u32 = 100;
 /// Messages of one device that go to the controller, a second.
-const HANDED_ON_PER_DEVICE_AND_S: u32 = 100;
+const HANDED_ON_PER_DEVICE_AND_S: u32 = 10;
 /// Source addresses that are told apart within a second; further ones wait for the next.
 const SOURCES_MAX: usize = 4_096;
 /// Tickets handed on, a second: each asks the registry.
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(all, 2_000 - 200, "all of them together");
         assert_eq!(looks(&mut limits, source(1), 2 * NS), 100);
         let mut one = Limits::default();
-        assert_eq!((0..1000).filter(|_| one.may_hand_on(DeviceId(1))).count(), 100);
+        assert_eq!((0..1000).filter(|_| one.may_hand_on(DeviceId(1))).count(), 10);
         let devices = (0..100_000).filter(|n| limits.may_hand_on(DeviceId(*n))).count();
         assert_eq!(devices, 500);
     }

@@ -38,6 +38,16 @@ pub fn start(section: &GatewaySection, resolved: &Resolved) -> Result<Box<dyn Da
                     None => plane.attach(*interface)?,
                 }
             }
+            for ifindex in section
+                .pins()
+                .map_or_else(Vec::new, |directory| xdp::strays(directory, &resolved.interfaces))
+            {
+                tracing::error!(
+                    ifindex,
+                    "an earlier gateway's program is still on this interface, which is not in the configuration: name it, or \
+                     run `serve --release` with the configuration that named it"
+                );
+            }
             Ok(Box::new(plane))
         }
         Backend::Host => {

@@ -302,3 +302,35 @@ fn an_interface_that_goes_away_ends_the_gateway() {
     ip("link delete gone0");
     assert_eq!(gateway.0.wait().unwrap().code(), Some(1));
 }
+
+/// An interface that was taken out of the configuration goes on with its old program: the start says so.
+#[test]
+fn an_interface_that_is_named_no_more_is_told() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
+    let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
+    let site = site(directory.path(), &pins);
+    let link = || {
+        let words = "link add stray0 type veth peer name stray1";
+        Command::new("ip").args(words.split_whitespace()).status()
+    };
+    assert!(site.namespace.run(link).unwrap().unwrap().success());
+    let path = directory.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("[\"lo\"]", "[\"lo\", \"stray0\"]")).unwrap();
+    site.serve().end(Signal::SIGKILL);
+    std::fs::write(&path, text).unwrap();
+    let mut command = site.command("serve --config gateway.toml --json");
+    let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = site.namespace.run(|| command.spawn().unwrap()).unwrap();
+    let told = BufReader::new(child.stderr.take().unwrap()).lines();
+    let gateway = Gateway(child);
+    assert!(
+        told.map(Result::unwrap)
+            .any(|line| line.contains("not in the configuration"))
+    );
+    drop(gateway);
+}

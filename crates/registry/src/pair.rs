@@ -147,29 +147,19 @@ impl Registry {
         let Ok(both) = Both::of(device, peer) else {
             return Ok(None);
         };
-        let mut transaction = self.write().await?;
-        for one in [device, peer] {
-            match self.get_in(&mut transaction, one).await {
-                Ok(info) if info.status.is_active() => {}
-                Ok(_) | Err(RegistryError::UnknownDevice { .. }) => return Ok(None),
-                Err(error) => return Err(error),
-            }
+        // Most questions are answered without a word to the one writer, whom the gateways' leases wait for.
+        let mut connection = self.reader().acquire().await?;
+        match self.standing(&mut connection, both, now_s).await? {
+            Standing::NoPair => return Ok(None),
+            Standing::Present(current) => return Ok(Some(current.for_device(device, now_s))),
+            Standing::NoKey => drop(connection),
         }
-        let row: Option<(Option<Vec<u8>>, Vec<u8>)> =
-            sqlx::query_as("SELECT current, mac FROM pair WHERE low_id = $1 AND high_id = $2")
-                .bind(id_to_column(both.low))
-                .bind(id_to_column(both.high))
-                .fetch_optional(&mut *transaction)
-                .await?;
-        let Some((current, code)) = row else {
-            return Ok(None);
-        };
-        permission(
-            self.record_mac(),
-            &(id_to_column(both.low), id_to_column(both.high), code),
-        )?;
-        if let Some(current) = current.and_then(|sealed| self.present(both, &sealed, now_s)) {
-            return Ok(Some(current.for_device(device, now_s)));
+        let mut transaction = self.write().await?;
+        // The other device may have asked in between.
+        match self.standing(&mut transaction, both, now_s).await? {
+            Standing::NoPair => return Ok(None),
+            Standing::Present(current) => return Ok(Some(current.for_device(device, now_s))),
+            Standing::NoKey => {}
         }
         let current = Current::new(device, now_s)?;
         let sealed = self
@@ -185,6 +175,29 @@ impl Registry {
         Ok(Some(current.for_device(device, now_s)))
     }
 
+    async fn standing(&self, connection: &mut SqliteConnection, both: Both, now_s: u64) -> Result<Standing> {
+        for one in [both.low, both.high] {
+            match self.get_in(connection, one).await {
+                Ok(info) if info.status.is_active() => {}
+                Ok(_) | Err(RegistryError::UnknownDevice { .. }) => return Ok(Standing::NoPair),
+                Err(error) => return Err(error),
+            }
+        }
+        let row: Option<(Option<Vec<u8>>, Vec<u8>)> =
+            sqlx::query_as("SELECT current, mac FROM pair WHERE low_id = $1 AND high_id = $2")
+                .bind(id_to_column(both.low))
+                .bind(id_to_column(both.high))
+                .fetch_optional(connection)
+                .await?;
+        let Some((current, code)) = row else {
+            return Ok(Standing::NoPair);
+        };
+        let columns = (id_to_column(both.low), id_to_column(both.high), code);
+        permission(self.record_mac(), &columns)?;
+        let present = current.and_then(|sealed| self.present(both, &sealed, now_s));
+        Ok(present.map_or(Standing::NoKey, Standing::Present))
+    }
+
     /// The key that is sealed there, if it is good for some time yet. One that does not open is replaced.
     fn present(&self, both: Both, sealed: &[u8], now_s: u64) -> Option<Current> {
         let plain = self.sealer().open(&both.aad(), sealed).ok()?;
@@ -193,6 +206,15 @@ impl Registry {
         let age_s = now_s.checked_sub(current.made_at_s)?;
         (age_s + PAIR_RENEWAL_S < PAIR_LIFETIME_S).then_some(current)
     }
+}
+
+/// How two devices stand.
+enum Standing {
+    /// Not allowed, or one of them is unknown or revoked.
+    NoPair,
+    /// Allowed, without a key that is good for some time yet.
+    NoKey,
+    Present(Current),
 }
 
 struct Current {

@@ -96,6 +96,24 @@ fn namespace() -> Result<u64, DataPlaneError> {
         .map_err(|error| DataPlaneError::kernel("finding the network namespace", error))
 }
 
+/// Interfaces of the calling thread's network namespace, other than these, that a gateway which has ended still holds
+/// below `directory`: their program goes on with the memory of whoever takes it up, and nobody watches them.
+#[must_use]
+pub fn strays(directory: &Path, interfaces: &[u32]) -> Vec<u32> {
+    let Ok(prefix) = namespace().map(|namespace| format!("net-{namespace}-if-")) else {
+        return Vec::new();
+    };
+    let held = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let ifindex: u32 = name.strip_prefix(&prefix)?.parse().ok()?;
+        let place = Place { path: entry.path() };
+        let is_stray = !interfaces.contains(&ifindex) && place.link().exists() && place.lock().is_ok();
+        is_stray.then_some(ifindex)
+    };
+    let entries = std::fs::read_dir(directory).into_iter().flatten();
+    entries.flatten().filter_map(held).collect()
+}
+
 /// A directory of the BPF filesystem for an interface. Its name holds the network namespace's number too: two
 /// namespaces may well have interfaces of one number.
 pub(super) struct Place {

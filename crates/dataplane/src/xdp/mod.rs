@@ -27,7 +27,7 @@ use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, ProgramMut};
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
-pub use self::attach::release;
+pub use self::attach::{release, strays};
 pub use self::keep::release_memory;
 
 use self::answer::Sender;
