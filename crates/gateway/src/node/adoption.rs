@@ -55,14 +55,17 @@ impl Node {
 
     fn take_up_device(&mut self, left: LeftDevice) {
         let device = left.device;
-        // Killed before it had wiped the device, or told the epoch.
-        let (false, Some(epoch)) = (left.line.commit.is_revoked(), left.epoch) else {
-            self.wipe_left(left);
-            return;
-        };
         let mode = match left.line.commit.is_key_mode() {
             true => Mode::Key,
             false => Mode::Pool,
+        };
+        // Killed before it had wiped the device, or told the epoch.
+        let (false, Some(epoch)) = (left.line.commit.is_revoked(), left.epoch) else {
+            if mode == Mode::Key {
+                self.distrust_fresh();
+            }
+            self.wipe_left(left);
+            return;
         };
         let ticket = self.order.enter(device, uses(&left.line));
         let mark = left.mark.unwrap_or(RowIndex(u32::MAX));
@@ -80,6 +83,12 @@ impl Node {
         }
     }
 
+    /// Nothing of the earlier process's time is accepted: the number that a device had reached is lost with its line.
+    fn distrust_fresh(&mut self) {
+        self.freshness = Freshness::default();
+        self.fresh = None;
+    }
+
     /// The process is registered under that number.
     pub(super) fn confirm(&mut self, number: u64) {
         if let Some(left) = self.left.take()
@@ -90,9 +99,7 @@ impl Node {
                 left_by = left.owner,
                 "another process has been this gateway since: what lies here is wiped"
             );
-            // Nothing of that time is accepted: what the devices had reached is lost with it.
-            self.freshness = Freshness::default();
-            self.fresh = None;
+            self.distrust_fresh();
             let devices: Vec<_> = self.devices.keys().copied().collect();
             devices.into_iter().for_each(|device| self.drop_left(device));
         }

@@ -30,8 +30,9 @@ pub(super) enum State {
         /// Whether its rows go back; those of replaced credentials are void.
         settle: bool,
     },
-    /// Wiped; the controller has not heard yet where it stood. Of a key-mode device that is the number to count on from,
-    /// or its last RESPONSE would open a session once more.
+    /// Shut out; the controller has not heard yet where it stood. A pool device is wiped already, for its mark keeps what
+    /// was spent from being spent again. A key-mode device is wiped afterwards: if its number went with this process, its
+    /// last RESPONSE would open a session once more.
     Settling,
     /// Shut out.
     Revoked {
@@ -396,11 +397,12 @@ impl Node {
         }
     }
 
-    /// Evicts devices so that those which wait find places, a moment later; how many.
+    /// Evicts devices so that those which wait find places, a moment later; how many leave, with those of before.
     pub(super) fn make_room(&mut self, clock: Clock) -> usize {
         let spare_live = self.settings.spare_live_sessions;
         let now_s = clock.boot_ns / 1_000_000_000;
-        let wanted = self.no_room.len().min(EVICT_BATCH);
+        let leaving = self.leaving_soon();
+        let wanted = self.no_room.len().saturating_sub(leaving).min(EVICT_BATCH);
         for evicted in 0..wanted {
             let (plane, devices) = (&self.plane, &self.devices);
             let victim = self.order.victim(&|device| {
@@ -413,13 +415,13 @@ impl Node {
                 (!is_needed).then(|| uses(&line))
             });
             let Some(victim) = victim else {
-                return evicted;
+                return leaving + evicted;
             };
             self.status.evicted += 1;
             self.trail.note(Happening::Evicted { device: victim });
             self.dismiss(victim, true);
         }
-        wanted
+        leaving + wanted
     }
 
     /// Takes a device out of the node.
@@ -444,27 +446,29 @@ impl Node {
     fn depart(&mut self, device: DeviceId) {
         let Some(Held {
             state: State::Leaving { settle },
+            mode,
             ..
         }) = self.devices.get(&device)
         else {
             return;
         };
-        let settle = *settle;
+        let (settle, mode) = (*settle, *mode);
         // Once REVOKED is in the word, no compare-and-swap on an older one succeeds: the number stands still.
         let line = match self.plane.revoke(device) {
             Ok(()) => self.plane.status(device),
             Err(_) => None,
         };
+        let unused_from = line.map(|line| line.commit.idx()).filter(|_| settle);
+        if mode == Mode::Key && unused_from.is_some() {
+            return self.part(device, unused_from);
+        }
         match self.plane.wipe(device) {
             Err(StoreError::Busy(_)) => self.busy.push(device),
-            _ => {
-                let unused_from = line.map(|line| line.commit.idx());
-                self.part(device, unused_from.filter(|_| settle));
-            }
+            _ => self.part(device, unused_from),
         }
     }
 
-    /// The device is in the data plane no more. With something to settle it is kept until that is done.
+    /// The device can do nothing in the data plane any more. With something to settle it is known until that is done.
     fn part(&mut self, device: DeviceId, unused_from: Option<RowIndex>) {
         self.stop_waiting(device);
         let Some(held) = self.devices.get_mut(&device) else {
@@ -493,8 +497,27 @@ impl Node {
     /// The controller knows where these stood.
     pub(super) fn settled(&mut self) {
         for settlement in std::mem::take(&mut self.settling) {
-            self.devices.remove(&settlement.device);
+            let device = settlement.device;
+            match self.devices.get_mut(&device) {
+                Some(held) if held.state == State::Settling && held.mode == Mode::Key => {
+                    held.state = State::Leaving { settle: false };
+                    self.depart(device);
+                }
+                Some(held) if held.state == State::Settling => {
+                    self.devices.remove(&device);
+                }
+                // It was revoked since, and is wiped as those are.
+                _ => {}
+            }
         }
+    }
+
+    /// Devices that have a place until the controller has heard where they stood.
+    fn leaving_soon(&self) -> usize {
+        let settlements = self.settlements.iter().chain(&self.settling);
+        let held = settlements.filter_map(|settlement| self.devices.get(&settlement.device));
+        held.filter(|held| held.state == State::Settling && held.mode == Mode::Key)
+            .count()
     }
 
     pub(super) fn revoke(&mut self, device: DeviceId, now_ns: u64) {
@@ -637,7 +660,7 @@ impl Node {
         for (device, held) in &self.devices {
             let first_pending = held.pending.as_ref().map(|pending| pending.first);
             let unused_from = match held.state {
-                // The next process draws its own fresh values.
+                // What is closed does not outlive its process: the next one draws fresh values of its own.
                 _ if held.mode == Mode::Key => None,
                 State::Waiting => first_pending,
                 State::Installed | State::Leaving { .. } => match self.plane.revoke(*device) {

@@ -703,12 +703,16 @@ impl Node {
             self.resume.ask(clock);
             asks.push(Ask::Resume);
         }
-        // Not while what was held before is on its way: a part of it that was read before a settlement would bring the
-        // device back afterwards.
-        if !self.settlements.is_empty() && self.resume.done && self.settle.is_free(now_ns) {
-            self.settle.ask(clock);
-            self.settling = std::mem::take(&mut self.settlements);
-            asks.push(Ask::Settle(self.settling.clone()));
+        // Not while what was held before is on its way, nor while the device is asked about: what was said before a
+        // settlement would bring the device back afterwards, with rows that are no longer this gateway's.
+        if self.resume.done && self.settle.is_free(now_ns) {
+            let visitors = &self.visitors;
+            let due = |settlement: &mut Settlement| !visitors.is_asked(settlement.device);
+            self.settling = self.settlements.extract_if(.., due).collect();
+            if !self.settling.is_empty() {
+                self.settle.ask(clock);
+                asks.push(Ask::Settle(self.settling.clone()));
+            }
         }
         if !self.wants.is_empty() && self.lease.is_free(now_ns) {
             let wants = self.next_wants(now_ns);

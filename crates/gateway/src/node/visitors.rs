@@ -89,6 +89,11 @@ impl Visitors {
         self.asked.iter().map(knock).collect()
     }
 
+    /// Whether an answer about this device is on its way.
+    pub(super) fn is_asked(&self, device: DeviceId) -> bool {
+        self.asked.iter().any(|miss| miss.device() == device)
+    }
+
     /// Those that were asked about, in order.
     pub(super) fn asked(&mut self) -> Vec<Miss> {
         for miss in &self.asked {

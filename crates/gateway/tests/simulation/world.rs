@@ -620,6 +620,10 @@ impl World {
         }
         let rng = &mut self.rng;
         let asks = process.node.tick(clock, &mut || Some(rng.random()));
+        if !self.calm && asks.iter().any(|ask| matches!(ask, Ask::Settle(_))) && self.rng.random_ratio(1, 10)
+        {
+            return self.kill_before_it_tells(at);
+        }
         for ask in asks {
             let answer = self.ask(at, ask);
             let late = !self.calm && self.rng.random_ratio(1, 5);
@@ -628,6 +632,20 @@ impl World {
         }
         self.collect(at);
         self.look_for_keys(at)
+    }
+
+    /// Killed with something to tell that nobody else knows; the next process goes on with its memory.
+    fn kill_before_it_tells(&mut self, at: usize) -> Result<(), String> {
+        self.tally.kills += 1;
+        self.losses += 1;
+        let gateway = self.processes[at].gateway;
+        self.collect(at);
+        self.look_for_keys(at)?;
+        if !self.processes[at].zombie {
+            self.behead(at);
+            self.start_on_left(gateway);
+        }
+        Ok(())
     }
 
     /// What the packet path did.
