@@ -19,6 +19,9 @@ const USES_MAX: u32 = 3;
 /// Uses in the small queue with which a device moves to the main one are more than these.
 const ONCE: u32 = 1;
 
+/// Whoever can leave does so when the end of the main queue has met him so often.
+const ROUNDS: usize = USES_MAX as usize + 1;
+
 /// In an entry's mark: it is in the main queue; the lower bits count its uses.
 const MAIN: u8 = 0x80;
 
@@ -34,6 +37,8 @@ pub(super) struct S3Fifo {
 /// What became of the one at the end of a queue.
 enum End {
     Evicted(DeviceId),
+    /// From the small queue to the main one.
+    Moves,
     Stays,
 }
 
@@ -62,7 +67,7 @@ impl Policy for S3Fifo {
     fn victim(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<DeviceId> {
         // All that are looked at may turn out to be needed.
         let mut small_left = self.small.len();
-        let mut main_left = (USES_MAX as usize + 1) * self.main.len();
+        let mut main_left = ROUNDS * self.main.len();
         for _ in 0..STEPS_MAX {
             let is_small_full = self.small.len() * SMALL_PART >= self.slab.len();
             let end = if small_left > 0 && (is_small_full || main_left == 0) {
@@ -74,8 +79,10 @@ impl Policy for S3Fifo {
             } else {
                 return None;
             };
-            if let End::Evicted(device) = end {
-                return Some(device);
+            match end {
+                End::Evicted(device) => return Some(device),
+                End::Moves => main_left += ROUNDS,
+                End::Stays => {}
             }
         }
         None
@@ -96,6 +103,7 @@ impl S3Fifo {
                 (entry.seen, entry.mark) = (uses.count, MAIN);
                 self.small.unlink(&mut self.slab, at);
                 self.main.push(&mut self.slab, at);
+                return Some(End::Moves);
             }
             Some(_) => {
                 self.ghosts.add(device, self.slab.len());
@@ -177,6 +185,14 @@ mod tests {
             [Some(3), Some(4), Some(5)]
         );
         assert_eq!([cache.evict(), cache.evict()], [Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn one_that_moves_to_main_leaves_from_there_if_nobody_else_is_left() {
+        let mut cache = Cache::new(Eviction::S3Fifo);
+        cache.enter(9);
+        (0..2).for_each(|_| cache.authenticate(9));
+        assert_eq!(cache.evict(), Some(9));
     }
 
     #[test]
