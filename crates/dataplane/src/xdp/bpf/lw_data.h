@@ -393,8 +393,7 @@ static __always_inline int lw_sealed_gateway(struct xdp_md *ctx)
 	lw_clock(&c);
 	enum lw_verdict verdict = lw_judge_sealed(&c);
 
-	if (verdict < LW_VERDICT_SLOTS)
-		c.cpu->counter[verdict]++;
+	lw_count(c.cpu, verdict);
 	if (verdict == LW_PASS_DATA && lw_forwards)
 		return lw_forward(ctx);
 	return verdict < 16 ? XDP_PASS : XDP_DROP;

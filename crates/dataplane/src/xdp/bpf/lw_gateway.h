@@ -40,8 +40,7 @@ static __always_inline int lw_gateway(struct xdp_md *ctx)
 	lw_clock(&c);
 	enum lw_verdict verdict = lw_judge(&c);
 
-	if (verdict < LW_VERDICT_SLOTS)
-		c.cpu->counter[verdict]++;
+	lw_count(c.cpu, verdict);
 	/* Numbers below 16 pass and below 32 reply; verdict.rs keeps it so, and a test holds it to that. */
 	if (verdict < 16)
 		return XDP_PASS;

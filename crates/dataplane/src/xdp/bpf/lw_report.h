@@ -23,6 +23,14 @@ static __always_inline const struct lw_live *lw_live(const struct lw_control *co
 	return &control->live;
 }
 
+static __always_inline void lw_count(struct lw_percpu *cpu, __u32 verdict)
+{
+	/* One register for the check and the use: kernel 6.1 does not carry a bound from a copy to the other. */
+	asm volatile("" : "+r"(verdict));
+	if (verdict < LW_VERDICT_SLOTS)
+		cpu->counter[verdict]++;
+}
+
 /* One of `per_second` in the second of `now_ns`; `second` and `count` are this CPU's. */
 static __always_inline int lw_within_rate(__u64 now_ns, __u32 per_second, __u64 *second, __u64 *count)
 {

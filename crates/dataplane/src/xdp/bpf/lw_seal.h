@@ -200,23 +200,35 @@ static __always_inline enum lw_verdict lw_seal(struct __sk_buff *skb, struct lw_
 
 	if (!m)
 		return LW_DROP_TOO_BIG;
-	if (bytes > 0 && bpf_skb_load_bytes(skb, at, m->word, bytes))
+	/*
+	 * Kernel 6.1 knows a bound of the register that it was checked in, and of where that is kept from then on only. The
+	 * UDP header comes with the payload, to where the tag will be: no length may be 0.
+	 */
+	__u32 copied = bytes;
+
+	asm volatile("" : "+r"(copied));
+	if (copied > LW_SEALED_MAX)
+		return LW_DROP_TOO_BIG;
+	asm volatile("" : "+r"(copied));
+	__u32 udp = sizeof(struct lw_udp);
+
+	if (bpf_skb_load_bytes(skb, at - udp, (__u8 *)m->word - udp, udp + copied))
 		return LW_DROP_TRUNCATED;
-	*(__u64 *)((__u8 *)m->word + bytes) = 0;
+	*(__u64 *)((__u8 *)m->word + copied) = 0;
 	__u64 number = lw_down_number(line, slot, commit);
 
 	if (!number)
 		return LW_DROP_BUSY;
 	if (number > LW_SEQUENCE_MAX)
 		return LW_DROP_EXHAUSTED;
-	__u16 length = bpf_htons(bytes + LW_DATA_HEADER);
+	__u16 length = bpf_htons(copied + LW_DATA_HEADER);
 	struct lw_seal_input in = {
 		.key = { session_key[0], session_key[1] },
 		.h0 = 0x574cULL | 1ULL << 16 | (__u64)LW_DATA_DOWN << 24 | 1ULL << 32 | (__u64)length << 48,
 		.seq = bpf_cpu_to_be64(number), .ports = ports, .peer = { r.src[0], r.src[1] },
 	};
 
-	if (!lw_scratch_tag(bytes, &in))
+	if (!lw_scratch_tag(copied, &in))
 		return LW_DROP_TOO_BIG;
 	m->header.h0 = in.h0;
 	m->header.device_id = device_id;
@@ -233,8 +245,8 @@ static __always_inline enum lw_verdict lw_seal(struct __sk_buff *skb, struct lw_
 	if (!lw_seal_headers(skb, ip_at, is6, checksum, put))
 		return LW_DROP_TRUNCATED;
 	/* Longer at its end, so that the place where a card would begin its checksum stays. */
-	if (bpf_skb_change_tail(skb, at + LW_DATA_HEADER + bytes, 0) ||
-	    bpf_skb_store_bytes(skb, at, m, LW_DATA_HEADER + bytes, 0))
+	if (bpf_skb_change_tail(skb, at + LW_DATA_HEADER + copied, 0) ||
+	    bpf_skb_store_bytes(skb, at, m, LW_DATA_HEADER + copied, 0))
 		return LW_DROP_TOO_BIG;
 	return LW_PASS_SEALED;
 }
@@ -275,8 +287,7 @@ static __always_inline int lw_egress(struct __sk_buff *skb)
 	lw_clock(&c);
 	enum lw_verdict verdict = lw_judge_egress(skb, &c);
 
-	if (verdict < LW_VERDICT_SLOTS)
-		c.cpu->counter[verdict]++;
+	lw_count(c.cpu, verdict);
 	/* What passes goes on to whatever else is attached there. */
 	return verdict < 16 ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
