@@ -21,14 +21,15 @@ use crate::signals::Signals;
 /// How to run.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Prints one line at each change: authenticated, renewed, refused, address changed. With --json each line is an object
-whose `event` says what it is. Ends cleanly on SIGINT and SIGTERM, with exit code 0.
+Prints one line at each change: authenticated, renewed, refused, address changed, a peer open or closed. With --json each
+line is an object whose `event` says what it is. Ends cleanly on SIGINT and SIGTERM, with exit code 0. With --once and
+--renew it ends with exit code 1 if there was a session and nothing was renewed.
 
 Examples:
   linewarden agent --config 00000000000000d1.toml
   linewarden agent --config 00000000000000d1.toml --gateway 192.0.2.1 --interface eth0
   linewarden agent --config 00000000000000d1.toml --once --timeout 10
-  linewarden agent --config 00000000000000d1.toml --once --renew
+  linewarden agent --config 00000000000000d1.toml --once --renew --timeout 60
 
 `linewarden config example agent` prints a commented configuration.")]
 pub struct AgentArgs {
@@ -75,6 +76,9 @@ pub fn run(args: &AgentArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     })?;
     match ended {
         Ended::Stopped | Ended::Authenticated => printed,
+        Ended::NotRenewed => Err(Failure::failed(
+            "there was a session, but what --renew demands was not renewed; the line before says why",
+        )),
         Ended::GaveUp => Err(Failure::not_authenticated(format!(
             "no session after {} s",
             args.timeout.unwrap_or_default()
