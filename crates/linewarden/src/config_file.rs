@@ -360,7 +360,7 @@ fn covers(outer: &Range<usize>, span: &Range<usize>) -> bool {
     outer.start <= span.start && span.end <= outer.end
 }
 
-/// Whether a span lies in a value. The span of a [table] is that of its header only.
+/// Whether a span lies in a value. The span of a `[table]` is that of its header only.
 fn lies_in(value: &Spanned<DeValue<'_>>, span: &Range<usize>) -> bool {
     covers(&value.span(), span)
         || match value.get_ref() {

@@ -91,10 +91,12 @@ fn check_gateway(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure
     Ok(problems)
 }
 
-/// Fields as problems with their places.
+/// Fields as problems, in the order of their places.
 pub fn places(file: &ConfigFile<AgentConfig>, errors: &[FieldError]) -> Vec<Problem> {
     let problem = |error: &FieldError| file.problem(&error.path, &error.problem);
-    errors.iter().map(problem).collect()
+    let mut problems: Vec<Problem> = errors.iter().map(problem).collect();
+    problems.sort_by_key(Problem::place);
+    problems
 }
 
 fn check_agent(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure> {
