@@ -20,6 +20,7 @@ use crate::report::Report;
 use crate::ticket::{TicketLine, Told};
 use crate::time::boot_ms;
 use crate::tunnel::{Tunnel, Tunnels};
+use crate::way::Seal;
 
 /// How often the route to the gateway is looked at, ms.
 const ROUTE_CHECK_MS: u64 = 5_000;
@@ -58,8 +59,10 @@ pub struct AgentOptions {
 pub enum Ended {
     /// It was told to.
     Stopped,
-    /// With a session, as `once` demands.
+    /// With a session, as `once` demands, and what was demanded is renewed.
     Authenticated,
+    /// With a session, as `once` demands, but what was demanded is not renewed.
+    NotRenewed,
     /// Without one, in the time given.
     GaveUp,
 }
@@ -127,7 +130,7 @@ impl Agent {
             device: Device::new(options.device.clone()),
             puf,
             tickets: TicketLine::new(SocketAddr::new(options.gateway.ip(), options.desk_port)),
-            peers: Peers::default(),
+            peers: Peers::none(),
             renewal: options.renewal.map(Renewal::new),
             options,
             link: None,
@@ -147,7 +150,8 @@ impl Agent {
     /// [`AgentError`]: nothing that a network or a gateway can cause.
     pub fn run(&mut self, stop: BorrowedFd<'_>, sink: Sink<'_>) -> Result<Ended, AgentError> {
         self.tunnels = Tunnels::open(&self.options.tunnels, self.options.gateway.port())?;
-        self.peers = Peers::open(&self.options.peers, self.options.peer_port)?;
+        let device = self.options.device.device;
+        self.peers = Peers::open(device, &self.options.peers, self.options.peer_port)?;
         let ended = self.run_until(stop, sink)?;
         if !self.options.tunnels.is_empty() {
             sink(&Report::Tunnelled(self.tunnels.counts()));
@@ -168,7 +172,10 @@ impl Agent {
             self.pump(Output::None, sink)?;
             self.consult(sink)?;
             if self.authenticated && self.options.once && !self.is_renewing() {
-                return Ok(Ended::Authenticated);
+                return Ok(match self.renewal.as_ref().is_some_and(Renewal::has_failed) {
+                    true => Ended::NotRenewed,
+                    false => Ended::Authenticated,
+                });
             }
             let give_up_at_ms = give_up_at_ms.filter(|_| !self.authenticated);
             if give_up_at_ms.is_some_and(|at| at <= boot_ms()) {
@@ -185,8 +192,14 @@ impl Agent {
     /// Carries the tunnels' datagrams, and renews the session when its numbers come to an end.
     fn carry(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
         let own = self.link.as_ref().map(|link| link.local);
-        self.peers
-            .carry(&self.device, &mut self.tunnels, own, boot_ms(), sink);
+        if let Some(own) = own {
+            let mut seal = Seal {
+                device: &self.device,
+                tunnels: &mut self.tunnels,
+                own,
+            };
+            self.peers.carry(&mut seal, boot_ms(), sink);
+        }
         let renew = self.tunnels.carry(&self.device, own, boot_ms());
         if renew && self.device.phase() == Phase::Authenticated {
             return self.start(sink);
@@ -204,13 +217,15 @@ impl Agent {
         if self.tickets.is_free() && self.device.session().is_some() {
             let renewal = self.renewal.as_mut();
             let question = renewal.and_then(|renewal| renewal.begin(&self.device, &self.options.keyring));
-            let question = question.or_else(|| self.peers.question(boot_ms()).map(Question::pair));
-            self.ask(question, sink);
+            match question {
+                Some(question) => self.ask(&question, sink),
+                None => self.ask_for_peer(),
+            }
         }
         while let Some(told) = self.tickets.poll(&self.device, &mut self.tunnels, own, boot_ms()) {
             let state = match told {
                 Told::Paired(paired, asked_ms) => {
-                    self.peers.answer(&self.device, paired, asked_ms, sink);
+                    self.peers.answer(paired, asked_ms, sink);
                     continue;
                 }
                 Told::Nothing(Kind::Pair) => continue,
@@ -227,7 +242,7 @@ impl Agent {
             };
             match renewal.go_on(state, &self.device, reader, sink) {
                 Next::Rest => {}
-                Next::Ask(question) => self.ask(Some(question), sink),
+                Next::Ask(question) => self.ask(&question, sink),
                 Next::Begin if self.device.phase() == Phase::Authenticated => return self.start(sink),
                 Next::Begin => {}
             }
@@ -235,16 +250,25 @@ impl Agent {
         Ok(())
     }
 
-    fn ask(&mut self, question: Option<Question>, sink: Sink<'_>) {
-        let Some(question) = question else {
-            return;
-        };
-        let Question { kind, number, body } = &question;
+    /// Asks what a renewal wants asked.
+    fn ask(&mut self, question: &Question, sink: Sink<'_>) {
+        let Question { kind, number, body } = question;
         if let Err(why) = self.tickets.ask(&self.device, *kind, *number, body, boot_ms()) {
             sink(&Report::NotRenewed { why });
             if let Some(renewal) = &mut self.renewal {
                 renewal.abandon();
             }
+        }
+    }
+
+    /// Asks for the key of a pair, if it is time to. What cannot be asked now is asked the next time.
+    fn ask_for_peer(&mut self) {
+        let Some(peer) = self.peers.question(boot_ms()) else {
+            return;
+        };
+        let body = peer.0.to_be_bytes();
+        if let Err(why) = self.tickets.ask(&self.device, Kind::Pair, 0, &body, boot_ms()) {
+            tracing::debug!(why, %peer, "the controller was not asked for a pair");
         }
     }
 
@@ -416,10 +440,11 @@ impl Agent {
         if !self.options.keyring.has_used_pending() {
             return;
         }
+        let promoted = self.options.keyring.promote();
         if let Some(renewal) = &mut self.renewal {
-            renewal.confirmed();
+            renewal.confirmed(promoted.is_ok());
         }
-        sink(&match self.options.keyring.promote() {
+        sink(&match promoted {
             Ok(()) => Report::KeyRenewed,
             Err(error) => Report::NotRenewed {
                 why: format!("the new helper data cannot take the old ones' place: {error}"),
@@ -437,11 +462,13 @@ impl Agent {
         let ticket_ms = self.tickets.deadline();
         // While a question is out, or there is nobody to ask, no peer is asked for.
         let may_ask = self.tickets.is_free() && self.device.session().is_some();
-        let peers_ms = self.peers.deadline().filter(|_| may_ask);
+        let ask_ms = self.peers.ask_deadline().filter(|_| may_ask);
+        let peers_ms = self.peers.deadline().filter(|_| self.link.is_some());
         let deadlines = [
             Some(route_or_link_ms),
             machine_ms,
             ticket_ms,
+            ask_ms,
             peers_ms,
             give_up_at_ms,
         ];

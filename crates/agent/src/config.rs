@@ -1,5 +1,6 @@
 //! The configuration of an agent as people write it (TOML). Paths are taken relative to the configuration file.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use crate::renewal::{ROWS_MAX, RenewalOptions};
 use crate::source::{CommandPuf, FleetSeed, SimulatedPuf};
 use crate::tunnel::Tunnel;
 
+const NO_PUF: &str = "name exactly one of [puf.simulated], [puf.readouts], [puf.command]";
 /// Rows that a renewal adds unless another number is named.
 const DEFAULT_RENEWAL_ROWS: u32 = 100;
 
@@ -146,17 +148,22 @@ pub struct LogSection {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {problem}", path.join("."))]
 pub struct FieldError {
-    /// Tables and key, outermost first.
-    pub path: Vec<&'static str>,
+    /// Tables and key, outermost first; of several tables of one name the number, from 1.
+    pub path: Vec<String>,
     /// What is wrong and what would do.
     pub problem: String,
 }
 
-fn field<T>(path: &[&'static str], problem: impl ToString) -> Result<T, FieldError> {
+fn field<T>(path: &[&str], problem: impl ToString) -> Result<T, FieldError> {
     Err(FieldError {
-        path: path.to_vec(),
+        path: path.iter().map(ToString::to_string).collect(),
         problem: problem.to_string(),
     })
+}
+
+/// Of the `n`th table of that name, from 0.
+fn field_of<T>(table: &str, n: usize, key: &str, problem: impl ToString) -> Result<T, FieldError> {
+    field(&[table, &(n + 1).to_string(), key], problem)
 }
 
 impl AgentConfig {
@@ -192,8 +199,8 @@ impl AgentConfig {
     pub fn gateway_address(&self) -> Result<SocketAddr, FieldError> {
         let Some(text) = &self.gateway.address else {
             return field(
-                &["gateway"],
-                "address is missing: the gateway's address, such as \"192.0.2.1\" (or give --gateway)",
+                &["gateway", "address"],
+                "it is missing: the gateway's address, such as \"192.0.2.1\" (or give --gateway)",
             );
         };
         parse_gateway(text).or_else(|problem| field(&["gateway", "address"], problem))
@@ -220,27 +227,105 @@ impl AgentConfig {
         }
     }
 
-    /// The devices that this one talks to.
+    /// Everything that is wrong in it, as far as the file alone tells.
+    #[must_use]
+    pub fn problems(&self) -> Vec<FieldError> {
+        let gateway = self.gateway_address();
+        let mut problems: Vec<FieldError> = [
+            self.device_id().err(),
+            self.gateway_policy().err(),
+            self.renewal(false).err(),
+            self.puf.kinds().err(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        problems.extend(self.doubly_listened());
+        match gateway {
+            Err(error) => problems.push(error),
+            Ok(gateway) => {
+                problems.extend(self.peer_port(gateway).err());
+                problems.extend(self.desk_port(gateway).err());
+                let tunnels = (0..self.tunnel.len()).filter_map(|n| self.tunnel_at(n, gateway)?.err());
+                problems.extend(tunnels);
+                let peers = (0..self.peer.len()).filter_map(|n| self.peer_at(n, gateway)?.err());
+                problems.extend(peers);
+            }
+        }
+        problems
+    }
+
+    /// Places where programs are listened to that are named twice.
+    fn doubly_listened(&self) -> Vec<FieldError> {
+        let tunnels = self.tunnel.iter().enumerate();
+        let peers = self.peer.iter().enumerate();
+        let all = tunnels
+            .map(|(n, tunnel)| ("tunnel", n, tunnel.listen))
+            .chain(peers.map(|(n, peer)| ("peer", n, peer.listen)));
+        let mut seen = HashSet::new();
+        all.filter(|(.., listen)| listen.port() != 0 && !seen.insert(*listen))
+            .filter_map(|(table, n, listen)| {
+                field_of::<()>(table, n, "listen", format!("{listen} is listened on already")).err()
+            })
+            .collect()
+    }
+
+    /// The devices that one whose gateway is at `gateway` talks to.
     ///
     /// # Errors
-    /// An id that is none, its own, or named twice.
-    pub fn peers(&self) -> Result<Vec<Peer>, FieldError> {
-        let own = self.device_id()?;
-        let path = &["peer", "device"];
-        let mut peers: Vec<Peer> = Vec::with_capacity(self.peer.len());
-        for section in &self.peer {
-            let device = parse_device_id(&section.device).or_else(|problem| field(path, problem))?;
-            if device == own || peers.iter().any(|peer| peer.device == device) {
-                return field(path, format!("{device} is this device, or named before"));
+    /// An id that is none, its own, or named twice; a place that cannot be sent to.
+    pub fn peers(&self, gateway: SocketAddr) -> Result<Vec<Peer>, FieldError> {
+        (0..self.peer.len())
+            .filter_map(|n| self.peer_at(n, gateway))
+            .collect()
+    }
+
+    fn peer_at(&self, n: usize, gateway: SocketAddr) -> Option<Result<Peer, FieldError>> {
+        let section = self.peer.get(n)?;
+        let own = parse_device_id(&self.device.id).ok();
+        let before = self.peer.iter().take(n);
+        let check = || {
+            let device =
+                parse_device_id(&section.device).or_else(|problem| field_of("peer", n, "device", problem))?;
+            let mut named = before.filter_map(|peer| parse_device_id(&peer.device).ok());
+            if own == Some(device) || named.any(|named| named == device) {
+                let problem = format!("{device} is this device, or named before");
+                return field_of("peer", n, "device", problem);
             }
-            peers.push(Peer {
+            if let Some(address) = section.address
+                && (address.is_ipv4() != gateway.is_ipv4() || address.port() == 0)
+            {
+                let problem = format!(
+                    "{address}: a port other than 0, at an address of the family of the gateway's, {gateway}, to which \
+                     the device's own belongs"
+                );
+                return field_of("peer", n, "address", problem);
+            }
+            if section.deliver.is_some_and(|deliver| deliver.port() == 0) {
+                return field_of("peer", n, "deliver", "port 0 is nobody's");
+            }
+            Ok(Peer {
                 device,
                 listen: section.listen,
                 deliver: section.deliver,
                 address: section.address,
-            });
+            })
+        };
+        Some(check())
+    }
+
+    /// The UDP port at which a device whose gateway is at `gateway` talks to its peers.
+    ///
+    /// # Errors
+    /// One that no gate forwards to.
+    pub fn peer_port(&self, gateway: SocketAddr) -> Result<u16, FieldError> {
+        match self.device.peer_port {
+            port if port != 0 && port != gateway.port() => Ok(port),
+            port => field(
+                &["device", "peer_port"],
+                format!("{port}: a port other than 0 and LAP's, and the same at the peers"),
+            ),
         }
-        Ok(peers)
     }
 
     /// When rows are renewed; `now` demands it once, whatever is left, and a new key in key mode.
@@ -286,21 +371,24 @@ impl AgentConfig {
     /// # Errors
     /// A service that cannot be reached through a seal.
     pub fn tunnels(&self, gateway: SocketAddr) -> Result<Vec<Tunnel>, FieldError> {
-        let check = |tunnel: &TunnelSection| {
-            let TunnelSection { listen, service } = *tunnel;
-            if service.is_ipv4() != gateway.is_ipv4() {
-                let problem = format!(
-                    "{service} is of another family than the gateway {gateway}, to which the session's address belongs"
-                );
-                return field(&["tunnel", "service"], problem);
-            }
-            if service.port() == 0 || service.port() == gateway.port() {
-                let problem = format!("{service}: a sealed gate never forwards to port 0 or LAP's own");
-                return field(&["tunnel", "service"], problem);
-            }
-            Ok(Tunnel { listen, service })
-        };
-        self.tunnel.iter().map(check).collect()
+        (0..self.tunnel.len())
+            .filter_map(|n| self.tunnel_at(n, gateway))
+            .collect()
+    }
+
+    fn tunnel_at(&self, n: usize, gateway: SocketAddr) -> Option<Result<Tunnel, FieldError>> {
+        let TunnelSection { listen, service } = *self.tunnel.get(n)?;
+        if service.is_ipv4() != gateway.is_ipv4() {
+            let problem = format!(
+                "{service} is of another family than the gateway {gateway}, to which the session's address belongs"
+            );
+            return Some(field_of("tunnel", n, "service", problem));
+        }
+        if service.port() == 0 || service.port() == gateway.port() {
+            let problem = format!("{service}: a sealed gate never forwards to port 0 or LAP's own");
+            return Some(field_of("tunnel", n, "service", problem));
+        }
+        Some(Ok(Tunnel { listen, service }))
     }
 
     /// Opens the PUF. `noise_seed` drives the noise of a simulated one.
@@ -308,27 +396,41 @@ impl AgentConfig {
     /// # Errors
     /// None or several named, or one that cannot be used.
     pub fn open_puf(&self, device: DeviceId, noise_seed: u64) -> Result<Box<dyn Puf>, FieldError> {
+        self.puf.kinds()?;
         let section = &self.puf;
         match (&section.simulated, &section.readouts, &section.command) {
-            (Some(simulated), None, None) => {
+            (Some(simulated), ..) => {
                 let seed = FleetSeed::from_file(&simulated.seed_file)
                     .or_else(|error| field(&["puf", "simulated", "seed_file"], error))?;
                 simulated
                     .build(&seed, device, noise_seed)
                     .or_else(|error| field(&["puf", "simulated"], error))
             }
-            (None, Some(readouts), None) => match ReadoutPuf::open(&readouts.path) {
+            (_, Some(readouts), _) => match ReadoutPuf::open(&readouts.path) {
                 Ok(puf) => {
                     warn_if_exposed(&readouts.path);
                     Ok(Box::new(puf))
                 }
                 Err(error) => field(&["puf", "readouts", "path"], error),
             },
-            (None, None, Some(command)) => Ok(Box::new(command.clone())),
-            _ => field(
-                &["puf"],
-                "name exactly one of [puf.simulated], [puf.readouts], [puf.command]",
-            ),
+            (.., Some(command)) => Ok(Box::new(command.clone())),
+            (None, None, None) => field(&["puf"], NO_PUF),
+        }
+    }
+}
+
+impl PufSection {
+    /// # Errors
+    /// None or several named.
+    fn kinds(&self) -> Result<(), FieldError> {
+        let named = [
+            self.simulated.is_some(),
+            self.readouts.is_some(),
+            self.command.is_some(),
+        ];
+        match named.iter().filter(|is_named| **is_named).count() {
+            1 => Ok(()),
+            _ => field(&["puf"], NO_PUF),
         }
     }
 }
@@ -444,7 +546,7 @@ mod tests {
             }]
         );
         for wrong in ["[2001:db8::1]:5683", "192.0.2.9:20550", "192.0.2.9:0"] {
-            assert_eq!(tunnel(wrong).unwrap_err().path, ["tunnel", "service"]);
+            assert_eq!(tunnel(wrong).unwrap_err().path, ["tunnel", "1", "service"]);
         }
     }
 
@@ -465,8 +567,37 @@ mod tests {
         assert_eq!(error(config.gateway_policy().unwrap_err()), "gateway.ids");
         assert_eq!(error(config.open_puf(DeviceId(1), 0).err().unwrap()), "puf");
         let config = parse(SIMULATED);
-        assert_eq!(error(config.gateway_address().unwrap_err()), "gateway");
+        assert_eq!(error(config.gateway_address().unwrap_err()), "gateway.address");
+        assert_eq!(config.problems().len(), 1);
         let unread = config.open_puf(DeviceId(1), 0).err().unwrap();
         assert_eq!(error(unread), "puf.simulated.seed_file");
+    }
+
+    #[test]
+    fn all_mistakes_are_found_at_once() {
+        let listen = "listen = \"127.0.0.1:1\"\n";
+        let text = format!(
+            "peer_port = 0\n[gateway]\naddress = \"192.0.2.1\"\nids = []\ndesk_port = 20550\n[puf]\n[renewal]\n\
+             below_rows = 0\n[[tunnel]]\n{listen}service = \"192.0.2.9:1\"\n[[tunnel]]\n{listen}service = \
+             \"[::1]:1\"\n[[peer]]\ndevice = \"d2\"\nlisten = \"127.0.0.1:2\"\n[[peer]]\ndevice = \"d2\"\nlisten = \
+             \"127.0.0.1:3\"\n[[peer]]\ndevice = \"d3\"\n{listen}address = \"[::1]:1\"\n"
+        );
+        let problems = parse(&text).problems();
+        let fields: Vec<String> = problems.iter().map(|problem| problem.path.join(".")).collect();
+        assert_eq!(
+            fields,
+            [
+                "gateway.ids",
+                "renewal.below_rows",
+                "puf",
+                "tunnel.2.listen",
+                "peer.3.listen",
+                "device.peer_port",
+                "gateway.desk_port",
+                "tunnel.2.service",
+                "peer.2.device",
+                "peer.3.address",
+            ]
+        );
     }
 }

@@ -29,6 +29,7 @@ pub mod source;
 mod ticket;
 mod time;
 mod tunnel;
+mod way;
 
 pub use agent::{Agent, AgentError, AgentOptions, Ended};
 pub use config::{AgentConfig, FieldError};

@@ -10,7 +10,7 @@
 //! registered that was not read once more with what the device will have then.
 
 use linewarden_protocol::device::{Device, PufQuery};
-use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
+use linewarden_protocol::ids::{Mode, RowIndex, SessionId};
 use linewarden_protocol::keys::RowKey;
 use linewarden_protocol::ticket::{
     BODY_BYTES_MAX, Bodies, Kind, NewRow, Outcome, ROWS_PER_MESSAGE, State, write_key, write_rows,
@@ -60,17 +60,6 @@ pub(crate) struct Question {
     pub(crate) body: Vec<u8>,
 }
 
-impl Question {
-    /// For the key of a pair with `peer`.
-    pub(crate) fn pair(peer: DeviceId) -> Self {
-        Self {
-            kind: Kind::Pair,
-            number: 0,
-            body: peer.0.to_be_bytes().to_vec(),
-        }
-    }
-}
-
 impl Drop for Question {
     fn drop(&mut self) {
         self.body.zeroize();
@@ -101,6 +90,8 @@ pub(crate) struct Renewal {
     options: RenewalOptions,
     /// `now` has not been done yet.
     demanded: bool,
+    /// `now` has ended without it.
+    failed: bool,
     /// What lies on disk may be more than what the registry has.
     open: bool,
     /// The session in which it was seen to.
@@ -118,6 +109,7 @@ impl Renewal {
     pub(crate) fn new(options: RenewalOptions) -> Self {
         Self {
             demanded: options.now,
+            failed: false,
             options,
             open: true,
             seen: None,
@@ -132,6 +124,11 @@ impl Renewal {
     /// Whether something is under way or demanded.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy || self.demanded
+    }
+
+    /// Whether what was demanded has ended without it.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed
     }
 
     /// Whether there is something to ask in a session that is new.
@@ -176,7 +173,7 @@ impl Renewal {
             Err(Ends(why)) => {
                 sink(&Report::NotRenewed { why });
                 // In what is left of the session nothing would be different.
-                (self.busy, self.demanded, self.open) = (false, false, true);
+                self.abandon();
                 Next::Rest
             }
         }
@@ -285,13 +282,16 @@ impl Renewal {
             .ok_or_else(|| Ends("no key to send".to_owned()))
     }
 
-    /// A session that was opened with the new helper data has shown that the registry has their key.
-    pub(crate) fn confirmed(&mut self) {
+    /// A session that was opened with the new helper data has shown that the registry has their key. Whether they have
+    /// taken the old ones' place is known, too.
+    pub(crate) fn confirmed(&mut self, in_place: bool) {
+        self.failed |= self.demanded && !in_place;
         (self.demanded, self.open) = (false, false);
     }
 
-    /// Nothing could be asked.
+    /// It ends here.
     pub(crate) fn abandon(&mut self) {
+        self.failed |= self.demanded;
         (self.busy, self.demanded, self.open) = (false, false, true);
     }
 

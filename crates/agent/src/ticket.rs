@@ -1,11 +1,10 @@
 //! One question to the controller at a time, sealed end to end and repeated until it is answered (LAP/1 1.7).
 //!
-//! A ticket goes to the gateway's desk: inside DATA where the gate is sealed, plainly where it is not. The device does not
-//! know which, so it tries both in turn and keeps to the way by which an answer came. The ticket is the same either way.
+//! A ticket goes to the gateway's desk, plainly and inside DATA in turn, and then by the way by which an answer came. It is
+//! the same either way.
 
-use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 
 use linewarden_protocol::device::Device;
 use linewarden_protocol::ids::SessionId;
@@ -15,11 +14,14 @@ use linewarden_protocol::ticket::{
 use linewarden_protocol::wire::DATA_HEADER_BYTES;
 
 use crate::tunnel::Tunnels;
+use crate::way::{OwnSocket, Seal};
 
 /// First and longest interval between two copies, ms.
 const REPEAT_MS: (u64, u64) = (100, 2_000);
 /// Copies before it is given up.
 const COPIES_MAX: u32 = 12;
+/// Datagrams before the others have their turn.
+const BATCH: usize = 64;
 
 /// What became of a question.
 #[derive(Debug)]
@@ -47,7 +49,7 @@ struct Asked {
 /// The way to the controller.
 pub(crate) struct TicketLine {
     desk: SocketAddr,
-    socket: Option<(IpAddr, UdpSocket)>,
+    socket: OwnSocket,
     /// Whether the next copy goes inside DATA.
     sealed: bool,
     /// Whether answers have come that way, or the other.
@@ -59,7 +61,7 @@ impl TicketLine {
     pub(crate) fn new(desk: SocketAddr) -> Self {
         Self {
             desk,
-            socket: None,
+            socket: OwnSocket::new(0),
             sealed: false,
             known: false,
             asked: None,
@@ -67,7 +69,7 @@ impl TicketLine {
     }
 
     pub(crate) fn socket(&self) -> Option<BorrowedFd<'_>> {
-        self.socket.as_ref().map(|(_, socket)| socket.as_fd())
+        self.socket.descriptor()
     }
 
     /// When [`TicketLine::poll`] has something to do though nothing has come.
@@ -139,15 +141,16 @@ impl TicketLine {
             self.asked = None;
             return Some(Told::Nothing(kind));
         };
-        if let Some(told) = self.receive(device, tunnels, own) {
+        let mut seal = Seal { device, tunnels, own };
+        if let Some(told) = self.receive(&mut seal) {
             self.asked = None;
             return Some(told);
         }
-        self.send(device, tunnels, own, now_ms)
+        self.send(&mut seal, now_ms)
     }
 
-    fn send(&mut self, device: &Device, tunnels: &mut Tunnels, own: IpAddr, now_ms: u64) -> Option<Told> {
-        let (sealed, desk) = (self.sealed, self.desk);
+    fn send(&mut self, seal: &mut Seal<'_>, now_ms: u64) -> Option<Told> {
+        let sealed = self.sealed;
         let asked = self.asked.as_mut().filter(|asked| asked.due_ms <= now_ms)?;
         if asked.copies >= COPIES_MAX {
             let kind = asked.kind;
@@ -160,52 +163,28 @@ impl TicketLine {
         if asked.copies.is_multiple_of(2) {
             asked.interval_ms = (2 * asked.interval_ms).min(REPEAT_MS.1);
         }
-        let message = asked.message.clone();
         if !self.known {
             self.sealed = !sealed;
         }
-        let sent = self.socket_at(own).and_then(|socket| match sealed {
-            false => socket.send_to(&message, desk),
-            true => {
-                let mut out = vec![0; DATA_HEADER_BYTES + message.len()];
-                let length = tunnels
-                    .seal(device, own, desk, &message, &mut out)
-                    .ok_or(io::ErrorKind::InvalidInput)?;
-                let gate = SocketAddr::new(desk.ip(), tunnels.lap_port());
-                socket.send_to(out.get(..length).unwrap_or_default(), gate)
-            }
-        });
-        if let Err(error) = sent {
+        if let Err(error) = self.socket.send(seal, self.desk, sealed, &asked.message) {
             tracing::debug!(%error, "a ticket was not sent; it is repeated");
         }
         None
     }
 
-    fn receive(&mut self, device: &Device, tunnels: &mut Tunnels, own: IpAddr) -> Option<Told> {
+    fn receive(&mut self, seal: &mut Seal<'_>) -> Option<Told> {
         let mut buffer = [0u8; DATA_HEADER_BYTES + MESSAGE_BYTES_MAX + 1];
-        loop {
-            let (bound, socket) = self.socket.as_ref()?;
-            let (length, from) = match socket.recv_from(&mut buffer) {
-                Ok(received) => received,
-                // An ICMP error, which anybody may have sent.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
-                Err(_) => return None,
-            };
-            if *bound != own || (from.ip(), from.port()) != (self.desk.ip(), self.desk.port()) {
+        for _ in 0..BATCH {
+            let received = self.socket.receive(seal, &mut buffer)?;
+            if (received.from.ip(), received.from.port()) != (self.desk.ip(), self.desk.port()) {
                 continue;
             }
-            let port = socket.local_addr().ok()?.port();
-            let message = buffer.get(..length).unwrap_or_default();
-            let was_sealed = !message.starts_with(&ticket::MAGIC.to_be_bytes());
-            let message = match was_sealed {
-                false => Some(message),
-                true => tunnels.open_own(device, own, from, port, message),
-            };
-            if let Some(told) = message.and_then(|message| self.open(device, message)) {
-                (self.sealed, self.known) = (was_sealed, true);
+            if let Some(told) = self.open(seal.device, received.message) {
+                (self.sealed, self.known) = (received.sealed, true);
                 return Some(told);
             }
         }
+        None
     }
 
     /// The answer, if it is one to what was asked.
@@ -228,16 +207,6 @@ impl TicketLine {
             }
             Kind::Status | Kind::Rows | Kind::Key => State::parse(body).ok().map(Told::State),
         }
-    }
-
-    fn socket_at(&mut self, own: IpAddr) -> io::Result<&UdpSocket> {
-        if self.socket.as_ref().is_none_or(|(bound, _)| *bound != own) {
-            let socket = UdpSocket::bind((own, 0))?;
-            socket.set_nonblocking(true)?;
-            self.socket = Some((own, socket));
-        }
-        let (_, socket) = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        Ok(socket)
     }
 }
 

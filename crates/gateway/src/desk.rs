@@ -8,7 +8,8 @@
 //! One at a time: what waits, waits in the sockets' buffers, and what finds no room there is lost, as its device repeats
 //! it.
 
-use std::collections::HashMap;
+mod limits;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -18,25 +19,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use linewarden_controller::{Carrier, Controller};
 use linewarden_dataplane::SessionView;
-use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::ticket::{Direction, Head, MESSAGE_BYTES_MAX, Sealed};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
 
+use self::limits::Limits;
 use crate::gateway::{GatewayError, PlaneHandle};
 use crate::time::Clock;
 
-/// Tickets looked at, a second: each asks the control thread a question.
-const LOOKS_PER_S: u32 = 2_000;
-/// Tickets of one source address that are looked at, a second.
-const LOOKS_PER_SOURCE_AND_S: u32 = 100;
-/// Messages of one device that go to the controller, a second.
-const HANDED_ON_PER_DEVICE_AND_S: u32 = 10;
-/// Source addresses that are told apart within a second; further ones wait for the next.
-const SOURCES_MAX: usize = 4_096;
-/// Tickets handed on, a second: each asks the registry.
-const HANDED_ON_PER_S: u32 = 500;
 /// Datagrams of one socket before the others have their turn.
 const BATCH: usize = 32;
 
@@ -55,6 +47,24 @@ pub enum DeskError {
     /// No thread, event or runtime.
     #[error("cannot start the desk: {0}")]
     Start(#[from] io::Error),
+}
+
+/// Where tickets will be taken. What comes before there is a [`Desk`] waits.
+#[derive(Debug)]
+pub struct DeskSockets(Vec<UdpSocket>);
+
+impl DeskSockets {
+    /// Takes UDP port `port` of each of the gateway's addresses, also of those that an interface is about to get.
+    ///
+    /// # Errors
+    /// A port that is taken.
+    pub fn bind(addresses: &[IpAddr], port: u16) -> Result<Self, DeskError> {
+        let open = |ip: &IpAddr| {
+            let at = SocketAddr::new(*ip, port);
+            socket(at).map_err(|source| DeskError::Socket { at, source })
+        };
+        addresses.iter().map(open).collect::<Result<_, _>>().map(Self)
+    }
 }
 
 /// A desk at work; dropping it closes it.
@@ -80,22 +90,16 @@ pub struct Counts {
 }
 
 impl Desk {
-    /// Takes tickets at each of the gateway's addresses.
+    /// Takes tickets.
     ///
     /// # Errors
-    /// A port that is taken, or no thread to be had.
+    /// No thread to be had.
     pub fn open(
-        addresses: &[IpAddr],
-        port: u16,
+        DeskSockets(sockets): DeskSockets,
         plane: PlaneHandle,
         controller: Controller,
         gateway: GatewayId,
     ) -> Result<Self, DeskError> {
-        let open = |ip: &IpAddr| {
-            let at = SocketAddr::new(*ip, port);
-            socket(at).map_err(|source| DeskError::Socket { at, source })
-        };
-        let sockets = addresses.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?;
         let stop = Arc::new(stop);
         // With a worker of its own: the registry's connections go back to their pool by tasks, which must run also
@@ -142,7 +146,6 @@ impl Drop for Desk {
     }
 }
 
-/// Also at an address that the interface is about to get.
 fn socket(at: SocketAddr) -> io::Result<UdpSocket> {
     let family = match at {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -239,7 +242,7 @@ impl Clerk {
             self.counts.strange += 1;
             return Ok(false);
         }
-        if !self.limits.may_hand_on(device) {
+        if !self.limits.may_hand_on(device, clock.monotonic_ns) {
             self.counts.limited += 1;
             return Ok(false);
         }
@@ -293,75 +296,14 @@ fn fits(head: &Head, held: &SessionView, from: SocketAddr, now_s: u64) -> bool {
         && u64::from(held.lease_until_s) > now_s
 }
 
-/// Counts within seconds of the monotonic clock.
-#[derive(Debug, Default)]
-struct Limits {
-    second: u64,
-    looks: u32,
-    by_source: HashMap<IpAddr, u32>,
-    handed_on: u32,
-    by_device: HashMap<DeviceId, u32>,
-}
-
-impl Limits {
-    fn may_look(&mut self, from: IpAddr, now_ns: u64) -> bool {
-        let second = now_ns / 1_000_000_000;
-        if second != self.second {
-            *self = Self {
-                second,
-                ..Self::default()
-            };
-        }
-        if self.by_source.len() >= SOURCES_MAX && !self.by_source.contains_key(&from) {
-            return false;
-        }
-        let of_source = self.by_source.entry(from).or_default();
-        if *of_source >= LOOKS_PER_SOURCE_AND_S || self.looks >= LOOKS_PER_S {
-            return false;
-        }
-        *of_source += 1;
-        self.looks += 1;
-        true
-    }
-
-    /// Those that come here name sessions of this gateway: there are no more devices than looks.
-    fn may_hand_on(&mut self, device: DeviceId) -> bool {
-        let of_device = self.by_device.entry(device).or_default();
-        if *of_device >= HANDED_ON_PER_DEVICE_AND_S || self.handed_on >= HANDED_ON_PER_S {
-            return false;
-        }
-        *of_device += 1;
-        self.handed_on += 1;
-        true
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
 
-    use linewarden_protocol::ids::{RowIndex, Suite};
+    use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
     use linewarden_protocol::ticket::{Kind, Opening};
 
     use super::*;
-
-    const NS: u64 = 1_000_000_000;
-
-    #[test]
-    fn a_source_does_not_take_the_others_turn_and_a_new_second_begins_anew() {
-        let mut limits = Limits::default();
-        let source = |n: u32| IpAddr::V4(Ipv4Addr::from_bits(n));
-        let looks = |limits: &mut Limits, from, at| (0..1000).filter(|_| limits.may_look(from, at)).count();
-        assert_eq!(looks(&mut limits, source(1), NS), 100);
-        assert_eq!(looks(&mut limits, source(2), NS), 100);
-        let all: usize = (3..1000).map(|n| looks(&mut limits, source(n), NS)).sum();
-        assert_eq!(all, 2_000 - 200, "all of them together");
-        assert_eq!(looks(&mut limits, source(1), 2 * NS), 100);
-        let mut one = Limits::default();
-        assert_eq!((0..1000).filter(|_| one.may_hand_on(DeviceId(1))).count(), 10);
-        let devices = (0..100_000).filter(|n| limits.may_hand_on(DeviceId(*n))).count();
-        assert_eq!(devices, 500);
-    }
 
     #[test]
     fn only_the_session_that_is_here_from_where_it_is_bound_is_handed_on() {

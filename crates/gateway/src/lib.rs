@@ -29,7 +29,7 @@ mod node;
 pub mod plane;
 mod time;
 
-pub use desk::{Counts as DeskCounts, Desk, DeskError};
+pub use desk::{Counts as DeskCounts, Desk, DeskError, DeskSockets};
 pub use exchange::{Answer, Ask, LinkError};
 pub use gateway::{Change, Gateway, GatewayError, PlaneHandle, Stopped};
 pub use node::{Eviction, LinkState, Node, ReconfigureError, Settings, SettingsError, Status};

@@ -7,7 +7,7 @@ use linewarden_files::read_text_bounded;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue, Deserializer};
+use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 
 use crate::failure::Failure;
 
@@ -95,10 +95,11 @@ pub struct Parsed<T> {
 
 impl<T> Parsed<T> {
     /// Whether a field, or what it lies in, was left out.
-    pub fn lacks(&self, field: &[&str]) -> bool {
-        self.left_out
-            .iter()
-            .any(|left_out| left_out.len() <= field.len() && left_out.iter().zip(field).all(|(a, b)| a == b))
+    pub fn lacks(&self, field: &[impl AsRef<str>]) -> bool {
+        let is_of = |left_out: &[String]| {
+            left_out.len() <= field.len() && left_out.iter().zip(field).all(|(a, b)| a == b.as_ref())
+        };
+        self.left_out.iter().any(|left_out| is_of(left_out))
     }
 }
 
@@ -192,9 +193,27 @@ fn remove(table: &mut DeTable<'_>, names: &[String]) -> bool {
         [name] => table.remove(name.as_str()).is_some(),
         [name, inner @ ..] => match table.get_mut(name.as_str()).map(Spanned::get_mut) {
             Some(DeValue::Table(table)) => remove(table, inner),
+            Some(DeValue::Array(array)) => remove_in(array, inner),
             _ => false,
         },
     }
+}
+
+/// As [`remove`], in one of several tables.
+fn remove_in(array: &mut DeArray<'_>, names: &[String]) -> bool {
+    let [number, inner @ ..] = names else {
+        return false;
+    };
+    let element = index(number).and_then(|index| array.get_mut(index));
+    match element.map(Spanned::get_mut) {
+        Some(DeValue::Table(table)) => remove(table, inner),
+        _ => false,
+    }
+}
+
+/// Where in an array the element of that number is.
+fn index(number: &str) -> Option<usize> {
+    number.parse::<usize>().ok()?.checked_sub(1)
 }
 
 /// A message about an unknown name, with the known one that is like it in place of all.
@@ -236,13 +255,14 @@ impl<T> ConfigFile<T> {
     }
 
     /// A failure that names the place of a field.
-    pub fn field(&self, field: &[&str], problem: &str) -> Failure {
+    pub fn field(&self, field: &[impl AsRef<str>], problem: &str) -> Failure {
         Failure::all(&[self.problem(field, problem)])
     }
 
     /// A mistake at the place of a field.
-    pub fn problem(&self, field: &[&str], problem: &str) -> Problem {
-        let place = span_of(&self.text, field).map(|span| place(&self.text, span.start));
+    pub fn problem(&self, field: &[impl AsRef<str>], problem: &str) -> Problem {
+        let field: Vec<&str> = field.iter().map(AsRef::as_ref).collect();
+        let place = span_of(&self.text, &field).map(|span| place(&self.text, span.start));
         // Messages of the data plane begin with the field's name themselves.
         let bare = field.last().copied().unwrap_or_default();
         let problem = problem
@@ -264,25 +284,38 @@ fn place(text: &str, offset: usize) -> (usize, usize) {
     )
 }
 
-/// Where a field's key stands; that of the innermost table which is there if the field is not.
+/// Where a field's key stands; that of the innermost table which is there if the field is not. Of several tables of one
+/// name, or elements of an array, the name is followed by a number, from 1.
 fn span_of(text: &str, field: &[&str]) -> Option<Range<usize>> {
     let root = DeTable::parse(text).ok()?;
     let mut table = root.get_ref();
     let mut span = None;
-    for name in field {
+    let mut names = field.iter();
+    while let Some(name) = names.next() {
         let Some((key, value)) = table.iter().find(|(key, _)| key.get_ref() == name) else {
             break;
         };
         span = Some(key.span());
         match value.get_ref() {
             DeValue::Table(inner) => table = inner,
+            DeValue::Array(array) => {
+                let number = names.next().and_then(|number| index(number));
+                let Some(element) = number.and_then(|number| array.get(number)) else {
+                    break;
+                };
+                span = Some(element.span());
+                match element.get_ref() {
+                    DeValue::Table(inner) => table = inner,
+                    _ => break,
+                }
+            }
             _ => break,
         }
     }
     span
 }
 
-/// The names of the field that a span lies in.
+/// The names of the field that a span lies in, numbers among them as for [`span_of`].
 fn names_at(table: &DeTable<'_>, span: &Range<usize>) -> Vec<String> {
     let mut names = Vec::new();
     descend(table, span, &mut names);
@@ -290,36 +323,53 @@ fn names_at(table: &DeTable<'_>, span: &Range<usize>) -> Vec<String> {
 }
 
 fn descend(table: &DeTable<'_>, span: &Range<usize>, names: &mut Vec<String>) {
-    let covers = |outer: Range<usize>| outer.start <= span.start && span.end <= outer.end;
     for (key, value) in table {
-        let name = || key.get_ref().to_string();
-        if covers(key.span()) {
-            return names.push(name());
+        if covers(&key.span(), span) {
+            return names.push(key.get_ref().to_string());
         }
+        if !lies_in(value, span) {
+            continue;
+        }
+        names.push(key.get_ref().to_string());
         match value.get_ref() {
-            // The span of a [table] is that of its header only.
-            DeValue::Table(inner) if covers(value.span()) || contains(inner, span) => {
-                names.push(name());
-                return descend(inner, span, names);
-            }
-            _ if covers(value.span()) => return names.push(name()),
+            DeValue::Table(inner) => descend(inner, span, names),
+            DeValue::Array(array) => descend_into(array, span, names),
             _ => {}
         }
+        return;
     }
 }
 
-fn contains(table: &DeTable<'_>, span: &Range<usize>) -> bool {
-    table
+/// Into the one of several tables that a span lies in. A plain array is one field.
+fn descend_into(array: &DeArray<'_>, span: &Range<usize>, names: &mut Vec<String>) {
+    let found = array
         .iter()
-        .any(|(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
-            let covers = |outer: Range<usize>| outer.start <= span.start && span.end <= outer.end;
-            covers(key.span())
-                || covers(value.span())
-                || value
-                    .get_ref()
-                    .as_table()
-                    .is_some_and(|inner| contains(inner, span))
-        })
+        .zip(1..)
+        .find_map(|(element, number)| match element.get_ref() {
+            DeValue::Table(inner) if lies_in(element, span) => Some((inner, number)),
+            _ => None,
+        });
+    if let Some((inner, number)) = found {
+        let number: usize = number;
+        names.push(number.to_string());
+        descend(inner, span, names);
+    }
+}
+
+fn covers(outer: &Range<usize>, span: &Range<usize>) -> bool {
+    outer.start <= span.start && span.end <= outer.end
+}
+
+/// Whether a span lies in a value. The span of a `[table]` is that of its header only.
+fn lies_in(value: &Spanned<DeValue<'_>>, span: &Range<usize>) -> bool {
+    covers(&value.span(), span)
+        || match value.get_ref() {
+            DeValue::Table(inner) => inner
+                .iter()
+                .any(|(key, value): (&Spanned<_>, _)| covers(&key.span(), span) || lies_in(value, span)),
+            DeValue::Array(array) => array.iter().any(|element| lies_in(element, span)),
+            _ => false,
+        }
 }
 
 #[cfg(test)]
@@ -336,6 +386,22 @@ mod tests {
         assert_eq!(line(&["b", "c", "z", "w"]), (5, 7));
         assert_eq!(line(&["a", "missing"]), (1, 2), "else where the table is");
         assert_eq!(span_of(TEXT, &["d"]), None);
+    }
+
+    #[test]
+    fn each_of_several_tables_has_its_own_place() {
+        let text = "[[t]]\nx = 1\n[[t]]\nx = 2\ny = [{ z = 3 }]\n[b]\nids = [7, 8]\n";
+        let at = |field: &[&str]| place(text, span_of(text, field).unwrap().start);
+        assert_eq!(at(&["t", "1", "x"]), (2, 1));
+        assert_eq!(at(&["t", "2", "x"]), (4, 1));
+        assert_eq!(at(&["t", "2", "y", "1", "z"]), (5, 8));
+        assert_eq!(at(&["t", "2", "missing"]), (3, 1), "else where the table is");
+        assert_eq!(at(&["t", "3", "x"]), at(&["t"]));
+        let root = DeTable::parse(text).unwrap();
+        for (needle, name) in [("2", "t.2.x"), ("3", "t.2.y.1.z"), ("8", "b.ids")] {
+            let start = text.find(needle).unwrap();
+            assert_eq!(names_at(root.get_ref(), &(start..start + 1)).join("."), name);
+        }
     }
 
     #[test]
@@ -360,6 +426,8 @@ mod tests {
     struct Outer {
         a: Inner,
         b: Option<Inner>,
+        #[serde(default)]
+        c: Vec<Inner>,
     }
     #[derive(Debug, serde::Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -395,6 +463,14 @@ mod tests {
             ]
         );
         assert_eq!(told("[a]\nport = 1\n"), ["f:1:1: a: missing field `id`"]);
+        assert_eq!(
+            told("[a]\nid = 1\n[[c]]\nid = 1\n[[c]]\nid = 2\nport = -1\nzzz = 1\n[[c]]\nport = 7\n"),
+            [
+                "f:7:8: c.2.port: invalid value: integer `-1`, expected u16",
+                "f:8:1: c.2.zzz: unknown field `zzz`, expected one of `lease_s`, `port`, `id`",
+                "f:9:1: c.3: missing field `id`",
+            ]
+        );
     }
 
     #[test]

@@ -22,7 +22,7 @@ Exit codes:
   2  wrong use, or a configuration or input file with a mistake
   3  a privilege is missing
   4  refused for safety: a key file that others can read, a PUF with less than 128 bits
-  5  not authenticated (agent --once)"
+  5  no session in the time given (agent --timeout)"
     };
 }
 pub(crate) use exit_codes;

@@ -10,6 +10,8 @@
 mod configuration;
 #[path = "cli/import.rs"]
 mod import;
+#[path = "cli/terminal.rs"]
+mod terminal;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -9,84 +9,14 @@
 #[path = "end_to_end/operations.rs"]
 mod operations;
 
-use std::io::{BufRead as _, BufReader};
-use std::net::UdpSocket;
+mod support;
+
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A process whose standard output is lines of JSON.
-struct Process {
-    child: Child,
-    lines: Receiver<Value>,
-    seen: Vec<Value>,
-}
-
-impl Process {
-    fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in output.lines() {
-                let line = line.unwrap();
-                let value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
-                if sender.send(value).is_err() {
-                    return;
-                }
-            }
-        });
-        Self {
-            child,
-            lines,
-            seen: Vec::new(),
-        }
-    }
-
-    /// Waits for a line that is as wanted.
-    #[track_caller]
-    fn wait_for(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            match self.lines.recv_timeout(left) {
-                Ok(line) => {
-                    self.seen.push(line);
-                    if wanted(self.seen.last().unwrap()) {
-                        return;
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => panic!("no {what} after {PATIENCE:?}: {:#?}", self.seen),
-                Err(RecvTimeoutError::Disconnected) => panic!("ended before {what}: {:#?}", self.seen),
-            }
-        }
-    }
-
-    /// Ends it as a service manager does; its exit code and last line.
-    fn terminate(mut self) -> (i32, Value) {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
-        let mut last = Value::Null;
-        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
-            last = line;
-        }
-        (self.child.wait().unwrap().code().unwrap(), last)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use support::{Namespace, PROGRAM, Process, free_port};
 
 /// Where the processes run.
 struct Place<'a> {
@@ -110,26 +40,17 @@ impl Place<'_> {
 
     #[track_caller]
     fn run(&self, words: &str) {
-        let output = self.command(words).output().unwrap();
-        assert!(
-            output.status.success(),
-            "{words}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        support::run(self.command(words));
     }
-}
 
-fn event<'a>(name: &'a str) -> impl Fn(&Value) -> bool + 'a {
-    move |line| line["event"] == name
+    fn start(&self, words: &str) -> Process {
+        Process::start(self.command(words))
+    }
 }
 
 /// The whole story on one data plane: two devices renew their leases, one is revoked, everything is stopped.
 fn story(place: &Place<'_>, dataplane: &str) {
-    let port = UdpSocket::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = free_port();
     std::fs::write(
         place.directory.join("gateway.toml"),
         format!(
@@ -142,51 +63,47 @@ fn story(place: &Place<'_>, dataplane: &str) {
     place.run("registry create --registry fleet.registry --key-file master.key");
     place.run("device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml");
     place.run("device enroll simulated --device d2 --model sram --out devices --config gateway.toml");
-    let mut gateway = Process::start(place.command("serve --config gateway.toml --json --every 1"));
-    gateway.wait_for("loaded fleet", |line| {
+    let gateway = place.start("serve --config gateway.toml --json --every 1");
+    let loaded = gateway.wait_for("loaded fleet", |line| {
         line["event"] == "status" && line["loaded"] == true
     });
-    assert_eq!(
-        gateway.seen.last().unwrap()["devices"],
-        0,
-        "nobody has proved anything yet"
-    );
+    assert_eq!(loaded["devices"], 0, "nobody has proved anything yet");
 
     // Addresses of their own: no two live sessions may share one.
     let agent = |id: &str, address: &str| {
         let words =
             format!("agent --config devices/00000000000000{id}.toml --gateway {address}:{port} --json");
-        Process::start(place.command(&words))
+        place.start(&words)
     };
-    let mut lost = agent("d1", "127.0.0.1");
-    let mut kept = agent("d2", "[::1]");
+    let lost = agent("d1", "127.0.0.1");
+    let kept = agent("d2", "[::1]");
     for _ in 0..3 {
-        lost.wait_for("session of the first", event("authenticated"));
-        kept.wait_for("session of the second", event("authenticated"));
+        lost.event("authenticated");
+        kept.event("authenticated");
     }
     let rows = |process: &Process| -> Vec<u64> {
-        let sessions = process
-            .seen
+        let sessions = process.events("authenticated");
+        sessions
             .iter()
-            .filter(|line| line["event"] == "authenticated");
-        sessions.map(|line| line["idx"].as_u64().unwrap()).collect()
+            .map(|line| line["idx"].as_u64().unwrap())
+            .collect()
     };
     assert_eq!(rows(&lost), [0, 1, 2], "renewed in time, each with the next row");
-    assert!(!lost.seen.iter().chain(&kept.seen).any(event("expired")));
+    assert!(lost.events("expired").is_empty() && kept.events("expired").is_empty());
 
     place.run("device revoke d1 --reason lost --config gateway.toml");
     gateway.wait_for("revocation", |line| line["revoked"] == 1);
     gateway.wait_for("refused packets", |line| {
         line["counters"]["drop_revoked"].as_u64() > Some(0)
     });
-    lost.wait_for("end of the lease", event("expired"));
-    kept.wait_for("another session of the second", event("authenticated"));
+    lost.event("expired");
+    kept.event("authenticated");
 
-    assert_eq!(lost.terminate().0, 0);
-    let (code, last) = kept.terminate();
-    assert_eq!((code, last["event"].as_str()), (0, Some("stopped")));
-    let (code, last) = gateway.terminate();
-    assert_eq!((code, last["event"].as_str()), (0, Some("stopped")));
+    lost.terminate();
+    assert_eq!(kept.terminate().last().unwrap()["event"], "stopped");
+    let told = gateway.terminate();
+    let last = told.last().unwrap();
+    assert_eq!(last["event"], "stopped");
     assert!(last["counters"]["reply_ack"].as_u64() >= Some(6), "{last}");
     assert_eq!(last["counters"]["drop_tag"], Value::Null, "{last}");
 }
@@ -201,43 +118,18 @@ fn a_device_keeps_its_lease_until_it_is_revoked_on_host() {
     story(&place, "host");
 }
 
-/// A network namespace of its own with nothing but loopback, held by a process.
-fn private_loopback() -> Option<Child> {
-    let script = "ip link set lo up && echo up && exec sleep 600";
-    let mut child = Command::new("unshare")
-        .args(["--net", "sh", "-c", script])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    let mut line = String::new();
-    BufReader::new(child.stdout.take()?).read_line(&mut line).ok()?;
-    if line == "up\n" {
-        return Some(child);
-    }
-    let _ = child.wait();
-    None
-}
-
 /// Runs a story in a network namespace of its own, if this user may have one.
 fn in_private_namespace(story: impl Fn(&Place<'_>)) {
-    let Some(mut holder) = private_loopback() else {
+    let Some(namespace) = Namespace::new() else {
         println!("SKIPPED: no root, or no unshare and ip: the xdp data plane was not run");
         return;
     };
     let directory = tempfile::tempdir().unwrap();
     let place = Place {
         directory: directory.path(),
-        wrapper: ["nsenter", "--net", "--target", &holder.id().to_string()]
-            .map(str::to_owned)
-            .to_vec(),
+        wrapper: namespace.wrapper(),
     };
-    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| story(&place)));
-    holder.kill().unwrap();
-    holder.wait().unwrap();
-    if let Err(panic) = told {
-        std::panic::resume_unwind(panic);
-    }
+    story(&place);
 }
 
 #[test]

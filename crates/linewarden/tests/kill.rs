@@ -6,11 +6,13 @@
     clippy::indexing_slicing
 )]
 
+mod support;
+
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output};
@@ -20,8 +22,8 @@ use linewarden_protocol::wire::{self, Message};
 use linewarden_registry::{Credentials, DeviceRecord, MasterKey, PoolRow, Registry};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
+use support::{PATIENCE, free_port, linewarden};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
 const KILLS: u32 = 40;
 const ROWS: u32 = 800;
 /// The gateway's default.
@@ -29,7 +31,6 @@ const MARK_BLOCK: u32 = 4;
 /// What a kill may cost a device that came more than once in that life: its mark is moved further each time, and a row
 /// may be spent whose ACK was never sent.
 const BUSY_LOSS: u32 = 14 + 1;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A device with a socket of its own, and a record of what the gateway accepted from it.
 struct Station {
@@ -192,9 +193,7 @@ fn booted(device: DeviceId, mode: Mode) -> Device {
 }
 
 fn serve(directory: &Path) -> Child {
-    Command::new(PROGRAM)
-        .args(["serve", "--config", "gateway.toml", "--json"])
-        .current_dir(directory)
+    linewarden(directory, "serve --config gateway.toml --json")
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -210,11 +209,7 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
     println!("LINEWARDEN_KILL_SEED={seed}");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let directory = tempfile::tempdir().unwrap();
-    let port = UdpSocket::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = free_port();
     std::fs::write(
         directory.path().join("gateway.toml"),
         format!(

@@ -7,234 +7,209 @@
     clippy::indexing_slicing
 )]
 
-use std::io::{BufRead as _, BufReader};
+mod support;
+
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use serde_json::Value;
+use support::{Namespace, PROGRAM, Process};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Sends a line to a peer's listener and prints what comes back; the other end answers.
-const ASK: &str = "import socket,sys\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\ns.settimeout(60)\n\
-    s.sendto(b'how do you do', ('127.0.0.1', 6000))\nprint(s.recv(2000).decode())\n";
+/// Asks a program at the peer by way of the agent's listener, again and again, until there is an answer.
+const ASK: &str = "import socket,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\ns.settimeout(1)\n\
+    for n in range(60):\n  s.sendto(b'how do you do', ('127.0.0.1', 6000))\n  try:\n    print(s.recv(2000).decode())\n    \
+    break\n  except socket.timeout: pass\n";
+/// Answers, at UDP port 6001.
 const ANSWER: &str = "import socket\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\ns.bind(('127.0.0.1', 6001))\n\
-    print('up', flush=True)\nwhile True:\n  d,a=s.recvfrom(2000)\n  s.sendto(d[::-1],a)\n";
+    print('{}', flush=True)\nwhile True:\n  d,a=s.recvfrom(2000)\n  s.sendto(d[::-1],a)\n";
 
-/// Killed when dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// How the site is laid out.
+#[derive(Clone, Copy, Default)]
+struct Plan {
+    v6: bool,
+    /// Each device has a gateway of its own, both over one registry; else they have one between them.
+    two_gateways: bool,
+    sealed: bool,
 }
 
-/// A network namespace, held by a process.
-struct Namespace(Running);
-
-impl Namespace {
-    fn new() -> Option<Self> {
-        let script = "ip link set lo up && echo up && exec sleep 600";
-        let mut child = Command::new("unshare")
-            .args(["--net", "sh", "-c", script])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
-        let mut line = String::new();
-        BufReader::new(child.stdout.take()?).read_line(&mut line).ok()?;
-        (line == "up\n").then_some(Self(Running(child)))
-    }
-
-    fn pid(&self) -> u32 {
-        self.0.0.id()
-    }
-
-    fn command(&self, program: &str, at: &Path) -> Command {
-        let mut command = Command::new("nsenter");
-        command
-            .args(["--net", "--target", &self.pid().to_string(), program])
-            .current_dir(at);
-        command
-    }
-
-    #[track_caller]
-    fn run(&self, at: &Path, words: &str) -> String {
-        let mut words = words.split_whitespace();
-        let mut command = self.command(words.next().unwrap(), at);
-        let output = command.args(words).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{command:?}: {said}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn start(&self, at: &Path, words: &str) -> Process {
-        let mut command = self.command(PROGRAM, at);
-        command.args(words.split_whitespace()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                if sender.send(serde_json::from_str(&line).unwrap()).is_err() {
-                    return;
-                }
-            }
-        });
-        Process {
-            _child: Running(child),
-            lines,
+impl Plan {
+    /// Of host `host` on segment `n`.
+    fn address(self, n: u32, host: u32) -> String {
+        match self.v6 {
+            true => format!("fd09:{n}::{host}"),
+            false => format!("10.9.{n}.{host}"),
         }
     }
-}
 
-/// A process whose standard output is lines of JSON.
-struct Process {
-    _child: Running,
-    lines: Receiver<Value>,
-}
-
-impl Process {
-    #[track_caller]
-    fn wait_for(&self, wanted: impl Fn(&Value) -> bool) -> Value {
-        let (until, mut seen) = (Instant::now() + PATIENCE, Vec::new());
-        while let Ok(line) = self
-            .lines
-            .recv_timeout(until.saturating_duration_since(Instant::now()))
-        {
-            if wanted(&line) {
-                return line;
-            }
-            seen.push(line);
-        }
-        panic!("not told: {seen:#?}");
+    fn bits(self) -> u32 {
+        if self.v6 { 64 } else { 24 }
     }
 
-    #[track_caller]
-    fn event(&self, name: &str) -> Value {
-        self.wait_for(|line| line["event"] == name)
+    fn configuration(self, id: u32, interfaces: &[&str], segments: &[u32]) -> String {
+        let addresses: Vec<String> = segments
+            .iter()
+            .map(|n| format!("\"{}\"", self.address(*n, 1)))
+            .collect();
+        let dataplane = match self.sealed {
+            true => format!("interfaces = {interfaces:?}\ngate = \"sealed\""),
+            false => "dataplane = \"host\"".to_owned(),
+        };
+        format!(
+            "[gateway]\nid = {id}\n{dataplane}\naddresses = [{}]\nslots = 16\nwhen_gone = \"open\"\n\
+             [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+            addresses.join(", ")
+        )
     }
 }
 
-/// Gateway between segments 1 and 2, a device in each.
+/// Gateway or gateways between segments 1 and 2, a device in each.
 struct Site {
+    plan: Plan,
     a: Process,
     b: Process,
-    _gateway: Process,
-    _answerer: Running,
+    _gateways: Vec<Process>,
+    _answerer: Process,
+    /// The router between the segments, where the gateways run, and the devices.
     inside: [Namespace; 3],
     directory: tempfile::TempDir,
 }
 
 impl Site {
-    fn new(dataplane: &str) -> Option<Self> {
+    fn new(plan: Plan) -> Option<Self> {
         let inside = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
         let directory = tempfile::tempdir().unwrap();
         let at = directory.path();
-        let [gateway, a, b] = &inside;
-        for (n, device) in [(1, a), (2, b)] {
-            gateway.run(
-                at,
-                &format!("ip link add v{n} type veth peer name dev netns {}", device.pid()),
-            );
-            gateway.run(at, &format!("ip addr add 10.9.{n}.1/24 dev v{n}"));
-            gateway.run(at, &format!("ip link set v{n} up"));
-            device.run(at, &format!("ip addr add 10.9.{n}.2/24 dev dev"));
-            device.run(at, "ip link set dev dev up");
-            device.run(at, &format!("ip route add default via 10.9.{n}.1"));
-            device.run(at, "ethtool -K dev tx off");
-        }
-        gateway.run(at, "sysctl -q -w net.ipv4.ip_forward=1");
-        std::fs::write(
-            at.join("gateway.toml"),
-            format!(
-                "[gateway]\nid = 5\n{dataplane}\naddresses = [\"10.9.1.1\", \"10.9.2.1\"]\nslots = 16\n\
-                 when_gone = \"open\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
-            ),
-        )
-        .unwrap();
-        let lw = |words: &str| gateway.run(at, &format!("{PROGRAM} {words}"));
-        lw("registry create --registry fleet.registry --key-file master.key");
-        for id in ["d1", "d2"] {
-            lw(&format!(
-                "device enroll simulated --device {id} --rows 40 --out devices --config gateway.toml"
-            ));
-        }
-        for (id, peer) in [("d1", "d2"), ("d2", "d1")] {
-            let file = at.join(format!("devices/00000000000000{id}.toml"));
-            let config = std::fs::read_to_string(&file).unwrap();
-            let more = format!(
-                "\n[[peer]]\ndevice = \"{peer}\"\nlisten = \"127.0.0.1:6000\"\n{}",
-                if id == "d2" {
-                    "deliver = \"127.0.0.1:6001\"\n"
-                } else {
-                    ""
-                }
-            );
-            std::fs::write(&file, config + &more).unwrap();
-        }
-        let serving = gateway.start(at, "serve --config gateway.toml --json --every 1");
-        serving.wait_for(|line| line["loaded"] == true);
-        let mut answerer = b.command("python3", at);
-        let mut answerer = answerer
-            .args(["-c", ANSWER])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(answerer.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        let agent = |n: u32, namespace: &Namespace| {
-            let words = format!("agent --config devices/00000000000000d{n}.toml --gateway 10.9.{n}.1 --json");
-            let agent = namespace.start(at, &words);
-            agent.event("authenticated");
-            agent
+        connect(plan, &inside, at);
+        let [router, a, b] = &inside;
+        let configurations = match plan.two_gateways {
+            false => vec![plan.configuration(5, &["v1", "v2"], &[1, 2])],
+            true => vec![
+                plan.configuration(5, &["v1"], &[1]),
+                plan.configuration(6, &["v2"], &[2]),
+            ],
         };
+        for (n, text) in (1..).zip(&configurations) {
+            std::fs::write(at.join(format!("gateway{n}.toml")), text).unwrap();
+        }
+        let lw = |words: &str| router.run(at, &format!("{PROGRAM} {words}"));
+        lw("registry create --registry fleet.registry --key-file master.key");
+        enrol(plan, at, lw);
+        let serve = |n| {
+            let gateway = router.start(at, &format!("serve --config gateway{n}.toml --json --every 1"));
+            gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
+            gateway
+        };
+        let gateways = (1..=configurations.len()).map(serve).collect();
+        let answerer = Process::start(inside_of(b, at, &["python3", "-c", ANSWER]));
+        answerer.wait_for("answerer", |_| true);
         Some(Self {
-            a: agent(1, a),
-            b: agent(2, b),
-            _gateway: serving,
-            _answerer: Running(answerer),
+            plan,
+            a: agent(plan, 1, a, at),
+            b: agent(plan, 2, b, at),
+            _gateways: gateways,
+            _answerer: answerer,
             inside,
             directory,
         })
     }
 
     fn run(&self, words: &str) {
-        let [gateway, ..] = &self.inside;
-        gateway.run(self.directory.path(), &format!("{PROGRAM} {words}"));
+        let [router, ..] = &self.inside;
+        router.run(self.directory.path(), &format!("{PROGRAM} {words}"));
+    }
+
+    /// The pair is allowed, and opens.
+    #[track_caller]
+    fn allow(&self) {
+        self.run("device pair allow d1 d2 --config gateway1.toml");
+        for (agent, peer) in [(&self.a, "00000000000000d2"), (&self.b, "00000000000000d1")] {
+            assert_eq!(agent.event("peer_open")["device"], peer);
+        }
     }
 
     /// A program at the first device asks one at the second, and gets its answer.
     #[track_caller]
     fn converse(&self) {
         let [_, a, _] = &self.inside;
-        let mut command = a.command("python3", self.directory.path());
-        let output = command.args(["-c", ASK]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(
-            said,
-            "od uoy od woh\n",
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let said = support::run(inside_of(a, self.directory.path(), &["python3", "-c", ASK]));
+        assert_eq!(said, "od uoy od woh\n");
+    }
+
+    /// The second device's agent is killed and started again, without what it knew.
+    fn restart_b(&mut self) {
+        let [.., b] = &self.inside;
+        self.b.end_by(nix::sys::signal::Signal::SIGKILL);
+        self.b = agent(self.plan, 2, b, self.directory.path());
     }
 }
 
-fn story(dataplane: &str, close: &str) {
-    let Some(site) = Site::new(dataplane) else {
+/// Segments 1 and 2, and the way between them.
+fn connect(plan: Plan, inside: &[Namespace; 3], at: &Path) {
+    let [router, a, b] = inside;
+    let (family, bits) = (if plan.v6 { "-6" } else { "-4" }, plan.bits());
+    for (n, device) in [(1, a), (2, b)] {
+        let end = |host| format!("{}/{bits}", plan.address(n, host));
+        let dad = if plan.v6 { "nodad" } else { "" };
+        router.run(
+            at,
+            &format!("ip link add v{n} type veth peer name dev netns {}", device.pid()),
+        );
+        router.run(at, &format!("ip addr add {} dev v{n} {dad}", end(1)));
+        router.run(at, &format!("ip link set v{n} up"));
+        device.run(at, &format!("ip addr add {} dev dev {dad}", end(2)));
+        device.run(at, "ip link set dev dev up");
+        device.run(
+            at,
+            &format!("ip {family} route add default via {}", plan.address(n, 1)),
+        );
+        device.run(at, "ethtool -K dev tx off");
+    }
+    for setting in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
+        router.run(at, &format!("sysctl -q -w {setting}"));
+    }
+}
+
+/// Both devices, each with the other one as its peer.
+fn enrol(plan: Plan, at: &Path, lw: impl Fn(&str) -> String) {
+    for (n, id, peer) in [(1, "d1", "d2"), (2, "d2", "d1")] {
+        lw(&format!(
+            "device enroll simulated --device {id} --rows 40 --out devices --config gateway1.toml"
+        ));
+        let file = at.join(format!("devices/00000000000000{id}.toml"));
+        let mut config = std::fs::read_to_string(&file).unwrap();
+        config += &format!("\n[[peer]]\ndevice = \"{peer}\"\nlisten = \"127.0.0.1:6000\"\n");
+        if n == 2 {
+            config += "deliver = \"127.0.0.1:6001\"\n";
+        }
+        if plan.two_gateways {
+            let address = plan.address(3 - n, 2);
+            let address = if plan.v6 { format!("[{address}]") } else { address };
+            config += &format!("address = \"{address}:20553\"\n");
+        }
+        std::fs::write(&file, config).unwrap();
+    }
+}
+
+fn inside_of(namespace: &Namespace, at: &Path, words: &[&str]) -> Command {
+    let wrapper = namespace.wrapper();
+    let mut command = Command::new(&wrapper[0]);
+    command.args(&wrapper[1..]).args(words).current_dir(at);
+    command
+}
+
+fn agent(plan: Plan, n: u32, namespace: &Namespace, at: &Path) -> Process {
+    let gateway = plan.address(n, 1);
+    let words = format!("agent --config devices/00000000000000d{n}.toml --gateway {gateway} --json");
+    let agent = namespace.start(at, &words);
+    agent.event("authenticated");
+    agent
+}
+
+fn story(plan: Plan, close: &str) {
+    let Some(site) = Site::new(plan) else {
         println!("SKIPPED: no root, or no unshare, nsenter, ip and ethtool");
         return;
     };
-    site.run("device pair allow d1 d2 --config gateway.toml");
-    for (agent, peer) in [(&site.a, "00000000000000d2"), (&site.b, "00000000000000d1")] {
-        assert_eq!(agent.event("peer_open")["device"], peer);
-    }
+    site.allow();
     site.converse();
     site.run(close);
     let closed = site.a.event("peer_closed");
@@ -242,18 +217,63 @@ fn story(dataplane: &str, close: &str) {
     assert_eq!(closed["why"], "the controller has no such pair");
 }
 
+const REVOKE: &str = "device revoke d2 --reason lost --config gateway1.toml";
+const CLOSE: &str = "device pair close d2 d1 --config gateway1.toml";
+
 #[test]
 fn a_pair_talks_until_one_of_the_two_is_revoked() {
-    story(
-        "dataplane = \"host\"",
-        "device revoke d2 --reason lost --config gateway.toml",
-    );
+    story(Plan::default(), REVOKE);
 }
 
 #[test]
 fn a_pair_talks_through_a_sealed_gate_until_it_is_closed() {
+    let sealed = true;
     story(
-        "interfaces = [\"v1\", \"v2\"]\ngate = \"sealed\"",
-        "device pair close d2 d1 --config gateway.toml",
+        Plan {
+            sealed,
+            ..Plan::default()
+        },
+        CLOSE,
     );
+}
+
+#[test]
+fn a_pair_talks_over_ipv6_past_no_gate_and_a_sealed_one() {
+    for (sealed, close) in [(false, REVOKE), (true, CLOSE)] {
+        let v6 = true;
+        story(
+            Plan {
+                v6,
+                sealed,
+                ..Plan::default()
+            },
+            close,
+        );
+    }
+}
+
+/// Each device is known to its own gateway only; the registry that both have gives the key.
+#[test]
+fn a_pair_talks_across_two_gateways_of_one_registry() {
+    let two_gateways = true;
+    story(
+        Plan {
+            two_gateways,
+            ..Plan::default()
+        },
+        REVOKE,
+    );
+}
+
+#[test]
+fn a_peer_that_has_restarted_is_talked_to_again() {
+    let Some(mut site) = Site::new(Plan::default()) else {
+        println!("SKIPPED: no root, or no unshare, nsenter, ip and ethtool");
+        return;
+    };
+    site.allow();
+    site.converse();
+    site.restart_b();
+    site.converse();
+    assert!(site.a.events("peer_closed").is_empty());
 }

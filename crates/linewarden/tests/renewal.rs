@@ -7,72 +7,14 @@
     clippy::indexing_slicing
 )]
 
-use std::io::{BufRead as _, BufReader};
-use std::net::UdpSocket;
+mod support;
+
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linewarden_agent::Credential;
 use serde_json::Value;
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A process whose standard output is lines of JSON; killed (-9) when dropped.
-struct Process {
-    child: Child,
-    lines: Receiver<Value>,
-}
-
-impl Process {
-    /// The next line, or `None` at its end.
-    #[track_caller]
-    fn next(&self, until: Instant) -> Option<Value> {
-        match self
-            .lines
-            .recv_timeout(until.saturating_duration_since(Instant::now()))
-        {
-            Ok(line) => Some(line),
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => None,
-            Err(error) => panic!("{error} after {PATIENCE:?}"),
-        }
-    }
-
-    #[track_caller]
-    fn wait_for(&self, wanted: impl Fn(&Value) -> bool) -> Value {
-        let (until, mut seen) = (Instant::now() + PATIENCE, Vec::new());
-        while let Some(line) = self.next(until) {
-            if wanted(&line) {
-                return line;
-            }
-            seen.push(line);
-        }
-        panic!("ended: {seen:#?}");
-    }
-
-    #[track_caller]
-    fn event(&self, name: &str) -> Value {
-        self.wait_for(|line| line["event"] == name)
-    }
-
-    /// Its lines to the end, which it must come to by itself and well.
-    #[track_caller]
-    fn ended_well(mut self) -> Vec<Value> {
-        let until = Instant::now() + PATIENCE;
-        let lines: Vec<Value> = std::iter::from_fn(|| self.next(until)).collect();
-        assert!(self.child.wait().unwrap().success(), "{lines:#?}");
-        lines
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use support::{Process, free_port, linewarden};
 
 /// A registry, a gateway's configuration on `host`, and devices' files.
 struct Site {
@@ -105,43 +47,18 @@ impl Site {
         self.directory.path().join(name)
     }
 
-    fn command(&self, words: &str) -> Command {
-        let mut command = Command::new(PROGRAM);
-        command
-            .args(words.split_whitespace())
-            .current_dir(self.directory.path());
-        command
-    }
-
     #[track_caller]
     fn run(&self, words: &str) -> String {
-        let output = self.command(words).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{words}: {said}");
-        String::from_utf8(output.stdout).unwrap()
+        support::run(linewarden(self.directory.path(), words))
     }
 
     fn start(&self, words: &str) -> Process {
-        let mut child = self.command(words).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                // A killed process may have been in the middle of a line.
-                let Ok(line) = serde_json::from_str(&line) else {
-                    return;
-                };
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        Process { child, lines }
+        Process::start(linewarden(self.directory.path(), words))
     }
 
     fn gateway(&self) -> Process {
         let gateway = self.start("serve --config gateway.toml --json --every 1");
-        gateway.wait_for(|line| line["loaded"] == true);
+        gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
         gateway
     }
 
@@ -192,11 +109,6 @@ impl Site {
     }
 }
 
-fn free_port() -> u16 {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.local_addr().unwrap().port()
-}
-
 fn events(lines: &[Value]) -> Vec<&str> {
     lines.iter().filter_map(|line| line["event"].as_str()).collect()
 }
@@ -212,7 +124,9 @@ fn a_pool_is_renewed_ahead_of_need_and_never_runs_out() {
     let agent = site.agent("d1", "");
     // Two messages: a row number beyond the first pool is used in the end.
     assert_eq!(agent.event("rows_renewed")["rows_end"], 54);
-    agent.wait_for(|line| line["event"] == "authenticated" && line["idx"].as_u64() >= Some(5));
+    agent.wait_for("a new row", |line| {
+        line["event"] == "authenticated" && line["idx"].as_u64() >= Some(5)
+    });
     assert_eq!(site.shown("d1")["rows_total"], 54);
     assert_eq!(site.helper_rows("d1"), 54);
 }
@@ -265,6 +179,27 @@ fn a_key_is_renewed_and_the_old_one_is_good_for_nothing() {
     drop(gateway);
 }
 
+#[test]
+fn a_renewal_that_nobody_answers_ends_with_a_failure() {
+    let site = Site::new();
+    site.enroll("--device d1 --rows 4");
+    let config = site.path("gateway.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let without = text.lines().map(|line| match line.starts_with("desk_port") {
+        true => "desk_port = 0\n".to_owned(),
+        false => format!("{line}\n"),
+    });
+    std::fs::write(&config, without.collect::<String>()).unwrap();
+    let _gateway = site.gateway();
+    let (code, lines) = site.agent("d1", "--once --renew").ended();
+    assert_eq!(code, 1, "{lines:#?}");
+    let last = lines.last().unwrap();
+    assert_eq!(last["event"], "not_renewed");
+    assert_eq!(last["why"], "no answer from the controller");
+    // Who did not demand it has what it asked for.
+    site.agent("d1", "--once").ended_well();
+}
+
 /// `kill -9` of the device after each line that it prints, and at moments in between that differ from run to run.
 #[test]
 fn a_device_killed_at_any_moment_of_a_renewal_can_go_on() {
@@ -277,7 +212,7 @@ fn a_device_killed_at_any_moment_of_a_renewal_can_go_on() {
             let agent = site.agent(id, "--renew");
             agent.event("authenticated");
             // Not a wait for a condition: where in the renewal it is hit shall differ.
-            let _ = agent.lines.recv_timeout(Duration::from_millis(7 * round));
+            let _ = agent.next(Duration::from_millis(7 * round));
             drop(agent);
         }
         if round % 4 == 3 {

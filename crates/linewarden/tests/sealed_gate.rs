@@ -7,12 +7,11 @@
     clippy::indexing_slicing
 )]
 
-use std::cell::RefCell;
-use std::io::{BufRead as _, BufReader};
+mod support;
+
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use linewarden_dataplane::ethtool::{self, Offload};
@@ -23,94 +22,12 @@ use linewarden_lab::packet_socket::{Options, PacketSocket, TxBatch};
 use linewarden_lab::topology::{Lab, Topology};
 use linewarden_protocol::frame::parse;
 use linewarden_protocol::wire::LAP_PORT;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
+use support::{PATIENCE, PROGRAM, Process, linewarden};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Where the echo service is, and where the agent listens.
 const PORT: u16 = 5683;
-
-/// A process whose standard output is lines of JSON.
-struct Process {
-    child: Child,
-    lines: Receiver<Value>,
-    /// The last line with counters: a gateway prints them when they change.
-    counters: RefCell<Value>,
-}
-
-impl Process {
-    fn start(namespace: &NetNs, directory: &Path, words: &str) -> Self {
-        let mut command = Command::new(PROGRAM);
-        command.args(words.split_whitespace()).current_dir(directory);
-        let command = command.stdout(Stdio::piped());
-        let mut child = namespace.run(|| command.spawn().unwrap()).unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in output.lines() {
-                let value = serde_json::from_str(&line.unwrap()).unwrap();
-                if sender.send(value).is_err() {
-                    return;
-                }
-            }
-        });
-        Self {
-            child,
-            lines,
-            counters: RefCell::default(),
-        }
-    }
-
-    /// Waits for a line that is as wanted.
-    #[track_caller]
-    fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let until = Instant::now() + PATIENCE;
-        let mut seen = Vec::new();
-        while let Ok(line) = self
-            .lines
-            .recv_timeout(until.saturating_duration_since(Instant::now()))
-        {
-            if line["counters"].is_object() {
-                self.counters.replace(line["counters"].clone());
-            }
-            if wanted(&line) {
-                return line;
-            }
-            seen.push(line);
-        }
-        panic!("no {what}: {seen:#?}");
-    }
-
-    /// What a gateway had counted of a verdict when it last said so.
-    fn count(&self, verdict: &str) -> u64 {
-        self.counters.borrow()[verdict].as_u64().unwrap_or(0)
-    }
-
-    /// Waits until the gateway has counted so many of a verdict.
-    #[track_caller]
-    fn wait_for_count(&self, verdict: &str, count: u64) {
-        if self.count(verdict) < count {
-            self.wait_for(verdict, |_| self.count(verdict) >= count);
-        }
-    }
-
-    /// Ends it as a service manager does, and gives its last lines.
-    fn terminate(mut self) -> Vec<Value> {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
-        let lines = self.lines.iter().collect();
-        assert!(self.child.wait().unwrap().success());
-        lines
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn ip(station: &Station, v6: bool) -> IpAddr {
     if v6 { station.v6.into() } else { station.v4.into() }
@@ -131,6 +48,12 @@ fn run(namespace: &NetNs, directory: &Path, program: &str, words: &str) {
         "{words}: {}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+fn start(namespace: &NetNs, directory: &Path, words: &str) -> Process {
+    namespace
+        .run(|| Process::start(linewarden(directory, words)))
+        .unwrap()
 }
 
 /// All parts of the play.
@@ -242,12 +165,12 @@ fn agent(lab: &Lab, directory: &Path, gateway: SocketAddr) -> Process {
         "agent --config devices/00000000000000d1.toml --gateway {gateway} --interface {} --json",
         lab.devices_end.name
     );
-    Process::start(&lab.devices, directory, &words)
+    start(&lab.devices, directory, &words)
 }
 
 fn serve(lab: &Lab, directory: &Path) -> Process {
     let words = "serve --config gateway.toml --json --every 1";
-    let gateway = Process::start(&lab.gateway, directory, words);
+    let gateway = start(&lab.gateway, directory, words);
     gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
     gateway
 }
@@ -512,8 +435,7 @@ fn a_gateway_is_replaced_without_a_lost_datagram() {
             number
         });
         for signal in [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGKILL] {
-            kill(Pid::from_raw(site.gateway.child.id() as i32), signal).unwrap();
-            site.gateway.child.wait().unwrap();
+            site.gateway.end_by(signal);
             site.gateway = site.serve();
             site.gateway
                 .wait_for("the device again", |line| line["devices"] == 1);
@@ -543,8 +465,7 @@ fn memory_of_a_gateway_that_was_replaced_elsewhere_is_not_taken_up() {
     }
     let filesystem = BpfFilesystem::mount();
     let mut site = Site::with(false, false, Some(&filesystem.0.path().join("gates")));
-    kill(Pid::from_raw(site.gateway.child.id() as i32), Signal::SIGKILL).unwrap();
-    site.gateway.child.wait().unwrap();
+    site.gateway.end_by(Signal::SIGKILL);
     let elsewhere = Lab::build(&Topology::default()).unwrap();
     let path = site.directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -560,8 +481,7 @@ fn memory_of_a_gateway_that_was_replaced_elsewhere_is_not_taken_up() {
     site.program().send(b"nobody hears this").unwrap();
     site.gateway.wait_for_count("drop_session", 1);
     // The device goes on at the mark: what lies below it may have been spent elsewhere.
-    kill(Pid::from_raw(site.agent.child.id() as i32), Signal::SIGKILL).unwrap();
-    site.agent.child.wait().unwrap();
+    site.agent.end_by(Signal::SIGKILL);
     let agent = site.agent_again();
     let told = agent.wait_for("a new session", |line| line["event"] == "authenticated");
     assert!(told["idx"].as_u64() >= Some(4), "{told}");
@@ -583,9 +503,8 @@ fn rows_are_renewed_through_the_sealed_gate() {
         );
         let at = site.directory.path();
         // The same device once more: the first one's tunnel sockets go with it.
-        kill(Pid::from_raw(site.agent.child.id() as i32), Signal::SIGKILL).unwrap();
-        site.agent.child.wait().unwrap();
-        site.agent = Process::start(&site.lab.devices, at, &words);
+        site.agent.end_by(Signal::SIGKILL);
+        site.agent = start(&site.lab.devices, at, &words);
         let renewed = site
             .agent
             .wait_for("renewal", |line| line["event"] == "rows_renewed");

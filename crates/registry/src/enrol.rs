@@ -297,10 +297,12 @@ async fn insert(connection: &mut SqliteConnection, records: &[Prepared]) -> Resu
 
 async fn remove(connection: &mut SqliteConnection, devices: Vec<DeviceId>) -> Result<()> {
     for ids in devices.chunks(IDS_PER_QUERY) {
-        // Credentials first: they refer to the device. Leases are of its old rows.
+        // Credentials first: they refer to the device. Leases are of its old rows, and so is the last ticket's number: a
+        // device that has used them up begins anew when it is enrolled anew. Tickets of before are of another epoch.
         for table in [
             "DELETE FROM lease WHERE device_id IN ",
             "DELETE FROM spare WHERE device_id IN ",
+            "DELETE FROM ticket WHERE device_id IN ",
             "DELETE FROM credential WHERE device_id IN ",
             "DELETE FROM device WHERE device_id IN ",
         ] {

@@ -11,7 +11,7 @@ mod support;
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    Credentials, PoolRow, Registry, RegistryError, Renewal, RenewalResult, Revision, Settlement,
+    Credentials, OnConflict, PoolRow, Registry, RegistryError, Renewal, RenewalResult, Revision, Settlement,
 };
 use sqlx::Connection as _;
 use support::{gateway, in_memory, key_device, master_key, pool_device, rows, wish};
@@ -160,6 +160,35 @@ async fn a_new_key_takes_the_place_of_the_old_one_and_of_its_leases() {
         registry.settle(&fence, &[settlement]).await.unwrap()[0],
         Ok(0)
     ));
+}
+
+#[tokio::test]
+async fn a_device_that_has_used_up_its_numbers_renews_again_once_it_is_enrolled_anew() {
+    let registry = registry().await;
+    let last = i64::MAX.cast_unsigned();
+    for number in [last + 1, u64::MAX] {
+        let refused = result(&registry, POOL, number, behind(4, 1)).await;
+        assert_eq!(refused, RenewalResult::OldNumber);
+    }
+    let stored = result(&registry, POOL, last, behind(4, 1)).await;
+    assert_eq!(stored, RenewalResult::Stored);
+    let refused = result(&registry, POOL, last, behind(5, 1)).await;
+    assert_eq!(refused, RenewalResult::OldNumber);
+    assert_eq!(registry.enrolment(POOL).await.unwrap().number, last);
+    registry
+        .enrol_chunk(vec![pool_device(POOL.0, 4)], OnConflict::Replace)
+        .await
+        .unwrap();
+    assert_eq!(registry.enrolment(POOL).await.unwrap().number, 0);
+    // What was asked for before is of another epoch.
+    let replayed = result(&registry, POOL, last, behind(4, 1)).await;
+    assert_eq!(replayed, RenewalResult::Misplaced);
+    let now = Renewal::Rows {
+        epoch: 1,
+        first: 4,
+        rows: rows(POOL.0, 9, 1),
+    };
+    assert_eq!(result(&registry, POOL, 1, now).await, RenewalResult::Stored);
 }
 
 #[tokio::test]

@@ -18,6 +18,8 @@ use crate::time::Clock;
 
 /// Records on their way to the thread.
 const WAITING_MAX: usize = 4096;
+/// The part of the file's length that is kept for what no packet can cause: one in so many.
+const RESERVED: u64 = 8;
 /// What could not be written is tried again after this.
 const AGAIN: Duration = Duration::from_millis(500);
 /// How long the end waits for the disk.
@@ -28,7 +30,7 @@ const END_MAX: Duration = Duration::from_secs(5);
 pub struct AuditOptions {
     /// The file; made with mode 0600.
     pub path: PathBuf,
-    /// It is not made longer than this.
+    /// It is not made longer than this. The last eighth is for what no packet can cause.
     pub bytes_max: u64,
 }
 
@@ -69,6 +71,7 @@ impl AuditLog {
             options: options.clone(),
             file: open(&options.path)?,
             unwritten: Vec::new(),
+            reserved_only: false,
             told: 0,
             shared: Arc::clone(&shared),
         };
@@ -144,6 +147,8 @@ struct Writer {
     file: File,
     /// The rest of a line of which a part is in the file.
     unwritten: Vec<u8>,
+    /// Only what no packet can cause finds room.
+    reserved_only: bool,
     /// Losses that the file tells of.
     told: u64,
     shared: Arc<Shared>,
@@ -170,7 +175,9 @@ impl Writer {
     }
 
     fn take(&mut self, record: &Record) {
-        if self.catch_up().is_err() || self.write(record).is_err() {
+        // Where a loss cannot be told for want of room, what has room of its own is written all the same.
+        let caught_up = self.catch_up().is_ok() || (self.unwritten.is_empty() && record.what.is_rare());
+        if !caught_up || self.write(record).is_err() {
             self.shared.lost.fetch_add(1, Relaxed);
         }
     }
@@ -201,7 +208,16 @@ impl Writer {
             .unwrap_or(SystemTime::UNIX_EPOCH);
         let line = record.line(self.gateway, DateTime::<Utc>::from(time));
         let length = self.file.metadata().map_or(0, |metadata| metadata.len());
-        if length.saturating_add(line.len() as u64) > self.options.bytes_max {
+        let is_rare = record.what.is_rare();
+        let room = match is_rare {
+            true => self.options.bytes_max,
+            false => self.options.bytes_max - self.options.bytes_max / RESERVED,
+        };
+        let is_full = length.saturating_add(line.len() as u64) > room;
+        if is_full || !is_rare {
+            self.reserved_only = is_full;
+        }
+        if is_full {
             let error =
                 io::Error::other("it is as long as `audit.bytes_max` allows; move it away and reload");
             self.note(Some(&error));
@@ -232,7 +248,7 @@ impl Writer {
             self.note(Some(&error));
             return (written, Err(error));
         }
-        if written > 0 {
+        if written > 0 && !self.reserved_only {
             self.note(None);
         }
         (written, Ok(()))
@@ -314,6 +330,44 @@ mod tests {
         assert!(options.path.metadata().unwrap().len() <= 300);
         let written = lines(&options.path).len();
         assert!(written > 0 && written < 10, "{written}");
+    }
+
+    #[test]
+    fn packets_leave_room_for_what_they_cannot_cause() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = AuditOptions {
+            path: directory.path().join("audit.jsonl"),
+            bytes_max: 8_000,
+        };
+        let log = AuditLog::open(GatewayId(1), &options).unwrap();
+        (0..200).for_each(|device| log.hand_in(evicted(device)));
+        let until = std::time::Instant::now() + Duration::from_secs(20);
+        while log.state().lost == 0 {
+            assert!(std::time::Instant::now() < until);
+            std::thread::yield_now();
+        }
+        let revoked = |device| Record {
+            boot_ns: Clock::now().boot_ns,
+            what: Happening::Revoked {
+                device: DeviceId(device),
+                shut_out: true,
+            },
+        };
+        (0..3).for_each(|device| log.hand_in(revoked(device)));
+        (0..50).for_each(|device| log.hand_in(evicted(device)));
+        let (_, state) = (log.hand_in(revoked(3)), log.shared.clone());
+        drop(log);
+        assert!(state.failing.load(Relaxed), "others are lost still");
+        let lines = lines(&options.path);
+        let of = |event: &str| lines.iter().filter(|line| line.contains(event)).count();
+        assert_eq!(of("\"revoked\""), 4, "{lines:#?}");
+        let others: usize = lines
+            .iter()
+            .filter(|line| !line.contains("\"revoked\""))
+            .map(|line| line.len() + 1)
+            .sum();
+        assert!(others <= 7_000, "{others} B");
+        assert!(options.path.metadata().unwrap().len() <= 8_000);
     }
 
     #[test]

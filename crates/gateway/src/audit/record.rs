@@ -190,6 +190,30 @@ impl Happening {
             | Self::RecordsLost { .. } => return None,
         })
     }
+
+    /// Whether no packet can cause it, nor that there are many of it: it has room of its own in the file.
+    pub(super) fn is_rare(&self) -> bool {
+        match self {
+            Self::Started { .. }
+            | Self::Stopped { .. }
+            | Self::Replaced
+            | Self::Lapsed
+            | Self::Resumed
+            | Self::Reloaded
+            | Self::ReloadRefused { .. }
+            | Self::Revoked { .. }
+            | Self::CredentialsReplaced { .. } => true,
+            Self::Session { .. }
+            | Self::WrongTag { .. }
+            | Self::Admitted { .. }
+            | Self::Evicted { .. }
+            | Self::Exhausted { .. }
+            | Self::Verdicts { .. }
+            | Self::Suppressed { .. }
+            | Self::EventsLost { .. }
+            | Self::RecordsLost { .. } => false,
+        }
+    }
 }
 
 /// A session's name in records. Its id is the beginning of a tag, which has no place in them.

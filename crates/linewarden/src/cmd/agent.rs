@@ -12,6 +12,7 @@ use linewarden_protocol::ids::Suite;
 use linewarden_puf::Puf;
 use linewarden_puf::health::HealthTest;
 
+use super::check::places;
 use crate::config_file::ConfigFile;
 use crate::failure::Failure;
 use crate::log;
@@ -21,14 +22,15 @@ use crate::signals::Signals;
 /// How to run.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Prints one line at each change: authenticated, renewed, refused, address changed. With --json each line is an object
-whose `event` says what it is. Ends cleanly on SIGINT and SIGTERM, with exit code 0.
+Prints one line at each change: authenticated, renewed, refused, address changed, a peer open or closed. With --json each
+line is an object whose `event` says what it is. Ends cleanly on SIGINT and SIGTERM, with exit code 0. With --once and
+--renew it ends with exit code 1 if there was a session and nothing was renewed.
 
 Examples:
   linewarden agent --config 00000000000000d1.toml
   linewarden agent --config 00000000000000d1.toml --gateway 192.0.2.1 --interface eth0
   linewarden agent --config 00000000000000d1.toml --once --timeout 10
-  linewarden agent --config 00000000000000d1.toml --once --renew
+  linewarden agent --config 00000000000000d1.toml --once --renew --timeout 60
 
 `linewarden config example agent` prints a commented configuration.")]
 pub struct AgentArgs {
@@ -61,8 +63,16 @@ pub fn run(args: &AgentArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     log::start(log_flag, file.value.log.level.as_deref(), "info")?;
     let directory = file.directory();
     file.value.resolve_paths(&directory);
+    let gateway = &mut file.value.gateway;
     if args.interface.is_some() {
-        file.value.gateway.interface.clone_from(&args.interface);
+        gateway.interface.clone_from(&args.interface);
+    }
+    if let Some(address) = args.gateway {
+        gateway.address = Some(address.to_string());
+    }
+    let problems = file.value.problems();
+    if !problems.is_empty() {
+        return Err(Failure::all(&places(&file, &problems)));
     }
     let (options, puf) = prepare(&file, args)?;
     let stop = Signals::to_stop()?;
@@ -75,6 +85,9 @@ pub fn run(args: &AgentArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     })?;
     match ended {
         Ended::Stopped | Ended::Authenticated => printed,
+        Ended::NotRenewed => Err(Failure::failed(
+            "there was a session, but what --renew demands was not renewed; the line before says why",
+        )),
         Ended::GaveUp => Err(Failure::not_authenticated(format!(
             "no session after {} s",
             args.timeout.unwrap_or_default()
@@ -91,10 +104,7 @@ fn prepare(
     let device = config.device_id().map_err(field)?;
     let keyring = Keyring::read_from(&config.device.helper)
         .map_err(|error| file.field(&["device", "helper"], &error.to_string()))?;
-    let gateway = match args.gateway {
-        Some(gateway) => gateway,
-        None => config.gateway_address().map_err(field)?,
-    };
+    let gateway = config.gateway_address().map_err(field)?;
     let bound_mac = match &config.gateway.interface {
         Some(name) => Some(
             interface_mac(name).map_err(|error| file.field(&["gateway", "interface"], &error.to_string()))?,
@@ -117,8 +127,8 @@ fn prepare(
         keyring,
         renewal: config.renewal(args.renew).map_err(field)?,
         desk_port: config.desk_port(gateway).map_err(field)?,
-        peers: config.peers().map_err(field)?,
-        peer_port: config.device.peer_port,
+        peers: config.peers(gateway).map_err(field)?,
+        peer_port: config.peer_port(gateway).map_err(field)?,
         health: HealthTest::default(),
         gateway,
         once: args.once,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use linewarden_agent::AgentConfig;
+use linewarden_agent::{AgentConfig, FieldError};
 use serde::Serialize;
 
 use crate::config_file::{ConfigFile, Problem, read_text};
@@ -15,7 +15,8 @@ use crate::registry::block_on;
 /// What to check.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Tells every mistake of the file with line, column and field. Whether it is a gateway's or an agent's is seen from it.
+Tells every mistake of the file with line, column and field; peer.2 is the second [[peer]]. Whether it is a gateway's or an
+agent's is seen from it.
 With --machine also what this machine lacks for it: interfaces, privileges, the key file, the registry, which is only
 looked at. Warnings change nothing of the exit code: 0 without errors, else that of the first error, as `serve` would end.
 
@@ -90,6 +91,14 @@ fn check_gateway(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure
     Ok(problems)
 }
 
+/// Fields as problems, in the order of their places.
+pub fn places(file: &ConfigFile<AgentConfig>, errors: &[FieldError]) -> Vec<Problem> {
+    let problem = |error: &FieldError| file.problem(&error.path, &error.problem);
+    let mut problems: Vec<Problem> = errors.iter().map(problem).collect();
+    problems.sort_by_key(Problem::place);
+    problems
+}
+
 fn check_agent(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure> {
     if args.machine {
         return Err(Failure::input(
@@ -98,28 +107,17 @@ fn check_agent(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure> 
     }
     let mut parsed = ConfigFile::<AgentConfig>::parse(&args.file, text);
     let mut problems = std::mem::take(&mut parsed.problems);
-    let Some(file) = &mut parsed.file else {
+    if let Some(file) = &mut parsed.file {
+        let directory = file.directory();
+        file.value.resolve_paths(&directory);
+    }
+    let Some(file) = &parsed.file else {
         return Ok(problems);
     };
-    let directory = file.directory();
-    file.value.resolve_paths(&directory);
-    let config = &file.value;
-    let gateway = config.gateway_address();
-    let errors = [
-        config.device_id().err(),
-        config.gateway_policy().err(),
-        gateway
-            .as_ref()
-            .ok()
-            .and_then(|gateway| config.tunnels(*gateway).err()),
-        gateway.as_ref().err().cloned(),
-    ];
-    let found: Vec<Problem> = errors
-        .into_iter()
-        .flatten()
-        .map(|error| file.problem(&error.path, &error.problem))
-        .collect();
-    problems.extend(found);
+    let mut errors = file.value.problems();
+    // What is wrong only because a field was left out is no mistake of the file.
+    errors.retain(|error| !parsed.lacks(&error.path));
+    problems.extend(places(file, &errors));
     if let Some(level) = &file.value.log.level
         && let Err(problem) = crate::log::filter(level)
     {

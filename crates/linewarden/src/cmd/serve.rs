@@ -11,7 +11,7 @@ use linewarden_controller::Controller;
 use linewarden_dataplane::Counters;
 use linewarden_gateway::audit::{AuditLog, Happening};
 use linewarden_gateway::config::{Backend, Gate, GatewayConfig, Resolved};
-use linewarden_gateway::{Desk, Gateway, LinkState, Status, Stopped, plane};
+use linewarden_gateway::{Desk, DeskSockets, Gateway, LinkState, Status, Stopped, plane};
 use serde::Serialize;
 
 use self::reload::Reloader;
@@ -107,6 +107,8 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     examine(&runtime.block_on(gateway_config::examine(&file)))?;
     let audit = open_audit(&file).map_err(|problem| Failure::all(&[problem]))?;
     let opened = runtime.block_on(registry::open(&config.registry))?;
+    // Before the interface is touched: a port that is taken refuses the start.
+    let desk = bind_desk(&resolved)?;
     let plane = plane::start(&config.gateway, &resolved)?;
     tell_start(output, config, &resolved)?;
     let controller = Controller::new(opened.clone(), resolved.policy);
@@ -118,7 +120,9 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     )?;
     gateway.set_audit(audit)?;
     gateway.record(started(config, &resolved));
-    let desk = open_desk(&gateway, controller, &resolved)?;
+    let plane = gateway.plane_handle();
+    let open = |sockets| Desk::open(sockets, plane, controller, resolved.config.gateway_id);
+    let desk = desk.map(open).transpose()?;
     service_manager::tell(service_manager::READY);
     let mut watch = Watch {
         output,
@@ -177,23 +181,9 @@ fn started(config: &GatewayConfig, resolved: &Resolved) -> Happening {
 }
 
 /// Where devices' tickets are taken, unless the configuration wants none taken.
-fn open_desk(
-    gateway: &Gateway,
-    controller: Controller,
-    resolved: &Resolved,
-) -> Result<Option<Desk>, Failure> {
-    let Some(port) = resolved.desk_port else {
-        return Ok(None);
-    };
-    let config = &resolved.config;
-    let plane = gateway.plane_handle();
-    Ok(Some(Desk::open(
-        &config.local,
-        port,
-        plane,
-        controller,
-        config.gateway_id,
-    )?))
+fn bind_desk(resolved: &Resolved) -> Result<Option<DeskSockets>, Failure> {
+    let bind = |port| DeskSockets::bind(&resolved.config.local, port);
+    Ok(resolved.desk_port.map(bind).transpose()?)
 }
 
 fn release(output: Output, config: &GatewayConfig, resolved: &Resolved) -> Result<(), Failure> {

@@ -164,6 +164,56 @@ fn check_knows_an_agents_configuration() {
 }
 
 #[test]
+fn check_and_agent_tell_all_mistakes_of_an_agents_configuration() {
+    let site = Site::new();
+    site.write(
+        "a.toml",
+        "[device]\nid = \"d1\"\nhelper = \"h\"\npeer_port = 20550\n[gateway]\naddress = \"127.0.0.1\"\nids = \
+         \"all\"\ndesk_port = 0\n[puf]\n[renewal]\nbelow_rows = 1\nrows = 0\n[[tunnel]]\nlisten = \
+         \"127.0.0.1:1\"\nservice = \"192.0.2.1:1\"\n[[tunnel]]\nlisten = \"127.0.0.1:1\"\nservice = \"[::1]:1\"\n\
+         [[peer]]\ndevice = \"d2\"\nlisten = \"127.0.0.1:2\"\n[[peer]]\ndevice = \"d1\"\nlisten = \"127.0.0.1\"\n\
+         [[peer]]\ndevice = \"d2\"\nlisten = \"127.0.0.1:3\"\nadress = \"192.0.2.1:1\"\n",
+    );
+    let all = [
+        "a.toml:4:1: device.peer_port: 20550: a port other than 0 and LAP's",
+        "a.toml:7:7: gateway.ids: invalid type: string \"all\"",
+        "a.toml:8:1: gateway.desk_port: name the port of the gateway's desk",
+        "a.toml:9:2: puf: name exactly one of",
+        "a.toml:12:1: renewal.rows: 0: 1 to 4096 rows at a time",
+        "a.toml:17:1: tunnel.2.listen: 127.0.0.1:1 is listened on already",
+        "a.toml:18:1: tunnel.2.service: [::1]:1 is of another family",
+        "a.toml:24:10: peer.2.listen: ",
+        "a.toml:28:1: peer.3.adress: unknown field `adress`; did you mean `address`?",
+    ];
+    let told = site.run("check a.toml").refused(2);
+    // A [[peer]] without a place to listen at is none: what follows is not looked at.
+    for line in [all[1], all[7]] {
+        assert!(told.contains(&format!("error: {line}")), "{line}\n{told}");
+    }
+    let text = fs::read_to_string(site.path("a.toml")).unwrap();
+    site.write(
+        "a.toml",
+        &text.replace("\"127.0.0.1\"\n[[peer]]", "\"127.0.0.1:4\"\n[[peer]]"),
+    );
+    let told = site.run("check a.toml").refused(2);
+    let mut places = Vec::new();
+    for line in all.iter().filter(|line| !line.contains("peer.2.listen")) {
+        assert!(told.contains(&format!("error: {line}")), "{line}\n{told}");
+        places.push(line);
+    }
+    for more in ["a.toml:23:1: peer.2.device: ", "a.toml:26:1: peer.3.device: "] {
+        assert!(told.contains(&format!("error: {more}")), "{more}\n{told}");
+    }
+    assert_eq!(told.lines().count(), places.len() + 2, "{told}");
+    // The agent tells what it can tell as well.
+    let clean = fs::read_to_string(site.path("a.toml")).unwrap();
+    let clean = clean.replace("ids = \"all\"\n", "").replace("adress", "address");
+    site.write("a.toml", &clean);
+    let checked = site.run("check a.toml").refused(2);
+    assert_eq!(site.run("agent --config a.toml").refused(2), checked);
+}
+
+#[test]
 fn broken_agent_configurations_are_told_with_file_line_and_field() {
     let site = Site::new();
     site.on_registry("device enroll simulated --device d1 --rows 1 --out .")
@@ -189,7 +239,7 @@ fn broken_agent_configurations_are_told_with_file_line_and_field() {
         assert!(error.contains(expected), "expected {expected}\ngot {error}");
     }
     let error = site.run("agent --config 00000000000000d1.toml").refused(2);
-    assert!(error.contains("gateway: address is missing"), "{error}");
+    assert!(error.contains("gateway.address: it is missing"), "{error}");
     fs::write(site.path("00000000000000d1.helper"), b"LWHPxx").unwrap();
     let error = site
         .run("agent --config 00000000000000d1.toml --gateway 127.0.0.1")

@@ -18,60 +18,45 @@ fn configuration(place: &Place<'_>, dataplane: &str, port: u16, lease_s: u32, mo
     .unwrap();
 }
 
-impl Process {
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
-    }
-
-    fn events(&self, name: &str) -> Vec<&Value> {
-        self.seen.iter().filter(|line| line["event"] == name).collect()
-    }
-}
-
 /// Refuses what has a mistake or needs a restart, naming line and field.
-fn refuse(gateway: &mut Process, told: &str) {
+fn refuse(gateway: &Process, told: &str) {
     gateway.signal(Signal::SIGHUP);
-    gateway.wait_for("refusal", event("reload_refused"));
-    let errors = gateway.seen.last().unwrap()["errors"].to_string();
+    let errors = gateway.event("reload_refused")["errors"].to_string();
     assert!(errors.contains(told), "{errors}");
 }
 
 /// A configuration is exchanged while two devices renew their sessions, and nobody notices but by what it says.
 fn story_of_reloads(place: &Place<'_>, dataplane: &str) {
-    let port = UdpSocket::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = free_port();
     let configure = |lease_s, more: &str| configuration(place, dataplane, port, lease_s, more);
     configure(4, "slots = 100\nmark_block = 4");
     place.run("registry create --registry fleet.registry --key-file master.key");
     place.run("device enroll simulated --device d1 --rows 60 --out devices --config gateway.toml");
     place.run("device enroll simulated --device d2 --model sram --out devices --config gateway.toml");
-    let mut gateway = Process::start(place.command("serve --config gateway.toml --json --every 1"));
+    let gateway = place.start("serve --config gateway.toml --json --every 1");
     gateway.wait_for("loaded fleet", |line| {
         line["event"] == "status" && line["loaded"] == true
     });
     let agent = |id: &str, address: &str| {
         let words =
             format!("agent --config devices/00000000000000{id}.toml --gateway {address}:{port} --json");
-        Process::start(place.command(&words))
+        place.start(&words)
     };
-    let mut pool = agent("d1", "127.0.0.1");
-    let mut key = agent("d2", "[::1]");
-    for process in [&mut pool, &mut key] {
-        process.wait_for("session", event("authenticated"));
+    let pool = agent("d1", "127.0.0.1");
+    let key = agent("d2", "[::1]");
+    for process in [&pool, &key] {
+        process.event("authenticated");
     }
 
     // Nothing of a file with a mistake comes into force, the log being moved away included.
     configure(0, "slots = 100\nmark_block = 99\nnak_per_second = 1");
     refuse(
-        &mut gateway,
+        &gateway,
         "gateway.toml:6:1: gateway.lease_s: 0: a session must last",
     );
     configure(2, "slots = 200\nmark_block = 4");
     refuse(
-        &mut gateway,
+        &gateway,
         "gateway.toml:9:1: gateway.slots: was changed, which needs a restart",
     );
     pool.wait_for("renewal under the old lease", |line| {
@@ -88,13 +73,13 @@ fn story_of_reloads(place: &Place<'_>, dataplane: &str) {
     )
     .unwrap();
     gateway.signal(Signal::SIGHUP);
-    gateway.wait_for("another configuration", event("reloaded"));
-    for process in [&mut pool, &mut key] {
+    gateway.event("reloaded");
+    for process in [&pool, &key] {
         process.wait_for("renewal under the new lease", |line| {
             line["event"] == "authenticated" && line["lease_s"] == 2
         });
         for _ in 0..2 {
-            process.wait_for("one more", event("authenticated"));
+            process.event("authenticated");
         }
         assert_eq!(process.events("expired").len(), 0, "nobody was dropped");
     }
@@ -113,11 +98,11 @@ fn story_of_reloads(place: &Place<'_>, dataplane: &str) {
         line["event"] == "status" && line["reloads"] == 1 && line["reloads_refused"] == 2
     });
     place.run("device revoke d1 --reason lost --config gateway.toml");
-    gateway.wait_for("revocation", |line| line["revoked"] == 1);
-    assert_eq!(gateway.seen.last().unwrap()["audit_lost"], 0);
-    assert_eq!(pool.terminate().0, 0);
-    assert_eq!(key.terminate().0, 0);
-    assert_eq!(gateway.terminate().0, 0);
+    let revoked = gateway.wait_for("revocation", |line| line["revoked"] == 1);
+    assert_eq!(revoked["audit_lost"], 0);
+    for process in [pool, key, gateway] {
+        process.terminate();
+    }
     judge_records(place, dataplane);
 }
 
@@ -229,18 +214,14 @@ fn a_full_audit_file_keeps_nobody_out() {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    let port = UdpSocket::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = free_port();
     configuration(&place, "host", port, 300, "");
     let full = std::fs::read_to_string(place.directory.join("gateway.toml")).unwrap() + "bytes_max = 4096\n";
     std::fs::write(place.directory.join("gateway.toml"), full).unwrap();
     std::fs::write(place.directory.join("audit.jsonl"), "x".repeat(4090) + "\n").unwrap();
     place.run("registry create --registry fleet.registry --key-file master.key");
     place.run("device enroll simulated --device d1 --rows 6 --out devices --config gateway.toml");
-    let mut gateway = Process::start(place.command("serve --config gateway.toml --json --every 1"));
+    let gateway = place.start("serve --config gateway.toml --json --every 1");
     gateway.wait_for("loss", |line| {
         line["audit_failing"] == true && line["audit_lost"].as_u64() > Some(0)
     });
@@ -249,13 +230,170 @@ fn a_full_audit_file_keeps_nobody_out() {
     ));
     std::fs::remove_file(place.directory.join("audit.jsonl")).unwrap();
     gateway.signal(Signal::SIGHUP);
-    gateway.wait_for("another file", event("reloaded"));
-    gateway.wait_for("its state", |line| line["audit_failing"] == false);
-    assert!(
-        gateway.seen.last().unwrap()["audit_lost"].as_u64() > Some(0),
-        "what was lost stays lost"
-    );
-    assert_eq!(gateway.terminate().0, 0);
+    gateway.event("reloaded");
+    let state = gateway.wait_for("its state", |line| line["audit_failing"] == false);
+    assert!(state["audit_lost"].as_u64() > Some(0), "what was lost stays lost");
+    gateway.terminate();
     let last = records(&place, "audit.jsonl").pop().unwrap();
     assert_eq!(last["event"], "stopped");
+}
+
+/// A place on `host`, with a registry, a device and an audit record.
+fn host_place(directory: &Path, wrapper: Vec<String>) -> (Place<'_>, u16) {
+    let (place, port) = (Place { directory, wrapper }, free_port());
+    configuration(&place, "host", port, 300, "");
+    // Where the record is does not matter to these.
+    let bare = Place {
+        directory,
+        wrapper: Vec::new(),
+    };
+    bare.run("registry create --registry fleet.registry --key-file master.key");
+    bare.run("device enroll simulated --device d1 --rows 6 --out devices --config gateway.toml");
+    (place, port)
+}
+
+/// The disk under the audit record is full, and has room again: both are said once, and nobody is kept out.
+#[test]
+fn a_full_disk_under_the_audit_record_is_told_once_and_written_to_again() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIPPED: no root, so no filesystem of its own to fill");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("disk")).unwrap();
+    let mount = "mount -t tmpfs -o size=64k tmpfs disk && exec \"$@\"";
+    let wrapper = ["unshare", "--mount", "sh", "-c", mount, "sh"].map(str::to_owned);
+    let (place, port) = host_place(directory.path(), wrapper.to_vec());
+    let path = place.directory.join("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("audit.jsonl", "disk/audit.jsonl")).unwrap();
+    let mut command = place.command("serve --config gateway.toml --json --every 1");
+    command.stderr(std::fs::File::create(place.directory.join("log")).unwrap());
+    let gateway = Process::start(command);
+    gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
+    // The disk as the gateway has it.
+    let disk = Path::new("/proc")
+        .join(gateway.id().to_string())
+        .join("root")
+        .join(place.directory.join("disk").strip_prefix("/").unwrap());
+    let mut filler = std::fs::File::create(disk.join("filler")).unwrap();
+    while std::io::Write::write_all(&mut filler, &[0; 512]).is_ok() {}
+    drop(filler);
+    let bare = Place {
+        directory: place.directory,
+        wrapper: Vec::new(),
+    };
+    let authenticate = || {
+        bare.run(&format!(
+            "agent --config devices/00000000000000d1.toml --gateway 127.0.0.1:{port} --once --timeout 30"
+        ));
+    };
+    // A page may be half full still; refusals fill it.
+    let whole = std::fs::read_to_string(&path).unwrap();
+    let mistakes: String = (0..10).map(|n| format!("mistake{n} = 1\n")).collect();
+    std::fs::write(&path, whole.clone() + &mistakes).unwrap();
+    while gateway
+        .events("status")
+        .last()
+        .is_none_or(|line| line["audit_failing"] != true)
+    {
+        gateway.signal(Signal::SIGHUP);
+        gateway.event("reload_refused");
+        gateway.event("status");
+    }
+    std::fs::write(&path, whole).unwrap();
+    authenticate();
+    std::fs::remove_file(disk.join("filler")).unwrap();
+    gateway.wait_for("room again", |line| line["audit_failing"] == false);
+    bare.run("device revoke d1 --config gateway.toml");
+    gateway.wait_for("revocation", |line| line["revoked"] == 1);
+    let record = std::fs::File::open(disk.join("audit.jsonl")).unwrap();
+    gateway.terminate();
+    let lines: Vec<Value> = std::io::BufRead::lines(std::io::BufReader::new(record))
+        .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+        .collect();
+    let of = |event: &str| lines.iter().filter(|line| line["event"] == event).count();
+    assert!(of("records_lost") >= 1, "{lines:#?}");
+    assert_eq!((of("revoked"), of("stopped")), (1, 1), "{lines:#?}");
+    let log = std::fs::read_to_string(place.directory.join("log")).unwrap();
+    assert_eq!(
+        log.matches("the audit file cannot be written").count(),
+        1,
+        "{log}"
+    );
+    assert_eq!(
+        log.matches("the audit file can be written again").count(),
+        1,
+        "{log}"
+    );
+}
+
+/// sd_notify(3), to a socket of the test's own.
+#[test]
+fn a_service_manager_is_told_of_start_reload_and_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let (place, _) = host_place(directory.path(), Vec::new());
+    let path = place.directory.join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    let told = || {
+        let mut buffer = [0; 256];
+        let length = socket.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    };
+    let mut command = place.command("serve --config gateway.toml --json --every 1");
+    command.env("NOTIFY_SOCKET", &path);
+    let gateway = Process::start(command);
+    assert_eq!(told(), "READY=1");
+    gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
+    for lease in ["lease_s = 200", "lease_s = 0"] {
+        let config = place.directory.join("gateway.toml");
+        let text = std::fs::read_to_string(&config).unwrap();
+        std::fs::write(
+            &config,
+            text.replace("lease_s = 300", lease)
+                .replace("lease_s = 200", lease),
+        )
+        .unwrap();
+        gateway.signal(Signal::SIGHUP);
+        let reloading = told();
+        let (first, second) = reloading.split_once('\n').unwrap();
+        assert_eq!(first, "RELOADING=1");
+        let at_us = second.strip_prefix("MONOTONIC_USEC=").unwrap();
+        assert!(at_us.parse::<u64>().unwrap() > 0);
+        assert_eq!(told(), "READY=1", "the old one is in force after a mistake too");
+    }
+    gateway.event("reloaded");
+    gateway.event("reload_refused");
+    gateway.terminate();
+    assert_eq!(told(), "STOPPING=1");
+}
+
+/// A port that somebody has ends the start before the interface is touched.
+#[test]
+fn a_desk_whose_port_is_taken_ends_the_start_and_leaves_the_interface_alone() {
+    in_private_namespace(|place| {
+        configuration(place, "xdp", 20_550, 300, "desk_port = 20560");
+        place.run("registry create --registry fleet.registry --key-file master.key");
+        let taken = "import socket,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n\
+             s.bind(('127.0.0.1', 20560))\nprint('{}', flush=True)\ntime.sleep(600)\n";
+        let mut holder = Command::new(&place.wrapper[0]);
+        holder.args(&place.wrapper[1..]).args(["python3", "-c", taken]);
+        let holder = Process::start(holder);
+        holder.wait_for("port", |_| true);
+        let output = place
+            .command("serve --config gateway.toml --json")
+            .output()
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert_eq!(output.stdout, b"", "the data plane was attached");
+        assert!(
+            error.contains("cannot take tickets at 127.0.0.1:20560") && error.contains("desk_port"),
+            "{error}"
+        );
+        drop(holder);
+        let gateway = place.start("serve --config gateway.toml --json");
+        gateway.event("started");
+    });
 }

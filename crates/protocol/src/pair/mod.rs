@@ -1,4 +1,4 @@
-//! Pairs: two devices that talk to each other under a key from the controller (LAP/1 1.8). No I/O and no heap.
+//! Pairs: two devices that talk to each other under a key from the controller (LAP/1 1.7.5). No I/O and no heap.
 //!
 //! ```text
 //!   initiator                                responder
@@ -8,6 +8,8 @@
 //! ```
 //! Keys follow from the pair's key, both nonces and both ids in their roles, one for each direction: a message that is
 //! reflected, of another pair, of another handshake or of the other role does not open.
+
+mod association;
 
 use core::fmt;
 
@@ -21,6 +23,8 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::ids::DeviceId;
 use crate::window::Window;
+
+pub use association::{Association, Path, Random};
 
 /// First two bytes of every message: "LP".
 pub const MAGIC: u16 = 0x4C50;
@@ -247,7 +251,7 @@ impl Side {
 
 /// Whether a message of this pair is a HELLO, by its form.
 #[must_use]
-pub fn is_hello(message: &[u8]) -> bool {
+fn is_hello(message: &[u8]) -> bool {
     Head::ref_from_prefix(message).is_ok_and(|(head, _)| head.kind == Kind::Hello as u8)
 }
 
@@ -326,6 +330,14 @@ impl Session {
     /// # Errors
     /// [`PairError::Strange`], [`PairError::Replayed`].
     pub fn open<'m>(&mut self, message: &'m mut [u8]) -> Result<&'m [u8], PairError> {
+        self.open_in_place(message)?;
+        let end = message.len().saturating_sub(TAG_BYTES);
+        message.get(HEAD_BYTES..end).ok_or(PairError::Strange)
+    }
+
+    /// As [`Session::open`]; whether it has the highest number so far. What does not open is left as it was: the AEAD
+    /// verifies before it decrypts.
+    fn open_in_place(&mut self, message: &mut [u8]) -> Result<bool, PairError> {
         let (front, rest) = message
             .split_first_chunk_mut::<HEAD_BYTES>()
             .ok_or(PairError::Strange)?;
@@ -351,8 +363,9 @@ impl Session {
                 &Tag::from(*tag),
             )
             .map_err(|_| PairError::Strange)?;
+        let is_newest = seq > self.window.top();
         self.window = window;
-        Ok(body)
+        Ok(is_newest)
     }
 }
 

@@ -12,11 +12,23 @@ use crate::registry::{RegistryArgs, block_on};
 /// What about pairs.
 #[derive(Subcommand, Debug)]
 pub enum PairCommand {
-    /// Let two devices talk to each other
+    /// Let two devices talk to each other; connected devices begin within about 10 seconds
+    #[command(after_help = "\
+Each of the two also needs the other one as a [[peer]] in its agent's configuration.
+
+Examples:
+  linewarden device pair allow d1 d2 --config gateway.toml")]
     Allow(PairArgs),
     /// Close a pair: connected devices part within about 10 seconds, others when their key is over
+    #[command(after_help = "\
+Examples:
+  linewarden device pair close d1 d2 --config gateway.toml")]
     Close(PairArgs),
     /// With whom a device may talk
+    #[command(after_help = "\
+Examples:
+  linewarden device pair list d1 --config gateway.toml
+  linewarden device pair list d1 --config gateway.toml --json")]
     List(ListArgs),
 }
 

@@ -1,0 +1,262 @@
+//! Processes and network namespaces of a test's own.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use linewarden_lab::netns::NetNs;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Killed when dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A network namespace, held by a process, so that interfaces can be moved into it.
+pub struct Namespace {
+    holder: Running,
+    inside: NetNs,
+}
+
+impl Namespace {
+    /// `None` without the privilege or the programs.
+    pub fn new() -> Option<Self> {
+        let script = "ip link set lo up && echo up && exec sleep 600";
+        let child = Command::new("unshare")
+            .args(["--net", "sh", "-c", script])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let mut holder = Running(child);
+        let mut line = String::new();
+        BufReader::new(holder.0.stdout.take()?)
+            .read_line(&mut line)
+            .ok()?;
+        let file = File::open(format!("/proc/{}/ns/net", holder.0.id())).ok()?;
+        let inside = NetNs::from_fd(file.into());
+        (line == "up\n").then_some(Self { holder, inside })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.holder.0.id()
+    }
+
+    /// Runs a program to its end, and gives what it printed.
+    #[track_caller]
+    pub fn run(&self, at: &Path, words: &str) -> String {
+        let mut words = words.split_whitespace();
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).current_dir(at);
+        self.inside.run(|| run(command)).unwrap()
+    }
+
+    /// Starts `linewarden` with these words.
+    pub fn start(&self, at: &Path, words: &str) -> Process {
+        self.inside.run(|| Process::start(linewarden(at, words))).unwrap()
+    }
+
+    /// What goes before a command that is to run inside.
+    pub fn wrapper(&self) -> Vec<String> {
+        ["nsenter", "--net", "--target", &self.pid().to_string()]
+            .map(str::to_owned)
+            .to_vec()
+    }
+
+    pub fn socket(&self, at: SocketAddr) -> UdpSocket {
+        let socket = self.inside.run(|| UdpSocket::bind(at).unwrap()).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    }
+
+    /// Sends everything back that comes, as long as the test runs.
+    pub fn echo(&self, at: SocketAddr) {
+        let socket = self.socket(at);
+        socket.set_read_timeout(None).unwrap();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 2048];
+            while let Ok((bytes, from)) = socket.recv_from(&mut buffer) {
+                let _ = socket.send_to(&buffer[..bytes], from);
+            }
+        });
+    }
+}
+
+/// A command of `linewarden` in that directory; words are separated by spaces.
+pub fn linewarden(at: &Path, words: &str) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(words.split_whitespace()).current_dir(at);
+    command
+}
+
+/// A process whose standard output is lines of JSON; killed when dropped.
+pub struct Process {
+    child: Running,
+    lines: Receiver<Value>,
+    seen: RefCell<Vec<Value>>,
+}
+
+impl Process {
+    pub fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                // One that is killed may be in the middle of a line.
+                let Ok(line) = serde_json::from_str(&line) else {
+                    return;
+                };
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            child: Running(child),
+            lines,
+            seen: RefCell::default(),
+        }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    /// The next line, if there is one within this time.
+    pub fn next(&self, within: Duration) -> Result<Value, RecvTimeoutError> {
+        let line = self.lines.recv_timeout(within)?;
+        self.seen.borrow_mut().push(line.clone());
+        Ok(line)
+    }
+
+    /// The first further line that is as wanted.
+    #[track_caller]
+    pub fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.next(until.saturating_duration_since(Instant::now())) {
+                Ok(line) if wanted(&line) => return line,
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => panic!("no {what} after {PATIENCE:?}: {:#?}", self.seen()),
+                Err(RecvTimeoutError::Disconnected) => panic!("ended before {what}: {:#?}", self.seen()),
+            }
+        }
+    }
+
+    #[track_caller]
+    pub fn event(&self, name: &str) -> Value {
+        self.wait_for(name, |line| line["event"] == name)
+    }
+
+    /// All lines so far.
+    pub fn seen(&self) -> Vec<Value> {
+        self.seen.borrow().clone()
+    }
+
+    /// Those so far that tell of such an event.
+    pub fn events(&self, name: &str) -> Vec<Value> {
+        self.seen()
+            .into_iter()
+            .filter(|line| line["event"] == name)
+            .collect()
+    }
+
+    /// What a gateway had counted of a verdict when it last said so.
+    pub fn count(&self, verdict: &str) -> u64 {
+        let seen = self.seen.borrow();
+        let counters = seen.iter().rev().find(|line| line["counters"].is_object());
+        counters.map_or(0, |line| line["counters"][verdict].as_u64().unwrap_or(0))
+    }
+
+    /// Waits until the gateway has counted so many of a verdict.
+    #[track_caller]
+    pub fn wait_for_count(&self, verdict: &str, count: u64) {
+        if self.count(verdict) < count {
+            self.wait_for(verdict, |_| self.count(verdict) >= count);
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.id() as i32), signal).unwrap();
+    }
+
+    /// Ends it by a signal, however it ends.
+    pub fn end_by(&mut self, signal: Signal) {
+        self.signal(signal);
+        self.child.0.wait().unwrap();
+    }
+
+    /// Its exit code, once it has ended by itself, and all its lines.
+    #[track_caller]
+    pub fn ended(mut self) -> (i32, Vec<Value>) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.next(until.saturating_duration_since(Instant::now())) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("still there after {PATIENCE:?}: {:#?}", self.seen())
+                }
+            }
+        }
+        let code = self.child.0.wait().unwrap().code();
+        (code.expect("it was killed"), self.seen())
+    }
+
+    /// All its lines, once it has ended by itself, and well.
+    #[track_caller]
+    pub fn ended_well(self) -> Vec<Value> {
+        let (code, lines) = self.ended();
+        assert_eq!(code, 0, "{lines:#?}");
+        lines
+    }
+
+    /// Ends it as a service manager does, which must be well; all its lines.
+    #[track_caller]
+    pub fn terminate(self) -> Vec<Value> {
+        self.signal(Signal::SIGTERM);
+        self.ended_well()
+    }
+}
+
+/// Runs a command to its end, which must be well; what it printed.
+#[track_caller]
+pub fn run(mut command: Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{command:?}: {said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A UDP port of the loopback interface that nobody has at the moment.
+pub fn free_port() -> u16 {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.local_addr().unwrap().port()
+}
+
+/// What is sent there comes back.
+#[track_caller]
+pub fn echoed(from: &UdpSocket, to: SocketAddr) {
+    let payload = b"a measurement";
+    from.send_to(payload, to).unwrap();
+    let mut buffer = [0; 256];
+    let bytes = from.recv(&mut buffer).unwrap();
+    assert_eq!(buffer[..bytes], *payload);
+}
