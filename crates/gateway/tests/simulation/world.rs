@@ -1,24 +1,25 @@
 //! Everything together.
 
+mod clock;
 mod controller;
 mod judge;
 mod misfortune;
 mod network;
+mod office;
 mod process;
 mod tally;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
-use linewarden_controller::{Controller, Policy};
-use linewarden_dataplane::host::Moment;
-use linewarden_protocol::ids::Mode;
-use linewarden_registry::{MasterKey, Registry};
+use linewarden_controller::Policy;
+use linewarden_protocol::ids::{DeviceId, Mode};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tokio::runtime::Runtime;
 
 use self::network::Packet;
+use self::office::Office;
 use self::process::Process;
 pub use self::tally::Tally;
 use crate::ledger::Ledger;
@@ -30,6 +31,10 @@ const SLOTS: u32 = 3;
 const RING: u32 = 6;
 const LEASE_S: u32 = 4;
 const MARK_BLOCK: u32 = 4;
+const POLICY: Policy = Policy {
+    lease_rows: RING + 1,
+    mark_block: MARK_BLOCK,
+};
 /// What a loss of memory may cost a device: its credit, and a handshake whose row was spent and whose ACK never came.
 const LOSS_MAX: u32 = 15;
 
@@ -46,15 +51,20 @@ pub enum Rule {
     Settling,
     /// Memory is taken up only by the next process of the gateway.
     Owner,
+    /// What the controller has said is on the disk.
+    Sync,
+    /// Leases count on the clock that goes on through suspend.
+    BootClock,
 }
 
 pub struct World {
     rng: ChaCha8Rng,
     without: Option<Rule>,
     runtime: Runtime,
-    registry: Registry,
-    controller: Controller,
+    office: Office,
     now_ms: u64,
+    /// The time of day on the controller's host less the simulation's time.
+    wall_ahead_s: i64,
     processes: Vec<Process>,
     processes_started: u64,
     stations: Vec<Station>,
@@ -65,6 +75,9 @@ pub struct World {
     ledger: Ledger,
     /// Losses of memory that a device's rows were in.
     losses: u32,
+    /// By device: rows that were held when its lease went on elsewhere, or given by an answer that nobody heard. What of them is
+    /// not used when the device leaves, or the process ends, stays spent.
+    left_behind: BTreeMap<DeviceId, u32>,
     calm: bool,
     tally: Tally,
 }
@@ -76,9 +89,7 @@ impl World {
             .enable_all()
             .build()
             .unwrap();
-        let registry = runtime
-            .block_on(Registry::in_memory(&MasterKey::from_bytes([1; 32])))
-            .unwrap();
+        let office = Office::new(&runtime, seed, without);
         let stations: Vec<Station> = (1..=rng.random_range(3..=6))
             .map(|number| {
                 let mode = if rng.random_ratio(3, 4) {
@@ -90,19 +101,17 @@ impl World {
             })
             .collect();
         for station in &stations {
-            runtime.block_on(registry.enrol(station.record())).unwrap();
+            runtime
+                .block_on(office.registry().enrol(station.record()))
+                .unwrap();
         }
-        let policy = Policy {
-            lease_rows: RING + 1,
-            mark_block: MARK_BLOCK,
-        };
         let mut world = Self {
             rng,
             without,
-            controller: Controller::new(registry.clone(), policy),
-            registry,
+            office,
             runtime,
             now_ms: 1_000,
+            wall_ahead_s: 1_790_000_000,
             processes: Vec::new(),
             processes_started: 0,
             stations,
@@ -111,6 +120,7 @@ impl World {
             recorded: Vec::new(),
             ledger: Ledger::default(),
             losses: 0,
+            left_behind: BTreeMap::new(),
             calm: false,
             tally: Tally {
                 runs: 1,
@@ -123,18 +133,11 @@ impl World {
 
     /// A storm of misfortunes, then calm, in which everything must come right.
     pub fn play(mut self) -> Result<Tally, String> {
-        for _ in 0..self.rng.random_range(600..1200) {
-            self.misfortune();
+        for _ in 0..self.rng.random_range(500..1000) {
+            self.misfortune()?;
             self.step()?;
         }
-        self.calm = true;
-        for gateway in 0..GATEWAYS {
-            // What went on although it was replaced ends now, if somebody lives in its place.
-            self.processes.retain(|process| !process.zombie);
-            if !self.processes.iter().any(|process| process.gateway == gateway) {
-                self.start(gateway);
-            }
-        }
+        self.calm()?;
         self.steps(800)?;
         for station in 0..self.stations.len() {
             for gateway in 0..GATEWAYS {
@@ -150,19 +153,38 @@ impl World {
         Ok(self.tally)
     }
 
+    /// No more misfortunes; those that must be mended by somebody are.
+    fn calm(&mut self) -> Result<(), String> {
+        self.calm = true;
+        self.repair()?;
+        // What went on although it was replaced ends now, if somebody lives in its place.
+        self.processes.retain(|process| !process.zombie);
+        for gateway in 0..GATEWAYS {
+            if !self.processes.iter().any(|process| process.gateway == gateway) {
+                self.start(gateway);
+            }
+        }
+        self.steps(100)?;
+        // Its predecessor may have registered after it, and so have replaced it.
+        while let Some(at) = self
+            .processes
+            .iter()
+            .position(|process| process.node.status().replaced)
+        {
+            self.losses += 1;
+            let gateway = self.bury(at).gateway;
+            self.start(gateway);
+        }
+        Ok(())
+    }
+
     fn steps(&mut self, count: u32) -> Result<(), String> {
         (0..count).try_for_each(|_| self.step())
     }
 
-    fn moment(&self) -> Moment {
-        Moment {
-            monotonic_ns: self.now_ms * 1_000_000,
-            boot_s: (self.now_ms / 1000) as u32,
-        }
-    }
-
     fn step(&mut self) -> Result<(), String> {
         self.now_ms += STEP_MS;
+        self.attend()?;
         self.deliver();
         for station in 0..self.stations.len() {
             let sent = self.stations[station].poll(self.now_ms);

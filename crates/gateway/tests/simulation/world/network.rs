@@ -101,11 +101,10 @@ impl World {
                         src_port,
                         ..Meta::default()
                     };
-                    let moment = self.moment();
                     if let Some(process) = self.processes.iter().find(|other| other.number == process) {
-                        let mut inner = process.plane.0.lock().unwrap();
-                        inner.now = moment;
-                        inner.receive(meta, *payload);
+                        let moment = process.clock.moment(self.now_ms);
+                        process.plane.set_clock(moment, self.without);
+                        process.plane.0.lock().unwrap().receive(meta, *payload);
                     }
                 }
                 Packet::ToStation { station, payload } => {

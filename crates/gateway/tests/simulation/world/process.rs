@@ -1,12 +1,14 @@
 //! Processes of gateways: how they begin, what they do, how they end.
 
-use linewarden_controller::Link;
+use linewarden_controller::{Leases, Link};
 use linewarden_dataplane::{Config, Gate, Geometry};
-use linewarden_gateway::{Answer, Clock, Node, Settings};
+use linewarden_gateway::{Answer, Node, Settings};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::verdict::Verdict;
 use rand::RngExt as _;
 
+use super::clock::HostClock;
+use super::controller::admitted;
 use super::network::Packet;
 use super::{LEASE_S, MARK_BLOCK, RING, Rule, SLOTS, World};
 use crate::plane::Plane;
@@ -16,18 +18,31 @@ pub(super) struct Process {
     pub(super) gateway: usize,
     pub(super) number: u64,
     pub(super) node: Node,
+    pub(super) settings: Settings,
     pub(super) plane: Plane,
-    pub(super) link: Link,
-    pub(super) leases: Option<linewarden_controller::Leases>,
+    pub(super) clock: HostClock,
+    /// Its registration, once it has asked the controller something.
+    pub(super) link: Option<Link>,
+    /// Which start of the controller that link goes to.
+    pub(super) linked_to: u64,
+    pub(super) leases: Option<Leases>,
     /// Answers under way, and when they arrive.
     pub(super) mail: Vec<(u64, Answer)>,
+    /// The number in the memory that it took up; 0 for none.
+    pub(super) left_by: u64,
     /// Replaced, and alive.
     pub(super) zombie: bool,
     /// Killed: its memory and packet path go on.
     pub(super) headless: bool,
 }
 
-fn config(gateway: usize) -> Config {
+impl Process {
+    pub(super) fn id(&self) -> GatewayId {
+        GatewayId(self.gateway as u32 + 1)
+    }
+}
+
+pub(super) fn config(gateway: usize) -> Config {
     Config {
         gateway_id: GatewayId(gateway as u32 + 1),
         lease_s: LEASE_S,
@@ -51,51 +66,57 @@ fn config(gateway: usize) -> Config {
 impl World {
     /// On memory of its own.
     pub(super) fn start(&mut self, gateway: usize) {
-        let plane = Plane::new(&config(gateway), self.moment());
-        self.start_on(gateway, plane);
+        let clock = HostClock::new(self.now_ms, &mut self.rng);
+        let plane = Plane::new(&config(gateway), clock.moment(self.now_ms));
+        self.start_on(gateway, plane, clock);
     }
 
-    /// On memory that a process which was killed has left.
-    pub(super) fn start_on_left(&mut self, gateway: usize) {
+    /// On memory that a process which was killed has left; on its own if there is none.
+    pub(super) fn start_on_left(&mut self, gateway: usize) -> Result<(), String> {
         let headless = |process: &Process| process.gateway == gateway && process.headless;
         let Some(at) = self.processes.iter().position(headless) else {
-            return self.start(gateway);
+            self.start(gateway);
+            return Ok(());
         };
         self.tally.taken_up += 1;
-        let plane = self.processes[at].plane.clone();
-        self.bury(at);
-        plane.0.lock().unwrap().left = true;
-        self.start_on(gateway, plane);
+        let left = self.bury(at);
+        let plane = Plane::taken_up(&left.plane, &config(gateway), left.clock.moment(self.now_ms));
+        let before = left.plane.sessions(&self.stations);
+        self.start_on(gateway, plane.clone(), left.clock);
+        match plane.sessions(&self.stations) == before {
+            true => Ok(()),
+            false => Err(format!(
+                "a process of gateway {} took up memory, and sessions dropped",
+                gateway + 1
+            )),
+        }
     }
 
-    pub(super) fn start_on(&mut self, gateway: usize, plane: Plane) {
-        let config = config(gateway);
-        {
+    fn start_on(&mut self, gateway: usize, plane: Plane, clock: HostClock) {
+        let left_by = {
             let mut inner = plane.0.lock().unwrap();
             inner.no_marks = self.without == Some(Rule::Mark);
             inner.no_wiping = self.without == Some(Rule::Wiping);
-        }
+            inner.host.store().left().owner
+        };
         let settings = Settings {
             mark_block: MARK_BLOCK,
-            feed_poll_ms: 300,
-            ..Settings::for_plane(&config)
+            feed_poll_ms: 400,
+            ..Settings::for_plane(&config(gateway))
         };
-        let link = self
-            .runtime
-            .block_on(self.controller.connect(config.gateway_id, 0))
-            .unwrap();
-        if self.without == Some(Rule::Owner) {
-            plane.0.lock().unwrap().host.store().set_owner(link.number() - 1);
-        }
         self.processes_started += 1;
         self.processes.push(Process {
             gateway,
             number: self.processes_started,
             node: Node::new(Box::new(plane.clone()), settings).unwrap(),
+            settings,
             plane,
-            link,
+            clock,
+            link: None,
+            linked_to: 0,
             leases: None,
             mail: Vec::new(),
+            left_by,
             zombie: false,
             headless: false,
         });
@@ -109,38 +130,44 @@ impl World {
         process.mail.clear();
     }
 
-    pub(super) fn bury(&mut self, at: usize) {
+    pub(super) fn bury(&mut self, at: usize) -> Process {
         let process = self.processes.remove(at);
         let status = process.node.status();
         self.tally.evicted += status.evicted;
         self.tally.admitted += status.admitted;
         self.tally.given_back += status.rows_given_back;
+        process
     }
 
     /// In good order; whether the controller hears of it is another matter.
     pub(super) fn stop(&mut self, at: usize) {
-        let process = &mut self.processes[at];
+        let (office, process) = (&mut self.office, &mut self.processes[at]);
         let stood = process.node.close();
-        let link = process.link.clone();
-        if self.rng.random_ratio(9, 10) {
-            self.runtime.block_on(link.settle(&stood)).unwrap();
-        } else {
-            self.losses += 1;
+        for settlement in &stood {
+            office.release(process.id(), settlement.device);
         }
-        self.bury(at);
+        let link = process
+            .link
+            .as_ref()
+            .map(|link| office.controller.reconnect(link));
+        let told = match link.filter(|_| office.is_open && self.rng.random_ratio(9, 10)) {
+            Some(link) => self.runtime.block_on(link.settle(&stood)).is_ok(),
+            None => false,
+        };
+        self.losses += u32::from(!told);
+        let unheard = self.bury(at).mail;
+        self.leave_behind(unheard.iter().flat_map(|(_, answer)| admitted(answer)));
     }
 
     pub(super) fn tick(&mut self, at: usize) -> Result<(), String> {
-        let clock = Clock {
-            monotonic_ns: self.now_ms * 1_000_000,
-            boot_ns: self.now_ms * 1_000_000,
-        };
-        let (moment, now_ms) = (self.moment(), self.now_ms);
+        let now_ms = self.now_ms;
         let process = &mut self.processes[at];
-        process.plane.0.lock().unwrap().now = moment;
+        let clock = process.clock.clock(now_ms);
+        process
+            .plane
+            .set_clock(process.clock.moment(now_ms), self.without);
         if process.headless {
-            self.collect(at);
-            return self.look_for_keys(at);
+            return self.collect(at);
         }
         let arrived = process.mail.extract_if(.., |(at_ms, _)| *at_ms <= now_ms);
         let arrived: Vec<Answer> = arrived.map(|(_, answer)| answer).collect();
@@ -155,20 +182,52 @@ impl World {
             let delay_ms = if late { self.rng.random_range(0..300) } else { 0 };
             self.processes[at].mail.push((now_ms + delay_ms, answer));
         }
-        self.collect(at);
-        self.look_for_keys(at)
+        self.collect(at)
+    }
+
+    /// Other settings come into force, and no session notices.
+    pub(super) fn reload(&mut self, at: usize) -> Result<(), String> {
+        let process = &mut self.processes[at];
+        let rng = &mut self.rng;
+        let mut live = config(process.gateway).live();
+        live.lease_s = rng.random_range(2..=2 * LEASE_S);
+        live.low_rows = rng.random_range(0..RING);
+        live.low_credit = rng.random_range(0..4);
+        let settings = Settings {
+            mark_block: rng.random_range(live.low_credit + 1..=8),
+            low_credit: live.low_credit,
+            low_rows: live.low_rows,
+            feed_poll_ms: rng.random_range(250..900),
+            ..process.settings
+        };
+        self.tally.reloads += 1;
+        let before = process.plane.sessions(&self.stations);
+        let clock = process.clock.clock(self.now_ms);
+        process
+            .node
+            .reconfigure(settings, &live, clock)
+            .map_err(|error| format!("a reload was refused: {error}"))?;
+        process.settings = settings;
+        match process.plane.sessions(&self.stations) == before {
+            true => Ok(()),
+            false => Err(format!(
+                "process {} was reloaded, and sessions dropped",
+                process.number
+            )),
+        }
     }
 
     /// What the packet path did.
-    pub(super) fn collect(&mut self, at: usize) {
+    fn collect(&mut self, at: usize) -> Result<(), String> {
         let process = &self.processes[at];
         let number = process.number;
-        let (accepted, replies, verdicts) = {
+        let (accepted, replies, verdicts, late) = {
             let mut inner = process.plane.0.lock().unwrap();
             (
                 std::mem::take(&mut inner.accepted),
                 std::mem::take(&mut inner.replies),
                 std::mem::take(&mut inner.verdicts),
+                inner.late.take(),
             )
         };
         self.tally.at_mark += verdicts
@@ -177,6 +236,7 @@ impl World {
             .count() as u64;
         for (device, idx, tag) in accepted {
             self.tally.accepted += 1;
+            self.tally.accepted_alone += u64::from(!self.office.is_well());
             let station = self.stations.iter().find(|station| station.id == device).unwrap();
             self.ledger.accepted(device, station.mode, idx, tag, number);
         }
@@ -186,6 +246,10 @@ impl World {
                 let payload = Box::new(reply.payload);
                 self.send(Packet::ToStation { station, payload });
             }
+        }
+        match late {
+            Some(problem) => Err(format!("process {number}: {problem}")),
+            None => self.look_for_keys(at),
         }
     }
 }
