@@ -38,6 +38,17 @@ fn number(variable: &str) -> Option<u64> {
         .map(|value| value.parse().expect(variable))
 }
 
+/// Tells the seed of a run that panics.
+struct Running(u64);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("LINEWARDEN_SEED={} repeats it", self.0);
+        }
+    }
+}
+
 /// Runs seeds on two threads until one fails; the first failure in their order, and what was done.
 fn run(count: u64, without: Option<Rule>) -> (Option<(u64, String)>, Tally) {
     let next = AtomicU64::new(0);
@@ -48,6 +59,7 @@ fn run(count: u64, without: Option<Rule>) -> (Option<(u64, String)>, Tally) {
             if seed >= count {
                 return (None, tally);
             }
+            let _running = Running(seed);
             match World::new(seed, without).play() {
                 Ok(done) => tally.add(&done),
                 Err(problem) => {

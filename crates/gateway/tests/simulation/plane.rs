@@ -15,7 +15,7 @@ use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::verdict::{Disposition, Verdict};
 
 use crate::station::Station;
-use crate::world::Rule;
+use crate::world::{HostClock, Rule};
 
 /// A datagram on its way back: to which address and port.
 pub struct Reply {
@@ -38,7 +38,12 @@ pub struct Inner {
     pub verdicts: Vec<Verdict>,
     /// By device and number of the RESPONSE: when its session's lease ends on the boot-time clock, and how long it is.
     leases: HashMap<(DeviceId, u32), (u32, u32)>,
-    /// A session that was answered as alive, and was not; or as longer than it is.
+    /// How long the host has been suspended, ms: now, when the node looked last, and when each value was drawn.
+    suspended_ms: u64,
+    noticed_ms: u64,
+    drawn_ms: HashMap<[u8; 8], u64>,
+    /// A session that was answered as alive, and was not; or as longer than it is; or was opened on a value of before a
+    /// suspend.
     pub late: Option<String>,
     /// The mark does not hold rows back.
     pub no_marks: bool,
@@ -63,7 +68,11 @@ impl Plane {
         let store = Store::adopt(Arc::clone(inner.host.store().regions()), config.geometry.clone());
         store.set_live(&config.live(), now.boot_s);
         let plane = Self::on(Host::over(config, store).unwrap(), now, inner.leases.clone());
-        plane.0.lock().unwrap().has_left = true;
+        {
+            let mut taken_up = plane.0.lock().unwrap();
+            taken_up.has_left = true;
+            taken_up.drawn_ms = inner.drawn_ms.clone();
+        }
         plane
     }
 
@@ -81,6 +90,9 @@ impl Plane {
             accepted: Vec::new(),
             verdicts: Vec::new(),
             leases,
+            suspended_ms: 0,
+            noticed_ms: 0,
+            drawn_ms: HashMap::new(),
             late: None,
             no_marks: false,
             no_wiping: false,
@@ -88,13 +100,21 @@ impl Plane {
         })))
     }
 
-    pub fn set_clock(&self, now: Moment, without: Option<Rule>) {
+    pub fn set_clock(&self, clock: HostClock, now_ms: u64, without: Option<Rule>) {
         let mut inner = self.0.lock().unwrap();
+        let now = clock.moment(now_ms);
         inner.now = now;
         inner.boot_s = now.boot_s;
+        inner.suspended_ms = clock.suspended_ms;
         if without == Some(Rule::BootClock) {
             inner.now.boot_s = (now.monotonic_ns / 1_000_000_000) as u32;
         }
+    }
+
+    /// The node has had the time to see that its host was suspended.
+    pub fn notice(&self) {
+        let mut inner = self.0.lock().unwrap();
+        inner.noticed_ms = inner.suspended_ms;
     }
 
     /// The sessions of these devices that live.
@@ -123,6 +143,7 @@ impl Inner {
             if verdict == Verdict::ReplyAck {
                 let tag = payload[48..].try_into().unwrap();
                 self.accepted.push((device, idx, tag));
+                self.look_at_fresh(device, payload[40..48].try_into().unwrap());
                 self.leases
                     .insert((device, idx), (self.boot_s + lease_s, lease_s));
             } else {
@@ -144,6 +165,18 @@ impl Inner {
 }
 
 impl Inner {
+    /// A RESPONSE was accepted on that value.
+    fn look_at_fresh(&mut self, device: DeviceId, fresh: [u8; 8]) {
+        let drawn_ms = self.drawn_ms.get(&fresh).copied().unwrap_or_default();
+        // What the readings of two clocks lay apart is no suspend.
+        if drawn_ms + 100 < self.noticed_ms {
+            self.late = Some(format!(
+                "device {device} opened a session on a value from before a suspend of {} ms",
+                self.noticed_ms - drawn_ms
+            ));
+        }
+    }
+
     /// An ACK was repeated.
     fn look_at_lease(&mut self, device: DeviceId, idx: u32, told_s: u32) {
         let Some((until_s, lease_s)) = self.leases.get(&(device, idx)) else {
@@ -234,7 +267,10 @@ impl DataPlane for Plane {
     }
 
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
-        self.0.lock().unwrap().host.set_fresh(fresh, now_ns);
+        let mut inner = self.0.lock().unwrap();
+        let suspended_ms = inner.suspended_ms;
+        inner.drawn_ms.insert(fresh, suspended_ms);
+        inner.host.set_fresh(fresh, now_ns);
     }
 
     fn set_stopping(&mut self, stopping: bool) {

@@ -18,6 +18,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tokio::runtime::Runtime;
 
+pub use self::clock::HostClock;
 use self::network::Packet;
 use self::office::Office;
 use self::process::Process;

@@ -8,10 +8,10 @@ use super::World;
 
 /// The clocks of one host.
 #[derive(Clone, Copy)]
-pub(super) struct HostClock {
+pub struct HostClock {
     /// CLOCK_MONOTONIC less the simulation's time, ms.
     ahead_ms: i64,
-    suspended_ms: u64,
+    pub suspended_ms: u64,
 }
 
 impl HostClock {
@@ -38,7 +38,7 @@ impl HostClock {
         }
     }
 
-    pub(super) fn moment(self, now_ms: u64) -> Moment {
+    pub fn moment(self, now_ms: u64) -> Moment {
         let clock = self.clock(now_ms);
         Moment {
             monotonic_ns: clock.monotonic_ns,

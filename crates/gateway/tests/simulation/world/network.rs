@@ -102,8 +102,7 @@ impl World {
                         ..Meta::default()
                     };
                     if let Some(process) = self.processes.iter().find(|other| other.number == process) {
-                        let moment = process.clock.moment(self.now_ms);
-                        process.plane.set_clock(moment, self.without);
+                        process.plane.set_clock(process.clock, self.now_ms, self.without);
                         process.plane.0.lock().unwrap().receive(meta, *payload);
                     }
                 }

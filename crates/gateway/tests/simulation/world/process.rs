@@ -163,9 +163,7 @@ impl World {
         let now_ms = self.now_ms;
         let process = &mut self.processes[at];
         let clock = process.clock.clock(now_ms);
-        process
-            .plane
-            .set_clock(process.clock.moment(now_ms), self.without);
+        process.plane.set_clock(process.clock, now_ms, self.without);
         if process.headless {
             return self.collect(at);
         }
@@ -176,6 +174,7 @@ impl World {
         }
         let rng = &mut self.rng;
         let asks = process.node.tick(clock, &mut || Some(rng.random()));
+        process.plane.notice();
         for ask in asks {
             let answer = self.ask(at, ask);
             let late = !self.calm && self.rng.random_ratio(1, 5);
