@@ -85,6 +85,16 @@ impl Controller {
             fence,
         })
     }
+
+    /// The registration of a gateway that went on while its controller was started again. Whether it is the newest is
+    /// found with each question, as ever.
+    #[must_use]
+    pub fn reconnect(&self, before: &Link) -> Link {
+        Link {
+            controller: self.clone(),
+            fence: before.fence,
+        }
+    }
 }
 
 /// One registration of one gateway. Cheap to clone.

@@ -157,7 +157,7 @@ pub trait DataPlane: Send {
     /// # Errors
     /// Those of the kernel; then nothing has changed.
     fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError>;
-    /// A new freshness value, drawn at `now_ns` of CLOCK_MONOTONIC; never zero.
+    /// A new freshness value, drawn at `now_ns` of CLOCK_MONOTONIC. Zero is none: nothing is answered until the next one.
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64);
     /// From now on REQUESTs are answered with a NAK.
     fn set_stopping(&mut self, stopping: bool);

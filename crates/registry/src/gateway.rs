@@ -38,6 +38,8 @@ impl Registry {
     /// # Errors
     /// A damaged record, or a failure of the database.
     pub async fn register_gateway(&self, gateway: GatewayId, now_s: u64) -> Result<Fence> {
+        // The code covers the time as it will be read again.
+        let at_s = seconds_to_column(now_s);
         let mut transaction = self.write().await?;
         let before = self.fence_number(&mut transaction, gateway).await?;
         let before = match before {
@@ -60,8 +62,8 @@ impl Registry {
         )
         .bind(i64::from(gateway.0))
         .bind(i64::try_from(number).unwrap_or(i64::MAX))
-        .bind(seconds_to_column(now_s))
-        .bind(code(self.record_mac(), gateway, number, now_s).to_vec())
+        .bind(at_s)
+        .bind(code(self.record_mac(), gateway, number, at_s.cast_unsigned()).to_vec())
         .execute(&mut *transaction)
         .await?;
         transaction.commit().await?;

@@ -131,7 +131,7 @@ impl Registry {
         migrations::run(&mut connection).await.map_err(at(path))?;
         connection.close().await.map_err(at(path))?;
 
-        let writer = SqlitePoolOptions::new().max_connections(1);
+        let writer = writer_options();
         let reader = SqlitePoolOptions::new().max_connections(options.readers.max(1));
         let inner = Inner {
             path: Some(path.to_owned()),
@@ -353,6 +353,16 @@ fn nonblock() -> i32 {
     rustix::fs::OFlags::NONBLOCK.bits().cast_signed()
 }
 
+/// One connection writes. After a full disk or a failed sync SQLite itself has rolled the transaction back; sqlx goes on
+/// counting it, and would refuse every later one: such a connection is exchanged for a new one.
+fn writer_options() -> SqlitePoolOptions {
+    SqlitePoolOptions::new()
+        .max_connections(1)
+        // A connection is tested when it comes back, after its rollback.
+        .test_before_acquire(false)
+        .before_acquire(|connection, _| Box::pin(async { Ok(!connection.is_in_transaction()) }))
+}
+
 fn connect_options(path: &Path, options: &Options) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
@@ -521,6 +531,23 @@ mod tests {
             .await
             .unwrap();
         registry.enrol(device(committed + 1)).await.unwrap();
+    }
+
+    /// SQLite rolls back by itself when a commit meets a full disk or a failed sync.
+    #[tokio::test]
+    async fn a_transaction_that_sqlite_has_ended_is_not_the_last_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let key = MasterKey::from_bytes([1; 32]);
+        let registry = Registry::create(directory.path().join("registry"), &key)
+            .await
+            .unwrap();
+        for id in 1..=3 {
+            let mut transaction = registry.write().await.unwrap();
+            sqlx::query("ROLLBACK").execute(&mut *transaction).await.unwrap();
+            assert!(transaction.commit().await.is_err());
+            registry.enrol(device(id)).await.unwrap();
+        }
+        assert_eq!(registry.count(&Filter::default()).await.unwrap(), 3);
     }
 
     #[tokio::test]

@@ -506,3 +506,15 @@ async fn concurrent_leases_never_overlap() {
     all.sort_unstable();
     assert_eq!(all, (0..8 * 21).collect::<Vec<u32>>());
 }
+
+/// A gateway whose clock is far off, before and after, is registered like any other.
+#[tokio::test]
+async fn no_time_of_day_spoils_a_gateways_record() {
+    let registry = in_memory().await;
+    let gateway = GatewayId(1);
+    for (number, now_s) in (1..).zip([NOW_S, u64::MAX, 0, i64::MAX as u64 + 1, NOW_S]) {
+        let fence = registry.register_gateway(gateway, now_s).await.unwrap();
+        assert_eq!(fence.number(), number);
+        registry.verify_fence(&fence).await.unwrap();
+    }
+}

@@ -95,6 +95,19 @@ impl Host {
     /// # Errors
     /// A configuration that cannot be used (a gate, which only `xdp` has), or no memory.
     pub fn new(config: &Config) -> Result<Self, DataPlaneError> {
+        // Before the sizes are used.
+        config.check()?;
+        let regions = Regions::anonymous(&config.geometry)
+            .map_err(|error| DataPlaneError::kernel("memory for the lines", error))?;
+        regions.begin(&config.live());
+        Self::over(config, Store::new(Arc::new(regions), config.geometry.clone()))
+    }
+
+    /// [`Host::new`] over a store that is there already.
+    ///
+    /// # Errors
+    /// A configuration that cannot be used, or no descriptor for the bell.
+    pub fn over(config: &Config, store: Store) -> Result<Self, DataPlaneError> {
         config.check()?;
         if config.gate != Gate::Off {
             return Err(DataPlaneError::Config(ConfigError::Unsupported {
@@ -102,15 +115,14 @@ impl Host {
                 what: "gate",
             }));
         }
-        let memory = |error| DataPlaneError::kernel("memory for the lines", error);
-        let regions = Arc::new(Regions::anonymous(&config.geometry).map_err(memory)?);
-        regions.begin(&config.live());
-        let engine = Arc::new(Engine::new(config, Arc::clone(&regions)).map_err(memory)?);
+        let engine = Engine::new(config, Arc::clone(store.regions()))
+            .map_err(|error| DataPlaneError::kernel("making the packet path", error))?;
+        let engine = Arc::new(engine);
         let stats = Arc::new(Stats::new());
         Ok(Self {
             control: engine.thread_state(usize::MAX, Arc::clone(&stats)),
             engine,
-            store: Store::new(regions, config.geometry.clone()),
+            store,
             stats: vec![stats],
             stop: Arc::new(AtomicBool::new(false)),
             running: Vec::new(),

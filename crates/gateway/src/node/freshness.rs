@@ -26,11 +26,10 @@ impl Freshness {
     /// How many values to draw now: two at the start and after a suspend, so that none from before is accepted; one
     /// when the period is over.
     pub(crate) fn due(&mut self, clock: Clock) -> usize {
-        let suspended_ns = clock.suspended_ns();
-        let woke_up = suspended_ns > self.suspended_ns.saturating_add(SUSPEND_NS);
+        let woke_up = self.has_woken(clock);
         // What the clock readings lay apart is not kept.
         if !woke_up {
-            self.suspended_ns = self.suspended_ns.min(suspended_ns);
+            self.suspended_ns = self.suspended_ns.min(clock.suspended_ns());
         }
         match self.due_ns {
             None => 2,
@@ -40,6 +39,19 @@ impl Freshness {
             Some(due_ns) if due_ns <= clock.monotonic_ns => 1,
             Some(_) => 0,
         }
+    }
+
+    /// For a gateway that may draw none: whether there has been a suspend since the last one. The next draw is of two then.
+    pub(crate) fn forget_if_woken(&mut self, clock: Clock) -> bool {
+        let forgets = self.due_ns.is_some() && self.has_woken(clock);
+        if forgets {
+            *self = Self::default();
+        }
+        forgets
+    }
+
+    fn has_woken(&self, clock: Clock) -> bool {
+        clock.suspended_ns() > self.suspended_ns.saturating_add(SUSPEND_NS)
     }
 
     /// The values were drawn.
@@ -88,6 +100,17 @@ mod tests {
         assert_eq!(freshness.due(at(2, 41 + SUSPEND_NS)), 2);
         freshness.drawn(at(3, 60 * SECOND_NS));
         assert_eq!(freshness.due(at(4, 60 * SECOND_NS)), 0);
+    }
+
+    #[test]
+    fn without_a_draw_a_suspend_is_told_once() {
+        let mut freshness = Freshness::default();
+        assert!(!freshness.forget_if_woken(at(0, SECOND_NS)), "nothing was drawn");
+        freshness.drawn(at(0, 0));
+        assert!(!freshness.forget_if_woken(at(1, SUSPEND_NS)));
+        assert!(freshness.forget_if_woken(at(1, SECOND_NS)));
+        assert!(!freshness.forget_if_woken(at(2, SECOND_NS)));
+        assert_eq!(freshness.due(at(3, SECOND_NS)), 2);
     }
 
     #[test]

@@ -487,6 +487,12 @@ impl Node {
             });
         }
         if self.status.lapsed {
+            // What was drawn before a suspend does not age through it.
+            if self.freshness.forget_if_woken(clock) {
+                self.fresh = None;
+                self.plane.set_fresh([0; 8], clock.monotonic_ns);
+                self.plane.set_fresh([0; 8], clock.monotonic_ns);
+            }
             return;
         }
         let count = self.freshness.due(clock);

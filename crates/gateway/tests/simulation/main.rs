@@ -1,13 +1,17 @@
 //! Whole gateways, their controller and registry, devices and a network, driven by one seed.
 //!
-//! Node, line store, verifier, controller, registry and devices are the real ones; time, network, crashes and the link
-//! are simulated. Processes of gateways are killed, stopped in good order, or replaced while the old one goes on; answers
-//! and questions on the link are lost; messages are lost, repeated, held back, and recorded ones are sent again by an
-//! attacker from his own address.
+//! Node, line store, verifier, controller, registry, SQLite and devices are the real ones; time, network, disk, crashes and
+//! the link are simulated. Processes of gateways are killed, stopped in good order, reloaded, or replaced while the old one
+//! goes on, which may be started again on its memory; hosts are suspended, and the time of day jumps; answers and
+//! questions on the link are lost; messages are lost, repeated, held back, and recorded ones are sent again by an
+//! attacker from his own address. The controller is stopped or killed in the middle of a system call, its host loses power
+//! there, its disk is full or fails.
 //!
 //! What must hold in every run: no row is accepted twice, whoever accepts it; what lies in a data plane's memory are
-//! unspent rows of devices that are there; a loss of memory costs a device no more than a block; and once the misfortunes
-//! end, every device that has rows and was not revoked authenticates at every gateway.
+//! unspent rows of devices that are there; a loss of memory costs a device no more than a block; no session drops when
+//! its gateway is reloaded or its memory taken up, and none is alive after its lease; the registry is sound whatever became
+//! of it, and knows the marks, fences and revocations that it has confirmed; and once the misfortunes end, every
+//! device that has rows and was not revoked authenticates at every gateway.
 //!
 //! `LINEWARDEN_SEEDS` sets how many seeds are run; `LINEWARDEN_SEED` replays one. Each rule that the safety rests on is
 //! removed in turn, and the run must notice within 1,000 seeds.
@@ -18,6 +22,7 @@
     clippy::indexing_slicing
 )]
 
+mod disk;
 mod ledger;
 mod plane;
 mod station;
@@ -33,6 +38,17 @@ fn number(variable: &str) -> Option<u64> {
         .map(|value| value.parse().expect(variable))
 }
 
+/// Tells the seed of a run that panics.
+struct Running(u64);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("LINEWARDEN_SEED={} repeats it", self.0);
+        }
+    }
+}
+
 /// Runs seeds on two threads until one fails; the first failure in their order, and what was done.
 fn run(count: u64, without: Option<Rule>) -> (Option<(u64, String)>, Tally) {
     let next = AtomicU64::new(0);
@@ -43,6 +59,7 @@ fn run(count: u64, without: Option<Rule>) -> (Option<(u64, String)>, Tally) {
             if seed >= count {
                 return (None, tally);
             }
+            let _running = Running(seed);
             match World::new(seed, without).play() {
                 Ok(done) => tally.add(&done),
                 Err(problem) => {
@@ -78,6 +95,14 @@ fn no_row_is_accepted_twice_and_nobody_is_locked_out() {
     tally.assert_everything_happened();
 }
 
+#[test]
+fn without_the_controllers_disk_devices_authenticate_below_their_marks() {
+    for seed in 0..20 {
+        let endured = World::new(seed, None).endure_a_lost_disk();
+        endured.unwrap_or_else(|problem| panic!("seed {seed}: {problem}"));
+    }
+}
+
 fn is_noticed(rule: Rule) {
     let (failure, _) = run(1000, Some(rule));
     let (seed, problem) = failure.unwrap_or_else(|| panic!("nothing notices that {rule:?} is gone"));
@@ -107,4 +132,14 @@ fn memory_is_taken_up_by_the_next_process_only() {
 #[test]
 fn settling_is_needed() {
     is_noticed(Rule::Settling);
+}
+
+#[test]
+fn what_was_said_must_be_on_the_disk() {
+    is_noticed(Rule::Sync);
+}
+
+#[test]
+fn leases_count_through_suspend() {
+    is_noticed(Rule::BootClock);
 }

@@ -8,11 +8,14 @@ use std::sync::{Arc, Mutex};
 use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::{
     Capabilities, Config, Counters, DataPlane, DataPlaneError, Event, Left, LineStatus, Live, Miss, Row,
-    SessionView, StoreError,
+    SessionView, Store, StoreError,
 };
 use linewarden_protocol::frame::{Meta, ip_from_bytes};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::verdict::{Disposition, Verdict};
+
+use crate::station::Station;
+use crate::world::{HostClock, Rule};
 
 /// A datagram on its way back: to which address and port.
 pub struct Reply {
@@ -24,19 +27,30 @@ pub struct Inner {
     pub host: Host,
     engine: Arc<Engine>,
     thread: ThreadState,
-    pub now: Moment,
+    now: Moment,
+    /// The boot-time clock, whatever the packet path is told.
+    boot_s: u32,
     misses: Vec<Miss>,
     origins: HashMap<[u8; 64], Meta>,
     pub replies: Vec<Reply>,
     /// Rows that were accepted since this was looked at: device, row, tag.
     pub accepted: Vec<(DeviceId, u32, [u8; 16])>,
     pub verdicts: Vec<Verdict>,
+    /// By device and number of the RESPONSE: when its session's lease ends on the boot-time clock, and how long it is.
+    leases: HashMap<(DeviceId, u32), (u32, u32)>,
+    /// How long the host has been suspended, ms: now, when the node looked last, and when each value was drawn.
+    suspended_ms: u64,
+    noticed_ms: u64,
+    drawn_ms: HashMap<[u8; 8], u64>,
+    /// A session that was answered as alive, and was not; or as longer than it is; or was opened on a value of before a
+    /// suspend.
+    pub late: Option<String>,
     /// The mark does not hold rows back.
     pub no_marks: bool,
     /// What is wiped stays.
     pub no_wiping: bool,
-    /// Memory that outlives its process: taken up by the next one.
-    pub left: bool,
+    /// Something of an earlier process lies here.
+    has_left: bool,
 }
 
 /// The data plane, shared by the node that drives it and the network.
@@ -45,22 +59,74 @@ pub struct Plane(pub Arc<Mutex<Inner>>);
 
 impl Plane {
     pub fn new(config: &Config, now: Moment) -> Self {
-        let mut host = Host::new(config).unwrap();
+        Self::on(Host::new(config).unwrap(), now, HashMap::new())
+    }
+
+    /// Over the memory of a process that is gone.
+    pub fn taken_up(before: &Self, config: &Config, now: Moment) -> Self {
+        let inner = before.0.lock().unwrap();
+        let store = Store::adopt(Arc::clone(inner.host.store().regions()), config.geometry.clone());
+        store.set_live(&config.live(), now.boot_s);
+        let plane = Self::on(Host::over(config, store).unwrap(), now, inner.leases.clone());
+        {
+            let mut taken_up = plane.0.lock().unwrap();
+            taken_up.has_left = true;
+            taken_up.drawn_ms = inner.drawn_ms.clone();
+        }
+        plane
+    }
+
+    fn on(mut host: Host, now: Moment, leases: HashMap<(DeviceId, u32), (u32, u32)>) -> Self {
         let (engine, thread) = (host.engine(), host.thread_state());
         Self(Arc::new(Mutex::new(Inner {
             host,
             engine,
             thread,
             now,
+            boot_s: now.boot_s,
             misses: Vec::new(),
             origins: HashMap::new(),
             replies: Vec::new(),
             accepted: Vec::new(),
             verdicts: Vec::new(),
+            leases,
+            suspended_ms: 0,
+            noticed_ms: 0,
+            drawn_ms: HashMap::new(),
+            late: None,
             no_marks: false,
             no_wiping: false,
-            left: false,
+            has_left: false,
         })))
+    }
+
+    pub fn set_clock(&self, clock: HostClock, now_ms: u64, without: Option<Rule>) {
+        let mut inner = self.0.lock().unwrap();
+        let now = clock.moment(now_ms);
+        inner.now = now;
+        inner.boot_s = now.boot_s;
+        inner.suspended_ms = clock.suspended_ms;
+        if without == Some(Rule::BootClock) {
+            inner.now.boot_s = (now.monotonic_ns / 1_000_000_000) as u32;
+        }
+    }
+
+    /// The node has had the time to see that its host was suspended.
+    pub fn notice(&self) {
+        let mut inner = self.0.lock().unwrap();
+        inner.noticed_ms = inner.suspended_ms;
+    }
+
+    /// The sessions of these devices that live.
+    pub fn sessions(&self, stations: &[Station]) -> Vec<Option<SessionView>> {
+        let inner = self.0.lock().unwrap();
+        let session = |station: &Station| inner.host.session(station.id);
+        let lives = |view: &SessionView| view.lease_until_s > inner.boot_s;
+        stations
+            .iter()
+            .map(session)
+            .map(|view| view.filter(lives))
+            .collect()
     }
 }
 
@@ -70,11 +136,19 @@ impl Inner {
         let mut reply = payload;
         let verdict = self.engine.process(&mut self.thread, self.now, &from, &mut reply);
         self.verdicts.push(verdict);
-        if verdict == Verdict::ReplyAck {
+        if matches!(verdict, Verdict::ReplyAck | Verdict::ReplyAckAgain) {
             let device = DeviceId(u64::from_be_bytes(payload[8..16].try_into().unwrap()));
             let idx = u32::from_be_bytes(payload[32..36].try_into().unwrap());
-            let tag = payload[48..].try_into().unwrap();
-            self.accepted.push((device, idx, tag));
+            let lease_s = u32::from_be_bytes(reply[20..24].try_into().unwrap());
+            if verdict == Verdict::ReplyAck {
+                let tag = payload[48..].try_into().unwrap();
+                self.accepted.push((device, idx, tag));
+                self.look_at_fresh(device, payload[40..48].try_into().unwrap());
+                self.leases
+                    .insert((device, idx), (self.boot_s + lease_s, lease_s));
+            } else {
+                self.look_at_lease(device, idx, lease_s);
+            }
         }
         if verdict == Verdict::SlowPath {
             self.origins.insert(payload, from);
@@ -86,6 +160,33 @@ impl Inner {
                 to: from,
                 payload: reply,
             });
+        }
+    }
+}
+
+impl Inner {
+    /// A RESPONSE was accepted on that value.
+    fn look_at_fresh(&mut self, device: DeviceId, fresh: [u8; 8]) {
+        let drawn_ms = self.drawn_ms.get(&fresh).copied().unwrap_or_default();
+        // What the readings of two clocks lay apart is no suspend.
+        if drawn_ms + 100 < self.noticed_ms {
+            self.late = Some(format!(
+                "device {device} opened a session on a value from before a suspend of {} ms",
+                self.noticed_ms - drawn_ms
+            ));
+        }
+    }
+
+    /// An ACK was repeated.
+    fn look_at_lease(&mut self, device: DeviceId, idx: u32, told_s: u32) {
+        let Some((until_s, lease_s)) = self.leases.get(&(device, idx)) else {
+            return;
+        };
+        if self.boot_s >= *until_s || told_s > *lease_s {
+            self.late = Some(format!(
+                "an ACK of device {device} was repeated {} s before the end of its lease of {lease_s} s, as {told_s} s",
+                i64::from(*until_s) - i64::from(self.boot_s)
+            ));
         }
     }
 }
@@ -142,7 +243,7 @@ impl DataPlane for Plane {
 
     fn take_left(&mut self) -> Option<Left> {
         let mut inner = self.0.lock().unwrap();
-        std::mem::take(&mut inner.left).then(|| inner.host.store().left())
+        std::mem::take(&mut inner.has_left).then(|| inner.host.store().left())
     }
 
     fn set_owner(&mut self, owner: u64) {
@@ -166,7 +267,10 @@ impl DataPlane for Plane {
     }
 
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
-        self.0.lock().unwrap().host.set_fresh(fresh, now_ns);
+        let mut inner = self.0.lock().unwrap();
+        let suspended_ms = inner.suspended_ms;
+        inner.drawn_ms.insert(fresh, suspended_ms);
+        inner.host.set_fresh(fresh, now_ns);
     }
 
     fn set_stopping(&mut self, stopping: bool) {

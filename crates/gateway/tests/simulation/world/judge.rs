@@ -1,7 +1,7 @@
 //! What must hold in every run.
 
 use linewarden_controller::Want;
-use linewarden_protocol::ids::{GatewayId, Mode, RowIndex};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_registry::Settlement;
 
 use super::{GATEWAYS, LOSS_MAX, RING, World};
@@ -16,7 +16,7 @@ impl World {
         let process = &self.processes[at];
         let inner = process.plane.0.lock().unwrap();
         let store = inner.host.store();
-        let gateway = GatewayId(process.gateway as u32 + 1);
+        let gateway = process.id();
         let allowed: Vec<[u8; 16]> = self
             .stations
             .iter()
@@ -48,19 +48,58 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn expect_service(&mut self, station: usize, gateway: usize) -> Result<(), String> {
+    /// Whether a device gets a session if it begins so often, for 6 s each.
+    fn authenticates(&mut self, station: usize, gateway: usize, times: u32) -> Result<bool, String> {
         let before = self.stations[station].sessions;
-        let device = self.stations[station].id;
-        for _ in 0..8 {
+        for _ in 0..times {
             self.begin(station, Some(gateway));
             for _ in 0..600 {
                 self.step()?;
                 if self.stations[station].sessions > before {
-                    break;
+                    return Ok(true);
                 }
             }
         }
-        let served = self.stations[station].sessions > before;
+        Ok(false)
+    }
+
+    /// While the controller's disk is gone, a device that is at a gateway authenticates there, as far as its mark; afterwards
+    /// it goes on.
+    pub fn endure_a_lost_disk(mut self) -> Result<(), String> {
+        self.calm = true;
+        let Some(station) = self
+            .stations
+            .iter()
+            .position(|station| station.mode == Mode::Pool)
+        else {
+            return Ok(());
+        };
+        if !self.authenticates(station, 0, 8)? {
+            return Err("an honest device is not served".to_owned());
+        }
+        self.office.take_disk();
+        let mut alone = 0;
+        while alone <= LOSS_MAX && self.authenticates(station, 0, 1)? {
+            alone += 1;
+        }
+        if !(1..LOSS_MAX).contains(&alone) {
+            return Err(format!("without the disk a device authenticates {alone} times"));
+        }
+        self.office.give_disk_back();
+        match self.authenticates(station, 0, 8)? {
+            true => Ok(()),
+            false => Err("the disk is there again, and the device is not served".to_owned()),
+        }
+    }
+
+    /// Rows of a device that may be lost by what has happened, at most.
+    fn lost_rows(&self, device: DeviceId) -> u32 {
+        self.losses * LOSS_MAX + self.left_behind.get(&device).copied().unwrap_or_default()
+    }
+
+    pub(super) fn expect_service(&mut self, station: usize, gateway: usize) -> Result<(), String> {
+        let device = self.stations[station].id;
+        let served = self.authenticates(station, gateway, 8)?;
         let Station {
             revoked, mode, rows, ..
         } = self.stations[station];
@@ -72,7 +111,7 @@ impl World {
         }
         let left = rows - self.ledger.spent_by(device).min(rows);
         let may_be_used_up =
-            mode == Mode::Pool && left <= self.losses * LOSS_MAX + GATEWAYS as u32 * (RING + 1);
+            mode == Mode::Pool && left <= self.lost_rows(device) + GATEWAYS as u32 * (RING + 1);
         match served || may_be_used_up {
             true => Ok(()),
             false => Err(format!(
@@ -95,13 +134,16 @@ impl World {
                     ..settlement
                 })
                 .collect();
-            let link = self.processes[at].link.clone();
-            self.runtime.block_on(link.settle(&stood)).unwrap();
+            if let Some(link) = &self.processes[at].link {
+                let link = self.office.controller.reconnect(link);
+                let told = self.runtime.block_on(link.settle(&stood));
+                told.map_err(|error| format!("a gateway's last word is refused: {error}"))?;
+            }
             self.bury(at);
         }
         let link = self
             .runtime
-            .block_on(self.controller.connect(GatewayId(99), 0))
+            .block_on(self.office.controller.connect(GatewayId(99), 0))
             .unwrap();
         for station in &self.stations {
             if station.revoked || station.mode == Mode::Key {
@@ -134,7 +176,7 @@ impl World {
                 }
                 from = provision.end().0;
             }
-            let accounted = self.ledger.spent_by(station.id) + unspent + self.losses * LOSS_MAX;
+            let accounted = self.ledger.spent_by(station.id) + unspent + self.lost_rows(station.id);
             if accounted < station.rows {
                 return Err(format!(
                     "device {}: {} rows were spent, {unspent} are left of {}; {} losses of memory do not explain that",

@@ -1,0 +1,186 @@
+//! The system calls through which SQLite writes, with a [`Disk`](super::Disk) in between.
+//!
+//! SQLite's `unix` file system lets its calls be exchanged, all but `fsync`: that one is defined here, so that the linker
+//! takes it instead of the C library's, for this whole test program. Files that lie on no simulated disk go to the kernel.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex, Once, PoisonError};
+
+use libsqlite3_sys::{sqlite3_syscall_ptr, sqlite3_vfs_find};
+
+use super::{Disk, Drive, Place};
+
+/// Descriptors on simulated disks.
+static OPEN: Mutex<BTreeMap<c_int, (Arc<Drive>, Place)>> = Mutex::new(BTreeMap::new());
+
+fn find(descriptor: c_int) -> Option<(Arc<Drive>, Place)> {
+    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.get(&descriptor).cloned()
+}
+
+fn fail(errno: c_int) -> c_int {
+    // SAFETY: the C library gives each thread a valid place for its error number.
+    unsafe { *libc::__errno_location() = errno };
+    -1
+}
+
+/// From now on SQLite writes through here.
+pub(super) fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the name ends in a zero byte; SQLite keeps its file systems for ever.
+        let unix = unsafe { sqlite3_vfs_find(c"unix".as_ptr()) };
+        // SAFETY: as above, and nobody writes to it.
+        let set = unsafe { unix.as_ref() }
+            .and_then(|unix| unix.xSetSystemCall)
+            .unwrap();
+        let exchange = |name: &CStr, call: *const ()| {
+            // SAFETY: SQLite calls each by the type that it has there, which is the one that it has here.
+            let call: sqlite3_syscall_ptr = unsafe { std::mem::transmute(call) };
+            // SAFETY: `unix` is a file system that SQLite gave out; no connection is open yet.
+            assert_eq!(unsafe { set(unix, name.as_ptr(), call) }, 0, "{name:?}");
+        };
+        exchange(c"open", open as *const ());
+        exchange(c"close", close as *const ());
+        exchange(c"write", write as *const ());
+        exchange(c"pwrite", pwrite as *const ());
+        exchange(c"pwrite64", pwrite as *const ());
+        exchange(c"ftruncate", ftruncate as *const ());
+        exchange(c"unlink", unlink as *const ());
+        exchange(c"openDirectory", open_directory as *const ());
+    });
+}
+
+/// The disk that a path lies on, and its name there.
+///
+/// # Safety
+/// `path` points to a string that ends in a zero byte.
+unsafe fn locate(path: *const c_char) -> Option<(Arc<Drive>, Vec<u8>)> {
+    // SAFETY: the caller's.
+    let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
+    let drive = Disk::of(path.parent()?)?;
+    Some((drive, path.file_name()?.as_bytes().to_vec()))
+}
+
+unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_int) -> c_int {
+    // SAFETY: SQLite gives a string that ends in a zero byte.
+    let found = unsafe { locate(path) };
+    // What lies in shared memory is no file of a disk that matters.
+    let found = found.filter(|(_, name)| !name.ends_with(b"-shm"));
+    if let Some((drive, name)) = &found
+        && let Err(errno) = drive.may_open(name, flags & libc::O_CREAT != 0)
+    {
+        return fail(errno);
+    }
+    // SAFETY: as above.
+    let descriptor = unsafe { libc::open(path, flags, mode) };
+    if descriptor >= 0
+        && let Some((drive, name)) = found
+    {
+        let place = drive.opened(name);
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.insert(descriptor, (drive, place));
+    }
+    descriptor
+}
+
+unsafe extern "C" fn open_directory(path: *const c_char, out: *mut c_int) -> c_int {
+    let mut directory = std::path::PathBuf::new();
+    // SAFETY: SQLite gives the name of a file in it, which ends in a zero byte.
+    if let Some(parent) = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes())).parent() {
+        directory.push(parent);
+    }
+    let Ok(name) = std::ffi::CString::new(directory.as_os_str().as_bytes()) else {
+        return libsqlite3_sys::SQLITE_CANTOPEN;
+    };
+    // SAFETY: the name ends in a zero byte.
+    let descriptor = unsafe { libc::open(name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    // SAFETY: SQLite gives a place for the number.
+    unsafe { *out = descriptor };
+    if descriptor < 0 {
+        return libsqlite3_sys::SQLITE_CANTOPEN;
+    }
+    if let Some(drive) = Disk::of(&directory) {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.insert(descriptor, (drive, Place::Directory));
+    }
+    libsqlite3_sys::SQLITE_OK
+}
+
+extern "C" fn close(descriptor: c_int) -> c_int {
+    OPEN.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .remove(&descriptor);
+    // SAFETY: SQLite closes what it has opened.
+    unsafe { libc::close(descriptor) }
+}
+
+unsafe extern "C" fn write(descriptor: c_int, bytes: *const c_void, length: usize) -> isize {
+    // SAFETY: a question about a descriptor; it touches no memory.
+    let at = unsafe { libc::lseek(descriptor, 0, libc::SEEK_CUR) };
+    // SAFETY: SQLite's buffer has that length.
+    let allowed = unsafe { allowed(descriptor, bytes, length, at) };
+    match allowed {
+        // SAFETY: as above, and no more than that.
+        Ok(length) => unsafe { libc::write(descriptor, bytes, length) },
+        Err(errno) => fail(errno) as isize,
+    }
+}
+
+unsafe extern "C" fn pwrite(descriptor: c_int, bytes: *const c_void, length: usize, at: i64) -> isize {
+    // SAFETY: SQLite's buffer has that length.
+    let allowed = unsafe { allowed(descriptor, bytes, length, at) };
+    match allowed {
+        // SAFETY: as above, and no more than that.
+        Ok(length) => unsafe { libc::pwrite(descriptor, bytes, length, at) },
+        Err(errno) => fail(errno) as isize,
+    }
+}
+
+/// How much of it the disk takes.
+///
+/// # Safety
+/// `bytes` points to `length` bytes.
+unsafe fn allowed(descriptor: c_int, bytes: *const c_void, length: usize, at: i64) -> Result<usize, c_int> {
+    let Some((drive, Place::File(file))) = find(descriptor) else {
+        return Ok(length);
+    };
+    // SAFETY: the caller's.
+    let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) };
+    drive.write(file, u64::try_from(at).map_err(|_| libc::EINVAL)?, bytes)
+}
+
+extern "C" fn ftruncate(descriptor: c_int, length: i64) -> c_int {
+    if let Some((drive, Place::File(file))) = find(descriptor)
+        && let Err(errno) = drive.cut(file, u64::try_from(length).unwrap_or_default())
+    {
+        return fail(errno);
+    }
+    // SAFETY: it touches no memory.
+    unsafe { libc::ftruncate(descriptor, length) }
+}
+
+unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
+    // SAFETY: SQLite gives a string that ends in a zero byte.
+    if let Some((drive, name)) = unsafe { locate(path) }
+        && let Err(errno) = drive.unlink(&name)
+    {
+        return fail(errno);
+    }
+    // SAFETY: as above.
+    unsafe { libc::unlink(path) }
+}
+
+/// In the place of the C library's.
+#[unsafe(no_mangle)]
+extern "C" fn fsync(descriptor: c_int) -> c_int {
+    match find(descriptor) {
+        // Nothing of a simulated disk need reach a real one.
+        Some((drive, place)) => drive.sync(place).map_or_else(fail, |()| 0),
+        // SAFETY: it touches no memory.
+        None => unsafe { libc::syscall(libc::SYS_fsync, descriptor) as c_int },
+    }
+}

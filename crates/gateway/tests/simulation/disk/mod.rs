@@ -1,0 +1,377 @@
+//! A disk under the real SQLite that loses power, fills up and fails.
+//!
+//! What programs see lies in a real directory; the disk knows beside it what has been synced. When power is lost, each write
+//! since is kept, lost or torn in sectors of 512 B, and each name that was made or removed since the directory was synced
+//! is there or not, as the seed has it. A sync that fails has written some of it, and the rest never comes (as on Linux).
+
+mod calls;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use libc::c_int;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+const SECTOR: usize = 512;
+
+/// Disks by directory.
+static DISKS: Mutex<BTreeMap<PathBuf, Arc<Drive>>> = Mutex::new(BTreeMap::new());
+
+/// What is wrong with a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// No file can grow.
+    Full,
+    /// Writes and syncs fail now and then.
+    Failing,
+    /// Whoever used it is dead: nothing is written any more.
+    Gone,
+}
+
+/// What a descriptor stands for.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    File(usize),
+    Directory,
+}
+
+enum Change {
+    Write { at: u64, bytes: Vec<u8> },
+    Cut(u64),
+}
+
+#[derive(Default)]
+struct File {
+    /// What a loss of power leaves of it.
+    synced: Vec<u8>,
+    /// Since then, in order.
+    since: Vec<Change>,
+    length: u64,
+    is_log: bool,
+}
+
+type Names = BTreeMap<Vec<u8>, usize>;
+
+struct State {
+    rng: ChaCha8Rng,
+    files: Vec<File>,
+    names: Names,
+    synced_names: Names,
+    trouble: Option<Trouble>,
+    /// It becomes [`Trouble::Gone`] after so many calls.
+    calls_left: Option<u32>,
+    ignores_syncs: bool,
+}
+
+struct Drive {
+    state: Mutex<State>,
+}
+
+/// The disk that a directory lies on; dropped, the directory is an ordinary one again.
+pub struct Disk {
+    directory: PathBuf,
+    drive: Arc<Drive>,
+}
+
+impl Disk {
+    /// All that lies in the directory has been synced.
+    pub fn new(directory: &Path, seed: u64) -> Self {
+        calls::install();
+        let mut state = State {
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            files: Vec::new(),
+            names: Names::new(),
+            synced_names: Names::new(),
+            trouble: None,
+            calls_left: None,
+            ignores_syncs: false,
+        };
+        state.read(directory);
+        let drive = Arc::new(Drive {
+            state: Mutex::new(state),
+        });
+        let mut disks = DISKS.lock().unwrap_or_else(PoisonError::into_inner);
+        disks.insert(directory.to_owned(), Arc::clone(&drive));
+        Self {
+            directory: directory.to_owned(),
+            drive,
+        }
+    }
+
+    fn of(directory: &Path) -> Option<Arc<Drive>> {
+        let disks = DISKS.lock().unwrap_or_else(PoisonError::into_inner);
+        disks.get(directory).cloned()
+    }
+
+    /// What is wrong with it from now on.
+    pub fn set_trouble(&self, trouble: Option<Trouble>) {
+        let mut state = self.drive.lock();
+        state.trouble = trouble;
+        state.calls_left = None;
+    }
+
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.drive.lock().trouble
+    }
+
+    /// Whoever uses it dies in the middle of that call, counted from now.
+    pub fn end_after(&self, calls: u32) {
+        self.drive.lock().calls_left = Some(calls);
+    }
+
+    /// A disk that says that the log is synced, and has it in its cache.
+    pub fn ignore_syncs(&self) {
+        self.drive.lock().ignores_syncs = true;
+    }
+
+    /// Nobody has a file open. What was not synced is there, or is not; afterwards the disk is sound.
+    pub fn lose_power(&self) {
+        let mut state = self.drive.lock();
+        let left = state.after_a_loss();
+        for name in state.names.keys().chain(state.synced_names.keys()) {
+            let _ = std::fs::remove_file(self.directory.join(name_of(name)));
+        }
+        for (name, content) in &left {
+            std::fs::write(self.directory.join(name_of(name)), content).unwrap();
+        }
+        state.read(&self.directory);
+        state.trouble = None;
+        state.calls_left = None;
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let mut disks = DISKS.lock().unwrap_or_else(PoisonError::into_inner);
+        disks.remove(&self.directory);
+    }
+}
+
+fn name_of(name: &[u8]) -> &Path {
+    use std::os::unix::ffi::OsStrExt as _;
+    Path::new(std::ffi::OsStr::from_bytes(name))
+}
+
+impl State {
+    /// Takes what lies there for synced.
+    fn read(&mut self, directory: &Path) {
+        use std::os::unix::ffi::OsStrExt as _;
+        self.files.clear();
+        self.names.clear();
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().as_bytes().to_vec();
+            if name.ends_with(b"-shm") {
+                // It does not outlive the kernel.
+                std::fs::remove_file(entry.path()).unwrap();
+                continue;
+            }
+            let synced = std::fs::read(entry.path()).unwrap();
+            self.names.insert(name.clone(), self.files.len());
+            self.files.push(File {
+                length: synced.len() as u64,
+                synced,
+                since: Vec::new(),
+                is_log: name.ends_with(b"-wal"),
+            });
+        }
+        self.synced_names = self.names.clone();
+    }
+
+    /// Counts a call; whether it comes to pass.
+    fn call(&mut self) -> Result<(), c_int> {
+        if let Some(left) = &mut self.calls_left {
+            match left.checked_sub(1) {
+                Some(fewer) => *left = fewer,
+                None => self.trouble = Some(Trouble::Gone),
+            }
+        }
+        match self.trouble {
+            Some(Trouble::Gone) => Err(libc::EIO),
+            _ => Ok(()),
+        }
+    }
+
+    fn fails(&mut self) -> bool {
+        self.trouble == Some(Trouble::Failing) && self.rng.random_ratio(1, 4)
+    }
+
+    /// The files and what they hold after a loss of power.
+    fn after_a_loss(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        // All of it may have been written by chance, or nothing.
+        let mood = self.rng.random_range(0..4);
+        let names: BTreeSet<Vec<u8>> = self
+            .names
+            .keys()
+            .chain(self.synced_names.keys())
+            .cloned()
+            .collect();
+        let mut left = Vec::new();
+        for name in names {
+            let is_new = match mood {
+                0 => true,
+                1 => false,
+                _ => self.rng.random_ratio(1, 2),
+            };
+            let side = if is_new { &self.names } else { &self.synced_names };
+            let Some(file) = side.get(&name).copied() else {
+                continue;
+            };
+            let content = self.files[file].after_a_loss(mood, &mut self.rng);
+            left.push((name, content));
+        }
+        left
+    }
+}
+
+impl File {
+    fn after_a_loss(&self, mood: u32, rng: &mut ChaCha8Rng) -> Vec<u8> {
+        let mut content = self.synced.clone();
+        for change in &self.since {
+            let fate = match mood {
+                0 => 0,
+                1 => 1,
+                _ => rng.random_range(0..5),
+            };
+            match (fate, change) {
+                (0 | 2, _) => change.apply(&mut content),
+                (1 | 3, _) | (_, Change::Cut(_)) => {}
+                (_, Change::Write { at, bytes }) => {
+                    for (number, sector) in bytes.chunks(SECTOR).enumerate() {
+                        if rng.random_ratio(1, 2) {
+                            let at = at + (number * SECTOR) as u64;
+                            write_at(&mut content, at, sector);
+                        }
+                    }
+                }
+            }
+        }
+        content
+    }
+}
+
+impl Change {
+    fn apply(&self, content: &mut Vec<u8>) {
+        match self {
+            Self::Write { at, bytes } => write_at(content, *at, bytes),
+            Self::Cut(length) => content.resize(*length as usize, 0),
+        }
+    }
+}
+
+fn write_at(content: &mut Vec<u8>, at: u64, bytes: &[u8]) {
+    let (at, end) = (at as usize, at as usize + bytes.len());
+    if content.len() < end {
+        content.resize(end, 0);
+    }
+    content[at..end].copy_from_slice(bytes);
+}
+
+impl Drive {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn may_open(&self, name: &[u8], may_make: bool) -> Result<(), c_int> {
+        let mut state = self.lock();
+        if !may_make || state.names.contains_key(name) {
+            return Ok(());
+        }
+        state.call()?;
+        match state.trouble {
+            Some(Trouble::Full) => Err(libc::ENOSPC),
+            _ => Ok(()),
+        }
+    }
+
+    fn opened(&self, name: Vec<u8>) -> Place {
+        let mut state = self.lock();
+        let next = state.files.len();
+        let file = *state.names.entry(name).or_insert(next);
+        if file == next {
+            let is_log = state
+                .names
+                .iter()
+                .any(|(name, at)| *at == next && name.ends_with(b"-wal"));
+            state.files.push(File {
+                is_log,
+                ..File::default()
+            });
+        }
+        Place::File(file)
+    }
+
+    /// How many bytes of it are taken.
+    fn write(&self, file: usize, at: u64, bytes: &[u8]) -> Result<usize, c_int> {
+        let mut state = self.lock();
+        state.call()?;
+        if state.fails() {
+            return Err(libc::EIO);
+        }
+        let length = state.files[file].length;
+        let room = match state.trouble {
+            Some(Trouble::Full) => length.saturating_sub(at).min(bytes.len() as u64) as usize,
+            _ => bytes.len(),
+        };
+        if room == 0 && !bytes.is_empty() {
+            return Err(libc::ENOSPC);
+        }
+        let bytes = bytes[..room].to_vec();
+        let file = &mut state.files[file];
+        file.length = file.length.max(at + room as u64);
+        file.since.push(Change::Write { at, bytes });
+        Ok(room)
+    }
+
+    fn cut(&self, file: usize, length: u64) -> Result<(), c_int> {
+        let mut state = self.lock();
+        state.call()?;
+        if state.trouble == Some(Trouble::Full) && length > state.files[file].length {
+            return Err(libc::ENOSPC);
+        }
+        let file = &mut state.files[file];
+        file.length = length;
+        file.since.push(Change::Cut(length));
+        Ok(())
+    }
+
+    fn unlink(&self, name: &[u8]) -> Result<(), c_int> {
+        let mut state = self.lock();
+        state.call()?;
+        state.names.remove(name);
+        Ok(())
+    }
+
+    fn sync(&self, place: Place) -> Result<(), c_int> {
+        let mut state = self.lock();
+        state.call()?;
+        let fails = state.fails();
+        let State {
+            rng,
+            files,
+            names,
+            synced_names,
+            ignores_syncs,
+            ..
+        } = &mut *state;
+        match place {
+            Place::Directory if fails => {}
+            Place::Directory => *synced_names = names.clone(),
+            Place::File(file) if *ignores_syncs && files[file].is_log => {}
+            Place::File(file) => {
+                let file = &mut files[file];
+                for change in file.since.drain(..) {
+                    if !fails || rng.random_ratio(1, 2) {
+                        change.apply(&mut file.synced);
+                    }
+                }
+            }
+        }
+        match fails {
+            true => Err(libc::EIO),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The network between devices and processes: it loses, repeats and holds back, and somebody listens.
+
+use std::cmp::Reverse;
+
+use linewarden_protocol::frame::Meta;
+use rand::RngExt as _;
+
+use super::World;
+
+/// Something on the network.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Packet {
+    ToGateway {
+        process: u64,
+        from: Origin,
+        payload: Box<[u8; 64]>,
+    },
+    ToStation {
+        station: usize,
+        payload: Box<[u8; 64]>,
+    },
+}
+
+/// Sender's address and port.
+pub(super) type Origin = ([u8; 16], u16);
+
+impl World {
+    /// To one of the processes that say they are the gateway: with two, the network decides which.
+    pub(super) fn transmit(&mut self, station: usize, sent: Vec<[u8; 64]>) {
+        let gateway = self.stations[station].gateway;
+        let meta = self.stations[station].meta();
+        for payload in sent {
+            let candidates: Vec<u64> = self
+                .processes
+                .iter()
+                .filter(|process| process.gateway == gateway)
+                .map(|process| process.number)
+                .collect();
+            if candidates.is_empty() {
+                continue;
+            }
+            let process = candidates[self.rng.random_range(0..candidates.len())];
+            self.recorded.push((process, payload));
+            let from = (meta.src_ip, meta.src_port);
+            let payload = Box::new(payload);
+            self.send(Packet::ToGateway {
+                process,
+                from,
+                payload,
+            });
+        }
+    }
+
+    /// Lost, late, or twice, while there are misfortunes.
+    pub(super) fn send(&mut self, packet: Packet) {
+        let copies = match self.rng.random_range(0..20) {
+            _ if self.calm => 1,
+            0 | 1 => 0,
+            2 => 2,
+            _ => 1,
+        };
+        let copy = |packet: &Packet| match packet {
+            Packet::ToGateway {
+                process,
+                from,
+                payload,
+            } => Packet::ToGateway {
+                process: *process,
+                from: *from,
+                payload: payload.clone(),
+            },
+            Packet::ToStation { station, payload } => Packet::ToStation {
+                station: *station,
+                payload: payload.clone(),
+            },
+        };
+        for _ in 0..copies {
+            let late = !self.calm && self.rng.random_ratio(1, 10);
+            let delay_ms = if late { self.rng.random_range(0..400) } else { 1 };
+            self.packets += 1;
+            self.network
+                .push(Reverse((self.now_ms + delay_ms, self.packets, copy(&packet))));
+        }
+    }
+
+    pub(super) fn deliver(&mut self) {
+        while let Some(Reverse((at_ms, ..))) = self.network.peek()
+            && *at_ms <= self.now_ms
+        {
+            let Some(Reverse((_, _, packet))) = self.network.pop() else {
+                return;
+            };
+            match packet {
+                Packet::ToGateway {
+                    process,
+                    from: (src_ip, src_port),
+                    payload,
+                } => {
+                    let meta = Meta {
+                        src_ip,
+                        src_port,
+                        ..Meta::default()
+                    };
+                    if let Some(process) = self.processes.iter().find(|other| other.number == process) {
+                        process.plane.set_clock(process.clock, self.now_ms, self.without);
+                        process.plane.0.lock().unwrap().receive(meta, *payload);
+                    }
+                }
+                Packet::ToStation { station, payload } => {
+                    let sent = self.stations[station].handle(&payload, self.now_ms);
+                    self.transmit(station, sent);
+                }
+            }
+        }
+    }
+
+    /// Something recorded comes again: to any process, from the sender's own address or the attacker's.
+    pub(super) fn attack(&mut self) {
+        if self.recorded.is_empty() || self.processes.is_empty() {
+            return;
+        }
+        self.tally.replays += 1;
+        // Mostly something recent: it may still be fresh.
+        let back = match self.rng.random_ratio(2, 3) {
+            true => 12.min(self.recorded.len()),
+            false => self.recorded.len(),
+        };
+        let at = self.recorded.len() - self.rng.random_range(1..=back);
+        let (seen, payload) = self.recorded[at];
+        let process = match self.rng.random_ratio(1, 2) {
+            true => seen,
+            false => self.processes[self.rng.random_range(0..self.processes.len())].number,
+        };
+        let mut from = ([0; 16], 666);
+        from.0[10..].copy_from_slice(&[0xff, 0xff, 10, 6, 6, 6]);
+        if self.rng.random_ratio(1, 2) {
+            let station = self.rng.random_range(0..self.stations.len());
+            from = (self.stations[station].address(), 40_000);
+        }
+        self.send(Packet::ToGateway {
+            process,
+            from,
+            payload: Box::new(payload),
+        });
+    }
+}
