@@ -11,7 +11,7 @@ use linewarden_dataplane::{
     SessionView, StoreError,
 };
 use linewarden_protocol::frame::{Meta, ip_from_bytes};
-use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::verdict::{Disposition, Verdict};
 
 /// A datagram on its way back: to which address and port.
@@ -31,6 +31,8 @@ pub struct Inner {
     /// Rows that were accepted since this was looked at: device, row, tag.
     pub accepted: Vec<(DeviceId, u32, [u8; 16])>,
     pub verdicts: Vec<Verdict>,
+    /// Sessions that user space has closed since this was looked at.
+    pub closed: Vec<(DeviceId, SessionId)>,
     /// The mark does not hold rows back.
     pub no_marks: bool,
     /// What is wiped stays.
@@ -57,6 +59,7 @@ impl Plane {
             replies: Vec::new(),
             accepted: Vec::new(),
             verdicts: Vec::new(),
+            closed: Vec::new(),
             no_marks: false,
             no_wiping: false,
             left: false,
@@ -126,6 +129,15 @@ impl DataPlane for Plane {
             return Ok(());
         }
         inner.host.revoke(device)
+    }
+
+    fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
+        let mut inner = self.0.lock().unwrap();
+        let closed = inner.host.close_session(device, session)?;
+        if closed {
+            inner.closed.push((device, session));
+        }
+        Ok(closed)
     }
 
     fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {

@@ -1,11 +1,12 @@
 //! Everything together.
 
 mod judge;
+mod roaming;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use linewarden_controller::{Controller, Link, Policy};
+use linewarden_controller::{Controller, Link, Policy, Reported};
 use linewarden_dataplane::host::Moment;
 use linewarden_dataplane::{Config, Gate, Geometry};
 use linewarden_gateway::{Answer, Ask, Clock, LinkError, Node, Settings};
@@ -17,6 +18,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tokio::runtime::Runtime;
 
+use self::roaming::Whereabouts;
 use crate::ledger::Ledger;
 use crate::plane::Plane;
 use crate::station::Station;
@@ -43,6 +45,10 @@ pub enum Rule {
     Settling,
     /// Memory is taken up only by the next process of the gateway.
     Owner,
+    /// Sessions that are opened are reported.
+    Report,
+    /// A session is as old as its report says.
+    Age,
 }
 
 /// What a run did.
@@ -61,6 +67,7 @@ pub struct Tally {
     revoked: u64,
     at_mark: u64,
     taken_up: u64,
+    closed: u64,
 }
 
 impl Tally {
@@ -78,6 +85,7 @@ impl Tally {
         self.revoked += other.revoked;
         self.at_mark += other.at_mark;
         self.taken_up += other.taken_up;
+        self.closed += other.closed;
     }
 
     pub fn assert_everything_happened(&self) {
@@ -95,6 +103,7 @@ impl Tally {
             revoked,
             at_mark,
             taken_up,
+            closed,
         } = *self;
         let least = [
             accepted,
@@ -108,7 +117,7 @@ impl Tally {
             link_failures,
         ]
         .into_iter()
-        .chain([revoked, at_mark, taken_up])
+        .chain([revoked, at_mark, taken_up, closed])
         .min();
         assert!(least >= Some(runs / 20), "{self:?}");
     }
@@ -162,6 +171,7 @@ pub struct World {
     /// What an eavesdropper on the path has recorded.
     recorded: Vec<(u64, [u8; 64])>,
     ledger: Ledger,
+    whereabouts: Whereabouts,
     /// Losses of memory that a device's rows were in.
     losses: u32,
     calm: bool,
@@ -213,6 +223,7 @@ impl World {
             packets: 0,
             recorded: Vec::new(),
             ledger: Ledger::default(),
+            whereabouts: Whereabouts::default(),
             losses: 0,
             calm: false,
             tally: Tally {
@@ -244,6 +255,7 @@ impl World {
                 self.expect_service(station, gateway)?;
             }
         }
+        self.expect_one_session_each()?;
         self.expect_little_loss()?;
         for process in &self.processes {
             self.tally.evicted += process.node.status().evicted;
@@ -281,7 +293,7 @@ impl World {
     fn moment(&self) -> Moment {
         Moment {
             monotonic_ns: self.now_ms * 1_000_000,
-            boot_s: (self.now_ms / 1000) as u32,
+            boot_ns: self.now_ms * 1_000_000,
         }
     }
 
@@ -633,21 +645,28 @@ impl World {
     /// What the packet path did.
     fn collect(&mut self, at: usize) {
         let process = &self.processes[at];
-        let number = process.number;
-        let (accepted, replies, verdicts) = {
+        let (number, gateway) = (process.number, process.gateway);
+        let (accepted, replies, verdicts, closed) = {
             let mut inner = process.plane.0.lock().unwrap();
             (
                 std::mem::take(&mut inner.accepted),
                 std::mem::take(&mut inner.replies),
                 std::mem::take(&mut inner.verdicts),
+                std::mem::take(&mut inner.closed),
             )
         };
         self.tally.at_mark += verdicts
             .iter()
             .filter(|verdict| **verdict == Verdict::DropMark)
             .count() as u64;
+        self.tally.closed += closed.len() as u64;
+        for (device, session) in closed {
+            self.whereabouts
+                .closed(device, session, gateway, &mut self.ledger.problem);
+        }
         for (device, idx, tag) in accepted {
             self.tally.accepted += 1;
+            self.whereabouts.accepted(device, tag, gateway, self.now_ms);
             let station = self.stations.iter().find(|station| station.id == device).unwrap();
             self.ledger.accepted(device, station.mode, idx, tag, number);
         }
@@ -670,6 +689,7 @@ impl World {
         if fate < 2 {
             self.tally.link_failures += 1;
         }
+        let now_ms = self.now_ms;
         let (process, runtime) = (&mut self.processes[at], &self.runtime);
         if fate == 0 {
             return match ask {
@@ -678,7 +698,11 @@ impl World {
                 Ask::Lease(_) => Answer::Rows(lost()),
                 Ask::Receive { .. } => Answer::Receptions(lost()),
                 Ask::Settle(_) => Answer::Settled(lost()),
-                Ask::Changes { .. } => Answer::Changes(lost()),
+                Ask::Report(_) => Answer::Reported(lost()),
+                Ask::Changes { .. } => Answer::Changes {
+                    result: lost(),
+                    at_ns: 0,
+                },
             };
         }
         let link = process.link.clone();
@@ -703,7 +727,24 @@ impl World {
                 }
                 answered!(Answer::Settled, link.settle(&settlements))
             }
-            Ask::Changes { since } => answered!(Answer::Changes, link.changes(since)),
+            Ask::Report(openings) => {
+                let reports = roaming::reports(&openings, now_ms, self.without);
+                if self.without == Some(Rule::Report) {
+                    return Answer::Reported(Ok(vec![Reported::Newest; openings.len()]));
+                }
+                answered!(Answer::Reported, link.report(&reports, roaming::moment(now_ms)))
+            }
+            Ask::Changes { since } => {
+                let result = runtime.block_on(link.changes(since, roaming::moment(now_ms)));
+                Answer::Changes {
+                    result: if fate == 1 {
+                        lost()
+                    } else {
+                        result.map_err(Into::into)
+                    },
+                    at_ns: now_ms * 1_000_000,
+                }
+            }
         }
     }
 }
