@@ -7,7 +7,8 @@
 //!   its RESPONSE ─────────────────── Knock ──────► verifies, leases, derives keys ► lease, durable
 //!   rows or credit low ───────────── Want ───────► more rows, the mark ahead      ► lease, durable
 //!   room needed, or the end ──────── Settlement ─► unused rows go back            ► lease, durable
-//!   now and then ─────────────────── changes ────► what was enrolled and revoked
+//!   a session was opened ─────────── SessionReport ► verifies, older ones elsewhere end ► where the device is, durable
+//!   now and then ─────────────────── changes ────► what was enrolled and revoked, who is elsewhere by now
 //!   a device's ticket ────────────── ticket ─────► opens it, renews rows or key   ► the change and its number, durable
 //! ```
 //!
@@ -20,8 +21,11 @@ mod admit;
 mod keys;
 mod link;
 mod message;
+mod report;
 mod ticket;
 
 pub use link::{Controller, Leases, Link, Policy};
-pub use message::{Chunk, Knock, Provision, Reception, Refusal, Refused, Want};
+pub use message::{
+    Changes, Chunk, Elsewhere, Knock, Provision, Reception, Refusal, Refused, Reported, SessionReport, Want,
+};
 pub use ticket::Carrier;

@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_registry::{
-    Changes, Fence, LeaseRequest, LeasedStream, Registry, RegistryError, Revision, SealedChunk, Settlement,
+    Fence, LeaseRequest, LeasedStream, Moment, Registry, RegistryError, Revision, Roamed, SealedChunk,
+    Settlement,
 };
 
 use crate::keys::Keys;
-use crate::message::{Chunk, Provision, Refusal, Refused, Want};
+use crate::message::{Changes, Chunk, Elsewhere, Provision, Refusal, Refused, Want};
 
 /// Devices read from the registry at once.
 const CHUNK_DEVICES: u32 = 500;
@@ -263,21 +264,37 @@ impl Link {
         Ok(back)
     }
 
-    /// What has changed since a revision.
+    /// What has changed since a revision; `now` is of the controller's clock.
     ///
     /// # Errors
     /// An old fence, or a failure of the database: ask again.
-    pub async fn changes(&self, since: Revision) -> Result<Changes, RegistryError> {
+    pub async fn changes(&self, since: Revision, now: Moment) -> Result<Changes, RegistryError> {
         // Two small rows, most of the time.
         self.registry().verify_fence(&self.fence).await?;
         if self.registry().revision().await? <= since {
             return Ok(Changes {
                 changes: Vec::new(),
+                elsewhere: Vec::new(),
                 upto: since,
                 more: false,
             });
         }
-        self.registry().changes_since(since, CHANGES_MAX).await
+        let found = self.registry().changes_since(since, CHANGES_MAX).await?;
+        let elsewhere = |roamed: Roamed| {
+            // Of an earlier start of the controller's machine nobody knows how it lies to sessions of now.
+            let age_ns = roamed.began.age_ns(now)?;
+            (roamed.gateway != self.gateway()).then_some(Elsewhere {
+                device: roamed.device,
+                gateway: roamed.gateway,
+                age_ns,
+            })
+        };
+        Ok(Changes {
+            changes: found.changes,
+            elsewhere: found.roamed.into_iter().filter_map(elsewhere).collect(),
+            upto: found.upto,
+            more: found.more,
+        })
     }
 }
 

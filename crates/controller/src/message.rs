@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use linewarden_protocol::gateway::Row;
-use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::wire::MESSAGE_BYTES;
+use linewarden_registry::{Change, Revision};
 
 /// A message of a device that the gateway does not hold: a REQUEST, or a RESPONSE whose fresh value the gateway has
 /// found to be one of its own.
@@ -108,4 +109,53 @@ pub struct Chunk {
     pub progress: (u64, u64),
     /// Nothing follows.
     pub last: bool,
+}
+
+/// A session that was opened at the gateway, with what proves it (LAP/1 1.4.11).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionReport {
+    /// The winning RESPONSE.
+    pub message: [u8; MESSAGE_BYTES],
+    /// As in [`Knock::loc`].
+    pub loc: [u8; 8],
+    /// How long ago the session began, ns.
+    pub age_ns: u64,
+}
+
+/// What a [`SessionReport`] brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reported {
+    /// No newer session elsewhere is known.
+    Newest,
+    /// A newer one began at another gateway: this one is to be closed.
+    Older {
+        /// Where.
+        at: GatewayId,
+    },
+    /// It proves nothing, and nothing came of it; the gateway that sent it is broken, or lies.
+    Refused(&'static str),
+}
+
+/// What has changed since a gateway asked last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changes {
+    /// Devices enrolled, replaced or revoked, in the order of their changes.
+    pub changes: Vec<Change>,
+    /// Devices that have opened a session at another gateway: older ones here are over.
+    pub elsewhere: Vec<Elsewhere>,
+    /// Ask from here next.
+    pub upto: Revision,
+    /// Whether there is more to be had at once.
+    pub more: bool,
+}
+
+/// A device's newest session, at another gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Whose.
+    pub device: DeviceId,
+    /// Where.
+    pub gateway: GatewayId,
+    /// How long ago it began, ns.
+    pub age_ns: u64,
 }

@@ -12,7 +12,8 @@ use linewarden_protocol::keys::{AuthKey, RowKey};
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{self, Challenge, Header, Message, Request, Response, message_type};
 use linewarden_registry::{
-    Credentials, DeviceRecord, MasterKey, PoolRow, Registry, RegistryError, Revision, Settlement,
+    BootId, Credentials, DeviceRecord, MasterKey, Moment, PoolRow, Registry, RegistryError, Revision,
+    Settlement,
 };
 use zerocopy::IntoBytes as _;
 
@@ -23,6 +24,10 @@ const KEY: DeviceId = DeviceId(0xd2);
 const STRANGER: DeviceId = DeviceId(0xd3);
 const ONE: GatewayId = GatewayId(1);
 const TWO: GatewayId = GatewayId(2);
+const NOW: Moment = Moment {
+    boot: BootId([1; 16]),
+    ns: 1_000,
+};
 
 fn row_key(device: DeviceId, idx: u32) -> RowKey {
     let mut key = [0x5a; 16];
@@ -280,7 +285,7 @@ async fn a_restart_takes_up_what_was_held_at_the_mark() {
     let old = |error: RegistryError| matches!(error, RegistryError::OldFence { .. });
     assert!(old(site.link.receive(&[request(POOL)], FRESH).await.unwrap_err()));
     assert!(old(site.link.lease(&[want(0, 0, 6)]).await.unwrap_err()));
-    assert!(old(site.link.changes(Revision::ZERO).await.unwrap_err()));
+    assert!(old(site.link.changes(Revision::ZERO, NOW).await.unwrap_err()));
     assert!(old(site.link.settle(&[]).await.unwrap_err()));
     assert!(old(site.link.held().next_chunk().await.unwrap_err()));
 }

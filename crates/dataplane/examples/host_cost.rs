@@ -127,7 +127,7 @@ fn best(
 ) -> f64 {
     let now = Moment {
         monotonic_ns: monotonic_ns(),
-        boot_s: 1000,
+        boot_ns: 1_000_000_000_000,
     };
     let times = (0..runs).map(|run| {
         let mut all = messages(run);

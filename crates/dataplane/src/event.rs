@@ -3,18 +3,32 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use linewarden_protocol::ids::{DeviceId, RowIndex, SessionId};
+use linewarden_protocol::wire::MESSAGE_BYTES;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// A session was opened, or has moved to another address; renewals are only counted.
-    Session(SessionId),
+    Session(Opening),
     /// Fewer rows than the low watermark are left, or few may be spent before the mark is moved, or none.
     RowsLow,
     /// The last row was spent.
     RowsOut,
     /// A wrong tag (rate-limited).
     WrongTag,
+}
+
+/// How a session began, with what proves it to whoever knows the row's key (LAP/1 1.4.11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// Which session.
+    pub session: SessionId,
+    /// When it was opened, boot-time clock, ns.
+    pub began_ns: u64,
+    /// The winning RESPONSE.
+    pub response: [u8; MESSAGE_BYTES],
+    /// The word that its tag covers: the sender's MAC address and two zero bytes if it is BOUND, else zeros.
+    pub loc: [u8; 8],
 }
 
 /// One event.
@@ -34,20 +48,22 @@ pub struct Event {
 
 /// Size of `struct lw_event`, bytes.
 pub(crate) const EVENT_BYTES: usize = 48;
+/// Size of `struct lw_session_event`, bytes.
+pub(crate) const SESSION_EVENT_BYTES: usize = EVENT_BYTES + 8 + MESSAGE_BYTES + 8;
 
 impl Event {
-    /// Reads `struct lw_event`; `None` for a length or kind that is not known.
+    /// Reads `struct lw_event` or, of a session, `struct lw_session_event`; `None` for a length or kind that is not known.
     #[must_use]
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; EVENT_BYTES] = bytes.try_into().ok()?;
-        let word = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
-        let wire = |at: usize| -> Option<[u8; 8]> { bytes.get(at..at + 8)?.try_into().ok() };
-        let addr: [u8; 16] = bytes.get(24..40)?.try_into().ok()?;
-        let kind = match word(0)? {
-            1 => EventKind::Session(SessionId::from_wire(wire(16)?)?),
-            2 => EventKind::RowsLow,
-            3 => EventKind::RowsOut,
-            4 => EventKind::WrongTag,
+        let (event, proof) = bytes.split_first_chunk::<EVENT_BYTES>()?;
+        let word = |at: usize| event.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+        let wire = |at: usize| -> Option<[u8; 8]> { event.get(at..at + 8)?.try_into().ok() };
+        let addr: [u8; 16] = event.get(24..40)?.try_into().ok()?;
+        let kind = match (word(0)?, proof.is_empty()) {
+            (1, false) => EventKind::Session(Opening::from_bytes(wire(16)?, proof)?),
+            (2, true) => EventKind::RowsLow,
+            (3, true) => EventKind::RowsOut,
+            (4, true) => EventKind::WrongTag,
             _ => return None,
         };
         Some(Self {
@@ -56,6 +72,19 @@ impl Event {
             idx: RowIndex(word(40)?),
             from: Ipv6Addr::from(addr).to_canonical(),
             ingress: word(44)?,
+        })
+    }
+}
+
+impl Opening {
+    fn from_bytes(session: [u8; 8], proof: &[u8]) -> Option<Self> {
+        let (began_ns, rest) = proof.split_first_chunk::<8>()?;
+        let (response, rest) = rest.split_first_chunk::<MESSAGE_BYTES>()?;
+        Some(Self {
+            session: SessionId::from_wire(session)?,
+            began_ns: u64::from_ne_bytes(*began_ns),
+            response: *response,
+            loc: rest.try_into().ok()?,
         })
     }
 }

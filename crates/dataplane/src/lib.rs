@@ -27,12 +27,12 @@ pub mod xdp;
 
 use std::os::fd::BorrowedFd;
 
-use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
 pub use self::config::{Classic, ClassicProfile, Config, ConfigError, Gate, Live};
 pub use self::counters::Counters;
-pub use self::event::{Event, EventKind};
+pub use self::event::{Event, EventKind, Opening};
 pub use self::miss::Miss;
 pub use self::store::adopt::{Left, LeftDevice};
 pub use self::store::{Geometry, LineStatus, Row, SessionView, Store, StoreError};
@@ -134,6 +134,11 @@ pub trait DataPlane: Send {
     /// # Errors
     /// See [`StoreError`].
     fn revoke(&mut self, device: DeviceId) -> Result<(), StoreError>;
+    /// See [`Store::close_session`].
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError>;
     /// See [`Store::wipe`].
     ///
     /// # Errors
@@ -253,6 +258,9 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn revoke(&mut self, device: DeviceId) -> Result<(), StoreError> {
         self.store().revoke(device)
+    }
+    fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
+        self.store().close_session(device, session)
     }
     fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {
         self.store_mut().wipe(device)

@@ -75,6 +75,11 @@ fn responses_from_owned_addresses() {
 }
 
 #[test]
+fn closed_sessions() {
+    run(records::closed::groups());
+}
+
+#[test]
 fn frames_with_the_gate_off() {
     run(records::frame::groups());
 }

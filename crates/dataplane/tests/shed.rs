@@ -53,7 +53,7 @@ impl Side {
             Self::Host(_, engine, thread) => {
                 let now = Moment {
                     monotonic_ns: real_now().monotonic_ms * 1_000_000,
-                    boot_s: 0,
+                    boot_ns: 0,
                 };
                 let meta = parse(&frame).unwrap().meta(1).unwrap();
                 let mut payload = message.to_vec();

@@ -325,6 +325,7 @@ mod tests {
             id: head.opening.session().unwrap(),
             addr: Ipv4Addr::new(192, 0, 2, 7).to_ipv6_mapped().octets(),
             lease_until_s: 100,
+            proven_before_ns: 0,
             port: 40_000,
             mac: [0; 6],
             is_bound: false,

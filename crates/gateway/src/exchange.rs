@@ -1,7 +1,8 @@
 //! What the node asks its controller, and what comes back.
 
-use linewarden_controller::{Chunk, Knock, Provision, Reception, Refused, Want};
-use linewarden_registry::{Changes, RegistryError, Revision, Settlement};
+use linewarden_controller::{Changes, Chunk, Knock, Provision, Reception, Refused, Reported, Want};
+use linewarden_dataplane::Opening;
+use linewarden_registry::{RegistryError, Revision, Settlement};
 
 /// A question to the controller. At most one of each kind is out at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub enum Ask {
     },
     /// Rows that left the data plane unused.
     Settle(Vec<Settlement>),
+    /// Sessions that were opened here.
+    Report(Vec<Opening>),
     /// What has changed.
     Changes {
         /// Since when.
@@ -59,6 +62,13 @@ pub enum Answer {
     Receptions(Result<Vec<Reception>, LinkError>),
     /// To [`Ask::Settle`]: how many rows went back to their pools.
     Settled(Result<u64, LinkError>),
+    /// To [`Ask::Report`], in the order of the sessions.
+    Reported(Result<Vec<Reported>, LinkError>),
     /// To [`Ask::Changes`].
-    Changes(Result<Changes, LinkError>),
+    Changes {
+        /// What has changed.
+        result: Result<Changes, LinkError>,
+        /// When ages in it count from, boot-time clock of the gateway, ns.
+        at_ns: u64,
+    },
 }

@@ -1,22 +1,25 @@
 //! The controller's side of the exchange: questions in, answers out, on a thread of its own.
 //!
-//! Three tasks serve them, so that a revocation does not wait behind a fleet that is being loaded, nor a device that
-//! wants to authenticate behind either.
+//! Four tasks serve them, so that a revocation does not wait behind a fleet that is being loaded, nor a device that
+//! wants to authenticate behind either, nor anybody behind reports of sessions.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use linewarden_controller::{Chunk, Controller, Leases, Link};
+use linewarden_controller::{Chunk, Controller, Leases, Link, Reported, SessionReport};
+use linewarden_dataplane::Opening;
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::RegistryError;
+use linewarden_registry::{BootId, Moment, RegistryError};
 use tokio::sync::OnceCell;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::exchange::{Answer, Ask};
+use crate::time::{Clock, boot_id};
 
 /// Where questions are handed in.
 pub(crate) struct Desks {
     resume: UnboundedSender<Ask>,
     rows: UnboundedSender<Ask>,
+    reports: UnboundedSender<Ask>,
     changes: UnboundedSender<Ask>,
 }
 
@@ -27,6 +30,7 @@ impl Desks {
             Ask::Resume => &self.resume,
             // In one line: what is given back must be so before it is asked for again.
             Ask::Lease(_) | Ask::Receive { .. } | Ask::Settle(_) => &self.rows,
+            Ask::Report(_) => &self.reports,
             Ask::Enter | Ask::Changes { .. } => &self.changes,
         };
         drop(desk.send(ask));
@@ -38,6 +42,7 @@ pub(crate) struct Feeder {
     office: Office,
     resume: UnboundedReceiver<Ask>,
     rows: UnboundedReceiver<Ask>,
+    reports: UnboundedReceiver<Ask>,
     changes: UnboundedReceiver<Ask>,
 }
 
@@ -45,20 +50,24 @@ impl Feeder {
     pub(crate) fn new(controller: Controller, gateway: GatewayId) -> (Self, Desks) {
         let (resume, resume_inbox) = unbounded_channel();
         let (rows, rows_inbox) = unbounded_channel();
+        let (reports, reports_inbox) = unbounded_channel();
         let (changes, changes_inbox) = unbounded_channel();
         let feeder = Self {
             office: Office {
                 controller,
                 gateway,
+                boot: boot_id(),
                 link: OnceCell::new(),
             },
             resume: resume_inbox,
             rows: rows_inbox,
+            reports: reports_inbox,
             changes: changes_inbox,
         };
         let desks = Desks {
             resume,
             rows,
+            reports,
             changes,
         };
         (feeder, desks)
@@ -70,11 +79,13 @@ impl Feeder {
             office,
             resume,
             rows,
+            reports,
             changes,
         } = self;
         tokio::join!(
             office.serve(resume, &answer),
             office.serve(rows, &answer),
+            office.serve(reports, &answer),
             office.serve(changes, &answer),
         );
     }
@@ -83,6 +94,7 @@ impl Feeder {
 struct Office {
     controller: Controller,
     gateway: GatewayId,
+    boot: BootId,
     link: OnceCell<Link>,
 }
 
@@ -113,12 +125,40 @@ impl Office {
                     .await
                     .map_err(Into::into),
             ),
-            Ask::Changes { since } => Answer::Changes(
-                async { self.link().await?.changes(since).await }
-                    .await
-                    .map_err(Into::into),
-            ),
+            Ask::Report(openings) => {
+                Answer::Reported(async { self.report(&openings).await }.await.map_err(Into::into))
+            }
+            Ask::Changes { since } => {
+                let at_ns = Clock::now().boot_ns;
+                let now = self.moment(at_ns);
+                let result = async { self.link().await?.changes(since, now).await }.await;
+                Answer::Changes {
+                    result: result.map_err(Into::into),
+                    at_ns,
+                }
+            }
         }
+    }
+
+    /// Gateway and controller are one process and go by one clock: an age is exact.
+    fn moment(&self, boot_ns: u64) -> Moment {
+        Moment {
+            boot: self.boot,
+            ns: i64::try_from(boot_ns).unwrap_or(i64::MAX),
+        }
+    }
+
+    async fn report(&self, openings: &[Opening]) -> Result<Vec<Reported>, RegistryError> {
+        let now_ns = Clock::now().boot_ns;
+        let reports: Vec<SessionReport> = openings
+            .iter()
+            .map(|opening| SessionReport {
+                message: opening.response,
+                loc: opening.loc,
+                age_ns: now_ns.saturating_sub(opening.began_ns),
+            })
+            .collect();
+        self.link().await?.report(&reports, self.moment(now_ns)).await
     }
 
     async fn resume(&self, leases: &mut Option<Leases>) -> Result<Chunk, RegistryError> {

@@ -1,5 +1,18 @@
 //! The two clocks that a gateway goes by (LAP/1 1.4.1).
 
+use linewarden_registry::BootId;
+
+/// Which start of this machine the boot-time clock counts from; zeros where the kernel does not tell.
+pub(crate) fn boot_id() -> BootId {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    BootId(
+        u128::from_str_radix(&digits, 16)
+            .unwrap_or_default()
+            .to_be_bytes(),
+    )
+}
+
 /// A moment on both clocks, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clock {
@@ -48,6 +61,12 @@ fn nanoseconds(clock: rustix::time::ClockId) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_start_of_the_machine_has_a_name() {
+        assert_ne!(boot_id(), BootId([0; 16]));
+        assert_eq!(boot_id(), boot_id());
+    }
 
     #[test]
     fn both_clocks_go_on_and_boot_time_is_not_behind() {

@@ -8,10 +8,13 @@
 use linewarden_protocol::ids::DeviceId;
 use sqlx::SqliteConnection;
 
+use crate::column::Stored;
 use crate::device::Revision;
 use crate::error::{RegistryError, Result};
+use crate::roaming::{self, Roamed};
 use crate::row::{ACTIVE, id_from_column};
 use crate::store::Registry;
+use crate::walk::revision;
 
 /// A device that has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,8 @@ pub struct Change {
 pub struct Changes {
     /// In the order of their revisions.
     pub changes: Vec<Change>,
+    /// Devices that have opened a session at another gateway than before, in the order of their revisions.
+    pub roamed: Vec<Roamed>,
     /// Ask from here next.
     pub upto: Revision,
     /// Whether there is more to be had at once.
@@ -49,36 +54,69 @@ impl Registry {
         to_revision(revision)
     }
 
-    /// Devices changed after `since`, at most `limit` of them, oldest change first.
+    /// Devices changed after `since`, and those that have roamed, at most `limit` of them, oldest change first.
     ///
     /// # Errors
     /// A failure of the database.
     pub async fn changes_since(&self, since: Revision, limit: u32) -> Result<Changes> {
-        let rows: Vec<(i64, i64, i16, i64)> = sqlx::query_as(
-            "SELECT device_id, revision, status, epoch FROM device WHERE revision > $1 ORDER BY revision LIMIT $2",
+        let limit = limit.max(1);
+        // One question, so that all is of one moment: between two a change could take a number that the answer passes by.
+        let rows: Vec<FeedRow> = sqlx::query_as(
+            "SELECT device_id, revision, status, epoch, NULL, NULL, NULL, NULL FROM device \
+             WHERE revision > $1 AND revision <= 9223372036854775807 \
+             UNION ALL SELECT device_id, revision, NULL, NULL, gateway_id, boot, began_ns, mac FROM roaming \
+             WHERE revision > $1 AND revision <= 9223372036854775807 ORDER BY revision LIMIT $2",
         )
         .bind(i64::try_from(since.0).unwrap_or(i64::MAX))
-        .bind(i64::from(limit.max(1)))
+        .bind(i64::from(limit))
         .fetch_all(self.reader())
         .await?;
-        let changes = rows
-            .into_iter()
-            .map(|(device, revision, status, epoch)| {
-                Ok(Change {
-                    device: id_from_column(device),
-                    revision: to_revision(revision)?,
-                    active: status == ACTIVE,
-                    epoch: u32::try_from(epoch).unwrap_or(u32::MAX),
-                })
-            })
-            .collect::<Result<Vec<Change>>>()?;
-        Ok(Changes {
-            upto: changes.last().map_or(since, |change| change.revision),
-            more: changes.len() >= usize::try_from(limit.max(1)).unwrap_or(usize::MAX),
-            changes,
-        })
+        let upto = rows
+            .iter()
+            .rev()
+            .find_map(|row| revision(&row.1))
+            .unwrap_or(since);
+        let mut changes = Changes {
+            changes: Vec::new(),
+            roamed: Vec::new(),
+            more: upto > since && rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX),
+            upto,
+        };
+        for (device, at, status, epoch, gateway, boot, began, code) in rows {
+            // A revision that is no number sorts among the others; the check names its record.
+            let Some(change_at) = revision(&at) else {
+                continue;
+            };
+            if gateway.0.is_none() {
+                changes.changes.push(Change {
+                    device: id_from_column(device.0),
+                    revision: change_at,
+                    active: status.0 == Some(ACTIVE),
+                    epoch: u32::try_from(epoch.0.unwrap_or(i64::MAX)).unwrap_or(u32::MAX),
+                });
+                continue;
+            }
+            let [gateway, began] = [gateway, began].map(|number| Stored(number.0.unwrap_or(i64::MIN)));
+            let [boot, code] = [boot, code].map(|bytes| Stored(bytes.0.unwrap_or_default()));
+            // Nobody without the key ends sessions.
+            let noted = roaming::noted(self.record_mac(), &(device, gateway, boot, began, at, code));
+            changes.roamed.extend(noted.map(|noted| noted.roamed));
+        }
+        Ok(changes)
     }
 }
+
+/// Device, revision, status and epoch of a change; or device, revision, gateway, boot, began and mac of one that has roamed.
+type FeedRow = (
+    Stored<i64>,
+    Stored<i64>,
+    Stored<Option<i16>>,
+    Stored<Option<i64>>,
+    Stored<Option<i64>>,
+    Stored<Option<Vec<u8>>>,
+    Stored<Option<i64>>,
+    Stored<Option<Vec<u8>>>,
+);
 
 /// Takes the next `count` revisions within the caller's transaction; they start one above the value returned.
 pub(crate) async fn advance(connection: &mut SqliteConnection, count: usize) -> Result<i64> {

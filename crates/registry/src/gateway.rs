@@ -3,6 +3,7 @@
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use sqlx::SqliteConnection;
 
+use crate::column::Stored;
 use crate::error::{RegistryError, Result};
 use crate::record_mac::{RecordMac, halves};
 use crate::row::seconds_to_column;
@@ -99,24 +100,52 @@ impl Registry {
         connection: &mut SqliteConnection,
         gateway: GatewayId,
     ) -> Result<Option<u64>> {
-        let row: Option<(i64, i64, Vec<u8>)> =
-            sqlx::query_as("SELECT fence, registered_at_s, mac FROM gateway WHERE gateway_id = $1")
-                .bind(i64::from(gateway.0))
-                .fetch_optional(connection)
-                .await?;
-        let Some((number, registered_at_s, stored)) = row else {
-            return Ok(None);
-        };
-        let (number, at_s) = (number.cast_unsigned(), registered_at_s.cast_unsigned());
-        let fields = fields(gateway, number, at_s);
-        if !self
-            .record_mac()
-            .verifies_of(LABEL, DeviceId(0), &fields, &stored)
-        {
-            return Err(RegistryError::DamagedGateway { gateway });
-        }
-        Ok(Some(number))
+        let row: Option<GatewayRow> = sqlx::query_as(
+            "SELECT gateway_id, fence, registered_at_s, mac FROM gateway WHERE gateway_id = $1",
+        )
+        .bind(i64::from(gateway.0))
+        .fetch_optional(connection)
+        .await?;
+        row.map(|row| number_from_row(self.record_mac(), &row))
+            .transpose()
     }
+}
+
+/// A row of `gateway`: id, fence, registered_at_s, mac.
+type GatewayRow = (Stored<i64>, Stored<i64>, Stored<i64>, Stored<Vec<u8>>);
+
+fn number_from_row(mac: &RecordMac, (gateway, number, at_s, code): &GatewayRow) -> Result<u64> {
+    let gateway = GatewayId(u32::try_from(gateway.0).unwrap_or(u32::MAX));
+    let (number, at_s) = (number.0.cast_unsigned(), at_s.0.cast_unsigned());
+    match mac.verifies_of(LABEL, DeviceId(0), &fields(gateway, number, at_s), &code.0) {
+        true => Ok(number),
+        false => Err(RegistryError::DamagedGateway { gateway }),
+    }
+}
+
+/// Gateways whose records do not authenticate, or that hold leases of a later registration than the newest one known,
+/// for [`Registry::check`]: an old process could be served.
+pub(crate) async fn damaged(
+    connection: &mut SqliteConnection,
+    mac: &RecordMac,
+) -> Result<Vec<RegistryError>> {
+    let rows: Vec<GatewayRow> = sqlx::query_as("SELECT gateway_id, fence, registered_at_s, mac FROM gateway")
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut damaged: Vec<RegistryError> = rows
+        .iter()
+        .filter_map(|row| number_from_row(mac, row).err())
+        .collect();
+    let behind: Vec<(Stored<i64>,)> = sqlx::query_as(
+        "SELECT DISTINCT lease.gateway_id FROM lease LEFT JOIN gateway ON gateway.gateway_id = lease.gateway_id \
+         WHERE gateway.fence IS NULL OR lease.fence > gateway.fence AND typeof(lease.fence) = 'integer'",
+    )
+    .fetch_all(connection)
+    .await?;
+    damaged.extend(behind.iter().map(|(gateway,)| RegistryError::DamagedGateway {
+        gateway: GatewayId(u32::try_from(gateway.0).unwrap_or(u32::MAX)),
+    }));
+    Ok(damaged)
 }
 
 fn code(mac: &RecordMac, gateway: GatewayId, number: u64, at_s: u64) -> [u8; 16] {

@@ -54,6 +54,7 @@
 #![forbid(unsafe_code)]
 
 mod backup;
+mod column;
 mod credentials;
 mod device;
 mod enrol;
@@ -70,6 +71,7 @@ mod query;
 mod record_mac;
 mod renew;
 mod revoke;
+mod roaming;
 mod row;
 mod seal;
 mod store;
@@ -89,6 +91,7 @@ pub use lease::{
 pub use pair::{PAIR_LIFETIME_S, PairKey};
 pub use query::{Filter, Page};
 pub use renew::{Enrolment, Renewal, RenewalResult};
+pub use roaming::{BootId, Moment, Opened, Roamed, Standing};
 pub use seal::SEAL_OVERHEAD_BYTES;
 pub use store::{Options, Registry};
 pub use transfer::{DeviceLine, Exported, OnDamage};

@@ -18,6 +18,7 @@ fn migrator() -> Migrator {
         simple(1, "registry", include_str!("../migrations/0001_registry.sql")),
         simple(2, "leases", include_str!("../migrations/0002_leases.sql")),
         simple(3, "tickets", include_str!("../migrations/0003_tickets.sql")),
+        simple(4, "roaming", include_str!("../migrations/0004_roaming.sql")),
     ])
 }
 

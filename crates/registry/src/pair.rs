@@ -8,6 +8,7 @@ use linewarden_protocol::pair::{Pairing, Role};
 use sqlx::SqliteConnection;
 use zeroize::Zeroizing;
 
+use crate::column::Stored;
 use crate::error::{RegistryError, Result};
 use crate::lease::damage;
 use crate::record_mac::{RecordMac, halves};
@@ -65,14 +66,17 @@ impl Both {
 }
 
 /// A row of `pair`: low, high, mac.
-type PermissionRow = (i64, i64, Vec<u8>);
+type PermissionRow = (Stored<i64>, Stored<i64>, Stored<Vec<u8>>);
+
+/// The key and the mac of a row.
+type CurrentRow = (Stored<Option<Vec<u8>>>, Stored<Vec<u8>>);
 
 fn permission(mac: &RecordMac, (low, high, code): &PermissionRow) -> Result<Both> {
     let both = Both {
-        low: id_from_column(*low),
-        high: id_from_column(*high),
+        low: id_from_column(low.0),
+        high: id_from_column(high.0),
     };
-    match mac.verifies_of(LABEL, both.low, &halves(both.high.0), code) {
+    match mac.verifies_of(LABEL, both.low, &halves(both.high.0), &code.0) {
         true => Ok(both),
         false => Err(damage(both.low, "permission for a pair")),
     }
@@ -183,7 +187,7 @@ impl Registry {
                 Err(error) => return Err(error),
             }
         }
-        let row: Option<(Option<Vec<u8>>, Vec<u8>)> =
+        let row: Option<CurrentRow> =
             sqlx::query_as("SELECT current, mac FROM pair WHERE low_id = $1 AND high_id = $2")
                 .bind(id_to_column(both.low))
                 .bind(id_to_column(both.high))
@@ -192,9 +196,13 @@ impl Registry {
         let Some((current, code)) = row else {
             return Ok(Standing::NoPair);
         };
-        let columns = (id_to_column(both.low), id_to_column(both.high), code);
+        let columns = (
+            Stored(id_to_column(both.low)),
+            Stored(id_to_column(both.high)),
+            code,
+        );
         permission(self.record_mac(), &columns)?;
-        let present = current.and_then(|sealed| self.present(both, &sealed, now_s));
+        let present = current.0.and_then(|sealed| self.present(both, &sealed, now_s));
         Ok(present.map_or(Standing::NoKey, Standing::Present))
     }
 

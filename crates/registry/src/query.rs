@@ -80,7 +80,7 @@ impl Registry {
         let rows: Vec<DeviceRow> = query.build_query_as().fetch_all(connection).await?;
         Ok(rows
             .into_iter()
-            .map(|row| (id_from_column(row.0), device_info(self.record_mac(), row)))
+            .map(|row| (id_from_column(row.0.0), device_info(self.record_mac(), row)))
             .collect())
     }
 
@@ -122,7 +122,7 @@ impl Registry {
         }
         let full = u32::try_from(rows.len()).is_ok_and(|count| count >= limit);
         let mut page = Page {
-            next: rows.last().filter(|_| full).map(|row| id_from_column(row.0)),
+            next: rows.last().filter(|_| full).map(|row| id_from_column(row.0.0)),
             devices: Vec::with_capacity(rows.len()),
             damaged: Vec::new(),
         };

@@ -8,6 +8,7 @@ use linewarden_protocol::ids::{DeviceId, Mode};
 use linewarden_protocol::keys::RowKey;
 use sqlx::SqliteConnection;
 
+use crate::column::Stored;
 use crate::credentials::{Credentials, POOL_ROWS_MAX, PoolRow};
 use crate::device::{DeviceInfo, Revision};
 use crate::error::{RegistryError, Result};
@@ -170,11 +171,12 @@ impl Registry {
         connection: &mut SqliteConnection,
         info: &DeviceInfo,
     ) -> Result<Credentials> {
-        let sealed: Option<(Vec<u8>,)> = sqlx::query_as("SELECT sealed FROM credential WHERE device_id = $1")
-            .bind(id_to_column(info.device))
-            .fetch_optional(connection)
-            .await?;
-        self.unseal(info, sealed.as_ref().map(|(sealed,)| sealed.as_slice()))
+        let sealed: Option<(Stored<Vec<u8>>,)> =
+            sqlx::query_as("SELECT sealed FROM credential WHERE device_id = $1")
+                .bind(id_to_column(info.device))
+                .fetch_optional(connection)
+                .await?;
+        self.unseal(info, sealed.as_ref().map(|(sealed,)| sealed.0.as_slice()))
     }
 
     async fn write_renewed(
@@ -240,11 +242,11 @@ impl Registry {
 }
 
 /// A row of `ticket`: device, number, mac.
-type TicketRow = (i64, i64, Vec<u8>);
+type TicketRow = (Stored<i64>, Stored<i64>, Stored<Vec<u8>>);
 
 fn number_from_row(mac: &RecordMac, (device, number, code): &TicketRow) -> Result<u64> {
-    let (device, number) = (id_from_column(*device), number.cast_unsigned());
-    match mac.verifies_of(LABEL, device, &halves(number), code) {
+    let (device, number) = (id_from_column(device.0), number.0.cast_unsigned());
+    match mac.verifies_of(LABEL, device, &halves(number), &code.0) {
         true => Ok(number),
         false => Err(damage(device, "ticket number")),
     }

@@ -2,6 +2,7 @@
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 
+use crate::column::Stored;
 use crate::device::{DeviceInfo, Revision, Status};
 use crate::error::{RegistryError, Result};
 use crate::record_mac::RecordMac;
@@ -20,22 +21,22 @@ pub(crate) use device_columns;
 /// A row of the table `device`. Text comes as bytes: a flipped bit that makes it no text is that record's damage, not
 /// the whole question's.
 pub(crate) type DeviceRow = (
-    i64,
-    Vec<u8>,
-    i16,
-    i16,
-    i16,
-    i64,
-    Option<i64>,
-    Option<Vec<u8>>,
-    i64,
-    i64,
-    i64,
-    i64,
-    i64,
-    i64,
-    Vec<u8>,
-    Vec<u8>,
+    Stored<i64>,
+    Stored<Vec<u8>>,
+    Stored<i16>,
+    Stored<i16>,
+    Stored<i16>,
+    Stored<i64>,
+    Stored<Option<i64>>,
+    Stored<Option<Vec<u8>>>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<Vec<u8>>,
+    Stored<Vec<u8>>,
 );
 
 pub(crate) const ACTIVE: i16 = 1;
@@ -70,20 +71,24 @@ pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo>
     let (id, name, mode, suite, status, enrolled_at_s, revoked_at_s, revoked_reason, first, total, floor, ..) =
         row;
     let (.., floor_version, epoch, revision, puf_profile, stored_mac) = row;
-    let device = id_from_column(id);
+    let device = id_from_column(id.0);
     let damaged = |problem: String| RegistryError::DamagedRecord { device, problem };
-    let number =
-        |column: &str, value: i64| u32::try_from(value).map_err(|_| damaged(format!("{column} is {value}")));
-    let seconds =
-        |column: &str, value: i64| u64::try_from(value).map_err(|_| damaged(format!("{column} is {value}")));
-    let text = |column: &str, value: Vec<u8>| {
-        String::from_utf8(value).map_err(|_| damaged(format!("{column} is no text")))
+    let unusable = |column: &str, value: i64| match value {
+        i64::MIN => damaged(format!("{column} is no number")),
+        value => damaged(format!("{column} is {value}")),
     };
+    let number =
+        |column: &str, Stored(value): Stored<i64>| u32::try_from(value).map_err(|_| unusable(column, value));
+    let seconds = |column: &str, value: i64| u64::try_from(value).map_err(|_| unusable(column, value));
+    let text = |column: &str, value: Stored<Vec<u8>>| {
+        String::from_utf8(value.0).map_err(|_| damaged(format!("{column} is no text")))
+    };
+    let (Stored(status), Stored(revoked_at_s), Stored(mode)) = (status, revoked_at_s, mode);
     let status = match (status, revoked_at_s) {
-        (ACTIVE, None) => Status::Active,
+        (ACTIVE, None) if revoked_reason.0.is_none() => Status::Active,
         (REVOKED, Some(at_s)) => Status::Revoked {
             at_s: seconds("revoked_at_s", at_s)?,
-            reason: text("revoked_reason", revoked_reason.unwrap_or_default())?,
+            reason: text("revoked_reason", Stored(revoked_reason.0.unwrap_or_default()))?,
         },
         _ => {
             return Err(damaged(format!(
@@ -95,21 +100,21 @@ pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo>
         device,
         name: text("name", name)?,
         mode: mode_from_column(mode).ok_or_else(|| damaged(format!("mode is {mode}")))?,
-        suite: u8::try_from(suite)
+        suite: u8::try_from(suite.0)
             .ok()
             .and_then(Suite::from_number)
-            .ok_or_else(|| damaged(format!("suite {suite} is not spoken by this program")))?,
+            .ok_or_else(|| damaged(format!("suite {} is not spoken by this program", suite.0)))?,
         status,
-        enrolled_at_s: seconds("enrolled_at_s", enrolled_at_s)?,
+        enrolled_at_s: seconds("enrolled_at_s", enrolled_at_s.0)?,
         first_idx: RowIndex(number("first_idx", first)?),
         rows_total: number("rows_total", total)?,
         idx_floor: RowIndex(number("idx_floor", floor)?),
         epoch: number("epoch", epoch)?,
-        revision: Revision(seconds("revision", revision)?),
+        revision: Revision(seconds("revision", revision.0)?),
         puf_profile: text("puf_profile", puf_profile)?,
-        floor_version,
+        floor_version: floor_version.0,
     };
-    if mac.verifies(&info, &stored_mac) {
+    if mac.verifies(&info, &stored_mac.0) {
         Ok(info)
     } else {
         Err(damaged("its fields do not authenticate".to_owned()))

@@ -259,17 +259,23 @@ impl Registry {
         let findings: Vec<(String,)> = sqlx::query_as("PRAGMA integrity_check(10)")
             .fetch_all(self.reader())
             .await?;
-        let findings: Vec<String> = findings
+        let (contents, structure): (Vec<String>, Vec<String>) = findings
             .into_iter()
             .map(|(text,)| text)
             .filter(|text| text != "ok")
-            .collect();
-        if !findings.is_empty() {
+            .partition(|text| CONTENT_FINDINGS.iter().any(|part| text.contains(part)));
+        if !structure.is_empty() {
             return Err(RegistryError::Damaged {
-                detail: findings.join("; "),
+                detail: structure.join("; "),
             });
         }
-        self.damaged_records().await
+        let damaged = self.damaged_records().await?;
+        // What a value breaks is told by its record, unless its record bears it.
+        if damaged.is_empty() && !contents.is_empty() {
+            let detail = contents.join("; ");
+            return Ok(vec![RegistryError::Damaged { detail }]);
+        }
+        Ok(damaged)
     }
 
     pub(crate) fn reader(&self) -> &SqlitePool {
@@ -290,6 +296,14 @@ impl Registry {
         Ok(self.inner.writer.begin_with("BEGIN IMMEDIATE").await?)
     }
 }
+
+/// What SQLite's check says of a value, and not of the file's structure.
+const CONTENT_FINDINGS: [&str; 4] = [
+    "CHECK constraint failed in ",
+    "NULL value in ",
+    "TEXT value in ",
+    "NUMERIC value in ",
+];
 
 /// Reads the schema's version and the key check, and writes nothing.
 async fn look(path: &Path, key: &MasterKey) -> Result<()> {

@@ -3,13 +3,16 @@
 use linewarden_protocol::ids::DeviceId;
 use sqlx::SqliteConnection;
 
+use crate::column::Stored;
 use crate::credentials::Credentials;
 use crate::device::{DeviceInfo, Revision};
 use crate::error::{RegistryError, Result};
+use crate::gateway;
 use crate::lease;
 use crate::pair;
 use crate::place::Place;
 use crate::renew;
+use crate::roaming;
 use crate::row::{DeviceRow, device_columns, device_info, id_to_column};
 use crate::store::Registry;
 
@@ -83,6 +86,8 @@ impl Registry {
             );
             after = upto;
         }
+        damaged.extend(gateway::damaged(&mut snapshot, self.record_mac()).await?);
+        damaged.extend(roaming::damaged(&mut snapshot, self.record_mac()).await?);
         damaged.extend(lease::damaged(&mut snapshot, self.record_mac()).await?);
         damaged.extend(pair::damaged(&mut snapshot, self.record_mac()).await?);
         damaged.extend(renew::damaged(&mut snapshot, self.record_mac()).await?);
@@ -104,16 +109,16 @@ impl Registry {
             "SELECT ",
             device_columns!(),
             ", credential.sealed FROM device LEFT JOIN credential ON credential.device_id = device.device_id \
-             WHERE device.revision > $1 ORDER BY device.revision LIMIT $2"
+             WHERE device.revision > $1 AND device.revision <= 9223372036854775807 ORDER BY device.revision LIMIT $2"
         ))
         .bind(i64::try_from(after.0).unwrap_or(i64::MAX))
         .bind(i64::from(limit))
         .fetch_all(connection)
         .await?;
-        let upto = rows
-            .last()
-            .and_then(|row| u64::try_from(row.revision).ok())
-            .map_or(after, Revision);
+        // What is no number sorts among the others; a chunk without any is the end, and whoever counts notices.
+        let Some(upto) = rows.iter().rev().find_map(|row| row.revision) else {
+            return Ok((Vec::new(), after));
+        };
         let records = rows
             .into_iter()
             .map(|StoredRow { device, sealed, .. }| {
@@ -145,7 +150,8 @@ pub(crate) struct StoredDevice {
 /// A row of `device` joined with its sealed credentials.
 pub(crate) struct StoredRow {
     pub(crate) device: DeviceRow,
-    pub(crate) revision: i64,
+    /// `None` if no number stands there.
+    pub(crate) revision: Option<Revision>,
     pub(crate) sealed: Option<Vec<u8>>,
 }
 
@@ -154,8 +160,13 @@ impl sqlx::FromRow<'_, sqlx::sqlite::SqliteRow> for StoredRow {
         use sqlx::Row as _;
         Ok(Self {
             device: DeviceRow::from_row(row)?,
-            revision: row.try_get("revision")?,
-            sealed: row.try_get("sealed")?,
+            revision: revision(&row.try_get("revision")?),
+            sealed: row.try_get::<Stored<_>, _>("sealed")?.0,
         })
     }
+}
+
+/// A revision, unless no number stands there.
+pub(crate) fn revision(column: &Stored<i64>) -> Option<Revision> {
+    u64::try_from(column.0).ok().map(Revision)
 }

@@ -17,44 +17,12 @@ use std::time::Duration;
 
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_registry::{
-    BulkOptions, ExportKey, Filter, MasterKey, OnConflict, OnDamage, Options, Registry, RegistryError,
-    Revision, Settlement,
+    ExportKey, Filter, MasterKey, OnConflict, OnDamage, Options, Registry, RegistryError, Revision,
+    Settlement,
 };
 use rand::{Rng as _, SeedableRng as _};
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
-use support::{gateway, key_device, lease, lease_all, master_key, pool_device, wish};
-use tempfile::TempDir;
-
-/// A closed registry of 40 devices with 100 rows, about 120 KiB.
-async fn fleet_file() -> (TempDir, PathBuf) {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("fleet.registry");
-    let registry = Registry::create(&path, &master_key()).await.unwrap();
-    registry
-        .enrol_bulk(
-            (1..=40).map(|id| pool_device(id, 100)),
-            BulkOptions::default(),
-            |_| (),
-        )
-        .await
-        .unwrap();
-    registry.close().await;
-    (directory, path)
-}
-
-async fn open(path: &Path) -> Result<Registry, RegistryError> {
-    Registry::open(path, &master_key()).await
-}
-
-/// Changes the file behind the registry's back, as somebody with a SQL shell would.
-async fn sql(path: &Path, statement: &'static str) {
-    let options = sqlx::sqlite::SqliteConnectOptions::new()
-        .filename(path)
-        .foreign_keys(false);
-    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
-    connection.execute(statement).await.unwrap();
-    connection.close().await.unwrap();
-}
+use support::{fleet_file, gateway, key_device, lease, lease_all, master_key, open, pool_device, sql, wish};
 
 #[tokio::test]
 async fn foreign_files_are_recognised_and_left_alone() {
@@ -125,7 +93,7 @@ async fn a_newer_schema_is_refused_and_not_touched() {
             error,
             RegistryError::NewerSchema {
                 found: 99,
-                supported: 3,
+                supported: 4,
                 ..
             }
         ),

@@ -38,15 +38,23 @@ pub(super) type Words = [u64; MESSAGE_BYTES / 8];
 pub struct Moment {
     /// CLOCK_MONOTONIC, or its coarse reading, ns.
     pub monotonic_ns: u64,
+    /// CLOCK_BOOTTIME, ns.
+    pub boot_ns: u64,
+}
+
+impl Moment {
     /// CLOCK_BOOTTIME, whole seconds.
-    pub boot_s: u32,
+    #[must_use]
+    pub fn boot_s(self) -> u32 {
+        u32::try_from(self.boot_ns / 1_000_000_000).unwrap_or(u32::MAX)
+    }
 }
 
 impl From<Now> for Moment {
     fn from(now: Now) -> Self {
         Self {
             monotonic_ns: now.monotonic_ms.saturating_mul(1_000_000),
-            boot_s: now.boot().seconds(),
+            boot_ns: now.boot_ms.saturating_mul(1_000_000),
         }
     }
 }
@@ -224,7 +232,7 @@ impl Engine {
     }
 
     /// Reports what user space must act on, and wakes it.
-    pub(super) fn report(&self, thread: &ThreadState, event: [u64; EVENT_BYTES / 8]) {
+    pub(super) fn report(&self, thread: &ThreadState, event: &[u64; EVENT_BYTES / 8]) {
         thread.stats.report(event);
         self.wake();
     }

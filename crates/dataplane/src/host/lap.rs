@@ -10,6 +10,7 @@ use linewarden_protocol::wire::{FLAG_BOUND, MAGIC, MESSAGE_BYTES, VERSION, messa
 use super::bindings::{Key, session_mac};
 use super::engine::{Engine, MacSource, Moment, Origin, ThreadState, Words};
 use super::sip::{Pair, f};
+use crate::event::{EVENT_BYTES, SESSION_EVENT_BYTES};
 use crate::layout::{BOUND, Line, RingRow, Session};
 use crate::store::InForce;
 use crate::store::shed::Stranger;
@@ -228,12 +229,12 @@ impl Engine {
         let place = self.verify(&case, auth_key, macs).inspect_err(|reason| {
             if *reason == Verdict::DropTag && thread.alarms.allows(now.monotonic_ns, self.live().alarm_per_s)
             {
-                thread.stats.report(case.event(EVENT_WRONG_TAG, idx, 0));
+                thread.stats.report(&case.event(EVENT_WRONG_TAG, idx));
             }
         })?;
         if !case.commit.has_credit() {
             // Only a verified message may ask for the mark to be moved: rows below it are lost with the memory.
-            self.report(thread, case.event(EVENT_ROWS_LOW, idx, 0));
+            self.report(thread, &case.event(EVENT_ROWS_LOW, idx));
             return Err(Verdict::DropMark);
         }
         if m.tag[0] == 0 {
@@ -254,7 +255,7 @@ impl Engine {
     /// Owners of the addresses, then the tag. A MAC address from a table may be out of date: when the message fails
     /// for it, the source is asked once more, and only another answer makes another attempt.
     fn verify(&self, case: &Case<'_>, auth_key: Pair, macs: &mut impl MacSource) -> Result<Place, Verdict> {
-        let (m, from, at, boot_s) = (case.m, case.from, case.place, case.now.boot_s);
+        let (m, from, at, boot_s) = (case.m, case.from, case.place, case.now.boot_s());
         let attempt = |mac: u64| {
             let is_renewal = case.is_renewal(mac);
             if !is_renewal {
@@ -280,23 +281,25 @@ impl Engine {
         let &Case { m, line, session, .. } = case;
         let live = self.live();
         let won = case.commit.won().ok_or(Verdict::DropNoRows)?;
-        let owner = Owner::take(line, case.commit, won).ok_or(Verdict::DropLostRace)?;
+        let (owner, closed) = Owner::take(line, case.commit, won).ok_or(Verdict::DropLostRace)?;
+        // Closed by user space since it was looked at: somebody else may have claimed its addresses.
+        let is_closed = place.is_renewal && closed == 0;
         line.window
             .store(u64::from(won.window_generation()) << 56, Relaxed);
         store(&session.session_key, session_key);
         store(&session.tag, m.tag);
         line.lease_until_s
-            .store(case.now.boot_s.saturating_add(live.lease_s), Relaxed);
+            .store(case.now.boot_s().saturating_add(live.lease_s), Relaxed);
         if !place.is_renewal {
             self.leave(case, place.mac);
             case.bind(place.mac);
         }
         let next = won.idx().0;
         let has_row = won.is_key_mode() || self.next_row(line, case.slot, next);
-        let claimed = if place.is_renewal {
-            Ok(())
-        } else {
-            self.claim(case, place.mac)
+        let claimed = match (place.is_renewal, is_closed) {
+            (true, true) => Err(Verdict::DropLostRace),
+            (true, false) => Ok(()),
+            (false, _) => self.claim(case, place.mac),
         };
         if claimed.is_ok() {
             line.session_id.swap(m.tag[0], AcqRel);
@@ -304,15 +307,15 @@ impl Engine {
         owner.release(has_row);
 
         if !has_row {
-            self.report(thread, case.event(EVENT_ROWS_OUT, next, 0));
+            self.report(thread, &case.event(EVENT_ROWS_OUT, next));
         } else if !won.is_key_mode()
             && (self.is_low(case.slot, next, live.low_rows) || is_credit_low(won, live.low_credit))
         {
-            self.report(thread, case.event(EVENT_ROWS_LOW, next, 0));
+            self.report(thread, &case.event(EVENT_ROWS_LOW, next));
         }
         claimed?;
         if !place.is_renewal {
-            thread.stats.report(case.event(EVENT_SESSION, m.idx, m.tag[0]));
+            thread.stats.report(&case.opening(place.mac));
         }
         Ok((Verdict::ReplyAck, ack(m, session_key, live.lease_s, case.from)))
     }
@@ -330,7 +333,7 @@ impl Engine {
     }
 
     fn claim(&self, case: &Case<'_>, mac: u64) -> Result<(), Verdict> {
-        let (at, boot_s) = (case.place, case.now.boot_s);
+        let (at, boot_s) = (case.place, case.now.boot_s());
         self.by_address()
             .claim(Key::Address(case.from.addr), at, boot_s)?;
         if case.m.bound {
@@ -399,7 +402,7 @@ impl Case<'_> {
     fn is_renewal(&self, mac: u64) -> bool {
         let is_bound = self.session.vlan[0].load(Acquire) & BOUND != 0;
         self.line.session_id.load(Acquire) != 0
-            && self.line.lease_until_s.load(Acquire) > self.now.boot_s.saturating_add(1)
+            && self.line.lease_until_s.load(Acquire) > self.now.boot_s().saturating_add(1)
             && self.differs() == 0
             && session_mac(self.session) == mac
             && is_bound == self.m.bound
@@ -444,7 +447,7 @@ impl Case<'_> {
         let [tag_low, tag_high] = load(&session.tag);
         let differs = (tag_low ^ m.tag[0]) | (tag_high ^ m.tag[1]) | self.differs();
         let until_s = line.lease_until_s.load(Acquire);
-        let is_live = line.session_id.load(Acquire) != 0 && until_s > now.boot_s;
+        let is_live = line.session_id.load(Acquire) != 0 && until_s > now.boot_s();
         if !is_live || differs != 0 {
             return Err(Verdict::DropReplay);
         }
@@ -467,12 +470,23 @@ impl Case<'_> {
         Ok((Verdict::ReplyAckAgain, ack(m, session_key, lease_s, from)))
     }
 
-    /// `struct lw_event` as words.
-    fn event(&self, kind: u32, idx: u32, session_id: u64) -> [u64; 6] {
+    /// `struct lw_session_event` as words.
+    fn opening(&self, mac: u64) -> [u64; SESSION_EVENT_BYTES / 8] {
+        let mut words = [0; SESSION_EVENT_BYTES / 8];
+        let [kind, id, _, low, high, place] = self.event(EVENT_SESSION, self.m.idx);
+        let loc = if self.m.bound { mac } else { 0 };
+        let event = [kind, id, self.m.tag[0], low, high, place, self.now.boot_ns];
+        let all = event.into_iter().chain(self.m.words).chain([loc]);
+        words.iter_mut().zip(all).for_each(|(to, word)| *to = word);
+        words
+    }
+
+    /// `struct lw_event` as words, of no session.
+    fn event(&self, kind: u32, idx: u32) -> [u64; EVENT_BYTES / 8] {
         [
             u64::from(kind),
             self.m.device_id,
-            session_id,
+            0,
             self.from.addr[0],
             self.from.addr[1],
             u64::from(self.from.ingress) << 32 | u64::from(idx),
@@ -487,14 +501,15 @@ struct Owner<'a> {
 }
 
 impl<'a> Owner<'a> {
-    fn take(line: &'a Line, seen: CommitWord, won: CommitWord) -> Option<Self> {
+    /// The line, and the id of the session that it had.
+    fn take(line: &'a Line, seen: CommitWord, won: CommitWord) -> Option<(Self, u64)> {
         line.commit
             .compare_exchange(seen.0, won.0, AcqRel, Acquire)
             .ok()?;
-        line.session_id.store(0, Relaxed);
+        let before = line.session_id.swap(0, Relaxed);
         // BUSY and the zero come before anything that is written from here on.
         fence(Release);
-        Some(Self { line })
+        Some((Self { line }, before))
     }
 
     /// Clears BUSY, and sets VALID if a row is there; REVOKED, which user space may set meanwhile, stays.

@@ -264,7 +264,7 @@ fn pin(cpu: usize) {
 
 /// CLOCK_BOOTTIME, whole seconds.
 pub(crate) fn boot_s() -> u32 {
-    worker::now().boot_s
+    worker::now().boot_s()
 }
 
 impl StoreBacked for Host {

@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use linewarden_protocol::verdict::{VERDICT_SLOTS, Verdict};
 
 use crate::counters::Counters;
-use crate::event::{EVENT_BYTES, Event};
+use crate::event::{EVENT_BYTES, Event, SESSION_EVENT_BYTES};
 
 /// Events that one thread can have outstanding; at 10 ms between drains that is 1.6 million a second.
 const EVENTS: usize = 1 << 14;
-const EVENT_WORDS: usize = EVENT_BYTES / 8;
+const EVENT_WORDS: usize = SESSION_EVENT_BYTES / 8;
 
 /// What one thread counts and reports. Aligned so that two threads' counters share no cache line.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ const EVENT_WORDS: usize = EVENT_BYTES / 8;
 pub(super) struct Stats {
     by_verdict: [AtomicU64; VERDICT_SLOTS],
     events_lost: AtomicU64,
-    /// `struct lw_event`s, as words; event `n` stands at `n % EVENTS`.
+    /// `struct lw_session_event`s, or the first words of one, as words; event `n` stands at `n % EVENTS`.
     ring: Box<[[AtomicU64; EVENT_WORDS]]>,
     /// Events ever written: moved by the packet thread.
     written: AtomicU64,
@@ -47,7 +47,7 @@ impl Stats {
     }
 
     /// Only by the owning thread. A full ring loses the event and counts the loss.
-    pub(super) fn report(&self, event: [u64; EVENT_WORDS]) {
+    pub(super) fn report(&self, event: &[u64]) {
         let written = self.written.load(Relaxed);
         let has_room = written.wrapping_sub(self.read.load(Acquire)) < EVENTS as u64;
         let Some(place) = self.ring.get(written as usize % EVENTS).filter(|_| has_room) else {
@@ -58,7 +58,7 @@ impl Stats {
         place
             .iter()
             .zip(event)
-            .for_each(|(cell, word)| cell.store(word, Relaxed));
+            .for_each(|(cell, word)| cell.store(*word, Relaxed));
         self.written.store(written.wrapping_add(1), Release);
     }
 
@@ -68,11 +68,13 @@ impl Stats {
         let mut read = self.read.load(Relaxed);
         while read != written {
             if let Some(place) = self.ring.get(read as usize % EVENTS) {
-                let mut bytes = [0u8; EVENT_BYTES];
+                let mut bytes = [0u8; SESSION_EVENT_BYTES];
                 for (bytes, cell) in bytes.chunks_exact_mut(8).zip(place) {
                     bytes.copy_from_slice(&cell.load(Relaxed).to_ne_bytes());
                 }
-                if let Some(event) = Event::from_bytes(&bytes) {
+                // Other kinds leave the rest of their place as it was.
+                let short = bytes.get(..EVENT_BYTES).unwrap_or_default();
+                if let Some(event) = Event::from_bytes(&bytes).or_else(|| Event::from_bytes(short)) {
                     sink(event);
                 }
             }
@@ -116,7 +118,7 @@ impl RateWindow {
 mod tests {
     use super::*;
 
-    fn wrong_tag(device: u64) -> [u64; EVENT_WORDS] {
+    fn wrong_tag(device: u64) -> [u64; EVENT_BYTES / 8] {
         [4, device.to_be(), 0, 0, 0, 0]
     }
 
@@ -125,11 +127,11 @@ mod tests {
         let stats = Stats::new();
         let mut seen = Vec::new();
         let total = EVENTS as u64 + 3;
-        (1..=total).for_each(|device| stats.report(wrong_tag(device)));
+        (1..=total).for_each(|device| stats.report(&wrong_tag(device)));
         stats.drain(&mut |event| seen.push(event.device.0));
         assert_eq!(seen, (1..=EVENTS as u64).collect::<Vec<_>>());
         assert_eq!(stats.counters().events_lost, 3);
-        stats.report(wrong_tag(7));
+        stats.report(&wrong_tag(7));
         stats.drain(&mut |event| seen.push(event.device.0));
         assert_eq!((seen.len(), seen.last()), (EVENTS + 1, Some(&7)));
     }

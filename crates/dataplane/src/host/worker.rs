@@ -140,7 +140,7 @@ pub(super) fn now() -> Moment {
     let positive = |value: i64| u64::try_from(value).unwrap_or_default();
     Moment {
         monotonic_ns: positive(monotonic.tv_sec) * 1_000_000_000 + positive(monotonic.tv_nsec),
-        boot_s: u32::try_from(boot.tv_sec).unwrap_or(u32::MAX),
+        boot_ns: positive(boot.tv_sec) * 1_000_000_000 + positive(boot.tv_nsec),
     }
 }
 

@@ -1,12 +1,15 @@
-//! What a session is bound to, for whoever keeps a record of it.
+//! Sessions, seen from user space: what one is bound to, since when it has been, and its end.
 
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use linewarden_protocol::commit::CommitWord;
 use linewarden_protocol::ids::{DeviceId, SessionId};
 
-use super::Store;
+use super::{InForce, Store, StoreError, wire_word};
 use crate::layout::{BOUND, VLAN_TAGGED};
+
+/// Data planes read their clocks at least so often, ns (LAP/1 1.4.13).
+const TICK_NS: u64 = 10_000_000;
 
 /// A session's binding (LAP/1 1.4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +20,9 @@ pub struct SessionView {
     pub addr: [u8; 16],
     /// End of the lease, boot-time seconds; it may be over.
     pub lease_until_s: u32,
+    /// The device opened it, or renewed it, before this moment of the boot-time clock, ns: by more than a second only if
+    /// leases were shortened while it lived.
+    pub proven_before_ns: u64,
     /// UDP port of the device.
     pub port: u16,
     /// Its MAC address, where the data plane knows it; the session is tied to it if `is_bound`.
@@ -28,6 +34,20 @@ pub struct SessionView {
 }
 
 impl Store {
+    /// Closes a session, if it is still the device's: gate, DATA and repeated ACKs read the id on each packet (LAP/1
+    /// 1.4.11). The line and its rows stay. Says whether it was closed by this.
+    ///
+    /// # Errors
+    /// `NotInstalled`.
+    pub fn close_session(&self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
+        let (line, _) = self.line(device)?;
+        // A winner sets the id to 0 before it writes its own: never a newer session's.
+        let closed = line
+            .session_id
+            .compare_exchange(wire_word(session.to_wire()), 0, AcqRel, Acquire);
+        Ok(closed.is_ok())
+    }
+
     /// The device's session; `None` without one, of a revoked device, and while a packet thread changes it.
     #[must_use]
     pub fn session(&self, device: DeviceId) -> Option<SessionView> {
@@ -43,10 +63,15 @@ impl Store {
             *bytes = word.load(Acquire).to_ne_bytes();
         }
         let vlan = |word: u16| (word & VLAN_TAGGED != 0).then_some(word & (VLAN_TAGGED - 1));
+        let lease_until_s = line.lease_until_s.load(Acquire);
+        let control = self.regions.control.first();
+        let lease_s = control.map_or(0, |control| InForce::read(control).lease_again(lease_until_s));
+        let proven_s = lease_until_s.saturating_sub(lease_s);
         let view = SessionView {
             id: SessionId::from_wire(id.to_ne_bytes())?,
             addr,
-            lease_until_s: line.lease_until_s.load(Acquire),
+            lease_until_s,
+            proven_before_ns: (u64::from(proven_s) + 1) * 1_000_000_000 + TICK_NS,
             port: u16::from_be(session.port.load(Acquire)),
             mac: [a, b, c, d, e, f],
             is_bound: first & BOUND != 0,

@@ -41,14 +41,14 @@ impl Store {
                 if !self.is_current(entry, &hash_of) {
                     removed += 1;
                 } else if cell.compare_exchange(0, entry, AcqRel, Acquire).is_err() {
-                    self.close_session(entry);
+                    self.end_session_of(entry);
                 }
             }
         }
         removed
     }
 
-    fn close_session(&self, entry: u64) {
+    fn end_session_of(&self, entry: u64) {
         let place = (entry as u32).wrapping_sub(1);
         if let Some(line) = self.regions.lines.get(place as usize) {
             line.session_id.store(0, Release);

@@ -5,7 +5,7 @@ use std::mem::{offset_of, size_of};
 use linewarden_protocol::commit;
 
 use super::skeleton::gateway::types;
-use crate::event::EVENT_BYTES;
+use crate::event::{EVENT_BYTES, SESSION_EVENT_BYTES};
 use crate::layout::{
     BOUND, Bucket, ClassicCrp, ClassicState, Control, EXPECTED, FILTER_WORDS, FilterBlock, HOME_WAYS, Line,
     LiveCells, Note, ProgramConfig, RingRow, SOURCES, Session, VLAN_TAGGED, WAYS,
@@ -83,20 +83,25 @@ fn the_constants_of_the_header_are_ours() {
     defines("LW_REVOKED", "0x04ULL".to_owned());
     defines("LW_KEY", "0x08ULL".to_owned());
     defines("LW_CREDIT", format!("{:#x}ULL", commit::CREDIT));
-    let event = header
-        .split("struct lw_event {")
-        .nth(1)
-        .unwrap()
-        .split("};")
-        .next()
-        .unwrap();
-    let bytes = event.lines().map(|line| match line.trim() {
-        line if line.starts_with("__u32") => 4,
-        line if line.starts_with("__u64 addr[2]") => 16,
-        line if line.starts_with("__u64") => 8,
-        _ => 0,
-    });
-    assert_eq!(bytes.sum::<usize>(), EVENT_BYTES);
+    let bytes_of = |name: &str| {
+        let body = header.split(&format!("struct {name} {{")).nth(1).unwrap();
+        let bytes = body
+            .split("};")
+            .next()
+            .unwrap()
+            .lines()
+            .map(|line| match line.trim() {
+                line if line.starts_with("struct lw_event event;") => EVENT_BYTES,
+                line if line.starts_with("__u32") => 4,
+                line if line.starts_with("__u64 addr[2]") => 16,
+                line if line.starts_with("__u64 response[8]") => 64,
+                line if line.starts_with("__u64") => 8,
+                _ => 0,
+            });
+        bytes.sum::<usize>()
+    };
+    assert_eq!(bytes_of("lw_event"), EVENT_BYTES);
+    assert_eq!(bytes_of("lw_session_event"), SESSION_EVENT_BYTES);
 }
 
 /// A process takes up the memory of another version only if both mean the same by it.
@@ -107,7 +112,7 @@ fn a_change_to_the_layout_raises_its_number() {
     let digest = header.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
         (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    let known = (1, 0xbf12_7aaf_4302_b12e_u64);
+    let known = (2, 0xb520_e219_4e7e_1549_u64);
     assert_eq!(
         (crate::store::adopt::LAYOUT, format!("{digest:#x}")),
         (known.0, format!("{:#x}", known.1)),

@@ -2,6 +2,7 @@
 
 pub mod again;
 pub mod classic;
+pub mod closed;
 pub mod frame;
 pub mod gate;
 pub mod malformed;
@@ -80,6 +81,7 @@ pub fn all() -> Vec<Group> {
         response::groups(),
         again::groups(),
         owner::groups(),
+        closed::groups(),
         frame::groups(),
         gate::groups(),
         sealed::groups(),

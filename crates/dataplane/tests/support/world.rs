@@ -10,15 +10,16 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::store::Regions;
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{Config, Counters, DataPlane, DataPlaneError, Event, Gate, Store};
+use linewarden_dataplane::{Config, Counters, DataPlane, DataPlaneError, Event, EventKind, Gate, Store};
 use linewarden_protocol::commit::CommitWord;
 use linewarden_protocol::data::DownWord;
 use linewarden_protocol::frame::{Meta, parse};
 use linewarden_protocol::gateway::Gateway;
-use linewarden_protocol::ids::{DeviceId, Mode, SessionId};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
+use linewarden_protocol::tag;
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::{Disposition, Verdict};
-use linewarden_protocol::wire;
+use linewarden_protocol::wire::{self, Message};
 use zerocopy::IntoBytes as _;
 
 use super::device::{Dev, GATEWAY, Held, Response, gateway_end};
@@ -432,7 +433,9 @@ impl World {
         let mut events: [Option<Vec<Event>>; 2] = [None, None];
         self.each_plane(|plane, at| {
             let mut drained = Vec::new();
-            plane.drain_events(&mut |event| drained.push(event)).unwrap();
+            plane
+                .drain_events(&mut |event| drained.push(proven(event)))
+                .unwrap();
             assert_eq!(plane.counters().unwrap().events_lost, 0);
             events[at] = Some(drained);
         });
@@ -442,6 +445,27 @@ impl World {
         let [host, xdp] = events;
         xdp.or(host).unwrap_or_default()
     }
+}
+
+/// A session's event proves it. `xdp` has read the clock itself.
+fn proven(mut event: Event) -> Event {
+    if let EventKind::Session(opening) = &mut event.kind {
+        let Ok(Message::Response(response)) = wire::parse(&opening.response) else {
+            panic!("no RESPONSE");
+        };
+        let idx = RowIndex(response.idx.get());
+        assert_eq!((event.device, event.idx), (response.header.device(), idx));
+        assert_eq!(response.tag[..8], opening.session.to_wire());
+        let device = Dev::of_id(event.device);
+        let is_proof = [Mode::Pool, Mode::Key].into_iter().any(|mode| {
+            let tag = tag::response(&device.auth_key(mode, idx), response, &opening.loc);
+            tag::verify(&tag, &response.tag).is_some()
+        });
+        assert!(is_proof, "{opening:?}");
+        assert!(opening.began_ns > 0);
+        opening.began_ns = 0;
+    }
+    event
 }
 
 /// The device that a LAP message to the gateway names, if the frame is one that long.

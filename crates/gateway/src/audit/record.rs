@@ -74,6 +74,17 @@ pub enum Happening {
         #[serde(flatten, skip_serializing_if = "Option::is_none")]
         binding: Option<Binding>,
     },
+    /// A session was closed: its device has opened a newer one at another gateway.
+    SessionClosed {
+        /// Whose.
+        #[serde(serialize_with = "as_text")]
+        device: DeviceId,
+        /// Its name, as in the record of its beginning.
+        session: String,
+        /// Where the newer one is.
+        #[serde(serialize_with = "gateway_number")]
+        newer_at: GatewayId,
+    },
     /// A tag that does not verify.
     WrongTag {
         /// Whom it claimed to be of.
@@ -164,7 +175,7 @@ pub struct Binding {
 }
 
 /// A kind of record has its own allowance, so that a flood of one hides no other.
-pub(super) const KINDS: usize = 10;
+pub(super) const KINDS: usize = 11;
 
 impl Happening {
     /// Number and name of its kind, of those that a device can cause; the others are few.
@@ -180,6 +191,7 @@ impl Happening {
             Self::ReloadRefused { .. } => (7, "reload_refused"),
             Self::Lapsed => (8, "lapsed"),
             Self::Resumed => (9, "resumed"),
+            Self::SessionClosed { .. } => (10, "session_closed"),
             Self::Started { .. }
             | Self::Stopped { .. }
             | Self::Replaced
@@ -204,6 +216,7 @@ impl Happening {
             | Self::Revoked { .. }
             | Self::CredentialsReplaced { .. } => true,
             Self::Session { .. }
+            | Self::SessionClosed { .. }
             | Self::WrongTag { .. }
             | Self::Admitted { .. }
             | Self::Evicted { .. }
@@ -263,6 +276,10 @@ fn mode_name<S: Serializer>(mode: &Mode, serializer: S) -> Result<S::Ok, S::Erro
         Mode::Pool => "pool",
         Mode::Key => "key",
     })
+}
+
+fn gateway_number<S: Serializer>(gateway: &GatewayId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u32(gateway.0)
 }
 
 fn row_number<S: Serializer>(row: &RowIndex, serializer: S) -> Result<S::Ok, S::Error> {

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use linewarden_controller::{Provision, Refusal, Refused, Want};
 use linewarden_dataplane::{LineStatus, StoreError};
 use linewarden_protocol::commit;
-use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_registry::Settlement;
 
 use super::eviction::{Ticket, Uses};
@@ -67,6 +67,8 @@ pub(super) struct Held {
     /// When it was asked for last, monotonic.
     marked_at_ns: u64,
     ticket: Option<Ticket>,
+    /// The last session that is known to have been opened, and when, boot-time clock, ns.
+    pub(super) opened: Option<(SessionId, u64)>,
     /// Leased rows that the data plane has not taken yet.
     pending: Option<Box<Provision>>,
 }
@@ -87,6 +89,7 @@ impl Held {
             marked: false,
             marked_at_ns: 0,
             ticket: None,
+            opened: None,
             pending: None,
         }
     }
@@ -136,6 +139,7 @@ impl Held {
             marked: false,
             marked_at_ns: 0,
             ticket: None,
+            opened: None,
             pending: None,
         }
     }

@@ -20,16 +20,17 @@ mod devices;
 mod eviction;
 mod freshness;
 mod records;
+mod roaming;
 mod status;
 mod visitors;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use linewarden_controller::{Chunk, Reception, Want};
+use linewarden_controller::{Changes, Chunk, Reception, Want};
 use linewarden_dataplane::{Config, DataPlane, DataPlaneError, Event, EventKind, Gate, Live, Miss};
 use linewarden_protocol::commit::CREDIT_MAX;
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{Change, Changes, Revision, Settlement};
+use linewarden_registry::{Change, Revision, Settlement};
 
 use self::adoption::Adoption;
 use self::backoff::Backoff;
@@ -37,6 +38,7 @@ use self::devices::{Held, State};
 pub use self::eviction::Eviction;
 use self::eviction::Policy;
 use self::freshness::Freshness;
+use self::roaming::Reports;
 pub use self::status::{LinkState, Status};
 use self::visitors::Visitors;
 use crate::audit::{AuditState, Happening, Record, Trail};
@@ -183,6 +185,8 @@ pub struct Node {
     settling: Vec<Settlement>,
     /// Messages of devices that are not here.
     visitors: Visitors,
+    /// Sessions that the controller has not heard of.
+    reports: Reports,
     /// What the feed told of devices that are not here while an answer was out that may bring them.
     meanwhile: HashMap<DeviceId, u32>,
     freshness: Freshness,
@@ -194,6 +198,7 @@ pub struct Node {
     lease: Channel,
     receive: Channel,
     settle: Channel,
+    report: Channel,
     feed: Channel,
     feed_from: Revision,
     feed_due_ns: u64,
@@ -256,6 +261,7 @@ impl Node {
             settlements: Vec::new(),
             settling: Vec::new(),
             visitors: Visitors::default(),
+            reports: Reports::default(),
             meanwhile: HashMap::new(),
             freshness: Freshness::default(),
             fresh: None,
@@ -265,6 +271,7 @@ impl Node {
             lease: Channel::default(),
             receive: Channel::default(),
             settle: Channel::default(),
+            report: Channel::default(),
             feed: Channel::default(),
             feed_from: Revision::ZERO,
             feed_due_ns: 0,
@@ -374,9 +381,13 @@ impl Node {
                 }
                 None => self.settlements.append(&mut self.settling),
             },
-            Answer::Changes(result) => {
+            Answer::Reported(result) => {
+                let answers = self.unwrap_answer(result, now_ns, |node| &mut node.report);
+                self.take_reported(answers);
+            }
+            Answer::Changes { result, at_ns } => {
                 if let Some(changes) = self.unwrap_answer(result, now_ns, |node| &mut node.feed) {
-                    self.take_changes(&changes, now_ns);
+                    self.take_changes(&changes, now_ns, at_ns);
                 }
             }
         }
@@ -542,10 +553,11 @@ impl Node {
 
     fn take_event(&mut self, event: &Event) {
         match event.kind {
-            EventKind::Session(session) => {
+            EventKind::Session(opening) => {
                 self.status.sessions_opened += 1;
-                self.record_session(event, session);
-                tracing::debug!(device = %event.device, idx = %event.idx, from = %event.from, ?session, "session");
+                self.record_session(event, opening.session);
+                self.note_opening(event.device, opening);
+                tracing::debug!(device = %event.device, idx = %event.idx, from = %event.from, "session");
             }
             EventKind::RowsLow | EventKind::RowsOut => self.want(event.device),
             EventKind::WrongTag => {
@@ -720,6 +732,10 @@ impl Node {
                 asks.push(Ask::Settle(self.settling.clone()));
             }
         }
+        if !self.reports.is_empty() && self.report.is_free(now_ns) {
+            self.report.ask(clock);
+            asks.push(Ask::Report(self.reports.ask()));
+        }
         if !self.wants.is_empty() && self.lease.is_free(now_ns) {
             let wants = self.next_wants(now_ns);
             if !wants.is_empty() {
@@ -778,9 +794,12 @@ impl Node {
         }
     }
 
-    fn take_changes(&mut self, changes: &Changes, now_ns: u64) {
+    fn take_changes(&mut self, changes: &Changes, now_ns: u64, at_ns: u64) {
         for change in &changes.changes {
             self.take_change(*change, now_ns);
+        }
+        for elsewhere in &changes.elsewhere {
+            self.take_elsewhere(elsewhere, at_ns.saturating_sub(elsewhere.age_ns));
         }
         self.feed_from = changes.upto;
         if changes.more {

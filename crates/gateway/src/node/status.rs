@@ -51,6 +51,12 @@ pub struct Status {
     pub damaged: u64,
     /// Sessions opened, as far as events were not lost.
     pub sessions_opened: u64,
+    /// Sessions closed because their devices have newer ones at other gateways.
+    pub sessions_closed: u64,
+    /// Reports of sessions for which there was no room while the controller was away.
+    pub reports_dropped: u64,
+    /// Reports of sessions that proved nothing to the controller.
+    pub reports_refused: u64,
     /// Wrong tags reported (rate-limited; the counters hold them all).
     pub wrong_tags: u64,
     /// Rows handed to the data plane.

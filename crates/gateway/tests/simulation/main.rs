@@ -10,8 +10,9 @@
 //! What must hold in every run: no row is accepted twice, whoever accepts it; what lies in a data plane's memory are
 //! unspent rows of devices that are there; a loss of memory costs a device no more than a block; no session drops when
 //! its gateway is reloaded or its memory taken up, and none is alive after its lease; the registry is sound whatever became
-//! of it, and knows the marks, fences and revocations that it has confirmed; and once the misfortunes end, every
-//! device that has rows and was not revoked authenticates at every gateway.
+//! of it, and knows the marks, fences and revocations that it has confirmed; no session is closed for one that is older;
+//! and once the misfortunes end, every device that has rows and was not revoked authenticates at every gateway, and has a
+//! session at the last one only.
 //!
 //! `LINEWARDEN_SEEDS` sets how many seeds are run; `LINEWARDEN_SEED` replays one. Each rule that the safety rests on is
 //! removed in turn, and the run must notice within 1,000 seeds.
@@ -127,6 +128,16 @@ fn wiping_is_needed() {
 #[test]
 fn memory_is_taken_up_by_the_next_process_only() {
     is_noticed(Rule::Owner);
+}
+
+#[test]
+fn reports_of_sessions_are_needed() {
+    is_noticed(Rule::Report);
+}
+
+#[test]
+fn the_age_of_a_report_is_needed() {
+    is_noticed(Rule::Age);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use linewarden_dataplane::{
     SessionView, Store, StoreError,
 };
 use linewarden_protocol::frame::{Meta, ip_from_bytes};
-use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::verdict::{Disposition, Verdict};
 
 use crate::station::Station;
@@ -36,6 +36,8 @@ pub struct Inner {
     /// Rows that were accepted since this was looked at: device, row, tag.
     pub accepted: Vec<(DeviceId, u32, [u8; 16])>,
     pub verdicts: Vec<Verdict>,
+    /// Sessions that user space has closed since this was looked at.
+    pub closed: Vec<(DeviceId, SessionId)>,
     /// By device and number of the RESPONSE: when its session's lease ends on the boot-time clock, and how long it is.
     leases: HashMap<(DeviceId, u32), (u32, u32)>,
     /// How long the host has been suspended, ms: now, when the node looked last, and when each value was drawn.
@@ -66,7 +68,7 @@ impl Plane {
     pub fn taken_up(before: &Self, config: &Config, now: Moment) -> Self {
         let inner = before.0.lock().unwrap();
         let store = Store::adopt(Arc::clone(inner.host.store().regions()), config.geometry.clone());
-        store.set_live(&config.live(), now.boot_s);
+        store.set_live(&config.live(), now.boot_s());
         let plane = Self::on(Host::over(config, store).unwrap(), now, inner.leases.clone());
         {
             let mut taken_up = plane.0.lock().unwrap();
@@ -83,12 +85,13 @@ impl Plane {
             engine,
             thread,
             now,
-            boot_s: now.boot_s,
+            boot_s: now.boot_s(),
             misses: Vec::new(),
             origins: HashMap::new(),
             replies: Vec::new(),
             accepted: Vec::new(),
             verdicts: Vec::new(),
+            closed: Vec::new(),
             leases,
             suspended_ms: 0,
             noticed_ms: 0,
@@ -104,10 +107,10 @@ impl Plane {
         let mut inner = self.0.lock().unwrap();
         let now = clock.moment(now_ms);
         inner.now = now;
-        inner.boot_s = now.boot_s;
+        inner.boot_s = now.boot_s();
         inner.suspended_ms = clock.suspended_ms;
         if without == Some(Rule::BootClock) {
-            inner.now.boot_s = (now.monotonic_ns / 1_000_000_000) as u32;
+            inner.now.boot_ns = now.monotonic_ns;
         }
     }
 
@@ -120,7 +123,14 @@ impl Plane {
     /// The sessions of these devices that live.
     pub fn sessions(&self, stations: &[Station]) -> Vec<Option<SessionView>> {
         let inner = self.0.lock().unwrap();
-        let session = |station: &Station| inner.host.session(station.id);
+        // What the lease tells of the last proof depends on the settings; it is no part of the session.
+        let session = |station: &Station| {
+            let view = inner.host.session(station.id)?;
+            Some(SessionView {
+                proven_before_ns: 0,
+                ..view
+            })
+        };
         let lives = |view: &SessionView| view.lease_until_s > inner.boot_s;
         stations
             .iter()
@@ -227,6 +237,15 @@ impl DataPlane for Plane {
             return Ok(());
         }
         inner.host.revoke(device)
+    }
+
+    fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
+        let mut inner = self.0.lock().unwrap();
+        let closed = inner.host.close_session(device, session)?;
+        if closed {
+            inner.closed.push((device, session));
+        }
+        Ok(closed)
     }
 
     fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {

@@ -7,6 +7,7 @@ mod misfortune;
 mod network;
 mod office;
 mod process;
+mod roaming;
 mod tally;
 
 use std::cmp::Reverse;
@@ -22,6 +23,7 @@ pub use self::clock::HostClock;
 use self::network::Packet;
 use self::office::Office;
 use self::process::Process;
+use self::roaming::Whereabouts;
 pub use self::tally::Tally;
 use crate::ledger::Ledger;
 use crate::station::Station;
@@ -56,6 +58,10 @@ pub enum Rule {
     Sync,
     /// Leases count on the clock that goes on through suspend.
     BootClock,
+    /// Sessions that are opened are reported.
+    Report,
+    /// A session is as old as its report says.
+    Age,
 }
 
 pub struct World {
@@ -74,6 +80,7 @@ pub struct World {
     /// What an eavesdropper on the path has recorded.
     recorded: Vec<(u64, [u8; 64])>,
     ledger: Ledger,
+    whereabouts: Whereabouts,
     /// Losses of memory that a device's rows were in.
     losses: u32,
     /// By device: rows that were held when its lease went on elsewhere, or given by an answer that nobody heard. What of them is
@@ -120,6 +127,7 @@ impl World {
             packets: 0,
             recorded: Vec::new(),
             ledger: Ledger::default(),
+            whereabouts: Whereabouts::default(),
             losses: 0,
             left_behind: BTreeMap::new(),
             calm: false,
@@ -145,6 +153,7 @@ impl World {
                 self.expect_service(station, gateway)?;
             }
         }
+        self.expect_one_session_each()?;
         self.expect_little_loss()?;
         for process in &self.processes {
             self.tally.evicted += process.node.status().evicted;

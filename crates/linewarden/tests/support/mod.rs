@@ -10,7 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use linewarden_lab::address::Mac;
 use linewarden_lab::netns::NetNs;
+use linewarden_lab::topology::Interface;
+use linewarden_lab::xdp_pass::XdpPass;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -77,6 +80,18 @@ impl Namespace {
         ["nsenter", "--net", "--target", &self.pid().to_string()]
             .map(str::to_owned)
             .to_vec()
+    }
+
+    /// Has this end of a veth take what the gateway at the other end answers by XDP, as long as it is held.
+    pub fn accept_xdp(&self, at: &Path, name: &str) -> XdpPass {
+        let shown = self.run(at, &format!("ip -o link show dev {name}"));
+        let (index, _) = shown.split_once(':').unwrap();
+        let interface = Interface {
+            name: name.to_owned(),
+            index: index.parse().unwrap(),
+            mac: Mac([0; 6]),
+        };
+        XdpPass::attach(&self.inside, &interface).unwrap()
     }
 
     pub fn socket(&self, at: SocketAddr) -> UdpSocket {

@@ -187,6 +187,16 @@ impl Gateway {
         Ok(())
     }
 
+    /// Closes a session, if it is still the device's (LAP/1 1.4.11); whether it was. Its rows stay.
+    ///
+    /// # Errors
+    /// [`ProvisionError::UnknownDevice`].
+    pub fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, ProvisionError> {
+        let line = self.line_mut(device)?;
+        let closed = line.session_id.take_if(|id| *id == session);
+        Ok(closed.is_some())
+    }
+
     /// Forgets a device: rows, session, and that it was revoked.
     ///
     /// # Errors

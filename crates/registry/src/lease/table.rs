@@ -7,6 +7,7 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::Lease;
+use crate::column::Stored;
 use crate::enrol::PushIds as _;
 use crate::error::{RegistryError, Result};
 use crate::record_mac::{RecordMac, halves};
@@ -16,7 +17,16 @@ const LEASE_LABEL: &[u8] = b"linewarden registry table lease v1";
 const SPARE_LABEL: &[u8] = b"linewarden registry table spare v1";
 
 /// A row of `lease`: gateway, device, fence, epoch, first, end, mark, mac.
-pub(crate) type LeaseRow = (i64, i64, i64, i64, i64, i64, i64, Vec<u8>);
+pub(crate) type LeaseRow = (
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<Vec<u8>>,
+);
 
 /// The columns of [`LeaseRow`], in its order, as a literal for `concat!`.
 macro_rules! lease_columns {
@@ -27,7 +37,13 @@ macro_rules! lease_columns {
 pub(crate) use lease_columns;
 
 /// A row of `spare`: device, epoch, first, end, mac.
-type SpareRow = (i64, i64, i64, i64, Vec<u8>);
+type SpareRow = (
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<Vec<u8>>,
+);
 
 /// Rows that nobody holds.
 pub(super) struct Spare {
@@ -58,17 +74,17 @@ fn lease_code(mac: &RecordMac, lease: &Lease) -> Vec<u8> {
 /// Turns a stored row into a lease; one that does not authenticate is that device's damage.
 pub(crate) fn lease_from_row(mac: &RecordMac, row: &LeaseRow) -> Result<Lease> {
     let (gateway, device, fence, epoch, first, end, mark, code) = row;
-    let device = id_from_column(*device);
-    let number = |value: &i64| u32::try_from(*value).unwrap_or(u32::MAX);
+    let device = id_from_column(device.0);
+    let number = |value: &Stored<i64>| u32::try_from(value.0).unwrap_or(u32::MAX);
     let lease = Lease {
         device,
         gateway: GatewayId(number(gateway)),
-        fence: fence.cast_unsigned(),
+        fence: fence.0.cast_unsigned(),
         epoch: number(epoch),
         rows: number(first)..number(end),
         mark: RowIndex(number(mark)),
     };
-    if mac.verifies_of(LEASE_LABEL, device, &lease_fields(&lease), code) {
+    if mac.verifies_of(LEASE_LABEL, device, &lease_fields(&lease), &code.0) {
         Ok(lease)
     } else {
         Err(damage(device, "lease"))
@@ -76,9 +92,9 @@ pub(crate) fn lease_from_row(mac: &RecordMac, row: &LeaseRow) -> Result<Lease> {
 }
 
 fn spare_from_row(mac: &RecordMac, (device, epoch, first, end, code): &SpareRow) -> Result<Spare> {
-    let device = id_from_column(*device);
-    let [epoch, first, end] = [*epoch, *first, *end].map(|value| u32::try_from(value).unwrap_or(u32::MAX));
-    if mac.verifies_of(SPARE_LABEL, device, &[epoch, first, end], code) {
+    let device = id_from_column(device.0);
+    let [epoch, first, end] = [epoch, first, end].map(|value| u32::try_from(value.0).unwrap_or(u32::MAX));
+    if mac.verifies_of(SPARE_LABEL, device, &[epoch, first, end], &code.0) {
         let rows = first..end;
         Ok(Spare { epoch, rows })
     } else {
@@ -126,7 +142,7 @@ pub(super) async fn leases(
     let rows: Vec<LeaseRow> = query.build_query_as().fetch_all(connection).await?;
     Ok(rows
         .iter()
-        .map(|row| (id_from_column(row.1), lease_from_row(mac, row)))
+        .map(|row| (id_from_column(row.1.0), lease_from_row(mac, row)))
         .collect())
 }
 
@@ -161,7 +177,7 @@ pub(super) async fn spares(
     let mut spares: HashMap<DeviceId, Result<Vec<Spare>>> = HashMap::new();
     for row in rows {
         let entry = spares
-            .entry(id_from_column(row.0))
+            .entry(id_from_column(row.0.0))
             .or_insert_with(|| Ok(Vec::new()));
         match (spare_from_row(mac, &row), entry) {
             (Ok(spare), Ok(list)) => list.push(spare),

@@ -116,10 +116,11 @@ impl LeasedStream {
         .fetch_all(&mut *connection)
         .await?;
         drop(connection);
-        let Some(last) = rows.last() else {
+        // A revision that is no number sorts among the others; of a chunk without any other nothing can follow.
+        let Some(last) = rows.iter().rev().find_map(|row| row.stored.revision) else {
             return Ok(None);
         };
-        self.after = Revision(last.stored.revision.cast_unsigned());
+        self.after = last;
         Ok(Some(SealedChunk {
             rows,
             progress: (self.after.0, began_at.0),

@@ -1,11 +1,16 @@
 //! Devices for the tests.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use std::path::{Path, PathBuf};
+
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    Credentials, DeviceRecord, Fence, Granted, LeaseRequest, MasterKey, PoolRow, Registry, Result,
+    BulkOptions, Credentials, DeviceRecord, Fence, Granted, LeaseRequest, MasterKey, PoolRow, Registry,
+    RegistryError, Result,
 };
+use sqlx::{Connection as _, Executor as _, SqliteConnection};
+use tempfile::TempDir;
 
 pub fn master_key() -> MasterKey {
     MasterKey::from_bytes([0x42; 32])
@@ -100,4 +105,36 @@ pub async fn lease(
 ) -> Result<Granted> {
     let wish = wish(DeviceId(device), from, count);
     registry.lease(fence, &[wish]).await?.remove(0)
+}
+
+/// A closed registry of 40 devices with 100 rows, about 120 KiB.
+pub async fn fleet_file() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fleet.registry");
+    let registry = Registry::create(&path, &master_key()).await.unwrap();
+    registry
+        .enrol_bulk(
+            (1..=40).map(|id| pool_device(id, 100)),
+            BulkOptions::default(),
+            |_| (),
+        )
+        .await
+        .unwrap();
+    registry.close().await;
+    (directory, path)
+}
+
+pub async fn open(path: &Path) -> std::result::Result<Registry, RegistryError> {
+    Registry::open(path, &master_key()).await
+}
+
+/// Changes the file behind the registry's back, as somebody with a SQL shell would.
+pub async fn sql(path: &Path, statement: &str) {
+    let options = sqlx::sqlite::SqliteConnectOptions::new()
+        .filename(path)
+        .foreign_keys(false);
+    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+    let statement = sqlx::AssertSqlSafe(statement.to_owned());
+    connection.execute(sqlx::raw_sql(statement)).await.unwrap();
+    connection.close().await.unwrap();
 }

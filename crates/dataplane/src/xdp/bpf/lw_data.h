@@ -319,7 +319,7 @@ __noinline int lw_data_up(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 leng
 		c.control = lw_at(&control, 0);
 		if (c.control && lw_within_rate(c.now_ns, LW_READ(lw_live(c.control)->alarm_per_s),
 						&c.cpu->alarm_second, &c.cpu->alarm_count))
-			lw_emit(&c, LW_EVENT_WRONG_TAG, line, commit >> LW_IDX_SHIFT, 0, r.src);
+			lw_emit(&c, LW_EVENT_WRONG_TAG, line, commit >> LW_IDX_SHIFT, r.src);
 		return LW_DROP_TAG;
 	}
 	/* All of the above is of one session only if no winner came in between. */

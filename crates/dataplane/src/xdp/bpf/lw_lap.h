@@ -411,6 +411,27 @@ static __always_inline void lw_release(struct lw_line *line, int has_row)
 		__sync_fetch_and_and(&line->commit, ~LW_BUSY);
 }
 
+/* A session that is new or has moved, with what proves it: the controller closes older ones elsewhere. */
+static __always_inline void lw_emit_session(struct lw_ctx *c, const struct lw_line *line, __u32 idx,
+					    const struct lw_response *m, __u64 loc, const __u64 addr[2])
+{
+	struct lw_session_event *session = bpf_ringbuf_reserve(&events, sizeof(*session), 0);
+	const __u64 *words = (const __u64 *)m;
+
+	if (!session) {
+		c->cpu->events_lost++;
+		return;
+	}
+	lw_fill(c, &session->event, LW_EVENT_SESSION, line, idx, addr);
+	session->event.session_id = m->tag[0];
+	session->began_ns = bpf_ktime_get_boot_ns();
+#pragma unroll
+	for (int i = 0; i < LW_MESSAGE / 8; i++)
+		session->response[i] = words[i];
+	session->loc = loc;
+	bpf_ringbuf_submit(session, BPF_RB_NO_WAKEUP);
+}
+
 /*
  * Whether no other live session owns the origin's IP address, and its MAC address if BOUND, and the tables have room:
  * 0, or the verdict. `claimed` says which of the two the line holds entries for.
@@ -511,12 +532,12 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	if ((tag[0] ^ m->tag[0]) | (tag[1] ^ m->tag[1])) {
 		if (lw_within_rate(c->now_ns, LW_READ(lw_live(c->control)->alarm_per_s), &c->cpu->alarm_second,
 				   &c->cpu->alarm_count))
-			lw_emit(c, LW_EVENT_WRONG_TAG, line, idx, 0, o.addr);
+			lw_emit(c, LW_EVENT_WRONG_TAG, line, idx, o.addr);
 		return LW_DROP_TAG;
 	}
 	if (!(commit & LW_CREDIT)) {
 		/* Only a verified message may ask for the mark to be moved: rows below it are lost with the memory. */
-		lw_emit(c, LW_EVENT_ROWS_LOW, line, idx, 0, o.addr);
+		lw_emit(c, LW_EVENT_ROWS_LOW, line, idx, o.addr);
 		return LW_DROP_MARK;
 	}
 	if (!m->tag[0])
@@ -533,6 +554,9 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 		won -= LW_CREDIT_ONE;
 	if (__sync_val_compare_and_swap(&line->commit, commit, won) != commit)
 		return LW_DROP_LOST_RACE;
+	/* Closed by user space since it was looked at: somebody else may have claimed its addresses. */
+	int is_closed = renewal && !LW_READ(line->session_id);
+
 	lw_ordered_store(&line->session_id, 0);
 	LW_WRITE(line->window, (won & 0xff00) << 48);
 	session->session_key[0] = session_key[0];
@@ -551,7 +575,10 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	/* A full barrier: what the session is bound to must be seen before this CPU looks for other owners. */
 	if (!renewal)
 		LW_EXCHANGE(line->session_id, 0);
-	enum lw_verdict verdict = renewal ? 0 : lw_binding_claim(&addr_key, place, now_s, claimed[0]);
+	enum lw_verdict verdict = is_closed ? LW_DROP_LOST_RACE : 0;
+
+	if (!renewal)
+		verdict = lw_binding_claim(&addr_key, place, now_s, claimed[0]);
 
 	if (!verdict && !renewal && bound)
 		verdict = lw_binding_claim(&mac_key, place, now_s, claimed[1]);
@@ -560,13 +587,13 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	lw_release(line, has_row);
 
 	if (!has_row)
-		lw_emit(c, LW_EVENT_ROWS_OUT, line, idx + 1, 0, o.addr);
+		lw_emit(c, LW_EVENT_ROWS_OUT, line, idx + 1, o.addr);
 	else if (!(commit & LW_KEY) && lw_is_low(c->control, low, won))
-		lw_emit(c, LW_EVENT_ROWS_LOW, line, idx + 1, 0, o.addr);
+		lw_emit(c, LW_EVENT_ROWS_LOW, line, idx + 1, o.addr);
 	if (verdict)
 		return verdict;
 	if (!renewal)
-		lw_emit(c, LW_EVENT_SESSION, line, idx, m->tag[0], o.addr);
+		lw_emit_session(c, line, idx, m, bound ? o.mac : 0, o.addr);
 	lw_ack(c, m, session_key, idx, c->cpu->lease_s, o.addr);
 	return LW_REPLY_ACK;
 }

@@ -188,6 +188,14 @@ struct lw_event {
 	__u32 ingress;
 };
 
+/* LW_EVENT_SESSION has more behind it: what proves the session to the controller (LAP/1 1.4.11). */
+struct lw_session_event {
+	struct lw_event event;
+	__u64 began_ns; /* CLOCK_BOOTTIME */
+	__u64 response[8]; /* the winning RESPONSE, as on the wire */
+	__u64 loc; /* as its tag covers it */
+};
+
 /* A message of a device that is not here, as its frame came in. */
 #define LW_MISS_FRAME 192
 struct lw_miss {

@@ -49,8 +49,21 @@ static __always_inline __u64 lw_wake_up(struct lw_control *control)
 	return BPF_RB_FORCE_WAKEUP;
 }
 
+static __always_inline void lw_fill(const struct lw_ctx *c, struct lw_event *event, __u32 kind,
+				    const struct lw_line *line, __u32 idx, const __u64 addr[2])
+{
+	event->kind = kind;
+	event->pad = 0;
+	event->device_id = line->device_id;
+	event->session_id = 0;
+	event->addr[0] = addr[0];
+	event->addr[1] = addr[1];
+	event->idx = idx;
+	event->ingress = c->xdp->ingress_ifindex;
+}
+
 static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, const struct lw_line *line, __u32 idx,
-				    __u64 session_id, const __u64 addr[2])
+				    const __u64 addr[2])
 {
 	struct lw_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 
@@ -58,14 +71,7 @@ static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, const struct l
 		c->cpu->events_lost++;
 		return;
 	}
-	event->kind = kind;
-	event->pad = 0;
-	event->device_id = line->device_id;
-	event->session_id = session_id;
-	event->addr[0] = addr[0];
-	event->addr[1] = addr[1];
-	event->idx = idx;
-	event->ingress = c->xdp->ingress_ifindex;
+	lw_fill(c, event, kind, line, idx, addr);
 	__u64 wake_up = BPF_RB_NO_WAKEUP;
 
 	if (kind == LW_EVENT_ROWS_LOW || kind == LW_EVENT_ROWS_OUT)

@@ -7,7 +7,7 @@ use linewarden_dataplane::store::Row as StoreRow;
 use linewarden_protocol::commit::CommitWord;
 use linewarden_protocol::frame::parse;
 use linewarden_protocol::gateway::{Checked, DeviceInstall, FreshValue, Row};
-use linewarden_protocol::ids::{Mode, RowIndex};
+use linewarden_protocol::ids::{Mode, RowIndex, SessionId};
 use linewarden_protocol::wire::{self, Message};
 
 use super::{INGRESS, Installed, World, read_clock, real_now};
@@ -152,6 +152,35 @@ impl World {
             self.each_plane(|plane, _| plane.revoke(device.id()).unwrap());
             self.compare_line(device);
         }
+    }
+
+    /// Closes the session that the device has, or another one, which changes nothing; whether there was one to close.
+    pub fn close(&mut self, device: Dev, other: bool) -> bool {
+        let Some(session) = self.last_held(device).map(|held| held.id) else {
+            return false;
+        };
+        match other {
+            true => self.close_one(
+                device,
+                SessionId::from_wire(session.to_wire().map(|byte| !byte)).unwrap(),
+            ),
+            false => self.close_one(device, session),
+        }
+    }
+
+    /// Closes the session of that name, if the device has it.
+    pub fn close_one(&mut self, device: Dev, named: SessionId) -> bool {
+        let closed = self.oracle.close_session(device.id(), named).unwrap();
+        self.each_plane(|plane, _| {
+            assert_eq!(
+                plane.close_session(device.id(), named),
+                Ok(closed),
+                "{}",
+                plane.name()
+            );
+        });
+        self.compare_line(device);
+        closed
     }
 
     pub fn wipe(&mut self, device: Dev) {

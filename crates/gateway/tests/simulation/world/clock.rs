@@ -42,7 +42,7 @@ impl HostClock {
         let clock = self.clock(now_ms);
         Moment {
             monotonic_ns: clock.monotonic_ns,
-            boot_s: (clock.boot_ns / 1_000_000_000) as u32,
+            boot_ns: clock.boot_ns,
         }
     }
 

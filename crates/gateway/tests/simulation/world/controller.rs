@@ -1,13 +1,13 @@
 //! The way to the controller: questions and answers may be lost, and it may not be there.
 
-use linewarden_controller::{Knock, Link, Reception, Want};
+use linewarden_controller::{Knock, Link, Reception, Reported, Want};
 use linewarden_gateway::{Answer, Ask, LinkError};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::RegistryError;
 use rand::RngExt as _;
 
 use super::process::Process;
-use super::{MARK_BLOCK, Rule, World};
+use super::{MARK_BLOCK, Rule, World, roaming};
 
 fn lost() -> LinkError {
     LinkError::Failed("lost".to_owned())
@@ -20,7 +20,11 @@ fn failed(ask: &Ask, error: LinkError) -> Answer {
         Ask::Lease(_) => Answer::Rows(Err(error)),
         Ask::Receive { .. } => Answer::Receptions(Err(error)),
         Ask::Settle(_) => Answer::Settled(Err(error)),
-        Ask::Changes { .. } => Answer::Changes(Err(error)),
+        Ask::Report(_) => Answer::Reported(Err(error)),
+        Ask::Changes { .. } => Answer::Changes {
+            result: Err(error),
+            at_ns: 0,
+        },
     }
 }
 
@@ -34,7 +38,8 @@ fn is_failure(answer: &Answer) -> bool {
         Answer::Rows(result) => has_failed(result),
         Answer::Receptions(result) => has_failed(result),
         Answer::Settled(result) => has_failed(result),
-        Answer::Changes(result) => has_failed(result),
+        Answer::Reported(result) => has_failed(result),
+        Answer::Changes { result, .. } => has_failed(result),
     }
 }
 
@@ -146,6 +151,10 @@ impl World {
         let (runtime, office) = (&self.runtime, &mut self.office);
         let process: &mut Process = &mut self.processes[at];
         let gateway: GatewayId = process.id();
+        let (now, boot_ns) = (
+            office.moment(self.now_ms),
+            process.clock.clock(self.now_ms).boot_ns,
+        );
         match ask {
             // Memory is taken up whoever was the gateway in between.
             Ask::Enter if self.without == Some(Rule::Owner) && process.left_by > 0 => {
@@ -195,9 +204,18 @@ impl World {
                 let answer = runtime.block_on(link.settle(&settlements));
                 Answer::Settled(answer.map_err(Into::into))
             }
-            Ask::Changes { since } => {
-                Answer::Changes(runtime.block_on(link.changes(since)).map_err(Into::into))
+            Ask::Report(openings) if self.without == Some(Rule::Report) => {
+                Answer::Reported(Ok(vec![Reported::Newest; openings.len()]))
             }
+            Ask::Report(openings) => {
+                let reports = roaming::reports(&openings, boot_ns, self.without);
+                let answer = runtime.block_on(link.report(&reports, now));
+                Answer::Reported(answer.map_err(Into::into))
+            }
+            Ask::Changes { since } => Answer::Changes {
+                result: runtime.block_on(link.changes(since, now)).map_err(Into::into),
+                at_ns: boot_ns,
+            },
         }
     }
 }

@@ -32,6 +32,7 @@ impl World {
             11 => {
                 self.tally.suspends += 1;
                 self.processes[at].clock.suspend(&mut self.rng);
+                self.whereabouts.forget();
             }
             12 => self.set_wall_clock(),
             _ => self.trouble(),

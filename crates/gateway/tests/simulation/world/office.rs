@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use linewarden_controller::{Controller, Provision};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
-use linewarden_registry::{MasterKey, Options, Registry, RegistryError, Revision};
+use linewarden_registry::{BootId, MasterKey, Moment, Options, Registry, RegistryError, Revision};
 use rand::RngExt as _;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -41,6 +41,9 @@ pub(super) struct Office {
     disk: Disk,
     /// After the disk: it goes last.
     _directory: TempDir,
+    /// How often the host has been started, and when it was last.
+    boots: u8,
+    booted_ms: u64,
     /// How often the controller has been started.
     pub(super) started: u64,
     pub(super) is_open: bool,
@@ -88,6 +91,8 @@ impl Office {
             path,
             disk,
             _directory: directory,
+            boots: 1,
+            booted_ms: 0,
             started: 1,
             is_open: true,
             until_ms: 0,
@@ -99,6 +104,14 @@ impl Office {
 
     pub(super) fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// The boot-time clock.
+    pub(super) fn moment(&self, now_ms: u64) -> Moment {
+        Moment {
+            boot: BootId([self.boots; 16]),
+            ns: (now_ms - self.booted_ms).cast_signed() * 1_000_000,
+        }
     }
 
     /// For as long as nobody gives it back.
@@ -214,6 +227,8 @@ impl World {
             End::PowerLost => {
                 self.tally.power_losses += 1;
                 office.disk.lose_power();
+                office.boots = office.boots.wrapping_add(1);
+                office.booted_ms = self.now_ms;
             }
         }
         office.until_ms = self.now_ms + self.rng.random_range(0..500);
@@ -264,7 +279,8 @@ impl World {
         }
         for link in self.processes.iter().filter_map(|process| process.link.as_ref()) {
             let link = self.office.controller.reconnect(link);
-            let asked = self.runtime.block_on(link.changes(Revision(u64::MAX)));
+            let now = self.office.moment(self.now_ms);
+            let asked = self.runtime.block_on(link.changes(Revision(u64::MAX), now));
             if let Err(RegistryError::OldFence { shown, newest, .. }) = asked
                 && newest < shown
             {

@@ -236,13 +236,14 @@ impl World {
     /// What the packet path did.
     fn collect(&mut self, at: usize) -> Result<(), String> {
         let process = &self.processes[at];
-        let number = process.number;
-        let (accepted, replies, verdicts, late) = {
+        let (number, gateway) = (process.number, process.gateway);
+        let (accepted, replies, verdicts, closed, late) = {
             let mut inner = process.plane.0.lock().unwrap();
             (
                 std::mem::take(&mut inner.accepted),
                 std::mem::take(&mut inner.replies),
                 std::mem::take(&mut inner.verdicts),
+                std::mem::take(&mut inner.closed),
                 inner.late.take(),
             )
         };
@@ -250,8 +251,14 @@ impl World {
             .iter()
             .filter(|verdict| **verdict == Verdict::DropMark)
             .count() as u64;
+        self.tally.closed += closed.len() as u64;
+        for (device, session) in closed {
+            self.whereabouts
+                .closed(device, session, gateway, &mut self.ledger.problem);
+        }
         for (device, idx, tag) in accepted {
             self.tally.accepted += 1;
+            self.whereabouts.accepted(device, tag, gateway, self.now_ms);
             self.tally.accepted_alone += u64::from(!self.office.is_well());
             let station = self.stations.iter().find(|station| station.id == device).unwrap();
             self.ledger.accepted(device, station.mode, idx, tag, number);

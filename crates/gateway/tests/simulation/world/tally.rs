@@ -34,6 +34,8 @@ tally! {
     came_again,
     taken_up,
     evicted,
+    /// Sessions, for newer ones elsewhere.
+    closed,
     admitted,
     given_back,
     at_mark,

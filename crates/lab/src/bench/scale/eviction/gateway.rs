@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use linewarden_controller::{Controller, Leases, Link, Policy};
+use linewarden_controller::{Controller, Leases, Link, Policy, Reported};
 use linewarden_dataplane::Config;
 use linewarden_dataplane::host::Moment;
 use linewarden_gateway::{Answer, Ask, Clock, Eviction, Node, Settings};
 use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, Suite};
-use linewarden_registry::Registry;
+use linewarden_registry::{BootId, Registry};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tokio::runtime::Runtime;
@@ -207,7 +207,18 @@ impl<'r> Gateway<'r> {
                 Answer::Receptions(Ok(runtime.block_on(link.receive(&knocks, fresh))?))
             }
             Ask::Settle(settlements) => Answer::Settled(Ok(runtime.block_on(link.settle(&settlements))?)),
-            Ask::Changes { since } => Answer::Changes(Ok(runtime.block_on(link.changes(since))?)),
+            Ask::Report(openings) => {
+                // One gateway: nobody is elsewhere.
+                Answer::Reported(Ok(vec![Reported::Newest; openings.len()]))
+            }
+            Ask::Changes { since } => {
+                let at_ns = self.now_ms.saturating_mul(1_000_000);
+                let now = controller_clock(at_ns);
+                Answer::Changes {
+                    result: Ok(runtime.block_on(link.changes(since, now))?),
+                    at_ns,
+                }
+            }
         })
     }
 }
@@ -220,9 +231,16 @@ fn clock(now_ms: u64) -> Clock {
     }
 }
 
+fn controller_clock(boot_ns: u64) -> linewarden_registry::Moment {
+    linewarden_registry::Moment {
+        boot: BootId([1; 16]),
+        ns: i64::try_from(boot_ns).unwrap_or(i64::MAX),
+    }
+}
+
 fn moment(now_ms: u64) -> Moment {
     Moment {
         monotonic_ns: now_ms.saturating_mul(1_000_000),
-        boot_s: u32::try_from(now_ms / 1000).unwrap_or(u32::MAX),
+        boot_ns: now_ms.saturating_mul(1_000_000),
     }
 }

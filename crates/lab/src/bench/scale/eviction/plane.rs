@@ -9,7 +9,7 @@ use linewarden_dataplane::{
     SessionView, StoreError,
 };
 use linewarden_protocol::frame::{Meta, ip_from_bytes};
-use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::verdict::{Disposition, Verdict};
 
 /// A message, and whose address it came from or goes to: the last bytes are the device's.
@@ -120,6 +120,10 @@ impl DataPlane for Plane {
 
     fn revoke(&mut self, device: DeviceId) -> Result<(), StoreError> {
         self.inner().host.revoke(device)
+    }
+
+    fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
+        self.inner().host.close_session(device, session)
     }
 
     fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {

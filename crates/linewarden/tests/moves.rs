@@ -1,0 +1,326 @@
+//! Devices that change their IP or MAC address at one gateway, and hosts that take the old ones: what the gate lets pass is
+//! what LAP/1 1.4.9 and 1.4.15 say. Two hosts on one segment, a gateway on `xdp`, and a service behind it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::Path;
+
+use linewarden_lab::xdp_pass::XdpPass;
+use support::{Namespace, PROGRAM, Process, echoed};
+
+const SERVICE_PORT: u16 = 5683;
+const MACS: [&str; 3] = ["02:00:00:00:00:d1", "02:00:00:00:00:d2", "02:00:00:00:00:d3"];
+
+/// Host 1 is the gateway.
+fn address(v6: bool, host: u8) -> IpAddr {
+    match v6 {
+        true => IpAddr::from([0xfd09, 1, 0, 0, 0, 0, 0, host.into()]),
+        false => IpAddr::from([10, 9, 1, host]),
+    }
+}
+
+/// Beside the gateway's own addresses.
+fn service(v6: bool) -> SocketAddr {
+    let ip = match v6 {
+        true => IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, 1]),
+        false => IpAddr::from([10, 77, 0, 1]),
+    };
+    SocketAddr::new(ip, SERVICE_PORT)
+}
+
+struct Host {
+    namespace: Namespace,
+    at: std::path::PathBuf,
+    v6: bool,
+}
+
+impl Host {
+    fn run(&self, words: &str) {
+        self.namespace.run(&self.at, words);
+    }
+
+    fn family(&self) -> &'static str {
+        if self.v6 { "-6" } else { "-4" }
+    }
+
+    /// From now on it has this address, and speaks from it.
+    fn move_to(&self, host: u8) {
+        let (own, bits) = (address(self.v6, host), if self.v6 { 64 } else { 24 });
+        let (family, gateway) = (self.family(), address(self.v6, 1));
+        let nodad = if self.v6 { "nodad" } else { "" };
+        self.run(&format!("ip {family} addr replace {own}/{bits} dev h0 {nodad}"));
+        for target in [gateway, service(self.v6).ip()] {
+            let via = match target == gateway {
+                true => String::new(),
+                false => format!("via {gateway}"),
+            };
+            self.run(&format!(
+                "ip {family} route replace {target} {via} dev h0 src {own}"
+            ));
+        }
+    }
+
+    fn leave(&self, host: u8) {
+        let (own, bits) = (address(self.v6, host), if self.v6 { 64 } else { 24 });
+        self.run(&format!("ip {} addr del {own}/{bits} dev h0", self.family()));
+    }
+
+    fn wear(&self, mac: &str) {
+        self.run(&format!("ip link set dev h0 address {mac}"));
+    }
+
+    fn socket(&self, host: u8) -> UdpSocket {
+        self.namespace.socket(SocketAddr::new(address(self.v6, host), 0))
+    }
+}
+
+struct Site {
+    serving: Process,
+    gateway: Namespace,
+    _switch: Namespace,
+    _program: XdpPass,
+    hosts: [Host; 2],
+    directory: tempfile::TempDir,
+    v6: bool,
+}
+
+fn build(gateway: &Namespace, switch: &Namespace, hosts: &[Host; 2], at: &Path) -> XdpPass {
+    switch.run(at, "ip link add br0 type bridge mcast_snooping 0");
+    switch.run(at, "ip link set br0 up");
+    let ends = [
+        (gateway, "v"),
+        (&hosts[0].namespace, "h0"),
+        (&hosts[1].namespace, "h0"),
+    ];
+    for (n, (namespace, name)) in ends.into_iter().enumerate() {
+        let peer = switch.pid();
+        namespace.run(
+            at,
+            &format!("ip link add dev {name} type veth peer name s{n} netns {peer}"),
+        );
+        switch.run(at, &format!("ip link set s{n} master br0 up"));
+        switch.run(at, &format!("ethtool -K s{n} tx off gro on"));
+    }
+    for (host, mac) in hosts.iter().zip(MACS) {
+        host.run("ethtool -K h0 tx off");
+        // With the first address the second would go, too.
+        host.run("sysctl -q -w net.ipv4.conf.all.promote_secondaries=1");
+        host.wear(mac);
+        host.run("ip link set h0 up");
+    }
+    gateway.run(at, "ip link set v up");
+    for v6 in [false, true] {
+        let (bits, host, nodad) = if v6 { (64, 128, "nodad") } else { (24, 32, "") };
+        gateway.run(
+            at,
+            &format!("ip addr add {}/{bits} dev v {nodad}", address(v6, 1)),
+        );
+        gateway.run(
+            at,
+            &format!("ip addr add {}/{host} dev lo {nodad}", service(v6).ip()),
+        );
+    }
+    switch.accept_xdp(at, "s0")
+}
+
+impl Site {
+    fn new(gate: &str, v6: bool) -> Option<Self> {
+        let (gateway, switch) = (Namespace::new()?, Namespace::new()?);
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path();
+        let host = || {
+            Some(Host {
+                namespace: Namespace::new()?,
+                at: at.to_owned(),
+                v6,
+            })
+        };
+        let hosts = [host()?, host()?];
+        let program = build(&gateway, &switch, &hosts, at);
+        let own = [false, true].map(|v6| address(v6, 1));
+        std::fs::write(
+            at.join("gateway.toml"),
+            format!(
+                "[gateway]\nid = 5\ninterfaces = [\"v\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"{gate}\"\nslots = 16\n\
+                 when_gone = \"open\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+                own[0], own[1]
+            ),
+        )
+        .unwrap();
+        let lw = |words: &str| gateway.run(at, &format!("{PROGRAM} {words}"));
+        lw("registry create --registry fleet.registry --key-file master.key");
+        for id in ["d1", "d2"] {
+            lw(&format!(
+                "device enroll simulated --device {id} --rows 40 --out devices --config gateway.toml"
+            ));
+        }
+        gateway.echo(service(v6));
+        let serving = gateway.start(at, "serve --config gateway.toml --json --every 1");
+        serving.wait_for("loaded fleet", |line| line["loaded"] == true);
+        Some(Self {
+            serving,
+            gateway,
+            _switch: switch,
+            _program: program,
+            hosts,
+            directory,
+            v6,
+        })
+    }
+
+    /// Has the device with tunnels to the service, from that port of its own.
+    fn tunnel(&self, file: &str, port: u16) {
+        let path = self.directory.path().join("devices");
+        let config = std::fs::read_to_string(path.join("00000000000000d1.toml")).unwrap();
+        let tunnel = format!(
+            "\n[[tunnel]]\nlisten = \"127.0.0.1:{port}\"\nservice = \"{}\"\n",
+            service(self.v6)
+        );
+        std::fs::write(path.join(file), config + &tunnel).unwrap();
+    }
+
+    fn start(&self, host: usize, file: &str) -> Process {
+        let words = format!(
+            "agent --config devices/{file} --gateway {} --interface h0 --json",
+            address(self.v6, 1)
+        );
+        self.hosts[host].namespace.start(self.directory.path(), &words)
+    }
+
+    fn authenticate(&self, host: usize, file: &str) -> Process {
+        let agent = self.start(host, file);
+        agent.event("authenticated");
+        agent
+    }
+
+    /// A datagram to the service is judged so.
+    #[track_caller]
+    fn judged(&self, from: &UdpSocket, verdict: &str) {
+        let before = self.serving.count(verdict);
+        from.send_to(b"a measurement", service(self.v6)).unwrap();
+        self.serving.wait_for_count(verdict, before + 1);
+    }
+
+    /// Who has which address is found out anew.
+    fn forget_neighbours(&self) {
+        self.gateway.run(self.directory.path(), "ip neigh flush dev v");
+    }
+}
+
+fn site(gate: &str, v6: bool) -> Option<Site> {
+    let site = Site::new(gate, v6);
+    if site.is_none() {
+        println!("SKIPPED: no root, or no unshare, ip and ethtool");
+    }
+    site
+}
+
+const D1: &str = "00000000000000d1.toml";
+const D2: &str = "00000000000000d2.toml";
+
+/// An open gate knows a MAC address: what is behind it may change its IP address as it likes.
+fn open_gate(v6: bool) {
+    let Some(site) = site("open", v6) else {
+        return;
+    };
+    let [one, two] = &site.hosts;
+    one.move_to(2);
+    site.judged(&one.socket(2), "drop_gate");
+    let agent = site.authenticate(0, D1);
+    echoed(&one.socket(2), service(v6));
+
+    one.move_to(3);
+    one.leave(2);
+    echoed(&one.socket(3), service(v6));
+    // Its old IP address lets nobody in, who has another MAC address.
+    two.move_to(2);
+    site.judged(&two.socket(2), "drop_gate");
+    // Nor does a session of its own begin there before the device has moved for the gateway too.
+    let early = site.start(1, D2);
+    site.serving.wait_for_count("drop_address_owned", 1);
+    drop(early);
+    drop(agent);
+    let agent = site.authenticate(0, D1);
+    let other = site.authenticate(1, D2);
+    site.forget_neighbours();
+    echoed(&two.socket(2), service(v6));
+    echoed(&one.socket(3), service(v6));
+
+    // With another MAC address the device is somebody else, until it has authenticated.
+    one.wear(MACS[2]);
+    site.judged(&one.socket(3), "drop_gate");
+    drop(agent);
+    let _agent = site.authenticate(0, D1);
+    site.forget_neighbours();
+    echoed(&one.socket(3), service(v6));
+    // Who wears its old one finds it given up.
+    drop(other);
+    two.wear(MACS[0]);
+    site.judged(&two.socket(2), "drop_gate");
+    // Who wears its present one passes: an open gate trusts MAC addresses (threat model).
+    one.run("ip link set h0 down");
+    two.wear(MACS[2]);
+    site.judged(&two.socket(2), "pass_session");
+}
+
+/// A sealed gate knows a session at an IP address, and no MAC address.
+fn sealed_gate(v6: bool) {
+    let Some(site) = site("sealed", v6) else {
+        return;
+    };
+    let [one, two] = &site.hosts;
+    site.tunnel("before.toml", 6001);
+    site.tunnel("after.toml", 6002);
+    let program = one.namespace.socket("127.0.0.1:0".parse().unwrap());
+    let through = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+    one.move_to(2);
+    let _before = site.authenticate(0, "before.toml");
+    echoed(&program, through(6001));
+
+    // Another MAC address changes nothing.
+    one.wear(MACS[2]);
+    site.forget_neighbours();
+    echoed(&program, through(6001));
+    // Whoever has its old MAC address has no key.
+    two.wear(MACS[0]);
+    two.move_to(4);
+    site.judged(&two.socket(4), "drop_gate");
+
+    // From another IP address it has another session; the one before is over, for all that it is sent from where it was.
+    one.move_to(3);
+    let _after = site.authenticate(0, "after.toml");
+    echoed(&program, through(6002));
+    let before = site.serving.count("drop_session");
+    program.send_to(b"nobody hears this", through(6001)).unwrap();
+    site.serving.wait_for_count("drop_session", before + 1);
+    echoed(&program, through(6002));
+
+    // Who takes the old IP address gets nothing of what is meant for the device: it has no session there.
+    one.leave(2);
+    two.move_to(2);
+    site.judged(&two.socket(2), "drop_gate");
+    let service_end = site.gateway.socket(SocketAddr::new(service(v6).ip(), 0));
+    let before = site.serving.count("drop_session");
+    let old = SocketAddr::new(address(v6, 2), 9);
+    service_end.send_to(b"to the old address", old).unwrap();
+    site.serving.wait_for_count("drop_session", before + 1);
+    // But once it has authenticated there, as itself.
+    let _other = site.authenticate(1, D2);
+}
+
+#[test]
+fn at_an_open_gate_the_mac_address_counts() {
+    [false, true].into_iter().for_each(open_gate);
+}
+
+#[test]
+fn at_a_sealed_gate_session_and_ip_address_count() {
+    [false, true].into_iter().for_each(sealed_gate);
+}

@@ -1,0 +1,249 @@
+//! Values of wrong types, and records of gateways and of where devices are, changed behind the registry's back: one
+//! record's damage each, named by the check, and nobody else's trouble.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
+use linewarden_registry::{
+    BootId, Filter, Moment, Opened, RegistryError, Renewal, Revision, Settlement, Standing,
+};
+use sqlx::{Connection as _, SqliteConnection};
+use support::{fleet_file, gateway, lease, lease_all, open, pool_device, sql, wish};
+use tempfile::TempDir;
+
+/// A fleet of which every table holds something, of device 7 among others.
+async fn full_file() -> (TempDir, PathBuf) {
+    let (directory, path) = fleet_file().await;
+    let registry = open(&path).await.unwrap();
+    let fence = lease_all(&registry, 1..=40).await;
+    let settled = |id| Settlement {
+        device: DeviceId(id),
+        epoch: 0,
+        unused_from: RowIndex(0),
+        keep: false,
+    };
+    let other = registry.register_gateway(GatewayId(2), 0).await.unwrap();
+    let _ = lease(&registry, &other, 7, 0, 2).await.unwrap();
+    // Below the floor by now: they become spare.
+    registry.settle(&fence, &[settled(7), settled(8)]).await.unwrap();
+    registry.allow_pair(DeviceId(7), DeviceId(9)).await.unwrap();
+    registry.allow_pair(DeviceId(40), DeviceId(39)).await.unwrap();
+    let rows = Renewal::Rows {
+        epoch: 0,
+        first: 100,
+        rows: support::rows(7, 0, 1),
+    };
+    registry.renew(DeviceId(7), 1, rows).await.unwrap();
+    let opened = [7, 40].map(|id| Opened {
+        device: DeviceId(id),
+        began: Moment {
+            boot: BootId([3; 16]),
+            ns: 5,
+        },
+    });
+    registry.note_sessions(&fence, &opened).await.unwrap();
+    assert!(registry.check().await.unwrap().is_empty());
+    registry.close().await;
+    (directory, path)
+}
+
+/// SQLite keeps any value in any column: one of the wrong type, too, is one record's damage, and named.
+#[tokio::test]
+async fn a_value_of_another_type_spares_the_other_records() {
+    let (_directory, path) = full_file().await;
+    let whole = fs::read(&path).unwrap();
+    let tables = [
+        ("device", "device_id"),
+        ("credential", "device_id"),
+        ("lease", "device_id"),
+        ("spare", "device_id"),
+        ("ticket", "device_id"),
+        ("pair", "low_id"),
+        ("roaming", "device_id"),
+        ("gateway", "2 + 5 * gateway_id"),
+    ];
+    let mut tried = 0;
+    for (table, id) in tables {
+        for column in columns(&path, table).await {
+            // The key of a pair that does not open is replaced.
+            if (table, column.as_str()) == ("pair", "current") {
+                continue;
+            }
+            for value in ["'text'", "x'0102'", "1.5", "-3"] {
+                for sibling in ["fleet.registry-wal", "fleet.registry-shm"] {
+                    let _ = fs::remove_file(path.with_file_name(sibling));
+                }
+                fs::write(&path, &whole).unwrap();
+                let statement = format!(
+                    "PRAGMA ignore_check_constraints = ON; UPDATE {table} SET {column} = {value} \
+                     WHERE rowid = (SELECT MIN(rowid) FROM {table} WHERE {id} = 7)"
+                );
+                sql(&path, &statement).await;
+                let found = bystanders(&path, table == "gateway").await;
+                assert!(!found.is_empty(), "{statement}");
+                let names_it = found.iter().any(|error| match error {
+                    RegistryError::DamagedRecord { device, .. } => device.0 == 7,
+                    RegistryError::DamagedGateway { .. } => table == "gateway",
+                    _ => false,
+                });
+                // Whose it was nobody can tell once the name itself is gone.
+                let is_nameless =
+                    ["device_id", "low_id", "gateway_id", "revision"].contains(&column.as_str());
+                assert!(names_it || is_nameless, "{statement}: {found:?}");
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 150, "{tried}");
+}
+
+async fn columns(path: &Path, table: &str) -> Vec<String> {
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
+    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+    let names: Vec<(String,)> = sqlx::query_as("SELECT name FROM pragma_table_info($1)")
+        .bind(table)
+        .fetch_all(&mut connection)
+        .await
+        .unwrap();
+    connection.close().await.unwrap();
+    names.into_iter().map(|(name,)| name).collect()
+}
+
+/// What the check finds; whoever is not concerned is served as ever.
+async fn bystanders(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError> {
+    let registry = open(path).await.unwrap();
+    let found = registry.check().await.unwrap();
+    assert_eq!(
+        registry.load(DeviceId(40)).await.unwrap().credentials,
+        pool_device(40, 100).credentials
+    );
+    let page = registry.list(&Filter::default(), None, 100).await.unwrap();
+    assert!(page.devices.len() >= 39 && page.devices.iter().any(|info| info.device.0 == 40));
+    let feed = registry.changes_since(Revision::ZERO, 1000).await.unwrap();
+    assert!(
+        feed.changes
+            .iter()
+            .any(|change| change.device.0 == 40 && change.active)
+    );
+    assert!(feed.roamed.iter().any(|word| word.device.0 == 40));
+    assert_eq!(registry.enrolment(DeviceId(40)).await.unwrap().number, 0);
+    assert_eq!(registry.leases_of(DeviceId(40)).await.unwrap().len(), 1);
+    assert!(
+        registry
+            .pairs_of(DeviceId(40))
+            .await
+            .unwrap()
+            .iter()
+            .any(Result::is_ok)
+    );
+    if !gateway_is_damaged {
+        let fence = gateway(&registry).await;
+        let mut stream = registry.stream_leased(fence, 16);
+        let mut loaded = 0;
+        while let Some(chunk) = stream.next_chunk().await.unwrap() {
+            loaded += chunk
+                .devices
+                .iter()
+                .filter(|device| device.info.device.0 != 7)
+                .count();
+        }
+        // Device 8 gave its rows back.
+        assert_eq!(loaded, 38);
+        let answers = registry
+            .lease(&fence, &[7, 40].map(|id| wish(DeviceId(id), 0, 1)))
+            .await
+            .unwrap();
+        assert!(answers[1].is_ok());
+    }
+    registry.close().await;
+    found
+}
+
+/// A gateway's row that is put back to an older state, or taken away, would let an old process in.
+#[tokio::test]
+async fn the_check_looks_at_gateways() {
+    for (statement, expected) in [
+        ("UPDATE gateway SET fence = 9 WHERE gateway_id = 1", 1),
+        ("UPDATE gateway SET registered_at_s = 0 WHERE gateway_id = 1", 1),
+        ("DELETE FROM gateway WHERE gateway_id = 2", 2),
+        ("UPDATE gateway SET gateway_id = 3 WHERE gateway_id = 2", 2),
+    ] {
+        let (_directory, path) = full_file().await;
+        sql(&path, statement).await;
+        let registry = open(&path).await.unwrap();
+        let found = registry.check().await.unwrap();
+        let named = |error: &RegistryError| match error {
+            RegistryError::DamagedGateway { gateway } => gateway.0 == expected,
+            _ => false,
+        };
+        assert!(found.iter().any(named), "{statement}: {found:?}");
+    }
+    // Put back whole, with a code that fits it, it is behind what its leases say.
+    let (_directory, path) = full_file().await;
+    sql(&path, "CREATE TABLE before AS SELECT * FROM gateway").await;
+    let registry = open(&path).await.unwrap();
+    let fence = gateway(&registry).await;
+    let _ = lease(&registry, &fence, 30, 0, 4).await.unwrap();
+    registry.close().await;
+    sql(
+        &path,
+        "DELETE FROM gateway; INSERT INTO gateway SELECT * FROM before; DROP TABLE before",
+    )
+    .await;
+    let registry = open(&path).await.unwrap();
+    let found = registry.check().await.unwrap();
+    assert!(
+        matches!(
+            found[..],
+            [RegistryError::DamagedGateway {
+                gateway: GatewayId(1)
+            }]
+        ),
+        "{found:?}"
+    );
+}
+
+/// Whoever can write the file but lacks the key ends nobody's session.
+#[tokio::test]
+async fn where_a_device_is_cannot_be_edited() {
+    for statement in [
+        "UPDATE roaming SET gateway_id = 2 WHERE device_id = 7",
+        "UPDATE roaming SET began_ns = 900 WHERE device_id = 7",
+        "UPDATE roaming SET boot = zeroblob(16) WHERE device_id = 7",
+        "UPDATE roaming SET revision = 100000 WHERE device_id = 7",
+        "UPDATE roaming SET device_id = 8 WHERE device_id = 7",
+    ] {
+        let (_directory, path) = full_file().await;
+        sql(&path, statement).await;
+        let registry = open(&path).await.unwrap();
+        let feed = registry.changes_since(Revision::ZERO, 1000).await.unwrap();
+        assert_eq!(feed.roamed.len(), 1, "{statement}: only device 40's");
+        assert_eq!(registry.check().await.unwrap().len(), 1, "{statement}");
+        // The next report of the device mends it.
+        if !statement.contains("device_id = 8") {
+            let fence = gateway(&registry).await;
+            let began = Moment {
+                boot: BootId([3; 16]),
+                ns: 6,
+            };
+            let opened = Opened {
+                device: DeviceId(7),
+                began,
+            };
+            assert_eq!(
+                registry.note_sessions(&fence, &[opened]).await.unwrap(),
+                [Standing::Newest]
+            );
+            assert!(registry.check().await.unwrap().is_empty());
+        }
+    }
+}
