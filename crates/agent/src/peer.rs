@@ -22,8 +22,8 @@ use crate::way::{OwnSocket, Seal};
 
 /// How often the controller is asked whether a pair still stands, ms: as long a closed pair lives while all are connected.
 const ASK_MS: u64 = 10_000;
-/// While there is a pair and no session, ms.
-const ASK_SOON_MS: u64 = 1_000;
+/// While there is a pair and no session, ms: first, and longest; each time twice as long.
+const ASK_APART_MS: (u64, u64) = (1_000, 5_000);
 /// Between two attempts to open the socket for peers, ms.
 const BIND_AGAIN_MS: u64 = 1_000;
 /// Datagrams of one socket before the others have their turn.
@@ -52,6 +52,8 @@ struct State {
     listener: UdpSocket,
     program: Option<SocketAddr>,
     ask_at_ms: u64,
+    /// How long until it is asked again while there is no session.
+    apart_pause_ms: u64,
     association: Association,
     /// Whether the last that was told is that it is open.
     told_open: bool,
@@ -93,6 +95,7 @@ impl Peers {
                 listener,
                 program: None,
                 ask_at_ms: 0,
+                apart_pause_ms: ASK_APART_MS.0,
                 association: Association::new(device, peer.device),
                 told_open: false,
             })
@@ -127,10 +130,19 @@ impl Peers {
 
     /// Whom to ask the controller for.
     pub(crate) fn question(&mut self, now_ms: u64) -> Option<DeviceId> {
-        let state = self.states.iter_mut().find(|state| state.ask_at_ms <= now_ms)?;
+        // Whoever waits longest: peers that are off must not take the turn of those that are there.
+        let waiting = self.states.iter_mut().filter(|state| state.ask_at_ms <= now_ms);
+        let state = waiting.min_by_key(|state| state.ask_at_ms)?;
         let pause_ms = match state.association.is_open() {
-            true => ASK_MS,
-            false => ASK_SOON_MS,
+            true => {
+                state.apart_pause_ms = ASK_APART_MS.0;
+                ASK_MS
+            }
+            false => {
+                let pause_ms = state.apart_pause_ms;
+                state.apart_pause_ms = (2 * pause_ms).min(ASK_APART_MS.1);
+                pause_ms
+            }
         };
         state.ask_at_ms = now_ms.saturating_add(pause_ms);
         Some(state.peer.device)
@@ -287,14 +299,15 @@ mod tests {
 
     const PEER: DeviceId = DeviceId(0xd2);
 
-    fn peers() -> Peers {
-        let peer = Peer {
-            device: PEER,
+    fn peers(devices: impl IntoIterator<Item = DeviceId>) -> Peers {
+        let peer = |device| Peer {
+            device,
             listen: "127.0.0.1:0".parse().unwrap(),
             deliver: None,
             address: None,
         };
-        Peers::open(DeviceId(0xd1), &[peer], 0).unwrap()
+        let peers: Vec<Peer> = devices.into_iter().map(peer).collect();
+        Peers::open(DeviceId(0xd1), &peers, 0).unwrap()
     }
 
     fn paired(pair: Option<(Pairing, Role)>) -> Paired {
@@ -308,7 +321,7 @@ mod tests {
 
     /// When it is asked for the pair within 30 s, if each question is answered so.
     fn asked_at_ms(answer: &Paired) -> Vec<u64> {
-        let mut peers = peers();
+        let mut peers = peers([PEER]);
         let mut asked = Vec::new();
         for now_ms in 0..30_000 {
             if peers.question(now_ms) == Some(PEER) {
@@ -329,9 +342,19 @@ mod tests {
         };
         let apart = asked_at_ms(&paired(Some((pairing, Role::Responder))));
         assert_eq!(
-            apart.len(),
-            30,
-            "every second while there is a key and no session"
+            apart,
+            [0, 1_000, 3_000, 7_000, 12_000, 17_000, 22_000, 27_000],
+            "more often while there is a key and no session"
         );
+    }
+
+    #[test]
+    fn peers_that_are_off_do_not_take_the_turn_of_others() {
+        let mut peers = peers((1..=20).map(DeviceId));
+        // Ten questions a second are all that a desk hands on.
+        let asked: Vec<u64> = (0..20)
+            .filter_map(|turn| Some(peers.question(100 * turn)?.0))
+            .collect();
+        assert_eq!(asked, (1..=20).collect::<Vec<_>>());
     }
 }

@@ -268,7 +268,7 @@ impl Link {
     ///
     /// # Errors
     /// An old fence, or a failure of the database: ask again.
-    pub async fn changes(&self, since: Revision, now: Moment) -> Result<Changes, RegistryError> {
+    pub async fn changes(&self, since: Revision, now: Option<Moment>) -> Result<Changes, RegistryError> {
         // Two small rows, most of the time.
         self.registry().verify_fence(&self.fence).await?;
         if self.registry().revision().await? <= since {
@@ -282,7 +282,7 @@ impl Link {
         let found = self.registry().changes_since(since, CHANGES_MAX).await?;
         let elsewhere = |roamed: Roamed| {
             // Of an earlier start of the controller's machine nobody knows how it lies to sessions of now.
-            let age_ns = roamed.began.age_ns(now)?;
+            let age_ns = roamed.began.age_ns(now?)?;
             (roamed.gateway != self.gateway()).then_some(Elsewhere {
                 device: roamed.device,
                 gateway: roamed.gateway,

@@ -131,6 +131,8 @@ pub enum Reported {
     Older {
         /// Where.
         at: GatewayId,
+        /// How long ago that one began, ns.
+        age_ns: u64,
     },
     /// It proves nothing, and nothing came of it; the gateway that sent it is broken, or lies.
     Refused(&'static str),

@@ -59,10 +59,15 @@ impl Link {
             return Ok(answers);
         }
         let sessions: Vec<Opened> = proven.iter().map(|(_, opened)| *opened).collect();
-        let standings = self.registry().note_sessions(self.fence(), &sessions).await?;
+        let standings = self
+            .registry()
+            .note_sessions(self.fence(), &sessions, now)
+            .await?;
         for ((at, _), standing) in proven.iter().zip(standings) {
-            if let (Some(answer), Standing::Older { at: gateway }) = (answers.get_mut(*at), standing) {
-                *answer = Reported::Older { at: gateway };
+            if let (Some(answer), Standing::Older { at: gateway, began }) = (answers.get_mut(*at), standing)
+                && let Some(age_ns) = began.age_ns(now)
+            {
+                *answer = Reported::Older { at: gateway, age_ns };
             }
         }
         Ok(answers)

@@ -285,7 +285,11 @@ async fn a_restart_takes_up_what_was_held_at_the_mark() {
     let old = |error: RegistryError| matches!(error, RegistryError::OldFence { .. });
     assert!(old(site.link.receive(&[request(POOL)], FRESH).await.unwrap_err()));
     assert!(old(site.link.lease(&[want(0, 0, 6)]).await.unwrap_err()));
-    assert!(old(site.link.changes(Revision::ZERO, NOW).await.unwrap_err()));
+    assert!(old(site
+        .link
+        .changes(Revision::ZERO, Some(NOW))
+        .await
+        .unwrap_err()));
     assert!(old(site.link.settle(&[]).await.unwrap_err()));
     assert!(old(site.link.held().next_chunk().await.unwrap_err()));
 }

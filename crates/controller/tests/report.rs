@@ -118,18 +118,21 @@ async fn a_session_that_is_proved_ends_older_ones_elsewhere() {
             second.report(&at_second, now(1_000)).await.unwrap(),
             [Reported::Newest]
         );
-        let told = first.changes(before, now(2_000)).await.unwrap().elsewhere;
+        let told = first.changes(before, Some(now(2_000))).await.unwrap().elsewhere;
         let expected = Elsewhere {
             device,
             gateway: GatewayId(2),
             age_ns: 1_010,
         };
         assert_eq!(told, [expected]);
-        let own = second.changes(before, now(2_000)).await.unwrap();
+        let own = second.changes(before, Some(now(2_000))).await.unwrap();
         assert!(own.elsewhere.is_empty() && own.upto > before, "it is its own");
         // Late, and older: it is over.
         let late = [report(device, 2, 1, 1_500)];
-        let over = Reported::Older { at: GatewayId(2) };
+        let over = Reported::Older {
+            at: GatewayId(2),
+            age_ns: 1_010,
+        };
         assert_eq!(first.report(&late, now(2_000)).await.unwrap(), [over]);
     }
 }

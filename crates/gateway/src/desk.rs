@@ -36,7 +36,9 @@ const BATCH: usize = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum DeskError {
     /// A socket was refused.
-    #[error("cannot take tickets at {at}: {source}; name another desk_port, or 0 for none")]
+    #[error(
+        "cannot take tickets at {at}: {source}; if no other gateway runs here, name another desk_port, or 0 for none"
+    )]
     Socket {
         /// Where.
         at: SocketAddr,

@@ -63,7 +63,12 @@ pub enum Answer {
     /// To [`Ask::Settle`]: how many rows went back to their pools.
     Settled(Result<u64, LinkError>),
     /// To [`Ask::Report`], in the order of the sessions.
-    Reported(Result<Vec<Reported>, LinkError>),
+    Reported {
+        /// What they come to.
+        result: Result<Vec<Reported>, LinkError>,
+        /// When ages in it count from, boot-time clock of the gateway, ns.
+        at_ns: u64,
+    },
     /// To [`Ask::Changes`].
     Changes {
         /// What has changed.

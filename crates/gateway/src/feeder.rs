@@ -94,7 +94,7 @@ impl Feeder {
 struct Office {
     controller: Controller,
     gateway: GatewayId,
-    boot: BootId,
+    boot: Option<BootId>,
     link: OnceCell<Link>,
 }
 
@@ -126,7 +126,12 @@ impl Office {
                     .map_err(Into::into),
             ),
             Ask::Report(openings) => {
-                Answer::Reported(async { self.report(&openings).await }.await.map_err(Into::into))
+                let at_ns = Clock::now().boot_ns;
+                let result = self.report(&openings, at_ns).await;
+                Answer::Reported {
+                    result: result.map_err(Into::into),
+                    at_ns,
+                }
             }
             Ask::Changes { since } => {
                 let at_ns = Clock::now().boot_ns;
@@ -140,16 +145,19 @@ impl Office {
         }
     }
 
-    /// Gateway and controller are one process and go by one clock: an age is exact.
-    fn moment(&self, boot_ns: u64) -> Moment {
-        Moment {
-            boot: self.boot,
+    /// Gateway and controller are one process and go by one clock: an age is exact. `None` where nobody tells which start of
+    /// the machine it counts from: then no session can be compared with another gateway's.
+    fn moment(&self, boot_ns: u64) -> Option<Moment> {
+        Some(Moment {
+            boot: self.boot?,
             ns: i64::try_from(boot_ns).unwrap_or(i64::MAX),
-        }
+        })
     }
 
-    async fn report(&self, openings: &[Opening]) -> Result<Vec<Reported>, RegistryError> {
-        let now_ns = Clock::now().boot_ns;
+    async fn report(&self, openings: &[Opening], now_ns: u64) -> Result<Vec<Reported>, RegistryError> {
+        let Some(now) = self.moment(now_ns) else {
+            return Ok(vec![Reported::Newest; openings.len()]);
+        };
         let reports: Vec<SessionReport> = openings
             .iter()
             .map(|opening| SessionReport {
@@ -158,7 +166,7 @@ impl Office {
                 age_ns: now_ns.saturating_sub(opening.began_ns),
             })
             .collect();
-        self.link().await?.report(&reports, self.moment(now_ns)).await
+        self.link().await?.report(&reports, now).await
     }
 
     async fn resume(&self, leases: &mut Option<Leases>) -> Result<Chunk, RegistryError> {

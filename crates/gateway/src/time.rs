@@ -2,15 +2,15 @@
 
 use linewarden_registry::BootId;
 
-/// Which start of this machine the boot-time clock counts from; zeros where the kernel does not tell.
-pub(crate) fn boot_id() -> BootId {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+/// Which start of this machine the boot-time clock counts from; `None` where the kernel does not tell, as in a container
+/// without that part of /proc.
+pub(crate) fn boot_id() -> Option<BootId> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    BootId(
-        u128::from_str_radix(&digits, 16)
-            .unwrap_or_default()
-            .to_be_bytes(),
-    )
+    let number = u128::from_str_radix(&digits, 16)
+        .ok()
+        .filter(|_| digits.len() == 32)?;
+    Some(BootId(number.to_be_bytes()))
 }
 
 /// A moment on both clocks, nanoseconds.
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_start_of_the_machine_has_a_name() {
-        assert_ne!(boot_id(), BootId([0; 16]));
+        assert_ne!(boot_id().unwrap(), BootId([0; 16]));
         assert_eq!(boot_id(), boot_id());
     }
 

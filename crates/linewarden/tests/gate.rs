@@ -176,7 +176,7 @@ fn a_gate_stays_shut_when_its_gateway_is_gone_until_it_is_released() {
         "serve --config gateway.toml --release",
     ] {
         let error = site.refused(words);
-        assert!(error.contains("another gateway runs"), "{error}");
+        assert!(error.contains("other gateway runs"), "{error}");
     }
     gateway.end(Signal::SIGKILL);
     assert!(!site.passes(), "killed");

@@ -1,3 +1,5 @@
+-- The number of a device's last ticket goes when it is enrolled anew, whatever version 3 says of it.
+
 -- Where a device opened its newest session, of devices that more than one gateway has had rows of (LAP/1 1.4.11).
 
 CREATE TABLE roaming (
@@ -9,4 +11,4 @@ CREATE TABLE roaming (
     mac        BLOB   NOT NULL                            -- over all other columns, under the master key
 );
 
-CREATE UNIQUE INDEX roaming_by_revision ON roaming (revision);
+CREATE INDEX roaming_by_revision ON roaming (revision);

@@ -303,6 +303,7 @@ async fn remove(connection: &mut SqliteConnection, devices: Vec<DeviceId>) -> Re
             "DELETE FROM lease WHERE device_id IN ",
             "DELETE FROM spare WHERE device_id IN ",
             "DELETE FROM ticket WHERE device_id IN ",
+            "DELETE FROM roaming WHERE device_id IN ",
             "DELETE FROM credential WHERE device_id IN ",
             "DELETE FROM device WHERE device_id IN ",
         ] {

@@ -1,8 +1,8 @@
 //! The change feed: what a gateway asks for, again and again, to follow the registry.
 //!
 //! Every change to a device (enrolment, replacement, revocation) takes the next number of one counter and writes
-//! it to the device, in the same transaction. So the feed needs no log that grows: a device shows up once, with
-//! its newest change, and asking costs an index look-up when nothing has happened. Marks that move are not changes:
+//! it to the device, in the same transaction. So the feed needs no log that grows: a device shows up once with
+//! its newest change, and once more with where it is if it has roamed; asking costs an index look-up when nothing has happened. Marks that move are not changes:
 //! they are the gateways' own doing.
 
 use linewarden_protocol::ids::DeviceId;
@@ -62,9 +62,9 @@ impl Registry {
         let limit = limit.max(1);
         // One question, so that all is of one moment: between two a change could take a number that the answer passes by.
         let rows: Vec<FeedRow> = sqlx::query_as(
-            "SELECT device_id, revision, status, epoch, NULL, NULL, NULL, NULL FROM device \
+            "SELECT 0, device_id, revision, status, epoch, NULL, NULL, NULL, NULL FROM device \
              WHERE revision > $1 AND revision <= 9223372036854775807 \
-             UNION ALL SELECT device_id, revision, NULL, NULL, gateway_id, boot, began_ns, mac FROM roaming \
+             UNION ALL SELECT 1, device_id, revision, NULL, NULL, gateway_id, boot, began_ns, mac FROM roaming \
              WHERE revision > $1 AND revision <= 9223372036854775807 ORDER BY revision LIMIT $2",
         )
         .bind(i64::try_from(since.0).unwrap_or(i64::MAX))
@@ -74,7 +74,7 @@ impl Registry {
         let upto = rows
             .iter()
             .rev()
-            .find_map(|row| revision(&row.1))
+            .find_map(|row| revision(&row.2))
             .unwrap_or(since);
         let mut changes = Changes {
             changes: Vec::new(),
@@ -82,12 +82,12 @@ impl Registry {
             more: upto > since && rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX),
             upto,
         };
-        for (device, at, status, epoch, gateway, boot, began, code) in rows {
+        for (kind, device, at, status, epoch, gateway, boot, began, code) in rows {
             // A revision that is no number sorts among the others; the check names its record.
             let Some(change_at) = revision(&at) else {
                 continue;
             };
-            if gateway.0.is_none() {
+            if kind == OF_A_DEVICE {
                 changes.changes.push(Change {
                     device: id_from_column(device.0),
                     revision: change_at,
@@ -106,8 +106,13 @@ impl Registry {
     }
 }
 
-/// Device, revision, status and epoch of a change; or device, revision, gateway, boot, began and mac of one that has roamed.
+/// The first column of a row of the one kind; the other has 1.
+const OF_A_DEVICE: i64 = 0;
+
+/// Kind; device, revision, status and epoch of a change; or device, revision, gateway, boot, began and mac of one that has
+/// roamed.
 type FeedRow = (
+    i64,
     Stored<i64>,
     Stored<i64>,
     Stored<Option<i16>>,

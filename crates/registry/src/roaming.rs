@@ -23,6 +23,9 @@ use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table roaming v1";
 
+/// Two readings of one clock that reach the registry in the wrong order are not further apart, ns.
+const AHEAD_NS: i64 = 1_000_000_000;
+
 /// Which start of the controller's machine: random, and another one each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BootId(pub [u8; 16]);
@@ -46,10 +49,13 @@ impl Moment {
         }
     }
 
-    /// How long it is past at `now`, ns; `None` if it is of another start of the machine.
+    /// How long it is past at `now`, ns; `None` if the two cannot be compared: it is of another start of the machine, or it
+    /// lies ahead, as when the machine was set back to a snapshot.
     #[must_use]
     pub fn age_ns(self, now: Self) -> Option<u64> {
-        (self.boot == now.boot).then(|| u64::try_from(now.ns.saturating_sub(self.ns)).unwrap_or_default())
+        let is_ahead = self.ns > now.ns.saturating_add(AHEAD_NS);
+        let age_ns = u64::try_from(now.ns.saturating_sub(self.ns)).unwrap_or_default();
+        (self.boot == now.boot && !is_ahead).then_some(age_ns)
     }
 }
 
@@ -71,6 +77,8 @@ pub enum Standing {
     Older {
         /// Where.
         at: GatewayId,
+        /// When that one began.
+        began: Moment,
     },
     /// It began before the controller's machine was started, and cannot be compared. Nothing is noted.
     Unknown,
@@ -120,17 +128,22 @@ impl Registry {
     }
 
     /// Notes sessions that this gateway has proved, in one transaction, durable before it returns; answers in their order.
-    /// What changes nothing costs no write.
+    /// What changes nothing costs no write. `now` is of the clock that they began by.
     ///
     /// # Errors
     /// [`RegistryError::OldFence`](crate::RegistryError::OldFence), or a failure of the database; nothing is noted then.
-    pub async fn note_sessions(&self, fence: &Fence, sessions: &[Opened]) -> Result<Vec<Standing>> {
+    pub async fn note_sessions(
+        &self,
+        fence: &Fence,
+        sessions: &[Opened],
+        now: Moment,
+    ) -> Result<Vec<Standing>> {
         {
             // Most repetitions are answered without a word to the one writer, whom the gateways' leases wait for.
             let mut connection = self.reader().acquire().await?;
             self.check_fence(&mut connection, fence).await?;
             let known = self.roaming(&mut connection, sessions).await?;
-            let judged: Vec<Judgement> = judge(&known, fence.gateway(), sessions);
+            let judged: Vec<Judgement> = judge(&known, fence.gateway(), sessions, now);
             if judged.iter().all(|judged| judged.note.is_none()) {
                 return Ok(judged.into_iter().map(|judged| judged.standing).collect());
             }
@@ -138,7 +151,7 @@ impl Registry {
         let mut transaction = self.write().await?;
         self.check_fence(&mut transaction, fence).await?;
         let known = self.roaming(&mut transaction, sessions).await?;
-        let judged = judge(&known, fence.gateway(), sessions);
+        let judged = judge(&known, fence.gateway(), sessions, now);
         for note in judged.iter().filter_map(|judged| judged.note) {
             self.write_roaming(&mut transaction, note).await?;
         }
@@ -222,12 +235,17 @@ struct Judgement {
 }
 
 /// Of several sessions of one device the last one in the list is noted at most: a gateway reports its newest.
-fn judge(known: &HashMap<DeviceId, Noted>, gateway: GatewayId, sessions: &[Opened]) -> Vec<Judgement> {
-    let one = |session: &Opened| judge_one(known.get(&session.device), gateway, session);
+fn judge(
+    known: &HashMap<DeviceId, Noted>,
+    gateway: GatewayId,
+    sessions: &[Opened],
+    now: Moment,
+) -> Vec<Judgement> {
+    let one = |session: &Opened| judge_one(known.get(&session.device), gateway, session, now);
     sessions.iter().map(one).collect()
 }
 
-fn judge_one(known: Option<&Noted>, gateway: GatewayId, session: &Opened) -> Judgement {
+fn judge_one(known: Option<&Noted>, gateway: GatewayId, session: &Opened, now: Moment) -> Judgement {
     let roamed = Roamed {
         device: session.device,
         gateway,
@@ -242,19 +260,22 @@ fn judge_one(known: Option<&Noted>, gateway: GatewayId, session: &Opened) -> Jud
         return newest(None);
     };
     let at = known.roamed.gateway;
-    let is_newer = match known.roamed.began.boot == session.began.boot {
-        true => session.began.ns > known.roamed.began.ns,
-        // Noted before this start of the machine.
-        false if session.began.ns >= 0 => true,
-        false => return only(Standing::Unknown),
+    let is_newer = match known.roamed.began.age_ns(now) {
+        Some(_) => session.began.ns > known.roamed.began.ns,
+        // Noted before this start of the machine, or before it was set back.
+        None if session.began.ns >= 0 => true,
+        None => return only(Standing::Unknown),
     };
     match (is_newer, at == gateway) {
-        // Nobody else need hear of it: what they hold is older than the one before, or their report finds this one.
+        // Nobody else need hear of it: what they hold is older than the one before, or their report is answered with this one.
         (true, true) => newest(Some(known.revision)),
         (true, false) => newest(None),
         // The same report again, or one before it.
         (false, true) => only(Standing::Newest),
-        (false, false) => only(Standing::Older { at }),
+        (false, false) => only(Standing::Older {
+            at,
+            began: known.roamed.began,
+        }),
     }
 }
 

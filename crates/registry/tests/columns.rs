@@ -50,7 +50,8 @@ async fn full_file() -> (TempDir, PathBuf) {
             ns: 5,
         },
     });
-    registry.note_sessions(&fence, &opened).await.unwrap();
+    let now = opened[0].began;
+    registry.note_sessions(&fence, &opened, now).await.unwrap();
     assert!(registry.check().await.unwrap().is_empty());
     registry.close().await;
     (directory, path)
@@ -240,7 +241,7 @@ async fn where_a_device_is_cannot_be_edited() {
                 began,
             };
             assert_eq!(
-                registry.note_sessions(&fence, &[opened]).await.unwrap(),
+                registry.note_sessions(&fence, &[opened], began).await.unwrap(),
                 [Standing::Newest]
             );
             assert!(registry.check().await.unwrap().is_empty());

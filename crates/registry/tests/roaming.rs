@@ -44,7 +44,16 @@ async fn site(count: u32) -> (Registry, Vec<Fence>) {
 }
 
 async fn note(registry: &Registry, fence: &Fence, session: Opened) -> Standing {
-    registry.note_sessions(fence, &[session]).await.unwrap().remove(0)
+    note_at(registry, fence, session, 1_000_000).await
+}
+
+async fn note_at(registry: &Registry, fence: &Fence, session: Opened, now_ns: i64) -> Standing {
+    let now = Moment {
+        ns: now_ns,
+        ..session.began
+    };
+    let noted = registry.note_sessions(fence, &[session], now).await;
+    noted.unwrap().remove(0)
 }
 
 async fn roamed(registry: &Registry) -> Vec<Roamed> {
@@ -67,7 +76,7 @@ async fn a_device_of_one_gateway_is_nowhere_else() {
         matches!(refused, Err(RegistryError::OldFence { .. })),
         "{refused:?}"
     );
-    let refused = registry.note_sessions(&fences[0], &[opened(1)]).await;
+    let refused = registry.note_sessions(&fences[0], &[opened(1)], at(1)).await;
     assert!(
         matches!(refused, Err(RegistryError::OldFence { .. })),
         "{refused:?}"
@@ -105,7 +114,10 @@ async fn the_feed_tells_where_a_device_went_and_only_then() {
         assert_eq!(roamed(&registry).await[0].began, at(30));
     }
     // A late one of the other gateway is told that it is over.
-    let older = Standing::Older { at: GatewayId(2) };
+    let older = Standing::Older {
+        at: GatewayId(2),
+        began: at(30),
+    };
     for ns in [25, 30] {
         assert_eq!(note(&registry, &fences[0], opened(ns)).await, older);
     }
@@ -134,7 +146,7 @@ async fn every_order_of_reports_ends_the_same_way() {
         let mut over = vec![false; sessions.len() + 1];
         for (gateway, ns) in &reports {
             match note(&registry, &fences[*gateway], opened(*ns)).await {
-                Standing::Older { at } => {
+                Standing::Older { at, .. } => {
                     assert_ne!(at.0 as usize, gateway + 1, "seed {seed}");
                     over[*ns as usize] = true;
                 }
@@ -197,6 +209,22 @@ async fn what_cannot_be_compared_ends_nothing() {
     assert_eq!(now.age_ns(after_start.began), Some(0), "never of the future");
 }
 
+/// A machine that was set back to a snapshot has the same name, and its clock goes on from then: what was noted since
+/// shuts nobody out.
+#[tokio::test]
+async fn a_note_from_ahead_is_as_one_of_an_earlier_start() {
+    const DAY_NS: i64 = 86_400_000_000_000;
+    let (registry, fences) = site(2).await;
+    let noted = note_at(&registry, &fences[0], opened(DAY_NS), DAY_NS + 5).await;
+    assert_eq!(noted, Standing::Newest);
+    assert_eq!(at(DAY_NS).age_ns(at(100)), None);
+    assert_eq!(
+        note_at(&registry, &fences[1], opened(90), 100).await,
+        Standing::Newest
+    );
+    assert_eq!(roamed(&registry).await[0].began, at(90));
+}
+
 /// The feed's pages go through devices and where they are in one order, and lose nothing.
 #[tokio::test]
 async fn pages_of_the_feed_hold_both_kinds() {
@@ -210,7 +238,7 @@ async fn pages_of_the_feed_hold_both_kinds() {
         let device = DeviceId(id);
         let began = at(id as i64);
         registry
-            .note_sessions(&fences[id as usize % 2], &[Opened { device, began }])
+            .note_sessions(&fences[id as usize % 2], &[Opened { device, began }], began)
             .await
             .unwrap();
     }

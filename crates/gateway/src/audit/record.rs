@@ -213,14 +213,14 @@ impl Happening {
             | Self::Resumed
             | Self::Reloaded
             | Self::ReloadRefused { .. }
-            | Self::Revoked { .. }
-            | Self::CredentialsReplaced { .. } => true,
+            | Self::Revoked { .. } => true,
             Self::Session { .. }
             | Self::SessionClosed { .. }
             | Self::WrongTag { .. }
             | Self::Admitted { .. }
             | Self::Evicted { .. }
             | Self::Exhausted { .. }
+            | Self::CredentialsReplaced { .. }
             | Self::Verdicts { .. }
             | Self::Suppressed { .. }
             | Self::EventsLost { .. }

@@ -381,9 +381,9 @@ impl Node {
                 }
                 None => self.settlements.append(&mut self.settling),
             },
-            Answer::Reported(result) => {
+            Answer::Reported { result, at_ns } => {
                 let answers = self.unwrap_answer(result, now_ns, |node| &mut node.report);
-                self.take_reported(answers);
+                self.take_reported(answers, at_ns);
             }
             Answer::Changes { result, at_ns } => {
                 if let Some(changes) = self.unwrap_answer(result, now_ns, |node| &mut node.feed) {
@@ -799,7 +799,7 @@ impl Node {
             self.take_change(*change, now_ns);
         }
         for elsewhere in &changes.elsewhere {
-            self.take_elsewhere(elsewhere, at_ns.saturating_sub(elsewhere.age_ns));
+            self.take_elsewhere(elsewhere, at_ns);
         }
         self.feed_from = changes.upto;
         if changes.more {

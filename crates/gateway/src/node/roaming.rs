@@ -81,15 +81,24 @@ impl Node {
     }
 
     /// Takes the controller's answers to reports; `None`: there are none.
-    pub(super) fn take_reported(&mut self, answers: Option<Vec<Reported>>) {
+    /// `at_ns` is when ages in them count from, boot-time clock.
+    pub(super) fn take_reported(&mut self, answers: Option<Vec<Reported>>, at_ns: u64) {
         let Some(answers) = answers else {
             self.reports.ask_again();
             return;
         };
-        for ((device, opening), answer) in self.reports.answered().into_iter().zip(answers) {
+        for ((device, _), answer) in self.reports.answered().into_iter().zip(answers) {
             match answer {
                 Reported::Newest => {}
-                Reported::Older { at } => self.close_session(device, opening.session, at),
+                // It may have been renewed since, which is not reported: what is here now is looked at.
+                Reported::Older { at, age_ns } => {
+                    let elsewhere = Elsewhere {
+                        device,
+                        gateway: at,
+                        age_ns,
+                    };
+                    self.take_elsewhere(&elsewhere, at_ns);
+                }
                 Reported::Refused(why) => {
                     self.status.reports_refused += 1;
                     tracing::error!(%device, why, "the controller refuses the report of a session");
@@ -98,9 +107,10 @@ impl Node {
         }
     }
 
-    /// The device has opened a session at another gateway, at `began_ns` of the boot-time clock: one that it has here is
-    /// over, unless it may be newer.
-    pub(super) fn take_elsewhere(&mut self, elsewhere: &Elsewhere, began_ns: u64) {
+    /// The device has opened a session at another gateway, so long before `at_ns` of the boot-time clock: one that it has here
+    /// is over, unless it may be newer.
+    pub(super) fn take_elsewhere(&mut self, elsewhere: &Elsewhere, at_ns: u64) {
+        let began_ns = at_ns.saturating_sub(elsewhere.age_ns);
         let device = elsewhere.device;
         let Some(view) = self.plane.session(device) else {
             return;

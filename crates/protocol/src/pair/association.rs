@@ -86,6 +86,8 @@ struct Offer {
     welcome: [u8; HANDSHAKE_BYTES],
     session: Session,
     made_ms: u64,
+    /// Which way the WELCOME went last, and from when on it goes there again.
+    again: Path,
     again_at_ms: u64,
 }
 
@@ -307,8 +309,9 @@ impl Association {
             .flatten()
             .find(|offer| offer.hello == hello);
         if let Some(offer) = known {
-            if offer.again_at_ms <= now_ms {
-                offer.again_at_ms = now_ms.saturating_add(WELCOME_MS);
+            // By the way it came: a copy that somebody else sends must not keep the initiator's own from its answer.
+            if offer.again != path || offer.again_at_ms <= now_ms {
+                (offer.again, offer.again_at_ms) = (path, now_ms.saturating_add(WELCOME_MS));
                 self.welcome = Some((path, offer.welcome));
             }
             return;
@@ -326,6 +329,7 @@ impl Association {
                 welcome,
                 session,
                 made_ms: now_ms,
+                again: path,
                 again_at_ms: now_ms.saturating_add(WELCOME_MS),
             });
         }

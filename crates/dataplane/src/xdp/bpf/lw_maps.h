@@ -65,7 +65,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 20);
+	__uint(max_entries, 1 << 22);
 } events SEC(".maps");
 
 /* Apart from the events, so that a flood of unknown devices crowds out no event. */

@@ -20,7 +20,10 @@ fn failed(ask: &Ask, error: LinkError) -> Answer {
         Ask::Lease(_) => Answer::Rows(Err(error)),
         Ask::Receive { .. } => Answer::Receptions(Err(error)),
         Ask::Settle(_) => Answer::Settled(Err(error)),
-        Ask::Report(_) => Answer::Reported(Err(error)),
+        Ask::Report(_) => Answer::Reported {
+            result: Err(error),
+            at_ns: 0,
+        },
         Ask::Changes { .. } => Answer::Changes {
             result: Err(error),
             at_ns: 0,
@@ -38,7 +41,7 @@ fn is_failure(answer: &Answer) -> bool {
         Answer::Rows(result) => has_failed(result),
         Answer::Receptions(result) => has_failed(result),
         Answer::Settled(result) => has_failed(result),
-        Answer::Reported(result) => has_failed(result),
+        Answer::Reported { result, .. } => has_failed(result),
         Answer::Changes { result, .. } => has_failed(result),
     }
 }
@@ -204,16 +207,22 @@ impl World {
                 let answer = runtime.block_on(link.settle(&settlements));
                 Answer::Settled(answer.map_err(Into::into))
             }
-            Ask::Report(openings) if self.without == Some(Rule::Report) => {
-                Answer::Reported(Ok(vec![Reported::Newest; openings.len()]))
-            }
+            Ask::Report(openings) if self.without == Some(Rule::Report) => Answer::Reported {
+                result: Ok(vec![Reported::Newest; openings.len()]),
+                at_ns: boot_ns,
+            },
             Ask::Report(openings) => {
                 let reports = roaming::reports(&openings, boot_ns, self.without);
                 let answer = runtime.block_on(link.report(&reports, now));
-                Answer::Reported(answer.map_err(Into::into))
+                Answer::Reported {
+                    result: answer.map_err(Into::into),
+                    at_ns: boot_ns,
+                }
             }
             Ask::Changes { since } => Answer::Changes {
-                result: runtime.block_on(link.changes(since, now)).map_err(Into::into),
+                result: runtime
+                    .block_on(link.changes(since, Some(now)))
+                    .map_err(Into::into),
                 at_ns: boot_ns,
             },
         }

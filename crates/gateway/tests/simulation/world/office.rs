@@ -280,7 +280,7 @@ impl World {
         for link in self.processes.iter().filter_map(|process| process.link.as_ref()) {
             let link = self.office.controller.reconnect(link);
             let now = self.office.moment(self.now_ms);
-            let asked = self.runtime.block_on(link.changes(Revision(u64::MAX), now));
+            let asked = self.runtime.block_on(link.changes(Revision(u64::MAX), Some(now)));
             if let Err(RegistryError::OldFence { shown, newest, .. }) = asked
                 && newest < shown
             {

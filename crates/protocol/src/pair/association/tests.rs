@@ -204,7 +204,10 @@ fn a_repeated_hello_does_not_disturb_a_handshake() {
         }
     }
     world.now_ms += 50;
-    world.b_takes(66, &earlier);
+    for replayed in [&earlier, &hello] {
+        world.b_takes(66, replayed);
+        world.b_sends();
+    }
     // In the same moment the initiator's own copy.
     world.b_takes(1, &hello);
     let (to, welcome) = world.b_sends().remove(0);

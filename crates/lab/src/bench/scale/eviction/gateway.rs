@@ -209,13 +209,16 @@ impl<'r> Gateway<'r> {
             Ask::Settle(settlements) => Answer::Settled(Ok(runtime.block_on(link.settle(&settlements))?)),
             Ask::Report(openings) => {
                 // One gateway: nobody is elsewhere.
-                Answer::Reported(Ok(vec![Reported::Newest; openings.len()]))
+                Answer::Reported {
+                    result: Ok(vec![Reported::Newest; openings.len()]),
+                    at_ns: 0,
+                }
             }
             Ask::Changes { since } => {
                 let at_ns = self.now_ms.saturating_mul(1_000_000);
                 let now = controller_clock(at_ns);
                 Answer::Changes {
-                    result: Ok(runtime.block_on(link.changes(since, now))?),
+                    result: Ok(runtime.block_on(link.changes(since, Some(now)))?),
                     at_ns,
                 }
             }
