@@ -19,8 +19,9 @@ const BEYOND_SHARES_PER_S: u32 = 250;
 const HANDED_ON_PER_DEVICE_AND_S: u32 = 10;
 /// A device's share is one a second, and so many may be saved up.
 const SHARE_MAX: u64 = 5;
-/// Whoever has asked for more than his share is served from what is for those for so long, s.
-const GREEDY_S: u64 = 10;
+/// Whoever asks for more than his share, served or not, has his share again when he has been silent for so long, s, less
+/// what may be saved up.
+const ASKED_MAX: u64 = 15;
 /// Devices whose shares are remembered. One that is forgotten has its whole share: that is no more than it would have.
 const SHARES_MAX: usize = 8_192;
 
@@ -33,16 +34,8 @@ pub(super) struct Limits {
     handed_on: u32,
     beyond_shares: u32,
     by_device: HashMap<DeviceId, u32>,
-    shares: HashMap<DeviceId, Share>,
-}
-
-/// What a device has used, in seconds of the monotonic clock.
-#[derive(Clone, Copy, Debug, Default)]
-struct Share {
-    /// From then on it has its whole share again.
-    whole_at: u64,
-    /// Until then it counts as one that asks for more.
-    greedy_until: u64,
+    /// From which second on a device has its whole share again.
+    whole_at: HashMap<DeviceId, u64>,
 }
 
 impl Limits {
@@ -66,21 +59,18 @@ impl Limits {
     pub(super) fn may_hand_on(&mut self, device: DeviceId, now_ns: u64) -> bool {
         self.turn_to(now_ns);
         let second = self.second;
+        let whole_at = self.whole_at.entry(device).or_default();
+        let asked = whole_at.saturating_sub(second);
+        *whole_at = second + (asked + 1).min(ASKED_MAX);
         let of_device = self.by_device.entry(device).or_default();
         if *of_device >= HANDED_ON_PER_DEVICE_AND_S || self.handed_on >= HANDED_ON_PER_S {
             return false;
         }
-        let share = self.shares.entry(device).or_default();
-        let whole_at = share.whole_at.max(second);
-        if whole_at - second >= SHARE_MAX {
-            share.greedy_until = second + GREEDY_S;
-        }
-        if share.greedy_until <= second {
-            share.whole_at = whole_at + 1;
-        } else if self.beyond_shares < BEYOND_SHARES_PER_S {
+        if asked >= SHARE_MAX {
+            if self.beyond_shares >= BEYOND_SHARES_PER_S {
+                return false;
+            }
             self.beyond_shares += 1;
-        } else {
-            return false;
         }
         *of_device += 1;
         self.handed_on += 1;
@@ -92,13 +82,13 @@ impl Limits {
         if second == self.second {
             return;
         }
-        let mut shares = std::mem::take(&mut self.shares);
-        if shares.len() > SHARES_MAX {
-            shares.retain(|_, share| share.whole_at.max(share.greedy_until) > second);
+        let mut whole_at = std::mem::take(&mut self.whole_at);
+        if whole_at.len() > SHARES_MAX {
+            whole_at.retain(|_, whole_at| *whole_at > second);
         }
         *self = Self {
             second,
-            shares,
+            whole_at,
             ..Self::default()
         };
     }
@@ -169,7 +159,7 @@ mod tests {
             for n in 0..500 {
                 limits.may_hand_on(DeviceId(second * 500 + n), second * NS);
             }
-            assert!(limits.shares.len() <= SHARES_MAX + 500);
+            assert!(limits.whole_at.len() <= SHARES_MAX + 500);
         }
     }
 }

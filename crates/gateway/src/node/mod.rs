@@ -16,29 +16,31 @@
 
 mod adoption;
 mod backoff;
+mod channel;
 mod devices;
 mod eviction;
 mod freshness;
 mod records;
 mod roaming;
+mod settings;
 mod status;
 mod visitors;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use linewarden_controller::{Changes, Chunk, Reception, Want};
-use linewarden_dataplane::{Config, DataPlane, DataPlaneError, Event, EventKind, Gate, Live, Miss};
-use linewarden_protocol::commit::CREDIT_MAX;
+use linewarden_dataplane::{DataPlane, DataPlaneError, Event, EventKind, Live, Miss};
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{Change, Revision, Settlement};
 
 use self::adoption::Adoption;
-use self::backoff::Backoff;
+use self::channel::Channel;
 use self::devices::{Held, State};
 pub use self::eviction::Eviction;
 use self::eviction::Policy;
 use self::freshness::Freshness;
 use self::roaming::Reports;
+pub use self::settings::{ReconfigureError, Settings, SettingsError};
 pub use self::status::{LinkState, Status};
 use self::visitors::Visitors;
 use crate::audit::{AuditState, Happening, Record, Trail};
@@ -60,107 +62,6 @@ const FULL_NS: u64 = 500_000_000;
 const SOON_NS: u64 = 10_000_000;
 /// The node looks round at least this often, ns.
 const LATEST_NS: u64 = 100_000_000;
-
-/// How the node goes about; `ring` and `spare_live_sessions` are fixed while it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Rows that a mark is moved ahead at a time (LAP/1 1.4.6); more for a device that comes often.
-    pub mark_block: u32,
-    /// The mark is moved when it allows no more rows than this; less than `mark_block`.
-    pub low_credit: u32,
-    /// Rows that the data plane holds for a device beside the current one.
-    pub ring: u32,
-    /// More are asked for when no more than this are left; less than `ring`.
-    pub low_rows: u32,
-    /// How often the controller is asked for changes, ms; a revocation takes at most this and a tick to arrive.
-    pub feed_poll_ms: u64,
-    /// How long the node goes on without an answer of the controller, s; then it stops answering.
-    pub link_lease_s: u32,
-    /// Devices with a live session are not evicted: a gate would shut them out.
-    pub spare_live_sessions: bool,
-    /// Who leaves when every place is taken.
-    pub eviction: Eviction,
-}
-
-impl Settings {
-    /// Blocks of 4 rows, as LAP/1 1.4.6 has them; changes every 50 ms; a day without the controller.
-    #[must_use]
-    pub fn for_plane(config: &Config) -> Self {
-        Self {
-            mark_block: 4,
-            low_credit: config.low_credit,
-            ring: config.geometry.ring,
-            low_rows: config.low_rows,
-            feed_poll_ms: 50,
-            link_lease_s: 86_400,
-            spare_live_sessions: config.gate != Gate::Off,
-            eviction: Eviction::default(),
-        }
-    }
-
-    /// Checks that the numbers fit together.
-    ///
-    /// # Errors
-    /// The field that does not.
-    pub fn check(&self) -> Result<(), SettingsError> {
-        self.problems().into_iter().next().map_or(Ok(()), Err)
-    }
-
-    /// All that does not fit together.
-    #[must_use]
-    pub fn problems(&self) -> Vec<SettingsError> {
-        let mut problems = Vec::new();
-        let mut refuse = |field, value: u64, allowed: String| {
-            problems.push(SettingsError {
-                field,
-                value,
-                allowed,
-            });
-        };
-        if self.mark_block <= self.low_credit || self.mark_block > CREDIT_MAX {
-            let allowed = format!("{} to {CREDIT_MAX}", self.low_credit.saturating_add(1));
-            refuse("mark_block", self.mark_block.into(), allowed);
-        }
-        // The packet path looks that many places ahead in the ring; further ones are its beginning again.
-        if self.low_rows >= self.ring.max(1) {
-            let allowed = format!("less than `ring`, which is {}", self.ring);
-            refuse("low_rows", self.low_rows.into(), allowed);
-        }
-        if !(1..=60_000).contains(&self.feed_poll_ms) {
-            refuse("feed_poll_ms", self.feed_poll_ms, "1 to 60000".to_owned());
-        }
-        if self.link_lease_s == 0 {
-            refuse("link_lease_s", 0, "at least 1".to_owned());
-        }
-        problems
-    }
-}
-
-/// A setting that does not fit.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} = {value}: allowed is {allowed}")]
-pub struct SettingsError {
-    /// Its name.
-    pub field: &'static str,
-    /// What was given.
-    pub value: u64,
-    /// What would do.
-    pub allowed: String,
-}
-
-/// Why other settings do not come into force.
-#[derive(Debug, thiserror::Error)]
-pub enum ReconfigureError {
-    /// They do not fit together.
-    #[error(transparent)]
-    Settings(#[from] SettingsError),
-    /// The data plane's sizes or gate.
-    #[error("the sizes of the data plane and its gate are fixed while it runs")]
-    Fixed,
-    /// The data plane refuses them.
-    #[error(transparent)]
-    DataPlane(#[from] DataPlaneError),
-}
 
 /// One data plane and what the node knows about its devices.
 pub struct Node {
@@ -217,27 +118,6 @@ pub struct Node {
     trail: Trail,
     stopping: bool,
     status: Status,
-}
-
-/// One kind of question: whether one is out, and when the next may be asked.
-#[derive(Debug, Default)]
-struct Channel {
-    out: bool,
-    done: bool,
-    /// When the one that is out was asked, boot-time clock.
-    asked_ns: u64,
-    backoff: Backoff,
-}
-
-impl Channel {
-    fn is_free(&self, now_ns: u64) -> bool {
-        !self.out && !self.done && self.backoff.is_due(now_ns)
-    }
-
-    fn ask(&mut self, clock: Clock) {
-        self.out = true;
-        self.asked_ns = clock.boot_ns;
-    }
 }
 
 impl Node {

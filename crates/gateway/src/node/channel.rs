@@ -1,0 +1,25 @@
+//! Questions to the controller, one of a kind at a time.
+
+use super::backoff::Backoff;
+use crate::time::Clock;
+
+/// One kind of question: whether one is out, and when the next may be asked.
+#[derive(Debug, Default)]
+pub(super) struct Channel {
+    pub(super) out: bool,
+    pub(super) done: bool,
+    /// When the one that is out was asked, boot-time clock.
+    pub(super) asked_ns: u64,
+    pub(super) backoff: Backoff,
+}
+
+impl Channel {
+    pub(super) fn is_free(&self, now_ns: u64) -> bool {
+        !self.out && !self.done && self.backoff.is_due(now_ns)
+    }
+
+    pub(super) fn ask(&mut self, clock: Clock) {
+        self.out = true;
+        self.asked_ns = clock.boot_ns;
+    }
+}
