@@ -19,7 +19,7 @@ use linewarden_dataplane::Gate;
 use linewarden_protocol::commit;
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::parse;
-use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::frame::write::{Endpoint, TTL};
 use linewarden_protocol::ids::{DeviceId, SessionId};
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::{self, Message};
@@ -29,6 +29,7 @@ use rand_chacha::ChaCha8Rng;
 use support::device::{Dev, Response, STRANGER, gateway_end, sealed_frame, service_end};
 use support::shape::{LEASE_S, RING, Shape, crowd};
 use support::world::World;
+use support::world::forward::{nowhere, other_service};
 
 /// Packets of one run.
 const PACKETS: usize = 800;
@@ -54,6 +55,7 @@ struct Run<'a> {
     verdicts: BTreeMap<Verdict, u64>,
     short_waits: u32,
     is_sealed: bool,
+    is_forwarding: bool,
 }
 
 impl Run<'_> {
@@ -129,6 +131,14 @@ impl Run<'_> {
                 5 => live.nak_per_s = limit,
                 6 => live.alarm_per_s = limit,
                 _ => live.miss_per_s = limit,
+            }
+        }
+        let ways = self.world.ways();
+        if !ways.is_empty() && self.one_in(2) {
+            live.forward_to = ways.into_iter().filter(|_| !self.one_in(4)).collect();
+            if self.one_in(8) {
+                self.world.refuse(&live);
+                return;
             }
         }
         self.world.reconfigure(&live);
@@ -343,9 +353,17 @@ impl Run<'_> {
         } else {
             service_end(v6)
         };
+        if self.is_forwarding && self.one_in(3) {
+            let [unknown, unrouted] = nowhere(v6);
+            to = self.pick(&[other_service(v6), other_service(v6), unknown, unrouted]);
+        }
         to.port = self.pick(&[8080, 53, 1, 65_535, 20_550, 0]);
         if !self.one_in(20) {
             to.port = 8080;
+        }
+        if self.one_in(12) {
+            // A frame that is somebody else's to route.
+            to.mac[5] ^= 1;
         }
         let top = self.world.top(device);
         let seq = match self.rng.random_range(0..10) {
@@ -354,7 +372,7 @@ impl Run<'_> {
             2 if self.one_in(10) => u32::MAX - self.rng.random_range(0..30),
             _ => top.saturating_add(1),
         };
-        let mut payload = vec![0u8; self.pick(&[0, 1, 5, 8, 20, 64, 300])];
+        let mut payload = vec![0u8; self.pick(&[0, 1, 5, 8, 20, 64, 300, 1232, 1233, 1252, 1253])];
         self.rng.fill(&mut payload[..]);
         let mut builder = sealed_frame(sender, &to);
         if self.one_in(6) {
@@ -366,7 +384,10 @@ impl Run<'_> {
             builder = builder.padding(&vec![self.rng.random(); self.rng.random_range(0..40)]);
         }
         if self.one_in(10) {
-            builder = builder.ip_fields(self.rng.random(), self.rng.random(), self.rng.random());
+            let lives = [0, 1, 2, 255, self.rng.random()];
+            builder = builder.ip_fields(self.rng.random(), self.rng.random(), self.pick(&lives));
+        } else if self.one_in(10) {
+            builder = builder.ip_fields(0, carrying(device, &to, payload.len()), TTL);
         }
         builder.udp(&held.seal(seq.max(1), &to, &payload))
     }
@@ -453,6 +474,15 @@ impl Run<'_> {
     }
 }
 
+/// The IPv4 identification with which the checksum of an opened datagram carries when its TTL is counted down: as it
+/// comes about once in 65,536.
+fn carrying(device: Dev, to: &Endpoint, payload_bytes: usize) -> u16 {
+    let opened = FrameBuilder::new(device.end(to.ip.is_ipv6()), *to).udp(&vec![0; payload_bytes]);
+    let sum = u16::from_be_bytes([opened[24], opened[25]]);
+    let (id, carry) = sum.overflowing_add(0x0100);
+    id + u16::from(carry)
+}
+
 /// Which session an ACK opens, and whose.
 fn opened(reply: &[u8]) -> (DeviceId, SessionId) {
     let (_, udp) = parse(reply).unwrap().datagram().unwrap();
@@ -463,15 +493,19 @@ fn opened(reply: &[u8]) -> (DeviceId, SessionId) {
 }
 
 fn run(shape: Shape, runs: u64) -> BTreeMap<Verdict, u64> {
+    run_in(&mut World::new(shape), shape, runs)
+}
+
+fn run_in(world: &mut World, shape: Shape, runs: u64) -> BTreeMap<Verdict, u64> {
     let first = number("LINEWARDEN_SEED", 1);
-    let mut world = World::new(shape);
+    let is_forwarding = !world.ways().is_empty();
     let mut verdicts = BTreeMap::new();
     let mut closed = 0;
     for seed in first..first + runs {
         world.reset();
         let before = world.sent[0];
         let mut run = Run {
-            world: &mut world,
+            world: &mut *world,
             rng: ChaCha8Rng::seed_from_u64(seed),
             devices: crowd(9),
             history: Vec::new(),
@@ -481,6 +515,7 @@ fn run(shape: Shape, runs: u64) -> BTreeMap<Verdict, u64> {
             verdicts: BTreeMap::new(),
             short_waits: 0,
             is_sealed: shape.gate == Gate::Sealed,
+            is_forwarding,
         };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             while run.world.sent[0] < before + PACKETS as u64 {
@@ -603,4 +638,21 @@ fn gate_sealed() {
             DropTruncated,
         ],
     );
+}
+
+#[test]
+fn gate_sealed_that_forwards() {
+    use Verdict::*;
+    let Some(mut world) = World::forwarding() else {
+        return;
+    };
+    let verdicts = run_in(
+        &mut world,
+        Shape::SEALED,
+        number("LINEWARDEN_SEEDS", 90).div_ceil(3),
+    );
+    assert_common(&verdicts, &[ReplyAck, PassAlways, PassData, PassSealed]);
+    let [sent, left] = world.forwarded();
+    println!("{sent} datagrams sent on past the stack, {left} left to it");
+    assert!(sent > 0 && left > 0, "{sent} {left}");
 }

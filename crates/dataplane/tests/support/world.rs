@@ -2,6 +2,7 @@
 //! every difference is a failure.
 
 mod events;
+pub mod forward;
 mod provision;
 mod settings;
 
@@ -26,6 +27,7 @@ use zerocopy::IntoBytes as _;
 use super::device::{Dev, GATEWAY, Held, Response, gateway_end};
 use super::shape::{CLASSIC_PORT, Shape};
 use super::{reply, view};
+use forward::Forwarding;
 use settings::Settings;
 
 /// What `BPF_PROG_TEST_RUN` says a frame came in on: the loopback interface.
@@ -61,6 +63,7 @@ pub struct World {
     xdp: Option<XdpSide>,
     installed: BTreeMap<Dev, Installed>,
     settings: Settings,
+    forwarding: Option<Forwarding>,
     fresh: [u8; 8],
     first_fresh: [u8; 8],
     /// By how much the clock of oracle and host is ahead of the real one, which is `xdp`'s.
@@ -129,6 +132,7 @@ impl World {
             shape,
             installed: BTreeMap::new(),
             settings: Settings::new(config.live()),
+            forwarding: None,
             fresh: [0; 8],
             first_fresh: [0; 8],
             shift_ms: 0,
@@ -325,14 +329,22 @@ impl World {
         let counts: Vec<_> = counted.since(&side.counted).nonzero().collect();
         side.counted = counted;
         assert_eq!(counts, [(verdict, 1)], "xdp; oracle: {verdict}; {}", hex(frame));
-        // XDP_DROP, XDP_PASS, XDP_TX.
+        let forwarded = match (&mut self.forwarding, verdict) {
+            (Some(forwarding), Verdict::PassData) => {
+                forwarding.forwarded(&self.settings.live.forward_to, out)
+            }
+            _ => None,
+        };
+        // XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT.
         let action = match verdict.disposition() {
             Disposition::Drop => 1,
+            Disposition::Pass if forwarded.is_some() => 4,
             Disposition::Pass => 2,
             Disposition::Reply => 3,
         };
         assert_eq!(run.action, action, "{verdict}, of {}", hex(frame));
         if action != 1 {
+            let out = forwarded.as_deref().unwrap_or(out);
             assert_eq!(hex(&run.frame), hex(out), "xdp, {verdict}, of {}", hex(frame));
         }
     }

@@ -3,12 +3,12 @@
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use linewarden_dataplane::{Live, Store};
+use linewarden_dataplane::{DataPlane as _, Live, Store};
 use linewarden_protocol::gateway::{self, LineView};
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::verdict::Verdict;
 
-use super::World;
+use super::{INGRESS, World};
 use crate::support::reply;
 
 /// The settings in force and the leases before, in the time of oracle and `host`.
@@ -61,6 +61,14 @@ impl World {
         let shifts = self.shifts_s();
         self.each_plane(|plane, at| plane.reconfigure(live, boot_s - shifts[at]).unwrap());
         self.settings.change(live, boot_s);
+    }
+
+    /// Settings that forward to the devices' side are refused as a whole.
+    pub fn refuse(&mut self, live: &Live) {
+        let mut live = live.clone();
+        live.forward_to.push(INGRESS);
+        let side = self.xdp.as_mut().unwrap();
+        side.xdp.reconfigure(&live, 0).unwrap_err();
     }
 
     /// Those that the world began with; no other lease was ever in force.
