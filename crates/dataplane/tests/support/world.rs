@@ -433,7 +433,7 @@ impl World {
             if had_session {
                 // `xdp` has read the clock itself, and its clock was not moved.
                 let shift_s = if at == 1 { (self.shift_ms / 1000) as u32 } else { 0 };
-                let difference = (got_until + shift_s).abs_diff(until);
+                let difference = got_until.saturating_add(shift_s).abs_diff(until);
                 assert!(
                     difference <= at as u32,
                     "lease in {name}: {got_until} + {shift_s}, {until}"

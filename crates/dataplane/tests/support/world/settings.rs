@@ -108,7 +108,7 @@ impl World {
         let mut replies = [out.to_vec(), out.to_vec()];
         let shifts = self.shifts_s();
         for (store, at) in self.stores() {
-            let until_s = Self::lease_until_s(store, id) + shifts[at];
+            let until_s = Self::lease_until_s(store, id).saturating_add(shifts[at]);
             let lease_s = self.settings.lease_again(until_s);
             let granted_s = line.session.lease_s;
             assert!(
