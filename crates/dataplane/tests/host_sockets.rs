@@ -7,8 +7,10 @@
     missing_docs
 )]
 
+#[path = "support/netns.rs"]
+mod netns;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -25,6 +27,8 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
 use linewarden_protocol::prf;
 use linewarden_protocol::verdict::Verdict;
+
+use netns::{ip, leave_namespace};
 
 const GATEWAY: GatewayId = GatewayId(5);
 /// What is waited for a datagram that will come; on a loaded machine it may take long.
@@ -325,28 +329,6 @@ fn it_stops_and_starts_again() {
     assert_eq!(host.failure(), None);
     host.listen(&config, &options(2)).unwrap();
     assert!(peer.authenticate(None), "what was installed is still there");
-}
-
-/// Leaves the calling thread in a network namespace of its own; `false`, with the reason, where that is not allowed.
-fn leave_namespace() -> bool {
-    // SAFETY: takes no pointer; affects the calling thread only.
-    let left = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
-    if !left {
-        println!(
-            "SKIPPED: a network namespace: {}",
-            std::io::Error::last_os_error()
-        );
-    }
-    left
-}
-
-fn ip(arguments: &str) {
-    let output = Command::new("ip")
-        .args(arguments.split_whitespace())
-        .output()
-        .unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {arguments}: {error}");
 }
 
 /// BOUND sessions: the MAC address comes from the neighbour table, also after the device has changed it.

@@ -59,11 +59,6 @@ impl Dev {
         DeviceId(0x1000_0000_0000_0000 | (u64::from(self.0) * 0x0101_0101))
     }
 
-    pub fn of_id(id: DeviceId) -> Self {
-        let number = (id.0 & 0x0fff_ffff_ffff_ffff) / 0x0101_0101;
-        Self(u16::try_from(number).unwrap())
-    }
-
     pub fn mac(self) -> Mac {
         let [high, low] = self.0.to_be_bytes();
         [2, 1, 0, 0, high, low]

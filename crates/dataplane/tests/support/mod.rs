@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 pub mod device;
+pub mod netns;
 pub mod reply;
 pub mod shape;
 pub mod view;

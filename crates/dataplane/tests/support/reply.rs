@@ -8,6 +8,7 @@ use linewarden_protocol::keys::SessionKey;
 use linewarden_protocol::tag;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{self, Message};
+use zerocopy::IntoBytes as _;
 
 use super::device::{Dev, GATEWAY};
 
@@ -23,21 +24,51 @@ fn folded(parts: &[&[u8]]) -> u32 {
     sum
 }
 
-/// RFC 768, 791: over a correct packet, checksum included, the folded sum is all ones.
-fn check_sums(frame: &[u8], parsed: &Frame) {
+/// Of pseudo header and datagram, RFC 768.
+fn udp_sum(frame: &[u8], parsed: &Frame) -> u32 {
     let (ip, udp) = parsed.datagram().unwrap();
     let datagram = &frame[udp.at..udp.payload().end];
     let length = u16::try_from(datagram.len()).unwrap().to_be_bytes();
     let (src, dst) = match ip.src {
-        IpAddr::V4(_) => {
-            assert_eq!(folded(&[&frame[ip.at..ip.at + 20]]), 0xffff, "IPv4 checksum");
-            (&frame[ip.at + 12..ip.at + 16], &frame[ip.at + 16..ip.at + 20])
-        }
+        IpAddr::V4(_) => (&frame[ip.at + 12..ip.at + 16], &frame[ip.at + 16..ip.at + 20]),
         IpAddr::V6(_) => (&frame[ip.at + 8..ip.at + 24], &frame[ip.at + 24..ip.at + 40]),
     };
-    let pseudo = [src, dst, &[0, 17], &length, datagram];
-    assert_eq!(folded(&pseudo), 0xffff, "UDP checksum");
-    assert_ne!(datagram[6..8], [0, 0], "a UDP checksum of zero means none");
+    folded(&[src, dst, &[0, 17], &length, datagram])
+}
+
+/// RFC 768, 791: over a correct packet, checksum included, the folded sum is all ones.
+fn check_sums(frame: &[u8], parsed: &Frame) {
+    let (ip, udp) = parsed.datagram().unwrap();
+    if ip.src.is_ipv4() {
+        assert_eq!(folded(&[&frame[ip.at..ip.at + 20]]), 0xffff, "IPv4 checksum");
+    }
+    assert_eq!(udp_sum(frame, parsed), 0xffff, "UDP checksum");
+    assert_ne!(
+        frame[udp.at + 6..udp.at + 8],
+        [0, 0],
+        "a UDP checksum of zero means none"
+    );
+}
+
+/// The frame of an ACK with another lease in it: tag and UDP checksum made anew.
+pub fn with_lease(reply: &[u8], key: &SessionKey, lease_s: u32) -> Vec<u8> {
+    let mut out = reply.to_vec();
+    let parsed = parse(reply).unwrap();
+    let (_, udp) = parsed.datagram().unwrap();
+    let Ok(Message::Ack(ack)) = wire::parse(&reply[udp.payload()]) else {
+        panic!("no ACK");
+    };
+    let mut ack = *ack;
+    ack.lease_s = lease_s.into();
+    ack.tag = tag::ack(key, &ack);
+    out[udp.payload()].copy_from_slice(ack.as_bytes());
+    out[udp.at + 6..udp.at + 8].fill(0);
+    let sum = match !udp_sum(&out, &parsed) as u16 {
+        0 => 0xffff,
+        sum => sum,
+    };
+    out[udp.at + 6..udp.at + 8].copy_from_slice(&sum.to_be_bytes());
+    out
 }
 
 /// Everything around the payload.

@@ -1,7 +1,10 @@
 //! One configuration, one state, one clock for the oracle, `xdp` and `host`; every packet goes through all of them and
 //! every difference is a failure.
 
+mod events;
+pub mod forward;
 mod provision;
+mod settings;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,21 +13,22 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::store::Regions;
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{Config, Counters, DataPlane, DataPlaneError, Event, EventKind, Gate, Store};
+use linewarden_dataplane::{Config, Counters, DataPlane, DataPlaneError, Gate, Store};
 use linewarden_protocol::commit::CommitWord;
 use linewarden_protocol::data::DownWord;
 use linewarden_protocol::frame::{Meta, parse};
-use linewarden_protocol::gateway::Gateway;
-use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
-use linewarden_protocol::tag;
+use linewarden_protocol::gateway::{Gateway, LineView};
+use linewarden_protocol::ids::{DeviceId, Mode, SessionId};
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::{Disposition, Verdict};
-use linewarden_protocol::wire::{self, Message};
+use linewarden_protocol::wire;
 use zerocopy::IntoBytes as _;
 
 use super::device::{Dev, GATEWAY, Held, Response, gateway_end};
-use super::shape::{CLASSIC_PORT, LEASE_S, Shape};
+use super::shape::{CLASSIC_PORT, Shape};
 use super::{reply, view};
+use forward::Forwarding;
+use settings::Settings;
 
 /// What `BPF_PROG_TEST_RUN` says a frame came in on: the loopback interface.
 const INGRESS: u32 = 1;
@@ -58,6 +62,8 @@ pub struct World {
     host: Option<HostSide>,
     xdp: Option<XdpSide>,
     installed: BTreeMap<Dev, Installed>,
+    settings: Settings,
+    forwarding: Option<Forwarding>,
     fresh: [u8; 8],
     first_fresh: [u8; 8],
     /// By how much the clock of oracle and host is ahead of the real one, which is `xdp`'s.
@@ -65,6 +71,10 @@ pub struct World {
     nonces: u64,
     /// Frames that went through the oracle, and through `xdp` and `host` beside it.
     pub sent: [u64; 3],
+    /// Repeated ACKs that named a shorter lease than was granted.
+    pub shortened: u64,
+    /// Sessions that were new or had moved, and so were reported.
+    pub openings: u64,
 }
 
 fn read_clock(id: libc::clockid_t) -> u64 {
@@ -121,17 +131,21 @@ impl World {
             host,
             shape,
             installed: BTreeMap::new(),
+            settings: Settings::new(config.live()),
+            forwarding: None,
             fresh: [0; 8],
             first_fresh: [0; 8],
             shift_ms: 0,
             nonces: 0,
             sent: [0; 3],
+            shortened: 0,
+            openings: 0,
         };
         world.reset();
         world
     }
 
-    /// No device, two fresh values, not stopping.
+    /// No device, two fresh values, not stopping, the first settings.
     pub fn reset(&mut self) {
         self.recover();
         let devices: Vec<Dev> = self.installed.keys().copied().collect();
@@ -139,6 +153,9 @@ impl World {
             self.wipe(device);
         }
         self.stopping(false);
+        self.forget_settings();
+        // Nobody answers them here, and the ring would be full some day.
+        self.each_plane(|plane, _| plane.drain_misses(&mut drop).unwrap());
         self.sweep();
         self.rotate_fresh();
         self.first_fresh = self.rotate_fresh();
@@ -258,6 +275,7 @@ impl World {
     pub fn send_for_reply(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>) {
         let now = self.now();
         let line_before = lap_device(frame).and_then(|id| self.oracle.line(id));
+        let before = self.before(frame, now.boot_ms);
         let mut out = frame.to_vec();
         let handled = self.oracle.handle(now, INGRESS, &mut out);
         let verdict = handled.verdict;
@@ -266,14 +284,17 @@ impl World {
         self.sent[0] += 1;
         if verdict.disposition() == Disposition::Reply {
             reply::check_headers(frame, &out);
-            if let Some(line) = line_before {
-                self.check_message(frame, &out, verdict, line.commit);
+            if let Some(line) = &line_before {
+                self.check_message(frame, &out, verdict, line);
             }
         } else if verdict != Verdict::PassData {
             assert_eq!(frame, out, "only a reply changes the frame, or taking off a seal");
         }
-        self.send_xdp(frame, verdict, &out);
-        self.send_host(now, frame, verdict, &out);
+        let [host, xdp] = self.replies(line_before.as_ref(), verdict, &out, lap_device(frame));
+        self.shortened += u64::from(host != out || xdp != out);
+        self.send_xdp(frame, verdict, &xdp);
+        self.send_host(now, frame, verdict, &host);
+        self.compare_events(&before, frame, verdict);
         if let Some(device) = lap_device(frame) {
             let installed = self.installed.keys().find(|dev| dev.id() == device).copied();
             installed.into_iter().for_each(|dev| self.compare_line(dev));
@@ -281,15 +302,18 @@ impl World {
         (verdict, out)
     }
 
-    fn check_message(&self, frame: &[u8], out: &[u8], verdict: Verdict, commit: CommitWord) {
+    fn check_message(&self, frame: &[u8], out: &[u8], verdict: Verdict, line: &LineView) {
         let id = lap_device(frame).unwrap();
         let (device, installed) = self.installed.iter().find(|(dev, _)| dev.id() == id).unwrap();
         let expected = reply::Expected {
             device: *device,
             mode: installed.mode,
-            idx: commit.idx().0,
+            idx: line.commit.idx().0,
             fresh: self.fresh,
-            lease_s: LEASE_S,
+            lease_s: match verdict {
+                Verdict::ReplyAckAgain => line.session.lease_s,
+                _ => self.settings.live.lease_s,
+            },
         };
         reply::check_message(frame, out, verdict, &expected);
     }
@@ -305,14 +329,22 @@ impl World {
         let counts: Vec<_> = counted.since(&side.counted).nonzero().collect();
         side.counted = counted;
         assert_eq!(counts, [(verdict, 1)], "xdp; oracle: {verdict}; {}", hex(frame));
-        // XDP_DROP, XDP_PASS, XDP_TX.
+        let forwarded = match (&mut self.forwarding, verdict) {
+            (Some(forwarding), Verdict::PassData) => {
+                forwarding.forwarded(&self.settings.live.forward_to, out)
+            }
+            _ => None,
+        };
+        // XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT.
         let action = match verdict.disposition() {
             Disposition::Drop => 1,
+            Disposition::Pass if forwarded.is_some() => 4,
             Disposition::Pass => 2,
             Disposition::Reply => 3,
         };
-        assert_eq!(run.action, action, "{verdict}");
+        assert_eq!(run.action, action, "{verdict}, of {}", hex(frame));
         if action != 1 {
+            let out = forwarded.as_deref().unwrap_or(out);
             assert_eq!(hex(&run.frame), hex(out), "xdp, {verdict}, of {}", hex(frame));
         }
     }
@@ -401,7 +433,7 @@ impl World {
             if had_session {
                 // `xdp` has read the clock itself, and its clock was not moved.
                 let shift_s = if at == 1 { (self.shift_ms / 1000) as u32 } else { 0 };
-                let difference = (got_until + shift_s).abs_diff(until);
+                let difference = got_until.saturating_add(shift_s).abs_diff(until);
                 assert!(
                     difference <= at as u32,
                     "lease in {name}: {got_until} + {shift_s}, {until}"
@@ -427,45 +459,6 @@ impl World {
         assert_eq!(word.count(), line.down.count(), "numbers towards {device:?}");
         assert_eq!(word.generation().wrapping_sub(base), line.down.generation());
     }
-
-    /// The events since the last call, which both data planes must agree on.
-    pub fn compare_events(&mut self) -> Vec<Event> {
-        let mut events: [Option<Vec<Event>>; 2] = [None, None];
-        self.each_plane(|plane, at| {
-            let mut drained = Vec::new();
-            plane
-                .drain_events(&mut |event| drained.push(proven(event)))
-                .unwrap();
-            assert_eq!(plane.counters().unwrap().events_lost, 0);
-            events[at] = Some(drained);
-        });
-        if let [Some(host), Some(xdp)] = &events {
-            assert_eq!(host, xdp, "events of host and xdp");
-        }
-        let [host, xdp] = events;
-        xdp.or(host).unwrap_or_default()
-    }
-}
-
-/// A session's event proves it. `xdp` has read the clock itself.
-fn proven(mut event: Event) -> Event {
-    if let EventKind::Session(opening) = &mut event.kind {
-        let Ok(Message::Response(response)) = wire::parse(&opening.response) else {
-            panic!("no RESPONSE");
-        };
-        let idx = RowIndex(response.idx.get());
-        assert_eq!((event.device, event.idx), (response.header.device(), idx));
-        assert_eq!(response.tag[..8], opening.session.to_wire());
-        let device = Dev::of_id(event.device);
-        let is_proof = [Mode::Pool, Mode::Key].into_iter().any(|mode| {
-            let tag = tag::response(&device.auth_key(mode, idx), response, &opening.loc);
-            tag::verify(&tag, &response.tag).is_some()
-        });
-        assert!(is_proof, "{opening:?}");
-        assert!(opening.began_ns > 0);
-        opening.began_ns = 0;
-    }
-    event
 }
 
 /// The device that a LAP message to the gateway names, if the frame is one that long.

@@ -1,4 +1,4 @@
-//! What is fixed while a gateway runs.
+//! What a gateway is configured with, and what of it may change while it runs.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -58,4 +58,13 @@ impl GatewayConfig {
             bindings_max: usize::MAX,
         }
     }
+}
+
+/// What of a [`GatewayConfig`] may change while the gateway runs; fields as there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "documented once, in `GatewayConfig`")]
+pub struct Live {
+    pub lease_s: u32,
+    pub nak_per_s: u32,
+    pub miss_per_s: u32,
 }

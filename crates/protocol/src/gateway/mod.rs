@@ -51,7 +51,7 @@ use alloc::collections::BTreeMap;
 
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-pub use config::{Gate, GatewayConfig};
+pub use config::{Gate, GatewayConfig, Live};
 pub use fresh::{FRESH_MAX_AGE_MS, Fresh, FreshValue};
 pub use line::{LineView, Row, SessionView};
 pub use provision::{DeviceInstall, ProvisionError};
@@ -117,6 +117,14 @@ impl Gateway {
     #[must_use]
     pub fn config(&self) -> &GatewayConfig {
         &self.config
+    }
+
+    /// Puts other settings into force. A session keeps the lease that it was granted, and its ACK repeated names that
+    /// (LAP/1 1.4.4).
+    pub fn reconfigure(&mut self, live: Live) {
+        self.config.lease_s = live.lease_s;
+        self.config.nak_per_s = live.nak_per_s;
+        self.config.miss_per_s = live.miss_per_s;
     }
 
     /// Draws a new freshness value; the current one becomes the previous (LAP/1 1.4.1: every 8 s).

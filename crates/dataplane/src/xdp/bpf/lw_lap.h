@@ -565,7 +565,8 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	session->tag[1] = m->tag[1];
 	/* Kept for the ACK: it may change in between, and no stack is left. */
 	c->cpu->lease_s = LW_READ(lw_live(c->control)->lease_s);
-	line->lease_until_s = now_s + c->cpu->lease_s;
+	/* Not beyond the clock's last second: a sum that wrapped would be a lease that is over. */
+	line->lease_until_s = c->cpu->lease_s < ~now_s ? now_s + c->cpu->lease_s : ~0U;
 	if (!renewal) {
 		lw_leave(session, &o, place);
 		lw_bind_session(session, &o);

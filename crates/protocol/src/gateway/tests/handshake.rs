@@ -8,6 +8,7 @@ use super::support::{
 use crate::frame::builder::FrameBuilder;
 use crate::frame::ip_bytes;
 use crate::frame::write::Endpoint;
+use crate::gateway::Live;
 use crate::ids::Mode;
 use crate::keys::SessionKey;
 use crate::tag;
@@ -92,6 +93,25 @@ fn the_last_number_is_never_spent() {
     let response = prover.response(u32::MAX, bench.fresh);
     assert_eq!(bench.verdict(&prover, &response), Verdict::DropNoRows);
     assert!(bench.gateway.line(prover.device).unwrap().commit.is_valid());
+}
+
+#[test]
+fn a_session_keeps_the_lease_that_it_was_granted() {
+    let (mut bench, prover) = one_device(3);
+    let response = prover.response(0, bench.fresh);
+    let (_, first) = bench.send(&prover, &response);
+    bench.gateway.reconfigure(Live {
+        lease_s: LEASE_S / 2,
+        nak_per_s: 0,
+        miss_per_s: 0,
+    });
+    assert_eq!(
+        bench.send(&prover, &response),
+        (Verdict::ReplyAckAgain, first.clone())
+    );
+    let (_, next) = bench.send(&prover, &prover.response(1, bench.fresh));
+    let lease_s = |ack: &[u8]| u32::from_be_bytes(ack[20..24].try_into().unwrap());
+    assert_eq!((lease_s(&first), lease_s(&next)), (LEASE_S, LEASE_S / 2));
 }
 
 #[test]
