@@ -8,7 +8,7 @@ use linewarden_dataplane::{Left, LeftDevice};
 use linewarden_protocol::ids::{Mode, RowIndex};
 
 use super::Node;
-use super::devices::{Held, uses};
+use super::devices::{Held, State, uses};
 use super::freshness::Freshness;
 
 /// What is not confirmed yet.
@@ -78,7 +78,8 @@ impl Node {
         let _ = self.plane.revoke(left.device);
         if self.plane.wipe(left.device).is_err() {
             // A winner is at work: like a device that leaves, it is tried again.
-            self.devices.insert(left.device, Held::left_behind());
+            self.devices
+                .insert(left.device, Held::blank(State::Leaving { settle: false }));
             self.busy.push(left.device);
         }
     }
@@ -101,7 +102,7 @@ impl Node {
             );
             self.distrust_fresh();
             let devices: Vec<_> = self.devices.keys().copied().collect();
-            devices.into_iter().for_each(|device| self.drop_left(device));
+            devices.into_iter().for_each(|device| self.dismiss(device, false));
         }
         self.plane.set_owner(number);
     }

@@ -18,8 +18,13 @@ impl Channel {
         !self.out && !self.done && self.backoff.is_due(now_ns)
     }
 
-    pub(super) fn ask(&mut self, clock: Clock) {
-        self.out = true;
-        self.asked_ns = clock.boot_ns;
+    /// Asks, if it is free.
+    pub(super) fn try_ask(&mut self, clock: Clock) -> bool {
+        let is_free = self.is_free(clock.monotonic_ns);
+        if is_free {
+            self.out = true;
+            self.asked_ns = clock.boot_ns;
+        }
+        is_free
     }
 }

@@ -6,15 +6,12 @@ use linewarden_controller::{Provision, Refusal, Refused, Want};
 use linewarden_dataplane::{LineStatus, StoreError};
 use linewarden_protocol::commit;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
-use linewarden_registry::Settlement;
 
+use super::Node;
+use super::departure::EVICT_BATCH;
 use super::eviction::{Ticket, Uses};
-use super::{Node, WANTS_PER_ASK, WIPE_AFTER_NS};
 use crate::audit::Happening;
-use crate::time::Clock;
 
-/// Devices that are evicted at a time.
-const EVICT_BATCH: usize = 64;
 /// A mark that is moved again within this time is moved further each time, ns.
 const BUSY_DEVICE_NS: u64 = 60_000_000_000;
 
@@ -53,7 +50,7 @@ pub(super) struct Held {
     /// Something was wanted again while it was asked for.
     wanted_again: bool,
     /// No row is left for this gateway.
-    exhausted: bool,
+    pub(super) exhausted: bool,
     /// Its number among those that wait for a place.
     room_ticket: Option<u64>,
     /// How many rows the mark is moved ahead.
@@ -66,31 +63,23 @@ pub(super) struct Held {
     marked: bool,
     /// When it was asked for last, monotonic.
     marked_at_ns: u64,
-    ticket: Option<Ticket>,
+    pub(super) ticket: Option<Ticket>,
     /// The last session that is known to have been opened, and when, boot-time clock, ns.
     pub(super) opened: Option<(SessionId, u64)>,
     /// Leased rows that the data plane has not taken yet.
-    pending: Option<Box<Provision>>,
+    pub(super) pending: Option<Box<Provision>>,
 }
 
 impl Held {
-    fn new(provision: &Provision, ahead: u32) -> Self {
+    fn new(provision: Provision, ahead: u32) -> Self {
         Self {
-            state: State::Waiting,
             mode: provision.mode,
             epoch: provision.epoch,
-            asking: false,
-            wanted_again: false,
-            exhausted: false,
-            room_ticket: None,
             ahead: u8::try_from(ahead).unwrap_or(u8::MAX),
             mark: provision.mark,
             received: provision.end(),
-            marked: false,
-            marked_at_ns: 0,
-            ticket: None,
-            opened: None,
-            pending: None,
+            pending: Some(Box::new(provision)),
+            ..Self::blank(State::Waiting)
         }
     }
 
@@ -104,29 +93,20 @@ impl Held {
         ahead: u32,
     ) -> Self {
         Self {
-            state: State::Installed,
             mode,
             epoch,
             ahead: u8::try_from(ahead).unwrap_or(u8::MAX),
             mark,
             received,
             ticket: Some(ticket),
-            ..Self::revoked(0)
+            ..Self::blank(State::Installed)
         }
     }
 
-    /// Of one that has to be wiped.
-    pub(super) fn left_behind() -> Self {
+    /// Of one of which nothing is known but that it is to go, or is gone.
+    pub(super) fn blank(state: State) -> Self {
         Self {
-            state: State::Leaving { settle: false },
-            ..Self::revoked(0)
-        }
-    }
-
-    /// Only what is needed to know it when it comes.
-    fn revoked(at_ns: u64) -> Self {
-        Self {
-            state: State::Revoked { at_ns },
+            state,
             mode: Mode::Key,
             epoch: u32::MAX,
             asking: false,
@@ -160,9 +140,7 @@ impl Node {
         match self.devices.entry(device) {
             Entry::Occupied(held) => return held.get().state == State::Installed,
             Entry::Vacant(place) => {
-                let mut held = Held::new(&provision, self.settings.mark_block);
-                held.pending = Some(Box::new(provision));
-                place.insert(held);
+                place.insert(Held::new(provision, self.settings.mark_block));
             }
         }
         self.offer(device);
@@ -394,178 +372,11 @@ impl Node {
         }
     }
 
-    fn stop_waiting(&mut self, device: DeviceId) {
+    pub(super) fn stop_waiting(&mut self, device: DeviceId) {
         let held = self.devices.get_mut(&device);
         if let Some(ticket) = held.and_then(|held| held.room_ticket.take()) {
             self.no_room.remove(&ticket);
         }
-    }
-
-    /// Evicts devices so that those which wait find places, a moment later; how many leave, with those of before.
-    pub(super) fn make_room(&mut self, clock: Clock) -> usize {
-        let spare_live = self.settings.spare_live_sessions;
-        let now_s = clock.boot_ns / 1_000_000_000;
-        let leaving = self.leaving_soon();
-        let wanted = self.no_room.len().saturating_sub(leaving).min(EVICT_BATCH);
-        for evicted in 0..wanted {
-            let (plane, devices) = (&self.plane, &self.devices);
-            let victim = self.order.victim(&|device| {
-                let held = devices
-                    .get(&device)
-                    .filter(|held| held.state == State::Installed)?;
-                let line = plane.status(device)?;
-                let is_live = line.has_session && u64::from(line.lease_until_s) > now_s;
-                let is_needed = line.commit.is_busy() || spare_live && is_live || held.asking;
-                (!is_needed).then(|| uses(&line))
-            });
-            let Some(victim) = victim else {
-                return leaving + evicted;
-            };
-            self.status.evicted += 1;
-            self.trail.note(Happening::Evicted { device: victim });
-            self.dismiss(victim, true);
-        }
-        leaving + wanted
-    }
-
-    /// Takes a device out of the node.
-    fn dismiss(&mut self, device: DeviceId, settle: bool) {
-        let Some(held) = self.devices.get_mut(&device) else {
-            return;
-        };
-        match held.state {
-            State::Installed => {
-                held.state = State::Leaving { settle };
-                self.status.devices -= 1;
-                self.depart(device);
-            }
-            State::Waiting => {
-                let first = held.pending.take().map(|pending| pending.first);
-                self.part(device, first.filter(|_| settle));
-            }
-            State::Leaving { .. } | State::Settling | State::Revoked { .. } => {}
-        }
-    }
-
-    fn depart(&mut self, device: DeviceId) {
-        let Some(Held {
-            state: State::Leaving { settle },
-            mode,
-            ..
-        }) = self.devices.get(&device)
-        else {
-            return;
-        };
-        let (settle, mode) = (*settle, *mode);
-        // Once REVOKED is in the word, no compare-and-swap on an older one succeeds: the number stands still.
-        let line = match self.plane.revoke(device) {
-            Ok(()) => self.plane.status(device),
-            Err(_) => None,
-        };
-        let unused_from = line.map(|line| line.commit.idx()).filter(|_| settle);
-        if mode == Mode::Key && unused_from.is_some() {
-            return self.part(device, unused_from);
-        }
-        match self.plane.wipe(device) {
-            Err(StoreError::Busy(_)) => self.busy.push(device),
-            _ => self.part(device, unused_from),
-        }
-    }
-
-    /// The device can do nothing in the data plane any more. With something to settle it is known until that is done.
-    fn part(&mut self, device: DeviceId, unused_from: Option<RowIndex>) {
-        self.stop_waiting(device);
-        let Some(held) = self.devices.get_mut(&device) else {
-            return;
-        };
-        if let Some(ticket) = held.ticket.take() {
-            self.order.leave(ticket);
-        }
-        if std::mem::take(&mut held.exhausted) {
-            self.status.exhausted -= 1;
-        }
-        let Some(unused_from) = unused_from else {
-            self.devices.remove(&device);
-            return;
-        };
-        held.state = State::Settling;
-        held.pending = None;
-        self.settlements.push(Settlement {
-            device,
-            epoch: held.epoch,
-            unused_from,
-            keep: false,
-        });
-    }
-
-    /// The controller knows where these stood.
-    pub(super) fn settled(&mut self) {
-        for settlement in std::mem::take(&mut self.settling) {
-            let device = settlement.device;
-            match self.devices.get_mut(&device) {
-                Some(held) if held.state == State::Settling && held.mode == Mode::Key => {
-                    held.state = State::Leaving { settle: false };
-                    self.depart(device);
-                }
-                Some(held) if held.state == State::Settling => {
-                    self.devices.remove(&device);
-                }
-                // It was revoked since, and is wiped as those are.
-                _ => {}
-            }
-        }
-    }
-
-    /// Devices that have a place until the controller has heard where they stood.
-    fn leaving_soon(&self) -> usize {
-        let settlements = self.settlements.iter().chain(&self.settling);
-        let held = settlements.filter_map(|settlement| self.devices.get(&settlement.device));
-        held.filter(|held| held.state == State::Settling && held.mode == Mode::Key)
-            .count()
-    }
-
-    pub(super) fn revoke(&mut self, device: DeviceId, now_ns: u64) {
-        self.stop_waiting(device);
-        let Some(held) = self.devices.get_mut(&device) else {
-            // Those of before its start are none of its business.
-            if self.is_following() {
-                self.status.revoked += 1;
-                self.record_revoked(device, false);
-            }
-            if self.is_expecting() {
-                // An answer that was given before may still bring it.
-                self.devices.insert(device, Held::revoked(now_ns));
-            }
-            return;
-        };
-        let was_installed = held.state == State::Installed;
-        match held.state {
-            State::Revoked { .. } => return,
-            State::Installed => {
-                // It is shut out before anything else is done.
-                if let Err(error) = self.plane.revoke(device) {
-                    tracing::error!(%error, "a revoked device was not in the data plane");
-                }
-                self.status.devices -= 1;
-            }
-            State::Waiting | State::Leaving { .. } | State::Settling => {}
-        }
-        if let Some(ticket) = held.ticket.take() {
-            self.order.leave(ticket);
-        }
-        if std::mem::take(&mut held.exhausted) {
-            self.status.exhausted -= 1;
-        }
-        held.pending = None;
-        held.state = State::Revoked { at_ns: now_ns };
-        self.status.revoked += 1;
-        self.record_revoked(device, was_installed);
-        tracing::info!(%device, "revoked");
-    }
-
-    /// What lies here of the device is not this process's to spend.
-    pub(super) fn drop_left(&mut self, device: DeviceId) {
-        self.dismiss(device, false);
     }
 
     /// New credentials: the old ones and the session go at once; the device comes again. Of the same credentials there
@@ -581,7 +392,7 @@ impl Node {
         }
     }
 
-    fn want_anew(&mut self, device: DeviceId) {
+    pub(super) fn want_anew(&mut self, device: DeviceId) {
         let held = self.devices.get_mut(&device);
         if held.is_some_and(|held| std::mem::take(&mut held.exhausted)) {
             self.status.exhausted -= 1;
@@ -619,72 +430,6 @@ impl Node {
             .map(|(device, _)| *device)
             .collect();
         low.into_iter().for_each(|device| self.want(device));
-    }
-
-    /// Asks anew for some of the devices for which no row was left: others may have given some back. Those without a row
-    /// and without a session leave: when they come again, the slow path asks.
-    pub(super) fn retry_exhausted(&mut self, clock: Clock) {
-        let now_s = clock.boot_ns / 1_000_000_000;
-        let count = self.exhausted.len().min(WANTS_PER_ASK);
-        let some: Vec<DeviceId> = self.exhausted.drain(..count).collect();
-        for device in some {
-            if !self.devices.get(&device).is_some_and(|held| held.exhausted) {
-                continue;
-            }
-            let is_idle = |line: LineStatus| {
-                let is_live = line.has_session && u64::from(line.lease_until_s) > now_s;
-                line.rows_left == 0 && !is_live
-            };
-            match self.plane.status(device).is_some_and(is_idle) {
-                true => self.dismiss(device, true),
-                false => self.want_anew(device),
-            }
-        }
-    }
-
-    /// Removes the keys of devices that were revoked some time ago, and forgets them unless an answer may bring them.
-    pub(super) fn wipe_revoked(&mut self, now_ns: u64) {
-        let is_expecting = self.is_expecting();
-        let plane = &mut self.plane;
-        self.devices.retain(|device, held| {
-            let State::Revoked { at_ns } = held.state else {
-                return true;
-            };
-            if now_ns < at_ns.saturating_add(WIPE_AFTER_NS) {
-                return true;
-            }
-            matches!(plane.wipe(*device), Err(StoreError::Busy(_))) || is_expecting
-        });
-    }
-
-    /// Shuts every device out, and returns where they stood: their rows stay this gateway's.
-    pub(super) fn shut_out(&mut self) -> Vec<Settlement> {
-        let mut stood = std::mem::take(&mut self.settlements);
-        stood.append(&mut self.settling);
-        for (device, held) in &self.devices {
-            let first_pending = held.pending.as_ref().map(|pending| pending.first);
-            let unused_from = match held.state {
-                // What is closed does not outlive its process: the next one draws fresh values of its own.
-                _ if held.mode == Mode::Key => None,
-                State::Waiting => first_pending,
-                State::Installed | State::Leaving { .. } => match self.plane.revoke(*device) {
-                    Ok(()) => self
-                        .plane
-                        .status(*device)
-                        .filter(|line| !line.commit.is_busy())
-                        .map(|line| line.commit.idx()),
-                    Err(_) => None,
-                },
-                State::Settling | State::Revoked { .. } => None,
-            };
-            stood.extend(unused_from.map(|unused_from| Settlement {
-                device: *device,
-                epoch: held.epoch,
-                unused_from,
-                keep: true,
-            }));
-        }
-        stood
     }
 }
 

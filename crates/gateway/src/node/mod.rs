@@ -17,9 +17,12 @@
 mod adoption;
 mod backoff;
 mod channel;
+mod departure;
 mod devices;
 mod eviction;
 mod freshness;
+mod link;
+mod packets;
 mod records;
 mod roaming;
 mod settings;
@@ -28,14 +31,13 @@ mod visitors;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use linewarden_controller::{Changes, Chunk, Reception, Want};
-use linewarden_dataplane::{DataPlane, DataPlaneError, Event, EventKind, Live, Miss};
+use linewarden_dataplane::{DataPlane, Live};
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{Change, Revision, Settlement};
+use linewarden_registry::{Revision, Settlement};
 
 use self::adoption::Adoption;
 use self::channel::Channel;
-use self::devices::{Held, State};
+use self::devices::Held;
 pub use self::eviction::Eviction;
 use self::eviction::Policy;
 use self::freshness::Freshness;
@@ -44,15 +46,11 @@ pub use self::settings::{ReconfigureError, Settings, SettingsError};
 pub use self::status::{LinkState, Status};
 use self::visitors::Visitors;
 use crate::audit::{AuditState, Happening, Record, Trail};
-use crate::exchange::{Answer, Ask, LinkError};
+use crate::exchange::Ask;
 use crate::time::Clock;
 
 /// How often housekeeping is done, ns.
 const HOUSEKEEPING_NS: u64 = 5_000_000_000;
-/// A revoked device stays in the data plane for so long, so that its packets are counted as what they are, ns.
-const WIPE_AFTER_NS: u64 = 60_000_000_000;
-/// Devices for which rows are asked at once.
-const WANTS_PER_ASK: usize = 256;
 /// A wiped place is free at the second housekeeping after it; one follows the other after this, ns, while a device
 /// waits for a place.
 const RECLAIM_AFTER_NS: u64 = 20_000_000;
@@ -220,63 +218,6 @@ impl Node {
             .clamp(now_ns, now_ns.saturating_add(LATEST_NS))
     }
 
-    /// Takes an answer of the controller.
-    pub fn answer(&mut self, answer: Answer, clock: Clock) {
-        let now_ns = clock.monotonic_ns;
-        match answer {
-            Answer::Entered(result) => {
-                if let Some(number) = self.unwrap_answer(result, now_ns, |node| &mut node.enter) {
-                    self.enter.done = true;
-                    self.confirm(number);
-                }
-            }
-            Answer::Chunk(result) => {
-                if let Some(chunk) = self.unwrap_answer(result, now_ns, |node| &mut node.resume) {
-                    self.take_chunk(chunk);
-                }
-            }
-            Answer::Rows(result) => match self.unwrap_answer(result, now_ns, |node| &mut node.lease) {
-                Some((provisions, refused)) => {
-                    self.clear_asked();
-                    provisions.into_iter().for_each(|rows| self.provide(rows));
-                    refused.iter().for_each(|refused| self.refuse(refused));
-                }
-                None => self.ask_again(),
-            },
-            Answer::Receptions(result) => {
-                let asked = self.visitors.asked();
-                match self.unwrap_answer(result, now_ns, |node| &mut node.receive) {
-                    Some(receptions) => {
-                        for (miss, reception) in asked.into_iter().zip(receptions) {
-                            self.receive(miss, reception);
-                        }
-                    }
-                    None => asked.iter().for_each(|miss| self.turn_away(miss)),
-                }
-            }
-            Answer::Settled(result) => match self.unwrap_answer(result, now_ns, |node| &mut node.settle) {
-                Some(back) => {
-                    self.status.rows_given_back += back;
-                    self.settled();
-                }
-                None => self.settlements.append(&mut self.settling),
-            },
-            Answer::Reported { result, at_ns } => {
-                let answers = self.unwrap_answer(result, now_ns, |node| &mut node.report);
-                self.take_reported(answers, at_ns);
-            }
-            Answer::Changes { result, at_ns } => {
-                if let Some(changes) = self.unwrap_answer(result, now_ns, |node| &mut node.feed) {
-                    self.take_changes(&changes, now_ns, at_ns);
-                }
-            }
-        }
-        if !self.is_expecting() {
-            self.meanwhile.clear();
-        }
-        self.status.rows_waited_for = self.wants.len() as u64;
-    }
-
     /// From now on REQUESTs are answered with a NAK; handshakes under way may end.
     pub fn begin_stop(&mut self) {
         self.stopping = true;
@@ -300,16 +241,6 @@ impl Node {
     #[must_use]
     pub fn is_settling(&self) -> bool {
         self.settle.out
-    }
-
-    /// Whether an answer is out that may bring devices. None is asked for before the feed has been read to its end.
-    fn is_expecting(&self) -> bool {
-        self.receive.out || self.is_following() && !self.resume.done
-    }
-
-    /// Whether the feed has been read to its end once.
-    fn is_following(&self) -> bool {
-        self.link_ok_ns.is_some()
     }
 
     /// Puts other settings into force, in the data plane as well: all or, after an error, none.
@@ -414,100 +345,6 @@ impl Node {
             .is_some_and(|ok_ns| clock.boot_ns.saturating_sub(ok_ns) > lease_ns)
     }
 
-    fn take_events(&mut self) {
-        let mut events = Vec::new();
-        let drained = self.plane.drain_events(&mut |event| events.push(event));
-        self.note_draining(drained);
-        events.iter().for_each(|event| self.take_event(event));
-    }
-
-    fn note_draining(&mut self, drained: Result<(), DataPlaneError>) {
-        let failing = drained.is_err();
-        if let Err(error) = drained
-            && !self.status.events_failing
-        {
-            tracing::error!(%error, "the data plane's events cannot be read; trying on");
-        }
-        self.status.events_failing = failing;
-    }
-
-    fn take_event(&mut self, event: &Event) {
-        match event.kind {
-            EventKind::Session(opening) => {
-                self.status.sessions_opened += 1;
-                self.record_session(event, opening.session);
-                self.note_opening(event.device, opening);
-                tracing::debug!(device = %event.device, idx = %event.idx, from = %event.from, "session");
-            }
-            EventKind::RowsLow | EventKind::RowsOut => self.want(event.device),
-            EventKind::WrongTag => {
-                self.status.wrong_tags += 1;
-                self.trail.note(Happening::WrongTag {
-                    device: event.device,
-                    row: event.idx,
-                    address: event.from,
-                    ingress: event.ingress,
-                });
-                tracing::warn!(device = %event.device, idx = %event.idx, from = %event.from, "wrong tag");
-            }
-        }
-    }
-
-    fn take_misses(&mut self) {
-        let mut misses = Vec::new();
-        let drained = self.plane.drain_misses(&mut |miss| misses.push(miss));
-        if let Err(error) = drained {
-            tracing::debug!(%error, "messages of unknown devices cannot be read");
-        }
-        for miss in misses {
-            match self.devices.get(&miss.device()).map(|held| held.state) {
-                _ if self.stopping => {}
-                None => {
-                    if let Some(turned_away) = self.visitors.queue(miss) {
-                        self.turn_away(&turned_away);
-                    }
-                }
-                // It came while another message of it was on its way.
-                Some(State::Installed) => self.replay(miss),
-                // The device repeats; it has a place then, or is gone.
-                Some(_) => {}
-            }
-        }
-    }
-
-    fn receive(&mut self, miss: Miss, reception: Reception) {
-        match reception {
-            Reception::Silence => {}
-            Reception::Challenge(challenge) => self.plane.send(&miss, &challenge),
-            Reception::Admit(provision) => {
-                self.status.admitted += 1;
-                self.trail.note(Happening::Admitted {
-                    device: provision.device,
-                    row: provision.first,
-                    rows: provision.rows.len() as u64,
-                    address: miss.source(),
-                });
-                if self.admit(provision) {
-                    self.replay(miss);
-                }
-            }
-        }
-    }
-
-    /// Nobody has time for it; its device repeats it.
-    fn turn_away(&mut self, miss: &Miss) {
-        self.status.visitors_turned_away += 1;
-        if visitors::is_response(miss) {
-            self.plane.expect(miss);
-        }
-    }
-
-    fn replay(&mut self, miss: Miss) {
-        if let Err(error) = self.plane.replay(miss) {
-            tracing::debug!(%error, "a message could not be handed on; its device repeats it");
-        }
-    }
-
     fn housekeep(&mut self, clock: Clock) {
         let now_ns = clock.monotonic_ns;
         self.plane.housekeep();
@@ -573,177 +410,5 @@ impl Node {
             );
         }
         self.told = (exhausted, no_room);
-    }
-
-    fn asks(&mut self, clock: Clock) -> Vec<Ask> {
-        let mut asks = Vec::new();
-        let now_ns = clock.monotonic_ns;
-        if self.stopping || self.status.replaced {
-            return asks;
-        }
-        if self.enter.is_free(now_ns) {
-            self.enter.ask(clock);
-            asks.push(Ask::Enter);
-        }
-        if !self.enter.done {
-            return asks;
-        }
-        if self.feed.is_free(now_ns) && self.feed_due_ns <= now_ns {
-            self.feed.ask(clock);
-            asks.push(Ask::Changes {
-                since: self.feed_from,
-            });
-        }
-        if !self.is_following() {
-            return asks;
-        }
-        if self.resume.is_free(now_ns) {
-            self.resume.ask(clock);
-            asks.push(Ask::Resume);
-        }
-        // Not while what was held before is on its way, nor while the device is asked about: what was said before a
-        // settlement would bring the device back afterwards, with rows that are no longer this gateway's.
-        if self.resume.done && self.settle.is_free(now_ns) {
-            let visitors = &self.visitors;
-            let due = |settlement: &mut Settlement| !visitors.is_asked(settlement.device);
-            self.settling = self.settlements.extract_if(.., due).collect();
-            if !self.settling.is_empty() {
-                self.settle.ask(clock);
-                asks.push(Ask::Settle(self.settling.clone()));
-            }
-        }
-        if !self.reports.is_empty() && self.report.is_free(now_ns) {
-            self.report.ask(clock);
-            asks.push(Ask::Report(self.reports.ask()));
-        }
-        if !self.wants.is_empty() && self.lease.is_free(now_ns) {
-            let wants = self.next_wants(now_ns);
-            if !wants.is_empty() {
-                self.asked = wants.iter().map(|want| want.device).collect();
-                self.lease.ask(clock);
-                asks.push(Ask::Lease(wants));
-            }
-        }
-        if let Some(fresh) = self.fresh
-            && !self.visitors.is_empty()
-            && self.receive.is_free(now_ns)
-        {
-            let knocks = self.visitors.knocks(|device| self.devices.contains_key(&device));
-            if !knocks.is_empty() {
-                self.receive.ask(clock);
-                asks.push(Ask::Receive { knocks, fresh });
-            }
-        }
-        self.status.rows_waited_for = self.wants.len() as u64;
-        asks
-    }
-
-    fn next_wants(&mut self, now_ns: u64) -> Vec<Want> {
-        let mut wants = Vec::new();
-        while wants.len() < WANTS_PER_ASK
-            && let Some(device) = self.wants.pop_front()
-        {
-            match self.want_of(device, now_ns) {
-                Some(want) => wants.push(want),
-                None => {
-                    if let Some(held) = self.devices.get_mut(&device) {
-                        held.asking = false;
-                    }
-                }
-            }
-        }
-        wants
-    }
-
-    fn take_chunk(&mut self, chunk: Chunk) {
-        for damaged in &chunk.damaged {
-            tracing::error!(record = damaged, "left out");
-        }
-        self.status.damaged += chunk.damaged.len() as u64;
-        self.status.resumed = chunk.progress;
-        for provision in chunk.provisions {
-            self.admit(provision);
-        }
-        if chunk.last {
-            self.resume.done = true;
-            self.status.loaded = true;
-            tracing::info!(
-                devices = self.status.devices,
-                "what was held before is here again"
-            );
-        }
-    }
-
-    fn take_changes(&mut self, changes: &Changes, now_ns: u64, at_ns: u64) {
-        for change in &changes.changes {
-            self.take_change(*change, now_ns);
-        }
-        for elsewhere in &changes.elsewhere {
-            self.take_elsewhere(elsewhere, at_ns);
-        }
-        self.feed_from = changes.upto;
-        if changes.more {
-            self.feed_due_ns = now_ns;
-            return;
-        }
-        self.feed_due_ns = now_ns.saturating_add(self.settings.feed_poll_ms.saturating_mul(1_000_000));
-        if !self.is_following() {
-            self.plane.set_filtering(true);
-        }
-        self.link_ok_ns = self.link_ok_ns.max(Some(self.feed.asked_ns));
-    }
-
-    fn take_change(&mut self, change: Change, now_ns: u64) {
-        if self.is_expecting() {
-            self.meanwhile.insert(change.device, change.epoch);
-        }
-        if change.active {
-            self.plane.enrol(change.device);
-        }
-        match change.active {
-            true => self.renew(change.device, change.epoch),
-            false => self.revoke(change.device, now_ns),
-        }
-    }
-
-    /// The answer's content, or `None` after a failure; keeps the books and the log about the link's state.
-    fn unwrap_answer<T>(
-        &mut self,
-        result: Result<T, LinkError>,
-        now_ns: u64,
-        channel: impl Fn(&mut Self) -> &mut Channel,
-    ) -> Option<T> {
-        channel(self).out = false;
-        match result {
-            Ok(content) => {
-                if channel(self).backoff.succeed() {
-                    tracing::info!("the controller answers again");
-                }
-                self.status.link = LinkState::Reachable;
-                Some(content)
-            }
-            Err(LinkError::Failed(error)) => {
-                if channel(self).backoff.fail(now_ns) {
-                    tracing::error!(
-                        error,
-                        "the controller does not answer; going on with what is here"
-                    );
-                }
-                self.status.link = LinkState::Lost { error };
-                None
-            }
-            Err(LinkError::Replaced(error)) => {
-                if !std::mem::replace(&mut self.status.replaced, true) {
-                    self.trail.note(Happening::Replaced);
-                    tracing::error!(
-                        error,
-                        "this process has been replaced: it answers nothing any more"
-                    );
-                    self.plane.set_stopping(true);
-                }
-                self.status.link = LinkState::Lost { error };
-                None
-            }
-        }
     }
 }

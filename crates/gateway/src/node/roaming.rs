@@ -117,7 +117,7 @@ impl Node {
         };
         let opened = self.devices.get(&device).and_then(|held| held.opened);
         let is_older = match opened {
-            Some((session, here_ns)) if session == view.id => here_ns < began_ns,
+            Some((session, here_ns)) if session == view.id => here_ns <= began_ns,
             // Renewed since, or opened before this process began: the lease tells when, to the second.
             _ => view.proven_before_ns <= began_ns,
         };

@@ -37,6 +37,8 @@ pub struct Status {
     pub admitted: u64,
     /// Messages of unknown devices for which there was no room on the way to the controller.
     pub visitors_turned_away: u64,
+    /// Messages that the data plane did not take once their devices were there: these had to repeat them.
+    pub replays_failed: u64,
     /// Devices that had to leave for others.
     pub evicted: u64,
     /// Rows that went back to their pools.
