@@ -190,10 +190,11 @@ pub trait DataPlane: Send {
     fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]);
     /// The RESPONSE, which nobody had time for, may come again.
     fn expect(&mut self, miss: &Miss);
-    /// Hands a message to the packet path again, now that its device is here, and sends what that replies.
+    /// Hands a message to the packet path again, now that its device is here, and sends what that replies. In `xdp` the
+    /// calling thread has to be in the network namespace of the interface by which the message came.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Those of the kernel; an interface that is not there.
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError>;
     /// From now on the bell rings, once, when something happens that must be acted on: call it before draining.
     fn listen(&mut self);

@@ -103,7 +103,9 @@ impl Show<'_> {
         let config = site::config(self.options, backend, site::lab_addresses(), self.enrolled)?;
         let plane = site::plane(self.lab, backend, &config)?;
         let wanted = u64::from(self.enrolled) - self.revoked;
-        Site::start(plane, &config, self.home, wanted, audience)
+        let home = self.home;
+        let gateway = self.lab.gateway.run(|| site::gateway(plane, &config, home))??;
+        Site::load(gateway, wanted, audience)
     }
 
     fn has_gate(&self) -> bool {

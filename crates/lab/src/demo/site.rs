@@ -77,27 +77,29 @@ pub(super) fn lab_addresses() -> Vec<IpAddr> {
     vec![GATEWAY.v4.into(), GATEWAY.v6.into()]
 }
 
+/// Starts the node over a data plane. The calling thread stands where the interfaces are whose packets it hands on.
+pub(super) fn gateway(plane: Box<dyn DataPlane>, config: &Config, home: &Home) -> Result<Gateway, DemoError> {
+    let settings = Settings::for_plane(config);
+    let policy = Policy {
+        lease_rows: config.geometry.ring.saturating_add(1),
+        mark_block: settings.mark_block,
+    };
+    let controller = Controller::new(home.registry.clone(), policy);
+    Ok(Gateway::start(plane, controller, GATEWAY_ID, settings)?)
+}
+
 /// A gateway at work that has the whole fleet.
 pub(super) struct Site {
     pub(super) gateway: Gateway,
 }
 
 impl Site {
-    /// Starts the node over a data plane and waits until it has loaded `wanted` devices.
-    pub(super) fn start(
-        plane: Box<dyn DataPlane>,
-        config: &Config,
-        home: &Home,
+    /// Waits until the gateway has loaded `wanted` devices.
+    pub(super) fn load(
+        gateway: Gateway,
         wanted: u64,
         audience: &mut Audience<'_>,
     ) -> Result<Self, DemoError> {
-        let settings = Settings::for_plane(config);
-        let policy = Policy {
-            lease_rows: config.geometry.ring.saturating_add(1),
-            mark_block: settings.mark_block,
-        };
-        let controller = Controller::new(home.registry.clone(), policy);
-        let gateway = Gateway::start(plane, controller, GATEWAY_ID, settings)?;
         let started = Instant::now();
         while !gateway.wait_until(Duration::from_millis(100), |status| status.loaded) {
             audience.check()?;

@@ -382,6 +382,7 @@ fn describe(status: &Status) -> String {
         ("reports refused", status.reports_refused),
         ("reports dropped", status.reports_dropped),
         ("turned away", status.visitors_turned_away),
+        ("replays failed", status.replays_failed),
         ("reloads", status.reloads),
         ("reloads refused", status.reloads_refused),
         ("audit records lost", status.audit_lost),

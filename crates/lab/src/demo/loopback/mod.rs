@@ -49,7 +49,8 @@ pub(super) fn run(options: &Options, audience: &mut Audience<'_>) -> Result<Repo
         ..HostOptions::default()
     };
     let plane = Host::start(&config, &threads)?;
-    let site = Site::start(Box::new(plane), &config, &home, enrolled.into(), audience)?;
+    let gateway = site::gateway(Box::new(plane), &config, &home)?;
+    let site = Site::load(gateway, enrolled.into(), audience)?;
     let gateway = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), config.lap_port);
     let mut show = Show {
         options,

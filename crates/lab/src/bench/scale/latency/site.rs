@@ -99,8 +99,9 @@ impl Site {
             mark_block: settings.mark_block,
         };
         let controller = Controller::new(own, policy);
-        let gateway =
-            Gateway::start(Box::new(plane), controller, keys::GATEWAY_ID, settings).map_err(contradiction)?;
+        // Among the interfaces whose packets it hands on.
+        let start = || Gateway::start(Box::new(plane), controller, keys::GATEWAY_ID, settings);
+        let gateway = lab.gateway.run(start)?.map_err(contradiction)?;
         if !gateway.wait_until(LIMIT, |status| status.loaded) {
             return Err(contradiction("the gateway does not start"));
         }
