@@ -17,7 +17,7 @@ OUT ?= out
 SUDO ?=
 export SUDO
 
-.PHONY: help setup demo test bench lint fmt generate doc fuzz readme clean
+.PHONY: help setup demo test kernel bench lint fmt generate doc fuzz readme clean
 
 help: ## list the targets
 	@printf 'Linewarden: make TARGET [ARGS="..."]\n\n'
@@ -33,6 +33,9 @@ demo: setup ## authenticate 10,000 simulated devices through the kernel, under a
 
 test: setup ## all tests of all crates, then the device role without an operating system
 	@scripts/test $(ARGS)
+
+kernel: setup ## the data planes' tests on the oldest kernel that is meant, in an emulator
+	@scripts/test-kernel $(ARGS)
 
 bench: setup ## the papers' experiments; rows go to out/bench.json
 	@mkdir -p $(OUT)
