@@ -21,12 +21,12 @@ use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::layout::Line;
 use linewarden_dataplane::store::{Regions, Row, table};
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{Config, DataPlane, Geometry, Store, StoreError};
+use linewarden_dataplane::{Config, DataPlane, EventKind, Geometry, Store, StoreError};
 use linewarden_protocol::commit::CommitWord;
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::frame::{ip_bytes, parse};
-use linewarden_protocol::ids::{Mode, RowIndex, Suite};
+use linewarden_protocol::ids::{Mode, RowIndex, SessionId, Suite};
 use linewarden_protocol::keys::{AuthKey, SessionKey, halves};
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::{Disposition, Verdict};
@@ -93,6 +93,7 @@ trait Plane {
     fn regions(&self) -> Arc<Regions>;
     fn cpus(&mut self) -> Vec<Cpu<'_>>;
     fn counter(&self, verdict: Verdict) -> u64;
+    fn data_plane(&mut self) -> &mut dyn DataPlane;
 }
 
 struct HostPlane {
@@ -126,6 +127,9 @@ impl Plane for HostPlane {
     }
     fn counter(&self, verdict: Verdict) -> u64 {
         self.host.counters().unwrap().get(verdict)
+    }
+    fn data_plane(&mut self) -> &mut dyn DataPlane {
+        &mut self.host
     }
 }
 
@@ -162,6 +166,9 @@ impl Plane for XdpPlane {
     }
     fn counter(&self, verdict: Verdict) -> u64 {
         self.0.counters().unwrap().get(verdict)
+    }
+    fn data_plane(&mut self) -> &mut dyn DataPlane {
+        &mut self.0
     }
 }
 
@@ -383,6 +390,67 @@ fn a_revocation_is_never_lost() {
             }
             running.store(false, Release);
         });
+    }
+}
+
+/// User space closes sessions while they are renewed. What is told as closed is over: after each there is a new session,
+/// never a renewal that goes on with the old one.
+#[test]
+fn a_session_that_was_closed_is_not_renewed() {
+    const CLOSES: u64 = 2_000;
+    for mut plane in planes() {
+        let (name, regions) = (plane.name(), plane.regions());
+        let mut store = control(&*plane);
+        store
+            .install(A.id(), Mode::Key, RowIndex(0), &rows(A, Mode::Key, 0, 1), None)
+            .unwrap();
+        let (running, numbers) = (AtomicBool::new(true), AtomicU64::new(0));
+        let authenticate = |cpu: &mut Cpu<'_>| {
+            let idx = commit(line(&regions, A).0).idx().0;
+            cpu(&response(A, Mode::Key, idx, numbers.fetch_add(1, Relaxed), A.end(false)).0)
+        };
+        let mut cpus = plane.cpus();
+        thread::scope(|scope| {
+            for mut cpu in cpus.drain(..) {
+                let (running, authenticate) = (&running, &authenticate);
+                scope.spawn(move || {
+                    while running.load(Acquire) {
+                        authenticate(&mut cpu);
+                    }
+                });
+            }
+            let _end = EndOnDrop(&running);
+            let line = line(&regions, A).0;
+            let (mut closed, mut at) = (0, 0);
+            while closed < CLOSES {
+                keep_fresh(&store);
+                // Once it has been renewed, and is being renewed again.
+                while commit(line).idx().0 < at + 3 {
+                    std::hint::spin_loop();
+                }
+                let id = line.session_id.load(Acquire).to_ne_bytes();
+                if let Some(session) = SessionId::from_wire(id)
+                    && store.close_session(A.id(), session).unwrap()
+                {
+                    closed += 1;
+                    at = commit(line).idx().0;
+                }
+            }
+        });
+        drop(cpus);
+        // With the last one, which may have been opened since.
+        let mut cpus = plane.cpus();
+        while line(&regions, A).0.session_id.load(Acquire) == 0 {
+            authenticate(&mut cpus[0]);
+        }
+        drop(cpus);
+        let mut opened = 0;
+        let plane = plane.data_plane();
+        plane
+            .drain_events(&mut |event| opened += u64::from(matches!(event.kind, EventKind::Session(_))))
+            .unwrap();
+        assert_eq!(plane.counters().unwrap().events_lost, 0);
+        assert_eq!(opened, CLOSES + 1, "{name}");
     }
 }
 

@@ -554,10 +554,14 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 		won -= LW_CREDIT_ONE;
 	if (__sync_val_compare_and_swap(&line->commit, commit, won) != commit)
 		return LW_DROP_LOST_RACE;
-	/* Closed by user space since it was looked at: somebody else may have claimed its addresses. */
-	int is_closed = renewal && !LW_READ(line->session_id);
+	/* Closed by user space since it was looked at: somebody else may have claimed its addresses. In one step, for a
+	 * close that comes in between would be told as done and undone below. */
+	int is_closed = 0;
 
-	lw_ordered_store(&line->session_id, 0);
+	if (renewal)
+		is_closed = !LW_EXCHANGE(line->session_id, 0);
+	else
+		lw_ordered_store(&line->session_id, 0);
 	LW_WRITE(line->window, (won & 0xff00) << 48);
 	session->session_key[0] = session_key[0];
 	session->session_key[1] = session_key[1];
