@@ -48,7 +48,7 @@ impl DeviceFiles {
         &self,
         device: DeviceId,
         helper: &Credential,
-        gateway: Option<&str>,
+        way: Way<'_>,
         puf_section: &str,
     ) -> Result<(), Failure> {
         match helper {
@@ -60,7 +60,7 @@ impl DeviceFiles {
         if replaces && self.config.symlink_metadata().is_ok() {
             return Ok(());
         }
-        let text = agent_config(device, gateway, puf_section);
+        let text = agent_config(device, way, puf_section);
         write_result(&self.config, &text)
     }
 
@@ -87,14 +87,23 @@ impl DeviceFiles {
     }
 }
 
-fn agent_config(device: DeviceId, gateway: Option<&str>, puf_section: &str) -> String {
-    let address = match gateway {
-        Some(address) => format!("address = {}\n", toml::Value::from(address)),
-        None => "# address = \"192.0.2.1\"\n".to_owned(),
+/// What the agent's configuration is to say of the way to the gateway, as far as it is known.
+#[derive(Clone, Copy, Default)]
+pub struct Way<'a> {
+    pub address: Option<&'a str>,
+    pub interface: Option<&'a str>,
+}
+
+fn agent_config(device: DeviceId, way: Way<'_>, puf_section: &str) -> String {
+    let field = |name: &str, value: Option<&str>, example: &str| match value {
+        Some(value) => format!("{name} = {}\n", toml::Value::from(value)),
+        None => format!("# {name} = \"{example}\"\n"),
     };
+    let address = field("address", way.address, "192.0.2.1");
+    let interface = field("interface", way.interface, "eth0");
     format!(
         "# linewarden agent --config {device}.toml\n\n[device]\nid = \"{device}\"\nhelper = \"{device}.helper\"\n\n\
-         [gateway]\n{address}# interface = \"eth0\"\n\n{puf_section}"
+         [gateway]\n{address}{interface}\n{puf_section}"
     )
 }
 
@@ -107,11 +116,16 @@ mod tests {
     #[test]
     fn the_agent_reads_what_enrolment_writes() {
         let puf = "[puf.readouts]\npath = \"/x\"\n";
-        for gateway in [None, Some("192.0.2.1"), Some("odd \"name\"")] {
-            let text = agent_config(DeviceId(0xd1), gateway, puf);
+        for value in [None, Some("192.0.2.1"), Some("odd \"name\"")] {
+            let way = Way {
+                address: value,
+                interface: value,
+            };
+            let text = agent_config(DeviceId(0xd1), way, puf);
             let config: AgentConfig = toml::from_str(&text).unwrap();
             assert_eq!(config.device_id().unwrap(), DeviceId(0xd1));
-            assert_eq!(config.gateway.address.as_deref(), gateway);
+            assert_eq!(config.gateway.address.as_deref(), value);
+            assert_eq!(config.gateway.interface.as_deref(), value);
         }
     }
 

@@ -55,6 +55,9 @@ pub struct CommonArgs {
     /// The gateway's address for the agent's configuration
     #[arg(long, value_name = "ADDRESS")]
     gateway: Option<String>,
+    /// The device's interface towards the gateway, which a gate demands, for the agent's configuration
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
     #[command(flatten)]
     registry: RegistryArgs,
     /// JSON for machines

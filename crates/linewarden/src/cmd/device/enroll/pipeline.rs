@@ -11,7 +11,7 @@ use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
 use linewarden_registry::{BulkOptions, DeviceRecord, OnConflict, Registry, RegistryError};
 
 use super::CommonArgs;
-use super::files::DeviceFiles;
+use super::files::{DeviceFiles, Way};
 use super::make::Maker;
 use crate::cmd::{now_s, random_u64};
 use crate::failure::Failure;
@@ -201,8 +201,11 @@ fn enrol_chip(work: &Work<'_>, index: u64) -> Result<DeviceRecord, Failure> {
         files.check_absent()?;
     }
     let made = work.maker.make(device, work.first_idx)?;
-    let gateway = work.common.gateway.as_deref();
-    let written = files.write(device, &made.helper, gateway, &work.puf_section);
+    let way = Way {
+        address: work.common.gateway.as_deref(),
+        interface: work.common.interface.as_deref(),
+    };
+    let written = files.write(device, &made.helper, way, &work.puf_section);
     work.written
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
