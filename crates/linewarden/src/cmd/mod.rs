@@ -13,6 +13,8 @@ pub mod serve;
 
 use std::path::Path;
 
+use linewarden_gateway::WRONG_TAGS;
+
 use crate::cli::{Cli, Command};
 use crate::failure::Failure;
 use crate::log;
@@ -25,6 +27,8 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         // They may have a level in their configuration.
         Command::Serve(args) => return serve::run(&args, flag),
         Command::Agent(args) => return agent::run(&args, flag),
+        // The wrong tags there are their own attackers'.
+        Command::Demo(_) | Command::Bench(_) => log::start(flag, None, &format!("warn,{WRONG_TAGS}=error"))?,
         _ => log::start(flag, None, "warn")?,
     }
     match cli.command {
