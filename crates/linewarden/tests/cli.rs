@@ -10,6 +10,8 @@
 mod configuration;
 #[path = "cli/import.rs"]
 mod import;
+#[path = "cli/results.rs"]
+mod results;
 #[path = "cli/terminal.rs"]
 mod terminal;
 

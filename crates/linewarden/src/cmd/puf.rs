@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use linewarden_puf::report::{PufReport, ReportOptions};
 
-use crate::cmd::write_result;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::results;
 
 /// What about PUFs.
 #[derive(Subcommand, Debug)]
@@ -54,6 +54,7 @@ impl PufCommand {
 pub fn run(command: &PufCommand) -> Result<(), Failure> {
     let PufCommand::Report(args) = command;
     let output = Output::new(args.json);
+    args.svg.as_deref().map_or(Ok(()), results::check)?;
     let options = ReportOptions {
         window_bits: args.window_bits,
         enrolment_readouts: args.enrolment_readouts,
@@ -73,7 +74,7 @@ pub fn run(command: &PufCommand) -> Result<(), Failure> {
     output.table(&["metric", "value", "ideal or demanded"], &[], rows.collect())?;
     output.line(report.sketch())?;
     if let Some(path) = &args.svg {
-        write_result(path, &report.svg().map_err(Failure::failed)?)?;
+        results::write(path, &report.svg().map_err(Failure::failed)?)?;
         output.line(format_args!("picture: {}", path.display()))?;
     }
     Ok(())
