@@ -10,6 +10,8 @@
 mod configuration;
 #[path = "cli/import.rs"]
 mod import;
+#[path = "cli/messages.rs"]
+mod messages;
 #[path = "cli/results.rs"]
 mod results;
 #[path = "cli/terminal.rs"]

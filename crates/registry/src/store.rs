@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linewarden_files::sync_parent;
+use log::LevelFilter;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{Connection as _, Executor as _, Sqlite, SqliteConnection, Transaction};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Sqlite, SqliteConnection, Transaction};
 
 use crate::error::{RegistryError, Result};
 use crate::key::MasterKey;
@@ -25,6 +26,8 @@ const APPLICATION_ID: u32 = 0x4C57_5247;
 /// What the key check seals.
 const KEY_CHECK_TEXT: &[u8] = b"linewarden registry";
 const KEY_CHECK_AAD: &[u8] = b"linewarden registry key check v1";
+/// Statements are many, and say nothing to who looks for a fault at `debug`. Slow ones are warned of all the same.
+const STATEMENTS_AT: LevelFilter = LevelFilter::Trace;
 const SEALING_PURPOSE: &str = "linewarden registry sealing v1";
 const MAC_PURPOSE: &str = "linewarden registry records v1";
 
@@ -213,6 +216,7 @@ impl Registry {
     pub async fn in_memory(key: &MasterKey) -> Result<Self> {
         let connect = SqliteConnectOptions::new()
             .in_memory(true)
+            .log_statements(STATEMENTS_AT)
             .shared_cache(false)
             .foreign_keys(true);
         // The database dies with its only connection, so that one must stay.
@@ -313,6 +317,7 @@ async fn look(path: &Path, key: &MasterKey) -> Result<()> {
     let is_alone = Path::new(&log).metadata().map_or(true, |log| log.len() == 0);
     let connect = SqliteConnectOptions::new()
         .filename(path)
+        .log_statements(STATEMENTS_AT)
         .create_if_missing(false)
         .read_only(true)
         .immutable(is_alone);
@@ -380,6 +385,7 @@ fn writer_options() -> SqlitePoolOptions {
 fn connect_options(path: &Path, options: &Options) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
+        .log_statements(STATEMENTS_AT)
         .create_if_missing(false)
         .foreign_keys(true)
         .journal_mode(SqliteJournalMode::Wal)
@@ -411,6 +417,7 @@ async fn make_file(draft: &Path, key: &MasterKey, options: &Options) -> Result<(
         )))?;
     let connect = SqliteConnectOptions::new()
         .filename(draft)
+        .log_statements(STATEMENTS_AT)
         .page_size(options.page_size_bytes)
         .foreign_keys(true)
         .synchronous(SqliteSynchronous::Full);
