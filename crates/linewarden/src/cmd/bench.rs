@@ -16,7 +16,7 @@ use crate::results;
 pub enum BenchCommand {
     /// Authentication: cost per packet, rate and latency of xdp and host, beside the papers' figures
     #[command(after_help = "\
-Needs root: it loads eBPF programs and builds a private network. Nothing of it leaves the machine. Figures are the
+Needs root: it loads eBPF programs and builds a private network. Nothing of it leaves the machine. Figures are the \
 minimum of several runs; those of a busy machine are too high, their ratios less so.
 
 Examples:
@@ -26,7 +26,7 @@ Examples:
     Auth(BenchAuthArgs),
     /// Scale: a million devices in one gateway, from enrolment to the kernel and back after a restart
     #[command(after_help = "\
-Needs root, 4 GB of memory and 3 GB of disk in the directory for temporary files (TMPDIR). Rows come from a seeded generator:
+Needs root, 4 GB of memory and 3 GB of disk in the directory for temporary files (TMPDIR). Rows come from a seeded generator: \
 what a PUF's model costs is not measured. Nothing leaves the machine.
 
 Examples:

@@ -15,9 +15,9 @@ use crate::registry::block_on;
 /// What to check.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Tells every mistake of the file with line, column and field; peer.2 is the second [[peer]]. Whether it is a gateway's or an
-agent's is seen from it.
-With --machine also what this machine lacks for it: interfaces, privileges, the key file, the registry, which is only
+Tells every mistake of the file with line, column and field; peer.2 is the second [[peer]]. Whether it is a gateway's or an \
+agent's is seen from it. \
+With --machine also what this machine lacks for it: interfaces, privileges, the key file, the registry, which is only \
 looked at. Warnings change nothing of the exit code: 0 without errors, else that of the first error, as `serve` would end.
 
 Examples:

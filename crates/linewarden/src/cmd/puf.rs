@@ -14,7 +14,7 @@ use crate::results;
 pub enum PufCommand {
     /// Quality of PUF readouts: uniformity, uniqueness, reliability, entropy, rebuild failures
     #[command(after_help = "\
-The directory holds the dumps of one device, or one subdirectory of dumps per device. Dumps are files ending in .bin,
+The directory holds the dumps of one device, or one subdirectory of dumps per device. Dumps are files ending in .bin, \
 .raw, .dump (binary), .txt or .hex (hexadecimal text); all dumps of a device cover the same memory.
 
 Examples:

@@ -17,7 +17,7 @@ pub enum RegistryCommand {
 Examples:
   linewarden registry create --registry fleet.registry --key-file master.key
 
-The registry is worthless without the key, and nobody can restore it. Keep a copy of the key offline, and not beside
+The registry is worthless without the key, and nobody can restore it. Keep a copy of the key offline, and not beside \
 the registry's backups.")]
     Create(CreateArgs),
     /// Check a registry's structure and every record in it
@@ -30,7 +30,7 @@ Examples:
 Examples:
   linewarden registry backup fleet-2026-11-21.registry --config gateway.toml
 
-The copy opens with the same master key; keep the two apart. Copying the file itself would miss what lies in the log
+The copy opens with the same master key; keep the two apart. Copying the file itself would miss what lies in the log \
 beside it. To restore, stop the gateway, remove FILE-wal and FILE-shm beside the registry, and put the copy in its place.")]
     Backup(BackupArgs),
 }

@@ -27,11 +27,11 @@ const LOG_LEVEL: &str = "info";
 /// How to run.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Checks the configuration as `linewarden check --machine` does before anything is touched, attaches the data plane, takes
-up the devices that it held before, and prints its state when it changes. Ends on SIGINT and SIGTERM: handshakes under
-way may end, the registry is told which rows were used, and the data plane is detached; but a gate that is not off stays
-shut however the gateway ends (`when_gone`), and the next start goes on with its sessions. SIGHUP reads the configuration
-again: all that may change changes at once, or, after any error, nothing does. SIGUSR1 prints all counters. Ends with
+Checks the configuration as `linewarden check --machine` does before anything is touched, attaches the data plane, takes \
+up the devices that it held before, and prints its state when it changes. Ends on SIGINT and SIGTERM: handshakes under \
+way may end, the registry is told which rows were used, and the data plane is detached; but a gate that is not off stays \
+shut however the gateway ends (`when_gone`), and the next start goes on with its sessions. SIGHUP reads the configuration \
+again: all that may change changes at once, or, after any error, nothing does. SIGUSR1 prints all counters. Ends with \
 exit code 1 when the data plane ends by itself, so that a service manager starts it again.
 
 Examples:

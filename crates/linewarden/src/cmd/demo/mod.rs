@@ -23,8 +23,8 @@ const PICTURE: &str = "demo-latency.svg";
 /// What to show.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Builds a private network of namespaces, enrols simulated devices with noisy PUFs into a fresh registry, and lets all of
-them authenticate through a real gateway while attackers try what they can. Nothing of it leaves the machine, and nothing
+Builds a private network of namespaces, enrols simulated devices with noisy PUFs into a fresh registry, and lets all of \
+them authenticate through a real gateway while attackers try what they can. Nothing of it leaves the machine, and nothing \
 stays behind. Fails when anything unauthorised was accepted or an honest device was refused.
 
 Needs root. With `--dataplane host` it also runs without: over loopback, and says what it leaves out.

@@ -13,7 +13,7 @@ use crate::registry::{RegistryArgs, block_on};
 /// Which devices.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-There is no way back but to enrol anew under another id. A running gateway on this registry drops the devices' packets
+There is no way back but to enrol anew under another id. A running gateway on this registry drops the devices' packets \
 within a tenth of a second.
 
 Examples:

@@ -13,7 +13,7 @@ use crate::registry::{RegistryArgs, block_on};
 /// Where to.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-With a key the file holds the devices' credentials, sealed under that key, and can be imported elsewhere. With --public
+With a key the file holds the devices' credentials, sealed under that key, and can be imported elsewhere. With --public \
 it holds no credentials and cannot be imported.
 
 Examples:
