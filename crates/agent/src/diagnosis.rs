@@ -153,3 +153,70 @@ impl Answers {
 
 const CHALLENGES_REJECTED: &str =
     "no challenge fitted the PUF; are helper data and PUF those of this device? is somebody forging?";
+
+#[cfg(test)]
+mod tests {
+    use linewarden_protocol::ids::{DeviceId, Suite};
+    use linewarden_protocol::wire::{Challenge, Header, message_type};
+    use zerocopy::IntoBytes as _;
+    use zerocopy::byteorder::big_endian::U32;
+
+    use super::*;
+
+    fn challenge() -> Challenge {
+        Challenge {
+            header: Header::new(message_type::CHALLENGE, Suite::SipHash128, 0, DeviceId(1)),
+            idx: U32::new(46),
+            gateway_id: U32::new(7),
+            challenge: [0; 8],
+            fresh: [1; 8],
+            nonce_echo: [2; 8],
+            tag: [3; 16],
+        }
+    }
+
+    #[test]
+    fn what_came_decides_what_is_said_of_a_handshake_without_a_challenge() {
+        let challenge = challenge();
+        let why = |answers: &Answers, nak| answers.why(Failure::NoChallenge, nak);
+        let nak = Some(NakSeen {
+            reason: nak_reason::NO_ROWS,
+            idx: RowIndex(3),
+        });
+        let mut answers = Answers::default();
+        assert!(why(&answers, None).starts_with("no gateway answered"));
+        assert!(why(&answers, nak).contains("no rows left"));
+        answers.note_reading();
+        assert!(why(&answers, None).contains("no challenge fitted the PUF"));
+        // Anybody can send these two, whoever he is: they say nothing of a gateway.
+        for ignored in [Ignored::NonceEcho, Ignored::NotAwaited] {
+            assert_eq!(answers.note(challenge.as_bytes(), ignored), None);
+            assert!(why(&answers, None).contains("no challenge fitted the PUF"));
+        }
+        for (ignored, told) in [
+            (Ignored::ChallengeInKeyMode, "pool mode"),
+            (Ignored::Gateway, "gateway 7 answered"),
+            (Ignored::IndexSpent, "offers row 46, which this device has spent"),
+        ] {
+            let spent = answers.note(challenge.as_bytes(), ignored);
+            assert_eq!(spent.is_some(), ignored == Ignored::IndexSpent);
+            assert!(why(&answers, nak).contains(told), "{}", why(&answers, nak));
+        }
+    }
+
+    #[test]
+    fn messages_are_shown_by_what_they_are() {
+        let challenge = challenge();
+        let bytes = challenge.as_bytes();
+        assert_eq!(Shown(bytes).to_string(), "CHALLENGE of gateway 7 for row 46");
+        assert_eq!(Shown(&bytes[..20]).to_string(), "20 B");
+        let Err(verdict) = wire::parse(&bytes[..20]) else {
+            panic!("20 B are no message");
+        };
+        assert!(
+            Why(Ignored::Malformed(verdict))
+                .to_string()
+                .starts_with("no LAP/1 message: ")
+        );
+    }
+}
