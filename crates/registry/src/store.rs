@@ -185,7 +185,7 @@ impl Registry {
         // Published, it has its second name; otherwise nothing of it shall stay.
         let _ = std::fs::remove_file(&draft);
         made.map_err(|error| match error {
-            already @ RegistryError::AlreadyExists { .. } => already,
+            RegistryError::FileExists { path } => RegistryError::AlreadyExists { path },
             other => RegistryError::Open {
                 path: path.to_owned(),
                 source: Box::new(other),
@@ -396,6 +396,16 @@ fn connect_options(path: &Path, options: &Options) -> SqliteConnectOptions {
         .pragma("journal_size_limit", "67108864")
 }
 
+/// Refuses what [`publish`] would refuse in the end.
+pub(crate) fn refuse_existing(path: &Path) -> Result<()> {
+    match path.symlink_metadata() {
+        Ok(_) => Err(RegistryError::FileExists {
+            path: path.to_owned(),
+        }),
+        Err(_) => Ok(()),
+    }
+}
+
 /// A name beside `path`, so that linking it to `path` stays within one file system.
 pub(crate) fn draft_path(path: &Path) -> Result<PathBuf> {
     let mut random = [0u8; 8];
@@ -438,7 +448,7 @@ pub(crate) fn publish(draft: &Path, path: &Path) -> Result<()> {
             "write the directory of {} to disk",
             path.display()
         ))),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(RegistryError::AlreadyExists {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(RegistryError::FileExists {
             path: path.to_owned(),
         }),
         Err(error) => Err(RegistryError::io(format!(

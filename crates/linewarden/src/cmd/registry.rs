@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use linewarden_registry::{MasterKey, Registry, RegistryError};
 
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::registry::{KEY_VARIABLE, RegistryArgs, block_on};
 
 /// What about registries.
@@ -147,5 +147,5 @@ fn check(args: &CheckArgs, output: Output) -> Result<(), Failure> {
     if damaged.is_empty() {
         return output.line("the registry and all its records are sound");
     }
-    Err(Failure::failed(format!("{} damaged records", damaged.len())))
+    Err(Failure::failed(counted(damaged.len() as u64, "damaged record")))
 }

@@ -11,7 +11,7 @@ use linewarden_controller::Controller;
 use linewarden_dataplane::Counters;
 use linewarden_gateway::audit::{AuditLog, Happening};
 use linewarden_gateway::config::{Backend, Gate, GatewayConfig, Resolved};
-use linewarden_gateway::{Desk, DeskSockets, Gateway, LinkState, Status, Stopped, plane};
+use linewarden_gateway::{Desk, DeskCounts, DeskSockets, Gateway, LinkState, Status, Stopped, plane};
 use serde::Serialize;
 
 use self::reload::Reloader;
@@ -136,7 +136,14 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     service_manager::tell(service_manager::STOPPING);
     output.line("stopping")?;
     if let Some(desk) = desk {
-        tracing::info!(counts = ?desk.close(), "tickets");
+        let DeskCounts {
+            answered,
+            strange,
+            limited,
+            silent,
+            failed,
+        } = desk.close();
+        tracing::info!(answered, strange, limited, silent, failed, "tickets");
     }
     let stopped = gateway.stop()?;
     runtime.block_on(opened.close());
