@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
-use linewarden_protocol::device::{Device, DeviceConfig, Failure, Output, Phase, PufFailed, PufQuery};
+use linewarden_protocol::device::{Device, DeviceConfig, Output, Phase, PufFailed, PufQuery};
 use linewarden_protocol::ticket::Kind;
-use linewarden_protocol::wire::{MESSAGE_BYTES, nak_reason};
+use linewarden_protocol::wire::MESSAGE_BYTES;
 use linewarden_puf::Puf;
 use linewarden_puf::health::HealthTest;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::diagnosis::{Answers, NakReason, Shown, Why};
 use crate::keyring::Keyring;
 use crate::link::{Link, route_source, wire_address};
 use crate::peer::{Peer, Peers};
@@ -116,6 +117,9 @@ pub struct Agent {
     route_check_at_ms: u64,
     began_ms: u64,
     nak_shown: bool,
+    answers: Answers,
+    /// Since the last session.
+    told_of_spent_row: bool,
     authenticated: bool,
 }
 
@@ -140,6 +144,8 @@ impl Agent {
             route_check_at_ms: 0,
             began_ms: 0,
             nak_shown: false,
+            answers: Answers::default(),
+            told_of_spent_row: false,
             authenticated: false,
         }
     }
@@ -323,6 +329,7 @@ impl Agent {
         getrandom::fill(&mut nonce).map_err(AgentError::Entropy)?;
         self.began_ms = boot_ms();
         self.nak_shown = false;
+        self.answers = Answers::default();
         self.options.keyring.begin();
         let output = self
             .device
@@ -367,7 +374,7 @@ impl Agent {
                 }
                 Output::Failed { failure, retry_at_ms } => {
                     sink(&Report::Failed {
-                        why: why(failure).to_owned(),
+                        why: self.answers.why(failure, self.device.last_nak()),
                         retry_in_ms: retry_at_ms.saturating_sub(now_ms),
                     });
                     Output::None
@@ -381,13 +388,16 @@ impl Agent {
             return;
         };
         match link.socket.send(message) {
-            Ok(_) => {}
+            Ok(_) => tracing::debug!(what = %Shown(message), gateway = %self.options.gateway, "sent"),
             // Nobody listens there, or there is no room: the machine repeats the message anyway.
             Err(error)
                 if matches!(
                     error.kind(),
                     io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                ) => {}
+                ) =>
+            {
+                tracing::debug!(what = %Shown(message), %error, "not sent; it is repeated");
+            }
             Err(error) => {
                 tracing::debug!(%error, "sending failed");
                 sink(&Report::Unreachable {
@@ -401,6 +411,8 @@ impl Agent {
     }
 
     fn evaluate(&mut self, query: &PufQuery, sink: Sink<'_>) -> Output {
+        self.answers.note_reading();
+        let rejected = self.device.rejected_challenges();
         let AgentOptions {
             device,
             keyring,
@@ -416,11 +428,20 @@ impl Agent {
             });
             PufFailed
         });
-        self.device.puf_result(key, boot_ms())
+        let output = self.device.puf_result(key, boot_ms());
+        if self.device.rejected_challenges() > rejected {
+            tracing::debug!(
+                row = query.idx.0,
+                why = "its tag does not fit the PUF and the helper data",
+                "dropped a CHALLENGE"
+            );
+        }
+        output
     }
 
     fn tell_session(&mut self, now_ms: u64, sink: Sink<'_>) {
         self.authenticated = true;
+        self.told_of_spent_row = false;
         self.confirm_key(sink);
         if let Some(session) = self.device.session() {
             sink(&Report::Authenticated {
@@ -527,9 +548,18 @@ impl Agent {
                 }
             };
             let payload = buffer.get(..length).unwrap_or_default();
+            tracing::debug!(what = %Shown(payload), "received");
             match self.device.handle(payload, &local, boot_ms()) {
                 Ok(output) => self.pump(output, sink)?,
-                Err(ignored) => tracing::debug!(?ignored, length, "ignored a message"),
+                Err(ignored) => {
+                    tracing::debug!(why = %Why(ignored), "dropped it");
+                    if let Some(spent) = self.answers.note(payload, ignored)
+                        && !self.told_of_spent_row
+                    {
+                        self.told_of_spent_row = true;
+                        tracing::warn!("{spent}");
+                    }
+                }
             }
             self.show_nak(sink);
         }
@@ -540,31 +570,10 @@ impl Agent {
             && !self.nak_shown
         {
             self.nak_shown = true;
-            let reason = match nak.reason {
-                nak_reason::NO_ROWS => "it has no rows left for this device".to_owned(),
-                nak_reason::STOPPING => "it is about to stop".to_owned(),
-                other => format!("reason {other}"),
-            };
             sink(&Report::Refused {
-                reason,
+                reason: NakReason(nak.reason).to_string(),
                 idx: nak.idx.0,
             });
-        }
-    }
-}
-
-fn why(failure: Failure) -> &'static str {
-    match failure {
-        Failure::NoChallenge => {
-            "no gateway answered; is the address right, the device enrolled there and not revoked?"
-        }
-        Failure::ChallengesRejected => {
-            "no challenge fitted the PUF; are helper data and PUF those of this device? is somebody forging?"
-        }
-        Failure::NoAck => "the proof was not acknowledged within a minute",
-        Failure::LeaseOver => "the acknowledgement came after the lease's end",
-        Failure::AddressChanged => {
-            "the gateway saw another address than this device's own: address translation, or somebody relays"
         }
     }
 }

@@ -20,6 +20,7 @@
 mod agent;
 pub mod config;
 mod credential;
+mod diagnosis;
 mod keyring;
 mod link;
 mod peer;

@@ -166,8 +166,11 @@ impl TicketLine {
         if !self.known {
             self.sealed = !sealed;
         }
-        if let Err(error) = self.socket.send(seal, self.desk, sealed, &asked.message) {
-            tracing::debug!(%error, "a ticket was not sent; it is repeated");
+        match self.socket.send(seal, self.desk, sealed, &asked.message) {
+            Ok(()) => tracing::debug!(kind = ?asked.kind, desk = %self.desk, sealed, "sent a ticket"),
+            Err(error) => {
+                tracing::debug!(kind = ?asked.kind, %error, "a ticket was not sent; it is repeated")
+            }
         }
         None
     }
@@ -177,12 +180,15 @@ impl TicketLine {
         for _ in 0..BATCH {
             let received = self.socket.receive(seal, &mut buffer)?;
             if (received.from.ip(), received.from.port()) != (self.desk.ip(), self.desk.port()) {
+                tracing::debug!(from = %received.from, "dropped a ticket: it is not from the desk");
                 continue;
             }
             if let Some(told) = self.open(seal.device, received.message) {
+                tracing::debug!(sealed = received.sealed, "received the answer to a ticket");
                 (self.sealed, self.known) = (received.sealed, true);
                 return Some(told);
             }
+            tracing::debug!(from = %received.from, "dropped a ticket: it does not answer what was asked");
         }
         None
     }

@@ -2,16 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Puts `bytes` at `path`, over what is there; after a crash at any moment the old content or the new is there, whole.
 ///
 /// # Errors
 /// What the operating system says; the old content is there still.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let draft = path.with_file_name(name);
+    let draft = draft_of(path);
     let written = File::create(&draft)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&draft, path))
@@ -21,6 +19,22 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&draft);
     }
     written
+}
+
+/// Finds out whether [`replace`] could put something at `path` now, by making and removing what it would write first.
+///
+/// # Errors
+/// What the operating system says.
+pub fn can_replace(path: &Path) -> io::Result<()> {
+    let draft = draft_of(path);
+    File::create(&draft)?;
+    fs::remove_file(&draft)
+}
+
+fn draft_of(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    path.with_file_name(name)
 }
 
 /// Makes a directory entry that was made, renamed or removed last.

@@ -36,9 +36,7 @@ const BATCH: usize = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum DeskError {
     /// A socket was refused.
-    #[error(
-        "cannot take tickets at {at}: {source}; if no other gateway runs here, name another desk_port, or 0 for none"
-    )]
+    #[error("the desk cannot take tickets at {at} (`desk_port`): {}", cause(source))]
     Socket {
         /// Where.
         at: SocketAddr,
@@ -49,6 +47,16 @@ pub enum DeskError {
     /// No thread, event or runtime.
     #[error("cannot start the desk: {0}")]
     Start(#[from] io::Error),
+}
+
+fn cause(source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another process has this UDP port; end it, or name another desk_port, or 0 for no desk"
+                .to_owned()
+        }
+        _ => source.to_string(),
+    }
 }
 
 /// Where tickets will be taken. What comes before there is a [`Desk`] waits.

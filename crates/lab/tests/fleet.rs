@@ -229,3 +229,41 @@ fn clones_with_other_chips_authenticate_never() {
         .filter(|device| gateway.session(*device, now()).is_some());
     assert_eq!(opened.count(), 0);
 }
+
+/// Clones keep nobody waiting where one handshake is all that counts: each gives up after its own, and the next begins.
+#[test]
+fn devices_that_may_try_once_give_up_and_make_room() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    let lab = lab();
+    let honest = enrolled(12, 11);
+    let gateway = OracleGateway::start(&lab, &honest, |_| {});
+    let members = (0..).zip(honest.into_iter().zip(enrolled(12, 12)));
+    let members = members.map(|(index, (honest, other))| match index < 6 {
+        true => linewarden_lab::fleet::Member {
+            puf: other.member.puf,
+            ..honest.member
+        },
+        false => honest.member,
+    });
+    let mut fleet = Fleet::new(&lab, members.collect(), &options()).unwrap();
+    let report = fleet
+        .authenticate_once(&mut linewarden_lab::fleet::Run {
+            window: 2,
+            limit: Duration::from_secs(300),
+            stop: &AtomicBool::new(false),
+            progress: &mut |_| {},
+        })
+        .unwrap();
+    assert_eq!((report.authenticated, report.unfinished), (6, 6), "{report:?}");
+    assert_eq!(report.failures.values().sum::<u64>(), 6, "{report:?}");
+    for index in fleet.indices() {
+        let expected = match index < 6 {
+            true => Outcome::GaveUp,
+            false => Outcome::Authenticated,
+        };
+        assert_eq!(fleet.outcome(index), Some(expected), "{index}");
+    }
+    gateway.finish();
+}

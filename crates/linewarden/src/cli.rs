@@ -24,7 +24,8 @@ macro_rules! examples {
         "\
 Examples:
   linewarden registry create --registry fleet.registry --key-file master.key
-  linewarden device enroll simulated --count 100 --out devices --registry fleet.registry --key-file master.key
+  linewarden device enroll simulated --count 100 --out devices \\
+    --registry fleet.registry --key-file master.key
   linewarden serve --config gateway.toml
   linewarden agent --config devices/00000000000000d1.toml --gateway 192.0.2.1"
     };

@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use linewarden_agent::AgentConfig;
 use linewarden_files::read_text_bounded;
+use linewarden_gateway::config::GatewayConfig;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
@@ -103,6 +105,57 @@ impl<T> Parsed<T> {
     }
 }
 
+/// What has a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// `linewarden serve`
+    Gateway,
+    /// `linewarden agent`
+    Agent,
+}
+
+/// A content whose file can be taken for the other role's.
+pub trait OfRole {
+    /// Whose it is.
+    const ROLE: Role;
+}
+
+impl OfRole for GatewayConfig {
+    const ROLE: Role = Role::Gateway;
+}
+
+impl OfRole for AgentConfig {
+    const ROLE: Role = Role::Agent;
+}
+
+/// Whose configuration a text is: only an agent's has a device, and of the others only a gateway's a registry.
+pub fn role_of(text: &str) -> Option<Role> {
+    let (root, _) = DeTable::parse_recoverable(text);
+    let has = |name: &str| root.get_ref().iter().any(|(key, _)| key.get_ref() == name);
+    match (has("device"), has("registry")) {
+        (true, _) => Some(Role::Agent),
+        (false, true) => Some(Role::Gateway),
+        (false, false) => None,
+    }
+}
+
+/// Says so where a file is the other role's: all its fields would be unknown.
+///
+/// # Errors
+/// It is.
+pub fn refuse_other_role<T: OfRole>(path: &Path, text: &str) -> Result<(), Failure> {
+    let problem = match (role_of(text), T::ROLE) {
+        (Some(Role::Agent), Role::Gateway) => {
+            "is an agent's configuration, for `linewarden agent`; a gateway's is wanted here"
+        }
+        (Some(Role::Gateway), Role::Agent) => {
+            "is a gateway's configuration, for `linewarden serve`; an agent's is wanted here"
+        }
+        _ => return Ok(()),
+    };
+    Err(Failure::input(format!("{}: {problem}", path.display())))
+}
+
 /// Reads a file's text.
 ///
 /// # Errors
@@ -112,13 +165,15 @@ pub fn read_text(path: &Path) -> Result<String, Failure> {
         .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))
 }
 
-impl<T: DeserializeOwned> ConfigFile<T> {
+impl<T: DeserializeOwned + OfRole> ConfigFile<T> {
     /// Reads a file.
     ///
     /// # Errors
-    /// A file that cannot be read, is no TOML, or has unknown, missing or wrong fields: all of them.
+    /// A file that cannot be read, is no TOML, is the other role's, or has unknown, missing or wrong fields: all of them.
     pub fn read(path: &Path) -> Result<Self, Failure> {
-        match Self::parse(path, read_text(path)?) {
+        let text = read_text(path)?;
+        refuse_other_role::<T>(path, &text)?;
+        match Self::parse(path, text) {
             Parsed {
                 file: Some(file),
                 problems,
@@ -127,7 +182,9 @@ impl<T: DeserializeOwned> ConfigFile<T> {
             parsed => Err(Failure::all(&parsed.problems)),
         }
     }
+}
 
+impl<T: DeserializeOwned> ConfigFile<T> {
     /// Reads a text with everything that is wrong in it. A field with a mistake is left out, and reading goes on.
     pub fn parse(path: &Path, text: String) -> Parsed<T> {
         let mut problems = Vec::new();

@@ -129,12 +129,24 @@ impl Display for Failure {
 
 impl From<RegistryError> for Failure {
     fn from(error: RegistryError) -> Self {
+        if let RegistryError::ImportLines { path, mistakes } = &error
+            && mistakes.len() > 1
+        {
+            let nothing = format!("{}: nothing was imported", path.display());
+            let mut told: Vec<String> = mistakes.iter().map(|mistake| mistake.of(path)).collect();
+            told.push(nothing);
+            return Self {
+                message: told.remove(0),
+                more: told,
+                code: 2,
+            };
+        }
         let code = match &error {
             RegistryError::KeyFileUnsafe { .. } => 4,
             RegistryError::KeyMalformed { .. }
             | RegistryError::KeyVariableUnset { .. }
             | RegistryError::KeyFileUnreadable { .. }
-            | RegistryError::ImportLine { .. }
+            | RegistryError::ImportLines { .. }
             | RegistryError::UnknownDevice { .. }
             | RegistryError::InvalidRecord { .. } => 2,
             _ => 1,

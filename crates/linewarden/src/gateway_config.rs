@@ -6,7 +6,7 @@ use linewarden_dataplane::capability::{self, Capability};
 use linewarden_gateway::config::{Backend, FieldError, GatewayConfig};
 use linewarden_registry::{MasterKey, Registry};
 
-use crate::config_file::{ConfigFile, Problem, read_text};
+use crate::config_file::{ConfigFile, Problem, read_text, refuse_other_role};
 use crate::failure::Failure;
 use crate::log;
 
@@ -18,7 +18,9 @@ const KERNEL_MIN: (u32, u32) = (6, 1);
 /// # Errors
 /// All mistakes in it.
 pub fn read(path: &Path) -> Result<ConfigFile<GatewayConfig>, Failure> {
-    match parse(path, read_text(path)?) {
+    let text = read_text(path)?;
+    refuse_other_role::<GatewayConfig>(path, &text)?;
+    match parse(path, text) {
         (Some(file), problems) if problems.is_empty() => Ok(file),
         (_, problems) => Err(Failure::all(&problems)),
     }

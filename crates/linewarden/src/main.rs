@@ -9,6 +9,7 @@ mod gateway_config;
 mod log;
 mod output;
 mod registry;
+mod results;
 mod service_manager;
 mod signals;
 

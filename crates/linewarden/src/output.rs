@@ -32,6 +32,14 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
+/// A number of things: "1 device", "2 devices".
+pub fn counted(count: u64, thing: &str) -> String {
+    match count {
+        1 => format!("1 {thing}"),
+        _ => format!("{count} {thing}s"),
+    }
+}
+
 /// A line on standard error; lost if nobody reads that either.
 pub fn tell(text: impl Display) {
     writeln!(anstream::stderr().lock(), "{text}").ok();

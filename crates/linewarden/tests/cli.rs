@@ -10,6 +10,10 @@
 mod configuration;
 #[path = "cli/import.rs"]
 mod import;
+#[path = "cli/messages.rs"]
+mod messages;
+#[path = "cli/results.rs"]
+mod results;
 #[path = "cli/terminal.rs"]
 mod terminal;
 
@@ -402,6 +406,7 @@ fn every_command_has_help_with_examples() {
         "",
         "demo",
         "serve",
+        "check",
         "agent",
         "device enroll simulated",
         "device enroll readouts",
@@ -413,14 +418,37 @@ fn every_command_has_help_with_examples() {
         "device import",
         "registry create",
         "registry check",
+        "registry backup",
         "puf report",
         "bench auth",
+        "bench scale",
         "config example",
         "completions",
     ] {
         let help = site.run(&format!("{command} --help")).ok();
         assert!(help.contains("Examples:"), "{command}: {help}");
         assert!(!help.contains('\u{1b}'), "{command}: colours without a terminal");
+        judge_lines(command, &help);
+    }
+}
+
+/// Running text fills its lines, and what is to be copied stands on one line, or says that it goes on.
+fn judge_lines(command: &str, help: &str) {
+    const COLUMNS: usize = 100;
+    let lines: Vec<&str> = help.lines().collect();
+    for pair in lines.windows(2) {
+        let is_text = |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+        if let (true, true, Some(word)) = (is_text(pair[0]), is_text(pair[1]), pair[1].split(' ').next()) {
+            let with_next = pair[0].chars().count() + 1 + word.chars().count();
+            assert!(with_next > COLUMNS, "{command}: {}⏎{word}", pair[0]);
+        }
+    }
+    let examples = lines.iter().skip_while(|line| **line != "Examples:").skip(1);
+    let mut goes_on = false;
+    for line in examples.take_while(|line| !line.is_empty()) {
+        assert!(goes_on || line.starts_with("  linewarden"), "{command}: {line}");
+        assert!(line.chars().count() <= COLUMNS, "{command}: {line}");
+        goes_on = line.ends_with('\\');
     }
 }
 

@@ -31,7 +31,7 @@ impl Demo {
     fn run(arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let output = Command::new(env!("CARGO_BIN_EXE_linewarden"))
-            .args(["demo", "--json", "results/demo.json"])
+            .args(["demo", "--json", "demo.json"])
             .args(arguments)
             .current_dir(directory.path())
             // Its registry lies in a temporary directory, which must be gone afterwards.
@@ -42,7 +42,7 @@ impl Demo {
     }
 
     fn json(&self) -> Value {
-        let text = std::fs::read_to_string(self.directory.path().join("results/demo.json"))
+        let text = std::fs::read_to_string(self.directory.path().join("demo.json"))
             .unwrap_or_else(|error| panic!("{error}: {}", self.stderr()));
         serde_json::from_str(&text).unwrap()
     }

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use crate::error::{RegistryError, Result};
-use crate::store::{Registry, draft_path, publish};
+use crate::store::{Registry, draft_path, publish, refuse_existing};
 
 impl Registry {
     /// Writes a copy of everything that is committed to a new file of mode 0600, under the same master key; durable
@@ -18,6 +18,7 @@ impl Registry {
     /// A file that is there already, which is never overwritten, or a failure of the database or the file system;
     /// nothing is left then.
     pub async fn backup(&self, path: &Path) -> Result<()> {
+        refuse_existing(path)?;
         let draft = draft_path(path)?;
         let written = self.write_copy(&draft).await.and_then(|()| publish(&draft, path));
         // The file has its name, or is of no use.

@@ -194,7 +194,12 @@ impl Registry {
                     continue;
                 };
                 if on_conflict == OnConflict::Refuse {
-                    return Err(RegistryError::AlreadyEnrolled { device });
+                    let is_revoked = info.is_ok_and(|info| !info.status.is_active());
+                    // To replace it would be refused as well.
+                    return Err(match is_revoked {
+                        true => RegistryError::Revoked { device },
+                        false => RegistryError::AlreadyEnrolled { device },
+                    });
                 }
                 // A damaged record cannot be replaced: nobody knows where its mark stood.
                 let info = info?;

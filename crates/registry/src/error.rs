@@ -71,6 +71,12 @@ pub enum RegistryError {
         /// The path.
         path: PathBuf,
     },
+    /// Something is at the path where a copy or an export should be written.
+    #[error("{path} exists already and is not overwritten; name another file, or move this one away")]
+    FileExists {
+        /// The path.
+        path: PathBuf,
+    },
     /// The file is something else.
     #[error("{path} is not a Linewarden registry: {problem}; it was left as it is, check the path")]
     NotARegistry {
@@ -157,7 +163,7 @@ pub enum RegistryError {
     },
     /// The device is there already.
     #[error(
-        "device {device} is enrolled already; choose another id, or ask for its credentials to be replaced"
+        "device {device} is enrolled already; choose another id, or have its credentials replaced (`--replace`)"
     )]
     AlreadyEnrolled {
         /// The id.
@@ -170,7 +176,7 @@ pub enum RegistryError {
         device: DeviceId,
     },
     /// The device is revoked, for good.
-    #[error("device {device} is revoked, which is final; enrol it anew under another id")]
+    #[error("device {device} is revoked, and stays so; enrol it anew under another id")]
     Revoked {
         /// The id.
         device: DeviceId,
@@ -259,18 +265,59 @@ pub enum RegistryError {
         /// Why.
         source: Box<RegistryError>,
     },
-    /// A line of an import file is not acceptable.
-    #[error("{path}, line {line}: {problem}{further}; nothing was imported")]
-    ImportLine {
+    /// Lines of an import file are not acceptable.
+    #[error("{}; nothing was imported", .mistakes.iter().map(|mistake| mistake.of(.path)).collect::<Vec<_>>().join("; "))]
+    ImportLines {
         /// The file.
         path: PathBuf,
-        /// Line number of the first one, from 1.
-        line: u64,
-        /// What is wrong with it.
-        problem: String,
-        /// The others, in words; empty if there are none.
-        further: String,
+        /// What is wrong with which lines, in the order of the first of them; never none.
+        mistakes: Vec<LineMistake>,
     },
+}
+
+/// Something that is wrong with lines of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LineMistake {
+    /// The lines' numbers, from 1, ascending, never none.
+    pub lines: Vec<u64>,
+    /// What is wrong with each of them.
+    pub problem: String,
+}
+
+/// Of more lines, or ranges of them, the others are counted.
+const RANGES_TOLD_MAX: usize = 20;
+
+impl LineMistake {
+    /// With the file's name before it.
+    #[must_use]
+    pub fn of(&self, path: &std::path::Path) -> String {
+        format!("{}, {self}", path.display())
+    }
+}
+
+impl std::fmt::Display for LineMistake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ranges: Vec<&[u64]> = self
+            .lines
+            .chunk_by(|line, next| line.checked_add(1) == Some(*next))
+            .collect();
+        let told: Vec<String> = ranges
+            .iter()
+            .take(RANGES_TOLD_MAX)
+            .map(|range| match range {
+                [first, .., last] => format!("{first} to {last}"),
+                [only] => only.to_string(),
+                [] => String::new(),
+            })
+            .collect();
+        let lines = if self.lines.len() == 1 { "line" } else { "lines" };
+        write!(f, "{lines} {}", told.join(", "))?;
+        let more: usize = ranges.iter().skip(RANGES_TOLD_MAX).map(|range| range.len()).sum();
+        if more > 0 {
+            write!(f, " and {more} more")?;
+        }
+        write!(f, ": {}", self.problem)
+    }
 }
 
 // SQLite's primary result codes (https://www.sqlite.org/rescode.html); the extended ones differ above the low byte.

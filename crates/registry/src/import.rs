@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use linewarden_protocol::ids::DeviceId;
 
 use crate::enrol::{BulkOptions, IDS_PER_QUERY, NewDevice, OnConflict, Progress};
-use crate::error::{RegistryError, Result};
+use crate::error::{LineMistake, RegistryError, Result};
 use crate::key::ExportKey;
 use crate::seal::Sealer;
 use crate::store::Registry;
@@ -17,7 +17,7 @@ use crate::transfer::{parse_device, parse_header};
 
 /// No line is longer: a device with the most rows has 50 MiB of hexadecimal digits.
 const LINE_BYTES_MAX: u64 = 64 << 20;
-/// Lines of a file that are told to be wrong; further ones are counted.
+/// Mistakes of a file that are told; of further ones, only the lines.
 const TOLD_MAX: usize = 20;
 
 impl Registry {
@@ -27,7 +27,7 @@ impl Registry {
     /// then it is stored in chunks as by [`Registry::enrol_bulk`], with `progress` after each.
     ///
     /// # Errors
-    /// [`RegistryError::ImportLine`] names file, lines and fields, and nothing was stored.
+    /// [`RegistryError::ImportLines`] names file, lines and fields, and nothing was stored.
     /// [`RegistryError::Chunk`] if storing failed midway (a full disk, another writer).
     pub async fn import_file(
         &self,
@@ -54,15 +54,18 @@ impl Registry {
         on_conflict: OnConflict,
     ) -> Result<u64> {
         let mut import = Import::begin(path, file, key)?;
-        let mut lines: HashMap<DeviceId, u64> = HashMap::new();
+        let mut lines: HashMap<DeviceId, Line> = HashMap::new();
         let mut problems = Problems::default();
         loop {
             match import.read_device() {
                 Ok(None) => break,
                 Ok(Some(device)) => match lines.entry(device.record.device) {
-                    Entry::Vacant(place) => drop(place.insert(import.line)),
+                    Entry::Vacant(place) => drop(place.insert(Line {
+                        number: import.line,
+                        is_active: device.status.is_active(),
+                    })),
                     Entry::Occupied(earlier) => {
-                        let (device, earlier) = (earlier.key(), earlier.get());
+                        let (device, earlier) = (earlier.key(), earlier.get().number);
                         problems.add(
                             import.line,
                             format!("field device_id: {device} is on line {earlier} already"),
@@ -77,60 +80,100 @@ impl Registry {
                 }
             }
         }
-        if on_conflict == OnConflict::Refuse {
-            let mut ids: Vec<(u64, DeviceId)> =
-                lines.into_iter().map(|(device, line)| (line, device)).collect();
-            ids.sort_unstable();
-            for batch in ids.chunks(IDS_PER_QUERY) {
-                let devices: Vec<DeviceId> = batch.iter().map(|(_, device)| *device).collect();
-                let enrolled = self.enrolled_among(&devices).await?;
-                for (line, device) in batch.iter().filter(|(_, device)| enrolled.contains(device)) {
-                    problems.add(
-                        *line,
-                        RegistryError::AlreadyEnrolled { device: *device }.to_string(),
-                    );
-                }
-            }
-        }
+        self.check_conflicts(lines, on_conflict, &mut problems).await?;
         match problems.into_error(path) {
             Some(error) => Err(error),
             None => Ok(import.devices),
         }
     }
+
+    /// Which of these devices are in the way of what is to be stored.
+    async fn check_conflicts(
+        &self,
+        lines: HashMap<DeviceId, Line>,
+        on_conflict: OnConflict,
+        problems: &mut Problems,
+    ) -> Result<()> {
+        let mut lines: Vec<(Line, DeviceId)> =
+            lines.into_iter().map(|(device, line)| (line, device)).collect();
+        lines.sort_unstable_by_key(|(line, _)| line.number);
+        let mut reader = self.reader().acquire().await?;
+        for batch in lines.chunks(IDS_PER_QUERY) {
+            let devices = batch.iter().map(|(_, device)| *device);
+            let enrolled = self.get_many_in(&mut reader, devices).await?;
+            for (line, device) in batch {
+                let problem = match (enrolled.get(device), on_conflict) {
+                    (None, _) => continue,
+                    (Some(Ok(info)), _) if !info.status.is_active() && line.is_active => REVOKED.to_owned(),
+                    (Some(_), OnConflict::Refuse) => ENROLLED_ALREADY.to_owned(),
+                    (Some(Ok(_)), OnConflict::Replace) => continue,
+                    (Some(Err(error)), OnConflict::Replace) => error.to_string(),
+                };
+                problems.add(line.number, problem);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Without the device's id, as one mistake of many lines.
+const REVOKED: &str = "the device is revoked in this registry, and stays so; take the line out";
+const ENROLLED_ALREADY: &str =
+    "the device is enrolled already; take the line out, or have its credentials replaced (`--replace`)";
+
+/// Where a device stands in the file, and how.
+struct Line {
+    number: u64,
+    is_active: bool,
 }
 
 /// What is wrong with which lines.
 #[derive(Default)]
 struct Problems {
-    first: Vec<(u64, String)>,
-    more: u64,
+    told: Vec<LineMistake>,
+    /// With further mistakes.
+    untold: Vec<u64>,
 }
 
 impl Problems {
+    /// Many lines have one mistake often: it is told once.
     fn add(&mut self, line: u64, problem: String) {
-        match self.first.len() < TOLD_MAX {
-            true => self.first.push((line, problem)),
-            false => self.more += 1,
+        if let Some(mistake) = self.told.iter_mut().find(|mistake| mistake.problem == problem) {
+            mistake.lines.push(line);
+        } else if self.told.len() < TOLD_MAX {
+            self.told.push(LineMistake {
+                lines: vec![line],
+                problem,
+            });
+        } else {
+            self.untold.push(line);
         }
     }
 
     fn into_error(mut self, path: &Path) -> Option<RegistryError> {
         // Of what is in the file before what is in the registry, but told by line.
-        self.first.sort_by_key(|(line, _)| *line);
-        let mut told = self.first.into_iter();
-        let (line, problem) = told.next()?;
-        let mut further: String = told
-            .map(|(line, problem)| format!("; line {line}: {problem}"))
-            .collect();
-        if self.more > 0 {
-            further.push_str(&format!("; and {} lines more", self.more));
+        self.told.sort_by(|a, b| a.lines.cmp(&b.lines));
+        if !self.untold.is_empty() {
+            self.untold.sort_unstable();
+            self.told.push(LineMistake {
+                lines: self.untold,
+                problem: "other mistakes".to_owned(),
+            });
         }
-        Some(RegistryError::ImportLine {
+        (!self.told.is_empty()).then(|| RegistryError::ImportLines {
             path: path.to_owned(),
-            line,
-            problem,
-            further,
+            mistakes: self.told,
         })
+    }
+}
+
+fn refused(path: &Path, line: u64, problem: String) -> RegistryError {
+    RegistryError::ImportLines {
+        path: path.to_owned(),
+        mistakes: vec![LineMistake {
+            lines: vec![line],
+            problem,
+        }],
     }
 }
 
@@ -156,12 +199,7 @@ struct Import<'file> {
 impl<'file> Import<'file> {
     fn begin(path: &Path, file: &'file File, key: &ExportKey) -> Result<Self> {
         let mut input = BufReader::with_capacity(1 << 18, file);
-        let refuse = |problem| RegistryError::ImportLine {
-            path: path.to_owned(),
-            line: 1,
-            problem,
-            further: String::new(),
-        };
+        let refuse = |problem| refused(path, 1, problem);
         let text = read_line(&mut input)
             .map_err(refuse)?
             .ok_or_else(|| refuse("the file is empty".to_owned()))?;
@@ -177,12 +215,7 @@ impl<'file> Import<'file> {
     }
 
     fn problem(&self, problem: String) -> RegistryError {
-        RegistryError::ImportLine {
-            path: self.path.clone(),
-            line: self.line,
-            problem,
-            further: String::new(),
-        }
+        refused(&self.path, self.line, problem)
     }
 
     fn read_device(&mut self) -> Result<Option<NewDevice>, Wrong> {

@@ -81,7 +81,7 @@ mod walk;
 pub use credentials::{Credentials, POOL_ROW_BYTES, POOL_ROWS_MAX, PoolRow};
 pub use device::{DeviceInfo, DeviceRecord, NAME_BYTES_MAX, Revision, Status, TEXT_BYTES_MAX};
 pub use enrol::{BulkOptions, OnConflict, Progress};
-pub use error::{RegistryError, Result};
+pub use error::{LineMistake, RegistryError, Result};
 pub use feed::{Change, Changes};
 pub use gateway::Fence;
 pub use key::{ExportKey, KEY_BYTES, MasterKey};

@@ -1,6 +1,6 @@
 //! Looking devices up: one, a page of a list, how many there are.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use linewarden_protocol::ids::{DeviceId, Mode};
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
@@ -144,14 +144,6 @@ impl Registry {
         filter.push_conditions(&mut query);
         let (count,): (i64,) = query.build_query_as().fetch_one(self.reader()).await?;
         Ok(u64::try_from(count).unwrap_or(0))
-    }
-
-    /// Which of these devices are enrolled.
-    pub(crate) async fn enrolled_among(&self, devices: &[DeviceId]) -> Result<HashSet<DeviceId>> {
-        let mut query = QueryBuilder::<Sqlite>::new("SELECT device_id FROM device WHERE device_id IN ");
-        query.push_ids(devices.iter().copied());
-        let rows: Vec<(i64,)> = query.build_query_as().fetch_all(self.reader()).await?;
-        Ok(rows.into_iter().map(|(id,)| id_from_column(id)).collect())
     }
 }
 

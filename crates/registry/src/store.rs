@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linewarden_files::sync_parent;
+use log::LevelFilter;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{Connection as _, Executor as _, Sqlite, SqliteConnection, Transaction};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Sqlite, SqliteConnection, Transaction};
 
 use crate::error::{RegistryError, Result};
 use crate::key::MasterKey;
@@ -25,6 +26,8 @@ const APPLICATION_ID: u32 = 0x4C57_5247;
 /// What the key check seals.
 const KEY_CHECK_TEXT: &[u8] = b"linewarden registry";
 const KEY_CHECK_AAD: &[u8] = b"linewarden registry key check v1";
+/// Statements are many, and say nothing to who looks for a fault at `debug`. Slow ones are warned of all the same.
+const STATEMENTS_AT: LevelFilter = LevelFilter::Trace;
 const SEALING_PURPOSE: &str = "linewarden registry sealing v1";
 const MAC_PURPOSE: &str = "linewarden registry records v1";
 
@@ -182,7 +185,7 @@ impl Registry {
         // Published, it has its second name; otherwise nothing of it shall stay.
         let _ = std::fs::remove_file(&draft);
         made.map_err(|error| match error {
-            already @ RegistryError::AlreadyExists { .. } => already,
+            RegistryError::FileExists { path } => RegistryError::AlreadyExists { path },
             other => RegistryError::Open {
                 path: path.to_owned(),
                 source: Box::new(other),
@@ -213,6 +216,7 @@ impl Registry {
     pub async fn in_memory(key: &MasterKey) -> Result<Self> {
         let connect = SqliteConnectOptions::new()
             .in_memory(true)
+            .log_statements(STATEMENTS_AT)
             .shared_cache(false)
             .foreign_keys(true);
         // The database dies with its only connection, so that one must stay.
@@ -313,6 +317,7 @@ async fn look(path: &Path, key: &MasterKey) -> Result<()> {
     let is_alone = Path::new(&log).metadata().map_or(true, |log| log.len() == 0);
     let connect = SqliteConnectOptions::new()
         .filename(path)
+        .log_statements(STATEMENTS_AT)
         .create_if_missing(false)
         .read_only(true)
         .immutable(is_alone);
@@ -380,6 +385,7 @@ fn writer_options() -> SqlitePoolOptions {
 fn connect_options(path: &Path, options: &Options) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
+        .log_statements(STATEMENTS_AT)
         .create_if_missing(false)
         .foreign_keys(true)
         .journal_mode(SqliteJournalMode::Wal)
@@ -388,6 +394,16 @@ fn connect_options(path: &Path, options: &Options) -> SqliteConnectOptions {
         .busy_timeout(options.busy_timeout)
         // After a bulk load the log file is cut back to this many bytes.
         .pragma("journal_size_limit", "67108864")
+}
+
+/// Refuses what [`publish`] would refuse in the end.
+pub(crate) fn refuse_existing(path: &Path) -> Result<()> {
+    match path.symlink_metadata() {
+        Ok(_) => Err(RegistryError::FileExists {
+            path: path.to_owned(),
+        }),
+        Err(_) => Ok(()),
+    }
 }
 
 /// A name beside `path`, so that linking it to `path` stays within one file system.
@@ -411,6 +427,7 @@ async fn make_file(draft: &Path, key: &MasterKey, options: &Options) -> Result<(
         )))?;
     let connect = SqliteConnectOptions::new()
         .filename(draft)
+        .log_statements(STATEMENTS_AT)
         .page_size(options.page_size_bytes)
         .foreign_keys(true)
         .synchronous(SqliteSynchronous::Full);
@@ -431,7 +448,7 @@ pub(crate) fn publish(draft: &Path, path: &Path) -> Result<()> {
             "write the directory of {} to disk",
             path.display()
         ))),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(RegistryError::AlreadyExists {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(RegistryError::FileExists {
             path: path.to_owned(),
         }),
         Err(error) => Err(RegistryError::io(format!(

@@ -24,7 +24,7 @@ use crate::error::{RegistryError, Result};
 use crate::key::ExportKey;
 
 use crate::seal::Sealer;
-use crate::store::{Registry, draft_path, publish};
+use crate::store::{Registry, draft_path, publish, refuse_existing};
 use crate::walk::StoredDevice;
 
 /// Version of the file format.
@@ -257,6 +257,7 @@ impl Registry {
     ) -> Result<Exported> {
         use std::os::unix::fs::OpenOptionsExt as _;
         let path = path.as_ref();
+        refuse_existing(path)?;
         let draft = draft_path(path)?;
         let file = std::fs::OpenOptions::new()
             .write(true)
@@ -318,8 +319,12 @@ fn unwritable(error: std::io::Error) -> RegistryError {
 
 /// Reads a header; the error says what is wrong with it.
 pub(crate) fn parse_header(text: &[u8], key: &ExportKey) -> Result<(Header, Sealer), String> {
-    let header: Header = serde_json::from_slice(text)
-        .map_err(|error| format!("not the header of a Linewarden export ({error})"))?;
+    let header: Header = serde_json::from_slice(text).map_err(|error| {
+        format!(
+            "not the header of a Linewarden export: {}",
+            json_problem(&error, text)
+        )
+    })?;
     if header.linewarden_export != FORMAT {
         return Err(format!(
             "the export has format {}, this program reads format {FORMAT}; use the program that wrote it",
@@ -334,9 +339,28 @@ pub(crate) fn parse_header(text: &[u8], key: &ExportKey) -> Result<(Header, Seal
     Ok((header, sealer))
 }
 
+/// What is wrong with a line's JSON. The parser's own line number is of the line alone, and always 1.
+fn json_problem(error: &serde_json::Error, line: &[u8]) -> String {
+    if line.trim_ascii().is_empty() {
+        return "it is empty; remove it".to_owned();
+    }
+    if error.is_eof() {
+        return format!(
+            "it ends too early, after {} B; it was cut off, export again",
+            line.len()
+        );
+    }
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    match text.strip_suffix(&place) {
+        Some(problem) => format!("{problem} (column {})", error.column()),
+        None => text,
+    }
+}
+
 /// Reads and opens a device's line; the error says which field is wrong.
 pub(crate) fn parse_device(text: &[u8], sealer: &Sealer) -> Result<NewDevice, String> {
-    let line: DeviceLine = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let line: DeviceLine = serde_json::from_slice(text).map_err(|error| json_problem(&error, text))?;
     let id: [u8; 8] = decode_hex(&line.device_id).ok_or_else(|| {
         format!(
             "field device_id: {:?} is not 16 hexadecimal digits",

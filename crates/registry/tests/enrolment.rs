@@ -263,10 +263,13 @@ async fn a_revoked_device_stays_revoked() {
         lease(&registry, &fence, 3, 0, 1).await,
         Err(RegistryError::Revoked { .. })
     ));
-    let replacement = registry
-        .enrol_chunk(vec![pool_device(3, 4)], OnConflict::Replace)
-        .await;
-    assert!(matches!(replacement, Err(RegistryError::Revoked { .. })));
+    for on_conflict in [OnConflict::Replace, OnConflict::Refuse] {
+        let refused = registry.enrol_chunk(vec![pool_device(3, 4)], on_conflict).await;
+        assert!(
+            matches!(refused, Err(RegistryError::Revoked { .. })),
+            "{on_conflict:?}"
+        );
+    }
     assert!(
         registry
             .stream_leased(fence, 10)

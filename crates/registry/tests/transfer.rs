@@ -141,7 +141,7 @@ async fn an_export_does_not_overwrite() {
         .export_file(&path, None, OnDamage::Refuse, |_| ())
         .await
         .unwrap_err();
-    assert!(matches!(error, RegistryError::AlreadyExists { .. }));
+    assert!(matches!(error, RegistryError::FileExists { .. }));
     assert_eq!(fs::read(&path).unwrap(), before);
     assert_eq!(
         fs::read_dir(path.parent().unwrap()).unwrap().count(),
@@ -160,7 +160,7 @@ async fn devices_in_the_way_are_refused_or_replaced_without_lowering_marks() {
 
     let message = import(&target, &path).await.unwrap_err().to_string();
     assert!(
-        message.contains("line 3: device 0000000000000002 is enrolled already"),
+        message.contains("line 3: the device is enrolled already"),
         "{message}"
     );
     assert_eq!(target.count(&Filter::default()).await.unwrap(), 1);
@@ -233,7 +233,7 @@ async fn altered_files_are_refused_whole() {
             text[..text.len() - 200].to_owned(),
             "the line has no end; the file was cut off",
         ),
-        (swapped_seals, "line 2: field sealed"),
+        (swapped_seals, "lines 2 to 3: field sealed"),
         (
             join(&repeated),
             "line 6: field device_id: 0000000000000001 is on line 2 already",
@@ -283,7 +283,7 @@ async fn altered_files_are_refused_whole() {
         fs::write(&altered, content).unwrap();
         let error = import(&target, &altered).await.unwrap_err();
         assert!(
-            matches!(error, RegistryError::ImportLine { .. }),
+            matches!(error, RegistryError::ImportLines { .. }),
             "{expected}: {error}"
         );
         let message = error.to_string();
@@ -323,7 +323,7 @@ async fn the_wrong_export_key_and_a_missing_file_are_told_apart() {
     assert!(
         error
             .to_string()
-            .contains("line 2: field sealed: does not authenticate; the export key"),
+            .contains("lines 2 to 6: field sealed: does not authenticate; the export key"),
         "{error}"
     );
     let error = import(&target, &directory.path().join("none")).await.unwrap_err();
@@ -376,13 +376,14 @@ async fn all_wrong_lines_are_named() {
     let told = import(&target, &altered).await.unwrap_err().to_string();
     for expected in [
         "line 3: field suite",
-        "; line 4: field device_id: 0000000000000001 is on line 2 already",
-        "; line 6: EOF",
+        "; FILE, line 4: field device_id: 0000000000000001 is on line 2 already",
+        "; FILE, line 6: it ends too early, after 1 B",
         "; nothing was imported",
     ] {
-        assert!(told.contains(expected), "{expected}: {told}");
+        let expected = expected.replace("FILE", &altered.display().to_string());
+        assert!(told.contains(&expected), "{expected}: {told}");
     }
-    // With another key no line opens; a bounded number of them is told.
+    // With another key no line opens, which is one mistake of all.
     let fleet = in_memory().await;
     let many = (1..=30).map(|id| support::pool_device(id, 1));
     fleet
@@ -400,7 +401,19 @@ async fn all_wrong_lines_are_named() {
         .await;
     let told = error.unwrap_err().to_string();
     assert!(
-        told.contains("; line 21: ") && told.contains("; and 10 lines more"),
+        told.contains("lines 2 to 31: field sealed: does not auth"),
+        "{told}"
+    );
+    // A bounded number of mistakes is told.
+    let text = fs::read_to_string(&long).unwrap();
+    let spoilt = text.lines().enumerate().map(|(number, line)| {
+        let mode = format!("\"mode\":\"{number}\"");
+        line.replace("\"mode\":\"pool\"", &mode) + "\n"
+    });
+    fs::write(&long, spoilt.collect::<String>()).unwrap();
+    let told = import(&target, &long).await.unwrap_err().to_string();
+    assert!(
+        told.contains("line 21: field mode") && told.contains("lines 22 to 31: other mistakes"),
         "{told}"
     );
 }

@@ -531,7 +531,7 @@ async fn a_backup_holds_every_commit_and_overwrites_nothing() {
     assert_eq!(fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(matches!(
         registry.backup(&copy).await,
-        Err(RegistryError::AlreadyExists { .. })
+        Err(RegistryError::FileExists { .. })
     ));
     let restored = open(&copy).await.unwrap();
     assert!(restored.check().await.unwrap().is_empty());

@@ -170,10 +170,12 @@ impl Node {
         if chunk.last {
             self.resume.done = true;
             self.status.loaded = true;
-            tracing::info!(
-                devices = self.status.devices,
-                "what was held before is here again"
-            );
+            if self.status.devices > 0 {
+                tracing::info!(
+                    devices = self.status.devices,
+                    "what was held before is here again"
+                );
+            }
         }
     }
 

@@ -41,6 +41,7 @@ use self::devices::Held;
 pub use self::eviction::Eviction;
 use self::eviction::Policy;
 use self::freshness::Freshness;
+pub use self::packets::WRONG_TAGS;
 use self::roaming::Reports;
 pub use self::settings::{ReconfigureError, Settings, SettingsError};
 pub use self::status::{LinkState, Status};

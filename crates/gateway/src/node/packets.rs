@@ -7,6 +7,9 @@ use super::devices::State;
 use super::{Node, visitors};
 use crate::audit::Happening;
 
+/// The log's target for wrong tags, so that whoever sends them himself can leave them out.
+pub const WRONG_TAGS: &str = "linewarden_gateway::wrong_tags";
+
 impl Node {
     pub(super) fn take_events(&mut self) {
         let mut events = Vec::new();
@@ -42,7 +45,13 @@ impl Node {
                     address: event.from,
                     ingress: event.ingress,
                 });
-                tracing::warn!(device = %event.device, idx = %event.idx, from = %event.from, "wrong tag");
+                tracing::warn!(
+                    target: WRONG_TAGS,
+                    device = %event.device,
+                    idx = %event.idx,
+                    from = %event.from,
+                    "wrong tag"
+                );
             }
         }
     }

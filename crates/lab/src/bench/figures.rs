@@ -23,12 +23,11 @@ pub(super) const COLOURS: [RGBColor; 6] = [
     RGBColor(150, 30, 20),
 ];
 
-/// Draws all pictures into `directory` and returns their paths.
+/// Draws all pictures into `directory`, which must be there, and returns their paths.
 ///
 /// # Errors
 /// A file that cannot be written, named.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
-    std::fs::create_dir_all(directory).map_err(super::io("creating the directory for pictures"))?;
     let of = |picture: &str| -> Vec<&Series> {
         report
             .latencies

@@ -86,6 +86,10 @@ pub(super) struct Crew {
     pub(super) next_seat: usize,
     pub(super) under_way: usize,
     pub(super) done: usize,
+    /// Devices give up after their first handshake.
+    once: bool,
+    /// Those that have, of those done.
+    given_up: usize,
 }
 
 impl Crew {
@@ -111,6 +115,8 @@ impl Crew {
             next_seat: 0,
             under_way: 0,
             done: 0,
+            once: false,
+            given_up: 0,
         }
     }
 
@@ -165,7 +171,9 @@ impl Crew {
         self.next_seat = 0;
         self.under_way = 0;
         self.done = 0;
-        if let Goal::Authenticate { .. } = goal {
+        self.given_up = 0;
+        if let Goal::Authenticate { once, .. } = goal {
+            self.once = *once;
             for seat in &mut self.seats {
                 seat.outcome = Outcome::Waiting;
             }
@@ -183,7 +191,7 @@ impl Crew {
         self.report.elapsed = elapsed;
         let left = (self.seats.len() - self.done) as u64;
         match goal {
-            Goal::Authenticate { .. } => self.report.unfinished = left,
+            Goal::Authenticate { .. } => self.report.unfinished = left + self.given_up as u64,
             Goal::Exchange { .. } => {
                 self.exchange_report.elapsed = elapsed;
                 self.exchange_report.unanswered += left;
@@ -197,7 +205,7 @@ impl Crew {
 
     /// Gives further devices their turn while the window and the batch have room.
     pub(super) fn start_seats(&mut self, goal: &Goal) {
-        let (Goal::Authenticate { window } | Goal::Exchange { window, .. }) = goal;
+        let (Goal::Authenticate { window, .. } | Goal::Exchange { window, .. }) = goal;
         while self.under_way < (*window).max(1) && self.next_seat < self.seats.len() && !self.batch.is_full()
         {
             let place = self.next_seat as u32;
@@ -320,6 +328,7 @@ impl Crew {
                 Output::Failed { failure, .. } => {
                     *self.report.failures.entry(failure).or_default() += 1;
                     shared.failed.fetch_add(1, Ordering::Relaxed);
+                    self.give_up(place);
                 }
                 Output::Postponed { .. } | Output::SessionExpired => {}
             }
@@ -333,6 +342,18 @@ impl Crew {
             .get(place as usize)
             .and_then(|seat| seat.device.next_deadline());
         self.timers.arm(place, deadline);
+    }
+
+    /// A handshake has failed: if one is all that is asked for, its device rests.
+    fn give_up(&mut self, place: u32) {
+        let seat = self.seats.get_mut(place as usize);
+        if let Some(seat) = seat.filter(|seat| self.once && seat.outcome == Outcome::UnderWay) {
+            seat.device.abandon();
+            seat.outcome = Outcome::GaveUp;
+            self.under_way = self.under_way.saturating_sub(1);
+            self.done += 1;
+            self.given_up += 1;
+        }
     }
 
     fn evaluate(&mut self, place: u32, query: &PufQuery, at_ns: u64) -> Output {

@@ -186,7 +186,22 @@ impl Fleet {
     /// # Errors
     /// A socket failed.
     pub fn authenticate(&mut self, run: &mut Run<'_>) -> Result<Report, FleetError> {
-        let goal = Goal::Authenticate { window: run.window };
+        self.handshakes(run, false)
+    }
+
+    /// [`Self::authenticate`] in which a device gives up after its first handshake: after 8 REQUESTs, if no CHALLENGE comes.
+    ///
+    /// # Errors
+    /// A socket failed.
+    pub fn authenticate_once(&mut self, run: &mut Run<'_>) -> Result<Report, FleetError> {
+        self.handshakes(run, true)
+    }
+
+    fn handshakes(&mut self, run: &mut Run<'_>, once: bool) -> Result<Report, FleetError> {
+        let goal = Goal::Authenticate {
+            window: run.window,
+            once,
+        };
         let reports = self.run_workers(run, |worker, stop, until, shared| {
             worker.run(&goal, stop, until, shared)?;
             Ok(worker.take_report())

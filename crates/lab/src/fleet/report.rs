@@ -13,6 +13,8 @@ pub enum Outcome {
     Waiting,
     /// A handshake is under way, or the device rests after one that failed.
     UnderWay,
+    /// Its one handshake failed ([`Fleet::authenticate_once`](super::Fleet::authenticate_once)).
+    GaveUp,
     /// It has a session.
     Authenticated,
 }

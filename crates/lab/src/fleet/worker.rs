@@ -20,8 +20,8 @@ const NAP: Duration = Duration::from_millis(20);
 /// What a worker runs for.
 #[derive(Debug)]
 pub(super) enum Goal {
-    /// Until each device has a session.
-    Authenticate { window: usize },
+    /// Until each device has a session; or, if `once`, has had one handshake, whatever came of it.
+    Authenticate { window: usize, once: bool },
     /// Until each device has its echo or has given up.
     Exchange { exchange: Exchange, window: usize },
 }

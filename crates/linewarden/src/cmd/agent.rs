@@ -22,8 +22,8 @@ use crate::signals::Signals;
 /// How to run.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Prints one line at each change: authenticated, renewed, refused, address changed, a peer open or closed. With --json each
-line is an object whose `event` says what it is. Ends cleanly on SIGINT and SIGTERM, with exit code 0. With --once and
+Prints one line at each change: authenticated, renewed, refused, address changed, a peer open or closed. With --json each \
+line is an object whose `event` says what it is. Ends cleanly on SIGINT and SIGTERM, with exit code 0. With --once and \
 --renew it ends with exit code 1 if there was a session and nothing was renewed.
 
 Examples:

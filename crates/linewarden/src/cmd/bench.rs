@@ -7,16 +7,16 @@ use clap::{Args, Subcommand};
 use linewarden_lab::bench::scale::{Part, Size};
 use linewarden_lab::bench::{self, BenchError, Better, Report, Row, Scale, figures};
 
-use crate::cmd::write_result;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::results;
 
 /// What to measure.
 #[derive(Subcommand, Debug)]
 pub enum BenchCommand {
     /// Authentication: cost per packet, rate and latency of xdp and host, beside the papers' figures
     #[command(after_help = "\
-Needs root: it loads eBPF programs and builds a private network. Nothing of it leaves the machine. Figures are the
+Needs root: it loads eBPF programs and builds a private network. Nothing of it leaves the machine. Figures are the \
 minimum of several runs; those of a busy machine are too high, their ratios less so.
 
 Examples:
@@ -26,7 +26,7 @@ Examples:
     Auth(BenchAuthArgs),
     /// Scale: a million devices in one gateway, from enrolment to the kernel and back after a restart
     #[command(after_help = "\
-Needs root, 4 GB of memory and 3 GB of disk in the directory for temporary files (TMPDIR). Rows come from a seeded generator:
+Needs root, 4 GB of memory and 3 GB of disk in the directory for temporary files (TMPDIR). Rows come from a seeded generator: \
 what a PUF's model costs is not measured. Nothing leaves the machine.
 
 Examples:
@@ -88,6 +88,7 @@ pub fn run(command: &BenchCommand) -> Result<(), Failure> {
 
 fn scale(args: &BenchScaleArgs) -> Result<(), Failure> {
     let output = Output::new(false);
+    let _figures = prepare(args.json.as_deref(), args.figures.as_deref())?;
     let size = match args.quick {
         true => Size::QUICK,
         false => Size {
@@ -118,6 +119,13 @@ fn scale(args: &BenchScaleArgs) -> Result<(), Failure> {
     )
 }
 
+/// Finds out before the work whether what it is for can be written.
+fn prepare(json: Option<&Path>, figures: Option<&Path>) -> Result<Option<results::Directory>, Failure> {
+    let directory = figures.map(results::Directory::prepare).transpose()?;
+    json.map_or(Ok(()), results::check)?;
+    Ok(directory)
+}
+
 type Draw = fn(&Report, &Path) -> Result<Vec<PathBuf>, BenchError>;
 
 fn draw(output: Output, directory: Option<&Path>, report: &Report, draw: Draw) -> Result<(), Failure> {
@@ -135,11 +143,12 @@ fn write_json(path: Option<&Path>, report: &Report) -> Result<(), Failure> {
         return Ok(());
     };
     let text = serde_json::to_string_pretty(report).map_err(Failure::failed)?;
-    write_result(path, &(text + "\n"))
+    results::write(path, &(text + "\n"))
 }
 
 fn auth(args: &BenchAuthArgs) -> Result<(), Failure> {
     let output = Output::new(false);
+    let _figures = prepare(args.json.as_deref(), args.figures.as_deref())?;
     let scale = if args.quick {
         Scale::QUICK
     } else {
@@ -201,9 +210,13 @@ fn failure(error: BenchError) -> Failure {
     use linewarden_lab::loadgen::LoadError;
     use linewarden_lab::topology::LabError;
     match &error {
-        BenchError::DataPlane(DataPlaneError::Privilege { .. })
-        | BenchError::Lab(LabError::Capability(_))
-        | BenchError::Load(LoadError::Capability(_)) => Failure::privilege(error),
+        // A bench has no other data plane to fall back on, as its own message advises.
+        BenchError::DataPlane(DataPlaneError::Privilege { needed, .. }) => {
+            Failure::privilege(format!("{needed} missing: run as root"))
+        }
+        BenchError::Lab(LabError::Capability(_)) | BenchError::Load(LoadError::Capability(_)) => {
+            Failure::privilege(error)
+        }
         _ => Failure::failed(error),
     }
 }

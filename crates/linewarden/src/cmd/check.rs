@@ -6,7 +6,7 @@ use clap::Args;
 use linewarden_agent::{AgentConfig, FieldError};
 use serde::Serialize;
 
-use crate::config_file::{ConfigFile, Problem, read_text};
+use crate::config_file::{ConfigFile, Problem, Role, read_text, role_of};
 use crate::failure::Failure;
 use crate::gateway_config;
 use crate::output::{Output, printable, tell};
@@ -15,9 +15,9 @@ use crate::registry::block_on;
 /// What to check.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Tells every mistake of the file with line, column and field; peer.2 is the second [[peer]]. Whether it is a gateway's or an
-agent's is seen from it.
-With --machine also what this machine lacks for it: interfaces, privileges, the key file, the registry, which is only
+Tells every mistake of the file with line, column and field; peer.2 is the second [[peer]]. Whether it is a gateway's or an \
+agent's is seen from it. \
+With --machine also what this machine lacks for it: interfaces, privileges, the key file, the registry, which is only \
 looked at. Warnings change nothing of the exit code: 0 without errors, else that of the first error, as `serve` would end.
 
 Examples:
@@ -53,9 +53,9 @@ enum Told<'a> {
 pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let output = Output::new(args.json);
     let text = read_text(&args.file)?;
-    let problems = match is_agents(&text) {
-        true => check_agent(args, text)?,
-        false => check_gateway(args, text)?,
+    let problems = match role_of(&text) {
+        Some(Role::Agent) => check_agent(args, text)?,
+        Some(Role::Gateway) | None => check_gateway(args, text)?,
     };
     let mut warnings = 0;
     for problem in &problems {
@@ -74,12 +74,6 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     }
     output.object(&Told::Checked { warnings })?;
     output.line(format_args!("{}: in order", args.file.display()))
-}
-
-/// Only an agent's configuration has a device.
-fn is_agents(text: &str) -> bool {
-    let (root, _) = toml::de::DeTable::parse_recoverable(text);
-    root.get_ref().iter().any(|(key, _)| key.get_ref() == "device")
 }
 
 fn check_gateway(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure> {

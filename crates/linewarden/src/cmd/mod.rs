@@ -11,7 +11,7 @@ pub mod puf;
 pub mod registry;
 pub mod serve;
 
-use std::path::Path;
+use linewarden_gateway::WRONG_TAGS;
 
 use crate::cli::{Cli, Command};
 use crate::failure::Failure;
@@ -25,6 +25,8 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         // They may have a level in their configuration.
         Command::Serve(args) => return serve::run(&args, flag),
         Command::Agent(args) => return agent::run(&args, flag),
+        // The wrong tags there are their own attackers'.
+        Command::Demo(_) | Command::Bench(_) => log::start(flag, None, &format!("warn,{WRONG_TAGS}=error"))?,
         _ => log::start(flag, None, "warn")?,
     }
     match cli.command {
@@ -38,18 +40,6 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Completions(args) => completions::run(&args, Output::new(false)),
         Command::Serve(_) | Command::Agent(_) => Ok(()),
     }
-}
-
-/// Writes a file that a person asked for, over what is there, and makes the directories above it.
-pub fn write_result(path: &Path, text: &str) -> Result<(), Failure> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let made = directory.map_or(Ok(()), std::fs::create_dir_all);
-    // A pipe or a terminal is written into; only a file can be replaced.
-    let written = match path.metadata() {
-        Ok(metadata) if !metadata.is_file() => made.and_then(|()| std::fs::write(path, text)),
-        _ => made.and_then(|()| linewarden_files::replace(path, text.as_bytes())),
-    };
-    written.map_err(|error| Failure::failed(format!("{}: cannot be written: {error}", path.display())))
 }
 
 /// 8 random bytes of the operating system.

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use linewarden_puf::report::{PufReport, ReportOptions};
 
-use crate::cmd::write_result;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::results;
 
 /// What about PUFs.
 #[derive(Subcommand, Debug)]
 pub enum PufCommand {
     /// Quality of PUF readouts: uniformity, uniqueness, reliability, entropy, rebuild failures
     #[command(after_help = "\
-The directory holds the dumps of one device, or one subdirectory of dumps per device. Dumps are files ending in .bin,
+The directory holds the dumps of one device, or one subdirectory of dumps per device. Dumps are files ending in .bin, \
 .raw, .dump (binary), .txt or .hex (hexadecimal text); all dumps of a device cover the same memory.
 
 Examples:
@@ -54,6 +54,7 @@ impl PufCommand {
 pub fn run(command: &PufCommand) -> Result<(), Failure> {
     let PufCommand::Report(args) = command;
     let output = Output::new(args.json);
+    args.svg.as_deref().map_or(Ok(()), results::check)?;
     let options = ReportOptions {
         window_bits: args.window_bits,
         enrolment_readouts: args.enrolment_readouts,
@@ -73,7 +74,7 @@ pub fn run(command: &PufCommand) -> Result<(), Failure> {
     output.table(&["metric", "value", "ideal or demanded"], &[], rows.collect())?;
     output.line(report.sketch())?;
     if let Some(path) = &args.svg {
-        write_result(path, &report.svg().map_err(Failure::failed)?)?;
+        results::write(path, &report.svg().map_err(Failure::failed)?)?;
         output.line(format_args!("picture: {}", path.display()))?;
     }
     Ok(())

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use linewarden_registry::{MasterKey, Registry, RegistryError};
 
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::registry::{KEY_VARIABLE, RegistryArgs, block_on};
 
 /// What about registries.
@@ -17,7 +17,7 @@ pub enum RegistryCommand {
 Examples:
   linewarden registry create --registry fleet.registry --key-file master.key
 
-The registry is worthless without the key, and nobody can restore it. Keep a copy of the key offline, and not beside
+The registry is worthless without the key, and nobody can restore it. Keep a copy of the key offline, and not beside \
 the registry's backups.")]
     Create(CreateArgs),
     /// Check a registry's structure and every record in it
@@ -30,7 +30,7 @@ Examples:
 Examples:
   linewarden registry backup fleet-2026-11-21.registry --config gateway.toml
 
-The copy opens with the same master key; keep the two apart. Copying the file itself would miss what lies in the log
+The copy opens with the same master key; keep the two apart. Copying the file itself would miss what lies in the log \
 beside it. To restore, stop the gateway, remove FILE-wal and FILE-shm beside the registry, and put the copy in its place.")]
     Backup(BackupArgs),
 }
@@ -147,5 +147,5 @@ fn check(args: &CheckArgs, output: Output) -> Result<(), Failure> {
     if damaged.is_empty() {
         return output.line("the registry and all its records are sound");
     }
-    Err(Failure::failed(format!("{} damaged records", damaged.len())))
+    Err(Failure::failed(counted(damaged.len() as u64, "damaged record")))
 }

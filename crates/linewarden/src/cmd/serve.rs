@@ -11,7 +11,7 @@ use linewarden_controller::Controller;
 use linewarden_dataplane::Counters;
 use linewarden_gateway::audit::{AuditLog, Happening};
 use linewarden_gateway::config::{Backend, Gate, GatewayConfig, Resolved};
-use linewarden_gateway::{Desk, DeskSockets, Gateway, LinkState, Status, Stopped, plane};
+use linewarden_gateway::{Desk, DeskCounts, DeskSockets, Gateway, LinkState, Status, Stopped, plane};
 use serde::Serialize;
 
 use self::reload::Reloader;
@@ -27,11 +27,11 @@ const LOG_LEVEL: &str = "info";
 /// How to run.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Checks the configuration as `linewarden check --machine` does before anything is touched, attaches the data plane, takes
-up the devices that it held before, and prints its state when it changes. Ends on SIGINT and SIGTERM: handshakes under
-way may end, the registry is told which rows were used, and the data plane is detached; but a gate that is not off stays
-shut however the gateway ends (`when_gone`), and the next start goes on with its sessions. SIGHUP reads the configuration
-again: all that may change changes at once, or, after any error, nothing does. SIGUSR1 prints all counters. Ends with
+Checks the configuration as `linewarden check --machine` does before anything is touched, attaches the data plane, takes \
+up the devices that it held before, and prints its state when it changes. Ends on SIGINT and SIGTERM: handshakes under \
+way may end, the registry is told which rows were used, and the data plane is detached; but a gate that is not off stays \
+shut however the gateway ends (`when_gone`), and the next start goes on with its sessions. SIGHUP reads the configuration \
+again: all that may change changes at once, or, after any error, nothing does. SIGUSR1 prints all counters. Ends with \
 exit code 1 when the data plane ends by itself, so that a service manager starts it again.
 
 Examples:
@@ -136,7 +136,14 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     service_manager::tell(service_manager::STOPPING);
     output.line("stopping")?;
     if let Some(desk) = desk {
-        tracing::info!(counts = ?desk.close(), "tickets");
+        let DeskCounts {
+            answered,
+            strange,
+            limited,
+            silent,
+            failed,
+        } = desk.close();
+        tracing::info!(answered, strange, limited, silent, failed, "tickets");
     }
     let stopped = gateway.stop()?;
     runtime.block_on(opened.close());

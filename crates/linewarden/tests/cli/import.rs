@@ -65,7 +65,10 @@ fn what_is_refused_is_refused_whole_with_its_lines() {
                 lines[4] = lines[1].clone();
                 lines[5] = lines[2].clone();
             }),
-            vec!["line 5: field device_id", "; line 6: field device_id"],
+            vec![
+                "error: altered.jsonl, line 5: field device_id",
+                "\nerror: altered.jsonl, line 6: field device_id",
+            ],
         ),
         (
             altered(&|lines| {
@@ -99,7 +102,26 @@ fn what_is_refused_is_refused_whole_with_its_lines() {
             vec!["line 3: unknown field `gateway`"],
         ),
         (edit(3, "{", "{\u{0}"), vec!["line 3: "]),
-        (altered(&|lines| lines.insert(3, String::new())), vec!["line 4: "]),
+        (
+            altered(&|lines| lines.insert(3, String::new())),
+            vec!["line 4: it is empty; remove it"],
+        ),
+        (
+            altered(&|lines| lines[2].truncate(200)),
+            vec!["line 3: it ends too early, after 200 B; it was cut off"],
+        ),
+        (
+            altered(&|lines| lines[2] = lines[2].replacen(':', ";", 1)),
+            vec!["line 3: expected `:` (column 13)"],
+        ),
+        (
+            altered(&|lines| {
+                for line in [1, 2, 3, 5] {
+                    lines[line] = lines[line].replacen("\"suite\":1", "\"suite\":7", 1);
+                }
+            }),
+            vec!["lines 2 to 4, 6: field suite"],
+        ),
         (
             altered(&|lines| lines.truncate(4)),
             vec!["line 5: the file ends after 3 of 6 devices"],
@@ -114,9 +136,10 @@ fn what_is_refused_is_refused_whole_with_its_lines() {
     for (content, expected) in cases {
         fs::write(site.path("altered.jsonl"), content).unwrap();
         let error = site.run(IMPORT).refused(2);
-        for part in expected.iter().chain(&["; nothing was imported"]) {
+        for part in expected.iter().chain(&[" nothing was imported"]) {
             assert!(error.contains(part), "{part}\n{error}");
         }
+        assert!(!error.contains("at line 1"), "{error}");
         assert!(stored(&site) == before, "{expected:?}");
     }
     // Lines that end as on other systems are lines.
@@ -125,10 +148,25 @@ fn what_is_refused_is_refused_whole_with_its_lines() {
     // And now all of them are there already.
     let before = stored(&site);
     let error = site.run(IMPORT).refused(2);
-    for line in 2..=7 {
-        assert!(error.contains(&format!("line {line}: device ")), "{error}");
+    assert!(
+        error.contains("lines 2 to 7: the device is enrolled already") && error.contains("`--replace`"),
+        "{error}"
+    );
+    assert!(stored(&site) == before);
+    site.run(&format!("{IMPORT} --replace")).ok();
+    // But not what is revoked here, and not in the file.
+    site.run("device revoke d1 --registry other.registry --key-file other.key")
+        .ok();
+    let before = stored(&site);
+    let line = 1 + lines
+        .iter()
+        .position(|line| line.contains("00000000000000d1"))
+        .unwrap();
+    for replace in ["", " --replace"] {
+        let error = site.run(&format!("{IMPORT}{replace}")).refused(2);
+        let told = format!("line {line}: the device is revoked in this registry, and stays so");
+        assert!(error.contains(&told), "{error}");
     }
-    assert!(error.contains("is enrolled already"), "{error}");
     assert!(stored(&site) == before);
 }
 
@@ -146,7 +184,7 @@ fn a_wrong_key_touches_nothing() {
         )
         .refused(2);
     assert!(
-        error.contains("line 2: field sealed") && error.contains("; line 7: field sealed"),
+        error.contains("fleet.jsonl, lines 2 to 7: field sealed: does not authenticate"),
         "{error}"
     );
     assert!(stored(&site) == before);

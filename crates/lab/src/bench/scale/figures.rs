@@ -7,17 +7,16 @@ use plotters::prelude::*;
 
 use super::{MEMORIES_GIB, eviction};
 use crate::bench::figures::{COLOURS, bars, text};
-use crate::bench::{BenchError, Report, io};
+use crate::bench::{BenchError, Report};
 
 /// IoT paper, Figure 12: response, bit; devices of 100 CRPs in one pipeline of Tofino 1 and of Tofino 2.
 const PUBLISHED: [(u32, f64, f64); 3] = [(64, 468e3, 884e3), (128, 360e3, 680e3), (256, 180e3, 340e3)];
 
-/// Draws the pictures whose rows are there into `directory` and returns their paths.
+/// Draws the pictures whose rows are there into `directory`, which must be there, and returns their paths.
 ///
 /// # Errors
 /// A file that cannot be written, named.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
-    std::fs::create_dir_all(directory).map_err(io("creating the directory for pictures"))?;
     let pictures: [(&str, Picture); 2] = [("iot-fig12.svg", devices), ("eviction.svg", hit_rates)];
     let mut drawn = Vec::new();
     for (name, picture) in pictures {

@@ -12,9 +12,9 @@ use linewarden_dataplane::DataPlaneError;
 use linewarden_lab::demo::{self, Backend, DEVICES_MAX, DEVICES_MIN, DemoError, Options, Report, Sabotage};
 
 use self::progress::Watcher;
-use crate::cmd::write_result;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::results;
 use crate::signals::Signals;
 
 /// Name of the picture in the directory of results.
@@ -23,8 +23,8 @@ const PICTURE: &str = "demo-latency.svg";
 /// What to show.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Builds a private network of namespaces, enrols simulated devices with noisy PUFs into a fresh registry, and lets all of
-them authenticate through a real gateway while attackers try what they can. Nothing of it leaves the machine, and nothing
+Builds a private network of namespaces, enrols simulated devices with noisy PUFs into a fresh registry, and lets all of \
+them authenticate through a real gateway while attackers try what they can. Nothing of it leaves the machine, and nothing \
 stays behind. Fails when anything unauthorised was accepted or an honest device was refused.
 
 Needs root. With `--dataplane host` it also runs without: over loopback, and says what it leaves out.
@@ -95,6 +95,9 @@ impl DemoArgs {
 pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     let options = args.options();
     let output = Output::new(false);
+    // Before the work: whether what it is for can be written.
+    let _out = results::Directory::prepare(&args.out)?;
+    args.json.as_deref().map_or(Ok(()), results::check)?;
     let signal = Signals::to_stop()?;
     let started = Instant::now();
     let report = show(&options, &signal)?;
@@ -128,7 +131,7 @@ fn show(options: &Options, signal: &Signals) -> Result<Report, Failure> {
 fn failure(error: DemoError) -> Failure {
     match error {
         DemoError::Capability(_) | DemoError::DataPlane(DataPlaneError::Privilege { .. }) => {
-            Failure::privilege(error)
+            Failure::privilege(error).and("or use `--dataplane host`, which works without, over loopback")
         }
         DemoError::Devices(_) | DemoError::Rows(_) => Failure::input(error),
         other => Failure::failed(other),
@@ -138,12 +141,12 @@ fn failure(error: DemoError) -> Failure {
 fn write_results(args: &DemoArgs, output: Output, report: &Report) -> Result<(), Failure> {
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(report).map_err(Failure::failed)?;
-        write_result(path, &(text + "\n"))?;
+        results::write(path, &(text + "\n"))?;
     }
     let path = args.out.join(PICTURE);
     match demo::picture::latency_cdf(&report.comparison) {
         Ok(svg) => {
-            write_result(&path, &svg)?;
+            results::write(&path, &svg)?;
             output.line(format_args!("picture: {}", path.display()))
         }
         // Nobody was authenticated; what failed is said below.

@@ -6,7 +6,7 @@ use linewarden_protocol::ids::{DeviceId, Mode};
 use linewarden_registry::{DeviceInfo, DeviceLine, Filter, Registry, Status};
 
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::registry::{RegistryArgs, block_on};
 
 /// Devices read at once.
@@ -93,16 +93,22 @@ pub fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
         registry.close().await;
         Ok(read)
     })?;
-    let count = rows.len();
+    let count = rows.len() as u64;
     let header = ["device", "name", "mode", "status", "rows left", "of", "PUF"];
     output.table(&header, &[4, 5], rows)?;
-    output.line(format_args!("{count} devices"))?;
+    output.line(counted(count, "device"))?;
     if damaged > 0 {
-        return Err(Failure::failed(format!(
-            "{damaged} damaged records were left out; see `registry check`"
-        )));
+        return Err(left_out(damaged));
     }
     Ok(())
+}
+
+/// That damaged records were left out.
+pub fn left_out(damaged: u64) -> Failure {
+    Failure::failed(format!(
+        "left out: {}; see `registry check`",
+        counted(damaged, "damaged record")
+    ))
 }
 
 /// Prints each device for machines, and returns the rows of the table for people with the count of damaged records.
@@ -175,7 +181,7 @@ pub fn show(args: &ShowArgs, output: Output) -> Result<(), Failure> {
         ("PUF", device.puf_profile.clone()),
         ("suite", device.suite.number().to_string()),
         ("enrolled", date(device.enrolled_at_s)),
-        ("credentials replaced", format!("{} times", device.epoch)),
+        ("credentials replaced", counted(u64::from(device.epoch), "time")),
     ];
     match &device.status {
         Status::Active => fields.push(("status", "active".to_owned())),
@@ -194,7 +200,7 @@ pub fn show(args: &ShowArgs, output: Output) -> Result<(), Failure> {
 }
 
 /// `YYYY-MM-DD hh:mm UTC`, by the days-to-civil algorithm (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms").
-fn date(at_s: u64) -> String {
+pub fn date(at_s: u64) -> String {
     let (days, second) = (at_s / 86_400, at_s % 86_400);
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);

@@ -3,8 +3,9 @@
 use clap::Args;
 use linewarden_agent::config::parse_device_id;
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::RegistryError;
+use linewarden_registry::{RegistryError, Status};
 
+use crate::cmd::device::list::date;
 use crate::cmd::now_s;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -13,7 +14,7 @@ use crate::registry::{RegistryArgs, block_on};
 /// Which devices.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-There is no way back but to enrol anew under another id. A running gateway on this registry drops the devices' packets
+There is no way back but to enrol anew under another id. A running gateway on this registry drops the devices' packets \
 within a tenth of a second.
 
 Examples:
@@ -37,15 +38,21 @@ pub fn run(args: &RevokeArgs, output: Output) -> Result<(), Failure> {
     let now_s = now_s()?;
     block_on(async {
         let registry = args.registry.open().await?;
+        let mut statuses = Vec::with_capacity(args.devices.len());
         for device in &args.devices {
-            match registry.get(*device).await {
+            statuses.push(match registry.get(*device).await {
                 Err(error @ RegistryError::DamagedRecord { .. }) => {
                     tracing::warn!(%error, "revoked all the same");
+                    Status::Active
                 }
-                known => drop(known?),
-            }
+                known => known?.status,
+            });
         }
-        for device in &args.devices {
+        for (device, status) in args.devices.iter().zip(statuses) {
+            if let Status::Revoked { at_s, reason } = status {
+                tell_already(output, *device, at_s, &reason)?;
+                continue;
+            }
             let revision = registry.revoke(*device, &args.reason, now_s).await?;
             output.object(&serde_json::json!({
                 "device_id": device.to_string(), "status": "revoked", "revision": revision.0,
@@ -55,4 +62,20 @@ pub fn run(args: &RevokeArgs, output: Output) -> Result<(), Failure> {
         registry.close().await;
         Ok(())
     })
+}
+
+/// The first revocation stays as it is.
+fn tell_already(output: Output, device: DeviceId, at_s: u64, reason: &str) -> Result<(), Failure> {
+    output.object(&serde_json::json!({
+        "device_id": device.to_string(), "status": "revoked", "already": true, "revoked_at_s": at_s,
+        "revoked_reason": reason,
+    }))?;
+    let stays = match reason {
+        "" => "without a reason, and that stays".to_owned(),
+        reason => format!("and its reason stays: {reason}"),
+    };
+    output.line(format_args!(
+        "{device} was revoked already, on {}, {stays}",
+        date(at_s)
+    ))
 }

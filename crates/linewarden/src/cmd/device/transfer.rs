@@ -6,14 +6,15 @@ use clap::Args;
 use indicatif::ProgressBar;
 use linewarden_registry::{BulkOptions, ExportKey, Exported, Filter, OnConflict, OnDamage, Progress};
 
+use crate::cmd::device::list::left_out;
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::registry::{RegistryArgs, block_on};
 
 /// Where to.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-With a key the file holds the devices' credentials, sealed under that key, and can be imported elsewhere. With --public
+With a key the file holds the devices' credentials, sealed under that key, and can be imported elsewhere. With --public \
 it holds no credentials and cannot be imported.
 
 Examples:
@@ -96,7 +97,8 @@ pub fn export(args: &ExportArgs, output: Output) -> Result<(), Failure> {
         output.line(format_args!("made the export key {}", file.display()))?;
     }
     output.line(format_args!(
-        "exported {devices} devices to {}",
+        "exported {} to {}",
+        counted(devices, "device"),
         args.file.display()
     ))?;
     for error in &damaged {
@@ -104,9 +106,7 @@ pub fn export(args: &ExportArgs, output: Output) -> Result<(), Failure> {
     }
     match damaged.len() {
         0 => Ok(()),
-        count => Err(Failure::failed(format!(
-            "{count} damaged records were left out; see `registry check`"
-        ))),
+        count => Err(left_out(count as u64)),
     }
 }
 
@@ -133,5 +133,5 @@ pub fn import(args: &ImportArgs, output: Output) -> Result<(), Failure> {
         Ok(imported?)
     })?;
     output.object(&serde_json::json!({ "imported": devices, "file": args.file }))?;
-    output.line(format_args!("imported {devices} devices"))
+    output.line(format_args!("imported {}", counted(devices, "device")))
 }

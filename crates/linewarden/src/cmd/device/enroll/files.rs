@@ -9,8 +9,8 @@ use linewarden_agent::Credential;
 use linewarden_files::sync_parent;
 use linewarden_protocol::ids::DeviceId;
 
-use crate::cmd::write_result;
 use crate::failure::Failure;
+use crate::results;
 
 /// Where a device's files lie.
 pub struct DeviceFiles {
@@ -61,7 +61,7 @@ impl DeviceFiles {
             return Ok(());
         }
         let text = agent_config(device, way, puf_section);
-        write_result(&self.config, &text)
+        results::write(&self.config, &text)
     }
 
     /// The registry holds the device: its helper data take their place.

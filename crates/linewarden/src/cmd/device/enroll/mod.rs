@@ -33,7 +33,8 @@ Examples:
     /// One device whose PUF a program reads; see `config example agent` for what the program gets and prints
     #[command(after_help = "\
 Examples:
-  linewarden device enroll command --mode pool --rows 500 --out devices --config gateway.toml -- /usr/local/bin/read-puf --bus 1")]
+  linewarden device enroll command --mode pool --rows 500 --out devices --config gateway.toml \\
+    -- /usr/local/bin/read-puf --bus 1")]
     Command(CommandArgs),
 }
 

@@ -15,7 +15,7 @@ use super::files::{DeviceFiles, Way};
 use super::make::Maker;
 use crate::cmd::{now_s, random_u64};
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::registry::block_on;
 
 /// Devices per transaction.
@@ -72,8 +72,8 @@ async fn first_idx(registry: &Registry, common: &CommonArgs) -> Result<RowIndex,
         return Ok(RowIndex(0));
     };
     match (registry.get(device).await, common.replace) {
-        (Ok(info), true) if info.status.is_active() => Ok(info.idx_floor),
-        (Ok(_), true) => Err(RegistryError::Revoked { device }.into()),
+        (Ok(info), _) if !info.status.is_active() => Err(RegistryError::Revoked { device }.into()),
+        (Ok(info), true) => Ok(info.idx_floor),
         (Ok(_), false) => Err(RegistryError::AlreadyEnrolled { device }.into()),
         (Err(RegistryError::UnknownDevice { .. }), false) => Ok(RowIndex(0)),
         (Err(error), _) => Err(error.into()),
@@ -126,7 +126,10 @@ async fn enrol_all(registry: &Registry, work: &Work<'_>, output: Output) -> Resu
     result?;
     match misplaced.or(broken) {
         None => Ok(devices),
-        Some(failure) => Err(failure.and(format_args!("{} devices were enrolled before", devices.len()))),
+        Some(failure) => Err(failure.and(format_args!(
+            "enrolled before: {}",
+            counted(devices.len() as u64, "device")
+        ))),
     }
 }
 
@@ -252,8 +255,8 @@ fn tell(output: Output, common: &CommonArgs, devices: &[DeviceId]) -> Result<(),
         ));
     }
     output.line(format_args!(
-        "enrolled {} devices; their files are in {}",
-        devices.len(),
+        "enrolled {}; their files are in {}",
+        counted(devices.len() as u64, "device"),
         common.out.display()
     ))
 }
