@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use linewarden_dataplane::capability::{self, Capability};
-use linewarden_gateway::config::{Backend, FieldError, GatewayConfig};
+use linewarden_dataplane::{ethtool, xdp};
+use linewarden_gateway::config::{Backend, FieldError, Gate, GatewayConfig, Resolved};
 use linewarden_registry::{MasterKey, Registry};
 
 use crate::config_file::{ConfigFile, Problem, read_text};
@@ -55,9 +56,11 @@ pub fn places(file: &ConfigFile<GatewayConfig>, errors: &[FieldError]) -> Vec<Pr
 /// What this machine lacks; nothing is changed. Warnings have exit code 0.
 pub async fn examine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let mut problems = Vec::new();
-    if let Err(errors) = file.value.resolve([0; 2], 0) {
-        problems.extend(places(file, &errors));
+    match file.value.resolve([0; 2], 0) {
+        Ok(resolved) => problems.extend(gates(file, &resolved)),
+        Err(errors) => problems.extend(places(file, &errors)),
     }
+    problems.extend(veths(file));
     problems.extend(privileges(file));
     problems.extend(kernel(file));
     problems.extend(pin_directory(file));
@@ -115,6 +118,77 @@ fn kernel(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
         );
     }
     found
+}
+
+/// Gates on the interfaces that other starts have left shut: those that this one does not take the place of, and those
+/// of other gateways, which it does.
+fn gates(file: &ConfigFile<GatewayConfig>, resolved: &Resolved) -> Vec<Problem> {
+    let section = &file.value.gateway;
+    if section.dataplane != Backend::Xdp {
+        return Vec::new();
+    }
+    let problem = |name: &String, gate: xdp::Held| {
+        let whose = match gate.gateway_id {
+            Some(id) => format!("gateway {id}'s gate"),
+            None => "an earlier gateway's gate".to_owned(),
+        };
+        let shut = format!(
+            "{whose} is still shut on {name} (kept in {})",
+            gate.place.display()
+        );
+        if section.pins().is_none() {
+            let field = if section.gate == Gate::Off {
+                "gate"
+            } else {
+                "when_gone"
+            };
+            let path = file.path().display();
+            let remedy = format!("`linewarden serve --config {path} --release` lets it go");
+            let problem = format!("{shut}, and would go on beside this gateway: {remedy}");
+            return Some(file.problem(&["gateway", field], &problem).with_code(1));
+        }
+        let other = gate.gateway_id.filter(|id| *id != section.id)?;
+        let problem = format!(
+            "{shut}: gateway {} takes its place, and sessions of gateway {other} pass no more",
+            section.id
+        );
+        Some(file.problem(&["gateway", "interfaces"], &problem).with_code(0))
+    };
+    let interfaces = section.interfaces.iter().zip(&resolved.interfaces);
+    let held =
+        interfaces.filter_map(|(name, index)| problem(name, xdp::held(&section.pin_directory, *index)?));
+    held.collect()
+}
+
+/// Frames that an XDP program sends into a veth are lost unless the other end is prepared, which may be in a namespace
+/// that cannot be looked into.
+pub fn veths(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let section = &file.value.gateway;
+    if section.dataplane != Backend::Xdp {
+        return Vec::new();
+    }
+    let warn = |field: &str, names: &[String], needs: &str| {
+        let is_veth = |name: &&String| ethtool::driver(name).is_ok_and(|driver| driver == "veth");
+        let warning = |name: &String| {
+            let problem = format!(
+                "{name} is a veth: {needs}, else what the gateway sends by XDP is lost without a trace in the log; \
+                 on the other end `ip link set OTHER-END xdpdrv obj pass.o sec xdp`, see \"On a veth\" in docs/operations.md"
+            );
+            file.problem(&["gateway", field], &problem).with_code(0)
+        };
+        names.iter().filter(is_veth).map(warning).collect::<Vec<_>>()
+    };
+    let mut problems = warn(
+        "interfaces",
+        &section.interfaces,
+        "its other end must have an XDP program of its own, GRO is not enough",
+    );
+    problems.extend(warn(
+        "forward_to",
+        &section.forward_to,
+        "its other end must have an XDP program of its own or GRO on",
+    ));
+    problems
 }
 
 /// A gate that stays shut is kept on the BPF filesystem.
