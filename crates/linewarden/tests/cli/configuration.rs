@@ -99,6 +99,28 @@ fn check_tells_all_mistakes_at_once() {
     );
 }
 
+#[test]
+fn values_that_would_do_harm_later_are_mistakes() {
+    let site = Site::new();
+    let text = "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = [\"127.0.0.1\", \"::1\", \"127.0.0.1\"]\n\
+                pin_directory = \"\"\n[registry]\npath = \"\"\nmaster_key_file = \"\"\n[log]\nlevel = \"loud\"\n\
+                [audit]\npath = \"\"\n";
+    site.write("g.toml", text);
+    let told = site.run("check g.toml").refused(2);
+    let expected = [
+        "g.toml:4:1: gateway.addresses: 127.0.0.1 is named twice",
+        "g.toml:5:1: gateway.pin_directory: \"\": name a path",
+        "g.toml:7:1: registry.path: \"\": name a path",
+        "g.toml:8:1: registry.master_key_file: \"\": name a path",
+        "g.toml:10:1: log.level: \"loud\" is no level: error, warn",
+        "g.toml:12:1: audit.path: \"\": name a path",
+    ];
+    assert_eq!(told.lines().count(), expected.len(), "{told}");
+    for line in expected {
+        assert!(told.contains(&format!("error: {line}")), "{line}\n{told}");
+    }
+}
+
 /// Without --machine a configuration is checked wherever it is written; with it, everything that a start would meet.
 #[test]
 fn check_looks_at_the_machine_only_when_asked() {
@@ -161,6 +183,40 @@ fn check_knows_an_agents_configuration() {
         told.contains("device.helpr: unknown field `helpr`; did you mean `helper`?"),
         "{told}"
     );
+}
+
+/// What `agent` would end with, all of it at once.
+#[test]
+fn check_looks_at_a_devices_machine_when_asked() {
+    let site = Site::new();
+    site.on_registry("device enroll simulated --device d1 --rows 1 --out . --gateway 127.0.0.1")
+        .ok();
+    let config = "00000000000000d1.toml";
+    site.run(&format!("check --machine {config}")).ok();
+    let text = fs::read_to_string(site.path(config)).unwrap();
+    let broken = text
+        .replace("# interface = \"eth0\"", "interface = \"lw-none0\"")
+        .replace(".helper\"", ".helpers\"")
+        .replace("fleet.seed", "nothing.seed");
+    site.write(config, &broken);
+    site.run(&format!("check {config}")).ok();
+    let told = site.run(&format!("check --machine {config}")).refused(2);
+    for field in [
+        "device.helper: ",
+        "gateway.interface: ",
+        "puf.simulated.seed_file: ",
+    ] {
+        assert!(told.contains(field), "{field}\n{told}");
+    }
+    assert_eq!(told.lines().count(), 3, "{told}");
+    let puf = text.find("[puf.simulated]").unwrap();
+    let command = text[..puf].to_owned() + "[puf.command]\nprogram = ";
+    for (program, found) in [("sh", true), ("./no-program", false), ("lw-no-program", false)] {
+        site.write(config, &format!("{command}\"{program}\"\n"));
+        let said = site.run(&format!("check --machine {config}"));
+        assert_eq!(said.code == 0, found, "{}", said.err);
+        assert_eq!(said.err.contains("puf.command.program: "), !found, "{}", said.err);
+    }
 }
 
 #[test]
