@@ -1,5 +1,6 @@
 //! A gateway's configuration with all its mistakes, and what this machine lacks for it: for `check` and `serve`.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use linewarden_dataplane::capability::{self, Capability};
@@ -215,12 +216,23 @@ fn pin_directory(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     }
 }
 
+/// Reading and writing, of those who are neither the owner nor of the group, which may be that of who collects logs.
+const OTHERS_MAY: u32 = 0o006;
+
 fn audit(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let Some(audit) = &file.value.audit else {
         return Vec::new();
     };
     let problem = match audit.path.metadata() {
-        Ok(metadata) if metadata.is_file() => return Vec::new(),
+        Ok(metadata) if metadata.is_file() => {
+            let open = OTHERS_MAY & metadata.mode();
+            let problem = format!(
+                "everybody on this machine can read or write it (mode {:04o}); `chmod o=` closes it",
+                metadata.mode() & 0o7777
+            );
+            let warning = (open != 0).then(|| file.problem(&["audit", "path"], &problem).with_code(0));
+            return warning.into_iter().collect();
+        }
         Ok(_) => "it is not a regular file".to_owned(),
         Err(_) => match audit.path.parent().map(Path::metadata) {
             Some(Ok(directory)) if directory.is_dir() => return Vec::new(),

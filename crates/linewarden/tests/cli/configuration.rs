@@ -186,6 +186,17 @@ fn check_looks_at_the_machine_only_when_asked() {
          [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
     );
     site.run("check --machine g.toml").ok();
+    let text = fs::read_to_string(site.path("g.toml")).unwrap();
+    site.write("g.toml", &(text + "[audit]\npath = \"audit.jsonl\"\n"));
+    site.write("audit.jsonl", "");
+    for (mode, warned) in [(0o644, true), (0o640, false), (0o600, false)] {
+        fs::set_permissions(site.path("audit.jsonl"), fs::Permissions::from_mode(mode)).unwrap();
+        let said = site.run("check --machine g.toml");
+        let warns = said
+            .err
+            .contains("warning: g.toml:9:1: audit.path: everybody on this machine can read");
+        assert_eq!((said.code, warns), (0, warned), "{}", said.err);
+    }
     fs::set_permissions(site.path("master.key"), fs::Permissions::from_mode(0o644)).unwrap();
     for words in ["check --machine g.toml", "serve --config g.toml"] {
         let told = site.run(words).refused(4);
@@ -196,7 +207,7 @@ fn check_looks_at_the_machine_only_when_asked() {
     }
     fs::set_permissions(site.path("master.key"), fs::Permissions::from_mode(0o600)).unwrap();
     fs::rename(site.path("fleet.registry"), site.path("moved")).unwrap();
-    let told = site.run("check --machine g.toml").refused(1);
+    let told = site.run("check --machine g.toml").refused(2);
     assert!(
         told.contains("g.toml:6:1: registry.path: there is no registry at"),
         "{told}"
