@@ -297,7 +297,13 @@ fn a_gate_that_was_left_shut_is_told_when_the_configuration_has_none() {
             );
         }
         assert!(!site.passes());
-        assert!(site.run("serve --config gateway.toml --release").status.success());
+        let released = site.run("serve --config gateway.toml --release");
+        assert!(released.status.success());
+        assert_eq!(
+            String::from_utf8(released.stderr).unwrap(),
+            "",
+            "no word of libbpf's"
+        );
         assert!(site.passes());
         assert!(site.run("check --machine gateway.toml").status.success());
         let left = std::fs::read_dir(filesystem.0.join("gates")).unwrap().count();

@@ -77,6 +77,7 @@ pub fn release(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
         return Ok(false);
     }
     let _owner = place.lock()?;
+    super::quiet_libbpf();
     super::seal::remove(ifindex);
     let pin = place.link();
     let held = pin.exists();
