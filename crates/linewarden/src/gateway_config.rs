@@ -125,9 +125,6 @@ fn kernel(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
 /// of other gateways, which it does.
 fn gates(file: &ConfigFile<GatewayConfig>, resolved: &Resolved) -> Vec<Problem> {
     let section = &file.value.gateway;
-    if section.dataplane != Backend::Xdp {
-        return Vec::new();
-    }
     let problem = |name: &String, gate: xdp::Held| {
         let whose = match gate.gateway_id {
             Some(id) => format!("gateway {id}'s gate"),
@@ -138,10 +135,10 @@ fn gates(file: &ConfigFile<GatewayConfig>, resolved: &Resolved) -> Vec<Problem> 
             gate.place.display()
         );
         if section.pins().is_none() {
-            let field = if section.gate == Gate::Off {
-                "gate"
-            } else {
-                "when_gone"
+            let field = match (section.dataplane, section.gate) {
+                (Backend::Host, _) => "dataplane",
+                (Backend::Xdp, Gate::Off) => "gate",
+                (Backend::Xdp, _) => "when_gone",
             };
             let path = file.path().display();
             let remedy = format!("`linewarden serve --config {path} --release` lets it go");

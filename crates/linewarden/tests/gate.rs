@@ -279,6 +279,7 @@ fn a_gate_that_was_left_shut_is_told_when_the_configuration_has_none() {
     let text = std::fs::read_to_string(&path).unwrap();
     for (field, line) in [
         ("gate", "gate = \"off\""),
+        ("dataplane", "gate = \"off\"\ndataplane = \"host\""),
         ("when_gone", "gate = \"open\"\nwhen_gone = \"open\""),
     ] {
         let changed = text.replace("gate = \"open\"", line);
