@@ -13,6 +13,8 @@ use linewarden_puf::Puf;
 use linewarden_puf::readout::ReadoutPuf;
 use serde::Deserialize;
 
+use crate::keyring::Keyring;
+use crate::link::interface_mac;
 use crate::peer::Peer;
 use crate::renewal::{ROWS_MAX, RenewalOptions};
 use crate::source::{CommandPuf, FleetSeed, SimulatedPuf};
@@ -169,19 +171,21 @@ fn field_of<T>(table: &str, n: usize, key: &str, problem: impl ToString) -> Resu
 impl AgentConfig {
     /// Makes the paths absolute, seen from the configuration file's directory.
     pub fn resolve_paths(&mut self, directory: &Path) {
-        self.device.helper = directory.join(&self.device.helper);
-        if let Some(simulated) = &mut self.puf.simulated {
-            simulated.seed_file = directory.join(&simulated.seed_file);
-        }
-        if let Some(readouts) = &mut self.puf.readouts {
-            readouts.path = directory.join(&readouts.path);
-        }
-        // A program without a slash is looked for in PATH.
-        if let Some(command) = &mut self.puf.command
-            && command.program.components().count() > 1
-        {
-            command.program = directory.join(&command.program);
-        }
+        let puf = &mut self.puf;
+        let program = puf.command.as_mut().map(|command| &mut command.program);
+        let paths = [
+            Some(&mut self.device.helper),
+            puf.simulated.as_mut().map(|simulated| &mut simulated.seed_file),
+            puf.readouts.as_mut().map(|readouts| &mut readouts.path),
+            // One without a slash is looked for in PATH.
+            program.filter(|program| program.components().count() > 1),
+        ];
+        // An empty one stays empty, and is a mistake.
+        let named = paths
+            .into_iter()
+            .flatten()
+            .filter(|path| !path.as_os_str().is_empty());
+        named.for_each(|path| *path = directory.join(&*path));
     }
 
     /// The device's id.
@@ -227,6 +231,26 @@ impl AgentConfig {
         }
     }
 
+    /// What of this machine that it names cannot be used: the helper data, the PUF (which is not read), the interface.
+    #[must_use]
+    pub fn lacks(&self) -> Vec<FieldError> {
+        let mut problems = Vec::new();
+        let mut tell = |path: &[&str], problem: String| problems.extend(field::<()>(path, problem).err());
+        if let Err(error) = Keyring::read_from(&self.device.helper) {
+            tell(&["device", "helper"], error.to_string());
+        }
+        if let Some(Err(error)) = self.gateway.interface.as_deref().map(interface_mac) {
+            tell(&["gateway", "interface"], error.to_string());
+        }
+        if let Some(Err(problem)) = self.puf.command.as_ref().map(CommandPuf::find) {
+            tell(&["puf", "command", "program"], problem);
+        }
+        if let Ok(device) = self.device_id() {
+            problems.extend(self.open_puf(device, 0).err());
+        }
+        problems
+    }
+
     /// Everything that is wrong in it, as far as the file alone tells.
     #[must_use]
     pub fn problems(&self) -> Vec<FieldError> {
@@ -240,6 +264,7 @@ impl AgentConfig {
         .into_iter()
         .flatten()
         .collect();
+        problems.extend(self.empty_paths());
         problems.extend(self.doubly_listened());
         match gateway {
             Err(error) => problems.push(error),
@@ -253,6 +278,28 @@ impl AgentConfig {
             }
         }
         problems
+    }
+
+    fn empty_paths(&self) -> Vec<FieldError> {
+        let puf = &self.puf;
+        let simulated = puf.simulated.as_ref().map(|simulated| &simulated.seed_file);
+        let paths: [(&[&str], Option<&PathBuf>); 4] = [
+            (&["device", "helper"], Some(&self.device.helper)),
+            (&["puf", "simulated", "seed_file"], simulated),
+            (
+                &["puf", "readouts", "path"],
+                puf.readouts.as_ref().map(|readouts| &readouts.path),
+            ),
+            (
+                &["puf", "command", "program"],
+                puf.command.as_ref().map(|command| &command.program),
+            ),
+        ];
+        let is_empty = |path: Option<&PathBuf>| path.is_some_and(|path| path.as_os_str().is_empty());
+        let empty = paths.into_iter().filter(|(_, path)| is_empty(*path));
+        empty
+            .filter_map(|(path, _)| field::<()>(path, "\"\": name a path").err())
+            .collect()
     }
 
     /// Places where programs are listened to that are named twice.
@@ -343,6 +390,12 @@ impl AgentConfig {
         let below_rows = self.renewal.map(|section| section.below_rows);
         if below_rows.is_some_and(|below| below == 0 || below > ROWS_MAX) {
             let problem = format!("{}: 1 to {ROWS_MAX}", below_rows.unwrap_or_default());
+            return field(&["renewal", "below_rows"], problem);
+        }
+        if let Some(below) = below_rows.filter(|below| *below > rows) {
+            let problem = format!(
+                "{below}: at most `rows`, {rows}, or what is renewed is too little at once, and every session renews"
+            );
             return field(&["renewal", "below_rows"], problem);
         }
         Ok((now || below_rows.is_some()).then_some(RenewalOptions {
@@ -548,6 +601,17 @@ mod tests {
         for wrong in ["[2001:db8::1]:5683", "192.0.2.9:20550", "192.0.2.9:0"] {
             assert_eq!(tunnel(wrong).unwrap_err().path, ["tunnel", "1", "service"]);
         }
+    }
+
+    #[test]
+    fn a_renewal_is_enough_at_once() {
+        let renewal = |text: &str| parse(&format!("{SIMULATED}[renewal]\n{text}")).renewal(false);
+        for wrong in ["below_rows = 500\nrows = 100\n", "below_rows = 101\n"] {
+            let error = renewal(wrong).unwrap_err();
+            assert_eq!(error.path, ["renewal", "below_rows"]);
+            assert!(error.problem.contains("at most `rows`, 100"), "{error}");
+        }
+        assert!(renewal("below_rows = 100\n").unwrap().is_some());
     }
 
     #[test]

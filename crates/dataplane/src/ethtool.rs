@@ -1,9 +1,9 @@
-//! Interface offloads, by the `SIOCETHTOOL` ioctl.
+//! Interfaces' offloads and drivers, by the `SIOCETHTOOL` ioctl.
 //!
 //! An interface that takes VLAN tags out of received frames keeps them from an XDP program, which then sees a tagged
 //! frame as an untagged one. And on veth a stack-sent packet carries only a partial checksum (`CHECKSUM_PARTIAL`), which
-//! leaves with a wrong sum once an XDP program has touched it, so transmit checksum offload is turned off; `XDP_TX` into
-//! a veth needs an XDP program, or GRO, on its peer.
+//! leaves with a wrong sum once an XDP program has touched it, so transmit checksum offload is turned off. What is redirected
+//! into a veth needs an XDP program, or GRO, on its peer; what an XDP program sends back by `XDP_TX` an XDP program.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -61,7 +61,7 @@ struct EthtoolValue {
 #[repr(C)]
 struct InterfaceRequest {
     name: [libc::c_char; libc::IFNAMSIZ],
-    data: *mut EthtoolValue,
+    data: *mut libc::c_void,
     padding: [u8; 16],
 }
 
@@ -125,6 +125,32 @@ pub fn mac(interface: &str) -> io::Result<[u8; 6]> {
     }
 }
 
+/// `struct ethtool_drvinfo`, its command and the driver's name by themselves.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    more: [u8; 160],
+}
+
+const GET_DRIVER: u32 = 0x03;
+
+/// The driver of an interface of the calling thread's namespace, such as `veth`.
+///
+/// # Errors
+/// No such interface, or one that does not say.
+pub fn driver(interface: &str) -> io::Result<String> {
+    let mut info = DriverInfo {
+        command: GET_DRIVER,
+        driver: [0; 32],
+        more: [0; 160],
+    };
+    // SAFETY: `info` has the size of what the kernel writes for its command.
+    unsafe { request(interface, (&raw mut info).cast()) }?;
+    let name = info.driver.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
+}
+
 fn failure(interface: &str, offload: Offload) -> impl FnOnce(io::Error) -> EthtoolError + use<> {
     let interface = interface.to_owned();
     move |source| EthtoolError {
@@ -137,17 +163,27 @@ fn failure(interface: &str, offload: Offload) -> impl FnOnce(io::Error) -> Ethto
 /// One command with its value; the value afterwards.
 fn call(interface: &str, command: u32, data: u32) -> io::Result<u32> {
     let mut value = EthtoolValue { command, data };
+    // SAFETY: commands that go this way take and give an `ethtool_value`.
+    unsafe { request(interface, (&raw mut value).cast()) }?;
+    Ok(value.data)
+}
+
+/// One command.
+///
+/// # Safety
+/// `data` points to the command's structure, which the kernel may write.
+unsafe fn request(interface: &str, data: *mut libc::c_void) -> io::Result<()> {
     let mut request = InterfaceRequest {
         name: interface_name(interface)?,
-        data: &raw mut value,
+        data,
         padding: [0; 16],
     };
     let socket = control_socket()?;
     // SAFETY: `request` has the layout and at least the size of the kernel's `struct ifreq`, its name is terminated,
-    // and `data` points to an `ethtool_value` that outlives the call.
+    // and the caller answers for `data`, which outlives the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     match done {
-        0 => Ok(value.data),
+        0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }

@@ -262,18 +262,19 @@ impl FieldError {
 impl GatewayConfig {
     /// Makes the paths absolute, seen from the configuration file's directory.
     pub fn resolve_paths(&mut self, directory: &Path) {
-        self.registry.path = directory.join(&self.registry.path);
-        if let Some(file) = &mut self.registry.master_key_file {
-            *file = directory.join(&*file);
-        }
-        let pins = &mut self.gateway.pin_directory;
-        *pins = directory.join(&*pins);
-        if let Some(classic) = &mut self.classic {
-            classic.crps_file = directory.join(&classic.crps_file);
-        }
-        if let Some(audit) = &mut self.audit {
-            audit.path = directory.join(&audit.path);
-        }
+        let paths = [
+            Some(&mut self.registry.path),
+            self.registry.master_key_file.as_mut(),
+            Some(&mut self.gateway.pin_directory),
+            self.classic.as_mut().map(|classic| &mut classic.crps_file),
+            self.audit.as_mut().map(|audit| &mut audit.path),
+        ];
+        // An empty one stays empty, and is a mistake.
+        let named = paths
+            .into_iter()
+            .flatten()
+            .filter(|path| !path.as_os_str().is_empty());
+        named.for_each(|path| *path = directory.join(&*path));
     }
 }
 

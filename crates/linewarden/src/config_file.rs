@@ -1,5 +1,8 @@
 //! Reading TOML files so that every mistake is told with file, line, column and field: all of them at once.
 
+mod recovery;
+mod words;
+
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -9,14 +12,12 @@ use linewarden_gateway::config::GatewayConfig;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
-use toml::de::{DeArray, DeTable, DeValue, Deserializer};
+use toml::de::{DeArray, DeTable, DeValue};
 
 use crate::failure::Failure;
 
 /// No file is read further.
 const FILE_BYTES_MAX: usize = 1 << 20;
-/// Names that are further from what was written are not what was meant.
-const LIKENESS_MIN: f64 = 0.75;
 
 /// A mistake in a file, or something that the machine lacks for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -85,23 +86,21 @@ pub struct ConfigFile<T> {
     text: String,
 }
 
-/// What came out of reading a file: its content, unless it lacks what no default stands for; and its mistakes.
+/// What came out of reading a file: its content, unless nothing can stand for what it lacks; and its mistakes. With
+/// mistakes the content is for finding more of them only: something stands in it for what is missing or was left out.
 pub struct Parsed<T> {
     /// What is right in it.
     pub file: Option<ConfigFile<T>>,
     /// What is not.
     pub problems: Vec<Problem>,
-    /// Fields that were left out for their mistakes.
+    /// Fields that are missing, or were left out for their mistakes.
     left_out: Vec<Vec<String>>,
 }
 
 impl<T> Parsed<T> {
-    /// Whether a field, or what it lies in, was left out.
+    /// Whether a field, or what it lies in, is missing or was left out.
     pub fn lacks(&self, field: &[impl AsRef<str>]) -> bool {
-        let is_of = |left_out: &[String]| {
-            left_out.len() <= field.len() && left_out.iter().zip(field).all(|(a, b)| a == b.as_ref())
-        };
-        self.left_out.iter().any(|left_out| is_of(left_out))
+        recovery::is_left_out(&self.left_out, field)
     }
 }
 
@@ -185,11 +184,12 @@ impl<T: DeserializeOwned + OfRole> ConfigFile<T> {
 }
 
 impl<T: DeserializeOwned> ConfigFile<T> {
-    /// Reads a text with everything that is wrong in it. A field with a mistake is left out, and reading goes on.
+    /// Reads a text with everything that is wrong in it. A field with a mistake is left out, something stands for one that is
+    /// missing, and reading goes on.
     pub fn parse(path: &Path, text: String) -> Parsed<T> {
         let mut problems = Vec::new();
         let mut left_out = Vec::new();
-        let value = parse(path, &text, &mut problems, &mut left_out);
+        let value = recovery::parse(path, &text, &mut problems, &mut left_out);
         problems.sort_by_key(Problem::place);
         let path = path.to_owned();
         Parsed {
@@ -200,101 +200,9 @@ impl<T: DeserializeOwned> ConfigFile<T> {
     }
 }
 
-fn parse<T: DeserializeOwned>(
-    path: &Path,
-    text: &str,
-    problems: &mut Vec<Problem>,
-    left_out: &mut Vec<Vec<String>>,
-) -> Option<T> {
-    let (mut root, errors) = DeTable::parse_recoverable(text);
-    let tell = |error: &toml::de::Error, names: &[String]| {
-        let at = error.span().map(|span| place(text, span.start));
-        let field = (!names.is_empty()).then(|| names.join("."));
-        // Further lines repeat the text of the file.
-        let message = error.message().lines().collect::<Vec<_>>().join(" ");
-        Problem::new(path, at, field, with_suggestion(&message))
-    };
-    if !errors.is_empty() {
-        problems.extend(errors.iter().map(|error| tell(error, &[])));
-        return None;
-    }
-    loop {
-        let error = match T::deserialize(Deserializer::from(root.clone())) {
-            Ok(value) => return Some(value),
-            Err(error) => error,
-        };
-        let names = error
-            .span()
-            .map_or(Vec::new(), |span| names_at(root.get_ref(), &span));
-        if let Some(missing) = error.message().strip_prefix("missing field `") {
-            let missing = missing.trim_end_matches('`').to_owned();
-            let field: Vec<String> = names.iter().cloned().chain([missing]).collect();
-            // One that was left out has been told of.
-            if !left_out.contains(&field) {
-                problems.push(tell(&error, &names));
-            }
-            return None;
-        }
-        problems.push(tell(&error, &names));
-        if !remove(root.get_mut(), &names) {
-            return None;
-        }
-        left_out.push(names);
-    }
-}
-
-/// Takes a field out; says whether it was there.
-fn remove(table: &mut DeTable<'_>, names: &[String]) -> bool {
-    match names {
-        [] => false,
-        [name] => table.remove(name.as_str()).is_some(),
-        [name, inner @ ..] => match table.get_mut(name.as_str()).map(Spanned::get_mut) {
-            Some(DeValue::Table(table)) => remove(table, inner),
-            Some(DeValue::Array(array)) => remove_in(array, inner),
-            _ => false,
-        },
-    }
-}
-
-/// As [`remove`], in one of several tables.
-fn remove_in(array: &mut DeArray<'_>, names: &[String]) -> bool {
-    let [number, inner @ ..] = names else {
-        return false;
-    };
-    let element = index(number).and_then(|index| array.get_mut(index));
-    match element.map(Spanned::get_mut) {
-        Some(DeValue::Table(table)) => remove(table, inner),
-        _ => false,
-    }
-}
-
 /// Where in an array the element of that number is.
 fn index(number: &str) -> Option<usize> {
     number.parse::<usize>().ok()?.checked_sub(1)
-}
-
-/// A message about an unknown name, with the known one that is like it in place of all.
-fn with_suggestion(message: &str) -> String {
-    let Some((unknown, known)) = message
-        .strip_prefix("unknown ")
-        .and_then(|_| message.split_once(", expected "))
-    else {
-        return message.to_owned();
-    };
-    let mut quoted = unknown.split('`');
-    let Some(written) = quoted.nth(1) else {
-        return message.to_owned();
-    };
-    let like = |known: &str| strsim::jaro_winkler(written, known);
-    let nearest = known
-        .split('`')
-        .skip(1)
-        .step_by(2)
-        .max_by(|a, b| like(a).total_cmp(&like(b)));
-    match nearest.filter(|name| like(name) >= LIKENESS_MIN) {
-        Some(name) => format!("{unknown}; did you mean `{name}`?"),
-        None => message.to_owned(),
-    }
 }
 
 impl<T> ConfigFile<T> {
@@ -508,14 +416,15 @@ mod tests {
             told("[a]\nlease = 1\nid = -1\nport = 70000\n[b]\nzzz = 1\nid = 1\n"),
             [
                 "f:2:1: a.lease: unknown field `lease`; did you mean `lease_s`?",
-                "f:3:6: a.id: invalid value: integer `-1`, expected u32",
-                "f:4:8: a.port: invalid value: integer `70000`, expected u16",
+                "f:3:6: a.id: -1: a whole number from 0 to 4294967295",
+                "f:4:8: a.port: 70000: a whole number from 0 to 65535",
+                "f:6:1: b.zzz: unknown field `zzz`, expected one of `lease_s`, `port`, `id`",
             ]
         );
         assert_eq!(
             told("[a]\nid = 1\nport = 70000\n[b]\nzzz = 1\nid = 1\n"),
             [
-                "f:3:8: a.port: invalid value: integer `70000`, expected u16",
+                "f:3:8: a.port: 70000: a whole number from 0 to 65535",
                 "f:5:1: b.zzz: unknown field `zzz`, expected one of `lease_s`, `port`, `id`",
             ]
         );
@@ -523,9 +432,72 @@ mod tests {
         assert_eq!(
             told("[a]\nid = 1\n[[c]]\nid = 1\n[[c]]\nid = 2\nport = -1\nzzz = 1\n[[c]]\nport = 7\n"),
             [
-                "f:7:8: c.2.port: invalid value: integer `-1`, expected u16",
+                "f:7:8: c.2.port: -1: a whole number from 0 to 65535",
                 "f:8:1: c.2.zzz: unknown field `zzz`, expected one of `lease_s`, `port`, `id`",
                 "f:9:1: c.3: missing field `id`",
+            ]
+        );
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[allow(dead_code, reason = "only read")]
+    struct Lacking {
+        place: Place,
+        shape: Shape,
+        #[serde(default)]
+        last: u8,
+    }
+    #[derive(Debug, serde::Deserialize)]
+    #[allow(dead_code, reason = "only read")]
+    struct Place {
+        path: PathBuf,
+        at: std::net::SocketAddr,
+        ip: Option<std::net::IpAddr>,
+        #[serde(default)]
+        many: Vec<u8>,
+    }
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Shape {
+        Round,
+    }
+
+    #[test]
+    fn something_stands_for_what_is_missing_and_reading_goes_on() {
+        let read = |text: &str| ConfigFile::<Lacking>::parse(Path::new("f"), text.to_owned());
+        let told = |text: &str| -> Vec<String> {
+            let parsed = read(text);
+            parsed.problems.iter().map(ToString::to_string).collect()
+        };
+        let parsed = read("last = 256\n[place]\nip = \"here\"\nat = \"127.0.0.1\"\nmany = [1, \"x\"]\n");
+        let said: Vec<String> = parsed.problems.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            said,
+            [
+                "f:1:1: missing field `shape`",
+                "f:1:8: last: 256: a whole number from 0 to 255",
+                "f:2:1: place: missing field `path`",
+                "f:3:6: place.ip: \"here\": an address, such as \"192.0.2.1\" or \"2001:db8::1\"",
+                "f:4:6: place.at: \"127.0.0.1\": an address and a port, such as \"127.0.0.1:5683\" or \"[::1]:5683\"",
+                "f:5:12: place.many: \"x\": a whole number from 0 to 255",
+            ]
+        );
+        for (field, lacks) in [("path", true), ("at", true), ("many", true), ("other", false)] {
+            assert_eq!(parsed.lacks(&["place", field]), lacks, "{field}");
+        }
+        assert_eq!(
+            told("last = -1"),
+            [
+                "f:1:1: missing field `place`",
+                "f:1:1: missing field `shape`",
+                "f:1:8: last: -1: a whole number from 0 to 255"
+            ]
+        );
+        assert_eq!(
+            told("place = 7\nshape = \"rund\"\n"),
+            [
+                "f:1:9: place: 7: a table of its own, with fields",
+                "f:2:9: shape: unknown variant `rund`; did you mean `round`?",
             ]
         );
     }

@@ -19,9 +19,9 @@ macro_rules! exit_codes {
 Exit codes:
   0  done
   1  failed
-  2  wrong use, or a configuration or input file with a mistake
+  2  wrong use; a configuration or input file with a mistake; something that was named and is not there
   3  a privilege is missing
-  4  refused for safety: a key file that others can read, a PUF with less than 128 bits
+  4  refused for safety: a key file that others can read, a PUF that gives less than 128 bits or fails its health test
   5  no session in the time given (agent --timeout)"
     };
 }
@@ -146,6 +146,8 @@ impl From<RegistryError> for Failure {
             RegistryError::KeyMalformed { .. }
             | RegistryError::KeyVariableUnset { .. }
             | RegistryError::KeyFileUnreadable { .. }
+            | RegistryError::NoRegistry { .. }
+            | RegistryError::NotARegistry { .. }
             | RegistryError::ImportLines { .. }
             | RegistryError::UnknownDevice { .. }
             | RegistryError::InvalidRecord { .. } => 2,

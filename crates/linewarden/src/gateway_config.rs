@@ -1,9 +1,11 @@
 //! A gateway's configuration with all its mistakes, and what this machine lacks for it: for `check` and `serve`.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use linewarden_dataplane::capability::{self, Capability};
-use linewarden_gateway::config::{Backend, FieldError, GatewayConfig};
+use linewarden_dataplane::{ethtool, xdp};
+use linewarden_gateway::config::{Backend, FieldError, Gate, GatewayConfig, Resolved};
 use linewarden_registry::{MasterKey, Registry};
 
 use crate::config_file::{ConfigFile, Problem, read_text, refuse_other_role};
@@ -57,9 +59,11 @@ pub fn places(file: &ConfigFile<GatewayConfig>, errors: &[FieldError]) -> Vec<Pr
 /// What this machine lacks; nothing is changed. Warnings have exit code 0.
 pub async fn examine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let mut problems = Vec::new();
-    if let Err(errors) = file.value.resolve([0; 2], 0) {
-        problems.extend(places(file, &errors));
+    match file.value.resolve([0; 2], 0) {
+        Ok(resolved) => problems.extend(gates(file, &resolved)),
+        Err(errors) => problems.extend(places(file, &errors)),
     }
+    problems.extend(veths(file));
     problems.extend(privileges(file));
     problems.extend(kernel(file));
     problems.extend(pin_directory(file));
@@ -119,6 +123,74 @@ fn kernel(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     found
 }
 
+/// Gates on the interfaces that other starts have left shut: those that this one does not take the place of, and those
+/// of other gateways, which it does.
+fn gates(file: &ConfigFile<GatewayConfig>, resolved: &Resolved) -> Vec<Problem> {
+    let section = &file.value.gateway;
+    let problem = |name: &String, gate: xdp::Held| {
+        let whose = match gate.gateway_id {
+            Some(id) => format!("gateway {id}'s gate"),
+            None => "an earlier gateway's gate".to_owned(),
+        };
+        let shut = format!(
+            "{whose} is still shut on {name} (kept in {})",
+            gate.place.display()
+        );
+        if section.pins().is_none() {
+            let field = match (section.dataplane, section.gate) {
+                (Backend::Host, _) => "dataplane",
+                (Backend::Xdp, Gate::Off) => "gate",
+                (Backend::Xdp, _) => "when_gone",
+            };
+            let path = file.path().display();
+            let remedy = format!("`linewarden serve --config {path} --release` lets it go");
+            let problem = format!("{shut}, and would go on beside this gateway: {remedy}");
+            return Some(file.problem(&["gateway", field], &problem).with_code(1));
+        }
+        let other = gate.gateway_id.filter(|id| *id != section.id)?;
+        let problem = format!(
+            "{shut}: gateway {} takes its place, and sessions of gateway {other} pass no more",
+            section.id
+        );
+        Some(file.problem(&["gateway", "interfaces"], &problem).with_code(0))
+    };
+    let interfaces = section.interfaces.iter().zip(&resolved.interfaces);
+    let held =
+        interfaces.filter_map(|(name, index)| problem(name, xdp::held(&section.pin_directory, *index)?));
+    held.collect()
+}
+
+/// Frames that an XDP program sends into a veth are lost unless the other end is prepared, which may be in a namespace
+/// that cannot be looked into.
+pub fn veths(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let section = &file.value.gateway;
+    if section.dataplane != Backend::Xdp {
+        return Vec::new();
+    }
+    let warn = |field: &str, names: &[String], needs: &str| {
+        let is_veth = |name: &&String| ethtool::driver(name).is_ok_and(|driver| driver == "veth");
+        let warning = |name: &String| {
+            let problem = format!(
+                "{name} is a veth: {needs}, else what the gateway sends by XDP is lost without a trace in the log; \
+                 on the other end `ip link set OTHER-END xdpdrv obj pass.o sec xdp`, see \"On a veth\" in docs/operations.md"
+            );
+            file.problem(&["gateway", field], &problem).with_code(0)
+        };
+        names.iter().filter(is_veth).map(warning).collect::<Vec<_>>()
+    };
+    let mut problems = warn(
+        "interfaces",
+        &section.interfaces,
+        "its other end must have an XDP program of its own, GRO is not enough",
+    );
+    problems.extend(warn(
+        "forward_to",
+        &section.forward_to,
+        "its other end must have an XDP program of its own or GRO on",
+    ));
+    problems
+}
+
 /// A gate that stays shut is kept on the BPF filesystem.
 fn pin_directory(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let Some(directory) = file.value.gateway.pins() else {
@@ -143,12 +215,23 @@ fn pin_directory(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     }
 }
 
+/// Reading and writing, of those who are neither the owner nor of the group, which may be that of who collects logs.
+const OTHERS_MAY: u32 = 0o006;
+
 fn audit(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let Some(audit) = &file.value.audit else {
         return Vec::new();
     };
     let problem = match audit.path.metadata() {
-        Ok(metadata) if metadata.is_file() => return Vec::new(),
+        Ok(metadata) if metadata.is_file() => {
+            let open = OTHERS_MAY & metadata.mode();
+            let problem = format!(
+                "everybody on this machine can read or write it (mode {:04o}); `chmod o=` closes it",
+                metadata.mode() & 0o7777
+            );
+            let warning = (open != 0).then(|| file.problem(&["audit", "path"], &problem).with_code(0));
+            return warning.into_iter().collect();
+        }
         Ok(_) => "it is not a regular file".to_owned(),
         Err(_) => match audit.path.parent().map(Path::metadata) {
             Some(Ok(directory)) if directory.is_dir() => return Vec::new(),

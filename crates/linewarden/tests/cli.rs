@@ -310,6 +310,30 @@ fn a_puf_with_too_little_entropy_is_refused() {
     assert_eq!(fs::read_dir(site.path("devices")).unwrap().count(), 0);
 }
 
+/// A PUF with too few cells, and one that is stuck.
+#[test]
+fn a_puf_that_is_unfit_is_refused_for_safety() {
+    let site = Site::new();
+    let registry = "--registry fleet.registry --key-file master.key";
+    let enrol = |words: &str| {
+        site.run(&format!("device enroll {words} --out devices {registry}"))
+            .refused(4)
+    };
+    for cells in ["64", "1000"] {
+        let error = enrol(&format!("simulated --model sram --cells {cells}"));
+        assert!(error.contains("cells") || error.contains("bits"), "{error}");
+    }
+    site.write(
+        "stuck",
+        "#!/bin/sh\nread challenge bits\nhead -c $(((bits + 7) / 8)) /dev/zero | od -An -v -tx1\n",
+    );
+    fs::set_permissions(site.path("stuck"), fs::Permissions::from_mode(0o755)).unwrap();
+    let words = format!("device enroll command --mode key --out devices {registry} -- ./stuck");
+    let error = site.run(&words).refused(4);
+    assert!(error.contains("bits are 0"), "{error}");
+    assert_eq!(site.on_registry("device list --json").ok(), "");
+}
+
 #[test]
 fn readouts_of_a_weak_puf_are_enrolled_in_key_mode() {
     let site = Site::new();

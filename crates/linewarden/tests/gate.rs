@@ -264,6 +264,122 @@ fn a_sealed_gate_opens_with_the_end_of_its_gateway_if_that_is_wanted() {
     assert!(site.passes() && !site.is_filtered());
 }
 
+/// A gate that another configuration would not take the place of: the check and the start say whose it is and what to do,
+/// and the release works with the configuration as it is now.
+#[test]
+fn a_gate_that_was_left_shut_is_told_when_the_configuration_has_none() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
+    let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
+    let site = site_of("open", directory.path(), &pins);
+    let path = directory.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    for (field, line) in [
+        ("gate", "gate = \"off\""),
+        ("dataplane", "gate = \"off\"\ndataplane = \"host\""),
+        ("when_gone", "gate = \"open\"\nwhen_gone = \"open\""),
+    ] {
+        let changed = text.replace("gate = \"open\"", line);
+        std::fs::write(&path, &text).unwrap();
+        let gateway = site.serve();
+        std::fs::write(&path, &changed).unwrap();
+        let checked = site.run("check --machine gateway.toml");
+        assert!(checked.status.success(), "while it runs: {checked:?}");
+        gateway.end(Signal::SIGKILL);
+        for words in ["check --machine gateway.toml", "serve --config gateway.toml"] {
+            let error = site.refused(words);
+            let expected = format!("gateway.{field}: gateway 5's gate is still shut on lo");
+            assert!(
+                error.contains(&expected) && error.contains("serve --config gateway.toml --release"),
+                "{error}"
+            );
+        }
+        assert!(!site.passes());
+        let released = site.run("serve --config gateway.toml --release");
+        assert!(released.status.success());
+        assert_eq!(
+            String::from_utf8(released.stderr).unwrap(),
+            "",
+            "no word of libbpf's"
+        );
+        assert!(site.passes());
+        assert!(site.run("check --machine gateway.toml").status.success());
+        let left = std::fs::read_dir(filesystem.0.join("gates")).unwrap().count();
+        assert_eq!(left, 0, "the release leaves nothing");
+    }
+}
+
+#[test]
+fn a_gate_of_another_gateway_whose_place_is_taken_is_told() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
+    let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
+    let site = site_of("open", directory.path(), &pins);
+    site.serve().end(Signal::SIGKILL);
+    let warns = || {
+        let checked = site.run("check --machine gateway.toml");
+        assert!(checked.status.success());
+        String::from_utf8(checked.stderr).unwrap()
+    };
+    assert_eq!(warns(), "", "its own");
+    let path = directory.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("id = 5", "id = 6")).unwrap();
+    let warned = warns();
+    assert!(
+        warned.contains("gateway 5's gate is still shut on lo")
+            && warned.contains("gateway 6 takes its place"),
+        "{warned}"
+    );
+    site.serve().end(Signal::SIGKILL);
+    assert_eq!(warns(), "", "gateway 6's by now");
+}
+
+/// What is sent back by XDP_TX into a veth is lost unless the other end has a program: the check warns, with the remedy.
+#[test]
+fn veths_are_warned_of() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
+    let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
+    let site = site_of("sealed", directory.path(), &pins);
+    let link = || {
+        let words = "link add inner0 type veth peer name inner1";
+        Command::new("ip").args(words.split_whitespace()).status()
+    };
+    assert!(site.namespace.run(link).unwrap().unwrap().success());
+    let path = directory.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let named = "[\"lo\", \"inner0\"]\nforward_to = [\"inner1\"]";
+    std::fs::write(&path, text.replace("[\"lo\"]", named)).unwrap();
+    let checked = site.run("check --machine gateway.toml");
+    assert!(checked.status.success());
+    let warned = String::from_utf8(checked.stderr).unwrap();
+    let lines: Vec<&str> = warned.lines().collect();
+    assert_eq!(lines.len(), 2, "{warned}");
+    for (line, starts, needs) in [
+        (
+            lines[0],
+            "gateway.interfaces: inner0 is a veth",
+            "GRO is not enough",
+        ),
+        (lines[1], "gateway.forward_to: inner1 is a veth", "or GRO on"),
+    ] {
+        assert!(
+            line.contains(starts) && line.contains(needs) && line.contains("xdpdrv obj pass.o"),
+            "{line}"
+        );
+    }
+}
+
 #[test]
 fn without_a_bpf_filesystem_it_says_what_to_do() {
     if skipped() {

@@ -16,8 +16,9 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,10 @@ fn default_timeout_ms() -> u64 {
     5000
 }
 
+fn search_path() -> OsString {
+    std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"))
+}
+
 impl Puf for CommandPuf {
     fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
         // As of dumps; room for the answer is made before it comes.
@@ -71,13 +76,36 @@ impl Puf for CommandPuf {
 }
 
 impl CommandPuf {
+    /// Finds the program without running it.
+    ///
+    /// # Errors
+    /// There is none at its place, or in PATH, that can be run.
+    pub fn find(&self) -> Result<(), String> {
+        let is_program = |path: &Path| {
+            let metadata = path.metadata();
+            metadata.is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o111 != 0)
+        };
+        let (found, place) = match self.program.components().count() {
+            1 => {
+                let directories = search_path();
+                let mut directories = std::env::split_paths(&directories);
+                (
+                    directories.any(|directory| is_program(&directory.join(&self.program))),
+                    " in PATH",
+                )
+            }
+            _ => (is_program(&self.program), ""),
+        };
+        let missing = || format!("{}: there is no such program{place}", self.program.display());
+        found.then_some(()).ok_or_else(missing)
+    }
+
     fn run(&self, challenge: Challenge, bits: usize) -> Result<Zeroizing<Vec<u8>>, String> {
         let wanted_bytes = bits.div_ceil(8);
-        let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
         let mut child = Command::new(&self.program)
             .args(&self.arguments)
             .env_clear()
-            .env("PATH", path)
+            .env("PATH", search_path())
             // A group of its own, so that whatever it starts can be ended with it.
             .process_group(0)
             .stdin(Stdio::piped())

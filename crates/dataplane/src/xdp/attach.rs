@@ -40,6 +40,7 @@ impl Attachment {
         program: &ProgramMut<'_>,
         ifindex: u32,
         directory: &Path,
+        gateway_id: u32,
     ) -> Result<Self, DataPlaneError> {
         let place = Place::of(directory, ifindex)?;
         let owner = place.lock()?;
@@ -53,6 +54,7 @@ impl Attachment {
                 link
             }
         };
+        place.note_owner(Some(gateway_id))?;
         Ok(Self {
             link,
             _owner: Some(owner),
@@ -75,6 +77,7 @@ pub fn release(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
         return Ok(false);
     }
     let _owner = place.lock()?;
+    super::quiet_libbpf();
     super::seal::remove(ifindex);
     let pin = place.link();
     let held = pin.exists();
@@ -83,6 +86,7 @@ pub fn release(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
         tracing::debug!(%error, ifindex, "no program to take off");
     }
     let removed = if held { std::fs::remove_file(&pin) } else { Ok(()) };
+    place.note_owner(None)?;
     removed
         .and_then(|()| std::fs::remove_dir(&place.path))
         .map_err(|error| DataPlaneError::kernel(format!("removing {}", place.path.display()), error))?;
@@ -94,6 +98,27 @@ fn namespace() -> Result<u64, DataPlaneError> {
     std::fs::metadata("/proc/thread-self/ns/net")
         .map(|status| status.ino())
         .map_err(|error| DataPlaneError::kernel("finding the network namespace", error))
+}
+
+/// A gate that stays shut on an interface though its gateway has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Where it is pinned.
+    pub place: PathBuf,
+    /// Whose it is; not known of versions that did not note it.
+    pub gateway_id: Option<u32>,
+}
+
+/// The gate that a gateway which has ended holds below `directory` on this interface of the calling thread's network
+/// namespace; `None` as well where one still lives.
+#[must_use]
+pub fn held(directory: &Path, ifindex: u32) -> Option<Held> {
+    let place = Place::of(directory, ifindex).ok()?;
+    let is_held = place.link().exists() && place.lock().is_ok();
+    is_held.then(|| Held {
+        gateway_id: place.owner(),
+        place: place.path,
+    })
 }
 
 /// Interfaces of the calling thread's network namespace, other than these, that a gateway which has ended still holds
@@ -138,6 +163,36 @@ impl Place {
 
     fn link(&self) -> PathBuf {
         self.path.join("link")
+    }
+
+    /// The BPF filesystem holds no file with words in it: the owner is the name of a directory.
+    const OWNER: &str = "of-gateway-";
+
+    /// The gateway that has put its program in last.
+    fn owner(&self) -> Option<u32> {
+        let entries = std::fs::read_dir(&self.path).ok()?;
+        let number = |name: &str| name.strip_prefix(Self::OWNER)?.parse().ok();
+        entries
+            .flatten()
+            .find_map(|entry| number(entry.file_name().to_str()?))
+    }
+
+    /// Notes whose program it is; nobody's, if the place is given up.
+    fn note_owner(&self, gateway_id: Option<u32>) -> Result<(), DataPlaneError> {
+        let error =
+            |error| DataPlaneError::kernel(format!("noting whose gate {} is", self.path.display()), error);
+        let before = self.owner();
+        if before == gateway_id {
+            return Ok(());
+        }
+        let of = |owner: u32| self.path.join(format!("{}{owner}", Self::OWNER));
+        if let Some(before) = before {
+            std::fs::remove_dir(of(before)).map_err(error)?;
+        }
+        match gateway_id {
+            Some(owner) => std::fs::create_dir(of(owner)).map_err(error),
+            None => Ok(()),
+        }
     }
 
     /// Makes the directory, and keeps every other gateway out for as long as the file is open.
@@ -244,10 +299,12 @@ fn attach(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, DataPlaneError
     let index = i32::try_from(ifindex)
         .map_err(|error| DataPlaneError::kernel(format!("interface index {ifindex}"), error))?;
     program.attach_xdp(index).map_err(|error| {
-        DataPlaneError::kernel(
-            format!("attaching to interface {ifindex} (is another XDP program on it?)"),
-            error,
-        )
+        let what = format!(
+            "attaching to interface {ifindex} (is another XDP program on it? `ip link` tells. It may be of a gateway that \
+             runs, or of one that has ended and whose gate is kept in another pin_directory: then `serve --release` with \
+             the configuration that it was started with lets it go)"
+        );
+        DataPlaneError::kernel(what, error)
     })
 }
 

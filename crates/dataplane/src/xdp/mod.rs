@@ -27,7 +27,7 @@ use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, ProgramMut};
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
-pub use self::attach::{release, strays};
+pub use self::attach::{Held, held, release, strays};
 pub use self::keep::release_memory;
 
 use self::answer::Sender;
@@ -47,6 +47,7 @@ use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
 
 /// The `xdp` data plane.
 pub struct Xdp {
+    gateway_id: u32,
     skeleton: GatewaySkel<'static>,
     store: Store,
     /// By slot, of a sealed gate.
@@ -168,6 +169,7 @@ impl Xdp {
             .then(|| self::config::region(skeleton.object(), "down", config.geometry.slots))
             .transpose()?;
         let plane = Self {
+            gateway_id: config.gateway_id.0,
             skeleton,
             store,
             down,
@@ -208,7 +210,7 @@ impl Xdp {
     /// Those of [`Xdp::attach`]; no BPF filesystem; a gateway that lives on the interface.
     pub fn attach_pinned(&mut self, ifindex: u32, directory: &Path) -> Result<(), DataPlaneError> {
         self.stand_inside(ifindex)?;
-        let attachment = Attachment::pinned(self.program(), ifindex, directory)?;
+        let attachment = Attachment::pinned(self.program(), ifindex, directory, self.gateway_id)?;
         self.attachments.push(attachment);
         if self.down.is_some() {
             return seal::stay(&self.skeleton.progs.linewarden_seal, ifindex);

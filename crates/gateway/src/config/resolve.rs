@@ -1,6 +1,7 @@
 //! From what people wrote to what the data plane and the node need, with every mistake on the way.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 
 use linewarden_controller::Policy;
 use linewarden_dataplane as dataplane;
@@ -66,6 +67,7 @@ impl GatewayConfig {
         local: Vec<IpAddr>,
     ) -> Result<dataplane::Config, Vec<FieldError>> {
         let mut errors = self.sources();
+        errors.extend(self.empty_paths());
         let section = &self.gateway;
         errors.extend(section.contradictions());
         errors.extend(section.desk_port(self.classic.as_ref()).err());
@@ -133,6 +135,24 @@ impl GatewayConfig {
             }
         }
         errors
+    }
+
+    fn empty_paths(&self) -> Vec<FieldError> {
+        let audit = self.audit.as_ref().map(|audit| &audit.path);
+        let paths: [(&[&'static str], Option<&PathBuf>); 4] = [
+            (&["registry", "path"], Some(&self.registry.path)),
+            (
+                &["registry", "master_key_file"],
+                self.registry.master_key_file.as_ref(),
+            ),
+            (&["gateway", "pin_directory"], Some(&self.gateway.pin_directory)),
+            (&["audit", "path"], audit),
+        ];
+        let is_empty = |path: Option<&PathBuf>| path.is_some_and(|path| path.as_os_str().is_empty());
+        let empty = paths.into_iter().filter(|(_, path)| is_empty(*path));
+        empty
+            .map(|(field, _)| FieldError::new(field, "\"\": name a path"))
+            .collect()
     }
 
     fn classic(&self, seed: u64) -> Result<Option<dataplane::Classic>, FieldError> {
@@ -219,12 +239,13 @@ impl GatewaySection {
             let problem = "only a sealed gate forwards; leave it out, or set gate = \"sealed\"";
             refuse(&["gateway", "forward_to"], problem.to_owned());
         }
-        for (path, names) in [("interfaces", &self.interfaces), ("forward_to", &self.forward_to)] {
-            let repeated = names
-                .iter()
-                .enumerate()
-                .find(|(at, name)| names.iter().take(*at).any(|other| other == *name));
-            if let Some((_, name)) = repeated {
+        let addresses = self.addresses.as_deref().unwrap_or_default();
+        for (path, repeated) in [
+            ("interfaces", repeated(&self.interfaces)),
+            ("forward_to", repeated(&self.forward_to)),
+            ("addresses", repeated(addresses)),
+        ] {
+            if let Some(name) = repeated {
                 refuse(&["gateway", path], format!("{name} is named twice"));
             }
         }
@@ -262,6 +283,16 @@ impl GatewaySection {
         all.dedup();
         Ok(all)
     }
+}
+
+/// One that is there twice.
+fn repeated<T: PartialEq + ToString>(names: &[T]) -> Option<String> {
+    let mut names = names.iter().enumerate();
+    let all = names.clone();
+    let is_before = |at: usize, name: &T| all.clone().take(at).any(|(_, other)| other == name);
+    names
+        .find(|(at, name)| is_before(*at, name))
+        .map(|(_, name)| name.to_string())
 }
 
 /// Numbers of these interfaces, in their order.

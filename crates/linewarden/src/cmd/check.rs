@@ -18,7 +18,8 @@ use crate::registry::block_on;
 Tells every mistake of the file with line, column and field; peer.2 is the second [[peer]]. Whether it is a gateway's or an \
 agent's is seen from it. \
 With --machine also what this machine lacks for it: interfaces, privileges, the key file, the registry, which is only \
-looked at. Warnings change nothing of the exit code: 0 without errors, else that of the first error, as `serve` would end.
+looked at; for an agent's the helper data, what its PUF names, and the interface. Warnings change nothing of the exit \
+code: 0 without errors, else that of the first error, as `serve` would end.
 
 Examples:
   linewarden check gateway.toml
@@ -27,7 +28,7 @@ Examples:
 pub struct CheckArgs {
     /// The configuration
     file: PathBuf,
-    /// Also look at this machine; for a gateway's configuration
+    /// Also look at this machine
     #[arg(long)]
     machine: bool,
     /// JSON for machines: a line for each problem
@@ -54,7 +55,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let output = Output::new(args.json);
     let text = read_text(&args.file)?;
     let problems = match role_of(&text) {
-        Some(Role::Agent) => check_agent(args, text)?,
+        Some(Role::Agent) => check_agent(args, text),
         Some(Role::Gateway) | None => check_gateway(args, text)?,
     };
     let mut warnings = 0;
@@ -93,12 +94,7 @@ pub fn places(file: &ConfigFile<AgentConfig>, errors: &[FieldError]) -> Vec<Prob
     problems
 }
 
-fn check_agent(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure> {
-    if args.machine {
-        return Err(Failure::input(
-            "--machine is for gateways; `agent --once` tries an agent's",
-        ));
-    }
+fn check_agent(args: &CheckArgs, text: String) -> Vec<Problem> {
     let mut parsed = ConfigFile::<AgentConfig>::parse(&args.file, text);
     let mut problems = std::mem::take(&mut parsed.problems);
     if let Some(file) = &mut parsed.file {
@@ -106,7 +102,7 @@ fn check_agent(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure> 
         file.value.resolve_paths(&directory);
     }
     let Some(file) = &parsed.file else {
-        return Ok(problems);
+        return problems;
     };
     let mut errors = file.value.problems();
     // What is wrong only because a field was left out is no mistake of the file.
@@ -117,6 +113,9 @@ fn check_agent(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure> 
     {
         problems.push(file.problem(&["log", "level"], &problem));
     }
+    if args.machine && problems.is_empty() {
+        problems.extend(places(file, &file.value.lacks()));
+    }
     problems.sort_by_key(Problem::place);
-    Ok(problems)
+    problems
 }

@@ -24,7 +24,7 @@ fn broken_configurations_are_told_with_file_line_and_field() {
         ),
         (
             format!("[gateway]\nid = \"one\"\n{host}{registry}"),
-            "error: g.toml:2:6: gateway.id: invalid type: string \"one\", expected u32\n",
+            "error: g.toml:2:6: gateway.id: \"one\": a whole number from 0 to 4294967295\n",
         ),
         (
             format!("[gateway]\n{host}{registry}"),
@@ -67,7 +67,7 @@ fn check_tells_all_mistakes_at_once() {
          [log]\nlevel = \"a=b=c\"\n",
     );
     let expected = [
-        "g.toml:5:8: gateway.port: invalid value: integer `70000`, expected u16",
+        "g.toml:5:8: gateway.port: 70000: a whole number from 0 to 65535",
         "g.toml:6:1: gateway.leases: unknown field `leases`; did you mean `lease_s`?",
         "g.toml:12:1: registry.master_key: unknown field `master_key`; did you mean `master_key_env`?",
         "g.toml:7:1: gateway.low_rows: 15: less than `ring`, or every RESPONSE reports low rows",
@@ -99,6 +99,65 @@ fn check_tells_all_mistakes_at_once() {
     );
 }
 
+/// What is missing hides nothing of what is there.
+#[test]
+fn missing_fields_hide_no_mistakes() {
+    let site = Site::new();
+    let text = "[gateway]\nlease_s = 0\nport = \"x\"\ninterfaces = [\"a\", \"a\"]\naddresses = [\"here\"]\n[registry]\n\
+                master_key_env = \"K\"\n[classic]\nresponse_bits = 65\n[audit]\nper_s = 0\n";
+    site.write("g.toml", text);
+    let told = site.run("check g.toml").refused(2);
+    let expected = [
+        "g.toml:1:1: gateway: missing field `id`",
+        "g.toml:2:1: gateway.lease_s: 0: ",
+        "g.toml:3:8: gateway.port: \"x\": a whole number from 0 to 65535",
+        "g.toml:4:1: gateway.interfaces: a is named twice",
+        "g.toml:5:14: gateway.addresses: \"here\": an address, such as",
+        "g.toml:6:1: registry: missing field `path`",
+        "g.toml:8:1: classic: missing field `profile`",
+        "g.toml:8:1: classic: missing field `crps_file`",
+        "g.toml:9:1: classic.response_bits: 65 is not 64, 128 or 256",
+        "g.toml:10:1: audit: missing field `path`",
+        "g.toml:11:1: audit.per_s: 0: ",
+    ];
+    for line in expected {
+        assert!(told.contains(&format!("error: {line}")), "{line}\n{told}");
+    }
+    assert_eq!(told.lines().count(), expected.len(), "{told}");
+    // Nor do whole tables; and nothing is told of what stands for them.
+    site.write("g.toml", "[log]\nlevel = \"loud\"\n");
+    let told = site.run("check g.toml").refused(2);
+    let fields = [
+        "missing field `gateway`",
+        "missing field `registry`",
+        "log.level: \"loud\"",
+    ];
+    assert!(fields.iter().all(|field| told.contains(field)), "{told}");
+    assert_eq!(told.lines().count(), fields.len(), "{told}");
+}
+
+#[test]
+fn values_that_would_do_harm_later_are_mistakes() {
+    let site = Site::new();
+    let text = "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = [\"127.0.0.1\", \"::1\", \"127.0.0.1\"]\n\
+                pin_directory = \"\"\n[registry]\npath = \"\"\nmaster_key_file = \"\"\n[log]\nlevel = \"loud\"\n\
+                [audit]\npath = \"\"\n";
+    site.write("g.toml", text);
+    let told = site.run("check g.toml").refused(2);
+    let expected = [
+        "g.toml:4:1: gateway.addresses: 127.0.0.1 is named twice",
+        "g.toml:5:1: gateway.pin_directory: \"\": name a path",
+        "g.toml:7:1: registry.path: \"\": name a path",
+        "g.toml:8:1: registry.master_key_file: \"\": name a path",
+        "g.toml:10:1: log.level: \"loud\" is no level: error, warn",
+        "g.toml:12:1: audit.path: \"\": name a path",
+    ];
+    assert_eq!(told.lines().count(), expected.len(), "{told}");
+    for line in expected {
+        assert!(told.contains(&format!("error: {line}")), "{line}\n{told}");
+    }
+}
+
 /// Without --machine a configuration is checked wherever it is written; with it, everything that a start would meet.
 #[test]
 fn check_looks_at_the_machine_only_when_asked() {
@@ -127,6 +186,17 @@ fn check_looks_at_the_machine_only_when_asked() {
          [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
     );
     site.run("check --machine g.toml").ok();
+    let text = fs::read_to_string(site.path("g.toml")).unwrap();
+    site.write("g.toml", &(text + "[audit]\npath = \"audit.jsonl\"\n"));
+    site.write("audit.jsonl", "");
+    for (mode, warned) in [(0o644, true), (0o640, false), (0o600, false)] {
+        fs::set_permissions(site.path("audit.jsonl"), fs::Permissions::from_mode(mode)).unwrap();
+        let said = site.run("check --machine g.toml");
+        let warns = said
+            .err
+            .contains("warning: g.toml:9:1: audit.path: everybody on this machine can read");
+        assert_eq!((said.code, warns), (0, warned), "{}", said.err);
+    }
     fs::set_permissions(site.path("master.key"), fs::Permissions::from_mode(0o644)).unwrap();
     for words in ["check --machine g.toml", "serve --config g.toml"] {
         let told = site.run(words).refused(4);
@@ -137,7 +207,7 @@ fn check_looks_at_the_machine_only_when_asked() {
     }
     fs::set_permissions(site.path("master.key"), fs::Permissions::from_mode(0o600)).unwrap();
     fs::rename(site.path("fleet.registry"), site.path("moved")).unwrap();
-    let told = site.run("check --machine g.toml").refused(1);
+    let told = site.run("check --machine g.toml").refused(2);
     assert!(
         told.contains("g.toml:6:1: registry.path: there is no registry at"),
         "{told}"
@@ -163,6 +233,40 @@ fn check_knows_an_agents_configuration() {
     );
 }
 
+/// What `agent` would end with, all of it at once.
+#[test]
+fn check_looks_at_a_devices_machine_when_asked() {
+    let site = Site::new();
+    site.on_registry("device enroll simulated --device d1 --rows 1 --out . --gateway 127.0.0.1")
+        .ok();
+    let config = "00000000000000d1.toml";
+    site.run(&format!("check --machine {config}")).ok();
+    let text = fs::read_to_string(site.path(config)).unwrap();
+    let broken = text
+        .replace("# interface = \"eth0\"", "interface = \"lw-none0\"")
+        .replace(".helper\"", ".helpers\"")
+        .replace("fleet.seed", "nothing.seed");
+    site.write(config, &broken);
+    site.run(&format!("check {config}")).ok();
+    let told = site.run(&format!("check --machine {config}")).refused(2);
+    for field in [
+        "device.helper: ",
+        "gateway.interface: ",
+        "puf.simulated.seed_file: ",
+    ] {
+        assert!(told.contains(field), "{field}\n{told}");
+    }
+    assert_eq!(told.lines().count(), 3, "{told}");
+    let puf = text.find("[puf.simulated]").unwrap();
+    let command = text[..puf].to_owned() + "[puf.command]\nprogram = ";
+    for (program, found) in [("sh", true), ("./no-program", false), ("lw-no-program", false)] {
+        site.write(config, &format!("{command}\"{program}\"\n"));
+        let said = site.run(&format!("check --machine {config}"));
+        assert_eq!(said.code == 0, found, "{}", said.err);
+        assert_eq!(said.err.contains("puf.command.program: "), !found, "{}", said.err);
+    }
+}
+
 #[test]
 fn check_and_agent_tell_all_mistakes_of_an_agents_configuration() {
     let site = Site::new();
@@ -176,7 +280,7 @@ fn check_and_agent_tell_all_mistakes_of_an_agents_configuration() {
     );
     let all = [
         "a.toml:4:1: device.peer_port: 20550: a port other than 0 and LAP's",
-        "a.toml:7:7: gateway.ids: invalid type: string \"all\"",
+        "a.toml:7:7: gateway.ids: \"all\": a list",
         "a.toml:8:1: gateway.desk_port: name the port of the gateway's desk",
         "a.toml:9:2: puf: name exactly one of",
         "a.toml:12:1: renewal.rows: 0: 1 to 4096 rows at a time",

@@ -53,6 +53,12 @@ impl Reloader {
         };
         gateway.change(change).map_err(|error| refused(&next, &error))?;
         log::change(next.value.log.level.as_deref(), LOG_LEVEL);
+        if self.file.value.gateway.forward_to != next.value.gateway.forward_to {
+            let forward_to = gateway_config::veths(&next);
+            let is_of = |problem: &&Problem| problem.field.as_deref() == Some("gateway.forward_to");
+            let forward_to = forward_to.iter().filter(is_of);
+            forward_to.for_each(|warning| tracing::warn!("{warning}"));
+        }
         self.file = next;
         Ok(())
     }

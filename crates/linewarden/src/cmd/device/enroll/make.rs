@@ -6,11 +6,11 @@ use linewarden_agent::Credential;
 use linewarden_agent::source::{CommandPuf, FleetSeed, SeedError, SimulatedPuf};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
-use linewarden_puf::Puf;
 use linewarden_puf::extractor::{
     Enrolled, EnrolledPool, ExtractorError, KeyEnrolment, PoolEnrolment, enrol, enrol_pool, enrol_puf,
 };
 use linewarden_puf::readout::read_directory;
+use linewarden_puf::{Puf, PufError};
 use linewarden_registry::{Credentials, PoolRow};
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
@@ -206,9 +206,12 @@ fn refused(device: DeviceId, error: ExtractorError) -> Failure {
     let text = format!("device {device}: {error}");
     match error {
         ExtractorError::TooLittleEntropy { .. }
+        | ExtractorError::TooFewCells { .. }
+        | ExtractorError::Health(_)
         | ExtractorError::Copied { .. }
         | ExtractorError::ChallengeIgnored { .. } => Failure::unsafe_(text),
-        ExtractorError::Puf(_) | ExtractorError::Health(_) => Failure::failed(text),
+        ExtractorError::Puf(PufError::TooFewBits { .. }) => Failure::input(text),
+        ExtractorError::Puf(_) => Failure::failed(text),
         _ => Failure::input(text),
     }
 }

@@ -60,7 +60,8 @@ pub fn run(common: &CommonArgs, maker: &Maker, output: Output) -> Result<(), Fai
         match work.rejected.load(Ordering::Relaxed) {
             0 => Ok(()),
             rejected => output.line(format_args!(
-                "{rejected} chips were refused for less than 128 bits of min-entropy; others took their place"
+                "{rejected} chips were refused, for less than 128 bits of min-entropy or a failed health test; others took their \
+                 place"
             )),
         }
     })
@@ -178,7 +179,7 @@ fn enrol_some(work: &Work<'_>, sender: &SyncSender<Result<DeviceRecord, Failure>
     }
 }
 
-/// Enrols a device. Of many, a chip with too little entropy is thrown away, as a factory would, and another one taken.
+/// Enrols a device. Of many, a chip that is unfit is thrown away, as a factory would, and another one taken.
 fn enrol_one(work: &Work<'_>, index: u64) -> Result<DeviceRecord, Failure> {
     let mut rejected = 0;
     loop {
