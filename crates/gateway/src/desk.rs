@@ -52,7 +52,7 @@ pub enum DeskError {
 fn cause(source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::AddrInUse => {
-            "another process has this UDP port; end it, or name another desk_port, or 0 for no desk"
+            "another process, maybe another gateway, has this UDP port; end it, or name another desk_port, or 0 for no desk"
                 .to_owned()
         }
         _ => source.to_string(),

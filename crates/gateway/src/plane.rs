@@ -4,17 +4,24 @@ use linewarden_dataplane::{DataPlane, DataPlaneError, host, xdp};
 
 use crate::config::{Backend, GatewaySection, Resolved};
 
-/// Lets go of the interfaces that a gateway of this configuration, which has ended, still holds shut; how many.
+/// Lets go of the interfaces that a gateway of this configuration, which has ended, still holds shut; how many. And of its
+/// memory, also if another gateway has its interfaces by now.
 ///
 /// # Errors
-/// Such a gateway still runs; the system's.
+/// The first: a gateway runs on an interface; the system's.
 pub fn release(section: &GatewaySection, resolved: &Resolved) -> Result<usize, DataPlaneError> {
-    let mut released = 0;
-    for interface in &resolved.interfaces {
-        released += usize::from(xdp::release(&section.pin_directory, *interface)?);
+    let released: Vec<_> = resolved
+        .interfaces
+        .iter()
+        .map(|interface| xdp::release(&section.pin_directory, *interface))
+        .collect();
+    let memory = xdp::release_memory(&section.pin_directory, section.id);
+    let mut count = 0;
+    for released in released {
+        count += usize::from(released?);
     }
-    xdp::release_memory(&section.pin_directory, section.id)?;
-    Ok(released)
+    memory?;
+    Ok(count)
 }
 
 /// Starts the data plane: the eBPF program on its interfaces, or the threads on their sockets, in the calling

@@ -143,20 +143,39 @@ fn gates(file: &ConfigFile<GatewayConfig>, resolved: &Resolved) -> Vec<Problem> 
                 (Backend::Xdp, _) => "when_gone",
             };
             let path = file.path().display();
-            let remedy = format!("`linewarden serve --config {path} --release` lets it go");
+            let remedy = match section.interfaces.contains(name) {
+                true => format!("`linewarden serve --config {path} --release` lets it go"),
+                false => {
+                    "`linewarden serve --release` with a configuration that names it lets it go".to_owned()
+                }
+            };
             let problem = format!("{shut}, and would go on beside this gateway: {remedy}");
             return Some(file.problem(&["gateway", field], &problem).with_code(1));
         }
         let other = gate.gateway_id.filter(|id| *id != section.id)?;
         let problem = format!(
-            "{shut}: gateway {} takes its place, and sessions of gateway {other} pass no more",
+            "{shut}: gateway {} takes its place, and sessions of gateway {other} pass no more; its memory stays until \
+             `serve --release` with its configuration",
             section.id
         );
         Some(file.problem(&["gateway", "interfaces"], &problem).with_code(0))
     };
-    let interfaces = section.interfaces.iter().zip(&resolved.interfaces);
-    let held =
-        interfaces.filter_map(|(name, index)| problem(name, xdp::held(&section.pin_directory, *index)?));
+    let interfaces = section
+        .interfaces
+        .iter()
+        .cloned()
+        .zip(resolved.interfaces.iter().copied());
+    // Those that it does not name stay shut as well; a start that takes places tells of them itself.
+    let strays = match section.pins() {
+        Some(_) => Vec::new(),
+        None => xdp::strays(&section.pin_directory, &resolved.interfaces),
+    };
+    let strays = strays
+        .into_iter()
+        .map(|index| (format!("interface {index}"), index));
+    let held = interfaces
+        .chain(strays)
+        .filter_map(|(name, index)| problem(&name, xdp::held(&section.pin_directory, index)?));
     held.collect()
 }
 

@@ -176,7 +176,7 @@ fn a_gate_stays_shut_when_its_gateway_is_gone_until_it_is_released() {
         "serve --config gateway.toml --release",
     ] {
         let error = site.refused(words);
-        assert!(error.contains("other gateway runs"), "{error}");
+        assert!(error.contains("another gateway"), "{error}");
     }
     gateway.end(Signal::SIGKILL);
     assert!(!site.passes(), "killed");
@@ -337,8 +337,56 @@ fn a_gate_of_another_gateway_whose_place_is_taken_is_told() {
             && warned.contains("gateway 6 takes its place"),
         "{warned}"
     );
-    site.serve().end(Signal::SIGKILL);
+    // What gateway 5 has left in memory can be given up though gateway 6 has its interface by now.
+    let memories = || {
+        let entries = std::fs::read_dir(filesystem.0.join("gates")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.filter(|name| name.contains("-gateway-")).collect();
+        names.sort();
+        names
+    };
+    let both = memories();
+    assert_eq!(both.len(), 1, "gateway 5's");
+    let gateway = site.serve();
+    assert_eq!(memories().len(), 2);
+    std::fs::write(&path, &text).unwrap();
+    let error = site.refused("serve --config gateway.toml --release");
+    assert!(error.contains("another gateway runs"), "{error}");
+    assert_eq!(memories().len(), 1);
+    assert_ne!(memories(), both, "gateway 6's is there");
+    std::fs::write(&path, text.replace("id = 5", "id = 6")).unwrap();
+    gateway.end(Signal::SIGKILL);
     assert_eq!(warns(), "", "gateway 6's by now");
+}
+
+/// A gateway that names no interface starts beside no shut gate either.
+#[test]
+fn a_gate_on_an_interface_that_is_not_named_is_told() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
+    let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
+    let site = site_of("open", directory.path(), &pins);
+    let path = directory.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    site.serve().end(Signal::SIGKILL);
+    let host = text
+        .replace("interfaces = [\"lo\"]\n", "")
+        .replace("gate = \"open\"", "gate = \"off\"\ndataplane = \"host\"");
+    std::fs::write(&path, host).unwrap();
+    for words in ["check --machine gateway.toml", "serve --config gateway.toml"] {
+        let error = site.refused(words);
+        assert!(
+            error.contains("gateway.dataplane: gateway 5's gate is still shut on interface 1")
+                && error.contains("with a configuration that names it"),
+            "{error}"
+        );
+    }
+    std::fs::write(&path, text).unwrap();
+    assert!(site.run("serve --config gateway.toml --release").status.success());
+    assert!(site.passes());
 }
 
 /// What is sent back by XDP_TX into a veth is lost unless the other end has a program: the check warns, with the remedy.

@@ -100,6 +100,10 @@ fn namespace() -> Result<u64, DataPlaneError> {
         .map_err(|error| DataPlaneError::kernel("finding the network namespace", error))
 }
 
+/// What `check` takes for its look, with much to spare.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(5);
+const LOOKS_MAX: usize = 10;
+
 /// A gate that stays shut on an interface though its gateway has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
@@ -114,7 +118,7 @@ pub struct Held {
 #[must_use]
 pub fn held(directory: &Path, ifindex: u32) -> Option<Held> {
     let place = Place::of(directory, ifindex).ok()?;
-    let is_held = place.link().exists() && place.lock().is_ok();
+    let is_held = place.link().exists() && place.try_lock().is_ok();
     is_held.then(|| Held {
         gateway_id: place.owner(),
         place: place.path,
@@ -132,7 +136,7 @@ pub fn strays(directory: &Path, interfaces: &[u32]) -> Vec<u32> {
         let name = entry.file_name().into_string().ok()?;
         let ifindex: u32 = name.strip_prefix(&prefix)?.parse().ok()?;
         let place = Place { path: entry.path() };
-        let is_stray = !interfaces.contains(&ifindex) && place.link().exists() && place.lock().is_ok();
+        let is_stray = !interfaces.contains(&ifindex) && place.link().exists() && place.try_lock().is_ok();
         is_stray.then_some(ifindex)
     };
     let entries = std::fs::read_dir(directory).into_iter().flatten();
@@ -195,8 +199,19 @@ impl Place {
         }
     }
 
-    /// Makes the directory, and keeps every other gateway out for as long as the file is open.
+    /// As [`Place::try_lock`], but waits for somebody who only looks.
     pub(super) fn lock(&self) -> Result<File, DataPlaneError> {
+        for _ in 0..LOOKS_MAX {
+            if let Ok(owner) = self.try_lock() {
+                return Ok(owner);
+            }
+            std::thread::sleep(LOOK);
+        }
+        self.try_lock()
+    }
+
+    /// Makes the directory, and keeps every other gateway out for as long as the file is open.
+    fn try_lock(&self) -> Result<File, DataPlaneError> {
         let what = || format!("keeping the program in {}", self.path.display());
         let failed = |error: io::Error| {
             let hint =

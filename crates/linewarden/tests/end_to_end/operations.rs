@@ -390,7 +390,7 @@ fn a_desk_whose_port_is_taken_ends_the_start_and_leaves_the_interface_alone() {
         assert_eq!(output.stdout, b"", "the data plane was attached");
         assert!(
             error.contains(
-                "the desk cannot take tickets at 127.0.0.1:20560 (`desk_port`): another process has this"
+                "the desk cannot take tickets at 127.0.0.1:20560 (`desk_port`): another process, maybe"
             ),
             "{error}"
         );
