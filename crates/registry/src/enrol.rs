@@ -195,7 +195,7 @@ impl Registry {
                 };
                 if on_conflict == OnConflict::Refuse {
                     let is_revoked = info.is_ok_and(|info| !info.status.is_active());
-                    // To replace it would be refused as well.
+                    // An active device could not replace it either.
                     return Err(match is_revoked {
                         true => RegistryError::Revoked { device },
                         false => RegistryError::AlreadyEnrolled { device },

@@ -166,7 +166,6 @@ impl Node {
         match held.state {
             State::Revoked { .. } => return,
             State::Installed => {
-                // It is shut out before anything else is done.
                 if let Err(error) = self.plane.revoke(device) {
                     tracing::error!(%error, "a revoked device was not in the data plane");
                 }

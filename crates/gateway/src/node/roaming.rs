@@ -116,12 +116,12 @@ impl Node {
             return;
         };
         let opened = self.devices.get(&device).and_then(|held| held.opened);
-        let is_older = match opened {
-            Some((session, here_ns)) if session == view.id => here_ns <= began_ns,
+        let here_ns = match opened {
+            Some((session, here_ns)) if session == view.id => here_ns,
             // Renewed since, or opened before this process began: the lease tells when, to the second.
-            _ => view.proven_before_ns <= began_ns,
+            _ => view.proven_before_ns,
         };
-        if is_older {
+        if is_over(here_ns, began_ns) {
             self.close_session(device, view.id, elsewhere.gateway);
         }
     }
@@ -141,9 +141,20 @@ impl Node {
     }
 }
 
+/// Whether a session that began here then is over for one that is noted elsewhere. Of equal beginnings the one that was
+/// noted stays: its gateway is told nothing, and this one that its own is older.
+fn is_over(here_ns: u64, elsewhere_ns: u64) -> bool {
+    here_ns <= elsewhere_ns
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_equal_beginnings_the_one_that_is_noted_stays() {
+        assert!(is_over(6, 7) && is_over(7, 7) && !is_over(8, 7));
+    }
 
     fn opening(number: u64) -> Opening {
         Opening {
