@@ -411,7 +411,6 @@ impl Agent {
     }
 
     fn evaluate(&mut self, query: &PufQuery, sink: Sink<'_>) -> Output {
-        self.answers.note_reading();
         let rejected = self.device.rejected_challenges();
         let AgentOptions {
             device,
@@ -423,6 +422,7 @@ impl Agent {
             .next_to_try()
             .row_key(&mut *self.puf, health, device.suite, device.device, query);
         let key = key.map_err(|error| {
+            self.answers.note_failed_reading();
             sink(&Report::PufFailed {
                 error: error.to_string(),
             });
@@ -430,6 +430,7 @@ impl Agent {
         });
         let output = self.device.puf_result(key, boot_ms());
         if self.device.rejected_challenges() > rejected {
+            self.answers.note_rejected();
             tracing::debug!(
                 row = query.idx.0,
                 why = "its tag does not fit the PUF and the helper data",
@@ -548,7 +549,10 @@ impl Agent {
                 }
             };
             let payload = buffer.get(..length).unwrap_or_default();
-            tracing::debug!(what = %Shown(payload), "received");
+            match length > MESSAGE_BYTES {
+                true => tracing::debug!("received a datagram of more than {MESSAGE_BYTES} B"),
+                false => tracing::debug!(what = %Shown(payload), "received"),
+            }
             match self.device.handle(payload, &local, boot_ms()) {
                 Ok(output) => self.pump(output, sink)?,
                 Err(ignored) => {

@@ -79,8 +79,8 @@ impl fmt::Display for SpentRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the gateway offers row {}, which this device has spent: was its registry restored from a backup? starting \
-             the agent anew spends it once more",
+            "whoever answers as the gateway (which such a message does not prove) offers row {}, which this device has spent: \
+             was its registry restored from a backup? starting the agent anew spends it once more",
             self.0.0
         )
     }
@@ -90,7 +90,9 @@ impl fmt::Display for SpentRow {
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     refused: Option<Refused>,
-    readings: u32,
+    /// CHALLENGEs whose tag does not fit.
+    rejected: u32,
+    failed_readings: u32,
 }
 
 /// Of a CHALLENGE that echoed the nonce.
@@ -117,15 +119,20 @@ impl Answers {
         (ignored == Ignored::IndexSpent).then_some(spent)
     }
 
-    /// Notes that the PUF is read for a CHALLENGE.
-    pub(crate) fn note_reading(&mut self) {
-        self.readings += 1;
+    /// Notes that a CHALLENGE's tag does not fit the PUF.
+    pub(crate) fn note_rejected(&mut self) {
+        self.rejected += 1;
+    }
+
+    /// Notes that the PUF could not be read for a CHALLENGE.
+    pub(crate) fn note_failed_reading(&mut self) {
+        self.failed_readings += 1;
     }
 
     /// Why the handshake ended without a session.
     pub(crate) fn why(&self, failure: Failure, nak: Option<NakSeen>) -> String {
         match failure {
-            Failure::NoChallenge => match (&self.refused, nak, self.readings) {
+            Failure::NoChallenge => match (&self.refused, nak, self.rejected) {
                 (Some(Refused::Spent(row)), _, _) => row.to_string(),
                 (Some(Refused::Gateway(gateway)), _, _) => format!(
                     "gateway {} answered, which is not among the `ids` of the configuration",
@@ -136,6 +143,7 @@ impl Answers {
                     .to_owned(),
                 (None, Some(nak), _) => format!("the gateway answered that {}", NakReason(nak.reason)),
                 (None, None, 1..) => CHALLENGES_REJECTED.to_owned(),
+                (None, None, 0) if self.failed_readings > 0 => "the PUF could not be read".to_owned(),
                 (None, None, 0) => {
                     "no gateway answered; is the address right, the device enrolled there and not revoked?".to_owned()
                 }
@@ -186,7 +194,9 @@ mod tests {
         let mut answers = Answers::default();
         assert!(why(&answers, None).starts_with("no gateway answered"));
         assert!(why(&answers, nak).contains("no rows left"));
-        answers.note_reading();
+        answers.note_failed_reading();
+        assert_eq!(why(&answers, None), "the PUF could not be read");
+        answers.note_rejected();
         assert!(why(&answers, None).contains("no challenge fitted the PUF"));
         // Anybody can send these two, whoever he is: they say nothing of a gateway.
         for ignored in [Ignored::NonceEcho, Ignored::NotAwaited] {
