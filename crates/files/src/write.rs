@@ -1,6 +1,6 @@
 //! Writing that a crash leaves done or undone, never half done.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// What the operating system says; the old content is there still.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = draft_of(path);
-    let written = File::create(&draft)
+    let written = create(&draft)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&draft, path))
         .and_then(|()| sync_parent(path));
@@ -21,14 +21,21 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Finds out whether [`replace`] could put something at `path` now, by making and removing what it would write first.
+/// Finds out whether [`replace`] could put something at `path` now, by making and removing what it would write first. Whether
+/// a file that is there may be taken away, which in a sticky directory only its owner may, is not found out.
 ///
 /// # Errors
 /// What the operating system says.
 pub fn can_replace(path: &Path) -> io::Result<()> {
     let draft = draft_of(path);
-    File::create(&draft)?;
+    create(&draft)?;
     fs::remove_file(&draft)
+}
+
+/// A file that was not there, or was a leftover: never what somebody has made a link to, for its name can be guessed.
+fn create(draft: &Path) -> io::Result<File> {
+    let _ = fs::remove_file(draft);
+    OpenOptions::new().write(true).create_new(true).open(draft)
 }
 
 fn draft_of(path: &Path) -> PathBuf {
