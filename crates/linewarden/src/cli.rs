@@ -11,7 +11,7 @@ use crate::failure::exit_codes;
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
-    /// error, warn, info, debug, trace, or a filter such as linewarden_gateway=debug [env: LINEWARDEN_LOG]
+    /// error, warn, info, debug, trace, off, or a filter such as linewarden_gateway=debug [env: LINEWARDEN_LOG]
     #[arg(long, global = true, value_name = "LEVEL")]
     pub log: Option<String>,
     /// Colours
