@@ -1,0 +1,188 @@
+//! AVX-512: sixteen lanes, two groups of them at once. All 32 registers hold the two matrices.
+
+use core::arch::x86_64::{
+    __m512i, _mm512_add_epi32, _mm512_rol_epi32, _mm512_shuffle_i32x4, _mm512_unpackhi_epi32,
+    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
+};
+use core::mem::transmute;
+
+use cipher::StreamCipherClosure;
+use cipher::consts::{U16, U64};
+
+use super::lanes::{Counted, Lanes, Stream, many};
+use super::pair::Pair;
+use crate::BLOCK_BYTES;
+use crate::matrix::Matrix;
+use crate::permute::Word;
+use crate::rounds::Rounds;
+
+/// A word of sixteen matrices. Made only in the two functions below, and so where the CPU has AVX-512F.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Word16(__m512i);
+
+#[target_feature(enable = "avx512f")]
+pub(super) fn process<R: Rounds, N: Counted>(
+    matrix: &mut Matrix,
+    closure: impl StreamCipherClosure<BlockSize = U64>,
+) {
+    closure.call(&mut Stream::<R, Pair<Word16>, N>::new(matrix));
+}
+
+#[target_feature(enable = "avx512f")]
+pub(super) fn blocks<R: Rounds>(matrices: &[Matrix], out: &mut [[u8; BLOCK_BYTES]]) {
+    many::<R, Pair<Word16>>(matrices, out);
+}
+
+impl Word for Word16 {
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        // SAFETY: whoever has a value of this type runs where the CPU has AVX-512F.
+        Self(unsafe { _mm512_add_epi32(self.0, other.0) })
+    }
+    #[inline(always)]
+    fn xor(self, other: Self) -> Self {
+        // SAFETY: as above.
+        Self(unsafe { _mm512_xor_si512(self.0, other.0) })
+    }
+    #[inline(always)]
+    fn rotate<const N: i32>(self) -> Self {
+        // SAFETY: as above.
+        Self(unsafe { _mm512_rol_epi32::<N>(self.0) })
+    }
+}
+
+impl Lanes for Word16 {
+    type Count = U16;
+
+    #[inline(always)]
+    fn splat(word: u32) -> Self {
+        Self::from_lanes(|_| word)
+    }
+
+    #[inline(always)]
+    fn from_lanes(word: impl Fn(usize) -> u32) -> Self {
+        let words: [u32; 16] = core::array::from_fn(word);
+        // SAFETY: both are 64 bytes of any bits.
+        Self(unsafe { transmute::<[u32; 16], __m512i>(words) })
+    }
+
+    #[inline(always)]
+    fn gather(matrices: &[Matrix]) -> [Self; 16] {
+        let row = |matrix: &Matrix| {
+            // SAFETY: both are 64 bytes of any bits.
+            unsafe { transmute::<[u32; 16], __m512i>(matrix.0) }
+        };
+        let rows = match matrices.as_array::<16>() {
+            Some(all) => all.each_ref().map(row),
+            None => {
+                let mut rows = [Self::splat(0).0; 16];
+                for (place, matrix) in rows.iter_mut().zip(matrices) {
+                    *place = row(matrix);
+                }
+                rows
+            }
+        };
+        // SAFETY: called by the two functions above only, where the CPU has AVX-512F.
+        let words = unsafe { transpose(rows) };
+        // SAFETY: the one is made of the other.
+        unsafe { transmute::<[__m512i; 16], [Self; 16]>(words) }
+    }
+
+    #[inline(always)]
+    fn scatter(words: [Self; 16], out: &mut [[u8; BLOCK_BYTES]]) {
+        // SAFETY: whoever has a value of this type runs where the CPU has AVX-512F.
+        let rows = unsafe { transpose(transmute::<[Self; 16], [__m512i; 16]>(words)) };
+        for (out, row) in out.iter_mut().zip(rows) {
+            // SAFETY: both are 64 bytes of any bits.
+            *out = unsafe { transmute::<__m512i, [u8; 64]>(row) };
+        }
+    }
+}
+
+/// Rows to columns, of 16 rows of 16 words.
+///
+/// # Safety
+/// The CPU has AVX-512F. (Not by `target_feature`, with which nothing is inlined for sure.)
+#[inline(always)]
+unsafe fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
+    // SAFETY: the caller's.
+    unsafe {
+        let [
+            r0,
+            r1,
+            r2,
+            r3,
+            r4,
+            r5,
+            r6,
+            r7,
+            r8,
+            r9,
+            r10,
+            r11,
+            r12,
+            r13,
+            r14,
+            r15,
+        ] = rows;
+        let [a0, a1, a2, a3] = transpose_quarters([r0, r1, r2, r3]);
+        let [b0, b1, b2, b3] = transpose_quarters([r4, r5, r6, r7]);
+        let [c0, c1, c2, c3] = transpose_quarters([r8, r9, r10, r11]);
+        let [d0, d1, d2, d3] = transpose_quarters([r12, r13, r14, r15]);
+        let [o0, o4, o8, o12] = collect_quarters([a0, b0, c0, d0]);
+        let [o1, o5, o9, o13] = collect_quarters([a1, b1, c1, d1]);
+        let [o2, o6, o10, o14] = collect_quarters([a2, b2, c2, d2]);
+        let [o3, o7, o11, o15] = collect_quarters([a3, b3, c3, d3]);
+        [
+            o0, o1, o2, o3, o4, o5, o6, o7, o8, o9, o10, o11, o12, o13, o14, o15,
+        ]
+    }
+}
+
+/// Of four rows, in each quarter of 128 bits: result `c` holds columns `c`, `c + 4`, `c + 8` and `c + 12`, a quarter each.
+///
+/// # Safety
+/// The CPU has AVX-512F. (Not by `target_feature`, with which nothing is inlined for sure.)
+#[inline(always)]
+unsafe fn transpose_quarters([r0, r1, r2, r3]: [__m512i; 4]) -> [__m512i; 4] {
+    // SAFETY: the caller's.
+    unsafe {
+        let (low01, high01) = (_mm512_unpacklo_epi32(r0, r1), _mm512_unpackhi_epi32(r0, r1));
+        let (low23, high23) = (_mm512_unpacklo_epi32(r2, r3), _mm512_unpackhi_epi32(r2, r3));
+        [
+            _mm512_unpacklo_epi64(low01, low23),
+            _mm512_unpackhi_epi64(low01, low23),
+            _mm512_unpacklo_epi64(high01, high23),
+            _mm512_unpackhi_epi64(high01, high23),
+        ]
+    }
+}
+
+/// The first quarters of all four, the second ones, and so on.
+///
+/// # Safety
+/// The CPU has AVX-512F. (Not by `target_feature`, with which nothing is inlined for sure.)
+#[inline(always)]
+unsafe fn collect_quarters([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+    // SAFETY: the caller's.
+    unsafe {
+        // Quarters 0 and 2 of both, and 1 and 3.
+        const EVEN: i32 = 0b10_00_10_00;
+        const ODD: i32 = 0b11_01_11_01;
+        let (ab_even, ab_odd) = (
+            _mm512_shuffle_i32x4::<EVEN>(a, b),
+            _mm512_shuffle_i32x4::<ODD>(a, b),
+        );
+        let (cd_even, cd_odd) = (
+            _mm512_shuffle_i32x4::<EVEN>(c, d),
+            _mm512_shuffle_i32x4::<ODD>(c, d),
+        );
+        [
+            _mm512_shuffle_i32x4::<EVEN>(ab_even, cd_even),
+            _mm512_shuffle_i32x4::<EVEN>(ab_odd, cd_odd),
+            _mm512_shuffle_i32x4::<ODD>(ab_even, cd_even),
+            _mm512_shuffle_i32x4::<ODD>(ab_odd, cd_odd),
+        ]
+    }
+}

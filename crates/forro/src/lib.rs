@@ -1,0 +1,48 @@
+//! Forró: a stream cipher, its AEAD, and single blocks under many keys at once.
+//!
+//! Forró (Coutinho, Passos, Grados Vásquez, de Mendonça, de Sousa, Borges: *Latin Dances Reloaded*, Journal of Cryptology
+//! 2023) is an ARX permutation of 16 words of 32 bits, like ChaCha. Its *pollination* hands a fifth word to each quarter
+//! round, which spreads changes faster, so 14 rounds do what ChaCha does in 20, with 30 % fewer operations; and it makes the
+//! quarter rounds of a round depend on each other. A single block is therefore slower than ChaCha's on a wide CPU. What hides
+//! the chain is other blocks: [`Backend`]s compute 4 to 32 side by side (the idea of the designers' *Xote*).
+//!
+//! | type | key | nonce | counter |
+//! |---|---|---|---|
+//! | [`Forro6`], [`Forro10`], [`Forro14`] | 32 B | 8 B | 64 bits |
+//! | [`Forro14Ietf`] | 32 B | 12 B | 32 bits |
+//! | [`XForro14`] | 32 B | 24 B | 64 bits |
+//! | [`XForro14Poly1305`] | 32 B | 24 B | 2^32 − 2 blocks a message |
+//! | [`Matrix`], [`blocks`] | the block function itself, for use as a PRF | | |
+//!
+//! 14 rounds are the cipher. The best attacks that are known reach 5.5 of them (2^225) and 5 (2^144); 6 and 10 rounds are here to
+//! be measured beside published figures, not to be used.
+//!
+//! # What may be chosen by others
+//! As a PRF, `block(key, counter, nonce)` is what the designers and others have analysed, whoever chooses counter and nonce:
+//! `attest/2` (LAP/1 3.2) puts nothing else into it, and needs no further assumption. `p4dra-classic` (3.1) replaces the
+//! four constant words by values that a prover or a network chooses. That is another function: the constants are what keeps
+//! a matrix from being symmetric (an all-zero one maps to itself), and nobody has analysed it with parameters that an
+//! attacker chooses. [`Matrix::from_words`] makes it possible, for compatibility; protocols of one's own should not need it.
+#![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+mod backend;
+mod matrix;
+mod permute;
+mod rounds;
+mod stream;
+mod xforro;
+
+pub use backend::{Backend, blocks};
+pub use cipher;
+pub use matrix::{Matrix, hforro};
+pub use rounds::{R6, R10, R14, Rounds};
+pub use stream::{Forro6, Forro10, Forro14, Forro14Ietf, ForroCore, ForroIetfCore};
+pub use xforro::{XForro14, XForro14Core, XForro14Poly1305};
+
+/// Bytes of a block of keystream.
+pub const BLOCK_BYTES: usize = 64;
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 32;

@@ -1,0 +1,75 @@
+//! The permutation, written once for one block and for many side by side.
+
+use crate::rounds::Rounds;
+
+/// One word of the matrix, or the same word of several matrices.
+pub(crate) trait Word: Copy {
+    /// Modulo 2^32, in each.
+    fn add(self, other: Self) -> Self;
+    /// Bitwise.
+    fn xor(self, other: Self) -> Self;
+    /// To the left, `N` of 1 to 31.
+    fn rotate<const N: i32>(self) -> Self;
+}
+
+impl Word for u32 {
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        self.wrapping_add(other)
+    }
+    #[inline(always)]
+    fn xor(self, other: Self) -> Self {
+        self ^ other
+    }
+    #[inline(always)]
+    fn rotate<const N: i32>(self) -> Self {
+        self.rotate_left(N.unsigned_abs())
+    }
+}
+
+/// `QR(a, b, c, d, e)` of the paper; `e` is the pollen.
+macro_rules! quarter_round {
+    ($m:ident: $a:literal, $b:literal, $c:literal, $d:literal | $e:literal) => {
+        $m[$d] = $m[$d].add($m[$e]);
+        $m[$c] = $m[$c].xor($m[$d]);
+        $m[$b] = $m[$b].add($m[$c]).rotate::<10>();
+        $m[$a] = $m[$a].add($m[$b]);
+        $m[$e] = $m[$e].xor($m[$a]);
+        $m[$d] = $m[$d].add($m[$e]).rotate::<27>();
+        $m[$c] = $m[$c].add($m[$d]);
+        $m[$b] = $m[$b].xor($m[$c]);
+        $m[$a] = $m[$a].add($m[$b]).rotate::<8>();
+    };
+}
+
+#[inline(always)]
+fn double_round<W: Word>(mut m: [W; 16]) -> [W; 16] {
+    quarter_round!(m: 0, 4, 8, 12 | 3);
+    quarter_round!(m: 1, 5, 9, 13 | 0);
+    quarter_round!(m: 2, 6, 10, 14 | 1);
+    quarter_round!(m: 3, 7, 11, 15 | 2);
+    quarter_round!(m: 0, 5, 10, 15 | 3);
+    quarter_round!(m: 1, 6, 11, 12 | 0);
+    quarter_round!(m: 2, 7, 8, 13 | 1);
+    quarter_round!(m: 3, 4, 9, 14 | 2);
+    m
+}
+
+/// Without the addition of the input at the end.
+#[inline(always)]
+pub(crate) fn permute<R: Rounds, W: Word>(mut matrix: [W; 16]) -> [W; 16] {
+    for _ in 0..R::DOUBLE_ROUNDS {
+        matrix = double_round(matrix);
+    }
+    matrix
+}
+
+/// The block function.
+#[inline(always)]
+pub(crate) fn block<R: Rounds, W: Word>(matrix: &[W; 16]) -> [W; 16] {
+    let mut words = permute::<R, W>(*matrix);
+    for (word, input) in words.iter_mut().zip(matrix) {
+        *word = word.add(*input);
+    }
+    words
+}

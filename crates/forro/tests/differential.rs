@@ -1,0 +1,247 @@
+//! Every backend against the straight implementation in `support`, and its edges: lengths, counters that wrap, seeking.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, missing_docs)]
+
+mod support;
+
+use chacha20poly1305::aead::{AeadInOut as _, KeyInit as _};
+use linewarden_forro::cipher::{
+    KeyIvInit, StreamCipher as _, StreamCipherCore as _, StreamCipherCoreWrapper, StreamCipherSeek as _,
+    StreamCipherSeekCore as _,
+};
+use linewarden_forro::{
+    Backend, Forro14, Forro14Ietf, ForroCore, ForroIetfCore, Matrix, R6, R10, R14, Rounds, XForro14Core,
+    XForro14Poly1305, blocks,
+};
+use proptest::prelude::*;
+
+const KEY: [u8; 32] = *b"an own key for differential runs";
+const NONCE: [u8; 8] = *b"a nonce.";
+
+fn core<R: Rounds>(backend: Backend, key: [u8; 32], nonce: [u8; 8]) -> ForroCore<R> {
+    ForroCore::new(&key.into(), &nonce.into()).with_backend(backend)
+}
+
+fn stream<R: Rounds>(backend: Backend, from: u64, length: usize) -> Vec<u8> {
+    let mut core = core::<R>(backend, KEY, NONCE);
+    core.set_block_pos(from);
+    let mut out = vec![0; length];
+    StreamCipherCoreWrapper::from_core(core).apply_keystream(&mut out);
+    out
+}
+
+fn expected(rounds: usize, from: u64, length: usize) -> Vec<u8> {
+    (0..length.div_ceil(64) as u64)
+        .flat_map(|at| support::block(&KEY, from.wrapping_add(at), &NONCE, rounds))
+        .take(length)
+        .collect()
+}
+
+fn rounds_of<R: Rounds>() -> usize {
+    2 * R::DOUBLE_ROUNDS
+}
+
+fn every_length<R: Rounds>() {
+    for backend in Backend::available() {
+        // Three times as wide as the widest, so that groups, half groups and single blocks follow each other.
+        let longest = 64 * 3 * backend.lanes() + 1;
+        let expected = expected(rounds_of::<R>(), 0, longest);
+        for length in 0..=longest {
+            assert!(
+                stream::<R>(backend, 0, length) == expected[..length],
+                "{} rounds, {}, {length} bytes",
+                rounds_of::<R>(),
+                backend.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn every_length_of_6_rounds() {
+    every_length::<R6>();
+}
+
+#[test]
+fn every_length_of_10_rounds() {
+    every_length::<R10>();
+}
+
+#[test]
+fn every_length_of_14_rounds() {
+    every_length::<R14>();
+}
+
+#[test]
+fn this_machine_s_widest_is_among_them() {
+    let all: Vec<_> = Backend::available().collect();
+    assert_eq!(all.first(), Some(&Backend::PORTABLE));
+    assert_eq!(all.last(), Some(&Backend::widest()));
+    println!(
+        "{:?}",
+        all.iter().map(|backend| backend.name()).collect::<Vec<_>>()
+    );
+}
+
+/// The carry between the counter's words, within a group and at each of its places.
+#[test]
+fn a_carry_goes_to_the_counter_s_upper_word() {
+    for backend in Backend::available() {
+        for before in 0..=2 * backend.lanes() as u64 {
+            let from = (1 << 32) - before;
+            let length = 64 * 3 * backend.lanes();
+            assert!(
+                stream::<R14>(backend, from, length) == expected(14, from, length),
+                "{}, {before} before",
+                backend.name()
+            );
+        }
+    }
+}
+
+/// 2^32 blocks of 12-byte nonces: word 5 is the nonce's, and nothing is carried into it.
+#[test]
+fn a_short_counter_ends_and_spoils_no_nonce() {
+    let nonce = *b"twelve bytes";
+    let words = [0, 1, 2].map(|at| u32::from_le_bytes(nonce[4 * at..4 * at + 4].try_into().unwrap()));
+    for backend in Backend::available() {
+        for left in 1..=2 * backend.lanes() as u32 {
+            let from = left.wrapping_neg();
+            let mut core = ForroIetfCore::<R14>::new(&KEY.into(), &nonce.into()).with_backend(backend);
+            core.set_block_pos(from);
+            assert_eq!(core.remaining_blocks(), Some(left as usize - 1));
+            let mut cipher = StreamCipherCoreWrapper::from_core(core);
+            let mut out = vec![0; 64 * left as usize];
+            assert!(cipher.try_apply_keystream(&mut vec![0; out.len() + 1]).is_err());
+            // What the trait's counter can tell apart: a block before the end at most.
+            let usable = out.len() - 64;
+            cipher.try_apply_keystream(&mut out[..usable]).unwrap();
+            for (at, block) in out[..usable].chunks(64).enumerate() {
+                let input = [from + at as u32, words[0], words[1], words[2]];
+                assert_eq!(block, support::block_of_words(support::matrix(&KEY, input), 14));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_end_of_the_long_counter_is_refused() {
+    let mut cipher = Forro14::new(&KEY.into(), &NONCE.into());
+    let mut core = ForroCore::<R14>::new(&KEY.into(), &NONCE.into());
+    core.set_block_pos(u64::MAX - 1);
+    assert_eq!(core.remaining_blocks(), Some(1));
+    let mut at_end = StreamCipherCoreWrapper::from_core(core);
+    assert!(at_end.try_apply_keystream(&mut [0; 129]).is_err());
+    at_end.try_apply_keystream(&mut [0; 64]).unwrap();
+    // Beyond 2^64 bytes, which the trait counts in u128.
+    cipher.try_seek(1u128 << 69).unwrap();
+    let mut block = [0; 64];
+    cipher.apply_keystream(&mut block);
+    assert_eq!(block[..], support::block(&KEY, 1 << 63, &NONCE, 14)[..]);
+}
+
+#[test]
+fn nothing_secret_is_shown() {
+    let key = [0xab; 32];
+    let shown = format!(
+        "{:?} {:?}",
+        Matrix::new(&key, 1, &NONCE),
+        ForroCore::<R14>::new(&key.into(), &NONCE.into())
+    );
+    assert_eq!(shown, "Matrix { .. } ForroCore { .. }");
+}
+
+proptest! {
+    /// Keystream in pieces, from any place, is one stream.
+    #[test]
+    fn pieces_are_one_stream(
+        pieces in prop::collection::vec(0usize..700, 1..12),
+        from in 0u64..10_000,
+        backend in 0usize..3,
+    ) {
+        let available: Vec<_> = Backend::available().collect();
+        let backend = available[backend % available.len()];
+        let mut cipher = StreamCipherCoreWrapper::from_core(core::<R14>(backend, KEY, NONCE));
+        cipher.seek(from);
+        let total: usize = pieces.iter().sum();
+        let mut out = vec![0; total];
+        let mut rest = out.as_mut_slice();
+        for piece in pieces {
+            let (head, tail) = rest.split_at_mut(piece);
+            cipher.apply_keystream(head);
+            rest = tail;
+        }
+        prop_assert_eq!(cipher.current_pos::<u64>(), from + total as u64);
+        let skipped = (from % 64) as usize;
+        let expected = expected(14, from / 64, total + skipped);
+        prop_assert_eq!(&out[..], &expected[skipped..]);
+    }
+
+    /// Blocks under many keys are those of each alone, whatever their number.
+    #[test]
+    fn many_are_each_alone(
+        inputs in prop::collection::vec((any::<[u8; 32]>(), any::<u64>(), any::<[u8; 8]>()), 0..100),
+    ) {
+        let matrices: Vec<_> = inputs
+            .iter()
+            .map(|(key, counter, nonce)| Matrix::new(key, *counter, nonce))
+            .collect();
+        for backend in Backend::available() {
+            let mut out = vec![[0; 64]; inputs.len()];
+            blocks::<R14>(backend, &matrices, &mut out);
+            for ((key, counter, nonce), out) in inputs.iter().zip(&out) {
+                prop_assert_eq!(&support::block(key, *counter, nonce, 14), out, "{}", backend.name());
+            }
+            // Fewer places than matrices.
+            let mut some = vec![[0; 64]; inputs.len() / 2];
+            blocks::<R14>(backend, &matrices, &mut some);
+            prop_assert!(some == out[..some.len()]);
+        }
+    }
+
+    /// What was sealed opens; with anything changed it does not, and the buffer is left as it was.
+    #[test]
+    fn a_changed_message_does_not_open(
+        key in any::<[u8; 32]>(),
+        nonce in any::<[u8; 24]>(),
+        text in prop::collection::vec(any::<u8>(), 0..300),
+        ad in prop::collection::vec(any::<u8>(), 0..40),
+        flip in any::<prop::sample::Index>(),
+    ) {
+        let aead = XForro14Poly1305::new(&key.into());
+        let mut sealed = text.clone();
+        let tag = aead.encrypt_inout_detached(&nonce.into(), &ad, sealed.as_mut_slice().into()).unwrap();
+        let mut opened = sealed.clone();
+        aead.decrypt_inout_detached(&nonce.into(), &ad, opened.as_mut_slice().into(), &tag).unwrap();
+        prop_assert_eq!(&opened, &text);
+        // One bit of text, tag, associated data or nonce.
+        let bits = 8 * (sealed.len() + 16 + ad.len() + 24);
+        let (bit, mut changed, mut tag, mut ad, mut nonce) = (flip.index(bits), sealed, tag, ad, nonce);
+        let before = {
+            let all = changed.iter_mut().chain(tag.iter_mut()).chain(&mut ad).chain(&mut nonce);
+            *all.skip(bit / 8).map(|byte| { *byte ^= 1 << (bit % 8); byte }).next().unwrap()
+        };
+        let _ = before;
+        let kept = changed.clone();
+        prop_assert!(aead.decrypt_inout_detached(&nonce.into(), &ad, changed.as_mut_slice().into(), &tag).is_err());
+        prop_assert_eq!(changed, kept);
+    }
+}
+
+/// XForró goes by the same backends.
+#[test]
+fn xforro_on_every_backend() {
+    let nonce = [7; 24];
+    let stream = |backend| {
+        let core = XForro14Core::new(&KEY.into(), &nonce.into()).with_backend(backend);
+        let mut out = vec![0; 64 * 70];
+        StreamCipherCoreWrapper::from_core(core).apply_keystream(&mut out);
+        out
+    };
+    for backend in Backend::available() {
+        assert!(stream(backend) == stream(Backend::PORTABLE));
+    }
+    // A key and nonce of its own, else the two ciphers would be one.
+    let mut other = vec![0; 64];
+    Forro14Ietf::new(&KEY.into(), &[7; 12].into()).apply_keystream(&mut other);
+    assert!(other != stream(Backend::PORTABLE)[..64]);
+}

@@ -1,0 +1,130 @@
+//! Published vectors: the designers' reference implementation, their fork of libsodium, and P4DRA's proofs.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, missing_docs)]
+
+mod support;
+
+use chacha20poly1305::aead::{AeadInOut as _, KeyInit as _};
+use linewarden_forro::cipher::{KeyIvInit as _, StreamCipher as _};
+use linewarden_forro::{Forro14, Matrix, R14, XForro14, XForro14Poly1305, hforro};
+use serde_json::Value;
+
+fn vectors() -> Value {
+    serde_json::from_str(include_str!("vectors/forro.json")).unwrap()
+}
+
+/// A field as hexadecimal digits, or as text under its name with `_ascii`.
+fn bytes(of: &Value, name: &str) -> Vec<u8> {
+    match of[name].as_str() {
+        Some(digits) => hex::decode(digits).unwrap(),
+        None => of[format!("{name}_ascii")].as_str().unwrap().into(),
+    }
+}
+
+fn array<const N: usize>(of: &Value, name: &str) -> [u8; N] {
+    bytes(of, name).try_into().unwrap()
+}
+
+#[test]
+fn the_stream_is_the_reference_implementation_s() {
+    let vectors = vectors();
+    let all = vectors["forro14"].as_array().unwrap();
+    assert!(all.len() >= 3);
+    for vector in all {
+        assert_eq!(vector["counter"], 0);
+        let (key, nonce): ([u8; 32], [u8; 8]) = (array(vector, "key"), array(vector, "nonce"));
+        let mut cipher = Forro14::new(&key.into(), &nonce.into());
+        for (at, block) in vector["blocks"].as_array().unwrap().iter().enumerate() {
+            let expected = hex::decode(block.as_str().unwrap()).unwrap();
+            let mut stream = [0; 64];
+            cipher.apply_keystream(&mut stream);
+            assert_eq!(stream[..], expected[..], "block {at} of {vector}");
+            assert_eq!(
+                Matrix::new(&key, at as u64, &nonce).block::<R14>()[..],
+                expected[..]
+            );
+            assert_eq!(support::block(&key, at as u64, &nonce, 14), expected);
+        }
+    }
+}
+
+#[test]
+fn hforro_is_libsodium_s() {
+    let vectors = vectors();
+    for vector in vectors["hforro14"].as_array().unwrap() {
+        let derived = hforro::<R14>(&array(vector, "key"), &array(vector, "input"));
+        assert_eq!(derived[..], bytes(vector, "output")[..]);
+    }
+}
+
+/// `test/default/xforro14.c` of the designers' fork of libsodium.
+#[test]
+fn xforro_is_libsodium_s() {
+    let hex = |digits| hex::decode(digits).unwrap();
+    let key: [u8; 32] = hex("446a5599971cbbc8c4c5379f012be204d73d977af5cfdf18e1c4f6e52bb2f948")
+        .try_into()
+        .unwrap();
+    let nonce: [u8; 24] = hex("b90ae2af0d3158b0a5625a7330e8d8837a6e3edc294986af")
+        .try_into()
+        .unwrap();
+    let mut stream = [0; 29];
+    XForro14::new(&key.into(), &nonce.into()).apply_keystream(&mut stream);
+    let expected = hex("99e194672b129f5b9de57406c3e91d65be0c81a1e5b43882a26b128523");
+    assert_eq!(stream[..], expected[..]);
+}
+
+#[test]
+fn the_aead_is_libsodium_s() {
+    let vectors = vectors();
+    for vector in vectors["xforro14_poly1305"].as_array().unwrap() {
+        let (key, nonce): ([u8; 32], [u8; 24]) = (array(vector, "key"), array(vector, "nonce"));
+        let aead = XForro14Poly1305::new(&key.into());
+        let (mut text, ad) = (bytes(vector, "plaintext"), bytes(vector, "aad"));
+        let tag = aead
+            .encrypt_inout_detached(&nonce.into(), &ad, text.as_mut_slice().into())
+            .unwrap();
+        assert_eq!(text, bytes(vector, "ciphertext"));
+        assert_eq!(tag[..], bytes(vector, "tag")[..]);
+        aead.decrypt_inout_detached(&nonce.into(), &ad, text.as_mut_slice().into(), &tag)
+            .unwrap();
+        assert_eq!(text, bytes(vector, "plaintext"));
+    }
+}
+
+/// Without associated data; from the same test of libsodium's fork.
+#[test]
+fn the_aead_without_associated_data_is_libsodium_s() {
+    let vectors = vectors();
+    let vector = &vectors["xforro14_poly1305"][0];
+    let (key, nonce): ([u8; 32], [u8; 24]) = (array(vector, "key"), array(vector, "nonce"));
+    let mut text = bytes(vector, "plaintext");
+    let tag = XForro14Poly1305::new(&key.into())
+        .encrypt_inout_detached(&nonce.into(), &[], text.as_mut_slice().into())
+        .unwrap();
+    assert_eq!(hex::encode(tag), "cf1c92b14adbffa77dff2cd8486ff3c8");
+}
+
+/// `p4dra-classic` puts d and h where the constants are (LAP/1 3.1); the second vector tells every order of fields apart.
+#[test]
+fn a_matrix_of_any_words_makes_p4dra_s_proofs() {
+    let vectors = vectors();
+    for name in ["p4dra_official", "p4dra_asymmetric"] {
+        let vector = &vectors[name];
+        let [k, h] = ["k", "h"].map(|field| bytes(vector, field));
+        let [d, r, n] = ["d", "r", "n"].map(|field| bytes(vector, field));
+        let word =
+            |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().unwrap());
+        let mut v = [0; 16];
+        for at in 0..4 {
+            v[at] = word(&k, at);
+            v[at + 8] = word(&k, at + 4);
+        }
+        for at in 0..2 {
+            v[at + 4] = word(&r, at) ^ word(&h, at);
+            v[at + 6] = word(&d, at) ^ word(&h, at + 2);
+            v[at + 12] = word(&n, at) ^ word(&h, at + 4);
+            v[at + 14] = word(&d, at + 2) ^ word(&h, at + 6);
+        }
+        let proof = Matrix::from_words(v).block::<R14>();
+        assert_eq!(proof[..], bytes(vector, "proof")[..], "{name}");
+    }
+}
