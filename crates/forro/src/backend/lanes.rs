@@ -88,10 +88,15 @@ impl Counted for u32 {
 /// Keystream of up to `W::LANES` blocks; the counter goes on by as many.
 #[inline(always)]
 pub(super) fn counted<R: Rounds, W: Lanes, N: Counted>(matrix: &mut Matrix, out: &mut [[u8; BLOCK_BYTES]]) {
-    let (first, other) = (N::read(matrix), matrix.0[5]);
+    let (first, low, other) = (N::read(matrix), matrix.0[4], matrix.0[5]);
     let mut input = matrix.0.map(W::splat);
-    input[4] = W::from_lanes(|lane| first.plus(lane).words(other)[0]);
-    input[5] = W::from_lanes(|lane| first.plus(lane).words(other)[1]);
+    if low.checked_add(W::LANES as u32).is_some() {
+        input[4] = input[4].add(W::from_lanes(|lane| lane as u32));
+    } else {
+        // Some lanes are beyond a carry.
+        input[4] = W::from_lanes(|lane| first.plus(lane).words(other)[0]);
+        input[5] = W::from_lanes(|lane| first.plus(lane).words(other)[1]);
+    }
     W::scatter(block::<R, W>(&input), out);
     first.plus(out.len()).write(matrix);
 }

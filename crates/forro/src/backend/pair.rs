@@ -48,8 +48,27 @@ where
     #[inline(always)]
     fn gather(matrices: &[Matrix]) -> [Self; 16] {
         let (first, second) = matrices.split_at(matrices.len().min(W::LANES));
-        let (mut first, second) = (W::gather(first).into_iter(), W::gather(second));
-        second.map(|second| Self(first.next().unwrap_or(second), second))
+        // Word by word and by name: an iterator over them would keep all in memory.
+        let [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, aa, ab, ac, ad, ae, af] = W::gather(first);
+        let [b0, b1, b2, b3, b4, b5, b6, b7, b8, b9, ba, bb, bc, bd, be, bf] = W::gather(second);
+        [
+            Self(a0, b0),
+            Self(a1, b1),
+            Self(a2, b2),
+            Self(a3, b3),
+            Self(a4, b4),
+            Self(a5, b5),
+            Self(a6, b6),
+            Self(a7, b7),
+            Self(a8, b8),
+            Self(a9, b9),
+            Self(aa, ba),
+            Self(ab, bb),
+            Self(ac, bc),
+            Self(ad, bd),
+            Self(ae, be),
+            Self(af, bf),
+        ]
     }
 
     #[inline(always)]
