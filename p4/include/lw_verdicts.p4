@@ -61,5 +61,12 @@ const lw_verdict_t LW_DROP_EXHAUSTED = 76;
 const lw_verdict_t LW_DROP_CLASSIC_MALFORMED = 80;
 const lw_verdict_t LW_DROP_CLASSIC_UNKNOWN = 81;
 const lw_verdict_t LW_DROP_CLASSIC_HASH = 82;
+const lw_verdict_t LW_PROOF_OK = 84;
+const lw_verdict_t LW_DROP_ROUND = 85;
+const lw_verdict_t LW_DROP_LATE = 86;
+const lw_verdict_t LW_DROP_UNKNOWN_PROVER = 87;
+const lw_verdict_t LW_DROP_PROVED = 88;
+const lw_verdict_t LW_DROP_NO_KEY = 89;
+const lw_verdict_t LW_DROP_PROOF = 90;
 
 #endif

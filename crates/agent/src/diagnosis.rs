@@ -28,6 +28,18 @@ impl fmt::Display for Shown<'_> {
             Ok(Message::DataUp(_, payload) | Message::DataDown(_, payload)) => {
                 write!(f, "DATA of {} B", payload.len())
             }
+            Ok(Message::AttestRequest(request)) => write!(
+                f,
+                "ATTEST_REQUEST of gateway {}, round {}",
+                request.gateway_id, request.round
+            ),
+            Ok(Message::Proof(proof)) => {
+                write!(
+                    f,
+                    "PROOF to gateway {} in round {}",
+                    proof.gateway_id, proof.round
+                )
+            }
             Err(_) => write!(f, "{} B", self.0.len()),
         }
     }
@@ -43,7 +55,7 @@ impl fmt::Display for Why {
                 return write!(f, "no LAP/1 message: {}", verdict.description().trim());
             }
             Ignored::Direction => "only devices send it",
-            Ignored::Unserved => "it belongs to a tunnel",
+            Ignored::Unserved => "it belongs to a tunnel or asks for a proof",
             Ignored::OtherDevice => "it is for another device or suite",
             Ignored::NotAwaited => "nothing of its type is awaited now",
             Ignored::NonceEcho => "it does not echo the REQUEST's nonce",

@@ -47,6 +47,7 @@ fn config(devices: u32) -> Config {
             ring: 1,
             hash_seed: [0x1234, 0x5678],
         },
+        provers: 0,
         classic: None,
     }
 }

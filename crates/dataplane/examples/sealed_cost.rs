@@ -35,6 +35,7 @@ fn main() {
             ring: 1,
             hash_seed: [0x1234, 0x5678],
         },
+        provers: 0,
         classic: None,
     };
     let mut least = PAYLOADS.map(|_| [f64::MAX; 4]);

@@ -67,6 +67,8 @@ pub struct Config {
     pub low_credit: u32,
     /// Sizes.
     pub geometry: Geometry,
+    /// Provers that fit (LAP/1 3.2); 0: PROOFs are not served.
+    pub provers: u32,
     /// Off when `None`.
     pub classic: Option<Classic>,
 }
@@ -123,6 +125,16 @@ impl Config {
             alarm_per_s: self.alarm_per_s,
             miss_per_s: self.miss_per_s,
             forward_to: Vec::new(),
+        }
+    }
+
+    /// Sizes of the provers' memory; of at least one, for no array is empty.
+    #[must_use]
+    pub fn prover_geometry(&self) -> Geometry {
+        Geometry {
+            slots: self.provers.max(1),
+            ring: 0,
+            hash_seed: self.geometry.hash_seed,
         }
     }
 
@@ -193,6 +205,12 @@ impl Config {
             "low_rows",
             self.low_rows.to_string(),
             "less than `ring`, or every RESPONSE reports low rows",
+        );
+        refuse_if(
+            self.provers > 1 << 28,
+            "provers",
+            self.provers.to_string(),
+            "at most 268435456",
         );
         refuse_if(
             self.low_credit >= commit::CREDIT_MAX,

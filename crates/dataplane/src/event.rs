@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use linewarden_protocol::ids::{DeviceId, RowIndex, SessionId};
+use linewarden_protocol::ids::{DeviceId, RoundNumber, RowIndex, SessionId};
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
 /// What happened.
@@ -16,6 +16,8 @@ pub enum EventKind {
     RowsOut,
     /// A wrong tag (rate-limited).
     WrongTag,
+    /// A wrong proof in that round, of the device or of anybody else (rate-limited).
+    WrongProof(RoundNumber),
 }
 
 /// How a session began, with what proves it to whoever knows the row's key (LAP/1 1.4.11).
@@ -38,7 +40,7 @@ pub struct Event {
     pub kind: EventKind,
     /// To which device.
     pub device: DeviceId,
-    /// The row spent; for other kinds the current one.
+    /// The row spent; for other kinds the current one; 0 of a wrong proof.
     pub idx: RowIndex,
     /// Sender's address.
     pub from: IpAddr,
@@ -59,17 +61,19 @@ impl Event {
         let word = |at: usize| event.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
         let wire = |at: usize| -> Option<[u8; 8]> { event.get(at..at + 8)?.try_into().ok() };
         let addr: [u8; 16] = event.get(24..40)?.try_into().ok()?;
-        let kind = match (word(0)?, proof.is_empty()) {
-            (1, false) => EventKind::Session(Opening::from_bytes(wire(16)?, proof)?),
-            (2, true) => EventKind::RowsLow,
-            (3, true) => EventKind::RowsOut,
-            (4, true) => EventKind::WrongTag,
+        let number = word(40)?;
+        let (kind, idx) = match (word(0)?, proof.is_empty()) {
+            (5, true) => (EventKind::WrongProof(RoundNumber(number)), 0),
+            (1, false) => (EventKind::Session(Opening::from_bytes(wire(16)?, proof)?), number),
+            (2, true) => (EventKind::RowsLow, number),
+            (3, true) => (EventKind::RowsOut, number),
+            (4, true) => (EventKind::WrongTag, number),
             _ => return None,
         };
         Some(Self {
             kind,
             device: DeviceId(u64::from_be_bytes(wire(8)?)),
-            idx: RowIndex(word(40)?),
+            idx: RowIndex(idx),
             from: Ipv6Addr::from(addr).to_canonical(),
             ingress: word(44)?,
         })

@@ -25,7 +25,7 @@ macro_rules! print_nothing {
         })*
     };
 }
-print_nothing!(Line, Session, RingRow, ClassicCrp);
+print_nothing!(Line, Session, RingRow, ProverKeyCells, ClassicCrp);
 
 /// The device's hot line: all that a REQUEST reads, in one cache line.
 #[repr(C, align(64))]
@@ -83,6 +83,57 @@ pub struct RingRow {
 
 /// Lines of a home: a device's home is found by hashing its id; a line's place is `home * 4 + way`.
 pub const HOME_WAYS: usize = 4;
+
+/// Provers in a home (LAP/1 3.2). Rounds with even and odd numbers have a lane each.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct ProverHome {
+    /// 0: the place is empty. As on the wire, loaded natively.
+    pub device_id: [AtomicU64; HOME_WAYS],
+    /// By way and lane of the round: `number u32 | alternate u1 | elapsed_ms u31`; 0: none.
+    pub proved: [[AtomicU64; 2]; HOME_WAYS],
+    /// Number of its keys.
+    pub slot: [AtomicU32; HOME_WAYS],
+    /// Zero.
+    pub pad: [AtomicU32; HOME_WAYS],
+}
+
+/// What a prover may prove in one period. The first words are 0 where there is no key.
+#[repr(C, align(64))]
+pub struct ProverKeyCells {
+    /// Under the current configuration.
+    pub current: [AtomicU64; 4],
+    /// Under the one that is being rolled out.
+    pub alternate: [AtomicU64; 4],
+}
+
+/// A round that is open.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Round {
+    /// gateway_id and number, as on the wire; 0: none.
+    pub r: AtomicU64,
+    /// As on the wire.
+    pub nonce: AtomicU64,
+    /// CLOCK_MONOTONIC, ns.
+    pub started_ns: AtomicU64,
+    /// Likewise.
+    pub until_ns: AtomicU64,
+    /// Its number.
+    pub number: AtomicU32,
+    /// Lane of its period.
+    pub key_lane: AtomicU32,
+    /// Zero.
+    pub pad: [AtomicU64; 3],
+}
+
+/// The running round and the one before, by lane.
+#[derive(Debug)]
+#[repr(C)]
+pub struct OpenRounds {
+    /// Of even and of odd numbers.
+    pub lane: [Round; 2],
+}
 
 /// Entries of a bucket.
 pub const WAYS: usize = 4;
@@ -218,6 +269,9 @@ pub struct ProgramConfig {
     pub index_mask: u32,
     pub bucket_mask: u32,
     pub filter_mask: u32,
+    pub provers: u32,
+    pub prover_home_mask: u32,
+    pub prover_index_mask: u32,
     pub classic_identifiers: u32,
     pub classic_rows: u32,
     pub lap_port: u16,
@@ -227,7 +281,7 @@ pub struct ProgramConfig {
     pub classic_uav: u8,
     pub strong_order: u8,
     pub count_work: u8,
-    pub pad: [u8; 3],
+    pub pad: [u8; 7],
     pub crc: [[u32; 256]; 16],
 }
 
@@ -238,7 +292,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, Expected 8, Note 16, Control 136, LiveCells 32, ClassicState 16, ClassicCrp 40);
+shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverHome 128, ProverKeyCells 64, Round 64, OpenRounds 128, Expected 8, Note 16, Control 136, LiveCells 32, ClassicState 16, ClassicCrp 40);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

@@ -35,6 +35,7 @@ pub use self::counters::Counters;
 pub use self::event::{Event, EventKind, Opening};
 pub use self::miss::Miss;
 pub use self::store::adopt::{Left, LeftDevice};
+pub use self::store::provers::{ProverError, Provers};
 pub use self::store::{Geometry, LineStatus, Row, SessionView, Store, StoreError};
 
 /// Where a backend learns a sender's MAC address, which a BOUND session is tied to.
@@ -196,6 +197,10 @@ pub trait DataPlane: Send {
     /// # Errors
     /// Those of the kernel; an interface that is not there.
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError>;
+    /// Provers, their keys and rounds; `None`: it attests nobody.
+    fn provers(&mut self) -> Option<&mut Provers> {
+        None
+    }
     /// From now on the bell rings, once, when something happens that must be acted on: call it before draining.
     fn listen(&mut self);
     /// Readable when it has rung; `None`: it never does.
@@ -213,6 +218,7 @@ pub(crate) trait StoreBacked: Send {
     const CAPABILITIES: Capabilities;
     fn store(&self) -> &Store;
     fn store_mut(&mut self) -> &mut Store;
+    fn provers(&mut self) -> Option<&mut Provers>;
     fn counters(&self) -> Result<Counters, DataPlaneError>;
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
@@ -318,6 +324,9 @@ impl<T: StoreBacked> DataPlane for T {
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
         StoreBacked::replay(self, miss)
     }
+    fn provers(&mut self) -> Option<&mut Provers> {
+        StoreBacked::provers(self)
+    }
     fn listen(&mut self) {
         self.silence();
         self.store().listen();
@@ -327,6 +336,9 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn housekeep(&mut self) {
         self.store_mut().reclaim();
+        if let Some(provers) = StoreBacked::provers(self) {
+            provers.reclaim();
+        }
         let removed = self.store_mut().sweep_bindings();
         if removed > 0 {
             tracing::debug!(removed, "swept bindings of dead sessions");

@@ -97,6 +97,7 @@ fn packets_are_handled_without_the_allocator() {
             ring: 4,
             hash_seed: [1, 2],
         },
+        provers: 0,
         classic: None,
     };
     let options = HostOptions {

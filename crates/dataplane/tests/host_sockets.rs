@@ -61,6 +61,7 @@ fn config(local: &[IpAddr], port: u16) -> Config {
             ring: 4,
             hash_seed: [1, 2],
         },
+        provers: 0,
         classic: None,
     }
 }

@@ -54,6 +54,11 @@ fn messages_that_are_not_lap() {
 }
 
 #[test]
+fn proofs() {
+    run(records::attest::groups());
+}
+
+#[test]
 fn requests() {
     run(records::request::groups());
 }

@@ -21,11 +21,13 @@ use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::frame::{ip_bytes, parse};
 use linewarden_protocol::ids::{Mode, RowIndex};
+use linewarden_protocol::keys::SessionKey;
 use linewarden_protocol::verdict::Verdict::{self, *};
 use linewarden_protocol::wire::{self, Message};
 
-use support::device::{A, B, Held, sealed_frame, service_end};
+use support::device::{A, B, Held, gateway_end, sealed_frame, service_end};
 use support::shape::{LEASE_S, Shape};
+use support::world::attest::round;
 use support::world::{World, load_xdp};
 
 /// What 1,500 bytes leave of an IPv4 packet.
@@ -103,6 +105,17 @@ fn downwards(v6: bool) -> Vec<Down> {
         frame[at + if v6 { 20 } else { 0 }] ^= by;
         frame
     };
+    let own = |from: Endpoint, at: usize, by: u8| {
+        let mut request =
+            zerocopy::IntoBytes::as_bytes(&round(4, 1).request(B.id(), &SessionKey::from_bytes([7; 16])))
+                .to_vec();
+        request[at] ^= by;
+        FrameBuilder::new(from, B.end(v6)).udp(&request)
+    };
+    let elsewhere = Endpoint {
+        port: 20_551,
+        ..gateway_end(v6)
+    };
     let dhcp = if v6 { (547, 546) } else { (67, 68) };
     let mut cases = vec![
         ("a datagram", back().udp(b"reading"), PassSealed),
@@ -121,6 +134,15 @@ fn downwards(v6: bool) -> Vec<Down> {
             FrameBuilder::new(service_end(v6), B.end(v6)).udp(b"x"),
             DropSession,
         ),
+        (
+            "an ATTEST_REQUEST of ours",
+            own(gateway_end(v6), 63, 0),
+            PassAlways,
+        ),
+        ("of another type", own(gateway_end(v6), 3, 1), DropSession),
+        ("of another length", own(gateway_end(v6), 7, 1), DropSession),
+        ("of a service", own(service_end(v6), 63, 0), DropSession),
+        ("from another port of ours", own(elsewhere, 63, 0), DropSession),
         ("TCP", back().ip(6, &[0x50; 20]), DropUnsealed),
         ("ICMP", back().ip(1, &[3, 4, 0, 0]), DropUnsealed),
         ("ARP", back().arp_request(), PassAlways),

@@ -29,6 +29,15 @@ impl Matrix {
         Self::with_input(key, [counter as u32, (counter >> 32) as u32, n0, n1])
     }
 
+    /// As [`Matrix::new`], in the place of another, whose words are overwritten.
+    #[inline]
+    pub fn set(&mut self, key: &[u8; KEY_BYTES], counter: u64, nonce: &[u8; 8]) {
+        let new = Self::new(key, counter, nonce);
+        self.0 = new.0;
+        // Its words are here now.
+        core::mem::forget(new);
+    }
+
     /// Words 4, 5, 12 and 13 as given.
     #[inline]
     pub(crate) fn with_input(key: &[u8; KEY_BYTES], [i0, i1, i2, i3]: [u32; 4]) -> Self {

@@ -40,6 +40,7 @@ fn config() -> Config {
             ring: 8,
             hash_seed: [5, 6],
         },
+        provers: 0,
         classic: None,
     }
 }

@@ -34,6 +34,14 @@ id!(
     /// Number of an enrolled row of one device; spent in increasing order. In key mode it only counts.
     RowIndex, u32, "{}"
 );
+id!(
+    /// A span of at most an hour in which a device proves one configuration (LAP/1 3.2).
+    Period, u64, "{}"
+);
+id!(
+    /// Number of an attestation round at one gateway: from 1, increasing, also across restarts.
+    RoundNumber, u32, "{}"
+);
 
 /// A live session's identifier: the first 8 bytes of the winning RESPONSE's tag, never 0 (LAP/1 1.3, type 4).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

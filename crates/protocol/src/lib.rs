@@ -12,6 +12,7 @@
 #[cfg(any(feature = "alloc", test))]
 extern crate alloc;
 
+pub mod attest;
 pub mod classic;
 pub mod commit;
 pub mod data;

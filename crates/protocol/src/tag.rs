@@ -6,7 +6,7 @@ use zerocopy::IntoBytes as _;
 use crate::ids::{DeviceId, GatewayId, RowIndex};
 use crate::keys::{AuthKey, SessionKey, halves};
 use crate::prf::{f, f_padded, idx_gateway};
-use crate::wire::{Ack, Challenge, Data, Response};
+use crate::wire::{Ack, AttestRequest, Challenge, Data, Response};
 
 /// Proof that a message's tag was computed and compared equal; made only in this module.
 #[derive(Debug)]
@@ -87,6 +87,23 @@ pub fn data(key: &SessionKey, message: &Data, source_port: u16, peer: &[u8; 16],
         &[message.header.h0(), seq, ports, peer0, peer1],
         payload,
     )
+}
+
+/// ATTEST_REQUEST.tag = F(session_key or request key, H0, ID, gateway_id ‖ round, nonce, period, salt).
+#[must_use]
+pub fn attest_request(key: &[u8; 16], message: &AttestRequest) -> [u8; 16] {
+    let mut gateway_round = [0u8; 8];
+    gateway_round[..4].copy_from_slice(message.gateway_id.as_bytes());
+    gateway_round[4..].copy_from_slice(message.round.as_bytes());
+    let words = [
+        message.header.h0(),
+        id_word(message.header.device()),
+        gateway_round,
+        message.nonce,
+        message.period.to_bytes(),
+        message.salt,
+    ];
+    f(key, &words)
 }
 
 fn id_word(device: DeviceId) -> [u8; 8] {

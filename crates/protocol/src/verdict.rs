@@ -60,7 +60,7 @@ pub const VERDICT_SLOTS: usize = 96;
 verdicts! {
     /// Not for the gateway; the gate is off.
     PassForeign = 1, Pass, "pass_foreign";
-    /// On the gate's list of what always passes (ARP, neighbour discovery, DHCP).
+    /// On the gate's list of what always passes (ARP, neighbour discovery, DHCP; ATTEST_REQUESTs of the gateway's own).
     PassAlways = 2, Pass, "pass_always";
     /// From a MAC address with a live bound session, through the open gate.
     PassSession = 3, Pass, "pass_session";
@@ -103,7 +103,7 @@ verdicts! {
     DropReserved = 39, Drop, "drop_reserved";
     /// A type that only gateways send (CHALLENGE, ACK, NAK, DATA_DOWN), which nothing ever answers.
     DropDirection = 40, Drop, "drop_direction";
-    /// A type of LAP/1 that this data plane does not serve.
+    /// A PROOF, and this gateway attests nobody.
     DropUnsupportedType = 41, Drop, "drop_unsupported_type";
     /// The packet ends before its headers do, or their lengths contradict each other.
     DropTruncated = 42, Drop, "drop_truncated";
@@ -183,6 +183,21 @@ verdicts! {
     DropClassicUnknown = 81, Drop, "drop_classic_unknown";
     /// Classic profile: wrong hash, or no challenge outstanding.
     DropClassicHash = 82, Drop, "drop_classic_hash";
+
+    /// A PROOF that verified: the prover is ok in this round.
+    ProofOk = 84, Drop, "proof_ok";
+    /// A PROOF of a round that is neither the running nor the previous one, or under another nonce.
+    DropRound = 85, Drop, "drop_round";
+    /// A PROOF of a round whose time is over.
+    DropLate = 86, Drop, "drop_late";
+    /// A PROOF of a device whose keys are not here.
+    DropUnknownProver = 87, Drop, "drop_unknown_prover";
+    /// A PROOF of a prover that is ok in this round already.
+    DropProved = 88, Drop, "drop_proved";
+    /// A PROOF of a prover that has no key for the round's period here.
+    DropNoKey = 89, Drop, "drop_no_key";
+    /// A PROOF that does not verify: counts as silence.
+    DropProof = 90, Drop, "drop_proof";
 }
 
 impl Verdict {

@@ -20,6 +20,8 @@ pub const MESSAGE_BYTES: usize = 64;
 pub const HEADER_BYTES: usize = 16;
 /// Size of a DATA message without its payload, bytes.
 pub const DATA_HEADER_BYTES: usize = 56;
+/// Size of a PROOF, bytes.
+pub const PROOF_BYTES: usize = 96;
 /// Flag of a RESPONSE whose tag covers the sender's MAC address.
 pub const FLAG_BOUND: u8 = 0x01;
 
@@ -168,6 +170,40 @@ wire_struct!(
         tag: [u8; 16],
     }
 );
+wire_struct!(
+    /// Type 16 (LAP/1 3.2).
+    AttestRequest, MESSAGE_BYTES, {
+        /// Header.
+        header: Header,
+        /// The gateway that asks.
+        gateway_id: U32,
+        /// Its round.
+        round: U32,
+        /// Of the round; first seen when it begins.
+        nonce: [u8; 8],
+        /// The period whose key proves.
+        period: U64,
+        /// Of the period; first seen when it begins.
+        salt: [u8; 8],
+        /// Over header, device, gateway ‖ round, nonce, period, salt.
+        tag: [u8; 16],
+    }
+);
+wire_struct!(
+    /// Type 17 (LAP/1 3.2).
+    Proof, PROOF_BYTES, {
+        /// Header.
+        header: Header,
+        /// As in the ATTEST_REQUEST.
+        gateway_id: U32,
+        /// As in the ATTEST_REQUEST.
+        round: U32,
+        /// As in the ATTEST_REQUEST.
+        nonce: [u8; 8],
+        /// One block of Forró14.
+        proof: [u8; 64],
+    }
+);
 
 /// Reasons in a NAK. A device shows them and never acts on them.
 pub mod nak_reason {
@@ -239,6 +275,10 @@ pub enum Message<'a> {
     DataUp(&'a Data, &'a [u8]),
     /// Type 7 and its payload.
     DataDown(&'a Data, &'a [u8]),
+    /// Type 16.
+    AttestRequest(&'a AttestRequest),
+    /// Type 17.
+    Proof(&'a Proof),
 }
 
 /// Parses the payload of a UDP datagram whose port is ours.
@@ -255,18 +295,18 @@ pub fn parse(payload: &[u8]) -> Result<Message<'_>, Verdict> {
         return Err(Verdict::DropVersion);
     }
     match header.kind {
-        message_type::REQUEST..=message_type::DATA_DOWN => {}
-        message_type::ATTEST_REQUEST | message_type::PROOF => return Err(Verdict::DropUnsupportedType),
+        message_type::REQUEST..=message_type::DATA_DOWN
+        | message_type::ATTEST_REQUEST
+        | message_type::PROOF => {}
         _ => return Err(Verdict::DropType),
     }
     if Suite::from_number(header.suite).is_none() {
         return Err(Verdict::DropSuite);
     }
-    let is_data = matches!(header.kind, message_type::DATA_UP | message_type::DATA_DOWN);
-    let length_fits = if is_data {
-        payload.len() >= DATA_HEADER_BYTES
-    } else {
-        payload.len() == MESSAGE_BYTES
+    let length_fits = match header.kind {
+        message_type::DATA_UP | message_type::DATA_DOWN => payload.len() >= DATA_HEADER_BYTES,
+        message_type::PROOF => payload.len() == PROOF_BYTES,
+        _ => payload.len() == MESSAGE_BYTES,
     };
     if !length_fits || usize::from(header.length.get()) != payload.len() {
         return Err(Verdict::DropLength);
@@ -305,6 +345,8 @@ fn parse_body(kind: u8, payload: &[u8]) -> Result<Message<'_>, Verdict> {
         message_type::CHALLENGE => body(payload).map(Message::Challenge),
         message_type::RESPONSE => body(payload).map(Message::Response),
         message_type::ACK => body(payload).map(Message::Ack),
+        message_type::ATTEST_REQUEST => body(payload).map(Message::AttestRequest),
+        message_type::PROOF => body(payload).map(Message::Proof),
         message_type::NAK => {
             let nak: &Nak = body(payload)?;
             reserved(&nak.reserved)?;

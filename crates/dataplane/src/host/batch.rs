@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
+use super::attest::{Messages, PROOFS};
 use super::engine::{BUFFER_BYTES, Origin};
 use super::slow::{CONTROL_WORDS, Letter};
 use super::socket::Socket;
 
 /// Datagrams a system call.
-const BATCH: usize = 64;
+const BATCH: usize = PROOFS;
 
 /// Buffers and headers of a batch. The headers point into the buffers, which are boxed and never move.
 pub(super) struct Batch {
@@ -108,24 +109,29 @@ impl Batch {
     /// The datagram at `index` of the last [`receive`](Self::receive); `None` when its sender or interface is not
     /// there.
     pub(super) fn datagram(&mut self, index: usize) -> Option<Datagram<'_>> {
-        let header = self.received.get(index)?;
-        let name = self.names.get(index)?;
-        let control = self.controls.get(index)?;
-        let (addr, port) = sender(name)?;
-        let info = PacketInfo::of(control, header.msg_hdr.msg_controllen)?;
-        let length = header.msg_len as usize;
+        let (from, is_unicast) = self.whence(index)?;
+        let length = self.received.get(index)?.msg_len as usize;
         let payload = self.buffers.get_mut(index)?.get_mut(..length.min(BUFFER_BYTES))?;
         Some(Datagram {
-            from: Origin {
-                ingress: info.ingress,
-                vlans: [0; 2],
-                port,
-                addr,
-            },
+            from,
             payload,
             length,
-            is_unicast: info.is_unicast,
+            is_unicast,
         })
+    }
+
+    /// Where the datagram at `index` came from, and whether it was sent to one address.
+    fn whence(&self, index: usize) -> Option<(Origin, bool)> {
+        let header = self.received.get(index)?;
+        let (addr, port) = sender(self.names.get(index)?)?;
+        let info = PacketInfo::of(self.controls.get(index)?, header.msg_hdr.msg_controllen)?;
+        let from = Origin {
+            ingress: info.ingress,
+            vlans: [0; 2],
+            port,
+            addr,
+        };
+        Some((from, info.is_unicast))
     }
 
     /// What is needed to answer the message at `index` later, and the message.
@@ -196,6 +202,15 @@ impl Batch {
                 _ => start += 1,
             }
         }
+    }
+}
+
+impl Messages for Batch {
+    fn payload(&self, at: usize) -> Option<&[u8]> {
+        self.buffers.get(at).map(|buffer| &buffer[..])
+    }
+    fn origin(&self, at: usize) -> Option<Origin> {
+        self.whence(at).map(|(from, _)| from)
     }
 }
 

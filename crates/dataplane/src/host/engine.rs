@@ -12,9 +12,10 @@ use linewarden_protocol::frame::Meta;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::Verdict;
-use linewarden_protocol::wire::{self, MESSAGE_BYTES, Message};
+use linewarden_protocol::wire::{self, MESSAGE_BYTES, Message, PROOF_BYTES};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
+use super::attest::{Proofs, Single, Verifier};
 use super::bindings::{Bindings, mac_word};
 use super::classic::Classic;
 use super::slow::SlowPath;
@@ -23,12 +24,14 @@ use crate::classic::rng_state;
 use crate::config::Config;
 use crate::event::EVENT_BYTES;
 use crate::layout::{HOME_WAYS, Line};
+use crate::store::provers::ProverRegions;
 use crate::store::shed::{Doorman, Stranger};
 use crate::store::{Geometry, InForce, Regions, wire_word};
 
 /// Bytes kept of a datagram: all that any message needs that is served. A short buffer keeps a whole batch in the
 /// first-level cache.
 pub(super) const BUFFER_BYTES: usize = 128;
+const _: () = assert!(PROOF_BYTES <= BUFFER_BYTES);
 
 /// A LAP/1 message of 64 B as eight words, as loaded.
 pub(super) type Words = [u64; MESSAGE_BYTES / 8];
@@ -113,6 +116,7 @@ pub struct ThreadState {
     pub(super) naks: RateWindow,
     pub(super) alarms: RateWindow,
     pub(super) door: Doorman,
+    pub(super) proofs: Proofs,
     /// For the classic profiles.
     pub(super) rng: SplitMix64,
 }
@@ -121,6 +125,8 @@ pub struct ThreadState {
 #[derive(Debug)]
 pub struct Engine {
     pub(super) regions: Arc<Regions>,
+    /// `None`: PROOFs are not served.
+    pub(super) provers: Option<Verifier>,
     pub(super) geometry: Geometry,
     pub(super) ring: u32,
     pub(super) gateway_id: u32,
@@ -130,9 +136,14 @@ pub struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(config: &Config, regions: Arc<Regions>) -> std::io::Result<Self> {
+    pub(super) fn new(
+        config: &Config,
+        regions: Arc<Regions>,
+        provers: Option<Arc<ProverRegions>>,
+    ) -> std::io::Result<Self> {
         Ok(Self {
             regions,
+            provers: provers.map(|provers| Verifier::new(config, provers)),
             geometry: config.geometry.clone(),
             ring: config.geometry.ring,
             gateway_id: config.gateway_id.0,
@@ -149,6 +160,7 @@ impl Engine {
             naks: RateWindow::default(),
             alarms: RateWindow::default(),
             door: Doorman::default(),
+            proofs: Proofs::default(),
             rng: SplitMix64::from_state(rng_state(self.classic_seed, index as u64)),
         }
     }
@@ -158,7 +170,9 @@ impl Engine {
     pub fn process(&self, thread: &mut ThreadState, now: Moment, meta: &Meta, payload: &mut [u8]) -> Verdict {
         let length = payload.len();
         let mut macs = FromFrame(mac_word(meta.src_mac));
-        self.lap(thread, now, &Origin::of(meta), &mut macs, payload, length)
+        let from = Origin::of(meta);
+        let verdict = self.lap(thread, now, &from, &mut macs, payload, length);
+        verdict.unwrap_or_else(|| self.settle(thread, now, &Single { payload, from }))
     }
 
     /// Handles a datagram to the classic port and counts its verdict.
@@ -171,7 +185,8 @@ impl Engine {
         verdict
     }
 
-    /// Handles a LAP datagram of `length` bytes, of which `payload` holds at least the first 64.
+    /// Handles a LAP datagram of `length` bytes, of which `payload` holds at least the first [`BUFFER_BYTES`]. `None`: a PROOF,
+    /// whose verdict [`Engine::settle`] gives.
     #[inline]
     pub(super) fn lap(
         &self,
@@ -181,8 +196,12 @@ impl Engine {
         macs: &mut impl MacSource,
         payload: &mut [u8],
         length: usize,
-    ) -> Verdict {
+    ) -> Option<Verdict> {
         let outcome = match Kind::of(payload, length) {
+            Kind::Proof => match self.take_proof(thread, now, payload) {
+                Ok(()) => return None,
+                Err(reason) => Err(reason),
+            },
             Kind::Request(message) => self.request(thread, now, from, &message),
             Kind::Response(message) => self.response(thread, now, from, macs, &message),
             Kind::Neither(reason) => Err(reason),
@@ -195,7 +214,7 @@ impl Engine {
             Err(reason) => reason,
         };
         thread.stats.count(verdict);
-        verdict
+        Some(verdict)
     }
 
     /// Loads from the home of the device that a message names, so that the ways to memory of a whole batch overlap.
@@ -274,11 +293,15 @@ impl Engine {
 enum Kind {
     Request(Words),
     Response(Words),
+    Proof,
     Neither(Verdict),
 }
 
 impl Kind {
     fn of(payload: &[u8], length: usize) -> Self {
+        if length == PROOF_BYTES && payload.first_chunk().is_some_and(super::attest::is_proof) {
+            return Self::Proof;
+        }
         let whole = Words::read_from_bytes(payload)
             .ok()
             .filter(|_| length == MESSAGE_BYTES);
@@ -299,7 +322,7 @@ impl Kind {
 /// The parser's reason to drop. Of a datagram longer than the buffer only the beginning is there: the parser then
 /// gets that with a length field which is as right or wrong as the real one.
 #[cold]
-fn why_neither(payload: &[u8], length: usize) -> Verdict {
+pub(super) fn why_neither(payload: &[u8], length: usize) -> Verdict {
     let mut cut = [0u8; BUFFER_BYTES];
     let mut message = payload;
     if let (true, Some(cut)) = (length > payload.len(), cut.get_mut(..payload.len())) {

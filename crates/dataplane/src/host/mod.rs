@@ -9,6 +9,7 @@
 //! is closed and left empty, not BUSY, and [`crate::DataPlane::failure`] says that the thread has ended. After a crash of the
 //! whole process the memory is gone, and all sessions with it (LAP/1 1.4.10).
 
+mod attest;
 mod batch;
 mod bindings;
 mod classic;
@@ -42,6 +43,7 @@ use crate::config::{Config, ConfigError, Gate};
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::miss::{Carrier, Miss};
+use crate::store::provers::{ProverRegions, Provers};
 use crate::store::{Regions, Store};
 use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
 
@@ -74,6 +76,7 @@ impl Default for HostOptions {
 #[derive(Debug)]
 pub struct Host {
     store: Store,
+    provers: Option<Provers>,
     engine: Arc<Engine>,
     stats: Vec<Arc<Stats>>,
     stop: Arc<AtomicBool>,
@@ -115,7 +118,14 @@ impl Host {
                 what: "gate",
             }));
         }
-        let engine = Engine::new(config, Arc::clone(store.regions()))
+        let memory_error = |error| DataPlaneError::kernel("memory for the provers", error);
+        let provers = (config.provers > 0)
+            .then(|| ProverRegions::anonymous(&config.prover_geometry()))
+            .transpose()
+            .map_err(memory_error)?
+            .map(|regions| Provers::new(Arc::new(regions), config.prover_geometry()));
+        let proofs = provers.as_ref().map(|provers| Arc::clone(provers.regions()));
+        let engine = Engine::new(config, Arc::clone(store.regions()), proofs)
             .map_err(|error| DataPlaneError::kernel("making the packet path", error))?;
         let engine = Arc::new(engine);
         let stats = Arc::new(Stats::new());
@@ -123,6 +133,7 @@ impl Host {
             control: engine.thread_state(usize::MAX, Arc::clone(&stats)),
             engine,
             store,
+            provers,
             stats: vec![stats],
             stop: Arc::new(AtomicBool::new(false)),
             running: Vec::new(),
@@ -284,6 +295,10 @@ impl StoreBacked for Host {
         &mut self.store
     }
 
+    fn provers(&mut self) -> Option<&mut Provers> {
+        self.provers.as_mut()
+    }
+
     fn counters(&self) -> Result<Counters, DataPlaneError> {
         let mut sum = Counters::default();
         self.stats.iter().for_each(|stats| sum.merge(&stats.counters()));
@@ -323,7 +338,7 @@ impl StoreBacked for Host {
             &mut payload,
             MESSAGE_BYTES,
         );
-        if verdict.disposition() == Disposition::Reply {
+        if verdict.is_some_and(|verdict| verdict.disposition() == Disposition::Reply) {
             StoreBacked::send(self, &miss, &payload);
         }
         Ok(())

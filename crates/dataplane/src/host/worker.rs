@@ -70,7 +70,7 @@ impl Worker {
             let length = datagram.payload.len();
             let verdict = if !datagram.is_unicast {
                 self.thread.stats.count(Verdict::PassForeign);
-                Verdict::PassForeign
+                Some(Verdict::PassForeign)
             } else if self.service == Service::Lap {
                 self.engine.lap(
                     &mut self.thread,
@@ -81,16 +81,18 @@ impl Worker {
                     datagram.length,
                 )
             } else {
-                self.engine.process_classic(&mut self.thread, datagram.payload)
+                Some(self.engine.process_classic(&mut self.thread, datagram.payload))
             };
             match verdict {
-                Verdict::SlowPath => self.miss(batch, index, now),
-                _ if verdict.disposition() == Disposition::Reply => {
+                None => self.thread.proofs.came_as(index),
+                Some(Verdict::SlowPath) => self.miss(batch, index, now),
+                Some(verdict) if verdict.disposition() == Disposition::Reply => {
                     batch.reply(index, length, self.socket.is_wildcard());
                 }
-                _ => {}
+                Some(_) => {}
             }
         }
+        self.engine.settle(&mut self.thread, now, batch);
         batch.send(self.socket.raw_fd());
     }
 }

@@ -358,6 +358,7 @@ mod tests {
                 hash_seed: [0, 0],
                 ..geometry()
             },
+            provers: 0,
             classic: None,
         };
         let store = filled();

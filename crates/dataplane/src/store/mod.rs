@@ -8,6 +8,7 @@ pub mod adopt;
 mod geometry;
 mod live;
 mod place;
+pub mod provers;
 mod region;
 mod session;
 pub mod shed;

@@ -10,6 +10,7 @@ use crate::DataPlaneError;
 use crate::classic::{crc_tables, rng_state, store_crp};
 use crate::config::{ClassicProfile, Config, Gate};
 use crate::layout::{EXPECTED, HOME_WAYS, ProgramConfig, Shared};
+use crate::store::provers::ProverRegions;
 use crate::store::{Region, Regions, wire_word};
 use linewarden_protocol::verdict::VERDICT_SLOTS;
 
@@ -32,6 +33,9 @@ impl ProgramConfig {
             index_mask: config.geometry.index_mask(),
             bucket_mask: config.geometry.bucket_mask(),
             filter_mask: config.geometry.filter_mask(),
+            provers: config.provers,
+            prover_home_mask: config.prover_geometry().homes() - 1,
+            prover_index_mask: config.prover_geometry().index_mask(),
             classic_identifiers: 0,
             classic_rows: 0,
             lap_port: config.lap_port.to_be(),
@@ -45,7 +49,7 @@ impl ProgramConfig {
             classic_uav: 0,
             strong_order: u8::from(cfg!(target_arch = "x86_64")),
             count_work: u8::from(count_work),
-            pad: [0; 3],
+            pad: [0; 7],
             crc: crc_tables(),
         };
         for ip in &config.local {
@@ -104,6 +108,9 @@ pub(crate) fn configure(
             "device_index" => config.geometry.index_buckets(),
             "enrolled" => config.geometry.filter_blocks(),
             "by_address" | "by_mac" => config.geometry.buckets(),
+            "provers" => config.prover_geometry().all_homes(),
+            "prover_keys" => config.prover_geometry().slots * 2,
+            "prover_index" => config.prover_geometry().index_buckets(),
             "classic_crps" => words
                 .classic_identifiers
                 .saturating_mul(words.classic_rows)
@@ -131,6 +138,17 @@ pub(crate) fn regions(object: &Object, config: &Config) -> Result<Regions, DataP
         expected: region(object, "expected", EXPECTED)?,
         notes: region(object, "notes", geometry.slots)?,
         control: region(object, "control", 1)?,
+    })
+}
+
+/// Maps the arrays of the provers.
+pub(crate) fn prover_regions(object: &Object, config: &Config) -> Result<ProverRegions, DataPlaneError> {
+    let geometry = config.prover_geometry();
+    Ok(ProverRegions {
+        homes: region(object, "provers", geometry.all_homes())?,
+        keys: region(object, "prover_keys", geometry.slots * 2)?,
+        index: region(object, "prover_index", geometry.index_buckets())?,
+        rounds: region(object, "open_rounds", 1)?,
     })
 }
 

@@ -18,7 +18,7 @@ mod skeleton;
 
 use std::fs::File;
 use std::mem::MaybeUninit;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -42,6 +42,7 @@ use crate::counters::Counters;
 use crate::event::Event;
 use crate::miss::{Carrier, Miss};
 use crate::store::adopt::Left;
+use crate::store::provers::Provers;
 use crate::store::{Region, Store};
 use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
 
@@ -50,6 +51,7 @@ pub struct Xdp {
     gateway_id: u32,
     skeleton: GatewaySkel<'static>,
     store: Store,
+    provers: Option<Provers>,
     /// By slot, of a sealed gate.
     down: Option<Region<DownCell>>,
     seals: Vec<Seal>,
@@ -142,6 +144,7 @@ impl Xdp {
             memory.pin(open.open_object_mut())?;
         }
         let is_sealed = config.gate == Gate::Sealed;
+        open.progs.linewarden_proof.set_autoload(config.provers > 0);
         open.progs.linewarden_sealed.set_autoload(is_sealed);
         open.progs.linewarden_seal.set_autoload(is_sealed);
         open.progs.linewarden_seal_alive.set_autoload(is_sealed);
@@ -162,16 +165,25 @@ impl Xdp {
             }
         };
         let rings = Rings::map(&skeleton.maps.events, &skeleton.maps.misses)?;
+        let programs = &skeleton.maps.programs;
         if is_sealed {
-            seal::link(&skeleton)?;
+            link(programs, 0, &skeleton.progs.linewarden_gateway)?;
+        }
+        if config.provers > 0 {
+            link(programs, 1, &skeleton.progs.linewarden_proof)?;
         }
         let down = is_sealed
             .then(|| self::config::region(skeleton.object(), "down", config.geometry.slots))
             .transpose()?;
+        let provers = (config.provers > 0)
+            .then(|| self::config::prover_regions(skeleton.object(), config))
+            .transpose()?
+            .map(|regions| Provers::new(Arc::new(regions), config.prover_geometry()));
         let plane = Self {
             gateway_id: config.gateway_id.0,
             skeleton,
             store,
+            provers,
             down,
             seals: Vec::new(),
             forwards: Vec::new(),
@@ -303,6 +315,10 @@ impl StoreBacked for Xdp {
         &mut self.store
     }
 
+    fn provers(&mut self) -> Option<&mut Provers> {
+        self.provers.as_mut()
+    }
+
     fn counters(&self) -> Result<Counters, DataPlaneError> {
         read_counters(&self.skeleton.maps.percpu)
     }
@@ -372,6 +388,14 @@ impl StoreBacked for Xdp {
 const LOOPBACK: u32 = 1;
 /// "Send the frame back", in include/uapi/linux/bpf.h.
 const XDP_TX: u32 = 3;
+
+/// Puts a program where another one calls it by its number in `enum lw_program`.
+fn link(programs: &dyn MapCore, number: u32, program: &ProgramMut<'_>) -> Result<(), DataPlaneError> {
+    let fd = program.as_fd().as_raw_fd();
+    programs
+        .update(&number.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
+        .map_err(|error| DataPlaneError::kernel("linking the programs", error))
+}
 
 fn open_sender(miss_per_s: u32) -> Option<Sender> {
     if miss_per_s == 0 {

@@ -9,10 +9,9 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::sync::atomic::AtomicU64;
 
-use libbpf_rs::{MapCore as _, MapFlags, ProgramInput, ProgramMut, TC_EGRESS, TcHook};
+use libbpf_rs::{ProgramInput, ProgramMut, TC_EGRESS, TcHook};
 
 use super::TestRun;
-use super::skeleton::gateway::GatewaySkel;
 use crate::DataPlaneError;
 use crate::layout::Shared;
 
@@ -56,14 +55,6 @@ impl Drop for Seal {
         });
         removed.join().ok();
     }
-}
-
-/// Names the program that authenticates to the one that stands in its place at a sealed gate.
-pub(super) fn link(skeleton: &GatewaySkel<'_>) -> Result<(), DataPlaneError> {
-    let program = skeleton.progs.linewarden_gateway.as_fd().as_raw_fd();
-    let map = &skeleton.maps.programs;
-    map.update(&0u32.to_ne_bytes(), &program.to_ne_bytes(), MapFlags::ANY)
-        .map_err(|error| DataPlaneError::kernel("linking the programs of the sealed gate", error))
 }
 
 /// Puts the program on an interface's egress, in the place of an earlier gateway's.

@@ -1,6 +1,7 @@
 //! The records, by subject.
 
 pub mod again;
+pub mod attest;
 pub mod classic;
 pub mod closed;
 pub mod frame;
@@ -87,6 +88,7 @@ pub fn all() -> Vec<Group> {
         sealed::groups(),
         classic::groups(),
         slow::groups(),
+        attest::groups(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -24,6 +24,8 @@ pub struct Shape {
     pub miss_per_s: u32,
     /// Profile and response bytes.
     pub classic: Option<(ClassicProfile, usize)>,
+    /// Provers that fit; 0: PROOFs are not served.
+    pub provers: u32,
     /// The tables of bindings hold nothing.
     pub no_bindings: bool,
 }
@@ -34,6 +36,7 @@ impl Shape {
         nak_per_s: u32::MAX,
         miss_per_s: 0,
         classic: None,
+        provers: 0,
         no_bindings: false,
     };
     pub const OPEN: Self = Self {
@@ -44,6 +47,12 @@ impl Shape {
     /// With a slow path.
     pub const SLOW: Self = Self {
         miss_per_s: u32::MAX,
+        ..Self::OFF
+    };
+
+    /// With rounds.
+    pub const ATTESTING: Self = Self {
+        provers: 256,
         ..Self::OFF
     };
 
@@ -80,6 +89,7 @@ impl Shape {
                 ring: RING,
                 hash_seed: [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210],
             },
+            provers: self.provers,
             classic: self.classic.map(|(profile, response_bytes)| Classic {
                 profile,
                 port: CLASSIC_PORT,
@@ -103,6 +113,7 @@ impl Shape {
             miss_per_s: self.miss_per_s,
             rows_ahead: RING,
             bindings_max: if self.no_bindings { 0 } else { usize::MAX },
+            provers_max: self.provers as usize,
             ..GatewayConfig::new(GATEWAY, &[gateway_end(false).ip, gateway_end(true).ip])
         });
         if let (Some((profile, bytes)), Some(config)) = (self.classic, self.config().classic) {

@@ -1,12 +1,13 @@
 //! One configuration, one state, one clock for the oracle, `xdp` and `host`; every packet goes through all of them and
 //! every difference is a failure.
 
+pub mod attest;
 mod events;
 pub mod forward;
 mod provision;
 mod settings;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -14,6 +15,7 @@ use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::store::Regions;
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, Counters, DataPlane, DataPlaneError, Gate, Store};
+use linewarden_protocol::attest::Round;
 use linewarden_protocol::commit::CommitWord;
 use linewarden_protocol::data::DownWord;
 use linewarden_protocol::frame::{Meta, parse};
@@ -69,6 +71,8 @@ pub struct World {
     /// By how much the clock of oracle and host is ahead of the real one, which is `xdp`'s.
     shift_ms: u64,
     nonces: u64,
+    provers: BTreeSet<Dev>,
+    rounds: Vec<Round>,
     /// Frames that went through the oracle, and through `xdp` and `host` beside it.
     pub sent: [u64; 3],
     /// Repeated ACKs that named a shorter lease than was granted.
@@ -137,6 +141,8 @@ impl World {
             first_fresh: [0; 8],
             shift_ms: 0,
             nonces: 0,
+            provers: BTreeSet::new(),
+            rounds: Vec::new(),
             sent: [0; 3],
             shortened: 0,
             openings: 0,
@@ -153,6 +159,7 @@ impl World {
             self.wipe(device);
         }
         self.stopping(false);
+        self.forget_provers();
         self.forget_settings();
         // Nobody answers them here, and the ring would be full some day.
         self.each_plane(|plane, _| plane.drain_misses(&mut drop).unwrap());
@@ -295,6 +302,7 @@ impl World {
         self.send_xdp(frame, verdict, &xdp);
         self.send_host(now, frame, verdict, &host);
         self.compare_events(&before, frame, verdict);
+        self.compare_provers();
         if let Some(device) = lap_device(frame) {
             let installed = self.installed.keys().find(|dev| dev.id() == device).copied();
             installed.into_iter().for_each(|dev| self.compare_line(dev));

@@ -98,6 +98,18 @@ pub enum Happening {
         /// Number of the interface it came in by.
         ingress: u32,
     },
+    /// A proof that does not verify; anybody may have sent it, so it decides nothing.
+    WrongProof {
+        /// Whose it claimed to be.
+        #[serde(serialize_with = "as_text")]
+        device: DeviceId,
+        /// The round.
+        round: u32,
+        /// Where it came from.
+        address: IpAddr,
+        /// Number of the interface it came in by.
+        ingress: u32,
+    },
     /// A device proved itself here for the first time, and has rows here now.
     Admitted {
         /// Who.
@@ -175,7 +187,7 @@ pub struct Binding {
 }
 
 /// A kind of record has its own allowance, so that a flood of one hides no other.
-pub(super) const KINDS: usize = 11;
+pub(super) const KINDS: usize = 12;
 
 impl Happening {
     /// Number and name of its kind, of those that a device can cause; the others are few.
@@ -192,6 +204,7 @@ impl Happening {
             Self::Lapsed => (8, "lapsed"),
             Self::Resumed => (9, "resumed"),
             Self::SessionClosed { .. } => (10, "session_closed"),
+            Self::WrongProof { .. } => (11, "wrong_proof"),
             Self::Started { .. }
             | Self::Stopped { .. }
             | Self::Replaced
@@ -217,6 +230,7 @@ impl Happening {
             Self::Session { .. }
             | Self::SessionClosed { .. }
             | Self::WrongTag { .. }
+            | Self::WrongProof { .. }
             | Self::Admitted { .. }
             | Self::Evicted { .. }
             | Self::Exhausted { .. }

@@ -95,6 +95,7 @@ impl GatewayConfig {
                 ring: section.ring,
                 hash_seed,
             },
+            provers: 0,
             classic,
         };
         errors.extend(config.problems().into_iter().map(plane_field));

@@ -53,6 +53,16 @@ impl Node {
                     "wrong tag"
                 );
             }
+            EventKind::WrongProof(round) => {
+                self.status.wrong_proofs += 1;
+                self.trail.note(Happening::WrongProof {
+                    device: event.device,
+                    round: round.0,
+                    address: event.from,
+                    ingress: event.ingress,
+                });
+                tracing::debug!(device = %event.device, %round, from = %event.from, "wrong proof");
+            }
         }
     }
 

@@ -61,6 +61,8 @@ pub struct Status {
     pub reports_refused: u64,
     /// Wrong tags reported (rate-limited; the counters hold them all).
     pub wrong_tags: u64,
+    /// Likewise, wrong proofs.
+    pub wrong_proofs: u64,
     /// Rows handed to the data plane.
     pub rows_given: u64,
     /// Draws of a freshness value that gave none.

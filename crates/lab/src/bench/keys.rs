@@ -140,6 +140,7 @@ pub fn config(slots: u32, ring: u32) -> Config {
             ring,
             hash_seed: [0x6c69_6e65, 0x7761_7264],
         },
+        provers: 0,
         classic: None,
     }
 }

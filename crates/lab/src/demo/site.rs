@@ -50,6 +50,7 @@ pub(super) fn config(
             ring: options.rows - 1,
             hash_seed: [getrandom::u64()?, getrandom::u64()?],
         },
+        provers: 0,
         classic: None,
     })
 }

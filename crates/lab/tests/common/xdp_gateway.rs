@@ -42,6 +42,7 @@ impl XdpGateway {
                 ring: 4,
                 hash_seed: [1, 2],
             },
+            provers: 0,
             classic: None,
         };
         let index = lab.gateway_devices_end.index;

@@ -385,6 +385,7 @@ fn describe(status: &Status) -> String {
         ("without room", status.no_room),
         ("damaged", status.damaged),
         ("wrong tags", status.wrong_tags),
+        ("wrong proofs", status.wrong_proofs),
         ("closed for newer ones elsewhere", status.sessions_closed),
         ("reports refused", status.reports_refused),
         ("reports dropped", status.reports_dropped),

@@ -187,8 +187,8 @@ impl Device {
             Message::Challenge(challenge) => &challenge.header,
             Message::Ack(ack) => &ack.header,
             Message::Nak(nak) => &nak.header,
-            Message::DataDown(..) => return Err(Ignored::Unserved),
-            Message::Request(_) | Message::Response(_) | Message::DataUp(..) => {
+            Message::DataDown(..) | Message::AttestRequest(_) => return Err(Ignored::Unserved),
+            Message::Request(_) | Message::Response(_) | Message::DataUp(..) | Message::Proof(_) => {
                 return Err(Ignored::Direction);
             }
         };

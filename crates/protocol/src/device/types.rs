@@ -139,7 +139,7 @@ pub enum Ignored {
     Malformed(Verdict),
     /// A type that devices send, never receive.
     Direction,
-    /// A type that this machine does not serve (DATA_DOWN).
+    /// A type that this machine does not serve (DATA_DOWN, ATTEST_REQUEST).
     Unserved,
     /// For another device, or of another suite than this device's.
     OtherDevice,

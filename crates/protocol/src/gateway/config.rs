@@ -40,10 +40,12 @@ pub struct GatewayConfig {
     pub rows_ahead: u32,
     /// Entries that each of the two tables of bound addresses holds.
     pub bindings_max: usize,
+    /// Provers that are attested (LAP/1 3.2); 0: PROOFs are not served.
+    pub provers_max: usize,
 }
 
 impl GatewayConfig {
-    /// Defaults: gate off, lease of an hour, 100 NAKs/s, 16 rows ahead, unbounded tables.
+    /// Defaults: gate off, lease of an hour, 100 NAKs/s, 16 rows ahead, unbounded tables, no attestation.
     #[must_use]
     pub fn new(gateway_id: GatewayId, local: &[IpAddr]) -> Self {
         Self {
@@ -56,6 +58,7 @@ impl GatewayConfig {
             miss_per_s: 0,
             rows_ahead: 16,
             bindings_max: usize::MAX,
+            provers_max: 0,
         }
     }
 }

@@ -35,6 +35,7 @@
 //! revoked. Nothing survives a crash of the machine, by LAP/1 1.4.10; user space then installs at the mark that the
 //! registry reserved ahead (1.4.6).
 
+mod attest;
 mod bindings;
 mod config;
 mod fresh;
@@ -51,6 +52,7 @@ use alloc::collections::BTreeMap;
 
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
+pub use attest::{Configuration, ELAPSED_MS_MAX, OpenRound, Proved, ProverKeys};
 pub use config::{Gate, GatewayConfig, Live};
 pub use fresh::{FRESH_MAX_AGE_MS, Fresh, FreshValue};
 pub use line::{LineView, Row, SessionView};
@@ -61,7 +63,7 @@ pub use sealed::Handled;
 
 use crate::classic::verifier::Verifier;
 use crate::frame::Meta;
-use crate::ids::DeviceId;
+use crate::ids::{DeviceId, Period};
 use crate::time::Now;
 use crate::verdict::{VERDICT_SLOTS, Verdict};
 use crate::wire::{self, MESSAGE_BYTES, Message};
@@ -81,6 +83,9 @@ pub struct Gateway {
     nak_limit: RateLimit,
     miss_limit: RateLimit,
     classic: Option<(u16, Verifier)>,
+    provers: BTreeMap<DeviceId, attest::Prover>,
+    periods: attest::Lanes<Option<Period>>,
+    rounds: attest::Lanes<Option<OpenRound>>,
     counters: [u64; VERDICT_SLOTS],
 }
 
@@ -104,6 +109,9 @@ impl Gateway {
             nak_limit: RateLimit::default(),
             miss_limit: RateLimit::default(),
             classic: None,
+            provers: BTreeMap::new(),
+            periods: attest::Lanes::default(),
+            rounds: attest::Lanes::default(),
             counters: [0; VERDICT_SLOTS],
         }
     }
@@ -183,10 +191,15 @@ impl Gateway {
             Err(reason) => Err(reason),
             Ok(Message::Request(request)) => self.request(now, request),
             Ok(Message::Response(response)) => self.response(now, meta, response),
+            Ok(Message::Proof(proof)) => Err(self.proof(now, proof)),
             Ok(Message::DataUp(..)) => Err(Verdict::DropNotSealed),
-            Ok(Message::Challenge(_) | Message::Ack(_) | Message::Nak(_) | Message::DataDown(..)) => {
-                Err(Verdict::DropDirection)
-            }
+            Ok(
+                Message::Challenge(_)
+                | Message::Ack(_)
+                | Message::Nak(_)
+                | Message::DataDown(..)
+                | Message::AttestRequest(_),
+            ) => Err(Verdict::DropDirection),
         };
         match outcome {
             Err(reason) => reason,

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::line::{Line, LineView, Row};
 use super::{BTreeMap, Gateway};
 use crate::commit::{self, CommitWord};
-use crate::ids::{DeviceId, Mode, RowIndex, SessionId};
+use crate::ids::{DeviceId, Mode, Period, RowIndex, SessionId};
 use crate::time::Now;
 
 /// A device as the registry hands it to a gateway.
@@ -50,6 +50,15 @@ pub enum ProvisionError {
     /// A key whose second half is zero stands for an absent row on shared memory.
     #[error("row {0} has a key whose second half is zero, which stands for no row; enrol another")]
     UnusableKey(RowIndex),
+    /// No room for another prover.
+    #[error("prover {0} does not fit; raise `provers_max`")]
+    ProversFull(DeviceId),
+    /// A proof key whose first 8 bytes are zero stands for none in shared memory.
+    #[error("prover {0} has a key that begins with zero, which stands for no key; take another salt")]
+    UnusableProofKey(DeviceId),
+    /// A round of a period that no prover has keys of.
+    #[error("no prover has a key of period {0}; install them before its first round")]
+    PeriodUnknown(Period),
 }
 
 impl Gateway {

@@ -137,6 +137,9 @@ impl Gateway {
 
     fn seal_down(&mut self, now: Now, mtu: usize, segments: bool, bytes: &[u8]) -> Result<Vec<u8>, Verdict> {
         let (ip, udp) = sealable(bytes)?;
+        if self.is_own_request(bytes, &ip, &udp) {
+            return Err(Verdict::PassAlways);
+        }
         if segments {
             return Err(Verdict::DropSegments);
         }
@@ -169,6 +172,13 @@ impl Gateway {
         )
         .map_err(|_| Verdict::DropTooBig)?;
         insert(bytes, &ip, &udp, &message).ok_or(Verdict::DropTooBig)
+    }
+
+    /// An ATTEST_REQUEST of the gateway's own has a tag of its own, and goes to devices without a session, too.
+    fn is_own_request(&self, bytes: &[u8], ip: &Ip, udp: &Udp) -> bool {
+        let from_here = udp.src_port == self.config.lap_port && self.config.local.contains(&ip.src);
+        let payload = bytes.get(udp.payload()).unwrap_or_default();
+        from_here && matches!(wire::parse(payload), Ok(wire::Message::AttestRequest(_)))
     }
 
     /// The device whose live session has the address that the packet goes to. A session whose lease is over is told

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /* The verifier and gate of a gateway's port: what comes in, and, past a sealed gate, what goes out. */
+#include "lw_attest.h"
 #include "lw_gateway.h"
 #include "lw_seal.h"
 
@@ -7,6 +8,13 @@ SEC("xdp")
 int linewarden_gateway(struct xdp_md *ctx)
 {
 	return lw_gateway(ctx);
+}
+
+/* PROOFs, which linewarden_gateway hands on. */
+SEC("xdp")
+int linewarden_proof(struct xdp_md *ctx)
+{
+	return lw_prove(ctx);
 }
 
 /* In the place of linewarden_gateway at a sealed gate; that one is called for what is for the gateway itself. */

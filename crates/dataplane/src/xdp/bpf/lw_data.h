@@ -319,7 +319,7 @@ __noinline int lw_data_up(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 leng
 		c.control = lw_at(&control, 0);
 		if (c.control && lw_within_rate(c.now_ns, LW_READ(lw_live(c.control)->alarm_per_s),
 						&c.cpu->alarm_second, &c.cpu->alarm_count))
-			lw_emit(&c, LW_EVENT_WRONG_TAG, line, commit >> LW_IDX_SHIFT, r.src);
+			lw_emit(&c, LW_EVENT_WRONG_TAG, line->device_id, commit >> LW_IDX_SHIFT, r.src);
 		return LW_DROP_TAG;
 	}
 	/* All of the above is of one session only if no winner came in between. */
@@ -354,14 +354,6 @@ static __always_inline enum lw_verdict lw_sealed(struct lw_ctx *c)
 	return lw_strip(c->xdp, ip_at, is6, length + sizeof(struct lw_udp)) ? LW_PASS_DATA : LW_DROP_TRUNCATED;
 }
 
-/* The program that authenticates, which gets what is for the gateway itself. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} programs SEC(".maps");
-
 static __always_inline enum lw_verdict lw_judge_sealed(struct lw_ctx *c)
 {
 	enum lw_kind kind = lw_parse(c->xdp, &c->frame);
@@ -372,7 +364,7 @@ static __always_inline enum lw_verdict lw_judge_sealed(struct lw_ctx *c)
 		if (port == cfg.lap_port && lw_is_data_up(&c->frame))
 			return lw_sealed(c);
 		if (c->frame.local && (port == cfg.lap_port || (cfg.classic_port && port == cfg.classic_port))) {
-			bpf_tail_call(c->xdp, &programs, 0);
+			bpf_tail_call(c->xdp, &programs, LW_PROGRAM_GATEWAY);
 			/* The kernel empties the table when the process ends: nobody would renew the fresh value either. */
 			return LW_DROP_STOPPED;
 		}

@@ -22,6 +22,9 @@
 #define LW_FLAG_BOUND 1
 #define LW_H0_BOUND_BIT (1ULL << 40)
 #define LW_DATA_HEADER 56
+#define LW_PROOF_MESSAGE 96
+/* The first 8 bytes of a PROOF, as a little-endian load. */
+#define LW_H0_PROOF (0x574cULL | 1ULL << 16 | (__u64)LW_PROOF << 24 | 1ULL << 32 | 0x6000ULL << 48)
 
 #define LW_NAK_NO_ROWS 1
 #define LW_NAK_STOPPING 2
@@ -51,22 +54,6 @@ _Static_assert(sizeof(struct lw_request) == LW_MESSAGE && sizeof(struct lw_chall
 		       sizeof(struct lw_response) == LW_MESSAGE && sizeof(struct lw_ack) == LW_MESSAGE &&
 		       sizeof(struct lw_nak) == LW_MESSAGE,
 	       "64 B, so that no reply is longer than its request");
-
-/*
- * The clocks, read once a jiffy and CPU: reading them on every packet would cost a tenth of a REQUEST. A jiffy (at
- * most 10 ms) is far below the second in which leases are counted and the 16 s that a fresh value lives.
- */
-static __always_inline void lw_clock(struct lw_ctx *c)
-{
-	__u64 jiffies = bpf_jiffies64();
-
-	if (c->cpu->clock_jiffies != jiffies) {
-		c->cpu->clock_jiffies = jiffies;
-		c->cpu->clock_ns = bpf_ktime_get_ns();
-		c->cpu->clock_boot_s = bpf_ktime_get_boot_ns() / 1000000000ULL;
-	}
-	c->now_ns = c->cpu->clock_ns;
-}
 
 static __always_inline __u64 lw_idx_gateway(__u32 idx)
 {
@@ -422,7 +409,7 @@ static __always_inline void lw_emit_session(struct lw_ctx *c, const struct lw_li
 		c->cpu->events_lost++;
 		return;
 	}
-	lw_fill(c, &session->event, LW_EVENT_SESSION, line, idx, addr);
+	lw_fill(c, &session->event, LW_EVENT_SESSION, line->device_id, idx, addr);
 	session->event.session_id = m->tag[0];
 	session->began_ns = bpf_ktime_get_boot_ns();
 #pragma unroll
@@ -532,12 +519,12 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	if ((tag[0] ^ m->tag[0]) | (tag[1] ^ m->tag[1])) {
 		if (lw_within_rate(c->now_ns, LW_READ(lw_live(c->control)->alarm_per_s), &c->cpu->alarm_second,
 				   &c->cpu->alarm_count))
-			lw_emit(c, LW_EVENT_WRONG_TAG, line, idx, o.addr);
+			lw_emit(c, LW_EVENT_WRONG_TAG, m->device_id, idx, o.addr);
 		return LW_DROP_TAG;
 	}
 	if (!(commit & LW_CREDIT)) {
 		/* Only a verified message may ask for the mark to be moved: rows below it are lost with the memory. */
-		lw_emit(c, LW_EVENT_ROWS_LOW, line, idx, o.addr);
+		lw_emit(c, LW_EVENT_ROWS_LOW, line->device_id, idx, o.addr);
 		return LW_DROP_MARK;
 	}
 	if (!m->tag[0])
@@ -592,9 +579,9 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	lw_release(line, has_row);
 
 	if (!has_row)
-		lw_emit(c, LW_EVENT_ROWS_OUT, line, idx + 1, o.addr);
+		lw_emit(c, LW_EVENT_ROWS_OUT, line->device_id, idx + 1, o.addr);
 	else if (!(commit & LW_KEY) && lw_is_low(c->control, low, won))
-		lw_emit(c, LW_EVENT_ROWS_LOW, line, idx + 1, o.addr);
+		lw_emit(c, LW_EVENT_ROWS_LOW, line->device_id, idx + 1, o.addr);
 	if (verdict)
 		return verdict;
 	if (!renewal)
@@ -604,7 +591,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 }
 
 /*
- * Why a payload to our port is neither a REQUEST nor a RESPONSE, in the order of wire::parse: `payload` may be
+ * Why a payload to our port is neither a REQUEST nor a RESPONSE nor a PROOF, in the order of wire::parse: `payload` may be
  * shorter than a message.
  */
 static __always_inline enum lw_verdict lw_malformed(const struct lw_frame *f)
@@ -620,15 +607,14 @@ static __always_inline enum lw_verdict lw_malformed(const struct lw_frame *f)
 		return LW_DROP_MAGIC;
 	if (p[2] != 1)
 		return LW_DROP_VERSION;
-	if (type == LW_ATTEST_REQUEST || type == LW_PROOF)
-		return LW_DROP_UNSUPPORTED_TYPE;
-	if (type < LW_REQUEST || type > LW_DATA_DOWN)
+	if (type != LW_ATTEST_REQUEST && type != LW_PROOF && (type < LW_REQUEST || type > LW_DATA_DOWN))
 		return LW_DROP_TYPE;
 	if (suite != 1)
 		return LW_DROP_SUITE;
 	int is_data = type == LW_DATA_UP || type == LW_DATA_DOWN;
+	__u32 wanted = type == LW_PROOF ? LW_PROOF_MESSAGE : LW_MESSAGE;
 
-	if ((is_data ? length < LW_DATA_HEADER : length != LW_MESSAGE) || bpf_ntohs(*(__u16 *)(p + 6)) != length)
+	if ((is_data ? length < LW_DATA_HEADER : length != wanted) || bpf_ntohs(*(__u16 *)(p + 6)) != length)
 		return LW_DROP_LENGTH;
 	if (flags & (type == LW_RESPONSE ? ~LW_FLAG_BOUND : ~0))
 		return LW_DROP_FLAGS;
@@ -658,6 +644,14 @@ static __always_inline enum lw_verdict lw_lap(struct lw_ctx *c)
 	struct lw_frame *f = &c->frame;
 	struct lw_request *m = (struct lw_request *)f->payload;
 
+	if (f->payload_length == LW_PROOF_MESSAGE && (void *)(m + 1) <= f->end && m->h0 == LW_H0_PROOF &&
+	    m->device_id) {
+		if (!cfg.provers)
+			return LW_DROP_UNSUPPORTED_TYPE;
+		bpf_tail_call(c->xdp, &programs, LW_PROGRAM_PROOF);
+		/* The kernel empties the table when the process ends: nobody would open rounds either. */
+		return LW_DROP_STOPPED;
+	}
 	if (f->payload_length != LW_MESSAGE || (void *)(m + 1) > f->end)
 		return lw_malformed(f);
 	if (m->h0 == LW_H0(LW_REQUEST, 0) && m->device_id)

@@ -72,6 +72,34 @@ struct lw_row {
 	__u64 auth_key[2];
 };
 
+/*
+ * Provers (LAP/1 3.2), in homes as lines are: all but the keys in two cache lines. Rounds with even and odd numbers have a
+ * lane each, and so have periods.
+ */
+struct lw_prover_home {
+	__u64 device_id[LW_HOME_WAYS]; /* 0: the place is empty */
+	__u64 proved[LW_HOME_WAYS][2]; /* by lane of the round: its number u32 | alternate u1 | elapsed_ms u31; 0: none */
+	__u32 slot[LW_HOME_WAYS]; /* of its keys */
+	__u32 pad[LW_HOME_WAYS];
+};
+/* Of one period. The first words are 0 where there is no key. */
+struct lw_prover_keys {
+	__u64 current[4];
+	__u64 alternate[4]; /* of the configuration that is being rolled out */
+};
+struct lw_round {
+	__u64 r; /* gateway_id and number, as on the wire; 0: none */
+	__u64 nonce;
+	__u64 started_ns; /* CLOCK_MONOTONIC */
+	__u64 until_ns;
+	__u32 number;
+	__u32 key_lane;
+	__u64 pad[3];
+};
+struct lw_rounds {
+	struct lw_round lane[2];
+};
+
 /* Bucket of a two-choice hash table. An entry is fingerprint << 32 | place of the line + 1; 0 is free. */
 #define LW_WAYS 4
 struct lw_bucket {
@@ -158,6 +186,9 @@ struct lw_config {
 	__u32 index_mask; /* buckets of device_index, less one */
 	__u32 bucket_mask; /* buckets of the binding tables, less one */
 	__u32 filter_mask; /* blocks of `enrolled`, less one */
+	__u32 provers; /* 0: PROOFs are not served */
+	__u32 prover_home_mask; /* as home_mask */
+	__u32 prover_index_mask;
 	__u32 classic_identifiers;
 	__u32 classic_rows; /* CRPs per identifier */
 	__u16 lap_port; /* as on the wire */
@@ -167,7 +198,7 @@ struct lw_config {
 	__u8 classic_uav; /* 1: two CRPs */
 	__u8 strong_order; /* the CPU keeps stores in order (x86) */
 	__u8 count_work;
-	__u8 pad[3];
+	__u8 pad[7];
 	__u32 crc[16 * 256]; /* classic profiles: slicing-by-16 tables of the reflected CRC-32 (IEEE 802.3) */
 };
 
@@ -176,6 +207,7 @@ enum lw_event_kind {
 	LW_EVENT_ROWS_LOW = 2, /* fewer than low_rows rows are left, or no more credit than low_credit */
 	LW_EVENT_ROWS_OUT = 3, /* the last row was spent */
 	LW_EVENT_WRONG_TAG = 4, /* rate-limited */
+	LW_EVENT_WRONG_PROOF = 5, /* rate-limited */
 };
 
 struct lw_event {
@@ -184,7 +216,7 @@ struct lw_event {
 	__u64 device_id;
 	__u64 session_id;
 	__u64 addr[2];
-	__u32 idx; /* SESSION: the row spent; others: the current one */
+	__u32 idx; /* SESSION: the row spent; WRONG_PROOF: the round; others: the current one */
 	__u32 ingress;
 };
 

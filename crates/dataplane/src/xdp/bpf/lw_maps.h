@@ -39,6 +39,11 @@ LW_ARRAY(control, struct lw_control, BPF_F_MMAPABLE);
 LW_ARRAY(classic_crps, struct lw_classic_crp, BPF_F_MMAPABLE);
 LW_ARRAY(classic_states, struct lw_classic_state, BPF_F_MMAPABLE);
 
+LW_ARRAY(provers, struct lw_prover_home, BPF_F_MMAPABLE);
+LW_ARRAY(prover_keys, struct lw_prover_keys, BPF_F_MMAPABLE); /* slot * 2 + lane of the period */
+LW_ARRAY(prover_index, struct lw_bucket, BPF_F_MMAPABLE); /* device id -> place of a prover that is not at home */
+LW_ARRAY(open_rounds, struct lw_rounds, BPF_F_MMAPABLE);
+
 /* RESPONSEs that follow CHALLENGEs of the slow path, by hash; a later one takes the place of an earlier one. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -73,6 +78,18 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
 } misses SEC(".maps");
+
+/*
+ * Programs that another one ends by calling: what authenticates behind a sealed gate, and what checks PROOFs, for whose sixteen
+ * words the stack has no room beside all else.
+ */
+enum lw_program { LW_PROGRAM_GATEWAY, LW_PROGRAM_PROOF, LW_PROGRAMS };
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, LW_PROGRAMS);
+	__type(key, __u32);
+	__type(value, __u32);
+} programs SEC(".maps");
 
 /*
  * SipHash words absorbed and map elements looked up, for the benches; `bench.bpf.c` defines LW_COUNT_WORK. Globals

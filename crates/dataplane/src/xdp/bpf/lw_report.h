@@ -17,6 +17,22 @@ struct lw_ctx {
 	__u64 now_ns; /* CLOCK_MONOTONIC */
 };
 
+/*
+ * The clocks, read once a jiffy and CPU: reading them on every packet would cost a tenth of a REQUEST. A jiffy (at
+ * most 10 ms) is far below the second in which leases are counted and the 16 s that a fresh value lives.
+ */
+static __always_inline void lw_clock(struct lw_ctx *c)
+{
+	__u64 jiffies = bpf_jiffies64();
+
+	if (c->cpu->clock_jiffies != jiffies) {
+		c->cpu->clock_jiffies = jiffies;
+		c->cpu->clock_ns = bpf_ktime_get_ns();
+		c->cpu->clock_boot_s = bpf_ktime_get_boot_ns() / 1000000000ULL;
+	}
+	c->now_ns = c->cpu->clock_ns;
+}
+
 /* The settings in force. */
 static __always_inline const struct lw_live *lw_live(const struct lw_control *control)
 {
@@ -49,12 +65,12 @@ static __always_inline __u64 lw_wake_up(struct lw_control *control)
 	return BPF_RB_FORCE_WAKEUP;
 }
 
-static __always_inline void lw_fill(const struct lw_ctx *c, struct lw_event *event, __u32 kind,
-				    const struct lw_line *line, __u32 idx, const __u64 addr[2])
+static __always_inline void lw_fill(const struct lw_ctx *c, struct lw_event *event, __u32 kind, __u64 device_id,
+				    __u32 idx, const __u64 addr[2])
 {
 	event->kind = kind;
 	event->pad = 0;
-	event->device_id = line->device_id;
+	event->device_id = device_id;
 	event->session_id = 0;
 	event->addr[0] = addr[0];
 	event->addr[1] = addr[1];
@@ -62,8 +78,7 @@ static __always_inline void lw_fill(const struct lw_ctx *c, struct lw_event *eve
 	event->ingress = c->xdp->ingress_ifindex;
 }
 
-static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, const struct lw_line *line, __u32 idx,
-				    const __u64 addr[2])
+static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, __u64 device_id, __u32 idx, const __u64 addr[2])
 {
 	struct lw_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 
@@ -71,7 +86,7 @@ static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, const struct l
 		c->cpu->events_lost++;
 		return;
 	}
-	lw_fill(c, event, kind, line, idx, addr);
+	lw_fill(c, event, kind, device_id, idx, addr);
 	__u64 wake_up = BPF_RB_NO_WAKEUP;
 
 	if (kind == LW_EVENT_ROWS_LOW || kind == LW_EVENT_ROWS_OUT)

@@ -251,6 +251,18 @@ static __always_inline enum lw_verdict lw_seal(struct __sk_buff *skb, struct lw_
 	return LW_PASS_SEALED;
 }
 
+/* An ATTEST_REQUEST of the gateway's own, which has a tag of its own. */
+static __always_inline int lw_is_own_request(const struct lw_frame *f, enum lw_kind kind)
+{
+	if (kind != LW_KIND_UDP || f->udp->src != cfg.lap_port || f->payload_length != LW_MESSAGE)
+		return 0;
+	const __u64 *m = (const __u64 *)f->payload;
+
+	if ((void *)(m + 2) > f->end || m[0] != LW_H0(LW_ATTEST_REQUEST, 0) || !m[1])
+		return 0;
+	return f->is6 ? lw_is_local6(f->ip6->src) : lw_is_local4(f->ip4->src);
+}
+
 static __always_inline enum lw_verdict lw_judge_egress(struct __sk_buff *skb, struct lw_ctx *c)
 {
 	struct lw_frame *f = &c->frame;
@@ -271,7 +283,7 @@ static __always_inline enum lw_verdict lw_judge_egress(struct __sk_buff *skb, st
 	default:
 		break;
 	}
-	if (lw_leaves_always(f, kind))
+	if (lw_leaves_always(f, kind) || lw_is_own_request(f, kind))
 		return LW_PASS_ALWAYS;
 	return kind == LW_KIND_UDP ? lw_seal(skb, c) : LW_DROP_UNSEALED;
 }

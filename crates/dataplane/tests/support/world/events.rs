@@ -3,7 +3,7 @@
 use linewarden_dataplane::{DataPlane as _, Event, EventKind, Opening};
 use linewarden_protocol::frame::parse;
 use linewarden_protocol::gateway::LineView;
-use linewarden_protocol::ids::{DeviceId, SessionId};
+use linewarden_protocol::ids::{DeviceId, RoundNumber, RowIndex, SessionId};
 use linewarden_protocol::tag;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{self, FLAG_BOUND, MESSAGE_BYTES, Message};
@@ -63,10 +63,25 @@ impl World {
     }
 
     fn expected(&self, before: &Before, frame: &[u8], verdict: Verdict) -> Vec<Event> {
-        let (Some(line), Some(id)) = (&before.line, named(frame)) else {
+        let Some(id) = named(frame) else {
             return Vec::new();
         };
         let (ip, udp) = parse(frame).unwrap().datagram().unwrap();
+        if verdict == Verdict::DropProof && self.settings.live.alarm_per_s > 0 {
+            let Ok(Message::Proof(proof)) = wire::parse(&frame[udp.payload()]) else {
+                panic!("no PROOF");
+            };
+            return vec![Event {
+                kind: EventKind::WrongProof(RoundNumber(proof.round.get())),
+                device: id,
+                idx: RowIndex(0),
+                from: ip.src,
+                ingress: INGRESS,
+            }];
+        }
+        let Some(line) = &before.line else {
+            return Vec::new();
+        };
         let event = |kind, idx| Event {
             kind,
             device: id,

@@ -59,6 +59,7 @@ pub(super) fn config(gateway: usize) -> Config {
             ring: RING,
             hash_seed: [3, 4],
         },
+        provers: 0,
         classic: None,
     }
 }

@@ -52,7 +52,14 @@ fn reach(verdict: Verdict) -> Verdict {
         Verdict::DropDeviceZero => bent_request(8, &[0; 8]),
         Verdict::DropReserved => bent_request(63, &[1]),
         Verdict::DropDirection => bent_request(3, &[wire::message_type::ACK]),
-        Verdict::DropUnsupportedType => bent_request(3, &[wire::message_type::PROOF]),
+        Verdict::DropUnsupportedType
+        | Verdict::ProofOk
+        | Verdict::DropRound
+        | Verdict::DropLate
+        | Verdict::DropUnknownProver
+        | Verdict::DropProved
+        | Verdict::DropNoKey
+        | Verdict::DropProof => super::attest::reach(verdict),
         Verdict::DropUnanswerable => {
             let to = Endpoint {
                 port: wire::LAP_PORT,

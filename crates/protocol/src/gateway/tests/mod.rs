@@ -1,6 +1,7 @@
 //! Tests of the oracle by the outside view: frames in, frames and lines out.
 
 mod attacks;
+mod attest;
 mod coverage;
 mod gate;
 mod handshake;

@@ -1,0 +1,323 @@
+//! Provers in the memory that packet paths work on (LAP/1 3.2): keys ahead of their period, rounds, and who is ok.
+//!
+//! As with lines there is one writer of places and keys, this side; packet paths write only the words of who is ok, by
+//! compare-and-swap.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use linewarden_protocol::attest::ProofKey;
+use linewarden_protocol::gateway::{Configuration, OpenRound, Proved, ProverKeys};
+use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
+
+use super::place::Places;
+use super::{Geometry, Place, Region, table, wire_word};
+use crate::layout::{Bucket, HOME_WAYS, OpenRounds, ProverHome, ProverKeyCells, Round};
+
+/// Set, in the word of a prover that is ok, where the configuration that is being rolled out was proven.
+pub(crate) const ALTERNATE: u64 = 1 << 31;
+
+/// Why a prover or a round is refused. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProverError {
+    /// 0 is no device.
+    #[error("device id 0 is reserved")]
+    DeviceZero,
+    /// Every slot holds a prover.
+    #[error("no room for prover {0}: raise `provers`")]
+    Full(DeviceId),
+    /// A key whose first 8 bytes are zero stands for none (2^-64).
+    #[error("prover {0}: a key begins with zero; begin the period with another salt")]
+    ZeroKey(DeviceId),
+    /// A round before its keys.
+    #[error("no prover has a key of period {0}: install them before its first round")]
+    PeriodUnknown(Period),
+}
+
+/// The arrays that packet paths work on.
+#[derive(Debug)]
+pub struct ProverRegions {
+    /// Homes of [`HOME_WAYS`].
+    pub homes: Region<ProverHome>,
+    /// `slot * 2 + lane of the period`.
+    pub keys: Region<ProverKeyCells>,
+    /// Device id to the place of a prover that is not at home.
+    pub index: Region<Bucket>,
+    /// One element.
+    pub rounds: Region<OpenRounds>,
+}
+
+impl ProverRegions {
+    /// Zeroed memory of the process's own.
+    ///
+    /// # Errors
+    /// Those of `mmap`.
+    pub fn anonymous(geometry: &Geometry) -> std::io::Result<Self> {
+        Ok(Self {
+            homes: Region::anonymous(geometry.all_homes() as usize)?,
+            keys: Region::anonymous(geometry.slots as usize * 2)?,
+            index: Region::anonymous(geometry.index_buckets() as usize)?,
+            rounds: Region::anonymous(1)?,
+        })
+    }
+
+    /// The home, the way in it and the place of the prover whose id is `id` as loaded from the wire.
+    pub(crate) fn find(&self, geometry: &Geometry, id: u64) -> Option<(&ProverHome, usize, u32)> {
+        let hash = table::hash(geometry.hash_seed, id, 0);
+        let at_home = geometry.home(hash) * HOME_WAYS as u32;
+        let elsewhere = table::candidates(&self.index, geometry.index_mask(), hash);
+        let at_home = at_home..at_home + HOME_WAYS as u32;
+        at_home
+            .chain(elsewhere)
+            .filter_map(|place| self.home(place).map(|(home, way)| (home, way, place)))
+            .find(|(home, way, _)| {
+                home.device_id
+                    .get(*way)
+                    .is_some_and(|cell| cell.load(Acquire) == id)
+            })
+    }
+
+    pub(crate) fn home(&self, place: u32) -> Option<(&ProverHome, usize)> {
+        let home = self.homes.get(place as usize / HOME_WAYS)?;
+        Some((home, place as usize % HOME_WAYS))
+    }
+}
+
+/// Provers in shared memory.
+#[derive(Debug)]
+pub struct Provers {
+    regions: Arc<ProverRegions>,
+    geometry: Geometry,
+    provers: HashMap<DeviceId, Place>,
+    places: Places,
+    /// Whose keys are in each lane.
+    periods: [Option<Period>; 2],
+}
+
+fn lane(number: u64) -> usize {
+    usize::from(number & 1 == 1)
+}
+
+impl Provers {
+    /// Over zeroed regions of that geometry, of which the ring counts for nothing.
+    #[must_use]
+    pub fn new(regions: Arc<ProverRegions>, geometry: Geometry) -> Self {
+        Self {
+            places: Places::new(&geometry),
+            regions,
+            geometry,
+            provers: HashMap::new(),
+            periods: [None; 2],
+        }
+    }
+
+    /// The memory.
+    #[must_use]
+    pub fn regions(&self) -> &Arc<ProverRegions> {
+        &self.regions
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.provers.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.provers.is_empty()
+    }
+
+    /// Installs what a prover may prove in a period. The first key of a period takes the place of all provers' keys of the
+    /// period before the last. While it is being replaced a key proves nothing.
+    ///
+    /// # Errors
+    /// See [`ProverError`].
+    pub fn install(
+        &mut self,
+        device: DeviceId,
+        period: Period,
+        keys: &ProverKeys,
+    ) -> Result<(), ProverError> {
+        if device.0 == 0 {
+            return Err(ProverError::DeviceZero);
+        }
+        let words = |key: &ProofKey| words_of(key.as_bytes());
+        let current = words(&keys.current);
+        let alternate = keys.alternate.as_ref().map(words);
+        if current[0] == 0 || alternate.is_some_and(|words| words[0] == 0) {
+            return Err(ProverError::ZeroKey(device));
+        }
+        let place = match self.provers.get(&device) {
+            Some(place) => *place,
+            None => self.add(device)?,
+        };
+        let lane = lane(period.0);
+        if self.periods.get(lane) != Some(&Some(period)) {
+            self.begin(lane, period);
+        }
+        if let Some(cells) = self.key_cells(place, lane) {
+            store_key(&cells.current, &current);
+            store_key(&cells.alternate, &alternate.unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, lane: usize, period: Period) {
+        let old = self.regions.keys.iter().skip(lane).step_by(2);
+        old.for_each(ProverKeyCells::clear);
+        if let Some(held) = self.periods.get_mut(lane) {
+            *held = Some(period);
+        }
+    }
+
+    fn add(&mut self, device: DeviceId) -> Result<Place, ProverError> {
+        let hash = self.geometry.device_hash(device);
+        let full = ProverError::Full(device);
+        let place = self.places.allocate(hash, &self.geometry).ok_or(full)?;
+        let (mask, index) = (self.geometry.index_mask(), &self.regions.index);
+        let is_found =
+            self.geometry.is_at_home(hash, place.line) || table::insert(index, mask, hash, place.line);
+        let Some((home, way)) = self.regions.home(place.line).filter(|_| is_found) else {
+            self.places.quarantine(place);
+            return Err(full);
+        };
+        if let (Some(slot), Some(id)) = (home.slot.get(way), home.device_id.get(way)) {
+            slot.store(place.slot, Relaxed);
+            id.store(wire_word(device.0.to_be_bytes()), Release);
+        }
+        self.provers.insert(device, place);
+        Ok(place)
+    }
+
+    fn key_cells(&self, place: Place, lane: usize) -> Option<&ProverKeyCells> {
+        self.regions.keys.get(place.slot as usize * 2 + lane)
+    }
+
+    /// Forgets a prover; `false`: it was not here.
+    pub fn wipe(&mut self, device: DeviceId) -> bool {
+        let Some(place) = self.provers.remove(&device) else {
+            return false;
+        };
+        let hash = self.geometry.device_hash(device);
+        if !self.geometry.is_at_home(hash, place.line) {
+            table::remove(&self.regions.index, self.geometry.index_mask(), hash, place.line);
+        }
+        if let Some((home, way)) = self.regions.home(place.line) {
+            if let Some(id) = home.device_id.get(way) {
+                id.store(0, Release);
+            }
+            let proved = home.proved.get(way).into_iter().flatten();
+            proved.for_each(|word| word.store(0, Release));
+        }
+        let cells = [0, 1].into_iter().filter_map(|lane| self.key_cells(place, lane));
+        cells.for_each(ProverKeyCells::clear);
+        self.places.quarantine(place);
+        true
+    }
+
+    /// Frees the places of provers that were wiped before the last call.
+    pub(crate) fn reclaim(&mut self) {
+        self.places.reclaim();
+    }
+
+    /// Begins a round, in the place of the one before the last.
+    ///
+    /// # Errors
+    /// `PeriodUnknown`.
+    pub fn open_round(&mut self, open: &OpenRound) -> Result<(), ProverError> {
+        let (round, period) = (&open.round, open.round.start.period);
+        let key_lane = lane(period.0);
+        if self.periods.get(key_lane) != Some(&Some(period)) {
+            return Err(ProverError::PeriodUnknown(period));
+        }
+        let lanes = self.regions.rounds.first().map(|rounds| &rounds.lane);
+        let Some(cells) = lanes.and_then(|lanes| lanes.get(lane(round.number.0.into()))) else {
+            return Ok(());
+        };
+        // Nobody takes the old number for the new nonce.
+        cells.r.store(0, Release);
+        cells.nonce.store(u64::from_ne_bytes(round.nonce), Release);
+        cells
+            .started_ns
+            .store(open.started.0.saturating_mul(1_000_000), Release);
+        cells
+            .until_ns
+            .store(open.until.0.saturating_mul(1_000_000), Release);
+        cells.number.store(round.number.0, Release);
+        cells.key_lane.store(u32::from(key_lane == 1), Release);
+        cells.r.store(wire_word(round.r().to_be_bytes()), Release);
+        Ok(())
+    }
+
+    /// The verdict on a prover in the running or the previous round; `None`: silent, or not here.
+    #[must_use]
+    pub fn proved(&self, device: DeviceId, round: RoundNumber) -> Option<Proved> {
+        let place = self.provers.get(&device)?;
+        let (home, way) = self.regions.home(place.line)?;
+        proved_in(home, way, round)
+    }
+
+    /// The verdicts on all provers in the running or the previous round, in no order; `None`: silent.
+    pub fn verdicts(&self, round: RoundNumber) -> impl Iterator<Item = (DeviceId, Option<Proved>)> + '_ {
+        let ways = |home| (0..HOME_WAYS).map(move |way| (home, way));
+        self.regions
+            .homes
+            .iter()
+            .flat_map(ways)
+            .filter_map(move |(home, way)| {
+                let id = home.device_id.get(way)?.load(Acquire);
+                let device = DeviceId(u64::from_be_bytes(id.to_ne_bytes()));
+                (id != 0).then(|| (device, proved_in(home, way, round)))
+            })
+    }
+}
+
+fn proved_in(home: &ProverHome, way: usize, round: RoundNumber) -> Option<Proved> {
+    let cell = home.proved.get(way)?.get(lane(round.0.into()))?;
+    let word = cell.load(Acquire);
+    let configuration = match word & ALTERNATE {
+        0 => Configuration::Current,
+        _ => Configuration::Alternate,
+    };
+    (word >> 32 == u64::from(round.0)).then_some(Proved {
+        configuration,
+        elapsed_ms: (word & (ALTERNATE - 1)) as u32,
+    })
+}
+
+/// As packet paths load them.
+fn words_of(key: &[u8; 32]) -> [u64; 4] {
+    let mut words = [0; 4];
+    for (word, bytes) in words.iter_mut().zip(key.as_chunks::<8>().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    words
+}
+
+/// The first word, which says whether there is a key, is cleared first and written last.
+fn store_key(cells: &[AtomicU64; 4], words: &[u64; 4]) {
+    let [first, rest @ ..] = cells;
+    let [first_word, rest_words @ ..] = words;
+    first.store(0, Release);
+    let pairs = rest.iter().zip(rest_words);
+    pairs.for_each(|(cell, word)| cell.store(*word, Release));
+    first.store(*first_word, Release);
+}
+
+impl ProverKeyCells {
+    fn clear(&self) {
+        let cells = self.current.iter().chain(&self.alternate);
+        cells.for_each(|cell| cell.store(0, Release));
+    }
+}
+
+impl Round {
+    /// Whether it is the round `r`, as on the wire.
+    pub(crate) fn is(&self, r: u64, nonce: u64) -> bool {
+        self.r.load(Acquire) == r && self.nonce.load(Acquire) == nonce
+    }
+}

@@ -1,0 +1,333 @@
+//! Random keys, periods, rounds and PROOFs, right, wrong and mutated, on the oracle, `xdp` and `host`; many PROOFs at once;
+//! and several CPUs with the same ones.
+//!
+//! `LINEWARDEN_SEEDS` sets how many runs are made (30 without it), `LINEWARDEN_SEED` the first seed; a failure prints
+//! the seed of its run.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Barrier;
+
+use linewarden_dataplane::DataPlane;
+use linewarden_dataplane::host::{Host, Moment};
+use linewarden_protocol::attest::Round;
+use linewarden_protocol::gateway::{OpenRound, ProverKeys};
+use linewarden_protocol::ids::{Period, RoundNumber};
+use linewarden_protocol::time::Monotonic;
+use linewarden_protocol::verdict::Verdict;
+use linewarden_protocol::wire::PROOF_BYTES;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use support::device::{Dev, GATEWAY, STRANGER};
+use support::shape::{Shape, crowd};
+use support::world::attest::{key, proof, round};
+use support::world::{World, load_xdp, real_now};
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().unwrap())
+}
+
+struct Run<'a> {
+    world: &'a mut World,
+    rng: ChaCha8Rng,
+    devices: Vec<Dev>,
+    history: Vec<Vec<u8>>,
+    period: u64,
+    number: u32,
+    verdicts: BTreeMap<Verdict, u64>,
+}
+
+impl Run<'_> {
+    fn one_in(&mut self, n: u32) -> bool {
+        self.rng.random_range(0..n) == 0
+    }
+
+    fn device(&mut self) -> Dev {
+        if self.one_in(30) {
+            return STRANGER;
+        }
+        self.devices[self.rng.random_range(0..self.devices.len())]
+    }
+
+    /// What most devices run most of the time.
+    fn runs(&mut self) -> u8 {
+        if self.one_in(4) { 2 } else { 1 }
+    }
+
+    fn step(&mut self) {
+        match self.rng.random_range(0..100) {
+            0..20 => self.install(),
+            20..23 => {
+                let device = self.device();
+                self.world.wipe_prover(device);
+            }
+            23..29 => self.open(),
+            29..31 => self.period += 1,
+            _ => self.packet(),
+        }
+    }
+
+    fn install(&mut self) {
+        let device = self.device();
+        let ahead = u64::from(self.one_in(3));
+        let (current, alternate) = (self.runs(), self.runs());
+        let alternate = self.one_in(3).then_some(alternate);
+        if device != STRANGER {
+            self.world.prover(device, self.period + ahead, current, alternate);
+        }
+    }
+
+    fn open(&mut self) {
+        self.number += if self.one_in(6) { 2 } else { 1 };
+        let is_late = self.one_in(12);
+        let ahead = u64::from(self.one_in(12));
+        self.world
+            .open_round(round(self.period + ahead, self.number), is_late);
+    }
+
+    fn packet(&mut self) {
+        let device = self.device();
+        let Some(last) = self.world.last_round() else {
+            return self.open();
+        };
+        let mut asked = last;
+        if self.one_in(6) {
+            asked = round(
+                self.period,
+                last.number.0.saturating_sub(self.rng.random_range(0..3)),
+            );
+        }
+        let runs = self.runs();
+        let mut message = proof(device, &asked, runs);
+        if self.one_in(8) {
+            let (at, bit) = (
+                self.rng.random_range(0..message.len()),
+                self.rng.random_range(0..8),
+            );
+            message[at] ^= 1 << bit;
+        }
+        if self.one_in(20) {
+            message.truncate(self.rng.random_range(0..message.len()));
+        }
+        let mut frame = device.frame(self.rng.random()).udp(&message);
+        if !self.history.is_empty() && self.one_in(6) {
+            frame = self.history[self.rng.random_range(0..self.history.len())].clone();
+        }
+        let verdict = self.world.send(&frame);
+        *self.verdicts.entry(verdict).or_default() += 1;
+        if self.history.len() < 30 {
+            self.history.push(frame);
+        }
+    }
+}
+
+#[test]
+fn all_data_planes_judge_alike() {
+    use Verdict::*;
+    let (first, runs) = (number("LINEWARDEN_SEED", 1), number("LINEWARDEN_SEEDS", 30));
+    let mut world = World::new(Shape::ATTESTING);
+    let mut verdicts: BTreeMap<Verdict, u64> = BTreeMap::new();
+    for seed in first..first + runs {
+        world.reset();
+        let mut run = Run {
+            world: &mut world,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            devices: crowd(9),
+            history: Vec::new(),
+            period: 10,
+            number: 1,
+            verdicts: BTreeMap::new(),
+        };
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            (0..600).for_each(|_| run.step());
+        }));
+        if let Err(panic) = outcome {
+            eprintln!("LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats it");
+            std::panic::resume_unwind(panic);
+        }
+        for (verdict, count) in run.verdicts {
+            *verdicts.entry(verdict).or_default() += count;
+        }
+    }
+    let expected = [
+        ProofOk,
+        DropRound,
+        DropLate,
+        DropUnknownProver,
+        DropProved,
+        DropNoKey,
+        DropProof,
+        DropLength,
+        DropGateway,
+    ];
+    let rare: Vec<_> = expected
+        .iter()
+        .filter(|verdict| !verdicts.contains_key(verdict))
+        .collect();
+    assert!(rare.is_empty(), "never seen: {rare:?}, of {verdicts:?}");
+}
+
+const PROVERS: u16 = 200;
+
+fn open(round: Round) -> OpenRound {
+    let now = real_now().monotonic_ms;
+    OpenRound {
+        round,
+        started: Monotonic(now),
+        until: Monotonic(now + (1 << 30)),
+    }
+}
+
+/// Provers that may prove 1, and every third one 2 as well.
+fn install(plane: &mut dyn DataPlane) {
+    let provers = plane.provers().unwrap();
+    for number in 1..=PROVERS {
+        let device = Dev(number);
+        let alternate = number.is_multiple_of(3).then(|| key(device, GATEWAY, 4, 2));
+        let keys = ProverKeys {
+            current: key(device, GATEWAY, 4, 1),
+            alternate,
+        };
+        provers.install(device.id(), Period(4), &keys).unwrap();
+    }
+    provers.open_round(&open(round(4, 1))).unwrap();
+}
+
+fn whole(message: Vec<u8>) -> [u8; PROOF_BYTES] {
+    message.try_into().unwrap()
+}
+
+/// More than a batch, in which right and wrong ones, ones under the other key, repetitions and broken ones are mixed.
+#[test]
+fn many_at_once_are_judged_as_one_by_one() {
+    let seed = number("LINEWARDEN_SEED", 1);
+    println!("seed {seed}");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let planes = || {
+        let mut host = Host::new(&Shape::ATTESTING.config()).unwrap();
+        install(&mut host);
+        let thread = host.thread_state();
+        (host.engine(), thread, host)
+    };
+    for count in [0, 1, 31, 32, 33, 63, 64, 65, 127, 129, 1000] {
+        let messages: Vec<[u8; PROOF_BYTES]> = (0..count)
+            .map(|_| {
+                let device = Dev(rng.random_range(1..=PROVERS + 3));
+                let mut message = whole(proof(device, &round(4, 1), rng.random_range(1..=3)));
+                if rng.random_range(0..10) == 0 {
+                    message[rng.random_range(0..PROOF_BYTES)] ^= 1 << rng.random_range(0..8);
+                }
+                message
+            })
+            .collect();
+        let now = Moment::from(real_now());
+        let (engine, mut thread, at_once) = planes();
+        engine.process_proofs(&mut thread, now, &messages);
+        let (engine, mut thread, one_by_one) = planes();
+        for message in &messages {
+            engine.process_proofs(&mut thread, now, std::slice::from_ref(message));
+        }
+        // In a batch a wrong PROOF beside the right one is hashed; after it, it is not.
+        let counted = |host: &Host| {
+            let mut counted: BTreeMap<Verdict, u64> = BTreeMap::new();
+            for (verdict, count) in host.counters().unwrap().nonzero() {
+                let verdict = match verdict {
+                    Verdict::DropProved => Verdict::DropProof,
+                    other => other,
+                };
+                *counted.entry(verdict).or_default() += count;
+            }
+            counted
+        };
+        assert_eq!(counted(&at_once), counted(&one_by_one), "{count}");
+        let ok = |mut host: Host| {
+            let provers = DataPlane::provers(&mut host).unwrap();
+            let proved = |device| provers.proved(Dev(device).id(), RoundNumber(1));
+            // Of a device that proves both only which comes first differs.
+            (1..=PROVERS)
+                .map(|device| proved(device).is_some())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(ok(at_once), ok(one_by_one), "{count}");
+    }
+}
+
+/// One verdict per prover and round, whoever else has the same PROOF at the same moment.
+#[test]
+fn of_several_cpus_with_one_proof_one_wins() {
+    let rounds = 40;
+    let messages = |number| -> Vec<Vec<u8>> {
+        (1..=PROVERS)
+            .map(|device| proof(Dev(device), &round(4, number), 1))
+            .collect()
+    };
+    let mut host = Host::new(&Shape::ATTESTING.config()).unwrap();
+    install(&mut host);
+    for number in 1..=rounds {
+        DataPlane::provers(&mut host)
+            .unwrap()
+            .open_round(&open(round(4, number)))
+            .unwrap();
+        let proofs: Vec<_> = messages(number).into_iter().map(whole).collect();
+        let engine = host.engine();
+        let mut threads = [host.thread_state(), host.thread_state()];
+        let start = Barrier::new(threads.len());
+        std::thread::scope(|scope| {
+            for thread in &mut threads {
+                scope.spawn(|| {
+                    start.wait();
+                    engine.process_proofs(thread, Moment::from(real_now()), &proofs);
+                });
+            }
+        });
+    }
+    let Some(mut xdp) = load_xdp(&Shape::ATTESTING.config()) else {
+        return;
+    };
+    install(&mut xdp);
+    for number in 1..=rounds {
+        DataPlane::provers(&mut xdp)
+            .unwrap()
+            .open_round(&open(round(4, number)))
+            .unwrap();
+        let frames: Vec<_> = messages(number)
+            .iter()
+            .map(|message| Dev(1).frame(false).udp(message))
+            .collect();
+        let start = Barrier::new(2);
+        // `Xdp` is one thread's at a time, but its program is not.
+        let plane = Shared(&xdp);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let plane = &plane;
+                    start.wait();
+                    frames.iter().for_each(|frame| {
+                        plane.0.test_run(frame).unwrap();
+                    });
+                });
+            }
+        });
+    }
+    for counters in [host.counters().unwrap(), xdp.counters().unwrap()] {
+        let each = u64::from(PROVERS) * u64::from(rounds);
+        let by_verdict: Vec<_> = counters.nonzero().collect();
+        assert_eq!(
+            by_verdict,
+            [(Verdict::ProofOk, each), (Verdict::DropProved, each)]
+        );
+    }
+}
+
+struct Shared<'a>(&'a linewarden_dataplane::xdp::Xdp);
+// SAFETY: only `test_run` is called, which is a system call on a descriptor.
+unsafe impl Sync for Shared<'_> {}

@@ -1,0 +1,290 @@
+//! PROOFs: every step of LAP/1 3.2.1, and which of two that apply decides.
+
+use linewarden_protocol::attest::Round;
+use linewarden_protocol::ids::{GatewayId, RoundNumber};
+use linewarden_protocol::verdict::Verdict::{self, *};
+
+use super::{Group, MakePacket, Record, group, record};
+use crate::support::device::{A, B, Dev, STRANGER};
+use crate::support::shape::{Shape, crowd};
+use crate::support::world::World;
+use crate::support::world::attest::{key, proof, round};
+
+/// A may prove that it runs 1 in period 4, in round 1, which is open.
+fn given(w: &mut World) {
+    assert!(w.prover(A, 4, 1, None));
+    assert!(w.open_round(round(4, 1), false));
+}
+
+fn sends(device: Dev, round: Round, runs: u8, v6: bool) -> MakePacket {
+    Box::new(move |_| device.frame(v6).udp(&proof(device, &round, runs)))
+}
+
+fn case(
+    description: &str,
+    more: impl Fn(&mut World) + 'static,
+    packet: MakePacket,
+    verdict: Verdict,
+) -> Record {
+    let state = move |w: &mut World| {
+        given(w);
+        more(w);
+    };
+    record(description, state, packet, verdict)
+}
+
+/// The right PROOF with one byte changed.
+fn bent(at: usize) -> MakePacket {
+    Box::new(move |_| {
+        let mut message = proof(A, &round(4, 1), 1);
+        message[at] ^= 0x20;
+        A.frame(false).udp(&message)
+    })
+}
+
+fn nothing(_: &mut World) {}
+
+fn verdicts() -> Vec<Record> {
+    let right = || sends(A, round(4, 1), 1, false);
+    let ok = |w: &mut World| assert_eq!(w.send(&sends(A, round(4, 1), 1, false)(w)), ProofOk);
+    vec![
+        case("the right proof", nothing, right(), ProofOk),
+        case("over IPv6", nothing, sends(A, round(4, 1), 1, true), ProofOk),
+        case("the same again", ok, right(), DropProved),
+        case(
+            "a wrong one after the right one",
+            ok,
+            sends(A, round(4, 1), 2, false),
+            DropProved,
+        ),
+        case(
+            "of another configuration",
+            nothing,
+            sends(A, round(4, 1), 2, false),
+            DropProof,
+        ),
+        case("by somebody else", nothing, bent(50), DropProof),
+        case(
+            "of a device that is no prover",
+            nothing,
+            sends(B, round(4, 1), 1, false),
+            DropUnknownProver,
+        ),
+        case(
+            "of a round to come",
+            nothing,
+            sends(A, round(4, 2), 1, false),
+            DropRound,
+        ),
+        case("under another nonce", nothing, bent(24), DropRound),
+        case("of another gateway", nothing, bent(16), DropGateway),
+        case("under a flag", nothing, bent(5), DropFlags),
+        case("of another suite", nothing, bent(4), DropSuite),
+        case("whose length field is wrong", nothing, bent(7), DropLength),
+        case(
+            "to another gateway, relayed",
+            nothing,
+            Box::new(|_| {
+                let there = Round {
+                    gateway: GatewayId(78),
+                    ..round(4, 1)
+                };
+                let proof = key(A, GatewayId(78), 4, 1).prove(&there);
+                let message = round(4, 1).answer(A.id(), proof);
+                A.frame(false).udp(zerocopy::IntoBytes::as_bytes(&message))
+            }),
+            DropProof,
+        ),
+        case(
+            "when the round is over",
+            |w| assert!(w.open_round(round(4, 2), true)),
+            sends(A, round(4, 2), 1, false),
+            DropLate,
+        ),
+        case(
+            "of an unknown prover when the round is over",
+            |w| assert!(w.open_round(round(4, 2), true)),
+            sends(STRANGER, round(4, 2), 1, false),
+            DropLate,
+        ),
+        case(
+            "of a prover that was wiped",
+            |w| w.wipe_prover(A),
+            right(),
+            DropUnknownProver,
+        ),
+    ]
+}
+
+fn rounds_and_periods() -> Vec<Record> {
+    vec![
+        case(
+            "of the previous round",
+            |w| assert!(w.open_round(round(4, 2), false)),
+            sends(A, round(4, 1), 1, false),
+            ProofOk,
+        ),
+        case(
+            "of the round before that",
+            |w| {
+                assert!(w.open_round(round(4, 2), false));
+                assert!(w.open_round(round(4, 3), false));
+            },
+            sends(A, round(4, 1), 1, false),
+            DropRound,
+        ),
+        case(
+            "in the next period, whose key was installed ahead",
+            |w| {
+                assert!(w.prover(A, 5, 1, None));
+                assert!(w.open_round(round(5, 2), false));
+            },
+            sends(A, round(5, 2), 1, false),
+            ProofOk,
+        ),
+        case(
+            "in the next period under the old key",
+            |w| {
+                assert!(w.prover(A, 5, 1, None));
+                assert!(w.open_round(round(5, 2), false));
+            },
+            Box::new(|_| {
+                let proof = key(A, round(5, 2).gateway, 4, 1).prove(&round(5, 2));
+                let message = round(5, 2).answer(A.id(), proof);
+                A.frame(false).udp(zerocopy::IntoBytes::as_bytes(&message))
+            }),
+            DropProof,
+        ),
+        case(
+            "of a prover that has no key of the period",
+            |w| {
+                assert!(w.prover(B, 5, 1, None));
+                assert!(w.open_round(round(5, 2), false));
+            },
+            sends(A, round(5, 2), 1, false),
+            DropNoKey,
+        ),
+        case(
+            "of a period whose keys have gone",
+            |w| assert!(w.prover(B, 6, 1, None)),
+            sends(A, round(4, 1), 1, false),
+            DropNoKey,
+        ),
+        case(
+            "of what is being rolled out",
+            |w| assert!(w.prover(A, 4, 1, Some(2))),
+            sends(A, round(4, 1), 2, false),
+            ProofOk,
+        ),
+        case(
+            "of what stands while something is rolled out",
+            |w| assert!(w.prover(A, 4, 1, Some(2))),
+            sends(A, round(4, 1), 1, false),
+            ProofOk,
+        ),
+        case(
+            "of neither",
+            |w| assert!(w.prover(A, 4, 1, Some(2))),
+            sends(A, round(4, 1), 3, false),
+            DropProof,
+        ),
+        case(
+            "of what was rolled out and is not any more",
+            |w| {
+                assert!(w.prover(A, 4, 1, Some(2)));
+                assert!(w.prover(A, 4, 1, None));
+            },
+            sends(A, round(4, 1), 2, false),
+            DropProof,
+        ),
+        case(
+            "a round of a period without keys does not begin",
+            |w| assert!(!w.open_round(round(7, 2), false)),
+            sends(A, round(4, 1), 1, false),
+            ProofOk,
+        ),
+        case(
+            "the highest round",
+            |w| {
+                assert!(w.open_round(
+                    Round {
+                        number: RoundNumber(u32::MAX),
+                        ..round(4, 2)
+                    },
+                    false
+                ))
+            },
+            sends(
+                A,
+                Round {
+                    number: RoundNumber(u32::MAX),
+                    ..round(4, 2)
+                },
+                1,
+                false,
+            ),
+            ProofOk,
+        ),
+    ]
+}
+
+/// Provers of which more than four have one home.
+fn places() -> Vec<Record> {
+    let all = || crowd(64);
+    let install = move |w: &mut World| {
+        all()
+            .into_iter()
+            .for_each(|device| assert!(w.prover(device, 4, 1, None)));
+        assert!(w.open_round(round(4, 1), false));
+    };
+    let is_ok = |device: Dev| sends(device, round(4, 1), 1, false);
+    let mut records: Vec<Record> = crowd(64)
+        .into_iter()
+        .map(|device| record("one of a crowd", install, is_ok(device), ProofOk))
+        .collect();
+    let first = crowd(64)[5];
+    records.push(record(
+        "not at home, wiped, and installed anew",
+        move |w| {
+            install(w);
+            w.wipe_prover(first);
+            assert!(w.prover(first, 4, 1, None));
+        },
+        is_ok(first),
+        ProofOk,
+    ));
+    records
+}
+
+pub fn groups() -> Vec<Group> {
+    let full = record(
+        "one prover too many",
+        |w| {
+            given(w);
+            (2..257).for_each(|n| assert!(w.prover(Dev(n), 4, 1, None)));
+            assert!(!w.prover(Dev(300), 4, 1, None));
+        },
+        sends(A, round(4, 1), 1, false),
+        ProofOk,
+    );
+    vec![
+        group(Shape::ATTESTING, verdicts()),
+        group(Shape::ATTESTING, rounds_and_periods()),
+        group(Shape::ATTESTING, places()),
+        group(Shape::ATTESTING, vec![full]),
+        group(
+            Shape {
+                provers: 16,
+                ..Shape::OPEN
+            },
+            verdicts(),
+        ),
+        group(
+            Shape {
+                provers: 16,
+                ..Shape::SEALED
+            },
+            verdicts(),
+        ),
+    ]
+}

@@ -1,0 +1,296 @@
+//! PROOFs at the gateway: every check of LAP/1 3.2.1, in its order, and what a forger, a replayer and a latecomer get.
+
+use alloc::vec::Vec;
+use zerocopy::IntoBytes as _;
+
+use super::support::{GATEWAY, Prover as Device, bent, gateway_end};
+use crate::attest::{AttestationKey, ConfigurationHash, PeriodStart, ProofKey, Round};
+use crate::frame::Meta;
+use crate::gateway::{Configuration, Gateway, GatewayConfig, OpenRound, Proved, ProverKeys, ProvisionError};
+use crate::ids::{DeviceId, GatewayId, Mode, Period, RoundNumber};
+use crate::time::{Monotonic, Now};
+use crate::verdict::Verdict;
+
+const DEVICE: DeviceId = DeviceId(0x1001);
+const H: ConfigurationHash = ConfigurationHash([1; 32]);
+const OTHER_H: ConfigurationHash = ConfigurationHash([2; 32]);
+const START: PeriodStart = PeriodStart {
+    period: Period(5),
+    salt: [5; 8],
+};
+
+fn k(device: DeviceId) -> AttestationKey {
+    let mut bytes = [0x77; 32];
+    bytes[..8].copy_from_slice(&device.0.to_be_bytes());
+    AttestationKey::from_bytes(bytes)
+}
+
+fn key(device: DeviceId, start: &PeriodStart, h: &ConfigurationHash) -> ProofKey {
+    k(device).for_period(device, start, h).for_gateway(GATEWAY)
+}
+
+fn keys(device: DeviceId, start: &PeriodStart) -> ProverKeys {
+    ProverKeys {
+        current: key(device, start, &H),
+        alternate: None,
+    }
+}
+
+fn round(number: u32) -> Round {
+    Round {
+        gateway: GATEWAY,
+        number: RoundNumber(number),
+        nonce: [number as u8; 8],
+        start: START,
+    }
+}
+
+struct Bench {
+    gateway: Gateway,
+    now: Now,
+}
+
+impl Bench {
+    /// A gateway with one prover, in its first round, which lasts 1000 ms.
+    fn new() -> Self {
+        let config = GatewayConfig {
+            provers_max: 2,
+            ..GatewayConfig::new(GATEWAY, &[gateway_end().ip])
+        };
+        let mut bench = Self {
+            gateway: Gateway::new(config),
+            now: Now::default().plus_ms(10_000),
+        };
+        bench
+            .gateway
+            .install_prover(DEVICE, START.period, keys(DEVICE, &START))
+            .unwrap();
+        bench.open(round(1));
+        bench
+    }
+
+    fn open(&mut self, round: Round) {
+        let started = self.now.monotonic();
+        let open = OpenRound {
+            round,
+            started,
+            until: Monotonic(started.0 + 1000),
+        };
+        self.gateway.open_round(open).unwrap();
+    }
+
+    fn verdict(&mut self, message: &[u8]) -> Verdict {
+        let from = Device::new(1, Mode::Pool).from;
+        let meta = Meta {
+            src_ip: [0; 16],
+            dst_ip: [0; 16],
+            dst_mac: [0; 6],
+            src_mac: from.mac,
+            src_port: from.port,
+            dst_port: 0,
+            ingress: 0,
+            vlans: [0; 2],
+        };
+        let mut payload = message.to_vec();
+        let verdict = self.gateway.handle_payload(self.now, &meta, &mut payload);
+        assert_eq!(payload, message, "nothing answers a PROOF");
+        verdict
+    }
+}
+
+/// The right PROOF, if the device runs h.
+fn proof(round: &Round, h: &ConfigurationHash) -> Vec<u8> {
+    let proof = key(DEVICE, &round.start, h).prove(round);
+    round.answer(DEVICE, proof).as_bytes().to_vec()
+}
+
+/// One scenario for each verdict of this file.
+pub fn reach(verdict: Verdict) -> Verdict {
+    let mut bench = Bench::new();
+    let right = proof(&round(1), &H);
+    match verdict {
+        Verdict::DropUnsupportedType => {
+            bench.gateway = Gateway::new(GatewayConfig::new(GATEWAY, &[]));
+            bench.verdict(&right)
+        }
+        Verdict::ProofOk => bench.verdict(&right),
+        Verdict::DropRound => bench.verdict(&proof(&round(2), &H)),
+        Verdict::DropLate => {
+            bench.now = bench.now.plus_ms(1001);
+            bench.verdict(&right)
+        }
+        Verdict::DropUnknownProver => bench.verdict(&bent(&right, 15, &[9])),
+        Verdict::DropProved => {
+            bench.verdict(&right);
+            bench.verdict(&right)
+        }
+        Verdict::DropNoKey => {
+            let later = Period(START.period.0 + 2);
+            let other = DeviceId(DEVICE.0 + 1);
+            bench
+                .gateway
+                .install_prover(other, later, keys(other, &START))
+                .unwrap();
+            bench.verdict(&right)
+        }
+        _ => bench.verdict(&bent(&right, 95, &[right[95] ^ 1])),
+    }
+}
+
+#[test]
+fn what_another_gateway_may_check_proves_nothing_here() {
+    let mut bench = Bench::new();
+    let elsewhere = k(DEVICE).for_period(DEVICE, &START, &H).for_gateway(GatewayId(8));
+    let forged = round(1).answer(DEVICE, elsewhere.prove(&round(1)));
+    assert_eq!(bench.verdict(forged.as_bytes()), Verdict::DropProof);
+    let there = Round {
+        gateway: GatewayId(8),
+        ..round(1)
+    };
+    let honest = there.answer(DEVICE, elsewhere.prove(&there));
+    assert_eq!(bench.verdict(honest.as_bytes()), Verdict::DropGateway);
+}
+
+#[test]
+fn every_bit_of_a_proof_and_of_the_configuration_counts() {
+    let mut bench = Bench::new();
+    let right = proof(&round(1), &H);
+    for bit in 0..64 * 8 {
+        let mut forged = right.clone();
+        forged[32 + bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(bench.verdict(&forged), Verdict::DropProof, "bit {bit}");
+    }
+    for bit in 0..32 * 8 {
+        let mut h = H;
+        h.0[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(
+            bench.verdict(&proof(&round(1), &h)),
+            Verdict::DropProof,
+            "bit {bit} of h"
+        );
+    }
+    assert_eq!(
+        bench.gateway.proved(DEVICE, RoundNumber(1)),
+        None,
+        "a wrong proof is silence"
+    );
+    assert_eq!(bench.verdict(&right), Verdict::ProofOk);
+}
+
+#[test]
+fn nothing_takes_ok_away() {
+    let mut bench = Bench::new();
+    bench.now = bench.now.plus_ms(7);
+    assert_eq!(bench.verdict(&proof(&round(1), &H)), Verdict::ProofOk);
+    assert_eq!(bench.verdict(&proof(&round(1), &OTHER_H)), Verdict::DropProved);
+    let ok = Proved {
+        configuration: Configuration::Current,
+        elapsed_ms: 7,
+    };
+    assert_eq!(bench.gateway.proved(DEVICE, RoundNumber(1)), Some(ok));
+}
+
+#[test]
+fn two_rounds_are_open_side_by_side_and_no_third() {
+    let mut bench = Bench::new();
+    bench.open(round(2));
+    assert_eq!(bench.verdict(&proof(&round(2), &H)), Verdict::ProofOk);
+    assert_eq!(bench.verdict(&proof(&round(1), &H)), Verdict::ProofOk);
+    bench.open(round(3));
+    assert_eq!(bench.verdict(&proof(&round(1), &H)), Verdict::DropRound);
+    let renamed = Round {
+        number: RoundNumber(3),
+        ..round(2)
+    };
+    assert_eq!(
+        bench.verdict(&proof(&renamed, &H)),
+        Verdict::DropRound,
+        "another nonce"
+    );
+    assert_eq!(bench.gateway.proved(DEVICE, RoundNumber(3)), None);
+}
+
+#[test]
+fn old_and_new_are_valid_side_by_side_while_both_are_installed() {
+    let mut bench = Bench::new();
+    let both = ProverKeys {
+        alternate: Some(key(DEVICE, &START, &OTHER_H)),
+        ..keys(DEVICE, &START)
+    };
+    assert_eq!(bench.verdict(&proof(&round(1), &OTHER_H)), Verdict::DropProof);
+    bench.gateway.install_prover(DEVICE, START.period, both).unwrap();
+    assert_eq!(bench.verdict(&proof(&round(1), &OTHER_H)), Verdict::ProofOk);
+    let proved = bench.gateway.proved(DEVICE, RoundNumber(1)).unwrap();
+    assert_eq!(proved.configuration, Configuration::Alternate);
+}
+
+#[test]
+fn the_next_period_s_keys_wait_beside_this_one_s() {
+    let mut bench = Bench::new();
+    let next = PeriodStart {
+        period: Period(6),
+        salt: [6; 8],
+    };
+    bench
+        .gateway
+        .install_prover(DEVICE, next.period, keys(DEVICE, &next))
+        .unwrap();
+    assert_eq!(bench.verdict(&proof(&round(1), &H)), Verdict::ProofOk);
+    let second = Round {
+        start: next,
+        ..round(2)
+    };
+    bench.open(second);
+    assert_eq!(
+        bench.verdict(&proof(&round(2), &H)),
+        Verdict::DropProof,
+        "the old period's key"
+    );
+    assert_eq!(bench.verdict(&proof(&second, &H)), Verdict::ProofOk);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_changes_nothing() {
+    let mut bench = Bench::new();
+    let zero = ProverKeys {
+        current: ProofKey::from_bytes([0; 32]),
+        alternate: None,
+    };
+    let period = START.period;
+    let gateway = &mut bench.gateway;
+    let unusable = gateway.install_prover(DEVICE, period, zero);
+    assert_eq!(unusable, Err(ProvisionError::UnusableProofKey(DEVICE)));
+    let nobody = DeviceId(0);
+    assert_eq!(
+        gateway.install_prover(nobody, period, keys(nobody, &START)),
+        Err(ProvisionError::DeviceZero)
+    );
+    let (second, third) = (DeviceId(2), DeviceId(3));
+    gateway
+        .install_prover(second, period, keys(second, &START))
+        .unwrap();
+    assert_eq!(
+        gateway.install_prover(third, period, keys(third, &START)),
+        Err(ProvisionError::ProversFull(third))
+    );
+    assert!(gateway.wipe_prover(second));
+    gateway
+        .install_prover(third, period, keys(third, &START))
+        .unwrap();
+    let unknown = OpenRound {
+        round: Round {
+            start: PeriodStart {
+                period: Period(7),
+                salt: [0; 8],
+            },
+            ..round(2)
+        },
+        started: Monotonic(0),
+        until: Monotonic(u64::MAX),
+    };
+    assert_eq!(
+        gateway.open_round(unknown),
+        Err(ProvisionError::PeriodUnknown(Period(7)))
+    );
+    assert_eq!(bench.verdict(&proof(&round(1), &H)), Verdict::ProofOk);
+}
