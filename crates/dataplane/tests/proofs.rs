@@ -18,6 +18,7 @@ use std::sync::Barrier;
 
 use linewarden_dataplane::DataPlane;
 use linewarden_dataplane::host::{Host, Moment};
+use linewarden_forro::Backend;
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::gateway::{OpenRound, ProverKeys};
 use linewarden_protocol::ids::{Period, RoundNumber};
@@ -212,13 +213,14 @@ fn many_at_once_are_judged_as_one_by_one() {
     let seed = number("LINEWARDEN_SEED", 1);
     println!("seed {seed}");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let planes = || {
-        let mut host = Host::new(&Shape::ATTESTING.config()).unwrap();
+    let planes = |lanes| {
+        let mut host = Host::with_lanes(&Shape::ATTESTING.config(), lanes).unwrap();
         install(&mut host);
         let thread = host.thread_state();
         (host.engine(), thread, host)
     };
-    for count in [0, 1, 31, 32, 33, 63, 64, 65, 127, 129, 1000] {
+    let counts = [0, 1, 31, 32, 33, 63, 64, 65, 127, 129, 1000];
+    for (lanes, count) in Backend::available().flat_map(|lanes| counts.map(|count| (lanes, count))) {
         let messages: Vec<[u8; PROOF_BYTES]> = (0..count)
             .map(|_| {
                 let device = Dev(rng.random_range(1..=PROVERS + 3));
@@ -230,9 +232,9 @@ fn many_at_once_are_judged_as_one_by_one() {
             })
             .collect();
         let now = Moment::from(real_now());
-        let (engine, mut thread, at_once) = planes();
+        let (engine, mut thread, at_once) = planes(lanes);
         engine.process_proofs(&mut thread, now, &messages);
-        let (engine, mut thread, one_by_one) = planes();
+        let (engine, mut thread, one_by_one) = planes(Backend::SCALAR);
         for message in &messages {
             engine.process_proofs(&mut thread, now, std::slice::from_ref(message));
         }

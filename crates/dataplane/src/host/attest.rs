@@ -64,7 +64,7 @@ pub(super) struct Verifier {
     regions: Arc<ProverRegions>,
     geometry: Geometry,
     gateway_id: u32,
-    backend: Backend,
+    pub(super) lanes: Backend,
 }
 
 impl Verifier {
@@ -73,7 +73,7 @@ impl Verifier {
             regions,
             geometry: config.prover_geometry(),
             gateway_id: config.gateway_id.0,
-            backend: Backend::widest(),
+            lanes: Backend::widest(),
         }
     }
 
@@ -277,7 +277,7 @@ impl Engine {
             let (Some(matrices), Some(out)) = (matrices.get(..count), out.get_mut(..count)) else {
                 return last;
             };
-            blocks::<R14>(verifier.backend, matrices, out);
+            blocks::<R14>(verifier.lanes, matrices, out);
             for index in 0..count {
                 let (Some(claim), Some(block)) = (
                     thread.proofs.claims.get(index).copied(),

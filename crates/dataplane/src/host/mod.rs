@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use linewarden_forro::Backend;
 use linewarden_protocol::verdict::Disposition;
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
@@ -104,6 +105,19 @@ impl Host {
             .map_err(|error| DataPlaneError::kernel("memory for the lines", error))?;
         regions.begin(&config.live());
         Self::over(config, Store::new(Arc::new(regions), config.geometry.clone()))
+    }
+
+    /// [`Host::new`] with other lanes for PROOFs than the widest, to compare them.
+    ///
+    /// # Errors
+    /// As [`Host::new`].
+    pub fn with_lanes(config: &Config, lanes: Backend) -> Result<Self, DataPlaneError> {
+        let mut host = Self::new(config)?;
+        let engine = Arc::get_mut(&mut host.engine);
+        if let Some(provers) = engine.and_then(|engine| engine.provers.as_mut()) {
+            provers.lanes = lanes;
+        }
+        Ok(host)
     }
 
     /// [`Host::new`] over a store that is there already.

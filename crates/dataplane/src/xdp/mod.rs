@@ -11,6 +11,7 @@ mod keep;
 #[cfg(test)]
 mod layout_test;
 pub mod microbench;
+pub mod proof_bench;
 mod rings;
 mod seal;
 pub mod sealed_bench;

@@ -32,6 +32,22 @@ pub mod bench {
     include!(concat!(env!("OUT_DIR"), "/bench.skel.rs"));
 }
 
+/// The programs of the bench of PROOFs.
+#[allow(
+    clippy::all,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::undocumented_unsafe_blocks,
+    missing_docs,
+    unused,
+    reason = "generated"
+)]
+pub mod bench_proof {
+    include!(concat!(env!("OUT_DIR"), "/bench_proof.skel.rs"));
+}
+
 /// The programs of the sealed gate's benches.
 #[allow(
     clippy::all,

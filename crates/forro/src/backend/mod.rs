@@ -8,6 +8,7 @@ mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod pair;
 mod portable;
+mod scalar;
 
 use cipher::StreamCipherClosure;
 use cipher::consts::U64;
@@ -24,6 +25,7 @@ pub struct Backend(Kind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
+    Scalar,
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -37,6 +39,8 @@ cpufeatures::new!(has_avx2, "avx2");
 cpufeatures::new!(has_avx512, "avx512f");
 
 impl Backend {
+    /// One block at a time: what the others are compared with.
+    pub const SCALAR: Self = Self(Kind::Scalar);
     /// What every CPU has.
     pub const PORTABLE: Self = Self(Kind::Portable);
 
@@ -58,7 +62,8 @@ impl Backend {
 
     /// All that this CPU has, the widest last.
     pub fn available() -> impl Iterator<Item = Self> {
-        let of_this_cpu: [Option<Self>; 3] = [
+        let of_this_cpu: [Option<Self>; 4] = [
+            Some(Self::SCALAR),
             Some(Self::PORTABLE),
             #[cfg(target_arch = "x86_64")]
             has_avx2::get().then_some(Self(Kind::Avx2)),
@@ -76,6 +81,7 @@ impl Backend {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.0 {
+            Kind::Scalar => "scalar",
             Kind::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => "avx2",
@@ -88,6 +94,7 @@ impl Backend {
     #[must_use]
     pub fn lanes(self) -> usize {
         match self.0 {
+            Kind::Scalar => <u32 as Lanes>::LANES,
             Kind::Portable => <portable::Word4 as Lanes>::LANES,
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => <avx2::Word8 as Lanes>::LANES,
@@ -103,6 +110,7 @@ impl Backend {
         closure: impl StreamCipherClosure<BlockSize = U64>,
     ) {
         match self.0 {
+            Kind::Scalar => closure.call(&mut Stream::<R, u32, N>::new(matrix)),
             Kind::Portable => closure.call(&mut Stream::<R, portable::Word4, N>::new(matrix)),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a backend of this kind is only made where the CPU has AVX2.
@@ -117,6 +125,7 @@ impl Backend {
 /// The block of each matrix, whatever keys, counters and nonces these are of: as many as both slices have.
 pub fn blocks<R: Rounds>(backend: Backend, matrices: &[Matrix], out: &mut [[u8; BLOCK_BYTES]]) {
     match backend.0 {
+        Kind::Scalar => many::<R, u32>(matrices, out),
         Kind::Portable => many::<R, portable::Word4>(matrices, out),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a backend of this kind is only made where the CPU has AVX2.
