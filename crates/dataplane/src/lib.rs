@@ -66,6 +66,9 @@ pub enum DataPlaneError {
     /// The store refused.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The provers' memory refused.
+    #[error(transparent)]
+    Prover(#[from] ProverError),
     /// The configuration contradicts itself.
     #[error(transparent)]
     Config(#[from] ConfigError),

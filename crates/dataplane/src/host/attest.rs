@@ -5,21 +5,21 @@
 //! PROOFs in one batch all are hashed: a wrong one counts as wrong although a right one is beside it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use linewarden_forro::{Backend, Matrix, R14, blocks};
 use linewarden_protocol::gateway::ELAPSED_MS_MAX;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{HEADER_BYTES, MAGIC, PROOF_BYTES, VERSION, message_type};
-use subtle::ConstantTimeEq as _;
 use zerocopy::FromBytes as _;
 
 use super::engine::{Engine, Moment, Origin, ThreadState};
 use crate::config::Config;
 use crate::event::EVENT_BYTES;
-use crate::layout::{ProverKeyCells, Round};
-use crate::store::Geometry;
+use crate::layout::Round;
 use crate::store::provers::{ALTERNATE, ProverRegions};
+use crate::store::{Geometry, prefetch};
 
 /// Proofs that are set aside at most: a batch.
 pub(super) const PROOFS: usize = 64;
@@ -77,6 +77,10 @@ impl Verifier {
         }
     }
 
+    pub(super) fn prefetch(&self, id: u64) {
+        self.regions.prefetch(&self.geometry, id);
+    }
+
     fn round(&self, number: u32) -> Option<&Round> {
         let lanes = &self.regions.rounds.first()?.lane;
         lanes.get(number as usize & 1)
@@ -118,6 +122,8 @@ struct Claim {
     /// The prover's word as it was.
     before: u64,
     is_alternate: bool,
+    /// Known when its block is computed.
+    has_key: bool,
 }
 
 /// PROOFs that were set aside.
@@ -147,15 +153,13 @@ impl std::fmt::Debug for Proofs {
 }
 
 impl Proofs {
-    /// Sets a claim aside, with the input of its block; `false`: there is no room.
+    /// Sets a claim aside; `false`: there is no room.
     #[inline]
-    fn push(&mut self, claim: Claim, key: &[u8; 32], counter: u64, nonce: &[u8; 8]) -> bool {
-        let at = self.count;
-        let (Some(place), Some(matrix)) = (self.claims.get_mut(at), self.matrices.get_mut(at)) else {
+    fn push(&mut self, claim: Claim) -> bool {
+        let Some(place) = self.claims.get_mut(self.count) else {
             return false;
         };
         *place = claim;
-        matrix.set(key, counter, nonce);
         self.count += 1;
         true
     }
@@ -172,7 +176,23 @@ impl Proofs {
     }
 }
 
-fn key_bytes(cells: &[std::sync::atomic::AtomicU64; 4]) -> [u8; 32] {
+/// All of it before the answer: a comparison byte by byte, as a library makes it to be sure, would cost several blocks.
+#[inline]
+fn is_equal(block: &[u8; 64], given: &[u8; 64]) -> bool {
+    let pairs = block.as_chunks::<8>().0.iter().zip(given.as_chunks::<8>().0);
+    let differs = pairs.fold(0, |differs, (a, b)| {
+        differs | (u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b))
+    });
+    std::hint::black_box(differs) == 0
+}
+
+#[inline]
+fn has_key([first, ..]: &[AtomicU64; 4]) -> bool {
+    first.load(Acquire) != 0
+}
+
+#[inline]
+fn key_bytes(cells: &[AtomicU64; 4]) -> [u8; 32] {
     let mut key = [0; 32];
     for (bytes, cell) in key.as_chunks_mut::<8>().0.iter_mut().zip(cells) {
         *bytes = cell.load(Acquire).to_ne_bytes();
@@ -195,7 +215,12 @@ impl Messages for Bulk<'_> {
 impl Engine {
     /// Judges any number of PROOFs, and counts. Of wrong ones nothing is reported, for nobody is known to have sent them.
     pub fn process_proofs(&self, thread: &mut ThreadState, now: Moment, proofs: &[[u8; PROOF_BYTES]]) {
-        for batch in proofs.chunks(PROOFS) {
+        let prefetch = |batch: Option<&[[u8; PROOF_BYTES]]>| {
+            batch.into_iter().flatten().for_each(|one| self.prefetch(one))
+        };
+        let mut batches = proofs.chunks(PROOFS);
+        prefetch(batches.clone().next());
+        while let Some(batch) = batches.next() {
             for (at, message) in batch.iter().enumerate() {
                 let is_whole = message.first_chunk().is_some_and(is_proof);
                 let taken = match is_whole {
@@ -207,11 +232,13 @@ impl Engine {
                     Err(reason) => thread.stats.count(reason),
                 }
             }
+            // On their way while blocks are computed.
+            prefetch(batches.clone().next());
             self.settle(thread, now, &Bulk(batch));
         }
     }
 
-    /// All checks of a PROOF but the block; what passes is set aside.
+    /// All checks of a PROOF but key and block; what passes is set aside, and its keys are on their way from memory.
     pub(super) fn take_proof(
         &self,
         thread: &mut ThreadState,
@@ -242,11 +269,12 @@ impl Engine {
         }
         let slot = home.slot.get(way).map_or(u32::MAX, |slot| slot.load(Acquire));
         let keys = slot.wrapping_mul(2) + (round.key_lane.load(Acquire) & 1);
-        let cells = verifier.regions.keys.get(keys as usize);
-        let key = cells.map(|cells| key_bytes(&cells.current));
-        let key = key
-            .filter(|key| !key.starts_with(&[0; 8]))
+        let cells = verifier
+            .regions
+            .keys
+            .get(keys as usize)
             .ok_or(Verdict::DropNoKey)?;
+        prefetch(cells);
         let claim = Claim {
             at: 0,
             place,
@@ -254,10 +282,10 @@ impl Engine {
             number,
             before,
             is_alternate: false,
+            has_key: false,
         };
-        let is_set_aside = thread.proofs.push(claim, &key, r, &message.nonce.to_ne_bytes());
         // A batch has no more than there is room for.
-        is_set_aside.then_some(()).ok_or(Verdict::DropShed)
+        thread.proofs.push(claim).then_some(()).ok_or(Verdict::DropShed)
     }
 
     /// Judges what was set aside, and counts. Returns the verdict on the last.
@@ -268,16 +296,7 @@ impl Engine {
         };
         // Of whom the current configuration does not explain the proof, the alternate one may.
         while thread.proofs.count > 0 {
-            let count = std::mem::take(&mut thread.proofs.count);
-            let Proofs {
-                matrices,
-                blocks: out,
-                ..
-            } = &mut thread.proofs;
-            let (Some(matrices), Some(out)) = (matrices.get(..count), out.get_mut(..count)) else {
-                return last;
-            };
-            blocks::<R14>(verifier.lanes, matrices, out);
+            let count = verifier.compute(&mut thread.proofs);
             for index in 0..count {
                 let (Some(claim), Some(block)) = (
                     thread.proofs.claims.get(index).copied(),
@@ -286,8 +305,13 @@ impl Engine {
                     continue;
                 };
                 let payload = messages.payload(claim.at).unwrap_or_default();
-                let given = payload.get(PROOF_BYTES - 64..PROOF_BYTES).unwrap_or_default();
-                if bool::from(block.as_slice().ct_eq(given)) {
+                let given = payload.get(PROOF_BYTES - 64..PROOF_BYTES);
+                if !claim.has_key {
+                    last = Verdict::DropNoKey;
+                } else if given
+                    .and_then(<[u8]>::as_array)
+                    .is_some_and(|given| is_equal(block, given))
+                {
                     last = verifier.accept(&claim, now);
                 } else if !claim.is_alternate && verifier.try_alternate(&mut thread.proofs, &claim) {
                     continue;
@@ -329,6 +353,35 @@ impl Engine {
 }
 
 impl Verifier {
+    /// The blocks of all that is set aside, which then is not any more: how many.
+    fn compute(&self, proofs: &mut Proofs) -> usize {
+        let count = std::mem::take(&mut proofs.count);
+        for (claim, matrix) in proofs.claims.iter_mut().zip(&mut proofs.matrices).take(count) {
+            let (Some(cells), Some(round)) = (
+                self.regions.keys.get(claim.keys as usize),
+                self.round(claim.number),
+            ) else {
+                continue;
+            };
+            let key = match claim.is_alternate {
+                true => &cells.alternate,
+                false => &cells.current,
+            };
+            claim.has_key = has_key(key);
+            let r = u64::from(self.gateway_id) << 32 | u64::from(claim.number);
+            matrix.set(&key_bytes(key), r, &round.nonce.load(Relaxed).to_ne_bytes());
+        }
+        let Proofs {
+            matrices,
+            blocks: out,
+            ..
+        } = proofs;
+        if let (Some(matrices), Some(out)) = (matrices.get(..count), out.get_mut(..count)) {
+            blocks::<R14>(self.lanes, matrices, out);
+        }
+        count
+    }
+
     /// Of several threads with one proof one wins.
     fn accept(&self, claim: &Claim, now: Moment) -> Verdict {
         let lane = claim.number as usize & 1;
@@ -352,19 +405,11 @@ impl Verifier {
     /// Sets the claim aside once more, under the other key, if there is one. What has been looked at makes room.
     fn try_alternate(&self, proofs: &mut Proofs, claim: &Claim) -> bool {
         let cells = self.regions.keys.get(claim.keys as usize);
-        let round = self.round(claim.number);
-        let (Some(ProverKeyCells { alternate, .. }), Some(round)) = (cells, round) else {
-            return false;
-        };
-        let key = key_bytes(alternate);
-        if key.starts_with(&[0; 8]) {
-            return false;
-        }
-        let claim = Claim {
-            is_alternate: true,
-            ..*claim
-        };
-        let r = u64::from_be_bytes(round.r.load(Acquire).to_ne_bytes());
-        proofs.push(claim, &key, r, &round.nonce.load(Acquire).to_ne_bytes())
+        let has_alternate = cells.is_some_and(|cells| has_key(&cells.alternate));
+        has_alternate
+            && proofs.push(Claim {
+                is_alternate: true,
+                ..*claim
+            })
     }
 }

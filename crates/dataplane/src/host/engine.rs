@@ -5,14 +5,12 @@
 //! is the commit word); on x86 that costs nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use linewarden_protocol::classic::rng::SplitMix64;
 use linewarden_protocol::frame::Meta;
-use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::Verdict;
-use linewarden_protocol::wire::{self, MESSAGE_BYTES, Message, PROOF_BYTES};
+use linewarden_protocol::wire::{self, MESSAGE_BYTES, Message, PROOF_BYTES, message_type};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::attest::{Proofs, Single, Verifier};
@@ -26,7 +24,7 @@ use crate::event::EVENT_BYTES;
 use crate::layout::{HOME_WAYS, Line};
 use crate::store::provers::ProverRegions;
 use crate::store::shed::{Doorman, Stranger};
-use crate::store::{Geometry, InForce, Regions, wire_word};
+use crate::store::{Geometry, InForce, Regions, prefetch, table, wire_word};
 
 /// Bytes kept of a datagram: all that any message needs that is served. A short buffer keeps a whole batch in the
 /// first-level cache.
@@ -217,16 +215,24 @@ impl Engine {
         Some(verdict)
     }
 
-    /// Loads from the home of the device that a message names, so that the ways to memory of a whole batch overlap.
+    /// Has the home of the device that a message names on its way from memory: the ways of a whole batch overlap.
     #[inline]
-    pub(super) fn touch(&self, payload: &[u8]) -> u64 {
+    pub(super) fn prefetch(&self, payload: &[u8]) {
         let Some(id) = payload.get(8..16).and_then(|id| id.try_into().ok()) else {
-            return 0;
+            return;
         };
-        let id = DeviceId(u64::from_be_bytes(id));
-        let home = self.geometry.home(self.geometry.device_hash(id)) as usize;
-        let first = self.regions.lines.get(home * HOME_WAYS);
-        first.map_or(0, |line| line.device_id.load(Relaxed))
+        let id = u64::from_ne_bytes(id);
+        if let (Some(verifier), Some(&message_type::PROOF)) = (&self.provers, payload.get(3)) {
+            return verifier.prefetch(id);
+        }
+        let hash = table::hash(self.geometry.hash_seed, id, 0);
+        let first = self.geometry.home(hash) as usize * HOME_WAYS;
+        let lines = self
+            .regions
+            .lines
+            .get(first..first + HOME_WAYS)
+            .unwrap_or_default();
+        lines.iter().for_each(prefetch);
     }
 
     /// The device's line and its place.

@@ -31,6 +31,7 @@ pub use self::geometry::{Geometry, Regions};
 pub(crate) use self::live::InForce;
 use self::place::Places;
 pub use self::region::Region;
+pub(crate) use self::region::prefetch;
 pub use self::session::SessionView;
 use crate::layout::{Line, RingRow};
 

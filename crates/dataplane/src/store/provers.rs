@@ -13,7 +13,7 @@ use linewarden_protocol::gateway::{Configuration, OpenRound, Proved, ProverKeys}
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 
 use super::place::Places;
-use super::{Geometry, Place, Region, table, wire_word};
+use super::{Geometry, Place, Region, prefetch, table, wire_word};
 use crate::layout::{Bucket, HOME_WAYS, OpenRounds, ProverHome, ProverKeyCells, Round};
 
 /// Set, in the word of a prover that is ok, where the configuration that is being rolled out was proven.
@@ -64,19 +64,36 @@ impl ProverRegions {
     }
 
     /// The home, the way in it and the place of the prover whose id is `id` as loaded from the wire.
+    #[inline]
     pub(crate) fn find(&self, geometry: &Geometry, id: u64) -> Option<(&ProverHome, usize, u32)> {
         let hash = table::hash(geometry.hash_seed, id, 0);
-        let at_home = geometry.home(hash) * HOME_WAYS as u32;
-        let elsewhere = table::candidates(&self.index, geometry.index_mask(), hash);
-        let at_home = at_home..at_home + HOME_WAYS as u32;
-        at_home
-            .chain(elsewhere)
+        let at_home = geometry.home(hash);
+        if let Some(home) = self.homes.get(at_home as usize)
+            && let Some(way) = way_of(home, id)
+        {
+            return Some((home, way, at_home * HOME_WAYS as u32 + way as u32));
+        }
+        self.find_elsewhere(geometry, id, hash)
+    }
+
+    #[cold]
+    fn find_elsewhere(&self, geometry: &Geometry, id: u64, hash: u64) -> Option<(&ProverHome, usize, u32)> {
+        table::candidates(&self.index, geometry.index_mask(), hash)
             .filter_map(|place| self.home(place).map(|(home, way)| (home, way, place)))
             .find(|(home, way, _)| {
                 home.device_id
                     .get(*way)
                     .is_some_and(|cell| cell.load(Acquire) == id)
             })
+    }
+
+    /// Has the home where the prover most likely is on its way from memory.
+    #[inline]
+    pub(crate) fn prefetch(&self, geometry: &Geometry, id: u64) {
+        let hash = table::hash(geometry.hash_seed, id, 0);
+        if let Some(home) = self.homes.get(geometry.home(hash) as usize) {
+            prefetch(home);
+        }
     }
 
     pub(crate) fn home(&self, place: u32) -> Option<(&ProverHome, usize)> {
@@ -94,6 +111,15 @@ pub struct Provers {
     places: Places,
     /// Whose keys are in each lane.
     periods: [Option<Period>; 2],
+}
+
+/// Without a branch for each way, which would be mispredicted.
+#[inline]
+fn way_of(home: &ProverHome, id: u64) -> Option<usize> {
+    let [a, b, c, d] = &home.device_id;
+    let is = |cell: &AtomicU64| u8::from(cell.load(Acquire) == id);
+    let ways = is(a) | is(b) << 1 | is(c) << 2 | is(d) << 3;
+    (ways != 0).then(|| ways.trailing_zeros() as usize)
 }
 
 fn lane(number: u64) -> usize {
