@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod digest;
+pub mod eventlog;
+mod fields;
 pub mod pcr;
 
 pub use digest::{Digest, HashAlgorithm};
