@@ -82,6 +82,7 @@ fn device_path(path: &[u8]) -> String {
         nodes.push(node);
     }
     match nodes.is_empty() {
+        true if path.is_empty() => "no path".to_owned(),
         true => format!("path {}", opaque(path)),
         false => nodes.join("/"),
     }

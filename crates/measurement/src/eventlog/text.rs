@@ -73,8 +73,11 @@ pub(super) fn any_text(bytes: &[u8]) -> Option<String> {
         .map(|text| text.trim_end_matches('\0'));
     match narrow.filter(|text| printable(text)) {
         Some(text) => Some(shown(text)),
+        // Any bytes are some text in UTF-16: only what is mostly ASCII was meant as one.
         None => utf16(bytes)
-            .filter(|text| printable(text))
+            .filter(|text| {
+                printable(text) && 2 * text.chars().filter(char::is_ascii).count() >= text.chars().count()
+            })
             .map(|text| shown(&text)),
     }
 }
