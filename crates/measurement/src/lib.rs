@@ -8,6 +8,8 @@
 mod digest;
 pub mod eventlog;
 mod fields;
+pub mod files;
 pub mod pcr;
+mod text;
 
 pub use digest::{Digest, HashAlgorithm};

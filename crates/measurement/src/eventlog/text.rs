@@ -82,24 +82,9 @@ pub(super) fn any_text(bytes: &[u8]) -> Option<String> {
     }
 }
 
-/// A text of somebody else's making, fit for a line of a terminal: control and format characters escaped, and no longer than
-/// a few lines.
+/// [`crate::text::shown`], no longer than a few lines.
 pub(super) fn shown(text: &str) -> String {
-    let mut shown = String::new();
-    for (count, c) in text.chars().enumerate() {
-        if count == SHOWN_CHARS_MAX {
-            shown.push('…');
-            break;
-        }
-        // What turns writing around or hides it is told apart from letters by its escape alone.
-        match c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-        {
-            true => shown.extend(c.escape_default()),
-            false => shown.push(c),
-        }
-    }
-    shown
+    crate::text::shown(text, SHOWN_CHARS_MAX)
 }
 
 /// Bytes that are no text: in hex if they are few, else how many and the beginning of their SHA-256.
