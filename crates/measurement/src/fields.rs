@@ -46,4 +46,18 @@ impl<'a> Fields<'a> {
         let bytes = usize::try_from(self.u32_le()?).ok()?;
         self.take(bytes)
     }
+
+    pub(crate) fn u16_be(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub(crate) fn u32_be(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    /// As many bytes as the number before them says.
+    pub(crate) fn sized_u16_be(&mut self) -> Option<&'a [u8]> {
+        let bytes = self.u16_be()?;
+        self.take(usize::from(bytes))
+    }
 }

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod configuration;
 mod digest;
 pub mod eventlog;
 mod fields;
