@@ -225,6 +225,25 @@ pub enum FileEntry {
     },
 }
 
+impl FileEntry {
+    /// Its mode, if it has one.
+    pub fn mode(&self) -> Option<Mode> {
+        self.clone().mode_mut().copied()
+    }
+
+    pub(crate) const fn mode_mut(&mut self) -> Option<&mut Mode> {
+        match self {
+            Self::Absent | Self::Link { .. } => None,
+            Self::File { mode, .. }
+            | Self::Directory { mode }
+            | Self::Fifo { mode }
+            | Self::Socket { mode }
+            | Self::CharacterDevice { mode, .. }
+            | Self::BlockDevice { mode, .. } => Some(mode),
+        }
+    }
+}
+
 /// In words, for people.
 impl fmt::Display for FileEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

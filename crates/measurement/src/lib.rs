@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod configuration;
+pub mod diff;
 mod digest;
 pub mod eventlog;
 mod fields;

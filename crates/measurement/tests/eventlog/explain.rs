@@ -4,7 +4,7 @@ use linewarden_measurement::HashAlgorithm::{Sha1, Sha256, Sha384};
 use linewarden_measurement::eventlog::{Binding, EventType, Unexplained, explains};
 use linewarden_measurement::{Digest, HashAlgorithm};
 
-use crate::build::{Log, digests, pcr, utf16, values_of, variable};
+use crate::common::log::{Log, digests, pcr, utf16, values_of, variable};
 
 /// What a log with this one event in PCR 7 says about it.
 fn judged(kind: EventType, measured: &[u8], data: &[u8]) -> Result<Binding, Unexplained> {

@@ -5,7 +5,7 @@ use linewarden_measurement::eventlog::{
     ENTRIES_MAX, EntryProblem, EventLog, EventType, LOG_BYTES_MAX, LogFormat, ParseError,
 };
 
-use crate::build::{Log, digests, spec_id};
+use crate::common::log::{Log, digests, spec_id};
 
 fn refused(log: &Log) -> (usize, EntryProblem) {
     match EventLog::parse(&log.bytes) {
