@@ -42,20 +42,35 @@ pub(super) fn binding(event: &Event, digest: &Digest) -> Result<Binding, Lie> {
     if let Some(part) = parts.find(|part| data.get(part.clone()).is_some_and(|part| is_of(&[part]))) {
         return Ok(Binding::Part(part));
     }
-    if event.kind == EventType::EV_IPL && is_section_name(data, is_of) {
+    if event.kind == EventType::EV_IPL && is_of_systemd(data, is_of) {
         return Ok(Binding::All);
     }
     // PFP 10.4.1, EV_SEPARATOR: the error value 1 is measured, and the data say what went wrong.
     let failed = event.kind == EventType::EV_SEPARATOR && is_of(&[&1u32.to_le_bytes()]);
     match event.kind.rule() {
         Rule::Data if !failed => Err(Lie),
+        _ if event.kind == EventType::EV_IPL && is_of_grub(data) => Err(Lie),
         _ => Ok(Binding::Nothing),
     }
 }
 
-/// systemd-stub (`measure.c`): the name of a section is measured as ASCII with its final NUL and logged as UTF-16.
-fn is_section_name(data: &[u8], is_of: impl Fn(&[&[u8]]) -> bool) -> bool {
-    utf16(data).is_some_and(|name| name.is_ascii() && is_of(&[name.as_bytes(), &[0]]))
+/// Whether GRUB says that it has measured this text: then the digest is of it.
+fn is_of_grub(data: &[u8]) -> bool {
+    let marks: [&[u8]; 5] = [
+        b"grub_cmd: ",
+        b"kernel_cmdline: ",
+        b"module_cmdline: ",
+        b"grub_cmd ",
+        b"grub_kernel_cmdline ",
+    ];
+    marks.iter().any(|mark| data.starts_with(mark))
+}
+
+/// systemd-stub measures the name of a section as ASCII with its final NUL and logs it as UTF-16. systemd-boot, before it had
+/// a stub of its own, measured its text in UTF-16 with the final NUL and logged all but that NUL's second byte.
+fn is_of_systemd(data: &[u8], is_of: impl Fn(&[&[u8]]) -> bool) -> bool {
+    let is_name = |name: String| name.is_ascii() && is_of(&[name.as_bytes(), &[0]]);
+    is_of(&[data, &[0]]) || utf16(data).is_some_and(is_name)
 }
 
 /// The parts of the data that firmware and boot loaders of this type of event are known to measure instead of all.

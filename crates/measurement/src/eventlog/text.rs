@@ -53,10 +53,10 @@ impl<'a> Variable<'a> {
     }
 }
 
-/// Text in UTF-16, little-endian, without its final NULs; nothing if it is none.
+/// Text in UTF-16, little-endian, without its final NULs, of which half of one may be missing; nothing if it is none.
 pub(super) fn utf16(bytes: &[u8]) -> Option<String> {
     let (pairs, rest) = bytes.as_chunks::<2>();
-    if !rest.is_empty() {
+    if !matches!(rest, [] | [0]) {
         return None;
     }
     let mut units: Vec<u16> = pairs.iter().map(|pair| u16::from_le_bytes(*pair)).collect();

@@ -126,7 +126,7 @@ fn the_forms_that_firmware_and_boot_loaders_use_are_known() {
     let part = |start: usize, end: usize| Ok(Binding::Part(start..end));
     // Type, what is measured, the data, what is found out.
     type Form<'a> = (T, &'a [u8], &'a [u8], Result<Binding, Unexplained>);
-    let forms: [Form<'_>; 16] = [
+    let forms: [Form<'_>; 20] = [
         (T::EV_EFI_VARIABLE_BOOT, b"option", &boot, part(48, 54)),
         (
             T::EV_EFI_VARIABLE_BOOT2,
@@ -170,6 +170,20 @@ fn the_forms_that_firmware_and_boot_loaders_use_are_known() {
         (T::EV_IPL, &line, &line_nul, part(0, 24)),
         (T::EV_IPL, b".linux\0", &utf16(".linux\0"), Ok(Binding::All)),
         (T::EV_IPL, b"the kernel", &utf16(".linux\0"), Ok(Binding::Nothing)),
+        (T::EV_IPL, &line_nul, &line_nul[..25], Ok(Binding::All)),
+        (
+            T::EV_IPL,
+            b"quiet\0",
+            b"grub_kernel_cmdline quiet\0",
+            part(20, 26),
+        ),
+        (T::EV_IPL, b"quiet", b"kernel_cmdline: debug\0", lie(T::EV_IPL)),
+        (
+            T::EV_IPL,
+            b"set timeout=5",
+            b"grub_cmd: set timeout=6\0",
+            lie(T::EV_IPL),
+        ),
         (T::EV_EVENT_TAG, b"inner", &tagged, part(8, 13)),
         (
             T::EV_SEPARATOR,
