@@ -168,25 +168,14 @@ fn kind_of_change(old: Option<&FileEntry>, new: Option<&FileEntry>) -> Option<Fi
         (old, new) if !is_there(old) && !is_there(new) => Some(FileChangeKind::Listed),
         (old, _) if !is_there(old) => Some(FileChangeKind::New),
         (_, new) if !is_there(new) => Some(FileChangeKind::Gone),
-        (Some(old), Some(new)) if std::mem::discriminant(old) == std::mem::discriminant(new) => {
-            let same_content = with_mode_of(old, new) == *new;
-            Some(match (same_content, old.mode() == new.mode()) {
-                (true, _) => FileChangeKind::Mode,
-                (false, true) => FileChangeKind::Content,
-                (false, false) => FileChangeKind::ContentAndMode,
-            })
-        }
-        _ => Some(FileChangeKind::Kind),
+        (Some(old), Some(new)) => Some(match (old.same_content(new), old.mode() == new.mode()) {
+            (None, _) => FileChangeKind::Kind,
+            (Some(true), _) => FileChangeKind::Mode,
+            (Some(false), true) => FileChangeKind::Content,
+            (Some(false), false) => FileChangeKind::ContentAndMode,
+        }),
+        (None, _) | (_, None) => None,
     }
-}
-
-/// The entry, if it had the mode of the other.
-fn with_mode_of(entry: &FileEntry, other: &FileEntry) -> FileEntry {
-    let mut entry = entry.clone();
-    if let (Some(to), Some(from)) = (entry.mode_mut(), other.mode()) {
-        *to = from;
-    }
-    entry
 }
 
 impl fmt::Display for Difference {

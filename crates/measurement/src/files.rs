@@ -227,11 +227,7 @@ pub enum FileEntry {
 
 impl FileEntry {
     /// Its mode, if it has one.
-    pub fn mode(&self) -> Option<Mode> {
-        self.clone().mode_mut().copied()
-    }
-
-    pub(crate) const fn mode_mut(&mut self) -> Option<&mut Mode> {
+    pub const fn mode(&self) -> Option<Mode> {
         match self {
             Self::Absent | Self::Link { .. } => None,
             Self::File { mode, .. }
@@ -239,7 +235,24 @@ impl FileEntry {
             | Self::Fifo { mode }
             | Self::Socket { mode }
             | Self::CharacterDevice { mode, .. }
-            | Self::BlockDevice { mode, .. } => Some(mode),
+            | Self::BlockDevice { mode, .. } => Some(*mode),
+        }
+    }
+
+    /// Whether both are of one kind and have the same in them, whatever their modes; nothing if they are of two kinds.
+    pub(crate) fn same_content(&self, other: &Self) -> Option<bool> {
+        match (self, other) {
+            (Self::File { content: one, .. }, Self::File { content: two, .. }) => Some(one == two),
+            (Self::Link { target: one }, Self::Link { target: two }) => Some(one == two),
+            (Self::CharacterDevice { device: one, .. }, Self::CharacterDevice { device: two, .. })
+            | (Self::BlockDevice { device: one, .. }, Self::BlockDevice { device: two, .. }) => {
+                Some(one == two)
+            }
+            (Self::Absent, Self::Absent)
+            | (Self::Directory { .. }, Self::Directory { .. })
+            | (Self::Fifo { .. }, Self::Fifo { .. })
+            | (Self::Socket { .. }, Self::Socket { .. }) => Some(true),
+            _ => None,
         }
     }
 }

@@ -15,7 +15,7 @@ impl Event {
             | EventType::EV_EFI_BOOT_SERVICES_DRIVER
             | EventType::EV_EFI_RUNTIME_SERVICES_DRIVER => image(data),
             EventType::EV_EFI_PLATFORM_FIRMWARE_BLOB => blob(data),
-            EventType::EV_EFI_PLATFORM_FIRMWARE_BLOB2 => named_blob(data),
+            EventType::EV_EFI_PLATFORM_FIRMWARE_BLOB2 | EventType::EV_POST_CODE2 => named_blob(data),
             EventType::EV_EFI_HANDOFF_TABLES2 => named(data),
             EventType::EV_EFI_GPT_EVENT | EventType::EV_EFI_GPT_EVENT2 => partitions(data),
             EventType::EV_S_CRTM_VERSION => Some(version(data)),
@@ -139,14 +139,14 @@ fn named_blob(data: &[u8]) -> Option<String> {
     Some(format!("{name}, {}", blob(fields.rest())?))
 }
 
-/// UEFI_HANDOFF_TABLE_POINTERS2 (PFP 10.2.4): the name of the tables.
+/// UEFI_HANDOFF_TABLE_POINTERS2 (PFP 10.2): the name of the tables.
 fn named(data: &[u8]) -> Option<String> {
     let mut fields = Fields::new(data);
     let name_bytes = usize::from(fields.u8()?);
     any_text(fields.take(name_bytes)?)
 }
 
-/// UEFI_GPT_DATA (PFP 10.2.7): the disk's GUID and its partitions' names.
+/// UEFI_GPT_DATA (PFP 10.2.6): the disk's GUID and its partitions' names.
 fn partitions(data: &[u8]) -> Option<String> {
     const HEADER_TO_GUID: usize = 56;
     const HEADER_BYTES: usize = 92;

@@ -83,6 +83,8 @@ event_types! {
     EV_NONHOST_INFO = 0x0000_0011, Anything;
     /// Boot attempts are not measured on this platform: a text.
     EV_OMIT_BOOT_DEVICE_EVENTS = 0x0000_0012, Data;
+    /// Code of the firmware, with its name.
+    EV_POST_CODE2 = 0x0000_0013, Anything;
     /// A variable that configures: UEFI_VARIABLE_DATA.
     EV_EFI_VARIABLE_DRIVER_CONFIG = 0x8000_0001, Data;
     /// A boot variable: UEFI_VARIABLE_DATA, of which only the value is measured (PFP 10.4.1, note to this type; EDK II).
@@ -105,8 +107,8 @@ event_types! {
     EV_EFI_PLATFORM_FIRMWARE_BLOB2 = 0x8000_000a, Anything;
     /// Tables of the firmware, with their name.
     EV_EFI_HANDOFF_TABLES2 = 0x8000_000b, Anything;
-    /// A boot variable: UEFI_VARIABLE_DATA, all of which is measured.
-    EV_EFI_VARIABLE_BOOT2 = 0x8000_000c, Data;
+    /// A boot variable: UEFI_VARIABLE_DATA. U-Boot measures all of it; firmware may leave out what is personal.
+    EV_EFI_VARIABLE_BOOT2 = 0x8000_000c, Anything;
     /// A partition table without what differs from disk to disk.
     EV_EFI_GPT_EVENT2 = 0x8000_000d, Anything;
     /// What the processor measured before the firmware ran.

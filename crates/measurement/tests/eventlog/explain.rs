@@ -87,7 +87,6 @@ fn data_that_their_digest_is_not_of_are_a_lie() {
         T::EV_S_CRTM_VERSION,
         T::EV_EFI_VARIABLE_DRIVER_CONFIG,
         T::EV_EFI_VARIABLE_BOOT,
-        T::EV_EFI_VARIABLE_BOOT2,
         T::EV_EFI_VARIABLE_AUTHORITY,
         T::EV_EFI_GPT_EVENT,
     ] {
@@ -128,12 +127,7 @@ fn the_forms_that_firmware_and_boot_loaders_use_are_known() {
     type Form<'a> = (T, &'a [u8], &'a [u8], Result<Binding, Unexplained>);
     let forms: [Form<'_>; 20] = [
         (T::EV_EFI_VARIABLE_BOOT, b"option", &boot, part(48, 54)),
-        (
-            T::EV_EFI_VARIABLE_BOOT2,
-            b"option",
-            &boot,
-            lie(T::EV_EFI_VARIABLE_BOOT2),
-        ),
+        (T::EV_EFI_VARIABLE_BOOT2, &boot, &boot, Ok(Binding::All)),
         (
             T::EV_EFI_VARIABLE_DRIVER_CONFIG,
             b"option",
