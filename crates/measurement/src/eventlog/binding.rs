@@ -96,7 +96,7 @@ fn value(data: &[u8]) -> Option<Range<usize>> {
 }
 
 /// Besides all of UEFI_VARIABLE_DATA (PFP 3.3.4.8): the EFI_SIGNATURE_DATA alone, as firmware did before the profile was
-/// clear about it; the signature without its owner's GUID; and all but the last byte, which shim up to 15 logs and does not
+/// clear about it; the signature without its owner's GUID; and all but the last byte, which shim 15 and before log and do not
 /// measure (google/go-attestation issue 157).
 fn authority(data: &[u8]) -> Vec<Range<usize>> {
     const OWNER_BYTES: usize = 16;
