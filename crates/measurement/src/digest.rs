@@ -1,0 +1,230 @@
+//! Hash algorithms of TPM 2.0 banks, and digests that know their algorithm.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A hash algorithm that banks of PCRs have. The numbers are TPM_ALG_ID's (TCG Algorithm Registry, table 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(u16)]
+pub enum HashAlgorithm {
+    /// Collisions can be made: read and replayed, because logs carry it, but nothing rests on it.
+    Sha1 = 0x0004,
+    /// The bank that configurations are made of.
+    Sha256 = 0x000b,
+    /// 48 bytes.
+    Sha384 = 0x000c,
+    /// 64 bytes.
+    Sha512 = 0x000d,
+}
+
+impl HashAlgorithm {
+    /// All of them, by number.
+    pub const ALL: [Self; 4] = [Self::Sha1, Self::Sha256, Self::Sha384, Self::Sha512];
+
+    /// The algorithm of this TPM_ALG_ID, if it is one of these.
+    pub fn from_tcg_id(id: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.tcg_id() == id)
+    }
+
+    /// Its TPM_ALG_ID.
+    pub const fn tcg_id(self) -> u16 {
+        self as u16
+    }
+
+    /// How long its digests are.
+    pub const fn digest_bytes(self) -> usize {
+        match self {
+            Self::Sha1 => 20,
+            Self::Sha256 => 32,
+            Self::Sha384 => 48,
+            Self::Sha512 => 64,
+        }
+    }
+
+    /// The digest of the parts, one after the other.
+    pub fn digest(self, parts: &[&[u8]]) -> Digest {
+        match self {
+            Self::Sha1 => Digest::finished(self, &hashed::<sha1::Sha1>(parts)),
+            Self::Sha256 => Digest::finished(self, &hashed::<sha2::Sha256>(parts)),
+            Self::Sha384 => Digest::finished(self, &hashed::<sha2::Sha384>(parts)),
+            Self::Sha512 => Digest::finished(self, &hashed::<sha2::Sha512>(parts)),
+        }
+    }
+}
+
+fn hashed<H: sha2::Digest>(parts: &[&[u8]]) -> Vec<u8> {
+    let mut hash = H::new();
+    for part in parts {
+        hash.update(part);
+    }
+    hash.finalize().to_vec()
+}
+
+impl fmt::Display for HashAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sha1 => "sha1",
+            Self::Sha256 => "sha256",
+            Self::Sha384 => "sha384",
+            Self::Sha512 => "sha512",
+        })
+    }
+}
+
+impl FromStr for HashAlgorithm {
+    type Err = DigestError;
+
+    fn from_str(text: &str) -> Result<Self, DigestError> {
+        Self::ALL
+            .into_iter()
+            .find(|algorithm| algorithm.to_string() == text)
+            .ok_or_else(|| DigestError::Unknown(text.to_owned()))
+    }
+}
+
+/// What is wrong with the name of an algorithm, or with a digest.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DigestError {
+    /// No such algorithm.
+    #[error("{0} is no hash algorithm of these: sha1, sha256, sha384, sha512")]
+    Unknown(String),
+    /// The bytes are fewer or more than the algorithm gives.
+    #[error("a digest of {algorithm} has {} bytes, not {got}", algorithm.digest_bytes())]
+    Length {
+        /// The algorithm.
+        algorithm: HashAlgorithm,
+        /// The bytes that there are.
+        got: usize,
+    },
+}
+
+/// A digest: an algorithm and exactly as many bytes as it gives. Shown as hex.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest {
+    algorithm: HashAlgorithm,
+    // What is behind the algorithm's length is zero, so that equality may look at all of it.
+    bytes: [u8; 64],
+}
+
+impl Digest {
+    /// # Errors
+    /// A length that is not the algorithm's.
+    pub fn new(algorithm: HashAlgorithm, bytes: &[u8]) -> Result<Self, DigestError> {
+        match bytes.len() == algorithm.digest_bytes() {
+            true => Ok(Self::finished(algorithm, bytes)),
+            false => Err(DigestError::Length {
+                algorithm,
+                got: bytes.len(),
+            }),
+        }
+    }
+
+    /// All bytes zero: the value that most PCRs start with.
+    pub const fn zero(algorithm: HashAlgorithm) -> Self {
+        Self {
+            algorithm,
+            bytes: [0; 64],
+        }
+    }
+
+    /// All bits one: the value that PCRs of a dynamic launch start with.
+    pub fn ones(algorithm: HashAlgorithm) -> Self {
+        Self::finished(algorithm, &[0xff; 64])
+    }
+
+    /// Its algorithm.
+    pub const fn algorithm(&self) -> HashAlgorithm {
+        self.algorithm
+    }
+
+    /// Its bytes, as many as the algorithm gives.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes
+            .get(..self.algorithm.digest_bytes())
+            .unwrap_or_default()
+    }
+
+    /// What a PCR holds after `event` was extended into it: the hash of the old value followed by the event's digest
+    /// (TPM 2.0 Library, Part 1, "Extend of a PCR").
+    pub fn extended(&self, event: &Self) -> Self {
+        self.algorithm.digest(&[self.as_bytes(), event.as_bytes()])
+    }
+
+    fn finished(algorithm: HashAlgorithm, from: &[u8]) -> Self {
+        let mut bytes = [0; 64];
+        for (to, from) in bytes.iter_mut().zip(from).take(algorithm.digest_bytes()) {
+            *to = *from;
+        }
+        Self { algorithm, bytes }
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.as_bytes()))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{self}", self.algorithm)
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn algorithms_are_found_by_their_ids_and_names() {
+        for algorithm in HashAlgorithm::ALL {
+            assert_eq!(HashAlgorithm::from_tcg_id(algorithm.tcg_id()), Some(algorithm));
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+            assert_eq!(algorithm.digest(&[]).as_bytes().len(), algorithm.digest_bytes());
+        }
+        assert_eq!(HashAlgorithm::from_tcg_id(0x0012), None);
+        assert_eq!(
+            "SHA256".parse::<HashAlgorithm>(),
+            Err(DigestError::Unknown("SHA256".to_owned()))
+        );
+    }
+
+    #[test]
+    fn digests_are_those_of_fips_180() {
+        let abc = |algorithm: HashAlgorithm| algorithm.digest(&[b"a", b"bc"]).to_string();
+        assert_eq!(
+            abc(HashAlgorithm::Sha1),
+            "a9993e364706816aba3e25717850c26c9cd0d89d"
+        );
+        assert_eq!(
+            abc(HashAlgorithm::Sha256),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        assert!(abc(HashAlgorithm::Sha384).starts_with("cb00753f45a35e8bb5a03d699ac65007272c32ab0eded163"));
+        assert!(abc(HashAlgorithm::Sha512).starts_with("ddaf35a193617abacc417349ae20413112e6fa4e89a97ea2"));
+    }
+
+    #[test]
+    fn digests_have_their_algorithms_length() {
+        assert_eq!(
+            Digest::new(HashAlgorithm::Sha256, &[0; 20]),
+            Err(DigestError::Length {
+                algorithm: HashAlgorithm::Sha256,
+                got: 20
+            })
+        );
+        assert_eq!(
+            Digest::new(HashAlgorithm::Sha1, &[0; 20]),
+            Ok(Digest::zero(HashAlgorithm::Sha1))
+        );
+    }
+}

@@ -1,0 +1,280 @@
+//! Sets of files: what lies at configured paths, with nothing that differs between devices that run the same.
+//!
+//! Of a file, content and mode bits are taken; of a symbolic link its text, and what it leads to only if that is listed
+//! itself; of a directory its mode and, recursively, all that is in it. What is not there is an entry of its own. Owners,
+//! times, sizes on disk and extended attributes are left out: devices that run the same differ in them.
+
+mod read;
+
+use std::fmt;
+
+use serde::Serialize;
+
+pub use read::{FilesError, Limits, measure};
+
+/// The longest path and the longest text of a link, as Linux has it (PATH_MAX with its NUL).
+pub const PATH_BYTES_MAX: usize = 4095;
+
+/// An absolute path in its shortest form: no empty component, no `.` or `..`, no final `/` but the root's own. Any bytes but
+/// NUL, ordered by them.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FilePath(Vec<u8>);
+
+/// The path is not absolute, not in its shortest form, or too long.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{:?} is no absolute path without empty components, `.` and `..`, of at most {PATH_BYTES_MAX} bytes", String::from_utf8_lossy(&self.0))]
+pub struct PathError(Vec<u8>);
+
+impl FilePath {
+    /// # Errors
+    /// [`PathError`].
+    pub fn new(path: impl Into<Vec<u8>>) -> Result<Self, PathError> {
+        let path = path.into();
+        let ordinary = |component: &[u8]| !matches!(component, b"" | b"." | b"..");
+        let shortest = match path.split_first() {
+            Some((b'/', [])) => true,
+            Some((b'/', rest)) => rest.split(|byte| *byte == b'/').all(ordinary),
+            _ => false,
+        };
+        match shortest && !path.contains(&0) && path.len() <= PATH_BYTES_MAX {
+            true => Ok(Self(path)),
+            false => Err(PathError(path)),
+        }
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The path of what has this name in this directory.
+    fn join(&self, name: &[u8]) -> Result<Self, PathError> {
+        let separator: &[u8] = if self.0 == b"/" { b"" } else { b"/" };
+        Self::new([&self.0, separator, name].concat())
+    }
+}
+
+/// With control characters and what is no UTF-8 escaped: names of files are anybody's bytes.
+impl fmt::Display for FilePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        escape(&self.0, f)
+    }
+}
+
+impl fmt::Debug for FilePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for FilePath {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+fn escape(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for chunk in bytes.utf8_chunks() {
+        f.write_str(&crate::text::shown(chunk.valid(), usize::MAX))?;
+        write!(f, "{}", chunk.invalid().escape_ascii())?;
+    }
+    Ok(())
+}
+
+/// The SHA-256 of a file's content.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContentHash(pub [u8; 32]);
+
+impl fmt::Display for ContentHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for ContentHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for ContentHash {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Who may do what, set-user-id, set-group-id and sticky included: the lowest twelve bits of `st_mode`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(into = "String")]
+pub struct Mode(u16);
+
+impl Mode {
+    /// The mode, or nothing where other bits are set.
+    pub const fn new(bits: u16) -> Option<Self> {
+        match bits & !0o7777 {
+            0 => Some(Self(bits)),
+            _ => None,
+        }
+    }
+
+    /// The bits.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+impl From<Mode> for String {
+    fn from(mode: Mode) -> Self {
+        mode.to_string()
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04o}", self.0)
+    }
+}
+
+impl fmt::Debug for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The text of a symbolic link: 1 to [`PATH_BYTES_MAX`] bytes without NUL.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkTarget(Vec<u8>);
+
+impl LinkTarget {
+    /// The text, or nothing where no link can have it.
+    pub fn new(text: impl Into<Vec<u8>>) -> Option<Self> {
+        let text = text.into();
+        ((1..=PATH_BYTES_MAX).contains(&text.len()) && !text.contains(&0)).then_some(Self(text))
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Display for LinkTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        escape(&self.0, f)
+    }
+}
+
+impl fmt::Debug for LinkTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for LinkTarget {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// What lies at a path.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum FileEntry {
+    /// Nothing.
+    Absent,
+    /// A file.
+    File {
+        /// Its mode.
+        mode: Mode,
+        /// Its content.
+        content: ContentHash,
+    },
+    /// A symbolic link. Links have no mode.
+    Link {
+        /// Its text.
+        target: LinkTarget,
+    },
+    /// A directory; what is in it has entries of its own.
+    Directory {
+        /// Its mode.
+        mode: Mode,
+    },
+    /// A pipe with a name.
+    Fifo {
+        /// Its mode.
+        mode: Mode,
+    },
+    /// A socket.
+    Socket {
+        /// Its mode.
+        mode: Mode,
+    },
+    /// A character device.
+    CharacterDevice {
+        /// Its mode.
+        mode: Mode,
+        /// Major and minor number.
+        device: (u32, u32),
+    },
+    /// A block device.
+    BlockDevice {
+        /// Its mode.
+        mode: Mode,
+        /// Major and minor number.
+        device: (u32, u32),
+    },
+}
+
+impl FileEntry {
+    /// Its mode, if it has one.
+    pub const fn mode(&self) -> Option<Mode> {
+        match self {
+            Self::Absent | Self::Link { .. } => None,
+            Self::File { mode, .. }
+            | Self::Directory { mode }
+            | Self::Fifo { mode }
+            | Self::Socket { mode }
+            | Self::CharacterDevice { mode, .. }
+            | Self::BlockDevice { mode, .. } => Some(*mode),
+        }
+    }
+
+    /// Whether both are of one kind and have the same in them, whatever their modes; nothing if they are of two kinds.
+    pub(crate) fn same_content(&self, other: &Self) -> Option<bool> {
+        match (self, other) {
+            (Self::File { content: one, .. }, Self::File { content: two, .. }) => Some(one == two),
+            (Self::Link { target: one }, Self::Link { target: two }) => Some(one == two),
+            (Self::CharacterDevice { device: one, .. }, Self::CharacterDevice { device: two, .. })
+            | (Self::BlockDevice { device: one, .. }, Self::BlockDevice { device: two, .. }) => {
+                Some(one == two)
+            }
+            (Self::Absent, Self::Absent)
+            | (Self::Directory { .. }, Self::Directory { .. })
+            | (Self::Fifo { .. }, Self::Fifo { .. })
+            | (Self::Socket { .. }, Self::Socket { .. }) => Some(true),
+            _ => None,
+        }
+    }
+}
+
+/// In words, for people.
+impl fmt::Display for FileEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => f.write_str("absent"),
+            Self::File { mode, content } => write!(f, "file {mode} {content}"),
+            Self::Link { target } => write!(f, "link to {target}"),
+            Self::Directory { mode } => write!(f, "directory {mode}"),
+            Self::Fifo { mode } => write!(f, "pipe {mode}"),
+            Self::Socket { mode } => write!(f, "socket {mode}"),
+            Self::CharacterDevice {
+                mode,
+                device: (major, minor),
+            } => write!(f, "character device {major}:{minor} {mode}"),
+            Self::BlockDevice {
+                mode,
+                device: (major, minor),
+            } => write!(f, "block device {major}:{minor} {mode}"),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Configurations: one encoding each, and one that others have written.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::{BTreeMap, HashSet};
+
+use linewarden_measurement::configuration::{Configuration, ConfigurationError, EncodingProblem};
+use linewarden_measurement::files::{ContentHash, FileEntry, FilePath, LinkTarget, Mode};
+use linewarden_measurement::pcr::{PcrIndex, PcrValues};
+use linewarden_measurement::{Digest, HashAlgorithm};
+use serde_json::Value;
+
+fn vectors() -> Value {
+    serde_json::from_str(include_str!("../../../docs/vectors/measurement.json")).unwrap()
+}
+
+fn bytes(hex: &Value) -> Vec<u8> {
+    hex::decode(hex.as_str().unwrap()).unwrap()
+}
+
+fn pcrs(case: &Value) -> PcrValues {
+    let bank: HashAlgorithm = case["bank"].as_str().unwrap().parse().unwrap();
+    let mut pcrs = PcrValues::new(bank);
+    for (index, value) in case["pcrs"].as_object().unwrap() {
+        let index = PcrIndex::try_from(index.parse::<u32>().unwrap()).unwrap();
+        pcrs.set(index, Digest::new(bank, &bytes(value)).unwrap())
+            .unwrap();
+    }
+    pcrs
+}
+
+fn entry(entry: &Value) -> FileEntry {
+    let number = |value: &Value| u32::try_from(value.as_u64().unwrap()).unwrap();
+    let mode = || Mode::new(u16::try_from(number(&entry["mode"])).unwrap()).unwrap();
+    let device = || (number(&entry["device"][0]), number(&entry["device"][1]));
+    match entry["kind"].as_str().unwrap() {
+        "absent" => FileEntry::Absent,
+        "file" => FileEntry::File {
+            mode: mode(),
+            content: ContentHash(bytes(&entry["content"]).try_into().unwrap()),
+        },
+        "link" => FileEntry::Link {
+            target: LinkTarget::new(bytes(&entry["target"])).unwrap(),
+        },
+        "directory" => FileEntry::Directory { mode: mode() },
+        "fifo" => FileEntry::Fifo { mode: mode() },
+        "socket" => FileEntry::Socket { mode: mode() },
+        "character_device" => FileEntry::CharacterDevice {
+            mode: mode(),
+            device: device(),
+        },
+        "block_device" => FileEntry::BlockDevice {
+            mode: mode(),
+            device: device(),
+        },
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn encodings_and_hashes_are_those_of_the_vectors() {
+    let vectors = vectors();
+    let mut hashes = HashSet::new();
+    for case in vectors["configurations"].as_array().unwrap() {
+        let files = case["files"].as_object().unwrap().iter();
+        let files: BTreeMap<_, _> = files
+            .map(|(path, it)| (FilePath::new(hex::decode(path).unwrap()).unwrap(), entry(it)))
+            .collect();
+        let configuration = Configuration::new(pcrs(case), files).unwrap();
+        assert_eq!(hex::encode(configuration.encode()), case["encoding"]);
+        assert_eq!(configuration.hash().to_string(), case["h"].as_str().unwrap());
+        assert_eq!(
+            Configuration::decode(&bytes(&case["encoding"])),
+            Ok(configuration.clone())
+        );
+        hashes.insert(configuration.hash());
+    }
+    assert_eq!(hashes.len(), 4);
+}
+
+#[test]
+fn what_is_not_the_one_encoding_is_refused() {
+    for case in vectors()["refused"].as_array().unwrap() {
+        let read = Configuration::decode(&bytes(&case["encoding"]));
+        assert!(read.is_err(), "{}", case["why"]);
+    }
+}
+
+#[test]
+fn an_encoding_cut_anywhere_is_refused_at_its_end_or_before() {
+    for case in vectors()["configurations"].as_array().unwrap() {
+        let whole = bytes(&case["encoding"]);
+        for length in 0..whole.len() {
+            let error = Configuration::decode(&whole[..length]).unwrap_err();
+            let ConfigurationError::Encoding { at, problem } = error else {
+                panic!("{error}")
+            };
+            assert!(at <= length);
+            assert!(
+                matches!(problem, EncodingProblem::Truncated(_) | EncodingProblem::Domain),
+                "{length}: {problem}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_bank_of_sha_1_and_too_many_files_are_refused() {
+    assert_eq!(
+        Configuration::new(PcrValues::new(HashAlgorithm::Sha1), BTreeMap::new()),
+        Err(ConfigurationError::WeakBank(HashAlgorithm::Sha1))
+    );
+    let path = |number: usize| FilePath::new(format!("/{number:04000}")).unwrap();
+    let files: BTreeMap<_, _> = (0..4200)
+        .map(|number| (path(number), FileEntry::Absent))
+        .collect();
+    let error = Configuration::new(PcrValues::new(HashAlgorithm::Sha256), files).unwrap_err();
+    assert!(matches!(error, ConfigurationError::TooLong(_)), "{error}");
+}

@@ -1,0 +1,342 @@
+//! Values of PCRs and the logs that explain them, or lie about them.
+
+use linewarden_measurement::HashAlgorithm::{Sha1, Sha256, Sha384};
+use linewarden_measurement::eventlog::{Binding, EventType, Unexplained, explains};
+use linewarden_measurement::{Digest, HashAlgorithm};
+
+use crate::common::log::{Log, digests, pcr, utf16, values_of, variable};
+
+/// What a log with this one event in PCR 7 says about it.
+fn judged(kind: EventType, measured: &[u8], data: &[u8]) -> Result<Binding, Unexplained> {
+    let mut log = Log::new();
+    log.remark(0, b"a remark").event(7, kind, measured, data);
+    let log = log.parse();
+    let explained = explains(&log, &values_of(&log, Sha256, "7"))?;
+    let [event] = explained.events() else { panic!() };
+    assert_eq!((event.entry, event.pcr, event.kind), (2, pcr(7), kind));
+    Ok(event.binding.clone())
+}
+
+fn lie(kind: EventType) -> Result<Binding, Unexplained> {
+    Err(Unexplained::Lie {
+        entry: 2,
+        kind,
+        pcr: pcr(7),
+    })
+}
+
+#[test]
+fn a_log_explains_the_values_that_it_gives_and_no_others() {
+    let mut log = Log::new();
+    log.event(4, EventType::EV_EFI_ACTION, b"Calling", b"Calling")
+        .event(0, EventType::EV_POST_CODE, b"code", b"name")
+        .event(4, EventType::EV_SEPARATOR, &[0; 4], &[0; 4]);
+    let log = log.parse();
+    let mut values = values_of(&log, Sha256, "4,11");
+    // PCR 4 by hand, and PCR 11 untouched.
+    let extend = |old: &[u8], data: &[u8]| Sha256.digest(&[old, Sha256.digest(&[data]).as_bytes()]);
+    let by_hand = extend(extend(&[0; 32], b"Calling").as_bytes(), &[0; 4]);
+    assert_eq!(values.get(pcr(4)), Some(&by_hand));
+    let explained = explains(&log, &values).unwrap();
+    assert_eq!(
+        explained
+            .events()
+            .iter()
+            .map(|event| event.entry)
+            .collect::<Vec<_>>(),
+        [1, 3]
+    );
+    assert_eq!(
+        explained.events()[0].to_string(),
+        "entry 1, PCR 4, EV_EFI_ACTION: Calling"
+    );
+
+    let other = Sha256.digest(&[b"other"]);
+    values.set(pcr(4), other).unwrap();
+    let error = explains(&log, &values).unwrap_err();
+    assert_eq!(
+        error,
+        Unexplained::Value {
+            pcr: pcr(4),
+            replayed: Box::new(by_hand),
+            actual: Box::new(other),
+            last_entry: Some(3)
+        }
+    );
+    assert!(
+        error.to_string().ends_with("the last entry for it is 3"),
+        "{error}"
+    );
+    values.set(pcr(4), by_hand).unwrap();
+    values.set(pcr(11), other).unwrap();
+    let error = explains(&log, &values).unwrap_err();
+    assert!(
+        matches!(error, Unexplained::Value { last_entry: None, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn data_that_their_digest_is_not_of_are_a_lie() {
+    use EventType as T;
+    for kind in [
+        T::EV_SEPARATOR,
+        T::EV_ACTION,
+        T::EV_EFI_ACTION,
+        T::EV_OMIT_BOOT_DEVICE_EVENTS,
+        T::EV_S_CRTM_VERSION,
+        T::EV_EFI_VARIABLE_DRIVER_CONFIG,
+        T::EV_EFI_VARIABLE_BOOT,
+        T::EV_EFI_VARIABLE_AUTHORITY,
+        T::EV_EFI_GPT_EVENT,
+    ] {
+        let data = variable("SecureBoot", &[1]);
+        assert_eq!(judged(kind, &data, &data), Ok(Binding::All), "{kind}");
+        assert_eq!(
+            judged(kind, &data, &variable("SecureBoot", &[0])),
+            lie(kind),
+            "{kind}"
+        );
+        assert_eq!(judged(kind, b"\0\0\0\x01", b""), lie(kind), "{kind}");
+    }
+    for kind in [
+        T::EV_EFI_BOOT_SERVICES_APPLICATION,
+        T::EV_EVENT_TAG,
+        T::EV_IPL,
+        T(0x1234),
+    ] {
+        assert_eq!(
+            judged(kind, b"image", b"where it was"),
+            Ok(Binding::Nothing),
+            "{kind}"
+        );
+    }
+}
+
+#[test]
+fn the_forms_that_firmware_and_boot_loaders_use_are_known() {
+    use EventType as T;
+    let boot = variable("Boot0001", b"option");
+    let signed = [&[0xaa; 16][..], b"certificate"].concat();
+    let authority = variable("db", &signed);
+    let shim_14 = [&variable("Shim", b"certificate")[..], b"\0"].concat();
+    let (line, line_nul) = (utf16("quiet splash"), utf16("quiet splash\0"));
+    let tagged = [&0x8f3b_22ecu32.to_le_bytes()[..], &5u32.to_le_bytes(), b"inner"].concat();
+    let part = |start: usize, end: usize| Ok(Binding::Part(start..end));
+    // Type, what is measured, the data, what is found out.
+    type Form<'a> = (T, &'a [u8], &'a [u8], Result<Binding, Unexplained>);
+    let forms: [Form<'_>; 20] = [
+        (T::EV_EFI_VARIABLE_BOOT, b"option", &boot, part(48, 54)),
+        (T::EV_EFI_VARIABLE_BOOT2, &boot, &boot, Ok(Binding::All)),
+        (
+            T::EV_EFI_VARIABLE_DRIVER_CONFIG,
+            b"option",
+            &boot,
+            lie(T::EV_EFI_VARIABLE_DRIVER_CONFIG),
+        ),
+        (T::EV_EFI_VARIABLE_AUTHORITY, &signed, &authority, part(36, 63)),
+        (
+            T::EV_EFI_VARIABLE_AUTHORITY,
+            b"certificate",
+            &authority,
+            part(52, 63),
+        ),
+        (
+            T::EV_EFI_VARIABLE_AUTHORITY,
+            &shim_14[..51],
+            &shim_14,
+            part(0, 51),
+        ),
+        (T::EV_EFI_ACTION, b"Exit", b"Exit\0", part(0, 4)),
+        (
+            T::EV_IPL,
+            b"set timeout=5",
+            b"grub_cmd: set timeout=5\0",
+            part(10, 23),
+        ),
+        (
+            T::EV_IPL,
+            b"set timeout=5\0",
+            b"grub_cmd set timeout=5\0",
+            part(9, 23),
+        ),
+        (T::EV_IPL, &line_nul, &line_nul, Ok(Binding::All)),
+        (T::EV_IPL, &line, &line_nul, part(0, 24)),
+        (T::EV_IPL, b".linux\0", &utf16(".linux\0"), Ok(Binding::All)),
+        (T::EV_IPL, b"the kernel", &utf16(".linux\0"), Ok(Binding::Nothing)),
+        (T::EV_IPL, &line_nul, &line_nul[..25], Ok(Binding::All)),
+        (
+            T::EV_IPL,
+            b"quiet\0",
+            b"grub_kernel_cmdline quiet\0",
+            part(20, 26),
+        ),
+        (T::EV_IPL, b"quiet", b"kernel_cmdline: debug\0", lie(T::EV_IPL)),
+        (
+            T::EV_IPL,
+            b"set timeout=5",
+            b"grub_cmd: set timeout=6\0",
+            lie(T::EV_IPL),
+        ),
+        (T::EV_EVENT_TAG, b"inner", &tagged, part(8, 13)),
+        (
+            T::EV_SEPARATOR,
+            &[1, 0, 0, 0],
+            b"what went wrong",
+            Ok(Binding::Nothing),
+        ),
+        (T::EV_COMPACT_HASH, b"abc", b"abc", Ok(Binding::All)),
+    ];
+    for (kind, measured, data, want) in forms {
+        assert_eq!(
+            judged(kind, measured, data),
+            want,
+            "{kind} {}",
+            String::from_utf8_lossy(data)
+        );
+    }
+}
+
+#[test]
+fn entries_for_other_pcrs_and_remarks_are_not_judged() {
+    let mut log = Log::new();
+    log.event(5, EventType::EV_EFI_ACTION, b"one thing", b"another")
+        .remark(7, b"whatever")
+        .event(7, EventType::EV_SEPARATOR, &[0; 4], &[0; 4]);
+    let log = log.parse();
+    assert_eq!(
+        explains(&log, &values_of(&log, Sha256, "7"))
+            .unwrap()
+            .events()
+            .len(),
+        1
+    );
+    let error = explains(&log, &values_of(&log, Sha256, "0-7")).unwrap_err();
+    assert_eq!(
+        error,
+        Unexplained::Lie {
+            entry: 1,
+            kind: EventType::EV_EFI_ACTION,
+            pcr: pcr(5)
+        }
+    );
+}
+
+#[test]
+fn a_bank_without_digests_is_named() {
+    let mut log = Log::new();
+    log.event(7, EventType::EV_SEPARATOR, &[0; 4], &[0; 4]).agile(
+        7,
+        EventType::EV_SEPARATOR,
+        &digests(&[0; 4])[..1],
+        &[0; 4],
+    );
+    let log = log.parse();
+    assert!(log.replay(Sha1).is_ok());
+    let error = log.replay(Sha256).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "event log, entry 2: EV_SEPARATOR for PCR 7 has no digest of the bank sha256"
+    );
+    assert_eq!(
+        log.replay(Sha384),
+        Err(Unexplained::Bank {
+            bank: Sha384,
+            have: vec![Sha1, Sha256]
+        })
+    );
+}
+
+#[test]
+fn the_start_of_pcr_0_follows_the_locality() {
+    let start = |bank: HashAlgorithm, last: u8| {
+        let mut bytes = vec![0; bank.digest_bytes()];
+        *bytes.last_mut().unwrap() = last;
+        Digest::new(bank, &bytes).unwrap()
+    };
+    let locality = |told: u8| [b"StartupLocality\0", &[told][..]].concat();
+    let separator = (EventType::EV_SEPARATOR, [0u8; 4]);
+    let mut logs = Vec::new();
+    for told in [0, 3, 4] {
+        let mut log = Log::new();
+        log.remark(0, &locality(told))
+            .event(0, separator.0, &separator.1, &separator.1);
+        logs.push((log, told, separator.1.to_vec()));
+    }
+    let mut log = Log::new();
+    log.event(0, EventType::EV_EFI_HCRTM_EVENT, b"microcode", b"HCRTM");
+    logs.push((log, 4, b"microcode".to_vec()));
+    let mut log = Log::new();
+    log.event(0, separator.0, &separator.1, &separator.1);
+    logs.push((log, 0, separator.1.to_vec()));
+    for (log, last, measured) in logs {
+        for bank in [Sha1, Sha256] {
+            let want = start(bank, last).extended(&bank.digest(&[&measured]));
+            assert_eq!(
+                log.parse().replay(bank).unwrap().get(pcr(0)),
+                Some(&want),
+                "{last}"
+            );
+        }
+    }
+    let wrong: [&[&[u8]]; 4] = [
+        &[&locality(1)],
+        &[&locality(3), &locality(3)],
+        &[&locality(3)[..16]],
+        &[&[&locality(3)[..], b"x"].concat()],
+    ];
+    for remarks in wrong {
+        let mut log = Log::new();
+        for remark in remarks {
+            log.remark(0, remark);
+        }
+        assert_eq!(
+            log.parse().replay(Sha256),
+            Err(Unexplained::Locality { entry: remarks.len() })
+        );
+    }
+    let mut log = Log::new();
+    log.event(0, separator.0, &separator.1, &separator.1)
+        .remark(0, &locality(3));
+    assert_eq!(
+        log.parse().replay(Sha256),
+        Err(Unexplained::Locality { entry: 2 })
+    );
+}
+
+#[test]
+fn what_is_written_in_data_reaches_a_terminal_escaped() {
+    let mut log = Log::new();
+    log.event(
+        8,
+        EventType::EV_IPL,
+        b"",
+        b"grub_cmd: \x1b[2Jset a\nb \xe2\x80\xaereversed",
+    )
+    .event(
+        8,
+        EventType::EV_EFI_VARIABLE_BOOT,
+        b"",
+        &variable("Na\u{7}me", b""),
+    )
+    .event(8, EventType::EV_IPL, b"", &[b'x'; 5000]);
+    let log = log.parse();
+    let told: Vec<_> = log
+        .events()
+        .iter()
+        .skip(1)
+        .map(|event| event.describe())
+        .collect();
+    // With a control character it is taken for no text at all.
+    assert!(
+        told[0].bytes().all(|byte| byte.is_ascii_hexdigit()) || told[0].contains("bytes with"),
+        "{}",
+        told[0]
+    );
+    assert_eq!(
+        told[1],
+        "Na\\u{7}me (8be4df61-93ca-11d2-aa0d-00e098032b8c): nothing"
+    );
+    assert!(told[2].chars().count() <= 201);
+    assert!(told.iter().all(|line| !line.chars().any(char::is_control)));
+}

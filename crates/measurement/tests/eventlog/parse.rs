@@ -1,0 +1,194 @@
+//! Bytes that are a log, and bytes that are none.
+
+use linewarden_measurement::HashAlgorithm;
+use linewarden_measurement::eventlog::{
+    ENTRIES_MAX, EntryProblem, EventLog, EventType, LOG_BYTES_MAX, LogFormat, ParseError,
+};
+
+use crate::common::log::{Log, digests, spec_id};
+
+fn refused(log: &Log) -> (usize, EntryProblem) {
+    match EventLog::parse(&log.bytes) {
+        Err(ParseError::Entry {
+            entry,
+            problem,
+            offset,
+        }) => {
+            assert_eq!(Some(&offset), log.starts.get(entry), "{problem}");
+            (entry, problem)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn small() -> Log {
+    let mut log = Log::new();
+    log.event(0, EventType::EV_S_CRTM_VERSION, b"1\0", b"1\0")
+        .event(7, EventType(0x9999_0001), b"anything", b"kept")
+        .event(0, EventType::EV_SEPARATOR, &[0; 4], &[0; 4]);
+    log
+}
+
+#[test]
+fn both_formats_are_read() {
+    let log = small().parse();
+    assert_eq!(
+        (log.format(), log.banks().len(), log.events().len()),
+        (LogFormat::Agile, 2, 4)
+    );
+    let unknown = &log.events()[2];
+    assert_eq!(
+        (unknown.kind(), unknown.data()),
+        (EventType(0x9999_0001), &b"kept"[..])
+    );
+    assert_eq!(unknown.kind().to_string(), "event type 0x99990001");
+    assert_eq!(
+        unknown.digest(HashAlgorithm::Sha1),
+        Some(&HashAlgorithm::Sha1.digest(&[b"anything"]))
+    );
+
+    let mut old = Log::empty();
+    old.legacy(0, EventType::EV_NO_ACTION, &[0; 20], b"Spec ID Event02\0....")
+        .legacy(4, EventType::EV_IPL, &[7; 20], b"loader");
+    let old = old.parse();
+    assert_eq!(
+        (old.format(), old.banks(), old.events().len()),
+        (LogFormat::Sha1, &[HashAlgorithm::Sha1][..], 2)
+    );
+}
+
+#[test]
+fn a_log_that_ends_inside_an_entry_is_refused_with_its_number() {
+    let log = small();
+    let boundaries: Vec<_> = log
+        .starts
+        .iter()
+        .skip(1)
+        .chain([&log.bytes.len()])
+        .copied()
+        .collect();
+    for length in 1..=log.bytes.len() {
+        let entry = boundaries.iter().filter(|end| **end < length).count();
+        match EventLog::parse(&log.bytes[..length]) {
+            Ok(read) => assert_eq!(Some(&length), boundaries.get(read.events().len() - 1)),
+            // Four bytes of an entry for PCR 0 cannot be told from padding.
+            Err(ParseError::Entry {
+                entry: got,
+                problem: EntryProblem::Truncated(_) | EntryProblem::Padding(_),
+                ..
+            }) => {
+                assert_eq!(got, entry, "{length} bytes");
+                assert!(!boundaries.contains(&length));
+            }
+            Err(other) => panic!("{length} bytes: {other}"),
+        }
+    }
+    assert_eq!(EventLog::parse(&[]), Err(ParseError::Empty));
+}
+
+#[test]
+fn what_follows_the_last_entry_is_refused_with_its_number() {
+    for zeros in [1, 4, 16, 32, 4096] {
+        let mut log = small();
+        log.starts.push(log.bytes.len());
+        log.bytes.extend(vec![0; zeros]);
+        assert_eq!(refused(&log), (4, EntryProblem::Padding(zeros)));
+    }
+    let mut log = small();
+    log.starts.push(log.bytes.len());
+    log.bytes.push(1);
+    assert_eq!(refused(&log), (4, EntryProblem::Truncated("PCR index")));
+}
+
+#[test]
+fn entries_that_cannot_be_are_refused_with_their_number() {
+    let one = |make: &dyn for<'a> Fn(&'a mut Log) -> &'a mut Log| {
+        let mut log = small();
+        make(&mut log);
+        refused(&log)
+    };
+    let sha256 = digests(b"x")[1].clone();
+    let kind = EventType::EV_IPL;
+    assert_eq!(
+        one(&|log| log.event(24, kind, b"", b"")),
+        (4, EntryProblem::Pcr(24))
+    );
+    assert_eq!(
+        one(&|log| log.agile(4, kind, &[], b"x")),
+        (4, EntryProblem::NoDigest)
+    );
+    assert_eq!(
+        one(&|log| log.agile(4, kind, &[sha256.clone(), sha256.clone()], b"")),
+        (4, EntryProblem::Algorithm(11))
+    );
+    assert_eq!(
+        one(&|log| log.agile(4, kind, &[(12, vec![0; 48])], b"")),
+        (4, EntryProblem::Unlisted(12))
+    );
+    let many = vec![sha256.clone(); 17];
+    assert_eq!(
+        one(&|log| log.agile(4, kind, &many, b"")),
+        (4, EntryProblem::Algorithms(17))
+    );
+    // A remark may be about no PCR.
+    let mut log = small();
+    log.remark(u32::MAX, b"about the whole platform");
+    assert_eq!(log.parse().events()[4].pcr(), None);
+}
+
+#[test]
+fn the_first_entrys_list_of_algorithms_is_checked() {
+    let first = |algorithms: &[(u16, u16)]| {
+        let mut log = Log::empty();
+        log.legacy(0, EventType::EV_NO_ACTION, &[0; 20], &spec_id(algorithms));
+        log
+    };
+    assert_eq!(refused(&first(&[])), (0, EntryProblem::Algorithms(0)));
+    assert_eq!(refused(&first(&[(11, 20)])), (0, EntryProblem::Algorithm(11)));
+    assert_eq!(
+        refused(&first(&[(11, 32), (11, 32)])),
+        (0, EntryProblem::Algorithm(11))
+    );
+    assert_eq!(refused(&first(&[(0x99, 65)])), (0, EntryProblem::Algorithm(0x99)));
+    let whole = spec_id(&[(11, 32)]);
+    for length in 16..whole.len() {
+        let mut log = Log::empty();
+        log.legacy(0, EventType::EV_NO_ACTION, &[0; 20], &whole[..length]);
+        assert!(
+            matches!(refused(&log), (0, EntryProblem::Truncated(_))),
+            "{length}"
+        );
+    }
+}
+
+#[test]
+fn digests_of_unknown_algorithms_are_passed_over_by_their_listed_size() {
+    let mut log = Log::empty();
+    let sm3 = (0x12, vec![9; 32]);
+    log.legacy(
+        0,
+        EventType::EV_NO_ACTION,
+        &[0; 20],
+        &spec_id(&[(11, 32), (0x12, 32)]),
+    )
+    .agile(4, EventType::EV_IPL, &[sm3, digests(b"x")[1].clone()], b"x");
+    let log = log.parse();
+    assert_eq!(log.banks(), [HashAlgorithm::Sha256]);
+    assert_eq!(
+        log.events()[1].digest(HashAlgorithm::Sha256),
+        Some(&HashAlgorithm::Sha256.digest(&[b"x"]))
+    );
+}
+
+#[test]
+fn length_and_number_of_entries_are_bounded() {
+    assert_eq!(
+        EventLog::parse(&vec![1; LOG_BYTES_MAX + 1]),
+        Err(ParseError::TooLong(LOG_BYTES_MAX + 1))
+    );
+    let mut log = Log::empty();
+    for _ in 0..=ENTRIES_MAX {
+        log.legacy(4, EventType::EV_IPL, &[7; 20], b"");
+    }
+    assert_eq!(refused(&log), (ENTRIES_MAX, EntryProblem::TooMany));
+}

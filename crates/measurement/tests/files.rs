@@ -1,0 +1,288 @@
+//! Sets of files: what an entry tells, what it leaves out, bounds, and files that change while they are read.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use linewarden_measurement::HashAlgorithm;
+use linewarden_measurement::files::{
+    ContentHash, FileEntry, FilePath, FilesError, Limits, LinkTarget, Mode, measure,
+};
+use tempfile::TempDir;
+
+fn path(text: &str) -> FilePath {
+    FilePath::new(text).unwrap()
+}
+
+fn mode(bits: u16) -> Mode {
+    Mode::new(bits).unwrap()
+}
+
+fn file(bits: u16, content: &[u8]) -> FileEntry {
+    let content = HashAlgorithm::Sha256.digest(&[content]);
+    FileEntry::File {
+        mode: mode(bits),
+        content: ContentHash(content.as_bytes().try_into().unwrap()),
+    }
+}
+
+fn link(target: &str) -> FileEntry {
+    FileEntry::Link {
+        target: LinkTarget::new(target).unwrap(),
+    }
+}
+
+/// A small tree that stands for a device's root.
+struct Tree(TempDir);
+
+impl Tree {
+    fn new() -> Self {
+        let tree = Self(tempfile::tempdir().unwrap());
+        tree.file("etc/a.conf", b"a", 0o644);
+        tree.file("etc/d/b.conf", b"b", 0o600);
+        tree.file("usr/bin/tool", b"tool", 0o4755);
+        tree
+    }
+
+    fn at(&self, path: &str) -> std::path::PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn file(&self, path: &str, content: &[u8], bits: u32) {
+        let path = self.at(path);
+        for directory in path
+            .parent()
+            .unwrap()
+            .ancestors()
+            .take_while(|directory| *directory != self.0.path())
+        {
+            fs::create_dir_all(directory).unwrap();
+            fs::set_permissions(directory, Permissions::from_mode(0o755)).unwrap();
+        }
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(bits)).unwrap();
+    }
+
+    fn measure(&self, paths: &[&str]) -> Result<BTreeMap<FilePath, FileEntry>, FilesError> {
+        self.measure_within(paths, Limits::default())
+    }
+
+    fn measure_within(
+        &self,
+        paths: &[&str],
+        limits: Limits,
+    ) -> Result<BTreeMap<FilePath, FileEntry>, FilesError> {
+        let paths: Vec<_> = paths.iter().map(|text| path(text)).collect();
+        measure(self.0.path(), &paths, limits)
+    }
+}
+
+#[test]
+fn directories_are_measured_with_all_that_is_in_them() {
+    let tree = Tree::new();
+    fs::create_dir(tree.at("etc/empty")).unwrap();
+    fs::set_permissions(tree.at("etc/empty"), Permissions::from_mode(0o1777)).unwrap();
+    let want = BTreeMap::from([
+        (path("/etc"), FileEntry::Directory { mode: mode(0o755) }),
+        (path("/etc/a.conf"), file(0o644, b"a")),
+        (path("/etc/d"), FileEntry::Directory { mode: mode(0o755) }),
+        (path("/etc/d/b.conf"), file(0o600, b"b")),
+        (path("/etc/empty"), FileEntry::Directory { mode: mode(0o1777) }),
+        (path("/usr/bin/tool"), file(0o4755, b"tool")),
+    ]);
+    assert_eq!(tree.measure(&["/etc", "/usr/bin/tool"]).unwrap(), want);
+    // Neither the order nor what is listed twice changes anything.
+    assert_eq!(
+        tree.measure(&["/usr/bin/tool", "/etc/d", "/etc/a.conf", "/etc", "/etc"])
+            .unwrap(),
+        want
+    );
+}
+
+#[test]
+fn owners_and_times_change_nothing() {
+    let (one, other) = (Tree::new(), Tree::new());
+    let when = std::time::SystemTime::UNIX_EPOCH;
+    fs::File::options()
+        .write(true)
+        .open(other.at("etc/a.conf"))
+        .unwrap()
+        .set_modified(when)
+        .unwrap();
+    if std::os::unix::fs::chown(other.at("etc/a.conf"), Some(12345), None).is_err() {
+        println!("without another owner: not root");
+    }
+    assert_eq!(one.measure(&["/etc"]).unwrap(), other.measure(&["/etc"]).unwrap());
+}
+
+#[test]
+fn what_is_not_there_is_an_entry() {
+    let tree = Tree::new();
+    let measured = tree
+        .measure(&["/etc/none", "/none/at/all", "/etc/a.conf/below"])
+        .unwrap();
+    assert_eq!(measured.values().collect::<Vec<_>>(), [&FileEntry::Absent; 3]);
+}
+
+#[test]
+fn links_are_their_texts() {
+    let tree = Tree::new();
+    symlink("a.conf", tree.at("etc/link")).unwrap();
+    symlink("nowhere", tree.at("etc/dangling")).unwrap();
+    symlink("/usr/bin", tree.at("bin")).unwrap();
+    symlink("../../../..", tree.at("up")).unwrap();
+    let measured = tree
+        .measure(&[
+            "/etc/link",
+            "/etc/dangling",
+            "/bin",
+            "/bin/tool",
+            "/up/etc/a.conf",
+        ])
+        .unwrap();
+    assert_eq!(measured[&path("/etc/link")], link("a.conf"));
+    assert_eq!(measured[&path("/etc/dangling")], link("nowhere"));
+    assert_eq!(measured[&path("/bin")], link("/usr/bin"));
+    // On the way they are followed, and lead nowhere outside.
+    assert_eq!(measured[&path("/bin/tool")], file(0o4755, b"tool"));
+    assert_eq!(measured[&path("/up/etc/a.conf")], file(0o644, b"a"));
+    assert_eq!(measured.len(), 5);
+    symlink("loop", tree.at("loop")).unwrap();
+    assert_eq!(tree.measure(&["/loop"]).unwrap()[&path("/loop")], link("loop"));
+    assert!(matches!(tree.measure(&["/loop/x"]), Err(FilesError::Io { .. })));
+}
+
+#[test]
+fn what_is_no_file_is_not_opened() {
+    let tree = Tree::new();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        tree.at("etc/fifo"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    let _listener = UnixListener::bind(tree.at("etc/socket")).unwrap();
+    let measured = tree.measure(&["/etc"]).unwrap();
+    assert_eq!(
+        measured[&path("/etc/fifo")],
+        FileEntry::Fifo { mode: mode(0o600) }
+    );
+    assert!(matches!(measured[&path("/etc/socket")], FileEntry::Socket { .. }));
+    let null = measure(Path::new("/"), &[path("/dev/null")], Limits::default()).unwrap();
+    assert!(
+        matches!(
+            null[&path("/dev/null")],
+            FileEntry::CharacterDevice { device: (1, 3), .. }
+        ),
+        "{null:?}"
+    );
+}
+
+#[test]
+fn number_and_size_are_bounded() {
+    let tree = Tree::new();
+    let within = |entries_max, bytes_max| {
+        tree.measure_within(
+            &["/etc", "/usr/bin/tool"],
+            Limits {
+                entries_max,
+                bytes_max,
+            },
+        )
+        .map_err(|error| error.to_string())
+    };
+    assert!(within(5, 6).is_ok());
+    assert!(
+        within(4, 6)
+            .unwrap_err()
+            .starts_with("more than 4 files and directories, at /etc/d/b.conf: ")
+    );
+    assert!(within(1, 6).unwrap_err().starts_with("more than 1 files"));
+    assert!(
+        within(5, 5)
+            .unwrap_err()
+            .starts_with("more than 5 bytes in all files, at /usr/bin/tool: ")
+    );
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    // Reading a process's memory from its beginning is an error, for root too.
+    let memory = measure(Path::new("/proc/self"), &[path("/mem")], Limits::default()).unwrap_err();
+    assert!(
+        memory.to_string().starts_with("/mem: Input/output error"),
+        "{memory}"
+    );
+    let root = measure(Path::new("nowhere/at/all"), &[], Limits::default()).unwrap_err();
+    assert!(
+        root.to_string().starts_with("nowhere/at/all: No such file"),
+        "{root}"
+    );
+}
+
+#[test]
+fn a_file_that_always_changes_is_named_in_the_end() {
+    const ROUNDS_MAX: usize = 1_000;
+    let tree = Tree::new();
+    tree.file("busy", b"", 0o600);
+    // Without blocks on the disk, and long enough to see the kernel's clock tick while it is read.
+    let busy = fs::File::options().write(true).open(tree.at("busy")).unwrap();
+    busy.set_len(64 << 20).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for bits in [0o600, 0o640].into_iter().cycle() {
+                busy.set_permissions(Permissions::from_mode(bits)).unwrap();
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let unsteady = (0..ROUNDS_MAX).map(|_| tree.measure(&["/busy"])).find(
+            |measured| matches!(measured, Err(FilesError::Unsteady { path }) if *path == self::path("/busy")),
+        );
+        stop.store(true, Ordering::Relaxed);
+        assert!(unsteady.is_some(), "{ROUNDS_MAX} times nothing was seen");
+    });
+    // At rest again it can be measured.
+    assert!(tree.measure(&["/busy"]).is_ok());
+}
+
+#[test]
+fn paths_have_one_form() {
+    for text in ["/", "/a", "/a/b.c", "/...", "/a b/\u{e9}", "/.a"] {
+        assert_eq!(path(text).to_string(), text);
+    }
+    for text in [
+        "", "a", "//", "/a/", "/a//b", "/.", "/a/..", "/a/./b", "/a\0b", "./a",
+    ] {
+        assert!(FilePath::new(text).is_err(), "{text:?}");
+    }
+    assert!(FilePath::new([b"/", &[b'x'; 4094][..]].concat()).is_ok());
+    assert!(FilePath::new([b"/", &[b'x'; 4095][..]].concat()).is_err());
+    // What a terminal would act upon, and bytes that are no text.
+    assert_eq!(
+        FilePath::new(*b"/a\x1b[2J\xff\n").unwrap().to_string(),
+        "/a\\u{1b}[2J\\xff\\n"
+    );
+}
+
+#[test]
+fn names_that_are_no_text_are_measured() {
+    let tree = Tree::new();
+    let name = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    fs::write(tree.at("etc/d").join(name), b"x").unwrap();
+    fs::set_permissions(tree.at("etc/d").join(name), Permissions::from_mode(0o644)).unwrap();
+    let measured = tree.measure(&["/etc/d"]).unwrap();
+    assert_eq!(
+        measured[&FilePath::new(*b"/etc/d/\xff\xfe").unwrap()],
+        file(0o644, b"x")
+    );
+}

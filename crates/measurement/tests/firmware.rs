@@ -1,0 +1,330 @@
+//! Logs of real firmware, recorded (tests/data) and made anew: they are read and explain the TPM's values, and no bit of them can
+//! be turned without being refused or changing only what the values do not bind.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use linewarden_measurement::eventlog::{
+    Binding, EventLog, EventType, Explained, LogFormat, Unexplained, explains,
+};
+use linewarden_measurement::pcr::{PcrIndex, PcrSelection, PcrValues};
+use linewarden_measurement::{Digest, HashAlgorithm};
+
+/// All PCRs but 10, which IMA extends and has a log of its own for.
+const MEASURED: &str = "0-9,11-23";
+
+struct Recording {
+    log: Vec<u8>,
+    pcrs: Vec<(HashAlgorithm, PcrIndex, Digest)>,
+}
+
+impl Recording {
+    fn read(directory: &Path) -> Self {
+        let pcr = |line: &str| {
+            let [bank, index, value] = line.split(' ').collect::<Vec<_>>()[..] else {
+                panic!("{line}")
+            };
+            let bank = bank.parse().unwrap();
+            let index = PcrIndex::try_from(index.parse::<u32>().unwrap()).unwrap();
+            (
+                bank,
+                index,
+                Digest::new(bank, &hex::decode(value).unwrap()).unwrap(),
+            )
+        };
+        Self {
+            log: fs::read(directory.join("log.bin")).unwrap(),
+            pcrs: fs::read_to_string(directory.join("pcrs"))
+                .unwrap()
+                .lines()
+                .map(pcr)
+                .collect(),
+        }
+    }
+
+    fn recorded(name: &str) -> Self {
+        Self::read(
+            &Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("tests/data")
+                .join(name),
+        )
+    }
+
+    fn values(&self, bank: HashAlgorithm, selection: &str) -> PcrValues {
+        let selection: PcrSelection = selection.parse().unwrap();
+        let mut values = PcrValues::new(bank);
+        for (_, index, value) in self.pcrs.iter().filter(|(of, ..)| *of == bank) {
+            if selection.contains(*index) {
+                values.set(*index, *value).unwrap();
+            }
+        }
+        assert_eq!(values.selection(), selection);
+        values
+    }
+
+    /// Every bank's values are explained, and IMA's are not.
+    fn check(&self) -> EventLog {
+        let log = EventLog::parse(&self.log).unwrap();
+        for bank in log.banks() {
+            let explained = explains(&log, &self.values(*bank, MEASURED)).unwrap();
+            assert!(explained.events().len() > 10);
+            let error = explains(&log, &self.values(*bank, "10")).unwrap_err();
+            assert!(
+                matches!(error, Unexplained::Value { last_entry: None, .. }),
+                "{error}"
+            );
+        }
+        log
+    }
+}
+
+/// What the log tells of this PCR, line by line.
+fn told(recording: &Recording, bank: HashAlgorithm, pcr: u32) -> Vec<String> {
+    let log = EventLog::parse(&recording.log).unwrap();
+    let explained = explains(&log, &recording.values(bank, &pcr.to_string())).unwrap();
+    explained.events().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn ovmf_explains_all_its_banks() {
+    let recording = Recording::recorded("direct");
+    assert_eq!(recording.check().banks(), HashAlgorithm::ALL);
+    let told = told(&recording, HashAlgorithm::Sha256, 4);
+    assert_eq!(
+        told[1],
+        "entry 13, PCR 4, EV_EFI_ACTION: Calling EFI Application from Boot Option"
+    );
+    assert!(
+        told[0].contains("kernel, ") && told[0].ends_with(" bytes (claimed)"),
+        "{}",
+        told[0]
+    );
+}
+
+#[test]
+fn secure_boot_with_shim_and_grub_is_explained() {
+    let recording = Recording::recorded("shim");
+    recording.check();
+    let sha256 = |pcr| told(&recording, HashAlgorithm::Sha256, pcr).join("\n");
+    assert!(
+        sha256(7).contains(
+            "EV_EFI_VARIABLE_DRIVER_CONFIG: SecureBoot (8be4df61-93ca-11d2-aa0d-00e098032b8c): 01\n"
+        )
+    );
+    assert!(
+        sha256(7)
+            .contains("EV_EFI_VARIABLE_AUTHORITY: SbatLevel (605dab50-e046-4300-abb6-3dd810dd8b23): sbat,1,")
+    );
+    assert!(sha256(8).contains("kernel_cmdline: /vmlinuz console=ttyS0 quiet panic=1 (in part claimed)\n"));
+    assert!(sha256(9).contains("EV_IPL: /initrd (claimed)"));
+    assert!(sha256(14).contains("EV_IPL: MokListTrusted (claimed)"));
+}
+
+#[test]
+fn a_unified_kernel_image_is_explained() {
+    let recording = Recording::recorded("uki");
+    recording.check();
+    let told = told(&recording, HashAlgorithm::Sha256, 11);
+    let names: Vec<_> = told.iter().filter(|line| !line.ends_with("(claimed)")).collect();
+    assert_eq!(names.len(), 4, "{told:?}");
+    assert!(names[2].ends_with("EV_IPL: .cmdline"), "{}", names[2]);
+}
+
+#[test]
+fn a_bios_with_sha_1_alone_is_explained() {
+    let recording = Recording::recorded("bios");
+    assert_eq!(recording.check().banks(), [HashAlgorithm::Sha1]);
+    assert!(told(&recording, HashAlgorithm::Sha1, 4)[0].ends_with("EV_ACTION: Calling INT 19h"));
+    // Bytes that would be letters of some script in UTF-16.
+    let tag = &told(&recording, HashAlgorithm::Sha1, 1)[0];
+    assert_eq!(
+        tag.rsplit(' ')
+            .next()
+            .map(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit())),
+        Some(true),
+        "{tag}"
+    );
+}
+
+#[test]
+fn another_machines_values_are_not_explained() {
+    let log = EventLog::parse(&Recording::recorded("direct").log).unwrap();
+    let values = Recording::recorded("uki").values(HashAlgorithm::Sha256, MEASURED);
+    let error = explains(&log, &values).unwrap_err();
+    assert!(
+        matches!(error, Unexplained::Value { pcr, last_entry: Some(_), .. } if pcr.get() == 1),
+        "{error}"
+    );
+}
+
+/// Types whose digest must be of the data (docs/measurement.md, 1.1).
+const BOUND: [EventType; 7] = [
+    EventType::EV_SEPARATOR,
+    EventType::EV_ACTION,
+    EventType::EV_EFI_ACTION,
+    EventType::EV_S_CRTM_VERSION,
+    EventType::EV_EFI_VARIABLE_DRIVER_CONFIG,
+    EventType::EV_EFI_VARIABLE_BOOT,
+    EventType::EV_EFI_VARIABLE_AUTHORITY,
+];
+
+/// The bytes that are proven, and where they lie in the data.
+fn proven(log: &EventLog, entry: usize, binding: &Binding) -> Option<Vec<u8>> {
+    let data = log.events()[entry].data();
+    match binding {
+        Binding::All => Some(data.to_vec()),
+        Binding::Part(part) => Some(data[part.clone()].to_vec()),
+        Binding::Nothing => None,
+    }
+}
+
+/// A log with one bit turned that is accepted: what it proves was proven before, and by the same data.
+fn check_accepted(before: (&EventLog, &Explained), after: (&EventLog, &Explained), at: usize) {
+    assert_eq!(before.1.events().len(), after.1.events().len(), "byte {at}");
+    for (old, new) in before.1.events().iter().zip(after.1.events()) {
+        assert_eq!(
+            (old.entry, old.pcr, old.digest),
+            (new.entry, new.pcr, new.digest),
+            "byte {at}"
+        );
+        let bytes = (
+            proven(before.0, old.entry, &old.binding),
+            proven(after.0, new.entry, &new.binding),
+        );
+        match bytes {
+            // Turned data that only may be bound are a claim from then on.
+            (Some(_), None) => assert!(
+                !BOUND.contains(&old.kind) || new.kind != old.kind,
+                "byte {at}: {old} became {new}"
+            ),
+            (old_bytes, new_bytes) => assert_eq!(old_bytes, new_bytes, "byte {at}: {old} became {new}"),
+        }
+    }
+}
+
+/// Which bytes of the log the values do not bind: types, digests of other banks, data that no digest is of or has to be of, and
+/// what a remark says but for the list of algorithms.
+fn unbound(log: &EventLog, bank: HashAlgorithm, explained: &Explained) -> Vec<bool> {
+    let agile = log.format() == LogFormat::Agile;
+    let mut unbound = Vec::new();
+    let mut push = |bytes: usize, is_unbound: bool| unbound.extend(vec![is_unbound; bytes]);
+    for (entry, event) in log.events().iter().enumerate() {
+        let remark = event.kind() == EventType::EV_NO_ACTION;
+        push(4, remark);
+        push(4, !remark);
+        if agile && entry > 0 {
+            push(4, false);
+            for each in log.banks() {
+                push(2, false);
+                push(each.digest_bytes(), remark || *each != bank);
+            }
+        } else {
+            push(20, remark);
+        }
+        push(4, false);
+        let data = event.data().len();
+        let binding = explained
+            .events()
+            .iter()
+            .find(|told| told.entry == entry)
+            .map(|told| &told.binding);
+        match binding {
+            // Signature, platform class and version, then the list.
+            None => {
+                push(16, false);
+                push(8, true);
+                push(data - 24, false);
+            }
+            Some(_) if !BOUND.contains(&event.kind()) => push(data, true),
+            Some(Binding::Part(part)) => {
+                push(part.start, true);
+                push(part.len(), false);
+                push(data - part.end, true);
+            }
+            Some(binding) => push(data, *binding == Binding::Nothing),
+        }
+    }
+    unbound
+}
+
+/// Turns each bit of the log whose number is a multiple of `step`.
+fn turn_bits(name: &str, bank: HashAlgorithm, step: usize) {
+    let recording = Recording::recorded(name);
+    let values = recording.values(bank, MEASURED);
+    let log = EventLog::parse(&recording.log).unwrap();
+    let explained = explains(&log, &values).unwrap();
+    let unbound = unbound(&log, bank, &explained);
+    assert_eq!(unbound.len(), recording.log.len());
+    let (mut refused, mut accepted) = (0, 0);
+    for bit in (0..recording.log.len() * 8).step_by(step) {
+        let mut bytes = recording.log.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let Ok(turned) = EventLog::parse(&bytes) else {
+            refused += 1;
+            continue;
+        };
+        match explains(&turned, &values) {
+            Ok(again) => {
+                accepted += 1;
+                assert!(unbound[bit / 8], "bit {bit} turns unseen");
+                check_accepted((&log, &explained), (&turned, &again), bit / 8);
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    println!("{name}: {refused} turned bits refused, {accepted} accepted that nothing binds");
+}
+
+#[test]
+fn no_bit_of_ovmfs_log_turns_unseen() {
+    turn_bits("direct", HashAlgorithm::Sha256, 1);
+}
+
+#[test]
+fn no_bit_of_shims_and_grubs_log_turns_unseen() {
+    // One bit of each byte, a different one each time.
+    turn_bits("shim", HashAlgorithm::Sha256, 9);
+}
+
+#[test]
+fn no_bit_of_a_unified_images_log_turns_unseen() {
+    turn_bits("uki", HashAlgorithm::Sha256, 3);
+}
+
+#[test]
+fn no_bit_of_a_bios_log_turns_unseen() {
+    turn_bits("bios", HashAlgorithm::Sha1, 1);
+}
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/firmware-log")
+}
+
+#[test]
+fn firmware_booted_now_is_explained() {
+    let ready = Command::new(script()).arg("--check").output().unwrap();
+    if !ready.status.success() {
+        println!(
+            "SKIPPED: {}",
+            String::from_utf8_lossy(&ready.stderr).trim().replace('\n', "; ")
+        );
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let run = Command::new(script())
+        .arg("direct")
+        .arg(directory.path())
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let recording = Recording::read(directory.path());
+    let log = recording.check();
+    // What follows from what was booted, and not from which release of OVMF did it.
+    assert!(
+        log.events()
+            .iter()
+            .any(|event| event.describe() == "Linux initrd: Linux initrd")
+    );
+}

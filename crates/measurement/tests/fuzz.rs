@@ -1,0 +1,274 @@
+//! Bytes of anybody's making: logs and configurations are read or refused, and what is read has one encoding.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+// Other tests use more of it.
+#[allow(dead_code)]
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::log::{BANKS, Log, digests, spec_id};
+use linewarden_measurement::configuration::Configuration;
+use linewarden_measurement::diff::Difference;
+use linewarden_measurement::eventlog::{Event, EventLog, EventType, LogFormat, explains};
+use linewarden_measurement::files::{ContentHash, FileEntry, FilePath, LinkTarget, Mode};
+use linewarden_measurement::pcr::{PcrIndex, PcrSelection, PcrValues};
+use linewarden_measurement::{Digest, HashAlgorithm};
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+
+const LOGS: [&[u8]; 4] = [
+    include_bytes!("data/bios/log.bin"),
+    include_bytes!("data/direct/log.bin"),
+    include_bytes!("data/shim/log.bin"),
+    include_bytes!("data/uki/log.bin"),
+];
+
+/// One change: where, as a share of the length; what; how.
+fn edits() -> impl Strategy<Value = Vec<(f64, u8, u8)>> {
+    vec((0.0..1.0, any::<u8>(), 0u8..6), 0..5)
+}
+
+fn edited(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for (share, value, how) in edits {
+        // The first entry is short: half of the changes go there.
+        let most = if value & 1 == 0 {
+            bytes.len()
+        } else {
+            bytes.len().min(80)
+        };
+        let at = (share * most as f64) as usize;
+        match how {
+            0 => bytes.truncate(at),
+            1 => bytes.insert(at, *value),
+            2 if at < bytes.len() => drop(bytes.remove(at)),
+            3 => bytes.extend_from_within(at..),
+            _ if at < bytes.len() => bytes[at] ^= value | 1,
+            _ => {}
+        }
+    }
+    bytes
+}
+
+/// Whether digests of algorithms that are not known were passed over: the first entry lists more than there are banks.
+fn has_unknown_banks(log: &EventLog) -> bool {
+    let listed = log.events()[0].data().get(24).map(|count| usize::from(*count));
+    log.format() == LogFormat::Agile && listed != Some(log.banks().len())
+}
+
+/// A log written anew from what was read of it.
+fn rewritten(log: &EventLog) -> Vec<u8> {
+    let mut bytes = Log::empty();
+    for (entry, event) in log.events().iter().enumerate() {
+        let pcr = event.pcr().map_or(u32::MAX, PcrIndex::get);
+        if log.format() == LogFormat::Sha1 || entry == 0 {
+            let digest = event.digest(HashAlgorithm::Sha1).unwrap();
+            bytes.legacy(pcr, event.kind(), digest.as_bytes(), event.data());
+        } else {
+            let of = |bank: &HashAlgorithm| {
+                event
+                    .digest(*bank)
+                    .map(|digest| (bank.tcg_id(), digest.as_bytes().to_vec()))
+            };
+            let digests: Vec<_> = log.banks().iter().filter_map(of).collect();
+            bytes.agile(pcr, event.kind(), &digests, event.data());
+        }
+    }
+    bytes.bytes
+}
+
+fn all() -> PcrSelection {
+    PcrSelection::from_bitmap([0xff; 3])
+}
+
+/// Everything that can be asked of a log.
+fn examine(log: &EventLog) {
+    for line in log.events().iter().map(Event::describe) {
+        assert!(!line.chars().any(char::is_control), "{line:?}");
+    }
+    for bank in HashAlgorithm::ALL {
+        let Ok(replayed) = log.replay(bank) else { continue };
+        match explains(log, &replayed) {
+            Ok(explained) => assert!(
+                explained
+                    .events()
+                    .iter()
+                    .all(|event| !event.to_string().contains('\n'))
+            ),
+            Err(error) => assert!(!error.to_string().contains('\n')),
+        }
+    }
+}
+
+fn event() -> impl Strategy<Value = (u32, u32, Vec<u8>, bool)> {
+    let kind = prop_oneof![
+        0u32..0x14,
+        0x8000_0000u32..0x8000_0011,
+        0x8000_00e0u32..0x8000_00e5,
+        any::<u32>()
+    ];
+    (0u32..25, kind, vec(any::<u8>(), 0..120), any::<bool>())
+}
+
+fn bank() -> impl Strategy<Value = HashAlgorithm> {
+    prop::sample::select(&HashAlgorithm::ALL[1..])
+}
+
+fn mode() -> impl Strategy<Value = Mode> {
+    (0u16..0o10000).prop_map(|bits| Mode::new(bits).unwrap())
+}
+
+fn entry() -> impl Strategy<Value = FileEntry> {
+    let device = (any::<u32>(), any::<u32>());
+    prop_oneof![
+        Just(FileEntry::Absent),
+        (mode(), any::<[u8; 32]>()).prop_map(|(mode, content)| FileEntry::File {
+            mode,
+            content: ContentHash(content)
+        }),
+        vec(1u8.., 1..9).prop_map(|text| FileEntry::Link {
+            target: LinkTarget::new(text).unwrap()
+        }),
+        mode().prop_map(|mode| FileEntry::Directory { mode }),
+        mode().prop_map(|mode| FileEntry::Fifo { mode }),
+        mode().prop_map(|mode| FileEntry::Socket { mode }),
+        (mode(), device).prop_map(|(mode, device)| FileEntry::CharacterDevice { mode, device }),
+        (mode(), device).prop_map(|(mode, device)| FileEntry::BlockDevice { mode, device }),
+    ]
+}
+
+/// Few indices, paths and values, so that two configurations have some in common.
+fn configuration() -> impl Strategy<Value = Configuration> {
+    let path = "/[ab]{1,2}(/[ab\u{e9}])?".prop_map(|path| FilePath::new(path).unwrap());
+    let pcrs = btree_map(0u32..24, 0u8..2, 0..6);
+    (bank(), pcrs, btree_map(path, entry(), 0..6)).prop_map(|(bank, pcrs, files)| {
+        let mut values = PcrValues::new(bank);
+        for (index, byte) in pcrs {
+            let value = Digest::new(bank, &vec![byte; bank.digest_bytes()]).unwrap();
+            values.set(PcrIndex::try_from(index).unwrap(), value).unwrap();
+        }
+        Configuration::new(values, files).unwrap()
+    })
+}
+
+/// The new configuration from the old one and the difference.
+fn patched(old: &Configuration, difference: &Difference) -> Configuration {
+    let bank = difference.banks.map_or(old.pcrs().bank(), |banks| banks.new);
+    let mut values: BTreeMap<_, _> = old.pcrs().iter().map(|(index, value)| (index, *value)).collect();
+    for change in &difference.pcrs {
+        match change.value.new {
+            Some(value) => values.insert(change.pcr, value),
+            None => values.remove(&change.pcr),
+        };
+    }
+    let mut files = old.files().clone();
+    for change in &difference.files {
+        match &change.entry.new {
+            Some(entry) => files.insert(change.path.clone(), entry.clone()),
+            None => files.remove(&change.path),
+        };
+    }
+    let mut pcrs = PcrValues::new(bank);
+    for (index, value) in values {
+        pcrs.set(index, value).unwrap();
+    }
+    Configuration::new(pcrs, files).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn edited_logs_are_refused_or_all_of_their_bytes_are_entries(which in 0..4usize, changes in edits()) {
+        let bytes = edited(LOGS[which], &changes);
+        if let Ok(log) = EventLog::parse(&bytes) {
+            examine(&log);
+            if !has_unknown_banks(&log) {
+                let rewritten = rewritten(&log);
+                prop_assert_eq!(rewritten.len(), bytes.len());
+                prop_assert_eq!(EventLog::parse(&rewritten), Ok(log));
+            }
+        }
+    }
+
+    #[test]
+    fn edited_logs_explain_nothing_else(which in 1..4usize, changes in edits()) {
+        let log = EventLog::parse(LOGS[which]).unwrap();
+        let values = log.replay(HashAlgorithm::Sha256).unwrap();
+        let proven = |log: &EventLog| {
+            let explained = explains(log, &values).ok()?;
+            Some(explained.events().iter().map(|event| (event.pcr, event.digest)).collect::<Vec<_>>())
+        };
+        let before = proven(&log);
+        prop_assert!(before.is_some());
+        if let Some(after) = EventLog::parse(&edited(LOGS[which], &changes)).ok().as_ref().and_then(proven) {
+            // Entries of different PCRs may trade places; within a PCR nothing may.
+            for index in all().iter() {
+                let of = |events: &[(PcrIndex, Digest)]| -> Vec<Digest> {
+                    events.iter().filter(|(pcr, _)| *pcr == index).map(|(_, digest)| *digest).collect()
+                };
+                prop_assert_eq!(of(before.as_deref().unwrap()), of(&after));
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_refused_as_a_log_or_examined(tail in vec(any::<u8>(), 0..300), agile in any::<bool>()) {
+        let mut log = Log::empty();
+        if agile {
+            log.legacy(0, EventType::EV_NO_ACTION, &[0; 20], &spec_id(&[(4, 20), (11, 32)]));
+        }
+        log.bytes.extend(tail);
+        if let Ok(log) = EventLog::parse(&log.bytes) {
+            examine(&log);
+        }
+    }
+
+    #[test]
+    fn any_events_are_examined(events in vec(event(), 0..20)) {
+        let mut log = Log::new();
+        for (pcr, kind, data, honest) in &events {
+            let measured: &[u8] = if *honest { data } else { b"something else" };
+            log.agile(*pcr, EventType(*kind), &digests(measured), data);
+        }
+        if let Ok(log) = EventLog::parse(&log.bytes) {
+            examine(&log);
+            // What is measured as it is logged is never taken for a lie.
+            if events.iter().all(|(.., honest)| *honest) && let Ok(replayed) = log.replay(BANKS[1]) {
+                prop_assert!(explains(&log, &replayed).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn configurations_are_read_as_they_were_written(configuration in configuration()) {
+        let bytes = configuration.encode();
+        prop_assert_eq!(Configuration::decode(&bytes), Ok(configuration));
+    }
+
+    #[test]
+    fn edited_configurations_are_refused_or_canonical(configuration in configuration(), changes in edits()) {
+        let bytes = edited(&configuration.encode(), &changes);
+        if let Ok(read) = Configuration::decode(&bytes) {
+            prop_assert_eq!(read.encode(), bytes);
+        }
+    }
+
+    #[test]
+    fn a_difference_is_all_that_differs(old in configuration(), new in configuration()) {
+        let difference = Difference::between(&old, &new);
+        prop_assert_eq!(difference.is_empty(), old == new);
+        prop_assert_eq!(old == new, old.hash() == new.hash());
+        prop_assert_eq!(difference.to_string().lines().count(), {
+            let changes = usize::from(difference.banks.is_some()) + difference.pcrs.len() + difference.files.len();
+            changes.max(1)
+        });
+        prop_assert_eq!(patched(&old, &difference), new);
+    }
+
+    #[test]
+    fn nothing_differs_from_itself(configuration in configuration()) {
+        prop_assert!(Difference::between(&configuration, &configuration).is_empty());
+    }
+}

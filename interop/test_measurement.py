@@ -1,0 +1,11 @@
+"""docs/vectors/measurement.json is what the page that it illustrates says."""
+
+import json
+from pathlib import Path
+
+import measurement
+
+
+def test_vectors_are_those_of_the_page():
+    written = (Path(__file__).parents[1] / "docs/vectors/measurement.json").read_text()
+    assert json.loads(written) == measurement.vectors()
