@@ -1,14 +1,16 @@
 //! What a TPM 2.0 says and what it holds: endorsement keys, quotes, keys bound to measured states, and the enrolment that
 //! ties them to one TPM (LAP/1 3.2).
 //!
-//! This is the controller's side. It needs no TPM and does no I/O; time and randomness are arguments:
+//! Two sides. The *controller's* needs no TPM and does no I/O; time and randomness are arguments:
 //! * [`endorsement`]: is this key a TPM's? By its maker's certificate, or because the operator pinned it.
 //! * [`enrol`]: the conversation by which a device's key k gets into its TPM; and [`enrol::QuoteChallenge`], which asks an
 //!   enrolled device for its PCRs.
 //! * [`credential`], [`import`]: what only one TPM can open; [`policy`]: in which states it uses a key; [`quote`]: what it
 //!   signed. [`public`], [`attest`], [`signature`]: the structures, read strictly.
 //!
-//! A device computes HMACs under k by the trait [`AttestationKey`]; [`SoftwareKey`] is one without a TPM.
+//! The *device's*, `device`, is behind the feature of that name and stands on the C library tpm2-tss (Debian: libtss2-dev 3.2).
+//! It opens a TPM, makes and loads keys, and computes HMACs by the trait [`AttestationKey`]; [`SoftwareKey`] is the same
+//! for devices without a TPM.
 //!
 //! ```
 //! use linewarden_measurement::pcr::PcrValues;
@@ -36,6 +38,8 @@
 
 pub mod attest;
 pub mod credential;
+#[cfg(feature = "device")]
+pub mod device;
 mod encoding;
 pub mod endorsement;
 pub mod enrol;
