@@ -161,3 +161,36 @@ pub(crate) fn selection_list(bank: HashAlgorithm, selection: PcrSelection) -> Ve
     };
     write_selections(Writer::new(), &[selection]).done()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selection_is_the_one_asked_for_however_many_bytes_it_has() {
+        let asked: PcrSelection = "0-7".parse().unwrap();
+        let is = |bank: u16, bitmap: &[u8]| {
+            let bitmap = bitmap.to_vec();
+            BankSelection { bank, bitmap }.is(HashAlgorithm::Sha256, asked)
+        };
+        for same in [&[0xff][..], &[0xff, 0], &[0xff, 0, 0], &[0xff, 0, 0, 0]] {
+            assert!(is(0x000b, same), "{same:?}");
+        }
+        for other in [
+            &[][..],
+            &[0x7f, 0, 0],
+            &[0xff, 1, 0],
+            &[0xff, 0, 0x80],
+            &[0xff, 0, 0, 1],
+            &[0, 0xff],
+        ] {
+            assert!(!is(0x000b, other), "{other:?}");
+        }
+        assert!(!is(0x0004, &[0xff, 0, 0]));
+        let high = BankSelection {
+            bank: 0x000b,
+            bitmap: vec![0xff],
+        };
+        assert!(!high.is(HashAlgorithm::Sha256, "0-7,16".parse().unwrap()));
+    }
+}

@@ -559,6 +559,16 @@ fn the_key_does_not_come_out_of_the_tpm() {
         tool("tpm2_flushcontext try.ctx");
         tool("tpm2_flushcontext -t");
     }
+    // A new password would make it a key of the device's software: that is the role ADMIN, and the policy's too.
+    let refused = emulator.tool_fails(
+        dir.path(),
+        "tpm2_changeauth -C ek.ctx -c key.ctx -r changed.priv password",
+    );
+    assert!(
+        refused.contains("authorization handle is not correct"),
+        "{refused}"
+    );
+    tool("tpm2_flushcontext -t");
     // Nor without a session: there is no password.
     emulator.tool_fails(
         dir.path(),
