@@ -1,0 +1,92 @@
+//! The endorsement key's certificate, where the TPM's maker put it.
+
+use tss_esapi::Error;
+use tss_esapi::constants::response_code::Tss2ResponseCodeKind;
+use tss_esapi::handles::{NvIndexHandle, NvIndexTpmHandle, ObjectHandle, TpmHandle};
+use tss_esapi::interface_types::resource_handles::NvAuth;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::connection::{Tpm, unusable};
+use super::error::TpmError;
+use super::keys::EndorsementKind;
+
+const READ: &str = "TPM2_NV_Read";
+const READ_PUBLIC: &str = "TPM2_NV_ReadPublic";
+const CERTIFICATE: &str = "the endorsement key's certificate";
+/// What every TPM of a PC gives at once.
+const PART_BYTES: u16 = 512;
+
+impl EndorsementKind {
+    /// TCG EK Credential Profile 2.5, 2.2.1.4, "Low Range".
+    const fn index(self) -> u32 {
+        match self {
+            Self::Rsa2048 => 0x01c0_0002,
+            Self::EccP256 => 0x01c0_000a,
+        }
+    }
+}
+
+impl Tpm {
+    /// The certificates that the TPM's maker put into it for this endorsement key: none, or one in DER.
+    ///
+    /// # Errors
+    /// The TPM failed; that there is no certificate is no error.
+    pub fn endorsement_certificates(&mut self, kind: EndorsementKind) -> Result<Vec<Vec<u8>>, TpmError> {
+        let index = NvIndexTpmHandle::new(kind.index());
+        let index =
+            TpmHandle::NvIndex(index.map_err(|error| TpmError::new(READ_PUBLIC, CERTIFICATE, error))?);
+        let found = self.run(READ_PUBLIC, CERTIFICATE, |context| {
+            match context.execute_without_session(|context| context.tr_from_tpm_public(index)) {
+                Ok(handle) => Ok(Some(handle)),
+                Err(Error::Tss2Error(code)) if code.kind() == Some(Tss2ResponseCodeKind::Handle) => Ok(None),
+                Err(error) => Err(error),
+            }
+        })?;
+        let Some(mut handle) = found else {
+            return Ok(Vec::new());
+        };
+        let read = self.read_index(handle);
+        let closed = self.run("closing an index", CERTIFICATE, |context| {
+            context.tr_close(&mut handle)
+        });
+        let bytes = read.and_then(|bytes| closed.map(|()| bytes))?;
+        Ok(vec![without_padding(bytes)])
+    }
+
+    fn read_index(&mut self, handle: ObjectHandle) -> Result<Vec<u8>, TpmError> {
+        let index = NvIndexHandle::from(handle);
+        let (public, _) = self.run(READ_PUBLIC, CERTIFICATE, |context| {
+            context.execute_without_session(|context| context.nv_read_public(index))
+        })?;
+        let size = public.data_size();
+        let mut bytes = Vec::with_capacity(size);
+        while bytes.len() < size {
+            let wrong = || unusable(READ, CERTIFICATE, "it is longer than any index");
+            let offset = u16::try_from(bytes.len()).map_err(|_| wrong())?;
+            let length = u16::try_from(size - bytes.len())
+                .map_err(|_| wrong())?
+                .min(PART_BYTES);
+            let part = self.run_plain(READ, CERTIFICATE, |context| {
+                context.nv_read(NvAuth::NvIndex(index), index, length, offset)
+            })?;
+            if part.value().len() != usize::from(length) {
+                return Err(unusable(
+                    READ,
+                    CERTIFICATE,
+                    "the TPM gave another number of bytes than asked for",
+                ));
+            }
+            bytes.extend_from_slice(part.value());
+        }
+        Ok(bytes)
+    }
+}
+
+/// Some makers fill the certificate's place up behind its end.
+fn without_padding(mut bytes: Vec<u8>) -> Vec<u8> {
+    if let Ok((rest, _)) = X509Certificate::from_der(&bytes) {
+        let length = bytes.len() - rest.len();
+        bytes.truncate(length);
+    }
+    bytes
+}

@@ -1,0 +1,323 @@
+//! Keys of the device's TPM: made, loaded, used.
+
+use serde::{Deserialize, Serialize};
+use tss_esapi::handles::{KeyHandle, ObjectHandle};
+use tss_esapi::interface_types::algorithm::HashingAlgorithm;
+use tss_esapi::interface_types::resource_handles::Hierarchy;
+use tss_esapi::interface_types::session_handles::AuthSession;
+use tss_esapi::structures::{Digest, DigestList, MaxBuffer, Private};
+use tss_esapi::traits::{Marshall as _, UnMarshall as _};
+use tss_esapi::{Error, structures};
+
+use super::connection::{Tpm, unusable};
+use super::error::TpmError;
+use super::pcrs::selection_list;
+use crate::enrol::Version;
+use crate::key::{AttestationKey, KeyError, MESSAGE_BYTES_MAX, Protection};
+use crate::policy::PcrPolicy;
+use crate::public::{Attributes, Kind, Public, Scheme, Symmetric};
+use crate::template::{ATTESTATION_ATTRIBUTES, ENDORSEMENT_ATTRIBUTES, ENDORSEMENT_POLICY};
+use linewarden_measurement::HashAlgorithm;
+
+pub(super) const EK: &str = "the endorsement key";
+pub(super) const AK: &str = "the attestation key";
+pub(super) const KEY: &str = "the device's key";
+
+/// Which standard endorsement key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EndorsementKind {
+    /// RSA 2048, template L-1: every TPM of a PC has its certificate.
+    Rsa2048,
+    /// ECC P-256, template L-2.
+    EccP256,
+}
+
+/// What the attestation key signs with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SignerKind {
+    /// ECDSA on P-256: the faster one.
+    #[default]
+    EcdsaP256,
+    /// RSASSA with 2,048 bits.
+    Rsassa2048,
+    /// RSAPSS with 2,048 bits.
+    Rsapss2048,
+}
+
+/// A key that the TPM has encrypted for itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Blob {
+    /// TPM2B_PUBLIC.
+    #[serde(with = "crate::encoding::base64_bytes")]
+    pub public: Vec<u8>,
+    /// The inside of TPM2B_PRIVATE.
+    #[serde(with = "crate::encoding::base64_bytes")]
+    pub private: Vec<u8>,
+}
+
+/// The device's key k after its import, with what it is bound to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BoundKey {
+    /// The key.
+    pub blob: Blob,
+    /// The states in which the TPM uses it.
+    pub policy: PcrPolicy,
+}
+
+/// What the caller keeps in a file: of no use without this very TPM, but without it the device must be enrolled anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyBlobs {
+    /// The form.
+    pub version: Version,
+    /// The endorsement key under which they lie.
+    pub endorsement: EndorsementKind,
+    /// The attestation key.
+    pub attestation_key: Blob,
+    /// k, once the device is enrolled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<BoundKey>,
+}
+
+impl EndorsementKind {
+    fn template(self) -> Public {
+        Public {
+            name_alg: HashAlgorithm::Sha256,
+            attributes: ENDORSEMENT_ATTRIBUTES,
+            auth_policy: ENDORSEMENT_POLICY.to_vec(),
+            kind: match self {
+                Self::Rsa2048 => rsa(Symmetric::AesCfb(128), Scheme::Null),
+                Self::EccP256 => ecc(Symmetric::AesCfb(128), Scheme::Null),
+            },
+        }
+    }
+}
+
+impl SignerKind {
+    fn template(self) -> Public {
+        const SHA256: HashAlgorithm = HashAlgorithm::Sha256;
+        Public {
+            name_alg: SHA256,
+            // A TPM that loses power after it used a key with DA protection counts that as a wrong password: a machine
+            // that is switched off hard often enough would be locked out. There is no password to guess.
+            attributes: ATTESTATION_ATTRIBUTES
+                .and(Attributes::USER_WITH_AUTH)
+                .and(Attributes::NO_DA),
+            auth_policy: Vec::new(),
+            kind: match self {
+                Self::EcdsaP256 => ecc(Symmetric::Null, Scheme::Ecdsa(SHA256)),
+                Self::Rsassa2048 => rsa(Symmetric::Null, Scheme::Rsassa(SHA256)),
+                Self::Rsapss2048 => rsa(Symmetric::Null, Scheme::Rsapss(SHA256)),
+            },
+        }
+    }
+}
+
+/// A template has zeros where the key will be.
+fn rsa(symmetric: Symmetric, scheme: Scheme) -> Kind {
+    Kind::Rsa {
+        symmetric,
+        scheme,
+        modulus: vec![0; 256],
+        exponent_written: false,
+    }
+}
+
+fn ecc(symmetric: Symmetric, scheme: Scheme) -> Kind {
+    Kind::EccP256 {
+        symmetric,
+        scheme,
+        x: vec![0; 32],
+        y: vec![0; 32],
+    }
+}
+
+/// The stack's form of a public area.
+pub(super) fn for_stack(public: &Public) -> Result<structures::Public, Error> {
+    structures::Public::unmarshall(&public.to_bytes())
+}
+
+impl Tpm {
+    /// Makes an attestation key under this endorsement key. The device is not enrolled by that.
+    ///
+    /// # Errors
+    /// The TPM failed.
+    pub fn create_keys(&mut self, kind: EndorsementKind, signer: SignerKind) -> Result<KeyBlobs, TpmError> {
+        let template = signer.template();
+        let created = self.with_ek(kind, |tpm, parent, _| {
+            tpm.with_endorsement(|tpm, session| {
+                tpm.run("TPM2_Create", AK, |context| {
+                    let template = for_stack(&template)?;
+                    context.execute_with_session(Some(session), |context| {
+                        context.create(parent, template, None, None, None, None)
+                    })
+                })
+            })
+        })?;
+        Ok(KeyBlobs {
+            version: Version,
+            endorsement: kind,
+            attestation_key: Blob {
+                public: own_form("TPM2_Create", AK, &created.out_public)?.to_sized(),
+                private: created.out_private.value().to_vec(),
+            },
+            key: None,
+        })
+    }
+
+    /// Makes the endorsement key, does something under it, flushes it.
+    pub(super) fn with_ek<T>(
+        &mut self,
+        kind: EndorsementKind,
+        what: impl FnOnce(&mut Self, KeyHandle, Public) -> Result<T, TpmError>,
+    ) -> Result<T, TpmError> {
+        const CREATE: &str = "TPM2_CreatePrimary";
+        let template = kind.template();
+        let created = self.run_plain(CREATE, EK, |context| {
+            context.create_primary(
+                Hierarchy::Endorsement,
+                for_stack(&template)?,
+                None,
+                None,
+                None,
+                None,
+            )
+        })?;
+        let handle = created.key_handle;
+        self.with_loaded(handle.into(), EK, |tpm, _| {
+            let public = own_form(CREATE, EK, &created.out_public)?;
+            what(tpm, handle, public)
+        })
+    }
+
+    /// Loads a child of the endorsement key.
+    pub(super) fn load(
+        &mut self,
+        parent: KeyHandle,
+        object: &'static str,
+        blob: &Blob,
+    ) -> Result<KeyHandle, TpmError> {
+        const LOAD: &str = "TPM2_Load";
+        let public = Public::from_sized(&blob.public).map_err(|error| unusable(LOAD, object, error))?;
+        let private = Private::try_from(&blob.private[..]).map_err(|error| unusable(LOAD, object, error))?;
+        self.with_endorsement(|tpm, session| {
+            tpm.run(LOAD, object, |context| {
+                let public = for_stack(&public)?;
+                context.execute_with_session(Some(session), |context| {
+                    context.load(parent, private.clone(), public)
+                })
+            })
+        })
+    }
+
+    /// Makes the endorsement key, loads the attestation key under it, does something with it, flushes both.
+    pub(super) fn with_ak<T>(
+        &mut self,
+        blobs: &KeyBlobs,
+        what: impl FnOnce(&mut Self, KeyHandle) -> Result<T, TpmError>,
+    ) -> Result<T, TpmError> {
+        let ak = self.with_ek(blobs.endorsement, |tpm, ek, _| {
+            tpm.load(ek, AK, &blobs.attestation_key)
+        })?;
+        self.with_loaded(ak.into(), AK, |tpm, _| what(tpm, ak))
+    }
+
+    /// HMAC under a loaded key, in a session of its own whose policy the TPM checks now.
+    pub(super) fn hmac_with(
+        &mut self,
+        key: ObjectHandle,
+        policy: &PcrPolicy,
+        message: &[u8],
+    ) -> Result<[u8; 32], TpmError> {
+        const HMAC: &str = "TPM2_HMAC";
+        let message = MaxBuffer::try_from(message).map_err(|error| unusable(HMAC, KEY, error))?;
+        let selection = selection_list(policy.bank(), policy.selection())
+            .map_err(|error| unusable("TPM2_PolicyPCR", KEY, error))?;
+        let branches = digests(&policy.branches()).map_err(|error| unusable("TPM2_PolicyOR", KEY, error))?;
+        let digest = self.with_policy(|tpm, session| {
+            tpm.run("TPM2_PolicyPCR", "a policy session", |context| {
+                // Without a digest the TPM takes the PCRs as they are; whether that is enough shows below.
+                context.execute_without_session(|context| {
+                    context.policy_pcr(session, Digest::default(), selection.clone())
+                })
+            })?;
+            if branches.len() > 1 {
+                tpm.run("TPM2_PolicyOR", "a policy session", |context| {
+                    context.execute_without_session(|context| context.policy_or(session, branches.clone()))
+                })
+                .map_err(TpmError::of_policy)?;
+            }
+            tpm.run(HMAC, KEY, |context| {
+                context.execute_with_session(Some(AuthSession::PolicySession(session)), |context| {
+                    context.hmac(key, message.clone(), HashingAlgorithm::Sha256)
+                })
+            })
+            .map_err(TpmError::of_policy)
+        })?;
+        <[u8; 32]>::try_from(digest.value()).map_err(|_| unusable(HMAC, KEY, "it gave no 32 bytes"))
+    }
+}
+
+fn digests(list: &[[u8; 32]]) -> Result<DigestList, Error> {
+    let mut digests = DigestList::new();
+    for digest in list {
+        digests.add(Digest::try_from(&digest[..])?)?;
+    }
+    Ok(digests)
+}
+
+/// A public area of the stack, read by this crate's own rules: what they refuse, the controller would refuse too.
+pub(super) fn own_form(
+    command: &'static str,
+    object: &'static str,
+    public: &structures::Public,
+) -> Result<Public, TpmError> {
+    let bytes = public
+        .marshall()
+        .map_err(|error| TpmError::new(command, object, error))?;
+    Public::from_bytes(&bytes).map_err(|error| unusable(command, object, error))
+}
+
+/// The device's key k, loaded in its TPM. It stays loaded until this is dropped.
+#[derive(Debug)]
+pub struct TpmKey {
+    tpm: Tpm,
+    handle: ObjectHandle,
+    policy: PcrPolicy,
+}
+
+impl TpmKey {
+    /// Loads k.
+    ///
+    /// # Errors
+    /// The TPM failed, or the blobs are another TPM's.
+    pub fn load(mut tpm: Tpm, endorsement: EndorsementKind, key: &BoundKey) -> Result<Self, TpmError> {
+        let handle = tpm.with_ek(endorsement, |tpm, ek, _| tpm.load(ek, KEY, &key.blob))?;
+        Ok(Self {
+            tpm,
+            handle: handle.into(),
+            policy: key.policy.clone(),
+        })
+    }
+
+    /// The TPM, for quotes and PCRs.
+    pub const fn tpm(&mut self) -> &mut Tpm {
+        &mut self.tpm
+    }
+}
+
+impl AttestationKey for TpmKey {
+    fn hmac(&mut self, message: &[u8]) -> Result<[u8; 32], KeyError> {
+        if message.len() > MESSAGE_BYTES_MAX {
+            return Err(KeyError::TooLong(message.len()));
+        }
+        Ok(self.tpm.hmac_with(self.handle, &self.policy, message)?)
+    }
+
+    fn protection(&self) -> Protection {
+        Protection::Tpm
+    }
+}

@@ -1,0 +1,73 @@
+//! TPM 2.0's key derivations, for SHA-256 (TPM 2.0 Library, Part 1, "Key Derivation Function"), and HMAC.
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
+
+/// HMAC-SHA-256 over the parts, one after the other.
+pub(crate) fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
+    // RFC 2104 fills a key up to a block with zeros.
+    let mut block = Zeroizing::new([0; 64]);
+    for (to, from) in block.iter_mut().zip(key) {
+        *to = *from;
+    }
+    let mut mac = Hmac::<Sha256>::new((&*block).into());
+    for part in parts {
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+/// SHA-256 over the parts, one after the other.
+pub(crate) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+/// KDFa for at most 256 bits, which are its first block; `label` without the zero byte that ends it.
+pub(crate) fn kdfa<const N: usize>(
+    key: &[u8; 32],
+    label: &str,
+    context_u: &[u8],
+    context_v: &[u8],
+) -> Zeroizing<[u8; N]> {
+    let bits = bits_of::<N>();
+    let parts = [
+        &1u32.to_be_bytes()[..],
+        label.as_bytes(),
+        &[0],
+        context_u,
+        context_v,
+        &bits,
+    ];
+    first(&Zeroizing::new(hmac(key, &parts)))
+}
+
+/// KDFe for 256 bits: from the x-coordinate of a shared point and those of both public keys.
+pub(crate) fn kdfe(shared_x: &[u8], label: &str, party_u_x: &[u8], party_v_x: &[u8]) -> Zeroizing<[u8; 32]> {
+    let parts = [
+        &1u32.to_be_bytes()[..],
+        shared_x,
+        label.as_bytes(),
+        &[0],
+        party_u_x,
+        party_v_x,
+    ];
+    Zeroizing::new(sha256(&parts))
+}
+
+const fn bits_of<const N: usize>() -> [u8; 4] {
+    const { assert!(N <= 32, "one block of SHA-256") };
+    (N as u32 * 8).to_be_bytes()
+}
+
+fn first<const N: usize>(block: &[u8; 32]) -> Zeroizing<[u8; N]> {
+    let mut bytes = Zeroizing::new([0; N]);
+    for (to, from) in bytes.iter_mut().zip(block) {
+        *to = *from;
+    }
+    bytes
+}

@@ -1,0 +1,204 @@
+//! In which measured states a key may be used: PolicyPCR, and PolicyOR of several.
+
+use linewarden_measurement::HashAlgorithm;
+use linewarden_measurement::pcr::{PcrSelection, PcrValues};
+use serde::{Deserialize, Serialize};
+
+use crate::attest::selection_list;
+use crate::kdf::sha256;
+
+const CC_POLICY_OR: u32 = 0x0000_0171;
+const CC_POLICY_PCR: u32 = 0x0000_017f;
+/// As many as one TPM2_PolicyOR takes.
+pub const STATES_MAX: usize = 8;
+
+/// Why no policy can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// No state, or no PCR in it: the key would not be bound to anything.
+    #[error("a policy needs at least one state, and each state at least one PCR")]
+    Empty,
+    /// Values of PCRs in this bank can be made to order.
+    #[error("the bank of sha1 binds nothing: other measurements with the same values can be made")]
+    Sha1,
+    /// More than a TPM takes.
+    #[error("a policy takes at most {STATES_MAX} states")]
+    TooMany,
+    /// The states are not all of one bank and of the same PCRs.
+    #[error("all states of a policy are of the same PCRs of one bank")]
+    Mixed,
+}
+
+/// The states of some PCRs in which a key may be used. Each use compares the PCRs as they are then.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "PolicyFields", deny_unknown_fields)]
+pub struct PcrPolicy {
+    bank: HashAlgorithm,
+    selection: PcrSelection,
+    /// SHA-256 over the values of each state.
+    #[serde(with = "crate::encoding::hex_list")]
+    states: Vec<[u8; 32]>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PolicyFields {
+    bank: HashAlgorithm,
+    selection: PcrSelection,
+    #[serde(with = "crate::encoding::hex_list")]
+    states: Vec<[u8; 32]>,
+}
+
+impl TryFrom<PolicyFields> for PcrPolicy {
+    type Error = PolicyError;
+
+    fn try_from(fields: PolicyFields) -> Result<Self, PolicyError> {
+        Self::of_digests(fields.bank, fields.selection, fields.states)
+    }
+}
+
+impl PcrPolicy {
+    /// The policy that is met in each of these states and in no other.
+    ///
+    /// # Errors
+    /// No state, too many, of different PCRs, or of a bank that binds nothing.
+    pub fn new(states: &[PcrValues]) -> Result<Self, PolicyError> {
+        let first = states.first().ok_or(PolicyError::Empty)?;
+        let (bank, selection) = (first.bank(), first.selection());
+        if states
+            .iter()
+            .any(|state| state.bank() != bank || state.selection() != selection)
+        {
+            return Err(PolicyError::Mixed);
+        }
+        let mut digests: Vec<_> = states.iter().map(digest).collect();
+        digests.sort_unstable();
+        digests.dedup();
+        Self::of_digests(bank, selection, digests)
+    }
+
+    fn of_digests(
+        bank: HashAlgorithm,
+        selection: PcrSelection,
+        states: Vec<[u8; 32]>,
+    ) -> Result<Self, PolicyError> {
+        match states.len() {
+            _ if bank == HashAlgorithm::Sha1 => Err(PolicyError::Sha1),
+            _ if selection.is_empty() => Err(PolicyError::Empty),
+            0 => Err(PolicyError::Empty),
+            1..=STATES_MAX => Ok(Self {
+                bank,
+                selection,
+                states,
+            }),
+            _ => Err(PolicyError::TooMany),
+        }
+    }
+
+    /// The bank.
+    pub const fn bank(&self) -> HashAlgorithm {
+        self.bank
+    }
+
+    /// The PCRs.
+    pub const fn selection(&self) -> PcrSelection {
+        self.selection
+    }
+
+    /// Whether the policy is met in this state.
+    pub fn accepts(&self, state: &PcrValues) -> bool {
+        state.bank() == self.bank
+            && state.selection() == self.selection
+            && self.states.contains(&digest(state))
+    }
+
+    /// What TPM2_PolicyPCR comes to in each state: the branches of TPM2_PolicyOR, if there are several.
+    pub fn branches(&self) -> Vec<[u8; 32]> {
+        let selection = selection_list(self.bank, self.selection);
+        self.states
+            .iter()
+            .map(|state| sha256(&[&[0; 32], &CC_POLICY_PCR.to_be_bytes(), &selection, state]))
+            .collect()
+    }
+
+    /// The authPolicy: the branch, or PolicyOR of the branches (TPM 2.0 Library, Part 3, 23.6 and 23.7).
+    pub fn digest(&self) -> [u8; 32] {
+        let branches = self.branches();
+        match &branches[..] {
+            [branch] => *branch,
+            branches => sha256(&[&[0; 32], &CC_POLICY_OR.to_be_bytes(), &branches.concat()]),
+        }
+    }
+}
+
+/// SHA-256 over the values, by index: what TPM2_PolicyPCR compares, and what a quote of a key with SHA-256 signs.
+pub(crate) fn digest(values: &PcrValues) -> [u8; 32] {
+    let values: Vec<&[u8]> = values.iter().map(|(_, value)| value.as_bytes()).collect();
+    sha256(&values)
+}
+
+#[cfg(test)]
+mod tests {
+    use linewarden_measurement::Digest;
+    use linewarden_measurement::pcr::PcrIndex;
+
+    use super::*;
+
+    fn state(bank: HashAlgorithm, indices: &[u32], measured: &[u8]) -> PcrValues {
+        let mut values = PcrValues::new(bank);
+        for index in indices {
+            let index = PcrIndex::try_from(*index).unwrap();
+            values.set(index, bank.digest(&[measured])).unwrap();
+        }
+        values
+    }
+
+    #[test]
+    fn policies_that_bind_nothing_or_too_much_are_refused() {
+        const SHA256: HashAlgorithm = HashAlgorithm::Sha256;
+        let one = |measured: &[u8]| state(SHA256, &[7], measured);
+        assert_eq!(PcrPolicy::new(&[]), Err(PolicyError::Empty));
+        assert_eq!(PcrPolicy::new(&[PcrValues::new(SHA256)]), Err(PolicyError::Empty));
+        assert_eq!(
+            PcrPolicy::new(&[state(HashAlgorithm::Sha1, &[7], b"a")]),
+            Err(PolicyError::Sha1)
+        );
+        for other in [
+            state(SHA256, &[7, 8], b"a"),
+            state(HashAlgorithm::Sha384, &[7], b"a"),
+        ] {
+            assert_eq!(PcrPolicy::new(&[one(b"a"), other]), Err(PolicyError::Mixed));
+        }
+        let nine: Vec<_> = (0..9u8).map(|number| one(&[number])).collect();
+        assert_eq!(PcrPolicy::new(&nine), Err(PolicyError::TooMany));
+        PcrPolicy::new(&nine[1..]).unwrap();
+        // The same state twice is one, with the policy of one.
+        assert_eq!(
+            PcrPolicy::new(&[one(b"a"), one(b"a")]),
+            PcrPolicy::new(&[one(b"a")])
+        );
+    }
+
+    #[test]
+    fn a_policy_is_met_in_its_states_only() {
+        const SHA256: HashAlgorithm = HashAlgorithm::Sha256;
+        let policy = PcrPolicy::new(&[state(SHA256, &[7], b"a"), state(SHA256, &[7], b"b")]).unwrap();
+        assert!(policy.accepts(&state(SHA256, &[7], b"b")));
+        assert!(!policy.accepts(&state(SHA256, &[7], b"c")));
+        assert!(!policy.accepts(&state(SHA256, &[8], b"a")));
+        let mut more = state(SHA256, &[7], b"a");
+        more.set(8.try_into().unwrap(), Digest::zero(SHA256)).unwrap();
+        assert!(!policy.accepts(&more));
+    }
+
+    #[test]
+    fn a_policy_is_read_as_it_was_written_and_checked() {
+        let policy = PcrPolicy::new(&[state(HashAlgorithm::Sha256, &[7], b"a")]).unwrap();
+        let text = serde_json::to_string(&policy).unwrap();
+        assert_eq!(serde_json::from_str::<PcrPolicy>(&text).unwrap(), policy);
+        let empty = text.replace("\"7\"", "\"none\"");
+        assert!(serde_json::from_str::<PcrPolicy>(&empty).is_err(), "{empty}");
+        let weak = text.replace("sha256", "sha1");
+        assert!(serde_json::from_str::<PcrPolicy>(&weak).is_err(), "{weak}");
+    }
+}

@@ -1,0 +1,159 @@
+//! What only one TPM can open: a seed for its endorsement key, and the protection made from it (TPM 2.0 Library, Part 1,
+//! "Protected Storage", "Credential Protection", and "Secret Sharing" in the annexes on RSA and ECC).
+//!
+//! Both credentials and keys for import go this way. They differ in the seed's label, so that neither can be taken for
+//! the other, and in what they protect.
+
+use aws_lc_rs::agreement::{ECDH_P256, PrivateKey, UnparsedPublicKey, agree};
+use aws_lc_rs::cipher::{AES_128, EncryptingKey, EncryptionContext, UnboundCipherKey};
+use aws_lc_rs::iv::FixedLength;
+use aws_lc_rs::rsa::{OAEP_SHA256_MGF1SHA256, OaepPublicEncryptingKey, PublicEncryptingKey};
+use rand::CryptoRng;
+use zeroize::Zeroizing;
+
+use crate::kdf::{hmac, kdfa, kdfe};
+use crate::public::{Kind, Name, coordinate, sec1};
+use crate::signature::rsa;
+use crate::template::EndorsementKey;
+use crate::wire::Writer;
+
+/// What a seed is for; part of its encryption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A credential.
+    Identity,
+    /// A key for import.
+    Duplicate,
+}
+
+impl Purpose {
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Identity => "IDENTITY",
+            Self::Duplicate => "DUPLICATE",
+        }
+    }
+
+    /// With the zero byte that OAEP's label has at its end.
+    const fn oaep_label(self) -> &'static [u8] {
+        match self {
+            Self::Identity => b"IDENTITY\0",
+            Self::Duplicate => b"DUPLICATE\0",
+        }
+    }
+}
+
+/// Why nothing could be made for an endorsement key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProtectError {
+    /// The public part is no point of its curve, or no modulus that is used with RSA.
+    #[error("the endorsement key's public part is no key: no point of P-256, or no RSA modulus")]
+    Key,
+    /// The library failed.
+    #[error("the cryptographic library failed")]
+    Library,
+}
+
+/// A seed, and what tells it to the one TPM that has the endorsement key: the inside of TPM2B_ENCRYPTED_SECRET.
+pub(crate) struct Seed {
+    seed: Zeroizing<[u8; 32]>,
+    /// For the TPM.
+    pub encrypted: Vec<u8>,
+}
+
+impl Seed {
+    /// A new one. OAEP's own padding is drawn by the cryptographic library, which offers no other way; all else comes
+    /// from `rng`.
+    pub fn new<R: CryptoRng + ?Sized>(
+        for_key: &EndorsementKey,
+        purpose: Purpose,
+        rng: &mut R,
+    ) -> Result<Self, ProtectError> {
+        match &for_key.public().kind {
+            Kind::Rsa { modulus, .. } => Self::by_rsa(modulus, purpose, rng),
+            Kind::EccP256 { x, y, .. } => Self::by_ecdh(x, y, purpose, rng),
+            Kind::KeyedHash { .. } => Err(ProtectError::Key),
+        }
+    }
+
+    fn by_rsa<R: CryptoRng + ?Sized>(
+        modulus: &[u8],
+        purpose: Purpose,
+        rng: &mut R,
+    ) -> Result<Self, ProtectError> {
+        let mut seed = Zeroizing::new([0; 32]);
+        rng.fill_bytes(&mut *seed);
+        let key: PublicEncryptingKey = rsa(modulus).try_into().map_err(|_| ProtectError::Key)?;
+        let key = OaepPublicEncryptingKey::new(key).map_err(|_| ProtectError::Key)?;
+        let mut encrypted = vec![0; key.ciphertext_size()];
+        let length = key
+            .encrypt(
+                &OAEP_SHA256_MGF1SHA256,
+                &*seed,
+                &mut encrypted,
+                Some(purpose.oaep_label()),
+            )
+            .map_err(|_| ProtectError::Library)?
+            .len();
+        encrypted.truncate(length);
+        Ok(Self { seed, encrypted })
+    }
+
+    fn by_ecdh<R: CryptoRng + ?Sized>(
+        x: &[u8],
+        y: &[u8],
+        purpose: Purpose,
+        rng: &mut R,
+    ) -> Result<Self, ProtectError> {
+        let ephemeral = ephemeral_key(rng);
+        let public = ephemeral
+            .compute_public_key()
+            .map_err(|_| ProtectError::Library)?;
+        let (own_x, own_y) = public
+            .as_ref()
+            .get(1..)
+            .and_then(|point| point.split_at_checked(32))
+            .ok_or(ProtectError::Library)?;
+        let peer = sec1(x, y).ok_or(ProtectError::Key)?;
+        let peer_x = coordinate(x).ok_or(ProtectError::Key)?;
+        let seed = agree(
+            &ephemeral,
+            UnparsedPublicKey::new(&ECDH_P256, peer),
+            ProtectError::Key,
+            |shared_x| Ok(kdfe(shared_x, purpose.label(), own_x, &peer_x)),
+        )?;
+        let encrypted = Writer::new().sized(own_x).sized(own_y).done();
+        Ok(Self { seed, encrypted })
+    }
+
+    /// `plain` encrypted and bound to `name`: the inside of TPM2B_ID_OBJECT and of TPM2B_PRIVATE for import.
+    pub fn protect(&self, name: &Name, plain: &[u8]) -> Result<Vec<u8>, ProtectError> {
+        let key = kdfa::<16>(&self.seed, "STORAGE", name.as_bytes(), &[]);
+        let mut encrypted = plain.to_vec();
+        encrypt_cfb(&key, &mut encrypted)?;
+        let integrity_key = kdfa::<32>(&self.seed, "INTEGRITY", &[], &[]);
+        let integrity = hmac(&integrity_key, &[&encrypted, name.as_bytes()]);
+        Ok(Writer::new().sized(&integrity).bytes(&encrypted).done())
+    }
+}
+
+/// A key for one exchange. Of 2^32 numbers less than one is none; then the next is taken.
+fn ephemeral_key<R: CryptoRng + ?Sized>(rng: &mut R) -> PrivateKey {
+    let mut number = Zeroizing::new([0; 32]);
+    loop {
+        rng.fill_bytes(&mut *number);
+        if let Ok(key) = PrivateKey::from_private_key(&ECDH_P256, &*number) {
+            return key;
+        }
+    }
+}
+
+/// AES-128 in CFB mode from a zero vector, which is sound here because each key encrypts once.
+fn encrypt_cfb(key: &[u8; 16], in_out: &mut [u8]) -> Result<(), ProtectError> {
+    let key = UnboundCipherKey::new(&AES_128, key).map_err(|_| ProtectError::Library)?;
+    let zero = EncryptionContext::Iv128(FixedLength::from([0; 16]));
+    EncryptingKey::cfb128(key)
+        .and_then(|key| key.less_safe_encrypt(in_out, zero))
+        .map(drop)
+        .map_err(|_| ProtectError::Library)
+}

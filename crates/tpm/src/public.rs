@@ -1,0 +1,380 @@
+//! Public areas of TPM objects (TPMT_PUBLIC) and their names.
+
+use linewarden_measurement::HashAlgorithm;
+
+use crate::wire::{ParseError, Reader, Writer, inside};
+
+pub(crate) const ALG_NULL: u16 = 0x0010;
+const ALG_RSA: u16 = 0x0001;
+const ALG_HMAC: u16 = 0x0005;
+const ALG_AES: u16 = 0x0006;
+const ALG_KEYEDHASH: u16 = 0x0008;
+pub(crate) const ALG_RSASSA: u16 = 0x0014;
+pub(crate) const ALG_RSAPSS: u16 = 0x0016;
+pub(crate) const ALG_ECDSA: u16 = 0x0018;
+const ALG_ECC: u16 = 0x0023;
+const ALG_CFB: u16 = 0x0043;
+const ECC_NIST_P256: u16 = 0x0003;
+const RSA_EXPONENT: u32 = 65_537;
+/// No public area of the kinds that are read here is longer.
+const PUBLIC_BYTES_MAX: usize = 1_024;
+
+/// TPMA_OBJECT: what an object may be used for (TPM 2.0 Library, Part 2, 8.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes(u32);
+
+impl Attributes {
+    /// Never leaves its TPM, nor do its ancestors.
+    pub const FIXED_TPM: Self = Self(1 << 1);
+    /// Saved contexts of it end with a restart.
+    pub const ST_CLEAR: Self = Self(1 << 2);
+    /// Never gets another parent.
+    pub const FIXED_PARENT: Self = Self(1 << 4);
+    /// The TPM drew the secret part itself.
+    pub const SENSITIVE_DATA_ORIGIN: Self = Self(1 << 5);
+    /// May be used with its password.
+    pub const USER_WITH_AUTH: Self = Self(1 << 6);
+    /// May be administered by its policy only.
+    pub const ADMIN_WITH_POLICY: Self = Self(1 << 7);
+    /// Wrong passwords are not counted against it.
+    pub const NO_DA: Self = Self(1 << 10);
+    /// Leaves the TPM only under a second encryption.
+    pub const ENCRYPTED_DUPLICATION: Self = Self(1 << 11);
+    /// Signs or decrypts only what the TPM itself has made.
+    pub const RESTRICTED: Self = Self(1 << 16);
+    /// Decrypts.
+    pub const DECRYPT: Self = Self(1 << 17);
+    /// Signs.
+    pub const SIGN: Self = Self(1 << 18);
+
+    /// All bits that the specification has given a meaning (version 1.84).
+    const KNOWN: u32 = 0b1111 << 16 | 0b1111 << 8 | 0b1111_0110;
+
+    /// Those of both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether all of `others` are set.
+    pub const fn has(self, others: Self) -> bool {
+        self.0 & others.0 == others.0
+    }
+
+    /// The bits.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+/// How an asymmetric key signs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// None of its own: a key that does not sign.
+    Null,
+    /// RSASSA-PKCS1-v1_5.
+    Rsassa(HashAlgorithm),
+    /// RSASSA-PSS.
+    Rsapss(HashAlgorithm),
+    /// ECDSA.
+    Ecdsa(HashAlgorithm),
+}
+
+/// The cipher under which a storage key protects its children: AES in CFB mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Symmetric {
+    /// Not a storage key.
+    Null,
+    /// AES-CFB with a key of so many bits.
+    AesCfb(u16),
+}
+
+/// What kind of object, with what only that kind has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An RSA key; its exponent is 65,537.
+    Rsa {
+        /// What it protects children with.
+        symmetric: Symmetric,
+        /// What it signs with.
+        scheme: Scheme,
+        /// The modulus, its first byte not zero: 256, 384 or 512 bytes.
+        modulus: Vec<u8>,
+        /// Whether the exponent was written as 65,537 and not as 0, which means the same but gives another name.
+        exponent_written: bool,
+    },
+    /// A key on the curve P-256.
+    EccP256 {
+        /// What it protects children with.
+        symmetric: Symmetric,
+        /// What it signs with.
+        scheme: Scheme,
+        /// Coordinate, 32 bytes; some TPMs leave zeros in front out.
+        x: Vec<u8>,
+        /// Likewise.
+        y: Vec<u8>,
+    },
+    /// A key for HMAC, or sealed data.
+    KeyedHash {
+        /// HMAC's hash; none for sealed data.
+        hmac: Option<HashAlgorithm>,
+        /// Digest of the secret part.
+        unique: Vec<u8>,
+    },
+}
+
+/// A public area.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Public {
+    /// The hash of its name and its policy.
+    pub name_alg: HashAlgorithm,
+    /// What it may be used for.
+    pub attributes: Attributes,
+    /// The digest that a policy must come to, or nothing.
+    pub auth_policy: Vec<u8>,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// Name of an object: its name algorithm's id, then the digest of its public area. It tells the object from every other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name(Vec<u8>);
+
+impl Name {
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Public {
+    /// Reads a TPMT_PUBLIC.
+    ///
+    /// # Errors
+    /// Whatever is not exactly one, or is of a kind that LAP/1 has no use for: other curves, exponents, ciphers, schemes.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseError> {
+        let mut reader = Reader::new("TPMT_PUBLIC", bytes);
+        let kind = reader.u16("type")?;
+        let name_alg = hash(&mut reader, "nameAlg")?;
+        let attributes = reader.u32("objectAttributes")?;
+        if attributes & !Attributes::KNOWN != 0 {
+            return Err(reader.refuse("objectAttributes", 4, attributes));
+        }
+        let auth_policy = policy(&mut reader, name_alg)?;
+        let kind = match kind {
+            ALG_RSA => rsa(&mut reader)?,
+            ALG_ECC => ecc(&mut reader)?,
+            ALG_KEYEDHASH => keyed_hash(&mut reader, name_alg)?,
+            other => return Err(Reader::new("TPMT_PUBLIC", bytes).refuse("type", 0, other)),
+        };
+        reader.finish()?;
+        Ok(Self {
+            name_alg,
+            attributes: Attributes(attributes),
+            auth_policy,
+            kind,
+        })
+    }
+
+    /// Reads a TPM2B_PUBLIC.
+    ///
+    /// # Errors
+    /// As [`Public::from_bytes`].
+    pub fn from_sized(bytes: &[u8]) -> Result<Self, ParseError> {
+        Self::from_bytes(inside("TPM2B_PUBLIC", bytes, PUBLIC_BYTES_MAX)?)
+    }
+
+    /// As TPMT_PUBLIC: the very bytes that it was read from.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let writer = Writer::new()
+            .u16(match self.kind {
+                Kind::Rsa { .. } => ALG_RSA,
+                Kind::EccP256 { .. } => ALG_ECC,
+                Kind::KeyedHash { .. } => ALG_KEYEDHASH,
+            })
+            .u16(self.name_alg.tcg_id())
+            .u32(self.attributes.bits())
+            .sized(&self.auth_policy);
+        match &self.kind {
+            Kind::Rsa {
+                symmetric,
+                scheme,
+                modulus,
+                exponent_written,
+            } => write_scheme(write_symmetric(writer, *symmetric), *scheme)
+                .u16(u16::try_from(modulus.len() * 8).unwrap_or(u16::MAX))
+                .u32(if *exponent_written { RSA_EXPONENT } else { 0 })
+                .sized(modulus),
+            Kind::EccP256 {
+                symmetric,
+                scheme,
+                x,
+                y,
+            } => write_scheme(write_symmetric(writer, *symmetric), *scheme)
+                .u16(ECC_NIST_P256)
+                .u16(ALG_NULL)
+                .sized(x)
+                .sized(y),
+            Kind::KeyedHash { hmac, unique } => match hmac {
+                Some(hash) => writer.u16(ALG_HMAC).u16(hash.tcg_id()),
+                None => writer.u16(ALG_NULL),
+            }
+            .sized(unique),
+        }
+        .done()
+    }
+
+    /// As TPM2B_PUBLIC.
+    pub fn to_sized(&self) -> Vec<u8> {
+        Writer::new().sized(&self.to_bytes()).done()
+    }
+
+    /// The object's name.
+    pub fn name(&self) -> Name {
+        let digest = self.name_alg.digest(&[&self.to_bytes()]);
+        let name = Writer::new().u16(self.name_alg.tcg_id()).bytes(digest.as_bytes());
+        Name(name.done())
+    }
+
+    /// The parameters of an HMAC-SHA-256 key.
+    pub(crate) const fn hmac_key(attributes: Attributes, auth_policy: Vec<u8>, unique: Vec<u8>) -> Self {
+        Self {
+            name_alg: HashAlgorithm::Sha256,
+            attributes,
+            auth_policy,
+            kind: Kind::KeyedHash {
+                hmac: Some(HashAlgorithm::Sha256),
+                unique,
+            },
+        }
+    }
+}
+
+pub(crate) fn hash(reader: &mut Reader<'_>, field: &'static str) -> Result<HashAlgorithm, ParseError> {
+    let id = reader.u16(field)?;
+    HashAlgorithm::from_tcg_id(id).ok_or_else(|| reader.refuse(field, 2, id))
+}
+
+fn policy(reader: &mut Reader<'_>, name_alg: HashAlgorithm) -> Result<Vec<u8>, ParseError> {
+    let length = name_alg.digest_bytes();
+    let policy = reader.sized("authPolicy", length)?;
+    match policy.len() {
+        0 => Ok(Vec::new()),
+        has if has == length => Ok(policy.to_vec()),
+        has => Err(reader.refuse("authPolicy", has + 2, has as u64)),
+    }
+}
+
+fn symmetric(reader: &mut Reader<'_>) -> Result<Symmetric, ParseError> {
+    match reader.u16("symmetric.algorithm")? {
+        ALG_NULL => Ok(Symmetric::Null),
+        ALG_AES => {
+            let bits = reader.u16("symmetric.keyBits")?;
+            if !matches!(bits, 128 | 192 | 256) {
+                return Err(reader.refuse("symmetric.keyBits", 2, bits));
+            }
+            match reader.u16("symmetric.mode")? {
+                ALG_CFB => Ok(Symmetric::AesCfb(bits)),
+                other => Err(reader.refuse("symmetric.mode", 2, other)),
+            }
+        }
+        other => Err(reader.refuse("symmetric.algorithm", 2, other)),
+    }
+}
+
+fn write_symmetric(writer: Writer, symmetric: Symmetric) -> Writer {
+    match symmetric {
+        Symmetric::Null => writer.u16(ALG_NULL),
+        Symmetric::AesCfb(bits) => writer.u16(ALG_AES).u16(bits).u16(ALG_CFB),
+    }
+}
+
+fn write_scheme(writer: Writer, scheme: Scheme) -> Writer {
+    match scheme {
+        Scheme::Null => writer.u16(ALG_NULL),
+        Scheme::Rsassa(hash) => writer.u16(ALG_RSASSA).u16(hash.tcg_id()),
+        Scheme::Rsapss(hash) => writer.u16(ALG_RSAPSS).u16(hash.tcg_id()),
+        Scheme::Ecdsa(hash) => writer.u16(ALG_ECDSA).u16(hash.tcg_id()),
+    }
+}
+
+fn rsa(reader: &mut Reader<'_>) -> Result<Kind, ParseError> {
+    let symmetric = symmetric(reader)?;
+    let scheme = match reader.u16("scheme")? {
+        ALG_NULL => Scheme::Null,
+        ALG_RSASSA => Scheme::Rsassa(hash(reader, "scheme.hashAlg")?),
+        ALG_RSAPSS => Scheme::Rsapss(hash(reader, "scheme.hashAlg")?),
+        other => return Err(reader.refuse("scheme", 2, other)),
+    };
+    let bits = reader.u16("keyBits")?;
+    if !matches!(bits, 2_048 | 3_072 | 4_096) {
+        return Err(reader.refuse("keyBits", 2, bits));
+    }
+    let exponent_written = match reader.u32("exponent")? {
+        0 => false,
+        RSA_EXPONENT => true,
+        other => return Err(reader.refuse("exponent", 4, other)),
+    };
+    let modulus = reader.sized_exactly("unique", usize::from(bits / 8))?;
+    match modulus.first() {
+        Some(0) | None => Err(reader.refuse("unique", modulus.len(), 0u8)),
+        Some(_) => Ok(Kind::Rsa {
+            symmetric,
+            scheme,
+            modulus: modulus.to_vec(),
+            exponent_written,
+        }),
+    }
+}
+
+fn ecc(reader: &mut Reader<'_>) -> Result<Kind, ParseError> {
+    let symmetric = symmetric(reader)?;
+    let scheme = match reader.u16("scheme")? {
+        ALG_NULL => Scheme::Null,
+        ALG_ECDSA => Scheme::Ecdsa(hash(reader, "scheme.hashAlg")?),
+        other => return Err(reader.refuse("scheme", 2, other)),
+    };
+    match reader.u16("curveID")? {
+        ECC_NIST_P256 => {}
+        other => return Err(reader.refuse("curveID", 2, other)),
+    }
+    match reader.u16("kdf")? {
+        ALG_NULL => {}
+        other => return Err(reader.refuse("kdf", 2, other)),
+    }
+    Ok(Kind::EccP256 {
+        symmetric,
+        scheme,
+        x: reader.sized("unique.x", 32)?.to_vec(),
+        y: reader.sized("unique.y", 32)?.to_vec(),
+    })
+}
+
+fn keyed_hash(reader: &mut Reader<'_>, name_alg: HashAlgorithm) -> Result<Kind, ParseError> {
+    let hmac = match reader.u16("scheme")? {
+        ALG_NULL => None,
+        ALG_HMAC => Some(hash(reader, "scheme.hashAlg")?),
+        other => return Err(reader.refuse("scheme", 2, other)),
+    };
+    let unique = reader.sized_exactly("unique", name_alg.digest_bytes())?;
+    Ok(Kind::KeyedHash {
+        hmac,
+        unique: unique.to_vec(),
+    })
+}
+
+/// A coordinate of P-256 with the zeros that some TPMs leave out; nothing if it is longer than 32 bytes.
+pub(crate) fn coordinate(bytes: &[u8]) -> Option<[u8; 32]> {
+    let mut padded = [0; 32];
+    let start = padded.len().checked_sub(bytes.len())?;
+    padded.get_mut(start..)?.copy_from_slice(bytes);
+    Some(padded)
+}
+
+/// A point as SEC 1 writes it uncompressed.
+pub(crate) fn sec1(x: &[u8], y: &[u8]) -> Option<[u8; 65]> {
+    let mut point = [4; 65];
+    point.get_mut(1..33)?.copy_from_slice(&coordinate(x)?);
+    point.get_mut(33..)?.copy_from_slice(&coordinate(y)?);
+    Some(point)
+}

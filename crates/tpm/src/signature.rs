@@ -1,0 +1,142 @@
+//! Signatures of TPM keys (TPMT_SIGNATURE), and their verification.
+
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, RSA_PKCS1_2048_8192_SHA256, RSA_PSS_2048_8192_SHA256, RsaPublicKeyComponents,
+    UnparsedPublicKey,
+};
+use linewarden_measurement::HashAlgorithm;
+
+use crate::public::{ALG_ECDSA, ALG_RSAPSS, ALG_RSASSA, Kind, Public, Scheme, coordinate, hash, sec1};
+use crate::wire::{ParseError, Reader, Writer};
+
+/// Of RSA keys of 4,096 bits.
+const RSA_BYTES_MAX: usize = 512;
+
+/// A signature, not verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Signature {
+    /// RSASSA-PKCS1-v1_5.
+    Rsassa {
+        /// Hash of the message.
+        hash: HashAlgorithm,
+        /// As long as the modulus.
+        bytes: Vec<u8>,
+    },
+    /// RSASSA-PSS.
+    Rsapss {
+        /// Hash of the message and of the mask.
+        hash: HashAlgorithm,
+        /// As long as the modulus.
+        bytes: Vec<u8>,
+    },
+    /// ECDSA on P-256.
+    Ecdsa {
+        /// Hash of the message.
+        hash: HashAlgorithm,
+        /// Some TPMs leave zeros in front out.
+        r: Vec<u8>,
+        /// Likewise.
+        s: Vec<u8>,
+    },
+}
+
+/// Why a signature does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SignatureError {
+    /// The key signs by another scheme, or by one that is not accepted here.
+    #[error(
+        "the signature's scheme is not the key's, or is none of RSASSA, RSAPSS and ECDSA P-256 with SHA-256"
+    )]
+    Scheme,
+    /// It is not this key's signature over these bytes.
+    #[error("the signature is not that of this key over these bytes")]
+    Wrong,
+}
+
+impl Signature {
+    /// Reads TPMT_SIGNATURE.
+    ///
+    /// # Errors
+    /// Whatever is not exactly one, of the three schemes.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseError> {
+        let mut reader = Reader::new("TPMT_SIGNATURE", bytes);
+        let algorithm = reader.u16("sigAlg")?;
+        if !matches!(algorithm, ALG_RSASSA | ALG_RSAPSS | ALG_ECDSA) {
+            return Err(reader.refuse("sigAlg", 2, algorithm));
+        }
+        let hash = hash(&mut reader, "hash")?;
+        let signature = match algorithm {
+            ALG_ECDSA => Self::Ecdsa {
+                hash,
+                r: reader.sized("signatureR", 32)?.to_vec(),
+                s: reader.sized("signatureS", 32)?.to_vec(),
+            },
+            _ => {
+                let bytes = reader.sized("sig", RSA_BYTES_MAX)?.to_vec();
+                match algorithm {
+                    ALG_RSASSA => Self::Rsassa { hash, bytes },
+                    _ => Self::Rsapss { hash, bytes },
+                }
+            }
+        };
+        reader.finish()?;
+        Ok(signature)
+    }
+
+    /// As TPMT_SIGNATURE: the very bytes that it was read from.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Rsassa { hash, bytes } => Writer::new().u16(ALG_RSASSA).u16(hash.tcg_id()).sized(bytes),
+            Self::Rsapss { hash, bytes } => Writer::new().u16(ALG_RSAPSS).u16(hash.tcg_id()).sized(bytes),
+            Self::Ecdsa { hash, r, s } => Writer::new().u16(ALG_ECDSA).u16(hash.tcg_id()).sized(r).sized(s),
+        }
+        .done()
+    }
+
+    /// Verifies it over `message` under a key whose scheme is the signature's.
+    ///
+    /// A PSS signature must have a salt as long as the hash, as FIPS 186-4 has it.
+    ///
+    /// # Errors
+    /// Another scheme, or a wrong signature.
+    pub fn verify(&self, key: &Public, message: &[u8]) -> Result<(), SignatureError> {
+        const SHA256: HashAlgorithm = HashAlgorithm::Sha256;
+        match (self, &key.kind) {
+            (Self::Rsassa { hash: SHA256, bytes }, Kind::Rsa { scheme, modulus, .. })
+                if *scheme == Scheme::Rsassa(SHA256) =>
+            {
+                rsa(modulus)
+                    .verify(&RSA_PKCS1_2048_8192_SHA256, message, bytes)
+                    .map_err(|_| SignatureError::Wrong)
+            }
+            (Self::Rsapss { hash: SHA256, bytes }, Kind::Rsa { scheme, modulus, .. })
+                if *scheme == Scheme::Rsapss(SHA256) =>
+            {
+                rsa(modulus)
+                    .verify(&RSA_PSS_2048_8192_SHA256, message, bytes)
+                    .map_err(|_| SignatureError::Wrong)
+            }
+            (Self::Ecdsa { hash: SHA256, r, s }, Kind::EccP256 { scheme, x, y, .. })
+                if *scheme == Scheme::Ecdsa(SHA256) =>
+            {
+                ecdsa(x, y, r, s, message).ok_or(SignatureError::Wrong)
+            }
+            _ => Err(SignatureError::Scheme),
+        }
+    }
+}
+
+/// The public key, as the cryptographic library takes it; its exponent is 65,537.
+pub(crate) const fn rsa(modulus: &[u8]) -> RsaPublicKeyComponents<&[u8]> {
+    RsaPublicKeyComponents {
+        n: modulus,
+        e: &[1, 0, 1],
+    }
+}
+
+fn ecdsa(x: &[u8], y: &[u8], r: &[u8], s: &[u8], message: &[u8]) -> Option<()> {
+    let signature = [coordinate(r)?, coordinate(s)?].concat();
+    UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, sec1(x, y)?)
+        .verify(message, &signature)
+        .ok()
+}

@@ -1,0 +1,143 @@
+//! What must succeed.
+
+use linewarden_tpm::device::{EndorsementKind, KeyBlobs, SignerKind, TpmKey};
+use linewarden_tpm::endorsement::{EkHash, Endorsement, Trust};
+use linewarden_tpm::enrol::{Enrolled, QuoteChallenge};
+use linewarden_tpm::public::{Kind, Public};
+use linewarden_tpm::template::EndorsementKey;
+use linewarden_tpm::{AttestationKey, Protection, SoftwareKey};
+
+use crate::swtpm::{Emulator, Maker, installed};
+use crate::{BANK, NOW_S, created, enrolled, rng, selection, sent};
+
+/// What a start of the agent does with the file that it kept.
+fn uses_its_key(emulator: &Emulator, keys: &KeyBlobs, enrolled: &Enrolled) {
+    let keys: KeyBlobs = sent(keys);
+    let mut key = TpmKey::load(emulator.open(), keys.endorsement, keys.key.as_ref().unwrap()).unwrap();
+    assert_eq!(key.protection(), Protection::Tpm);
+    let mut software = SoftwareKey::new(enrolled.key.clone());
+    for message in [&b"lap1 attest"[..], b"", &[7; 1_024]] {
+        assert_eq!(key.hmac(message).unwrap(), software.hmac(message).unwrap());
+    }
+    assert_eq!(key.hmac(&[7; 1_025]), software.hmac(&[7; 1_025]));
+    assert_eq!(software.protection(), Protection::Software);
+}
+
+#[test]
+fn a_device_with_an_rsa_endorsement_key_is_enrolled_and_uses_its_key() {
+    if !installed() {
+        return;
+    }
+    let maker = Maker::new();
+    let mut emulator = Emulator::made_by(&maker);
+    for (seed, signer) in [
+        SignerKind::EcdsaP256,
+        SignerKind::Rsassa2048,
+        SignerKind::Rsapss2048,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut tpm = emulator.open();
+        let mut keys = tpm.create_keys(EndorsementKind::Rsa2048, signer).unwrap();
+        let device = enrolled(&mut tpm, &mut keys, &maker.trust(), seed as u64);
+        drop(tpm);
+        let Endorsement::Certificate { issuers, .. } = &device.binding.endorsement else {
+            panic!("{:?}", device.binding.endorsement);
+        };
+        assert_eq!(
+            issuers[..],
+            ["CN=swtpm-localca", "CN=swtpm-localca-rootca"],
+            "{signer:?}"
+        );
+        uses_its_key(&emulator, &keys, &device);
+        if signer == SignerKind::EcdsaP256 {
+            // A start of the machine that measures the same.
+            emulator.kill();
+            emulator.start();
+            uses_its_key(&emulator, &keys, &device);
+        }
+    }
+}
+
+#[test]
+fn a_device_with_an_ecc_endorsement_key_is_enrolled_and_uses_its_key() {
+    if !installed() {
+        return;
+    }
+    let maker = Maker::new();
+    let emulator = Emulator::made_by(&maker);
+    let mut tpm = emulator.open();
+    let mut keys = created(&mut tpm, EndorsementKind::EccP256);
+    assert!(
+        tpm.endorsement_certificates(EndorsementKind::EccP256)
+            .unwrap()
+            .is_empty()
+    );
+    let identity = tpm.identity(&keys, BANK, selection(), None).unwrap();
+    drop(tpm);
+    let Kind::EccP256 { x, y, .. } = Public::from_sized(&identity.endorsement_key).unwrap().kind else {
+        panic!("not on P-256");
+    };
+    let certificate = maker.certify_p256(&x, &y);
+    // Some makers fill the place up.
+    emulator.store_p256_certificate(&[&certificate[..], &[0; 30]].concat());
+    let mut tpm = emulator.open();
+    assert_eq!(
+        tpm.endorsement_certificates(EndorsementKind::EccP256).unwrap(),
+        [certificate]
+    );
+    let device = enrolled(&mut tpm, &mut keys, &maker.trust(), 1);
+    drop(tpm);
+    uses_its_key(&emulator, &keys, &device);
+}
+
+#[test]
+fn a_pinned_key_needs_no_certificate_and_the_result_says_so() {
+    if !installed() {
+        return;
+    }
+    let emulator = Emulator::made_by(&Maker::new());
+    let mut tpm = emulator.open();
+    let mut keys = created(&mut tpm, EndorsementKind::EccP256);
+    let identity = tpm.identity(&keys, BANK, selection(), None).unwrap();
+    let key = EndorsementKey::new(Public::from_sized(&identity.endorsement_key).unwrap()).unwrap();
+    let mut trust = Trust::new();
+    trust.pin(EkHash::of(&key));
+    let device = enrolled(&mut tpm, &mut keys, &trust, 1);
+    assert_eq!(device.binding.endorsement, Endorsement::Pinned);
+    assert_eq!(device.binding.endorsement_key, EkHash::of(&key));
+}
+
+#[test]
+fn quotes_follow_an_enrolment() {
+    if !installed() {
+        return;
+    }
+    let maker = Maker::new();
+    let emulator = Emulator::made_by(&maker);
+    let mut tpm = emulator.open();
+    let mut keys = created(&mut tpm, EndorsementKind::Rsa2048);
+    let device = enrolled(&mut tpm, &mut keys, &maker.trust(), 1);
+    drop(tpm);
+    emulator.extend_pcr_16();
+    let all = "0-23".parse().unwrap();
+    let mut challenge: QuoteChallenge = sent(&QuoteChallenge::new(BANK, all, NOW_S, &mut rng(2)));
+    let answer = emulator
+        .open()
+        .answer_quote(&keys, &sent(challenge.request()), Some(b"a log".to_vec()))
+        .unwrap();
+    let (values, quote) = challenge
+        .check(&device.binding, &sent(&answer), NOW_S + 2)
+        .unwrap();
+    assert_eq!(values.selection(), all);
+    let before = &device.binding.pcrs.0;
+    let changed: Vec<_> = before
+        .iter()
+        .filter(|(index, value)| values.get(*index) != Some(*value))
+        .map(|(index, _)| index.get())
+        .collect();
+    assert_eq!(changed, [16]);
+    assert_eq!(quote.firmware_version, device.binding.quote.firmware_version);
+    assert!(quote.clock.clock_ms >= device.binding.quote.clock.clock_ms);
+}

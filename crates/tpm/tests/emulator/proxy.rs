@@ -1,0 +1,146 @@
+//! A stretch of wire between the device and its TPM that counts commands and, at one of them, pulls the TPM out or answers in its
+//! place.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread;
+
+use crate::swtpm::{Emulator, two_listeners};
+
+/// Tag, size, code: of commands and of responses.
+const HEAD_BYTES: usize = 10;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// The TPM is killed before it has the command.
+    Killed,
+    /// The TPM is killed when it has answered, and before the device hears that.
+    KilledAfter,
+    /// This response in place of the TPM's, to this command and as many as `times` in all; the TPM hears nothing of them.
+    Answered { code: u32, times: usize },
+}
+
+/// A fault, and at which command, from 1.
+#[derive(Clone, Copy, Debug)]
+pub struct At(pub usize, pub Fault);
+
+/// The wire. It ends when the TPM is gone.
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    failed_at: Arc<Mutex<Option<u32>>>,
+}
+
+impl Proxy {
+    /// Wire for one opening of the emulator's TPM.
+    pub fn to(emulator: &Arc<Mutex<Emulator>>, at: At) -> Self {
+        let (data, control) = two_listeners();
+        let port = data.local_addr().unwrap().port();
+        let tpm_port = emulator.lock().unwrap().port();
+        // Weak: a wire that still waits keeps no TPM alive.
+        let emulator = Arc::downgrade(emulator);
+        let failed_at = Arc::new(Mutex::new(None));
+        let note = Arc::clone(&failed_at);
+        thread::spawn(move || {
+            // The device opens a connection for each command, and one before the first.
+            let mut number = 0;
+            while let Some((device, tpm)) = joined(&data, tpm_port) {
+                if carry(device, tpm, &emulator, at, &mut number, &note).is_err() {
+                    break;
+                }
+            }
+        });
+        thread::spawn(move || {
+            // Each control command comes by a connection of its own.
+            while let Some((device, tpm)) = joined(&control, tpm_port + 1) {
+                pump_both(&device, &tpm);
+            }
+        });
+        Self { port, failed_at }
+    }
+
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The last command at which something went wrong, if it did.
+    pub fn failed_at(&self) -> Option<u32> {
+        *self.failed_at.lock().unwrap()
+    }
+}
+
+fn joined(listener: &TcpListener, port: u16) -> Option<(TcpStream, TcpStream)> {
+    let (device, _) = listener.accept().ok()?;
+    let tpm = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;
+    Some((device, tpm))
+}
+
+fn pump_both(device: &TcpStream, tpm: &TcpStream) {
+    thread::scope(|scope| {
+        for (from, to) in [(device, tpm), (tpm, device)] {
+            scope.spawn(move || {
+                let (mut from, mut to) = (from, to);
+                io::copy(&mut from, &mut to).ok();
+                to.shutdown(Shutdown::Both).ok();
+            });
+        }
+    });
+}
+
+/// The next message, or nothing at the end of the connection.
+fn message(from: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0; HEAD_BYTES];
+    match from.read_exact(&mut bytes) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        result => result?,
+    }
+    let size = u32::from_be_bytes(bytes[2..6].try_into().unwrap());
+    bytes.resize(size as usize, 0);
+    from.read_exact(&mut bytes[HEAD_BYTES..])?;
+    Ok(Some(bytes))
+}
+
+fn killed(emulator: &Weak<Mutex<Emulator>>) -> io::Error {
+    if let Some(emulator) = emulator.upgrade() {
+        emulator.lock().unwrap().kill();
+    }
+    io::ErrorKind::ConnectionAborted.into()
+}
+
+/// Carries one connection; an error means that the TPM is gone.
+fn carry(
+    mut device: TcpStream,
+    mut tpm: TcpStream,
+    emulator: &Weak<Mutex<Emulator>>,
+    At(first, fault): At,
+    number: &mut usize,
+    failed_at: &Mutex<Option<u32>>,
+) -> io::Result<()> {
+    while let Some(command) = message(&mut device)? {
+        *number += 1;
+        let last = match fault {
+            Fault::Answered { times, .. } => first + times - 1,
+            Fault::Killed | Fault::KilledAfter => first,
+        };
+        let fault = (first..=last).contains(number).then_some(fault);
+        if fault.is_some() {
+            *failed_at.lock().unwrap() = Some(u32::from_be_bytes(command[6..10].try_into().unwrap()));
+        }
+        if let Some(Fault::Answered { code, .. }) = fault {
+            device.write_all(&[&[0x80, 1, 0, 0, 0, 10][..], &code.to_be_bytes()].concat())?;
+            continue;
+        }
+        if let Some(Fault::Killed) = fault {
+            return Err(killed(emulator));
+        }
+        tpm.write_all(&command)?;
+        let response = message(&mut tpm)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        if let Some(Fault::KilledAfter) = fault {
+            return Err(killed(emulator));
+        }
+        device.write_all(&response)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,304 @@
+//! TPMs of our own making: the emulator swtpm with a state of its own and a maker's CA of its own.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use linewarden_tpm::device::{Retries, Tpm};
+use linewarden_tpm::endorsement::Trust;
+use tempfile::TempDir;
+
+/// Longer than any step takes on a machine with other work.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs a command without the files that this process has open. The C library's sockets are inherited by what is started
+/// beside it; an emulator that holds on to another one's connection would keep it busy for ever.
+const ALONE: &str = r#"for fd in /proc/$$/fd/*; do
+    fd=${fd##*/}
+    [ "$fd" -le 2 ] || eval "exec $fd>&-"
+done
+exec "$@""#;
+
+/// Whether the emulator and its tools are here; says why not.
+pub fn installed() -> bool {
+    for (tool, package) in [
+        ("swtpm", "swtpm"),
+        ("swtpm_setup", "swtpm-tools"),
+        ("swtpm_localca", "swtpm-tools"),
+        ("tpm2_nvdefine", "tpm2-tools"),
+    ] {
+        let found = Command::new("sh")
+            .args(["-c", "PATH=$PATH:/usr/sbin:/sbin command -v \"$0\"", tool])
+            .stdout(Stdio::null())
+            .status();
+        if !found.is_ok_and(|status| status.success()) {
+            println!("SKIPPED: {tool} is not installed (Debian: {package})");
+            return false;
+        }
+    }
+    true
+}
+
+/// A maker of TPMs: a root and an issuing CA, as swtpm_localca makes them.
+#[derive(Debug)]
+pub struct Maker(TempDir);
+
+impl Maker {
+    pub fn new() -> Self {
+        let dir = TempDir::new().unwrap();
+        let ca = dir.path().display();
+        let files = [
+            (
+                "localca.conf",
+                format!(
+                    "statedir = {ca}\nsigningkey = {ca}/signkey.pem\nissuercert = {ca}/issuercert.pem\ncertserial = {ca}/serial\n"
+                ),
+            ),
+            (
+                "localca.options",
+                "--platform-manufacturer Linewarden\n--platform-version 1\n--platform-model test\n"
+                    .to_owned(),
+            ),
+            (
+                "setup.conf",
+                format!(
+                    "create_certs_tool=swtpm_localca\ncreate_certs_tool_config={ca}/localca.conf\ncreate_certs_tool_options={ca}/localca.options\n"
+                ),
+            ),
+        ];
+        for (name, text) in files {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        Self(dir)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// An operator who believes this maker.
+    pub fn trust(&self) -> Trust {
+        let mut trust = Trust::new();
+        let root = fs::read(self.file("swtpm-localca-rootca-cert.pem")).unwrap();
+        trust.add_roots("the maker's root", &root).unwrap();
+        let issuer = fs::read(self.file("issuercert.pem")).unwrap();
+        trust.add_intermediates("the maker's CA", &issuer).unwrap();
+        trust
+    }
+
+    /// A certificate for an endorsement key on P-256, which swtpm_setup makes none for.
+    pub fn certify_p256(&self, x: &[u8], y: &[u8]) -> Vec<u8> {
+        run(Command::new("swtpm_localca")
+            .args(["--type", "ek", "--vmid", "ecc", "--tpm2"])
+            .args([
+                "--tpm-spec-family",
+                "2.0",
+                "--tpm-spec-level",
+                "0",
+                "--tpm-spec-revision",
+                "164",
+            ])
+            .args([
+                "--tpm-manufacturer",
+                "id:00001014",
+                "--tpm-model",
+                "swtpm",
+                "--tpm-version",
+                "id:1",
+            ])
+            .arg("--ek")
+            .arg(format!("x={},y={},id=secp256r1", hex::encode(x), hex::encode(y)))
+            .arg("--dir")
+            .arg(self.0.path())
+            .arg("--configfile")
+            .arg(self.file("localca.conf"))
+            .arg("--optsfile")
+            .arg(self.file("localca.options")));
+        fs::read(self.file("ek.cert")).unwrap()
+    }
+}
+
+/// A TPM. Killed and forgotten when dropped.
+#[derive(Debug)]
+pub struct Emulator {
+    state: TempDir,
+    process: Option<Child>,
+    port: u16,
+}
+
+impl Emulator {
+    /// A new TPM with its maker's certificate for RSA 2048, running.
+    pub fn made_by(maker: &Maker) -> Self {
+        let state = TempDir::new().unwrap();
+        run(Command::new("swtpm_setup")
+            .args([
+                "--tpm2",
+                "--create-ek-cert",
+                "--overwrite",
+                "--pcr-banks",
+                "sha1,sha256,sha384",
+            ])
+            .arg("--tpmstate")
+            .arg(state.path())
+            .arg("--config")
+            .arg(maker.file("setup.conf")));
+        let mut emulator = Self {
+            state,
+            process: None,
+            port: 0,
+        };
+        emulator.start();
+        emulator
+    }
+
+    /// Starts the process, as power does: PCRs begin anew.
+    pub fn start(&mut self) {
+        assert!(self.process.is_none(), "it is running");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let port = two_ports();
+            let mut process = Command::new("bash")
+                .args(["-c", ALONE, "swtpm", "swtpm", "socket"])
+                .args(["--tpm2", "--flags", "not-need-init,startup-clear"])
+                .arg("--tpmstate")
+                .arg(format!("dir={}", self.state.path().display()))
+                .arg("--server")
+                .arg(format!("type=tcp,port={port}"))
+                .arg("--ctrl")
+                .arg(format!("type=tcp,port={}", port + 1))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            if listens(&mut process, port, deadline) {
+                self.process = Some(process);
+                self.port = port;
+                return;
+            }
+            process.kill().ok();
+            process.wait().unwrap();
+            assert!(Instant::now() < deadline, "the emulator does not start");
+        }
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn tcti(&self) -> String {
+        tcti(self.port)
+    }
+
+    pub fn open(&self) -> Tpm {
+        Tpm::open(&self.tcti(), Retries::none()).unwrap()
+    }
+
+    /// Runs one of tpm2-tools in `dir` on this TPM and gives what it prints.
+    pub fn tool(&self, dir: &Path, command: &[&str]) -> String {
+        let (tool, arguments) = command.split_first().unwrap();
+        run(Command::new(tool)
+            .args(arguments)
+            .current_dir(dir)
+            .env("TPM2TOOLS_TCTI", self.tcti()))
+    }
+
+    /// Runs a command of tpm2-tools that must fail, and gives what it says about that.
+    pub fn tool_fails(&self, dir: &Path, command: &str) -> String {
+        let mut words = command.split(' ');
+        let output = Command::new(words.next().unwrap())
+            .args(words)
+            .current_dir(dir)
+            .env("TPM2TOOLS_TCTI", self.tcti())
+            .output()
+            .unwrap();
+        assert!(!output.status.success(), "{command} did not fail");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// Extends PCR 16, which a process may, by a digest.
+    pub fn extend_pcr_16(&self) {
+        self.tool(
+            self.state.path(),
+            &["tpm2_pcrextend", &format!("16:sha256={}", "11".repeat(32))],
+        );
+    }
+
+    /// Puts a certificate where the maker puts that of the ECC P-256 endorsement key.
+    pub fn store_p256_certificate(&self, certificate: &[u8]) {
+        let index = "0x1c0000a";
+        fs::write(self.state.path().join("ecc.cert"), certificate).unwrap();
+        let size = certificate.len().to_string();
+        let attributes = "ownerread|ownerwrite|authread|authwrite|no_da";
+        let define = ["tpm2_nvdefine", index, "-C", "o", "-s", &size, "-a", attributes];
+        self.tool(self.state.path(), &define);
+        self.tool(
+            self.state.path(),
+            &["tpm2_nvwrite", index, "-C", "o", "-i", "ecc.cert"],
+        );
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub fn tcti(port: u16) -> String {
+    format!("swtpm:host=127.0.0.1,port={port}")
+}
+
+/// A free port whose successor is free too: the emulator's control channel must lie there.
+pub fn two_listeners() -> (TcpListener, TcpListener) {
+    loop {
+        let first = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = first.local_addr().unwrap().port();
+        let second = port
+            .checked_add(1)
+            .and_then(|next| TcpListener::bind((Ipv4Addr::LOCALHOST, next)).ok());
+        if let Some(second) = second {
+            return (first, second);
+        }
+    }
+}
+
+fn two_ports() -> u16 {
+    two_listeners().0.local_addr().unwrap().port()
+}
+
+/// Whether the process listens at both ports: waits for that, or for its end.
+fn listens(process: &mut Child, port: u16, deadline: Instant) -> bool {
+    let opens = |port: u16| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+    while Instant::now() < deadline {
+        if process.try_wait().unwrap().is_some() {
+            return false;
+        }
+        if opens(port) && opens(port + 1) {
+            return process.try_wait().unwrap().is_none();
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    false
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        output.status.success(),
+        "{command:?} failed:\n{}{}",
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+    text(&output.stdout)
+}

@@ -1,0 +1,116 @@
+//! The same structures as tpm2-tools make them, and tpm2-tools' opinion of ours.
+
+use std::fs;
+
+use linewarden_tpm::device::{EndorsementKind, SignerKind};
+use linewarden_tpm::enrol::{Offer, activation_proof};
+use linewarden_tpm::policy::PcrPolicy;
+use linewarden_tpm::public::Public;
+use tempfile::TempDir;
+
+use crate::swtpm::{Emulator, Maker, installed};
+use crate::{BANK, created, offered, selection};
+
+#[test]
+fn a_credential_of_the_tools_is_opened_like_ours() {
+    if !installed() {
+        return;
+    }
+    let maker = Maker::new();
+    let emulator = Emulator::made_by(&maker);
+    let mut tpm = emulator.open();
+    let keys = created(&mut tpm, EndorsementKind::Rsa2048);
+    let (identity, offer, _) = offered(&mut tpm, &keys, &maker.trust(), 1);
+    let dir = TempDir::new().unwrap();
+    let secret = [0x5a; 32];
+    fs::write(dir.path().join("ek.pub"), &identity.endorsement_key).unwrap();
+    fs::write(dir.path().join("secret"), secret).unwrap();
+    let name = Public::from_sized(&identity.attestation_key).unwrap().name();
+    let name = hex::encode(name.as_bytes());
+    let make = [
+        "tpm2_makecredential",
+        "-T",
+        "none",
+        "-u",
+        "ek.pub",
+        "-s",
+        "secret",
+        "-n",
+        &name,
+        "-o",
+        "blob",
+    ];
+    emulator.tool(dir.path(), &make);
+    let blob = fs::read(dir.path().join("blob")).unwrap();
+    // Eight bytes of the tools' own, then both parts with their sizes.
+    let (id_object, rest) = sized(&blob[8..]);
+    let (seed, rest) = sized(rest);
+    assert!(rest.is_empty());
+    let theirs = Offer {
+        credential: id_object.to_vec(),
+        credential_seed: seed.to_vec(),
+        ..offer.clone()
+    };
+    assert_eq!(theirs.credential.len(), offer.credential.len());
+    assert_eq!(theirs.credential_seed.len(), offer.credential_seed.len());
+    let (_, answer) = tpm.accept(&keys, &theirs).unwrap();
+    assert_eq!(answer.activation, activation_proof(&secret, &offer.nonce));
+}
+
+fn sized(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let size = usize::from(u16::from_be_bytes([bytes[0], bytes[1]]));
+    bytes[2..].split_at(size)
+}
+
+#[test]
+fn the_tools_agree_with_our_quotes() {
+    if !installed() {
+        return;
+    }
+    let emulator = Emulator::made_by(&Maker::new());
+    for signer in [SignerKind::EcdsaP256, SignerKind::Rsassa2048] {
+        let mut tpm = emulator.open();
+        let keys = tpm.create_keys(EndorsementKind::EccP256, signer).unwrap();
+        let quoted = tpm.quote(&keys, &[0x2c; 32], BANK, selection()).unwrap();
+        drop(tpm);
+        let dir = TempDir::new().unwrap();
+        fs::write(dir.path().join("ak.pub"), &keys.attestation_key.public).unwrap();
+        fs::write(dir.path().join("quote"), &quoted.attest).unwrap();
+        fs::write(dir.path().join("sig"), &quoted.signature).unwrap();
+        let check = |nonce: &str| format!("tpm2_checkquote -u ak.pub -m quote -s sig -g sha256 -q {nonce}");
+        let right = check(&"2c".repeat(32));
+        emulator.tool(dir.path(), &right.split(' ').collect::<Vec<_>>());
+        emulator.tool_fails(dir.path(), &check(&"2d".repeat(32)));
+    }
+}
+
+#[test]
+fn the_tpm_comes_to_the_same_policy_digests() {
+    if !installed() {
+        return;
+    }
+    let emulator = Emulator::made_by(&Maker::new());
+    let dir = TempDir::new().unwrap();
+    let tool = |command: &str| emulator.tool(dir.path(), &command.split(' ').collect::<Vec<_>>());
+    let mut states = Vec::new();
+    for file in ["first.policy", "second.policy"] {
+        let values = emulator.open().pcrs(BANK, selection()).unwrap();
+        tool("tpm2_startauthsession -S trial.ctx");
+        tool(&format!(
+            "tpm2_policypcr -S trial.ctx -l sha256:0,1,2,3,4,5,6,16 -L {file}"
+        ));
+        tool("tpm2_flushcontext trial.ctx");
+        let policy = PcrPolicy::new(std::slice::from_ref(&values)).unwrap();
+        assert_eq!(fs::read(dir.path().join(file)).unwrap(), policy.digest());
+        states.push(values);
+        emulator.extend_pcr_16();
+    }
+    let policy = PcrPolicy::new(&states).unwrap();
+    for (number, branch) in policy.branches().iter().enumerate() {
+        fs::write(dir.path().join(format!("{number}.branch")), branch).unwrap();
+    }
+    tool("tpm2_startauthsession -S trial.ctx");
+    tool("tpm2_policyor -S trial.ctx -L or.policy sha256:0.branch,1.branch");
+    tool("tpm2_flushcontext trial.ctx");
+    assert_eq!(fs::read(dir.path().join("or.policy")).unwrap(), policy.digest());
+}

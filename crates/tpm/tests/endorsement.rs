@@ -1,0 +1,448 @@
+//! Paths of certificates from an endorsement key to a root: what is taken, and what is refused with which reason. No TPM is
+//! needed for them.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use aws_lc_rs::rsa::{KeyPair as RsaKeyPair, KeySize};
+use linewarden_measurement::HashAlgorithm;
+use linewarden_tpm::endorsement::{EkHash, Endorsement, EndorsementError, Trust};
+use linewarden_tpm::public::{Attributes, Kind, Public, Scheme, Symmetric};
+use linewarden_tpm::template::{AttestationSigner, ENDORSEMENT_POLICY, EndorsementKey, TemplateError};
+use rcgen::{
+    BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SignatureAlgorithm, SigningKey as _,
+    date_time_ymd,
+};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+const NOW_S: i64 = 1_800_000_000;
+
+const ENDORSEMENT: Attributes = Attributes::FIXED_TPM
+    .and(Attributes::FIXED_PARENT)
+    .and(Attributes::SENSITIVE_DATA_ORIGIN)
+    .and(Attributes::ADMIN_WITH_POLICY)
+    .and(Attributes::RESTRICTED)
+    .and(Attributes::DECRYPT);
+
+fn public(kind: Kind) -> Public {
+    let attributes = ENDORSEMENT.bits().to_be_bytes();
+    // Attributes have no constructor from bits on purpose: they come from what a TPM wrote.
+    let head = [&[0, 1, 0, 11][..], &attributes, &[0, 32], &ENDORSEMENT_POLICY].concat();
+    let rest = [
+        &[0, 6, 0, 128, 0, 0x43, 0, 0x10, 8, 0, 0, 0, 0, 0, 1, 0][..],
+        &[0x80; 256],
+    ]
+    .concat();
+    let template = Public::from_bytes(&[head, rest].concat()).unwrap();
+    Public { kind, ..template }
+}
+
+/// An endorsement key on P-256 and its public part for certificates.
+struct P256(KeyPair);
+
+impl P256 {
+    fn new() -> Self {
+        Self(KeyPair::generate().unwrap())
+    }
+
+    fn key(&self) -> EndorsementKey {
+        let point = self.0.der_bytes();
+        EndorsementKey::new(public(Kind::EccP256 {
+            symmetric: Symmetric::AesCfb(128),
+            scheme: Scheme::Null,
+            x: point[1..33].to_vec(),
+            y: point[33..].to_vec(),
+        }))
+        .unwrap()
+    }
+}
+
+/// A CA with its certificate in DER.
+struct Ca {
+    issuer: Issuer<'static, KeyPair>,
+    der: Vec<u8>,
+}
+
+fn ca_params(name: &str, path_len: Option<u8>) -> CertificateParams {
+    let mut params = params(name);
+    params.is_ca = IsCa::Ca(path_len.map_or(BasicConstraints::Unconstrained, BasicConstraints::Constrained));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params
+}
+
+fn params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    if !name.is_empty() {
+        params.distinguished_name.push(DnType::CommonName, name);
+    }
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(2040, 1, 1);
+    params
+}
+
+fn root_of(params: CertificateParams) -> Ca {
+    let key = KeyPair::generate().unwrap();
+    let der = params.self_signed(&key).unwrap().der().to_vec();
+    Ca {
+        issuer: Issuer::new(params, key),
+        der,
+    }
+}
+
+fn root(name: &str) -> Ca {
+    root_of(ca_params(name, None))
+}
+
+impl Ca {
+    fn issue_ca(&self, params: CertificateParams) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let der = params.signed_by(&key, &self.issuer).unwrap().der().to_vec();
+        Self {
+            issuer: Issuer::new(params, key),
+            der,
+        }
+    }
+
+    fn issue(&self, params: &CertificateParams, key: &impl PublicKeyData) -> Vec<u8> {
+        params.signed_by(key, &self.issuer).unwrap().der().to_vec()
+    }
+}
+
+/// As makers of TPMs do it: no subject, the TPM's model in a critical alternative name.
+fn leaf_params() -> CertificateParams {
+    let mut params = params("");
+    params.key_usages = vec![KeyUsagePurpose::KeyAgreement];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::Other(vec![2, 23, 133, 8, 1])];
+    params.custom_extensions = vec![extension(&[2, 5, 29, 17], &MODEL, true)];
+    params
+}
+
+fn extension(oid: &[u64], content: &[u8], critical: bool) -> CustomExtension {
+    let mut extension = CustomExtension::from_oid_content(oid, content.to_vec());
+    extension.set_criticality(critical);
+    extension
+}
+
+/// GeneralNames with one directoryName: 2.23.133.2.1 = "id:1".
+const MODEL: [u8; 23] = [
+    0x30, 0x15, 0xa4, 0x13, 0x30, 0x11, 0x31, 0x0f, 0x30, 0x0d, 0x06, 0x05, 0x67, 0x81, 0x05, 0x02, 0x01,
+    0x0c, 0x04, b'i', b'd', b':', b'1',
+];
+
+fn trust(roots: &[&Ca], intermediates: &[&Ca]) -> Trust {
+    let mut trust = Trust::new();
+    for root in roots {
+        trust.add_roots("root", &root.der).unwrap();
+    }
+    for intermediate in intermediates {
+        trust
+            .add_intermediates("intermediate", &intermediate.der)
+            .unwrap();
+    }
+    trust
+}
+
+fn issuers(found: Endorsement) -> Vec<String> {
+    match found {
+        Endorsement::Certificate { issuers, .. } => issuers,
+        Endorsement::Pinned => panic!("not pinned"),
+    }
+}
+
+#[track_caller]
+fn refused_use(result: Result<Endorsement, EndorsementError>, expected: &str) {
+    match result {
+        Err(EndorsementError::Use { why, .. }) => assert!(why.contains(expected), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn paths_are_found_through_what_the_operator_and_the_device_have() {
+    let key = P256::new();
+    let root = root("root");
+    let upper = root.issue_ca(ca_params("upper", Some(1)));
+    let lower = upper.issue_ca(ca_params("lower", Some(0)));
+    let leaf = lower.issue(&leaf_params(), &key.0);
+    let expected = ["CN=lower", "CN=upper", "CN=root"];
+    let all = trust(&[&root], &[&upper, &lower]);
+    assert_eq!(
+        issuers(all.check(&key.key(), std::slice::from_ref(&leaf), NOW_S).unwrap()),
+        expected
+    );
+    // The device has the intermediates in its TPM.
+    let sent = [leaf.clone(), lower.der.clone(), upper.der.clone()];
+    let only_root = trust(&[&root], &[]);
+    assert_eq!(
+        issuers(only_root.check(&key.key(), &sent, NOW_S).unwrap()),
+        expected
+    );
+    // Without them, and under a root that is only sent, there is no path.
+    assert!(matches!(
+        only_root.check(&key.key(), std::slice::from_ref(&leaf), NOW_S),
+        Err(EndorsementError::Issuer { issuer, .. }) if issuer == "CN=lower"
+    ));
+    let sent = [leaf, lower.der.clone(), upper.der.clone(), root.der.clone()];
+    assert!(matches!(
+        Trust::new().check(&key.key(), &sent, NOW_S),
+        Err(EndorsementError::Issuer { .. })
+    ));
+}
+
+#[test]
+fn certificates_that_issue_each_other_end_the_search() {
+    let key = P256::new();
+    let first = root("loop");
+    let second = first.issue_ca(ca_params("loop", None));
+    let leaf = second.issue(&leaf_params(), &key.0);
+    let sent = [leaf, second.der.clone(), first.der.clone(), first.der.clone()];
+    Trust::new().check(&key.key(), &sent, NOW_S).unwrap_err();
+}
+
+#[test]
+fn who_may_not_issue_did_not() {
+    let key = P256::new();
+    let root = root("root");
+    let check = |issuer: &Ca| {
+        let leaf = issuer.issue(&leaf_params(), &key.0);
+        trust(&[&root], &[issuer]).check(&key.key(), &[leaf], NOW_S)
+    };
+    let mut no_ca = ca_params("ca", None);
+    no_ca.is_ca = IsCa::ExplicitNoCa;
+    refused_use(check(&root.issue_ca(no_ca)), "no issuer's");
+    let mut no_signing = ca_params("ca", None);
+    no_signing.key_usages = vec![KeyUsagePurpose::CrlSign];
+    refused_use(check(&root.issue_ca(no_signing)), "may not sign certificates");
+    let mut strange = ca_params("ca", None);
+    strange.custom_extensions = vec![extension(&[1, 2, 3, 4], &[5, 0], true)];
+    refused_use(check(&root.issue_ca(strange)), "1.2.3.4 is not understood");
+    let mut names = ca_params("ca", None);
+    names.name_constraints = Some(rcgen::NameConstraints {
+        permitted_subtrees: vec![rcgen::GeneralSubtree::DnsName("example".to_owned())],
+        excluded_subtrees: Vec::new(),
+    });
+    refused_use(check(&root.issue_ca(names)), "2.5.29.30 is not understood");
+    let mut old = ca_params("ca", None);
+    old.not_after = date_time_ymd(2021, 1, 1);
+    assert!(matches!(
+        check(&root.issue_ca(old)),
+        Err(EndorsementError::Expired { subject, .. }) if subject == "CN=ca"
+    ));
+    // A CA that may have no CA under it has one.
+    let short = root.issue_ca(ca_params("short", Some(0)));
+    let under = short.issue_ca(ca_params("under", None));
+    let leaf = under.issue(&leaf_params(), &key.0);
+    refused_use(
+        trust(&[&root], &[&short, &under]).check(&key.key(), &[leaf], NOW_S),
+        "higher on the path",
+    );
+    // One with the right name and another key.
+    let fake = self::root("root").issue(&leaf_params(), &key.0);
+    refused_use(
+        trust(&[&root], &[]).check(&key.key(), &[fake], NOW_S),
+        "its signature by",
+    );
+}
+
+#[test]
+fn certificates_that_are_not_for_endorsement_keys_are_refused() {
+    let key = P256::new();
+    let root = root("root");
+    let check = |change: &dyn Fn(&mut CertificateParams)| {
+        let mut params = leaf_params();
+        change(&mut params);
+        trust(&[&root], &[]).check(&key.key(), &[root.issue(&params, &key.0)], NOW_S)
+    };
+    assert_eq!(issuers(check(&|_| {}).unwrap()), ["CN=root"]);
+    // Older certificates have neither.
+    check(&|params| params.extended_key_usages.clear()).unwrap();
+    check(&|params| params.key_usages.clear()).unwrap();
+    let attributes = extension(&[2, 5, 29, 9], &[0x30, 0], true);
+    check(&|params| params.custom_extensions.push(attributes.clone())).unwrap();
+    refused_use(
+        check(&|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]),
+        "extendedKeyUsage",
+    );
+    refused_use(
+        check(&|params| params.key_usages = vec![KeyUsagePurpose::DigitalSignature]),
+        "keyUsage",
+    );
+    refused_use(
+        check(&|params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained)),
+        "an issuer's",
+    );
+    let strange = extension(&[1, 2, 3], &[5, 0], true);
+    refused_use(
+        check(&|params| params.custom_extensions.push(strange.clone())),
+        "1.2.3 is not understood",
+    );
+    let twice = extension(&[2, 5, 29, 17], &MODEL, true);
+    refused_use(
+        check(&|params| params.custom_extensions.push(twice.clone())),
+        "twice",
+    );
+    for (from, to) in [(2010, 2011), (2039, 2040)] {
+        let result = check(&|params| {
+            params.not_before = date_time_ymd(from, 1, 1);
+            params.not_after = date_time_ymd(to, 1, 1);
+        });
+        assert!(
+            matches!(result, Err(EndorsementError::Expired { now: NOW_S, .. })),
+            "{from}"
+        );
+    }
+}
+
+#[test]
+fn a_certificate_counts_to_the_last_second_of_its_life() {
+    let key = P256::new();
+    let root = root("root");
+    let trust = trust(&[&root], &[]);
+    let leaf = [root.issue(&leaf_params(), &key.0)];
+    let (from, to) = (1_577_836_800, 2_208_988_800);
+    for (now_s, valid) in [(from - 1, false), (from, true), (to, true), (to + 1, false)] {
+        assert_eq!(trust.check(&key.key(), &leaf, now_s).is_ok(), valid, "{now_s}");
+    }
+}
+
+/// The public part of an RSA key: RSAPublicKey.
+struct Rsa {
+    der: Vec<u8>,
+}
+
+impl PublicKeyData for Rsa {
+    fn der_bytes(&self) -> &[u8] {
+        &self.der
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &rcgen::PKCS_RSA_SHA256
+    }
+}
+
+/// The same certificate with its key under the identifier of RSAES-OAEP, as some makers write it, signed anew.
+fn as_rsaes_oaep(leaf: &[u8], issuer: &KeyPair) -> Vec<u8> {
+    const RSA: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
+    const ECDSA_SHA256: [u8; 12] = [0x30, 10, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
+    let (_, certificate) = X509Certificate::from_der(leaf).unwrap();
+    let mut signed = certificate.tbs_certificate.as_ref().to_vec();
+    let at = signed.windows(RSA.len()).position(|bytes| bytes == RSA).unwrap();
+    signed[at + RSA.len() - 1] = 7;
+    let signature = issuer.sign(&signed).unwrap();
+    let bits = [
+        &[3, u8::try_from(signature.len() + 1).unwrap(), 0][..],
+        &signature,
+    ]
+    .concat();
+    let inside = [&signed[..], &ECDSA_SHA256, &bits].concat();
+    let length = u16::try_from(inside.len()).unwrap().to_be_bytes();
+    [&[0x30, 0x82][..], &length, &inside].concat()
+}
+
+#[test]
+fn rsa_keys_are_found_in_their_certificates() {
+    use aws_lc_rs::signature::KeyPair as _;
+
+    let own = RsaKeyPair::generate(KeySize::Rsa2048).unwrap();
+    let der = own.public_key().as_ref().to_vec();
+    // SEQUENCE, then INTEGER with a zero in front of 256 bytes.
+    let modulus = der[9..265].to_vec();
+    let key = |modulus: Vec<u8>| {
+        EndorsementKey::new(public(Kind::Rsa {
+            symmetric: Symmetric::AesCfb(128),
+            scheme: Scheme::Null,
+            modulus,
+            exponent_written: false,
+        }))
+        .unwrap()
+    };
+    let root = root("root");
+    let mut params = leaf_params();
+    params.key_usages = vec![KeyUsagePurpose::KeyEncipherment];
+    let leaf = root.issue(&params, &Rsa { der });
+    let trust = trust(&[&root], &[]);
+    for leaf in [leaf.clone(), as_rsaes_oaep(&leaf, root.issuer.key())] {
+        trust.check(&key(modulus.clone()), &[leaf], NOW_S).unwrap();
+    }
+    let mut other = modulus;
+    other[100] ^= 1;
+    assert_eq!(
+        trust.check(&key(other), &[leaf], NOW_S),
+        Err(EndorsementError::OtherKey)
+    );
+}
+
+#[test]
+fn what_is_no_certificate_is_refused_by_name() {
+    let key = P256::new();
+    let root = root("root");
+    let mut trust = trust(&[&root], &[]);
+    let leaf = root.issue(&leaf_params(), &key.0);
+    for wrong in [
+        Vec::new(),
+        leaf[..leaf.len() - 1].to_vec(),
+        [&leaf[..], &[0]].concat(),
+        vec![0x30; 20_000],
+    ] {
+        assert!(matches!(
+            trust.check(&key.key(), &[wrong], NOW_S),
+            Err(EndorsementError::Form { .. })
+        ));
+    }
+    for wrong in [
+        &b""[..],
+        b"-----BEGIN NOTHING-----\n-----END NOTHING-----\n",
+        b"\x30\x00",
+    ] {
+        let error = trust.add_roots("roots.pem", wrong).unwrap_err();
+        assert!(
+            error.to_string().starts_with("roots.pem is no certificate"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_pin_stands_for_one_key_only() {
+    let (key, other) = (P256::new().key(), P256::new().key());
+    let mut trust = Trust::new();
+    trust.pin(EkHash::of(&key));
+    assert_eq!(trust.check(&key, &[], NOW_S), Ok(Endorsement::Pinned));
+    assert_eq!(
+        trust.check(&other, &[], NOW_S),
+        Err(EndorsementError::Unknown(EkHash::of(&other)))
+    );
+}
+
+#[test]
+fn public_areas_that_are_not_of_a_template_are_refused() {
+    let good = P256::new().key().public().clone();
+    let refused = |change: &dyn Fn(&mut Public)| {
+        let mut public = good.clone();
+        change(&mut public);
+        EndorsementKey::new(public).unwrap_err()
+    };
+    assert!(matches!(
+        refused(&|key| key.attributes = key.attributes.and(Attributes::USER_WITH_AUTH)),
+        TemplateError::Attributes { .. }
+    ));
+    assert_eq!(refused(&|key| key.auth_policy.clear()), TemplateError::Policy);
+    assert_eq!(refused(&|key| key.auth_policy[0] ^= 1), TemplateError::Policy);
+    assert_eq!(
+        refused(&|key| key.name_alg = HashAlgorithm::Sha384),
+        TemplateError::Policy
+    );
+    assert!(matches!(
+        refused(&|key| {
+            if let Kind::EccP256 { symmetric, .. } = &mut key.kind {
+                *symmetric = Symmetric::AesCfb(256);
+            }
+        }),
+        TemplateError::Parameters { .. }
+    ));
+    // Nor is an endorsement key one that signs.
+    assert!(matches!(
+        AttestationSigner::new(good),
+        Err(TemplateError::Attributes { .. })
+    ));
+}

@@ -1,0 +1,295 @@
+//! Bytes of anybody's making: TPM structures, certificates and messages are read or refused, and what is read has one encoding.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::sync::OnceLock;
+
+use linewarden_measurement::pcr::PcrValues;
+use linewarden_measurement::{Digest, HashAlgorithm};
+use linewarden_tpm::ProtectError;
+use linewarden_tpm::attest::Quote;
+use linewarden_tpm::endorsement::{EkHash, Trust};
+use linewarden_tpm::enrol::{
+    self, Answer, EnrolError, Enrolment, Identity, Offer, PcrReport, QuoteAnswer, QuoteRequest, Version,
+    from_json,
+};
+use linewarden_tpm::policy::PcrPolicy;
+use linewarden_tpm::public::Public;
+use linewarden_tpm::signature::Signature;
+use linewarden_tpm::template::{AttestationSigner, ENDORSEMENT_POLICY, EndorsementKey};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use rand::SeedableRng as _;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, PublicKeyData as _, date_time_ymd};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// Template L-1, L-2, an attestation key with ECDSA, a key for HMAC: TPMT_PUBLIC.
+fn publics() -> [Vec<u8>; 4] {
+    let endorsement = |kind: u8| [&[0, kind, 0, 11, 0, 3, 0, 0xb2, 0, 32][..], &ENDORSEMENT_POLICY].concat();
+    let point = [&[0, 32][..], &[7; 32], &[0, 32], &[9; 32]].concat();
+    let aes = [0, 6, 0, 128, 0, 0x43];
+    [
+        [
+            &endorsement(1)[..],
+            &aes,
+            &[0, 16, 8, 0, 0, 0, 0, 0, 1, 0],
+            &[0x91; 256],
+        ]
+        .concat(),
+        [&endorsement(0x23)[..], &aes, &[0, 16, 0, 3, 0, 16], &point].concat(),
+        [
+            &[
+                0, 0x23, 0, 11, 0, 5, 4, 0x72, 0, 0, 0, 16, 0, 0x18, 0, 11, 0, 3, 0, 16,
+            ][..],
+            &point,
+        ]
+        .concat(),
+        [
+            &[0, 8, 0, 11, 0, 4, 4, 0x80, 0, 32][..],
+            &[5; 32],
+            &[0, 5, 0, 11, 0, 32],
+            &[6; 32],
+        ]
+        .concat(),
+    ]
+}
+
+fn quote() -> Vec<u8> {
+    [
+        &[0xff, 0x54, 0x43, 0x47, 0x80, 0x18, 0, 34, 0, 11][..],
+        &[1; 32],
+        &[0, 32],
+        &[2; 32],
+        &[3; 16],
+        &[1],
+        &[4; 8],
+        &[0, 0, 0, 1, 0, 11, 3, 0xff, 0, 1, 0, 32],
+        &[5; 32],
+    ]
+    .concat()
+}
+
+fn signatures() -> [Vec<u8>; 3] {
+    let rsa = |scheme: u8| [&[0, scheme, 0, 11, 1, 0][..], &[8; 256]].concat();
+    let ecdsa = [&[0, 0x18, 0, 11, 0, 32][..], &[1; 32], &[0, 31], &[2; 31]].concat();
+    [rsa(0x14), rsa(0x16), ecdsa]
+}
+
+/// An endorsement key, an operator who believes its maker and has pinned it, and what its device says first.
+struct Enrolling {
+    root: Vec<u8>,
+    certificate: Vec<u8>,
+    key: EndorsementKey,
+    identity: Identity,
+}
+
+const NOW_S: i64 = 1_800_000_000;
+
+fn enrolling() -> &'static Enrolling {
+    static ENROLLING: OnceLock<Enrolling> = OnceLock::new();
+    ENROLLING.get_or_init(|| {
+        let mut root_params = CertificateParams::default();
+        root_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let root_key = KeyPair::generate().unwrap();
+        let root = root_params.self_signed(&root_key).unwrap().der().to_vec();
+        let own = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.not_after = date_time_ymd(2100, 1, 1);
+        let issuer = Issuer::new(root_params, root_key);
+        let certificate = params.signed_by(&own, &issuer).unwrap().der().to_vec();
+        let mut bytes = publics()[1].clone();
+        let at = bytes.len() - 68;
+        bytes[at + 2..at + 34].copy_from_slice(&own.der_bytes()[1..33]);
+        bytes[at + 36..].copy_from_slice(&own.der_bytes()[33..]);
+        let public = Public::from_bytes(&bytes).unwrap();
+        let mut pcrs = PcrValues::new(HashAlgorithm::Sha256);
+        pcrs.set(7.try_into().unwrap(), Digest::ones(HashAlgorithm::Sha256))
+            .unwrap();
+        let identity = Identity {
+            version: Version,
+            endorsement_key: public.to_sized(),
+            certificates: vec![certificate.clone()],
+            attestation_key: Public::from_bytes(&publics()[2]).unwrap().to_sized(),
+            pcrs: PcrReport(pcrs),
+            event_log: Some(vec![0; 9]),
+        };
+        Enrolling {
+            root,
+            certificate,
+            key: EndorsementKey::new(public).unwrap(),
+            identity,
+        }
+    })
+}
+
+fn offer(identity: &Identity, trust: &Trust) -> Result<(Offer, Enrolment), EnrolError> {
+    let policy = PcrPolicy::new(std::slice::from_ref(&enrolling().identity.pcrs.0)).unwrap();
+    let mut rng = rand_chacha::ChaCha20Rng::seed_from_u64(1);
+    enrol::offer(identity, trust, policy, NOW_S, &mut rng)
+}
+
+fn maker() -> Trust {
+    let mut trust = Trust::new();
+    trust.add_roots("root", &enrolling().root).unwrap();
+    trust
+}
+
+/// One change: where, as a share of the length; what; how.
+fn edits() -> impl Strategy<Value = Vec<(f64, u8, u8)>> {
+    vec((0.0..1.0, any::<u8>(), 0u8..6), 0..5)
+}
+
+fn edited(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for (share, value, how) in edits {
+        // What steers is in front: half of the changes go there.
+        let most = if value & 1 == 0 {
+            bytes.len()
+        } else {
+            bytes.len().min(64)
+        };
+        let at = (share * most as f64) as usize;
+        match how {
+            0 => bytes.truncate(at),
+            1 => bytes.insert(at, *value),
+            2 if at < bytes.len() => drop(bytes.remove(at)),
+            3 => bytes.extend_from_within(at..),
+            _ if at < bytes.len() => bytes[at] ^= value | 1,
+            _ => {}
+        }
+    }
+    bytes
+}
+
+/// Every reader on the same bytes; an error's place lies in them.
+fn read_all(bytes: &[u8]) -> Result<(), TestCaseError> {
+    match Public::from_bytes(bytes) {
+        Ok(public) => {
+            prop_assert_eq!(public.to_bytes(), bytes);
+            prop_assert_eq!(Public::from_sized(&public.to_sized()), Ok(public));
+        }
+        Err(error) => prop_assert!(error.offset <= bytes.len(), "{}", error),
+    }
+    match Quote::from_bytes(bytes) {
+        Ok(quote) => prop_assert_eq!(quote.to_bytes(), bytes),
+        Err(error) => prop_assert!(error.offset <= bytes.len(), "{}", error),
+    }
+    match Signature::from_bytes(bytes) {
+        Ok(signature) => prop_assert_eq!(signature.to_bytes(), bytes),
+        Err(error) => prop_assert!(error.offset <= bytes.len(), "{}", error),
+    }
+    Ok(())
+}
+
+#[test]
+fn the_structures_that_are_edited_are_good_ones() {
+    for public in publics() {
+        Public::from_bytes(&public).unwrap();
+    }
+    for signature in signatures() {
+        Signature::from_bytes(&signature).unwrap();
+    }
+    Quote::from_bytes(&quote()).unwrap();
+    let good = enrolling();
+    offer(&good.identity, &maker()).unwrap();
+    let signer = Public::from_bytes(&publics()[2]).unwrap();
+    AttestationSigner::new(signer).unwrap();
+}
+
+#[test]
+fn offers_are_the_same_for_the_same_randomness() {
+    let identity = &enrolling().identity;
+    let (first, again) = (
+        offer(identity, &maker()).unwrap(),
+        offer(identity, &maker()).unwrap(),
+    );
+    assert_eq!(first.0, again.0);
+}
+
+#[test]
+fn a_key_that_is_no_point_of_its_curve_gets_no_offer() {
+    let public = Public::from_bytes(&publics()[1]).unwrap();
+    let mut trust = Trust::new();
+    trust.pin(EkHash::of(&EndorsementKey::new(public.clone()).unwrap()));
+    let identity = Identity {
+        endorsement_key: public.to_sized(),
+        ..enrolling().identity.clone()
+    };
+    assert_eq!(
+        offer(&identity, &trust).unwrap_err(),
+        EnrolError::Protect(ProtectError::Key)
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn edited_structures_are_refused_or_canonical(which in 0..8usize, changes in edits()) {
+        let all = [&publics()[..], &signatures()[..], &[quote()][..]].concat();
+        read_all(&edited(&all[which], &changes))?;
+    }
+
+    #[test]
+    fn any_bytes_are_refused_or_canonical(head in 0..6usize, tail in vec(any::<u8>(), 0..200)) {
+        let heads = [
+            &b"\0\x01\0\x0b\0\x03\0\xb2\0\0\0\x10\0\x10"[..],
+            b"\0\x23\0\x0b\0\x05\x04\x72\0\0\0\x10\0\x18\0\x0b\0\x03\0\x10",
+            b"\xff\x54\x43\x47\x80\x18",
+            b"\0\x18\0\x0b",
+            b"\0\x14\0\x0b",
+            b"",
+        ];
+        read_all(&[heads[head], &tail].concat())?;
+    }
+
+    /// What the bytes of a signature say never makes it one: nobody has the key.
+    #[test]
+    fn invented_signatures_do_not_verify(changes in edits(), message in vec(any::<u8>(), 0..100)) {
+        let key = Public::from_bytes(&publics()[2]).unwrap();
+        if let Ok(signature) = Signature::from_bytes(&edited(&signatures()[2], &changes)) {
+            prop_assert!(signature.verify(&key, &message).is_err());
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_refused_as_certificates(head in 0..3usize, tail in vec(any::<u8>(), 0..200)) {
+        let heads = [&b"\x30\x82\x01\x00\x30\x81\xf0\xa0\x03\x02\x01\x02"[..], b"-----BEGIN CERTIFICATE-----\n", b""];
+        prop_assert!(Trust::new().add_roots("any", &[heads[head], &tail].concat()).is_err());
+    }
+
+    /// What was signed is as it was, or the certificate is refused.
+    #[test]
+    fn edited_certificates_are_refused(changes in edits()) {
+        let good = enrolling();
+        let bytes = edited(&good.certificate, &changes);
+        if maker().check(&good.key, std::slice::from_ref(&bytes), NOW_S).is_ok() {
+            let signed = |der: &[u8]| X509Certificate::from_der(der).unwrap().1.tbs_certificate.as_ref().to_vec();
+            prop_assert_eq!(signed(&bytes), signed(&good.certificate));
+        }
+    }
+
+    /// An identity that is edited is refused, or gets an offer for the same two keys.
+    #[test]
+    fn edited_identities_are_refused_or_of_the_same_keys(changes in edits()) {
+        let good = &enrolling().identity;
+        let bytes = edited(&serde_json::to_vec(good).unwrap(), &changes);
+        if let Ok(identity) = from_json::<Identity>(&bytes) {
+            prop_assert_eq!(from_json::<Identity>(&serde_json::to_vec(&identity).unwrap()).unwrap(), identity.clone());
+            if offer(&identity, &maker()).is_ok() {
+                prop_assert_eq!(&identity.endorsement_key, &good.endorsement_key);
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_refused_as_messages(tail in vec(any::<u8>(), 0..200), head in 0..3usize) {
+        let bytes = [&b"{\"version\":1,"[..], b"{\"version\":1,\"nonce\":\"00\",", b""][head].iter().copied();
+        let bytes: Vec<u8> = bytes.chain(tail).collect();
+        prop_assert!(from_json::<Identity>(&bytes).is_err());
+        prop_assert!(from_json::<Offer>(&bytes).is_err());
+        prop_assert!(from_json::<Answer>(&bytes).is_err());
+        prop_assert!(from_json::<QuoteRequest>(&bytes).is_err());
+        prop_assert!(from_json::<QuoteAnswer>(&bytes).is_err());
+        prop_assert!(from_json::<Enrolment>(&bytes).is_err());
+    }
+}
