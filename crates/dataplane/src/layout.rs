@@ -25,7 +25,7 @@ macro_rules! print_nothing {
         })*
     };
 }
-print_nothing!(Line, Session, RingRow, ProverKeyCells, ClassicCrp);
+print_nothing!(Line, Session, RingRow, ProverHome, AlternateKey, ClassicCrp);
 
 /// The device's hot line: all that a REQUEST reads, in one cache line.
 #[repr(C, align(64))]
@@ -84,27 +84,29 @@ pub struct RingRow {
 /// Lines of a home: a device's home is found by hashing its id; a line's place is `home * 4 + way`.
 pub const HOME_WAYS: usize = 4;
 
-/// Provers in a home (LAP/1 3.2). Rounds with even and odd numbers have a lane each.
-#[derive(Debug)]
+/// Four words of a key; the first is 0 where there is none.
+pub type KeyCells = [AtomicU64; 4];
+
+/// Provers in a home (LAP/1 3.2), with their keys. Rounds with even and odd numbers have a lane each, and so have periods.
 #[repr(C, align(64))]
 pub struct ProverHome {
     /// 0: the place is empty. As on the wire, loaded natively.
     pub device_id: [AtomicU64; HOME_WAYS],
-    /// By way and lane of the round: `number u32 | alternate u1 | elapsed_ms u31`; 0: none.
+    /// By way and lane of the round: `number u32 | alternate u1 | elapsed u31 in 2^20 ns`; 0: none.
     pub proved: [[AtomicU64; 2]; HOME_WAYS],
-    /// Number of its keys.
+    /// Number of its alternate keys.
     pub slot: [AtomicU32; HOME_WAYS],
     /// Zero.
     pub pad: [AtomicU32; HOME_WAYS],
+    /// By lane of the period and way.
+    pub key: [[KeyCells; HOME_WAYS]; 2],
 }
 
-/// What a prover may prove in one period. The first words are 0 where there is no key.
-#[repr(C, align(64))]
-pub struct ProverKeyCells {
-    /// Under the current configuration.
-    pub current: [AtomicU64; 4],
-    /// Under the one that is being rolled out.
-    pub alternate: [AtomicU64; 4],
+/// The key of the configuration that is being rolled out, in one period.
+#[repr(C)]
+pub struct AlternateKey {
+    /// Its words.
+    pub word: KeyCells,
 }
 
 /// A round that is open.
@@ -292,7 +294,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverHome 128, ProverKeyCells 64, Round 64, OpenRounds 128, Expected 8, Note 16, Control 136, LiveCells 32, ClassicState 16, ClassicCrp 40);
+shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverHome 384, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Control 136, LiveCells 32, ClassicState 16, ClassicCrp 40);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

@@ -5,11 +5,9 @@
 //! PROOFs in one batch all are hashed: a wrong one counts as wrong although a right one is beside it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use linewarden_forro::{Backend, Matrix, R14, blocks};
-use linewarden_protocol::gateway::ELAPSED_MS_MAX;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{HEADER_BYTES, MAGIC, PROOF_BYTES, VERSION, message_type};
 use zerocopy::FromBytes as _;
@@ -17,9 +15,9 @@ use zerocopy::FromBytes as _;
 use super::engine::{Engine, Moment, Origin, ThreadState};
 use crate::config::Config;
 use crate::event::EVENT_BYTES;
-use crate::layout::Round;
-use crate::store::provers::{ALTERNATE, ProverRegions};
-use crate::store::{Geometry, prefetch};
+use crate::layout::{KeyCells, Round};
+use crate::store::Geometry;
+use crate::store::provers::{ProverRegions, proved_word};
 
 /// Proofs that are set aside at most: a batch.
 pub(super) const PROOFS: usize = 64;
@@ -115,8 +113,6 @@ struct Claim {
     at: usize,
     /// Of the prover.
     place: u32,
-    /// Of its keys.
-    keys: u32,
     /// Of the round.
     number: u32,
     /// The prover's word as it was.
@@ -187,12 +183,12 @@ fn is_equal(block: &[u8; 64], given: &[u8; 64]) -> bool {
 }
 
 #[inline]
-fn has_key([first, ..]: &[AtomicU64; 4]) -> bool {
+fn has_key([first, ..]: &KeyCells) -> bool {
     first.load(Acquire) != 0
 }
 
 #[inline]
-fn key_bytes(cells: &[AtomicU64; 4]) -> [u8; 32] {
+fn key_bytes(cells: &KeyCells) -> [u8; 32] {
     let mut key = [0; 32];
     for (bytes, cell) in key.as_chunks_mut::<8>().0.iter_mut().zip(cells) {
         *bytes = cell.load(Acquire).to_ne_bytes();
@@ -238,7 +234,7 @@ impl Engine {
         }
     }
 
-    /// All checks of a PROOF but key and block; what passes is set aside, and its keys are on their way from memory.
+    /// All checks of a PROOF but key and block; what passes is set aside.
     pub(super) fn take_proof(
         &self,
         thread: &mut ThreadState,
@@ -267,18 +263,9 @@ impl Engine {
         if before >> 32 == u64::from(number) {
             return Err(Verdict::DropProved);
         }
-        let slot = home.slot.get(way).map_or(u32::MAX, |slot| slot.load(Acquire));
-        let keys = slot.wrapping_mul(2) + (round.key_lane.load(Acquire) & 1);
-        let cells = verifier
-            .regions
-            .keys
-            .get(keys as usize)
-            .ok_or(Verdict::DropNoKey)?;
-        prefetch(cells);
         let claim = Claim {
             at: 0,
             place,
-            keys,
             number,
             before,
             is_alternate: false,
@@ -357,15 +344,9 @@ impl Verifier {
     fn compute(&self, proofs: &mut Proofs) -> usize {
         let count = std::mem::take(&mut proofs.count);
         for (claim, matrix) in proofs.claims.iter_mut().zip(&mut proofs.matrices).take(count) {
-            let (Some(cells), Some(round)) = (
-                self.regions.keys.get(claim.keys as usize),
-                self.round(claim.number),
-            ) else {
+            let (Some(round), Some(key)) = (self.round(claim.number), self.key(claim)) else {
+                claim.has_key = false;
                 continue;
-            };
-            let key = match claim.is_alternate {
-                true => &cells.alternate,
-                false => &cells.current,
             };
             claim.has_key = has_key(key);
             let r = u64::from(self.gateway_id) << 32 | u64::from(claim.number);
@@ -392,10 +373,8 @@ impl Verifier {
         let (Some(word), Some(round)) = (word, self.round(claim.number)) else {
             return Verdict::DropUnknownProver;
         };
-        let elapsed_ms = now.monotonic_ns.saturating_sub(round.started_ns.load(Acquire)) / 1_000_000;
-        let after = u64::from(claim.number) << 32
-            | if claim.is_alternate { ALTERNATE } else { 0 }
-            | elapsed_ms.min(ELAPSED_MS_MAX.into());
+        let elapsed_ns = now.monotonic_ns.saturating_sub(round.started_ns.load(Acquire));
+        let after = proved_word(claim.number, claim.is_alternate, elapsed_ns);
         match word.compare_exchange(claim.before, after, AcqRel, Acquire) {
             Ok(_) => Verdict::ProofOk,
             Err(_) => Verdict::DropProved,
@@ -404,12 +383,21 @@ impl Verifier {
 
     /// Sets the claim aside once more, under the other key, if there is one. What has been looked at makes room.
     fn try_alternate(&self, proofs: &mut Proofs, claim: &Claim) -> bool {
-        let cells = self.regions.keys.get(claim.keys as usize);
-        let has_alternate = cells.is_some_and(|cells| has_key(&cells.alternate));
-        has_alternate
-            && proofs.push(Claim {
-                is_alternate: true,
-                ..*claim
-            })
+        let claim = Claim {
+            is_alternate: true,
+            ..*claim
+        };
+        self.key(&claim).is_some_and(has_key) && proofs.push(claim)
+    }
+
+    /// The key that a claim is checked under.
+    fn key(&self, claim: &Claim) -> Option<&KeyCells> {
+        let (home, way) = self.regions.home(claim.place)?;
+        let lane = self.round(claim.number)?.key_lane.load(Acquire) as usize & 1;
+        if !claim.is_alternate {
+            return home.key.get(lane)?.get(way);
+        }
+        let slot = home.slot.get(way)?.load(Acquire) as usize;
+        Some(&self.regions.alternates.get(slot * 2 + lane)?.word)
     }
 }

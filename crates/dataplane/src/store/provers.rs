@@ -14,10 +14,18 @@ use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 
 use super::place::Places;
 use super::{Geometry, Place, Region, prefetch, table, wire_word};
-use crate::layout::{Bucket, HOME_WAYS, OpenRounds, ProverHome, ProverKeyCells, Round};
+use crate::layout::{AlternateKey, Bucket, HOME_WAYS, KeyCells, OpenRounds, ProverHome, Round};
 
 /// Set, in the word of a prover that is ok, where the configuration that is being rolled out was proven.
-pub(crate) const ALTERNATE: u64 = 1 << 31;
+const ALTERNATE: u64 = 1 << 31;
+/// The time that a proof took is kept in 2^20 ns, with 31 bits.
+const ELAPSED_SHIFT: u32 = 20;
+
+/// The word of a prover that is ok.
+pub(crate) fn proved_word(number: u32, is_alternate: bool, elapsed_ns: u64) -> u64 {
+    let elapsed = (elapsed_ns >> ELAPSED_SHIFT).min(ALTERNATE - 1);
+    u64::from(number) << 32 | if is_alternate { ALTERNATE } else { 0 } | elapsed
+}
 
 /// Why a prover or a round is refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,7 +50,7 @@ pub struct ProverRegions {
     /// Homes of [`HOME_WAYS`].
     pub homes: Region<ProverHome>,
     /// `slot * 2 + lane of the period`.
-    pub keys: Region<ProverKeyCells>,
+    pub alternates: Region<AlternateKey>,
     /// Device id to the place of a prover that is not at home.
     pub index: Region<Bucket>,
     /// One element.
@@ -57,7 +65,7 @@ impl ProverRegions {
     pub fn anonymous(geometry: &Geometry) -> std::io::Result<Self> {
         Ok(Self {
             homes: Region::anonymous(geometry.all_homes() as usize)?,
-            keys: Region::anonymous(geometry.slots as usize * 2)?,
+            alternates: Region::anonymous(geometry.slots as usize * 2)?,
             index: Region::anonymous(geometry.index_buckets() as usize)?,
             rounds: Region::anonymous(1)?,
         })
@@ -185,16 +193,18 @@ impl Provers {
         if self.periods.get(lane) != Some(&Some(period)) {
             self.begin(lane, period);
         }
-        if let Some(cells) = self.key_cells(place, lane) {
-            store_key(&cells.current, &current);
-            store_key(&cells.alternate, &alternate.unwrap_or_default());
+        if let Some((key, other)) = self.key_cells(place, lane) {
+            store_key(key, &current);
+            store_key(other, &alternate.unwrap_or_default());
         }
         Ok(())
     }
 
     fn begin(&mut self, lane: usize, period: Period) {
-        let old = self.regions.keys.iter().skip(lane).step_by(2);
-        old.for_each(ProverKeyCells::clear);
+        let keys = self.regions.homes.iter().filter_map(|home| home.key.get(lane));
+        keys.flatten().for_each(clear);
+        let others = self.regions.alternates.iter().skip(lane).step_by(2);
+        others.for_each(|other| clear(&other.word));
         if let Some(held) = self.periods.get_mut(lane) {
             *held = Some(period);
         }
@@ -219,8 +229,11 @@ impl Provers {
         Ok(place)
     }
 
-    fn key_cells(&self, place: Place, lane: usize) -> Option<&ProverKeyCells> {
-        self.regions.keys.get(place.slot as usize * 2 + lane)
+    /// The current and the alternate key of a prover.
+    fn key_cells(&self, place: Place, lane: usize) -> Option<(&KeyCells, &KeyCells)> {
+        let (home, way) = self.regions.home(place.line)?;
+        let other = self.regions.alternates.get(place.slot as usize * 2 + lane)?;
+        Some((home.key.get(lane)?.get(way)?, &other.word))
     }
 
     /// Forgets a prover; `false`: it was not here.
@@ -240,7 +253,10 @@ impl Provers {
             proved.for_each(|word| word.store(0, Release));
         }
         let cells = [0, 1].into_iter().filter_map(|lane| self.key_cells(place, lane));
-        cells.for_each(ProverKeyCells::clear);
+        cells.for_each(|(key, other)| {
+            clear(key);
+            clear(other);
+        });
         self.places.quarantine(place);
         true
     }
@@ -311,7 +327,7 @@ fn proved_in(home: &ProverHome, way: usize, round: RoundNumber) -> Option<Proved
     };
     (word >> 32 == u64::from(round.0)).then_some(Proved {
         configuration,
-        elapsed_ms: (word & (ALTERNATE - 1)) as u32,
+        elapsed_ms: (((word & (ALTERNATE - 1)) << ELAPSED_SHIFT) / 1_000_000) as u32,
     })
 }
 
@@ -325,7 +341,7 @@ fn words_of(key: &[u8; 32]) -> [u64; 4] {
 }
 
 /// The first word, which says whether there is a key, is cleared first and written last.
-fn store_key(cells: &[AtomicU64; 4], words: &[u64; 4]) {
+fn store_key(cells: &KeyCells, words: &[u64; 4]) {
     let [first, rest @ ..] = cells;
     let [first_word, rest_words @ ..] = words;
     first.store(0, Release);
@@ -334,11 +350,8 @@ fn store_key(cells: &[AtomicU64; 4], words: &[u64; 4]) {
     first.store(*first_word, Release);
 }
 
-impl ProverKeyCells {
-    fn clear(&self) {
-        let cells = self.current.iter().chain(&self.alternate);
-        cells.for_each(|cell| cell.store(0, Release));
-    }
+fn clear(cells: &KeyCells) {
+    cells.iter().for_each(|cell| cell.store(0, Release));
 }
 
 impl Round {

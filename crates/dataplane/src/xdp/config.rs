@@ -109,7 +109,7 @@ pub(crate) fn configure(
             "enrolled" => config.geometry.filter_blocks(),
             "by_address" | "by_mac" => config.geometry.buckets(),
             "provers" => config.prover_geometry().all_homes(),
-            "prover_keys" => config.prover_geometry().slots * 2,
+            "alternate_keys" => config.prover_geometry().slots * 2,
             "prover_index" => config.prover_geometry().index_buckets(),
             "classic_crps" => words
                 .classic_identifiers
@@ -146,7 +146,7 @@ pub(crate) fn prover_regions(object: &Object, config: &Config) -> Result<ProverR
     let geometry = config.prover_geometry();
     Ok(ProverRegions {
         homes: region(object, "provers", geometry.all_homes())?,
-        keys: region(object, "prover_keys", geometry.slots * 2)?,
+        alternates: region(object, "alternate_keys", geometry.slots * 2)?,
         index: region(object, "prover_index", geometry.index_buckets())?,
         rounds: region(object, "open_rounds", 1)?,
     })

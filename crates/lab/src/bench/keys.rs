@@ -98,12 +98,12 @@ pub fn response(device: u32, mode: Mode, idx: RowIndex, bound: bool) -> Response
     response
 }
 
-/// A device's frame with that payload to the gateway's port; empty if it were longer than 128 B.
+/// A device's frame with that payload to the gateway's port; empty if it were longer than 160 B.
 #[must_use]
 pub fn frame(device: u32, port: u16, payload: &[u8]) -> Vec<u8> {
     let from: Endpoint = DeviceAddress::new(device).endpoint(Family::V4, PORT);
     let to = GATEWAY.endpoint(Family::V4, port);
-    let mut out = vec![0u8; 128];
+    let mut out = vec![0u8; 160];
     let length = write::udp(&mut out, &from, &to, [0, 0], payload).unwrap_or(0);
     out.truncate(length);
     out

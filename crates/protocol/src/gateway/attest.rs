@@ -168,7 +168,7 @@ impl Gateway {
             return Verdict::DropProof;
         };
         let elapsed_ms = now.monotonic().since_ms(open.started);
-        let elapsed_ms = u32::try_from(elapsed_ms).unwrap_or(u32::MAX).min(ELAPSED_MS_MAX);
+        let elapsed_ms = u32::try_from(elapsed_ms).unwrap_or(u32::MAX);
         *proved = Some((
             round.number,
             Proved {
@@ -179,9 +179,6 @@ impl Gateway {
         Verdict::ProofOk
     }
 }
-
-/// Longer than any round, and 31 bits.
-pub const ELAPSED_MS_MAX: u32 = u32::MAX >> 1;
 
 impl ProverKeys {
     /// Which of them has made that proof.

@@ -52,7 +52,7 @@ use alloc::collections::BTreeMap;
 
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-pub use attest::{Configuration, ELAPSED_MS_MAX, OpenRound, Proved, ProverKeys};
+pub use attest::{Configuration, OpenRound, Proved, ProverKeys};
 pub use config::{Gate, GatewayConfig, Live};
 pub use fresh::{FRESH_MAX_AGE_MS, Fresh, FreshValue};
 pub use line::{LineView, Row, SessionView};

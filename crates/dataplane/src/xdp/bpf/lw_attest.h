@@ -6,7 +6,9 @@
 #include "lw_forro.h"
 #include "lw_lap.h"
 
-#define LW_ELAPSED_MS_MAX 0x7fffffffULL
+/* Bits of the time that a proof took, in 2^20 ns: no division. */
+#define LW_ELAPSED_SHIFT 20
+#define LW_ELAPSED_MAX 0x7fffffffULL
 #define LW_ALTERNATE (1ULL << 31)
 
 struct lw_proof_message {
@@ -14,26 +16,37 @@ struct lw_proof_message {
 };
 _Static_assert(sizeof(struct lw_proof_message) == LW_PROOF_MESSAGE, "96 B");
 
-/* Rate-limited; anybody can bring it about, so it decides nothing. */
-static __always_inline void lw_wrong_proof(struct lw_ctx *c, __u64 device_id, __u32 number)
+/* Rate-limited; anybody can bring it about, so it decides nothing. The frame is parsed anew: rare. */
+static __noinline int lw_wrong_proof(struct xdp_md *ctx, __u64 device_id, __u32 number)
 {
+	__u32 zero = 0;
+	struct lw_ctx c = { .xdp = ctx };
 	__u64 addr[2];
 
-	if (!lw_within_rate(c->now_ns, LW_READ(lw_live(c->control)->alarm_per_s), &c->cpu->alarm_second,
-			    &c->cpu->alarm_count))
-		return;
-	lw_source_address(&c->frame, addr);
-	lw_emit(c, LW_EVENT_WRONG_PROOF, device_id, number, addr);
+	c.cpu = bpf_map_lookup_elem(&percpu, &zero);
+	c.control = bpf_map_lookup_elem(&control, &zero);
+	if (!c.cpu || !c.control ||
+	    !lw_within_rate(c.cpu->clock_ns, LW_READ(lw_live(c.control)->alarm_per_s), &c.cpu->alarm_second,
+			    &c.cpu->alarm_count) ||
+	    lw_parse(ctx, &c.frame) != LW_KIND_UDP)
+		return 0;
+	lw_source_address(&c.frame, addr);
+	lw_emit(&c, LW_EVENT_WRONG_PROOF, device_id, number, addr);
+	return 0;
 }
 
 /* The home of a prover and its way in it; NULL when there is none. As lw_find_device(). */
-static __always_inline struct lw_prover_home *lw_find_prover(__u64 device_id, __u32 *way)
+static __always_inline struct lw_prover_home *lw_find_prover(__u64 device_id, __u32 key_lane, __u32 *way)
 {
 	__u64 hash = lw_hash(device_id, 0);
 	struct lw_prover_home *home = lw_at(&provers, (__u32)hash & cfg.prover_home_mask);
 
 	if (!home)
 		return NULL;
+	/* All lines that are needed, before it is known of which way: they come from memory side by side. */
+	(void)LW_READ(home->proved[LW_HOME_WAYS - 1][1]);
+	(void)LW_READ(home->key[key_lane & 1][0][0]);
+	(void)LW_READ(home->key[key_lane & 1][LW_HOME_WAYS - 1][3]);
 	*way = (lw_is_zero_64(home->device_id[1] ^ device_id) + 2 * lw_is_zero_64(home->device_id[2] ^ device_id) +
 		3 * lw_is_zero_64(home->device_id[3] ^ device_id)) %
 	       LW_HOME_WAYS;
@@ -64,13 +77,10 @@ static __always_inline __u64 lw_pair(__u32 low, __u32 high)
 	return (__u64)high << 32 | low;
 }
 
-/*
- * 0 if that key has made the proof. A function of its own: the words need the stack. All of the proof is compared before the
- * answer: none tells where it differs.
- */
-static __noinline __u64 lw_proof_differs(const __u64 *key, const struct lw_round *round, const __u64 *proof)
+/* 0 if that key has made the proof. All of it is compared before the answer: none tells where it differs. */
+static __always_inline __u64 lw_proof_differs(const __u64 key[4], const struct lw_round *round, const __u64 proof[8])
 {
-	__u64 words[8] = { LW_READ(key[0]), LW_READ(key[1]), lw_pair(round->number, bpf_ntohl(round->r)),
+	__u64 words[8] = { LW_READ(key[0]), LW_READ(key[1]), (__u64)cfg.gateway_id << 32 | round->number,
 			   0x61616461746c6f76ULL, LW_READ(key[2]), LW_READ(key[3]), round->nonce,
 			   0x61636e6172626173ULL };
 	__u32 m[16];
@@ -88,13 +98,27 @@ static __noinline __u64 lw_proof_differs(const __u64 *key, const struct lw_round
 	return differs;
 }
 
-/* A PROOF, whose header is right. */
-static __always_inline enum lw_verdict lw_judge_proof(struct lw_ctx *c)
+/* Which of a prover's keys has made the proof: 0 the current, LW_ALTERNATE, or 1: none. */
+static __always_inline __u64 lw_proven(const __u64 key[4], __u32 alternate_at, const struct lw_round *round,
+				       const __u64 proof[8])
 {
-	struct lw_proof_message *m = (struct lw_proof_message *)c->frame.payload;
+	/* A loop, so that the block is there once. */
+#pragma clang loop unroll(disable)
+	for (__u64 alternate = 0; alternate < 2; alternate++) {
+		if (!lw_proof_differs(key, round, proof))
+			return alternate ? LW_ALTERNATE : 0;
+		struct lw_prover_key *other = lw_at(&alternate_keys, alternate_at);
 
-	if ((void *)(m + 1) > c->frame.end)
-		return LW_DROP_LENGTH;
+		if (!other || !LW_READ(other->word[0]))
+			break;
+		key = other->word;
+	}
+	return 1;
+}
+
+/* A PROOF, whose header is right. */
+static __always_inline enum lw_verdict lw_judge_proof(struct xdp_md *ctx, __u64 now_ns, struct lw_proof_message *m)
+{
 	if ((__u32)m->r != bpf_htonl(cfg.gateway_id))
 		return LW_DROP_GATEWAY;
 	struct lw_rounds *rounds = lw_at(&open_rounds, 0);
@@ -106,52 +130,53 @@ static __always_inline enum lw_verdict lw_judge_proof(struct lw_ctx *c)
 
 	if (LW_READ(round->r) != m->r || round->nonce != m->nonce)
 		return LW_DROP_ROUND;
-	if (c->now_ns > round->until_ns)
+	if (now_ns > round->until_ns)
 		return LW_DROP_LATE;
 	__u32 way = 0;
-	struct lw_prover_home *home = lw_find_prover(m->device_id, &way);
+	struct lw_prover_home *home = lw_find_prover(m->device_id, round->key_lane, &way);
 
 	if (!home)
 		return LW_DROP_UNKNOWN_PROVER;
 	__u64 *proved = &home->proved[way % LW_HOME_WAYS][lane];
-	__u64 before = LW_READ(*proved), alternate = 0;
+	__u64 before = LW_READ(*proved);
 
 	if (before >> 32 == number)
 		return LW_DROP_PROVED;
-	struct lw_prover_keys *keys = lw_at(&prover_keys, home->slot[way % LW_HOME_WAYS] * 2 + (round->key_lane & 1));
+	const __u64 *key = home->key[round->key_lane & 1][way % LW_HOME_WAYS];
 
-	if (!keys || !LW_READ(keys->current[0]))
+	if (!LW_READ(key[0]))
 		return LW_DROP_NO_KEY;
-	if (lw_proof_differs(keys->current, round, m->proof)) {
-		if (!LW_READ(keys->alternate[0]) || lw_proof_differs(keys->alternate, round, m->proof)) {
-			lw_wrong_proof(c, m->device_id, number);
-			return LW_DROP_PROOF;
-		}
-		alternate = LW_ALTERNATE;
+	__u32 alternate_at = home->slot[way % LW_HOME_WAYS] * 2 + (round->key_lane & 1);
+	__u64 proven = lw_proven(key, alternate_at, round, m->proof);
+
+	if (proven == 1) {
+		lw_wrong_proof(ctx, m->device_id, number);
+		return LW_DROP_PROOF;
 	}
 	/* The clock may be a jiffy behind the one that user space read. */
-	__u64 elapsed_ms = c->now_ns > round->started_ns ? (c->now_ns - round->started_ns) / 1000000ULL : 0;
+	__u64 elapsed = now_ns > round->started_ns ? (now_ns - round->started_ns) >> LW_ELAPSED_SHIFT : 0;
 
-	if (elapsed_ms > LW_ELAPSED_MS_MAX)
-		elapsed_ms = LW_ELAPSED_MS_MAX;
-	__u64 after = (__u64)number << 32 | alternate | elapsed_ms;
+	if (elapsed > LW_ELAPSED_MAX)
+		elapsed = LW_ELAPSED_MAX;
+	__u64 after = (__u64)number << 32 | proven | elapsed;
 
 	/* Of several CPUs with one proof one wins. */
 	return __sync_val_compare_and_swap(proved, before, after) == before ? LW_PROOF_OK : LW_DROP_PROVED;
 }
 
-/* What lw_lap() ends with for a PROOF: the frame is parsed once more, which costs less than what the stack would. */
+/* What lw_lap() ends with for a PROOF: it has found out where that lies, and read the clock. */
 static __always_inline int lw_prove(struct xdp_md *ctx)
 {
 	__u32 zero = 0;
-	struct lw_ctx c = { .xdp = ctx };
+	struct lw_percpu *cpu = bpf_map_lookup_elem(&percpu, &zero);
 
-	c.cpu = bpf_map_lookup_elem(&percpu, &zero);
-	c.control = bpf_map_lookup_elem(&control, &zero);
-	if (!c.cpu || !c.control)
+	if (!cpu)
 		return XDP_DROP;
-	lw_clock(&c);
-	lw_count(c.cpu, lw_parse(ctx, &c.frame) == LW_KIND_UDP ? lw_judge_proof(&c) : LW_DROP_TRUNCATED);
+	/* Headers are at most 70 B long. */
+	struct lw_proof_message *m = (void *)(long)ctx->data + (cpu->proof_at & 0x7f);
+
+	lw_count(cpu, (void *)(m + 1) > (void *)(long)ctx->data_end ? LW_DROP_LENGTH :
+								    lw_judge_proof(ctx, cpu->clock_ns, m));
 	return XDP_DROP;
 }
 

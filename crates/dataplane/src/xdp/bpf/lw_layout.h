@@ -73,19 +73,20 @@ struct lw_row {
 };
 
 /*
- * Provers (LAP/1 3.2), in homes as lines are: all but the keys in two cache lines. Rounds with even and odd numbers have a
- * lane each, and so have periods.
+ * Provers (LAP/1 3.2), in homes as lines are. Rounds with even and odd numbers have a lane each, and so have periods. The
+ * keys of a home lie in it, by lane, so that all that a PROOF needs is known from its id's hash and comes from memory at
+ * once: four cache lines.
  */
 struct lw_prover_home {
 	__u64 device_id[LW_HOME_WAYS]; /* 0: the place is empty */
-	__u64 proved[LW_HOME_WAYS][2]; /* by lane of the round: its number u32 | alternate u1 | elapsed_ms u31; 0: none */
-	__u32 slot[LW_HOME_WAYS]; /* of its keys */
+	__u64 proved[LW_HOME_WAYS][2]; /* by lane of the round: its number u32 | alternate u1 | elapsed u31 in 2^20 ns; 0: none */
+	__u32 slot[LW_HOME_WAYS]; /* of its alternate keys */
 	__u32 pad[LW_HOME_WAYS];
+	__u64 key[2][LW_HOME_WAYS][4]; /* by lane of the period; the first word is 0 where there is none */
 };
-/* Of one period. The first words are 0 where there is no key. */
-struct lw_prover_keys {
-	__u64 current[4];
-	__u64 alternate[4]; /* of the configuration that is being rolled out */
+/* The key of the configuration that is being rolled out, at slot * 2 + lane; likewise. */
+struct lw_prover_key {
+	__u64 word[4];
 };
 struct lw_round {
 	__u64 r; /* gateway_id and number, as on the wire; 0: none */
@@ -166,6 +167,7 @@ struct lw_percpu {
 	__u64 clock_ns; /* CLOCK_MONOTONIC */
 	__u64 clock_boot_s; /* CLOCK_BOOTTIME, seconds */
 	__u64 lease_s; /* of the RESPONSE that is being accepted */
+	__u64 proof_at; /* where in its frame the PROOF lies that is being handed on */
 };
 
 enum lw_gate { LW_GATE_OFF = 0, LW_GATE_OPEN = 1, LW_GATE_SEALED = 2 };

@@ -43,7 +43,11 @@ static __always_inline __u32 lw_bucket_2(__u64 hash)
  */
 static __always_inline __u64 lw_is_zero(__u64 x)
 {
-	return (x - 1) >> 63;
+	__u64 is_one = (x - 1) >> 63;
+
+	/* Not to be seen through: clang would make a comparison and a branch of it. */
+	asm volatile("" : "+r"(is_one));
+	return is_one;
 }
 
 /* The bucket's entry with that fingerprint, 0 if there is none; the last one of several. */
@@ -72,7 +76,10 @@ static __always_inline struct lw_line *lw_line_at(__u32 place)
 /* 1 if `x` is 0, else 0; any `x`. */
 static __always_inline __u64 lw_is_zero_64(__u64 x)
 {
-	return ((x | -x) >> 63) ^ 1;
+	__u64 is_one = (x | -x) >> 63;
+
+	asm volatile("" : "+r"(is_one));
+	return is_one ^ 1;
 }
 
 /*
