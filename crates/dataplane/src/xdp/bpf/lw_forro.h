@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Forró (Coutinho, Passos, Grados Vásquez, de Mendonça, de Sousa, Borges: Latin Dances Reloaded, Journal of Cryptology
+ * 2023): a block of 64 bytes from 16 words. `linewarden-forro` is the same for user space and says what may be
+ * expected of it. Words are those of the machine that runs this; the callers are little-endian only.
+ *
+ * The pollen word chains the quarter rounds: nothing of the next can begin before this one has ended. 12 operations deep
+ * where a rotation is one, 15 here, where it is shift, shift and or: 56 quarter rounds are 840 steps, one after the other,
+ * and all else (copies, spills to the stack) hides behind them.
+ */
+#ifndef LW_FORRO_H
+#define LW_FORRO_H
+
+#include <linux/types.h>
+
+/* Pairs of a column round and a diagonal round. 6 and 10 rounds are there to be measured, not to be used. */
+#define LW_FORRO6 3
+#define LW_FORRO10 5
+#define LW_FORRO14 7
+
+#define LW_FORRO_ROTL(x, n) (((x) << (n)) | ((x) >> (32 - (n))))
+
+#define LW_FORRO_QUARTER(a, b, c, d, e)         \
+	do {                                    \
+		(d) += (e);                     \
+		(c) ^= (d);                     \
+		(b) += (c);                     \
+		(b) = LW_FORRO_ROTL((b), 10);   \
+		(a) += (b);                     \
+		(e) ^= (a);                     \
+		(d) += (e);                     \
+		(d) = LW_FORRO_ROTL((d), 27);   \
+		(c) += (d);                     \
+		(b) ^= (c);                     \
+		(a) += (b);                     \
+		(a) = LW_FORRO_ROTL((a), 8);    \
+	} while (0)
+
+/* `rounds` is one of LW_FORRO6, 10 and 14. All indices are constants, so that the words are registers, not memory. */
+static __always_inline void lw_forro_permute(__u32 m[16], const int rounds)
+{
+#pragma unroll
+	for (int i = 0; i < rounds; i++) {
+		LW_FORRO_QUARTER(m[0], m[4], m[8], m[12], m[3]);
+		LW_FORRO_QUARTER(m[1], m[5], m[9], m[13], m[0]);
+		LW_FORRO_QUARTER(m[2], m[6], m[10], m[14], m[1]);
+		LW_FORRO_QUARTER(m[3], m[7], m[11], m[15], m[2]);
+		LW_FORRO_QUARTER(m[0], m[5], m[10], m[15], m[3]);
+		LW_FORRO_QUARTER(m[1], m[6], m[11], m[12], m[0]);
+		LW_FORRO_QUARTER(m[2], m[7], m[8], m[13], m[1]);
+		LW_FORRO_QUARTER(m[3], m[4], m[9], m[14], m[2]);
+	}
+}
+
+/*
+ * The block of any 16 words. Without the constants it is not Forró, and nothing that is known of Forró's security holds;
+ * p4dra-classic (LAP/1 3.1) is such a use. `matrix` may lie in a map; it is read again for the feed-forward.
+ */
+static __always_inline void lw_forro_matrix_block(const __u32 matrix[16], __u32 out[16], const int rounds)
+{
+	__u32 m[16];
+
+#pragma unroll
+	for (int i = 0; i < 16; i++)
+		m[i] = matrix[i];
+	lw_forro_permute(m, rounds);
+#pragma unroll
+	for (int i = 0; i < 16; i++)
+		out[i] = m[i] + matrix[i];
+}
+
+/* "voltadaasabranca", after a song. */
+static __always_inline void lw_forro_matrix(__u32 m[16], const __u32 key[8], __u64 counter, const __u32 nonce[2])
+{
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		m[i] = key[i];
+		m[8 + i] = key[4 + i];
+	}
+	m[4] = counter;
+	m[5] = counter >> 32;
+	m[6] = 0x746c6f76;
+	m[7] = 0x61616461;
+	m[12] = nonce[0];
+	m[13] = nonce[1];
+	m[14] = 0x72626173;
+	m[15] = 0x61636e61;
+}
+
+/* Block `counter` of the keystream. Key and nonce are little-endian words. */
+static __always_inline void lw_forro_block(const __u32 key[8], __u64 counter, const __u32 nonce[2], __u32 out[16],
+					   const int rounds)
+{
+	__u32 matrix[16];
+
+	lw_forro_matrix(matrix, key, counter, nonce);
+	lw_forro_matrix_block(matrix, out, rounds);
+}
+
+#endif
