@@ -23,7 +23,7 @@ fn main() {
         "-Wall".into(),
         "-Werror".into(),
     ];
-    for program in ["gateway", "bench", "bench_sealed"] {
+    for program in ["gateway", "bench", "bench_sealed", "bench_cipher"] {
         let source = format!("src/xdp/bpf/{program}.bpf.c");
         let built = SkeletonBuilder::new()
             .source(&source)
