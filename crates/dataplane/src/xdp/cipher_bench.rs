@@ -1,6 +1,7 @@
 //! Ciphers as eBPF programs (`bpf/bench_cipher.bpf.c`): keystream blocks alone, and programs that encrypt or seal the payload
 //! of every UDP packet over IPv4 and send it back. To be measured, and to be compared with those of user space.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
 use std::fs;
 use std::mem::MaybeUninit;
@@ -208,7 +209,7 @@ impl CipherBench {
         let error = |error| DataPlaneError::kernel("loading the ciphers' programs", error);
         let mut open = BenchCipherSkelBuilder::default().open(storage).map_err(error)?;
         let logs = choose(&mut open, programs)?;
-        let skeleton = open.load().map_err(error)?;
+        let skeleton = open.load().map_err(|error| refused(&error, &logs))?;
         let stacks = logs
             .into_iter()
             .map(|(name, log)| Ok((name, deepest_stack(&log)?)))
@@ -416,6 +417,22 @@ fn keep_log(program: &mut OpenProgramMut<'_>, log: &mut [u8]) -> Result<(), Data
             format!("code {code}"),
         )),
     }
+}
+
+/// The last program that the kernel looked at is the one that it refused.
+fn refused(error: &libbpf_rs::Error, logs: &[(String, Vec<u8>)]) -> DataPlaneError {
+    let looked_at = logs.iter().rev().find(|(_, log)| log.first() != Some(&0));
+    let (name, log) = looked_at.map_or(("the ciphers' programs", &[][..]), |(name, log)| (name, log));
+    DataPlaneError::kernel(
+        format!("loading {name}"),
+        format!("{error}: {}", text(log).trim_end()),
+    )
+}
+
+fn text(log: &[u8]) -> Cow<'_, str> {
+    CStr::from_bytes_until_nul(log)
+        .unwrap_or_default()
+        .to_string_lossy()
 }
 
 fn program_info(program: &ProgramMut<'_>) -> Result<libbpf_sys::bpf_prog_info, DataPlaneError> {

@@ -131,10 +131,13 @@ LW_AEAD_FUNCTIONS(lw_chacha20, LW_CHACHA, LW_CHACHA20, LW_CHACHA_WIDTH)
 static __always_inline __u32 *lw_tag_at(struct xdp_md *ctx, __u32 at)
 {
 	__u8 *tag = (__u8 *)(long)ctx->data;
+	__u64 offset = at;
 
-	if (at > LW_STREAM_AT_MAX + LW_STREAM_MAX)
+	/* Kernel 6.1 knows the bound of the register that is compared, not of a copy. */
+	asm volatile("" : "+r"(offset));
+	if (offset > LW_STREAM_AT_MAX + LW_STREAM_MAX)
 		return NULL;
-	tag += at;
+	tag += offset;
 	return (void *)(tag + LW_AEAD_TAG) > (void *)(long)ctx->data_end ? NULL : (__u32 *)tag;
 }
 
