@@ -26,6 +26,9 @@ pub const PAYLOAD_BYTES_MAX: usize = 1472;
 /// Bytes of associated data at most.
 pub const AAD_BYTES_MAX: usize = 16;
 
+/// Additions of [`Program::Steps`].
+pub const STEPS: u32 = 1000;
+
 /// A stream cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
@@ -133,6 +136,8 @@ pub enum Act {
 pub enum Program {
     /// `return XDP_TX`.
     Empty,
+    /// [`STEPS`] additions, each of which waits for the one before it.
+    Steps,
     /// Blocks of keystream into a map; without a cipher only the loads and stores.
     Blocks(Option<Cipher>, Width),
     /// Encrypts the payload and sends the packet back; without a cipher only sends it back.
@@ -148,6 +153,7 @@ impl Program {
     fn name(self) -> String {
         match self {
             Self::Empty => "empty".to_owned(),
+            Self::Steps => "steps".to_owned(),
             Self::Blocks(cipher, width) => {
                 format!("{}_x{}", cipher.map_or("plain", Cipher::name), width.blocks())
             }

@@ -42,7 +42,7 @@ static __always_inline void lw_aead_matrix(const struct lw_aead *a, struct lw_ae
 /* Poly1305's key is the beginning of block 0. */
 static __always_inline void lw_aead_once(struct lw_aead_work *w, enum lw_cipher cipher, const int rounds)
 {
-	__u32 m[LW_WIDTH_MAX][16];
+	__u32 m[1][16];
 
 	lw_keystream(m, &w->matrix, 0, cipher, rounds, 1);
 #pragma unroll
@@ -106,26 +106,29 @@ __noinline int lw_mac(struct xdp_md *ctx, struct lw_aead *a, struct lw_aead_work
 	return 1;
 }
 
-/*
- * Defines NAME_begin() and NAME_stream() of an AEAD. Global functions: each is verified once, and their stacks are not
- * needed at the same time.
- */
-#define LW_AEAD_FUNCTIONS(name, cipher, rounds, width)                                                        \
-	__noinline int name##_begin(struct lw_aead *a, struct lw_aead_work *w)                                \
-	{                                                                                                     \
-		if (!a || !w)                                                                                 \
-			return 0;                                                                             \
-		lw_aead_matrix(a, w, cipher);                                                                 \
-		lw_aead_once(w, cipher, rounds);                                                              \
-		return 1;                                                                                     \
-	}                                                                                                     \
-	__noinline int name##_stream(struct xdp_md *ctx, struct lw_aead_work *w, __u32 at, __u32 length)      \
-	{                                                                                                     \
-		return w && lw_stream(ctx, &w->matrix, 1, at, length, cipher, rounds, width);                 \
+/* Defines NAME_begin() of an AEAD: matrix and Poly1305's key. */
+#define LW_AEAD_BEGIN(name, cipher, rounds)                                    \
+	__noinline int name##_begin(struct lw_aead *a, struct lw_aead_work *w) \
+	{                                                                      \
+		if (!a || !w)                                                  \
+			return 0;                                              \
+		lw_aead_matrix(a, w, cipher);                                  \
+		lw_aead_once(w, cipher, rounds);                               \
+		return 1;                                                      \
 	}
 
-LW_AEAD_FUNCTIONS(lw_xforro14, LW_FORRO, LW_FORRO14, LW_FORRO_WIDTH)
-LW_AEAD_FUNCTIONS(lw_chacha20, LW_CHACHA, LW_CHACHA20, LW_CHACHA_WIDTH)
+LW_AEAD_BEGIN(lw_xforro14, LW_FORRO, LW_FORRO14)
+LW_AEAD_BEGIN(lw_chacha20, LW_CHACHA, LW_CHACHA20)
+LW_FORRO_STREAM(lw_forro14_stream, LW_FORRO14)
+LW_CHACHA_STREAM(lw_chacha20_stream, LW_CHACHA20)
+
+/* The message is what block 1 and those after it encrypt. */
+static __always_inline int lw_aead_stream(struct xdp_md *ctx, struct lw_aead_work *w, __u32 at, __u32 length,
+					  enum lw_cipher cipher)
+{
+	return cipher == LW_FORRO ? lw_forro14_stream(ctx, &w->matrix, 1, at, length) :
+				    lw_chacha20_stream(ctx, &w->matrix, 1, at, length);
+}
 
 /* Where a tag lies, or NULL. */
 static __always_inline __u32 *lw_tag_at(struct xdp_md *ctx, __u32 at)
@@ -135,7 +138,7 @@ static __always_inline __u32 *lw_tag_at(struct xdp_md *ctx, __u32 at)
 
 	/* Kernel 6.1 knows the bound of the register that is compared, not of a copy. */
 	asm volatile("" : "+r"(offset));
-	if (offset > LW_STREAM_AT_MAX + LW_STREAM_MAX)
+	if (offset > LW_STREAM_AT_MAX)
 		return NULL;
 	tag += offset;
 	return (void *)(tag + LW_AEAD_TAG) > (void *)(long)ctx->data_end ? NULL : (__u32 *)tag;
@@ -157,14 +160,10 @@ static __always_inline int lw_tag_put(struct xdp_md *ctx, const struct lw_aead_w
 static __always_inline int lw_aead_seal(struct xdp_md *ctx, struct lw_aead *a, struct lw_aead_work *w, __u32 at,
 					__u32 length, enum lw_cipher cipher)
 {
-	if (!lw_tag_at(ctx, at + length))
+	if (!lw_tag_at(ctx, at + length) ||
+	    !(cipher == LW_FORRO ? lw_xforro14_begin(a, w) : lw_chacha20_begin(a, w)) ||
+	    !lw_aead_stream(ctx, w, at, length, cipher))
 		return 0;
-	if (cipher == LW_FORRO) {
-		if (!lw_xforro14_begin(a, w) || !lw_xforro14_stream(ctx, w, at, length))
-			return 0;
-	} else if (!lw_chacha20_begin(a, w) || !lw_chacha20_stream(ctx, w, at, length)) {
-		return 0;
-	}
 	return lw_mac(ctx, a, w, at, length) && lw_tag_put(ctx, w, at + length);
 }
 
@@ -186,7 +185,7 @@ static __always_inline int lw_aead_open(struct xdp_md *ctx, struct lw_aead *a, s
 		wrong |= tag[i] ^ w->tag[i];
 	if (wrong)
 		return 0;
-	return cipher == LW_FORRO ? lw_xforro14_stream(ctx, w, at, length) : lw_chacha20_stream(ctx, w, at, length);
+	return lw_aead_stream(ctx, w, at, length, cipher);
 }
 
 #endif

@@ -60,9 +60,15 @@ static __always_inline void lw_chacha_quarter(volatile __u32 m[16], int ia, int 
 /* As lw_forro_permute_wide(), to be measured. */
 static __always_inline void lw_chacha_permute_wide(volatile __u32 m[][16], const int rounds, const int width)
 {
-#define LW_LANES(a, b, c, d)                                       \
-	_Pragma("unroll") for (int lane = 0; lane < width; lane++) \
-		lw_chacha_quarter(m[lane], a, b, c, d)
+#define LW_LANES(a, b, c, d)                                        \
+	do {                                                        \
+		lw_chacha_quarter(m[0], a, b, c, d);                \
+		lw_chacha_quarter(m[1], a, b, c, d);                \
+		if (width > 2) {                                    \
+			lw_chacha_quarter(m[2], a, b, c, d);        \
+			lw_chacha_quarter(m[3], a, b, c, d);        \
+		}                                                   \
+	} while (0)
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < rounds; i++) {
 		LW_LANES(0, 4, 8, 12);

@@ -69,14 +69,21 @@ static __always_inline void lw_forro_quarter(volatile __u32 m[16], int ia, int i
 }
 
 /*
- * So many matrices side by side. Volatile, that they stay where they are: spilled by the compiler, each of the words would
+ * Two matrices side by side, or four. Volatile, that they stay where they are: spilled by the compiler, each of the words would
  * take eight bytes, and four matrices no longer fit the stack.
  */
 static __always_inline void lw_forro_permute_wide(volatile __u32 m[][16], const int rounds, const int width)
 {
-#define LW_LANES(a, b, c, d, e)                                                    \
-	_Pragma("unroll") for (int lane = 0; lane < width; lane++)                 \
-		lw_forro_quarter(m[lane], a, b, c, d, e)
+	/* Written out: clang leaves a loop of two as a loop, and its addresses wait in registers. */
+#define LW_LANES(a, b, c, d, e)                                        \
+	do {                                                           \
+		lw_forro_quarter(m[0], a, b, c, d, e);                 \
+		lw_forro_quarter(m[1], a, b, c, d, e);                 \
+		if (width > 2) {                                       \
+			lw_forro_quarter(m[2], a, b, c, d, e);         \
+			lw_forro_quarter(m[3], a, b, c, d, e);         \
+		}                                                      \
+	} while (0)
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < rounds; i++) {
 		LW_LANES(0, 4, 8, 12, 3);

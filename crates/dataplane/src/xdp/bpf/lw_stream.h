@@ -12,8 +12,8 @@
 
 /* A message's most bytes: a UDP payload in an Ethernet frame of 1500. */
 #define LW_STREAM_MAX 1472
-/* Where in the packet it begins at most. */
-#define LW_STREAM_AT_MAX 255
+/* Where in the packet what is left of it begins at most. */
+#define LW_STREAM_AT_MAX (255 + LW_STREAM_MAX)
 
 enum lw_cipher {
 	LW_PLAIN, /* the keystream is the matrix: what the loads and stores cost */
@@ -27,7 +27,6 @@ struct lw_matrix {
 
 /* What is fastest: see `linewarden bench attest --only cipher`. */
 #define LW_FORRO_WIDTH 4
-#define LW_CHACHA_WIDTH 1
 #define LW_WIDTH_MAX 4
 
 /* A word of the matrix of a lane. `advance` is added to the counter. */
@@ -124,36 +123,74 @@ static __always_inline int lw_stream_tail(__u8 *at, void *end, __u32 left, __u32
 }
 
 /*
- * Encrypts or decrypts `length` bytes that begin `at` bytes behind the packet's start; block 0 of the keystream is that of
- * `matrix` with its counter advanced by `first`. 0: they are not all there, and the packet is as it was.
+ * Encrypts or decrypts from the first of `length` bytes on, which begin `at` bytes behind the packet's start, as long as more
+ * than `rest` are left. Block 0 of the keystream is that of `matrix` with its counter advanced by `first`. How many bytes
+ * were done, or -1: they are not all there, and the packet is as it was.
  */
-static __always_inline int lw_stream(struct xdp_md *ctx, const struct lw_matrix *matrix, __u32 first, __u32 at,
-				     __u32 length, enum lw_cipher cipher, const int rounds, const int width)
+static __always_inline int lw_stream_part(struct xdp_md *ctx, const struct lw_matrix *matrix, __u32 first, __u32 at,
+					  __u32 length, enum lw_cipher cipher, const int rounds, const int width,
+					  const __u32 rest)
 {
 	__u8 *data = (__u8 *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
-	__u32 m[LW_WIDTH_MAX][16];
+	__u32 m[LW_WIDTH_MAX][16], block;
 
-	if (at > LW_STREAM_AT_MAX || length > LW_STREAM_MAX)
-		return 0;
+	if (!matrix || at > LW_STREAM_AT_MAX || length > LW_STREAM_MAX)
+		return -1;
 	data += at;
 	if ((void *)(data + length) > end)
-		return 0;
+		return -1;
 #pragma clang loop unroll(disable)
-	for (__u32 block = 0; block < LW_STREAM_MAX / 64; block += width) {
+	for (block = 0; block < LW_STREAM_MAX / 64; block += width) {
 		__u32 left = length - block * 64;
 
-		if (!left)
+		if (left <= rest)
 			break;
 		lw_keystream(m, matrix, first + block, cipher, rounds, width);
-		/* Returned from here: the kernel's verifier need not know that no block is left. */
+		/* Returned from here: the kernel's verifier need not find out that no block is left. */
 		if (left < 64 * width)
-			return lw_stream_tail(data, end, left, m, matrix, first + block, cipher, width);
+			return lw_stream_tail(data, end, left, m, matrix, first + block, cipher, width) ? length : -1;
 		if (!lw_stream_whole(data, end, m, matrix, first + block, cipher, width))
-			return 0;
+			return -1;
 		data += 64 * width;
 	}
-	return 1;
+	return block * 64;
 }
+
+/*
+ * Defines NAME(), which encrypts or decrypts a message in place and says whether all of it was there: Forró's blocks four at
+ * a time while more than two are left, for four cost what two cost one after the other. Global functions, each verified
+ * once; of their stacks one is needed at a time.
+ */
+#define LW_FORRO_STREAM(name, rounds)                                                                              \
+	__noinline int name##_wide(struct xdp_md *ctx, struct lw_matrix *matrix, __u32 first, __u32 at, __u32 length) \
+	{                                                                                                          \
+		return lw_stream_part(ctx, matrix, first, at, length, LW_FORRO, rounds, LW_FORRO_WIDTH, 128);      \
+	}                                                                                                          \
+	__noinline int name##_rest(struct xdp_md *ctx, struct lw_matrix *matrix, __u32 first, __u32 at, __u32 length) \
+	{                                                                                                          \
+		return lw_stream_part(ctx, matrix, first, at, length, LW_FORRO, rounds, 1, 0);                     \
+	}                                                                                                          \
+	static __always_inline int name(struct xdp_md *ctx, struct lw_matrix *matrix, __u32 first, __u32 at,       \
+					__u32 length)                                                              \
+	{                                                                                                          \
+		int done = length > 128 ? name##_wide(ctx, matrix, first, at, length) : 0;                         \
+										                           \
+		if (done < 0 || done == length)                                                                    \
+			return done >= 0;                                                                          \
+		return name##_rest(ctx, matrix, first + done / 64, at + done, length - done) >= 0;                 \
+	}
+
+/* ChaCha's blocks one after the other. */
+#define LW_CHACHA_STREAM(name, rounds)                                                                             \
+	__noinline int name##_all(struct xdp_md *ctx, struct lw_matrix *matrix, __u32 first, __u32 at, __u32 length) \
+	{                                                                                                          \
+		return lw_stream_part(ctx, matrix, first, at, length, LW_CHACHA, rounds, 1, 0);                    \
+	}                                                                                                          \
+	static __always_inline int name(struct xdp_md *ctx, struct lw_matrix *matrix, __u32 first, __u32 at,       \
+					__u32 length)                                                              \
+	{                                                                                                          \
+		return name##_all(ctx, matrix, first, at, length) >= 0;                                            \
+	}
 
 #endif
