@@ -14,12 +14,18 @@ pub fn real_ns() -> u64 {
     u64::try_from(read(libc::CLOCK_REALTIME).as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// `CLOCK_MONOTONIC`, which eBPF programs read. Nanoseconds.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    u64::try_from(read(libc::CLOCK_MONOTONIC).as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the structure lives through the call. Both clocks exist on every supported kernel, so it cannot fail;
+    // SAFETY: the structure lives through the call. All three clocks exist on every supported kernel, so it cannot fail;
     // if it did, the time would read as zero.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     Duration::new(

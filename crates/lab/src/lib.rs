@@ -14,6 +14,7 @@ pub mod iproute;
 pub mod loadgen;
 pub mod napi;
 pub mod netns;
+pub mod pace;
 pub mod packet_socket;
 pub mod service;
 mod skeletons;

@@ -88,6 +88,18 @@ impl NapiThreads {
         Ok(())
     }
 
+    /// Lets the threads run before everything else on their processors (`SCHED_FIFO`), as receive work does that is not on
+    /// threads.
+    ///
+    /// # Errors
+    /// A missing capability, or a thread that has ended.
+    pub fn run_first(&self) -> Result<(), NapiError> {
+        for pid in &self.pids {
+            run_first(*pid).map_err(|source| self.kernel("sched_setscheduler", source))?;
+        }
+        Ok(())
+    }
+
     /// Processor time that all the threads have used since they were made.
     ///
     /// # Errors
@@ -126,6 +138,19 @@ pub fn pin_task(pid: libc::pid_t, processor: usize) -> io::Result<()> {
         Ok(())
     } else {
         Err(io::Error::last_os_error())
+    }
+}
+
+/// Lets a task (a thread id; 0 is the calling thread) run before all that have no real-time priority.
+///
+/// # Errors
+/// A missing capability, or no such task.
+pub fn run_first(pid: libc::pid_t) -> io::Result<()> {
+    let lowest = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the structure lives through the call, which only reads it.
+    match unsafe { libc::sched_setscheduler(pid, libc::SCHED_FIFO, &raw const lowest) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -20,4 +20,5 @@ macro_rules! skeleton {
 }
 
 skeleton!(loadgen, "/loadgen.skel.rs");
+skeleton!(pace, "/pace.skel.rs");
 skeleton!(pass, "/pass.skel.rs");

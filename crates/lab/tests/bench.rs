@@ -13,7 +13,7 @@ use std::path::Path;
 
 use common::skipped;
 use linewarden_lab::bench::scale::{Part, Size};
-use linewarden_lab::bench::{self, Scale, figures};
+use linewarden_lab::bench::{self, Scale, attest, figures};
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
 
 #[test]
@@ -73,6 +73,43 @@ fn a_small_fleet_goes_through_the_scale_bench_and_every_row_is_where_it_belongs(
     }
     let directory = tempfile::tempdir().unwrap();
     let drawn = bench::scale::figures::draw(&report, directory.path()).unwrap();
+    assert_eq!(drawn.len(), 2);
+    assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
+}
+
+#[test]
+fn the_attest_bench_encrypts_seals_and_sends_back() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("SKIPPED: sender and program need a processor each");
+        return;
+    }
+    let report = attest::run(&attest::Size::QUICK, &attest::Part::ALL, &mut |_, _| {}).unwrap();
+    for name in [
+        "cipher.step_ns",
+        "cipher.forro14.x1.block_ns",
+        "cipher.forro14.x4.block_ns",
+        "cipher.chacha20.x1.block_ns",
+        "cipher.forro6.1408.packets_per_s",
+        "cipher.aead.xforro14poly1305.1024.packet_ns",
+        "cipher.aead.chacha20poly1305.64.packets_per_s",
+        "cipher.aead.xforro14poly1305.stack_bytes",
+        "cipher.forro14.insns",
+        "cipher.forro14.core_per_gbit",
+        "cipher.map_bytes",
+        "cipher.rate.forro14.100k.in",
+        "cipher.rate.forro14.100k.out",
+        "cipher.rate.none.most",
+        "forro14_over_chacha20.throughput",
+        "forro14_over_chacha20.operations_limit",
+    ] {
+        let value = report.value(name).unwrap_or_else(|| panic!("no row {name}"));
+        assert!(value.is_finite() && value > 0.0, "{name} = {value}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let drawn = attest::figures::draw(&report, directory.path()).unwrap();
     assert_eq!(drawn.len(), 2);
     assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
 }

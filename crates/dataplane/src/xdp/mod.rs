@@ -5,6 +5,7 @@
 
 mod answer;
 mod attach;
+pub mod cipher_bench;
 pub(crate) mod config;
 mod forward;
 mod keep;

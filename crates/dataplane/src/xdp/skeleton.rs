@@ -63,3 +63,19 @@ pub mod bench_proof {
 pub mod bench_sealed {
     include!(concat!(env!("OUT_DIR"), "/bench_sealed.skel.rs"));
 }
+
+/// The programs of the ciphers' benches.
+#[allow(
+    clippy::all,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::undocumented_unsafe_blocks,
+    missing_docs,
+    unused,
+    reason = "generated"
+)]
+pub mod bench_cipher {
+    include!(concat!(env!("OUT_DIR"), "/bench_cipher.skel.rs"));
+}

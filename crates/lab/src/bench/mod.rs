@@ -1,5 +1,5 @@
 //! The benches. `linewarden bench auth`: what authentication costs, in one run on one machine, beside the papers'
-//! figures. `linewarden bench scale`: [`scale`].
+//! figures. `linewarden bench scale`: [`scale`]. `linewarden bench attest`: [`attest`].
 //!
 //! | part | what is measured |
 //! |---|---|
@@ -10,6 +10,7 @@
 //!
 //! Timings are the minimum over several runs: everything that disturbs a run only adds to it.
 
+pub mod attest;
 pub mod figures;
 pub mod keys;
 pub mod latency;
@@ -26,6 +27,7 @@ use linewarden_registry::RegistryError;
 use crate::loadgen::LoadError;
 use crate::napi::NapiError;
 use crate::netns::NetNsError;
+use crate::pace::PaceError;
 use crate::topology::LabError;
 
 /// Why a bench could not be run.
@@ -46,6 +48,9 @@ pub enum BenchError {
     /// The load generator.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The sender at a rate.
+    #[error(transparent)]
+    Pace(#[from] PaceError),
     /// Threaded NAPI.
     #[error(transparent)]
     Napi(#[from] NapiError),

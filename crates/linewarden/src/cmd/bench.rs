@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
-use linewarden_lab::bench::scale::{Part, Size};
-use linewarden_lab::bench::{self, BenchError, Better, Report, Row, Scale, figures};
+use linewarden_lab::bench::scale::{Part, Progress, Size};
+use linewarden_lab::bench::{self, BenchError, Better, Report, Row, Scale, attest, figures};
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -36,6 +36,37 @@ Examples:
   linewarden bench scale --only eviction --only memory
   linewarden bench scale --quick")]
     Scale(BenchScaleArgs),
+    /// Attestation: what ciphers cost in the data plane and on the host
+    #[command(after_help = "\
+Needs root, except for the part stream: it loads eBPF programs and builds a private network. Nothing of it leaves the machine. \
+Costs are the minimum of several runs.
+
+Examples:
+  linewarden bench attest
+  linewarden bench attest --json attest.json --figures figures
+  linewarden bench attest --only stream
+  linewarden bench attest --quick")]
+    Attest(BenchAttestArgs),
+}
+
+/// How to measure.
+#[derive(Args, Debug)]
+pub struct BenchAttestArgs {
+    /// Where to write the rows of name, value, unit, better
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Where to draw Figures 10 and 11 of the P4DRA paper with ours in them
+    #[arg(long, value_name = "DIR")]
+    pub figures: Option<PathBuf>,
+    /// Timings are the minimum of so many runs
+    #[arg(long, value_name = "COUNT", default_value_t = attest::Size::FULL.runs, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// Only this part; several are named one by one
+    #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(attest::Part::ALL.map(attest::Part::name)))]
+    pub only: Vec<String>,
+    /// A few seconds only, to see that it works; the figures say little
+    #[arg(long, conflicts_with = "runs")]
+    pub quick: bool,
 }
 
 /// How to measure.
@@ -83,7 +114,49 @@ pub fn run(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Auth(args) => auth(args),
         BenchCommand::Scale(args) => scale(args),
+        BenchCommand::Attest(args) => attest(args),
     }
+}
+
+fn attest(args: &BenchAttestArgs) -> Result<(), Failure> {
+    let output = Output::new(false);
+    let _figures = prepare(args.json.as_deref(), args.figures.as_deref())?;
+    let size = match args.quick {
+        true => attest::Size::QUICK,
+        false => attest::Size {
+            runs: args.runs,
+            ..attest::Size::FULL
+        },
+    };
+    let parts: Vec<_> = attest::Part::ALL
+        .into_iter()
+        .filter(|part| wanted(&args.only, part.name()))
+        .collect();
+    let report = with_progress(output, |told| attest::run(&size, &parts, told))?;
+    print(output, &report)?;
+    write_json(args.json.as_deref(), &report)?;
+    draw(output, args.figures.as_deref(), &report, attest::figures::draw)
+}
+
+/// All parts, unless some are named.
+fn wanted(only: &[String], name: &str) -> bool {
+    only.is_empty() || only.iter().any(|named| named == name)
+}
+
+/// Shows how far it is while it runs.
+fn with_progress(
+    output: Output,
+    run: impl FnOnce(Progress<'_>) -> Result<Report, BenchError>,
+) -> Result<Report, Failure> {
+    let spinner = output.spinner();
+    let report = run(&mut |step, part| {
+        spinner.set_message(match part {
+            Some((done, all)) => format!("{step}: {done} of {all}"),
+            None => step.to_owned(),
+        });
+    });
+    spinner.finish_and_clear();
+    report.map_err(failure)
 }
 
 fn scale(args: &BenchScaleArgs) -> Result<(), Failure> {
@@ -97,18 +170,11 @@ fn scale(args: &BenchScaleArgs) -> Result<(), Failure> {
             ..Size::FULL
         },
     };
-    let spinner = output.spinner();
-    let mut told = |step: &str, part: Option<(u64, u64)>| {
-        spinner.set_message(match part {
-            Some((done, all)) => format!("{step}: {done} of {all}"),
-            None => step.to_owned(),
-        });
-    };
-    let is_wanted = |part: &Part| args.only.is_empty() || args.only.iter().any(|name| name == part.name());
-    let parts: Vec<Part> = Part::ALL.into_iter().filter(is_wanted).collect();
-    let report = bench::scale::run(&size, &parts, &mut told).map_err(failure);
-    spinner.finish_and_clear();
-    let report = report?;
+    let parts: Vec<Part> = Part::ALL
+        .into_iter()
+        .filter(|part| wanted(&args.only, part.name()))
+        .collect();
+    let report = with_progress(output, |told| bench::scale::run(&size, &parts, told))?;
     print(output, &report)?;
     write_json(args.json.as_deref(), &report)?;
     draw(

@@ -26,6 +26,10 @@ fn results_that_cannot_be_written_are_refused_before_the_work() {
             "no/figures: cannot be made",
         ),
         ("bench auth --quick --figures file", "file: cannot be made"),
+        (
+            "bench attest --quick --json no/x.json",
+            "no/x.json: cannot be written",
+        ),
         ("demo --out no/out", "no/out: cannot be made"),
         ("demo --out out --json no/x.json", "no/x.json: cannot be written"),
         (
@@ -69,6 +73,7 @@ fn without_rights_a_bench_says_what_is_missing() {
         "bench auth --quick --figures figures --json figures/x.json",
         "bench scale --quick --only memory",
         "bench scale --quick --only latency",
+        "bench attest --quick --only cipher",
     ] {
         let error = bare(words).refused(3);
         assert!(

@@ -4,9 +4,10 @@
  * 2023): a block of 64 bytes from 16 words. `linewarden-forro` is the same for user space and says what may be
  * expected of it. Words are those of the machine that runs this; the callers are little-endian only.
  *
- * The pollen word chains the quarter rounds: nothing of the next can begin before this one has ended. 12 operations deep
- * where a rotation is one, 15 here, where it is shift, shift and or: 56 quarter rounds are 840 steps, one after the other,
- * and all else (copies, spills to the stack) hides behind them.
+ * The pollen word chains the quarter rounds: nothing of the next can begin before this one has ended. A quarter round is
+ * 12 operations deep where a rotation is one, 15 here, where it is shift, shift and or: 56 of them are 840 steps, one
+ * after the other. All else (copies, spills to the stack) hides behind them, and so do other blocks: four side by side
+ * cost twice what one does.
  */
 #ifndef LW_FORRO_H
 #define LW_FORRO_H
@@ -18,22 +19,25 @@
 #define LW_FORRO10 5
 #define LW_FORRO14 7
 
-#define LW_FORRO_ROTL(x, n) (((x) << (n)) | ((x) >> (32 - (n))))
+/* Where a matrix has its counter: words 4 and 5. */
+#define LW_FORRO_COUNTER 4
 
-#define LW_FORRO_QUARTER(a, b, c, d, e)         \
-	do {                                    \
-		(d) += (e);                     \
-		(c) ^= (d);                     \
-		(b) += (c);                     \
-		(b) = LW_FORRO_ROTL((b), 10);   \
-		(a) += (b);                     \
-		(e) ^= (a);                     \
-		(d) += (e);                     \
-		(d) = LW_FORRO_ROTL((d), 27);   \
-		(c) += (d);                     \
-		(b) ^= (c);                     \
-		(a) += (b);                     \
-		(a) = LW_FORRO_ROTL((a), 8);    \
+#define LW_ROTL32(x, n) (((x) << (n)) | ((x) >> (32 - (n))))
+
+#define LW_FORRO_QUARTER(a, b, c, d, e)   \
+	do {                              \
+		(d) += (e);               \
+		(c) ^= (d);               \
+		(b) += (c);               \
+		(b) = LW_ROTL32((b), 10); \
+		(a) += (b);               \
+		(e) ^= (a);               \
+		(d) += (e);               \
+		(d) = LW_ROTL32((d), 27); \
+		(c) += (d);               \
+		(b) ^= (c);               \
+		(a) += (b);               \
+		(a) = LW_ROTL32((a), 8);  \
 	} while (0)
 
 /* `rounds` is one of LW_FORRO6, 10 and 14. All indices are constants, so that the words are registers, not memory. */
@@ -50,6 +54,48 @@ static __always_inline void lw_forro_permute(__u32 m[16], const int rounds)
 		LW_FORRO_QUARTER(m[2], m[7], m[8], m[13], m[1]);
 		LW_FORRO_QUARTER(m[3], m[4], m[9], m[14], m[2]);
 	}
+}
+
+static __always_inline void lw_forro_quarter(volatile __u32 m[16], int ia, int ib, int ic, int id, int ie)
+{
+	__u32 a = m[ia], b = m[ib], c = m[ic], d = m[id], e = m[ie];
+
+	LW_FORRO_QUARTER(a, b, c, d, e);
+	m[ia] = a;
+	m[ib] = b;
+	m[ic] = c;
+	m[id] = d;
+	m[ie] = e;
+}
+
+/*
+ * Two matrices side by side, or four. Volatile, that they stay where they are: spilled by the compiler, each of the words would
+ * take eight bytes, and four matrices no longer fit the stack.
+ */
+static __always_inline void lw_forro_permute_wide(volatile __u32 m[][16], const int rounds, const int width)
+{
+	/* Written out: clang leaves a loop of two as a loop, and its addresses wait in registers. */
+#define LW_LANES(a, b, c, d, e)                                        \
+	do {                                                           \
+		lw_forro_quarter(m[0], a, b, c, d, e);                 \
+		lw_forro_quarter(m[1], a, b, c, d, e);                 \
+		if (width > 2) {                                       \
+			lw_forro_quarter(m[2], a, b, c, d, e);         \
+			lw_forro_quarter(m[3], a, b, c, d, e);         \
+		}                                                      \
+	} while (0)
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < rounds; i++) {
+		LW_LANES(0, 4, 8, 12, 3);
+		LW_LANES(1, 5, 9, 13, 0);
+		LW_LANES(2, 6, 10, 14, 1);
+		LW_LANES(3, 7, 11, 15, 2);
+		LW_LANES(0, 5, 10, 15, 3);
+		LW_LANES(1, 6, 11, 12, 0);
+		LW_LANES(2, 7, 8, 13, 1);
+		LW_LANES(3, 4, 9, 14, 2);
+	}
+#undef LW_LANES
 }
 
 /*
@@ -69,7 +115,7 @@ static __always_inline void lw_forro_matrix_block(const __u32 matrix[16], __u32 
 		out[i] = m[i] + matrix[i];
 }
 
-/* "voltadaasabranca", after a song. */
+/* With the constants, "voltadaasabranca", after a song. Key and nonce are little-endian words. */
 static __always_inline void lw_forro_matrix(__u32 m[16], const __u32 key[8], __u64 counter, const __u32 nonce[2])
 {
 #pragma unroll
@@ -87,7 +133,7 @@ static __always_inline void lw_forro_matrix(__u32 m[16], const __u32 key[8], __u
 	m[15] = 0x61636e61;
 }
 
-/* Block `counter` of the keystream. Key and nonce are little-endian words. */
+/* Block `counter` of the keystream. */
 static __always_inline void lw_forro_block(const __u32 key[8], __u64 counter, const __u32 nonce[2], __u32 out[16],
 					   const int rounds)
 {
@@ -95,6 +141,22 @@ static __always_inline void lw_forro_block(const __u32 key[8], __u64 counter, co
 
 	lw_forro_matrix(matrix, key, counter, nonce);
 	lw_forro_matrix_block(matrix, out, rounds);
+}
+
+/* A key from a key and 16 bytes that need not be secret, as HChaCha20: the permuted words without the feed-forward. */
+static __always_inline void lw_hforro14(const __u32 key[8], const __u32 input[4], __u32 out[8])
+{
+	__u32 m[16];
+
+	lw_forro_matrix(m, key, (__u64)input[1] << 32 | input[0], input + 2);
+	lw_forro_permute(m, LW_FORRO14);
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		out[i] = m[6 + i];
+		out[2 + i] = m[14 + i];
+		out[4 + i] = m[4 + i];
+		out[6 + i] = m[12 + i];
+	}
 }
 
 #endif

@@ -1,0 +1,544 @@
+//! The ciphers of the eBPF programs against those of user space: Forró against `linewarden-forro`, ChaCha and the AEADs
+//! against RustCrypto's, and published vectors.
+//!
+//! `LINEWARDEN_SEED` sets the seed; a failure prints it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use chacha20::cipher::{KeyIvInit as _, StreamCipherCore as _};
+use chacha20::{ChaChaCore, R8, R12, R20, variants::Ietf};
+use chacha20poly1305::ChaCha20Poly1305;
+use chacha20poly1305::aead::{AeadInOut as _, KeyInit as _};
+use linewarden_dataplane::DataPlaneError;
+use linewarden_dataplane::xdp::cipher_bench::{
+    AAD_BYTES_MAX, Act, Aead, AeadInput, BLOCK_BYTES, Cipher, CipherBench, PAYLOAD_BYTES_MAX, Program,
+    TAG_BYTES, Width,
+};
+use linewarden_forro::{Matrix, R6, R10, R14, XForro14Poly1305};
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+use poly1305::Poly1305;
+use rand::{Rng as _, RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+const PASS: u32 = libbpf_rs::libbpf_sys::XDP_PASS;
+const DROP: u32 = libbpf_rs::libbpf_sys::XDP_DROP;
+const TX: u32 = libbpf_rs::libbpf_sys::XDP_TX;
+
+/// Where the payload begins: Ethernet, IPv4, UDP.
+const PAYLOAD_AT: usize = 42;
+/// Behind the datagram, as short frames have it; never touched.
+const PADDING: [u8; 5] = [0xa5; 5];
+
+const ENDS: [Endpoint; 2] = [
+    Endpoint {
+        mac: [2, 0, 0, 0, 0, 1],
+        ip: IpAddr::V4(Ipv4Addr::new(10, 66, 1, 1)),
+        port: 40_000,
+    },
+    Endpoint {
+        mac: [2, 0, 0, 0, 0, 2],
+        ip: IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)),
+        port: 5683,
+    },
+];
+
+/// `None`, with the reason printed, where eBPF programs may not be loaded.
+fn load(programs: &[Program]) -> Option<CipherBench> {
+    match CipherBench::load(programs) {
+        Ok(bench) => Some(bench),
+        Err(error @ DataPlaneError::Privilege { .. }) => {
+            println!("SKIPPED: {error}");
+            None
+        }
+        Err(error) => panic!("{error}: {:?}", std::error::Error::source(&error)),
+    }
+}
+
+/// Seeded; the seed is printed, and shown when the test fails.
+fn rng() -> ChaCha8Rng {
+    let seed = std::env::var("LINEWARDEN_SEED")
+        .map_or_else(|_| getrandom::u64().unwrap(), |seed| seed.parse().unwrap());
+    println!("LINEWARDEN_SEED={seed} repeats this");
+    ChaCha8Rng::seed_from_u64(seed)
+}
+
+fn bytes(rng: &mut ChaCha8Rng, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    rng.fill_bytes(&mut bytes);
+    bytes
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes
+        .chunks(4)
+        .map(|word| u32::from_le_bytes(word.try_into().unwrap()))
+        .collect()
+}
+
+/// Key, counter and nonce as a cipher takes them.
+#[derive(Clone, Debug)]
+struct Stream {
+    key: [u8; 32],
+    counter: u64,
+    nonce: [u8; 8],
+}
+
+impl Stream {
+    fn random(rng: &mut ChaCha8Rng, counter: u64) -> Self {
+        Self {
+            key: rng.random(),
+            counter,
+            nonce: rng.random(),
+        }
+    }
+
+    fn is_forro(cipher: Cipher) -> bool {
+        matches!(cipher, Cipher::Forro6 | Cipher::Forro10 | Cipher::Forro14)
+    }
+
+    fn matrix(&self, cipher: Cipher) -> [u32; 16] {
+        let (key, counter, nonce) = (
+            words(&self.key),
+            words(&self.counter.to_le_bytes()),
+            words(&self.nonce),
+        );
+        let parts: [&[u32]; 6] = if Self::is_forro(cipher) {
+            let constants = [&[0x746c_6f76, 0x6161_6461], &[0x7262_6173, 0x6163_6e61]];
+            [&key[..4], &counter, constants[0], &key[4..], &nonce, constants[1]]
+        } else {
+            let constants = &[0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
+            [constants, &key, &counter, &nonce, &[], &[]]
+        };
+        parts.concat().try_into().unwrap()
+    }
+
+    /// By the ciphers of user space.
+    fn keystream(&self, cipher: Cipher, count: usize) -> Vec<u8> {
+        // Block by block: the carry into the counter's upper half, the first word of the nonce here, is ours to make.
+        macro_rules! chacha {
+            ($rounds:ty, $counter:expr) => {{
+                let counter: u64 = $counter;
+                let nonce: [u8; 12] = [&((counter >> 32) as u32).to_le_bytes()[..], &self.nonce]
+                    .concat()
+                    .try_into()
+                    .unwrap();
+                let mut core = ChaChaCore::<$rounds, Ietf>::new(&self.key.into(), &nonce.into());
+                core.set_block_pos(counter as u32);
+                let mut block = Default::default();
+                core.write_keystream_block(&mut block);
+                block.into()
+            }};
+        }
+        let block = |counter| -> [u8; BLOCK_BYTES] {
+            let forro = Matrix::new(&self.key, counter, &self.nonce);
+            match cipher {
+                Cipher::Forro6 => forro.block::<R6>(),
+                Cipher::Forro10 => forro.block::<R10>(),
+                Cipher::Forro14 => forro.block::<R14>(),
+                Cipher::Chacha8 => chacha!(R8, counter),
+                Cipher::Chacha12 => chacha!(R12, counter),
+                Cipher::Chacha20 => chacha!(R20, counter),
+            }
+        };
+        let blocks = (0..count.div_ceil(BLOCK_BYTES) as u64).map(|at| self.counter.wrapping_add(at));
+        blocks.flat_map(block).take(count).collect()
+    }
+}
+
+fn frame(payload: &[u8]) -> Vec<u8> {
+    FrameBuilder::new(ENDS[0], ENDS[1]).padding(&PADDING).udp(payload)
+}
+
+/// What comes back of a datagram: turned round, without a checksum.
+fn answer(payload: &[u8]) -> Vec<u8> {
+    let mut frame = FrameBuilder::new(ENDS[1], ENDS[0]).padding(&PADDING).udp(payload);
+    frame[40..42].fill(0);
+    frame
+}
+
+/// Every length up to four blocks and more, and some up to the longest.
+fn lengths(rng: &mut ChaCha8Rng, most: usize) -> Vec<usize> {
+    let long = [320, 511, 512, 513, 575, 1023, 1024, 1025, 1280, 1407, 1408];
+    let random = std::iter::repeat_with(|| rng.random_range(257..=most)).take(20);
+    (0..=257)
+        .chain(long)
+        .chain([most - 1, most])
+        .chain(random)
+        .collect()
+}
+
+#[test]
+fn blocks_are_those_of_user_space() {
+    let blocks = |cipher| Width::ALL.map(|width| Program::Blocks(Some(cipher), width));
+    let Some(bench) = load(&Cipher::ALL.map(blocks).concat()) else {
+        return;
+    };
+    let mut rng = rng();
+    let carries = [
+        0,
+        1,
+        0xffff_fffc,
+        0xffff_fffd,
+        0xffff_fffe,
+        0xffff_ffff,
+        u64::MAX - 2,
+    ];
+    for cipher in Cipher::ALL {
+        let random: Vec<u64> = (0..20)
+            .map(|_| rng.random::<u64>() >> rng.random_range(1..60))
+            .collect();
+        for counter in carries.iter().chain(&random) {
+            let stream = Stream::random(&mut rng, *counter);
+            bench.set_matrix(stream.matrix(cipher)).unwrap();
+            for width in Width::ALL {
+                let run = bench.run(Program::Blocks(Some(cipher), width), &[0; 64]).unwrap();
+                assert_eq!(run.action, TX);
+                let expected = stream.keystream(cipher, width.blocks() * BLOCK_BYTES);
+                assert_eq!(
+                    bench.keystream(width).unwrap(),
+                    expected,
+                    "{cipher:?} {width:?} {stream:x?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn payloads_of_every_length_are_encrypted_in_place_and_decrypted_again() {
+    let Some(bench) = load(&Cipher::ALL.map(|cipher| Program::Answer(Some(cipher)))) else {
+        return;
+    };
+    let mut rng = rng();
+    for cipher in Cipher::ALL {
+        for length in lengths(&mut rng, PAYLOAD_BYTES_MAX) {
+            // A carry into the counter's upper half somewhere in the longer ones.
+            let stream = Stream::random(&mut rng, 0xffff_fff8);
+            let plain = bytes(&mut rng, length);
+            bench.set_matrix(stream.matrix(cipher)).unwrap();
+            let there = bench.run(Program::Answer(Some(cipher)), &frame(&plain)).unwrap();
+            let keystream = stream.keystream(cipher, length);
+            let encrypted: Vec<u8> = plain.iter().zip(keystream).map(|(a, b)| a ^ b).collect();
+            assert_eq!(there.action, TX, "{cipher:?} {length}");
+            assert_eq!(there.frame, answer(&encrypted), "{cipher:?} {length} {stream:x?}");
+            let back = bench.run(Program::Answer(Some(cipher)), &there.frame).unwrap();
+            let mut expected = frame(&plain);
+            expected[40..42].fill(0);
+            assert_eq!(back.frame, expected, "{cipher:?} {length} {stream:x?}");
+        }
+    }
+}
+
+fn seal(aead: Aead, input: &AeadInput, text: &mut [u8]) -> [u8; TAG_BYTES] {
+    let (key, aad) = (input.key.into(), input.aad.as_slice());
+    let sealed = match aead {
+        Aead::XForro14Poly1305 => {
+            XForro14Poly1305::new(&key).encrypt_inout_detached(&input.nonce.into(), aad, text.into())
+        }
+        Aead::ChaCha20Poly1305 => {
+            let nonce: [u8; 12] = input.nonce[..12].try_into().unwrap();
+            ChaCha20Poly1305::new(&key).encrypt_inout_detached(&nonce.into(), aad, text.into())
+        }
+    };
+    sealed.unwrap().into()
+}
+
+fn random_input(rng: &mut ChaCha8Rng) -> AeadInput {
+    let aad_bytes = rng.random_range(0..=AAD_BYTES_MAX);
+    AeadInput {
+        key: rng.random(),
+        nonce: rng.random(),
+        aad: bytes(rng, aad_bytes),
+    }
+}
+
+#[test]
+fn messages_of_every_length_are_sealed_as_in_user_space_and_opened_again() {
+    let programs =
+        Aead::ALL.map(|aead| [Act::Seal, Act::Open, Act::Both].map(|act| Program::Aead(aead, act)));
+    let Some(bench) = load(&programs.concat()) else {
+        return;
+    };
+    let mut rng = rng();
+    for aead in Aead::ALL {
+        for length in lengths(&mut rng, PAYLOAD_BYTES_MAX - TAG_BYTES) {
+            let input = random_input(&mut rng);
+            bench.set_aead(&input).unwrap();
+            let plain = bytes(&mut rng, length);
+            let with_room = [plain.as_slice(), &[0; TAG_BYTES]].concat();
+            let sealed = bench
+                .run(Program::Aead(aead, Act::Seal), &frame(&with_room))
+                .unwrap();
+            let mut expected = plain.clone();
+            let tag = seal(aead, &input, &mut expected);
+            expected.extend_from_slice(&tag);
+            assert_eq!(sealed.action, TX, "{aead:?} {length}");
+            assert_eq!(sealed.frame, answer(&expected), "{aead:?} {length} {input:x?}");
+
+            let opened = bench.run(Program::Aead(aead, Act::Open), &sealed.frame).unwrap();
+            assert_eq!(opened.action, TX, "{aead:?} {length}");
+            let payload = &opened.frame[PAYLOAD_AT..PAYLOAD_AT + length];
+            assert_eq!(payload, plain, "{aead:?} {length} {input:x?}");
+            let both = bench
+                .run(Program::Aead(aead, Act::Both), &frame(&with_room))
+                .unwrap();
+            assert_eq!(
+                both.frame,
+                answer(&[plain, tag.to_vec()].concat()),
+                "{aead:?} {length}"
+            );
+        }
+    }
+}
+
+/// One wrong bit, in the tag, the ciphertext, the associated data, the nonce or the key: the packet is dropped and its
+/// payload not decrypted.
+#[test]
+fn a_wrong_tag_opens_nothing() {
+    let Some(bench) = load(&Aead::ALL.map(|aead| Program::Aead(aead, Act::Open))) else {
+        return;
+    };
+    let mut rng = rng();
+    for aead in Aead::ALL {
+        for round in 0..200 {
+            let mut input = random_input(&mut rng);
+            input.aad = bytes(&mut rng, 12);
+            let length = rng.random_range(1..300);
+            let mut message = bytes(&mut rng, length);
+            let tag = seal(aead, &input, &mut message);
+            message.extend_from_slice(&tag);
+            let bit = 1 << rng.random_range(0..8);
+            match round % 5 {
+                0 => message[length + round / 5 % TAG_BYTES] ^= bit,
+                1 => message[rng.random_range(0..length)] ^= bit,
+                2 => input.aad[rng.random_range(0..12)] ^= bit,
+                3 => input.nonce[rng.random_range(0..12)] ^= bit,
+                _ => input.key[rng.random_range(0..32)] ^= bit,
+            }
+            bench.set_aead(&input).unwrap();
+            let run = bench
+                .run(Program::Aead(aead, Act::Open), &frame(&message))
+                .unwrap();
+            assert_eq!(run.action, DROP, "{aead:?} {round}");
+            assert_eq!(run.frame, answer(&message), "{aead:?} {round}");
+        }
+    }
+}
+
+/// What Poly1305 authenticates in an AEAD.
+fn mac_data(aad: &[u8], text: &[u8]) -> Vec<u8> {
+    let padded = |part: &[u8]| [part, &vec![0; part.len().next_multiple_of(16) - part.len()]].concat();
+    let lengths = [aad.len() as u64, text.len() as u64]
+        .map(u64::to_le_bytes)
+        .concat();
+    [padded(aad), padded(text), lengths].concat()
+}
+
+/// Keys and messages at the edges of the limbs and of 2^130 - 5, which no cipher's keystream would bring, and random ones.
+#[test]
+fn poly1305_carries_as_rustcrypto_s() {
+    let Some(bench) = load(&[Program::Poly1305]) else {
+        return;
+    };
+    let mut rng = rng();
+    let edges: [u8; 6] = [0x00, 0xff, 0xfb, 0x01, 0xfc, 0x05];
+    for round in 0..3000 {
+        let mut part = |count: usize| match round % 3 {
+            0 => vec![edges[rng.random_range(0..edges.len())]; count],
+            1 => {
+                let mut mixed = vec![0; count];
+                mixed.fill_with(|| edges[rng.random_range(0..edges.len())]);
+                mixed
+            }
+            _ => bytes(&mut rng, count),
+        };
+        let (key, text) = (part(32), part(if round % 7 == 0 { 1456 } else { round % 97 }));
+        let aad = part(round % (AAD_BYTES_MAX + 1));
+        let mut matrix = [0; 16];
+        matrix[..8].copy_from_slice(&words(&key));
+        bench.set_matrix(matrix).unwrap();
+        let input = AeadInput {
+            key: [0; 32],
+            nonce: [0; 24],
+            aad: aad.clone(),
+        };
+        bench.set_aead(&input).unwrap();
+        let with_room = [text.as_slice(), &[0; TAG_BYTES]].concat();
+        let run = bench.run(Program::Poly1305, &frame(&with_room)).unwrap();
+        let key: [u8; 32] = key.try_into().unwrap();
+        let tag = Poly1305::new(&key.into()).compute_unpadded(&mac_data(&aad, &text));
+        assert_eq!(
+            run.frame,
+            answer(&[text, tag.to_vec()].concat()),
+            "{round} {key:x?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_whole_datagram_passes_untouched() {
+    let aead = Program::Aead(Aead::XForro14Poly1305, Act::Seal);
+    let stream = Program::Answer(Some(Cipher::Forro14));
+    let Some(bench) = load(&[aead, stream]) else {
+        return;
+    };
+    let whole = frame(&[7; 100]);
+    let changed = |at: usize, value: u8| {
+        let mut frame = whole.clone();
+        frame[at] = value;
+        frame
+    };
+    let v6 = [ENDS[0], ENDS[1]].map(|end| Endpoint {
+        ip: IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
+        ..end
+    });
+    let cases = [
+        ("UDP length below its header", changed(39, 7)),
+        ("TCP", changed(23, 6)),
+        ("options", changed(14, 0x46)),
+        ("fragment", changed(20, 0x20)),
+        ("cut off", whole[..41].to_vec()),
+        ("IPv6", FrameBuilder::new(v6[0], v6[1]).udp(&[7; 100])),
+    ];
+    for (what, frame) in &cases {
+        for program in [aead, stream] {
+            let run = bench.run(program, frame).unwrap();
+            assert_eq!((run.action, &run.frame), (PASS, frame), "{what}, {program:?}");
+        }
+    }
+    // Turned round already, for the length is found out later; the payload is as it was.
+    let longer_than_the_frame = changed(38, 1);
+    let run = bench.run(stream, &longer_than_the_frame).unwrap();
+    assert_eq!(run.action, PASS);
+    assert_eq!(run.frame[PAYLOAD_AT..], longer_than_the_frame[PAYLOAD_AT..]);
+    let run = bench.run(aead, &frame(&[7; TAG_BYTES - 1])).unwrap();
+    assert_eq!(
+        (run.action, &run.frame[PAYLOAD_AT..PAYLOAD_AT + 15]),
+        (PASS, &[7; 15][..])
+    );
+}
+
+fn vectors() -> Value {
+    serde_json::from_str(include_str!("../../forro/tests/vectors/forro.json")).unwrap()
+}
+
+/// A field as hexadecimal digits, or as text under its name with `_ascii`.
+fn field(of: &Value, name: &str) -> Vec<u8> {
+    match of[name].as_str() {
+        Some(digits) => hex::decode(digits).unwrap(),
+        None => of[format!("{name}_ascii")].as_str().unwrap().into(),
+    }
+}
+
+#[test]
+fn the_published_vectors_of_the_streams_come_out() {
+    let forro = Program::Blocks(Some(Cipher::Forro14), Width::X2);
+    let chacha = Program::Blocks(Some(Cipher::Chacha20), Width::X1);
+    let Some(bench) = load(&[forro, chacha]) else {
+        return;
+    };
+    for vector in vectors()["forro14"].as_array().unwrap() {
+        let stream = Stream {
+            key: field(vector, "key").try_into().unwrap(),
+            counter: 0,
+            nonce: field(vector, "nonce").try_into().unwrap(),
+        };
+        bench.set_matrix(stream.matrix(Cipher::Forro14)).unwrap();
+        bench.run(forro, &[0; 64]).unwrap();
+        let blocks = bench.keystream(Width::X2).unwrap();
+        for (expected, block) in vector["blocks"].as_array().unwrap().iter().zip(blocks.chunks(64)) {
+            assert_eq!(hex::encode(block), expected.as_str().unwrap());
+        }
+    }
+    // RFC 8439 2.3.2: nonce 00:00:00:09:00:00:00:4a:00:00:00:00, counter 1.
+    let stream = Stream {
+        key: std::array::from_fn(|at| at as u8),
+        counter: 1 | 0x0900_0000 << 32,
+        nonce: [0, 0, 0, 0x4a, 0, 0, 0, 0],
+    };
+    bench.set_matrix(stream.matrix(Cipher::Chacha20)).unwrap();
+    bench.run(chacha, &[0; 64]).unwrap();
+    let expected = "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e\
+                    d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e";
+    assert_eq!(hex::encode(bench.keystream(Width::X1).unwrap()), expected);
+}
+
+#[test]
+fn the_published_vectors_of_the_aeads_come_out() {
+    let Some(bench) = load(&Aead::ALL.map(|aead| Program::Aead(aead, Act::Seal))) else {
+        return;
+    };
+    let sealed = |aead, input: &AeadInput, text: &[u8]| {
+        bench.set_aead(input).unwrap();
+        let with_room = [text, &[0; TAG_BYTES]].concat();
+        let run = bench
+            .run(Program::Aead(aead, Act::Seal), &frame(&with_room))
+            .unwrap();
+        run.frame[PAYLOAD_AT..PAYLOAD_AT + with_room.len()].to_vec()
+    };
+    let vectors = vectors();
+    let vector = &vectors["xforro14_poly1305"][0];
+    let mut input = AeadInput {
+        key: field(vector, "key").try_into().unwrap(),
+        nonce: field(vector, "nonce").try_into().unwrap(),
+        aad: field(vector, "aad"),
+    };
+    let text = field(vector, "plaintext");
+    let expected = [field(vector, "ciphertext"), field(vector, "tag")].concat();
+    assert_eq!(sealed(Aead::XForro14Poly1305, &input, &text), expected);
+    input.aad.clear();
+    let without = sealed(Aead::XForro14Poly1305, &input, &text);
+    assert_eq!(
+        hex::encode(&without[text.len()..]),
+        "cf1c92b14adbffa77dff2cd8486ff3c8"
+    );
+
+    // RFC 8439 2.8.2.
+    let mut nonce = [0; 24];
+    nonce[..12].copy_from_slice(&hex::decode("070000004041424344454647").unwrap());
+    let input = AeadInput {
+        key: std::array::from_fn(|at| 0x80 + at as u8),
+        nonce,
+        aad: hex::decode("50515253c0c1c2c3c4c5c6c7").unwrap(),
+    };
+    let text =
+        b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, \
+                 sunscreen would be it.";
+    let expected = "d31a8d34648e60db7b86afbc53ef7ec2a4aded51296e08fea9e2b5a736ee62d6\
+                    3dbea45e8ca9671282fafb69da92728b1a71de0a9e060b2905d6a5b67ecd3b36\
+                    92ddbd7f2d778b8c9803aee328091b58fab324e4fad675945585808b4831d7bc\
+                    3ff4def08e4b7a9de576d26586cec64b61161ae10b594f09e26a7e902ecbd0600691";
+    assert_eq!(
+        hex::encode(sealed(Aead::ChaCha20Poly1305, &input, text)),
+        expected
+    );
+}
+
+/// Kernel 6.1 has no more: every program fits the stack, and none needs a tenth of what the verifier walks through.
+#[test]
+fn programs_fit_what_the_kernel_allows() {
+    let answers = Cipher::ALL.map(|cipher| Program::Answer(Some(cipher)));
+    let aeads = Aead::ALL.map(|aead| Program::Aead(aead, Act::Both));
+    let all = [&answers[..], &aeads[..]].concat();
+    let Some(bench) = load(&all) else {
+        return;
+    };
+    for program in all {
+        let facts = bench.facts(program).unwrap();
+        assert!(facts.stack_bytes <= 512, "{program:?} {facts:?}");
+        assert!((1..500_000).contains(&facts.verified), "{program:?} {facts:?}");
+        assert!(
+            facts.instructions > 100 && facts.jited_bytes > facts.instructions,
+            "{program:?} {facts:?}"
+        );
+    }
+}

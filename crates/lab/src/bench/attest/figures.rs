@@ -1,0 +1,139 @@
+//! Figures 10 and 11 of the paper on Forró and P4DRA in this target's terms. SVG.
+
+use std::path::{Path, PathBuf};
+
+use plotters::prelude::*;
+
+use super::paced::{PROGRAMS, WIRE_BYTES};
+use crate::bench::figures::{COLOURS, bars, text};
+use crate::bench::{BenchError, Report};
+
+/// Draws the pictures whose rows are there into `directory`, which must be there, and returns their paths.
+///
+/// # Errors
+/// A file that cannot be written, named.
+pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
+    let pictures: [(&str, Picture); 2] = [("p4dra-fig10.svg", rates), ("p4dra-fig11.svg", resources)];
+    let mut drawn = Vec::new();
+    for (name, picture) in pictures {
+        let failed = |reason| BenchError::Picture {
+            picture: name.to_owned(),
+            reason,
+        };
+        drawn.extend(picture(&directory.join(name), report).map_err(failed)?);
+    }
+    Ok(drawn)
+}
+
+type Picture = fn(&Path, &Report) -> Result<Option<PathBuf>, String>;
+
+/// Of frames as they would take the wire.
+fn gbit(packets_per_s: f64) -> f64 {
+    packets_per_s * WIRE_BYTES as f64 * 8.0 / 1e9
+}
+
+/// Input and output of a program, Gbit/s, in the order of the runs.
+fn line(report: &Report, name: &str) -> Vec<(f64, f64)> {
+    let prefix = format!("cipher.rate.{name}.");
+    let input =
+        |row: &crate::bench::Row| Some(row.name.strip_prefix(&prefix)?.strip_suffix(".in")?.to_owned());
+    let runs = report
+        .rows
+        .iter()
+        .filter_map(|row| Some((input(row)?, row.value)));
+    runs.filter_map(|(rate, sent)| Some((gbit(sent), gbit(report.value(&format!("{prefix}{rate}.out"))?))))
+        .collect()
+}
+
+fn label(name: &str) -> &str {
+    if name == "none" {
+        "sent back as it is"
+    } else {
+        name
+    }
+}
+
+fn rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+    let lines = PROGRAMS.map(|(name, _)| (name, line(report, name)));
+    let points = || lines.iter().flat_map(|(_, line)| line.iter());
+    let widest = points().map(|point| point.0).fold(0.0, f64::max) * 1.05;
+    let highest = points().map(|point| point.1).fold(0.0, f64::max) * 1.15;
+    if highest == 0.0 {
+        return Ok(None);
+    }
+    let root = SVGBackend::new(path, (900, 520)).into_drawing_area();
+    root.fill(&WHITE).map_err(text)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption(
+            "Output by input rate, 64 bytes of each packet encrypted, one core (P4DRA paper, Fig. 10)",
+            ("sans-serif", 18),
+        )
+        .margin(12)
+        .x_label_area_size(42)
+        .y_label_area_size(52)
+        .build_cartesian_2d(0.0..widest, 0.0..highest)
+        .map_err(text)?;
+    chart
+        .configure_mesh()
+        .x_desc("input, Gbit/s of 110-byte frames with preamble and gap")
+        .y_desc("output, Gbit/s")
+        .draw()
+        .map_err(text)?;
+    let colours = [BLACK].into_iter().chain(COLOURS);
+    for ((name, line), colour) in lines.iter().zip(colours) {
+        chart
+            .draw_series(LineSeries::new(line.iter().copied(), colour.stroke_width(2)).point_size(3))
+            .map_err(text)?
+            .label(label(name))
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.3))
+        .draw()
+        .map_err(text)?;
+    root.present().map_err(text)?;
+    Ok(Some(path.to_owned()))
+}
+
+fn resources(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+    let kinds = [
+        ("instructions", "insns"),
+        ("machine code, B", "jited_bytes"),
+        ("stack, B", "stack_bytes"),
+        ("a packet of 64 B, ns", "64.packet_ns"),
+        ("of 1408 B, ns", "1408.packet_ns"),
+    ];
+    let programs = [
+        ("Forró14", "forro14"),
+        ("ChaCha20", "chacha20"),
+        ("XForró14-Poly1305", "aead.xforro14poly1305"),
+        ("ChaCha20-Poly1305", "aead.chacha20poly1305"),
+    ];
+    let group = |(title, figure): (&str, &str)| {
+        let bar = |(label, name)| Some((label, report.value(&format!("cipher.{name}.{figure}"))?));
+        let bars = programs.into_iter().map(bar).collect::<Option<Vec<_>>>()?;
+        Some((title.to_owned(), bars))
+    };
+    let Some(groups) = kinds.into_iter().map(group).collect::<Option<Vec<_>>>() else {
+        return Ok(None);
+    };
+    let remarks = [
+        format!(
+            "Maps of all: {:.0} B. Programs that encrypt payloads of up to 1,472 B; Forró four blocks side by side, ChaCha one.",
+            report.value("cipher.map_bytes").unwrap_or(f64::NAN)
+        ),
+        "The paper's resources are a switch's: of Tofino's, Forró14 takes 2.9 % of the SRAM and 43.1 % of the header vectors."
+            .to_owned(),
+    ];
+    bars(
+        path,
+        "What each program takes (P4DRA paper, Table 1 and Fig. 11)",
+        "count, B or ns (log)",
+        &groups,
+        &remarks,
+    )
+    .map(Some)
+}

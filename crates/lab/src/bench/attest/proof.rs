@@ -1,0 +1,120 @@
+//! What a PROOF costs: in the kernel packet after packet, and in memory on one core with all lanes and with one.
+
+use std::time::Instant;
+
+use linewarden_dataplane::DataPlane;
+use linewarden_dataplane::host::{Host, Moment};
+use linewarden_dataplane::xdp::proof_bench::{FRAME_BYTES, ProofBench};
+use linewarden_forro::Backend;
+use linewarden_protocol::time::Now;
+use linewarden_protocol::verdict::Verdict;
+use linewarden_protocol::wire::LAP_PORT;
+
+use super::Size;
+use super::provers::Fleet;
+use crate::bench::{BenchError, Row, keys};
+use crate::clock::monotonic_ns;
+
+/// Provers of the bar, ns a PROOF.
+const XDP_BAR: (u32, f64) = (10_000, 300.0);
+/// As many as the paper's switch holds, and what its figures are compared with.
+const IN_MEMORY: u32 = 20_000;
+/// With AVX-512, on one core, ns a PROOF.
+const SIMD_BAR_NS: f64 = 25.0;
+
+/// `xdp.*`: in the kernel.
+///
+/// # Errors
+/// Those of the programs.
+pub fn kernel(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
+    for provers in [XDP_BAR.0.min(size.provers), size.provers] {
+        let mut fleet = Fleet::new(provers);
+        let mut bench = ProofBench::load(&fleet.config())?;
+        fleet.install(bench.provers())?;
+        let (mut cost, mut harness) = (f64::MAX, f64::MAX);
+        for _ in 0..size.runs {
+            let round = fleet.open(bench.provers())?;
+            let frames: Vec<[u8; FRAME_BYTES]> = fleet
+                .proofs(&round)
+                .iter()
+                .map(|message| {
+                    keys::frame(0, LAP_PORT, message)
+                        .try_into()
+                        .unwrap_or([0; FRAME_BYTES])
+                })
+                .collect();
+            bench.lay_out(frames.iter());
+            harness = harness.min(bench.harness()?);
+            cost = cost.min(bench.pass()?);
+        }
+        let is_bar = provers == XDP_BAR.0;
+        let name = if is_bar {
+            String::new()
+        } else {
+            format!(".{provers}")
+        };
+        let bar = is_bar.then_some(XDP_BAR.1);
+        rows.push(Row::lower(format!("xdp.proof_ns{name}"), cost, "ns", bar));
+        rows.push(Row::fact(format!("xdp.proof_harness_ns{name}"), harness, "ns"));
+    }
+    Ok(())
+}
+
+/// `simd.*`: in memory, on one core.
+///
+/// # Errors
+/// A PROOF that was not accepted.
+pub fn memory(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
+    let mut costs = Vec::new();
+    for lanes in Backend::available() {
+        let cost = in_memory(size, lanes)?;
+        rows.push(Row::fact(format!("host.proof_ns.{}", lanes.name()), cost, "ns"));
+        costs.push(cost);
+    }
+    let (Some(scalar), Some(simd)) = (costs.first(), costs.last()) else {
+        return Ok(());
+    };
+    // What the widest must reach; without vectors there is no bar.
+    let bars = match Backend::widest().name() {
+        "avx512" => (Some(SIMD_BAR_NS), Some(6.0)),
+        "avx2" => (None, Some(3.0)),
+        _ => (None, None),
+    };
+    rows.push(Row::lower("simd.proof_ns", *simd, "ns", bars.0));
+    rows.push(Row::higher(
+        "simd_over_scalar.proof_rate",
+        scalar / simd,
+        "ratio",
+        bars.1,
+    ));
+    let all_ms = simd * f64::from(IN_MEMORY) / 1e6;
+    rows.push(Row::fact(format!("simd.all_ms.{IN_MEMORY}"), all_ms, "ms"));
+    Ok(())
+}
+
+fn in_memory(size: &Size, lanes: Backend) -> Result<f64, BenchError> {
+    let mut fleet = Fleet::new(IN_MEMORY.min(size.provers));
+    let mut host = Host::with_lanes(&fleet.config(), lanes)?;
+    let engine = host.engine();
+    let mut thread = host.thread_state();
+    let no_room = || BenchError::Contradiction("the data plane attests nobody".to_owned());
+    fleet.install(DataPlane::provers(&mut host).ok_or_else(no_room)?)?;
+    let mut least = f64::MAX;
+    for _ in 0..size.runs {
+        let provers = DataPlane::provers(&mut host).ok_or_else(no_room)?;
+        let round = fleet.open(provers)?;
+        let proofs = fleet.proofs(&round);
+        let before = host.counters()?;
+        let now = Moment::from(Now::default().plus_ms(monotonic_ns() / 1_000_000));
+        let start = Instant::now();
+        engine.process_proofs(&mut thread, now, &proofs);
+        let cost = start.elapsed().as_nanos() as f64 / proofs.len() as f64;
+        least = least.min(cost);
+        let counted: Vec<_> = host.counters()?.since(&before).nonzero().collect();
+        if counted != [(Verdict::ProofOk, proofs.len() as u64)] {
+            let text = format!("{}: {counted:?}", lanes.name());
+            return Err(BenchError::Contradiction(text));
+        }
+    }
+    Ok(least)
+}

@@ -1,0 +1,107 @@
+//! A fleet of provers for the benches: random keys, rounds, and the PROOFs of all, made side by side.
+
+use linewarden_dataplane::{Config, DataPlaneError, Provers};
+use linewarden_forro::{Backend, Matrix, R14, blocks};
+use linewarden_protocol::attest::{PeriodStart, ProofKey, Round};
+use linewarden_protocol::gateway::{OpenRound, ProverKeys};
+use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
+use linewarden_protocol::time::Monotonic;
+use linewarden_protocol::wire::PROOF_BYTES;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use zerocopy::IntoBytes as _;
+
+use crate::bench::keys;
+use crate::clock::monotonic_ns;
+
+/// Of all benches.
+const START: PeriodStart = PeriodStart {
+    period: Period(1),
+    salt: [0x5a; 8],
+};
+/// Longer than any bench, ms.
+const ROUND_MS: u64 = 1 << 32;
+
+/// Provers, by their ids and keys.
+pub struct Fleet {
+    provers: Vec<(DeviceId, ProofKey)>,
+    rounds: u32,
+}
+
+impl Fleet {
+    /// So many, the same every time.
+    #[must_use]
+    pub fn new(provers: u32) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(u64::from(provers));
+        let provers = (0..provers).map(|_| (DeviceId(rng.random()), ProofKey::from_bytes(rng.random())));
+        Self {
+            provers: provers.collect(),
+            rounds: 0,
+        }
+    }
+
+    /// A gateway's configuration with room for them.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        Config {
+            provers: u32::try_from(self.provers.len()).unwrap_or(u32::MAX),
+            ..keys::config(16, 2)
+        }
+    }
+
+    /// Installs all, in another order than that of the PROOFs: neither memory nor a CPU can guess which comes next.
+    ///
+    /// # Errors
+    /// The data plane's.
+    pub fn install(&self, provers: &mut Provers) -> Result<(), DataPlaneError> {
+        let mut order: Vec<_> = self.provers.iter().collect();
+        order.sort_by_key(|(device, _)| device.0);
+        order.into_iter().try_for_each(|(device, key)| {
+            let keys = ProverKeys {
+                current: key.clone(),
+                alternate: None,
+            };
+            provers
+                .install(*device, START.period, &keys)
+                .map_err(DataPlaneError::from)
+        })
+    }
+
+    /// Opens the next round.
+    ///
+    /// # Errors
+    /// The data plane's.
+    pub fn open(&mut self, provers: &mut Provers) -> Result<Round, DataPlaneError> {
+        self.rounds += 1;
+        let round = Round {
+            gateway: keys::GATEWAY_ID,
+            number: RoundNumber(self.rounds),
+            nonce: u64::from(self.rounds)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .to_be_bytes(),
+            start: START,
+        };
+        let now_ms = monotonic_ns() / 1_000_000;
+        provers.open_round(&OpenRound {
+            round,
+            started: Monotonic(now_ms),
+            until: Monotonic(now_ms + ROUND_MS),
+        })?;
+        Ok(round)
+    }
+
+    /// The PROOFs of all in a round.
+    #[must_use]
+    pub fn proofs(&self, round: &Round) -> Vec<[u8; PROOF_BYTES]> {
+        let matrices: Vec<Matrix> = self.provers.iter().map(|(_, key)| key.matrix(round)).collect();
+        let mut proofs = vec![[0; 64]; matrices.len()];
+        blocks::<R14>(Backend::widest(), &matrices, &mut proofs);
+        let message = |((device, _), proof): (&(DeviceId, ProofKey), [u8; 64])| {
+            let mut bytes = [0; PROOF_BYTES];
+            let message = round.answer(*device, proof);
+            bytes.copy_from_slice(message.as_bytes());
+            bytes
+        };
+        self.provers.iter().zip(proofs).map(message).collect()
+    }
+}
