@@ -67,27 +67,17 @@ impl Fleet {
         })
     }
 
-    /// Opens the next round.
-    ///
-    /// # Errors
-    /// The data plane's.
-    pub fn open(&mut self, provers: &mut Provers) -> Result<Round, DataPlaneError> {
+    /// The next round.
+    pub fn next_round(&mut self) -> Round {
         self.rounds += 1;
-        let round = Round {
+        Round {
             gateway: keys::GATEWAY_ID,
             number: RoundNumber(self.rounds),
             nonce: u64::from(self.rounds)
                 .wrapping_mul(0x9e37_79b9_7f4a_7c15)
                 .to_be_bytes(),
             start: START,
-        };
-        let now_ms = monotonic_ns() / 1_000_000;
-        provers.open_round(&OpenRound {
-            round,
-            started: Monotonic(now_ms),
-            until: Monotonic(now_ms + ROUND_MS),
-        })?;
-        Ok(round)
+        }
     }
 
     /// The PROOFs of all in a round.
@@ -104,4 +94,18 @@ impl Fleet {
         };
         self.provers.iter().zip(proofs).map(message).collect()
     }
+}
+
+/// Opens a round.
+///
+/// # Errors
+/// The data plane's.
+pub fn open(provers: &mut Provers, round: Round) -> Result<(), DataPlaneError> {
+    let now_ms = monotonic_ns() / 1_000_000;
+    let open = OpenRound {
+        round,
+        started: Monotonic(now_ms),
+        until: Monotonic(now_ms + ROUND_MS),
+    };
+    Ok(provers.open_round(&open)?)
 }
