@@ -6,6 +6,7 @@ use linewarden_protocol::commit;
 use linewarden_protocol::ids::GatewayId;
 
 use crate::store::Geometry;
+use crate::store::provers::ProverGeometry;
 
 /// The gate (LAP/1 1.4.9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,10 +131,9 @@ impl Config {
 
     /// Sizes of the provers' memory; of at least one, for no array is empty.
     #[must_use]
-    pub fn prover_geometry(&self) -> Geometry {
-        Geometry {
+    pub fn prover_geometry(&self) -> ProverGeometry {
+        ProverGeometry {
             slots: self.provers.max(1),
-            ring: 0,
             hash_seed: self.geometry.hash_seed,
         }
     }

@@ -84,6 +84,9 @@ pub struct RingRow {
 /// Lines of a home: a device's home is found by hashing its id; a line's place is `home * 4 + way`.
 pub const HOME_WAYS: usize = 4;
 
+/// Provers in a home.
+pub const PROVER_WAYS: usize = 2;
+
 /// Four words of a key; the first is 0 where there is none.
 pub type KeyCells = [AtomicU64; 4];
 
@@ -91,15 +94,15 @@ pub type KeyCells = [AtomicU64; 4];
 #[repr(C, align(64))]
 pub struct ProverHome {
     /// 0: the place is empty. As on the wire, loaded natively.
-    pub device_id: [AtomicU64; HOME_WAYS],
+    pub device_id: [AtomicU64; PROVER_WAYS],
     /// By way and lane of the round: `number u32 | alternate u1 | elapsed u31 in 2^20 ns`; 0: none.
-    pub proved: [[AtomicU64; 2]; HOME_WAYS],
+    pub proved: [[AtomicU64; 2]; PROVER_WAYS],
     /// Number of its alternate keys.
-    pub slot: [AtomicU32; HOME_WAYS],
+    pub slot: [AtomicU32; PROVER_WAYS],
     /// Zero.
-    pub pad: [AtomicU32; HOME_WAYS],
+    pub pad: [AtomicU32; PROVER_WAYS],
     /// By lane of the period and way.
-    pub key: [[KeyCells; HOME_WAYS]; 2],
+    pub key: [[KeyCells; PROVER_WAYS]; 2],
 }
 
 /// The key of the configuration that is being rolled out, in one period.
@@ -294,7 +297,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverHome 384, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Control 136, LiveCells 32, ClassicState 16, ClassicCrp 40);
+shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverHome 192, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Control 136, LiveCells 32, ClassicState 16, ClassicCrp 40);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

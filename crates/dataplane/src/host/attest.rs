@@ -16,8 +16,7 @@ use super::engine::{Engine, Moment, Origin, ThreadState};
 use crate::config::Config;
 use crate::event::EVENT_BYTES;
 use crate::layout::{KeyCells, Round};
-use crate::store::Geometry;
-use crate::store::provers::{ProverRegions, proved_word};
+use crate::store::provers::{ProverGeometry, ProverRegions, proved_word};
 
 /// Proofs that are set aside at most: a batch.
 pub(super) const PROOFS: usize = 64;
@@ -60,7 +59,7 @@ struct Message {
 #[derive(Debug)]
 pub(super) struct Verifier {
     regions: Arc<ProverRegions>,
-    geometry: Geometry,
+    geometry: ProverGeometry,
     gateway_id: u32,
     pub(super) lanes: Backend,
 }

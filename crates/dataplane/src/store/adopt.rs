@@ -108,7 +108,7 @@ impl Store {
     /// A store over regions that an earlier process of the same geometry has left, perhaps with packets flowing.
     #[must_use]
     pub fn adopt(regions: Arc<Regions>, geometry: Geometry) -> Self {
-        let mut places = Places::new(&geometry);
+        let mut places = Places::new(geometry.table());
         let mut devices = HashMap::new();
         let mut is_taken = vec![false; geometry.slots as usize];
         for (at, line) in (0u32..).zip(regions.lines.iter()) {

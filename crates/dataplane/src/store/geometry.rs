@@ -4,6 +4,7 @@ use linewarden_protocol::ids::DeviceId;
 
 use std::sync::atomic::Ordering::Acquire;
 
+use super::place::Homes;
 use super::{Region, table, wire_word};
 use crate::layout::{
     Bucket, Control, EXPECTED, Expected, FilterBlock, HOME_WAYS, Line, Note, RingRow, Session,
@@ -44,6 +45,15 @@ impl Geometry {
     #[must_use]
     pub fn lines(&self) -> usize {
         self.all_homes() as usize * HOME_WAYS
+    }
+
+    pub(super) fn table(&self) -> Homes {
+        Homes {
+            ways: HOME_WAYS as u32,
+            hashed: self.homes(),
+            all: self.all_homes(),
+            slots: self.slots,
+        }
     }
 
     /// Buckets of the index of those that do not live at home: a quarter full in the mean.
@@ -108,7 +118,7 @@ impl Geometry {
     }
 }
 
-fn power_of_two(least: u32) -> u32 {
+pub(super) fn power_of_two(least: u32) -> u32 {
     least.max(1).checked_next_power_of_two().unwrap_or(1 << 31)
 }
 

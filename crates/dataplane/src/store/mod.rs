@@ -115,7 +115,7 @@ impl Store {
     /// A store over zeroed regions of that geometry.
     #[must_use]
     pub fn new(regions: Arc<Regions>, geometry: Geometry) -> Self {
-        let places = Places::new(&geometry);
+        let places = Places::new(geometry.table());
         Self {
             regions,
             geometry,
@@ -232,7 +232,7 @@ impl Store {
         let hash = self.device_hash(device);
         let place = self
             .places
-            .allocate(hash, &self.geometry)
+            .allocate(self.geometry.home(hash))
             .ok_or(StoreError::Full(device))?;
         let mark = mark.filter(|_| mode == Mode::Pool);
         let end = next_idx

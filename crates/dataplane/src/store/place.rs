@@ -2,8 +2,20 @@
 
 use std::collections::HashSet;
 
-use super::{Geometry, Place};
-use crate::layout::HOME_WAYS;
+use super::Place;
+
+/// Numbers of a table of homes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Homes {
+    /// Places in a home.
+    pub(super) ways: u32,
+    /// Homes that ids are hashed to.
+    pub(super) hashed: u32,
+    /// All, with those of who finds no room at home.
+    pub(super) all: u32,
+    /// Slots.
+    pub(super) slots: u32,
+}
 
 /// Free places and slots.
 #[derive(Debug)]
@@ -15,8 +27,7 @@ pub(super) struct Places {
     /// Slots given back.
     free_slots: Vec<u32>,
     next_slot: u32,
-    slots: u32,
-    homes: u32,
+    homes: Homes,
     /// Left, but perhaps still looked at by a packet in flight.
     quarantine: Vec<Place>,
     /// Left before the last [`Places::reclaim`].
@@ -24,35 +35,32 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub(super) fn new(geometry: &Geometry) -> Self {
-        let ways = HOME_WAYS as u32;
-        let spare = geometry.homes() * ways..geometry.all_homes() * ways;
+    pub(super) fn new(homes: Homes) -> Self {
+        let spare = homes.hashed * homes.ways..homes.all * homes.ways;
         Self {
-            taken: vec![0; geometry.homes() as usize],
+            taken: vec![0; homes.hashed as usize],
             spare: spare.rev().collect(),
             free_slots: Vec::new(),
             next_slot: 0,
-            slots: geometry.slots,
-            homes: geometry.homes(),
+            homes,
             quarantine: Vec::new(),
             free_next: Vec::new(),
         }
     }
 
     /// A slot, and a line at home if the home has room, else anywhere.
-    pub(super) fn allocate(&mut self, device_hash: u64, geometry: &Geometry) -> Option<Place> {
+    pub(super) fn allocate(&mut self, home: u32) -> Option<Place> {
         let slot = self.free_slots.pop().or_else(|| {
-            (self.next_slot < self.slots).then(|| {
+            (self.next_slot < self.homes.slots).then(|| {
                 self.next_slot += 1;
                 self.next_slot - 1
             })
         })?;
-        let home = geometry.home(device_hash);
         let line = match self.taken.get_mut(home as usize) {
-            Some(taken) if taken.trailing_ones() < HOME_WAYS as u32 => {
+            Some(taken) if taken.trailing_ones() < self.homes.ways => {
                 let way = taken.trailing_ones();
                 *taken |= 1 << way;
-                Some(home * HOME_WAYS as u32 + way)
+                Some(home * self.homes.ways + way)
             }
             _ => self.spare.pop(),
         };
@@ -64,23 +72,23 @@ impl Places {
 
     /// Takes these places, which devices are in already; all others are free.
     pub(super) fn occupy(&mut self, occupied: impl Iterator<Item = Place>) {
-        let mut is_free = vec![true; self.slots as usize];
+        let mut is_free = vec![true; self.homes.slots as usize];
         let mut elsewhere = HashSet::new();
         for place in occupied {
             if let Some(is_free) = is_free.get_mut(place.slot as usize) {
                 *is_free = false;
             }
-            let home = place.line / HOME_WAYS as u32;
-            if home >= self.homes {
+            let home = place.line / self.homes.ways;
+            if home >= self.homes.hashed {
                 elsewhere.insert(place.line);
             } else if let Some(taken) = self.taken.get_mut(home as usize) {
-                *taken |= 1 << (place.line % HOME_WAYS as u32);
+                *taken |= 1 << (place.line % self.homes.ways);
             }
         }
         self.spare.retain(|line| !elsewhere.contains(line));
         let free = (0u32..).zip(is_free).filter(|(_, is_free)| *is_free);
         self.free_slots = free.map(|(slot, _)| slot).collect();
-        self.next_slot = self.slots;
+        self.next_slot = self.homes.slots;
     }
 
     /// The slots that no device has.
@@ -98,11 +106,11 @@ impl Places {
         let left = std::mem::replace(&mut self.free_next, std::mem::take(&mut self.quarantine));
         for place in left {
             self.free_slots.push(place.slot);
-            let home = place.line / HOME_WAYS as u32;
-            if home >= self.homes {
+            let home = place.line / self.homes.ways;
+            if home >= self.homes.hashed {
                 self.spare.push(place.line);
             } else if let Some(taken) = self.taken.get_mut(home as usize) {
-                *taken &= !(1 << (place.line % HOME_WAYS as u32));
+                *taken &= !(1 << (place.line % self.homes.ways));
             }
         }
     }

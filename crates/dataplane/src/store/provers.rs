@@ -12,9 +12,10 @@ use linewarden_protocol::attest::ProofKey;
 use linewarden_protocol::gateway::{Configuration, OpenRound, Proved, ProverKeys};
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 
-use super::place::Places;
-use super::{Geometry, Place, Region, prefetch, table, wire_word};
-use crate::layout::{AlternateKey, Bucket, HOME_WAYS, KeyCells, OpenRounds, ProverHome, Round};
+use super::geometry::power_of_two;
+use super::place::{Homes, Places};
+use super::{Place, Region, prefetch, table, wire_word};
+use crate::layout::{AlternateKey, Bucket, KeyCells, OpenRounds, PROVER_WAYS, ProverHome, Round};
 
 /// Set, in the word of a prover that is ok, where the configuration that is being rolled out was proven.
 const ALTERNATE: u64 = 1 << 31;
@@ -44,10 +45,65 @@ pub enum ProverError {
     PeriodUnknown(Period),
 }
 
+/// Sizes of the provers' memory and the key of its hashes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProverGeometry {
+    /// Provers that fit; at least one.
+    pub slots: u32,
+    /// Random.
+    pub hash_seed: [u64; 2],
+}
+
+impl ProverGeometry {
+    /// Homes that ids are hashed to: half full at most, so that 90 % of the provers live at home (Poisson, one for two places),
+    /// and in the mean 95 %.
+    #[must_use]
+    pub fn homes(&self) -> u32 {
+        power_of_two(self.slots)
+    }
+
+    /// With those of who does not: an eighth more.
+    #[must_use]
+    pub fn all_homes(&self) -> u32 {
+        self.homes() + (self.homes() / 8).max(4)
+    }
+
+    /// Buckets of the index of those who do not live at home: a quarter full at most.
+    #[must_use]
+    pub fn index_buckets(&self) -> u32 {
+        power_of_two(self.slots / 8).max(16)
+    }
+
+    fn home(&self, hash: u64) -> u32 {
+        hash as u32 & (self.homes() - 1)
+    }
+
+    fn index_mask(&self) -> u32 {
+        self.index_buckets() - 1
+    }
+
+    fn hash(&self, device: DeviceId) -> u64 {
+        table::hash(self.hash_seed, wire_word(device.0.to_be_bytes()), 0)
+    }
+
+    fn is_at_home(&self, hash: u64, place: u32) -> bool {
+        place / PROVER_WAYS as u32 == self.home(hash)
+    }
+
+    fn table(&self) -> Homes {
+        Homes {
+            ways: PROVER_WAYS as u32,
+            hashed: self.homes(),
+            all: self.all_homes(),
+            slots: self.slots,
+        }
+    }
+}
+
 /// The arrays that packet paths work on.
 #[derive(Debug)]
 pub struct ProverRegions {
-    /// Homes of [`HOME_WAYS`].
+    /// Homes of [`PROVER_WAYS`].
     pub homes: Region<ProverHome>,
     /// `slot * 2 + lane of the period`.
     pub alternates: Region<AlternateKey>,
@@ -62,7 +118,7 @@ impl ProverRegions {
     ///
     /// # Errors
     /// Those of `mmap`.
-    pub fn anonymous(geometry: &Geometry) -> std::io::Result<Self> {
+    pub fn anonymous(geometry: &ProverGeometry) -> std::io::Result<Self> {
         Ok(Self {
             homes: Region::anonymous(geometry.all_homes() as usize)?,
             alternates: Region::anonymous(geometry.slots as usize * 2)?,
@@ -73,19 +129,24 @@ impl ProverRegions {
 
     /// The home, the way in it and the place of the prover whose id is `id` as loaded from the wire.
     #[inline]
-    pub(crate) fn find(&self, geometry: &Geometry, id: u64) -> Option<(&ProverHome, usize, u32)> {
+    pub(crate) fn find(&self, geometry: &ProverGeometry, id: u64) -> Option<(&ProverHome, usize, u32)> {
         let hash = table::hash(geometry.hash_seed, id, 0);
         let at_home = geometry.home(hash);
         if let Some(home) = self.homes.get(at_home as usize)
             && let Some(way) = way_of(home, id)
         {
-            return Some((home, way, at_home * HOME_WAYS as u32 + way as u32));
+            return Some((home, way, at_home * PROVER_WAYS as u32 + way as u32));
         }
         self.find_elsewhere(geometry, id, hash)
     }
 
     #[cold]
-    fn find_elsewhere(&self, geometry: &Geometry, id: u64, hash: u64) -> Option<(&ProverHome, usize, u32)> {
+    fn find_elsewhere(
+        &self,
+        geometry: &ProverGeometry,
+        id: u64,
+        hash: u64,
+    ) -> Option<(&ProverHome, usize, u32)> {
         table::candidates(&self.index, geometry.index_mask(), hash)
             .filter_map(|place| self.home(place).map(|(home, way)| (home, way, place)))
             .find(|(home, way, _)| {
@@ -97,7 +158,7 @@ impl ProverRegions {
 
     /// Has the home where the prover most likely is on its way from memory.
     #[inline]
-    pub(crate) fn prefetch(&self, geometry: &Geometry, id: u64) {
+    pub(crate) fn prefetch(&self, geometry: &ProverGeometry, id: u64) {
         let hash = table::hash(geometry.hash_seed, id, 0);
         if let Some(home) = self.homes.get(geometry.home(hash) as usize) {
             prefetch(home);
@@ -105,8 +166,8 @@ impl ProverRegions {
     }
 
     pub(crate) fn home(&self, place: u32) -> Option<(&ProverHome, usize)> {
-        let home = self.homes.get(place as usize / HOME_WAYS)?;
-        Some((home, place as usize % HOME_WAYS))
+        let home = self.homes.get(place as usize / PROVER_WAYS)?;
+        Some((home, place as usize % PROVER_WAYS))
     }
 }
 
@@ -114,7 +175,7 @@ impl ProverRegions {
 #[derive(Debug)]
 pub struct Provers {
     regions: Arc<ProverRegions>,
-    geometry: Geometry,
+    geometry: ProverGeometry,
     provers: HashMap<DeviceId, Place>,
     places: Places,
     /// Whose keys are in each lane.
@@ -124,9 +185,9 @@ pub struct Provers {
 /// Without a branch for each way, which would be mispredicted.
 #[inline]
 fn way_of(home: &ProverHome, id: u64) -> Option<usize> {
-    let [a, b, c, d] = &home.device_id;
+    let [first, second] = &home.device_id;
     let is = |cell: &AtomicU64| u8::from(cell.load(Acquire) == id);
-    let ways = is(a) | is(b) << 1 | is(c) << 2 | is(d) << 3;
+    let ways = is(first) | is(second) << 1;
     (ways != 0).then(|| ways.trailing_zeros() as usize)
 }
 
@@ -135,11 +196,11 @@ fn lane(number: u64) -> usize {
 }
 
 impl Provers {
-    /// Over zeroed regions of that geometry, of which the ring counts for nothing.
+    /// Over zeroed regions of that geometry.
     #[must_use]
-    pub fn new(regions: Arc<ProverRegions>, geometry: Geometry) -> Self {
+    pub fn new(regions: Arc<ProverRegions>, geometry: ProverGeometry) -> Self {
         Self {
-            places: Places::new(&geometry),
+            places: Places::new(geometry.table()),
             regions,
             geometry,
             provers: HashMap::new(),
@@ -211,9 +272,9 @@ impl Provers {
     }
 
     fn add(&mut self, device: DeviceId) -> Result<Place, ProverError> {
-        let hash = self.geometry.device_hash(device);
+        let hash = self.geometry.hash(device);
         let full = ProverError::Full(device);
-        let place = self.places.allocate(hash, &self.geometry).ok_or(full)?;
+        let place = self.places.allocate(self.geometry.home(hash)).ok_or(full)?;
         let (mask, index) = (self.geometry.index_mask(), &self.regions.index);
         let is_found =
             self.geometry.is_at_home(hash, place.line) || table::insert(index, mask, hash, place.line);
@@ -241,7 +302,7 @@ impl Provers {
         let Some(place) = self.provers.remove(&device) else {
             return false;
         };
-        let hash = self.geometry.device_hash(device);
+        let hash = self.geometry.hash(device);
         if !self.geometry.is_at_home(hash, place.line) {
             table::remove(&self.regions.index, self.geometry.index_mask(), hash, place.line);
         }
@@ -305,7 +366,7 @@ impl Provers {
 
     /// The verdicts on all provers in the running or the previous round, in no order; `None`: silent.
     pub fn verdicts(&self, round: RoundNumber) -> impl Iterator<Item = (DeviceId, Option<Proved>)> + '_ {
-        let ways = |home| (0..HOME_WAYS).map(move |way| (home, way));
+        let ways = |home| (0..PROVER_WAYS).map(move |way| (home, way));
         self.regions
             .homes
             .iter()

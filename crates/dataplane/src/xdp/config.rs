@@ -35,7 +35,7 @@ impl ProgramConfig {
             filter_mask: config.geometry.filter_mask(),
             provers: config.provers,
             prover_home_mask: config.prover_geometry().homes() - 1,
-            prover_index_mask: config.prover_geometry().index_mask(),
+            prover_index_mask: config.prover_geometry().index_buckets() - 1,
             classic_identifiers: 0,
             classic_rows: 0,
             lap_port: config.lap_port.to_be(),

@@ -43,13 +43,9 @@ static __always_inline struct lw_prover_home *lw_find_prover(__u64 device_id, __
 
 	if (!home)
 		return NULL;
-	/* All lines that are needed, before it is known of which way: they come from memory side by side. */
-	(void)LW_READ(home->proved[LW_HOME_WAYS - 1][1]);
+	/* Both lines that are needed, before it is known of which way: they come from memory side by side. */
 	(void)LW_READ(home->key[key_lane & 1][0][0]);
-	(void)LW_READ(home->key[key_lane & 1][LW_HOME_WAYS - 1][3]);
-	*way = (lw_is_zero_64(home->device_id[1] ^ device_id) + 2 * lw_is_zero_64(home->device_id[2] ^ device_id) +
-		3 * lw_is_zero_64(home->device_id[3] ^ device_id)) %
-	       LW_HOME_WAYS;
+	*way = lw_is_zero_64(home->device_id[1] ^ device_id);
 	if (home->device_id[*way] == device_id)
 		return home;
 	__u32 fingerprint = lw_fingerprint(hash);
@@ -63,8 +59,8 @@ static __always_inline struct lw_prover_home *lw_find_prover(__u64 device_id, __
 		/* Without an entry the place is 2^32 - 1, which no array has. */
 		__u32 place = (__u32)lw_match(bucket, fingerprint) - 1;
 
-		home = lw_at(&provers, place / LW_HOME_WAYS);
-		*way = place % LW_HOME_WAYS;
+		home = lw_at(&provers, place / LW_PROVER_WAYS);
+		*way = place % LW_PROVER_WAYS;
 		if (home && home->device_id[*way] == device_id)
 			return home;
 	}
@@ -137,16 +133,16 @@ static __always_inline enum lw_verdict lw_judge_proof(struct xdp_md *ctx, __u64 
 
 	if (!home)
 		return LW_DROP_UNKNOWN_PROVER;
-	__u64 *proved = &home->proved[way % LW_HOME_WAYS][lane];
+	__u64 *proved = &home->proved[way % LW_PROVER_WAYS][lane];
 	__u64 before = LW_READ(*proved);
 
 	if (before >> 32 == number)
 		return LW_DROP_PROVED;
-	const __u64 *key = home->key[round->key_lane & 1][way % LW_HOME_WAYS];
+	const __u64 *key = home->key[round->key_lane & 1][way % LW_PROVER_WAYS];
 
 	if (!LW_READ(key[0]))
 		return LW_DROP_NO_KEY;
-	__u32 alternate_at = home->slot[way % LW_HOME_WAYS] * 2 + (round->key_lane & 1);
+	__u32 alternate_at = home->slot[way % LW_PROVER_WAYS] * 2 + (round->key_lane & 1);
 	__u64 proven = lw_proven(key, alternate_at, round, m->proof);
 
 	if (proven == 1) {

@@ -73,16 +73,17 @@ struct lw_row {
 };
 
 /*
- * Provers (LAP/1 3.2), in homes as lines are. Rounds with even and odd numbers have a lane each, and so have periods. The
+ * Provers (LAP/1 3.2), in homes of two. Rounds with even and odd numbers have a lane each, and so have periods. The
  * keys of a home lie in it, by lane, so that all that a PROOF needs is known from its id's hash and comes from memory at
- * once: four cache lines.
+ * once: two cache lines of three.
  */
+#define LW_PROVER_WAYS 2
 struct lw_prover_home {
-	__u64 device_id[LW_HOME_WAYS]; /* 0: the place is empty */
-	__u64 proved[LW_HOME_WAYS][2]; /* by lane of the round: its number u32 | alternate u1 | elapsed u31 in 2^20 ns; 0: none */
-	__u32 slot[LW_HOME_WAYS]; /* of its alternate keys */
-	__u32 pad[LW_HOME_WAYS];
-	__u64 key[2][LW_HOME_WAYS][4]; /* by lane of the period; the first word is 0 where there is none */
+	__u64 device_id[LW_PROVER_WAYS]; /* 0: the place is empty */
+	__u64 proved[LW_PROVER_WAYS][2]; /* by lane of the round: its number u32 | alternate u1 | elapsed u31 in 2^20 ns; 0: none */
+	__u32 slot[LW_PROVER_WAYS]; /* of its alternate keys */
+	__u32 pad[LW_PROVER_WAYS];
+	__u64 key[2][LW_PROVER_WAYS][4]; /* by lane of the period; the first word is 0 where there is none */
 };
 /* The key of the configuration that is being rolled out, at slot * 2 + lane; likewise. */
 struct lw_prover_key {
