@@ -9,7 +9,7 @@ use linewarden_protocol::classic::p4dra::{ProverId, Round, Template, sw};
 
 use crate::config::{Config, P4dra};
 use crate::layout::{P4DRA_PROBES, P4draProver, P4draRounds};
-use crate::store::{Region, table, wire_word};
+use crate::store::{Region, prefetch, table, wire_word};
 
 /// The largest table, as a power of two.
 const PLACES_MAX_LOG2: u32 = 28;
@@ -69,9 +69,9 @@ impl P4draRegions {
         })
     }
 
-    /// The prover of that id.
+    /// The prover of that id, and its place.
     #[inline]
-    pub(crate) fn find(&self, id: &ProverId, seed: [u64; 2]) -> Option<&P4draProver> {
+    pub(crate) fn find(&self, id: &ProverId, seed: [u64; 2]) -> Option<(usize, &P4draProver)> {
         let [a, b] = id_words(id);
         for place in probes(id, seed, self.provers.len()) {
             let prover = self.provers.get(place)?;
@@ -80,10 +80,19 @@ impl P4draRegions {
             }
             let [held_a, held_b] = &prover.id;
             if held_a.load(Relaxed) == a && held_b.load(Relaxed) == b {
-                return Some(prover);
+                return Some((place, prover));
             }
         }
         None
+    }
+
+    /// Has the first place where the prover may lie on its way from memory.
+    #[inline]
+    pub(crate) fn prefetch(&self, id: &ProverId, seed: [u64; 2]) {
+        let place = probes(id, seed, self.provers.len()).next();
+        if let Some(prover) = place.and_then(|place| self.provers.get(place)) {
+            prefetch(prover);
+        }
     }
 
     /// The count of that round, if it is open.
@@ -185,7 +194,7 @@ impl P4draControl {
     #[must_use]
     pub fn is_proved(&self, id: &ProverId, round: &Round) -> bool {
         let (prover, count) = (self.regions.find(id, self.seed), self.regions.count(round));
-        let (Some(prover), Some(count)) = (prover, count) else {
+        let (Some((_, prover)), Some(count)) = (prover, count) else {
             return false;
         };
         let word = prover.proved.get(usize::from(count & 1 == 1));

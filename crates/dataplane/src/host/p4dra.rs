@@ -23,6 +23,8 @@ pub(super) const FRAME_BYTES: usize = 192;
 
 /// Where the payload begins: VLAN tags are not seen here.
 const AT: usize = size_of::<header::Ethernet>();
+/// Where d lies in a reply.
+const ID: std::ops::Range<usize> = AT + 17..AT + 33;
 /// Where the proof of a reply begins and ends.
 const PROOF: std::ops::Range<usize> = AT + 33..AT + 97;
 
@@ -41,7 +43,8 @@ pub(super) struct Verifier {
 struct Claim {
     /// Its number in the batch.
     at: usize,
-    id: ProverId,
+    /// Of the prover.
+    place: usize,
     count: u64,
     /// The prover's word as it was.
     before: u64,
@@ -149,14 +152,17 @@ impl Verifier {
             return Err(Verdict::DropP4draOperation);
         };
         let count = self.regions.count(&round).ok_or(Verdict::DropP4draRound)?;
-        let prover = self.find(&id)?;
+        let (place, prover) = self
+            .regions
+            .find(&id, self.seed)
+            .ok_or(Verdict::DropP4draProver)?;
         let before = proved(prover, count).map_or(0, |word| word.load(Acquire));
         if before == count {
             return Err(Verdict::DropP4draProved);
         }
         let claim = Claim {
             at,
-            id,
+            place,
             count,
             before,
             proof,
@@ -164,8 +170,11 @@ impl Verifier {
         Ok((claim, matrix(prover, &round)))
     }
 
-    fn find(&self, id: &ProverId) -> Result<&P4draProver, Verdict> {
-        self.regions.find(id, self.seed).ok_or(Verdict::DropP4draProver)
+    /// Of a frame that may be a reply: the ways of a whole batch to memory overlap.
+    fn prefetch(&self, frame: &[u8]) {
+        if let Some(id) = frame.get(ID).and_then(|id| id.try_into().ok()) {
+            self.regions.prefetch(&ProverId(p4dra::sw(id)), self.seed);
+        }
     }
 
     /// Of several threads with one proof one wins.
@@ -173,7 +182,7 @@ impl Verifier {
         if !is_equal(block, &claim.proof) {
             return Verdict::DropP4draProof;
         }
-        let prover = self.find(&claim.id).ok();
+        let prover = self.regions.provers.get(claim.place);
         let word = prover.and_then(|prover| proved(prover, claim.count));
         let swapped = word.map(|word| word.compare_exchange(claim.before, claim.count, AcqRel, Acquire));
         match swapped {
@@ -227,6 +236,8 @@ impl Engine {
             return;
         };
         batch.claims.clear();
+        let frames = batch.frames.iter().take(batch.count);
+        frames.for_each(|frame| verifier.prefetch(frame));
         for at in 0..batch.count {
             let Some((frame, is_whole)) = batch.frame(at) else {
                 continue;
