@@ -15,6 +15,7 @@ const lw_verdict_t LW_REPLY_ACK_AGAIN = 18;
 const lw_verdict_t LW_REPLY_NAK = 19;
 const lw_verdict_t LW_REPLY_CLASSIC_CHALLENGE = 20;
 const lw_verdict_t LW_REPLY_CLASSIC_ACK = 21;
+const lw_verdict_t LW_REPLY_P4DRA_VERIFIED = 22;
 const lw_verdict_t LW_DROP_LENGTH = 32;
 const lw_verdict_t LW_DROP_MAGIC = 33;
 const lw_verdict_t LW_DROP_VERSION = 34;
@@ -61,6 +62,7 @@ const lw_verdict_t LW_DROP_EXHAUSTED = 76;
 const lw_verdict_t LW_DROP_CLASSIC_MALFORMED = 80;
 const lw_verdict_t LW_DROP_CLASSIC_UNKNOWN = 81;
 const lw_verdict_t LW_DROP_CLASSIC_HASH = 82;
+const lw_verdict_t LW_DROP_P4DRA_MALFORMED = 83;
 const lw_verdict_t LW_PROOF_OK = 84;
 const lw_verdict_t LW_DROP_ROUND = 85;
 const lw_verdict_t LW_DROP_LATE = 86;
@@ -68,5 +70,10 @@ const lw_verdict_t LW_DROP_UNKNOWN_PROVER = 87;
 const lw_verdict_t LW_DROP_PROVED = 88;
 const lw_verdict_t LW_DROP_NO_KEY = 89;
 const lw_verdict_t LW_DROP_PROOF = 90;
+const lw_verdict_t LW_DROP_P4DRA_OPERATION = 91;
+const lw_verdict_t LW_DROP_P4DRA_ROUND = 92;
+const lw_verdict_t LW_DROP_P4DRA_PROVER = 93;
+const lw_verdict_t LW_DROP_P4DRA_PROVED = 94;
+const lw_verdict_t LW_DROP_P4DRA_PROOF = 95;
 
 #endif

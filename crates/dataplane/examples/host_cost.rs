@@ -49,6 +49,7 @@ fn config(devices: u32) -> Config {
         },
         provers: 0,
         classic: None,
+        p4dra: None,
     }
 }
 

@@ -37,6 +37,7 @@ fn main() {
         },
         provers: 0,
         classic: None,
+        p4dra: None,
     };
     let mut least = PAYLOADS.map(|_| [f64::MAX; 4]);
     for _ in 0..LOADS {

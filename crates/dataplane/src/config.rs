@@ -2,9 +2,13 @@
 
 use std::net::IpAddr;
 
+use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
+use linewarden_protocol::classic::p4dra::ProverId;
 use linewarden_protocol::commit;
+use linewarden_protocol::frame::{Mac, header};
 use linewarden_protocol::ids::GatewayId;
 
+use crate::p4dra;
 use crate::store::Geometry;
 use crate::store::provers::ProverGeometry;
 
@@ -43,6 +47,38 @@ pub struct Classic {
     pub seed: u64,
 }
 
+/// A prover of `p4dra-classic`.
+#[derive(Clone, Debug)]
+pub struct P4draProver {
+    /// d.
+    pub id: ProverId,
+    /// k.
+    pub key: AttestationKey,
+    /// What it should run.
+    pub h: ConfigurationHash,
+}
+
+impl PartialEq for P4draProver {
+    fn eq(&self, other: &Self) -> bool {
+        (self.id, self.h) == (other.id, other.h) && self.key.as_bytes() == other.key.as_bytes()
+    }
+}
+
+impl Eq for P4draProver {}
+
+/// `p4dra-classic` (LAP/1 3.1); insecure, for comparison and interoperation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct P4dra {
+    /// Ethernet type; 0x1234 in the published tools.
+    pub ether_type: u16,
+    /// Where it is told who is ok.
+    pub controller: Mac,
+    /// Interfaces, by number, that `host` takes frames from; `xdp` takes them from where it is attached.
+    pub interfaces: Vec<u32>,
+    /// Who is known.
+    pub provers: Vec<P4draProver>,
+}
+
 /// A data plane's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -72,6 +108,8 @@ pub struct Config {
     pub provers: u32,
     /// Off when `None`.
     pub classic: Option<Classic>,
+    /// Off when `None`.
+    pub p4dra: Option<P4dra>,
 }
 
 /// What may change while a data plane runs; fields as in [`Config`].
@@ -110,6 +148,11 @@ pub enum ConfigError {
         what: &'static str,
     },
 }
+
+/// Below it an Ethernet type is a length (IEEE 802.3).
+const ETHER_TYPE_LEAST: u16 = 0x0600;
+/// 128 MiB of memory, and up to four times that.
+const P4DRA_PROVERS_MAX: usize = 1 << 20;
 
 /// Most addresses of one family.
 pub const LOCAL_MAX: usize = 4;
@@ -219,7 +262,38 @@ impl Config {
             "less than the 14 that a line holds",
         );
         problems.extend(self.classic_problem());
+        problems.extend(self.p4dra_problem());
         problems
+    }
+
+    fn p4dra_problem(&self) -> Option<ConfigError> {
+        let p4dra = self.p4dra.as_ref()?;
+        let field = |field, value: String, hint| Some(ConfigError::Field { field, value, hint });
+        let taken = [
+            header::ETHER_IPV4,
+            header::ETHER_ARP,
+            header::ETHER_VLAN,
+            header::ETHER_QINQ,
+            header::ETHER_IPV6,
+        ];
+        if p4dra.ether_type < ETHER_TYPE_LEAST || taken.contains(&p4dra.ether_type) {
+            let value = format!("{:#06x}", p4dra.ether_type);
+            return field("p4dra.ether_type", value, "a type of its own, 0x0600 or above");
+        }
+        let [first, ..] = p4dra.controller;
+        if first & 1 == 1 || p4dra.controller == [0; 6] {
+            let value = format!("{:02x?}", p4dra.controller);
+            return field("p4dra.controller", value, "the MAC address of one interface");
+        }
+        let mut ids: Vec<ProverId> = p4dra.provers.iter().map(|prover| prover.id).collect();
+        ids.sort_unstable();
+        if let Some([twice, _]) = ids.array_windows().find(|[a, b]| a == b) {
+            return field("p4dra.provers", twice.to_string(), "each prover once");
+        }
+        if ids.len() > P4DRA_PROVERS_MAX || p4dra::table(p4dra, self.geometry.hash_seed).is_none() {
+            return field("p4dra.provers", ids.len().to_string(), "at most 1048576");
+        }
+        None
     }
 
     fn classic_problem(&self) -> Option<ConfigError> {

@@ -25,7 +25,15 @@ macro_rules! print_nothing {
         })*
     };
 }
-print_nothing!(Line, Session, RingRow, ProverHome, AlternateKey, ClassicCrp);
+print_nothing!(
+    Line,
+    Session,
+    RingRow,
+    ProverHome,
+    AlternateKey,
+    ClassicCrp,
+    P4draProver
+);
 
 /// The device's hot line: all that a REQUEST reads, in one cache line.
 #[repr(C, align(64))]
@@ -257,6 +265,46 @@ pub struct ClassicCrp {
     pub response: [AtomicU64; 4],
 }
 
+/// A prover of `p4dra-classic`.
+#[repr(C, align(64))]
+pub struct P4draProver {
+    /// 0: the place is empty.
+    pub used: AtomicU64,
+    /// As on the wire.
+    pub id: [AtomicU64; 2],
+    /// By lane: the count of the round that it is ok in; 0: none.
+    pub proved: [AtomicU64; 2],
+    /// Zero.
+    pub pad: [AtomicU64; 3],
+    /// What its proofs are computed from, but for r and n.
+    pub matrix: [AtomicU32; 16],
+}
+
+/// A round of `p4dra-classic`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct P4draRound {
+    /// Of rounds so far; 0: none, or the others change.
+    pub count: AtomicU64,
+    /// As on the wire.
+    pub r: AtomicU64,
+    /// As on the wire.
+    pub n: AtomicU64,
+    /// Zero.
+    pub pad: AtomicU64,
+}
+
+/// The running round and the one before, by lane.
+#[derive(Debug)]
+#[repr(C)]
+pub struct P4draRounds {
+    /// Of even and of odd counts.
+    pub lane: [P4draRound; 2],
+}
+
+/// Places that a prover of `p4dra-classic` may lie in, from its hash on.
+pub const P4DRA_PROBES: usize = 16;
+
 /// `struct lw_config`: what the eBPF program is loaded with, as constants. Fields as in C; see there.
 #[derive(Debug, Clone, zerocopy::IntoBytes, zerocopy::Immutable)]
 #[repr(C)]
@@ -279,14 +327,17 @@ pub struct ProgramConfig {
     pub prover_index_mask: u32,
     pub classic_identifiers: u32,
     pub classic_rows: u32,
+    pub p4dra_mask: u32,
     pub lap_port: u16,
     pub classic_port: u16,
+    pub p4dra_type: u16,
+    pub p4dra_controller: [u8; 6],
     pub gate: u8,
     pub classic_words: u8,
     pub classic_uav: u8,
     pub strong_order: u8,
     pub count_work: u8,
-    pub pad: [u8; 7],
+    pub pad: [u8; 3],
     pub crc: [[u32; 256]; 16],
 }
 
@@ -297,7 +348,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverHome 192, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Control 136, LiveCells 32, ClassicState 16, ClassicCrp 40);
+shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverHome 192, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Control 136, LiveCells 32, ClassicState 16, ClassicCrp 40, P4draProver 128, P4draRound 32, P4draRounds 64);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

@@ -22,6 +22,7 @@ pub mod event;
 pub mod host;
 pub mod layout;
 pub mod miss;
+pub mod p4dra;
 pub mod store;
 pub mod xdp;
 
@@ -30,10 +31,11 @@ use std::os::fd::BorrowedFd;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
-pub use self::config::{Classic, ClassicProfile, Config, ConfigError, Gate, Live};
+pub use self::config::{Classic, ClassicProfile, Config, ConfigError, Gate, Live, P4dra, P4draProver};
 pub use self::counters::Counters;
 pub use self::event::{Event, EventKind, Opening};
 pub use self::miss::Miss;
+pub use self::p4dra::P4draControl;
 pub use self::store::adopt::{Left, LeftDevice};
 pub use self::store::provers::{ProverError, Provers};
 pub use self::store::{Geometry, LineStatus, Row, SessionView, Store, StoreError};
@@ -204,6 +206,10 @@ pub trait DataPlane: Send {
     fn provers(&mut self) -> Option<&mut Provers> {
         None
     }
+    /// Rounds of `p4dra-classic`; `None`: it is off.
+    fn p4dra(&mut self) -> Option<&mut P4draControl> {
+        None
+    }
     /// From now on the bell rings, once, when something happens that must be acted on: call it before draining.
     fn listen(&mut self);
     /// Readable when it has rung; `None`: it never does.
@@ -222,6 +228,7 @@ pub(crate) trait StoreBacked: Send {
     fn store(&self) -> &Store;
     fn store_mut(&mut self) -> &mut Store;
     fn provers(&mut self) -> Option<&mut Provers>;
+    fn p4dra(&mut self) -> Option<&mut P4draControl>;
     fn counters(&self) -> Result<Counters, DataPlaneError>;
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
@@ -329,6 +336,9 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn provers(&mut self) -> Option<&mut Provers> {
         StoreBacked::provers(self)
+    }
+    fn p4dra(&mut self) -> Option<&mut P4draControl> {
+        StoreBacked::p4dra(self)
     }
     fn listen(&mut self) {
         self.silence();

@@ -99,6 +99,7 @@ fn packets_are_handled_without_the_allocator() {
         },
         provers: 0,
         classic: None,
+        p4dra: None,
     };
     let options = HostOptions {
         threads: 1,

@@ -63,6 +63,7 @@ fn config(local: &[IpAddr], port: u16) -> Config {
         },
         provers: 0,
         classic: None,
+        p4dra: None,
     }
 }
 

@@ -108,6 +108,11 @@ fn classic_profiles() {
     run(records::classic::groups());
 }
 
+#[test]
+fn frames_of_p4dra() {
+    run(records::p4dra::groups());
+}
+
 /// What no record can bring about, and why.
 const NOT_BY_A_RECORD: [Verdict; 8] = [
     // Towards a device, which records do not send: `sealed.rs`.

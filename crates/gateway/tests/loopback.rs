@@ -42,6 +42,7 @@ fn config() -> Config {
         },
         provers: 0,
         classic: None,
+        p4dra: None,
     }
 }
 

@@ -84,6 +84,8 @@ verdicts! {
     ReplyClassicChallenge = 20, Reply, "reply_classic_challenge";
     /// Classic profile: a response accepted.
     ReplyClassicAck = 21, Reply, "reply_classic_ack";
+    /// `p4dra-classic`: a proof verified; the reply, which is longer, tells the controller.
+    ReplyP4draVerified = 22, Reply, "reply_p4dra_verified";
 
     /// Payload or length field of wrong length.
     DropLength = 32, Drop, "drop_length";
@@ -161,7 +163,7 @@ verdicts! {
     /// Towards a device past a sealed gate, and neither a datagram, which could be sealed, nor on the list of what
     /// always passes.
     DropUnsealed = 69, Drop, "drop_unsealed";
-    /// Towards a device, and no room for the seal: beyond the link's MTU.
+    /// Towards a device, and no room for the seal: beyond the link's MTU. `p4dra-classic`: no room for the longer reply.
     DropTooBig = 70, Drop, "drop_too_big";
     /// Towards a device, several datagrams in one that a network card would cut up (GSO): they cannot be sealed.
     DropSegments = 71, Drop, "drop_segments";
@@ -183,6 +185,8 @@ verdicts! {
     DropClassicUnknown = 81, Drop, "drop_classic_unknown";
     /// Classic profile: wrong hash, or no challenge outstanding.
     DropClassicHash = 82, Drop, "drop_classic_hash";
+    /// `p4dra-classic`: no operation that there is, or of another length than it has.
+    DropP4draMalformed = 83, Drop, "drop_p4dra_malformed";
 
     /// A PROOF that verified: the prover is ok in this round.
     ProofOk = 84, Drop, "proof_ok";
@@ -198,6 +202,18 @@ verdicts! {
     DropNoKey = 89, Drop, "drop_no_key";
     /// A PROOF that does not verify: counts as silence.
     DropProof = 90, Drop, "drop_proof";
+
+    /// `p4dra-classic`: what is a controller's or a verifier's to send, never a prover's (start, request, setup), or what the
+    /// published switch sends to itself (calculating, verified), which nobody may bring it from outside.
+    DropP4draOperation = 91, Drop, "drop_p4dra_operation";
+    /// `p4dra-classic`: a proof of neither the running nor the previous round.
+    DropP4draRound = 92, Drop, "drop_p4dra_round";
+    /// `p4dra-classic`: a proof of a prover that is not here.
+    DropP4draProver = 93, Drop, "drop_p4dra_prover";
+    /// `p4dra-classic`: a proof of a prover that is ok in this round already.
+    DropP4draProved = 94, Drop, "drop_p4dra_proved";
+    /// `p4dra-classic`: a proof that does not verify.
+    DropP4draProof = 95, Drop, "drop_p4dra_proof";
 }
 
 impl Verdict {

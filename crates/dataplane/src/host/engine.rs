@@ -16,12 +16,14 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use super::attest::{Proofs, Single, Verifier};
 use super::bindings::{Bindings, mac_word};
 use super::classic::Classic;
+use super::p4dra;
 use super::slow::SlowPath;
 use super::stats::{RateWindow, Stats};
 use crate::classic::rng_state;
 use crate::config::Config;
 use crate::event::EVENT_BYTES;
 use crate::layout::{HOME_WAYS, Line};
+use crate::p4dra::P4draRegions;
 use crate::store::provers::ProverRegions;
 use crate::store::shed::{Doorman, Stranger};
 use crate::store::{Geometry, InForce, Regions, prefetch, table, wire_word};
@@ -130,6 +132,8 @@ pub struct Engine {
     pub(super) gateway_id: u32,
     pub(super) slow_path: SlowPath,
     pub(super) classic: Option<Classic>,
+    /// `None`: `p4dra-classic` is not served.
+    pub(super) p4dra: Option<p4dra::Verifier>,
     classic_seed: u64,
 }
 
@@ -138,6 +142,7 @@ impl Engine {
         config: &Config,
         regions: Arc<Regions>,
         provers: Option<Arc<ProverRegions>>,
+        p4dra: Option<Arc<P4draRegions>>,
     ) -> std::io::Result<Self> {
         Ok(Self {
             regions,
@@ -147,6 +152,11 @@ impl Engine {
             gateway_id: config.gateway_id.0,
             slow_path: SlowPath::new()?,
             classic: config.classic.as_ref().map(Classic::new).transpose()?,
+            p4dra: config
+                .p4dra
+                .as_ref()
+                .zip(p4dra)
+                .map(|(served, regions)| p4dra::Verifier::new(config, served, regions)),
             classic_seed: config.classic.as_ref().map_or(0, |classic| classic.seed),
         })
     }

@@ -16,6 +16,8 @@ mod classic;
 mod engine;
 mod lap;
 mod neighbour;
+mod p4dra;
+mod packets;
 mod sip;
 mod slow;
 mod socket;
@@ -35,15 +37,19 @@ use linewarden_protocol::wire::MESSAGE_BYTES;
 
 pub use self::engine::{Engine, Moment, ThreadState};
 use self::neighbour::Neighbours;
+pub use self::p4dra::P4draBatch;
+use self::packets::{PacketSocket, PacketWorker};
 use self::slow::Known;
 pub use self::slow::Letter;
 use self::socket::Socket;
 use self::stats::Stats;
 use self::worker::{Service, Worker};
+use crate::capability::{self, Capability};
 use crate::config::{Config, ConfigError, Gate};
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::miss::{Carrier, Miss};
+use crate::p4dra::{P4draControl, P4draRegions};
 use crate::store::provers::{ProverRegions, Provers};
 use crate::store::{Regions, Store};
 use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
@@ -78,6 +84,7 @@ impl Default for HostOptions {
 pub struct Host {
     store: Store,
     provers: Option<Provers>,
+    p4dra: Option<P4draControl>,
     engine: Arc<Engine>,
     stats: Vec<Arc<Stats>>,
     stop: Arc<AtomicBool>,
@@ -89,8 +96,24 @@ pub struct Host {
 
 #[derive(Debug)]
 struct Running {
-    socket: Arc<Socket>,
+    socket: Waking,
     thread: JoinHandle<io::Result<()>>,
+}
+
+/// What wakes a thread that waits on its socket.
+#[derive(Debug)]
+enum Waking {
+    Datagrams(Arc<Socket>),
+    Frames(Arc<PacketSocket>),
+}
+
+impl Waking {
+    fn shut_down(&self) {
+        match self {
+            Self::Datagrams(socket) => socket.shut_down(),
+            Self::Frames(socket) => socket.shut_down(),
+        }
+    }
 }
 
 impl Host {
@@ -117,6 +140,10 @@ impl Host {
         if let Some(provers) = engine.and_then(|engine| engine.provers.as_mut()) {
             provers.lanes = lanes;
         }
+        let engine = Arc::get_mut(&mut host.engine);
+        if let Some(p4dra) = engine.and_then(|engine| engine.p4dra.as_mut()) {
+            p4dra.lanes = lanes;
+        }
         Ok(host)
     }
 
@@ -139,7 +166,9 @@ impl Host {
             .map_err(memory_error)?
             .map(|regions| Provers::new(Arc::new(regions), config.prover_geometry()));
         let proofs = provers.as_ref().map(|provers| Arc::clone(provers.regions()));
-        let engine = Engine::new(config, Arc::clone(store.regions()), proofs)
+        let p4dra = P4draControl::new(config, P4draRegions::anonymous).map_err(memory_error)?;
+        let served = p4dra.as_ref().map(|p4dra| Arc::clone(p4dra.regions()));
+        let engine = Engine::new(config, Arc::clone(store.regions()), proofs, served)
             .map_err(|error| DataPlaneError::kernel("making the packet path", error))?;
         let engine = Arc::new(engine);
         let stats = Arc::new(Stats::new());
@@ -148,6 +177,7 @@ impl Host {
             engine,
             store,
             provers,
+            p4dra,
             stats: vec![stats],
             stop: Arc::new(AtomicBool::new(false)),
             running: Vec::new(),
@@ -171,18 +201,26 @@ impl Host {
     /// # Errors
     /// The kernel's, with the address; nothing listens then.
     pub fn listen(&mut self, config: &Config, options: &HostOptions) -> Result<(), DataPlaneError> {
-        let workers = self.workers(config, options)?;
+        let datagrams = self.workers(config, options)?;
+        let frames = self.packet_workers(config, options)?;
         self.stop.store(false, Ordering::Release);
-        for (index, worker) in workers.into_iter().enumerate() {
+        let datagrams = datagrams.into_iter().map(|worker| {
+            let socket = Waking::Datagrams(Arc::clone(&worker.socket));
+            (socket, Box::new(|| worker.run()) as Serve)
+        });
+        let frames = frames.into_iter().map(|worker| {
+            let socket = Waking::Frames(Arc::clone(&worker.socket));
+            (socket, Box::new(|| worker.run()) as Serve)
+        });
+        for (index, (socket, serve)) in datagrams.chain(frames).enumerate() {
             let cpu = options.cpus.get(index % options.cpus.len().max(1)).copied();
-            let socket = Arc::clone(&worker.socket);
             let spawned = std::thread::Builder::new()
                 .name(format!("lw-host-{index}"))
                 .spawn(move || {
                     if let Some(cpu) = cpu {
                         pin(cpu);
                     }
-                    worker.run()
+                    serve()
                 });
             match spawned {
                 Ok(thread) => self.running.push(Running { socket, thread }),
@@ -229,6 +267,35 @@ impl Host {
         Ok(workers)
     }
 
+    /// One for each interface of `p4dra-classic`.
+    fn packet_workers(
+        &mut self,
+        config: &Config,
+        options: &HostOptions,
+    ) -> Result<Vec<PacketWorker>, DataPlaneError> {
+        let Some(p4dra) = config.p4dra.as_ref().filter(|p4dra| !p4dra.interfaces.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        if let Some(needed) = capability::missing(&[Capability::NetRaw]).first() {
+            return Err(DataPlaneError::Privilege {
+                backend: Self::NAME,
+                needed: needed.name(),
+                hint: "p4dra-classic comes in raw frames; all else of this data plane needs none",
+            });
+        }
+        let open = |ifindex: &u32| {
+            let socket = PacketSocket::open(p4dra.ether_type, *ifindex, options).map_err(|error| {
+                DataPlaneError::kernel(format!("opening a packet socket on interface {ifindex}"), error)
+            })?;
+            Ok(PacketWorker {
+                thread: self.thread_state(),
+                engine: Arc::clone(&self.engine),
+                socket: Arc::new(socket),
+            })
+        };
+        p4dra.interfaces.iter().map(open).collect()
+    }
+
     /// Ends the threads and closes the sockets; what is installed stays. Also done on drop.
     pub fn stop(&mut self) {
         self.stop.store(true, Ordering::Release);
@@ -273,6 +340,9 @@ impl Drop for Host {
     }
 }
 
+/// What a thread does.
+type Serve = Box<dyn FnOnce() -> io::Result<()> + Send>;
+
 fn pin(cpu: usize) {
     // SAFETY: all zeros is an empty cpu_set_t.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -311,6 +381,10 @@ impl StoreBacked for Host {
 
     fn provers(&mut self) -> Option<&mut Provers> {
         self.provers.as_mut()
+    }
+
+    fn p4dra(&mut self) -> Option<&mut P4draControl> {
+        self.p4dra.as_mut()
     }
 
     fn counters(&self) -> Result<Counters, DataPlaneError> {

@@ -360,6 +360,7 @@ mod tests {
             },
             provers: 0,
             classic: None,
+            p4dra: None,
         };
         let store = filled();
         let control = &store.regions().control[0];

@@ -10,6 +10,7 @@ use crate::DataPlaneError;
 use crate::classic::{crc_tables, rng_state, store_crp};
 use crate::config::{ClassicProfile, Config, Gate};
 use crate::layout::{EXPECTED, HOME_WAYS, ProgramConfig, Shared};
+use crate::p4dra::{self, P4draRegions};
 use crate::store::provers::ProverRegions;
 use crate::store::{Region, Regions, wire_word};
 use linewarden_protocol::verdict::VERDICT_SLOTS;
@@ -38,8 +39,11 @@ impl ProgramConfig {
             prover_index_mask: config.prover_geometry().index_buckets() - 1,
             classic_identifiers: 0,
             classic_rows: 0,
+            p4dra_mask: 0,
             lap_port: config.lap_port.to_be(),
             classic_port: 0,
+            p4dra_type: 0,
+            p4dra_controller: [0; 6],
             gate: match config.gate {
                 Gate::Off => 0,
                 Gate::Open => 1,
@@ -49,7 +53,7 @@ impl ProgramConfig {
             classic_uav: 0,
             strong_order: u8::from(cfg!(target_arch = "x86_64")),
             count_work: u8::from(count_work),
-            pad: [0; 7],
+            pad: [0; 3],
             crc: crc_tables(),
         };
         for ip in &config.local {
@@ -74,8 +78,21 @@ impl ProgramConfig {
             words.classic_words = u8::try_from(classic.response_bytes / 8).unwrap_or(0);
             words.classic_uav = u8::from(classic.profile == ClassicProfile::Uav);
         }
+        if let Some(p4dra) = &config.p4dra {
+            words.p4dra_mask = p4dra_places(config) - 1;
+            words.p4dra_type = p4dra.ether_type.to_be();
+            words.p4dra_controller = p4dra.controller;
+        }
         words
     }
+}
+
+fn p4dra_places(config: &Config) -> u32 {
+    let table = config.p4dra.as_ref().and_then(|p4dra| {
+        let places = p4dra::table(p4dra, config.geometry.hash_seed)?.len();
+        u32::try_from(places).ok()
+    });
+    table.unwrap_or(1)
 }
 
 fn push<T: Copy>(list: &mut [T], count: &mut u32, value: T) {
@@ -116,6 +133,7 @@ pub(crate) fn configure(
                 .saturating_mul(words.classic_rows)
                 .max(1),
             "classic_states" => words.classic_identifiers.max(1),
+            "p4dra_provers" => words.p4dra_mask + 1,
             _ => continue,
         };
         map.set_max_entries(entries).map_err(error)?;
@@ -149,6 +167,14 @@ pub(crate) fn prover_regions(object: &Object, config: &Config) -> Result<ProverR
         alternates: region(object, "alternate_keys", geometry.slots * 2)?,
         index: region(object, "prover_index", geometry.index_buckets())?,
         rounds: region(object, "open_rounds", 1)?,
+    })
+}
+
+/// Maps the arrays of `p4dra-classic`.
+pub(crate) fn p4dra_regions(object: &Object, config: &Config) -> Result<P4draRegions, DataPlaneError> {
+    Ok(P4draRegions {
+        provers: region(object, "p4dra_provers", p4dra_places(config))?,
+        rounds: region(object, "p4dra_rounds", 1)?,
     })
 }
 

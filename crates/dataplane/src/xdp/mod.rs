@@ -43,6 +43,7 @@ use crate::config::{Config, Gate, Live};
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::miss::{Carrier, Miss};
+use crate::p4dra::P4draControl;
 use crate::store::adopt::Left;
 use crate::store::provers::Provers;
 use crate::store::{Region, Store};
@@ -54,6 +55,7 @@ pub struct Xdp {
     skeleton: GatewaySkel<'static>,
     store: Store,
     provers: Option<Provers>,
+    p4dra: Option<P4draControl>,
     /// By slot, of a sealed gate.
     down: Option<Region<DownCell>>,
     seals: Vec<Seal>,
@@ -147,6 +149,7 @@ impl Xdp {
         }
         let is_sealed = config.gate == Gate::Sealed;
         open.progs.linewarden_proof.set_autoload(config.provers > 0);
+        open.progs.linewarden_p4dra.set_autoload(config.p4dra.is_some());
         open.progs.linewarden_sealed.set_autoload(is_sealed);
         open.progs.linewarden_seal.set_autoload(is_sealed);
         open.progs.linewarden_seal_alive.set_autoload(is_sealed);
@@ -174,6 +177,9 @@ impl Xdp {
         if config.provers > 0 {
             link(programs, 1, &skeleton.progs.linewarden_proof)?;
         }
+        if config.p4dra.is_some() {
+            link(programs, 2, &skeleton.progs.linewarden_p4dra)?;
+        }
         let down = is_sealed
             .then(|| self::config::region(skeleton.object(), "down", config.geometry.slots))
             .transpose()?;
@@ -181,11 +187,13 @@ impl Xdp {
             .then(|| self::config::prover_regions(skeleton.object(), config))
             .transpose()?
             .map(|regions| Provers::new(Arc::new(regions), config.prover_geometry()));
+        let p4dra = P4draControl::new(config, |_| self::config::p4dra_regions(skeleton.object(), config))?;
         let plane = Self {
             gateway_id: config.gateway_id.0,
             skeleton,
             store,
             provers,
+            p4dra,
             down,
             seals: Vec::new(),
             forwards: Vec::new(),
@@ -319,6 +327,10 @@ impl StoreBacked for Xdp {
 
     fn provers(&mut self) -> Option<&mut Provers> {
         self.provers.as_mut()
+    }
+
+    fn p4dra(&mut self) -> Option<&mut P4draControl> {
+        self.p4dra.as_mut()
     }
 
     fn counters(&self) -> Result<Counters, DataPlaneError> {

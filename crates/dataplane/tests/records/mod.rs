@@ -8,6 +8,7 @@ pub mod frame;
 pub mod gate;
 pub mod malformed;
 pub mod owner;
+pub mod p4dra;
 pub mod request;
 pub mod response;
 pub mod sealed;
@@ -89,6 +90,7 @@ pub fn all() -> Vec<Group> {
         classic::groups(),
         slow::groups(),
         attest::groups(),
+        p4dra::groups(),
     ];
     groups.into_iter().flatten().collect()
 }

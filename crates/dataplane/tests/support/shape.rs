@@ -1,11 +1,13 @@
 //! Configurations of the data planes under test, and the oracle's of the same meaning.
 
-use linewarden_dataplane::{Classic, ClassicProfile, Config, Gate, Geometry, classic};
+use linewarden_dataplane::{Classic, ClassicProfile, Config, Gate, Geometry, P4dra, P4draProver, classic};
 use linewarden_protocol::classic as oracle_classic;
-use linewarden_protocol::gateway::{Gate as OracleGate, Gateway, GatewayConfig};
+use linewarden_protocol::classic::p4dra;
+use linewarden_protocol::gateway::{self, Gate as OracleGate, Gateway, GatewayConfig};
 use linewarden_protocol::wire;
 
 use super::device::{Dev, GATEWAY, gateway_end};
+use super::world::p4dra::{h, id, key};
 
 /// Rows per device beside the one in the line.
 pub const RING: u32 = 4;
@@ -14,6 +16,9 @@ pub const CLASSIC_PORT: u16 = 20_551;
 pub const CLASSIC_ROWS: usize = 5;
 /// Identifiers that the classic profile knows: 1 to this.
 pub const CLASSIC_IDENTIFIERS: u32 = 3;
+
+/// Provers that `p4dra-classic` knows: 1 to this.
+pub const P4DRA_PROVERS: u16 = 40;
 
 /// How the data planes are configured.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +31,8 @@ pub struct Shape {
     pub classic: Option<(ClassicProfile, usize)>,
     /// Provers that fit; 0: PROOFs are not served.
     pub provers: u32,
+    /// Whether `p4dra-classic` is served.
+    pub p4dra: bool,
     /// The tables of bindings hold nothing.
     pub no_bindings: bool,
 }
@@ -37,6 +44,7 @@ impl Shape {
         miss_per_s: 0,
         classic: None,
         provers: 0,
+        p4dra: false,
         no_bindings: false,
     };
     pub const OPEN: Self = Self {
@@ -56,6 +64,12 @@ impl Shape {
         ..Self::OFF
     };
 
+    /// With `p4dra-classic`.
+    pub const P4DRA: Self = Self {
+        p4dra: true,
+        ..Self::OFF
+    };
+
     pub const SEALED: Self = Self {
         gate: Gate::Sealed,
         ..Self::OFF
@@ -66,6 +80,14 @@ impl Shape {
         let challenge = identifier << 16 | row as u32;
         let response = (0..bytes).map(|at| (challenge as usize * 31 + at * 7 + 1) as u8);
         (challenge, response.collect())
+    }
+
+    pub fn p4dra_prover(device: Dev) -> P4draProver {
+        P4draProver {
+            id: id(device),
+            key: key(device),
+            h: h(1),
+        }
     }
 
     pub fn config(&self) -> Config {
@@ -97,6 +119,12 @@ impl Shape {
                 crps: crps(response_bytes).collect(),
                 seed: 99,
             }),
+            p4dra: self.p4dra.then(|| P4dra {
+                ether_type: p4dra::ETHER_TYPE,
+                controller: p4dra::CONTROLLER,
+                interfaces: Vec::new(),
+                provers: (1..=P4DRA_PROVERS).map(Dev).map(Self::p4dra_prover).collect(),
+            }),
         }
     }
 
@@ -116,6 +144,17 @@ impl Shape {
             provers_max: self.provers as usize,
             ..GatewayConfig::new(GATEWAY, &[gateway_end(false).ip, gateway_end(true).ip])
         });
+        if let Some(config) = self.config().p4dra {
+            let mut verifier = p4dra::verifier::Verifier::new();
+            for prover in &config.provers {
+                verifier.install(prover.id, &prover.key, &prover.h);
+            }
+            gateway.serve_p4dra(gateway::P4dra {
+                ether_type: config.ether_type,
+                controller: config.controller,
+                verifier,
+            });
+        }
         if let (Some((profile, bytes)), Some(config)) = (self.classic, self.config().classic) {
             let profile = match profile {
                 ClassicProfile::Iot => oracle_classic::Profile::Iot,

@@ -4,6 +4,7 @@
 pub mod attest;
 mod events;
 pub mod forward;
+pub mod p4dra;
 mod provision;
 mod settings;
 
@@ -11,11 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
+use linewarden_dataplane::host::{Engine, Host, Moment, P4draBatch, ThreadState};
 use linewarden_dataplane::store::Regions;
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, Counters, DataPlane, DataPlaneError, Gate, Store};
 use linewarden_protocol::attest::Round;
+use linewarden_protocol::classic::p4dra::Round as P4draRound;
 use linewarden_protocol::commit::CommitWord;
 use linewarden_protocol::data::DownWord;
 use linewarden_protocol::frame::{Meta, parse};
@@ -41,6 +43,7 @@ struct HostSide {
     host: Host,
     engine: Arc<Engine>,
     thread: ThreadState,
+    batch: P4draBatch,
     counted: Counters,
 }
 
@@ -73,6 +76,8 @@ pub struct World {
     nonces: u64,
     provers: BTreeSet<Dev>,
     rounds: Vec<Round>,
+    /// All that were opened; they outlive [`World::reset`].
+    p4dra_rounds: Vec<P4draRound>,
     /// Frames that went through the oracle, and through `xdp` and `host` beside it.
     pub sent: [u64; 3],
     /// Repeated ACKs that named a shorter lease than was granted.
@@ -122,6 +127,7 @@ impl World {
             HostSide {
                 engine: host.engine(),
                 thread,
+                batch: P4draBatch::default(),
                 counted: Counters::default(),
                 host,
             }
@@ -143,6 +149,7 @@ impl World {
             nonces: 0,
             provers: BTreeSet::new(),
             rounds: Vec::new(),
+            p4dra_rounds: Vec::new(),
             sent: [0; 3],
             shortened: 0,
             openings: 0,
@@ -288,8 +295,11 @@ impl World {
         let verdict = handled.verdict;
         out.truncate(handled.frame.end);
         out.drain(..handled.frame.start);
+        out.extend(handled.behind.into_iter().flatten());
         self.sent[0] += 1;
-        if verdict.disposition() == Disposition::Reply {
+        if verdict == Verdict::ReplyP4draVerified {
+            p4dra::check_reply(frame, &out);
+        } else if verdict.disposition() == Disposition::Reply {
             reply::check_headers(frame, &out);
             if let Some(line) = &line_before {
                 self.check_message(frame, &out, verdict, line);
@@ -301,6 +311,10 @@ impl World {
         self.shortened += u64::from(host != out || xdp != out);
         self.send_xdp(frame, verdict, &xdp);
         self.send_host(now, frame, verdict, &host);
+        if self.shape.p4dra {
+            self.send_p4dra_host(frame, verdict, &host);
+            self.compare_p4dra();
+        }
         self.compare_events(&before, frame, verdict);
         self.compare_provers();
         if let Some(device) = lap_device(frame) {

@@ -97,6 +97,7 @@ impl GatewayConfig {
             },
             provers: 0,
             classic,
+            p4dra: None,
         };
         errors.extend(config.problems().into_iter().map(plane_field));
         for error in section.settings().problems() {

@@ -52,6 +52,7 @@ pub(super) fn config(
         },
         provers: 0,
         classic: None,
+        p4dra: None,
     })
 }
 

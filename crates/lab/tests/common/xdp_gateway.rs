@@ -44,6 +44,7 @@ impl XdpGateway {
             },
             provers: 0,
             classic: None,
+            p4dra: None,
         };
         let index = lab.gateway_devices_end.index;
         let plane = lab

@@ -15,9 +15,12 @@
 //! ```
 //!
 //! With two challenges the mask is `R1 or R2`, as in the UAV paper. `H` is CRC-32.
+//!
+//! [`p4dra`] is another paper's: attestation over raw Ethernet.
 
 pub mod crc32;
 pub mod device;
+pub mod p4dra;
 pub mod rng;
 #[cfg(feature = "alloc")]
 pub mod verifier;

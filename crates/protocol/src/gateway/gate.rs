@@ -28,20 +28,20 @@ impl Gateway {
     ///
     /// When the verdict's disposition is a reply, the frame has become the reply, of the same length, to be sent out
     /// on the same interface. When it is [`Verdict::PassData`] the frame has become a shorter one, which lies where
-    /// [`Handled::frame`] says (call [`Gateway::handle`] for it). Otherwise it is unchanged.
+    /// [`Handled::frame`] says, and when it is [`Verdict::ReplyP4draVerified`] the beginning of a longer one, which
+    /// [`Handled::behind`] completes (call [`Gateway::handle`] for them). Otherwise it is unchanged.
     pub fn handle_frame(&mut self, now: Now, ingress: u32, frame: &mut [u8]) -> Verdict {
         self.handle(now, ingress, frame).verdict
     }
 
     /// As [`Gateway::handle_frame`], with the place of what the frame has become.
     pub fn handle(&mut self, now: Now, ingress: u32, frame: &mut [u8]) -> Handled {
-        let handled = match self.sealed_frame(now, frame) {
-            Some(handled) => handled,
-            None => Handled {
-                verdict: self.judge(now, ingress, frame),
-                frame: 0..frame.len(),
-            },
-        };
+        let special = self.sealed_frame(now, frame).or_else(|| self.p4dra_frame(frame));
+        let handled = special.unwrap_or_else(|| Handled {
+            verdict: self.judge(now, ingress, frame),
+            frame: 0..frame.len(),
+            behind: None,
+        });
         self.count(handled.verdict);
         handled
     }

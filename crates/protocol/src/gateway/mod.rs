@@ -41,6 +41,7 @@ mod config;
 mod fresh;
 mod gate;
 mod line;
+mod p4dra;
 mod provision;
 mod request;
 mod response;
@@ -56,6 +57,7 @@ pub use attest::{Configuration, OpenRound, Proved, ProverKeys};
 pub use config::{Gate, GatewayConfig, Live};
 pub use fresh::{FRESH_MAX_AGE_MS, Fresh, FreshValue};
 pub use line::{LineView, Row, SessionView};
+pub use p4dra::P4dra;
 pub use provision::{DeviceInstall, ProvisionError};
 pub use request::challenge;
 pub use response::{Checked, Unspent, Verified};
@@ -83,6 +85,7 @@ pub struct Gateway {
     nak_limit: RateLimit,
     miss_limit: RateLimit,
     classic: Option<(u16, Verifier)>,
+    p4dra: Option<P4dra>,
     provers: BTreeMap<DeviceId, attest::Prover>,
     periods: attest::Lanes<Option<Period>>,
     rounds: attest::Lanes<Option<OpenRound>>,
@@ -109,6 +112,7 @@ impl Gateway {
             nak_limit: RateLimit::default(),
             miss_limit: RateLimit::default(),
             classic: None,
+            p4dra: None,
             provers: BTreeMap::new(),
             periods: attest::Lanes::default(),
             rounds: attest::Lanes::default(),

@@ -11,6 +11,7 @@ use zerocopy::byteorder::big_endian::U16;
 use super::bindings::Key;
 use super::line::Line;
 use super::{Gate, Gateway};
+use crate::classic::p4dra;
 use crate::data::{self, Channel, Direction, PAYLOAD_BYTES_MAX, Route};
 use crate::frame::checksum::Sum;
 use crate::frame::{self, Ip, Network, Transport, Udp, header, ip_bytes};
@@ -33,6 +34,8 @@ pub struct Handled {
     pub verdict: Verdict,
     /// Where in its buffer the frame lies now: all of it, but for [`Verdict::PassData`].
     pub frame: Range<usize>,
+    /// Of [`Verdict::ReplyP4draVerified`]: what stands behind it.
+    pub behind: Option<p4dra::Proof>,
 }
 
 impl Gateway {
@@ -58,10 +61,12 @@ impl Gateway {
             Ok(frame) => Handled {
                 verdict: Verdict::PassData,
                 frame,
+                behind: None,
             },
             Err(verdict) => Handled {
                 verdict,
                 frame: whole,
+                behind: None,
             },
         })
     }

@@ -2,6 +2,7 @@
 /* The verifier and gate of a gateway's port: what comes in, and, past a sealed gate, what goes out. */
 #include "lw_attest.h"
 #include "lw_gateway.h"
+#include "lw_p4dra.h"
 #include "lw_seal.h"
 
 SEC("xdp")
@@ -15,6 +16,13 @@ SEC("xdp")
 int linewarden_proof(struct xdp_md *ctx)
 {
 	return lw_prove(ctx);
+}
+
+/* Frames of p4dra-classic, which the others hand on. */
+SEC("xdp")
+int linewarden_p4dra(struct xdp_md *ctx)
+{
+	return lw_p4dra(ctx);
 }
 
 /* In the place of linewarden_gateway at a sealed gate; that one is called for what is for the gateway itself. */

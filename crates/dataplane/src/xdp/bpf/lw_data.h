@@ -369,6 +369,8 @@ static __always_inline enum lw_verdict lw_judge_sealed(struct lw_ctx *c)
 			return LW_DROP_STOPPED;
 		}
 	}
+	if (kind == LW_KIND_P4DRA)
+		return lw_to_p4dra(c);
 	enum lw_verdict verdict = lw_gate_any(c, kind);
 
 	return verdict ? verdict : LW_DROP_GATE;

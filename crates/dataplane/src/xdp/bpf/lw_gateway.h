@@ -19,6 +19,8 @@ static __always_inline enum lw_verdict lw_judge(struct lw_ctx *c)
 			return is_lap ? lw_lap(c) : lw_classic(c);
 		}
 	}
+	if (kind == LW_KIND_P4DRA)
+		return lw_to_p4dra(c);
 	if (cfg.gate != LW_GATE_OFF)
 		return lw_gate(c, kind);
 	if (kind == LW_KIND_BROKEN_OURS)

@@ -194,14 +194,17 @@ struct lw_config {
 	__u32 prover_index_mask;
 	__u32 classic_identifiers;
 	__u32 classic_rows; /* CRPs per identifier */
+	__u32 p4dra_mask; /* places in the table of provers, less one */
 	__u16 lap_port; /* as on the wire */
 	__u16 classic_port; /* as on the wire; 0: off */
+	__u16 p4dra_type; /* Ethernet type, as on the wire; 0: off */
+	__u16 p4dra_controller[3]; /* MAC address */
 	__u8 gate; /* enum lw_gate */
 	__u8 classic_words; /* response size in 8-byte words: 1, 2 or 4 */
 	__u8 classic_uav; /* 1: two CRPs */
 	__u8 strong_order; /* the CPU keeps stores in order (x86) */
 	__u8 count_work;
-	__u8 pad[7];
+	__u8 pad[3];
 	__u32 crc[16 * 256]; /* classic profiles: slicing-by-16 tables of the reflected CRC-32 (IEEE 802.3) */
 };
 
@@ -251,5 +254,28 @@ struct lw_classic_state {
 	__u32 pad;
 };
 #define LW_CLASSIC_PENDING (1ULL << 32)
+
+/*
+ * p4dra-classic: a prover, in a table with open addressing that is filled before the program runs: what is not found in
+ * LW_P4DRA_PROBES places, or before an empty one, is not there.
+ */
+#define LW_P4DRA_PROBES 16
+struct lw_p4dra_prover {
+	__u64 used; /* 0: the place is empty */
+	__u64 id[2]; /* as on the wire */
+	__u64 proved[2]; /* by lane: the count of the round that it is ok in; 0: none */
+	__u64 pad[3];
+	__u32 matrix[16]; /* but for r and n */
+};
+/* Rounds with even and odd counts have a lane each. `count` is 0 while the others change. */
+struct lw_p4dra_round {
+	__u64 count; /* of rounds so far; 0: none */
+	__u64 r; /* as on the wire */
+	__u64 n; /* likewise */
+	__u64 pad;
+};
+struct lw_p4dra_rounds {
+	struct lw_p4dra_round lane[2];
+};
 
 #endif

@@ -44,6 +44,9 @@ LW_ARRAY(alternate_keys, struct lw_prover_key, BPF_F_MMAPABLE); /* slot * 2 + la
 LW_ARRAY(prover_index, struct lw_bucket, BPF_F_MMAPABLE); /* device id -> place of a prover that is not at home */
 LW_ARRAY(open_rounds, struct lw_rounds, BPF_F_MMAPABLE);
 
+LW_ARRAY(p4dra_provers, struct lw_p4dra_prover, BPF_F_MMAPABLE); /* by hash of d */
+LW_ARRAY(p4dra_rounds, struct lw_p4dra_rounds, BPF_F_MMAPABLE);
+
 /* RESPONSEs that follow CHALLENGEs of the slow path, by hash; a later one takes the place of an earlier one. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -80,10 +83,10 @@ struct {
 } misses SEC(".maps");
 
 /*
- * Programs that another one ends by calling: what authenticates behind a sealed gate, and what checks PROOFs, for whose sixteen
- * words the stack has no room beside all else.
+ * Programs that another one ends by calling: what authenticates behind a sealed gate, and what checks PROOFs and proofs of
+ * p4dra-classic, for whose sixteen words the stack has no room beside all else.
  */
-enum lw_program { LW_PROGRAM_GATEWAY, LW_PROGRAM_PROOF, LW_PROGRAMS };
+enum lw_program { LW_PROGRAM_GATEWAY, LW_PROGRAM_PROOF, LW_PROGRAM_P4DRA, LW_PROGRAMS };
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, LW_PROGRAMS);

@@ -62,7 +62,8 @@ enum lw_kind {
 	LW_KIND_BROKEN, /* its headers are cut off or contradict each other */
 	LW_KIND_BROKEN_OURS, /* likewise, in the UDP length, and addressed to our port */
 	LW_KIND_ARP,
-	LW_KIND_OTHER, /* neither IP nor ARP */
+	LW_KIND_OTHER, /* none of the others */
+	LW_KIND_P4DRA, /* of p4dra-classic's Ethernet type, if that is served */
 	LW_KIND_FRAGMENT,
 	LW_KIND_EXTENSION, /* IPv4 options or an IPv6 extension header */
 	LW_KIND_IP, /* IP, not UDP */
@@ -75,7 +76,7 @@ struct lw_frame {
 	struct lw_ip4 *ip4; /* or */
 	struct lw_ip6 *ip6;
 	struct lw_udp *udp;
-	__u8 *payload; /* of UDP */
+	__u8 *payload; /* of UDP or of p4dra-classic */
 	__u32 payload_length; /* by the UDP header; within the frame */
 	__u16 vlan[2];
 	__u8 is6; /* a scalar: the kernel's verifier does not know that a packet pointer is not NULL */
@@ -217,12 +218,22 @@ static __always_inline enum lw_kind lw_parse_frame(void *cursor, void *end, stru
 		return lw_parse_ip4(f, cursor);
 	if (type == LW_ETH_P_IPV6)
 		return lw_parse_ip6(f, cursor);
-	return type == LW_ETH_P_ARP ? LW_KIND_ARP : LW_KIND_OTHER;
+	if (type == LW_ETH_P_ARP)
+		return LW_KIND_ARP;
+	if (!cfg.p4dra_type || type != cfg.p4dra_type)
+		return LW_KIND_OTHER;
+	f->payload = cursor;
+	return LW_KIND_P4DRA;
 }
 
 static __always_inline enum lw_kind lw_parse(struct xdp_md *ctx, struct lw_frame *f)
 {
 	return lw_parse_frame((void *)(long)ctx->data, (void *)(long)ctx->data_end, f);
+}
+
+static __always_inline int lw_is_between_hosts(const struct lw_frame *f)
+{
+	return !((f->eth->dst[0] | f->eth->src[0]) & 1);
 }
 
 /*
@@ -231,7 +242,7 @@ static __always_inline enum lw_kind lw_parse(struct xdp_md *ctx, struct lw_frame
  */
 static __always_inline int lw_is_answerable(const struct lw_frame *f)
 {
-	if ((f->eth->dst[0] | f->eth->src[0]) & 1)
+	if (!lw_is_between_hosts(f))
 		return 0;
 	if (!f->is6)
 		return (__u8)(*(__u8 *)&f->ip4->src - 1) < 223;

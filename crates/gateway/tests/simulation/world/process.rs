@@ -61,6 +61,7 @@ pub(super) fn config(gateway: usize) -> Config {
         },
         provers: 0,
         classic: None,
+        p4dra: None,
     }
 }
 

@@ -60,6 +60,13 @@ fn reach(verdict: Verdict) -> Verdict {
         | Verdict::DropProved
         | Verdict::DropNoKey
         | Verdict::DropProof => super::attest::reach(verdict),
+        Verdict::ReplyP4draVerified
+        | Verdict::DropP4draMalformed
+        | Verdict::DropP4draOperation
+        | Verdict::DropP4draRound
+        | Verdict::DropP4draProver
+        | Verdict::DropP4draProved
+        | Verdict::DropP4draProof => super::p4dra::reach(verdict),
         Verdict::DropUnanswerable => {
             let to = Endpoint {
                 port: wire::LAP_PORT,

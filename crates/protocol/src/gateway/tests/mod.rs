@@ -6,6 +6,7 @@ mod coverage;
 mod gate;
 mod handshake;
 mod ownership;
+mod p4dra;
 mod provisioning;
 mod races;
 mod sealed;

@@ -1,0 +1,497 @@
+//! `p4dra-classic` (LAP/1 3.1): each bit of a frame; random rounds and frames, right, wrong and mutated, on the oracle, `xdp` and
+//! `host`; many frames at once; several CPUs with the same ones; frames over a link.
+//!
+//! `LINEWARDEN_SEEDS` sets how many random runs are made (30 without it), `LINEWARDEN_SEED` the first seed; a failure prints
+//! the seed of its run.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::sync::Barrier;
+
+use linewarden_dataplane::host::{Host, HostOptions, P4draBatch};
+use linewarden_dataplane::{Config, ConfigError, DataPlane, DataPlaneError, Gate, P4dra};
+use linewarden_forro::Backend;
+use linewarden_protocol::classic::p4dra::{CONTROLLER, ETHER_TYPE, Message, Round};
+use linewarden_protocol::verdict::Verdict;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use support::device::{A, Dev, gateway_end};
+use support::netns::{ip, leave_namespace};
+use support::shape::{P4DRA_PROVERS, Shape};
+use support::world::p4dra::{frame, id, reply, round, tagged};
+use support::world::{World, load_xdp};
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().unwrap())
+}
+
+#[test]
+fn each_bit_of_a_frame_is_judged_alike() {
+    let mut world = World::new(Shape::P4DRA);
+    let mut seen: BTreeMap<Verdict, u64> = BTreeMap::new();
+    for bit in 0..111 * 8 {
+        // What verifies in spite of it is of another round than the last.
+        let asked = world.p4dra_round();
+        let mut frame = reply(A, &asked, 1);
+        frame[bit / 8] ^= 1 << (bit % 8);
+        *seen.entry(world.send(&frame)).or_default() += 1;
+    }
+    let expected = [
+        (Verdict::PassForeign, 16),
+        (Verdict::ReplyP4draVerified, 94),
+        (Verdict::DropUnanswerable, 2),
+        (Verdict::DropP4draMalformed, 8),
+        (Verdict::DropP4draRound, 128),
+        (Verdict::DropP4draProver, 128),
+        (Verdict::DropP4draProof, 512),
+    ];
+    assert_eq!(seen, BTreeMap::from(expected));
+}
+
+struct Run<'a> {
+    world: &'a mut World,
+    rng: ChaCha8Rng,
+    history: Vec<Vec<u8>>,
+    verdicts: BTreeMap<Verdict, u64>,
+}
+
+impl Run<'_> {
+    fn one_in(&mut self, n: u32) -> bool {
+        self.rng.random_range(0..n) == 0
+    }
+
+    fn step(&mut self) {
+        if self.one_in(12) {
+            self.world.p4dra_round();
+        }
+        let device = Dev(self.rng.random_range(1..=P4DRA_PROVERS + 2));
+        let ago = if self.one_in(3) {
+            self.rng.random_range(0..4)
+        } else {
+            0
+        };
+        let mut asked = self.world.p4dra_ago(ago);
+        if self.one_in(20) {
+            asked.n = round(self.rng.random()).n;
+        }
+        let runs = if self.one_in(4) { 2 } else { 1 };
+        let mut frame = match self.one_in(10) {
+            true => frame(device, &self.other(device, asked)),
+            false => reply(device, &asked, runs),
+        };
+        if self.one_in(8) {
+            let at = self.rng.random_range(0..frame.len());
+            frame[at] ^= 1 << self.rng.random_range(0..8);
+        }
+        if self.one_in(15) {
+            frame.resize(self.rng.random_range(14..220), 0);
+        }
+        if self.one_in(8) {
+            frame = tagged(&frame, self.rng.random_range(1..=3));
+        }
+        if !self.history.is_empty() && self.one_in(6) {
+            frame = self.history[self.rng.random_range(0..self.history.len())].clone();
+        }
+        let verdict = self.world.send(&frame);
+        *self.verdicts.entry(verdict).or_default() += 1;
+        match self.history.len() < 30 {
+            true => self.history.push(frame),
+            false => self.history[usize::from(device.0) % 30] = frame,
+        }
+    }
+
+    fn other(&mut self, device: Dev, asked: Round) -> Message {
+        let any = [self.rng.random(); 64];
+        match self.rng.random_range(0..4) {
+            0 => Message::Start(asked),
+            1 => Message::Request(asked),
+            2 => Message::Calculating(asked, id(device), self.rng.random(), [7; 16], any),
+            _ => Message::Verified(asked, id(device), any, any),
+        }
+    }
+}
+
+#[test]
+fn all_data_planes_judge_alike() {
+    use Verdict::*;
+    let (first, runs) = (number("LINEWARDEN_SEED", 1), number("LINEWARDEN_SEEDS", 30));
+    let mut verdicts: BTreeMap<Verdict, u64> = BTreeMap::new();
+    for gate in [Gate::Off, Gate::Open, Gate::Sealed] {
+        let mut world = World::new(Shape { gate, ..Shape::P4DRA });
+        for _ in 0..4 {
+            world.p4dra_round();
+        }
+        for seed in first..first + runs {
+            world.reset();
+            let mut run = Run {
+                world: &mut world,
+                rng: ChaCha8Rng::seed_from_u64(seed),
+                history: Vec::new(),
+                verdicts: BTreeMap::new(),
+            };
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                (0..200).for_each(|_| run.step());
+            }));
+            if let Err(panic) = outcome {
+                eprintln!("LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats it, with {gate:?}");
+                std::panic::resume_unwind(panic);
+            }
+            for (verdict, count) in run.verdicts {
+                *verdicts.entry(verdict).or_default() += count;
+            }
+        }
+    }
+    let expected = [
+        ReplyP4draVerified,
+        DropP4draMalformed,
+        DropP4draOperation,
+        DropP4draRound,
+        DropP4draProver,
+        DropP4draProved,
+        DropP4draProof,
+        PassForeign,
+        DropGate,
+    ];
+    let rare: Vec<_> = expected
+        .iter()
+        .filter(|verdict| !verdicts.contains_key(verdict))
+        .collect();
+    assert!(rare.is_empty(), "never seen: {rare:?}, of {verdicts:?}");
+}
+
+/// What leaves past a sealed gate is sealed, of whatever type: rounds are asked from the devices' side of it.
+#[test]
+fn a_sealed_gate_lets_no_request_out() {
+    let mut world = World::new(Shape {
+        gate: Gate::Sealed,
+        ..Shape::P4DRA
+    });
+    let request = frame(A, &Message::Request(round(1)));
+    assert_eq!(world.send_down(&request).0, Verdict::DropUnsealed);
+}
+
+/// A data plane that knows the provers of all tests, with round 1 open.
+fn host(lanes: Backend) -> Host {
+    let mut host = Host::with_lanes(&Shape::P4DRA.config(), lanes).unwrap();
+    assert!(DataPlane::p4dra(&mut host).unwrap().open_round(round(1)));
+    host
+}
+
+fn counted(host: &Host) -> BTreeMap<Verdict, u64> {
+    host.counters().unwrap().nonzero().collect()
+}
+
+/// Right and wrong ones, repetitions and broken ones are mixed. In a batch a wrong proof beside the right one is hashed; after
+/// it, it is not.
+#[test]
+fn many_at_once_are_judged_as_one_by_one() {
+    let seed = number("LINEWARDEN_SEED", 1);
+    println!("seed {seed}");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let counts = [0, 1, 2, 31, 32, 33, 63, 64];
+    for (lanes, count) in Backend::available().flat_map(|lanes| counts.map(|count| (lanes, count))) {
+        let frames: Vec<Vec<u8>> = (0..count)
+            .map(|_| {
+                let device = Dev(rng.random_range(1..=P4DRA_PROVERS + 3));
+                let mut frame = reply(device, &round(1), rng.random_range(1..=2));
+                if rng.random_range(0..10) == 0 {
+                    let at = rng.random_range(0..frame.len());
+                    frame[at] ^= 1 << rng.random_range(0..8);
+                }
+                frame
+            })
+            .collect();
+        let (mut at_once, mut one_by_one) = (host(lanes), host(Backend::SCALAR));
+        let (mut batch, mut thread) = (P4draBatch::default(), at_once.thread_state());
+        assert_eq!(batch.fill(&frames), count);
+        at_once.engine().process_p4dra(&mut thread, &mut batch);
+        assert_eq!(batch.judged().count(), count);
+        let mut single = (P4draBatch::default(), one_by_one.thread_state());
+        for (frame, (verdict, became)) in frames.iter().zip(batch.judged()) {
+            single.0.fill(std::slice::from_ref(frame));
+            one_by_one.engine().process_p4dra(&mut single.1, &mut single.0);
+            let (alone, alone_became) = single.0.judged().next().unwrap();
+            let is_late = alone == Verdict::DropP4draProved && verdict == Verdict::DropP4draProof;
+            assert!(alone == verdict || is_late, "{alone} {verdict}");
+            assert_eq!(alone_became, became);
+        }
+        for device in (1..=P4DRA_PROVERS).map(Dev) {
+            let ok = |host: &mut Host| DataPlane::p4dra(host).unwrap().is_proved(&id(device), &round(1));
+            assert_eq!(ok(&mut at_once), ok(&mut one_by_one));
+        }
+    }
+}
+
+/// One verdict per prover and round, whoever else has the same proof at the same moment.
+#[test]
+fn of_several_cpus_with_one_proof_one_wins() {
+    const ROUNDS: u64 = 40;
+    let frames = |asked| -> Vec<Vec<u8>> {
+        let provers = (1..=P4DRA_PROVERS).map(Dev);
+        provers.map(|device| reply(device, &round(asked), 1)).collect()
+    };
+    let mut host = Host::new(&Shape::P4DRA.config()).unwrap();
+    let engine = host.engine();
+    let mut threads = [host.thread_state(), host.thread_state()];
+    for asked in 1..=ROUNDS {
+        assert!(DataPlane::p4dra(&mut host).unwrap().open_round(round(asked)));
+        let frames = frames(asked);
+        let start = Barrier::new(threads.len());
+        std::thread::scope(|scope| {
+            for thread in &mut threads {
+                scope.spawn(|| {
+                    let mut batch = P4draBatch::default();
+                    assert_eq!(batch.fill(&frames), frames.len());
+                    start.wait();
+                    engine.process_p4dra(thread, &mut batch);
+                });
+            }
+        });
+    }
+    let each = u64::from(P4DRA_PROVERS) * ROUNDS;
+    let expected = BTreeMap::from([
+        (Verdict::ReplyP4draVerified, each),
+        (Verdict::DropP4draProved, each),
+    ]);
+    assert_eq!(counted(&host), expected);
+    let Some(mut xdp) = load_xdp(&Shape::P4DRA.config()) else {
+        return;
+    };
+    for asked in 1..=ROUNDS {
+        assert!(DataPlane::p4dra(&mut xdp).unwrap().open_round(round(asked)));
+        let (frames, start) = (frames(asked), Barrier::new(2));
+        // `Xdp` is one thread's at a time, but its program is not.
+        let plane = Shared(&xdp);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let plane = &plane;
+                    start.wait();
+                    frames
+                        .iter()
+                        .for_each(|frame| drop(plane.0.test_run(frame).unwrap()));
+                });
+            }
+        });
+    }
+    assert_eq!(
+        xdp.counters().unwrap().nonzero().collect::<BTreeMap<_, _>>(),
+        expected
+    );
+}
+
+struct Shared<'a>(&'a linewarden_dataplane::xdp::Xdp);
+// SAFETY: only `test_run` is called, which is a system call on a descriptor.
+unsafe impl Sync for Shared<'_> {}
+
+/// A packet socket on an interface, as a prover or a controller has it.
+struct Station(OwnedFd);
+
+impl Station {
+    fn open(interface: u32) -> Self {
+        // SAFETY: takes no pointer.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) };
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: just opened and owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: all zeros is a valid sockaddr_ll.
+        let mut name: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        name.sll_family = libc::AF_PACKET as u16;
+        name.sll_protocol = ETHER_TYPE.to_be();
+        name.sll_ifindex = interface.cast_signed();
+        let patience = libc::timeval {
+            tv_sec: 20,
+            tv_usec: 0,
+        };
+        // SAFETY: the pointers are to a sockaddr_ll and a timeval of these sizes, which the calls only read.
+        unsafe {
+            let bytes = size_of::<libc::sockaddr_ll>() as u32;
+            assert_eq!(libc::bind(fd.as_raw_fd(), (&raw const name).cast(), bytes), 0);
+            let bytes = size_of::<libc::timeval>() as u32;
+            let value = (&raw const patience).cast();
+            let level = libc::SOL_SOCKET;
+            assert_eq!(
+                libc::setsockopt(fd.as_raw_fd(), level, libc::SO_RCVTIMEO, value, bytes),
+                0
+            );
+        }
+        Self(fd)
+    }
+
+    fn send(&self, frame: &[u8]) {
+        // SAFETY: the frame is valid for its length during the call.
+        let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+        assert_eq!(sent, frame.len() as isize);
+    }
+
+    fn receive(&self) -> Option<Vec<u8>> {
+        let mut frame = vec![0; 2000];
+        // SAFETY: the buffer is valid for its length during the call.
+        let got = unsafe { libc::recv(self.0.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
+        frame.truncate(usize::try_from(got).ok()?);
+        Some(frame)
+    }
+}
+
+fn index(interface: &str) -> u32 {
+    let name = std::ffi::CString::new(interface).unwrap();
+    // SAFETY: a string that ends with zero.
+    unsafe { libc::if_nametoindex(name.as_ptr()) }
+}
+
+/// The way of the published tools, over a link: reply in, "verified" out, to the controller.
+fn over_a_link(start: impl FnOnce(&mut Config, u32) -> Option<Box<dyn DataPlane>>) {
+    if !leave_namespace() {
+        return;
+    }
+    ip("link add here type veth peer name there");
+    let mac = gateway_end(false).mac.map(|byte| format!("{byte:02x}")).join(":");
+    ip(&format!("link set here address {mac}"));
+    // The controller and a prover, of which the one gets what the other has asked for.
+    ip(&format!(
+        "link set there address {}",
+        CONTROLLER.map(|byte| format!("{byte:02x}")).join(":")
+    ));
+    ip("link set here up");
+    ip("link set there up");
+    let mut config = Shape::P4DRA.config();
+    let Some(mut plane) = start(&mut config, index("here")) else {
+        return;
+    };
+    // What an XDP program sends arrives at a veth that has NAPI on, as another program there turns it on.
+    let mut receiver = load_xdp(&Shape::OFF.config());
+    receiver
+        .iter_mut()
+        .for_each(|receiver| receiver.attach(index("there")).unwrap());
+    let station = Station::open(index("there"));
+    for asked in 1..=3 {
+        assert!(plane.p4dra().unwrap().open_round(round(asked)));
+        let right = reply(A, &round(asked), 1);
+        for frame in [
+            &right[..110],
+            &frame(A, &Message::Verified(round(asked), id(A), [7; 64], [7; 64])),
+            &reply(A, &round(asked), 2),
+            &right,
+        ] {
+            station.send(frame);
+        }
+        let expected = [
+            &CONTROLLER,
+            &right[..6],
+            &right[12..14],
+            &[4],
+            &right[15..],
+            &right[47..],
+        ]
+        .concat();
+        // All that was sent before it was judged, and not answered.
+        let got = station.receive();
+        assert_eq!(
+            got,
+            Some(expected),
+            "{:?}",
+            plane.counters().map(|all| all.nonzero().collect::<Vec<_>>())
+        );
+        assert!(plane.p4dra().unwrap().is_proved(&id(A), &round(asked)));
+    }
+    let expected = [
+        (Verdict::ReplyP4draVerified, 3),
+        (Verdict::DropP4draMalformed, 3),
+        (Verdict::DropP4draOperation, 3),
+        (Verdict::DropP4draProof, 3),
+    ];
+    let counters = plane.counters().unwrap();
+    for (verdict, count) in expected {
+        assert_eq!(counters.get(verdict), count, "{verdict}");
+    }
+    assert_eq!(plane.failure(), None);
+}
+
+#[test]
+fn host_serves_an_interface() {
+    over_a_link(|config, interface| {
+        config.local = vec![std::net::Ipv4Addr::LOCALHOST.into()];
+        config.p4dra.as_mut().unwrap().interfaces = vec![interface];
+        ip("link set lo up");
+        let options = HostOptions {
+            threads: 1,
+            ..HostOptions::default()
+        };
+        match Host::start(config, &options) {
+            Ok(host) => Some(Box::new(host)),
+            Err(error @ DataPlaneError::Privilege { .. }) => {
+                println!("SKIPPED: {error}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    });
+}
+
+#[test]
+fn xdp_serves_an_interface() {
+    over_a_link(|config, interface| {
+        let mut xdp = load_xdp(config)?;
+        xdp.attach(interface).unwrap();
+        Some(Box::new(xdp))
+    });
+}
+
+#[test]
+fn what_cannot_be_served_is_refused() {
+    let right = Shape::P4DRA.config();
+    assert_eq!(right.check(), Ok(()));
+    let field = |change: &dyn Fn(&mut P4dra)| {
+        let mut config = right.clone();
+        change(config.p4dra.as_mut().unwrap());
+        match config.check() {
+            Err(ConfigError::Field { field, .. }) => field,
+            other => panic!("{other:?}"),
+        }
+    };
+    for other in [0, 0x05ff, 0x0800, 0x0806, 0x8100, 0x88a8, 0x86dd] {
+        assert_eq!(field(&|p4dra| p4dra.ether_type = other), "p4dra.ether_type");
+    }
+    for mac in [[0; 6], [1, 0, 0, 0, 0, 0], [0xff; 6]] {
+        assert_eq!(field(&|p4dra| p4dra.controller = mac), "p4dra.controller");
+    }
+    let twice = |p4dra: &mut P4dra| p4dra.provers.push(p4dra.provers[0].clone());
+    assert_eq!(field(&twice), "p4dra.provers");
+}
+
+/// As many as a published switch holds, under several seeds: each is found, nobody else is.
+#[test]
+fn as_many_provers_as_a_switch_holds_are_found() {
+    for seed in 0..3 {
+        let mut config = Shape::P4DRA.config();
+        config.geometry.hash_seed = [seed, !seed];
+        config.p4dra.as_mut().unwrap().provers = (1..=20_000).map(Dev).map(Shape::p4dra_prover).collect();
+        let mut host = Host::new(&config).unwrap();
+        assert!(DataPlane::p4dra(&mut host).unwrap().open_round(round(1)));
+        let (engine, mut thread, mut batch) = (host.engine(), host.thread_state(), P4draBatch::default());
+        let all: Vec<u16> = (1..=20_064).collect();
+        for some in all.chunks(64) {
+            let frames: Vec<_> = some
+                .iter()
+                .map(|number| reply(Dev(*number), &round(1), 1))
+                .collect();
+            batch.fill(&frames);
+            engine.process_p4dra(&mut thread, &mut batch);
+        }
+        let expected = [
+            (Verdict::ReplyP4draVerified, 20_000),
+            (Verdict::DropP4draProver, 64),
+        ];
+        assert_eq!(counted(&host), BTreeMap::from(expected));
+    }
+}

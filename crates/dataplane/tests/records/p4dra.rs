@@ -1,0 +1,340 @@
+//! `p4dra-classic`: every step of LAP/1 3.1.2, at every gate, and which of two that apply decides.
+
+use linewarden_dataplane::Gate;
+use linewarden_protocol::classic::p4dra::{ETHER_TYPE, Message, Round, operation};
+use linewarden_protocol::verdict::Verdict::{self, *};
+
+use super::{Group, Record, group, record};
+use crate::support::device::{A, B, Dev, STRANGER, gateway_end};
+use crate::support::shape::{P4DRA_PROVERS, Shape};
+use crate::support::world::World;
+use crate::support::world::p4dra::{frame, frame_between, id, key, reply, tagged};
+
+/// Two rounds that never were.
+fn rounds(w: &mut World) {
+    w.p4dra_round();
+    w.p4dra_round();
+}
+
+fn simple(description: &str, packet: impl Fn(&World) -> Vec<u8> + 'static, verdict: Verdict) -> Record {
+    record(description, rounds, packet, verdict)
+}
+
+/// The right proof of A in the running round, changed.
+fn bent(description: &str, change: impl Fn(&mut Vec<u8>) + 'static, verdict: Verdict) -> Record {
+    simple(
+        description,
+        move |w| {
+            let mut frame = reply(A, &w.p4dra_ago(0), 1);
+            change(&mut frame);
+            frame
+        },
+        verdict,
+    )
+}
+
+fn proofs() -> Vec<Record> {
+    let last = Dev(P4DRA_PROVERS);
+    vec![
+        simple(
+            "the running round",
+            |w| reply(A, &w.p4dra_ago(0), 1),
+            ReplyP4draVerified,
+        ),
+        simple(
+            "the previous one",
+            |w| reply(A, &w.p4dra_ago(1), 1),
+            ReplyP4draVerified,
+        ),
+        simple(
+            "another prover",
+            move |w| reply(last, &w.p4dra_ago(0), 1),
+            ReplyP4draVerified,
+        ),
+        record(
+            "the round before the previous one",
+            |w| {
+                rounds(w);
+                w.p4dra_round();
+            },
+            |w| reply(A, &w.p4dra_ago(2), 1),
+            DropP4draRound,
+        ),
+        record(
+            "a round that is asked twice goes on",
+            |w| {
+                rounds(w);
+                assert!(!w.open_p4dra(w.p4dra_ago(0)) && !w.open_p4dra(w.p4dra_ago(1)));
+            },
+            |w| reply(A, &w.p4dra_ago(1), 1),
+            ReplyP4draVerified,
+        ),
+        simple(
+            "r and n taken for each other",
+            |w| {
+                let Round { r, n } = w.p4dra_ago(0);
+                reply(A, &Round { r: n, n: r }, 1)
+            },
+            DropP4draRound,
+        ),
+        simple(
+            "r of one round, n of the other",
+            |w| {
+                let (r, n) = (w.p4dra_ago(0).r, w.p4dra_ago(1).n);
+                reply(A, &Round { r, n }, 1)
+            },
+            DropP4draRound,
+        ),
+        simple(
+            "zeros, as memory is before the first round",
+            |_| reply(A, &Round { r: [0; 8], n: [0; 8] }, 1),
+            DropP4draRound,
+        ),
+        simple(
+            "a stranger",
+            |w| reply(STRANGER, &w.p4dra_ago(0), 1),
+            DropP4draProver,
+        ),
+        simple(
+            "a stranger in a round that is over",
+            |_| reply(STRANGER, &Round { r: [9; 8], n: [9; 8] }, 1),
+            DropP4draRound,
+        ),
+        simple(
+            "something else runs there",
+            |w| reply(A, &w.p4dra_ago(0), 2),
+            DropP4draProof,
+        ),
+        simple(
+            "the proof of the other round",
+            |w| {
+                let mut frame = reply(A, &w.p4dra_ago(0), 1);
+                frame[47..].copy_from_slice(&reply(A, &w.p4dra_ago(1), 1)[47..]);
+                frame
+            },
+            DropP4draProof,
+        ),
+        simple(
+            "another prover's proof",
+            |w| {
+                let mut frame = reply(A, &w.p4dra_ago(0), 1);
+                frame[47..].copy_from_slice(&reply(B, &w.p4dra_ago(0), 1)[47..]);
+                frame
+            },
+            DropP4draProof,
+        ),
+        record(
+            "the right proof twice",
+            |w| {
+                rounds(w);
+                let frame = reply(A, &w.p4dra_ago(0), 1);
+                assert_eq!(w.send(&frame), ReplyP4draVerified);
+            },
+            |w| reply(A, &w.p4dra_ago(0), 1),
+            DropP4draProved,
+        ),
+        record(
+            "a wrong proof after the right one",
+            |w| {
+                rounds(w);
+                let frame = reply(A, &w.p4dra_ago(0), 1);
+                assert_eq!(w.send(&frame), ReplyP4draVerified);
+            },
+            |w| reply(A, &w.p4dra_ago(0), 2),
+            DropP4draProved,
+        ),
+        record(
+            "the right proof after a wrong one",
+            |w| {
+                rounds(w);
+                let frame = reply(A, &w.p4dra_ago(0), 2);
+                assert_eq!(w.send(&frame), DropP4draProof);
+            },
+            |w| reply(A, &w.p4dra_ago(0), 1),
+            ReplyP4draVerified,
+        ),
+        record(
+            "ok in this round, asked in the next",
+            |w| {
+                rounds(w);
+                let frame = reply(A, &w.p4dra_ago(0), 1);
+                assert_eq!(w.send(&frame), ReplyP4draVerified);
+                w.p4dra_round();
+            },
+            |w| reply(A, &w.p4dra_ago(0), 1),
+            ReplyP4draVerified,
+        ),
+    ]
+}
+
+fn frames() -> Vec<Record> {
+    let mut records = vec![
+        bent("to a group", |frame| frame[0] |= 1, DropUnanswerable),
+        bent("from a group", |frame| frame[6] |= 1, DropUnanswerable),
+        bent(
+            "to all, and broken",
+            |frame| {
+                frame[..6].fill(0xff);
+                frame.truncate(20);
+            },
+            DropUnanswerable,
+        ),
+        bent(
+            "nothing behind the type",
+            |frame| frame.truncate(14),
+            DropP4draMalformed,
+        ),
+        bent("a byte short", |frame| frame.truncate(110), DropP4draMalformed),
+        bent("a byte more", |frame| frame.push(0), DropP4draMalformed),
+        bent("much more", |frame| frame.resize(1500, 0), DropP4draMalformed),
+    ];
+    for tags in 1..=2 {
+        records.push(simple(
+            &format!("behind {tags} VLAN tags"),
+            move |w| tagged(&reply(A, &w.p4dra_ago(0), 1), tags),
+            ReplyP4draVerified,
+        ));
+        records.push(simple(
+            &format!("behind {tags} VLAN tags, and wrong"),
+            move |w| tagged(&reply(A, &w.p4dra_ago(0), 2), tags),
+            DropP4draProof,
+        ));
+    }
+    for (kind, length) in [
+        (6, 97),
+        (255, 97),
+        (operation::REQUEST, 97),
+        (operation::SETUP, 97),
+    ]
+    .into_iter()
+    .chain([16, 47].into_iter().flat_map(|length| [(0, length), (1, length)]))
+    .chain([
+        (3, 161),
+        (3, 163),
+        (4, 160),
+        (4, 162),
+        (4, 97),
+        (5, 64),
+        (5, 66),
+        (2, 161),
+        (2, 17),
+    ]) {
+        records.push(bent(
+            &format!("operation {kind} of {length} B"),
+            move |frame| {
+                frame.resize(14 + length, 0);
+                frame[14] = kind;
+            },
+            DropP4draMalformed,
+        ));
+    }
+    records
+}
+
+/// What the published switch takes from any port: facts of its code, each a way to forge or to amplify.
+fn from_outside() -> Vec<Record> {
+    let sent = |description: &str, make: fn(Round) -> Message| {
+        simple(
+            description,
+            move |w| frame(A, &make(w.p4dra_ago(0))),
+            DropP4draOperation,
+        )
+    };
+    let mut records = vec![
+        sent("START", Message::Start),
+        sent("REQUEST", Message::Request),
+        sent("SETUP", |_| Message::Setup(key(A), id(A))),
+        sent("VERIFIED with any V = P", |round| {
+            Message::Verified(round, id(A), [7; 64], [7; 64])
+        }),
+        sent("VERIFIED of a prover that is not here", |round| {
+            Message::Verified(round, id(STRANGER), [7; 64], [7; 64])
+        }),
+        sent("VERIFIED of a round that is none", |_| {
+            let none = Round { r: [9; 8], n: [9; 8] };
+            Message::Verified(none, id(A), [7; 64], [7; 64])
+        }),
+        simple(
+            "VERIFIED, as the reply to the right proof has it",
+            |w| {
+                let right = reply(A, &w.p4dra_ago(0), 1);
+                let mut forged = right.clone();
+                forged[14] = operation::VERIFIED;
+                forged.extend(&right[47..]);
+                forged
+            },
+            DropP4draOperation,
+        ),
+    ];
+    for done in [0, 1, 55, 56, 57, 255] {
+        records.push(simple(
+            &format!("CALCULATING after {done} quarter rounds"),
+            move |w| {
+                frame(
+                    A,
+                    &Message::Calculating(w.p4dra_ago(0), id(A), done, [3; 16], [7; 64]),
+                )
+            },
+            DropP4draOperation,
+        ));
+    }
+    for length in [17, 18, 45, 46] {
+        records.push(simple(
+            &format!("REQUEST padded to {length} B"),
+            move |w| {
+                let mut padded = frame(A, &Message::Request(w.p4dra_ago(0)));
+                padded.resize(14 + length, 0x5a);
+                padded
+            },
+            DropP4draOperation,
+        ));
+    }
+    records
+}
+
+/// Of another Ethernet type, at each gate.
+fn others(foreign: Verdict) -> Vec<Record> {
+    let mut records: Vec<Record> = [0x1233u16, 0x1235, 0x3412, 0x5241, 0x88b5]
+        .into_iter()
+        .map(|other| {
+            bent(
+                &format!("type {other:#06x}"),
+                move |frame| frame[12..14].copy_from_slice(&other.to_be_bytes()),
+                foreign,
+            )
+        })
+        .collect();
+    records.push(simple(
+        "behind three VLAN tags",
+        |w| tagged(&reply(A, &w.p4dra_ago(0), 1), 3),
+        foreign,
+    ));
+    records
+}
+
+pub fn groups() -> Vec<Group> {
+    let gates = [
+        (Gate::Off, PassForeign),
+        (Gate::Open, DropGate),
+        (Gate::Sealed, DropGate),
+    ];
+    let mut groups: Vec<Group> = gates
+        .into_iter()
+        .flat_map(|(gate, foreign)| {
+            let shape = Shape { gate, ..Shape::P4DRA };
+            [proofs(), frames(), from_outside(), others(foreign)].map(|records| group(shape, records))
+        })
+        .collect();
+    let off = |gate, verdict| {
+        let packet = |_: &World| {
+            let to = gateway_end(false).mac;
+            let mut frame = frame_between(to, A.mac(), &Message::Request(Round { r: [1; 8], n: [2; 8] }));
+            frame[12..14].copy_from_slice(&ETHER_TYPE.to_be_bytes());
+            frame
+        };
+        let records = vec![record("the profile is off", |_| {}, packet, verdict)];
+        group(Shape { gate, ..Shape::OFF }, records)
+    };
+    groups.extend(gates.map(|(gate, foreign)| off(gate, foreign)));
+    groups
+}

@@ -1,0 +1,64 @@
+//! `p4dra-classic` at the gateway (LAP/1 3.1): frames of its Ethernet type, at every gate.
+
+use core::ops::Range;
+
+use super::{Gateway, Handled};
+use crate::classic::p4dra::verifier::Verifier;
+use crate::frame::{self, Mac, Network, header};
+use crate::verdict::{Disposition, Verdict};
+
+/// The profile as it is served (insecure; for comparison only).
+#[derive(Debug)]
+pub struct P4dra {
+    /// Ethernet type, untagged or behind one or two VLAN tags.
+    pub ether_type: u16,
+    /// Where replies go.
+    pub controller: Mac,
+    /// Provers and rounds.
+    pub verifier: Verifier,
+}
+
+impl Gateway {
+    /// Serves `p4dra-classic`.
+    pub fn serve_p4dra(&mut self, served: P4dra) {
+        self.p4dra = Some(served);
+    }
+
+    /// The profile, if it is served.
+    pub fn p4dra(&mut self) -> Option<&mut P4dra> {
+        self.p4dra.as_mut()
+    }
+
+    /// Judges a frame if it is of the profile's Ethernet type.
+    pub(super) fn p4dra_frame(&mut self, bytes: &mut [u8]) -> Option<Handled> {
+        let served = self.p4dra.as_mut()?;
+        let parsed = frame::parse(bytes).ok()?;
+        if parsed.network != Network::Other(served.ether_type) {
+            return None;
+        }
+        let tags = parsed.vlans.iter().filter(|vlan| **vlan != 0).count();
+        let at = size_of::<header::Ethernet>() + tags * size_of::<header::Vlan>();
+        let ([dst, ..], [src, ..]) = (parsed.dst_mac, parsed.src_mac);
+        let (verdict, behind) = match (dst | src) & 1 {
+            0 => served.verifier.handle(bytes.get_mut(at..)?),
+            _ => (Verdict::DropUnanswerable, None),
+        };
+        if verdict.disposition() == Disposition::Reply {
+            send(bytes, served.controller, parsed.dst_mac)?;
+        }
+        Some(Handled {
+            verdict,
+            frame: 0..bytes.len(),
+            behind,
+        })
+    }
+}
+
+/// Where the MAC addresses lie.
+const MACS: (Range<usize>, Range<usize>) = (0..6, 6..12);
+
+fn send(frame: &mut [u8], to: Mac, from: Mac) -> Option<()> {
+    frame.get_mut(MACS.0)?.copy_from_slice(&to);
+    frame.get_mut(MACS.1)?.copy_from_slice(&from);
+    Some(())
+}

@@ -1,0 +1,141 @@
+//! `p4dra-classic` against the published proof and against one that tells every order of fields apart (LAP/1 3.1).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
+use linewarden_protocol::classic::p4dra::prover::Prover;
+use linewarden_protocol::classic::p4dra::{
+    MESSAGE_BYTES_MAX, Message, PADDED_BYTES, ProverId, Round, Template, bytes_of, sw,
+};
+use proptest::prelude::*;
+use serde_json::Value;
+
+struct Vector {
+    key: AttestationKey,
+    id: ProverId,
+    h: ConfigurationHash,
+    round: Round,
+    proof: [u8; 64],
+}
+
+fn vector(name: &str) -> Vector {
+    let all: Value = serde_json::from_str(include_str!("../../forro/tests/vectors/forro.json")).unwrap();
+    fn field<const BYTES: usize>(vector: &Value, name: &str) -> [u8; BYTES] {
+        let bytes = hex::decode(vector[name].as_str().unwrap()).unwrap();
+        bytes.try_into().unwrap()
+    }
+    let vector = &all[name];
+    Vector {
+        key: AttestationKey::from_bytes(field(vector, "k")),
+        id: ProverId(field(vector, "d")),
+        h: ConfigurationHash(field(vector, "h")),
+        round: Round {
+            r: field(vector, "r"),
+            n: field(vector, "n"),
+        },
+        proof: field(vector, "proof"),
+    }
+}
+
+#[test]
+fn proofs_are_the_published_ones() {
+    for name in ["p4dra_official", "p4dra_asymmetric"] {
+        let Vector {
+            key,
+            id,
+            h,
+            round,
+            proof,
+        } = vector(name);
+        assert_eq!(Template::new(&key, &id, &h).proof(&round), proof, "{name}");
+    }
+    let Vector { key, id, round, .. } = vector("p4dra_asymmetric");
+    let nothing = Template::new(&key, &id, &ConfigurationHash([0; 32])).proof(&round);
+    assert_eq!(
+        hex::encode(nothing),
+        "38d05f3dbee198faf5fcd88754d46fb9db6886bd1f860c98666bac6d99715520\
+         ce7dde78fbdf5346e42fee807d93ee279d0b369d723fe416f53be7aefb435b94"
+    );
+}
+
+/// What a prover sends, byte for byte, to a request that is padded to the shortest frame or not.
+#[test]
+fn a_reply_is_on_the_wire_what_the_published_tools_expect() {
+    let expected = "02 0302010007060504 0b0a09080f0e0d0c 13121110171615141b1a19181f1e1d1c\
+                    34d129423ec1b4e9b23f86d77f65305887593813df59551d5b5059ac4e963eed\
+                    3d92b4d8c97f38273880a9f3663daf5117d9d050884a7d9af22700fc297c93fe"
+        .replace(' ', "");
+    let Vector {
+        key, id, h, round, ..
+    } = vector("p4dra_asymmetric");
+    let prover = Prover::new(&key, id, &h);
+    for length in [17, PADDED_BYTES] {
+        let mut request = vec![0; length];
+        assert_eq!(Message::Request(round).write(&mut request), Some(17));
+        assert_eq!(hex::encode(prover.answer(&request).unwrap()), expected);
+    }
+}
+
+#[test]
+fn a_prover_answers_requests_only() {
+    let Vector {
+        key,
+        id,
+        h,
+        round,
+        proof,
+    } = vector("p4dra_asymmetric");
+    let prover = Prover::new(&key, id, &h);
+    for message in [
+        Message::Start(round),
+        Message::Reply(round, id, proof),
+        Message::Calculating(round, id, 1, [0; 16], proof),
+        Message::Verified(round, id, proof, proof),
+        Message::Setup(key, id),
+    ] {
+        let mut payload = vec![0; bytes_of(message.operation()).unwrap()];
+        message.write(&mut payload).unwrap();
+        assert!(prover.answer(&payload).is_none(), "{}", message.operation());
+    }
+    assert!(prover.answer(&[1; 16]).is_none() && prover.answer(&[]).is_none());
+}
+
+#[test]
+fn reversing_words_twice_is_nothing() {
+    let bytes: [u8; 16] = core::array::from_fn(|at| at as u8);
+    assert_eq!(sw(bytes)[..8], [3, 2, 1, 0, 7, 6, 5, 4]);
+    assert_eq!(sw(sw(bytes)), bytes);
+}
+
+proptest! {
+    /// What parses is written as it came, but for padding; nothing else parses.
+    #[test]
+    fn messages_are_read_and_written_alike(
+        kind in 0u8..8,
+        length in prop_oneof![Just(17usize), Just(65), Just(97), Just(161), Just(162), 0usize..200],
+        bytes in prop::collection::vec(any::<u8>(), 200),
+    ) {
+        let mut payload = bytes[..length].to_vec();
+        if let Some(first) = payload.first_mut() {
+            *first = kind;
+        }
+        if kind == 5 && length == 65 {
+            payload[1..17].fill(0);
+        }
+        let mut out = [0; MESSAGE_BYTES_MAX];
+        let fits = bytes_of(kind).is_some_and(|exact| length == exact || exact == 17 && (17..=PADDED_BYTES).contains(&length));
+        match Message::parse(&payload) {
+            None => prop_assert!(!fits),
+            Some(message) => {
+                prop_assert!(fits);
+                let written = message.write(&mut out).unwrap();
+                prop_assert_eq!(&out[..written], &payload[..written]);
+                prop_assert!(message.write(&mut out[..written - 1]).is_none());
+            }
+        }
+    }
+}
