@@ -11,7 +11,7 @@
 mod netns;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -190,6 +190,10 @@ fn loopbacks() -> Vec<IpAddr> {
     all
 }
 
+/// Held while a port is given up and taken again, and while a program is started: between fork and exec that one has copies of
+/// all sockets, and their ports are in use.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn devices_authenticate_over_loopback() {
     let addresses = loopbacks();
@@ -299,6 +303,7 @@ fn the_classic_profile_is_served_on_its_port() {
 
 #[test]
 fn what_cannot_be_served_is_refused() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let ip = own_loopback(3);
     let port = free_port(ip);
     let gated = Config {
@@ -322,6 +327,7 @@ fn what_cannot_be_served_is_refused() {
 
 #[test]
 fn it_stops_and_starts_again() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let ip = own_loopback(4);
     let config = config(&[ip], free_port(ip));
     let mut host = started(&config, 3);
@@ -336,6 +342,7 @@ fn it_stops_and_starts_again() {
 /// BOUND sessions: the MAC address comes from the neighbour table, also after the device has changed it.
 #[test]
 fn a_bound_session_takes_the_mac_address_from_the_neighbour_table() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let gateway_ip = Ipv4Addr::new(10, 9, 0, 254);
     let port = 20_550;
     let (ready, is_ready) = mpsc::channel();
