@@ -330,6 +330,37 @@ fn of_several_cpus_with_one_proof_one_wins() {
     }
 }
 
+/// A proof on its way while its prover is wiped may be marked after that; who takes the place is not ok by it.
+#[test]
+fn nobody_takes_over_what_somebody_else_has_proven() {
+    let one = Shape {
+        provers: 1,
+        ..Shape::ATTESTING
+    };
+    let mut host = Host::new(&one.config()).unwrap();
+    let install = |host: &mut Host, device: Dev| {
+        let keys = ProverKeys {
+            current: key(device, GATEWAY, 4, 1),
+            alternate: None,
+        };
+        let provers = DataPlane::provers(host).unwrap();
+        provers.install(device.id(), Period(4), &keys).unwrap();
+    };
+    install(&mut host, Dev(1));
+    let provers = DataPlane::provers(&mut host).unwrap();
+    provers.open_round(&open(round(4, 1))).unwrap();
+    provers.wipe(Dev(1).id());
+    let homes = provers.regions().homes.iter();
+    homes
+        .flat_map(|home| home.proved.iter().flatten())
+        .for_each(|word| word.store(1 << 32, std::sync::atomic::Ordering::Release));
+    host.housekeep();
+    host.housekeep();
+    install(&mut host, Dev(2));
+    let provers = DataPlane::provers(&mut host).unwrap();
+    assert_eq!(provers.proved(Dev(2).id(), RoundNumber(1)), None);
+}
+
 struct Shared<'a>(&'a linewarden_dataplane::xdp::Xdp);
 // SAFETY: only `test_run` is called, which is a system call on a descriptor.
 unsafe impl Sync for Shared<'_> {}

@@ -283,6 +283,9 @@ impl Provers {
             return Err(full);
         };
         if let (Some(slot), Some(id)) = (home.slot.get(way), home.device_id.get(way)) {
+            // A proof that was on its way when the last prover here was wiped may have been marked after that.
+            let proved = home.proved.get(way).into_iter().flatten();
+            proved.for_each(|word| word.store(0, Relaxed));
             slot.store(place.slot, Relaxed);
             id.store(wire_word(device.0.to_be_bytes()), Release);
         }
