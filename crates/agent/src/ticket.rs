@@ -211,6 +211,8 @@ impl TicketLine {
                 let paired = Paired::parse(body).ok()?;
                 Some(Told::Paired(paired, asked.asked_ms))
             }
+            // Nothing asks that yet.
+            Kind::Evidence => None,
             Kind::Status | Kind::Rows | Kind::Key => State::parse(body).ok().map(Told::State),
         }
     }

@@ -58,6 +58,7 @@ impl Controller {
         };
         let body = match ask {
             Ask::Pair { peer } => self.pair(&head, peer, carrier).await,
+            Ask::Evidence(_) => return Ok(None),
             ask => self
                 .serve(&head, ask)
                 .await
@@ -131,8 +132,8 @@ impl Controller {
     async fn serve(&self, head: &Head, ask: Ask<'_>) -> Result<State, RegistryError> {
         let device = head.opening.device;
         let renewal = match ask {
-            // Answered before it comes here.
-            Ask::Status | Ask::Pair { .. } => {
+            // The last two are answered before it comes here.
+            Ask::Status | Ask::Pair { .. } | Ask::Evidence(_) => {
                 let enrolment = self.registry().enrolment(device).await?;
                 return Ok(state(Outcome::Done, &enrolment));
             }

@@ -10,6 +10,8 @@ use crate::verdict::Verdict;
 
 /// UDP port of LAP/1.
 pub const LAP_PORT: u16 = 20550;
+/// UDP port of a device at which gateways ask it to attest (LAP/1 3.2).
+pub const ATTEST_PORT: u16 = 20554;
 /// First two bytes of every message: "LW".
 pub const MAGIC: u16 = 0x4C57;
 /// Protocol version.

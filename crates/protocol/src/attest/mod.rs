@@ -17,4 +17,4 @@ pub mod prover;
 pub mod round;
 
 pub use keys::{AttestationKey, ConfigurationHash, PeriodKey, ProofKey, RequestKey};
-pub use round::{PeriodStart, Round};
+pub use round::{PeriodStart, Round, quote_nonce};

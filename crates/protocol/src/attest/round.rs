@@ -1,5 +1,6 @@
 //! A round: what a gateway asks all its provers at once.
 
+use sha2::{Digest as _, Sha256};
 use zerocopy::byteorder::big_endian::{U32, U64};
 
 use super::keys::RequestKey;
@@ -15,6 +16,22 @@ pub struct PeriodStart {
     pub period: Period,
     /// Random; nobody can make the period's keys before it is told.
     pub salt: [u8; 8],
+}
+
+const QUOTE_LABEL: &[u8; 10] = b"lap1 quote";
+
+/// What a device's TPM quotes in a period: SHA-256 of `"lap1 quote" | device_id | period | salt`.
+///
+/// Nobody has to ask for the quote: the salt, which is told when the period begins, is what makes it a new one.
+#[must_use]
+pub fn quote_nonce(device: DeviceId, start: &PeriodStart) -> [u8; 32] {
+    Sha256::new()
+        .chain_update(QUOTE_LABEL)
+        .chain_update(device.0.to_be_bytes())
+        .chain_update(start.period.0.to_be_bytes())
+        .chain_update(start.salt)
+        .finalize()
+        .into()
 }
 
 /// One sweep of one gateway over its provers.
@@ -89,5 +106,22 @@ impl From<&AttestRequest> for Round {
                 salt: message.salt,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nonce_of_a_quote_is_the_hash_of_what_the_text_says() {
+        let start = PeriodStart {
+            period: Period(0x1112_1314_1516_1718),
+            salt: *b"saltsalt",
+        };
+        let device = DeviceId(0x0102_0304_0506_0708);
+        let text = b"lap1 quote\x01\x02\x03\x04\x05\x06\x07\x08\x11\x12\x13\x14\x15\x16\x17\x18saltsalt";
+        let expected: [u8; 32] = Sha256::digest(text).into();
+        assert_eq!(quote_nonce(device, &start), expected);
     }
 }

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::ids::{DeviceId, Mode, RowIndex};
 use crate::keys::RowKey;
 
-use super::{BODY_BYTES_MAX, Kind, TicketError};
+use super::{BODY_BYTES_MAX, Kind, Piece, TicketError};
 
 /// Bytes of a row: `challenge[8] | row_key[16]`.
 pub const ROW_BYTES: usize = 24;
@@ -57,6 +57,8 @@ pub enum Ask<'a> {
         /// With whom.
         peer: DeviceId,
     },
+    /// [`Kind::Evidence`].
+    Evidence(Piece<'a>),
 }
 
 impl<'a> Ask<'a> {
@@ -89,6 +91,7 @@ impl<'a> Ask<'a> {
                 let peer = u64::from_be_bytes(body.try_into().ok()?);
                 (peer != 0).then_some(Self::Pair { peer: DeviceId(peer) })
             }
+            Kind::Evidence => Piece::parse(body).ok().map(Self::Evidence),
         };
         read().ok_or(TicketError::Malformed)
     }

@@ -4,6 +4,7 @@
 //! forge what is sealed under a [`TicketRoot`]. No I/O and no heap: the caller owns buffers, sockets and randomness.
 
 mod body;
+mod evidence;
 mod paired;
 
 use core::fmt;
@@ -23,6 +24,7 @@ pub use body::{
     Ask, Bodies, NewRow, Outcome, ROW_BYTES, ROWS_PER_MESSAGE, STATE_BYTES, State, write_key, write_rows,
 };
 
+pub use evidence::{EVIDENCE_BYTES_MAX, PIECE_BYTES_MAX, Piece, ReportId, TAKEN_BYTES, Taken};
 pub use paired::{PAIRED_BYTES, Paired};
 
 /// First two bytes of every ticket: "LT".
@@ -62,15 +64,18 @@ pub enum Kind {
     Key = 3,
     /// A key for a pair with another device. Changes nothing of the device's.
     Pair = 4,
+    /// A piece of what the device knows about its own configuration. Changes nothing of the device's enrolment.
+    Evidence = 5,
 }
 
 impl Kind {
+    /// All of them, by number.
+    pub const ALL: &'static [Self] = &[Self::Status, Self::Rows, Self::Key, Self::Pair, Self::Evidence];
+
     /// The kind of that number.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
-        [Self::Status, Self::Rows, Self::Key, Self::Pair]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
+        Self::ALL.iter().copied().find(|kind| *kind as u8 == number)
     }
 }
 

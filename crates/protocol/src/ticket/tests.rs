@@ -208,6 +208,7 @@ fn bodies_are_read_as_they_were_written() {
         (Kind::Rows, &[0, 7, 8, 31, 33]),
         (Kind::Key, &[0, 19, 21]),
         (Kind::Pair, &[0, 7, 9]),
+        (Kind::Evidence, &[0, 16, 23]),
     ] {
         for length in lengths {
             assert!(
@@ -218,18 +219,84 @@ fn bodies_are_read_as_they_were_written() {
     }
 }
 
+#[test]
+fn a_piece_lies_within_its_document() {
+    let bytes = [7; PIECE_BYTES_MAX + 1];
+    let piece = |total, offset, length: usize| Piece::new(ReportId([1; 16]), total, offset, &bytes[..length]);
+    assert!(piece(1, 0, 1).is_some());
+    assert!(piece(EVIDENCE_BYTES_MAX, EVIDENCE_BYTES_MAX - 9, 9).is_some());
+    assert!(piece(EVIDENCE_BYTES_MAX, 0, PIECE_BYTES_MAX).is_some());
+    for (total, offset, length) in [
+        (0, 0, 0),
+        (1, 0, 0),
+        (1, 1, 0),
+        (1, 1, 1),
+        (9, 5, 5),
+        (9, u32::MAX, 9),
+        (EVIDENCE_BYTES_MAX + 1, 0, 9),
+        (EVIDENCE_BYTES_MAX, 0, PIECE_BYTES_MAX + 1),
+    ] {
+        assert_eq!(
+            piece(total, offset, length),
+            None,
+            "{length} B at {offset} of {total}"
+        );
+    }
+    let empty = alloc::format!("{}", ReportId::of(b""));
+    assert_eq!(empty, "e3b0c44298fc1c149afbf4c8996fb924");
+}
+
 proptest! {
+    #[test]
+    fn a_piece_is_read_as_it_was_written(
+        id: [u8; 16],
+        total in 0..=EVIDENCE_BYTES_MAX + 1,
+        offset in 0..=EVIDENCE_BYTES_MAX,
+        bytes in proptest::collection::vec(any::<u8>(), 0..=PIECE_BYTES_MAX),
+    ) {
+        let written = [&id[..], &total.to_be_bytes(), &offset.to_be_bytes(), &bytes].concat();
+        let read = Piece::parse(&written);
+        let is_within = !bytes.is_empty() && total <= EVIDENCE_BYTES_MAX && offset as usize + bytes.len() <= total as usize;
+        prop_assert_eq!(read.is_ok(), is_within);
+        if let Ok(piece) = read {
+            prop_assert_eq!((piece.report(), piece.total(), piece.offset()), (ReportId(id), total, offset));
+            prop_assert_eq!(piece.bytes(), &bytes);
+            let mut room = [0; BODY_BYTES_MAX];
+            prop_assert_eq!(piece.write(&mut room), Some(&written[..]));
+            let message = sealed(&root(), &Head { kind: Kind::Evidence, ..head() }, &written);
+            let body = opens(&root(), &message).unwrap();
+            prop_assert!(matches!(Ask::parse(Kind::Evidence, &body), Ok(Ask::Evidence(opened)) if opened == piece));
+        }
+    }
+
+    #[test]
+    fn an_answer_to_a_piece_is_read_as_it_was_written(received in 0..=EVIDENCE_BYTES_MAX, which in 0usize..3) {
+        let outcome = [Outcome::Done, Outcome::Misplaced, Outcome::Refused][which];
+        let taken = Taken { outcome, received };
+        let wire = taken.to_wire();
+        prop_assert_eq!(Taken::parse(&wire), Ok(taken));
+        for at in 0..5 {
+            let mut spoilt = wire;
+            spoilt[at] = 0xff;
+            prop_assert!(Taken::parse(&spoilt).is_err());
+        }
+        let old = Taken { outcome: Outcome::OldNumber, received };
+        prop_assert!(Taken::parse(&old.to_wire()).is_err());
+        prop_assert!(Taken::parse(&wire[1..]).is_err());
+    }
+
     #[test]
     fn whatever_comes_is_read_or_refused(bytes: Vec<u8>, body: Vec<u8>) {
         let _ = opens(&root(), &bytes);
         let mut wire = sealed(&root(), &head(), b"");
         wire.extend(&bytes);
         let _ = opens(&root(), &wire);
-        for kind in [Kind::Status, Kind::Rows, Kind::Key, Kind::Pair] {
-            let _ = Ask::parse(kind, &body);
+        for kind in Kind::ALL {
+            let _ = Ask::parse(*kind, &body);
         }
         let _ = State::parse(&body);
         let _ = Paired::parse(&body);
+        let _ = Taken::parse(&body);
     }
 
     #[test]

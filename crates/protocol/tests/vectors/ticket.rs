@@ -5,8 +5,8 @@ use super::files::{array_of, compare_or_write, hex_of};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_protocol::ticket::{
-    self, BODY_BYTES_MAX, Direction, Head, Kind, MESSAGE_BYTES_MAX, NewRow, Opening, Outcome, Room, Sealed,
-    State, TicketRoot,
+    self, BODY_BYTES_MAX, Direction, Head, Kind, MESSAGE_BYTES_MAX, NewRow, Opening, Outcome, Piece,
+    ReportId, Room, Sealed, State, Taken, TicketRoot,
 };
 use serde_json::{Value, json};
 
@@ -67,6 +67,13 @@ fn make() -> Value {
         rows_left: 12,
         number: 0x0203,
     };
+    let piece = Piece::new(ReportId(counting(0x60)), 4_096, 1_024, b"evidence")
+        .and_then(|piece| piece.write(&mut room).map(<[u8]>::to_vec))
+        .unwrap();
+    let taken = Taken {
+        outcome: Outcome::Done,
+        received: 1_032,
+    };
     json!({
         "about": "Tickets of LAP/1 1.7, suite 1. Byte strings are hex in wire order. Written and checked by crates/protocol/tests/vectors, recomputed by interop.",
         "row_key": hex::encode(ROW_KEY),
@@ -76,6 +83,8 @@ fn make() -> Value {
             make_message(Kind::Rows, Direction::Up, &rows),
             make_message(Kind::Key, Direction::Up, &key),
             make_message(Kind::Rows, Direction::Down, &state.to_wire()),
+            make_message(Kind::Evidence, Direction::Up, &piece),
+            make_message(Kind::Evidence, Direction::Down, &taken.to_wire()),
         ],
     })
 }
