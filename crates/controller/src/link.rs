@@ -303,7 +303,9 @@ impl Refusal {
     pub(crate) fn of(error: RegistryError) -> Result<Self, RegistryError> {
         match error {
             RegistryError::RowsExhausted { .. } => Ok(Self::Exhausted),
-            RegistryError::Revoked { .. } | RegistryError::UnknownDevice { .. } => Ok(Self::Gone),
+            RegistryError::Revoked { .. }
+            | RegistryError::Quarantined { .. }
+            | RegistryError::UnknownDevice { .. } => Ok(Self::Gone),
             RegistryError::DamagedRecord { .. } | RegistryError::NotLeased { .. } => {
                 Ok(Self::Damaged(error.to_string()))
             }

@@ -9,7 +9,7 @@ use crate::error::{RegistryError, Result};
 
 /// Longest device name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Longest PUF profile and reason of a revocation, in bytes.
+/// Longest PUF profile and reason of a revocation or a quarantine, in bytes.
 pub const TEXT_BYTES_MAX: usize = 65_536;
 
 /// A device to be enrolled.
@@ -42,6 +42,8 @@ pub struct DeviceInfo {
     pub suite: Suite,
     /// Active, or revoked for good.
     pub status: Status,
+    /// Why it is shut out for the time being, if it is.
+    pub quarantine: Option<Quarantine>,
     /// Seconds since 1970-01-01 UTC.
     pub enrolled_at_s: u64,
     /// Number of the first row of its pool; 0 in key mode.
@@ -60,7 +62,32 @@ pub struct DeviceInfo {
     pub(crate) floor_version: i64,
 }
 
+/// Why a device is shut out for the time being.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quarantine {
+    /// Since when, in seconds since 1970-01-01 UTC.
+    pub at_s: u64,
+    /// Why, for people.
+    pub reason: String,
+}
+
 impl DeviceInfo {
+    /// Whether it may authenticate: it is neither revoked nor in quarantine.
+    #[must_use]
+    pub fn may_authenticate(&self) -> bool {
+        self.status.is_active() && self.quarantine.is_none()
+    }
+
+    /// Refuses one that may not authenticate.
+    pub(crate) fn admit(&self) -> Result<()> {
+        let device = self.device;
+        match (self.status.is_active(), &self.quarantine) {
+            (false, _) => Err(RegistryError::Revoked { device }),
+            (true, Some(_)) => Err(RegistryError::Quarantined { device }),
+            (true, None) => Ok(()),
+        }
+    }
+
     /// The row numbers of its pool; in key mode every number, since `idx` only counts there.
     #[must_use]
     pub fn indices(&self) -> Range<u32> {
@@ -78,7 +105,7 @@ impl DeviceInfo {
     }
 }
 
-/// Whether a device may authenticate.
+/// Whether a device may authenticate, if it is not in [quarantine](Quarantine).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
     /// It may.

@@ -5,12 +5,12 @@ use std::collections::{HashMap, HashSet};
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
-use crate::device::{DeviceInfo, DeviceRecord, Revision, Status};
+use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Revision, Status};
 use crate::error::{RegistryError, Result};
 use crate::feed;
 use crate::place::Place;
 use crate::record_mac::MAC_BYTES;
-use crate::row::{id_to_column, mode_to_column, seconds_to_column, status_to_columns};
+use crate::row::{id_to_column, mode_to_column, quarantine_to_columns, seconds_to_column, status_to_columns};
 use crate::store::Registry;
 
 /// Devices per INSERT: fewer round trips to the database's thread, and far below SQLite's 32,766 parameters.
@@ -25,7 +25,8 @@ pub enum OnConflict {
     #[default]
     Refuse,
     /// Give it the new credentials, name and profile. Its mark never goes down: of a new pool, the rows below
-    /// the mark are lost, unless its numbers start at the mark. A revoked device is refused.
+    /// the mark are lost, unless its numbers start at the mark. A revoked device is refused, one in quarantine stays
+    /// there.
     Replace,
 }
 
@@ -62,6 +63,7 @@ pub(crate) struct NewDevice {
     pub(crate) idx_floor: RowIndex,
     pub(crate) epoch: u32,
     pub(crate) status: Status,
+    pub(crate) quarantine: Option<Quarantine>,
 }
 
 impl From<DeviceRecord> for NewDevice {
@@ -72,6 +74,7 @@ impl From<DeviceRecord> for NewDevice {
             idx_floor,
             epoch: 0,
             status: Status::Active,
+            quarantine: None,
         }
     }
 }
@@ -238,6 +241,10 @@ impl Registry {
             mode: record.credentials.mode(),
             suite: record.suite,
             status: new.status.clone(),
+            // New credentials say nothing of what the device runs.
+            quarantine: old
+                .and_then(|old| old.quarantine.clone())
+                .or_else(|| new.quarantine.clone()),
             enrolled_at_s: record.enrolled_at_s,
             first_idx: RowIndex(indices.start),
             rows_total: indices.end.saturating_sub(indices.start),
@@ -268,10 +275,12 @@ struct Prepared {
 async fn insert(connection: &mut SqliteConnection, records: &[Prepared]) -> Result<()> {
     let mut insert = QueryBuilder::<Sqlite>::new(
         "INSERT INTO device (device_id, name, mode, suite, status, enrolled_at_s, revoked_at_s, revoked_reason, \
-         first_idx, rows_total, idx_floor, floor_version, epoch, revision, puf_profile, mac) ",
+         first_idx, rows_total, idx_floor, floor_version, epoch, revision, puf_profile, mac, quarantined_at_s, \
+         quarantined_reason) ",
     );
     insert.push_values(records, |mut values, Prepared { info, mac, .. }| {
         let (status, revoked_at_s, reason) = status_to_columns(&info.status);
+        let (quarantined_at_s, quarantined_reason) = quarantine_to_columns(info.quarantine.as_ref());
         values
             .push_bind(id_to_column(info.device))
             .push_bind(&info.name)
@@ -288,7 +297,9 @@ async fn insert(connection: &mut SqliteConnection, records: &[Prepared]) -> Resu
             .push_bind(i64::from(info.epoch))
             .push_bind(info.revision.0.cast_signed())
             .push_bind(&info.puf_profile)
-            .push_bind(mac.as_slice());
+            .push_bind(mac.as_slice())
+            .push_bind(quarantined_at_s)
+            .push_bind(quarantined_reason);
     });
     insert.build().execute(&mut *connection).await?;
 

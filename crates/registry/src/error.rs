@@ -3,7 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
+
+use crate::attest::GroupName;
 
 /// What the functions of this crate return.
 pub type Result<T, E = RegistryError> = std::result::Result<T, E>;
@@ -181,6 +183,12 @@ pub enum RegistryError {
         /// The id.
         device: DeviceId,
     },
+    /// The device is shut out until it proves again what it runs, or is readmitted.
+    #[error("device {device} is in quarantine; see why it was put there, then readmit it")]
+    Quarantined {
+        /// The id.
+        device: DeviceId,
+    },
     /// A field of a record is not acceptable.
     #[error("device {device}: field {field}: {problem}")]
     InvalidRecord {
@@ -246,6 +254,86 @@ pub enum RegistryError {
         "the record of gateway {gateway} is damaged or was tampered with; restore a backup, or give the gateway another id"
     )]
     DamagedGateway {
+        /// The gateway.
+        gateway: GatewayId,
+    },
+
+    // ---- attestation ----
+    /// The device is not attested.
+    #[error("device {device} is not enrolled for attestation; enrol it first")]
+    NotAProver {
+        /// The id.
+        device: DeviceId,
+    },
+    /// No such group.
+    #[error("there is no group {group}; make it first, or check the name")]
+    UnknownGroup {
+        /// The name asked for.
+        group: GroupName,
+    },
+    /// A group that is to be removed, and has provers.
+    #[error(
+        "group {group} has provers, {device} among them; enrol them into another group, or remove them first"
+    )]
+    GroupInUse {
+        /// The group.
+        group: GroupName,
+        /// One of its provers.
+        device: DeviceId,
+    },
+    /// A field of a group is not acceptable.
+    #[error("group {group}: field {field}: {problem}")]
+    InvalidGroup {
+        /// The group.
+        group: GroupName,
+        /// The field's name.
+        field: &'static str,
+        /// What is wrong with it, and what is accepted.
+        problem: String,
+    },
+    /// A stored group does not authenticate or makes no sense.
+    #[error(
+        "the record of group {group} is damaged or was tampered with; set the group anew, or restore a backup"
+    )]
+    DamagedGroup {
+        /// Its name as it stands there.
+        group: String,
+    },
+    /// A period that was never drawn.
+    #[error("period {period} was never drawn; draw it first")]
+    UnknownPeriod {
+        /// Its number.
+        period: Period,
+    },
+    /// A stored period does not authenticate.
+    #[error("the record of period {period} is damaged or was tampered with; draw and begin a later one")]
+    DamagedPeriod {
+        /// Its number.
+        period: Period,
+    },
+    /// A round that its gateway cannot have had.
+    #[error("round {number} of gateway {gateway}: {problem}")]
+    InvalidRound {
+        /// The gateway.
+        gateway: GatewayId,
+        /// The round's number.
+        number: u32,
+        /// What does not fit.
+        problem: String,
+    },
+    /// A stored round does not authenticate.
+    #[error(
+        "the record of round {number} of gateway {gateway} is damaged or was tampered with; it is left out of what is shown"
+    )]
+    DamagedRound {
+        /// The gateway.
+        gateway: GatewayId,
+        /// The round's number.
+        number: u32,
+    },
+    /// All numbers of a gateway's rounds are used up.
+    #[error("gateway {gateway} has used up the numbers of its rounds; give it another id")]
+    NoRoundsLeft {
         /// The gateway.
         gateway: GatewayId,
     },

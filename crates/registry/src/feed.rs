@@ -1,6 +1,6 @@
 //! The change feed: what a gateway asks for, again and again, to follow the registry.
 //!
-//! Every change to a device (enrolment, replacement, revocation) takes the next number of one counter and writes
+//! Every change to a device (enrolment, replacement, revocation, quarantine and its end) takes the next number of one counter and writes
 //! it to the device, in the same transaction. So the feed needs no log that grows: a device shows up once with
 //! its newest change, and once more with where it is if it has roamed; asking costs an index look-up when nothing has happened. Marks that move are not changes:
 //! they are the gateways' own doing.
@@ -23,7 +23,7 @@ pub struct Change {
     pub device: DeviceId,
     /// Its newest change.
     pub revision: Revision,
-    /// Whether it may still authenticate; if not, it was revoked.
+    /// Whether it may authenticate; if not, it was revoked, or is in quarantine and may come back.
     pub active: bool,
     /// How often its credentials have been replaced.
     pub epoch: u32,
@@ -62,7 +62,8 @@ impl Registry {
         let limit = limit.max(1);
         // One question, so that all is of one moment: between two a change could take a number that the answer passes by.
         let rows: Vec<FeedRow> = sqlx::query_as(
-            "SELECT 0, device_id, revision, status, epoch, NULL, NULL, NULL, NULL FROM device \
+            "SELECT 0, device_id, revision, CASE WHEN quarantined_at_s IS NULL THEN status END, epoch, \
+             NULL, NULL, NULL, NULL FROM device \
              WHERE revision > $1 AND revision <= 9223372036854775807 \
              UNION ALL SELECT 1, device_id, revision, NULL, NULL, gateway_id, boot, began_ns, mac FROM roaming \
              WHERE revision > $1 AND revision <= 9223372036854775807 ORDER BY revision LIMIT $2",

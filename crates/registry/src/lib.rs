@@ -53,6 +53,7 @@
 //! what it seals.
 #![forbid(unsafe_code)]
 
+mod attest;
 mod backup;
 mod column;
 mod credentials;
@@ -67,6 +68,7 @@ mod lease;
 mod migrations;
 mod pair;
 mod place;
+mod quarantine;
 mod query;
 mod record_mac;
 mod renew;
@@ -78,8 +80,13 @@ mod store;
 mod transfer;
 mod walk;
 
+pub use attest::{
+    Appraisal, AppraisalPage, BINDING_BYTES_MAX, EVIDENCE_BYTES_MAX, Group, GroupList, GroupName,
+    GroupNameError, GroupPolicy, Home, NewGroup, NewProver, OVERLAY_BYTES_MAX, PERIODS_KEPT, PeriodRecord,
+    Protection, ProverPage, ProverRecord, ROUNDS_KEPT, Reopen, RollOut, RoundRecord, SILENCES_MAX, State,
+};
 pub use credentials::{Credentials, POOL_ROW_BYTES, POOL_ROWS_MAX, PoolRow};
-pub use device::{DeviceInfo, DeviceRecord, NAME_BYTES_MAX, Revision, Status, TEXT_BYTES_MAX};
+pub use device::{DeviceInfo, DeviceRecord, NAME_BYTES_MAX, Quarantine, Revision, Status, TEXT_BYTES_MAX};
 pub use enrol::{BulkOptions, OnConflict, Progress};
 pub use error::{LineMistake, RegistryError, Result};
 pub use feed::{Change, Changes};

@@ -19,6 +19,11 @@ fn migrator() -> Migrator {
         simple(2, "leases", include_str!("../migrations/0002_leases.sql")),
         simple(3, "tickets", include_str!("../migrations/0003_tickets.sql")),
         simple(4, "roaming", include_str!("../migrations/0004_roaming.sql")),
+        simple(
+            5,
+            "attestation",
+            include_str!("../migrations/0005_attestation.sql"),
+        ),
     ])
 }
 
@@ -66,6 +71,9 @@ mod tests {
                     .collect()
             })
             .collect();
-        assert_eq!(beginnings, ["885767aa", "893e23db", "259b04d0", "924af22e"]);
+        assert_eq!(
+            beginnings,
+            ["885767aa", "893e23db", "259b04d0", "924af22e", "c876b48e"]
+        );
     }
 }

@@ -143,7 +143,7 @@ impl Registry {
     }
 
     /// The key of the pair of `device`, which asks, and `peer`: the present one, or a new one that is durable before it is
-    /// here. `None` if they are none, or one of them is unknown or revoked.
+    /// here. `None` if they are none, or one of them is unknown, revoked or in quarantine.
     ///
     /// # Errors
     /// A damaged record, or a failure of the database.
@@ -182,7 +182,7 @@ impl Registry {
     async fn standing(&self, connection: &mut SqliteConnection, both: Both, now_s: u64) -> Result<Standing> {
         for one in [both.low, both.high] {
             match self.get_in(connection, one).await {
-                Ok(info) if info.status.is_active() => {}
+                Ok(info) if info.may_authenticate() => {}
                 Ok(_) | Err(RegistryError::UnknownDevice { .. }) => return Ok(Standing::NoPair),
                 Err(error) => return Err(error),
             }
@@ -218,7 +218,7 @@ impl Registry {
 
 /// How two devices stand.
 enum Standing {
-    /// Not allowed, or one of them is unknown or revoked.
+    /// Not allowed, or one of them is unknown, revoked or in quarantine.
     NoPair,
     /// Allowed, without a key that is good for some time yet.
     NoKey,

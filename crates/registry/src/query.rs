@@ -20,8 +20,10 @@ pub struct Filter {
     pub name_prefix: Option<String>,
     /// Only those of this mode.
     pub mode: Option<Mode>,
-    /// Only active (`true`) or only revoked (`false`) ones.
+    /// Only those that may authenticate (`true`), or only revoked ones (`false`).
     pub active: Option<bool>,
+    /// Only those in quarantine.
+    pub quarantined: bool,
 }
 
 /// A part of a list.
@@ -80,7 +82,7 @@ impl Registry {
         let rows: Vec<DeviceRow> = query.build_query_as().fetch_all(connection).await?;
         Ok(rows
             .into_iter()
-            .map(|row| (id_from_column(row.0.0), device_info(self.record_mac(), row)))
+            .map(|row| (id_from_column(row.id.0), device_info(self.record_mac(), row)))
             .collect())
     }
 
@@ -122,7 +124,7 @@ impl Registry {
         }
         let full = u32::try_from(rows.len()).is_ok_and(|count| count >= limit);
         let mut page = Page {
-            next: rows.last().filter(|_| full).map(|row| id_from_column(row.0.0)),
+            next: rows.last().filter(|_| full).map(|row| id_from_column(row.id.0)),
             devices: Vec::with_capacity(rows.len()),
             damaged: Vec::new(),
         };
@@ -161,10 +163,19 @@ impl Filter {
         if let Some(mode) = self.mode {
             query.push(" AND mode = ").push_bind(mode_to_column(mode));
         }
-        if let Some(active) = self.active {
+        match self.active {
+            Some(true) => drop(
+                query
+                    .push(" AND quarantined_at_s IS NULL AND status = ")
+                    .push_bind(ACTIVE),
+            ),
+            Some(false) => drop(query.push(" AND status = ").push_bind(REVOKED)),
+            None => {}
+        }
+        if self.quarantined {
             query
-                .push(" AND status = ")
-                .push_bind(if active { ACTIVE } else { REVOKED });
+                .push(" AND quarantined_at_s IS NOT NULL AND status = ")
+                .push_bind(ACTIVE);
         }
     }
 }

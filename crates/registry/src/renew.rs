@@ -70,7 +70,7 @@ impl Registry {
     /// How a device's enrolment stands.
     ///
     /// # Errors
-    /// An unknown or revoked device, a damaged record, or a failure of the database.
+    /// A device that is unknown, revoked or in quarantine, a damaged record, or a failure of the database.
     pub async fn enrolment(&self, device: DeviceId) -> Result<Enrolment> {
         let mut connection = self.reader().acquire().await?;
         self.enrolment_in(&mut connection, device).await
@@ -81,7 +81,7 @@ impl Registry {
     /// A new key ends all leases of the old one and is told by the feed as any replacement is.
     ///
     /// # Errors
-    /// An unknown or revoked device, a damaged record, or a failure of the database; nothing is changed then.
+    /// A device that is unknown, revoked or in quarantine, a damaged record, or a failure of the database; nothing is changed then.
     pub async fn renew(
         &self,
         device: DeviceId,
@@ -210,9 +210,7 @@ impl Registry {
 
     async fn enrolment_in(&self, connection: &mut SqliteConnection, device: DeviceId) -> Result<Enrolment> {
         let info = self.get_in(connection, device).await?;
-        if !info.status.is_active() {
-            return Err(RegistryError::Revoked { device });
-        }
+        info.admit()?;
         let row: Option<TicketRow> =
             sqlx::query_as("SELECT device_id, number, mac FROM ticket WHERE device_id = $1")
                 .bind(id_to_column(device))

@@ -5,7 +5,7 @@ use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use crate::device::{DeviceInfo, Revision, Status, TEXT_BYTES_MAX, check_text};
 use crate::error::{RegistryError, Result};
 use crate::feed;
-use crate::row::{id_to_column, mode_to_column, seconds_to_column, status_to_columns};
+use crate::row::{id_to_column, mode_to_column, quarantine_to_columns, seconds_to_column, status_to_columns};
 use crate::store::Registry;
 
 impl Registry {
@@ -46,10 +46,12 @@ impl Registry {
         };
         info.revision = Revision(revision.cast_unsigned());
         let (status, at_s, reason) = status_to_columns(&info.status);
+        let (quarantined_at_s, quarantined_reason) = quarantine_to_columns(info.quarantine.as_ref());
         sqlx::query(
             "UPDATE device SET status = $1, revoked_at_s = $2, revoked_reason = $3, revision = $4, mac = $5, \
              name = $6, mode = $7, suite = $8, enrolled_at_s = $9, first_idx = $10, rows_total = $11, \
-             idx_floor = $12, floor_version = $13, epoch = $14, puf_profile = $15 WHERE device_id = $16",
+             idx_floor = $12, floor_version = $13, epoch = $14, puf_profile = $15, quarantined_at_s = $16, \
+             quarantined_reason = $17 WHERE device_id = $18",
         )
         .bind(status)
         .bind(at_s)
@@ -66,6 +68,8 @@ impl Registry {
         .bind(info.floor_version)
         .bind(i64::from(info.epoch))
         .bind(&info.puf_profile)
+        .bind(quarantined_at_s)
+        .bind(quarantined_reason)
         .bind(id_to_column(device))
         .execute(&mut *transaction)
         .await?;
@@ -82,6 +86,7 @@ fn remains(device: DeviceId) -> DeviceInfo {
         mode: Mode::Pool,
         suite: Suite::SipHash128,
         status: Status::Active,
+        quarantine: None,
         enrolled_at_s: 0,
         first_idx: RowIndex(0),
         rows_total: 0,

@@ -1,9 +1,11 @@
 //! Between the tables' columns and the types of this crate.
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{FromRow, Row as _};
 
 use crate::column::Stored;
-use crate::device::{DeviceInfo, Revision, Status};
+use crate::device::{DeviceInfo, Quarantine, Revision, Status};
 use crate::error::{RegistryError, Result};
 use crate::record_mac::RecordMac;
 
@@ -12,32 +14,63 @@ macro_rules! device_columns {
     () => {
         "device.device_id, device.name, device.mode, device.suite, device.status, device.enrolled_at_s, \
          device.revoked_at_s, device.revoked_reason, device.first_idx, device.rows_total, device.idx_floor, \
-         device.floor_version, device.epoch, device.revision, device.puf_profile, \
-         device.mac"
+         device.floor_version, device.epoch, device.revision, device.puf_profile, device.mac, \
+         device.quarantined_at_s, device.quarantined_reason"
     };
 }
 pub(crate) use device_columns;
 
+/// How many they are.
+pub(crate) const DEVICE_COLUMNS: usize = 18;
+
 /// A row of the table `device`. Text comes as bytes: a flipped bit that makes it no text is that record's damage, not
 /// the whole question's.
-pub(crate) type DeviceRow = (
-    Stored<i64>,
-    Stored<Vec<u8>>,
-    Stored<i16>,
-    Stored<i16>,
-    Stored<i16>,
-    Stored<i64>,
-    Stored<Option<i64>>,
-    Stored<Option<Vec<u8>>>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<Vec<u8>>,
-    Stored<Vec<u8>>,
-);
+pub(crate) struct DeviceRow {
+    pub(crate) id: Stored<i64>,
+    name: Stored<Vec<u8>>,
+    mode: Stored<i16>,
+    suite: Stored<i16>,
+    status: Stored<i16>,
+    enrolled_at_s: Stored<i64>,
+    revoked_at_s: Stored<Option<i64>>,
+    revoked_reason: Stored<Option<Vec<u8>>>,
+    first_idx: Stored<i64>,
+    rows_total: Stored<i64>,
+    idx_floor: Stored<i64>,
+    floor_version: Stored<i64>,
+    epoch: Stored<i64>,
+    revision: Stored<i64>,
+    puf_profile: Stored<Vec<u8>>,
+    mac: Stored<Vec<u8>>,
+    quarantined_at_s: Stored<Option<i64>>,
+    quarantined_reason: Stored<Option<Vec<u8>>>,
+}
+
+impl FromRow<'_, SqliteRow> for DeviceRow {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        // By place, for names occur twice where tables are joined.
+        Ok(Self {
+            id: row.try_get(0)?,
+            name: row.try_get(1)?,
+            mode: row.try_get(2)?,
+            suite: row.try_get(3)?,
+            status: row.try_get(4)?,
+            enrolled_at_s: row.try_get(5)?,
+            revoked_at_s: row.try_get(6)?,
+            revoked_reason: row.try_get(7)?,
+            first_idx: row.try_get(8)?,
+            rows_total: row.try_get(9)?,
+            idx_floor: row.try_get(10)?,
+            floor_version: row.try_get(11)?,
+            epoch: row.try_get(12)?,
+            revision: row.try_get(13)?,
+            puf_profile: row.try_get(14)?,
+            mac: row.try_get(15)?,
+            quarantined_at_s: row.try_get(16)?,
+            quarantined_reason: row.try_get(17)?,
+        })
+    }
+}
 
 pub(crate) const ACTIVE: i16 = 1;
 pub(crate) const REVOKED: i16 = 2;
@@ -68,10 +101,7 @@ pub(crate) fn mode_from_column(column: i16) -> Option<Mode> {
 
 /// Turns a stored row into what the API shows; every value that cannot be is an error that names the device.
 pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo> {
-    let (id, name, mode, suite, status, enrolled_at_s, revoked_at_s, revoked_reason, first, total, floor, ..) =
-        row;
-    let (.., floor_version, epoch, revision, puf_profile, stored_mac) = row;
-    let device = id_from_column(id.0);
+    let device = id_from_column(row.id.0);
     let damaged = |problem: String| RegistryError::DamagedRecord { device, problem };
     let unusable = |column: &str, value: i64| match value {
         i64::MIN => damaged(format!("{column} is no number")),
@@ -83,12 +113,12 @@ pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo>
     let text = |column: &str, value: Stored<Vec<u8>>| {
         String::from_utf8(value.0).map_err(|_| damaged(format!("{column} is no text")))
     };
-    let (Stored(status), Stored(revoked_at_s), Stored(mode)) = (status, revoked_at_s, mode);
+    let (Stored(status), Stored(revoked_at_s), Stored(mode)) = (row.status, row.revoked_at_s, row.mode);
     let status = match (status, revoked_at_s) {
-        (ACTIVE, None) if revoked_reason.0.is_none() => Status::Active,
+        (ACTIVE, None) if row.revoked_reason.0.is_none() => Status::Active,
         (REVOKED, Some(at_s)) => Status::Revoked {
             at_s: seconds("revoked_at_s", at_s)?,
-            reason: text("revoked_reason", Stored(revoked_reason.0.unwrap_or_default()))?,
+            reason: text("revoked_reason", Stored(row.revoked_reason.0.unwrap_or_default()))?,
         },
         _ => {
             return Err(damaged(format!(
@@ -96,25 +126,38 @@ pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo>
             )));
         }
     };
+    let quarantine = match (row.quarantined_at_s.0, row.quarantined_reason.0) {
+        (None, None) => None,
+        (Some(at_s), Some(reason)) => Some(Quarantine {
+            at_s: seconds("quarantined_at_s", at_s)?,
+            reason: text("quarantined_reason", Stored(reason))?,
+        }),
+        (at_s, _) => {
+            return Err(damaged(format!(
+                "half of a quarantine, with quarantined_at_s {at_s:?}"
+            )));
+        }
+    };
     let info = DeviceInfo {
         device,
-        name: text("name", name)?,
+        name: text("name", row.name)?,
         mode: mode_from_column(mode).ok_or_else(|| damaged(format!("mode is {mode}")))?,
-        suite: u8::try_from(suite.0)
+        suite: u8::try_from(row.suite.0)
             .ok()
             .and_then(Suite::from_number)
-            .ok_or_else(|| damaged(format!("suite {} is not spoken by this program", suite.0)))?,
+            .ok_or_else(|| damaged(format!("suite {} is not spoken by this program", row.suite.0)))?,
         status,
-        enrolled_at_s: seconds("enrolled_at_s", enrolled_at_s.0)?,
-        first_idx: RowIndex(number("first_idx", first)?),
-        rows_total: number("rows_total", total)?,
-        idx_floor: RowIndex(number("idx_floor", floor)?),
-        epoch: number("epoch", epoch)?,
-        revision: Revision(seconds("revision", revision.0)?),
-        puf_profile: text("puf_profile", puf_profile)?,
-        floor_version: floor_version.0,
+        quarantine,
+        enrolled_at_s: seconds("enrolled_at_s", row.enrolled_at_s.0)?,
+        first_idx: RowIndex(number("first_idx", row.first_idx)?),
+        rows_total: number("rows_total", row.rows_total)?,
+        idx_floor: RowIndex(number("idx_floor", row.idx_floor)?),
+        epoch: number("epoch", row.epoch)?,
+        revision: Revision(seconds("revision", row.revision.0)?),
+        puf_profile: text("puf_profile", row.puf_profile)?,
+        floor_version: row.floor_version.0,
     };
-    if mac.verifies(&info, &stored_mac.0) {
+    if mac.verifies(&info, &row.mac.0) {
         Ok(info)
     } else {
         Err(damaged("its fields do not authenticate".to_owned()))
@@ -126,6 +169,14 @@ pub(crate) fn status_to_columns(status: &Status) -> (i16, Option<i64>, Option<&s
     match status {
         Status::Active => (ACTIVE, None, None),
         Status::Revoked { at_s, reason } => (REVOKED, Some(seconds_to_column(*at_s)), Some(reason)),
+    }
+}
+
+/// The columns `quarantined_at_s` and `quarantined_reason`.
+pub(crate) fn quarantine_to_columns(quarantine: Option<&Quarantine>) -> (Option<i64>, Option<&str>) {
+    match quarantine {
+        None => (None, None),
+        Some(Quarantine { at_s, reason }) => (Some(seconds_to_column(*at_s)), Some(reason)),
     }
 }
 

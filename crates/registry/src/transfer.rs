@@ -18,7 +18,7 @@ use sqlx::SqliteConnection;
 use zeroize::Zeroizing;
 
 use crate::credentials::Credentials;
-use crate::device::{DeviceInfo, DeviceRecord, Revision, Status, TEXT_BYTES_MAX, check_text};
+use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Revision, Status, TEXT_BYTES_MAX, check_text};
 use crate::enrol::{NewDevice, Progress};
 use crate::error::{RegistryError, Result};
 use crate::key::ExportKey;
@@ -57,7 +57,7 @@ pub struct DeviceLine {
     pub mode: String,
     /// Number of the suite.
     pub suite: u8,
-    /// "active" or "revoked".
+    /// "active", "quarantined" or "revoked".
     pub status: String,
     /// Seconds since 1970-01-01 UTC.
     pub enrolled_at_s: u64,
@@ -67,6 +67,12 @@ pub struct DeviceLine {
     /// Only of revoked devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_reason: Option<String>,
+    /// Seconds since 1970-01-01 UTC; only of devices in quarantine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantined_at_s: Option<u64>,
+    /// Only of devices in quarantine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantined_reason: Option<String>,
     /// First row of the pool; 0 in key mode.
     pub first_idx: u32,
     /// Rows in the pool; 0 in key mode.
@@ -85,9 +91,12 @@ pub struct DeviceLine {
 impl From<&DeviceInfo> for DeviceLine {
     fn from(info: &DeviceInfo) -> Self {
         let (status, revoked_at_s, revoked_reason) = match &info.status {
+            Status::Active if info.quarantine.is_some() => ("quarantined", None, None),
             Status::Active => ("active", None, None),
             Status::Revoked { at_s, reason } => ("revoked", Some(*at_s), Some(reason.clone())),
         };
+        // Revocation is for good: what else there was does not count any more.
+        let quarantine = info.quarantine.as_ref().filter(|_| info.status.is_active());
         let mode = match info.mode {
             Mode::Pool => "pool",
             Mode::Key => "key",
@@ -101,6 +110,8 @@ impl From<&DeviceInfo> for DeviceLine {
             enrolled_at_s: info.enrolled_at_s,
             revoked_at_s,
             revoked_reason,
+            quarantined_at_s: quarantine.map(|quarantine| quarantine.at_s),
+            quarantined_reason: quarantine.map(|quarantine| quarantine.reason.clone()),
             first_idx: info.first_idx.0,
             rows_total: info.rows_total,
             idx_floor: info.idx_floor.0,
@@ -374,20 +385,7 @@ pub(crate) fn parse_device(text: &[u8], sealer: &Sealer) -> Result<NewDevice, St
     };
     let suite = Suite::from_number(line.suite)
         .ok_or_else(|| format!("field suite: suite {} is not spoken by this program", line.suite))?;
-    if let Some(reason) = &line.revoked_reason {
-        check_text(reason, TEXT_BYTES_MAX, true)
-            .map_err(|problem| format!("field revoked_reason: {problem}"))?;
-    }
-    let status = match (line.status.as_str(), line.revoked_at_s, &line.revoked_reason) {
-        ("active", None, None) => Status::Active,
-        ("revoked", Some(at_s), Some(reason)) if i64::try_from(at_s).is_ok() => Status::Revoked {
-            at_s,
-            reason: reason.clone(),
-        },
-        _ => {
-            return Err("fields status, revoked_at_s, revoked_reason: they contradict each other".to_owned());
-        }
-    };
+    let (status, quarantine) = standing(&line)?;
     let end = line
         .first_idx
         .checked_add(line.rows_total)
@@ -412,7 +410,36 @@ pub(crate) fn parse_device(text: &[u8], sealer: &Sealer) -> Result<NewDevice, St
         idx_floor: RowIndex(line.idx_floor),
         epoch: line.epoch,
         status,
+        quarantine,
     })
+}
+
+/// Whether it is revoked, and whether it is in quarantine.
+fn standing(line: &DeviceLine) -> Result<(Status, Option<Quarantine>), String> {
+    for (field, reason) in [
+        ("revoked_reason", &line.revoked_reason),
+        ("quarantined_reason", &line.quarantined_reason),
+    ] {
+        let checked = reason
+            .as_deref()
+            .map_or(Ok(()), |reason| check_text(reason, TEXT_BYTES_MAX, true));
+        checked.map_err(|problem| format!("field {field}: {problem}"))?;
+    }
+    let revoked = line.revoked_at_s.zip(line.revoked_reason.clone());
+    let quarantined = line.quarantined_at_s.zip(line.quarantined_reason.clone());
+    let is_half = revoked.is_none() && (line.revoked_at_s.is_some() || line.revoked_reason.is_some())
+        || quarantined.is_none() && (line.quarantined_at_s.is_some() || line.quarantined_reason.is_some());
+    let is_time = |at_s: u64| i64::try_from(at_s).is_ok();
+    match (line.status.as_str(), revoked, quarantined) {
+        ("active", None, None) if !is_half => Ok((Status::Active, None)),
+        ("quarantined", None, Some((at_s, reason))) if !is_half && is_time(at_s) => {
+            Ok((Status::Active, Some(Quarantine { at_s, reason })))
+        }
+        ("revoked", Some((at_s, reason)), None) if !is_half && is_time(at_s) => {
+            Ok((Status::Revoked { at_s, reason }, None))
+        }
+        _ => Err("the fields of its status, revocation and quarantine contradict each other".to_owned()),
+    }
 }
 
 fn open_line(

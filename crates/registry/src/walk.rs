@@ -29,8 +29,18 @@ impl Registry {
     /// The record and the credentials of an active device, in one look-up.
     ///
     /// # Errors
-    /// An unknown or revoked device, a damaged record, or a failure of the database.
+    /// A device that is unknown, revoked or in quarantine, a damaged record, or a failure of the database.
     pub async fn load(&self, device: DeviceId) -> Result<ActiveDevice> {
+        let found = self.load_even_quarantined(device).await?;
+        found.info.admit()?;
+        Ok(found)
+    }
+
+    /// [`Registry::load`] also of a device in quarantine: for what it has to say, not to let it in.
+    ///
+    /// # Errors
+    /// An unknown or revoked device, a damaged record, or a failure of the database.
+    pub async fn load_even_quarantined(&self, device: DeviceId) -> Result<ActiveDevice> {
         let row: Option<StoredRow> = sqlx::query_as(concat!(
             "SELECT ",
             device_columns!(),
@@ -91,6 +101,7 @@ impl Registry {
         damaged.extend(lease::damaged(&mut snapshot, self.record_mac()).await?);
         damaged.extend(pair::damaged(&mut snapshot, self.record_mac()).await?);
         damaged.extend(renew::damaged(&mut snapshot, self.record_mac()).await?);
+        damaged.extend(self.damaged_attestation(&mut snapshot).await?);
         if i64::try_from(visited) != Ok(devices) {
             let detail = format!("{visited} of {devices} devices have a revision that can be");
             damaged.push(RegistryError::Damaged { detail });

@@ -370,6 +370,7 @@ async fn filters_choose_by_name_mode_and_status() {
                 name_prefix: Some("pump".into()),
                 mode: Some(Mode::Pool),
                 active: Some(true),
+                quarantined: false,
             },
             vec![],
         ),

@@ -93,7 +93,7 @@ async fn a_newer_schema_is_refused_and_not_touched() {
             error,
             RegistryError::NewerSchema {
                 found: 99,
-                supported: 4,
+                supported: 5,
                 ..
             }
         ),

@@ -68,9 +68,7 @@ impl Lease {
     /// Adds rows and moves the mark, as far as the pool allows.
     pub(super) fn extend(&mut self, pool: &mut Pool, request: &LeaseRequest) -> Result<Granted> {
         let device = self.device;
-        if !pool.info.status.is_active() {
-            return Err(RegistryError::Revoked { device });
-        }
+        pool.info.admit()?;
         let rows = match pool.info.mode {
             // Nothing is spent, and freshness protects a number that an earlier process has used. What the gateway itself
             // has used since it started lies below the floor once it has settled.

@@ -9,7 +9,7 @@ use crate::credentials::Credentials;
 use crate::device::{DeviceInfo, Revision};
 use crate::error::{RegistryError, Result};
 use crate::gateway::Fence;
-use crate::row::{device_columns, device_info};
+use crate::row::{DEVICE_COLUMNS, device_columns, device_info};
 use crate::store::Registry;
 use crate::walk::{StoredDevice, StoredRow};
 
@@ -106,6 +106,7 @@ impl LeasedStream {
             " FROM device CROSS JOIN lease \
              LEFT JOIN credential ON credential.device_id = device.device_id \
              WHERE lease.gateway_id = $1 AND lease.device_id = device.device_id AND device.revision > $2 AND device.revision <= $3 AND device.status = 1 \
+             AND device.quarantined_at_s IS NULL \
              AND lease.mark < lease.end_idx \
              ORDER BY device.revision LIMIT $4"
         ))
@@ -174,8 +175,8 @@ struct LeasedRow {
 
 impl sqlx::FromRow<'_, SqliteRow> for LeasedRow {
     fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
-        // Behind the 16 columns of the device and the sealed credentials; names occur twice.
-        const FIRST: usize = 17;
+        // Behind the device's columns and the sealed credentials; names occur twice.
+        const FIRST: usize = DEVICE_COLUMNS + 1;
         Ok(Self {
             stored: StoredRow::from_row(row)?,
             lease: (

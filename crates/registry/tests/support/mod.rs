@@ -1,6 +1,8 @@
 //! Devices for the tests.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod attestation;
+
 use std::path::{Path, PathBuf};
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};

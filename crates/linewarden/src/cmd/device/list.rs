@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use linewarden_agent::config::parse_device_id;
 use linewarden_protocol::ids::{DeviceId, Mode};
-use linewarden_registry::{DeviceInfo, DeviceLine, Filter, Registry, Status};
+use linewarden_registry::{DeviceInfo, DeviceLine, Filter, Quarantine, Registry, Status};
 
 use crate::failure::Failure;
 use crate::output::{Output, counted};
@@ -29,11 +29,14 @@ pub struct ListArgs {
     #[arg(long, value_name = "MODE")]
     mode: Option<ModeName>,
     /// Only devices that may authenticate
-    #[arg(long, conflicts_with = "revoked")]
+    #[arg(long, conflicts_with_all = ["revoked", "quarantined"])]
     active: bool,
     /// Only revoked devices
-    #[arg(long)]
+    #[arg(long, conflicts_with = "quarantined")]
     revoked: bool,
+    /// Only devices in quarantine
+    #[arg(long)]
+    quarantined: bool,
     /// At most so many
     #[arg(long, value_name = "COUNT")]
     limit: Option<u64>,
@@ -86,6 +89,7 @@ pub fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
             (_, true) => Some(false),
             _ => None,
         },
+        quarantined: args.quarantined,
     };
     let (rows, damaged) = block_on(async {
         let registry = args.registry.open().await?;
@@ -146,10 +150,10 @@ fn row(device: &DeviceInfo) -> Vec<String> {
         device.device.to_string(),
         device.name.clone(),
         mode(device).to_owned(),
-        if device.status.is_active() {
-            "active"
-        } else {
-            "revoked"
+        match (&device.status, &device.quarantine) {
+            (Status::Revoked { .. }, _) => "revoked",
+            (Status::Active, Some(_)) => "quarantined",
+            (Status::Active, None) => "active",
         }
         .to_owned(),
         rows(device.rows_left()),
@@ -183,13 +187,15 @@ pub fn show(args: &ShowArgs, output: Output) -> Result<(), Failure> {
         ("enrolled", date(device.enrolled_at_s)),
         ("credentials replaced", counted(u64::from(device.epoch), "time")),
     ];
-    match &device.status {
-        Status::Active => fields.push(("status", "active".to_owned())),
-        Status::Revoked { at_s, reason } => {
-            fields.push(("status", format!("revoked on {}", date(*at_s))));
-            fields.push(("reason", reason.clone()));
+    let (status, reason) = match (&device.status, &device.quarantine) {
+        (Status::Revoked { at_s, reason }, _) => (format!("revoked on {}", date(*at_s)), Some(reason)),
+        (Status::Active, Some(Quarantine { at_s, reason })) => {
+            (format!("in quarantine since {}", date(*at_s)), Some(reason))
         }
-    }
+        (Status::Active, None) => ("active".to_owned(), None),
+    };
+    fields.push(("status", status));
+    fields.extend(reason.map(|reason| ("reason", reason.clone())));
     if let Some(left) = device.rows_left() {
         let numbers = device.indices();
         fields.push(("rows", format!("{} from {}", device.rows_total, numbers.start)));

@@ -1,0 +1,302 @@
+//! How provers stand, as of the newest round that has changed it.
+
+use std::net::IpAddr;
+
+use linewarden_protocol::gateway::Configuration;
+use linewarden_protocol::ids::{DeviceId, GatewayId};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+
+use super::{CHECK_ROWS, address_from_column, address_to_column, seconds};
+use crate::column::Stored;
+use crate::enrol::IDS_PER_QUERY;
+use crate::error::{RegistryError, Result};
+use crate::lease::damage;
+use crate::record_mac::{RecordMac, RowCode};
+use crate::row::{id_from_column, id_to_column};
+use crate::store::Registry;
+
+const LABEL: &[u8] = b"linewarden registry table appraisal v1";
+/// Silences that are remembered of a prover, at most.
+pub const SILENCES_MAX: usize = 64;
+
+/// The columns of [`AppraisalRow`], in its order, as a literal for `concat!`.
+macro_rules! appraisal_columns {
+    () => {
+        "device_id, gateway_id, address, state, since_s, since_round, configuration, silences, asked, mac"
+    };
+}
+
+/// How a prover stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It has proven what it is to run.
+    Ok,
+    /// It has, too late.
+    Late,
+    /// It has proven nothing.
+    Silent,
+    /// It was silent too often.
+    Quarantined,
+}
+
+/// How a prover stands since its newest change. What lies behind this is not told here: whether the verifier is alive is
+/// told by its rounds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Appraisal {
+    /// Which device.
+    pub device: DeviceId,
+    /// Who has asked it.
+    pub gateway: GatewayId,
+    /// Where it was then.
+    pub address: Option<IpAddr>,
+    /// How it stands.
+    pub state: State,
+    /// Since when, seconds since 1970-01-01 UTC.
+    pub since_s: u64,
+    /// Since which round of that gateway.
+    pub since_round: u32,
+    /// What it has proven last.
+    pub configuration: Configuration,
+    /// Numbers of that gateway's rounds in which it was silent, newest last, at most [`SILENCES_MAX`].
+    pub silences: Vec<u32>,
+    /// In how many rounds it was asked.
+    pub asked: u64,
+}
+
+/// A part of all appraisals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppraisalPage {
+    /// By ascending id of the device.
+    pub appraisals: Vec<Appraisal>,
+    /// What is wrong with those that were left out.
+    pub damaged: Vec<String>,
+    /// After which device it goes on; `None` at the end.
+    pub next: Option<DeviceId>,
+}
+
+impl Appraisal {
+    /// What keeps this gateway from storing it.
+    pub(super) fn problem(&self, gateway: GatewayId) -> Option<String> {
+        let device = self.device;
+        if self.gateway != gateway {
+            return Some(format!(
+                "the appraisal of device {device} is said to be gateway {}'s",
+                self.gateway
+            ));
+        }
+        if self.silences.len() > SILENCES_MAX {
+            let count = self.silences.len();
+            return Some(format!(
+                "{count} silences of device {device}; at most {SILENCES_MAX} are kept"
+            ));
+        }
+        let at = seconds(self.since_s).err();
+        at.map(|problem| format!("the appraisal of device {device} is since a time that is {problem}"))
+    }
+}
+
+impl Registry {
+    /// How a prover stands; `None` if it was not asked yet.
+    ///
+    /// # Errors
+    /// A damaged record, or a failure of the database.
+    pub async fn appraisal(&self, device: DeviceId) -> Result<Option<Appraisal>> {
+        let row: Option<AppraisalRow> = sqlx::query_as(concat!(
+            "SELECT ",
+            appraisal_columns!(),
+            " FROM appraisal WHERE device_id = $1"
+        ))
+        .bind(id_to_column(device))
+        .fetch_optional(self.reader())
+        .await?;
+        row.map(|row| appraisal_from_row(self.record_mac(), &row))
+            .transpose()
+    }
+
+    /// The next `limit` appraisals after that of a device, by ascending id. Begin with `None` and go on with
+    /// [`AppraisalPage::next`] until that is `None`.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn appraisals(&self, after: Option<DeviceId>, limit: u32) -> Result<AppraisalPage> {
+        let mut connection = self.reader().acquire().await?;
+        let limit = limit.max(1);
+        let start = after.map_or(0, |id| id.0);
+        let mut rows: Vec<AppraisalRow> = Vec::new();
+        // Bit-cast, the upper half of the ids is negative: the lower half is listed first, then the upper.
+        for half in [0..=i64::MAX, i64::MIN..=-1] {
+            let missing = i64::from(limit) - i64::try_from(rows.len()).unwrap_or(i64::MAX);
+            if missing <= 0 || half.end().cast_unsigned() <= start {
+                continue;
+            }
+            let floor = (*half.start()).cast_unsigned().max(start.saturating_add(1));
+            rows.extend(
+                sqlx::query_as::<_, AppraisalRow>(concat!(
+                    "SELECT ",
+                    appraisal_columns!(),
+                    " FROM appraisal WHERE device_id >= $1 AND device_id <= $2 ORDER BY device_id LIMIT $3"
+                ))
+                .bind(floor.cast_signed())
+                .bind(*half.end())
+                .bind(missing)
+                .fetch_all(&mut *connection)
+                .await?,
+            );
+        }
+        let full = u32::try_from(rows.len()).is_ok_and(|count| count >= limit);
+        let mut page = AppraisalPage {
+            next: rows.last().filter(|_| full).map(|row| id_from_column(row.0.0)),
+            appraisals: Vec::with_capacity(rows.len()),
+            damaged: Vec::new(),
+        };
+        for row in rows {
+            match appraisal_from_row(self.record_mac(), &row) {
+                Ok(appraisal) => page.appraisals.push(appraisal),
+                Err(error) => page.damaged.push(error.to_string()),
+            }
+        }
+        Ok(page)
+    }
+
+    pub(super) async fn write_appraisals(
+        &self,
+        connection: &mut SqliteConnection,
+        appraisals: &[Appraisal],
+    ) -> Result<()> {
+        for batch in appraisals.chunks(IDS_PER_QUERY) {
+            let mut insert =
+                QueryBuilder::<Sqlite>::new(concat!("WITH told (", appraisal_columns!(), ") AS ("));
+            insert.push_values(batch, |mut values, appraisal| {
+                let row = row_of(appraisal);
+                values.push_bind(row.0.0);
+                values.push_bind(row.1.0);
+                values.push_bind(row.2.0.clone());
+                values.push_bind(row.3.0);
+                values.push_bind(row.4.0);
+                values.push_bind(row.5.0);
+                values.push_bind(row.6.0);
+                values.push_bind(row.7.0.clone());
+                values.push_bind(row.8.0);
+                values.push_bind(code(self.record_mac(), &row).finish());
+            });
+            insert.push(
+                ") INSERT OR REPLACE INTO appraisal (device_id, gateway_id, address, state, since_s, since_round, \
+                 configuration, silences, asked, mac) SELECT told.* FROM told \
+                 JOIN prover ON prover.device_id = told.device_id WHERE prover.removed = 0",
+            );
+            insert.build().execute(&mut *connection).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn damaged_appraisals(
+        &self,
+        connection: &mut SqliteConnection,
+    ) -> Result<Vec<RegistryError>> {
+        let (mut found, mut read) = (Vec::new(), 0);
+        loop {
+            let rows: Vec<AppraisalRow> = sqlx::query_as(concat!(
+                "SELECT ",
+                appraisal_columns!(),
+                " FROM appraisal LIMIT $1 OFFSET $2"
+            ))
+            .bind(CHECK_ROWS)
+            .bind(read)
+            .fetch_all(&mut *connection)
+            .await?;
+            if rows.is_empty() {
+                return Ok(found);
+            }
+            read += CHECK_ROWS;
+            let damaged = |row| appraisal_from_row(self.record_mac(), row).err();
+            found.extend(rows.iter().filter_map(damaged));
+        }
+    }
+}
+
+/// A row of `appraisal`.
+type AppraisalRow = (
+    Stored<i64>,
+    Stored<i64>,
+    Stored<Option<Vec<u8>>>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<Option<Vec<u8>>>,
+    Stored<i64>,
+    Stored<Vec<u8>>,
+);
+
+/// Without its code.
+fn row_of(appraisal: &Appraisal) -> AppraisalRow {
+    let silences = appraisal.silences.iter().flat_map(|round| round.to_be_bytes());
+    let silences: Vec<u8> = silences.collect();
+    (
+        Stored(id_to_column(appraisal.device)),
+        Stored(i64::from(appraisal.gateway.0)),
+        Stored(appraisal.address.map(address_to_column)),
+        Stored(match appraisal.state {
+            State::Ok => 1,
+            State::Late => 2,
+            State::Silent => 3,
+            State::Quarantined => 4,
+        }),
+        Stored(appraisal.since_s.cast_signed()),
+        Stored(i64::from(appraisal.since_round)),
+        Stored(match appraisal.configuration {
+            Configuration::Current => 1,
+            Configuration::Alternate => 2,
+        }),
+        Stored(Some(silences).filter(|silences| !silences.is_empty())),
+        Stored(appraisal.asked.cast_signed()),
+        Stored(Vec::new()),
+    )
+}
+
+fn code(mac: &RecordMac, row: &AppraisalRow) -> RowCode {
+    let (device, gateway, address, state, since, round, configuration, silences, asked, _) = row;
+    [device, gateway, state, since, round, configuration, asked]
+        .into_iter()
+        .fold(mac.row(LABEL), |code, number| code.number(number.0))
+        .bytes_or_null(address.0.as_deref())
+        .bytes_or_null(silences.0.as_deref())
+}
+
+fn appraisal_from_row(mac: &RecordMac, row: &AppraisalRow) -> Result<Appraisal> {
+    let damaged = || damage(id_from_column(row.0.0), "appraisal");
+    if !code(mac, row).is(&row.9.0) {
+        return Err(damaged());
+    }
+    decoded(row).ok_or_else(damaged)
+}
+
+/// Of a row that authenticates; `None` if another program's.
+fn decoded(row: &AppraisalRow) -> Option<Appraisal> {
+    let (device, gateway, address, state, since, round, configuration, silences, asked, _) = row;
+    let silences = silences.0.as_deref().unwrap_or_default().as_chunks::<4>().0;
+    Some(Appraisal {
+        device: id_from_column(device.0),
+        gateway: GatewayId(u32::try_from(gateway.0).ok()?),
+        address: match &address.0 {
+            Some(address) => Some(address_from_column(address)?),
+            None => None,
+        },
+        state: match state.0 {
+            1 => State::Ok,
+            2 => State::Late,
+            3 => State::Silent,
+            4 => State::Quarantined,
+            _ => return None,
+        },
+        since_s: u64::try_from(since.0).ok()?,
+        since_round: u32::try_from(round.0).ok()?,
+        configuration: match configuration.0 {
+            1 => Configuration::Current,
+            2 => Configuration::Alternate,
+            _ => return None,
+        },
+        silences: silences.iter().map(|round| u32::from_be_bytes(*round)).collect(),
+        asked: asked.0.cast_unsigned(),
+    })
+}

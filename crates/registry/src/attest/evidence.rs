@@ -1,0 +1,150 @@
+//! What a device has sent to explain what it runs, as it has sent it.
+
+use linewarden_protocol::ids::DeviceId;
+use sqlx::SqliteConnection;
+use zeroize::Zeroizing;
+
+use super::{CHECK_ROWS, seconds};
+use crate::column::Stored;
+use crate::error::{RegistryError, Result};
+use crate::lease::damage;
+use crate::row::{id_from_column, id_to_column};
+use crate::store::Registry;
+
+const LABEL: &[u8] = b"linewarden registry table evidence v1";
+/// The longest document, bytes.
+pub const EVIDENCE_BYTES_MAX: usize = 2 << 20;
+
+/// A row of `evidence`: device, number, at, sealed.
+type EvidenceRow = (Stored<i64>, Stored<i64>, Stored<i64>, Stored<Vec<u8>>);
+
+impl Registry {
+    /// Stores a document that a prover has sent; the newest and the one before it are kept.
+    ///
+    /// # Errors
+    /// [`RegistryError::NotAProver`], a document that is empty or longer than [`EVIDENCE_BYTES_MAX`], a damaged record, or a
+    /// failure of the database.
+    pub async fn put_evidence(&self, device: DeviceId, document: &[u8], at_s: u64) -> Result<()> {
+        let invalid = |problem| RegistryError::InvalidRecord {
+            device,
+            field: "evidence",
+            problem,
+        };
+        if !(1..=EVIDENCE_BYTES_MAX).contains(&document.len()) {
+            return Err(invalid(format!(
+                "{} B; 1 to {EVIDENCE_BYTES_MAX} B are accepted",
+                document.len()
+            )));
+        }
+        let at_s = seconds(at_s).map_err(invalid)?;
+        let mut transaction = self.write().await?;
+        if !self.is_prover(&mut transaction, device).await? {
+            return Err(RegistryError::NotAProver { device });
+        }
+        let (newest,): (Option<i64>,) = sqlx::query_as(
+            "SELECT MAX(number) FROM evidence WHERE device_id = $1 AND typeof(number) = 'integer'",
+        )
+        .bind(id_to_column(device))
+        .fetch_one(&mut *transaction)
+        .await?;
+        let number = newest.unwrap_or_default().saturating_add(1);
+        let aad = aad(id_to_column(device), number, at_s);
+        let sealed = self
+            .sealer()
+            .seal(&aad, document.len(), |out| out.extend_from_slice(document))?;
+        sqlx::query(
+            "INSERT OR REPLACE INTO evidence (device_id, number, at_s, sealed) VALUES ($1, $2, $3, $4)",
+        )
+        .bind(id_to_column(device))
+        .bind(number)
+        .bind(at_s)
+        .bind(sealed)
+        .execute(&mut *transaction)
+        .await?;
+        sqlx::query("DELETE FROM evidence WHERE device_id = $1 AND number < $2 - 1")
+            .bind(id_to_column(device))
+            .bind(number)
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(())
+    }
+
+    /// The newest document of a device and when it came, seconds since 1970-01-01 UTC; `None` if it has sent none.
+    ///
+    /// # Errors
+    /// A damaged record, or a failure of the database.
+    pub async fn evidence(&self, device: DeviceId) -> Result<Option<(u64, Zeroizing<Vec<u8>>)>> {
+        self.evidence_at(device, 0).await
+    }
+
+    /// The document before the newest one: what the device ran before.
+    ///
+    /// # Errors
+    /// As [`Registry::evidence`].
+    pub async fn evidence_before(&self, device: DeviceId) -> Result<Option<(u64, Zeroizing<Vec<u8>>)>> {
+        self.evidence_at(device, 1).await
+    }
+
+    async fn evidence_at(&self, device: DeviceId, before: i64) -> Result<Option<(u64, Zeroizing<Vec<u8>>)>> {
+        let row: Option<EvidenceRow> = sqlx::query_as(
+            "SELECT device_id, number, at_s, sealed FROM evidence WHERE device_id = $1 \
+             ORDER BY number DESC LIMIT 1 OFFSET $2",
+        )
+        .bind(id_to_column(device))
+        .bind(before)
+        .fetch_optional(self.reader())
+        .await?;
+        row.map(|row| self.open_evidence(&row)).transpose()
+    }
+
+    fn open_evidence(
+        &self,
+        (device, number, at_s, sealed): &EvidenceRow,
+    ) -> Result<(u64, Zeroizing<Vec<u8>>)> {
+        let opened = self.sealer().open(&aad(device.0, number.0, at_s.0), &sealed.0);
+        let at_s = u64::try_from(at_s.0);
+        opened
+            .ok()
+            .and_then(|document| Some((at_s.ok()?, document)))
+            .ok_or_else(|| damage(id_from_column(device.0), "evidence"))
+    }
+
+    pub(super) async fn damaged_evidence(
+        &self,
+        connection: &mut SqliteConnection,
+    ) -> Result<Vec<RegistryError>> {
+        let (mut found, mut read) = (Vec::new(), 0);
+        loop {
+            // Documents are long: they are opened one by one.
+            let keys: Vec<(i64,)> = sqlx::query_as("SELECT rowid FROM evidence LIMIT $1 OFFSET $2")
+                .bind(CHECK_ROWS)
+                .bind(read)
+                .fetch_all(&mut *connection)
+                .await?;
+            if keys.is_empty() {
+                return Ok(found);
+            }
+            read += CHECK_ROWS;
+            for (key,) in keys {
+                let row: EvidenceRow =
+                    sqlx::query_as("SELECT device_id, number, at_s, sealed FROM evidence WHERE rowid = $1")
+                        .bind(key)
+                        .fetch_one(&mut *connection)
+                        .await?;
+                found.extend(self.open_evidence(&row).err());
+            }
+        }
+    }
+}
+
+/// Moved to another device, number or time, a document does not open.
+fn aad(device: i64, number: i64, at_s: i64) -> Vec<u8> {
+    [
+        LABEL,
+        &device.to_be_bytes(),
+        &number.to_be_bytes(),
+        &at_s.to_be_bytes(),
+    ]
+    .concat()
+}

@@ -1,0 +1,88 @@
+//! Attestation: which devices prove what they run, what they are to run, and how they stand (LAP/1 3.2, 3.3).
+//!
+//! A *prover* is a device with an attestation key; it belongs to a *group*, which says how often its provers are asked and
+//! what they are to run. *Periods* are common to all gateways: a number and a salt, drawn ahead and kept secret until the
+//! period begins. The numbers of a gateway's *rounds* are reserved ahead, so that none is used twice. *Appraisals* say how
+//! provers stand, *evidence* is what a device has sent to explain itself.
+//!
+//! Keys, salts and evidence are sealed; everything else is authenticated, each table under its own label. Provers and
+//! groups share one counter of revisions: who has seen up to one asks for what is newer.
+
+mod appraisals;
+mod evidence;
+mod groups;
+mod periods;
+mod provers;
+mod rounds;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use sqlx::SqliteConnection;
+
+pub use self::appraisals::{Appraisal, AppraisalPage, SILENCES_MAX, State};
+pub use self::evidence::EVIDENCE_BYTES_MAX;
+pub use self::groups::{Group, GroupList, GroupName, GroupNameError, GroupPolicy, NewGroup, Reopen, RollOut};
+pub use self::periods::{PERIODS_KEPT, PeriodRecord};
+pub use self::provers::{
+    BINDING_BYTES_MAX, Home, NewProver, OVERLAY_BYTES_MAX, Protection, ProverPage, ProverRecord,
+};
+pub use self::rounds::{ROUNDS_KEPT, RoundRecord};
+use crate::error::{RegistryError, Result};
+use crate::store::Registry;
+
+/// Rows that the check reads at once.
+const CHECK_ROWS: i64 = 5_000;
+
+impl Registry {
+    /// The revision of the newest change to any prover or group.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn attest_revision(&self) -> Result<u64> {
+        let (revision,): (i64,) = sqlx::query_as("SELECT attest_revision FROM registry")
+            .fetch_one(self.reader())
+            .await?;
+        Ok(u64::try_from(revision).unwrap_or_default())
+    }
+
+    /// What does not authenticate or open, for [`Registry::check`].
+    pub(crate) async fn damaged_attestation(
+        &self,
+        connection: &mut SqliteConnection,
+    ) -> Result<Vec<RegistryError>> {
+        let mut found = self.damaged_groups(connection).await?;
+        found.extend(self.damaged_provers(connection).await?);
+        found.extend(self.damaged_periods(connection).await?);
+        found.extend(self.damaged_rounds(connection).await?);
+        found.extend(self.damaged_appraisals(connection).await?);
+        found.extend(self.damaged_evidence(connection).await?);
+        Ok(found)
+    }
+}
+
+/// Takes the next revision of provers and groups within the caller's transaction.
+async fn advance(connection: &mut SqliteConnection) -> Result<i64> {
+    let (revision,): (i64,) =
+        sqlx::query_as("UPDATE registry SET attest_revision = attest_revision + 1 RETURNING attest_revision")
+            .fetch_one(connection)
+            .await?;
+    Ok(revision)
+}
+
+fn address_to_column(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+fn address_from_column(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(|octets| Ipv4Addr::from(octets).into());
+    let v6 = <[u8; 16]>::try_from(bytes).map(|octets| Ipv6Addr::from(octets).into());
+    v4.or(v6).ok()
+}
+
+/// A time, or why it is none.
+fn seconds(at_s: u64) -> std::result::Result<i64, String> {
+    i64::try_from(at_s).map_err(|_| "not a time in seconds since 1970".to_owned())
+}

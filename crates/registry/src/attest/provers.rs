@@ -1,0 +1,578 @@
+//! Provers: devices with an attestation key.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use linewarden_measurement::configuration::Configuration;
+use linewarden_protocol::attest::AttestationKey;
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
+use sqlx::SqliteConnection;
+use zeroize::Zeroize as _;
+
+use super::groups::GroupName;
+use super::{CHECK_ROWS, address_from_column, address_to_column, advance, seconds};
+use crate::column::Stored;
+use crate::error::{RegistryError, Result};
+use crate::lease::damage;
+use crate::record_mac::{RecordMac, RowCode};
+use crate::row::{id_from_column, id_to_column};
+use crate::store::Registry;
+
+const LABEL: &[u8] = b"linewarden registry table prover v1";
+const TABLE: &str = "enrolment for attestation";
+/// The longest text of what ties a key to its TPM, bytes.
+pub const BINDING_BYTES_MAX: usize = 65_536;
+/// The longest encoding of a device's own entries, bytes.
+pub const OVERLAY_BYTES_MAX: usize = 65_536;
+
+/// The columns of [`ProverRow`], in its order, as a literal for `concat!`.
+macro_rules! prover_columns {
+    () => {
+        "device_id, group_name, sealed, protection, binding, overlay, home_gateway, home_address, port, enrolled_at_s, \
+         enrolled_period, revision, removed, mac"
+    };
+}
+
+/// What keeps the attestation key on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// A file: whoever has the device's memory has the key.
+    Software,
+    /// A TPM 2.0, which lets it be used only in the states that it is bound to.
+    Tpm,
+}
+
+/// Where a device is asked that no gateway has seen yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// Who asks it.
+    pub gateway: GatewayId,
+    /// Where it is.
+    pub address: IpAddr,
+}
+
+/// A device to be attested.
+#[derive(Clone)]
+pub struct NewProver {
+    /// Which.
+    pub device: DeviceId,
+    /// What it is to run, and how often it is asked.
+    pub group: GroupName,
+    /// What it shares with the controller; never all zero.
+    pub key: AttestationKey,
+    /// What keeps the key.
+    pub protection: Protection,
+    /// JSON of `linewarden_tpm::enrol::Binding`, of a key in a TPM.
+    pub binding: Option<Vec<u8>>,
+    /// Its own entries, laid over those of its group: `Configuration::encode` of `linewarden-measurement`.
+    pub overlay: Option<Vec<u8>>,
+    /// Where it is asked at first.
+    pub home: Option<Home>,
+    /// The UDP port that it is asked at.
+    pub port: u16,
+    /// The newest period at enrolment, which the device keeps as the last that it knows of.
+    pub enrolled_period: Period,
+}
+
+/// A prover as it is stored.
+#[derive(Clone)]
+pub struct ProverRecord {
+    /// Which device.
+    pub device: DeviceId,
+    /// What it is to run, and how often it is asked.
+    pub group: GroupName,
+    /// What it shares with the controller; of zeros if `removed`.
+    pub key: AttestationKey,
+    /// What keeps the key.
+    pub protection: Protection,
+    /// JSON of `linewarden_tpm::enrol::Binding`, of a key in a TPM.
+    pub binding: Option<Vec<u8>>,
+    /// Its own entries, laid over those of its group, encoded.
+    pub overlay: Option<Vec<u8>>,
+    /// Where it is asked at first.
+    pub home: Option<Home>,
+    /// The UDP port that it is asked at.
+    pub port: u16,
+    /// When it was enrolled for attestation, seconds since 1970-01-01 UTC.
+    pub enrolled_at_s: u64,
+    /// The newest period then.
+    pub enrolled_period: Period,
+    /// Of its last change.
+    pub revision: u64,
+    /// It is no prover any more: all that is left is that it was one.
+    pub removed: bool,
+}
+
+impl fmt::Debug for NewProver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewProver")
+            .field("device", &self.device)
+            .field("group", &self.group)
+            .field("protection", &self.protection)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ProverRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProverRecord")
+            .field("device", &self.device)
+            .field("group", &self.group)
+            .field("protection", &self.protection)
+            .field("revision", &self.revision)
+            .field("removed", &self.removed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Provers that have changed.
+#[derive(Clone, Debug)]
+pub struct ProverPage {
+    /// In the order of their revisions; removed ones, too.
+    pub provers: Vec<ProverRecord>,
+    /// What is wrong with those that were left out.
+    pub damaged: Vec<String>,
+    /// Ask from here next.
+    pub upto: u64,
+    /// Whether there is more to be had at once.
+    pub more: bool,
+}
+
+impl NewProver {
+    fn validate(&self, now_s: u64) -> Result<()> {
+        if self.key.as_bytes() == &[0; 32] {
+            return Err(invalid(self.device, "key", "it is all zero".to_owned()));
+        }
+        if let Some(binding) = &self.binding {
+            check_length(self.device, "binding", binding, BINDING_BYTES_MAX)?;
+        }
+        if self.port == 0 {
+            return Err(invalid(self.device, "port", "0 is none".to_owned()));
+        }
+        seconds(now_s).map_err(|problem| invalid(self.device, "enrolled_at_s", problem))?;
+        check_overlay(self.device, self.overlay.as_deref())
+    }
+}
+
+fn invalid(device: DeviceId, field: &'static str, problem: String) -> RegistryError {
+    RegistryError::InvalidRecord {
+        device,
+        field,
+        problem,
+    }
+}
+
+fn check_length(device: DeviceId, field: &'static str, bytes: &[u8], bytes_max: usize) -> Result<()> {
+    match (1..=bytes_max).contains(&bytes.len()) {
+        true => Ok(()),
+        false => {
+            let problem = format!("{} B; 1 to {bytes_max} B are accepted", bytes.len());
+            Err(invalid(device, field, problem))
+        }
+    }
+}
+
+fn check_overlay(device: DeviceId, overlay: Option<&[u8]>) -> Result<()> {
+    let Some(overlay) = overlay else {
+        return Ok(());
+    };
+    check_length(device, "overlay", overlay, OVERLAY_BYTES_MAX)?;
+    Configuration::decode(overlay).map_err(|error| invalid(device, "overlay", error.to_string()))?;
+    Ok(())
+}
+
+impl Registry {
+    /// Makes a device a prover, in place of what it was as one before; how it stood then, and its evidence, are forgotten.
+    /// Returns the revision under which gateways learn of it. A device in quarantine stays there.
+    ///
+    /// # Errors
+    /// A device that is unknown or revoked, a group that is unknown, a field that is not acceptable, a damaged record, or a
+    /// failure of the database; nothing is changed then.
+    pub async fn enrol_prover(&self, prover: NewProver, now_s: u64) -> Result<u64> {
+        prover.validate(now_s)?;
+        let device = prover.device;
+        let mut transaction = self.write().await?;
+        if !self.get_in(&mut transaction, device).await?.status.is_active() {
+            return Err(RegistryError::Revoked { device });
+        }
+        if self.group_in(&mut transaction, &prover.group).await?.is_none() {
+            return Err(RegistryError::UnknownGroup { group: prover.group });
+        }
+        let sealed = self
+            .sealer()
+            .seal(&aad(device), prover.key.as_bytes().len(), |out| {
+                out.extend_from_slice(prover.key.as_bytes());
+            })?;
+        let record = ProverRecord {
+            device,
+            group: prover.group,
+            key: prover.key,
+            protection: prover.protection,
+            binding: prover.binding,
+            overlay: prover.overlay,
+            home: prover.home,
+            port: prover.port,
+            enrolled_at_s: now_s,
+            enrolled_period: prover.enrolled_period,
+            revision: advance(&mut transaction).await?.cast_unsigned(),
+            removed: false,
+        };
+        forget(&mut transaction, device).await?;
+        self.write_prover(&mut transaction, &record, Some(&sealed))
+            .await?;
+        transaction.commit().await?;
+        Ok(record.revision)
+    }
+
+    /// A device as a prover; `None` if it is none, or none any more.
+    ///
+    /// # Errors
+    /// A damaged record, or a failure of the database.
+    pub async fn prover(&self, device: DeviceId) -> Result<Option<ProverRecord>> {
+        let mut connection = self.reader().acquire().await?;
+        let found = self.prover_in(&mut connection, device).await?;
+        Ok(found.map(|(record, _)| record).filter(|record| !record.removed))
+    }
+
+    /// Makes a prover a mere device again; whether it was one. A damaged record is overwritten. One in quarantine stays
+    /// there.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn remove_prover(&self, device: DeviceId) -> Result<bool> {
+        let mut transaction = self.write().await?;
+        let mut record = match self.prover_in(&mut transaction, device).await {
+            Ok(None) => return Ok(false),
+            Ok(Some((record, _))) if record.removed => return Ok(false),
+            Ok(Some((record, _))) => remains(device, record.group, record.enrolled_at_s),
+            Err(RegistryError::DamagedRecord { .. }) => remains(device, GroupName::unknown(), 0),
+            Err(error) => return Err(error),
+        };
+        record.revision = advance(&mut transaction).await?.cast_unsigned();
+        forget(&mut transaction, device).await?;
+        self.write_prover(&mut transaction, &record, None).await?;
+        transaction.commit().await?;
+        Ok(true)
+    }
+
+    /// Provers changed after a revision, at most `limit` of them, oldest change first.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn provers_since(&self, revision: u64, limit: u32) -> Result<ProverPage> {
+        let limit = limit.max(1);
+        let rows: Vec<ProverRow> = sqlx::query_as(concat!(
+            "SELECT ",
+            prover_columns!(),
+            " FROM prover WHERE revision > $1 AND revision <= 9223372036854775807 ORDER BY revision LIMIT $2"
+        ))
+        .bind(i64::try_from(revision).unwrap_or(i64::MAX))
+        .bind(i64::from(limit))
+        .fetch_all(self.reader())
+        .await?;
+        let upto = rows.iter().rev().find_map(|row| u64::try_from(row.11.0).ok());
+        let upto = upto.unwrap_or(revision);
+        let mut page = ProverPage {
+            provers: Vec::with_capacity(rows.len()),
+            damaged: Vec::new(),
+            more: upto > revision && rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX),
+            upto,
+        };
+        for row in rows {
+            match self.prover_from_row(row) {
+                Ok((record, _)) => page.provers.push(record),
+                Err(error) => page.damaged.push(error.to_string()),
+            }
+        }
+        Ok(page)
+    }
+
+    /// Sets what a device has of its own, or takes it away; returns the revision under which gateways learn of it.
+    ///
+    /// # Errors
+    /// [`RegistryError::NotAProver`], an overlay that is no encoded configuration or longer than [`OVERLAY_BYTES_MAX`], a
+    /// damaged record, or a failure of the database.
+    pub async fn set_overlay(&self, device: DeviceId, overlay: Option<Vec<u8>>) -> Result<u64> {
+        check_overlay(device, overlay.as_deref())?;
+        let mut transaction = self.write().await?;
+        let found = self.prover_in(&mut transaction, device).await?;
+        let Some((mut record, sealed)) = found.filter(|(record, _)| !record.removed) else {
+            return Err(RegistryError::NotAProver { device });
+        };
+        record.overlay = overlay;
+        record.revision = advance(&mut transaction).await?.cast_unsigned();
+        self.write_prover(&mut transaction, &record, sealed.as_deref())
+            .await?;
+        transaction.commit().await?;
+        Ok(record.revision)
+    }
+
+    /// A prover and its sealed key.
+    async fn prover_in(
+        &self,
+        connection: &mut SqliteConnection,
+        device: DeviceId,
+    ) -> Result<Option<(ProverRecord, Option<Vec<u8>>)>> {
+        let row: Option<ProverRow> = sqlx::query_as(concat!(
+            "SELECT ",
+            prover_columns!(),
+            " FROM prover WHERE device_id = $1"
+        ))
+        .bind(id_to_column(device))
+        .fetch_optional(connection)
+        .await?;
+        row.map(|row| self.prover_from_row(row)).transpose()
+    }
+
+    pub(super) async fn is_prover(
+        &self,
+        connection: &mut SqliteConnection,
+        device: DeviceId,
+    ) -> Result<bool> {
+        let found = self.prover_in(connection, device).await?;
+        Ok(found.is_some_and(|(record, _)| !record.removed))
+    }
+
+    pub(super) async fn damaged_provers(
+        &self,
+        connection: &mut SqliteConnection,
+    ) -> Result<Vec<RegistryError>> {
+        let (mut found, mut read) = (Vec::new(), 0);
+        loop {
+            let rows: Vec<ProverRow> = sqlx::query_as(concat!(
+                "SELECT ",
+                prover_columns!(),
+                " FROM prover LIMIT $1 OFFSET $2"
+            ))
+            .bind(CHECK_ROWS)
+            .bind(read)
+            .fetch_all(&mut *connection)
+            .await?;
+            if rows.is_empty() {
+                return Ok(found);
+            }
+            read += CHECK_ROWS;
+            found.extend(rows.into_iter().filter_map(|row| self.prover_from_row(row).err()));
+        }
+    }
+
+    async fn write_prover(
+        &self,
+        connection: &mut SqliteConnection,
+        record: &ProverRecord,
+        sealed: Option<&[u8]>,
+    ) -> Result<()> {
+        let row = row_of(record, sealed);
+        let code = code(self.record_mac(), &row).finish();
+        sqlx::query(
+            "INSERT INTO prover (device_id, group_name, sealed, protection, binding, overlay, home_gateway, home_address, \
+             port, enrolled_at_s, enrolled_period, revision, removed, mac) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
+             ON CONFLICT (device_id) DO UPDATE SET group_name = excluded.group_name, sealed = excluded.sealed, \
+             protection = excluded.protection, binding = excluded.binding, overlay = excluded.overlay, \
+             home_gateway = excluded.home_gateway, home_address = excluded.home_address, port = excluded.port, \
+             enrolled_at_s = excluded.enrolled_at_s, enrolled_period = excluded.enrolled_period, \
+             revision = excluded.revision, removed = excluded.removed, mac = excluded.mac",
+        )
+        .bind(row.0.0)
+        .bind(record.group.as_str())
+        .bind(row.2.0)
+        .bind(row.3.0)
+        .bind(row.4.0)
+        .bind(row.5.0)
+        .bind(row.6.0)
+        .bind(row.7.0)
+        .bind(row.8.0)
+        .bind(row.9.0)
+        .bind(row.10.0)
+        .bind(row.11.0)
+        .bind(row.12.0)
+        .bind(code)
+        .execute(connection)
+        .await?;
+        Ok(())
+    }
+
+    /// Turns a stored row into the record, and its sealed key; one that does not authenticate is that device's damage.
+    fn prover_from_row(&self, row: ProverRow) -> Result<(ProverRecord, Option<Vec<u8>>)> {
+        let device = id_from_column(row.0.0);
+        if !code(self.record_mac(), &row).is(&row.13.0) {
+            return Err(damage(device, TABLE));
+        }
+        let key = match &row.2.0 {
+            Some(sealed) => self.open_key(device, sealed),
+            None => Some(AttestationKey::from_bytes([0; 32])),
+        };
+        let record = key.and_then(|key| decoded(&row, key));
+        let record = record.ok_or_else(|| damage(device, TABLE))?;
+        Ok((record, row.2.0))
+    }
+
+    fn open_key(&self, device: DeviceId, sealed: &[u8]) -> Option<AttestationKey> {
+        let plain = self.sealer().open(&aad(device), sealed).ok()?;
+        let mut bytes = <[u8; 32]>::try_from(plain.as_slice()).ok()?;
+        let key = AttestationKey::from_bytes(bytes);
+        bytes.zeroize();
+        Some(key)
+    }
+}
+
+/// Who is no prover, or another one, stands nowhere and has sent nothing.
+async fn forget(connection: &mut SqliteConnection, device: DeviceId) -> Result<()> {
+    for table in [
+        "DELETE FROM appraisal WHERE device_id = $1",
+        "DELETE FROM evidence WHERE device_id = $1",
+    ] {
+        sqlx::query(table)
+            .bind(id_to_column(device))
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
+}
+
+/// That a device was a prover.
+fn remains(device: DeviceId, group: GroupName, enrolled_at_s: u64) -> ProverRecord {
+    ProverRecord {
+        device,
+        group,
+        key: AttestationKey::from_bytes([0; 32]),
+        protection: Protection::Software,
+        binding: None,
+        overlay: None,
+        home: None,
+        port: 0,
+        enrolled_at_s,
+        enrolled_period: Period(0),
+        revision: 0,
+        removed: true,
+    }
+}
+
+/// A row of `prover`.
+type ProverRow = (
+    Stored<i64>,
+    Stored<Vec<u8>>,
+    Stored<Option<Vec<u8>>>,
+    Stored<i64>,
+    Stored<Option<Vec<u8>>>,
+    Stored<Option<Vec<u8>>>,
+    Stored<Option<i64>>,
+    Stored<Option<Vec<u8>>>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<Vec<u8>>,
+);
+
+fn aad(device: DeviceId) -> Vec<u8> {
+    [LABEL, &device.0.to_be_bytes()].concat()
+}
+
+/// Without its code.
+fn row_of(record: &ProverRecord, sealed: Option<&[u8]>) -> ProverRow {
+    let protection = match record.protection {
+        Protection::Software => 1,
+        Protection::Tpm => 2,
+    };
+    (
+        Stored(id_to_column(record.device)),
+        Stored(record.group.as_str().as_bytes().to_vec()),
+        Stored(sealed.map(<[u8]>::to_vec)),
+        Stored(protection),
+        Stored(record.binding.clone()),
+        Stored(record.overlay.clone()),
+        Stored(record.home.map(|home| i64::from(home.gateway.0))),
+        Stored(record.home.map(|home| address_to_column(home.address))),
+        Stored(i64::from(record.port)),
+        Stored(record.enrolled_at_s.cast_signed()),
+        Stored(record.enrolled_period.0.cast_signed()),
+        Stored(record.revision.cast_signed()),
+        Stored(i64::from(record.removed)),
+        Stored(Vec::new()),
+    )
+}
+
+/// The sealed key is under the code as well, so that nobody puts an older one of the same device there.
+fn code(mac: &RecordMac, row: &ProverRow) -> RowCode {
+    let (
+        device,
+        group,
+        sealed,
+        protection,
+        binding,
+        overlay,
+        gateway,
+        address,
+        port,
+        at,
+        period,
+        revision,
+        removed,
+        _,
+    ) = row;
+    mac.row(LABEL)
+        .number(device.0)
+        .bytes(&group.0)
+        .bytes_or_null(sealed.0.as_deref())
+        .number(protection.0)
+        .bytes_or_null(binding.0.as_deref())
+        .bytes_or_null(overlay.0.as_deref())
+        .number_or_null(gateway.0)
+        .bytes_or_null(address.0.as_deref())
+        .number(port.0)
+        .number(at.0)
+        .number(period.0)
+        .number(revision.0)
+        .number(removed.0)
+}
+
+/// Of a row that authenticates; `None` if another program's.
+fn decoded(row: &ProverRow, key: AttestationKey) -> Option<ProverRecord> {
+    let (
+        device,
+        group,
+        sealed,
+        protection,
+        binding,
+        overlay,
+        gateway,
+        address,
+        port,
+        at,
+        period,
+        revision,
+        removed,
+        _,
+    ) = row;
+    let removed = removed.0 != 0;
+    if removed != sealed.0.is_none() {
+        return None;
+    }
+    Some(ProverRecord {
+        device: id_from_column(device.0),
+        group: GroupName::from_column(&group.0)?,
+        key,
+        protection: match protection.0 {
+            1 => Protection::Software,
+            2 => Protection::Tpm,
+            _ => return None,
+        },
+        binding: binding.0.clone(),
+        overlay: overlay.0.clone(),
+        home: match (gateway.0, &address.0) {
+            (Some(gateway), Some(address)) => Some(Home {
+                gateway: GatewayId(u32::try_from(gateway).ok()?),
+                address: address_from_column(address)?,
+            }),
+            _ => None,
+        },
+        port: u16::try_from(port.0).ok()?,
+        enrolled_at_s: u64::try_from(at.0).ok()?,
+        enrolled_period: Period(period.0.cast_unsigned()),
+        revision: u64::try_from(revision.0).ok()?,
+        removed,
+    })
+}

@@ -1,0 +1,339 @@
+//! Rounds: their numbers, of which none is used twice, and how they went.
+
+use std::ops::Range;
+
+use linewarden_protocol::ids::{GatewayId, Period};
+use sqlx::SqliteConnection;
+
+use super::appraisals::Appraisal;
+use super::groups::GroupName;
+use super::{CHECK_ROWS, seconds};
+use crate::column::Stored;
+use crate::error::{RegistryError, Result};
+use crate::gateway::Fence;
+use crate::record_mac::{RecordMac, RowCode};
+use crate::store::Registry;
+
+const NUMBER_LABEL: &[u8] = b"linewarden registry table round_number v1";
+const LABEL: &[u8] = b"linewarden registry table attest_round v1";
+/// Rounds that are kept of each gateway, the newest.
+pub const ROUNDS_KEPT: u32 = 1_000;
+
+/// The columns of [`RoundRow`], in its order, as a literal for `concat!`.
+macro_rules! round_columns {
+    () => {
+        "gateway_id, number, group_name, period, started_at_s, ended_at_s, asked, ok, late, silent, last_verdict_ms, mac"
+    };
+}
+
+/// How a round went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoundRecord {
+    /// Who asked.
+    pub gateway: GatewayId,
+    /// Its number at that gateway, from 1.
+    pub number: u32,
+    /// Whose provers were asked.
+    pub group: GroupName,
+    /// The period that was to be proven.
+    pub period: Period,
+    /// When it began, seconds since 1970-01-01 UTC.
+    pub started_at_s: u64,
+    /// When its last verdict was there.
+    pub ended_at_s: u64,
+    /// Provers that were asked.
+    pub asked: u32,
+    /// Of them, those that proved in time.
+    pub ok: u32,
+    /// Those that proved later.
+    pub late: u32,
+    /// Those that proved nothing.
+    pub silent: u32,
+    /// From the beginning to the last proof, ms.
+    pub last_verdict_ms: u32,
+}
+
+impl Registry {
+    /// Reserves the next numbers for rounds of this gateway, from 1, durably: no number comes twice, whatever becomes of the
+    /// process. Near the end there may be fewer than `count`, which is at least 1.
+    ///
+    /// # Errors
+    /// [`RegistryError::OldFence`], [`RegistryError::NoRoundsLeft`], a damaged record, or a failure of the database.
+    pub async fn reserve_rounds(&self, fence: &Fence, count: u32) -> Result<Range<u32>> {
+        let gateway = fence.gateway();
+        let mut transaction = self.write().await?;
+        self.check_fence(&mut transaction, fence).await?;
+        let first = self.next_round(&mut transaction, gateway).await?;
+        let end = first.saturating_add(count.max(1));
+        if end == first {
+            return Err(RegistryError::NoRoundsLeft { gateway });
+        }
+        sqlx::query(
+            "INSERT INTO round_number (gateway_id, next, mac) VALUES ($1, $2, $3) \
+             ON CONFLICT (gateway_id) DO UPDATE SET next = excluded.next, mac = excluded.mac",
+        )
+        .bind(i64::from(gateway.0))
+        .bind(i64::from(end))
+        .bind(number_code(self.record_mac(), i64::from(gateway.0), i64::from(end)).finish())
+        .execute(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+        Ok(first..end)
+    }
+
+    /// Stores how a round went, with the appraisals that it has changed, in one transaction, durable before it returns. Told
+    /// again, it is overwritten. Appraisals of devices that are no provers any more are passed over.
+    ///
+    /// # Errors
+    /// [`RegistryError::OldFence`]; [`RegistryError::InvalidRound`] if round or appraisals are another gateway's, or the
+    /// number was not reserved; a damaged record, or a failure of the database. Nothing is stored then.
+    pub async fn record_round(
+        &self,
+        fence: &Fence,
+        round: &RoundRecord,
+        appraisals: &[Appraisal],
+    ) -> Result<()> {
+        let gateway = fence.gateway();
+        let invalid = |problem: String| RegistryError::InvalidRound {
+            gateway,
+            number: round.number,
+            problem,
+        };
+        if round.gateway != gateway {
+            return Err(invalid(format!("it is said to be gateway {}'s", round.gateway)));
+        }
+        for at_s in [round.started_at_s, round.ended_at_s] {
+            seconds(at_s).map_err(invalid)?;
+        }
+        if let Some(problem) = appraisals.iter().find_map(|appraisal| appraisal.problem(gateway)) {
+            return Err(invalid(problem));
+        }
+        let mut transaction = self.write().await?;
+        self.check_fence(&mut transaction, fence).await?;
+        if round.number == 0 || round.number >= self.next_round(&mut transaction, gateway).await? {
+            return Err(invalid("this number was never reserved".to_owned()));
+        }
+        self.write_round(&mut transaction, round).await?;
+        self.write_appraisals(&mut transaction, appraisals).await?;
+        transaction.commit().await?;
+        Ok(())
+    }
+
+    /// The newest rounds of a gateway, or of all, at most `limit`, newest first. Damaged ones are left out;
+    /// [`Registry::check`] names them.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn rounds(&self, gateway: Option<GatewayId>, limit: u32) -> Result<Vec<RoundRecord>> {
+        let query = match gateway {
+            Some(gateway) => sqlx::query_as(concat!(
+                "SELECT ",
+                round_columns!(),
+                " FROM attest_round WHERE gateway_id = $1 ORDER BY number DESC LIMIT $2"
+            ))
+            .bind(i64::from(gateway.0)),
+            None => sqlx::query_as(concat!(
+                "SELECT ",
+                round_columns!(),
+                " FROM attest_round WHERE $1 IS NULL ORDER BY started_at_s DESC, gateway_id, number DESC LIMIT $2"
+            ))
+            .bind(None::<i64>),
+        };
+        let rows: Vec<RoundRow> = query.bind(i64::from(limit)).fetch_all(self.reader()).await?;
+        let mac = self.record_mac();
+        Ok(rows
+            .iter()
+            .filter_map(|row| round_from_row(mac, row).ok())
+            .collect())
+    }
+
+    /// The first number that was never reserved. A count that somebody has deleted begins behind all that is known of.
+    async fn next_round(&self, connection: &mut SqliteConnection, gateway: GatewayId) -> Result<u32> {
+        let row: Option<NumberRow> =
+            sqlx::query_as("SELECT gateway_id, next, mac FROM round_number WHERE gateway_id = $1")
+                .bind(i64::from(gateway.0))
+                .fetch_optional(&mut *connection)
+                .await?;
+        if let Some(row) = row {
+            return number_from_row(self.record_mac(), &row);
+        }
+        let (highest,): (Option<i64>,) = sqlx::query_as(
+            "SELECT MAX(number) FROM attest_round WHERE gateway_id = $1 AND typeof(number) = 'integer'",
+        )
+        .bind(i64::from(gateway.0))
+        .fetch_one(connection)
+        .await?;
+        let highest = u32::try_from(highest.unwrap_or_default()).unwrap_or(u32::MAX);
+        Ok(highest.saturating_add(1))
+    }
+
+    async fn write_round(&self, connection: &mut SqliteConnection, round: &RoundRecord) -> Result<()> {
+        let row = row_of(round);
+        let code = code(self.record_mac(), &row).finish();
+        sqlx::query(
+            "INSERT OR REPLACE INTO attest_round (gateway_id, number, group_name, period, started_at_s, ended_at_s, \
+             asked, ok, late, silent, last_verdict_ms, mac) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+        )
+        .bind(row.0.0)
+        .bind(row.1.0)
+        .bind(round.group.as_str())
+        .bind(row.3.0)
+        .bind(row.4.0)
+        .bind(row.5.0)
+        .bind(row.6.0)
+        .bind(row.7.0)
+        .bind(row.8.0)
+        .bind(row.9.0)
+        .bind(row.10.0)
+        .bind(code)
+        .execute(&mut *connection)
+        .await?;
+        sqlx::query(
+            "DELETE FROM attest_round WHERE gateway_id = $1 AND number <= \
+             (SELECT number FROM attest_round WHERE gateway_id = $1 ORDER BY number DESC LIMIT 1 OFFSET $2)",
+        )
+        .bind(i64::from(round.gateway.0))
+        .bind(i64::from(ROUNDS_KEPT))
+        .execute(connection)
+        .await?;
+        Ok(())
+    }
+
+    pub(super) async fn damaged_rounds(
+        &self,
+        connection: &mut SqliteConnection,
+    ) -> Result<Vec<RegistryError>> {
+        let mac = self.record_mac();
+        let numbers: Vec<NumberRow> = sqlx::query_as("SELECT gateway_id, next, mac FROM round_number")
+            .fetch_all(&mut *connection)
+            .await?;
+        let mut found: Vec<RegistryError> = numbers
+            .iter()
+            .filter_map(|row| number_from_row(mac, row).err())
+            .collect();
+        // A count that was deleted, or put back to an older state.
+        let behind: Vec<(Stored<i64>,)> = sqlx::query_as(
+            "SELECT DISTINCT attest_round.gateway_id FROM attest_round \
+             LEFT JOIN round_number ON round_number.gateway_id = attest_round.gateway_id \
+             WHERE round_number.next IS NULL OR attest_round.number >= round_number.next \
+             AND typeof(attest_round.number) = 'integer'",
+        )
+        .fetch_all(&mut *connection)
+        .await?;
+        found.extend(behind.iter().map(|(gateway,)| damaged_gateway(gateway.0)));
+        let mut read = 0;
+        loop {
+            let rows: Vec<RoundRow> = sqlx::query_as(concat!(
+                "SELECT ",
+                round_columns!(),
+                " FROM attest_round LIMIT $1 OFFSET $2"
+            ))
+            .bind(CHECK_ROWS)
+            .bind(read)
+            .fetch_all(&mut *connection)
+            .await?;
+            if rows.is_empty() {
+                return Ok(found);
+            }
+            read += CHECK_ROWS;
+            found.extend(rows.iter().filter_map(|row| round_from_row(mac, row).err()));
+        }
+    }
+}
+
+/// A row of `round_number`: gateway, next, mac.
+type NumberRow = (Stored<i64>, Stored<i64>, Stored<Vec<u8>>);
+
+/// A row of `attest_round`.
+type RoundRow = (
+    Stored<i64>,
+    Stored<i64>,
+    Stored<Vec<u8>>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<i64>,
+    Stored<Vec<u8>>,
+);
+
+fn damaged_gateway(column: i64) -> RegistryError {
+    RegistryError::DamagedGateway {
+        gateway: GatewayId(u32::try_from(column).unwrap_or(u32::MAX)),
+    }
+}
+
+fn number_code(mac: &RecordMac, gateway: i64, next: i64) -> RowCode {
+    mac.row(NUMBER_LABEL).number(gateway).number(next)
+}
+
+fn number_from_row(mac: &RecordMac, (gateway, next, code): &NumberRow) -> Result<u32> {
+    let is_sound = number_code(mac, gateway.0, next.0).is(&code.0);
+    let next = u32::try_from(next.0).ok().filter(|_| is_sound);
+    next.ok_or_else(|| damaged_gateway(gateway.0))
+}
+
+/// Without its code.
+fn row_of(round: &RoundRecord) -> RoundRow {
+    let number = |value: u32| Stored(i64::from(value));
+    (
+        number(round.gateway.0),
+        number(round.number),
+        Stored(round.group.as_str().as_bytes().to_vec()),
+        Stored(round.period.0.cast_signed()),
+        Stored(round.started_at_s.cast_signed()),
+        Stored(round.ended_at_s.cast_signed()),
+        number(round.asked),
+        number(round.ok),
+        number(round.late),
+        number(round.silent),
+        number(round.last_verdict_ms),
+        Stored(Vec::new()),
+    )
+}
+
+fn code(mac: &RecordMac, row: &RoundRow) -> RowCode {
+    let (gateway, number, group, period, started, ended, asked, ok, late, silent, last, _) = row;
+    [
+        gateway, number, period, started, ended, asked, ok, late, silent, last,
+    ]
+    .into_iter()
+    .fold(mac.row(LABEL).bytes(&group.0), |code, number| {
+        code.number(number.0)
+    })
+}
+
+fn round_from_row(mac: &RecordMac, row: &RoundRow) -> Result<RoundRecord> {
+    let column = |value: &Stored<i64>| u32::try_from(value.0).unwrap_or(u32::MAX);
+    let damaged = || RegistryError::DamagedRound {
+        gateway: GatewayId(column(&row.0)),
+        number: column(&row.1),
+    };
+    if !code(mac, row).is(&row.11.0) {
+        return Err(damaged());
+    }
+    decoded(row).ok_or_else(damaged)
+}
+
+/// Of a row that authenticates; `None` if another program's.
+fn decoded(row: &RoundRow) -> Option<RoundRecord> {
+    let (gateway, number, group, period, started, ended, asked, ok, late, silent, last, _) = row;
+    let column = |value: &Stored<i64>| u32::try_from(value.0).ok();
+    Some(RoundRecord {
+        gateway: GatewayId(column(gateway)?),
+        number: column(number)?,
+        group: GroupName::from_column(&group.0)?,
+        period: Period(period.0.cast_unsigned()),
+        started_at_s: u64::try_from(started.0).ok()?,
+        ended_at_s: u64::try_from(ended.0).ok()?,
+        asked: column(asked)?,
+        ok: column(ok)?,
+        late: column(late)?,
+        silent: column(silent)?,
+        last_verdict_ms: column(last)?,
+    })
+}

@@ -1,0 +1,90 @@
+//! Groups, provers and rounds for the tests.
+
+use std::collections::BTreeMap;
+
+use linewarden_measurement::HashAlgorithm;
+use linewarden_measurement::configuration::Configuration as Measured;
+use linewarden_measurement::files::{ContentHash, FileEntry, FilePath, Mode};
+use linewarden_measurement::pcr::PcrValues;
+use linewarden_protocol::attest::AttestationKey;
+use linewarden_protocol::gateway::Configuration;
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
+use linewarden_registry::{
+    Appraisal, GroupName, GroupPolicy, Home, NewGroup, NewProver, Protection, RoundRecord, State,
+};
+
+pub const NOW_S: u64 = 1_790_000_000;
+
+pub fn name(name: &str) -> GroupName {
+    GroupName::new(name).unwrap()
+}
+
+/// One file, whose content this tells.
+pub fn configuration(content: u8) -> Measured {
+    let entry = FileEntry::File {
+        mode: Mode::new(0o644).unwrap(),
+        content: ContentHash([content; 32]),
+    };
+    let files = BTreeMap::from([(FilePath::new(b"/etc/pump").unwrap(), entry)]);
+    Measured::new(PcrValues::new(HashAlgorithm::Sha256), files).unwrap()
+}
+
+pub fn group(group: &str) -> NewGroup {
+    NewGroup {
+        name: name(group),
+        policy: GroupPolicy::default(),
+        reference: Some(configuration(1).encode()),
+        roll_out: None,
+    }
+}
+
+/// Of the group "pumps", with a key that tells whose it is.
+pub fn prover(device: u64) -> NewProver {
+    let mut key = [0x5a; 32];
+    key[..8].copy_from_slice(&device.to_be_bytes());
+    NewProver {
+        device: DeviceId(device),
+        group: name("pumps"),
+        key: AttestationKey::from_bytes(key),
+        protection: Protection::Software,
+        binding: None,
+        overlay: Some(configuration(2).encode()),
+        home: Some(Home {
+            gateway: GatewayId(1),
+            address: "192.0.2.1".parse().unwrap(),
+        }),
+        port: 20_554,
+        enrolled_period: Period(3),
+    }
+}
+
+pub fn round(gateway: u32, number: u32) -> RoundRecord {
+    RoundRecord {
+        gateway: GatewayId(gateway),
+        number,
+        group: name("pumps"),
+        period: Period(u64::MAX),
+        started_at_s: NOW_S + u64::from(number),
+        ended_at_s: NOW_S + u64::from(number) + 2,
+        asked: 10,
+        ok: 7,
+        late: 2,
+        silent: 1,
+        last_verdict_ms: 1_999,
+    }
+}
+
+/// By gateway 1.
+pub fn appraisal(device: u64, number: u32) -> Appraisal {
+    Appraisal {
+        device: DeviceId(device),
+        gateway: GatewayId(1),
+        address: Some("192.0.2.1".parse().unwrap()),
+        state: State::Ok,
+        since_s: NOW_S + u64::from(number),
+        since_round: number,
+        configuration: Configuration::Current,
+        silences: vec![1, 2],
+        asked: 3,
+    }
+}
