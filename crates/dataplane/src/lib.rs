@@ -13,6 +13,7 @@
 //! A packet path never waits for anything: it reads and claims what lies in that memory. What it answers is compared
 //! byte for byte with `linewarden_protocol::gateway`, the oracle.
 
+mod ask;
 pub mod capability;
 pub mod classic;
 pub mod config;
@@ -26,10 +27,12 @@ pub mod p4dra;
 pub mod store;
 pub mod xdp;
 
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
+use linewarden_protocol::attest::Round;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
-use linewarden_protocol::wire::MESSAGE_BYTES;
+use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
 pub use self::config::{Classic, ClassicProfile, Config, ConfigError, Gate, Live, P4dra, P4draProver};
 pub use self::counters::Counters;
@@ -206,6 +209,18 @@ pub trait DataPlane: Send {
     fn provers(&mut self) -> Option<&mut Provers> {
         None
     }
+    /// What a device with a session here is asked in that round, under its session key, and the address of its session.
+    /// `None`: no session that lives at `now_s` of the boot-time clock, or one that changes just now.
+    fn session_request(&self, device: DeviceId, round: &Round, now_s: u32)
+    -> Option<(IpAddr, AttestRequest)>;
+    /// Asks devices, in this order and without waiting, from the gateway's own address and LAP's port. Of several addresses
+    /// of a family each request takes that which the kernel's route to its device begins at. Returns how many are done with,
+    /// from the first on: sent, or such as can never be sent, for want of a route or of an address of their family. The rest
+    /// may be tried again.
+    ///
+    /// # Errors
+    /// The kernel's, if not one was sent, and not for want of room.
+    fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError>;
     /// Rounds of `p4dra-classic`; `None`: it is off.
     fn p4dra(&mut self) -> Option<&mut P4draControl> {
         None
@@ -228,6 +243,7 @@ pub(crate) trait StoreBacked: Send {
     fn store(&self) -> &Store;
     fn store_mut(&mut self) -> &mut Store;
     fn provers(&mut self) -> Option<&mut Provers>;
+    fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError>;
     fn p4dra(&mut self) -> Option<&mut P4draControl>;
     fn counters(&self) -> Result<Counters, DataPlaneError>;
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
@@ -336,6 +352,17 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn provers(&mut self) -> Option<&mut Provers> {
         StoreBacked::provers(self)
+    }
+    fn session_request(
+        &self,
+        device: DeviceId,
+        round: &Round,
+        now_s: u32,
+    ) -> Option<(IpAddr, AttestRequest)> {
+        self.store().session_request(device, round, now_s)
+    }
+    fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {
+        StoreBacked::ask(self, requests)
     }
     fn p4dra(&mut self) -> Option<&mut P4draControl> {
         StoreBacked::p4dra(self)

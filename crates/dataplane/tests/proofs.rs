@@ -91,8 +91,14 @@ impl Run<'_> {
         self.number += if self.one_in(6) { 2 } else { 1 };
         let is_late = self.one_in(12);
         let ahead = u64::from(self.one_in(12));
-        self.world
-            .open_round(round(self.period + ahead, self.number), is_late);
+        // One in a few comes again, or is older than the last.
+        let number = match self.one_in(8) {
+            true => self.number.saturating_sub(self.rng.random_range(1..4)),
+            false => self.number,
+        };
+        let last = self.world.last_round().map_or(0, |last| last.number.0);
+        let is_open = self.world.open_round(round(self.period + ahead, number), is_late);
+        assert!(!is_open || number > last, "{number} after {last}");
     }
 
     fn packet(&mut self) {
@@ -274,7 +280,7 @@ fn of_several_cpus_with_one_proof_one_wins() {
     };
     let mut host = Host::new(&Shape::ATTESTING.config()).unwrap();
     install(&mut host);
-    for number in 1..=rounds {
+    for number in 2..=rounds + 1 {
         DataPlane::provers(&mut host)
             .unwrap()
             .open_round(&open(round(4, number)))
@@ -296,7 +302,7 @@ fn of_several_cpus_with_one_proof_one_wins() {
         return;
     };
     install(&mut xdp);
-    for number in 1..=rounds {
+    for number in 2..=rounds + 1 {
         DataPlane::provers(&mut xdp)
             .unwrap()
             .open_round(&open(round(4, number)))

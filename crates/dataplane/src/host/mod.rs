@@ -33,7 +33,7 @@ use std::thread::JoinHandle;
 
 use linewarden_forro::Backend;
 use linewarden_protocol::verdict::Disposition;
-use linewarden_protocol::wire::MESSAGE_BYTES;
+use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
 pub use self::engine::{Engine, Moment, ThreadState};
 use self::neighbour::Neighbours;
@@ -44,6 +44,7 @@ pub use self::slow::Letter;
 use self::socket::Socket;
 use self::stats::Stats;
 use self::worker::{Service, Worker};
+use crate::ask::Asker;
 use crate::capability::{self, Capability};
 use crate::config::{Config, ConfigError, Gate};
 use crate::counters::Counters;
@@ -89,6 +90,8 @@ pub struct Host {
     stats: Vec<Arc<Stats>>,
     stop: Arc<AtomicBool>,
     running: Vec<Running>,
+    /// Devices are asked from the sockets that they are heard by, one for each address; `None`: nothing is heard.
+    asker: Option<Asker<Arc<Socket>>>,
     failure: Option<String>,
     /// For what is handed to the packet path again.
     control: ThreadState,
@@ -181,6 +184,7 @@ impl Host {
             stats: vec![stats],
             stop: Arc::new(AtomicBool::new(false)),
             running: Vec::new(),
+            asker: None,
             failure: None,
         })
     }
@@ -203,6 +207,7 @@ impl Host {
     pub fn listen(&mut self, config: &Config, options: &HostOptions) -> Result<(), DataPlaneError> {
         let datagrams = self.workers(config, options)?;
         let frames = self.packet_workers(config, options)?;
+        self.asker = Some(asker(&datagrams)?);
         self.stop.store(false, Ordering::Release);
         let datagrams = datagrams.into_iter().map(|worker| {
             let socket = Waking::Datagrams(Arc::clone(&worker.socket));
@@ -299,6 +304,7 @@ impl Host {
     /// Ends the threads and closes the sockets; what is installed stays. Also done on drop.
     pub fn stop(&mut self) {
         self.stop.store(true, Ordering::Release);
+        self.asker = None;
         for running in &self.running {
             running.socket.shut_down();
         }
@@ -338,6 +344,16 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Over the first of the sockets of each address.
+fn asker(workers: &[Worker]) -> Result<Asker<Arc<Socket>>, DataPlaneError> {
+    let heard = workers.iter().filter(|worker| worker.service == Service::Lap);
+    let mut exits: Vec<_> = heard
+        .map(|worker| (worker.socket.ip(), Arc::clone(&worker.socket)))
+        .collect();
+    exits.dedup_by_key(|(ip, _)| *ip);
+    Asker::over(exits).map_err(|error| DataPlaneError::kernel("a socket to look routes up", error))
 }
 
 /// What a thread does.
@@ -381,6 +397,10 @@ impl StoreBacked for Host {
 
     fn provers(&mut self) -> Option<&mut Provers> {
         self.provers.as_mut()
+    }
+
+    fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {
+        self.asker.as_ref().map_or(Ok(0), |asker| asker.ask(requests))
     }
 
     fn p4dra(&mut self) -> Option<&mut P4draControl> {

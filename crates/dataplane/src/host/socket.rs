@@ -2,17 +2,17 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
 use super::HostOptions;
+use crate::ask::sockaddr;
 
 /// A socket that shares its address with those of the other threads (SO_REUSEPORT): the kernel spreads senders.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
-    is_v6: bool,
-    /// Bound to all addresses: replies must be told which one to leave from.
-    is_wildcard: bool,
+    /// That it is for.
+    address: SocketAddr,
 }
 
 /// What could not be done with a socket.
@@ -35,7 +35,7 @@ impl Socket {
 
     pub(super) fn open(address: SocketAddr, options: &HostOptions) -> Result<Self, SocketError> {
         let socket = Self::unbound(address)?;
-        let (level, packet_info, ttl) = if socket.is_v6 {
+        let (level, packet_info, ttl) = if address.is_ipv6() {
             (
                 libc::IPPROTO_IPV6,
                 libc::IPV6_RECVPKTINFO,
@@ -86,8 +86,7 @@ impl Socket {
         let socket = Self {
             // SAFETY: just opened and owned by nobody else.
             fd: unsafe { OwnedFd::from_raw_fd(fd) },
-            is_v6,
-            is_wildcard: address.ip().is_unspecified(),
+            address,
         };
         if is_v6 {
             // Else `::` would take IPv4 too, and its addresses would arrive in another form.
@@ -151,8 +150,13 @@ impl Socket {
         self.fd.as_raw_fd()
     }
 
+    pub(super) fn ip(&self) -> IpAddr {
+        self.address.ip()
+    }
+
+    /// Bound to all addresses: replies must be told which one to leave from.
     pub(super) fn is_wildcard(&self) -> bool {
-        self.is_wildcard
+        self.ip().is_unspecified()
     }
 
     /// Wakes the thread that waits on the socket, which then receives nothing any more.
@@ -163,26 +167,8 @@ impl Socket {
     }
 }
 
-fn sockaddr(address: SocketAddr) -> (libc::sockaddr_in6, libc::socklen_t) {
-    // SAFETY: all zeros is a valid sockaddr_in6, and a sockaddr_in is shorter and made of integers as well.
-    let mut name: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
-    match (address.ip(), &address) {
-        (IpAddr::V4(ip), _) => {
-            // SAFETY: sockaddr_in fits into sockaddr_in6, which is aligned at least as strictly.
-            let v4 = unsafe { &mut *(&raw mut name).cast::<libc::sockaddr_in>() };
-            v4.sin_family = libc::AF_INET as libc::sa_family_t;
-            v4.sin_port = address.port().to_be();
-            v4.sin_addr.s_addr = u32::from_ne_bytes(ip.octets());
-            (name, size_of::<libc::sockaddr_in>() as libc::socklen_t)
-        }
-        (IpAddr::V6(ip), full) => {
-            name.sin6_family = libc::AF_INET6 as libc::sa_family_t;
-            name.sin6_port = address.port().to_be();
-            name.sin6_addr.s6_addr = ip.octets();
-            if let SocketAddr::V6(v6) = full {
-                name.sin6_scope_id = v6.scope_id();
-            }
-            (name, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
-        }
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }

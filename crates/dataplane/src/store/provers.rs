@@ -43,6 +43,9 @@ pub enum ProverError {
     /// A round before its keys.
     #[error("no prover has a key of period {0}: install them before its first round")]
     PeriodUnknown(Period),
+    /// Round numbers increase, from 1.
+    #[error("round {0} is not above round {1}, the last that began: reserve numbers that were never used")]
+    RoundNotAbove(RoundNumber, RoundNumber),
 }
 
 /// Sizes of the provers' memory and the key of its hashes.
@@ -180,6 +183,8 @@ pub struct Provers {
     places: Places,
     /// Whose keys are in each lane.
     periods: [Option<Period>; 2],
+    /// 0: none was opened.
+    last_round: RoundNumber,
 }
 
 /// Without a branch for each way, which would be mispredicted.
@@ -205,6 +210,7 @@ impl Provers {
             geometry,
             provers: HashMap::new(),
             periods: [None; 2],
+            last_round: RoundNumber(0),
         }
     }
 
@@ -333,9 +339,12 @@ impl Provers {
     /// Begins a round, in the place of the one before the last.
     ///
     /// # Errors
-    /// `PeriodUnknown`.
+    /// `RoundNotAbove`, `PeriodUnknown`.
     pub fn open_round(&mut self, open: &OpenRound) -> Result<(), ProverError> {
         let (round, period) = (&open.round, open.round.start.period);
+        if round.number <= self.last_round {
+            return Err(ProverError::RoundNotAbove(round.number, self.last_round));
+        }
         let key_lane = lane(period.0);
         if self.periods.get(key_lane) != Some(&Some(period)) {
             return Err(ProverError::PeriodUnknown(period));
@@ -356,7 +365,15 @@ impl Provers {
         cells.number.store(round.number.0, Release);
         cells.key_lane.store(u32::from(key_lane == 1), Release);
         cells.r.store(wire_word(round.r().to_be_bytes()), Release);
+        self.last_round = round.number;
         Ok(())
+    }
+
+    /// Closes all rounds, and lets numbers begin anew: for tests. In operation a number never comes again.
+    pub fn forget_rounds(&mut self) {
+        let rounds = self.regions.rounds.iter().flat_map(|rounds| &rounds.lane);
+        rounds.for_each(|round| round.r.store(0, Release));
+        self.last_round = RoundNumber(0);
     }
 
     /// The verdict on a prover in the running or the previous round; `None`: silent, or not here.

@@ -1,12 +1,18 @@
 //! Sessions, seen from user space: what one is bound to, since when it has been, and its end.
 
+use std::net::IpAddr;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
+use linewarden_protocol::attest::Round;
 use linewarden_protocol::commit::CommitWord;
+use linewarden_protocol::frame::ip_from_bytes;
 use linewarden_protocol::ids::{DeviceId, SessionId};
+use linewarden_protocol::keys::SessionKey;
+use linewarden_protocol::wire::AttestRequest;
 
 use super::{InForce, Store, StoreError, wire_word};
-use crate::layout::{BOUND, VLAN_TAGGED};
+use crate::layout::{BOUND, Line, Session, VLAN_TAGGED};
 
 /// Data planes read their clocks at least so often, ns (LAP/1 1.4.13).
 const TICK_NS: u64 = 10_000_000;
@@ -51,38 +57,137 @@ impl Store {
     /// The device's session; `None` without one, of a revoked device, and while a packet thread changes it.
     #[must_use]
     pub fn session(&self, device: DeviceId) -> Option<SessionView> {
+        self.of_one_session(device, |id, line, session| {
+            let [first, second] = [&session.vlan[0], &session.vlan[1]].map(|vlan| vlan.load(Acquire));
+            let [a, b, c] =
+                [&session.mac[0], &session.mac[1], &session.mac[2]].map(|part| part.load(Acquire));
+            let [[a, b], [c, d], [e, f]] = [a, b, c].map(u16::to_ne_bytes);
+            let vlan = |word: u16| (word & VLAN_TAGGED != 0).then_some(word & (VLAN_TAGGED - 1));
+            let lease_until_s = line.lease_until_s.load(Acquire);
+            let control = self.regions.control.first();
+            let lease_s = control.map_or(0, |control| InForce::read(control).lease_again(lease_until_s));
+            let proven_s = lease_until_s.saturating_sub(lease_s);
+            SessionView {
+                id,
+                addr: bytes_of(&session.addr),
+                lease_until_s,
+                proven_before_ns: (u64::from(proven_s) + 1) * 1_000_000_000 + TICK_NS,
+                port: u16::from_be(session.port.load(Acquire)),
+                mac: [a, b, c, d, e, f],
+                is_bound: first & BOUND != 0,
+                vlans: [vlan(first), vlan(second)],
+            }
+        })
+    }
+
+    /// What the device is asked in that round, under the key of its session, and where that session is. `None`: no session
+    /// that lives at `now_s` of the boot-time clock, a revoked device, or a packet thread that changes it.
+    #[must_use]
+    pub fn session_request(
+        &self,
+        device: DeviceId,
+        round: &Round,
+        now_s: u32,
+    ) -> Option<(IpAddr, AttestRequest)> {
+        let (key, addr, lease_until_s) = self.of_one_session(device, |_, line, session| {
+            let key = SessionKey::from_bytes(bytes_of(&session.session_key));
+            let lease_until_s = line.lease_until_s.load(Acquire);
+            (key, bytes_of(&session.addr), lease_until_s)
+        })?;
+        (lease_until_s > now_s).then(|| (ip_from_bytes(addr), round.request(device, &key)))
+    }
+
+    /// What `read` takes from a device's session, if all of it is of one.
+    fn of_one_session<T>(
+        &self,
+        device: DeviceId,
+        read: impl FnOnce(SessionId, &Line, &Session) -> T,
+    ) -> Option<T> {
         let (line, place) = self.line(device).ok()?;
         let session = self.regions.sessions.get(place.slot as usize)?;
         let commit = line.commit.load(Acquire);
         let id = line.session_id.load(Acquire);
-        let [first, second] = [&session.vlan[0], &session.vlan[1]].map(|vlan| vlan.load(Acquire));
-        let [a, b, c] = [&session.mac[0], &session.mac[1], &session.mac[2]].map(|part| part.load(Acquire));
-        let [[a, b], [c, d], [e, f]] = [a, b, c].map(u16::to_ne_bytes);
-        let mut addr = [0; 16];
-        for (bytes, word) in addr.as_chunks_mut::<8>().0.iter_mut().zip(&session.addr) {
-            *bytes = word.load(Acquire).to_ne_bytes();
-        }
-        let vlan = |word: u16| (word & VLAN_TAGGED != 0).then_some(word & (VLAN_TAGGED - 1));
-        let lease_until_s = line.lease_until_s.load(Acquire);
-        let control = self.regions.control.first();
-        let lease_s = control.map_or(0, |control| InForce::read(control).lease_again(lease_until_s));
-        let proven_s = lease_until_s.saturating_sub(lease_s);
-        let view = SessionView {
-            id: SessionId::from_wire(id.to_ne_bytes())?,
-            addr,
-            lease_until_s,
-            proven_before_ns: (u64::from(proven_s) + 1) * 1_000_000_000 + TICK_NS,
-            port: u16::from_be(session.port.load(Acquire)),
-            mac: [a, b, c, d, e, f],
-            is_bound: first & BOUND != 0,
-            vlans: [vlan(first), vlan(second)],
-        };
-        // All of the above is of one session only if no winner came in between.
+        let taken = read(SessionId::from_wire(id.to_ne_bytes())?, line, session);
+        // Only if no winner came in between.
         let word = CommitWord(commit);
         let is_whole = !word.is_busy()
             && !word.is_revoked()
             && line.commit.load(Acquire) == commit
             && line.session_id.load(Acquire) == id;
-        is_whole.then_some(view)
+        is_whole.then_some(taken)
+    }
+}
+
+fn bytes_of(words: &[AtomicU64; 2]) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *bytes = word.load(Acquire).to_ne_bytes();
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering::Release;
+
+    use linewarden_protocol::commit;
+    use linewarden_protocol::ids::{Mode, RowIndex};
+    use linewarden_protocol::keys::AuthKey;
+
+    use super::super::{Geometry, Regions, Row};
+    use super::*;
+
+    const DEVICE: DeviceId = DeviceId(7);
+
+    /// A store in which the device has a session.
+    fn store() -> Store {
+        let geometry = Geometry {
+            slots: 4,
+            ring: 1,
+            hash_seed: [1, 2],
+        };
+        let regions = Arc::new(Regions::anonymous(&geometry).unwrap());
+        let mut store = Store::new(regions, geometry);
+        let row = Row {
+            challenge: [0; 8],
+            auth_key: AuthKey::from_bytes([3; 16]),
+        };
+        store
+            .install(DEVICE, Mode::Key, RowIndex(0), &[row], None)
+            .unwrap();
+        store.line(DEVICE).unwrap().0.session_id.store(9, Release);
+        store
+    }
+
+    /// What a packet thread may do between the first and the last look at a session.
+    type Meanwhile = fn(&Line);
+
+    #[test]
+    fn what_a_winner_came_into_is_of_no_session() {
+        let word = |line: &Line, change: fn(CommitWord) -> CommitWord| {
+            let before = CommitWord(line.commit.load(Acquire));
+            line.commit.store(change(before).0, Release);
+        };
+        assert_eq!(
+            store().of_one_session(DEVICE, |id, _, _| id.to_wire()),
+            Some(9u64.to_ne_bytes())
+        );
+        let between: [Meanwhile; 3] = [
+            |line| line.commit.store(line.commit.load(Acquire) + (1 << 8), Release),
+            |line| line.session_id.store(0, Release),
+            |line| line.session_id.store(10, Release),
+        ];
+        for meanwhile in between {
+            let taken = store().of_one_session(DEVICE, |_, line, _| meanwhile(line));
+            assert_eq!(taken, None);
+        }
+        let before: [fn(CommitWord) -> CommitWord; 2] =
+            [|word| CommitWord(word.0 | commit::BUSY), CommitWord::revoked];
+        for change in before {
+            let store = store();
+            word(store.line(DEVICE).unwrap().0, change);
+            assert_eq!(store.of_one_session(DEVICE, |_, _, _| ()), None);
+        }
     }
 }

@@ -8,7 +8,7 @@ use linewarden_protocol::frame;
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
 use super::LOOPBACK;
-use crate::miss;
+use crate::{ask, miss};
 
 /// A packet socket that only sends.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ fn send_by_stack(frame: &[u8]) -> io::Result<()> {
     let (ip, udp) = parsed.datagram().ok_or_else(malformed)?;
     let payload = frame.get(at..at + MESSAGE_BYTES).ok_or_else(malformed)?;
     // What comes to this port never reaches a socket: the program takes it.
-    let socket = UdpSocket::bind((ip.src, udp.src_port))?;
+    let socket = UdpSocket::from(ask::exit_only((ip.src, udp.src_port).into())?);
     socket.send_to(payload, (ip.dst, udp.dst_port)).map(drop)
 }
 

@@ -20,14 +20,15 @@ mod skeleton;
 
 use std::fs::File;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, ProgramMut};
-use linewarden_protocol::wire::MESSAGE_BYTES;
+use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
 pub use self::attach::{Held, held, release, strays};
 pub use self::keep::release_memory;
@@ -38,6 +39,7 @@ use self::keep::Memory;
 use self::rings::Rings;
 use self::seal::{DownCell, Seal};
 use self::skeleton::gateway::{GatewaySkel, GatewaySkelBuilder};
+use crate::ask::{self, Asker};
 use crate::capability::{self, Capability};
 use crate::config::{Config, Gate, Live};
 use crate::counters::Counters;
@@ -66,6 +68,7 @@ pub struct Xdp {
     attachments: Vec<Attachment>,
     rings: Rings,
     sender: Option<Sender>,
+    asker: Option<Asker<OwnedFd>>,
     memory: Option<Memory>,
     /// What an earlier process left has not been told yet.
     has_left: bool,
@@ -201,6 +204,7 @@ impl Xdp {
             attachments: Vec::new(),
             rings,
             sender: open_sender(config.miss_per_s),
+            asker: open_asker(config)?,
             memory: None,
             has_left: false,
         };
@@ -329,6 +333,10 @@ impl StoreBacked for Xdp {
         self.provers.as_mut()
     }
 
+    fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {
+        self.asker.as_ref().map_or(Ok(0), |asker| asker.ask(requests))
+    }
+
     fn p4dra(&mut self) -> Option<&mut P4draControl> {
         self.p4dra.as_mut()
     }
@@ -422,6 +430,31 @@ fn open_sender(miss_per_s: u32) -> Option<Sender> {
             None
         }
     }
+}
+
+/// A socket for each of the gateway's addresses, in the calling thread's network namespace. `None`: it attests nobody.
+fn open_asker(config: &Config) -> Result<Option<Asker<OwnedFd>>, DataPlaneError> {
+    if config.provers == 0 {
+        return Ok(None);
+    }
+    let mut exits = Vec::new();
+    for ip in &config.local {
+        match ask::exit_only((*ip, config.lap_port).into()) {
+            Ok(socket) => exits.push((*ip, socket)),
+            Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
+                tracing::warn!(%ip, "this kernel has no such addresses: nobody is asked from there");
+            }
+            Err(error) => {
+                let port = config.lap_port;
+                let what = format!(
+                    "a socket to ask devices from at {ip}, UDP port {port} (is another program there?)"
+                );
+                return Err(DataPlaneError::kernel(what, error));
+            }
+        }
+    }
+    let error = |error| DataPlaneError::kernel("a socket to look routes up", error);
+    Asker::over(exits).map(Some).map_err(error)
 }
 
 /// Sums the per-CPU counters.

@@ -204,6 +204,33 @@ fn rounds_and_periods() -> Vec<Record> {
             ProofOk,
         ),
         case(
+            "a round that ran already does not begin again under another nonce",
+            |w| {
+                let again = Round {
+                    nonce: [9; 8],
+                    ..round(4, 1)
+                };
+                assert!(!w.open_round(again, false));
+            },
+            sends(A, round(4, 1), 1, false),
+            ProofOk,
+        ),
+        case(
+            "nor one below the last",
+            |w| {
+                assert!(w.open_round(round(4, 3), false));
+                assert!(!w.open_round(round(4, 2), false));
+            },
+            sends(A, round(4, 2), 1, false),
+            DropRound,
+        ),
+        case(
+            "nor round 0",
+            |w| assert!(!w.open_round(round(4, 0), false)),
+            sends(A, round(4, 1), 1, false),
+            ProofOk,
+        ),
+        case(
             "the highest round",
             |w| {
                 assert!(w.open_round(

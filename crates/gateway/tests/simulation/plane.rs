@@ -1,7 +1,7 @@
 //! The `host` data plane without its sockets: the store and the verifier are the real ones.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
@@ -10,9 +10,12 @@ use linewarden_dataplane::{
     Capabilities, Config, Counters, DataPlane, DataPlaneError, Event, Left, LineStatus, Live, Miss, Row,
     SessionView, Store, StoreError,
 };
-use linewarden_protocol::frame::{Meta, ip_from_bytes};
+use linewarden_protocol::attest::Round;
+use linewarden_protocol::frame::{Meta, ip_bytes, ip_from_bytes};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::verdict::{Disposition, Verdict};
+use linewarden_protocol::wire::AttestRequest;
+use zerocopy::IntoBytes as _;
 
 use crate::station::Station;
 use crate::world::{HostClock, Rule};
@@ -338,6 +341,29 @@ impl DataPlane for Plane {
             inner.receive(from, *miss.message());
         }
         Ok(())
+    }
+
+    fn session_request(
+        &self,
+        device: DeviceId,
+        round: &Round,
+        now_s: u32,
+    ) -> Option<(IpAddr, AttestRequest)> {
+        self.0.lock().unwrap().host.session_request(device, round, now_s)
+    }
+
+    fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {
+        let ask = |(to, request): &(SocketAddr, AttestRequest)| Reply {
+            to: Meta {
+                src_ip: ip_bytes(to.ip()),
+                src_port: to.port(),
+                ..Meta::default()
+            },
+            payload: request.as_bytes().try_into().unwrap(),
+        };
+        let mut inner = self.0.lock().unwrap();
+        inner.replies.extend(requests.iter().map(ask));
+        Ok(requests.len())
     }
 
     fn listen(&mut self) {}

@@ -117,14 +117,24 @@ impl Gateway {
     /// Begins a round, in the place of the one before the last.
     ///
     /// # Errors
-    /// No key of its period was ever installed, or they are gone.
+    /// Its number is not above that of the last one that began; no key of its period was ever installed, or they are gone.
     pub fn open_round(&mut self, round: OpenRound) -> Result<(), ProvisionError> {
-        let period = round.round.start.period;
+        let (number, period) = (round.round.number, round.round.start.period);
+        if number <= self.last_round {
+            return Err(ProvisionError::RoundNotAbove(number, self.last_round));
+        }
         if *self.periods.of(period.0) != Some(period) {
             return Err(ProvisionError::PeriodUnknown(period));
         }
-        *self.rounds.of_mut(round.round.number.0.into()) = Some(round);
+        *self.rounds.of_mut(number.0.into()) = Some(round);
+        self.last_round = number;
         Ok(())
+    }
+
+    /// Closes all rounds, and lets numbers begin anew: for tests. In operation a number never comes again.
+    pub fn forget_rounds(&mut self) {
+        self.rounds = Lanes::default();
+        self.last_round = RoundNumber(0);
     }
 
     /// The verdict on a prover in the running or the previous round; `None`: silent.

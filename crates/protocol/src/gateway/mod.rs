@@ -65,7 +65,7 @@ pub use sealed::Handled;
 
 use crate::classic::verifier::Verifier;
 use crate::frame::Meta;
-use crate::ids::{DeviceId, Period};
+use crate::ids::{DeviceId, Period, RoundNumber};
 use crate::time::Now;
 use crate::verdict::{VERDICT_SLOTS, Verdict};
 use crate::wire::{self, MESSAGE_BYTES, Message};
@@ -89,6 +89,8 @@ pub struct Gateway {
     provers: BTreeMap<DeviceId, attest::Prover>,
     periods: attest::Lanes<Option<Period>>,
     rounds: attest::Lanes<Option<OpenRound>>,
+    /// 0: none was opened.
+    last_round: RoundNumber,
     counters: [u64; VERDICT_SLOTS],
 }
 
@@ -116,6 +118,7 @@ impl Gateway {
             provers: BTreeMap::new(),
             periods: attest::Lanes::default(),
             rounds: attest::Lanes::default(),
+            last_round: RoundNumber(0),
             counters: [0; VERDICT_SLOTS],
         }
     }

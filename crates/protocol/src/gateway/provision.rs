@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::line::{Line, LineView, Row};
 use super::{BTreeMap, Gateway};
 use crate::commit::{self, CommitWord};
-use crate::ids::{DeviceId, Mode, Period, RowIndex, SessionId};
+use crate::ids::{DeviceId, Mode, Period, RoundNumber, RowIndex, SessionId};
 use crate::time::Now;
 
 /// A device as the registry hands it to a gateway.
@@ -59,6 +59,9 @@ pub enum ProvisionError {
     /// A round of a period that no prover has keys of.
     #[error("no prover has a key of period {0}; install them before its first round")]
     PeriodUnknown(Period),
+    /// Round numbers increase, from 1.
+    #[error("round {0} is not above round {1}, the last that began; reserve numbers that were never used")]
+    RoundNotAbove(RoundNumber, RoundNumber),
 }
 
 impl Gateway {

@@ -88,7 +88,8 @@ impl World {
         let is_ok = self.oracle.open_round(open(now)).is_ok();
         self.each_plane(|plane, at| {
             let open = open(if at == 1 { real } else { now });
-            assert_eq!(plane.provers().unwrap().open_round(&open).is_ok(), is_ok);
+            let result = plane.provers().unwrap().open_round(&open);
+            assert_eq!(result.is_ok(), is_ok, "{result:?}");
         });
         if is_ok {
             self.rounds.push(round);
@@ -104,6 +105,8 @@ impl World {
     pub(super) fn forget_provers(&mut self) {
         let provers: Vec<Dev> = self.provers.iter().copied().collect();
         provers.into_iter().for_each(|device| self.wipe_prover(device));
+        self.oracle.forget_rounds();
+        self.each_plane(|plane, _| plane.provers().into_iter().for_each(|held| held.forget_rounds()));
         self.rounds.clear();
     }
 

@@ -294,3 +294,40 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     );
     assert_eq!(bench.verdict(&proof(&round(1), &H)), Verdict::ProofOk);
 }
+
+/// Else a proof of an old round could be of use once more.
+#[test]
+fn round_numbers_only_grow() {
+    let mut bench = Bench::new();
+    let open = |bench: &mut Bench, number, start| {
+        bench.gateway.open_round(OpenRound {
+            round: Round {
+                start,
+                ..round(number)
+            },
+            started: Monotonic(0),
+            until: Monotonic(u64::MAX),
+        })
+    };
+    for number in [0, 1] {
+        let refused = ProvisionError::RoundNotAbove(RoundNumber(number), RoundNumber(1));
+        assert_eq!(open(&mut bench, number, START), Err(refused));
+    }
+    let unknown = PeriodStart {
+        period: Period(7),
+        ..START
+    };
+    assert!(open(&mut bench, 5, unknown).is_err());
+    // A round that did not begin uses no number up.
+    assert_eq!(open(&mut bench, 5, START), Ok(()));
+    assert_eq!(
+        bench.verdict(&proof(&round(1), &H)),
+        Verdict::DropRound,
+        "5 took the place of 1"
+    );
+    let refused = ProvisionError::RoundNotAbove(RoundNumber(4), RoundNumber(5));
+    assert_eq!(open(&mut bench, 4, START), Err(refused));
+    bench.gateway.forget_rounds();
+    assert_eq!(bench.verdict(&proof(&round(5), &H)), Verdict::DropRound);
+    assert_eq!(open(&mut bench, 1, START), Ok(()));
+}

@@ -1,5 +1,6 @@
 //! The `host` data plane without its sockets: the store and the verifier are the real ones, time is an argument.
 
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,9 +9,11 @@ use linewarden_dataplane::{
     Capabilities, Config, Counters, DataPlane, DataPlaneError, Event, Left, LineStatus, Live, Miss, Row,
     SessionView, StoreError,
 };
+use linewarden_protocol::attest::Round;
 use linewarden_protocol::frame::{Meta, ip_from_bytes};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::verdict::{Disposition, Verdict};
+use linewarden_protocol::wire::AttestRequest;
 
 /// A message, and whose address it came from or goes to: the last bytes are the device's.
 pub(super) type Datagram = (u64, [u8; 64]);
@@ -201,6 +204,20 @@ impl DataPlane for Plane {
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
         self.inner().receive(*miss.message());
         Ok(())
+    }
+
+    fn session_request(
+        &self,
+        device: DeviceId,
+        round: &Round,
+        now_s: u32,
+    ) -> Option<(IpAddr, AttestRequest)> {
+        self.inner().host.session_request(device, round, now_s)
+    }
+
+    /// This network has no way for it: nobody is attested here.
+    fn ask(&mut self, _: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {
+        Ok(0)
     }
 
     fn listen(&mut self) {}

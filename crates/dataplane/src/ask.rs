@@ -1,0 +1,225 @@
+//! Asking devices (LAP/1 3.2): ATTEST_REQUESTs from the gateway's own addresses and LAP's port, so that a PROOF comes back to
+//! where the packet path looks for it.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+
+use linewarden_protocol::wire::AttestRequest;
+use zerocopy::IntoBytes as _;
+
+use crate::DataPlaneError;
+
+/// Requests of one system call.
+const BATCH: usize = 64;
+
+/// The sockets that devices are asked from, all of one network namespace.
+#[derive(Debug)]
+pub(crate) struct Asker<S> {
+    /// By local address; never read.
+    exits: Vec<(IpAddr, S)>,
+    /// Tell the source address of a route, where more than one exit is of a family: IPv4, IPv6.
+    probes: [Option<UdpSocket>; 2],
+}
+
+impl<S: AsFd> Asker<S> {
+    /// Over sockets that are bound to these addresses, in the calling thread's network namespace, which must be theirs.
+    pub(crate) fn over(exits: Vec<(IpAddr, S)>) -> io::Result<Self> {
+        let several = |v4| exits.iter().filter(|(ip, _)| ip.is_ipv4() == v4).count() > 1;
+        let probe = |needed: bool, any: IpAddr| {
+            let open = || {
+                let probe = UdpSocket::bind((any, 0))?;
+                drop_all(probe.as_fd())?;
+                Ok::<_, io::Error>(probe)
+            };
+            needed.then(open).transpose()
+        };
+        let probes = [
+            probe(several(true), Ipv4Addr::UNSPECIFIED.into())?,
+            probe(several(false), Ipv6Addr::UNSPECIFIED.into())?,
+        ];
+        Ok(Self { exits, probes })
+    }
+
+    /// Sends them, in their order, until the kernel has no room for more. Returns how many are done with: sent, or such as can
+    /// never be sent, for want of a route or of an address of their family.
+    ///
+    /// # Errors
+    /// The kernel's, if not a single one could be sent and that for another reason than want of room.
+    pub(crate) fn ask(&self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {
+        let (mut done, mut sent, mut refused) = (0, 0, None);
+        while let Some((first, _)) = requests.get(done) {
+            let result = match self.exit(first) {
+                Some(exit) => {
+                    let rest = requests.get(done..).unwrap_or_default();
+                    let same = |(to, _): &&(SocketAddr, AttestRequest)| {
+                        self.exit(to)
+                            .is_some_and(|other| other.as_raw_fd() == exit.as_raw_fd())
+                    };
+                    let run = 1 + rest.iter().take(BATCH).skip(1).take_while(same).count();
+                    send(exit, rest.get(..run).unwrap_or_default())
+                }
+                None => Err(io::ErrorKind::AddrNotAvailable.into()),
+            };
+            match result {
+                Ok(count) => {
+                    sent += count;
+                    done += count;
+                }
+                Err(error) if is_passing(&error) => break,
+                Err(error) => {
+                    tracing::debug!(%error, to = %first, "a device cannot be asked");
+                    refused = Some((*first, error));
+                    done += 1;
+                }
+            }
+        }
+        match refused {
+            Some((to, error)) if sent == 0 => Err(DataPlaneError::kernel(
+                format!("asking the device at {to}"),
+                error,
+            )),
+            _ => Ok(done),
+        }
+    }
+
+    /// Where a request to that address leaves.
+    fn exit(&self, to: &SocketAddr) -> Option<BorrowedFd<'_>> {
+        let of_family = |(ip, _): &&(IpAddr, S)| ip.is_ipv4() == to.is_ipv4();
+        let [v4, v6] = &self.probes;
+        let source = if to.is_ipv4() { v4 } else { v6 };
+        let source = source.as_ref().and_then(|probe| source_of_route(probe, to).ok());
+        let by_route = source.and_then(|source| self.exits.iter().find(|(ip, _)| *ip == source));
+        let exit = by_route.or_else(|| self.exits.iter().find(of_family));
+        exit.map(|(_, socket)| socket.as_fd())
+    }
+}
+
+/// Whether what failed may work in a while.
+fn is_passing(error: &io::Error) -> bool {
+    let passing = [libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM, libc::EINTR];
+    error
+        .raw_os_error()
+        .is_some_and(|number| passing.contains(&number))
+}
+
+/// The address that the kernel would send from.
+fn source_of_route(probe: &UdpSocket, to: &SocketAddr) -> io::Result<IpAddr> {
+    // Connected once it keeps its address, also when it is connected to somebody else.
+    // SAFETY: all zeros is a valid sockaddr, of no family.
+    let nobody: libc::sockaddr = unsafe { std::mem::zeroed() };
+    let bytes = size_of::<libc::sockaddr>() as libc::socklen_t;
+    // SAFETY: `nobody` is valid for its size during the call.
+    unsafe { libc::connect(probe.as_raw_fd(), &raw const nobody, bytes) };
+    probe.connect(to)?;
+    Ok(probe.local_addr()?.ip())
+}
+
+/// One call to the kernel; how many it took, at least one.
+fn send(socket: BorrowedFd<'_>, requests: &[(SocketAddr, AttestRequest)]) -> io::Result<usize> {
+    let mut names: Vec<_> = requests.iter().map(|(to, _)| sockaddr(*to)).collect();
+    let part = |(_, request): &(SocketAddr, AttestRequest)| libc::iovec {
+        iov_base: request.as_bytes().as_ptr().cast_mut().cast(),
+        iov_len: size_of::<AttestRequest>(),
+    };
+    let mut parts: Vec<libc::iovec> = requests.iter().map(part).collect();
+    let whole = |((name, bytes), part): (&mut (libc::sockaddr_in6, libc::socklen_t), &mut libc::iovec)| {
+        // SAFETY: all zeros is a valid mmsghdr.
+        let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+        message.msg_hdr.msg_name = (&raw mut *name).cast();
+        message.msg_hdr.msg_namelen = *bytes;
+        message.msg_hdr.msg_iov = part;
+        message.msg_hdr.msg_iovlen = 1;
+        message
+    };
+    let mut messages: Vec<libc::mmsghdr> = names.iter_mut().zip(&mut parts).map(whole).collect();
+    // SAFETY: the messages point to names and parts, and these to requests, that are only read and outlive the call.
+    let sent = unsafe {
+        libc::sendmmsg(
+            socket.as_raw_fd(),
+            messages.as_mut_ptr(),
+            messages.len() as libc::c_uint,
+            libc::MSG_DONTWAIT,
+        )
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// A socket that datagrams leave from, and that none comes into, for data planes whose packets no socket sees. Its address may
+/// be missing yet. It shares it with others of its kind, of gateways that take over from each other, and with nobody else.
+pub(crate) fn exit_only(address: SocketAddr) -> io::Result<OwnedFd> {
+    let (family, level, freebind) = match address {
+        SocketAddr::V4(_) => (libc::AF_INET, libc::SOL_IP, libc::IP_FREEBIND),
+        SocketAddr::V6(_) => (libc::AF_INET6, libc::SOL_IPV6, libc::IPV6_FREEBIND),
+    };
+    // SAFETY: takes no pointer.
+    let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened and owned by nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // Before it has a port: nothing gets in.
+    drop_all(socket.as_fd())?;
+    set(&socket, level, freebind, &1i32)?;
+    set(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32)?;
+    if address.is_ipv6() {
+        set(&socket, libc::SOL_IPV6, libc::IPV6_V6ONLY, &1i32)?;
+    }
+    let (name, bytes) = sockaddr(address);
+    // SAFETY: `name` holds a socket address of that many bytes.
+    match unsafe { libc::bind(socket.as_raw_fd(), (&raw const name).cast(), bytes) } {
+        0 => Ok(socket),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Has the kernel drop what comes to a socket, before it takes up memory.
+fn drop_all(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let mut accept_no_byte = libc::sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: 0,
+    };
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: &raw mut accept_no_byte,
+    };
+    set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+fn set<T>(socket: &impl AsFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+    let fd = socket.as_fd().as_raw_fd();
+    let bytes = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the value is valid for its size during the call, which copies what it points to.
+    match unsafe { libc::setsockopt(fd, level, name, (&raw const *value).cast(), bytes) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A socket address as the kernel takes it, and its length.
+pub(crate) fn sockaddr(address: SocketAddr) -> (libc::sockaddr_in6, libc::socklen_t) {
+    // SAFETY: all zeros is a valid sockaddr_in6, and a sockaddr_in is shorter and made of integers as well.
+    let mut name: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    match (address.ip(), &address) {
+        (IpAddr::V4(ip), _) => {
+            // SAFETY: sockaddr_in fits into sockaddr_in6, which is aligned at least as strictly.
+            let v4 = unsafe { &mut *(&raw mut name).cast::<libc::sockaddr_in>() };
+            v4.sin_family = libc::AF_INET as libc::sa_family_t;
+            v4.sin_port = address.port().to_be();
+            v4.sin_addr.s_addr = u32::from_ne_bytes(ip.octets());
+            (name, size_of::<libc::sockaddr_in>() as libc::socklen_t)
+        }
+        (IpAddr::V6(ip), full) => {
+            name.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            name.sin6_port = address.port().to_be();
+            name.sin6_addr.s6_addr = ip.octets();
+            if let SocketAddr::V6(v6) = full {
+                name.sin6_scope_id = v6.scope_id();
+            }
+            (name, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
+        }
+    }
+}
