@@ -10,6 +10,7 @@
 //!   a session was opened ─────────── SessionReport ► verifies, older ones elsewhere end ► where the device is, durable
 //!   now and then ─────────────────── changes ────► what was enrolled and revoked, who is elsewhere by now
 //!   a device's ticket ────────────── ticket ─────► opens it, renews rows or key   ► the change and its number, durable
+//!   a round of attestation ───────── Verifier ───► keys before, decisions after   ► what it has shown, durable
 //! ```
 //!
 //! A device's rows are leased to a gateway only after the device has proved there that it holds one of them, so nobody
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod admit;
+pub mod attest;
 mod keys;
 mod link;
 mod message;

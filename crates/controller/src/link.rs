@@ -1,8 +1,8 @@
 //! A gateway's link to its controller: everything that it can ask, under its fence.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_registry::{
@@ -10,6 +10,7 @@ use linewarden_registry::{
     Settlement,
 };
 
+use crate::attest::{Inbox, Signer};
 use crate::keys::Keys;
 use crate::message::{Changes, Chunk, Elsewhere, Provision, Refusal, Refused, Want};
 
@@ -44,6 +45,10 @@ pub struct Controller {
     lease_rows: u32,
     /// Clones share it: it may change.
     mark_block: Arc<AtomicU32>,
+    /// Signs results of attestation.
+    signer: Option<Arc<Signer>>,
+    /// Evidence on its way in.
+    inbox: Arc<Mutex<Inbox>>,
 }
 
 impl Controller {
@@ -54,7 +59,16 @@ impl Controller {
             registry,
             lease_rows: policy.lease_rows,
             mark_block: Arc::new(AtomicU32::new(policy.mark_block)),
+            signer: None,
+            inbox: Arc::default(),
         }
+    }
+
+    /// The same, which signs results of attestation.
+    #[must_use]
+    pub fn signing(mut self, signer: Signer) -> Self {
+        self.signer = Some(Arc::new(signer));
+        self
     }
 
     /// How rows are given out.
@@ -73,6 +87,11 @@ impl Controller {
 
     pub(crate) fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    pub(crate) fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        // Whole at every moment, whoever panicked.
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a gateway, which has just started: whoever was connected under that id gets nothing from now on.
@@ -179,6 +198,10 @@ impl Link {
 
     pub(crate) fn registry(&self) -> &Registry {
         &self.controller.registry
+    }
+
+    pub(crate) fn signer(&self) -> Option<&Signer> {
+        self.controller.signer.as_deref()
     }
 
     /// What a device gets at its first authentication.

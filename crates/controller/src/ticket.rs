@@ -58,7 +58,10 @@ impl Controller {
         };
         let body = match ask {
             Ask::Pair { peer } => self.pair(&head, peer, carrier).await,
-            Ask::Evidence(_) => return Ok(None),
+            Ask::Evidence(piece) => self
+                .take_evidence(head.opening.device, &piece, carrier.now_s)
+                .await
+                .map(|taken| Zeroizing::new(taken.to_wire().to_vec())),
             ask => self
                 .serve(&head, ask)
                 .await

@@ -13,7 +13,7 @@ use linewarden_controller::Policy;
 use linewarden_dataplane as dataplane;
 use serde::Deserialize;
 
-use crate::node::Settings;
+use crate::node::{ATTEST_PERIOD_S_MAX, Settings};
 
 /// A whole configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -25,6 +25,8 @@ pub struct GatewayConfig {
     pub registry: RegistrySection,
     /// One of the papers' profiles; insecure.
     pub classic: Option<ClassicSection>,
+    /// What devices run is checked; nobody's if left out.
+    pub attest: Option<AttestSection>,
     /// Its log.
     #[serde(default)]
     pub log: LogSection,
@@ -122,6 +124,20 @@ pub struct ClassicSection {
     pub port: u16,
     /// The CRPs, see [`crate::classic::parse_crps`].
     pub crps_file: PathBuf,
+}
+
+/// `[attest]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttestSection {
+    /// Provers that fit.
+    #[serde(default = "default_provers")]
+    pub provers: u32,
+    /// How long a period lasts, seconds: devices measure themselves once a period.
+    #[serde(default = "default_period_s")]
+    pub period_s: u32,
+    /// With which results are signed; they are not if left out.
+    pub signing_key: Option<PathBuf>,
 }
 
 /// `[log]`.
@@ -230,6 +246,12 @@ fn default_miss_per_s() -> u32 {
 fn default_feed_poll_ms() -> u64 {
     50
 }
+fn default_provers() -> u32 {
+    100_000
+}
+fn default_period_s() -> u32 {
+    ATTEST_PERIOD_S_MAX
+}
 fn default_audit_per_s() -> u32 {
     100
 }
@@ -268,6 +290,9 @@ impl GatewayConfig {
             Some(&mut self.gateway.pin_directory),
             self.classic.as_mut().map(|classic| &mut classic.crps_file),
             self.audit.as_mut().map(|audit| &mut audit.path),
+            self.attest
+                .as_mut()
+                .and_then(|attest| attest.signing_key.as_mut()),
         ];
         // An empty one stays empty, and is a mistake.
         let named = paths

@@ -1,7 +1,9 @@
 //! What the node asks its controller, and what comes back.
 
+use linewarden_controller::attest::{Appraised, Plan, PlanWish, Provers, RoundOutcome};
 use linewarden_controller::{Changes, Chunk, Knock, Provision, Reception, Refused, Reported, Want};
 use linewarden_dataplane::Opening;
+use linewarden_protocol::attest::PeriodStart;
 use linewarden_registry::{RegistryError, Revision, Settlement};
 
 /// A question to the controller. At most one of each kind is out at a time.
@@ -29,6 +31,17 @@ pub enum Ask {
         /// Since when.
         since: Revision,
     },
+    /// What is to be attested.
+    Plan(PlanWish),
+    /// Provers, with this gateway's keys of a period.
+    Provers {
+        /// The period.
+        start: PeriodStart,
+        /// Those that have changed since this revision.
+        since: u64,
+    },
+    /// A round has ended.
+    Appraise(Box<RoundOutcome>),
 }
 
 /// Why a question was not answered.
@@ -69,6 +82,12 @@ pub enum Answer {
         /// When ages in it count from, boot-time clock of the gateway, ns.
         at_ns: u64,
     },
+    /// To [`Ask::Plan`]; without a plan no salt could be drawn.
+    Plan(Result<Option<Plan>, LinkError>),
+    /// To [`Ask::Provers`].
+    Provers(Result<Provers, LinkError>),
+    /// To [`Ask::Appraise`].
+    Appraised(Result<Appraised, LinkError>),
     /// To [`Ask::Changes`].
     Changes {
         /// What has changed.

@@ -1,10 +1,11 @@
 //! The controller's side of the exchange: questions in, answers out, on a thread of its own.
 //!
-//! Four tasks serve them, so that a revocation does not wait behind a fleet that is being loaded, nor a device that
-//! wants to authenticate behind either, nor anybody behind reports of sessions.
+//! Five tasks serve them, so that a revocation does not wait behind a fleet that is being loaded, nor a device that
+//! wants to authenticate behind either, nor anybody behind reports of sessions or attestation.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use linewarden_controller::attest::{RoundOutcome, Verifier};
 use linewarden_controller::{Chunk, Controller, Leases, Link, Reported, SessionReport};
 use linewarden_dataplane::Opening;
 use linewarden_protocol::ids::GatewayId;
@@ -13,6 +14,7 @@ use tokio::sync::OnceCell;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::exchange::{Answer, Ask};
+use crate::gateway::random;
 use crate::time::{Clock, boot_id};
 
 /// Where questions are handed in.
@@ -21,6 +23,7 @@ pub(crate) struct Desks {
     rows: UnboundedSender<Ask>,
     reports: UnboundedSender<Ask>,
     changes: UnboundedSender<Ask>,
+    attestation: UnboundedSender<Ask>,
 }
 
 impl Desks {
@@ -32,6 +35,8 @@ impl Desks {
             Ask::Lease(_) | Ask::Receive { .. } | Ask::Settle(_) => &self.rows,
             Ask::Report(_) => &self.reports,
             Ask::Enter | Ask::Changes { .. } => &self.changes,
+            // In one line: what is decided about a prover is what its next keys go by.
+            Ask::Plan(_) | Ask::Provers { .. } | Ask::Appraise(_) => &self.attestation,
         };
         drop(desk.send(ask));
     }
@@ -44,6 +49,7 @@ pub(crate) struct Feeder {
     rows: UnboundedReceiver<Ask>,
     reports: UnboundedReceiver<Ask>,
     changes: UnboundedReceiver<Ask>,
+    attestation: UnboundedReceiver<Ask>,
 }
 
 impl Feeder {
@@ -52,6 +58,7 @@ impl Feeder {
         let (rows, rows_inbox) = unbounded_channel();
         let (reports, reports_inbox) = unbounded_channel();
         let (changes, changes_inbox) = unbounded_channel();
+        let (attestation, attestation_inbox) = unbounded_channel();
         let feeder = Self {
             office: Office {
                 controller,
@@ -63,12 +70,14 @@ impl Feeder {
             rows: rows_inbox,
             reports: reports_inbox,
             changes: changes_inbox,
+            attestation: attestation_inbox,
         };
         let desks = Desks {
             resume,
             rows,
             reports,
             changes,
+            attestation,
         };
         (feeder, desks)
     }
@@ -81,14 +90,34 @@ impl Feeder {
             rows,
             reports,
             changes,
+            attestation,
         } = self;
         tokio::join!(
             office.serve(resume, &answer),
             office.serve(rows, &answer),
             office.serve(reports, &answer),
             office.serve(changes, &answer),
+            office.serve(attestation, &answer),
         );
     }
+}
+
+/// What a line of questions goes on with.
+#[derive(Default)]
+struct Course {
+    leases: Option<Leases>,
+    verifier: Option<Verifier>,
+}
+
+fn now_s() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_1970.map_or(0, |time| time.as_secs())
+}
+
+/// When a round ended, in seconds since 1970-01-01 UTC.
+fn ended_s(round: &RoundOutcome, now_s: u64) -> u64 {
+    let age_ns = Clock::now().boot_ns.saturating_sub(round.ended_ns);
+    now_s.saturating_sub(age_ns / 1_000_000_000)
 }
 
 struct Office {
@@ -100,16 +129,16 @@ struct Office {
 
 impl Office {
     async fn serve(&self, mut asks: UnboundedReceiver<Ask>, answer: &impl Fn(Answer)) {
-        let mut leases = None;
+        let mut course = Course::default();
         while let Some(ask) = asks.recv().await {
-            answer(self.answer(ask, &mut leases).await);
+            answer(self.answer(ask, &mut course).await);
         }
     }
 
-    async fn answer(&self, ask: Ask, leases: &mut Option<Leases>) -> Answer {
+    async fn answer(&self, ask: Ask, course: &mut Course) -> Answer {
         match ask {
             Ask::Enter => Answer::Entered(self.link().await.map(Link::number).map_err(Into::into)),
-            Ask::Resume => Answer::Chunk(self.resume(leases).await.map_err(Into::into)),
+            Ask::Resume => Answer::Chunk(self.resume(&mut course.leases).await.map_err(Into::into)),
             Ask::Lease(wants) => Answer::Rows(
                 async { self.link().await?.lease(&wants).await }
                     .await
@@ -132,6 +161,28 @@ impl Office {
                     result: result.map_err(Into::into),
                     at_ns,
                 }
+            }
+            Ask::Plan(wish) => {
+                let plan = async {
+                    let verifier = self.verifier(&mut course.verifier).await?;
+                    verifier.plan(wish, now_s(), &mut random).await
+                };
+                Answer::Plan(plan.await.map_err(Into::into))
+            }
+            Ask::Provers { start, since } => {
+                let provers = async {
+                    let verifier = self.verifier(&mut course.verifier).await?;
+                    verifier.provers(start, since).await
+                };
+                Answer::Provers(provers.await.map_err(Into::into))
+            }
+            Ask::Appraise(round) => {
+                let appraised = async {
+                    let verifier = self.verifier(&mut course.verifier).await?;
+                    let now_s = now_s();
+                    verifier.appraise(&round, ended_s(&round, now_s), now_s).await
+                };
+                Answer::Appraised(appraised.await.map_err(Into::into))
             }
             Ask::Changes { since } => {
                 let at_ns = Clock::now().boot_ns;
@@ -177,13 +228,17 @@ impl Office {
         leases.next_chunk().await
     }
 
+    /// Knows how the provers stood once the registry has told it.
+    async fn verifier<'a>(&self, place: &'a mut Option<Verifier>) -> Result<&'a mut Verifier, RegistryError> {
+        match place {
+            Some(verifier) => Ok(verifier),
+            None => Ok(place.insert(Verifier::open(self.link().await?.clone()).await?)),
+        }
+    }
+
     /// Registers this process with the first question, and never again: a second time would end the first.
     async fn link(&self) -> Result<&Link, RegistryError> {
-        let connect = async || {
-            let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-            let now_s = since_1970.map_or(0, |time| time.as_secs());
-            self.controller.connect(self.gateway, now_s).await
-        };
+        let connect = async || self.controller.connect(self.gateway, now_s()).await;
         self.link.get_or_try_init(connect).await
     }
 }

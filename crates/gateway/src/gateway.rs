@@ -479,7 +479,7 @@ impl Control {
     }
 }
 
-fn random() -> Option<[u8; 8]> {
+pub(crate) fn random() -> Option<[u8; 8]> {
     let mut bytes = [0u8; 8];
     match getrandom::fill(&mut bytes) {
         Ok(()) => Some(bytes),

@@ -32,5 +32,7 @@ mod time;
 pub use desk::{Counts as DeskCounts, Desk, DeskError, DeskSockets};
 pub use exchange::{Answer, Ask, LinkError};
 pub use gateway::{Change, Gateway, GatewayError, PlaneHandle, Stopped};
-pub use node::{Eviction, LinkState, Node, ReconfigureError, Settings, SettingsError, Status, WRONG_TAGS};
+pub use node::{
+    AttestStatus, Eviction, LinkState, Node, ReconfigureError, Settings, SettingsError, Status, WRONG_TAGS,
+};
 pub use time::Clock;

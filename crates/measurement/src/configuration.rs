@@ -23,6 +23,14 @@ pub enum ConfigurationError {
     /// Two configurations could be made that have the same values.
     #[error("values of the bank {0} prove nothing: its hash is broken")]
     WeakBank(HashAlgorithm),
+    /// PCRs of two banks in one.
+    #[error("PCRs of {over} cannot be laid over those of {base}")]
+    OtherBank {
+        /// Of what lies below.
+        base: HashAlgorithm,
+        /// Of what is laid over it.
+        over: HashAlgorithm,
+    },
     /// Longer than any that is meant.
     #[error("the configuration takes {0} bytes, more than {CONFIGURATION_BYTES_MAX}: list fewer files")]
     TooLong(usize),
@@ -122,6 +130,24 @@ impl Configuration {
     /// What lies at each path.
     pub const fn files(&self) -> &BTreeMap<FilePath, FileEntry> {
         &self.files
+    }
+
+    /// This configuration with another one laid over it: each PCR and each path of the other takes the place of this one's, or is
+    /// added. So a device has its own entries on what its whole group runs.
+    ///
+    /// # Errors
+    /// PCRs of another bank in the other one; longer than any configuration may be.
+    pub fn overlaid(&self, over: &Self) -> Result<Self, ConfigurationError> {
+        let mut pcrs = self.pcrs.clone();
+        for (index, value) in over.pcrs.iter() {
+            pcrs.set(index, *value).map_err(|_| ConfigurationError::OtherBank {
+                base: self.pcrs.bank(),
+                over: over.pcrs.bank(),
+            })?;
+        }
+        let mut files = self.files.clone();
+        files.extend(over.files.iter().map(|(path, entry)| (path.clone(), entry.clone())));
+        Self::new(pcrs, files)
     }
 
     /// h.

@@ -43,6 +43,7 @@ pub mod device;
 mod encoding;
 pub mod endorsement;
 pub mod enrol;
+pub mod evidence;
 pub mod import;
 mod kdf;
 pub mod key;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use linewarden_controller::attest::{RoundOutcome, Seen};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, SessionId};
 use serde::{Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
@@ -151,6 +152,44 @@ pub enum Happening {
         /// How often they were.
         epoch: u32,
     },
+    /// A device was silent too often when it was to prove what it runs: the gate is closed.
+    Quarantined {
+        /// Which.
+        #[serde(serialize_with = "as_text")]
+        device: DeviceId,
+        /// By which rule.
+        reason: String,
+    },
+    /// A device that was quarantined proves itself again.
+    Readmitted {
+        /// Which.
+        #[serde(serialize_with = "as_text")]
+        device: DeviceId,
+    },
+    /// A round of attestation has ended.
+    Round {
+        /// Its number at this gateway.
+        round: u32,
+        /// The group that was asked.
+        group: String,
+        /// The period that was proven.
+        period: u64,
+        /// How many were asked.
+        asked: u64,
+        /// How many have proven a valid configuration in time.
+        ok: u64,
+        /// How many later than that.
+        late: u64,
+        /// How many have proven nothing.
+        silent: u64,
+        /// From its beginning to the last proof, ms.
+        last_verdict_ms: u32,
+    },
+    /// A signed result of attestation.
+    AttestationResult {
+        /// An EAR as a JWT.
+        token: String,
+    },
     /// Verdicts since the last such record, by name; those that were given.
     Verdicts {
         /// How many of each.
@@ -187,9 +226,27 @@ pub struct Binding {
 }
 
 /// A kind of record has its own allowance, so that a flood of one hides no other.
-pub(super) const KINDS: usize = 12;
+pub(super) const KINDS: usize = 16;
 
 impl Happening {
+    /// That a round has ended.
+    pub(crate) fn round(outcome: &RoundOutcome) -> Self {
+        let count = |wanted: fn(&Seen) -> bool| {
+            let all = outcome.verdicts.iter();
+            all.filter(|verdict| wanted(&verdict.seen)).count() as u64
+        };
+        Self::Round {
+            round: outcome.number.0,
+            group: outcome.group.to_string(),
+            period: outcome.period.0,
+            asked: outcome.verdicts.len() as u64,
+            ok: count(|seen| matches!(seen, Seen::Ok(_))),
+            late: count(|seen| matches!(seen, Seen::Late(_))),
+            silent: count(|seen| *seen == Seen::Silent),
+            last_verdict_ms: outcome.last_verdict_ms,
+        }
+    }
+
     /// Number and name of its kind, of those that a device can cause; the others are few.
     pub(super) fn kind(&self) -> Option<(usize, &'static str)> {
         Some(match self {
@@ -205,6 +262,10 @@ impl Happening {
             Self::Resumed => (9, "resumed"),
             Self::SessionClosed { .. } => (10, "session_closed"),
             Self::WrongProof { .. } => (11, "wrong_proof"),
+            Self::Quarantined { .. } => (12, "quarantined"),
+            Self::Readmitted { .. } => (13, "readmitted"),
+            Self::Round { .. } => (14, "round"),
+            Self::AttestationResult { .. } => (15, "attestation_result"),
             Self::Started { .. }
             | Self::Stopped { .. }
             | Self::Replaced
@@ -226,6 +287,8 @@ impl Happening {
             | Self::Resumed
             | Self::Reloaded
             | Self::ReloadRefused { .. }
+            | Self::Quarantined { .. }
+            | Self::Readmitted { .. }
             | Self::Revoked { .. } => true,
             Self::Session { .. }
             | Self::SessionClosed { .. }
@@ -235,6 +298,8 @@ impl Happening {
             | Self::Evicted { .. }
             | Self::Exhausted { .. }
             | Self::CredentialsReplaced { .. }
+            | Self::Round { .. }
+            | Self::AttestationResult { .. }
             | Self::Verdicts { .. }
             | Self::Suppressed { .. }
             | Self::EventsLost { .. }

@@ -2,7 +2,9 @@
 
 use linewarden_dataplane::Live;
 
-use super::{AuditSection, FieldError, GatewayConfig, GatewaySection, RegistrySection, Resolved};
+use super::{
+    AttestSection, AuditSection, FieldError, GatewayConfig, GatewaySection, RegistrySection, Resolved,
+};
 use crate::audit::AuditOptions;
 
 impl GatewayConfig {
@@ -14,6 +16,7 @@ impl GatewayConfig {
             gateway,
             registry,
             classic,
+            attest,
             log: _,
             audit: _,
         } = self;
@@ -21,6 +24,11 @@ impl GatewayConfig {
         errors.extend(registry.needing_restart(&next.registry));
         if *classic != next.classic {
             errors.push(restart(&["classic"]));
+        }
+        match (attest, &next.attest) {
+            (Some(attest), Some(next)) => errors.extend(attest.needing_restart(next)),
+            (None, None) => {}
+            _ => errors.push(restart(&["attest"])),
         }
         errors
     }
@@ -84,6 +92,22 @@ impl RegistrySection {
         ];
         let changed = differs.into_iter().filter(|(_, differs)| *differs);
         changed.map(|(field, _)| restart(&["registry", field])).collect()
+    }
+}
+
+impl AttestSection {
+    fn needing_restart(&self, next: &Self) -> Vec<FieldError> {
+        let Self {
+            provers,
+            signing_key,
+            period_s: _,
+        } = self;
+        let differs = [
+            ("provers", *provers != next.provers),
+            ("signing_key", *signing_key != next.signing_key),
+        ];
+        let changed = differs.into_iter().filter(|(_, differs)| *differs);
+        changed.map(|(field, _)| restart(&["attest", field])).collect()
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     Backend, ClassicProfile, ClassicSection, FieldError, Gate, GatewayConfig, GatewaySection, LOW_CREDIT,
     Resolved,
 };
-use crate::node::{Eviction, Settings};
+use crate::node::{ATTEST_PERIOD_S_MAX, Eviction, Settings};
 use crate::{addresses, classic};
 
 /// Shorter audit files could not hold what a day brings.
@@ -52,7 +52,7 @@ impl GatewayConfig {
                 mark_block: section.mark_block,
             },
             config,
-            settings: section.settings(),
+            settings: self.settings(),
             interfaces,
             forward_to,
             desk_port: section.desk_port(self.classic.as_ref()).unwrap_or_default(),
@@ -95,13 +95,16 @@ impl GatewayConfig {
                 ring: section.ring,
                 hash_seed,
             },
-            provers: 0,
+            provers: self.attest.as_ref().map_or(0, |attest| attest.provers),
             classic,
             p4dra: None,
         };
         errors.extend(config.problems().into_iter().map(plane_field));
-        for error in section.settings().problems() {
-            let path = ["gateway", error.field];
+        for error in self.settings().problems() {
+            let path = match error.field {
+                "attest_period_s" => ["attest", "period_s"],
+                field => ["gateway", field],
+            };
             // The data plane has said the same in its words.
             if !errors.iter().any(|other| other.path == path) {
                 errors.push(FieldError::new(&path, error));
@@ -110,6 +113,23 @@ impl GatewayConfig {
         match errors.is_empty() {
             true => Ok(config),
             false => Err(errors),
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        let section = &self.gateway;
+        let attest = self.attest.as_ref();
+        Settings {
+            gateway: GatewayId(section.id),
+            mark_block: section.mark_block,
+            low_credit: LOW_CREDIT,
+            ring: section.ring,
+            low_rows: section.low_rows,
+            feed_poll_ms: section.feed_poll_ms,
+            link_lease_s: section.link_lease_s,
+            eviction: Eviction::default(),
+            spare_live_sessions: section.gate != Gate::Off,
+            attest_period_s: attest.map_or(ATTEST_PERIOD_S_MAX, |attest| attest.period_s),
         }
     }
 
@@ -126,6 +146,10 @@ impl GatewayConfig {
             )),
             _ => {}
         }
+        if self.attest.as_ref().is_some_and(|attest| attest.provers == 0) {
+            let problem = "0: at least 1; leave [attest] out to attest nobody";
+            errors.push(FieldError::new(&["attest", "provers"], problem));
+        }
         if let Some(audit) = &self.audit {
             if audit.per_s == 0 {
                 let problem = "0: at least 1; leave [audit] out to keep no record";
@@ -141,7 +165,8 @@ impl GatewayConfig {
 
     fn empty_paths(&self) -> Vec<FieldError> {
         let audit = self.audit.as_ref().map(|audit| &audit.path);
-        let paths: [(&[&'static str], Option<&PathBuf>); 4] = [
+        let attest = self.attest.as_ref();
+        let paths: [(&[&'static str], Option<&PathBuf>); 5] = [
             (&["registry", "path"], Some(&self.registry.path)),
             (
                 &["registry", "master_key_file"],
@@ -149,6 +174,10 @@ impl GatewayConfig {
             ),
             (&["gateway", "pin_directory"], Some(&self.gateway.pin_directory)),
             (&["audit", "path"], audit),
+            (
+                &["attest", "signing_key"],
+                attest.and_then(|attest| attest.signing_key.as_ref()),
+            ),
         ];
         let is_empty = |path: Option<&PathBuf>| path.is_some_and(|path| path.as_os_str().is_empty());
         let empty = paths.into_iter().filter(|(_, path)| is_empty(*path));
@@ -199,19 +228,6 @@ impl GatewaySection {
                 "{port} is the classic profile's port; name another, or 0 for none"
             )),
             None => Ok(Some(port).filter(|port| *port != 0)),
-        }
-    }
-
-    fn settings(&self) -> Settings {
-        Settings {
-            mark_block: self.mark_block,
-            low_credit: LOW_CREDIT,
-            ring: self.ring,
-            low_rows: self.low_rows,
-            feed_poll_ms: self.feed_poll_ms,
-            link_lease_s: self.link_lease_s,
-            eviction: Eviction::default(),
-            spare_live_sessions: self.gate != Gate::Off,
         }
     }
 
@@ -318,6 +334,7 @@ fn plane_field(error: dataplane::ConfigError) -> FieldError {
             "classic.port" => vec!["classic", "port"],
             "classic.response_bytes" => vec!["classic", "response_bits"],
             "classic.crps" => vec!["classic", "crps_file"],
+            "provers" => vec!["attest", "provers"],
             other => vec!["gateway", other],
         },
         dataplane::ConfigError::Unsupported { .. } => vec!["gateway", "dataplane"],

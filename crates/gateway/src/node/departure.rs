@@ -180,6 +180,17 @@ impl Node {
         tracing::info!(%device, "revoked");
     }
 
+    /// A device that was shut out may come again: what it holds here goes back, and it begins as one that is new here.
+    pub(super) fn readmit(&mut self, device: DeviceId) {
+        let Some(held) = self.devices.get_mut(&device) else {
+            return;
+        };
+        if matches!(held.state, State::Revoked { .. }) {
+            held.state = State::Leaving { settle: true };
+            self.depart(device);
+        }
+    }
+
     /// Removes the keys of devices that were revoked some time ago, and forgets them unless an answer may bring them.
     pub(super) fn wipe_revoked(&mut self, now_ns: u64) {
         let is_expecting = self.is_expecting();

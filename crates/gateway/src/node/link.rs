@@ -58,6 +58,9 @@ impl Node {
                 let answers = self.unwrap_answer(result, now_ns, |node| &mut node.report);
                 self.take_reported(answers, at_ns);
             }
+            Answer::Plan(result) => self.take_plan(result, clock),
+            Answer::Provers(result) => self.take_provers(result, clock),
+            Answer::Appraised(result) => self.take_appraised(result, clock),
             Answer::Changes { result, at_ns } => {
                 if let Some(changes) = self.unwrap_answer(result, now_ns, |node| &mut node.feed) {
                     self.take_changes(&changes, now_ns, at_ns);
@@ -88,6 +91,7 @@ impl Node {
         asks.extend(self.ask_to_report(clock));
         asks.extend(self.ask_for_rows(clock));
         asks.extend(self.ask_about_visitors(clock));
+        asks.extend(self.ask_to_attest(clock));
         self.status.rows_waited_for = self.wants.len() as u64;
         asks
     }
@@ -206,11 +210,12 @@ impl Node {
             return self.revoke(change.device, now_ns);
         }
         self.plane.enrol(change.device);
+        self.readmit(change.device);
         self.renew(change.device, change.epoch);
     }
 
     /// The answer's content, or `None` after a failure; keeps the books and the log about the link's state.
-    fn unwrap_answer<T>(
+    pub(super) fn unwrap_answer<T>(
         &mut self,
         result: Result<T, LinkError>,
         now_ns: u64,

@@ -15,6 +15,7 @@
 //! packet path once more.
 
 mod adoption;
+mod attest;
 mod backoff;
 mod channel;
 mod departure;
@@ -36,6 +37,7 @@ use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{Revision, Settlement};
 
 use self::adoption::Adoption;
+use self::attest::Attestation;
 use self::channel::Channel;
 use self::devices::Held;
 pub use self::eviction::Eviction;
@@ -43,8 +45,9 @@ use self::eviction::Policy;
 use self::freshness::Freshness;
 pub use self::packets::WRONG_TAGS;
 use self::roaming::Reports;
+pub(crate) use self::settings::ATTEST_PERIOD_S_MAX;
 pub use self::settings::{ReconfigureError, Settings, SettingsError};
-pub use self::status::{LinkState, Status};
+pub use self::status::{AttestStatus, LinkState, Status};
 use self::visitors::Visitors;
 use crate::audit::{AuditState, Happening, Record, Trail};
 use crate::exchange::Ask;
@@ -100,6 +103,9 @@ pub struct Node {
     settle: Channel,
     report: Channel,
     feed: Channel,
+    /// Whether the data plane attests provers.
+    attests: bool,
+    attestation: Attestation,
     feed_from: Revision,
     feed_due_ns: u64,
     /// When the feed was asked last that told all there was, boot-time clock: no revocation before it is missed.
@@ -152,6 +158,8 @@ impl Node {
             settle: Channel::default(),
             report: Channel::default(),
             feed: Channel::default(),
+            attests: false,
+            attestation: Attestation::default(),
             feed_from: Revision::ZERO,
             feed_due_ns: 0,
             link_ok_ns: None,
@@ -165,6 +173,7 @@ impl Node {
             stopping: false,
             status: Status::default(),
         };
+        node.attests = node.plane.provers().is_some();
         node.take_up();
         Ok(node)
     }
@@ -201,6 +210,7 @@ impl Node {
             self.housekeep(clock);
         }
         self.find_room(clock);
+        self.attest(clock, random);
         self.asks(clock)
     }
 
@@ -210,13 +220,18 @@ impl Node {
         let follows = self.enter.done && !self.feed.out && !self.stopping && !self.status.replaced;
         let feed = follows.then_some(self.feed.backoff.due_ns(self.feed_due_ns));
         let soon = !self.busy.is_empty() || self.status.link != LinkState::Reachable;
-        [feed, self.housekeeping_due_ns, self.reclaim_due_ns]
-            .into_iter()
-            .flatten()
-            .chain(soon.then(|| now_ns.saturating_add(SOON_NS)))
-            .min()
-            .unwrap_or(now_ns)
-            .clamp(now_ns, now_ns.saturating_add(LATEST_NS))
+        [
+            feed,
+            self.housekeeping_due_ns,
+            self.reclaim_due_ns,
+            self.attest_due_ns(),
+        ]
+        .into_iter()
+        .flatten()
+        .chain(soon.then(|| now_ns.saturating_add(SOON_NS)))
+        .min()
+        .unwrap_or(now_ns)
+        .clamp(now_ns, now_ns.saturating_add(LATEST_NS))
     }
 
     /// From now on REQUESTs are answered with a NAK; handshakes under way may end.
@@ -255,7 +270,16 @@ impl Node {
         clock: Clock,
     ) -> Result<(), ReconfigureError> {
         settings.check()?;
-        let fixed = |settings: &Settings| (settings.ring, settings.spare_live_sessions, settings.eviction);
+        let fixed = |settings: &Settings| {
+            let Settings {
+                gateway,
+                ring,
+                spare_live_sessions,
+                eviction,
+                ..
+            } = *settings;
+            (gateway, ring, spare_live_sessions, eviction)
+        };
         if fixed(&settings) != fixed(&self.settings) {
             return Err(ReconfigureError::Fixed);
         }

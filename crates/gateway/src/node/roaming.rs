@@ -113,7 +113,7 @@ impl Node {
         let began_ns = at_ns.saturating_sub(elsewhere.age_ns);
         let device = elsewhere.device;
         let Some(view) = self.plane.session(device) else {
-            return;
+            return self.attest_elsewhere(device);
         };
         let opened = self.devices.get(&device).and_then(|held| held.opened);
         let here_ns = match opened {
@@ -122,6 +122,7 @@ impl Node {
             _ => view.proven_before_ns,
         };
         if is_over(here_ns, began_ns) {
+            self.attest_elsewhere(device);
             self.close_session(device, view.id, elsewhere.gateway);
         }
     }

@@ -2,12 +2,18 @@
 
 use linewarden_dataplane::{Config, DataPlaneError, Gate};
 use linewarden_protocol::commit::CREDIT_MAX;
+use linewarden_protocol::ids::GatewayId;
 
 use super::eviction::Eviction;
 
-/// How the node goes about; `ring` and `spare_live_sessions` are fixed while it runs.
+/// The longest period of attestation, seconds (LAP/1 3.2).
+pub(crate) const ATTEST_PERIOD_S_MAX: u32 = 3_600;
+
+/// How the node goes about; `gateway`, `ring`, `spare_live_sessions` and `eviction` are fixed while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
+    /// Which gateway it is.
+    pub gateway: GatewayId,
     /// Rows that a mark is moved ahead at a time (LAP/1 1.4.6); more for a device that comes often.
     pub mark_block: u32,
     /// The mark is moved when it allows no more rows than this; less than `mark_block`.
@@ -24,6 +30,8 @@ pub struct Settings {
     pub spare_live_sessions: bool,
     /// Who leaves when every place is taken.
     pub eviction: Eviction,
+    /// How long a period of attestation lasts, s; at most an hour.
+    pub attest_period_s: u32,
 }
 
 impl Settings {
@@ -31,6 +39,7 @@ impl Settings {
     #[must_use]
     pub fn for_plane(config: &Config) -> Self {
         Self {
+            gateway: config.gateway_id,
             mark_block: 4,
             low_credit: config.low_credit,
             ring: config.geometry.ring,
@@ -39,6 +48,7 @@ impl Settings {
             link_lease_s: 86_400,
             spare_live_sessions: config.gate != Gate::Off,
             eviction: Eviction::default(),
+            attest_period_s: ATTEST_PERIOD_S_MAX,
         }
     }
 
@@ -75,6 +85,10 @@ impl Settings {
         }
         if self.link_lease_s == 0 {
             refuse("link_lease_s", 0, "at least 1".to_owned());
+        }
+        if !(1..=ATTEST_PERIOD_S_MAX).contains(&self.attest_period_s) {
+            let allowed = format!("1 to {ATTEST_PERIOD_S_MAX}");
+            refuse("attest_period_s", self.attest_period_s.into(), allowed);
         }
         problems
     }

@@ -16,6 +16,31 @@ pub enum LinkState {
     },
 }
 
+/// How attestation stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AttestStatus {
+    /// Provers that this gateway has keys of.
+    pub provers: u64,
+    /// Keys that found no room in the data plane.
+    pub provers_refused: u64,
+    /// Groups.
+    pub groups: u64,
+    /// The period that runs.
+    pub period: u64,
+    /// The last round that ended.
+    pub round: u32,
+    /// Rounds that were decided about.
+    pub rounds: u64,
+    /// Rounds that were forgotten because the controller was away.
+    pub rounds_lost: u64,
+    /// Requests sent.
+    pub requests: u64,
+    /// Devices quarantined.
+    pub quarantined: u64,
+    /// Devices let in again.
+    pub readmitted: u64,
+}
+
 /// Counts and states of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
@@ -80,6 +105,8 @@ pub struct Status {
     /// Why the data plane no longer handles packets, if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plane_failure: Option<String>,
+    /// Attestation; all zero where nobody is attested.
+    pub attest: AttestStatus,
     /// The link to the controller.
     pub link: LinkState,
 }

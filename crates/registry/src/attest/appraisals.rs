@@ -39,6 +39,19 @@ pub enum State {
     Quarantined,
 }
 
+impl State {
+    /// The word for it in results, records and tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Late => "late",
+            Self::Silent => "silent",
+            Self::Quarantined => "quarantined",
+        }
+    }
+}
+
 /// How a prover stands since its newest change. What lies behind this is not told here: whether the verifier is alive is
 /// told by its rounds.
 #[derive(Clone, Debug, PartialEq, Eq)]

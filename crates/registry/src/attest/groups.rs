@@ -124,6 +124,13 @@ impl Default for GroupPolicy {
 }
 
 impl GroupPolicy {
+    /// How long a verdict counts after its round has ended, seconds: two intervals and what a round takes. Nobody who looks
+    /// at it later knows that the verifier still lives.
+    #[must_use]
+    pub fn good_for_s(&self) -> u64 {
+        2 * u64::from(self.every_s) + u64::from(self.jitter_s) + u64::from(self.answer_ms) / 500 + 1
+    }
+
     /// The field that is not acceptable, and what would be.
     fn problem(&self) -> Option<(&'static str, String)> {
         let Self {

@@ -28,6 +28,9 @@ fn failed(ask: &Ask, error: LinkError) -> Answer {
             result: Err(error),
             at_ns: 0,
         },
+        Ask::Plan(_) => Answer::Plan(Err(error)),
+        Ask::Provers { .. } => Answer::Provers(Err(error)),
+        Ask::Appraise(_) => Answer::Appraised(Err(error)),
     }
 }
 
@@ -43,6 +46,9 @@ fn is_failure(answer: &Answer) -> bool {
         Answer::Settled(result) => has_failed(result),
         Answer::Reported { result, .. } => has_failed(result),
         Answer::Changes { result, .. } => has_failed(result),
+        Answer::Plan(result) => has_failed(result),
+        Answer::Provers(result) => has_failed(result),
+        Answer::Appraised(result) => has_failed(result),
     }
 }
 
@@ -164,6 +170,8 @@ impl World {
                 Answer::Entered(Ok(process.left_by + 1))
             }
             Ask::Enter => Answer::Entered(Ok(link.number())),
+            // These gateways attest nobody.
+            Ask::Plan(_) | Ask::Provers { .. } | Ask::Appraise(_) => unreachable!("{ask:?}"),
             Ask::Resume => {
                 let leases = process.leases.get_or_insert_with(|| link.held());
                 Answer::Chunk(runtime.block_on(leases.next_chunk()).map_err(Into::into))

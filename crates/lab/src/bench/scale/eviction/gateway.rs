@@ -207,6 +207,9 @@ impl<'r> Gateway<'r> {
                 Answer::Receptions(Ok(runtime.block_on(link.receive(&knocks, fresh))?))
             }
             Ask::Settle(settlements) => Answer::Settled(Ok(runtime.block_on(link.settle(&settlements))?)),
+            Ask::Plan(_) | Ask::Provers { .. } | Ask::Appraise(_) => {
+                return Err(BenchError::Contradiction("nobody is attested here".to_owned()));
+            }
             Ask::Report(openings) => {
                 // One gateway: nobody is elsewhere.
                 Answer::Reported {

@@ -1,0 +1,237 @@
+//! Evidence as it comes in, piece by piece, and what is found in it (LAP/1 1.7.6).
+
+use std::collections::{BTreeMap, HashMap};
+
+use linewarden_protocol::attest::{PeriodStart, quote_nonce};
+use linewarden_protocol::ids::{DeviceId, Period};
+use linewarden_protocol::ticket::{Outcome, Piece, ReportId, Taken};
+use linewarden_registry::{ProverRecord, RegistryError};
+use linewarden_tpm::enrol::Binding;
+use linewarden_tpm::evidence::{Evidence, EvidenceError, Examined};
+
+use crate::link::Controller;
+
+/// Bytes of all documents that are on their way; of more, the one that has been waiting longest is forgotten.
+const BYTES_MAX: usize = 64 << 20;
+
+/// A document of which pieces have come.
+#[derive(Debug)]
+struct Partial {
+    report: ReportId,
+    total: u32,
+    bytes: Vec<u8>,
+    /// Its number among those that were begun.
+    begun: u64,
+}
+
+/// Documents on their way, one a device.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    partial: HashMap<DeviceId, Partial>,
+    /// By when they were begun.
+    order: BTreeMap<u64, DeviceId>,
+    bytes: usize,
+    begun: u64,
+}
+
+impl Inbox {
+    /// Takes a piece: the answer, and the whole document with its last one. A piece that came before is answered like one that is
+    /// out of place: with how much is here.
+    pub(crate) fn take(&mut self, device: DeviceId, piece: &Piece<'_>) -> (Taken, Option<Vec<u8>>) {
+        let is_other = |partial: &Partial| partial.report != piece.report() || partial.total != piece.total();
+        if self.partial.get(&device).is_none_or(is_other) {
+            self.forget(device);
+            self.begun += 1;
+            let begun = Partial {
+                report: piece.report(),
+                total: piece.total(),
+                bytes: Vec::new(),
+                begun: self.begun,
+            };
+            self.partial.insert(device, begun);
+            self.order.insert(self.begun, device);
+        }
+        let Some(partial) = self.partial.get_mut(&device) else {
+            return (taken(Outcome::Refused, 0), None);
+        };
+        let received = partial.bytes.len() as u32;
+        if piece.offset() != received {
+            return (taken(Outcome::Misplaced, received), None);
+        }
+        partial.bytes.extend_from_slice(piece.bytes());
+        self.bytes += piece.bytes().len();
+        let received = partial.bytes.len() as u32;
+        if received < partial.total {
+            self.make_room();
+            return (taken(Outcome::Done, received), None);
+        }
+        let document = self.forget(device).unwrap_or_default();
+        match ReportId::of(&document) == piece.report() {
+            true => (taken(Outcome::Done, received), Some(document)),
+            false => (taken(Outcome::Refused, 0), None),
+        }
+    }
+
+    fn forget(&mut self, device: DeviceId) -> Option<Vec<u8>> {
+        let partial = self.partial.remove(&device)?;
+        self.order.remove(&partial.begun);
+        self.bytes = self.bytes.saturating_sub(partial.bytes.len());
+        Some(partial.bytes)
+    }
+
+    fn make_room(&mut self) {
+        while self.bytes > BYTES_MAX {
+            let Some((_, device)) = self.order.pop_first() else {
+                return;
+            };
+            self.forget(device);
+        }
+    }
+}
+
+fn taken(outcome: Outcome, received: u32) -> Taken {
+    Taken { outcome, received }
+}
+
+/// Why a document is not kept.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unbelieved {
+    /// The registry failed: the device sends it again.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// It is no evidence, or shows something that is not so.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Controller {
+    /// Takes a piece of a device's evidence. A whole document is kept only if nothing in it is a lie that shows.
+    pub(crate) async fn take_evidence(
+        &self,
+        device: DeviceId,
+        piece: &Piece<'_>,
+        now_s: u64,
+    ) -> Result<Taken, RegistryError> {
+        let (taken, document) = self.inbox().take(device, piece);
+        let Some(document) = document else {
+            return Ok(taken);
+        };
+        match self.keep_evidence(device, &document, now_s).await {
+            Ok(()) => Ok(taken),
+            Err(Unbelieved::Registry(error)) => Err(error),
+            Err(Unbelieved::Refused(why)) => {
+                tracing::warn!(%device, why, "its evidence is refused");
+                Ok(Taken {
+                    outcome: Outcome::Refused,
+                    received: 0,
+                })
+            }
+        }
+    }
+
+    async fn keep_evidence(&self, device: DeviceId, document: &[u8], now_s: u64) -> Result<(), Unbelieved> {
+        let refused = |why: &dyn ToString| Unbelieved::Refused(why.to_string());
+        let prover = match self.registry().prover(device).await {
+            Ok(Some(prover)) if !prover.removed => prover,
+            Ok(_) => return Err(refused(&"the device is not attested")),
+            Err(error) => return Err(error.into()),
+        };
+        let evidence = Evidence::read(document).map_err(|error| refused(&error))?;
+        let period = self.registry().period(Period(evidence.period)).await?;
+        let Some(period) = period.filter(|period| period.begun_at_s.is_some()) else {
+            return Err(refused(&"it is of a period that is not known"));
+        };
+        let start = PeriodStart {
+            period: period.number,
+            salt: period.salt,
+        };
+        examine(&prover, &evidence, &start).map_err(|error| refused(&error))?;
+        self.registry().put_evidence(device, document, now_s).await?;
+        Ok(())
+    }
+}
+
+/// Looks at evidence of a prover.
+///
+/// # Errors
+/// The first thing in it that cannot be believed.
+pub fn examine(
+    prover: &ProverRecord,
+    evidence: &Evidence,
+    start: &PeriodStart,
+) -> Result<Examined, EvidenceError> {
+    // The registry authenticates it: one that cannot be read was stored by a newer program, and shows nothing.
+    let binding: Option<Binding> = prover
+        .binding
+        .as_deref()
+        .and_then(|binding| serde_json::from_slice(binding).ok());
+    evidence.examine(binding.as_ref(), &quote_nonce(prover.device, start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: DeviceId = DeviceId(1);
+
+    fn send(inbox: &mut Inbox, document: &[u8], offset: usize, length: usize) -> (Taken, Option<Vec<u8>>) {
+        let piece = Piece::new(
+            ReportId::of(document),
+            document.len() as u32,
+            offset as u32,
+            &document[offset..offset + length],
+        );
+        inbox.take(DEVICE, &piece.unwrap())
+    }
+
+    #[test]
+    fn pieces_in_their_order_make_the_document() {
+        let document: Vec<u8> = (0..=200).collect();
+        let mut inbox = Inbox::default();
+        assert_eq!(send(&mut inbox, &document, 0, 150).0, taken(Outcome::Done, 150));
+        // Lost on its way back: the device sends it once more, and goes on where it is told.
+        assert_eq!(
+            send(&mut inbox, &document, 0, 150).0,
+            taken(Outcome::Misplaced, 150)
+        );
+        assert_eq!(
+            send(&mut inbox, &document, 160, 10).0,
+            taken(Outcome::Misplaced, 150)
+        );
+        let (answer, whole) = send(&mut inbox, &document, 150, 51);
+        assert_eq!((answer, whole), (taken(Outcome::Done, 201), Some(document)));
+        assert_eq!(inbox.bytes, 0);
+    }
+
+    #[test]
+    fn a_new_document_takes_the_place_of_the_one_before() {
+        let mut inbox = Inbox::default();
+        send(&mut inbox, &[1; 100], 0, 60);
+        assert_eq!(
+            send(&mut inbox, &[2; 100], 60, 40).0,
+            taken(Outcome::Misplaced, 0)
+        );
+        assert_eq!(inbox.bytes, 0);
+        assert_eq!(send(&mut inbox, &[2; 100], 0, 40).0, taken(Outcome::Done, 40));
+    }
+
+    #[test]
+    fn what_is_not_what_it_says_is_refused() {
+        let mut inbox = Inbox::default();
+        let piece = Piece::new(ReportId([7; 16]), 3, 0, &[1, 2, 3]).unwrap();
+        assert_eq!(inbox.take(DEVICE, &piece), (taken(Outcome::Refused, 0), None));
+    }
+
+    #[test]
+    fn many_unfinished_documents_find_an_end() {
+        let mut inbox = Inbox::default();
+        let bytes = vec![0; linewarden_protocol::ticket::PIECE_BYTES_MAX];
+        for device in 1..=100_000 {
+            let piece = Piece::new(ReportId([1; 16]), 1 << 20, 0, &bytes).unwrap();
+            inbox.take(DeviceId(device), &piece);
+            assert!(inbox.bytes <= BYTES_MAX);
+        }
+        assert!(!inbox.partial.contains_key(&DeviceId(1)));
+        assert!(inbox.partial.contains_key(&DeviceId(100_000)));
+    }
+}

@@ -1,0 +1,153 @@
+//! The keys of a gateway's provers, for one period.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use linewarden_measurement::configuration::Configuration;
+use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodStart, RequestKey};
+use linewarden_protocol::gateway::ProverKeys;
+use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_registry::{Group, GroupName, ProverRecord};
+
+/// A prover as a gateway gets it.
+#[derive(Clone, Debug)]
+pub struct ProverProvision {
+    /// The device.
+    pub device: DeviceId,
+    /// Its group.
+    pub group: GroupName,
+    /// The UDP port at which it is asked.
+    pub port: u16,
+    /// What it may prove; nothing while its group has no reference value.
+    pub keys: Option<ProverKeys>,
+    /// Under which it is asked without a session.
+    pub request_key: RequestKey,
+    /// Where it is asked without a session, if this gateway is the one to ask it.
+    pub address: Option<IpAddr>,
+}
+
+/// A part of a gateway's provers, in the order of their changes.
+#[derive(Debug)]
+pub struct Provers {
+    /// The period of the keys.
+    pub start: PeriodStart,
+    /// Those that are to be attested.
+    pub provisions: Vec<ProverProvision>,
+    /// Those that are no longer.
+    pub removed: Vec<DeviceId>,
+    /// Records that cannot be used, in words.
+    pub damaged: Vec<String>,
+    /// Ask from here next.
+    pub upto: u64,
+    /// Whether there is more to be had at once.
+    pub more: bool,
+}
+
+/// What the groups' reference values come to, made once for each change of a group.
+#[derive(Debug, Default)]
+pub(super) struct References {
+    groups: HashMap<GroupName, Reference>,
+    /// Counts the changes.
+    changes: u64,
+}
+
+#[derive(Debug)]
+struct Reference {
+    revision: u64,
+    current: Option<Base>,
+    alternate: Option<Base>,
+}
+
+#[derive(Debug)]
+struct Base {
+    configuration: Configuration,
+    hash: ConfigurationHash,
+}
+
+impl Base {
+    /// The registry authenticates what it holds: an encoding that cannot be read was stored by a newer program.
+    fn read(encoding: &[u8]) -> Option<Self> {
+        let configuration = Configuration::decode(encoding).ok()?;
+        let hash = ConfigurationHash(configuration.hash().0);
+        Some(Self { configuration, hash })
+    }
+
+    fn hash_under(&self, overlay: Option<&Configuration>) -> Option<ConfigurationHash> {
+        match overlay {
+            None => Some(self.hash),
+            Some(overlay) => {
+                let whole = self.configuration.overlaid(overlay).ok()?;
+                Some(ConfigurationHash(whole.hash().0))
+            }
+        }
+    }
+}
+
+/// What a prover may prove: h under its group's base, and under the one that is being rolled out.
+pub(super) struct Hashes {
+    pub(super) current: ConfigurationHash,
+    pub(super) alternate: Option<ConfigurationHash>,
+}
+
+impl References {
+    /// Takes notice of how the groups are now. A roll-out whose window has ended counts no more.
+    pub(super) fn follow(&mut self, groups: &[Group], now_s: u64) {
+        self.groups
+            .retain(|name, _| groups.iter().any(|group| group.name == *name));
+        for group in groups {
+            let roll_out = group
+                .roll_out
+                .as_ref()
+                .filter(|roll_out| now_s < roll_out.until_s);
+            let is_known = self.groups.get(&group.name).is_some_and(|known| {
+                known.revision == group.revision && known.alternate.is_some() == roll_out.is_some()
+            });
+            if is_known {
+                continue;
+            }
+            let reference = Reference {
+                revision: group.revision,
+                current: group.reference.as_deref().and_then(Base::read),
+                alternate: roll_out.and_then(|roll_out| Base::read(&roll_out.reference)),
+            };
+            self.groups.insert(group.name.clone(), reference);
+            self.changes += 1;
+        }
+    }
+
+    /// Another number after each change.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// What a prover may prove now; `None` without a reference value.
+    pub(super) fn hashes(&self, prover: &ProverRecord) -> Option<Hashes> {
+        let reference = self.groups.get(&prover.group)?;
+        let overlay = match &prover.overlay {
+            None => None,
+            Some(encoding) => Some(Configuration::decode(encoding).ok()?),
+        };
+        Some(Hashes {
+            current: reference.current.as_ref()?.hash_under(overlay.as_ref())?,
+            alternate: reference
+                .alternate
+                .as_ref()
+                .and_then(|base| base.hash_under(overlay.as_ref())),
+        })
+    }
+}
+
+/// What a gateway is given of a prover's key.
+pub(super) fn proof_keys(
+    key: &AttestationKey,
+    device: DeviceId,
+    start: &PeriodStart,
+    hashes: &Hashes,
+    gateway: GatewayId,
+) -> ProverKeys {
+    let make = |h: &ConfigurationHash| key.for_period(device, start, h).for_gateway(gateway);
+    ProverKeys {
+        current: make(&hashes.current),
+        alternate: hashes.alternate.as_ref().map(make),
+    }
+}

@@ -1,0 +1,28 @@
+//! The verifier's side of attestation (RFC 9334; LAP/1 3.2): which keys a gateway gets, which rounds it may open, and what
+//! follows from what it saw.
+//!
+//! ```text
+//!   gateway                                        controller                         registry
+//!   what is to be attested ──── PlanWish ────────► periods, groups, round numbers  ► numbers and periods, durable
+//!   keys of a period, ahead ─── provers ─────────► kg and request keys             (nothing is written)
+//!   a round has ended ───────── RoundOutcome ────► m of N, quarantine, readmission ► round, appraisals, durable
+//!   a device's log ──────────── ticket ──────────► does it explain, does it match? ► the evidence
+//! ```
+//!
+//! One [`Verifier`] serves one gateway. Quarantine reaches the gateways as revocations do, by the feed of changes, so that
+//! the gate closes at all of them.
+
+mod evidence;
+mod keys;
+mod plan;
+mod results;
+mod standing;
+mod verifier;
+
+pub(crate) use evidence::Inbox;
+pub use evidence::examine;
+pub use keys::{ProverProvision, Provers};
+pub use plan::{GroupPlan, Plan, PlanWish};
+pub use results::{Outcome, ResultsError, Signer};
+pub use standing::{Decision, Seen, Standing};
+pub use verifier::{Appraised, RoundOutcome, Verdict, Verifier};

@@ -1,0 +1,82 @@
+//! What a gateway is to attest, and with which numbers.
+
+use std::ops::Range;
+
+use linewarden_protocol::attest::PeriodStart;
+use linewarden_protocol::ids::Period;
+use linewarden_registry::{GroupName, GroupPolicy, PeriodRecord, Registry, RegistryError};
+
+/// Round numbers that are reserved at a time: as many are lost at most when a gateway ends.
+pub(super) const ROUNDS_RESERVED: u32 = 256;
+
+/// What a gateway wants of the plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlanWish {
+    /// This period is to begin: the running one has lasted long enough, and its keys are in place.
+    pub begin: Option<Period>,
+    /// Whether more round numbers are wanted.
+    pub numbers: bool,
+}
+
+/// What a gateway is to attest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The period that runs.
+    pub running: PeriodStart,
+    /// How long it has been running, in seconds of the controller's clock.
+    pub age_s: u64,
+    /// The one after it. Its salt must not be told to anybody before it begins.
+    pub next: PeriodStart,
+    /// The newest change to provers and groups.
+    pub revision: u64,
+    /// Another number after each change of what groups may prove: then all keys are made anew.
+    pub references: u64,
+    /// The groups.
+    pub groups: Vec<GroupPlan>,
+    /// Numbers of rounds that this gateway alone may open; none unless wanted.
+    pub rounds: Range<u32>,
+}
+
+/// A group as a gateway knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupPlan {
+    /// Its name.
+    pub name: GroupName,
+    /// How it is attested.
+    pub policy: GroupPolicy,
+    /// Counts the rounds that were ordered by command.
+    pub rounds_wanted: u64,
+}
+
+/// The period that runs and the one after it, drawn where nobody has before. `random` gives 8 random bytes; without any
+/// there is no answer.
+pub(super) async fn periods(
+    registry: &Registry,
+    begin: Option<Period>,
+    now_s: u64,
+    random: &mut (dyn FnMut() -> Option<[u8; 8]> + Send),
+) -> Result<Option<(PeriodRecord, PeriodRecord)>, RegistryError> {
+    let (Some(first_salt), Some(next_salt)) = (random(), random()) else {
+        return Ok(None);
+    };
+    let running = match (begin, registry.newest_begun_period().await?) {
+        (Some(period), Some(begun)) if period > begun.number => registry.begin_period(period, now_s).await?,
+        (_, Some(begun)) => begun,
+        (_, None) => {
+            let first = registry.draw_period(None, first_salt, now_s).await?;
+            registry.begin_period(first.number, now_s).await?
+        }
+    };
+    // All gateways go on to the same one, whoever draws it.
+    let next = registry
+        .draw_period(Some(running.number), next_salt, now_s)
+        .await?;
+    Ok(Some((running, next)))
+}
+
+pub(super) fn start(period: &PeriodRecord) -> PeriodStart {
+    PeriodStart {
+        period: period.number,
+        salt: period.salt,
+    }
+}

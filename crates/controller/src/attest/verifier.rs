@@ -1,0 +1,422 @@
+//! The verifier of one gateway: its keys and rounds, and what is decided after each.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use linewarden_protocol::attest::PeriodStart;
+use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
+use linewarden_registry::{
+    Appraisal, GroupName, GroupPolicy, Protection, ProverRecord, RegistryError, RoundRecord,
+};
+
+use super::keys::{ProverProvision, Provers, References, proof_keys};
+use super::plan::{GroupPlan, Plan, PlanWish, ROUNDS_RESERVED, periods, start};
+use super::results::{Outcome, SUBMODULES_MAX};
+use super::standing::{Decision, Seen, Standing};
+use crate::link::Link;
+
+/// Provers read from the registry at once.
+const PAGE_PROVERS: u32 = 500;
+/// Appraisals read from the registry at once.
+const PAGE_APPRAISALS: u32 = 4_096;
+
+/// What a gateway saw of one prover in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The prover.
+    pub device: DeviceId,
+    /// What was seen.
+    pub seen: Seen,
+    /// Where it was asked.
+    pub address: IpAddr,
+}
+
+/// A round that is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoundOutcome {
+    /// Its number.
+    pub number: RoundNumber,
+    /// The group that was asked.
+    pub group: GroupName,
+    /// The period that was proven.
+    pub period: Period,
+    /// How long it was open, in milliseconds.
+    pub lasted_ms: u64,
+    /// When it ended, boot-time clock of the gateway, ns.
+    pub ended_ns: u64,
+    /// From its beginning to the last proof, in milliseconds.
+    pub last_verdict_ms: u32,
+    /// All that were asked.
+    pub verdicts: Vec<Verdict>,
+}
+
+/// What came of a round.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Appraised {
+    /// Devices that are quarantined from now on.
+    pub quarantined: Vec<(DeviceId, String)>,
+    /// Devices that are let in again.
+    pub readmitted: Vec<DeviceId>,
+    /// Signed results of all that has changed (EARs as JWTs); none without a key to sign with.
+    pub results: Vec<String>,
+}
+
+/// What is known of a prover beside its standing.
+#[derive(Clone, Debug)]
+struct Known {
+    protection: Protection,
+    /// It was appraised at another gateway last.
+    is_elsewhere: bool,
+    standing: Option<Standing>,
+}
+
+/// The verifier of one gateway. What it decides it remembers: one for each registration of the gateway.
+#[derive(Debug)]
+pub struct Verifier {
+    link: Link,
+    references: References,
+    provers: HashMap<DeviceId, Known>,
+    policies: HashMap<GroupName, GroupPolicy>,
+}
+
+impl Verifier {
+    /// Reads how the provers stood.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn open(link: Link) -> Result<Self, RegistryError> {
+        let mut verifier = Self {
+            references: References::default(),
+            provers: HashMap::new(),
+            policies: HashMap::new(),
+            link,
+        };
+        let gateway = verifier.link.gateway();
+        let mut after = None;
+        loop {
+            let page = verifier
+                .link
+                .registry()
+                .appraisals(after, PAGE_APPRAISALS)
+                .await?;
+            for damaged in &page.damaged {
+                tracing::error!(record = damaged, "left out");
+            }
+            for appraisal in page.appraisals {
+                let device = appraisal.device;
+                let is_here = appraisal.gateway == gateway;
+                verifier.provers.insert(
+                    device,
+                    Known {
+                        protection: Protection::Software,
+                        is_elsewhere: !is_here,
+                        standing: is_here.then(|| standing(appraisal)),
+                    },
+                );
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(verifier);
+            }
+        }
+    }
+
+    /// What the gateway is to attest; `None` if no salt could be drawn. `random` gives 8 random bytes.
+    ///
+    /// # Errors
+    /// An old fence, or a failure of the database: ask again.
+    pub async fn plan(
+        &mut self,
+        wish: PlanWish,
+        now_s: u64,
+        random: &mut (dyn FnMut() -> Option<[u8; 8]> + Send),
+    ) -> Result<Option<Plan>, RegistryError> {
+        let registry = self.link.registry();
+        registry.verify_fence(self.link.fence()).await?;
+        // Before the groups are read, so that nothing that comes in between is taken for known.
+        let revision = registry.attest_revision().await?;
+        let groups = registry.groups().await?;
+        for damaged in &groups.damaged {
+            tracing::error!(record = damaged, "its provers are not attested");
+        }
+        let groups = groups.groups;
+        self.references.follow(&groups, now_s);
+        let Some((running, next)) = periods(registry, wish.begin, now_s, random).await? else {
+            return Ok(None);
+        };
+        let rounds = match wish.numbers {
+            true => {
+                registry
+                    .reserve_rounds(self.link.fence(), ROUNDS_RESERVED)
+                    .await?
+            }
+            false => 0..0,
+        };
+        let groups: Vec<GroupPlan> = groups
+            .into_iter()
+            .map(|group| GroupPlan {
+                name: group.name,
+                policy: group.policy,
+                rounds_wanted: group.rounds_wanted,
+            })
+            .collect();
+        self.policies = groups
+            .iter()
+            .map(|group| (group.name.clone(), group.policy))
+            .collect();
+        Ok(Some(Plan {
+            running: start(&running),
+            age_s: running
+                .begun_at_s
+                .map_or(0, |begun_s| now_s.saturating_sub(begun_s)),
+            next: start(&next),
+            revision,
+            references: self.references.changes(),
+            groups,
+            rounds,
+        }))
+    }
+
+    /// The next part of the provers that have changed since a revision, with this gateway's keys of a period.
+    ///
+    /// # Errors
+    /// An old fence, or a failure of the database: ask again.
+    pub async fn provers(&mut self, start: PeriodStart, since: u64) -> Result<Provers, RegistryError> {
+        let registry = self.link.registry().clone();
+        registry.verify_fence(self.link.fence()).await?;
+        let page = registry.provers_since(since, PAGE_PROVERS).await?;
+        let mut found = Provers {
+            start,
+            provisions: Vec::new(),
+            removed: Vec::new(),
+            damaged: page.damaged,
+            upto: page.upto,
+            more: page.more,
+        };
+        for prover in page.provers {
+            match self.provision(&prover, &start) {
+                Some(provision) => found.provisions.push(provision),
+                None => {
+                    self.provers.remove(&prover.device);
+                    found.removed.push(prover.device);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn provision(&mut self, prover: &ProverRecord, start: &PeriodStart) -> Option<ProverProvision> {
+        if prover.removed {
+            return None;
+        }
+        let gateway = self.link.gateway();
+        let known = self.provers.entry(prover.device).or_insert(Known {
+            protection: prover.protection,
+            is_elsewhere: false,
+            standing: None,
+        });
+        known.protection = prover.protection;
+        let last = known.standing.as_ref().and_then(|standing| standing.address);
+        let home = prover.home.filter(|home| home.gateway == gateway);
+        let address = last.or(home.map(|home| home.address));
+        let device = prover.device;
+        let hashes = self.references.hashes(prover);
+        Some(ProverProvision {
+            device,
+            group: prover.group.clone(),
+            port: prover.port,
+            keys: hashes
+                .as_ref()
+                .map(|hashes| proof_keys(&prover.key, device, start, hashes, gateway)),
+            request_key: prover.key.for_requests(device, gateway, start.period),
+            address: address.filter(|_| !known.is_elsewhere),
+        })
+    }
+
+    /// Decides about all that a round has asked, and makes it durable. The same round again, after a failure, decides the
+    /// same again. `ended_s` is when it ended, `now_s` now, in seconds since 1970-01-01 UTC.
+    ///
+    /// # Errors
+    /// An old fence, or a failure of the database: ask again.
+    pub async fn appraise(
+        &mut self,
+        round: &RoundOutcome,
+        ended_s: u64,
+        now_s: u64,
+    ) -> Result<Appraised, RegistryError> {
+        let policy = self.policies.get(&round.group).copied().unwrap_or_default();
+        let judged: Vec<Judged> = round
+            .verdicts
+            .iter()
+            .map(|verdict| self.judge(verdict, &policy, round.number.0, ended_s))
+            .collect();
+        let mut appraised = Appraised::default();
+        for Judged {
+            device,
+            after,
+            decision,
+            ..
+        } in &judged
+        {
+            match decision {
+                Some(Decision::Quarantine) => {
+                    appraised.quarantined.push((*device, reason(after, &policy)));
+                }
+                Some(Decision::Readmit) => appraised.readmitted.push(*device),
+                None => {}
+            }
+        }
+        let changed = judged.iter().filter(|judged| judged.is_changed);
+        let changed: Vec<Appraisal> = changed.map(|judged| self.appraisal(judged)).collect();
+        self.record(round, &appraised, &changed, ended_s).await?;
+        appraised.results = self.results(round, &judged, &policy, now_s);
+        for Judged { device, after, .. } in judged {
+            // One that was removed meanwhile is forgotten.
+            if let Some(known) = self.provers.get_mut(&device) {
+                known.standing = Some(after);
+                known.is_elsewhere = false;
+            }
+        }
+        Ok(appraised)
+    }
+
+    fn judge(&self, verdict: &Verdict, policy: &GroupPolicy, round: u32, at_s: u64) -> Judged {
+        let device = verdict.device;
+        let known = self.provers.get(&device);
+        let recorded = known.and_then(|known| known.standing.as_ref());
+        let new = Standing::new(at_s);
+        let before = recorded.unwrap_or(&new);
+        let (mut after, decision) = before.after(policy, round, verdict.seen, at_s);
+        after.address = Some(verdict.address);
+        Judged {
+            device,
+            decision,
+            is_changed: recorded.is_none() || after.differs(before),
+            is_news: recorded.is_none() || after.state != before.state,
+            after,
+        }
+    }
+
+    /// Signed results of all whose state is another one now. Good for two intervals: who looks at an old one later learns
+    /// nothing from it.
+    fn results(
+        &self,
+        round: &RoundOutcome,
+        judged: &[Judged],
+        policy: &GroupPolicy,
+        now_s: u64,
+    ) -> Vec<String> {
+        let Some(signer) = self.link.signer() else {
+            return Vec::new();
+        };
+        let news = judged.iter().filter(|judged| judged.is_news);
+        let outcomes: Vec<Outcome> = news
+            .map(|judged| Outcome {
+                appraisal: self.appraisal(judged),
+                protection: self
+                    .provers
+                    .get(&judged.device)
+                    .map_or(Protection::Software, |known| known.protection),
+                group: round.group.to_string(),
+                is_stale: false,
+            })
+            .collect();
+        let expires_s = now_s.saturating_add(policy.good_for_s());
+        let sign = |outcomes: &[Outcome]| {
+            let signed = signer.sign(outcomes, now_s, expires_s);
+            signed
+                .inspect_err(|error| tracing::error!(%error, "results are not signed"))
+                .ok()
+        };
+        outcomes.chunks(SUBMODULES_MAX).filter_map(sign).collect()
+    }
+
+    /// The quarantine first: if the rest fails, the round is decided once more, and a quarantine twice is one.
+    async fn record(
+        &self,
+        round: &RoundOutcome,
+        appraised: &Appraised,
+        changed: &[Appraisal],
+        ended_s: u64,
+    ) -> Result<(), RegistryError> {
+        let registry = self.link.registry();
+        registry.verify_fence(self.link.fence()).await?;
+        if !appraised.quarantined.is_empty() {
+            registry.quarantine(&appraised.quarantined, ended_s).await?;
+        }
+        for device in &appraised.readmitted {
+            match registry.readmit(*device).await {
+                // It was revoked or removed meanwhile.
+                Err(RegistryError::Revoked { .. } | RegistryError::UnknownDevice { .. }) | Ok(_) => {}
+                // One bad record must not keep all others from being decided about.
+                Err(error @ RegistryError::DamagedRecord { .. }) => {
+                    tracing::error!(%error, %device, "it stays in quarantine");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let count = |wanted: fn(&Seen) -> bool| {
+            let matching = round.verdicts.iter().filter(|verdict| wanted(&verdict.seen));
+            u32::try_from(matching.count()).unwrap_or(u32::MAX)
+        };
+        let record = RoundRecord {
+            gateway: self.link.gateway(),
+            number: round.number.0,
+            group: round.group.clone(),
+            period: round.period,
+            started_at_s: ended_s.saturating_sub(round.lasted_ms / 1_000),
+            ended_at_s: ended_s,
+            asked: count(|_| true),
+            ok: count(|seen| matches!(seen, Seen::Ok(_))),
+            late: count(|seen| matches!(seen, Seen::Late(_))),
+            silent: count(|seen| *seen == Seen::Silent),
+            last_verdict_ms: round.last_verdict_ms,
+        };
+        registry.record_round(self.link.fence(), &record, changed).await
+    }
+
+    fn appraisal(&self, Judged { device, after, .. }: &Judged) -> Appraisal {
+        Appraisal {
+            device: *device,
+            gateway: self.link.gateway(),
+            address: after.address,
+            state: after.state,
+            since_s: after.since_s,
+            since_round: after.since_round,
+            configuration: after.configuration,
+            silences: after.silences.clone(),
+            asked: after.asked,
+        }
+    }
+}
+
+/// What a round comes to for one prover.
+struct Judged {
+    device: DeviceId,
+    after: Standing,
+    decision: Option<Decision>,
+    /// It has to be written down.
+    is_changed: bool,
+    /// Its state is another one.
+    is_news: bool,
+}
+
+fn standing(appraisal: Appraisal) -> Standing {
+    Standing {
+        state: appraisal.state,
+        since_s: appraisal.since_s,
+        since_round: appraisal.since_round,
+        configuration: appraisal.configuration,
+        asked: appraisal.asked,
+        silences: appraisal.silences,
+        address: appraisal.address,
+    }
+}
+
+fn reason(standing: &Standing, policy: &GroupPolicy) -> String {
+    format!(
+        "silent in {} of the last {} rounds",
+        standing.silences.len(),
+        policy.of
+    )
+}

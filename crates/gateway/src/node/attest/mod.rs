@@ -1,0 +1,217 @@
+//! Attestation of the gateway's provers (LAP/1 3.2): keys ahead of their period, rounds on schedule, what they have shown.
+//!
+//! ```text
+//!  Plan ──► keys of the running and of the next period ──► data plane
+//!    │                                                        ▲ │
+//!    └──► groups: who is due? ──► round opens, requests ──────┘ │ who is ok
+//!                                        │ answer time over     ▼
+//!                                        └──────────────► RoundOutcome ──► controller decides
+//! ```
+//!
+//! One round is open at a time, of one group. Nothing here decides about a device: what a round has shown goes to the
+//! controller, and a quarantine comes back by the feed of changes.
+
+mod members;
+mod round;
+mod schedule;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use linewarden_controller::attest::{Appraised, Plan, PlanWish, Provers, RoundOutcome};
+use linewarden_protocol::attest::PeriodStart;
+use linewarden_protocol::ids::DeviceId;
+
+use self::members::Members;
+use self::round::Running;
+use self::schedule::Schedule;
+use super::Node;
+use super::channel::Channel;
+use crate::audit::Happening;
+use crate::exchange::{Ask, LinkError};
+use crate::time::Clock;
+
+/// How often the plan is asked for, ns: a round that is ordered by command waits so long at most.
+const PLAN_NS: u64 = 500_000_000;
+/// Rounds that wait for a controller that is away; of more the oldest is forgotten.
+const OUTCOMES_MAX: usize = 16;
+/// More numbers are asked for when fewer than this are left.
+const NUMBERS_LOW: usize = 64;
+
+/// What the node knows of attestation. It stays empty where the data plane attests nobody.
+#[derive(Default)]
+pub(super) struct Attestation {
+    plan: Option<Plan>,
+    /// When the plan was asked for that is here, monotonic clock.
+    plan_at_ns: u64,
+    plan_due_ns: u64,
+    plan_channel: Channel,
+    members: Members,
+    keys_channel: Channel,
+    schedule: Schedule,
+    /// Numbers that this process may use.
+    numbers: Range<u32>,
+    running: Option<Running>,
+    outcomes: VecDeque<RoundOutcome>,
+    appraise_channel: Channel,
+}
+
+impl Attestation {
+    /// How long the running period has been running, in seconds.
+    fn period_age_s(&self, clock: Clock) -> u64 {
+        let since_ns = clock.monotonic_ns.saturating_sub(self.plan_at_ns);
+        self.plan
+            .as_ref()
+            .map_or(0, |plan| plan.age_s.saturating_add(since_ns / 1_000_000_000))
+    }
+
+    /// The period of the next round: the one that runs, once its keys are here.
+    fn provable(&self) -> Option<PeriodStart> {
+        let plan = self.plan.as_ref()?;
+        self.members.has_keys(&plan.running, plan).then_some(plan.running)
+    }
+
+    fn wish(&self, clock: Clock, period_s: u32) -> PlanWish {
+        let is_over = self.period_age_s(clock) >= u64::from(period_s);
+        let begin = self
+            .plan
+            .as_ref()
+            .filter(|plan| is_over && self.members.has_keys(&plan.next, plan))
+            .map(|plan| plan.next.period);
+        PlanWish {
+            begin,
+            numbers: self.numbers.len() < NUMBERS_LOW,
+        }
+    }
+}
+
+impl Node {
+    /// Opens, follows and ends rounds.
+    pub(super) fn attest(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) {
+        if self.stopping || self.status.replaced {
+            return;
+        }
+        let mut attestation = std::mem::take(&mut self.attestation);
+        self.follow_round(&mut attestation, clock);
+        self.open_round(&mut attestation, clock, random);
+        self.attestation = attestation;
+    }
+
+    /// When [`Node::attest`] has something to do, monotonic clock.
+    pub(super) fn attest_due_ns(&self) -> Option<u64> {
+        let attestation = &self.attestation;
+        let next = match &attestation.running {
+            Some(running) => Some(running.due_ns()),
+            // Without keys or numbers nothing can be opened, however due it is: an answer brings them.
+            None => attestation.provable().and(attestation.schedule.due_ns()),
+        };
+        let plan = (self.attests && !attestation.plan_channel.out).then_some(attestation.plan_due_ns);
+        [next, plan].into_iter().flatten().min()
+    }
+
+    /// What to ask the controller about attestation.
+    pub(super) fn ask_to_attest(&mut self, clock: Clock) -> Vec<Ask> {
+        let period_s = self.settings.attest_period_s;
+        let attestation = &mut self.attestation;
+        let mut asks = Vec::new();
+        if !self.attests {
+            return asks;
+        }
+        if attestation.plan_due_ns <= clock.monotonic_ns && attestation.plan_channel.try_ask(clock) {
+            asks.push(Ask::Plan(attestation.wish(clock, period_s)));
+        }
+        if let Some(outcome) = attestation.outcomes.front()
+            && attestation.appraise_channel.try_ask(clock)
+        {
+            asks.push(Ask::Appraise(Box::new(outcome.clone())));
+        }
+        let Some(plan) = &attestation.plan else {
+            return asks;
+        };
+        // Its keys would take the place of those that are being proven.
+        let busy = attestation.running.as_ref().map(Running::period);
+        if let Some((start, since)) = attestation.members.wanted(plan, busy)
+            && attestation.keys_channel.try_ask(clock)
+        {
+            asks.push(Ask::Provers { start, since });
+        }
+        asks
+    }
+
+    pub(super) fn take_plan(&mut self, result: Result<Option<Plan>, LinkError>, clock: Clock) {
+        let plan = self.unwrap_answer(result, clock.monotonic_ns, |node| {
+            &mut node.attestation.plan_channel
+        });
+        let attestation = &mut self.attestation;
+        attestation.plan_due_ns = clock.monotonic_ns.saturating_add(PLAN_NS);
+        let Some(Some(plan)) = plan else {
+            return;
+        };
+        if !plan.rounds.is_empty() {
+            attestation.numbers = plan.rounds.clone();
+        }
+        attestation.schedule.follow(&plan.groups, clock.monotonic_ns);
+        attestation.plan_at_ns = clock.monotonic_ns;
+        self.status.attest.period = plan.running.period.0;
+        self.status.attest.groups = plan.groups.len() as u64;
+        attestation.plan = Some(plan);
+    }
+
+    pub(super) fn take_provers(&mut self, result: Result<Provers, LinkError>, clock: Clock) {
+        let Some(provers) = self.unwrap_answer(result, clock.monotonic_ns, |node| {
+            &mut node.attestation.keys_channel
+        }) else {
+            return;
+        };
+        let attestation = &mut self.attestation;
+        for damaged in &provers.damaged {
+            tracing::error!(record = damaged, "a prover is left out");
+        }
+        self.status.damaged += provers.damaged.len() as u64;
+        let Some(held) = self.plane.provers() else {
+            return;
+        };
+        let refused = attestation.members.take(provers, held, &attestation.schedule);
+        self.status.attest.provers = attestation.members.len() as u64;
+        self.status.attest.provers_refused = refused;
+    }
+
+    pub(super) fn take_appraised(&mut self, result: Result<Appraised, LinkError>, clock: Clock) {
+        let Some(appraised) = self.unwrap_answer(result, clock.monotonic_ns, |node| {
+            &mut node.attestation.appraise_channel
+        }) else {
+            return;
+        };
+        self.attestation.outcomes.pop_front();
+        self.status.attest.rounds += 1;
+        for (device, reason) in appraised.quarantined {
+            self.status.attest.quarantined += 1;
+            tracing::warn!(%device, reason, "quarantined");
+            self.trail.note(Happening::Quarantined { device, reason });
+        }
+        for device in appraised.readmitted {
+            self.status.attest.readmitted += 1;
+            tracing::info!(%device, "readmitted");
+            self.trail.note(Happening::Readmitted { device });
+        }
+        for token in appraised.results {
+            self.trail.note(Happening::AttestationResult { token });
+        }
+    }
+
+    /// A device's newest session is at another gateway: that one asks it.
+    pub(super) fn attest_elsewhere(&mut self, device: DeviceId) {
+        self.attestation.members.leave(device);
+    }
+
+    pub(super) fn keep_outcome(&mut self, attestation: &mut Attestation, outcome: RoundOutcome) {
+        self.status.attest.round = outcome.number.0;
+        self.trail.note(Happening::round(&outcome));
+        // The one in front may be with the controller now.
+        if attestation.outcomes.len() >= OUTCOMES_MAX {
+            attestation.outcomes.remove(1);
+            self.status.attest.rounds_lost += 1;
+        }
+        attestation.outcomes.push_back(outcome);
+    }
+}

@@ -1,0 +1,272 @@
+//! One round: who is asked, again while silent, and what it has shown when its time is over.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+use linewarden_controller::attest::{GroupPlan, RoundOutcome, Seen, Verdict};
+use linewarden_dataplane::Provers;
+use linewarden_protocol::attest::{PeriodStart, Round};
+use linewarden_protocol::gateway::OpenRound;
+use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
+use linewarden_protocol::time::Monotonic;
+use linewarden_protocol::wire::AttestRequest;
+
+use super::Attestation;
+use crate::node::Node;
+use crate::time::Clock;
+
+/// Requests that are sent between two looks at everything else.
+const BATCH: usize = 1_024;
+/// Sending goes on after this, ns, when the kernel takes no more for now.
+const CONGESTED_NS: u64 = 1_000_000;
+/// The silent are asked again after these parts of the answer time, in hundredths: datagrams are lost.
+const REPEATS_PERCENT: [u64; 3] = [15, 35, 65];
+/// How often a round is looked at whose requests are out, ns.
+const LOOK_NS: u64 = 20_000_000;
+/// A look at many provers takes its time: at most about a hundredth of it goes into looking, ns for each prover.
+const LOOK_NS_PER_PROVER: u64 = 10_000;
+
+/// A prover that is asked.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    device: DeviceId,
+    address: IpAddr,
+}
+
+/// A round that is open.
+#[derive(Debug)]
+pub(super) struct Running {
+    round: Round,
+    group: GroupPlan,
+    began: Clock,
+    answer_ms: u64,
+    until_ns: u64,
+    /// Provers that are still to be asked in this pass.
+    queue: Vec<DeviceId>,
+    /// Who was asked and has proven nothing so far.
+    silent: Vec<Asked>,
+    verdicts: Vec<Verdict>,
+    last_verdict_ms: u32,
+    repeats: usize,
+    due_ns: u64,
+}
+
+impl Running {
+    pub(super) fn due_ns(&self) -> u64 {
+        self.due_ns
+    }
+
+    pub(super) fn period(&self) -> Period {
+        self.round.start.period
+    }
+
+    /// Who has proven moves over to the verdicts.
+    fn look(&mut self, provers: &Provers) {
+        let (number, answer_ms) = (self.round.number, self.answer_ms);
+        let (verdicts, last) = (&mut self.verdicts, &mut self.last_verdict_ms);
+        self.silent.retain(|asked| {
+            let Some(proved) = provers.proved(asked.device, number) else {
+                return true;
+            };
+            *last = (*last).max(proved.elapsed_ms);
+            let seen = match u64::from(proved.elapsed_ms) > answer_ms {
+                true => Seen::Late(proved.configuration),
+                false => Seen::Ok(proved.configuration),
+            };
+            verdicts.push(Verdict {
+                device: asked.device,
+                seen,
+                address: asked.address,
+            });
+            false
+        });
+    }
+
+    fn outcome(mut self, clock: Clock) -> RoundOutcome {
+        let silent = self.silent.iter().map(|asked| Verdict {
+            device: asked.device,
+            seen: Seen::Silent,
+            address: asked.address,
+        });
+        self.verdicts.extend(silent);
+        let age_ns = clock.boot_ns.saturating_sub(self.began.boot_ns);
+        RoundOutcome {
+            number: self.round.number,
+            group: self.group.name,
+            period: self.round.start.period,
+            lasted_ms: age_ns / 1_000_000,
+            ended_ns: clock.boot_ns,
+            last_verdict_ms: self.last_verdict_ms,
+            verdicts: self.verdicts,
+        }
+    }
+}
+
+/// The next of the numbers.
+fn take_number(numbers: &mut Range<u32>) -> Option<RoundNumber> {
+    numbers.next().map(RoundNumber)
+}
+
+impl Node {
+    /// Opens the round of a group that is due, if none is open.
+    pub(super) fn open_round(
+        &mut self,
+        attestation: &mut Attestation,
+        clock: Clock,
+        random: &mut dyn FnMut() -> Option<[u8; 8]>,
+    ) {
+        let now_ns = clock.monotonic_ns;
+        let is_due = attestation
+            .schedule
+            .due_ns()
+            .is_some_and(|due_ns| due_ns <= now_ns);
+        if attestation.running.is_some() || !is_due || attestation.numbers.is_empty() {
+            return;
+        }
+        let Some(start) = attestation.provable() else {
+            return;
+        };
+        let (Some(nonce), Some(jitter)) = (random(), random()) else {
+            self.status.draws_failed += 1;
+            return;
+        };
+        let due = attestation.schedule.take_due(now_ns, u64::from_ne_bytes(jitter));
+        let Some((id, group)) = due else {
+            return;
+        };
+        let queue = attestation.members.of_group(id);
+        if queue.is_empty() {
+            return;
+        }
+        let Some(number) = take_number(&mut attestation.numbers) else {
+            return;
+        };
+        match self.begin_round(number, nonce, start, group, queue, clock) {
+            Some(running) => attestation.running = Some(running),
+            None => tracing::error!(%number, "a round could not be opened"),
+        }
+    }
+
+    fn begin_round(
+        &mut self,
+        number: RoundNumber,
+        nonce: [u8; 8],
+        start: PeriodStart,
+        group: GroupPlan,
+        queue: Vec<DeviceId>,
+        clock: Clock,
+    ) -> Option<Running> {
+        let answer_ms = u64::from(group.policy.answer_ms);
+        let now_ms = clock.monotonic_ns / 1_000_000;
+        let round = Round {
+            gateway: self.settings.gateway,
+            number,
+            nonce,
+            start,
+        };
+        // As long again, so that what is late is seen to be late.
+        let until_ms = now_ms.saturating_add(2 * answer_ms);
+        let open = OpenRound {
+            round,
+            started: Monotonic(now_ms),
+            until: Monotonic(until_ms),
+        };
+        let opened = self.plane.provers()?.open_round(&open);
+        if let Err(error) = opened {
+            tracing::error!(%error, %number, "the data plane refuses a round");
+            return None;
+        }
+        Some(Running {
+            round,
+            group,
+            began: clock,
+            answer_ms,
+            until_ns: until_ms.saturating_mul(1_000_000),
+            silent: Vec::with_capacity(queue.len()),
+            queue,
+            verdicts: Vec::new(),
+            last_verdict_ms: 0,
+            repeats: 0,
+            due_ns: clock.monotonic_ns,
+        })
+    }
+
+    /// Sends what is to be sent, looks who has proven, and ends the round when all have, or its time is over.
+    pub(super) fn follow_round(&mut self, attestation: &mut Attestation, clock: Clock) {
+        let now_ns = clock.monotonic_ns;
+        let Some(mut running) = attestation.running.take_if(|running| running.due_ns <= now_ns) else {
+            return;
+        };
+        if !running.queue.is_empty() {
+            self.send_requests(attestation, &mut running, clock);
+        }
+        if running.queue.is_empty() || now_ns >= running.until_ns {
+            if let Some(provers) = self.plane.provers() {
+                running.look(provers);
+            }
+            let is_done = running.queue.is_empty() && running.silent.is_empty();
+            if is_done || now_ns >= running.until_ns {
+                let outcome = running.outcome(clock);
+                return self.keep_outcome(attestation, outcome);
+            }
+            self.plan_next_look(&mut running, clock);
+        }
+        attestation.running = Some(running);
+    }
+
+    fn plan_next_look(&mut self, running: &mut Running, clock: Clock) {
+        let now_ns = clock.monotonic_ns;
+        let since_ns = now_ns.saturating_sub(running.began.monotonic_ns);
+        let repeat = REPEATS_PERCENT.get(running.repeats);
+        let repeat_ns = repeat.map(|percent| running.answer_ms * percent * 10_000);
+        if repeat_ns.is_some_and(|repeat_ns| since_ns >= repeat_ns) {
+            running.repeats += 1;
+            running.queue = running.silent.iter().map(|asked| asked.device).collect();
+        }
+        let look_ns = LOOK_NS.max(LOOK_NS_PER_PROVER * running.silent.len() as u64 / 100);
+        running.due_ns = match running.queue.is_empty() {
+            true => now_ns.saturating_add(look_ns).min(running.until_ns),
+            false => now_ns,
+        };
+    }
+
+    /// Asks the next of the queue. What the kernel does not take is asked a little later.
+    fn send_requests(&mut self, attestation: &mut Attestation, running: &mut Running, clock: Clock) {
+        let now_s = u32::try_from(clock.boot_ns / 1_000_000_000).unwrap_or(u32::MAX);
+        let from = running.queue.len().saturating_sub(BATCH);
+        let devices = running.queue.split_off(from);
+        let mut requests: Vec<(SocketAddr, AttestRequest)> = Vec::with_capacity(devices.len());
+        let mut asked = Vec::with_capacity(devices.len());
+        for device in devices {
+            let request = attestation
+                .members
+                .request(&*self.plane, device, &running.round, now_s);
+            if let Some((address, request)) = request {
+                requests.push((address, request));
+                asked.push(Asked {
+                    device,
+                    address: address.ip(),
+                });
+            }
+        }
+        let sent = match self.plane.ask(&requests) {
+            Ok(sent) => sent,
+            Err(error) => {
+                tracing::warn!(%error, "requests could not be sent");
+                0
+            }
+        };
+        let is_first_pass = running.repeats == 0;
+        let unsent = asked.split_off(sent.min(asked.len()));
+        self.status.attest.requests += asked.len() as u64;
+        if is_first_pass {
+            running.silent.append(&mut asked);
+        }
+        let now_ns = clock.monotonic_ns;
+        running.due_ns = now_ns;
+        if !unsent.is_empty() {
+            running.queue.extend(unsent.into_iter().map(|asked| asked.device));
+            running.due_ns = now_ns.saturating_add(CONGESTED_NS);
+        }
+    }
+}

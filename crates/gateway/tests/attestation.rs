@@ -1,0 +1,435 @@
+//! Attestation by a whole gateway: rounds over real sockets, and what follows from them at the gate and in the registry.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod site;
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use linewarden_controller::Controller;
+use linewarden_controller::attest::Signer;
+use linewarden_gateway::Gateway;
+use linewarden_measurement::HashAlgorithm;
+use linewarden_measurement::configuration::Configuration;
+use linewarden_measurement::files::{ContentHash, FileEntry, FilePath, Mode as FileMode};
+use linewarden_measurement::pcr::PcrValues;
+use linewarden_protocol::attest::prover::{Answer, AskedBy, Prover};
+use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
+use linewarden_protocol::ids::{DeviceId, Mode, Period};
+use linewarden_protocol::keys::SessionKey;
+use linewarden_protocol::verdict::Verdict;
+use linewarden_protocol::wire::{self, Message};
+use linewarden_registry::{
+    Credentials, GroupName, GroupPolicy, Home, NewGroup, NewProver, Protection, Reopen, RollOut, State,
+};
+
+use self::site::{Client, GATEWAY, LONG, Site, record, row_key};
+
+const HOUR_S: u64 = 3_600;
+
+fn configuration(content: u8) -> Configuration {
+    let entry = FileEntry::File {
+        mode: FileMode::new(0o755).unwrap(),
+        content: ContentHash([content; 32]),
+    };
+    let files = BTreeMap::from([(FilePath::new(b"/usr/bin/sensord").unwrap(), entry)]);
+    Configuration::new(PcrValues::new(HashAlgorithm::Sha256), files).unwrap()
+}
+
+fn attestation_key(device: DeviceId) -> AttestationKey {
+    let mut key = [0x6b; 32];
+    key[..8].copy_from_slice(&device.0.to_be_bytes());
+    AttestationKey::from_bytes(key)
+}
+
+fn group() -> GroupName {
+    GroupName::new("sensors").unwrap()
+}
+
+/// Rounds come as fast as they can be ordered; two silences of three quarantine.
+fn policy() -> GroupPolicy {
+    GroupPolicy {
+        every_s: HOUR_S as u32,
+        jitter_s: 0,
+        answer_ms: 500,
+        silent: 2,
+        of: 3,
+        ..GroupPolicy::default()
+    }
+}
+
+/// What a device runs, and the session that it has; the test changes both.
+#[derive(Clone)]
+struct Inside {
+    configuration: Arc<Mutex<u8>>,
+    session: Arc<Mutex<Option<SessionKey>>>,
+    is_mute: Arc<AtomicBool>,
+}
+
+/// A device's role as a prover, on a socket and a thread of its own.
+struct Attester {
+    inside: Inside,
+    address: SocketAddr,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Attester {
+    fn start(device: DeviceId) -> Self {
+        let address = [127, 0, 1, device.0.to_be_bytes()[7]];
+        let socket = UdpSocket::bind(SocketAddr::from((address, 0))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let inside = Inside {
+            configuration: Arc::new(Mutex::new(1)),
+            session: Arc::default(),
+            is_mute: Arc::default(),
+        };
+        let ends = Arc::new(AtomicBool::new(false));
+        Self {
+            address: socket.local_addr().unwrap(),
+            thread: Some(std::thread::spawn({
+                let (inside, ends) = (inside.clone(), Arc::clone(&ends));
+                move || answer_all(device, &socket, &inside, &ends)
+            })),
+            inside,
+            ends,
+        }
+    }
+
+    fn runs(&self, content: u8) {
+        *self.inside.configuration.lock().unwrap() = content;
+    }
+}
+
+impl Drop for Attester {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn answer_all(device: DeviceId, socket: &UdpSocket, inside: &Inside, ends: &AtomicBool) {
+    let mut prover = Prover::new(device, Period(0));
+    let mut buffer = [0u8; 2048];
+    while !ends.load(Ordering::Relaxed) {
+        let Ok((length, from)) = socket.recv_from(&mut buffer) else {
+            continue;
+        };
+        if inside.is_mute.load(Ordering::Relaxed) {
+            continue;
+        }
+        let session = inside.session.lock().unwrap().clone();
+        let message = &buffer[..length];
+        let proof = [true, false].into_iter().find_map(|in_session| {
+            let screened = prover.screen(message, in_session).ok()?;
+            let Ok(Message::AttestRequest(request)) = wire::parse(message) else {
+                return None;
+            };
+            let round = linewarden_protocol::attest::Round::from(request);
+            let request_key = attestation_key(device).for_requests(device, round.gateway, round.start.period);
+            let by = match (in_session, &session) {
+                (true, Some(key)) => AskedBy::Session(key),
+                (true, None) => return None,
+                (false, _) => AskedBy::Request(&request_key),
+            };
+            let asked = screened.verify(Some(by)).ok()?;
+            let answer = match prover.answer(asked) {
+                Answer::Period(start, asked) => {
+                    // Measured when the period begins, and then not again.
+                    let h = configuration(*inside.configuration.lock().unwrap()).hash();
+                    let key = attestation_key(device).for_period(device, &start, &ConfigurationHash(h.0));
+                    prover.begin(&asked, &key);
+                    prover.answer(asked)
+                }
+                answer => answer,
+            };
+            answer.bytes().map(<[u8]>::to_vec)
+        });
+        if let Some(proof) = proof {
+            socket.send_to(&proof, from).unwrap();
+        }
+    }
+}
+
+/// A site whose devices are enrolled as provers, each at its attester.
+struct Field {
+    site: Site,
+    devices: Vec<DeviceId>,
+    attesters: Vec<Attester>,
+}
+
+impl Field {
+    fn new(count: u64, policy: GroupPolicy) -> Self {
+        let devices: Vec<DeviceId> = (1..=count).map(DeviceId).collect();
+        let key = |device| Credentials::Key(row_key(device, 0));
+        let records = devices
+            .iter()
+            .map(|device| record(*device, key(*device)))
+            .collect();
+        let mut site = Site::new(records);
+        site.config.provers = 64;
+        let field = Self {
+            attesters: devices.iter().map(|device| Attester::start(*device)).collect(),
+            site,
+            devices,
+        };
+        field.set_group(policy, 1, None);
+        for (device, attester) in field.devices.iter().zip(&field.attesters) {
+            let prover = NewProver {
+                device: *device,
+                group: group(),
+                key: attestation_key(*device),
+                protection: Protection::Software,
+                binding: None,
+                overlay: None,
+                home: Some(Home {
+                    gateway: GATEWAY,
+                    address: attester.address.ip(),
+                }),
+                port: attester.address.port(),
+                enrolled_period: Period(0),
+            };
+            field.block(field.site.registry.enrol_prover(prover, 1)).unwrap();
+        }
+        field
+    }
+
+    fn block<T>(&self, future: impl Future<Output = T>) -> T {
+        self.site.runtime.block_on(future)
+    }
+
+    fn set_group(&self, policy: GroupPolicy, reference: u8, roll_out: Option<RollOut>) {
+        let group = NewGroup {
+            name: group(),
+            policy,
+            reference: Some(configuration(reference).encode()),
+            roll_out,
+        };
+        self.block(self.site.registry.set_group(&group, 1)).unwrap();
+    }
+
+    /// Orders a round and waits until it was decided about; the numbers of ok, late and silent provers.
+    fn round(&self, gateway: &Gateway) -> (u32, u32, u32) {
+        let before = gateway.status().attest.rounds;
+        self.block(self.site.registry.want_round(&group())).unwrap();
+        let decided = gateway.wait_until(LONG, |status| status.attest.rounds > before);
+        assert!(decided, "{:?}", gateway.status());
+        let rounds = self.block(self.site.registry.rounds(Some(GATEWAY), 1)).unwrap();
+        (rounds[0].ok, rounds[0].late, rounds[0].silent)
+    }
+
+    /// Another period begins, as every hour; all measure themselves anew.
+    fn next_period(&self, gateway: &Gateway) {
+        let next = self.block(self.site.registry.newest_period()).unwrap().unwrap();
+        self.block(self.site.registry.begin_period(next.number, 1))
+            .unwrap();
+        assert!(gateway.wait_until(LONG, |status| status.attest.period == next.number.0));
+    }
+
+    fn state(&self, device: DeviceId) -> State {
+        let appraisal = self.block(self.site.registry.appraisal(device)).unwrap();
+        appraisal.unwrap().state
+    }
+
+    /// Starts a gateway and waits for its first round, which is due at once.
+    fn start(&self) -> Gateway {
+        let gateway = self.site.start();
+        assert!(gateway.wait_until(LONG, |status| status.attest.rounds == 1));
+        gateway
+    }
+}
+
+#[test]
+fn a_fleet_proves_what_it_runs() {
+    let field = Field::new(5, policy());
+    let gateway = field.start();
+    assert_eq!(field.round(&gateway), (5, 0, 0));
+    for device in &field.devices {
+        assert_eq!(field.state(*device), State::Ok);
+    }
+    let counters = gateway.counters().unwrap();
+    assert_eq!(counters.get(Verdict::ProofOk), 10);
+    assert_eq!(gateway.status().attest.provers, 5);
+}
+
+#[test]
+fn a_changed_device_is_quarantined_shut_out_and_let_in_again() {
+    let field = Field::new(3, policy());
+    let changed = field.devices[1];
+    let gateway = field.start();
+    let mut client = Client::new(changed, Mode::Key, field.site.address());
+    assert!(client.authenticate(LONG).is_some());
+    *field.attesters[1].inside.session.lock().unwrap() = client.session_key();
+    assert_eq!(
+        field.round(&gateway),
+        (3, 0, 0),
+        "in a session it is asked under its key"
+    );
+
+    // What is valid changes for all but this one: it runs the old.
+    field.set_group(policy(), 2, None);
+    field.attesters[0].runs(2);
+    field.attesters[2].runs(2);
+    field.next_period(&gateway);
+    assert_eq!(field.round(&gateway), (2, 0, 1));
+    assert_eq!(field.state(changed), State::Silent);
+    assert_eq!(field.round(&gateway), (2, 0, 1));
+    assert!(gateway.wait_until(LONG, |status| status.attest.quarantined == 1));
+    assert_eq!(field.state(changed), State::Quarantined);
+    assert!(gateway.wait_until(LONG, |status| status.revoked == 1));
+    assert_eq!(client.authenticate(Duration::from_millis(300)), None);
+
+    // It goes on being asked, without a session, and proves itself again.
+    *field.attesters[1].inside.session.lock().unwrap() = None;
+    field.attesters[1].runs(2);
+    field.next_period(&gateway);
+    assert_eq!(field.round(&gateway), (3, 0, 0));
+    assert_eq!(field.state(changed), State::Ok);
+    assert!(gateway.wait_until(LONG, |status| status.attest.readmitted == 1));
+    client.nonce += 50;
+    assert!(client.authenticate(LONG).is_some());
+}
+
+#[test]
+fn by_command_only_the_operator_lets_a_device_in() {
+    let policy = GroupPolicy {
+        reopen: Reopen::ByCommand,
+        ..policy()
+    };
+    let field = Field::new(1, policy);
+    let device = field.devices[0];
+    let gateway = field.start();
+    field.attesters[0].inside.is_mute.store(true, Ordering::Relaxed);
+    field.round(&gateway);
+    field.round(&gateway);
+    assert_eq!(field.state(device), State::Quarantined);
+    field.attesters[0].inside.is_mute.store(false, Ordering::Relaxed);
+    assert_eq!(field.round(&gateway), (1, 0, 0));
+    assert_eq!(field.state(device), State::Quarantined);
+    let mut client = Client::new(device, Mode::Key, field.site.address());
+    assert_eq!(client.authenticate(Duration::from_millis(300)), None);
+    field.block(field.site.registry.readmit(device)).unwrap();
+    client.nonce += 50;
+    assert!(client.authenticate(LONG).is_some());
+}
+
+#[test]
+fn junk_in_anothers_name_quarantines_nobody() {
+    let field = Field::new(2, policy());
+    let gateway = field.start();
+    let target = field.site.address();
+    let ends = Arc::new(AtomicBool::new(false));
+    // It hears every request, so it knows round and nonce, and is always faster than the device.
+    let eavesdropper = {
+        let (ends, device) = (Arc::clone(&ends), field.devices[0]);
+        let registry = field.site.registry.clone();
+        let handle = field.site.runtime.handle().clone();
+        std::thread::spawn(move || {
+            let socket = UdpSocket::bind("127.0.1.99:0").unwrap();
+            let mut sent = 0u64;
+            while !ends.load(Ordering::Relaxed) {
+                let numbers = handle.block_on(registry.rounds(Some(GATEWAY), 1)).unwrap();
+                let number = numbers.first().map_or(1, |round| round.number + 1);
+                let round = linewarden_protocol::attest::Round {
+                    gateway: GATEWAY,
+                    number: linewarden_protocol::ids::RoundNumber(number),
+                    nonce: sent.to_be_bytes(),
+                    start: linewarden_protocol::attest::PeriodStart {
+                        period: Period(1),
+                        salt: [0; 8],
+                    },
+                };
+                let proof = round.answer(device, [0x55; 64]);
+                socket
+                    .send_to(zerocopy::IntoBytes::as_bytes(&proof), target)
+                    .unwrap();
+                sent += 1;
+            }
+        })
+    };
+    for _ in 0..4 {
+        assert_eq!(field.round(&gateway), (2, 0, 0));
+    }
+    ends.store(true, Ordering::Relaxed);
+    eavesdropper.join().unwrap();
+    assert_eq!(gateway.status().attest.quarantined, 0);
+}
+
+#[test]
+fn round_numbers_are_not_used_again_by_the_next_process() {
+    let field = Field::new(1, policy());
+    let gateway = field.start();
+    field.round(&gateway);
+    let last = gateway.status().attest.round;
+    gateway.stop().unwrap();
+    let gateway = field.start();
+    assert!(gateway.status().attest.round > last);
+    assert_eq!(field.state(field.devices[0]), State::Ok);
+}
+
+#[test]
+fn while_it_is_rolled_out_old_and_new_are_both_valid() {
+    let field = Field::new(2, policy());
+    let gateway = field.start();
+    let new = RollOut {
+        reference: configuration(2).encode(),
+        until_s: u64::MAX >> 1,
+    };
+    field.set_group(policy(), 1, Some(new));
+    field.attesters[1].runs(2);
+    field.next_period(&gateway);
+    assert_eq!(field.round(&gateway), (2, 0, 0));
+    let proven = |device| {
+        let appraisal = field.block(field.site.registry.appraisal(device)).unwrap();
+        appraisal.unwrap().configuration
+    };
+    use linewarden_protocol::gateway::Configuration::{Alternate, Current};
+    assert_eq!(
+        (proven(field.devices[0]), proven(field.devices[1])),
+        (Current, Alternate)
+    );
+    // The window is closed by command: the old one counts no more.
+    field.set_group(policy(), 2, None);
+    field.next_period(&gateway);
+    assert_eq!(field.round(&gateway), (1, 0, 1));
+}
+
+#[test]
+fn results_are_signed() {
+    let field = Field::new(2, policy());
+    let pem = Signer::generate_pem().unwrap();
+    let gateway = field
+        .site
+        .start_with(|controller: Controller| controller.signing(Signer::from_pem(&pem).unwrap()));
+    let path = field.site.path.with_file_name("audit.jsonl");
+    let options = linewarden_gateway::audit::AuditOptions {
+        path: path.clone(),
+        bytes_max: 1 << 20,
+    };
+    let log = linewarden_gateway::audit::AuditLog::open(GATEWAY, &options).unwrap();
+    gateway.set_audit(Some((log, 100))).unwrap();
+    field.round(&gateway);
+    gateway.stop().unwrap();
+    let audit = std::fs::read_to_string(path).unwrap();
+    let records: Vec<serde_json::Value> = audit
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let tokens: Vec<&str> = records
+        .iter()
+        .filter_map(|record| record["token"].as_str())
+        .collect();
+    assert_eq!(tokens.len(), 1, "both devices' states are new: {audit}");
+    let signer = Signer::from_pem(&pem).unwrap();
+    assert!(signer.public_jwk().contains("P-256"));
+    assert_eq!(tokens[0].split('.').count(), 3, "a JWT");
+}

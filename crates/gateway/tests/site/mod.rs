@@ -1,0 +1,216 @@
+//! A site for tests: a registry file, a gateway over the `host` data plane on loopback, and devices that speak LAP/1 over
+//! sockets of their own.
+#![allow(dead_code, reason = "each test binary uses what it needs")]
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use linewarden_controller::{Controller, Policy};
+use linewarden_dataplane::host::{Host, HostOptions};
+use linewarden_dataplane::{Config, Gate, Geometry};
+use linewarden_gateway::{Gateway, Settings};
+use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
+use linewarden_protocol::keys::{RowKey, SessionKey};
+use linewarden_registry::{Credentials, DeviceRecord, MasterKey, PoolRow, Registry};
+
+pub const GATEWAY: GatewayId = GatewayId(3);
+pub const LONG: Duration = Duration::from_secs(20);
+
+pub fn config() -> Config {
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    Config {
+        gateway_id: GATEWAY,
+        lease_s: 300,
+        lap_port: free.port(),
+        local: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+        gate: Gate::Off,
+        nak_per_s: 1000,
+        alarm_per_s: 10,
+        miss_per_s: 1000,
+        low_rows: 2,
+        low_credit: 2,
+        geometry: Geometry {
+            slots: 64,
+            ring: 8,
+            hash_seed: [5, 6],
+        },
+        provers: 0,
+        classic: None,
+        p4dra: None,
+    }
+}
+
+pub fn record(device: DeviceId, credentials: Credentials) -> DeviceRecord {
+    DeviceRecord {
+        device,
+        name: String::new(),
+        suite: Suite::SipHash128,
+        enrolled_at_s: 0,
+        puf_profile: "test".to_owned(),
+        credentials,
+    }
+}
+
+pub fn row_key(device: DeviceId, idx: u32) -> RowKey {
+    let mut key = [0x5a; 16];
+    key[..8].copy_from_slice(&device.0.to_be_bytes());
+    key[8..12].copy_from_slice(&idx.to_be_bytes());
+    RowKey::from_bytes(key)
+}
+
+pub fn pool(device: DeviceId, rows: u32) -> Credentials {
+    let row = |idx| PoolRow {
+        challenge: [1; 8],
+        row_key: row_key(device, idx),
+    };
+    Credentials::pool((0..rows).map(row).collect())
+}
+
+/// A device on a socket of its own. Its clock is moved by hand, so that it never has to rest.
+pub struct Client {
+    pub device: Device,
+    pub socket: UdpSocket,
+    pub address: Ipv4Addr,
+    now_ms: u64,
+    pub nonce: u8,
+}
+
+impl Client {
+    pub fn new(device: DeviceId, mode: Mode, gateway: SocketAddr) -> Self {
+        // An address of its own each: no two live sessions may share one.
+        let address = Ipv4Addr::new(127, 0, 1, device.0.to_be_bytes()[7]);
+        let socket = UdpSocket::bind((address, 0)).unwrap();
+        socket.connect(gateway).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        Self {
+            device: Device::new(DeviceConfig {
+                device,
+                suite: Suite::SipHash128,
+                mode,
+                gateways: GatewayPolicy::ANY,
+                bound_mac: None,
+            }),
+            socket,
+            address,
+            now_ms: 0,
+            nonce: 0,
+        }
+    }
+
+    pub fn session_key(&self) -> Option<SessionKey> {
+        self.device.session().map(|session| session.key().clone())
+    }
+
+    /// One handshake; the row it was done with, or `None` without an answer in `patience` of real time.
+    pub fn authenticate(&mut self, patience: Duration) -> Option<RowIndex> {
+        self.now_ms += 3_600_000;
+        self.nonce += 1;
+        self.device.abandon();
+        let mut output = self.device.start([self.nonce; 16], self.now_ms).unwrap();
+        let local = self.address.to_ipv6_mapped().octets();
+        let until = Instant::now() + patience;
+        let mut buffer = [0u8; 2048];
+        while Instant::now() < until {
+            output = match output {
+                Output::Transmit(message) => {
+                    self.socket.send(&message).unwrap();
+                    self.device.poll(self.now_ms)
+                }
+                Output::EvaluatePuf(query) => {
+                    let key = row_key(self.device.config().device, query.idx.0);
+                    self.device.puf_result(Ok(key), self.now_ms)
+                }
+                Output::Authenticated(_) => return Some(self.device.session().unwrap().idx),
+                _ => match self.socket.recv(&mut buffer) {
+                    Ok(length) => self
+                        .device
+                        .handle(&buffer[..length], &local, self.now_ms)
+                        .unwrap_or(Output::None),
+                    Err(_) => {
+                        // Time enough for the next copy; the machine's own clock decides what is sent.
+                        self.now_ms += 50;
+                        self.device.poll(self.now_ms)
+                    }
+                },
+            };
+        }
+        None
+    }
+}
+
+pub struct Site {
+    pub _directory: tempfile::TempDir,
+    pub path: std::path::PathBuf,
+    pub key: MasterKey,
+    pub registry: Registry,
+    pub config: Config,
+    pub runtime: tokio::runtime::Runtime,
+}
+
+impl Site {
+    pub fn new(devices: Vec<DeviceRecord>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fleet.registry");
+        let key = MasterKey::from_bytes([7; 32]);
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let registry = runtime.block_on(Registry::create(&path, &key)).unwrap();
+        for device in devices {
+            runtime.block_on(registry.enrol(device)).unwrap();
+        }
+        Self {
+            _directory: directory,
+            path,
+            key,
+            registry,
+            config: config(),
+            runtime,
+        }
+    }
+
+    pub fn start(&self) -> Gateway {
+        self.start_with(|controller| controller)
+    }
+
+    pub fn start_with(&self, furnish: impl FnOnce(Controller) -> Controller) -> Gateway {
+        let options = HostOptions {
+            threads: 1,
+            ..HostOptions::default()
+        };
+        let host = Host::start(&self.config, &options).unwrap();
+        let settings = Settings::for_plane(&self.config);
+        let policy = Policy {
+            lease_rows: 9,
+            mark_block: 4,
+        };
+        let controller = furnish(Controller::new(self.registry.clone(), policy));
+        let gateway = Gateway::start(Box::new(host), controller, GATEWAY, settings).unwrap();
+        assert!(gateway.wait_until(LONG, |status| status.loaded));
+        gateway
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.config.local[0], self.config.lap_port)
+    }
+
+    pub fn floor(&self, device: DeviceId) -> u32 {
+        self.runtime
+            .block_on(self.registry.get(device))
+            .unwrap()
+            .idx_floor
+            .0
+    }
+}
+
+/// A gateway that is gone without a word, as if its process had been killed.
+pub fn kill(gateway: Gateway, site: Site) -> Site {
+    std::mem::forget(gateway);
+    Site {
+        config: config(),
+        registry: site
+            .runtime
+            .block_on(Registry::open(&site.path, &site.key))
+            .unwrap(),
+        ..site
+    }
+}
