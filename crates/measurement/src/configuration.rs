@@ -23,6 +23,14 @@ pub enum ConfigurationError {
     /// Two configurations could be made that have the same values.
     #[error("values of the bank {0} prove nothing: its hash is broken")]
     WeakBank(HashAlgorithm),
+    /// One configuration cannot be laid over another.
+    #[error("values of the bank {over} cannot be laid over values of the bank {bank}")]
+    OtherBank {
+        /// Of the one below.
+        bank: HashAlgorithm,
+        /// Of the one that is laid over it.
+        over: HashAlgorithm,
+    },
     /// Longer than any that is meant.
     #[error("the configuration takes {0} bytes, more than {CONFIGURATION_BYTES_MAX}: list fewer files")]
     TooLong(usize),
@@ -122,6 +130,34 @@ impl Configuration {
     /// What lies at each path.
     pub const fn files(&self) -> &BTreeMap<FilePath, FileEntry> {
         &self.files
+    }
+
+    /// This configuration with another one laid over it: PCRs and paths of that one take the place of those of the same index
+    /// or path, or are added.
+    ///
+    /// # Errors
+    /// PCRs of another bank, or an encoding above [`CONFIGURATION_BYTES_MAX`].
+    pub fn overlaid(&self, over: &Self) -> Result<Self, ConfigurationError> {
+        // Without values there is no bank to keep to.
+        let takes_bank = self.pcrs.selection().is_empty() && !over.pcrs.selection().is_empty();
+        let mut pcrs = match takes_bank {
+            true => PcrValues::new(over.pcrs.bank()),
+            false => self.pcrs.clone(),
+        };
+        for (index, value) in over.pcrs.iter() {
+            pcrs.set(index, *value)
+                .map_err(|_| ConfigurationError::OtherBank {
+                    bank: self.pcrs.bank(),
+                    over: over.pcrs.bank(),
+                })?;
+        }
+        let mut files = self.files.clone();
+        files.extend(
+            over.files
+                .iter()
+                .map(|(path, entry)| (path.clone(), entry.clone())),
+        );
+        Self::new(pcrs, files)
     }
 
     /// h.
