@@ -13,7 +13,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use linewarden_controller::Controller;
 use linewarden_controller::attest::Signer;
@@ -224,13 +224,20 @@ impl Field {
         let decided = gateway.wait_until(LONG, |status| status.attest.rounds > before);
         assert!(decided, "{:?}", gateway.status());
         let rounds = self.block(self.site.registry.rounds(Some(GATEWAY), 1)).unwrap();
+        if rounds[0].silent > 0 {
+            println!("{:?}\n{:?}", rounds[0], gateway.status().attest);
+            for (verdict, count) in gateway.counters().unwrap().nonzero() {
+                println!("{} {count}", verdict.name());
+            }
+        }
         (rounds[0].ok, rounds[0].late, rounds[0].silent)
     }
 
     /// Another period begins, as every hour; all measure themselves anew.
     fn next_period(&self, gateway: &Gateway) {
         let next = self.block(self.site.registry.newest_period()).unwrap().unwrap();
-        self.block(self.site.registry.begin_period(next.number, 1))
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        self.block(self.site.registry.begin_period(next.number, now_s))
             .unwrap();
         assert!(gateway.wait_until(LONG, |status| status.attest.period == next.number.0));
     }
