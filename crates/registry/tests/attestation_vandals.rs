@@ -52,7 +52,7 @@ async fn attested_file() -> (TempDir, PathBuf) {
         .await
         .unwrap();
     let fence = gateway(&registry).await;
-    registry.reserve_rounds(&fence, 50).await.unwrap();
+    registry.reserve_rounds(&fence, 50, 0).await.unwrap();
     let told: Vec<_> = (1..=PROVERS).map(|id| appraisal(id, 7)).collect();
     registry.record_round(&fence, &round(1, 7), &told).await.unwrap();
     registry.close().await;
@@ -254,7 +254,7 @@ async fn numbers_of_rounds_cannot_be_put_back() {
             "{statement}: {found:?}"
         );
         let fence = gateway(&registry).await;
-        match registry.reserve_rounds(&fence, 1).await {
+        match registry.reserve_rounds(&fence, 1, 0).await {
             Ok(numbers) => assert!(
                 numbers.start > 7,
                 "{statement}: what was asked was not asked again"

@@ -65,7 +65,7 @@ async fn attested(registry: &Registry) {
         registry.set_group(&group(name), NOW_S).await.unwrap();
     }
     let fence = gateway(registry).await;
-    registry.reserve_rounds(&fence, 8).await.unwrap();
+    registry.reserve_rounds(&fence, 8, 0).await.unwrap();
     for id in [7, 40] {
         registry.enrol_prover(prover(id), NOW_S).await.unwrap();
     }

@@ -10,7 +10,7 @@ use linewarden_registry::{
 };
 
 use super::keys::{ProverProvision, Provers, References, proof_keys};
-use super::plan::{GroupPlan, Plan, PlanWish, ROUNDS_RESERVED, periods, start};
+use super::plan::{GroupPlan, Plan, PlanWish, ROUNDS_RESERVED, periods, rounds_floor, start};
 use super::results::{Outcome, SUBMODULES_MAX};
 use super::standing::{Decision, Seen, Standing};
 use crate::link::Link;
@@ -147,7 +147,7 @@ impl Verifier {
         let rounds = match wish.numbers {
             true => {
                 registry
-                    .reserve_rounds(self.link.fence(), ROUNDS_RESERVED)
+                    .reserve_rounds(self.link.fence(), ROUNDS_RESERVED, rounds_floor(now_s))
                     .await?
             }
             false => 0..0,
