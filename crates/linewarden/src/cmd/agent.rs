@@ -129,6 +129,7 @@ fn prepare(
         desk_port: config.desk_port(gateway).map_err(field)?,
         peers: config.peers(gateway).map_err(field)?,
         peer_port: config.peer_port(gateway).map_err(field)?,
+        attest: config.attest().map_err(field)?,
         health: HealthTest::default(),
         gateway,
         once: args.once,
