@@ -535,7 +535,8 @@ impl Agent {
         let may_ask = self.tickets.is_free() && self.device.session().is_some();
         let ask_ms = self.peers.ask_deadline().filter(|_| may_ask);
         let attestation = self.attestation.as_ref();
-        let attest_ms = attestation.and_then(Attestation::deadline);
+        let is_linked = self.link.is_some();
+        let attest_ms = attestation.and_then(|attestation| attestation.deadline(is_linked));
         let evidence_ms = attestation
             .and_then(Attestation::question_deadline)
             .filter(|_| may_ask);
@@ -573,7 +574,7 @@ impl Agent {
         polled.extend(
             attestation
                 .into_iter()
-                .flat_map(Attestation::descriptors)
+                .flat_map(|attestation| attestation.descriptors(is_linked))
                 .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)),
         );
         polled.extend(

@@ -129,6 +129,12 @@ pub enum Report {
         /// When it is tried again, ms from now; not in this period if there is nothing.
         retry_in_ms: Option<u64>,
     },
+    /// What is to be remembered of attestation cannot be written: after a restart the device may refuse requests that
+    /// come without a session.
+    AttestNotKept {
+        /// Why.
+        why: String,
+    },
     /// Requests that got no proof, since the start, told when there are more, at most once a minute, and at the end.
     AttestRefused {
         /// How many, by why.
@@ -247,6 +253,7 @@ impl fmt::Display for Report {
                 write!(f, "not attesting: {why}")?;
                 again(f, *retry_in_ms)
             }
+            Self::AttestNotKept { why } => write!(f, "cannot keep the state of attestation: {why}"),
             Self::AttestRefused { requests } => {
                 let counts: Vec<String> = requests
                     .iter()

@@ -28,7 +28,7 @@ const PERIODS_MAX: usize = 4;
 /// After so long a request that waits is of no use to anybody, ms.
 const WAIT_MS_MAX: u64 = 60_000;
 /// First and longest pause after a failure, ms.
-const PAUSE_MS: (u64, u64) = (1_000, 60_000);
+pub(crate) const PAUSE_MS: (u64, u64) = (1_000, 60_000);
 /// Shortest pause between two measurements, ms; it is as long as the last one took, so that no gateway can keep the device
 /// measuring for more than half of its time.
 const REST_MS_MIN: u64 = 100;
@@ -317,7 +317,7 @@ impl Answers {
 
     /// A request key was not made; says when it is tried again, ms.
     pub(crate) fn key_failed(&mut self, now_ms: u64) -> u64 {
-        self.key_pause.lengthen(now_ms)
+        self.key_pause.lengthen(now_ms, PAUSE_MS)
     }
 
     /// A period's key was made, in `took_ms`: what has waited for it is answered.
@@ -350,7 +350,7 @@ impl Answers {
     /// the same: nothing is proven in it.
     pub(crate) fn period_failed(&mut self, start: PeriodStart, is_final: bool, now_ms: u64) -> Option<u64> {
         if !is_final {
-            return Some(self.period_pause.lengthen(now_ms));
+            return Some(self.period_pause.lengthen(now_ms, PAUSE_MS));
         }
         push_bounded(&mut self.unfit, start);
         let before = self.waiting.len();
@@ -388,9 +388,9 @@ impl Pause {
         self.until_ms <= now_ms
     }
 
-    /// After another failure, twice as long as after the one before; says how long, ms.
-    pub(crate) fn lengthen(&mut self, now_ms: u64) -> u64 {
-        self.delay_ms = (2 * self.delay_ms).clamp(PAUSE_MS.0, PAUSE_MS.1);
+    /// After another failure, twice as long as after the one before, within these bounds; says how long, ms.
+    pub(crate) fn lengthen(&mut self, now_ms: u64, (first_ms, longest_ms): (u64, u64)) -> u64 {
+        self.delay_ms = (2 * self.delay_ms).clamp(first_ms, longest_ms);
         self.until_ms = now_ms.saturating_add(self.delay_ms);
         self.delay_ms
     }

@@ -10,6 +10,8 @@ use super::answers::Pause;
 
 /// Between two pieces, ms: a desk takes ten tickets a second of a device, and there are other questions.
 const PIECE_EVERY_MS: u64 = 125;
+/// First and longest pause after it was left for later, ms. A controller that takes no evidence is silent.
+const LATER_MS: (u64, u64) = (10_000, 600_000);
 /// Answers without progress before it is left for later.
 const STALLS_MAX: u32 = 4;
 
@@ -109,7 +111,7 @@ impl Delivery {
         };
         let Some(Taken { outcome, received }) = taken else {
             self.under_way = Some(under_way);
-            return Delivered::Stuck(self.pause.lengthen(now_ms));
+            return Delivered::Stuck(self.pause.lengthen(now_ms, LATER_MS));
         };
         if outcome == Outcome::Refused {
             return Delivered::Refused(under_way.document);
@@ -128,7 +130,7 @@ impl Delivery {
         }
         self.under_way = Some(under_way);
         match is_stuck {
-            true => Delivered::Stuck(self.pause.lengthen(now_ms)),
+            true => Delivered::Stuck(self.pause.lengthen(now_ms, LATER_MS)),
             false => Delivered::NotYet,
         }
     }
@@ -187,8 +189,8 @@ mod tests {
                 Delivered::Taken(document) => {
                     assert_eq!(document, sent);
                     assert_eq!(
-                        piece, 17,
-                        "eleven pieces, six of them twice, and one that did not follow"
+                        piece, 16,
+                        "eleven pieces, five of them twice, and one that did not follow"
                     );
                     break;
                 }
@@ -204,7 +206,7 @@ mod tests {
     fn no_answer_and_no_progress_make_it_wait_longer_each_time() {
         let mut delivery = Delivery::default();
         delivery.put(document(10)).unwrap();
-        for expected in [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000] {
+        for expected in [10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 600_000, 600_000] {
             assert_eq!(delivery.told(None, 7), Delivered::Stuck(expected));
             assert!(delivery.question(6 + expected).is_none());
         }
@@ -214,7 +216,7 @@ mod tests {
         };
         let answers: Vec<Delivered> = (0..4).map(|_| delivery.told(Some(lost), 7)).collect();
         assert_eq!(answers[..3], [const { Delivered::NotYet }; 3]);
-        assert_eq!(answers[3], Delivered::Stuck(60_000));
+        assert_eq!(answers[3], Delivered::Stuck(600_000));
     }
 
     #[test]

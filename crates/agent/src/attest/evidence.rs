@@ -8,7 +8,7 @@ use linewarden_tpm::enrol::Version;
 use linewarden_tpm::evidence::{Evidence, EvidenceQuote};
 
 use super::AttestOptions;
-use super::answers::Pause;
+use super::answers::{PAUSE_MS, Pause};
 use super::delivery::{Delivered, Delivery, Document};
 use super::state::State;
 use super::subject::{MeasureError, Measured};
@@ -122,7 +122,7 @@ impl Evidencer {
             }
             Err(error) => error,
         };
-        let retry_in_ms = draft.pause.lengthen(now_ms);
+        let retry_in_ms = draft.pause.lengthen(now_ms, PAUSE_MS);
         let unsent = match std::mem::take(&mut draft.has_news) {
             true => self.send(draft.clone()),
             false => None,

@@ -50,6 +50,8 @@ pub use subject::{MeasureError, Measured, Subject, TpmSubject};
 const BATCH: usize = 64;
 /// Between two attempts to listen, ms.
 const LISTEN_MS: u64 = 5_000;
+/// Between two attempts to write the state, ms.
+const SAVE_MS: u64 = 600_000;
 /// Between two reports on refused requests, ms.
 const TELL_MS: u64 = 60_000;
 
@@ -72,17 +74,6 @@ pub struct AttestOptions {
     pub enrolled_period: Period,
 }
 
-impl AttestOptions {
-    /// Measures once, and proves nothing.
-    ///
-    /// # Errors
-    /// [`MeasureError`].
-    pub fn measure(&self) -> Result<Measured, MeasureError> {
-        let mut key = self.key.open()?;
-        self.subject.measure(|tpm| key.pcrs(tpm))
-    }
-}
-
 /// The prover with its socket and its thread.
 pub(crate) struct Attestation {
     port: u16,
@@ -97,7 +88,7 @@ pub(crate) struct Attestation {
     told: Refusals,
     tell_at_ms: u64,
     protection: linewarden_tpm::Protection,
-    told_of_state: bool,
+    save_at_ms: u64,
 }
 
 type Sink<'a> = &'a mut dyn FnMut(&Report);
@@ -130,21 +121,20 @@ impl Attestation {
             told: Refusals::new(),
             tell_at_ms: 0,
             protection,
-            told_of_state: false,
+            save_at_ms: 0,
         })
     }
 
-    /// What to wait for.
-    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.socket
-            .descriptor()
-            .into_iter()
-            .chain([self.worker.descriptor()])
+    /// What to wait for; without a way to the gateway nothing is received.
+    pub(crate) fn descriptors(&self, is_linked: bool) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let socket = self.socket.descriptor().filter(|_| is_linked);
+        socket.into_iter().chain([self.worker.descriptor()])
     }
 
     /// When [`Attestation::carry`] has something to do though nothing has come.
-    pub(crate) fn deadline(&self) -> Option<u64> {
-        let listen = self.socket.descriptor().is_none().then_some(self.listen_at_ms);
+    pub(crate) fn deadline(&self, is_linked: bool) -> Option<u64> {
+        let waits = is_linked && self.socket.descriptor().is_none();
+        let listen = waits.then_some(self.listen_at_ms);
         let tell = (self.told != *self.answers.refusals()).then_some(self.tell_at_ms);
         let idle = self.worker.is_idle();
         let work = [self.answers.deadline(), self.evidence.quote_deadline()];
@@ -168,7 +158,7 @@ impl Attestation {
             self.worker.begin(job);
         }
         self.kept.state.period = self.kept.state.period.max(self.answers.period().0);
-        self.save(sink);
+        self.save(now_ms, sink);
         if self.told != *self.answers.refusals() && self.tell_at_ms <= now_ms {
             self.tell_at_ms = now_ms.saturating_add(TELL_MS);
             self.tell_refusals(sink);
@@ -323,7 +313,7 @@ impl Attestation {
     pub(crate) fn answered(&mut self, taken: Option<Taken>, now_ms: u64, sink: Sink<'_>) {
         let told = self.evidence.answered(taken, &mut self.kept.state, now_ms);
         self.tell(told, sink);
-        self.save(sink);
+        self.save(now_ms, sink);
     }
 
     fn tell(&self, report: Option<Report>, sink: Sink<'_>) {
@@ -332,21 +322,17 @@ impl Attestation {
         }
     }
 
-    /// A state that is not written costs little: it is said once.
-    fn save(&mut self, sink: Sink<'_>) {
-        let saved = self.kept.save();
-        if let Err(error) = &saved
-            && !self.told_of_state
-        {
-            sink(&Report::NotAttesting {
-                why: format!(
-                    "cannot write {}: {error}; after a restart the device may not be asked without a session",
-                    self.kept.path().display()
-                ),
-                retry_in_ms: None,
+    /// A state that is not written costs nothing before the next start.
+    fn save(&mut self, now_ms: u64, sink: Sink<'_>) {
+        if self.save_at_ms > now_ms {
+            return;
+        }
+        if let Err(error) = self.kept.save() {
+            self.save_at_ms = now_ms.saturating_add(SAVE_MS);
+            sink(&Report::AttestNotKept {
+                why: format!("{}: {error}", self.kept.path().display()),
             });
         }
-        self.told_of_state = saved.is_err();
     }
 }
 

@@ -13,6 +13,9 @@ use linewarden_measurement::files::{self, FilePath, FilesError, Limits};
 use linewarden_measurement::pcr::{PcrSelection, PcrValues};
 use linewarden_tpm::KeyError;
 
+#[cfg(feature = "tpm")]
+use super::key::open;
+
 /// All that a device's configuration is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
@@ -93,8 +96,16 @@ impl MeasureError {
 }
 
 impl Subject {
-    /// Measures; `read_pcrs` reads the TPM.
-    pub(crate) fn measure(
+    /// Measures once. No key is needed for it, and nothing is proven by it.
+    ///
+    /// # Errors
+    /// [`MeasureError`].
+    pub fn measure(&self) -> Result<Measured, MeasureError> {
+        self.measure_with(read_pcrs)
+    }
+
+    /// Measures; `read_pcrs` reads a TPM that is open.
+    pub(crate) fn measure_with(
         &self,
         read_pcrs: impl FnOnce(&TpmSubject) -> Result<PcrValues, KeyError>,
     ) -> Result<Measured, MeasureError> {
@@ -110,6 +121,17 @@ impl Subject {
             event_log,
         })
     }
+}
+
+#[cfg(feature = "tpm")]
+fn read_pcrs(tpm: &TpmSubject) -> Result<PcrValues, KeyError> {
+    Ok(open(&tpm.tcti)?.pcrs(tpm.bank, tpm.pcrs)?)
+}
+
+#[cfg(not(feature = "tpm"))]
+fn read_pcrs(tpm: &TpmSubject) -> Result<PcrValues, KeyError> {
+    // Nobody has configured one.
+    Ok(PcrValues::new(tpm.bank))
 }
 
 fn explained(path: &Path, pcrs: &PcrValues) -> Result<(Vec<u8>, Explained), MeasureError> {

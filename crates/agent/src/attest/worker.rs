@@ -80,7 +80,7 @@ impl Attestor {
     pub(super) fn period(&mut self, start: &PeriodStart) -> Result<(Measured, PeriodKey), MeasureError> {
         let device = self.device;
         self.with_key(|key, subject| {
-            let measured = subject.measure(|tpm| key.pcrs(tpm))?;
+            let measured = subject.measure_with(|tpm| key.pcrs(tpm))?;
             let h = hash_of(&measured);
             let k2 = Zeroizing::new(key.hmac(&period_message(device, start, &h))?);
             Ok((measured, PeriodKey::from_bytes(*k2)))

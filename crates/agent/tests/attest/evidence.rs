@@ -41,7 +41,7 @@ fn a_configuration_is_told_once_in_as_many_pieces_as_it_takes() {
     assert_eq!((evidence.period, evidence.protection), (5, Protection::Software));
     assert_eq!((evidence.event_log, evidence.quote), (None, None));
     let told = Configuration::decode(&evidence.configuration).unwrap();
-    assert_eq!(told, options.measure().unwrap().configuration);
+    assert_eq!(told, options.subject.measure().unwrap().configuration);
     // In the next period nothing has changed, also not for an agent that was started anew.
     prove(&mut site, &mut agent, 6, 2);
     assert_eq!(taken(&agent.end()), 1);

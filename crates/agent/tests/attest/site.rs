@@ -123,7 +123,7 @@ impl Home {
 }
 
 pub fn h(options: &AttestOptions) -> ConfigurationHash {
-    ConfigurationHash(options.measure().unwrap().configuration.hash().0)
+    ConfigurationHash(options.subject.measure().unwrap().configuration.hash().0)
 }
 
 /// The agent. Stopped when dropped.
@@ -233,6 +233,7 @@ pub struct Site {
     credential: Credential,
     row_key: RowKey,
     pub k: AttestationKey,
+    opened: Option<Round>,
     session_key: Option<SessionKey>,
     /// Sessions that were opened.
     pub sessions: usize,
@@ -285,6 +286,7 @@ impl Site {
             credential,
             row_key,
             k: k(),
+            opened: None,
             session_key: None,
             sessions: 0,
             proofs: Vec::new(),
@@ -308,8 +310,12 @@ impl Site {
         self.gateway.install_prover(DEVICE, start.period, keys).unwrap();
     }
 
-    /// Opens a round without end.
+    /// Opens a round without end, unless it is open.
     pub fn open(&mut self, round: Round) {
+        if self.opened == Some(round) {
+            return;
+        }
+        self.opened = Some(round);
         let open = OpenRound {
             round,
             started: self.now().monotonic(),

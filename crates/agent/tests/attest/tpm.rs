@@ -375,7 +375,7 @@ fn with_a_log_that_does_not_explain_the_pcrs_nothing_is_proven_in_the_period() {
     assert!(site.proofs.is_empty(), "{:?}", site.proofs);
     let reports = agent.end();
     assert_eq!(refused(&reports, "not_measured"), 4);
-    let error = options.measure().unwrap_err();
+    let error = options.subject.measure().unwrap_err();
     assert!(
         error.to_string().contains(&format!("entry {separator}: ")),
         "{error}"

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub mod agent;
+pub mod attest;
 pub mod bench;
 pub mod check;
 pub mod completions;
@@ -35,6 +36,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Bench(command) => bench::run(&command),
         Command::Device(command) => device::run(command),
         Command::Registry(command) => registry::run(&command),
+        Command::Attest(command) => attest::run(&command),
         Command::Puf(command) => puf::run(&command),
         Command::Config(command) => config::run(&command, Output::new(false)),
         Command::Completions(args) => completions::run(&args, Output::new(false)),
