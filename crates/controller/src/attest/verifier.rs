@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_registry::{
-    Appraisal, GroupName, GroupPolicy, Protection, ProverRecord, RegistryError, RoundRecord,
+    Appraisal, GroupName, GroupPolicy, Protection, ProverRecord, RegistryError, RoundRecord, State,
 };
 
 use super::keys::{ProverProvision, Provers, References, proof_keys};
@@ -244,6 +244,7 @@ impl Verifier {
         ended_s: u64,
         now_s: u64,
     ) -> Result<Appraised, RegistryError> {
+        self.follow_operator(round).await?;
         let policy = self.policies.get(&round.group).copied().unwrap_or_default();
         let judged: Vec<Judged> = round
             .verdicts
@@ -278,6 +279,24 @@ impl Verifier {
             }
         }
         Ok(appraised)
+    }
+
+    /// The operator may have let devices in again meanwhile: they are judged anew, or their silence would mean nothing any more.
+    async fn follow_operator(&mut self, round: &RoundOutcome) -> Result<(), RegistryError> {
+        for verdict in &round.verdicts {
+            let known = self.provers.get_mut(&verdict.device);
+            let standing = known.and_then(|known| known.standing.as_mut());
+            let Some(standing) = standing.filter(|standing| standing.state == State::Quarantined) else {
+                continue;
+            };
+            match self.link.registry().get(verdict.device).await {
+                Ok(info) if info.may_authenticate() => *standing = standing.let_in(),
+                // Revoked, gone or damaged: nobody gets in.
+                Ok(_) | Err(RegistryError::UnknownDevice { .. } | RegistryError::DamagedRecord { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     fn judge(&self, verdict: &Verdict, policy: &GroupPolicy, round: u32, at_s: u64) -> Judged {
