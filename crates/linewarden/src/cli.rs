@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::cmd::{agent, bench, check, completions, config, demo, device, puf, registry, serve};
+use crate::cmd::{agent, attest, bench, check, completions, config, demo, device, puf, registry, serve};
 use crate::failure::exit_codes;
 
 /// Proves who devices are, at line rate, in the packet path
@@ -70,6 +70,9 @@ pub enum Command {
     /// Keep the registry's devices
     #[command(subcommand)]
     Device(device::DeviceCommand),
+    /// Check what devices run: groups, enrolment, rounds, and how devices stand
+    #[command(subcommand)]
+    Attest(attest::AttestCommand),
     /// Make and check registries
     #[command(subcommand)]
     Registry(registry::RegistryCommand),
@@ -94,6 +97,7 @@ impl Command {
             Self::Agent(args) => args.json,
             Self::Check(args) => args.json,
             Self::Device(command) => command.wants_json(),
+            Self::Attest(command) => command.wants_json(),
             Self::Registry(command) => command.wants_json(),
             Self::Puf(command) => command.wants_json(),
             // Their --json names a file.

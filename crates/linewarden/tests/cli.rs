@@ -6,6 +6,8 @@
     clippy::indexing_slicing
 )]
 
+#[path = "cli/attest/mod.rs"]
+mod attest;
 #[path = "cli/configuration.rs"]
 mod configuration;
 #[path = "cli/import.rs"]
@@ -16,6 +18,8 @@ mod messages;
 mod results;
 #[path = "cli/terminal.rs"]
 mod terminal;
+
+mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

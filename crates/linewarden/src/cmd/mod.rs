@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub mod agent;
+pub mod attest;
 pub mod bench;
 pub mod check;
 pub mod completions;
@@ -34,6 +35,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Check(args) => check::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Device(command) => device::run(command),
+        Command::Attest(command) => attest::run(&command),
         Command::Registry(command) => registry::run(&command),
         Command::Puf(command) => puf::run(&command),
         Command::Config(command) => config::run(&command, Output::new(false)),
