@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_registry::{
-    Appraisal, GroupName, GroupPolicy, Protection, ProverRecord, RegistryError, RoundRecord, State,
+    Appraisal, Filter, GroupName, GroupPolicy, Protection, ProverRecord, RegistryError, RoundRecord, State,
 };
 
 use super::keys::{ProverProvision, Provers, References, proof_keys};
@@ -17,6 +17,8 @@ use crate::link::Link;
 
 /// Provers read from the registry at once.
 const PAGE_PROVERS: u32 = 500;
+/// Devices read from the registry at once.
+const PAGE_DEVICES: u32 = 1_000;
 /// Appraisals read from the registry at once.
 const PAGE_APPRAISALS: u32 = 4_096;
 
@@ -116,7 +118,32 @@ impl Verifier {
             }
             after = page.next;
             if after.is_none() {
-                return Ok(verifier);
+                break;
+            }
+        }
+        verifier.follow_quarantine().await?;
+        Ok(verifier)
+    }
+
+    /// Who is in quarantine is what the registry says: the process before this one may have ended between that and its round's
+    /// record, and such a device would prove itself in vain.
+    async fn follow_quarantine(&mut self) -> Result<(), RegistryError> {
+        let shut_out = Filter {
+            quarantined: true,
+            ..Filter::default()
+        };
+        let mut after = None;
+        loop {
+            let page = self.link.registry().list(&shut_out, after, PAGE_DEVICES).await?;
+            for info in page.devices {
+                let known = self.provers.get_mut(&info.device);
+                if let Some(standing) = known.and_then(|known| known.standing.as_mut()) {
+                    standing.state = State::Quarantined;
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
             }
         }
     }
