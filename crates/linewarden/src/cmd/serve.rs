@@ -478,3 +478,29 @@ fn as_json(counters: &Counters) -> serde_json::Value {
         .collect::<serde_json::Map<_, _>>()
         .into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_state_tells_of_attestation_where_there_is_some() {
+        let mut status = Status {
+            devices: 3,
+            loaded: true,
+            ..Status::default()
+        };
+        assert_eq!(describe(&status), "devices 3, sessions opened 0");
+        status.attest = AttestStatus {
+            provers: 3,
+            round: 17,
+            rounds: 9,
+            quarantined: 1,
+            ..AttestStatus::default()
+        };
+        assert_eq!(
+            describe(&status),
+            "devices 3, sessions opened 0, attested 3, rounds 9, the last 17, quarantined 1"
+        );
+    }
+}

@@ -98,8 +98,10 @@ pub fn run(args: &RoundArgs, output: Output) -> Result<(), Failure> {
         Ok((order, fleet))
     })?;
     order.tell(output)?;
-    order.verdict(args.wait)?;
-    tell_silent(&fleet, output)
+    if !order.found.is_empty() {
+        tell_others(&fleet, output)?;
+    }
+    order.verdict(args.wait)
 }
 
 /// The groups that can be asked.
@@ -247,7 +249,7 @@ impl Order {
             output.object(&Told::Round(Line { ..line }))?;
             let last = line
                 .last_proof_ms
-                .map_or_else(|| "–".to_owned(), |ms| format!("{ms} ms"));
+                .map_or_else(|| "–".to_owned(), |ms| format!("{} ms", ms.max(1)));
             rows.push(vec![
                 line.gateway_id.to_string(),
                 line.round.to_string(),
@@ -288,7 +290,7 @@ impl Order {
 }
 
 /// Names all that have not proven in time.
-fn tell_silent(fleet: &Fleet, output: Output) -> Result<(), Failure> {
+fn tell_others(fleet: &Fleet, output: Output) -> Result<(), Failure> {
     status::warn(fleet);
     let is_well = |standing: &&Standing| standing.shown == Shown::Ok;
     let (well, others): (Vec<_>, Vec<_>) = fleet.standings.iter().partition(is_well);
@@ -303,4 +305,85 @@ fn tell_silent(fleet: &Fleet, output: Output) -> Result<(), Failure> {
             counted(well.len() as u64, "device")
         ),
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests may")]
+mod tests {
+    use linewarden_protocol::ids::{GatewayId, Period};
+    use linewarden_registry::GroupPolicy;
+
+    use super::*;
+
+    const NOW_S: u64 = 1_800_000_000;
+
+    fn name(name: &str) -> GroupName {
+        GroupName::new(name).unwrap()
+    }
+
+    fn round(gateway: u32, group: &str, number: u32, started_at_s: u64) -> RoundRecord {
+        RoundRecord {
+            gateway: GatewayId(gateway),
+            number,
+            group: name(group),
+            period: Period(1),
+            started_at_s,
+            ended_at_s: started_at_s + 1,
+            asked: 1,
+            ok: 1,
+            late: 0,
+            silent: 0,
+            last_verdict_ms: 3,
+        }
+    }
+
+    /// Of two groups; gateway 5 has asked the first one lately.
+    fn order() -> Order {
+        let group = |group: &str| Group {
+            name: name(group),
+            policy: GroupPolicy::default(),
+            reference: None,
+            roll_out: None,
+            rounds_wanted: 1,
+            revision: 1,
+        };
+        Order {
+            groups: vec![group("pumps"), group("valves")],
+            at_s: NOW_S,
+            newest: HashMap::from([(5, 9)]),
+            expected: BTreeSet::from([(name("pumps"), 5)]),
+            found: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn rounds_of_before_the_order_and_of_others_are_none_of_it() {
+        let mut order = order();
+        for other in [
+            round(5, "pumps", 9, NOW_S),
+            round(5, "pumps", 10, NOW_S - 2),
+            round(5, "doors", 11, NOW_S),
+        ] {
+            order.take(other);
+        }
+        assert!(order.found.is_empty());
+        order.take(round(5, "pumps", 12, NOW_S));
+        assert_eq!(order.missing(), ["any gateway with group valves"]);
+        assert!(order.verdict(30).is_err());
+        // A gateway that nobody knew of.
+        order.take(round(6, "valves", 1, NOW_S + 1));
+        assert!(order.missing().is_empty() && order.verdict(30).is_ok());
+    }
+
+    #[test]
+    fn a_gateway_that_has_asked_lately_is_waited_for() {
+        let mut order = order();
+        order.take(round(6, "pumps", 1, NOW_S));
+        order.take(round(6, "valves", 2, NOW_S));
+        assert_eq!(order.missing(), ["gateway 5 with group pumps"]);
+        assert_eq!(
+            order.verdict(30).unwrap_err().to_string(),
+            "no round within 30 seconds: gateway 5 with group pumps"
+        );
+    }
 }

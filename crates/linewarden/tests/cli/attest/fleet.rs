@@ -303,12 +303,38 @@ fn mistakes_about_enrolments_are_told() {
         let error = site.on_registry(&format!("attest {enrol} {words}")).refused(2);
         assert!(error.contains(told), "{words}: {error}");
     }
+    // The registry refuses after the key's file was written: nothing is left of it.
+    let many: Vec<String> = (0..3_000)
+        .map(|number| format!("/etc/a-long-name/{number}"))
+        .collect();
+    let many: Vec<(&str, u8)> = many.iter().map(|path| (path.as_str(), 1)).collect();
+    site.write_configuration("many.conf", &files(&many));
+    let error = site
+        .on_registry("attest enroll d1 --group pumps --software --key-out k --own many.conf")
+        .refused(2);
+    assert!(error.contains("1 to 65536 B are accepted"), "{error}");
+    assert!(!site.path("k").exists());
     site.on_registry("device revoke d2").ok();
     let error = site
         .on_registry("attest enroll d2 --group pumps --software --key-out k")
         .refused(1);
     assert!(error.contains("00000000000000d2 is revoked"), "{error}");
     assert!(!site.path("k").exists() && !site.path("o").exists() && !site.path("p").exists());
+}
+
+#[test]
+fn revoked_devices_are_left_out_unless_they_are_named() {
+    let site = Site::attesting(2);
+    site.on_registry("attest enroll d1 d2 --group pumps --software --key-dir keys")
+        .ok();
+    site.on_registry("device revoke d2").ok();
+    let shown = site.on_registry("attest status").ok();
+    assert!(shown.ends_with("\n1 device: 1 never asked\n"), "{shown}");
+    assert_eq!(site.standing("d2")["state"], "revoked");
+    let error = site.on_registry("attest status d1 d9").refused(2);
+    assert!(error.contains("00000000000000d9 is not enrolled"), "{error}");
+    let error = site.on_registry("attest status --fail").refused(1);
+    assert!(error.contains("1 of 1 device not ok"), "{error}");
 }
 
 #[test]

@@ -9,11 +9,14 @@ use std::time::{Duration, Instant};
 use ear::{Algorithm, Ear, TrustTier};
 use linewarden_protocol::attest::prover::{Answer, AskedBy, Prover};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, Round};
-use linewarden_protocol::ids::{DeviceId, Period};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_protocol::wire::{self, Message};
+
+use linewarden_registry::{Appraisal, GroupName, RoundRecord, State};
 
 use super::*;
 use crate::support::{PATIENCE, Process, free_port, linewarden};
+use crate::terminal::at_terminal;
 
 /// A device that proves content 1, without a session, with the key that was made for it.
 struct Device {
@@ -181,6 +184,117 @@ fn without_a_gateway_nobody_runs_a_round() {
         error,
         "error: no gateway has run a round within 1 second: is one running with [attest]?\n"
     );
+    let words = "attest round --wait 2 --registry fleet.registry --key-file master.key";
+    match at_terminal(&field.site, words) {
+        None => println!("SKIPPED: there is no script(1)"),
+        Some(said) => assert!(
+            said.out.contains("waiting for any gateway with group pumps"),
+            "{}",
+            said.out
+        ),
+    }
+}
+
+/// Has gateway 5 record a round of these devices, all well, of which it has asked so many.
+async fn record(registry: &Registry, devices: &[DeviceId], asked: u32, at_s: u64) {
+    let fence = registry.register_gateway(GatewayId(5), at_s).await.unwrap();
+    let number = registry.reserve_rounds(&fence, 1).await.unwrap().start;
+    let round = RoundRecord {
+        gateway: GatewayId(5),
+        number,
+        group: GroupName::new("pumps").unwrap(),
+        period: Period(1),
+        started_at_s: at_s,
+        ended_at_s: at_s,
+        asked,
+        ok: asked,
+        late: 0,
+        silent: 0,
+        last_verdict_ms: 1,
+    };
+    let appraisal = |device: &DeviceId| Appraisal {
+        device: *device,
+        gateway: GatewayId(5),
+        address: None,
+        state: State::Ok,
+        since_s: at_s,
+        since_round: number,
+        configuration: linewarden_protocol::gateway::Configuration::Current,
+        silences: Vec::new(),
+        asked: 1,
+    };
+    let appraisals: Vec<Appraisal> = devices.iter().map(appraisal).collect();
+    registry.record_round(&fence, &round, &appraisals).await.unwrap();
+}
+
+fn now_s() -> u64 {
+    let now = std::time::SystemTime::now();
+    now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// A round that leaves somebody out, as one whose device has moved, does not pass for one that asked all.
+#[test]
+fn a_round_that_has_not_asked_all_is_told() {
+    let site = Site::attesting(2);
+    site.on_registry("attest enroll d1 d2 --group pumps --software --key-dir keys")
+        .ok();
+    let devices = [DeviceId(0xd1), DeviceId(0xd2)];
+    site.with_registry(async |registry| record(registry, &devices, 2, now_s()).await);
+    site.on_registry("attest status --fail").ok();
+    site.with_registry(async |registry| record(registry, &[], 1, now_s()).await);
+    let said = site.on_registry("attest status --fail");
+    assert!(
+        said.code == 1
+            && said.err.contains("has not asked all")
+            && said
+                .err
+                .contains("gateway 5 has asked 1 of 2 devices of group pumps in its last round"),
+        "{}",
+        said.err
+    );
+    // A clock far ahead is no sign of life.
+    site.with_registry(async |registry| record(registry, &devices, 2, now_s() + 9_999).await);
+    assert_eq!(site.standing("d1")["state"], "stale");
+}
+
+#[test]
+fn a_hundred_devices_fit_into_one_result() {
+    let site = Site::attesting(0);
+    let enrolled = site
+        .on_registry("device enroll simulated --count 101 --rows 2 --out devices --json")
+        .ok();
+    let ids: Vec<String> = enrolled
+        .lines()
+        .map(|line| json(line)["device_id"].as_str().unwrap().to_owned())
+        .collect();
+    site.on_registry(&format!(
+        "attest enroll {} --group pumps --software --key-dir keys",
+        ids.join(" ")
+    ))
+    .ok();
+    site.run("attest key --out results.pem").ok();
+    let devices: Vec<DeviceId> = ids
+        .iter()
+        .map(|id| DeviceId(u64::from_str_radix(id, 16).unwrap()))
+        .collect();
+    let at_s = now_s();
+    site.with_registry(async |registry| record(registry, &devices, 101, at_s).await);
+    let told = site
+        .on_registry("attest status --ear --signing-key results.pem --json")
+        .ok();
+    let tokens: Vec<(u64, u64)> = told
+        .lines()
+        .map(|line| {
+            let line = json(line);
+            (
+                line["devices"].as_u64().unwrap(),
+                line["expires_s"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    // Every 60 s with a jitter of 5 s, and 2 s to answer: what is seen then is believed no longer.
+    let expires_s = at_s + 2 * 60 + 5 + 4 + 1;
+    assert_eq!(tokens, [(100, expires_s), (1, expires_s)]);
 }
 
 #[test]
@@ -236,6 +350,13 @@ fn devices_prove_fall_silent_are_shut_out_and_let_in_again() {
     );
     let error = site.on_registry("attest status --fail").refused(1);
     assert!(error.contains("1 of 3 devices not ok"), "{error}");
+    let shown = site.on_registry("attest explain d2").ok();
+    assert!(
+        shown.contains("state         quarantined, since 20")
+            && shown.contains("why           silent in 2 of the last 3 rounds")
+            && shown.contains("asked by      gateway 5, at 127.0.0.1"),
+        "{shown}"
+    );
     assert_eq!(
         json(&site.on_registry("device show d2 --json").ok())["status"],
         "quarantined"
@@ -260,6 +381,22 @@ fn devices_prove_fall_silent_are_shut_out_and_let_in_again() {
     field.devices[1].is_mute(false);
     field.round();
     assert_eq!(field.states(), ["ok"; 3], "a proof lets it in");
+}
+
+/// A gateway that was killed after it had the registry shut a device out, and before it had recorded the round.
+#[test]
+fn a_device_is_let_in_by_its_proof_whoever_remembers_why_it_was_out() {
+    let field = Field::new(2, SLOW);
+    let gateway = field.serve();
+    field.round();
+    gateway.terminate();
+    field.site.with_registry(async |registry| {
+        let out = [(DeviceId(0xd2), "silent in 2 of the last 3 rounds".to_owned())];
+        registry.quarantine(&out, now_s()).await.unwrap();
+    });
+    assert_eq!(field.states(), ["ok", "quarantined"]);
+    let _gateway = field.serve();
+    until("a proof", || field.states() == ["ok", "ok"]);
 }
 
 #[test]
