@@ -70,12 +70,12 @@ pub enum Command {
     /// Keep the registry's devices
     #[command(subcommand)]
     Device(device::DeviceCommand),
+    /// Check what devices run: groups, enrolment, rounds, and how devices stand
+    #[command(subcommand)]
+    Attest(attest::AttestCommand),
     /// Make and check registries
     #[command(subcommand)]
     Registry(registry::RegistryCommand),
-    /// Prove what devices run
-    #[command(subcommand)]
-    Attest(attest::AttestCommand),
     /// Judge PUFs
     #[command(subcommand)]
     Puf(puf::PufCommand),
@@ -97,8 +97,8 @@ impl Command {
             Self::Agent(args) => args.json,
             Self::Check(args) => args.json,
             Self::Device(command) => command.wants_json(),
-            Self::Registry(command) => command.wants_json(),
             Self::Attest(command) => command.wants_json(),
+            Self::Registry(command) => command.wants_json(),
             Self::Puf(command) => command.wants_json(),
             // Their --json names a file.
             Self::Demo(_) | Self::Bench(_) | Self::Config(_) | Self::Completions(_) => false,

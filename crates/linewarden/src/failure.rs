@@ -150,6 +150,9 @@ impl From<RegistryError> for Failure {
             | RegistryError::NotARegistry { .. }
             | RegistryError::ImportLines { .. }
             | RegistryError::UnknownDevice { .. }
+            | RegistryError::NotAProver { .. }
+            | RegistryError::UnknownGroup { .. }
+            | RegistryError::InvalidGroup { .. }
             | RegistryError::InvalidRecord { .. } => 2,
             _ => 1,
         };

@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use linewarden_controller::attest::Signer;
 use linewarden_dataplane::capability::{self, Capability};
 use linewarden_dataplane::{ethtool, xdp};
 use linewarden_gateway::config::{Backend, FieldError, Gate, GatewayConfig, Resolved};
@@ -10,7 +11,7 @@ use linewarden_registry::{MasterKey, Registry};
 
 use crate::config_file::{ConfigFile, Problem, read_text, refuse_other_role};
 use crate::failure::Failure;
-use crate::log;
+use crate::{log, secret_file};
 
 /// The oldest kernel that the eBPF program is meant for.
 const KERNEL_MIN: (u32, u32) = (6, 1);
@@ -68,6 +69,7 @@ pub async fn examine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     problems.extend(kernel(file));
     problems.extend(pin_directory(file));
     problems.extend(audit(file));
+    problems.extend(signer(file).err());
     problems.extend(registry(file).await);
     problems
 }
@@ -259,6 +261,23 @@ fn audit(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
         },
     };
     vec![file.problem(&["audit", "path"], &problem)]
+}
+
+/// The key that signs results of attestation, if one is named.
+///
+/// # Errors
+/// It cannot be read, is no key, or others can read it.
+pub fn signer(file: &ConfigFile<GatewayConfig>) -> Result<Option<Signer>, Problem> {
+    let attest = file.value.attest.as_ref();
+    let Some(path) = attest.and_then(|attest| attest.signing_key.as_ref()) else {
+        return Ok(None);
+    };
+    match secret_file::signer(path) {
+        Ok(signer) => Ok(Some(signer)),
+        Err(failure) => Err(file
+            .problem(&["attest", "signing_key"], &failure.to_string())
+            .with_code(failure.code())),
+    }
 }
 
 async fn registry(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {

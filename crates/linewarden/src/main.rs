@@ -10,6 +10,7 @@ mod log;
 mod output;
 mod registry;
 mod results;
+mod secret_file;
 mod service_manager;
 mod signals;
 

@@ -6,7 +6,7 @@
     clippy::indexing_slicing
 )]
 
-#[path = "cli/attest.rs"]
+#[path = "cli/attest/mod.rs"]
 mod attest;
 #[path = "cli/configuration.rs"]
 mod configuration;
@@ -18,6 +18,8 @@ mod messages;
 mod results;
 #[path = "cli/terminal.rs"]
 mod terminal;
+
+mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -23,6 +23,6 @@ pub(crate) use evidence::Inbox;
 pub use evidence::examine;
 pub use keys::{ProverProvision, Provers};
 pub use plan::{GroupPlan, Plan, PlanWish};
-pub use results::{Outcome, ResultsError, Signer};
+pub use results::{Outcome, ResultsError, SUBMODULES_MAX, Signer};
 pub use standing::{Decision, Seen, Standing};
 pub use verifier::{Appraised, RoundOutcome, Verdict, Verifier};

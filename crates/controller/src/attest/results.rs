@@ -20,7 +20,7 @@ const PROFILE: &str = "tag:ietf.org,2026:rats/ear#04";
 /// AR4SI's values that affirm: 2 of each claim.
 const AFFIRMING: i8 = 2;
 /// Devices in one token.
-pub(super) const SUBMODULES_MAX: usize = 100;
+pub const SUBMODULES_MAX: usize = 100;
 const PEM_LABEL: &str = "PRIVATE KEY";
 
 /// Why there is no signed result.

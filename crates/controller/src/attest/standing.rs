@@ -110,6 +110,16 @@ impl Standing {
         (after, decision)
     }
 
+    /// The standing of one that the operator has let in again: it has proven nothing yet, and its silences count anew.
+    #[must_use]
+    pub fn let_in(&self) -> Self {
+        Self {
+            state: State::Silent,
+            silences: Vec::new(),
+            ..self.clone()
+        }
+    }
+
     /// Whether what is on record of it has to be written anew. A count of rounds alone has not: without silences nothing
     /// depends on it, and a fleet that is well costs no writing.
     #[must_use]
@@ -186,6 +196,25 @@ mod tests {
             decisions(&policy, &[Seen::Silent, OK, OK, Seen::Silent]),
             [(1, Decision::Quarantine)]
         );
+    }
+
+    #[test]
+    fn one_that_was_let_in_by_command_is_judged_anew() {
+        for reopen in [Reopen::Automatic, Reopen::ByCommand] {
+            let policy = policy(2, 3, reopen);
+            let (first, _) = Standing::new(0).after(&policy, 1, Seen::Silent, 1);
+            let (out, decision) = first.after(&policy, 2, Seen::Silent, 2);
+            assert_eq!(decision, Some(Decision::Quarantine));
+            let (third, decision) = out.let_in().after(&policy, 3, Seen::Silent, 3);
+            assert_eq!((third.state, decision), (State::Silent, None));
+            let (fourth, decision) = third.after(&policy, 4, Seen::Silent, 4);
+            assert_eq!(
+                (fourth.state, decision),
+                (State::Quarantined, Some(Decision::Quarantine))
+            );
+            let (proven, decision) = out.let_in().after(&policy, 3, OK, 3);
+            assert_eq!((proven.state, decision), (State::Ok, None));
+        }
     }
 
     #[test]

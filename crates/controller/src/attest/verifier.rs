@@ -1,12 +1,13 @@
 //! The verifier of one gateway: its keys and rounds, and what is decided after each.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_registry::{
-    Appraisal, GroupName, GroupPolicy, Protection, ProverRecord, RegistryError, RoundRecord,
+    Appraisal, Filter, GroupName, GroupPolicy, Protection, ProverRecord, RegistryError, Revision,
+    RoundRecord, State,
 };
 
 use super::keys::{ProverProvision, Provers, References, proof_keys};
@@ -17,6 +18,8 @@ use crate::link::Link;
 
 /// Provers read from the registry at once.
 const PAGE_PROVERS: u32 = 500;
+/// Devices read from the registry at once.
+const PAGE_DEVICES: u32 = 1_000;
 /// Appraisals read from the registry at once.
 const PAGE_APPRAISALS: u32 = 4_096;
 
@@ -77,6 +80,9 @@ pub struct Verifier {
     references: References,
     provers: HashMap<DeviceId, Known>,
     policies: HashMap<GroupName, GroupPolicy>,
+    /// Who is in quarantine, as of that revision of the registry's devices.
+    quarantined: HashSet<DeviceId>,
+    revision: Option<Revision>,
 }
 
 impl Verifier {
@@ -89,6 +95,8 @@ impl Verifier {
             references: References::default(),
             provers: HashMap::new(),
             policies: HashMap::new(),
+            quarantined: HashSet::new(),
+            revision: None,
             link,
         };
         let gateway = verifier.link.gateway();
@@ -116,9 +124,37 @@ impl Verifier {
             }
             after = page.next;
             if after.is_none() {
-                return Ok(verifier);
+                break;
             }
         }
+        Ok(verifier)
+    }
+
+    /// Who is in quarantine is what the registry says: the process before this one may have ended between that and its round's
+    /// record, another gateway may have seen the device last, and the operator may have let it in.
+    async fn follow_quarantine(&mut self) -> Result<(), RegistryError> {
+        let registry = self.link.registry();
+        let revision = registry.revision().await?;
+        if self.revision == Some(revision) {
+            return Ok(());
+        }
+        let shut_out = Filter {
+            quarantined: true,
+            ..Filter::default()
+        };
+        let mut quarantined = HashSet::new();
+        let mut after = None;
+        loop {
+            let page = registry.list(&shut_out, after, PAGE_DEVICES).await?;
+            quarantined.extend(page.devices.iter().map(|info| info.device));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        self.quarantined = quarantined;
+        self.revision = Some(revision);
+        Ok(())
     }
 
     /// What the gateway is to attest; `None` if no salt could be drawn. `random` gives 8 random bytes.
@@ -244,6 +280,7 @@ impl Verifier {
         ended_s: u64,
         now_s: u64,
     ) -> Result<Appraised, RegistryError> {
+        self.follow_quarantine().await?;
         let policy = self.policies.get(&round.group).copied().unwrap_or_default();
         let judged: Vec<Judged> = round
             .verdicts
@@ -284,15 +321,23 @@ impl Verifier {
         let device = verdict.device;
         let known = self.provers.get(&device);
         let recorded = known.and_then(|known| known.standing.as_ref());
-        let new = Standing::new(at_s);
-        let before = recorded.unwrap_or(&new);
+        let before = recorded.cloned().unwrap_or_else(|| Standing::new(at_s));
+        let before = match (self.quarantined.contains(&device), before.state) {
+            (true, _) => Standing {
+                state: State::Quarantined,
+                ..before
+            },
+            // It was let in by command.
+            (false, State::Quarantined) => before.let_in(),
+            (false, _) => before,
+        };
         let (mut after, decision) = before.after(policy, round, verdict.seen, at_s);
         after.address = Some(verdict.address);
         Judged {
             device,
             decision,
-            is_changed: recorded.is_none() || after.differs(before),
-            is_news: recorded.is_none() || after.state != before.state,
+            is_changed: recorded.is_none_or(|recorded| after.differs(recorded)),
+            is_news: recorded.is_none_or(|recorded| after.state != recorded.state),
             after,
         }
     }

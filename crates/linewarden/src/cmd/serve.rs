@@ -11,7 +11,9 @@ use linewarden_controller::Controller;
 use linewarden_dataplane::Counters;
 use linewarden_gateway::audit::{AuditLog, Happening};
 use linewarden_gateway::config::{Backend, Gate, GatewayConfig, Resolved};
-use linewarden_gateway::{Desk, DeskCounts, DeskSockets, Gateway, LinkState, Status, Stopped, plane};
+use linewarden_gateway::{
+    AttestStatus, Desk, DeskCounts, DeskSockets, Gateway, LinkState, Status, Stopped, plane,
+};
 use serde::Serialize;
 
 use self::reload::Reloader;
@@ -106,12 +108,17 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
         .build()?;
     examine(&runtime.block_on(gateway_config::examine(&file)))?;
     let audit = open_audit(&file).map_err(|problem| Failure::all(&[problem]))?;
+    let signer = gateway_config::signer(&file).map_err(|problem| Failure::all(&[problem]))?;
     let opened = runtime.block_on(registry::open(&config.registry))?;
     // Before the interface is touched: a port that is taken refuses the start.
     let desk = bind_desk(&resolved)?;
     let plane = plane::start(&config.gateway, &resolved)?;
     tell_start(output, config, &resolved)?;
     let controller = Controller::new(opened.clone(), resolved.policy);
+    let controller = match signer {
+        Some(signer) => controller.signing(signer),
+        None => controller,
+    };
     let gateway = Gateway::start(
         plane,
         controller.clone(),
@@ -398,6 +405,7 @@ fn describe(status: &Status) -> String {
     for (what, count) in notes.iter().filter(|(_, count)| *count > 0) {
         text.push_str(&format!(", {what} {count}"));
     }
+    text.push_str(&describe_attestation(&status.attest));
     if !status.loaded {
         let (done, all) = status.resumed;
         text.push_str(&format!(", loading {done} of {all}"));
@@ -416,6 +424,27 @@ fn describe(status: &Status) -> String {
     ];
     for (_, state) in states.iter().filter(|(is_so, _)| *is_so) {
         text.push_str(state);
+    }
+    text
+}
+
+/// Nothing where nobody is attested.
+fn describe_attestation(attest: &AttestStatus) -> String {
+    if attest.provers == 0 && attest.rounds == 0 {
+        return String::new();
+    }
+    let mut text = format!(
+        ", attested {}, rounds {}, the last {}",
+        attest.provers, attest.rounds, attest.round
+    );
+    let notes = [
+        ("quarantined", attest.quarantined),
+        ("let in again", attest.readmitted),
+        ("without room for their keys", attest.provers_refused),
+        ("rounds lost", attest.rounds_lost),
+    ];
+    for (what, count) in notes.iter().filter(|(_, count)| *count > 0) {
+        text.push_str(&format!(", {what} {count}"));
     }
     text
 }
@@ -448,4 +477,30 @@ fn as_json(counters: &Counters) -> serde_json::Value {
         .map(|(verdict, count)| (verdict.name().to_owned(), count.into()))
         .collect::<serde_json::Map<_, _>>()
         .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_state_tells_of_attestation_where_there_is_some() {
+        let mut status = Status {
+            devices: 3,
+            loaded: true,
+            ..Status::default()
+        };
+        assert_eq!(describe(&status), "devices 3, sessions opened 0");
+        status.attest = AttestStatus {
+            provers: 3,
+            round: 17,
+            rounds: 9,
+            quarantined: 1,
+            ..AttestStatus::default()
+        };
+        assert_eq!(
+            describe(&status),
+            "devices 3, sessions opened 0, attested 3, rounds 9, the last 17, quarantined 1"
+        );
+    }
 }

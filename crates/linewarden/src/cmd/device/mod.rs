@@ -8,6 +8,8 @@ mod transfer;
 
 use clap::Subcommand;
 
+pub use self::list::{date, left_out};
+
 use crate::failure::Failure;
 use crate::output::Output;
 

@@ -1,0 +1,141 @@
+//! `linewarden attest remove` and `reopen`.
+
+use std::collections::BTreeSet;
+
+use clap::Args;
+use linewarden_agent::config::parse_device_id;
+use linewarden_protocol::ids::DeviceId;
+use linewarden_registry::{DeviceInfo, Registry, RegistryError, Reopen};
+
+use super::group;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::registry::{RegistryArgs, block_on};
+
+/// Which devices.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Their keys and what they have shown are forgotten. The devices stay enrolled, and those in quarantine stay there.
+
+Examples:
+  linewarden attest remove d1 d2 --config gateway.toml")]
+pub struct RemoveArgs {
+    /// Their ids, up to 16 hexadecimal digits
+    #[arg(required = true, value_parser = parse_device_id)]
+    devices: Vec<DeviceId>,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    /// JSON for machines, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which devices.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Look first why a device is there: `linewarden attest explain DEVICE`. Gateways on this registry let it in within a tenth of \
+a second. It goes on being asked, and is put into quarantine again if it stays silent.
+
+Examples:
+  linewarden attest status --config gateway.toml
+  linewarden attest reopen d1 --config gateway.toml")]
+pub struct ReopenArgs {
+    /// Their ids, up to 16 hexadecimal digits
+    #[arg(required = true, value_parser = parse_device_id)]
+    devices: Vec<DeviceId>,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    /// JSON for machines, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Makes them mere devices, one after the other; all are looked up first.
+pub fn remove(args: &RemoveArgs, output: Output) -> Result<(), Failure> {
+    let devices: BTreeSet<DeviceId> = args.devices.iter().copied().collect();
+    block_on(async {
+        let registry = args.registry.open().await?;
+        for device in &devices {
+            match registry.prover(*device).await {
+                Err(error @ RegistryError::DamagedRecord { .. }) => {
+                    tracing::warn!(%error, "removed all the same");
+                }
+                found => {
+                    found?.ok_or(RegistryError::NotAProver { device: *device })?;
+                }
+            }
+        }
+        for device in devices {
+            registry.remove_prover(device).await?;
+            let stays = match registry.get(device).await {
+                Ok(info) => info.quarantine.is_some() && info.status.is_active(),
+                Err(RegistryError::DamagedRecord { .. }) => false,
+                Err(error) => return Err(error.into()),
+            };
+            output.object(&serde_json::json!({
+                "device_id": device.to_string(), "removed": true, "quarantined": stays,
+            }))?;
+            output.line(match stays {
+                false => format!("{device} is attested no more"),
+                true => format!(
+                    "{device} is attested no more, and stays in quarantine: `attest reopen {device}` lets it out"
+                ),
+            })?;
+        }
+        registry.close().await;
+        Ok(())
+    })
+}
+
+/// Lets them out, one after the other; all are looked up first.
+pub fn reopen(args: &ReopenArgs, output: Output) -> Result<(), Failure> {
+    let devices: BTreeSet<DeviceId> = args.devices.iter().copied().collect();
+    block_on(async {
+        let registry = args.registry.open().await?;
+        let mut found = Vec::with_capacity(devices.len());
+        for device in devices {
+            let info = registry.get(device).await?;
+            if !info.status.is_active() {
+                return Err(RegistryError::Revoked { device }.into());
+            }
+            found.push(info);
+        }
+        for info in found {
+            reopen_one(&registry, &info, output).await?;
+        }
+        registry.close().await;
+        Ok(())
+    })
+}
+
+async fn reopen_one(registry: &Registry, info: &DeviceInfo, output: Output) -> Result<(), Failure> {
+    let device = info.device;
+    if info.quarantine.is_some() {
+        registry.readmit(device).await?;
+    }
+    output.object(&serde_json::json!({
+        "device_id": device.to_string(), "reopened": info.quarantine.is_some(),
+    }))?;
+    let Some(quarantine) = &info.quarantine else {
+        return output.line(format_args!("{device} is not in quarantine"));
+    };
+    let why = match quarantine.reason.as_str() {
+        "" => String::new(),
+        reason => format!(" (it was there: {reason})"),
+    };
+    let next = match registry.prover(device).await? {
+        None => "it is not attested".to_owned(),
+        Some(prover) => {
+            let policy = group::find(registry, &prover.group).await?.policy;
+            let again = match policy.reopen {
+                Reopen::Automatic => "",
+                Reopen::ByCommand => ", and by command only it comes out again",
+            };
+            format!(
+                "it is put there again if it is silent in {} of {} rounds{again}",
+                policy.silent, policy.of
+            )
+        }
+    };
+    output.line(format_args!("{device} is let in again{why}; {next}"))
+}

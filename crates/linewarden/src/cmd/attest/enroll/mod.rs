@@ -1,0 +1,192 @@
+//! `linewarden attest enroll`.
+
+mod software;
+mod tpm;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+use linewarden_agent::config::parse_device_id;
+use linewarden_protocol::attest::AttestationKey;
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
+use linewarden_protocol::wire::ATTEST_PORT;
+use linewarden_registry::{GroupName, Home, NewProver, Protection, Registry, RegistryError};
+
+use super::{group, reference};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::registry::RegistryArgs;
+
+/// Which devices, and how.
+#[derive(Args, Debug)]
+#[command(
+    group = ArgGroup::new("way").required(true).args(["software", "identity", "answer"]),
+    after_help = "\
+With --software the key is a file, which goes to the device in secret (`[attest] key` of its agent): whoever has it proves \
+whatever he likes in the device's name. With a TPM the key lies in it, works only while the boot is the one that was \
+enrolled, and cannot be copied; that takes two steps. The device makes its identity, which comes with its TPM's certificate \
+and its event log; the offer answers it and is of use to that TPM alone; the device's answer proves that the key arrived. \
+The answer has 300 s from the offer on.
+
+--trust names a directory: certificates of the TPMs' makers that are believed, and in `intermediate` below it those that \
+count only under one of them, each in PEM or DER.
+
+A device is asked where its session is. One that has none yet is asked at --address by --gateway.
+
+Examples:
+  linewarden attest enroll d1 --group pumps --software --key-out d1.attest-key --config gateway.toml
+  linewarden attest enroll d1 d2 d3 --group pumps --software --key-dir keys --config gateway.toml
+
+  linewarden attest identity --config agent.toml --out d1.identity       # on the device
+  linewarden attest enroll d1 --group pumps --identity d1.identity --trust makers \\
+    --offer d1.offer --pending d1.pending --config gateway.toml
+  linewarden attest answer d1.offer --config agent.toml --out d1.answer  # on the device
+  linewarden attest enroll d1 --group pumps --answer d1.answer --pending d1.pending \\
+    --config gateway.toml"
+)]
+pub struct EnrollArgs {
+    /// Their ids, up to 16 hexadecimal digits
+    #[arg(required = true, value_parser = parse_device_id)]
+    devices: Vec<DeviceId>,
+    /// The group, which says what they are to run
+    #[arg(long, value_name = "NAME")]
+    group: GroupName,
+    /// Keys in files: for devices without a TPM
+    #[arg(long)]
+    software: bool,
+    /// --software: the new key's file, of mode 0600; nothing may be there
+    #[arg(long, value_name = "FILE", requires = "software")]
+    key_out: Option<PathBuf>,
+    /// --software: a directory for the keys of several devices, each DEVICE.attest-key
+    #[arg(long, value_name = "DIR", requires = "software", conflicts_with = "key_out")]
+    key_dir: Option<PathBuf>,
+    /// What the device with a TPM says of itself
+    #[arg(long, value_name = "FILE", requires_all = ["offer", "pending"])]
+    identity: Option<PathBuf>,
+    /// --identity: the certificates of makers that are believed
+    #[arg(long, value_name = "DIR", requires = "identity", conflicts_with = "pin")]
+    trust: Option<PathBuf>,
+    /// --identity: SHA-256 of an endorsement key that is believed without a certificate
+    #[arg(long, value_name = "SHA256", requires = "identity", value_parser = tpm::parse_pin)]
+    pin: Option<tpm::Pin>,
+    /// --identity: the new file with what the device must answer; nothing may be there
+    #[arg(long, value_name = "FILE", requires = "identity")]
+    offer: Option<PathBuf>,
+    /// The file with what is remembered until the answer: secret, of mode 0600, and removed at the end
+    #[arg(long, value_name = "FILE", conflicts_with = "software")]
+    pending: Option<PathBuf>,
+    /// What the device with a TPM has answered
+    #[arg(long, value_name = "FILE", requires = "pending")]
+    answer: Option<PathBuf>,
+    /// The UDP port that the device is asked at
+    #[arg(long, value_name = "PORT", default_value_t = ATTEST_PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+    /// The gateway that asks it before it has a session anywhere
+    #[arg(long, value_name = "ID", requires = "address", conflicts_with = "identity")]
+    gateway: Option<u32>,
+    /// Where it is then
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        requires = "gateway",
+        conflicts_with = "identity"
+    )]
+    address: Option<IpAddr>,
+    /// What the device has of its own, laid over what its group is to run: a file that `attest measure --out` has written
+    #[arg(long, value_name = "FILE", conflicts_with = "identity")]
+    own: Option<PathBuf>,
+    /// Give devices that are enrolled for attestation already new keys; the old ones prove nothing any more
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    /// JSON for machines, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Enrols.
+pub fn run(args: &EnrollArgs, output: Output) -> Result<(), Failure> {
+    let devices: BTreeSet<DeviceId> = args.devices.iter().copied().collect();
+    if args.software {
+        return software::run(args, &devices, output);
+    }
+    let mut devices = devices.into_iter();
+    let (Some(device), None) = (devices.next(), devices.next()) else {
+        return Err(Failure::input("a TPM is one device's: name one"));
+    };
+    match (&args.identity, &args.offer, &args.answer, &args.pending) {
+        (Some(identity), Some(offer), _, Some(pending)) => {
+            tpm::begin(args, device, [identity, offer, pending], output)
+        }
+        (_, _, Some(answer), Some(pending)) => tpm::finish(args, device, answer, pending, output),
+        _ => Err(Failure::input("name --software, --identity or --answer")),
+    }
+}
+
+/// Refuses what the registry would, and what nobody asked for, before anything is made.
+async fn check(args: &EnrollArgs, registry: &Registry, device: DeviceId) -> Result<(), Failure> {
+    if !registry.get(device).await?.status.is_active() {
+        return Err(RegistryError::Revoked { device }.into());
+    }
+    match registry.prover(device).await {
+        Ok(Some(_)) if !args.replace => Err(Failure::failed(format!(
+            "device {device} is enrolled for attestation already; --replace gives it a new key"
+        ))),
+        Err(error @ RegistryError::DamagedRecord { .. }) if args.replace => {
+            tracing::warn!(%error, "replaced");
+            Ok(())
+        }
+        found => Ok(found.map(drop)?),
+    }
+}
+
+/// What of a new prover does not depend on where its key lies.
+struct Common {
+    group: GroupName,
+    overlay: Option<Vec<u8>>,
+    home: Option<Home>,
+    port: u16,
+    period: Period,
+}
+
+impl Common {
+    async fn read(args: &EnrollArgs, registry: &Registry) -> Result<Self, Failure> {
+        let group = group::find(registry, &args.group).await?;
+        let overlay = args.own.as_deref().map(reference::read).transpose()?;
+        // One that has not begun would have the device refuse the one that runs.
+        let period = registry.newest_begun_period().await?;
+        Ok(Self {
+            group: group.name,
+            overlay: overlay.map(|overlay| overlay.encode()),
+            home: args.gateway.zip(args.address).map(|(gateway, address)| Home {
+                gateway: GatewayId(gateway),
+                address,
+            }),
+            port: args.port,
+            period: period.map_or(Period(0), |period| period.number),
+        })
+    }
+
+    fn prover(
+        &self,
+        device: DeviceId,
+        key: AttestationKey,
+        protection: Protection,
+        binding: Option<Vec<u8>>,
+    ) -> NewProver {
+        NewProver {
+            device,
+            group: self.group.clone(),
+            key,
+            protection,
+            binding,
+            overlay: self.overlay.clone(),
+            home: self.home,
+            port: self.port,
+            enrolled_period: self.period,
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Keys in TPMs: the controller's side of the conversation (`linewarden_tpm::enrol`), with a file for each message.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use linewarden_files::{read_bounded, sync_parent};
+use linewarden_measurement::eventlog::{EventLog, explains};
+use linewarden_protocol::attest::AttestationKey;
+use linewarden_protocol::ids::DeviceId;
+use linewarden_registry::{Protection, Registry};
+use linewarden_tpm::endorsement::{EkHash, Endorsement, Trust};
+use linewarden_tpm::enrol::{
+    self, ANSWER_SECONDS_MAX, Answer, EnrolError, Enrolment, Identity, MESSAGE_BYTES_MAX, Offer, from_json,
+};
+use linewarden_tpm::policy::PcrPolicy;
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha20Rng;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use super::software::tell_agent;
+use super::{Common, EnrollArgs, check, group};
+use crate::cmd::now_s;
+use crate::failure::Failure;
+use crate::output::{Output, counted};
+use crate::registry::block_on;
+use crate::secret_file;
+
+const PENDING_VERSION: u32 = 1;
+const PENDING_BYTES_MAX: usize = 1 << 18;
+/// Makers' certificates have one to two thousand bytes each; a file may hold many.
+const CERTIFICATES_BYTES_MAX: usize = 1 << 20;
+/// Below --trust: what counts only under one of the others.
+const INTERMEDIATE: &str = "intermediate";
+
+/// A pinned endorsement key.
+pub type Pin = [u8; 32];
+
+/// What --pin takes.
+pub fn parse_pin(text: &str) -> Result<Pin, String> {
+    let mut hash = [0; 32];
+    hex::decode_to_slice(text, &mut hash).map_err(|_| {
+        "64 hexadecimal digits are wanted, as the refusal of an unknown key shows them".to_owned()
+    })?;
+    Ok(hash)
+}
+
+/// What is remembered between offer and answer. Secret: it holds k.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pending {
+    version: u32,
+    device_id: String,
+    enrolment: Enrolment,
+}
+
+/// Answers an identity with an offer.
+pub fn begin(
+    args: &EnrollArgs,
+    device: DeviceId,
+    [identity_path, offer_path, pending_path]: [&PathBuf; 3],
+    output: Output,
+) -> Result<(), Failure> {
+    let identity: Identity = read_message(identity_path, "identity")?;
+    let trust = trust(args)?;
+    secret_file::check_absent(offer_path)?;
+    secret_file::check_absent(pending_path)?;
+    block_on(async {
+        let registry = args.registry.open().await?;
+        group::find(&registry, &args.group).await?;
+        check(args, &registry, device).await?;
+        registry.close().await;
+        Ok(())
+    })?;
+    let events = explained(identity_path, &identity)?;
+    let pcrs = &identity.pcrs.0;
+    let wrong =
+        |error: &dyn std::fmt::Display| Failure::input(format!("{}: {error}", identity_path.display()));
+    let policy = PcrPolicy::new(std::slice::from_ref(pcrs)).map_err(|error| wrong(&error))?;
+    let (offer, enrolment) = enrol::offer(&identity, &trust, policy, unix_s()?, &mut random()?)
+        .map_err(|error| wrong(&refusal(&error)))?;
+    keep_both(device, &offer, enrolment, offer_path, pending_path)?;
+    output.object(&serde_json::json!({
+        "device_id": device.to_string(),
+        "offer": offer_path,
+        "pending": pending_path,
+        "pcrs": identity.pcrs,
+        "events": events,
+        "answer_within_s": ANSWER_SECONDS_MAX,
+    }))?;
+    output.line(format_args!(
+        "the event log explains {} in {}",
+        counted(pcrs.selection().len() as u64, "PCR"),
+        counted(events, "event")
+    ))?;
+    output.line(format_args!(
+        "{} is for the device, which has {ANSWER_SECONDS_MAX} s to answer; {} is secret and removed at the end",
+        offer_path.display(),
+        pending_path.display()
+    ))
+}
+
+/// Nothing explains a key that is bound to what nobody can read: the log must be there and true.
+fn explained(path: &Path, identity: &Identity) -> Result<u64, Failure> {
+    let wrong = |why: String| Failure::input(format!("{}: {why}", path.display()));
+    let Some(log) = &identity.event_log else {
+        return Err(wrong(
+            "it has no event log, so nothing says how its PCRs came about; name the device's log to `attest identity`"
+                .to_owned(),
+        ));
+    };
+    let log = EventLog::parse(log).map_err(|error| wrong(format!("its event log: {error}")))?;
+    let explained = explains(&log, &identity.pcrs.0)
+        .map_err(|error| wrong(format!("its event log does not explain its PCRs: {error}")))?;
+    Ok(explained.events().len() as u64)
+}
+
+/// What is wrong, and what the operator can do about it.
+fn refusal(error: &EnrolError) -> String {
+    match error {
+        EnrolError::Endorsement(endorsement) => {
+            format!("{endorsement}; --trust names the makers' certificates, --pin believes this one key")
+        }
+        EnrolError::Late(_) => format!("{error}; begin again with --identity"),
+        error => error.to_string(),
+    }
+}
+
+fn keep_both(
+    device: DeviceId,
+    offer: &Offer,
+    enrolment: Enrolment,
+    offer_path: &Path,
+    pending_path: &Path,
+) -> Result<(), Failure> {
+    let pending = Pending {
+        version: PENDING_VERSION,
+        device_id: device.to_string(),
+        enrolment,
+    };
+    let bytes = Zeroizing::new(serde_json::to_vec(&pending).map_err(Failure::failed)?);
+    let offer = serde_json::to_vec(offer).map_err(Failure::failed)?;
+    secret_file::create(pending_path, &bytes)?;
+    write_new(offer_path, &offer).map_err(|error| {
+        // An answer cannot come: what waits for it is of no use.
+        forget(pending_path);
+        Failure::input(format!("{}: cannot be written: {error}", offer_path.display()))
+    })
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    let written = file
+        .write_all(bytes)
+        .and_then(|()| file.sync_all())
+        .and_then(|()| sync_parent(path));
+    if written.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    written
+}
+
+fn forget(path: &Path) {
+    if let Err(error) = fs::remove_file(path) {
+        tracing::error!(%error, file = %path.display(), "it holds a secret; remove it");
+    }
+}
+
+/// Checks the answer and enrols the device.
+pub fn finish(
+    args: &EnrollArgs,
+    device: DeviceId,
+    answer_path: &Path,
+    pending_path: &Path,
+    output: Output,
+) -> Result<(), Failure> {
+    let mut pending = read_pending(pending_path, device)?;
+    let answer: Answer = read_message(answer_path, "answer")?;
+    let enrolled = pending
+        .enrolment
+        .finish(&answer, unix_s()?)
+        .map_err(|error| Failure::input(format!("{}: {}", answer_path.display(), refusal(&error))))?;
+    let binding = serde_json::to_vec(&enrolled.binding).map_err(Failure::failed)?;
+    let key = AttestationKey::from_bytes(*enrolled.key.expose());
+    let now_s = now_s()?;
+    let (common, revision) = block_on(async {
+        let registry = args.registry.open().await?;
+        let enrolled = enrol_one(args, &registry, device, (key, binding), now_s).await;
+        registry.close().await;
+        enrolled
+    })?;
+    forget(pending_path);
+    let by = match &enrolled.binding.endorsement {
+        Endorsement::Pinned => "pinned".to_owned(),
+        Endorsement::Certificate { issuers, .. } => issuers.join(" under "),
+    };
+    output.object(&serde_json::json!({
+        "device_id": device.to_string(),
+        "group": common.group.as_str(),
+        "key": "tpm",
+        "endorsement_key": enrolled.binding.endorsement_key,
+        "endorsement": enrolled.binding.endorsement,
+        "port": common.port,
+        "enrolled_period": common.period.0,
+        "revision": revision,
+    }))?;
+    output.line(format_args!(
+        "{device} is enrolled for attestation in group {}; its key lies in the TPM with the endorsement key {} ({by})",
+        common.group, enrolled.binding.endorsement_key
+    ))?;
+    tell_agent(&common, output)
+}
+
+async fn enrol_one(
+    args: &EnrollArgs,
+    registry: &Registry,
+    device: DeviceId,
+    (key, binding): (AttestationKey, Vec<u8>),
+    now_s: u64,
+) -> Result<(Common, u64), Failure> {
+    let common = Common::read(args, registry).await?;
+    check(args, registry, device).await?;
+    let prover = common.prover(device, key, Protection::Tpm, Some(binding));
+    let revision = registry.enrol_prover(prover, now_s).await?;
+    Ok((common, revision))
+}
+
+fn read_pending(path: &Path, device: DeviceId) -> Result<Pending, Failure> {
+    let bytes = secret_file::read(path, PENDING_BYTES_MAX)?;
+    let wrong = |why: &dyn std::fmt::Display| Failure::input(format!("{}: {why}", path.display()));
+    let pending: Pending = serde_json::from_slice(&bytes)
+        // What else the error says may be a part of the secret.
+        .map_err(|error| {
+            let (line, column) = (error.line(), error.column());
+            wrong(&format!(
+                "line {line}, column {column}: not what `--identity` has written with --pending"
+            ))
+        })?;
+    if pending.version != PENDING_VERSION {
+        return Err(wrong(&format!(
+            "of version {}, which another program has written",
+            pending.version
+        )));
+    }
+    if pending.device_id != device.to_string() {
+        return Err(wrong(&format!(
+            "it is of device {}, not of {device}",
+            pending.device_id
+        )));
+    }
+    Ok(pending)
+}
+
+fn read_message<M: DeserializeOwned>(path: &Path, what: &str) -> Result<M, Failure> {
+    let bytes = read_bounded(path, MESSAGE_BYTES_MAX)
+        .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))?;
+    from_json(&bytes).map_err(|error| Failure::input(format!("{}: no {what}: {error}", path.display())))
+}
+
+/// Whom the operator believes.
+fn trust(args: &EnrollArgs) -> Result<Trust, Failure> {
+    let mut trust = Trust::new();
+    if let Some(pin) = args.pin {
+        trust.pin(EkHash::from(pin));
+    }
+    let Some(directory) = &args.trust else {
+        return Ok(trust);
+    };
+    let roots = files_in(directory)?;
+    if roots.is_empty() {
+        return Err(Failure::input(format!(
+            "{}: there is no certificate in it",
+            directory.display()
+        )));
+    }
+    for path in roots {
+        let bytes = read_certificates(&path)?;
+        trust
+            .add_roots(&path.display().to_string(), &bytes)
+            .map_err(Failure::input)?;
+    }
+    let below = directory.join(INTERMEDIATE);
+    if below.is_dir() {
+        for path in files_in(&below)? {
+            let bytes = read_certificates(&path)?;
+            trust
+                .add_intermediates(&path.display().to_string(), &bytes)
+                .map_err(Failure::input)?;
+        }
+    }
+    Ok(trust)
+}
+
+/// The files of a directory, but hidden ones, by their names.
+fn files_in(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let cannot =
+        |error: io::Error| Failure::input(format!("{}: cannot be read: {error}", directory.display()));
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).map_err(cannot)? {
+        let entry = entry.map_err(cannot)?;
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if entry.path().is_file() && !is_hidden {
+            files.push(entry.path());
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<u8>, Failure> {
+    read_bounded(path, CERTIFICATES_BYTES_MAX)
+        .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))
+}
+
+fn unix_s() -> Result<i64, Failure> {
+    Ok(i64::try_from(now_s()?).unwrap_or(i64::MAX))
+}
+
+/// Seeded by the operating system.
+fn random() -> Result<ChaCha20Rng, Failure> {
+    let mut seed = Zeroizing::new([0; 32]);
+    getrandom::fill(&mut *seed).map_err(|error| Failure::failed(format!("no random bytes: {error}")))?;
+    Ok(ChaCha20Rng::from_seed(*seed))
+}

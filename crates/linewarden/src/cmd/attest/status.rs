@@ -1,0 +1,257 @@
+//! `linewarden attest status`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use linewarden_agent::config::parse_device_id;
+use linewarden_controller::attest::{Outcome, SUBMODULES_MAX};
+use linewarden_protocol::gateway::Configuration;
+use linewarden_protocol::ids::DeviceId;
+use linewarden_registry::{GroupName, GroupPolicy, State};
+use serde::Serialize;
+
+use super::group;
+use super::standing::{Fleet, Shown, Standing, Which};
+use crate::cmd::device::{date, left_out};
+use crate::cmd::now_s;
+use crate::failure::Failure;
+use crate::output::{Output, counted};
+use crate::registry::{RegistryArgs, block_on};
+use crate::secret_file;
+
+/// Which devices.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+ok: proves what it is to run. late: does, after its group's time. silent: proves nothing, or something else. quarantined: shut \
+out. never asked: no gateway has asked it since it was enrolled. STALE: no gateway has looked for two intervals, and what it \
+was seen to prove before says nothing about now. Revoked devices are left out unless they are named.
+
+--ear prints attestation results (EAR, draft-ietf-rats-ear) as signed tokens, one for each hundred devices: what is not \
+proven now is not affirmed, and devices that nobody has asked are left out.
+
+Examples:
+  linewarden attest status --config gateway.toml
+  linewarden attest status --group pumps --fail --config gateway.toml
+  linewarden attest status d1 d2 --json --config gateway.toml
+  linewarden attest status --ear --signing-key results.pem --config gateway.toml")]
+pub struct StatusArgs {
+    /// Their ids, up to 16 hexadecimal digits; all if none is named
+    #[arg(value_parser = parse_device_id)]
+    devices: Vec<DeviceId>,
+    /// Only devices of this group
+    #[arg(long, value_name = "NAME", conflicts_with = "devices")]
+    group: Option<GroupName>,
+    /// Exit code 1 unless all are ok
+    #[arg(long)]
+    fail: bool,
+    /// Print signed results
+    #[arg(long, requires = "signing_key")]
+    ear: bool,
+    /// --ear: the key's file, which `attest key` has made
+    #[arg(long, value_name = "FILE", requires = "ear")]
+    signing_key: Option<PathBuf>,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    /// JSON for machines, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A device for machines.
+#[derive(Serialize)]
+pub struct Line<'a> {
+    device_id: String,
+    name: &'a str,
+    group: &'a str,
+    key: &'static str,
+    state: Shown,
+    since_s: Option<u64>,
+    age_s: Option<u64>,
+    gateway_id: Option<u32>,
+    round: Option<u32>,
+    address: Option<std::net::IpAddr>,
+    reference: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+impl<'a> From<&'a Standing> for Line<'a> {
+    fn from(standing: &'a Standing) -> Self {
+        let appraisal = standing.appraisal.as_ref();
+        Self {
+            device_id: standing.device.to_string(),
+            name: &standing.name,
+            group: standing.group.as_str(),
+            key: standing.key(),
+            state: standing.shown,
+            since_s: standing.since_s,
+            age_s: standing.age_s,
+            gateway_id: appraisal.map(|appraisal| appraisal.gateway.0),
+            round: appraisal.map(|appraisal| appraisal.since_round),
+            address: appraisal.and_then(|appraisal| appraisal.address),
+            reference: appraisal
+                .filter(|_| matches!(standing.shown, Shown::Ok | Shown::Late))
+                .map(|appraisal| match appraisal.configuration {
+                    Configuration::Current => "base",
+                    Configuration::Alternate => "roll-out",
+                }),
+            reason: standing.reason.as_deref(),
+        }
+    }
+}
+
+/// Prints how devices stand.
+pub fn run(args: &StatusArgs, output: Output) -> Result<(), Failure> {
+    let now_s = now_s()?;
+    let fleet = block_on(async {
+        let registry = args.registry.open().await?;
+        let which = match (&args.group, args.devices.as_slice()) {
+            (Some(name), _) => {
+                group::find(&registry, name).await?;
+                Which::Of(std::slice::from_ref(name))
+            }
+            (None, []) => Which::All,
+            (None, devices) => Which::Named(devices),
+        };
+        let fleet = Fleet::read(&registry, which, now_s).await?;
+        registry.close().await;
+        Ok(fleet)
+    })?;
+    warn(&fleet);
+    match &args.signing_key {
+        Some(path) if args.ear => tell_results(&fleet, path, now_s, output)?,
+        _ => tell(&fleet, output)?,
+    }
+    verdict(&fleet, args.fail)
+}
+
+/// What makes the rest say less than it seems to.
+pub fn warn(fleet: &Fleet) {
+    for record in &fleet.damaged {
+        tracing::error!(record, "left out");
+    }
+    for round in &fleet.incomplete {
+        tracing::warn!(
+            gateway = round.gateway.0,
+            group = %round.group,
+            asked = round.asked,
+            expected = round.expected,
+            "its last round has not asked all whom it had asked before: some have moved, or have no address any more"
+        );
+    }
+}
+
+fn tell(fleet: &Fleet, output: Output) -> Result<(), Failure> {
+    for standing in &fleet.standings {
+        output.object(&Line::from(standing))?;
+    }
+    table(&fleet.standings.iter().collect::<Vec<_>>(), output)?;
+    let counts: Vec<String> = Shown::ALL
+        .into_iter()
+        .map(|shown| (shown, fleet.count(shown)))
+        .filter(|(_, count)| *count > 0)
+        .map(|(shown, count)| format!("{count} {}", shown.name()))
+        .collect();
+    let all = counted(fleet.standings.len() as u64, "device");
+    output.line(match counts.is_empty() {
+        true => all,
+        false => format!("{all}: {}", counts.join(", ")),
+    })
+}
+
+/// A table of devices.
+pub fn table(standings: &[&Standing], output: Output) -> Result<(), Failure> {
+    let row = |standing: &&Standing| {
+        let appraisal = standing.appraisal.as_ref();
+        let none = || "–".to_owned();
+        vec![
+            standing.device.to_string(),
+            standing.name.clone(),
+            standing.group.to_string(),
+            standing.key().to_owned(),
+            standing.text(),
+            standing.since_s.map_or_else(none, date),
+            appraisal.map_or_else(none, |appraisal| appraisal.gateway.to_string()),
+        ]
+    };
+    let header = ["device", "name", "group", "key", "state", "since", "gateway"];
+    output.table(&header, &[6], standings.iter().map(row).collect())
+}
+
+/// Damaged records hide devices: nothing is well with them.
+fn verdict(fleet: &Fleet, all_must_be_ok: bool) -> Result<(), Failure> {
+    if !fleet.damaged.is_empty() {
+        return Err(left_out(fleet.damaged.len() as u64));
+    }
+    if !all_must_be_ok {
+        return Ok(());
+    }
+    let (all, ok) = (fleet.standings.len() as u64, fleet.count(Shown::Ok));
+    if all == 0 {
+        return Err(Failure::failed("no device is attested"));
+    }
+    if ok < all {
+        return Err(Failure::failed(format!(
+            "{} of {} not ok",
+            all - ok,
+            counted(all, "device")
+        )));
+    }
+    match fleet.incomplete.first() {
+        None => Ok(()),
+        Some(round) => Err(Failure::failed(format!(
+            "gateway {} has asked {} of {} devices of group {} in its last round",
+            round.gateway, round.asked, round.expected, round.group
+        ))),
+    }
+}
+
+fn tell_results(fleet: &Fleet, signing_key: &Path, now_s: u64, output: Output) -> Result<(), Failure> {
+    let signer = secret_file::signer(signing_key)?;
+    let known: Vec<(&Standing, Outcome)> = fleet
+        .standings
+        .iter()
+        .filter_map(|standing| Some((standing, outcome(standing)?)))
+        .collect();
+    if known.len() < fleet.standings.len() {
+        let without = fleet.standings.len() - known.len();
+        tracing::warn!(
+            devices = without,
+            "left out of the results: nobody has asked them, or they are revoked"
+        );
+    }
+    for part in known.chunks(SUBMODULES_MAX) {
+        let good_until_s = part
+            .iter()
+            .filter_map(|(standing, _)| standing.good_until_s)
+            .min();
+        let expires_s =
+            good_until_s.unwrap_or_else(|| now_s.saturating_add(GroupPolicy::default().good_for_s()));
+        let outcomes: Vec<Outcome> = part.iter().map(|(_, outcome)| outcome.clone()).collect();
+        let token = signer
+            .sign(&outcomes, now_s, expires_s)
+            .map_err(Failure::failed)?;
+        output.object(
+            &serde_json::json!({ "token": token, "devices": outcomes.len(), "expires_s": expires_s }),
+        )?;
+        output.line(token)?;
+    }
+    Ok(())
+}
+
+/// What is signed of a device; nothing of one that was never asked.
+fn outcome(standing: &Standing) -> Option<Outcome> {
+    let mut appraisal = standing.appraisal.clone()?;
+    match standing.shown {
+        Shown::Revoked | Shown::NeverAsked => return None,
+        Shown::Quarantined => appraisal.state = State::Quarantined,
+        Shown::Silent => appraisal.state = State::Silent,
+        Shown::Ok | Shown::Late | Shown::Stale => {}
+    }
+    Some(Outcome {
+        appraisal,
+        protection: standing.protection,
+        group: standing.group.to_string(),
+        is_stale: standing.shown == Shown::Stale,
+    })
+}

@@ -1,0 +1,414 @@
+//! Groups, keys in files, removal, and keys that sign.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use linewarden_protocol::ids::{DeviceId, Period};
+use linewarden_registry::Protection;
+
+use super::*;
+
+#[test]
+fn a_group_is_made_changed_listed_and_removed() {
+    let site = Site::new();
+    let made = site.on_registry("attest group set pumps").ok();
+    assert!(
+        made.starts_with("made group pumps: asked every 60 s, quarantine after 3 silences in 5 rounds, ended by the next proof")
+            && made.contains("no reference value"),
+        "{made}"
+    );
+    site.write_configuration("pumps.conf", &configuration(1));
+    let h = configuration(1).hash().to_string();
+    let set = site
+        .on_registry("attest group set pumps --reference pumps.conf")
+        .ok();
+    assert!(set.contains(&format!("reference value {h}: 1 path")), "{set}");
+
+    // What is not named stays.
+    site.on_registry("attest group set pumps --every 20 --jitter 3 --answer 700 --silent 1 --of 4 --reopen command --late-is-silent")
+        .ok();
+    site.on_registry("attest group set pumps --silent 2 --late-is-silent=false")
+        .ok();
+    let group = site.group("pumps");
+    let expected = serde_json::json!({
+        "group": "pumps", "every_s": 20, "jitter_s": 3, "answer_ms": 700, "silent": 2, "of": 4, "late_is_silent": false,
+        "reopen": "command", "reference": h, "roll_out": null, "devices": 0,
+    });
+    assert_eq!(group, expected);
+    let listed = site.on_registry("attest group list").ok();
+    assert!(
+        listed.contains("pumps") && listed.contains(&h[..16]) && listed.ends_with("\n1 group\n"),
+        "{listed}"
+    );
+    // Of a short interval, what nobody has named fits.
+    let quick = json(&site.on_registry("attest group set quick --every 1 --json").ok());
+    assert_eq!(
+        (
+            quick["jitter_s"].as_u64(),
+            quick["answer_ms"].as_u64(),
+            quick["made"].as_bool()
+        ),
+        (Some(0), Some(500), Some(true))
+    );
+    site.on_registry("attest group remove quick").ok();
+    assert_eq!(
+        site.on_registry("attest group list --json").ok().lines().count(),
+        1
+    );
+}
+
+#[test]
+fn mistakes_about_groups_are_told() {
+    let site = Site::attesting(1);
+    site.write("text", "this is no configuration");
+    for (words, told) in [
+        ("group set Pumps", "\"Pumps\" is no name of a group"),
+        (
+            "group set pumps --reference none",
+            "none: cannot be read: No such file",
+        ),
+        (
+            "group set pumps --reference text",
+            "text: byte 24 of the configuration: this is no configuration",
+        ),
+        ("group set pumps --every 0", "group pumps: field every_s: 0 s"),
+        (
+            "group set pumps --silent 6",
+            "group pumps: field silent: 6 of 5 rounds; 1 to 5 are accepted",
+        ),
+        (
+            "group set pumps --of 65",
+            "group pumps: field of: 65 rounds; 1 to 64 are accepted",
+        ),
+        ("group set pumps --answer 60000", "group pumps: field answer_ms"),
+        ("group set pumps --late-is-silent=maybe", "invalid value 'maybe'"),
+        ("group remove valves", "there is no group valves"),
+        ("group accept valves", "there is no group valves"),
+        ("group accept pumps", "group pumps has no roll-out"),
+        ("group withdraw pumps", "group pumps has no roll-out"),
+        (
+            "group roll-out pumps --reference pumps.conf --for 0",
+            "invalid value '0'",
+        ),
+        ("group roll-out pumps --reference text --for 9", "text: byte 24"),
+        (
+            "enroll d1 --group valves --software --key-out k",
+            "there is no group valves",
+        ),
+        ("status --group valves", "there is no group valves"),
+        ("round valves", "there is no group valves"),
+        ("round", "group pumps has no devices"),
+    ] {
+        let error = site.on_registry(&format!("attest {words}")).refused(2);
+        assert!(error.contains(told), "{words}: {error}");
+    }
+    // A roll-out needs something beside which it is valid.
+    site.on_registry("attest group set bare").ok();
+    let error = site
+        .on_registry("attest group roll-out bare --reference pumps.conf --for 9")
+        .refused(2);
+    assert!(error.contains("there is no reference"), "{error}");
+    site.on_registry("attest enroll d1 --group pumps --software --key-out k")
+        .ok();
+    let error = site.on_registry("attest group remove pumps").refused(1);
+    assert!(
+        error.contains("group pumps has provers, 00000000000000d1"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_roll_out_is_accepted_or_withdrawn() {
+    let site = Site::attesting(0);
+    site.write_configuration("new.conf", &configuration(2));
+    let [old, new] = [1, 2].map(|content| configuration(content).hash().to_string());
+    let told = site
+        .on_registry("attest group roll-out pumps --reference new.conf --for 3600")
+        .ok();
+    assert!(
+        told.contains(&format!("group pumps: {new} is valid as well, until 20")),
+        "{told}"
+    );
+    let group = site.group("pumps");
+    assert_eq!(
+        (
+            group["reference"].as_str(),
+            group["roll_out"]["reference"].as_str()
+        ),
+        (Some(old.as_str()), Some(new.as_str()))
+    );
+    let told = site.on_registry("attest group withdraw pumps").ok();
+    assert_eq!(told, format!("group pumps: {new} is valid no more, only {old}\n"));
+    assert_eq!(site.group("pumps")["roll_out"], serde_json::Value::Null);
+
+    site.on_registry("attest group roll-out pumps --reference new.conf --for 3600")
+        .ok();
+    let told = site.on_registry("attest group accept pumps").ok();
+    assert_eq!(told, format!("group pumps: {new} alone is valid now\n"));
+    let group = site.group("pumps");
+    assert_eq!(
+        (group["reference"].as_str(), &group["roll_out"]),
+        (Some(new.as_str()), &serde_json::Value::Null)
+    );
+}
+
+#[test]
+fn a_software_key_is_in_its_file_and_in_the_registry() {
+    let site = Site::attesting(1);
+    site.write_configuration("own.conf", &files(&[("/etc/serial", 9)]));
+    site.with_registry(async |registry| {
+        let period = registry.draw_period(Some(Period(6)), [1; 8], 1).await.unwrap();
+        registry.begin_period(period.number, 1).await.unwrap();
+        // One that has not begun is no device's.
+        registry
+            .draw_period(Some(period.number), [2; 8], 1)
+            .await
+            .unwrap();
+    });
+    let said = json(
+        &site
+            .on_registry(
+                "attest enroll d1 --group pumps --software --key-out d1.key --port 7000 --gateway 5 --address 192.0.2.7 \
+                 --own own.conf --json",
+            )
+            .ok(),
+    );
+    assert_eq!(
+        (
+            said["device_id"].as_str(),
+            said["enrolled_period"].as_u64(),
+            said["port"].as_u64()
+        ),
+        (Some("00000000000000d1"), Some(7), Some(7000))
+    );
+    let text = fs::read_to_string(site.path("d1.key")).unwrap();
+    assert_eq!(fs::metadata(site.path("d1.key")).unwrap().mode() & 0o7777, 0o600);
+    let prover = site.with_registry(async |registry| registry.prover(DeviceId(0xd1)).await.unwrap().unwrap());
+    assert_eq!(text, format!("{}\n", hex::encode(prover.key.as_bytes())));
+    assert_eq!((prover.port, prover.protection), (7000, Protection::Software));
+    assert_eq!(prover.overlay, Some(files(&[("/etc/serial", 9)]).encode()));
+    let home = prover.home.unwrap();
+    assert_eq!(
+        (home.gateway.0, home.address.to_string()),
+        (5, "192.0.2.7".to_owned())
+    );
+
+    // Not twice by mistake, and the file that counts is never overwritten.
+    let again = "attest enroll d1 --group pumps --software --key-out";
+    let error = site.on_registry(&format!("{again} other.key")).refused(1);
+    assert!(
+        error.contains("enrolled for attestation already; --replace"),
+        "{error}"
+    );
+    let error = site.on_registry(&format!("{again} d1.key --replace")).refused(2);
+    assert!(
+        error.contains("d1.key exists already and is not overwritten"),
+        "{error}"
+    );
+    assert_eq!(fs::read_to_string(site.path("d1.key")).unwrap(), text);
+    assert!(!site.path("other.key").exists());
+    site.on_registry(&format!("{again} other.key --replace")).ok();
+    assert_ne!(fs::read_to_string(site.path("other.key")).unwrap(), text);
+}
+
+#[test]
+fn many_devices_are_enrolled_at_once_or_none() {
+    let site = Site::attesting(3);
+    let enrol = "attest enroll --group pumps --software --key-dir keys";
+    // One that is unknown, one whose file is there: nothing is made.
+    let error = site.on_registry(&format!("{enrol} d1 d2 d9")).refused(2);
+    assert!(error.contains("00000000000000d9 is not enrolled"), "{error}");
+    assert!(!site.path("keys").exists());
+    fs::create_dir(site.path("keys")).unwrap();
+    site.write("keys/00000000000000d3.attest-key", "somebody's");
+    let error = site.on_registry(&format!("{enrol} d1 d2 d3")).refused(2);
+    assert!(
+        error.contains("00000000000000d3.attest-key exists already"),
+        "{error}"
+    );
+    assert_eq!(site.names("keys").len(), 1);
+    fs::remove_file(site.path("keys/00000000000000d3.attest-key")).unwrap();
+
+    let told = site.on_registry(&format!("{enrol} d1 d2 d3")).ok();
+    assert!(
+        told.contains("enrolled 3 devices for attestation in group pumps")
+            && told.contains("port = 20554, enrolled_period = 0"),
+        "{told}"
+    );
+    assert_eq!(
+        site.names("keys"),
+        ["d1", "d2", "d3"].map(|id| format!("00000000000000{id}.attest-key"))
+    );
+    assert_eq!(site.group("pumps")["devices"], 3);
+    let listed = site.on_registry("attest status").ok();
+    assert!(
+        listed.contains("pump2") && listed.ends_with("3 devices: 3 never asked\n"),
+        "{listed}"
+    );
+
+    let error = site.on_registry("attest remove d1 d9").refused(2);
+    assert!(
+        error.contains("00000000000000d9 is not enrolled for attestation"),
+        "{error}"
+    );
+    assert_eq!(site.on_registry("attest remove d1 d2").ok().lines().count(), 2);
+    assert_eq!(site.group("pumps")["devices"], 1);
+    for words in ["remove d1", "status d1", "explain d1"] {
+        let error = site.on_registry(&format!("attest {words}")).refused(2);
+        assert!(
+            error.contains("00000000000000d1 is not enrolled for attestation"),
+            "{words}: {error}"
+        );
+    }
+}
+
+#[test]
+fn mistakes_about_enrolments_are_told() {
+    let site = Site::attesting(2);
+    site.write("file", "");
+    let enrol = "enroll --group pumps";
+    for (words, told) in [
+        ("d1", "required arguments were not provided"),
+        (
+            "d1 --software",
+            "name its file with --key-out, or a directory with --key-dir",
+        ),
+        (
+            "d1 d2 --software --key-out k",
+            "--key-dir takes the keys of several devices",
+        ),
+        (
+            "d1 d2 --software --key-dir k --gateway 5 --address 192.0.2.7",
+            "--address is one device's",
+        ),
+        ("d1 --software --key-out k --gateway 5", "--address"),
+        ("d1 --software --key-out k --port 0", "invalid value '0'"),
+        ("d1 --software --key-out k --own none", "none: cannot be read"),
+        ("d1 --software --key-out no/k", "no/k: cannot be written"),
+        ("d1 --software --key-dir file", "file: cannot be made"),
+        ("d1 --software --key-out k --identity i", "cannot be used with"),
+        ("d1 --identity i", "--offer"),
+        (
+            "d1 --identity i --offer o --pending p --pin abc",
+            "64 hexadecimal digits",
+        ),
+        ("d1 --identity none --offer o --pending p", "none: cannot be read"),
+        ("d1 --identity file --offer o --pending p", "file: no identity"),
+        ("d1 --answer file", "--pending"),
+        ("d1 --answer file --pending none", "none: cannot be read"),
+        (
+            "d1 d2 --identity i --offer o --pending p",
+            "a TPM is one device's",
+        ),
+    ] {
+        let error = site.on_registry(&format!("attest {enrol} {words}")).refused(2);
+        assert!(error.contains(told), "{words}: {error}");
+    }
+    // The registry refuses after the key's file was written: nothing is left of it.
+    let many: Vec<String> = (0..3_000)
+        .map(|number| format!("/etc/a-long-name/{number}"))
+        .collect();
+    let many: Vec<(&str, u8)> = many.iter().map(|path| (path.as_str(), 1)).collect();
+    site.write_configuration("many.conf", &files(&many));
+    let error = site
+        .on_registry("attest enroll d1 --group pumps --software --key-out k --own many.conf")
+        .refused(2);
+    assert!(error.contains("1 to 65536 B are accepted"), "{error}");
+    assert!(!site.path("k").exists());
+    site.on_registry("device revoke d2").ok();
+    let error = site
+        .on_registry("attest enroll d2 --group pumps --software --key-out k")
+        .refused(1);
+    assert!(error.contains("00000000000000d2 is revoked"), "{error}");
+    assert!(!site.path("k").exists() && !site.path("o").exists() && !site.path("p").exists());
+}
+
+#[test]
+fn revoked_devices_are_left_out_unless_they_are_named() {
+    let site = Site::attesting(2);
+    site.on_registry("attest enroll d1 d2 --group pumps --software --key-dir keys")
+        .ok();
+    site.on_registry("device revoke d2").ok();
+    let shown = site.on_registry("attest status").ok();
+    assert!(shown.ends_with("\n1 device: 1 never asked\n"), "{shown}");
+    assert_eq!(site.standing("d2")["state"], "revoked");
+    let error = site.on_registry("attest status d1 d9").refused(2);
+    assert!(error.contains("00000000000000d9 is not enrolled"), "{error}");
+    let error = site.on_registry("attest status --fail").refused(1);
+    assert!(error.contains("1 of 1 device not ok"), "{error}");
+}
+
+#[test]
+fn a_key_that_signs_is_made_once_and_shown() {
+    let site = Site::new();
+    let made = site.run("attest key --out results.pem").ok();
+    assert_eq!(json(&made)["crv"], "P-256");
+    assert_eq!(
+        fs::metadata(site.path("results.pem")).unwrap().mode() & 0o7777,
+        0o600
+    );
+    assert_eq!(site.run("attest key --show results.pem").ok(), made);
+    let shown = json(&site.run("attest key --show results.pem --json").ok());
+    assert_eq!(
+        (shown["made"].as_bool(), &shown["jwk"]),
+        (Some(false), &json(&made))
+    );
+
+    let error = site.run("attest key --out results.pem").refused(2);
+    assert!(error.contains("results.pem exists already"), "{error}");
+    site.write("text", "no key");
+    fs::set_permissions(site.path("text"), fs::Permissions::from_mode(0o600)).unwrap();
+    for (words, code, told) in [
+        ("key", 2, "--out"),
+        ("key --show none", 2, "none: cannot be read"),
+        ("key --show text", 2, "text: no P-256 private key"),
+        ("key --show master.key", 2, "no P-256 private key"),
+        ("key --out no/results.pem", 2, "no/results.pem: cannot be written"),
+    ] {
+        let error = site.run(&format!("attest {words}")).refused(code);
+        assert!(error.contains(told), "{words}: {error}");
+    }
+    fs::set_permissions(site.path("results.pem"), fs::Permissions::from_mode(0o640)).unwrap();
+    let error = site.run("attest key --show results.pem").refused(4);
+    assert!(error.contains("chmod 600"), "{error}");
+}
+
+/// `check` and `serve` say the same of the key that signs results.
+#[test]
+fn a_signing_key_that_cannot_be_used_is_told_with_its_line() {
+    let site = Site::new();
+    site.write(
+        "gateway.toml",
+        "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n[registry]\npath = \"fleet.registry\"\n\
+         master_key_file = \"master.key\"\n[attest]\nsigning_key = \"results.pem\"\n",
+    );
+    let refused = |code: i32, told: &str| {
+        for words in ["check --machine gateway.toml", "serve --config gateway.toml"] {
+            let error = site.run(words).refused(code);
+            assert!(
+                error.contains("gateway.toml:9:1: attest.signing_key: ") && error.contains(told),
+                "{words}: {error}"
+            );
+        }
+    };
+    refused(2, "cannot be read: No such file");
+    site.run("attest key --out results.pem").ok();
+    site.run("check --machine gateway.toml").ok();
+    fs::set_permissions(site.path("results.pem"), fs::Permissions::from_mode(0o644)).unwrap();
+    refused(4, "chmod 600");
+}
+
+#[test]
+fn a_device_that_is_in_no_quarantine_needs_no_reopening() {
+    let site = Site::attesting(2);
+    site.on_registry("attest enroll d1 --group pumps --software --key-out k")
+        .ok();
+    assert_eq!(
+        site.on_registry("attest reopen d1").ok(),
+        "00000000000000d1 is not in quarantine\n"
+    );
+    let error = site.on_registry("attest reopen d1 d9").refused(2);
+    assert!(error.contains("00000000000000d9 is not enrolled"), "{error}");
+    site.on_registry("device revoke d2").ok();
+    let error = site.on_registry("attest reopen d2").refused(1);
+    assert!(error.contains("00000000000000d2 is revoked"), "{error}");
+}

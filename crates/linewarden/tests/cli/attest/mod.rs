@@ -1,0 +1,92 @@
+//! `linewarden attest` as operators call it.
+
+mod device;
+mod explain;
+mod fleet;
+mod rounds;
+mod tpm;
+
+use std::collections::BTreeMap;
+
+use linewarden_measurement::HashAlgorithm;
+use linewarden_measurement::configuration::Configuration;
+use linewarden_measurement::files::{ContentHash, FileEntry, FilePath, Mode};
+use linewarden_measurement::pcr::PcrValues;
+use linewarden_registry::{MasterKey, Registry};
+
+use super::*;
+
+/// What a device runs: one program, whose content has this hash.
+fn configuration(content: u8) -> Configuration {
+    files(&[("/usr/bin/sensord", content)])
+}
+
+fn files(files: &[(&str, u8)]) -> Configuration {
+    let entry = |(path, content): &(&str, u8)| {
+        let entry = FileEntry::File {
+            mode: Mode::new(0o755).unwrap(),
+            content: ContentHash([*content; 32]),
+        };
+        (FilePath::new(path.as_bytes()).unwrap(), entry)
+    };
+    let files: BTreeMap<_, _> = files.iter().map(entry).collect();
+    Configuration::new(PcrValues::new(HashAlgorithm::Sha256), files).unwrap()
+}
+
+impl Site {
+    /// With these devices, d1 and so on, and a group whose reference value is of content 1.
+    fn attesting(devices: usize) -> Self {
+        let site = Self::new();
+        for number in 1..=devices {
+            site.on_registry(&format!(
+                "device enroll simulated --device d{number} --name pump{number} --rows 2 --out devices"
+            ))
+            .ok();
+        }
+        site.write_configuration("pumps.conf", &configuration(1));
+        site.on_registry("attest group set pumps --reference pumps.conf")
+            .ok();
+        site
+    }
+
+    fn write_configuration(&self, name: &str, configuration: &Configuration) {
+        fs::write(self.path(name), configuration.encode()).unwrap();
+    }
+
+    /// A group as `attest group list` has it.
+    fn group(&self, name: &str) -> serde_json::Value {
+        let listed = self.on_registry("attest group list --json").ok();
+        let mut groups = listed.lines().map(json);
+        groups.find(|group| group["group"] == name).unwrap()
+    }
+
+    /// A device as `attest status` has it.
+    fn standing(&self, device: &str) -> serde_json::Value {
+        json(&self.on_registry(&format!("attest status {device} --json")).ok())
+    }
+
+    /// Does something with the registry itself.
+    fn with_registry<T>(&self, act: impl AsyncFnOnce(&Registry) -> T) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let key = MasterKey::from_file(self.path("master.key")).unwrap();
+            let registry = Registry::open(self.path("fleet.registry"), &key).await.unwrap();
+            let done = act(&registry).await;
+            registry.close().await;
+            done
+        })
+    }
+
+    /// The files in a directory of the site.
+    fn names(&self, directory: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(directory)).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}

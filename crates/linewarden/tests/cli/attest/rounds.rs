@@ -1,0 +1,460 @@
+//! Rounds, states and quarantine, with a gateway at work and devices that answer.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ear::{Algorithm, Ear, TrustTier};
+use linewarden_protocol::attest::prover::{Answer, AskedBy, Prover};
+use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, Round};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
+use linewarden_protocol::wire::{self, Message};
+
+use linewarden_registry::{Appraisal, GroupName, RoundRecord, State};
+
+use super::*;
+use crate::support::{PATIENCE, Process, free_port, linewarden};
+use crate::terminal::at_terminal;
+
+/// A device that proves content 1, without a session, with the key that was made for it.
+struct Device {
+    port: u16,
+    is_mute: Arc<AtomicBool>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    key: Arc<Mutex<Option<AttestationKey>>>,
+}
+
+impl Device {
+    fn new(device: DeviceId) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let (is_mute, ends) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let key = Arc::<Mutex<Option<AttestationKey>>>::default();
+        let thread = std::thread::spawn({
+            let (is_mute, ends, key) = (Arc::clone(&is_mute), Arc::clone(&ends), Arc::clone(&key));
+            move || {
+                let mut prover = Prover::new(device, Period(0));
+                let mut buffer = [0; 2048];
+                while !ends.load(Ordering::Relaxed) {
+                    let Ok((length, from)) = socket.recv_from(&mut buffer) else {
+                        continue;
+                    };
+                    let key = key.lock().unwrap().clone();
+                    if let (Some(key), false) = (key, is_mute.load(Ordering::Relaxed)) {
+                        answer(device, &mut prover, &key, &buffer[..length], &socket, from);
+                    }
+                }
+            }
+        });
+        Self {
+            port,
+            is_mute,
+            ends,
+            thread: Some(thread),
+            key,
+        }
+    }
+
+    fn is_mute(&self, is_mute: bool) {
+        self.is_mute.store(is_mute, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn answer(
+    device: DeviceId,
+    prover: &mut Prover,
+    key: &AttestationKey,
+    message: &[u8],
+    socket: &UdpSocket,
+    from: SocketAddr,
+) {
+    let Ok(Message::AttestRequest(request)) = wire::parse(message) else {
+        return;
+    };
+    let round = Round::from(request);
+    let request_key = key.for_requests(device, round.gateway, round.start.period);
+    let Ok(asked) = prover
+        .screen(message, false)
+        .and_then(|screened| screened.verify(Some(AskedBy::Request(&request_key))))
+    else {
+        return;
+    };
+    let answer = match prover.answer(asked) {
+        Answer::Period(start, asked) => {
+            let h = ConfigurationHash(configuration(1).hash().0);
+            prover.begin(&asked, &key.for_period(device, &start, &h));
+            prover.answer(asked)
+        }
+        answer => answer,
+    };
+    if let Some(proof) = answer.bytes() {
+        socket.send_to(proof, from).unwrap();
+    }
+}
+
+/// A site with devices that answer, and what a gateway needs to ask them.
+struct Field {
+    site: Site,
+    devices: Vec<Device>,
+}
+
+impl Field {
+    /// `policy` are words of `group set`.
+    fn new(count: u64, policy: &str) -> Self {
+        let site = Site::attesting(count as usize);
+        site.on_registry(&format!("attest group set pumps {policy}")).ok();
+        site.run("attest key --out results.pem").ok();
+        let port = free_port();
+        site.write(
+            "gateway.toml",
+            &format!(
+                "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\nport = {port}\nthreads = 1\n\
+                 desk_port = 0\nslots = 100\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
+                 [attest]\nprovers = 16\nsigning_key = \"results.pem\"\n[audit]\npath = \"audit.jsonl\"\n"
+            ),
+        );
+        let devices = (1..=count)
+            .map(|number| {
+                let device = Device::new(DeviceId(0xd0 + number));
+                site.on_registry(&format!(
+                    "attest enroll d{number} --group pumps --software --key-out d{number}.key --gateway 5 \
+                     --address 127.0.0.1 --port {}",
+                    device.port
+                ))
+                .ok();
+                let text = fs::read_to_string(site.path(&format!("d{number}.key"))).unwrap();
+                let mut key = [0; 32];
+                hex::decode_to_slice(text.trim_end(), &mut key).unwrap();
+                *device.key.lock().unwrap() = Some(AttestationKey::from_bytes(key));
+                device
+            })
+            .collect();
+        Self { site, devices }
+    }
+
+    fn serve(&self) -> Process {
+        let words = "serve --config gateway.toml --json --every 1";
+        let gateway = Process::start(linewarden(self.site.directory.path(), words));
+        // The first round is due at once; what is ordered afterwards is another one.
+        gateway.wait_for("first round", |line| {
+            line["event"] == "status" && line["attest"]["rounds"].as_u64() > Some(0)
+        });
+        gateway
+    }
+
+    /// Orders a round; its line, and the devices that it names with their states.
+    fn round(&self) -> (serde_json::Value, Vec<(String, String)>) {
+        let told = self.site.on_registry("attest round --wait 60 --json").ok();
+        let lines: Vec<serde_json::Value> = told.lines().map(json).collect();
+        assert_eq!(lines[0]["event"], "round", "{told}");
+        let devices = lines[1..].iter().map(|line| {
+            assert_eq!(line["event"], "device");
+            let text = |field: &str| line[field].as_str().unwrap().to_owned();
+            (text("device_id"), text("state"))
+        });
+        (lines[0].clone(), devices.collect())
+    }
+
+    fn states(&self) -> Vec<String> {
+        let told = self.site.on_registry("attest status --json").ok();
+        told.lines()
+            .map(|line| json(line)["state"].as_str().unwrap().to_owned())
+            .collect()
+    }
+}
+
+const SLOW: &str = "--every 3600 --jitter 0 --answer 500 --silent 2 --of 3";
+
+#[test]
+fn without_a_gateway_nobody_runs_a_round() {
+    let field = Field::new(1, SLOW);
+    let error = field.site.on_registry("attest round --wait 1").refused(1);
+    assert_eq!(
+        error,
+        "error: no gateway has run a round within 1 second: is one running with [attest]?\n"
+    );
+    let words = "attest round --wait 2 --registry fleet.registry --key-file master.key";
+    match at_terminal(&field.site, words) {
+        None => println!("SKIPPED: there is no script(1)"),
+        Some(said) => assert!(
+            said.out.contains("waiting for any gateway with group pumps"),
+            "{}",
+            said.out
+        ),
+    }
+}
+
+/// Has gateway 5 record a round of these devices, all well, of which it has asked so many.
+async fn record(registry: &Registry, devices: &[DeviceId], asked: u32, at_s: u64) {
+    let fence = registry.register_gateway(GatewayId(5), at_s).await.unwrap();
+    let number = registry.reserve_rounds(&fence, 1, 0).await.unwrap().start;
+    let round = RoundRecord {
+        gateway: GatewayId(5),
+        number,
+        group: GroupName::new("pumps").unwrap(),
+        period: Period(1),
+        started_at_s: at_s,
+        ended_at_s: at_s,
+        asked,
+        ok: asked,
+        late: 0,
+        silent: 0,
+        last_verdict_ms: 1,
+    };
+    let appraisal = |device: &DeviceId| Appraisal {
+        device: *device,
+        gateway: GatewayId(5),
+        address: None,
+        state: State::Ok,
+        since_s: at_s,
+        since_round: number,
+        configuration: linewarden_protocol::gateway::Configuration::Current,
+        silences: Vec::new(),
+        asked: 1,
+    };
+    let appraisals: Vec<Appraisal> = devices.iter().map(appraisal).collect();
+    registry.record_round(&fence, &round, &appraisals).await.unwrap();
+}
+
+fn now_s() -> u64 {
+    let now = std::time::SystemTime::now();
+    now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// A round that leaves somebody out, as one whose device has moved, does not pass for one that asked all.
+#[test]
+fn a_round_that_has_not_asked_all_is_told() {
+    let site = Site::attesting(2);
+    site.on_registry("attest enroll d1 d2 --group pumps --software --key-dir keys")
+        .ok();
+    let devices = [DeviceId(0xd1), DeviceId(0xd2)];
+    site.with_registry(async |registry| record(registry, &devices, 2, now_s()).await);
+    site.on_registry("attest status --fail").ok();
+    site.with_registry(async |registry| record(registry, &[], 1, now_s()).await);
+    let said = site.on_registry("attest status --fail");
+    assert!(
+        said.code == 1
+            && said.err.contains("has not asked all")
+            && said
+                .err
+                .contains("gateway 5 has asked 1 of 2 devices of group pumps in its last round"),
+        "{}",
+        said.err
+    );
+    // A clock far ahead is no sign of life.
+    site.with_registry(async |registry| record(registry, &devices, 2, now_s() + 9_999).await);
+    assert_eq!(site.standing("d1")["state"], "stale");
+}
+
+#[test]
+fn a_hundred_devices_fit_into_one_result() {
+    let site = Site::attesting(0);
+    let enrolled = site
+        .on_registry("device enroll simulated --count 101 --rows 2 --out devices --json")
+        .ok();
+    let ids: Vec<String> = enrolled
+        .lines()
+        .map(|line| json(line)["device_id"].as_str().unwrap().to_owned())
+        .collect();
+    site.on_registry(&format!(
+        "attest enroll {} --group pumps --software --key-dir keys",
+        ids.join(" ")
+    ))
+    .ok();
+    site.run("attest key --out results.pem").ok();
+    let devices: Vec<DeviceId> = ids
+        .iter()
+        .map(|id| DeviceId(u64::from_str_radix(id, 16).unwrap()))
+        .collect();
+    let at_s = now_s();
+    site.with_registry(async |registry| record(registry, &devices, 101, at_s).await);
+    let told = site
+        .on_registry("attest status --ear --signing-key results.pem --json")
+        .ok();
+    let tokens: Vec<(u64, u64)> = told
+        .lines()
+        .map(|line| {
+            let line = json(line);
+            (
+                line["devices"].as_u64().unwrap(),
+                line["expires_s"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    // Every 60 s with a jitter of 5 s, and 2 s to answer: what is seen then is believed no longer.
+    let expires_s = at_s + 2 * 60 + 5 + 4 + 1;
+    assert_eq!(tokens, [(100, expires_s), (1, expires_s)]);
+}
+
+#[test]
+fn devices_prove_fall_silent_are_shut_out_and_let_in_again() {
+    let field = Field::new(3, SLOW);
+    let site = &field.site;
+    let _gateway = field.serve();
+    let (round, others) = field.round();
+    assert_eq!(
+        (
+            round["gateway_id"].as_u64(),
+            round["asked"].as_u64(),
+            round["ok"].as_u64()
+        ),
+        (Some(5), Some(3), Some(3)),
+        "{round}"
+    );
+    assert!(
+        round["last_proof_ms"].as_u64().is_some() && others.is_empty(),
+        "{round}"
+    );
+    assert_eq!(field.states(), ["ok"; 3]);
+    let said = site.on_registry("attest status --fail").ok();
+    assert!(
+        said.contains("pump2") && said.ends_with("\n3 devices: 3 ok\n"),
+        "{said}"
+    );
+    let said = site.on_registry("attest round pumps").ok();
+    assert!(
+        said.contains("┆ pumps ┆") && said.ends_with("all is well: 3 devices\n"),
+        "{said}"
+    );
+
+    field.devices[1].is_mute(true);
+    let second = || ("00000000000000d2".to_owned(), "silent".to_owned());
+    let (round, others) = field.round();
+    assert_eq!((round["silent"].as_u64(), others), (Some(1), vec![second()]));
+    assert_eq!(field.states(), ["ok", "silent", "ok"]);
+    let (_, others) = field.round();
+    assert_eq!(others, [(second().0, "quarantined".to_owned())]);
+    let shown = site.standing("d2");
+    assert_eq!(
+        (
+            shown["state"].as_str(),
+            shown["reason"].as_str(),
+            shown["gateway_id"].as_u64()
+        ),
+        (
+            Some("quarantined"),
+            Some("silent in 2 of the last 3 rounds"),
+            Some(5)
+        )
+    );
+    let error = site.on_registry("attest status --fail").refused(1);
+    assert!(error.contains("1 of 3 devices not ok"), "{error}");
+    let shown = site.on_registry("attest explain d2").ok();
+    assert!(
+        shown.contains("state         quarantined, since 20")
+            && shown.contains("why           silent in 2 of the last 3 rounds")
+            && shown.contains("asked by      gateway 5, at 127.0.0.1"),
+        "{shown}"
+    );
+    assert_eq!(
+        json(&site.on_registry("device show d2 --json").ok())["status"],
+        "quarantined"
+    );
+
+    // Let in by command, it is there again when it stays silent.
+    let told = site.on_registry("attest reopen d2").ok();
+    assert_eq!(
+        told,
+        "00000000000000d2 is let in again (it was there: silent in 2 of the last 3 rounds); it is put there again if it is \
+         silent in 2 of 3 rounds\n"
+    );
+    assert_eq!(
+        json(&site.on_registry("device show d2 --json").ok())["status"],
+        "active"
+    );
+    assert_eq!(field.states(), ["ok", "silent", "ok"]);
+    field.round();
+    assert_eq!(field.states(), ["ok", "silent", "ok"]);
+    field.round();
+    assert_eq!(field.states(), ["ok", "quarantined", "ok"]);
+    field.devices[1].is_mute(false);
+    field.round();
+    assert_eq!(field.states(), ["ok"; 3], "a proof lets it in");
+}
+
+/// A gateway that was killed after it had the registry shut a device out, and before it had recorded the round.
+#[test]
+fn a_device_is_let_in_by_its_proof_whoever_remembers_why_it_was_out() {
+    let field = Field::new(2, SLOW);
+    let gateway = field.serve();
+    field.round();
+    gateway.terminate();
+    field.site.with_registry(async |registry| {
+        let out = [(DeviceId(0xd2), "silent in 2 of the last 3 rounds".to_owned())];
+        registry.quarantine(&out, now_s()).await.unwrap();
+    });
+    assert_eq!(field.states(), ["ok", "quarantined"]);
+    let _gateway = field.serve();
+    until("a proof", || field.states() == ["ok", "ok"]);
+}
+
+#[test]
+fn what_nobody_looks_at_any_more_is_stale_and_never_affirmed() {
+    let field = Field::new(2, "--every 1 --jitter 0 --answer 400");
+    let site = &field.site;
+    let gateway = field.serve();
+    field.round();
+    let signer = site.run("attest key --show results.pem").ok();
+    let results = || -> Vec<(TrustTier, bool)> {
+        let token = site
+            .on_registry("attest status --ear --signing-key results.pem")
+            .ok();
+        let ear =
+            Ear::from_jwt_jwk(token.trim_end(), Algorithm::ES256, signer.trim_end().as_bytes()).unwrap();
+        ear.submods
+            .values()
+            .map(|device| (device.status, device.trust_vector.any_set()))
+            .collect()
+    };
+    until("fresh results", || results() == [(TrustTier::Affirming, true); 2]);
+    let told = gateway.terminate();
+    let statuses = told.iter().filter(|line| line["event"] == "status");
+    assert_eq!(statuses.last().unwrap()["attest"]["provers"], 2);
+
+    until("stale devices", || field.states() == ["stale", "stale"]);
+    assert_eq!(results(), [(TrustTier::None, false); 2]);
+    let said = site.on_registry("attest status").ok();
+    assert!(
+        said.contains("STALE: last looked") && said.ends_with("2 devices: 2 STALE\n"),
+        "{said}"
+    );
+    let error = site.on_registry("attest status --fail").refused(1);
+    assert!(error.contains("2 of 2 devices not ok"), "{error}");
+    // The state that was recorded is not forgotten.
+    let shown = site.on_registry("attest explain d1").ok();
+    assert!(shown.contains("STALE: last looked"), "{shown}");
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "no {what} after {PATIENCE:?}");
+    }
+}
+
+#[test]
+fn results_need_a_key() {
+    let field = Field::new(1, SLOW);
+    let site = &field.site;
+    let error = site.on_registry("attest status --ear").refused(2);
+    assert!(error.contains("--signing-key"), "{error}");
+    let error = site
+        .on_registry("attest status --ear --signing-key none.pem")
+        .refused(2);
+    assert!(error.contains("none.pem: cannot be read"), "{error}");
+    // Of a device that was never asked there is nothing to be signed.
+    let said = site.on_registry("attest status --ear --signing-key results.pem");
+    assert_eq!((said.code, said.out.as_str()), (0, ""), "{}", said.err);
+    assert!(said.err.contains("left out of the results"), "{}", said.err);
+}

@@ -1,0 +1,320 @@
+//! The enrolment of a device with a TPM, which an emulator is, through files.
+
+#[path = "../../../../measurement/tests/common/log.rs"]
+#[allow(dead_code, reason = "it makes more than is needed here")]
+mod log;
+#[path = "../../../../tpm/tests/emulator/swtpm.rs"]
+#[allow(dead_code, reason = "it does more than is needed here")]
+mod swtpm;
+
+use linewarden_measurement::eventlog::EventType;
+use linewarden_measurement::pcr::PcrSelection;
+use linewarden_protocol::attest::{PeriodStart, quote_nonce};
+use linewarden_protocol::ids::DeviceId;
+use linewarden_registry::Protection;
+use linewarden_tpm::device::{EndorsementKind, KeyBlobs, SignerKind};
+use linewarden_tpm::endorsement::EkHash;
+use linewarden_tpm::enrol::{Identity, Offer, Version, from_json};
+use linewarden_tpm::evidence::{Evidence, EvidenceQuote};
+use linewarden_tpm::public::Public;
+use linewarden_tpm::template::EndorsementKey;
+
+use self::log::Log;
+use self::swtpm::{Emulator, Maker, installed};
+use super::*;
+
+const BANK: HashAlgorithm = HashAlgorithm::Sha256;
+const DEVICE: DeviceId = DeviceId(0xd1);
+
+/// The PCR that a process may extend and reset, and some that nobody has extended.
+fn selection() -> PcrSelection {
+    "0,16".parse().unwrap()
+}
+
+/// A log in which a boot loader has measured this.
+fn log_of(measured: &[u8]) -> Vec<u8> {
+    let mut log = Log::new();
+    log.event(16, EventType::EV_IPL, measured, measured);
+    log.bytes
+}
+
+/// A site, and a device with a TPM whose maker the operator believes.
+struct Bench {
+    site: Site,
+    emulator: Emulator,
+    keys: KeyBlobs,
+}
+
+impl Bench {
+    fn new() -> Option<Self> {
+        if !installed() {
+            return None;
+        }
+        let site = Site::attesting(2);
+        let maker = Maker::new();
+        fs::create_dir_all(site.path("makers/intermediate")).unwrap();
+        // The maker's certificates are made with its first TPM.
+        let emulator = Emulator::made_by(&maker);
+        let believed = [
+            ("swtpm-localca-rootca-cert.pem", "makers/root.pem"),
+            ("issuercert.pem", "makers/intermediate/ca.pem"),
+        ];
+        for (from, to) in believed {
+            fs::copy(maker.file(from), site.path(to)).unwrap();
+        }
+        let keys = emulator
+            .open()
+            .create_keys(EndorsementKind::Rsa2048, SignerKind::default())
+            .unwrap();
+        let bench = Self { site, emulator, keys };
+        bench.boots(b"kernel 1");
+        Some(bench)
+    }
+
+    /// Measures a boot, beginning anew.
+    fn boots(&self, measured: &[u8]) {
+        let digest = BANK.digest(&[measured]);
+        let at = self.site.directory.path();
+        self.emulator.tool(at, &["tpm2_pcrreset", "16"]);
+        self.emulator
+            .tool(at, &["tpm2_pcrextend", &format!("16:sha256={digest}")]);
+    }
+
+    /// The device's identity, with this log.
+    fn identity(&self, log: Option<Vec<u8>>) -> Identity {
+        let identity = self
+            .emulator
+            .open()
+            .identity(&self.keys, BANK, selection(), log)
+            .unwrap();
+        fs::write(
+            self.site.path("d1.identity"),
+            serde_json::to_vec(&identity).unwrap(),
+        )
+        .unwrap();
+        identity
+    }
+
+    fn begin(&self, words: &str) -> Said {
+        self.site.on_registry(&format!(
+            "attest enroll d1 --group pumps --identity d1.identity --offer d1.offer --pending d1.pending {words}"
+        ))
+    }
+
+    /// The device answers the offer.
+    fn answer(&mut self) {
+        let offer: Offer = from_json(&fs::read(self.site.path("d1.offer")).unwrap()).unwrap();
+        let (key, answer) = self.emulator.open().accept(&self.keys, &offer).unwrap();
+        self.keys.key = Some(key);
+        fs::write(self.site.path("d1.answer"), serde_json::to_vec(&answer).unwrap()).unwrap();
+    }
+
+    fn finish(&self, words: &str) -> Said {
+        self.site.on_registry(&format!(
+            "attest enroll d1 --group pumps --answer d1.answer --pending d1.pending {words}"
+        ))
+    }
+}
+
+#[test]
+fn a_device_with_a_tpm_is_enrolled_and_explained() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    bench.identity(Some(log_of(b"kernel 1")));
+    let told = bench.begin("--trust makers").ok();
+    assert!(
+        told.contains("the event log explains 2 PCRs in 1 event") && told.contains("300 s to answer"),
+        "{told}"
+    );
+    let mode = fs::metadata(bench.site.path("d1.pending"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    let error = bench.begin("--trust makers").refused(2);
+    assert!(error.contains("d1.offer exists already"), "{error}");
+    bench.answer();
+
+    // What waits is of one device, and stays until that one's answer was right.
+    let error = bench
+        .site
+        .on_registry("attest enroll d2 --group pumps --answer d1.answer --pending d1.pending")
+        .refused(2);
+    assert!(
+        error.contains("d1.pending: it is of device 00000000000000d1, not of 00000000000000d2"),
+        "{error}"
+    );
+    let told = bench.finish("--port 7000").ok();
+    assert!(
+        told.contains("00000000000000d1 is enrolled for attestation in group pumps; its key lies in the TPM")
+            && told.contains("CN=swtpm-localca under CN=swtpm-localca-rootca")
+            && told.contains("port = 7000"),
+        "{told}"
+    );
+    assert!(!bench.site.path("d1.pending").exists());
+    let error = bench.finish("").refused(2);
+    assert!(error.contains("d1.pending: cannot be read"), "{error}");
+    let prover = bench
+        .site
+        .with_registry(async |registry| registry.prover(DEVICE).await.unwrap().unwrap());
+    assert_eq!((prover.protection, prover.port), (Protection::Tpm, 7000));
+    assert_eq!(bench.site.standing("d1")["key"], "tpm");
+
+    bench.explains();
+}
+
+impl Bench {
+    /// Sends what the device runs, quoted by its TPM, as its agent would.
+    fn says(&self, start: &PeriodStart, log: Vec<u8>) -> Configuration {
+        let quoted = self
+            .emulator
+            .open()
+            .quote(&self.keys, &quote_nonce(DEVICE, start), BANK, selection())
+            .unwrap();
+        let configuration = Configuration::new(quoted.values, configuration(1).files().clone()).unwrap();
+        let evidence = Evidence {
+            version: Version,
+            period: start.period.0,
+            configuration: configuration.encode(),
+            event_log: Some(log),
+            quote: Some(EvidenceQuote {
+                quote: quoted.attest,
+                signature: quoted.signature,
+            }),
+            protection: linewarden_tpm::Protection::Tpm,
+        };
+        let document = serde_json::to_vec(&evidence).unwrap();
+        self.site.with_registry(async |registry| {
+            registry
+                .put_evidence(DEVICE, &document, 1_790_000_000)
+                .await
+                .unwrap();
+        });
+        configuration
+    }
+
+    /// Another kernel is told with the event that differs, and that the TPM has signed it.
+    fn explains(&self) {
+        let site = &self.site;
+        let start = site.with_registry(async |registry| {
+            let period = registry.draw_period(None, [1; 8], 1).await.unwrap();
+            registry.begin_period(period.number, 1).await.unwrap();
+            PeriodStart {
+                period: period.number,
+                salt: period.salt,
+            }
+        });
+        let expected = self.says(&start, log_of(b"kernel 1"));
+        site.write_configuration("pumps.conf", &expected);
+        site.on_registry("attest group set pumps --reference pumps.conf")
+            .ok();
+        let shown = site.on_registry("attest explain d1").ok();
+        assert!(
+            shown.contains("its TPM has signed the PCRs (quote verified;")
+                && shown.contains("It says it runs what it should."),
+            "{shown}"
+        );
+        self.boots(b"kernel 2");
+        self.says(&start, log_of(b"kernel 2"));
+        let shown = site.on_registry("attest explain d1").ok();
+        let lines: Vec<&str> = shown.lines().collect();
+        let at = lines
+            .iter()
+            .position(|line| line.starts_with("  PCR 16: "))
+            .unwrap();
+        assert!(
+            lines[at + 1].contains("was entry 1, PCR 16, EV_IPL") && lines[at + 1].contains("kernel 1"),
+            "{shown}"
+        );
+        assert!(
+            lines[at + 2].contains("is entry 1") && lines[at + 2].contains("kernel 2"),
+            "{shown}"
+        );
+    }
+}
+
+#[test]
+fn what_a_tpm_must_not_be_enrolled_with_is_refused() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let left = |bench: &Bench| {
+        let names = bench.site.names(".");
+        let made = names
+            .iter()
+            .filter(|name| name.ends_with(".offer") || name.ends_with(".pending"));
+        made.count()
+    };
+    // Logs that are not there, not of this boot, or not logs.
+    for (log, told) in [
+        (None, "it has no event log"),
+        (
+            Some(log_of(b"kernel 2")),
+            "does not explain its PCRs: PCR 16: the event log gives",
+        ),
+        (Some(log_of(b"kernel 2")), "the last entry for it is 1"),
+        (Some(b"a log".to_vec()), "its event log: "),
+    ] {
+        bench.identity(log);
+        let error = bench.begin("--trust makers").refused(2);
+        assert!(
+            error.starts_with("error: d1.identity: ") && error.contains(told),
+            "{told}: {error}"
+        );
+        assert_eq!(left(&bench), 0);
+    }
+    // A key that nobody vouches for, and then the operator himself.
+    let identity = bench.identity(Some(log_of(b"kernel 1")));
+    let hash =
+        EkHash::of(&EndorsementKey::new(Public::from_sized(&identity.endorsement_key).unwrap()).unwrap());
+    fs::create_dir(bench.site.path("nobody")).unwrap();
+    for (words, told) in [
+        (
+            "--trust nobody",
+            "nobody: there is no certificate in it".to_owned(),
+        ),
+        ("--trust none", "none: cannot be read".to_owned()),
+        ("", "nobody who is trusted issued".to_owned()),
+    ] {
+        let error = bench.begin(words).refused(2);
+        assert!(error.contains(&told), "{words}: {error}");
+    }
+    fs::write(bench.site.path("nobody/text"), "no certificate").unwrap();
+    let error = bench.begin("--trust nobody").refused(2);
+    assert!(error.contains("nobody/text"), "{error}");
+    let wrong = "11".repeat(32);
+    bench.begin(&format!("--pin {wrong}")).refused(2);
+    assert_eq!(left(&bench), 0);
+
+    bench.begin(&format!("--pin {hash}")).ok();
+    bench.answer();
+    // An answer to another offer changes nothing.
+    for name in ["d1.offer", "d1.pending"] {
+        fs::rename(bench.site.path(name), bench.site.path(&format!("first-{name}"))).unwrap();
+    }
+    bench.begin(&format!("--pin {hash}")).ok();
+    let error = bench.finish("").refused(2);
+    assert!(
+        error.contains("d1.answer: the answer belongs to another conversation"),
+        "{error}"
+    );
+    fs::write(bench.site.path("damaged.pending"), "{}").unwrap();
+    fs::set_permissions(
+        bench.site.path("damaged.pending"),
+        fs::Permissions::from_mode(0o600),
+    )
+    .unwrap();
+    let finish = |pending: &str| {
+        bench.site.on_registry(&format!(
+            "attest enroll d1 --group pumps --answer d1.answer --pending {pending}"
+        ))
+    };
+    let error = finish("damaged.pending").refused(2);
+    assert!(error.contains("not what `--identity` has written"), "{error}");
+    let told = finish("first-d1.pending").ok();
+    assert!(told.contains("(pinned)"), "{told}");
+    assert!(bench.site.path("d1.pending").exists(), "another conversation's");
+    let error = bench.begin(&format!("--pin {hash} --replace")).refused(2);
+    assert!(error.contains("exists already"), "{error}");
+}
