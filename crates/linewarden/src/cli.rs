@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::cmd::{agent, bench, check, completions, config, demo, device, puf, registry, serve};
+use crate::cmd::{agent, attest, bench, check, completions, config, demo, device, puf, registry, serve};
 use crate::failure::exit_codes;
 
 /// Proves who devices are, at line rate, in the packet path
@@ -73,6 +73,9 @@ pub enum Command {
     /// Make and check registries
     #[command(subcommand)]
     Registry(registry::RegistryCommand),
+    /// Prove what devices run
+    #[command(subcommand)]
+    Attest(attest::AttestCommand),
     /// Judge PUFs
     #[command(subcommand)]
     Puf(puf::PufCommand),
@@ -95,6 +98,7 @@ impl Command {
             Self::Check(args) => args.json,
             Self::Device(command) => command.wants_json(),
             Self::Registry(command) => command.wants_json(),
+            Self::Attest(command) => command.wants_json(),
             Self::Puf(command) => command.wants_json(),
             // Their --json names a file.
             Self::Demo(_) | Self::Bench(_) | Self::Config(_) | Self::Completions(_) => false,

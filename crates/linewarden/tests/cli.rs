@@ -6,6 +6,8 @@
     clippy::indexing_slicing
 )]
 
+#[path = "cli/attest.rs"]
+mod attest;
 #[path = "cli/configuration.rs"]
 mod configuration;
 #[path = "cli/import.rs"]

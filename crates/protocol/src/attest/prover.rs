@@ -285,6 +285,14 @@ impl Screened {
     }
 }
 
+impl Asked {
+    /// Who asks, and what period is to be proven.
+    #[must_use]
+    pub fn asks(&self) -> (GatewayId, PeriodStart) {
+        (self.round.gateway, self.round.start)
+    }
+}
+
 impl Answer {
     /// The message to be sent, if there is one.
     #[must_use]
