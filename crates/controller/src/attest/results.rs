@@ -1,4 +1,4 @@
-//! Attestation results as they leave: EARs (draft-ietf-rats-ear-04), signed as JWTs with ES256.
+//! Attestation results as they leave: EARs (draft-ietf-rats-ear-04), signed as JWTs (RFC 7515, RFC 7519) with ES256.
 //!
 //! A result says what was seen and nothing more: silence is no proof of a changed device, so a quarantined device is
 //! *contraindicated* as a whole, without a claim about its executables.
@@ -10,9 +10,9 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use ear::{Algorithm, Appraisal as EarAppraisal, Ear, RawValue, TrustTier, VerifierID};
 use linewarden_protocol::gateway::Configuration;
 use linewarden_registry::{Appraisal, Protection, State};
+use serde::Serialize;
 use zeroize::Zeroizing;
 
 /// The profile of draft-ietf-rats-ear-04.
@@ -21,6 +21,8 @@ const PROFILE: &str = "tag:ietf.org,2026:rats/ear#04";
 const AFFIRMING: i8 = 2;
 /// Devices in one token.
 pub const SUBMODULES_MAX: usize = 100;
+/// The JOSE header of every token.
+const HEADER: &str = r#"{"typ":"JWT","alg":"ES256"}"#;
 const PEM_LABEL: &str = "PRIVATE KEY";
 
 /// Why there is no signed result.
@@ -36,7 +38,7 @@ pub enum ResultsError {
 
 /// Signs results. The key is the controller's own.
 pub struct Signer {
-    pkcs8: Zeroizing<Vec<u8>>,
+    pair: EcdsaKeyPair,
     public: Vec<u8>,
 }
 
@@ -88,7 +90,7 @@ impl Signer {
             pair.public_key().as_be_bytes().map_err(|error| refuse(&error))?;
         Ok(Self {
             public: public.as_ref().to_vec(),
-            pkcs8,
+            pair,
         })
     }
 
@@ -110,72 +112,113 @@ impl Signer {
     /// # Errors
     /// It cannot be signed.
     pub fn sign(&self, outcomes: &[Outcome], issued_s: u64, expires_s: u64) -> Result<String, ResultsError> {
-        let seconds = |time_s: u64| i64::try_from(time_s).unwrap_or(i64::MAX);
         let submods = outcomes
             .iter()
             .take(SUBMODULES_MAX)
-            .map(|outcome| (outcome.appraisal.device.to_string(), submodule(outcome)));
-        let mut ear = Ear::new();
-        ear.profile = PROFILE.to_owned();
-        ear.iat = seconds(issued_s);
-        ear.exp = Some(seconds(expires_s));
-        ear.vid = VerifierID {
-            build: concat!("linewarden ", env!("CARGO_PKG_VERSION")).to_owned(),
-            developer: env!("CARGO_PKG_REPOSITORY").to_owned(),
+            .map(|outcome| (outcome.appraisal.device.to_string(), Submodule::of(outcome)));
+        let claims = Claims {
+            eat_profile: PROFILE,
+            iat: issued_s,
+            exp: expires_s,
+            ear_verifier_id: VerifierId {
+                developer: env!("CARGO_PKG_REPOSITORY"),
+                build: concat!("linewarden ", env!("CARGO_PKG_VERSION")),
+            },
+            submods: submods.collect(),
         };
-        ear.submods = submods.collect::<BTreeMap<_, _>>();
-        ear.sign_jwk_der(Algorithm::ES256, &self.pkcs8)
-            .map_err(|error| ResultsError::Sign(error.to_string()))
+        let refuse = |why: &dyn ToString| ResultsError::Sign(why.to_string());
+        let claims = serde_json::to_vec(&claims).map_err(|error| refuse(&error))?;
+        let mut token = BASE64_URL_SAFE_NO_PAD.encode(HEADER);
+        token.push('.');
+        BASE64_URL_SAFE_NO_PAD.encode_string(claims, &mut token);
+        let signature = self
+            .pair
+            .sign(&SystemRandom::new(), token.as_bytes())
+            .map_err(|error| refuse(&error))?;
+        token.push('.');
+        BASE64_URL_SAFE_NO_PAD.encode_string(signature, &mut token);
+        Ok(token)
     }
 }
 
-fn submodule(outcome: &Outcome) -> EarAppraisal {
-    let Outcome {
-        appraisal,
-        protection,
-        group,
-        is_stale,
-    } = outcome;
-    let mut result = EarAppraisal::new();
-    let is_tpm = *protection == Protection::Tpm;
-    result.status = match appraisal.state {
-        _ if *is_stale => TrustTier::None,
-        State::Ok => TrustTier::Affirming,
-        State::Late | State::Silent => TrustTier::Warning,
-        State::Quarantined => TrustTier::Contraindicated,
-    };
-    if appraisal.state == State::Ok && !is_stale {
-        let vector = &mut result.trust_vector;
-        vector.instance_identity.set(AFFIRMING);
-        vector.configuration.set(AFFIRMING);
-        vector.executables.set(AFFIRMING);
-        vector.file_system.set(AFFIRMING);
-        if is_tpm {
-            vector.hardware.set(AFFIRMING);
+/// An EAR's claims-set, as draft-ietf-rats-ear-04 names them in JSON.
+#[derive(Serialize)]
+struct Claims<'a> {
+    eat_profile: &'a str,
+    iat: u64,
+    exp: u64,
+    ear_verifier_id: VerifierId<'a>,
+    submods: BTreeMap<String, Submodule<'a>>,
+}
+
+#[derive(Serialize)]
+struct VerifierId<'a> {
+    developer: &'a str,
+    build: &'a str,
+}
+
+/// The appraisal of one device.
+#[derive(Serialize)]
+struct Submodule<'a> {
+    ear_status: &'a str,
+    /// AR4SI's claims; those that nothing is said about are left out.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    ear_trustworthiness_vector: BTreeMap<&'a str, i8>,
+    ear_appraisal_policy_ids: [String; 1],
+    ear_verifier_claims: VerifierClaims<'a>,
+}
+
+/// What the verifier adds.
+#[derive(Serialize)]
+struct VerifierClaims<'a> {
+    state: &'a str,
+    since: u64,
+    gateway: u32,
+    round: u32,
+    key: &'a str,
+    reference: &'a str,
+}
+
+impl<'a> Submodule<'a> {
+    fn of(outcome: &'a Outcome) -> Self {
+        let Outcome {
+            appraisal,
+            protection,
+            group,
+            is_stale,
+        } = outcome;
+        let is_affirmed = appraisal.state == State::Ok && !is_stale;
+        let is_tpm = *protection == Protection::Tpm;
+        let claims = ["instance-identity", "configuration", "executables", "file-system"];
+        let hardware = is_tpm.then_some("hardware");
+        let affirmed = claims.into_iter().chain(hardware).filter(|_| is_affirmed);
+        Self {
+            ear_status: match appraisal.state {
+                _ if *is_stale => "none",
+                State::Ok => "affirming",
+                State::Late | State::Silent => "warning",
+                State::Quarantined => "contraindicated",
+            },
+            ear_trustworthiness_vector: affirmed.map(|claim| (claim, AFFIRMING)).collect(),
+            ear_appraisal_policy_ids: [format!("linewarden:group:{group}")],
+            ear_verifier_claims: VerifierClaims {
+                state: appraisal.state.name(),
+                since: appraisal.since_s,
+                gateway: appraisal.gateway.0,
+                round: appraisal.since_round,
+                key: if is_tpm { "tpm" } else { "software" },
+                reference: match appraisal.configuration {
+                    Configuration::Current => "base",
+                    Configuration::Alternate => "roll-out",
+                },
+            },
         }
     }
-    result.policy_ids = vec![format!("linewarden:group:{group}")];
-    let text = |value: &str| RawValue::String(value.to_owned());
-    let number = |value: u64| RawValue::Integer(i64::try_from(value).unwrap_or(i64::MAX));
-    result.verifier_claims = BTreeMap::from([
-        ("state".to_owned(), text(appraisal.state.name())),
-        ("since".to_owned(), number(appraisal.since_s)),
-        ("gateway".to_owned(), number(appraisal.gateway.0.into())),
-        ("round".to_owned(), number(appraisal.since_round.into())),
-        ("key".to_owned(), text(if is_tpm { "tpm" } else { "software" })),
-        (
-            "reference".to_owned(),
-            text(match appraisal.configuration {
-                Configuration::Current => "base",
-                Configuration::Alternate => "roll-out",
-            }),
-        ),
-    ]);
-    result
 }
 
 #[cfg(test)]
 mod tests {
+    use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
     use linewarden_protocol::ids::{DeviceId, GatewayId};
 
     use super::*;
@@ -203,30 +246,76 @@ mod tests {
         Signer::from_pem(&Signer::generate_pem().unwrap()).unwrap()
     }
 
-    /// Verified by the reader of the same draft, with the public key alone.
-    fn read(signer: &Signer, token: &str) -> Ear {
-        Ear::from_jwt_jwk(token, Algorithm::ES256, signer.public_jwk().as_bytes()).unwrap()
+    /// The claims of a token that verifies with the public key alone.
+    fn read(jwk: &str, token: &str) -> Option<serde_json::Value> {
+        let jwk: serde_json::Value = serde_json::from_str(jwk).unwrap();
+        let bytes = |text: &str| BASE64_URL_SAFE_NO_PAD.decode(text).ok();
+        let mut point = vec![4];
+        point.extend(bytes(jwk["x"].as_str().unwrap()).unwrap());
+        point.extend(bytes(jwk["y"].as_str().unwrap()).unwrap());
+        let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point);
+        let (signed, signature) = token.rsplit_once('.')?;
+        key.verify(signed.as_bytes(), &bytes(signature)?).ok()?;
+        let (header, claims) = signed.split_once('.')?;
+        let header: serde_json::Value = serde_json::from_slice(&bytes(header)?).ok()?;
+        assert_eq!(
+            (header["alg"].as_str(), header["typ"].as_str()),
+            (Some("ES256"), Some("JWT"))
+        );
+        serde_json::from_slice(&bytes(claims)?).ok()
     }
 
-    fn status(signer: &Signer, state: State, is_stale: bool) -> TrustTier {
-        let token = signer
-            .sign(&[outcome(state, is_stale)], 1_790_000_100, u64::MAX)
-            .unwrap();
-        let ear = read(signer, &token);
-        let device = ear.submods.values().next().unwrap();
-        assert_eq!(device.trust_vector.any_set(), state == State::Ok && !is_stale);
-        device.status
+    /// The status of the one device in a result, and whether anything is claimed to be good.
+    fn status(signer: &Signer, state: State, is_stale: bool) -> (String, bool) {
+        let outcomes = [outcome(state, is_stale)];
+        let token = signer.sign(&outcomes, 1_790_000_100, 1_790_000_200).unwrap();
+        let claims = read(&signer.public_jwk(), &token).unwrap();
+        assert_eq!(claims["exp"], 1_790_000_200);
+        let device = &claims["submods"]["00000000000000d1"];
+        let vector = &device["ear_trustworthiness_vector"];
+        (
+            device["ear_status"].as_str().unwrap().to_owned(),
+            !vector.is_null(),
+        )
+    }
+
+    #[test]
+    fn the_claims_are_those_of_the_draft() {
+        let signer = signer();
+        let token = signer.sign(&[outcome(State::Ok, false)], 100, 200).unwrap();
+        let claims = read(&signer.public_jwk(), &token).unwrap();
+        let expected = serde_json::json!({
+            "eat_profile": "tag:ietf.org,2026:rats/ear#04",
+            "iat": 100,
+            "exp": 200,
+            "ear_verifier_id": {
+                "developer": env!("CARGO_PKG_REPOSITORY"),
+                "build": concat!("linewarden ", env!("CARGO_PKG_VERSION")),
+            },
+            "submods": {"00000000000000d1": {
+                "ear_status": "affirming",
+                "ear_trustworthiness_vector": {
+                    "instance-identity": 2, "configuration": 2, "executables": 2, "file-system": 2, "hardware": 2,
+                },
+                "ear_appraisal_policy_ids": ["linewarden:group:pumps"],
+                "ear_verifier_claims": {
+                    "state": "ok", "since": 1_790_000_000, "gateway": 3, "round": 7, "key": "tpm", "reference": "base",
+                },
+            }},
+        });
+        assert_eq!(claims, expected);
     }
 
     #[test]
     fn only_a_fresh_proof_is_affirmed() {
         let signer = signer();
-        assert_eq!(status(&signer, State::Ok, false), TrustTier::Affirming);
-        assert_eq!(status(&signer, State::Ok, true), TrustTier::None);
-        assert_eq!(status(&signer, State::Silent, false), TrustTier::Warning);
+        let said = |state, is_stale| status(&signer, state, is_stale);
+        assert_eq!(said(State::Ok, false), ("affirming".to_owned(), true));
+        assert_eq!(said(State::Ok, true), ("none".to_owned(), false));
+        assert_eq!(said(State::Silent, false), ("warning".to_owned(), false));
         assert_eq!(
-            status(&signer, State::Quarantined, false),
-            TrustTier::Contraindicated
+            said(State::Quarantined, false),
+            ("contraindicated".to_owned(), false)
         );
     }
 
@@ -234,10 +323,8 @@ mod tests {
     fn a_changed_token_or_another_key_does_not_verify() {
         let signer = signer();
         let token = signer.sign(&[outcome(State::Ok, false)], 1, u64::MAX).unwrap();
-        let other = super::tests::signer();
-        let by = |signer: &Signer, token: &str| {
-            Ear::from_jwt_jwk(token, Algorithm::ES256, signer.public_jwk().as_bytes()).is_ok()
-        };
+        let other = self::signer();
+        let by = |signer: &Signer, token: &str| read(&signer.public_jwk(), token).is_some();
         assert!(by(&signer, &token));
         assert!(!by(&other, &token));
         let at = token.find('.').unwrap() + 10;
