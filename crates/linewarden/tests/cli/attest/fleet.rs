@@ -288,6 +288,10 @@ fn mistakes_about_enrolments_are_told() {
         ("d1 --software --key-out k --identity i", "cannot be used with"),
         ("d1 --identity i", "--offer"),
         (
+            "d1 --identity i --offer o --pending p --port 9",
+            "cannot be used with",
+        ),
+        (
             "d1 --identity i --offer o --pending p --pin abc",
             "64 hexadecimal digits",
         ),
@@ -303,6 +307,19 @@ fn mistakes_about_enrolments_are_told() {
         let error = site.on_registry(&format!("attest {enrol} {words}")).refused(2);
         assert!(error.contains(told), "{words}: {error}");
     }
+    let mut pcrs = PcrValues::new(HashAlgorithm::Sha384);
+    let value = HashAlgorithm::Sha384.digest(&[b"kernel"]);
+    pcrs.set(11.try_into().unwrap(), value).unwrap();
+    let other_bank = Configuration::new(pcrs, BTreeMap::new()).unwrap();
+    site.write_configuration("bank.conf", &other_bank);
+    let error = site
+        .on_registry("attest enroll d1 --group pumps --software --key-out k --own bank.conf")
+        .refused(2);
+    assert!(
+        error
+            .contains("bank.conf: it cannot be laid over the reference value of group pumps: PCRs of sha384"),
+        "{error}"
+    );
     // The registry refuses after the key's file was written: nothing is left of it.
     let many: Vec<String> = (0..3_000)
         .map(|number| format!("/etc/a-long-name/{number}"))
