@@ -19,7 +19,7 @@ fn main() {
         "-Wall".into(),
         "-Werror".into(),
     ];
-    for program in ["loadgen", "pace", "pass"] {
+    for program in ["burst", "loadgen", "pace", "pass"] {
         let source = format!("src/bpf/{program}.bpf.c");
         let built = SkeletonBuilder::new()
             .source(&source)

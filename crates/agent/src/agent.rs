@@ -6,12 +6,13 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 use linewarden_protocol::device::{Device, DeviceConfig, Output, Phase, PufFailed, PufQuery};
-use linewarden_protocol::ticket::Kind;
+use linewarden_protocol::ticket::{Kind, Taken};
 use linewarden_protocol::wire::MESSAGE_BYTES;
 use linewarden_puf::Puf;
 use linewarden_puf::health::HealthTest;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::attest::{AttestOptions, Attestation};
 use crate::diagnosis::{Answers, NakReason, Shown, Why};
 use crate::keyring::Keyring;
 use crate::link::{Link, route_source, wire_address};
@@ -49,6 +50,8 @@ pub struct AgentOptions {
     pub peers: Vec<Peer>,
     /// UDP port at which devices talk to each other.
     pub peer_port: u16,
+    /// How it proves what it runs, if it does.
+    pub attest: Option<AttestOptions>,
     /// Ends with the first session, and what is to be renewed in it.
     pub once: bool,
     /// Ends when no session was opened after so long.
@@ -97,6 +100,9 @@ pub enum AgentError {
         #[source]
         source: io::Error,
     },
+    /// Attestation cannot begin.
+    #[error("cannot begin to attest: {0}")]
+    Attest(io::Error),
     /// The device machine refused a nonce.
     #[error("cannot start a handshake: {0}")]
     Start(linewarden_protocol::device::StartError),
@@ -111,6 +117,7 @@ pub struct Agent {
     tunnels: Tunnels,
     tickets: TicketLine,
     peers: Peers,
+    attestation: Option<Attestation>,
     renewal: Option<Renewal>,
     relink_at_ms: u64,
     relink_delay_ms: u64,
@@ -135,6 +142,7 @@ impl Agent {
             puf,
             tickets: TicketLine::new(SocketAddr::new(options.gateway.ip(), options.desk_port)),
             peers: Peers::none(),
+            attestation: None,
             renewal: options.renewal.map(Renewal::new),
             options,
             link: None,
@@ -158,7 +166,15 @@ impl Agent {
         self.tunnels = Tunnels::open(&self.options.tunnels, self.options.gateway.port())?;
         let device = self.options.device.device;
         self.peers = Peers::open(device, &self.options.peers, self.options.peer_port)?;
+        let attest = self.options.attest.as_ref();
+        self.attestation = attest
+            .map(|attest| Attestation::start(attest, &self.options.device))
+            .transpose()
+            .map_err(AgentError::Attest)?;
         let ended = self.run_until(stop, sink)?;
+        if let Some(attestation) = &mut self.attestation {
+            attestation.finish(sink);
+        }
         if !self.options.tunnels.is_empty() {
             sink(&Report::Tunnelled(self.tunnels.counts()));
         }
@@ -206,6 +222,9 @@ impl Agent {
             };
             self.peers.carry(&mut seal, boot_ms(), sink);
         }
+        if let Some(attestation) = &mut self.attestation {
+            attestation.carry(&self.device, own, boot_ms(), sink);
+        }
         let renew = self.tunnels.carry(&self.device, own, boot_ms());
         if renew && self.device.phase() == Phase::Authenticated {
             return self.start(sink);
@@ -225,7 +244,10 @@ impl Agent {
             let question = renewal.and_then(|renewal| renewal.begin(&self.device, &self.options.keyring));
             match question {
                 Some(question) => self.ask(&question, sink),
-                None => self.ask_for_peer(),
+                None => {
+                    self.ask_for_peer();
+                    self.send_evidence();
+                }
             }
         }
         while let Some(told) = self.tickets.poll(&self.device, &mut self.tunnels, own, boot_ms()) {
@@ -235,6 +257,14 @@ impl Agent {
                     continue;
                 }
                 Told::Nothing(Kind::Pair) => continue,
+                Told::Taken(taken) => {
+                    self.tell_evidence(Some(taken), sink);
+                    continue;
+                }
+                Told::Nothing(Kind::Evidence) => {
+                    self.tell_evidence(None, sink);
+                    continue;
+                }
                 Told::State(state) => Some(state),
                 Told::Nothing(_) => None,
             };
@@ -275,6 +305,25 @@ impl Agent {
         let body = peer.0.to_be_bytes();
         if let Err(why) = self.tickets.ask(&self.device, Kind::Pair, 0, &body, boot_ms()) {
             tracing::debug!(why, %peer, "the controller was not asked for a pair");
+        }
+    }
+
+    /// Sends the next piece of evidence, if nothing else was asked and it is time to. What cannot be sent now is sent the next
+    /// time.
+    fn send_evidence(&mut self) {
+        let now_ms = boot_ms();
+        let attestation = self.attestation.as_mut().filter(|_| self.tickets.is_free());
+        let Some(body) = attestation.and_then(|attestation| attestation.question(now_ms)) else {
+            return;
+        };
+        if let Err(why) = self.tickets.ask(&self.device, Kind::Evidence, 0, &body, now_ms) {
+            tracing::debug!(why, "no evidence was sent");
+        }
+    }
+
+    fn tell_evidence(&mut self, taken: Option<Taken>, sink: Sink<'_>) {
+        if let Some(attestation) = &mut self.attestation {
+            attestation.answered(taken, boot_ms(), sink);
         }
     }
 
@@ -485,6 +534,12 @@ impl Agent {
         // While a question is out, or there is nobody to ask, no peer is asked for.
         let may_ask = self.tickets.is_free() && self.device.session().is_some();
         let ask_ms = self.peers.ask_deadline().filter(|_| may_ask);
+        let attestation = self.attestation.as_ref();
+        let is_linked = self.link.is_some();
+        let attest_ms = attestation.and_then(|attestation| attestation.deadline(is_linked));
+        let evidence_ms = attestation
+            .and_then(Attestation::question_deadline)
+            .filter(|_| may_ask);
         let peers_ms = self.peers.deadline().filter(|_| self.link.is_some());
         let deadlines = [
             Some(route_or_link_ms),
@@ -492,6 +547,8 @@ impl Agent {
             ticket_ms,
             ask_ms,
             peers_ms,
+            attest_ms,
+            evidence_ms,
             give_up_at_ms,
         ];
         let next_ms = deadlines.into_iter().flatten().min().unwrap_or(route_or_link_ms);
@@ -513,6 +570,12 @@ impl Agent {
             self.tickets
                 .socket()
                 .map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)),
+        );
+        polled.extend(
+            attestation
+                .into_iter()
+                .flat_map(|attestation| attestation.descriptors(is_linked))
+                .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)),
         );
         polled.extend(
             self.link

@@ -13,6 +13,7 @@ use linewarden_puf::Puf;
 use linewarden_puf::readout::ReadoutPuf;
 use serde::Deserialize;
 
+use crate::attest::{AttestOptions, AttestSection};
 use crate::keyring::Keyring;
 use crate::link::interface_mac;
 use crate::peer::Peer;
@@ -43,6 +44,8 @@ pub struct AgentConfig {
     /// Devices that it talks to.
     #[serde(default)]
     pub peer: Vec<PeerSection>,
+    /// How it proves what it runs, if it does.
+    pub attest: Option<AttestSection>,
     /// Its log.
     #[serde(default)]
     pub log: LogSection,
@@ -156,7 +159,7 @@ pub struct FieldError {
     pub problem: String,
 }
 
-fn field<T>(path: &[&str], problem: impl ToString) -> Result<T, FieldError> {
+pub(crate) fn field<T>(path: &[&str], problem: impl ToString) -> Result<T, FieldError> {
     Err(FieldError {
         path: path.iter().map(ToString::to_string).collect(),
         problem: problem.to_string(),
@@ -185,7 +188,10 @@ impl AgentConfig {
             .into_iter()
             .flatten()
             .filter(|path| !path.as_os_str().is_empty());
-        named.for_each(|path| *path = directory.join(&*path));
+        let attest = self.attest.iter_mut().flat_map(AttestSection::paths_mut);
+        named
+            .chain(attest.filter(|path| !path.as_os_str().is_empty()))
+            .for_each(|path| *path = directory.join(&*path));
     }
 
     /// The device's id.
@@ -248,6 +254,7 @@ impl AgentConfig {
         if let Ok(device) = self.device_id() {
             problems.extend(self.open_puf(device, 0).err());
         }
+        problems.extend(self.attest.iter().flat_map(AttestSection::lacks));
         problems
     }
 
@@ -266,6 +273,9 @@ impl AgentConfig {
         .collect();
         problems.extend(self.empty_paths());
         problems.extend(self.doubly_listened());
+        let lap_port = gateway.as_ref().map_or(LAP_PORT, SocketAddr::port);
+        let ports = [lap_port, self.device.peer_port];
+        problems.extend(self.attest.iter().flat_map(|attest| attest.problems(&ports)));
         match gateway {
             Err(error) => problems.push(error),
             Ok(gateway) => {
@@ -297,8 +307,14 @@ impl AgentConfig {
         ];
         let is_empty = |path: Option<&PathBuf>| path.is_some_and(|path| path.as_os_str().is_empty());
         let empty = paths.into_iter().filter(|(_, path)| is_empty(*path));
+        let empty = empty.map(|(path, _)| path.to_vec());
+        let attest = self.attest.iter().flat_map(AttestSection::paths);
+        let attest = attest
+            .filter(|(_, path)| is_empty(*path))
+            .map(|(key, _)| vec!["attest", key]);
         empty
-            .filter_map(|(path, _)| field::<()>(path, "\"\": name a path").err())
+            .chain(attest)
+            .filter_map(|path| field::<()>(&path, "\"\": name a path").err())
             .collect()
     }
 
@@ -417,6 +433,14 @@ impl AgentConfig {
                 "name the port of the gateway's desk, another than 0 and LAP's",
             ),
         }
+    }
+
+    /// How it proves what it runs, if it does; reads its key.
+    ///
+    /// # Errors
+    /// A field that cannot be used.
+    pub fn attest(&self) -> Result<Option<AttestOptions>, FieldError> {
+        self.attest.as_ref().map(AttestSection::options).transpose()
     }
 
     /// The tunnels of a device whose gateway is at `gateway`.

@@ -6,6 +6,7 @@
 //!                         ├─ protocol::device::Device   decides (no I/O)
 //!                         ├─ Tunnels                    local programs' datagrams, sealed
 //!                         ├─ Peers                      local programs' datagrams to other devices
+//!                         ├─ Attestation                proves what the device runs
 //!                         ├─ Renewal                    new rows or a new key, by tickets to the controller
 //!                         ├─ Keyring                    helper data from a file, through their renewal
 //!                         └─ Puf                        simulated · readouts · external command
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+pub mod attest;
 pub mod config;
 mod credential;
 mod diagnosis;
@@ -33,6 +35,7 @@ mod tunnel;
 mod way;
 
 pub use agent::{Agent, AgentError, AgentOptions, Ended};
+pub use attest::AttestOptions;
 pub use config::{AgentConfig, FieldError};
 pub use credential::{Credential, CredentialError};
 pub use keyring::Keyring;

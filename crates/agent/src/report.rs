@@ -1,9 +1,15 @@
 //! What an agent has to say.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use linewarden_measurement::diff::Difference;
+use linewarden_tpm::Protection;
 use serde::Serialize;
+
+/// Lines of a difference that people are shown.
+const CHANGES_MAX: usize = 8;
 
 /// A change of an agent's state: one line for people, or one JSON object with its name in `event`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -97,6 +103,61 @@ pub enum Report {
         /// Why.
         why: String,
     },
+    /// The first proof of a period went to a gateway.
+    Attested {
+        /// The gateway's number.
+        gateway_id: u32,
+        /// The period.
+        period: u64,
+        /// h, 64 hexadecimal digits.
+        configuration: String,
+        /// Where the key lies.
+        protection: Protection,
+    },
+    /// Another configuration was measured than the last time.
+    ConfigurationChanged {
+        /// h, 64 hexadecimal digits.
+        configuration: String,
+        /// What has changed; not known if the agent was started anew in between.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        changes: Option<Box<Difference>>,
+    },
+    /// Nothing is proven now.
+    NotAttesting {
+        /// Why: the TPM's command, the log's entry, the file.
+        why: String,
+        /// When it is tried again, ms from now; not in this period if there is nothing.
+        retry_in_ms: Option<u64>,
+    },
+    /// What is to be remembered of attestation cannot be written: after a restart the device may refuse requests that
+    /// come without a session.
+    AttestNotKept {
+        /// Why.
+        why: String,
+    },
+    /// Requests that got no proof, since the start, told when there are more, at most once a minute, and at the end.
+    AttestRefused {
+        /// How many, by why.
+        requests: BTreeMap<&'static str, u64>,
+    },
+    /// The controller has taken evidence.
+    EvidenceTaken {
+        /// The period in which it was measured.
+        period: u64,
+        /// h, 64 hexadecimal digits.
+        configuration: String,
+        /// Length of the document.
+        bytes: usize,
+        /// Whether there was a quote in it.
+        quote: bool,
+    },
+    /// The controller has not taken evidence.
+    EvidenceNotTaken {
+        /// Why.
+        why: String,
+        /// When it is tried again, ms from now, if it is.
+        retry_in_ms: Option<u64>,
+    },
     /// What the tunnels have carried, told once, at the end.
     Tunnelled(TunnelCounts),
     /// The agent ends.
@@ -166,6 +227,56 @@ impl fmt::Display for Report {
             Self::NotRenewed { why } => write!(f, "not renewed: {why}"),
             Self::PeerOpen { device } => write!(f, "peer {device}: open"),
             Self::PeerClosed { device, why } => write!(f, "peer {device}: closed, {why}"),
+            Self::Attested {
+                gateway_id,
+                period,
+                configuration,
+                protection,
+            } => {
+                let protection = match protection {
+                    Protection::Tpm => "a TPM",
+                    Protection::Software => "software",
+                };
+                write!(
+                    f,
+                    "attested to gateway {gateway_id} in period {period}: configuration {configuration}, key in {protection}"
+                )
+            }
+            Self::ConfigurationChanged {
+                configuration,
+                changes,
+            } => {
+                write!(f, "configuration changed, now {configuration}")?;
+                changes.as_ref().map_or(Ok(()), |changes| Changes(changes).fmt(f))
+            }
+            Self::NotAttesting { why, retry_in_ms } => {
+                write!(f, "not attesting: {why}")?;
+                again(f, *retry_in_ms)
+            }
+            Self::AttestNotKept { why } => write!(f, "cannot keep the state of attestation: {why}"),
+            Self::AttestRefused { requests } => {
+                let counts: Vec<String> = requests
+                    .iter()
+                    .map(|(why, count)| format!("{why} {count}"))
+                    .collect();
+                write!(f, "requests to attest that were refused: {}", counts.join(", "))
+            }
+            Self::EvidenceTaken {
+                period,
+                configuration,
+                bytes,
+                quote,
+            } => {
+                let quote = if *quote { " with a quote" } else { "" };
+                write!(
+                    f,
+                    "evidence of period {period}{quote} taken, {bytes} B: configuration {configuration}"
+                )
+            }
+            Self::EvidenceNotTaken { why, retry_in_ms } => {
+                write!(f, "evidence not taken: {why}")?;
+                again(f, *retry_in_ms)
+            }
             Self::Tunnelled(counts) => write!(
                 f,
                 "tunnels: {} datagrams up, {} down; dropped {} without a session, {} too long, {} unsent, {} not \
@@ -178,6 +289,30 @@ impl fmt::Display for Report {
                 counts.dropped_unopened
             ),
             Self::Stopped => f.write_str("stopped"),
+        }
+    }
+}
+
+fn again(f: &mut fmt::Formatter<'_>, retry_in_ms: Option<u64>) -> fmt::Result {
+    match retry_in_ms {
+        Some(ms) => write!(f, "; trying again in {}", Span(ms)),
+        None => Ok(()),
+    }
+}
+
+/// The first changes, in one line.
+struct Changes<'a>(&'a Difference);
+
+impl fmt::Display for Changes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.0.to_string();
+        let mut lines = all.lines().map(str::trim);
+        for line in lines.by_ref().take(CHANGES_MAX) {
+            write!(f, "; {line}")?;
+        }
+        match lines.count() {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more lines, with --json all"),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use linewarden_protocol::device::Device;
 use linewarden_protocol::ids::SessionId;
 use linewarden_protocol::ticket::{
-    self, Direction, Head, Kind, MESSAGE_BYTES_MAX, Opening, Paired, Room, Sealed, State,
+    self, Direction, Head, Kind, MESSAGE_BYTES_MAX, Opening, Paired, Room, Sealed, State, Taken,
 };
 use linewarden_protocol::wire::DATA_HEADER_BYTES;
 
@@ -30,6 +30,8 @@ pub(crate) enum Told {
     State(State),
     /// A pair, or that there is none; and when it was asked for first, ms.
     Paired(Paired, u64),
+    /// What became of a piece of evidence.
+    Taken(Taken),
     /// No answer to a question of that kind: the session has ended meanwhile, or nothing gets through.
     Nothing(Kind),
 }
@@ -211,8 +213,7 @@ impl TicketLine {
                 let paired = Paired::parse(body).ok()?;
                 Some(Told::Paired(paired, asked.asked_ms))
             }
-            // Nothing asks that yet.
-            Kind::Evidence => None,
+            Kind::Evidence => Taken::parse(body).ok().map(Told::Taken),
             Kind::Status | Kind::Rows | Kind::Key => State::parse(body).ok().map(Told::State),
         }
     }

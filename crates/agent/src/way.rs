@@ -55,6 +55,18 @@ impl OwnSocket {
         Ok(socket)
     }
 
+    /// Sends as it is.
+    pub(crate) fn send_plain(&self, message: &[u8], to: SocketAddr) -> io::Result<()> {
+        let (_, socket) = self.bound.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        socket.send_to(message, to).map(drop)
+    }
+
+    /// The next datagram as it is: its length, and where it is from.
+    pub(crate) fn receive_plain(&self, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
+        let (_, socket) = self.bound.as_ref()?;
+        received(socket, buffer)
+    }
+
     /// Sends to UDP port `to.port()` of `to.ip()`.
     pub(crate) fn send(
         &mut self,
@@ -83,14 +95,7 @@ impl OwnSocket {
     pub(crate) fn receive<'b>(&self, seal: &mut Seal<'_>, buffer: &'b mut [u8]) -> Option<Received<'b>> {
         let (bound, socket) = self.bound.as_ref()?;
         let port = socket.local_addr().ok().filter(|_| *bound == seal.own)?.port();
-        let (length, from) = loop {
-            match socket.recv_from(buffer) {
-                Ok(received) => break received,
-                // An ICMP error, which anybody may have sent.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-                Err(_) => return None,
-            }
-        };
+        let (length, from) = received(socket, buffer)?;
         let came = buffer.get(..length)?;
         let sealed = came.starts_with(&wire::MAGIC.to_be_bytes());
         let message = match sealed {
@@ -105,5 +110,16 @@ impl OwnSocket {
             from,
             sealed,
         })
+    }
+}
+
+fn received(socket: &UdpSocket, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
+    loop {
+        match socket.recv_from(buffer) {
+            Ok(received) => return Some(received),
+            // An ICMP error, which anybody may have sent.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            Err(_) => return None,
+        }
     }
 }

@@ -147,6 +147,7 @@ fn agent(credential: Credential, model: &str, seed: u8, gateway: SocketAddr) -> 
         renewal: None,
         desk_port: 1,
         peers: Vec::new(),
+        attest: None,
         peer_port: 1,
         health: HealthTest::default(),
         gateway,
@@ -220,7 +221,7 @@ fn another_chip_with_the_same_helper_data_gets_nowhere() {
             .any(|report| matches!(report, Report::Failed { .. }))
     };
     let (_, reports) = run(&mut agent, failed);
-    assert_eq!(rows_of(&reports), []);
+    assert_eq!(rows_of(&reports), [0; 0]);
     assert!(
         reports
             .iter()
@@ -270,6 +271,7 @@ fn without_a_gateway_it_gives_up_when_told_to() {
         renewal: None,
         desk_port: 1,
         peers: Vec::new(),
+        attest: None,
         peer_port: 1,
         health: HealthTest::default(),
         gateway: silent.local_addr().unwrap(),

@@ -188,6 +188,7 @@ fn local_programs_talk_through_the_seal_and_replays_do_not_reach_them() {
         renewal: None,
         desk_port: 1,
         peers: Vec::new(),
+        attest: None,
         peer_port: 1,
         health: HealthTest::default(),
         gateway,

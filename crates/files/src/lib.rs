@@ -11,7 +11,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 pub use private::{PrivateFileError, create_private, read_private};
-pub use write::{can_replace, replace, sync_parent};
+pub use write::{can_replace, replace, replace_private, sync_parent};
 
 /// Reads a whole file of at most `bytes_max` bytes. Pipes and devices will do, and are read no further than that.
 ///

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Puts `bytes` at `path`, over what is there; after a crash at any moment the old content or the new is there, whole.
@@ -9,8 +10,21 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// What the operating system says; the old content is there still.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_with(path, bytes, 0o666)
+}
+
+/// [`replace`] for a secret: what is at `path` then has mode 0600, whatever was there.
+///
+/// # Errors
+/// As [`replace`].
+pub fn replace_private(path: &Path, secret: &[u8]) -> io::Result<()> {
+    replace_with(path, secret, 0o600)
+}
+
+/// `mode` is less what the process's mask takes away.
+fn replace_with(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let draft = draft_of(path);
-    let written = create(&draft)
+    let written = create(&draft, mode)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&draft, path))
         .and_then(|()| sync_parent(path));
@@ -28,14 +42,18 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// What the operating system says.
 pub fn can_replace(path: &Path) -> io::Result<()> {
     let draft = draft_of(path);
-    create(&draft)?;
+    create(&draft, 0o666)?;
     fs::remove_file(&draft)
 }
 
 /// A file that was not there, or was a leftover: never what somebody has made a link to, for its name can be guessed.
-fn create(draft: &Path) -> io::Result<File> {
+fn create(draft: &Path, mode: u32) -> io::Result<File> {
     let _ = fs::remove_file(draft);
-    OpenOptions::new().write(true).create_new(true).open(draft)
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(draft)
 }
 
 fn draft_of(path: &Path) -> PathBuf {

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use linewarden_files::{
-    PrivateFileError, create_private, read_bounded, read_private, read_text_bounded, replace,
+    PrivateFileError, create_private, read_bounded, read_private, read_text_bounded, replace, replace_private,
 };
 
 #[test]
@@ -28,6 +28,16 @@ fn no_more_is_read_than_was_asked_for() {
         read_text_bounded(&path, 9).unwrap_err().kind(),
         ErrorKind::InvalidData
     );
+}
+
+#[test]
+fn a_secret_is_private_whatever_was_in_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    replace(&path, b"anybody's").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    replace_private(&path, b"secret").unwrap();
+    assert_eq!(*read_private(&path, 64).unwrap(), b"secret");
 }
 
 #[test]

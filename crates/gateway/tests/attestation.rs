@@ -13,7 +13,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use linewarden_controller::Controller;
 use linewarden_controller::attest::Signer;
@@ -23,7 +23,7 @@ use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::files::{ContentHash, FileEntry, FilePath, Mode as FileMode};
 use linewarden_measurement::pcr::PcrValues;
 use linewarden_protocol::attest::prover::{Answer, AskedBy, Prover};
-use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
+use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, Round};
 use linewarden_protocol::ids::{DeviceId, Mode, Period};
 use linewarden_protocol::keys::SessionKey;
 use linewarden_protocol::verdict::Verdict;
@@ -31,6 +31,8 @@ use linewarden_protocol::wire::{self, Message};
 use linewarden_registry::{
     Credentials, GroupName, GroupPolicy, Home, NewGroup, NewProver, Protection, Reopen, RollOut, State,
 };
+
+use zerocopy::IntoBytes as _;
 
 use self::site::{Client, GATEWAY, LONG, Site, record, row_key};
 
@@ -73,7 +75,12 @@ struct Inside {
     configuration: Arc<Mutex<u8>>,
     session: Arc<Mutex<Option<SessionKey>>>,
     is_mute: Arc<AtomicBool>,
+    /// In whose names it sends junk.
+    victims: Arc<Mutex<Vec<DeviceId>>>,
 }
+
+/// Pieces of junk for each victim and request.
+const JUNK: u8 = 20;
 
 /// A device's role as a prover, on a socket and a thread of its own.
 struct Attester {
@@ -92,6 +99,7 @@ impl Attester {
             configuration: Arc::new(Mutex::new(1)),
             session: Arc::default(),
             is_mute: Arc::default(),
+            victims: Arc::default(),
         };
         let ends = Arc::new(AtomicBool::new(false));
         Self {
@@ -124,6 +132,15 @@ fn answer_all(device: DeviceId, socket: &UdpSocket, inside: &Inside, ends: &Atom
         let Ok((length, from)) = socket.recv_from(&mut buffer) else {
             continue;
         };
+        if let Ok(Message::AttestRequest(request)) = wire::parse(&buffer[..length]) {
+            let round = Round::from(request);
+            for victim in inside.victims.lock().unwrap().iter() {
+                for junk in 0..JUNK {
+                    let proof = round.answer(*victim, [junk; 64]);
+                    socket.send_to(proof.as_bytes(), from).unwrap();
+                }
+            }
+        }
         if inside.is_mute.load(Ordering::Relaxed) {
             continue;
         }
@@ -134,7 +151,7 @@ fn answer_all(device: DeviceId, socket: &UdpSocket, inside: &Inside, ends: &Atom
             let Ok(Message::AttestRequest(request)) = wire::parse(message) else {
                 return None;
             };
-            let round = linewarden_protocol::attest::Round::from(request);
+            let round = Round::from(request);
             let request_key = attestation_key(device).for_requests(device, round.gateway, round.start.period);
             let by = match (in_session, &session) {
                 (true, Some(key)) => AskedBy::Session(key),
@@ -224,13 +241,20 @@ impl Field {
         let decided = gateway.wait_until(LONG, |status| status.attest.rounds > before);
         assert!(decided, "{:?}", gateway.status());
         let rounds = self.block(self.site.registry.rounds(Some(GATEWAY), 1)).unwrap();
+        if rounds[0].silent > 0 {
+            println!("{:?}\n{:?}", rounds[0], gateway.status().attest);
+            for (verdict, count) in gateway.counters().unwrap().nonzero() {
+                println!("{} {count}", verdict.name());
+            }
+        }
         (rounds[0].ok, rounds[0].late, rounds[0].silent)
     }
 
     /// Another period begins, as every hour; all measure themselves anew.
     fn next_period(&self, gateway: &Gateway) {
         let next = self.block(self.site.registry.newest_period()).unwrap().unwrap();
-        self.block(self.site.registry.begin_period(next.number, 1))
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        self.block(self.site.registry.begin_period(next.number, now_s))
             .unwrap();
         assert!(gateway.wait_until(LONG, |status| status.attest.period == next.number.0));
     }
@@ -324,44 +348,18 @@ fn by_command_only_the_operator_lets_a_device_in() {
 
 #[test]
 fn junk_in_anothers_name_quarantines_nobody() {
-    let field = Field::new(2, policy());
+    let field = Field::new(3, policy());
+    // It is a prover itself, so it knows round and nonce, and it sends before anybody has proven.
+    let victims = field.devices[1..].to_vec();
+    *field.attesters[0].inside.victims.lock().unwrap() = victims;
     let gateway = field.start();
-    let target = field.site.address();
-    let ends = Arc::new(AtomicBool::new(false));
-    // It hears every request, so it knows round and nonce, and is always faster than the device.
-    let eavesdropper = {
-        let (ends, device) = (Arc::clone(&ends), field.devices[0]);
-        let registry = field.site.registry.clone();
-        let handle = field.site.runtime.handle().clone();
-        std::thread::spawn(move || {
-            let socket = UdpSocket::bind("127.0.1.99:0").unwrap();
-            let mut sent = 0u64;
-            while !ends.load(Ordering::Relaxed) {
-                let numbers = handle.block_on(registry.rounds(Some(GATEWAY), 1)).unwrap();
-                let number = numbers.first().map_or(1, |round| round.number + 1);
-                let round = linewarden_protocol::attest::Round {
-                    gateway: GATEWAY,
-                    number: linewarden_protocol::ids::RoundNumber(number),
-                    nonce: sent.to_be_bytes(),
-                    start: linewarden_protocol::attest::PeriodStart {
-                        period: Period(1),
-                        salt: [0; 8],
-                    },
-                };
-                let proof = round.answer(device, [0x55; 64]);
-                socket
-                    .send_to(zerocopy::IntoBytes::as_bytes(&proof), target)
-                    .unwrap();
-                sent += 1;
-            }
-        })
-    };
     for _ in 0..4 {
-        assert_eq!(field.round(&gateway), (2, 0, 0));
+        assert_eq!(field.round(&gateway), (3, 0, 0));
     }
-    ends.store(true, Ordering::Relaxed);
-    eavesdropper.join().unwrap();
     assert_eq!(gateway.status().attest.quarantined, 0);
+    let counters = gateway.counters().unwrap();
+    let junk = [Verdict::DropProof, Verdict::DropProved].map(|verdict| counters.get(verdict));
+    assert!(junk.iter().sum::<u64>() >= 5 * 2 * u64::from(JUNK), "{junk:?}");
 }
 
 #[test]

@@ -133,7 +133,6 @@ fn a_revocation_by_another_process_shuts_the_device_out() {
     let gateway = site.start();
     let mut client = Client::new(lost, Mode::Key, site.address());
     let mut other = Client::new(kept, Mode::Key, site.address());
-    // In key mode the row's number only counts; the test's key is the one of number 0.
     assert_eq!(client.authenticate(LONG), Some(RowIndex(0)));
 
     let elsewhere = site

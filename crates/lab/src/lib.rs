@@ -6,6 +6,7 @@
 pub mod address;
 pub mod attackers;
 pub mod bench;
+pub mod burst;
 pub mod capability;
 pub mod clock;
 pub mod demo;

@@ -167,6 +167,17 @@ pub fn task_cpu_time(pid: libc::pid_t) -> io::Result<Duration> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat is not a list of numbers"))
 }
 
+/// Whether a task (a thread id) runs, or waits for its turn.
+///
+/// # Errors
+/// When there is no such task.
+pub fn is_running(pid: libc::pid_t) -> io::Result<bool> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // Its name may hold anything but ends with the last parenthesis.
+    let (_, rest) = text.rsplit_once(')').unwrap_or_default();
+    Ok(rest.trim_start().starts_with('R'))
+}
+
 fn set_threaded(netns: &NetNs, interface: &str, on: bool) -> Result<(), NapiError> {
     let fail = |step| {
         move |source| NapiError::Kernel {

@@ -31,7 +31,7 @@ const OFFER_NS: u64 = 60;
 /// Frames of a call at least.
 const OFFERED_MIN: u64 = 4096;
 /// `BPF_F_TEST_XDP_LIVE_FRAMES`, since Linux 5.18.
-const LIVE_FRAMES: u32 = 2;
+pub(crate) const LIVE_FRAMES: u32 = 2;
 
 /// Why frames could not be sent at a rate.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +52,14 @@ pub enum PaceError {
         processor: usize,
         /// The kernel's answer.
         source: io::Error,
+    },
+    /// Frames that never had a verdict.
+    #[error("{judged} of {sent} frames were judged, and for seconds no more: the others are lost")]
+    Lost {
+        /// Frames that were sent.
+        sent: u32,
+        /// Those that were judged.
+        judged: u64,
     },
 }
 

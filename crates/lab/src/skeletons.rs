@@ -19,6 +19,7 @@ macro_rules! skeleton {
     };
 }
 
+skeleton!(burst, "/burst.skel.rs");
 skeleton!(loadgen, "/loadgen.skel.rs");
 skeleton!(pace, "/pace.skel.rs");
 skeleton!(pass, "/pass.skel.rs");

@@ -102,6 +102,13 @@ fn the_attest_bench_encrypts_seals_and_sends_back() {
         "cipher.rate.forro14.100k.in",
         "cipher.rate.forro14.100k.out",
         "cipher.rate.none.most",
+        "xdp.proof_rate",
+        "socket.proof_rate",
+        "ring.proof_rate",
+        "xdp_over_socket.proof_rate",
+        "xdp.attest_ms.1",
+        "socket.attest_ms.2000",
+        "simd.attest_ms.2000",
         "forro14_over_chacha20.throughput",
         "forro14_over_chacha20.operations_limit",
     ] {
@@ -110,6 +117,6 @@ fn the_attest_bench_encrypts_seals_and_sends_back() {
     }
     let directory = tempfile::tempdir().unwrap();
     let drawn = attest::figures::draw(&report, directory.path()).unwrap();
-    assert_eq!(drawn.len(), 2);
+    assert_eq!(drawn.len(), 4);
     assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
 }

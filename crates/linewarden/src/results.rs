@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use crate::failure::Failure;
 
 /// Writes a file, over what is there. Its directory must be there.
-pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
+pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
+    let content = content.as_ref();
     // A pipe or a terminal is written into; only a file can be replaced.
     let written = match path.metadata() {
-        Ok(metadata) if !metadata.is_file() => std::fs::write(path, text),
-        _ => linewarden_files::replace(path, text.as_bytes()),
+        Ok(metadata) if !metadata.is_file() => std::fs::write(path, content),
+        _ => linewarden_files::replace(path, content),
     };
     written.map_err(|error| Failure::failed(cannot("be written", path, error)))
 }

@@ -23,12 +23,12 @@ pub enum ConfigurationError {
     /// Two configurations could be made that have the same values.
     #[error("values of the bank {0} prove nothing: its hash is broken")]
     WeakBank(HashAlgorithm),
-    /// PCRs of two banks in one.
-    #[error("PCRs of {over} cannot be laid over those of {base}")]
+    /// One configuration cannot be laid over another.
+    #[error("values of the bank {over} cannot be laid over values of the bank {bank}")]
     OtherBank {
-        /// Of what lies below.
-        base: HashAlgorithm,
-        /// Of what is laid over it.
+        /// Of the one below.
+        bank: HashAlgorithm,
+        /// Of the one that is laid over it.
         over: HashAlgorithm,
     },
     /// Longer than any that is meant.
@@ -132,21 +132,31 @@ impl Configuration {
         &self.files
     }
 
-    /// This configuration with another one laid over it: each PCR and each path of the other takes the place of this one's, or is
-    /// added. So a device has its own entries on what its whole group runs.
+    /// This configuration with another one laid over it: PCRs and paths of that one take the place of those of the same index
+    /// or path, or are added.
     ///
     /// # Errors
-    /// PCRs of another bank in the other one; longer than any configuration may be.
+    /// PCRs of another bank, or an encoding above [`CONFIGURATION_BYTES_MAX`].
     pub fn overlaid(&self, over: &Self) -> Result<Self, ConfigurationError> {
-        let mut pcrs = self.pcrs.clone();
+        // Without values there is no bank to keep to.
+        let takes_bank = self.pcrs.selection().is_empty() && !over.pcrs.selection().is_empty();
+        let mut pcrs = match takes_bank {
+            true => PcrValues::new(over.pcrs.bank()),
+            false => self.pcrs.clone(),
+        };
         for (index, value) in over.pcrs.iter() {
-            pcrs.set(index, *value).map_err(|_| ConfigurationError::OtherBank {
-                base: self.pcrs.bank(),
-                over: over.pcrs.bank(),
-            })?;
+            pcrs.set(index, *value)
+                .map_err(|_| ConfigurationError::OtherBank {
+                    bank: self.pcrs.bank(),
+                    over: over.pcrs.bank(),
+                })?;
         }
         let mut files = self.files.clone();
-        files.extend(over.files.iter().map(|(path, entry)| (path.clone(), entry.clone())));
+        files.extend(
+            over.files
+                .iter()
+                .map(|(path, entry)| (path.clone(), entry.clone())),
+        );
         Self::new(pcrs, files)
     }
 

@@ -116,3 +116,49 @@ fn a_bank_of_sha_1_and_too_many_files_are_refused() {
     let error = Configuration::new(PcrValues::new(HashAlgorithm::Sha256), files).unwrap_err();
     assert!(matches!(error, ConfigurationError::TooLong(_)), "{error}");
 }
+
+fn of(bank: HashAlgorithm, pcrs: &[(u32, u8)], files: &[(&str, u8)]) -> Configuration {
+    let mut values = PcrValues::new(bank);
+    for (index, value) in pcrs {
+        let value = Digest::new(bank, &vec![*value; bank.digest_bytes()]).unwrap();
+        values.set(PcrIndex::try_from(*index).unwrap(), value).unwrap();
+    }
+    let entry = |content: u8| FileEntry::File {
+        mode: Mode::new(0o644).unwrap(),
+        content: ContentHash([content; 32]),
+    };
+    let files = files
+        .iter()
+        .map(|(path, content)| (FilePath::new(*path).unwrap(), entry(*content)));
+    Configuration::new(values, files.collect()).unwrap()
+}
+
+#[test]
+fn what_is_laid_over_takes_the_place_of_what_was_there_or_is_added() {
+    use HashAlgorithm::{Sha256, Sha384};
+    let base = of(Sha256, &[(0, 1), (7, 2)], &[("/a", 1), ("/b", 2)]);
+    let over = of(Sha256, &[(7, 3), (11, 4)], &[("/b", 3), ("/c", 4)]);
+    let both = of(
+        Sha256,
+        &[(0, 1), (7, 3), (11, 4)],
+        &[("/a", 1), ("/b", 3), ("/c", 4)],
+    );
+    assert_eq!(base.overlaid(&over), Ok(both.clone()));
+    // Twice is once, and nothing changes nothing.
+    assert_eq!(both.overlaid(&over), Ok(both.clone()));
+    for bank in [Sha256, Sha384] {
+        assert_eq!(base.overlaid(&of(bank, &[], &[])), Ok(base.clone()));
+        let bare = of(Sha256, &[], &[("/a", 1)]);
+        let files = of(bank, &[], &[("/a", 9)]);
+        assert_eq!(bare.overlaid(&files), Ok(of(Sha256, &[], &[("/a", 9)])));
+    }
+    let other = of(Sha384, &[(7, 3)], &[]);
+    assert_eq!(of(Sha256, &[], &[]).overlaid(&other), Ok(other.clone()));
+    assert_eq!(
+        base.overlaid(&other),
+        Err(ConfigurationError::OtherBank {
+            bank: Sha256,
+            over: Sha384
+        })
+    );
+}

@@ -361,18 +361,21 @@ async fn a_period_is_drawn_once_and_begun_once() {
 async fn numbers_of_rounds_come_once_and_under_the_newest_fence_only() {
     let registry = in_memory().await;
     let old = gateway(&registry).await;
-    assert_eq!(registry.reserve_rounds(&old, 10).await.unwrap(), 1..11);
+    assert_eq!(registry.reserve_rounds(&old, 10, 0).await.unwrap(), 1..11);
     let fence = gateway(&registry).await;
-    assert_eq!(registry.reserve_rounds(&fence, 0).await.unwrap(), 11..12);
-    let error = registry.reserve_rounds(&old, 1).await.unwrap_err();
+    assert_eq!(registry.reserve_rounds(&fence, 0, 0).await.unwrap(), 11..12);
+    let error = registry.reserve_rounds(&old, 1, 0).await.unwrap_err();
     assert!(matches!(error, RegistryError::OldFence { .. }), "{error}");
     let other = registry.register_gateway(GatewayId(2), 0).await.unwrap();
-    assert_eq!(registry.reserve_rounds(&other, 3).await.unwrap(), 1..4);
+    assert_eq!(registry.reserve_rounds(&other, 3, 0).await.unwrap(), 1..4);
+    // A floor lifts them, and never lowers them.
+    assert_eq!(registry.reserve_rounds(&other, 3, 100).await.unwrap(), 100..103);
+    assert_eq!(registry.reserve_rounds(&other, 3, 50).await.unwrap(), 103..106);
     assert_eq!(
-        registry.reserve_rounds(&fence, u32::MAX).await.unwrap(),
+        registry.reserve_rounds(&fence, u32::MAX, 0).await.unwrap(),
         12..u32::MAX
     );
-    let error = registry.reserve_rounds(&fence, 1).await.unwrap_err();
+    let error = registry.reserve_rounds(&fence, 1, 0).await.unwrap_err();
     assert!(matches!(error, RegistryError::NoRoundsLeft { .. }), "{error}");
 }
 
@@ -380,7 +383,7 @@ async fn numbers_of_rounds_come_once_and_under_the_newest_fence_only() {
 async fn a_round_and_what_it_has_changed_are_stored_together() {
     let registry = fleet(3).await;
     let fence = gateway(&registry).await;
-    registry.reserve_rounds(&fence, 100).await.unwrap();
+    registry.reserve_rounds(&fence, 100, 0).await.unwrap();
     registry.remove_prover(DeviceId(3)).await.unwrap();
     let silent = Appraisal {
         state: State::Quarantined,
@@ -496,10 +499,10 @@ async fn the_newest_rounds_of_each_gateway_are_kept() {
     let registry = fleet(1).await;
     let fence = gateway(&registry).await;
     let other = registry.register_gateway(GatewayId(2), 0).await.unwrap();
-    registry.reserve_rounds(&other, 1).await.unwrap();
+    registry.reserve_rounds(&other, 1, 0).await.unwrap();
     registry.record_round(&other, &round(2, 1), &[]).await.unwrap();
     let last = ROUNDS_KEPT + 5;
-    registry.reserve_rounds(&fence, last).await.unwrap();
+    registry.reserve_rounds(&fence, last, 0).await.unwrap();
     for number in 1..=last {
         registry
             .record_round(&fence, &round(1, number), &[])

@@ -12,11 +12,12 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RowIndex};
 use linewarden_registry::{
-    BootId, Filter, Moment, Opened, RegistryError, Renewal, Revision, Settlement, Standing,
+    BootId, Filter, Moment, Opened, Registry, RegistryError, Renewal, Revision, Settlement, Standing,
 };
 use sqlx::{Connection as _, SqliteConnection};
+use support::attestation::{NOW_S, appraisal, group, name, prover, round};
 use support::{fleet_file, gateway, lease, lease_all, open, pool_device, sql, wish};
 use tempfile::TempDir;
 
@@ -52,9 +53,37 @@ async fn full_file() -> (TempDir, PathBuf) {
     });
     let now = opened[0].began;
     registry.note_sessions(&fence, &opened, now).await.unwrap();
+    attested(&registry).await;
     assert!(registry.check().await.unwrap().is_empty());
     registry.close().await;
     (directory, path)
+}
+
+/// Devices 7 and 40 as provers, gateway 1 with rounds 7 and 8, two groups and two periods.
+async fn attested(registry: &Registry) {
+    for name in ["fans", "pumps"] {
+        registry.set_group(&group(name), NOW_S).await.unwrap();
+    }
+    let fence = gateway(registry).await;
+    registry.reserve_rounds(&fence, 8, 0).await.unwrap();
+    for id in [7, 40] {
+        registry.enrol_prover(prover(id), NOW_S).await.unwrap();
+    }
+    for number in [7, 8] {
+        let told = [7, 40].map(|id| appraisal(id, number));
+        registry
+            .record_round(&fence, &round(1, number), &told)
+            .await
+            .unwrap();
+        for id in [7, 40] {
+            registry.put_evidence(DeviceId(id), b"{}", NOW_S).await.unwrap();
+        }
+        let period = registry
+            .draw_period(Some(Period(u64::from(number) - 1)), [9; 8], NOW_S)
+            .await
+            .unwrap();
+        registry.begin_period(period.number, NOW_S).await.unwrap();
+    }
 }
 
 /// SQLite keeps any value in any column: one of the wrong type, too, is one record's damage, and named.
@@ -71,6 +100,13 @@ async fn a_value_of_another_type_spares_the_other_records() {
         ("pair", "low_id"),
         ("roaming", "device_id"),
         ("gateway", "2 + 5 * gateway_id"),
+        ("attest_group", "7 * (name = 'fans')"),
+        ("prover", "device_id"),
+        ("period", "number"),
+        ("round_number", "7 * gateway_id"),
+        ("attest_round", "number"),
+        ("appraisal", "device_id"),
+        ("evidence", "device_id"),
     ];
     let mut tried = 0;
     for (table, id) in tables {
@@ -93,18 +129,21 @@ async fn a_value_of_another_type_spares_the_other_records() {
                 assert!(!found.is_empty(), "{statement}");
                 let names_it = found.iter().any(|error| match error {
                     RegistryError::DamagedRecord { device, .. } => device.0 == 7,
-                    RegistryError::DamagedGateway { .. } => table == "gateway",
+                    RegistryError::DamagedGateway { .. } => table == "gateway" || table == "round_number",
+                    RegistryError::DamagedGroup { group } => group == "fans",
+                    RegistryError::DamagedPeriod { period } => period.0 == 7,
+                    RegistryError::DamagedRound { number, .. } => *number == 7,
                     _ => false,
                 });
                 // Whose it was nobody can tell once the name itself is gone.
-                let is_nameless =
-                    ["device_id", "low_id", "gateway_id", "revision"].contains(&column.as_str());
+                let is_nameless = ["device_id", "low_id", "gateway_id", "revision", "name", "number"]
+                    .contains(&column.as_str());
                 assert!(names_it || is_nameless, "{statement}: {found:?}");
                 tried += 1;
             }
         }
     }
-    assert!(tried > 150, "{tried}");
+    assert!(tried > 400, "{tried}");
 }
 
 async fn columns(path: &Path, table: &str) -> Vec<String> {
@@ -146,6 +185,7 @@ async fn bystanders(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError>
             .iter()
             .any(Result::is_ok)
     );
+    attested_bystanders(&registry).await;
     if !gateway_is_damaged {
         let fence = gateway(&registry).await;
         let mut stream = registry.stream_leased(fence, 16);
@@ -167,6 +207,29 @@ async fn bystanders(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError>
     }
     registry.close().await;
     found
+}
+
+/// Device 40 is a prover as ever, of a group that stands, in a period that has begun.
+async fn attested_bystanders(registry: &Registry) {
+    let stored = registry.prover(DeviceId(40)).await.unwrap().unwrap();
+    assert_eq!(stored.key.as_bytes(), prover(40).key.as_bytes());
+    let page = registry.provers_since(0, 100).await.unwrap();
+    assert!(page.provers.iter().any(|prover| prover.device.0 == 40));
+    assert!(registry.group(&name("pumps")).await.unwrap().is_some());
+    let groups = registry.groups().await.unwrap().groups;
+    assert!(groups.iter().any(|group| group.name == name("pumps")));
+    let period = registry.newest_begun_period().await.unwrap().unwrap();
+    assert_eq!((period.number, period.salt), (Period(8), [9; 8]));
+    assert_eq!(registry.newest_period().await.unwrap(), Some(period));
+    let rounds = registry.rounds(None, 10).await.unwrap();
+    assert!(rounds.contains(&round(1, 8)));
+    assert_eq!(
+        registry.appraisal(DeviceId(40)).await.unwrap(),
+        Some(appraisal(40, 8))
+    );
+    let page = registry.appraisals(None, 10).await.unwrap();
+    assert!(page.appraisals.contains(&appraisal(40, 8)));
+    assert!(registry.evidence(DeviceId(40)).await.unwrap().is_some());
 }
 
 /// A gateway's row that is put back to an older state, or taken away, would let an old process in.

@@ -1,4 +1,4 @@
-//! Killed at any moment, the registry never leases a row twice.
+//! Killed at any moment, the registry never leases a row twice, and never gives the number of a round twice.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,6 +17,7 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_registry::{BulkOptions, Granted, Registry, Settlement};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
+use support::attestation::{appraisal, group, prover, round};
 use support::{master_key, pool_device, wish};
 
 const DEVICES: u64 = 6;
@@ -128,13 +129,12 @@ fn account(line: &str, held: &mut HashSet<(u64, u32)>) {
 }
 
 fn spawn(path: &Path, seed: u64, writer: &PipeWriter) -> Child {
+    spawn_test("child_leases_until_it_is_killed", path, seed, writer)
+}
+
+fn spawn_test(name: &str, path: &Path, seed: u64, writer: &PipeWriter) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--ignored",
-            "--exact",
-            "--nocapture",
-            "child_leases_until_it_is_killed",
-        ])
+        .args(["--ignored", "--exact", "--nocapture", name])
         .env(PATH, path)
         .env(SEED, seed.to_string())
         .stdout(Stdio::null())
@@ -191,4 +191,85 @@ fn say(what: &str, device: DeviceId, rows: &std::ops::Range<u32>) {
     // One write per line: two processes share the pipe.
     let line = format!("{what} {} {} {}\n", device.0, rows.start, rows.end);
     std::io::stderr().write_all(line.as_bytes()).unwrap();
+}
+
+/// Reserves numbers and records rounds until it is killed; every number that it was given, and every round that was
+/// recorded, is told. Over all rounds of killing none is given twice, and what was recorded is there, with its appraisals.
+#[tokio::test]
+async fn no_round_has_the_number_of_another_across_kills() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("registry");
+    let registry = Registry::create(&path, &master_key()).await.unwrap();
+    let devices = (1..=DEVICES).map(|id| pool_device(id, 2));
+    registry
+        .enrol_bulk(devices, BulkOptions::default(), |_| ())
+        .await
+        .unwrap();
+    registry.set_group(&group("pumps"), 0).await.unwrap();
+    for id in 1..=DEVICES {
+        registry.enrol_prover(prover(id), 0).await.unwrap();
+    }
+    registry.close().await;
+    let seed = getrandom::u64().unwrap();
+    println!("seed {seed}");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let (mut given, mut recorded) = (BTreeSet::new(), 0);
+    for _ in 0..ROUNDS {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut child = spawn_test("child_records_rounds_until_it_is_killed", &path, 0, &writer);
+        drop(writer);
+        let kill_after = rng.next_u64() % 40;
+        for (count, line) in (0..).zip(BufReader::new(reader).lines()) {
+            let line = line.unwrap();
+            let Some((what, number)) = line.split_once(' ') else {
+                panic!("seed {seed}: the child failed: {line:?}")
+            };
+            let number: u32 = number.parse().unwrap();
+            match what {
+                "given" => assert!(given.insert(number), "seed {seed}: number {number} came twice"),
+                _ => recorded = number,
+            }
+            if count == kill_after {
+                child.kill().unwrap();
+            }
+        }
+        child.wait().unwrap();
+        let registry = Registry::open(&path, &master_key()).await.unwrap();
+        assert!(registry.check().await.unwrap().is_empty(), "seed {seed}");
+        let newest = registry.rounds(None, 1).await.unwrap();
+        let newest = newest.first().map_or(0, |round| round.number);
+        assert!(newest >= recorded, "seed {seed}: round {recorded} is lost");
+        for id in 1..=DEVICES {
+            let found = registry.appraisal(DeviceId(id)).await.unwrap();
+            // A round and what it has changed are one.
+            assert_eq!(found.map_or(0, |found| found.since_round), newest, "seed {seed}");
+        }
+        registry.close().await;
+    }
+    assert!(recorded > 0, "the children recorded nothing");
+}
+
+#[tokio::test]
+#[ignore = "the child process of no_round_has_the_number_of_another_across_kills"]
+async fn child_records_rounds_until_it_is_killed() {
+    let Some(path) = std::env::var_os(PATH).map(PathBuf::from) else {
+        return;
+    };
+    let registry = Registry::open(path, &master_key()).await.unwrap();
+    let fence = registry.register_gateway(GatewayId(1), 0).await.unwrap();
+    let tell = |what: &str, number: u32| {
+        let line = format!("{what} {number}\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+    };
+    loop {
+        for number in registry.reserve_rounds(&fence, 2, 0).await.unwrap() {
+            tell("given", number);
+            let told: Vec<_> = (1..=DEVICES).map(|id| appraisal(id, number)).collect();
+            registry
+                .record_round(&fence, &round(1, number), &told)
+                .await
+                .unwrap();
+            tell("recorded", number);
+        }
+    }
 }

@@ -140,10 +140,11 @@ async fn truncated_files_give_errors_and_no_wrong_answer() {
 async fn flipped_bytes_are_found_or_harmless() {
     let (_directory, path) = fleet_file().await;
     let whole = fs::read(&path).unwrap();
+    const FLIPS: u32 = 250;
     let seed = 20;
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
     let mut found = 0;
-    for round in 0..150 {
+    for round in 0..FLIPS {
         let mut damaged = whole.clone();
         let position = rng.next_u64() as usize % damaged.len();
         damaged[position] ^= 1 << (rng.next_u32() % 8);
@@ -160,7 +161,10 @@ async fn flipped_bytes_are_found_or_harmless() {
         }
     }
     // The rest hit parts of pages that hold nothing.
-    assert!(found > 25, "seed {seed}: only {found} of 150 flips were found");
+    assert!(
+        found > 25,
+        "seed {seed}: only {found} of {FLIPS} flips were found"
+    );
 }
 
 /// Opens, checks and reads everything; whatever credentials come out must be the enrolled ones.

@@ -46,19 +46,19 @@ pub struct Provers {
 /// What the groups' reference values come to, made once for each change of a group.
 #[derive(Debug, Default)]
 pub(super) struct References {
-    groups: HashMap<GroupName, Reference>,
+    /// With the revision of the group and whether its roll-out was valid when they were made.
+    groups: HashMap<GroupName, (u64, bool, Reference)>,
     /// Counts the changes.
     changes: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct Reference {
-    revision: u64,
     current: Option<Base>,
     alternate: Option<Base>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct Base {
     configuration: Configuration,
     hash: ConfigurationHash,
@@ -99,19 +99,21 @@ impl References {
                 .roll_out
                 .as_ref()
                 .filter(|roll_out| now_s < roll_out.until_s);
-            let is_known = self.groups.get(&group.name).is_some_and(|known| {
-                known.revision == group.revision && known.alternate.is_some() == roll_out.is_some()
-            });
-            if is_known {
+            let (revision, is_rolled_out) = (group.revision, roll_out.is_some());
+            let known = self.groups.get(&group.name);
+            let is_same = |known: &(u64, bool, Reference)| (known.0, known.1) == (revision, is_rolled_out);
+            if known.is_some_and(is_same) {
                 continue;
             }
             let reference = Reference {
-                revision: group.revision,
                 current: group.reference.as_deref().and_then(Base::read),
                 alternate: roll_out.and_then(|roll_out| Base::read(&roll_out.reference)),
             };
-            self.groups.insert(group.name.clone(), reference);
-            self.changes += 1;
+            // A round that was ordered, or another interval, changes no key.
+            let is_new = known.is_none_or(|(_, _, known)| *known != reference);
+            self.changes += u64::from(is_new);
+            let entry = (revision, is_rolled_out, reference);
+            self.groups.insert(group.name.clone(), entry);
         }
     }
 
@@ -122,7 +124,7 @@ impl References {
 
     /// What a prover may prove now; `None` without a reference value.
     pub(super) fn hashes(&self, prover: &ProverRecord) -> Option<Hashes> {
-        let reference = self.groups.get(&prover.group)?;
+        let (_, _, reference) = self.groups.get(&prover.group)?;
         let overlay = match &prover.overlay {
             None => None,
             Some(encoding) => Some(Configuration::decode(encoding).ok()?),

@@ -9,6 +9,22 @@ use linewarden_registry::{GroupName, GroupPolicy, PeriodRecord, Registry, Regist
 /// Round numbers that are reserved at a time: as many are lost at most when a gateway ends.
 pub(super) const ROUNDS_RESERVED: u32 = 256;
 
+/// 2026-01-01 UTC, from which floors of numbers count, seconds since 1970.
+const EPOCH_S: u64 = 1_767_225_600;
+/// The longest period, seconds (LAP/1 3.2).
+const PERIOD_S_MAX: u64 = 3_600;
+
+/// Where round numbers go on at least: one for each second. Devices remember the highest number that they have seen, and
+/// would be silent for as long as an older copy of the registry gives lower ones.
+pub(super) fn rounds_floor(now_s: u64) -> u32 {
+    u32::try_from(now_s.saturating_sub(EPOCH_S)).unwrap_or(0)
+}
+
+/// Likewise after which period the next one comes at least: one for each hour.
+fn periods_floor(now_s: u64) -> Period {
+    Period((now_s.saturating_sub(EPOCH_S) / PERIOD_S_MAX).saturating_sub(1))
+}
+
 /// What a gateway wants of the plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanWish {
@@ -63,13 +79,14 @@ pub(super) async fn periods(
         (Some(period), Some(begun)) if period > begun.number => registry.begin_period(period, now_s).await?,
         (_, Some(begun)) => begun,
         (_, None) => {
-            let first = registry.draw_period(None, first_salt, now_s).await?;
+            let after = Some(periods_floor(now_s));
+            let first = registry.draw_period(after, first_salt, now_s).await?;
             registry.begin_period(first.number, now_s).await?
         }
     };
     // All gateways go on to the same one, whoever draws it.
     let next = registry
-        .draw_period(Some(running.number), next_salt, now_s)
+        .draw_period(Some(running.number.max(periods_floor(now_s))), next_salt, now_s)
         .await?;
     Ok(Some((running, next)))
 }

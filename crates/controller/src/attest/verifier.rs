@@ -1,16 +1,17 @@
 //! The verifier of one gateway: its keys and rounds, and what is decided after each.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_registry::{
-    Appraisal, Filter, GroupName, GroupPolicy, Protection, ProverRecord, RegistryError, RoundRecord, State,
+    Appraisal, Filter, GroupName, GroupPolicy, Protection, ProverRecord, RegistryError, Revision,
+    RoundRecord, State,
 };
 
 use super::keys::{ProverProvision, Provers, References, proof_keys};
-use super::plan::{GroupPlan, Plan, PlanWish, ROUNDS_RESERVED, periods, start};
+use super::plan::{GroupPlan, Plan, PlanWish, ROUNDS_RESERVED, periods, rounds_floor, start};
 use super::results::{Outcome, SUBMODULES_MAX};
 use super::standing::{Decision, Seen, Standing};
 use crate::link::Link;
@@ -79,6 +80,9 @@ pub struct Verifier {
     references: References,
     provers: HashMap<DeviceId, Known>,
     policies: HashMap<GroupName, GroupPolicy>,
+    /// Who is in quarantine, as of that revision of the registry's devices.
+    quarantined: HashSet<DeviceId>,
+    revision: Option<Revision>,
 }
 
 impl Verifier {
@@ -91,6 +95,8 @@ impl Verifier {
             references: References::default(),
             provers: HashMap::new(),
             policies: HashMap::new(),
+            quarantined: HashSet::new(),
+            revision: None,
             link,
         };
         let gateway = verifier.link.gateway();
@@ -121,31 +127,34 @@ impl Verifier {
                 break;
             }
         }
-        verifier.follow_quarantine().await?;
         Ok(verifier)
     }
 
     /// Who is in quarantine is what the registry says: the process before this one may have ended between that and its round's
-    /// record, and such a device would prove itself in vain.
+    /// record, another gateway may have seen the device last, and the operator may have let it in.
     async fn follow_quarantine(&mut self) -> Result<(), RegistryError> {
+        let registry = self.link.registry();
+        let revision = registry.revision().await?;
+        if self.revision == Some(revision) {
+            return Ok(());
+        }
         let shut_out = Filter {
             quarantined: true,
             ..Filter::default()
         };
+        let mut quarantined = HashSet::new();
         let mut after = None;
         loop {
-            let page = self.link.registry().list(&shut_out, after, PAGE_DEVICES).await?;
-            for info in page.devices {
-                let known = self.provers.get_mut(&info.device);
-                if let Some(standing) = known.and_then(|known| known.standing.as_mut()) {
-                    standing.state = State::Quarantined;
-                }
-            }
+            let page = registry.list(&shut_out, after, PAGE_DEVICES).await?;
+            quarantined.extend(page.devices.iter().map(|info| info.device));
             after = page.next;
             if after.is_none() {
-                return Ok(());
+                break;
             }
         }
+        self.quarantined = quarantined;
+        self.revision = Some(revision);
+        Ok(())
     }
 
     /// What the gateway is to attest; `None` if no salt could be drawn. `random` gives 8 random bytes.
@@ -174,7 +183,7 @@ impl Verifier {
         let rounds = match wish.numbers {
             true => {
                 registry
-                    .reserve_rounds(self.link.fence(), ROUNDS_RESERVED)
+                    .reserve_rounds(self.link.fence(), ROUNDS_RESERVED, rounds_floor(now_s))
                     .await?
             }
             false => 0..0,
@@ -271,7 +280,7 @@ impl Verifier {
         ended_s: u64,
         now_s: u64,
     ) -> Result<Appraised, RegistryError> {
-        self.follow_operator(round).await?;
+        self.follow_quarantine().await?;
         let policy = self.policies.get(&round.group).copied().unwrap_or_default();
         let judged: Vec<Judged> = round
             .verdicts
@@ -308,37 +317,27 @@ impl Verifier {
         Ok(appraised)
     }
 
-    /// The operator may have let devices in again meanwhile: they are judged anew, or their silence would mean nothing any more.
-    async fn follow_operator(&mut self, round: &RoundOutcome) -> Result<(), RegistryError> {
-        for verdict in &round.verdicts {
-            let known = self.provers.get_mut(&verdict.device);
-            let standing = known.and_then(|known| known.standing.as_mut());
-            let Some(standing) = standing.filter(|standing| standing.state == State::Quarantined) else {
-                continue;
-            };
-            match self.link.registry().get(verdict.device).await {
-                Ok(info) if info.may_authenticate() => *standing = standing.let_in(),
-                // Revoked, gone or damaged: nobody gets in.
-                Ok(_) | Err(RegistryError::UnknownDevice { .. } | RegistryError::DamagedRecord { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
     fn judge(&self, verdict: &Verdict, policy: &GroupPolicy, round: u32, at_s: u64) -> Judged {
         let device = verdict.device;
         let known = self.provers.get(&device);
         let recorded = known.and_then(|known| known.standing.as_ref());
-        let new = Standing::new(at_s);
-        let before = recorded.unwrap_or(&new);
+        let before = recorded.cloned().unwrap_or_else(|| Standing::new(at_s));
+        let before = match (self.quarantined.contains(&device), before.state) {
+            (true, _) => Standing {
+                state: State::Quarantined,
+                ..before
+            },
+            // It was let in by command.
+            (false, State::Quarantined) => before.let_in(),
+            (false, _) => before,
+        };
         let (mut after, decision) = before.after(policy, round, verdict.seen, at_s);
         after.address = Some(verdict.address);
         Judged {
             device,
             decision,
-            is_changed: recorded.is_none() || after.differs(before),
-            is_news: recorded.is_none() || after.state != before.state,
+            is_changed: recorded.is_none_or(|recorded| after.differs(recorded)),
+            is_news: recorded.is_none_or(|recorded| after.state != recorded.state),
             after,
         }
     }

@@ -118,7 +118,12 @@ impl Client {
                     self.device.poll(self.now_ms)
                 }
                 Output::EvaluatePuf(query) => {
-                    let key = row_key(self.device.config().device, query.idx.0);
+                    let idx = match query.mode {
+                        Mode::Pool => query.idx.0,
+                        // There is one, of number 0, whatever has been counted.
+                        Mode::Key => 0,
+                    };
+                    let key = row_key(self.device.config().device, idx);
                     self.device.puf_result(Ok(key), self.now_ms)
                 }
                 Output::Authenticated(_) => return Some(self.device.session().unwrap().idx),

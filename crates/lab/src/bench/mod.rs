@@ -28,6 +28,7 @@ use crate::loadgen::LoadError;
 use crate::napi::NapiError;
 use crate::netns::NetNsError;
 use crate::pace::PaceError;
+use crate::packet_socket::PacketSocketError;
 use crate::topology::LabError;
 
 /// Why a bench could not be run.
@@ -51,6 +52,9 @@ pub enum BenchError {
     /// The sender at a rate.
     #[error(transparent)]
     Pace(#[from] PaceError),
+    /// A packet socket.
+    #[error(transparent)]
+    Socket(#[from] PacketSocketError),
     /// Threaded NAPI.
     #[error(transparent)]
     Napi(#[from] NapiError),

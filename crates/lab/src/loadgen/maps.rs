@@ -6,12 +6,12 @@ use libbpf_rs::{Error, MapCore, MapFlags, MapHandle, Result};
 const BATCH: u32 = 4096;
 
 /// A handle that outlives the skeleton.
-pub(super) fn handle(map: &impl MapCore) -> Result<MapHandle> {
+pub(crate) fn handle(map: &impl MapCore) -> Result<MapHandle> {
     MapHandle::from_map_id(map.info()?.info.id)
 }
 
 /// Sets elements `0..count` of an array.
-pub(super) fn fill<const N: usize>(
+pub(crate) fn fill<const N: usize>(
     map: &impl MapCore,
     count: u32,
     value: impl Fn(u32) -> [u8; N],
@@ -27,7 +27,7 @@ pub(super) fn fill<const N: usize>(
     Ok(())
 }
 
-pub(super) fn write(map: &impl MapCore, key: u32, value: &[u8]) -> Result<()> {
+pub(crate) fn write(map: &impl MapCore, key: u32, value: &[u8]) -> Result<()> {
     map.update(&key.to_ne_bytes(), value, MapFlags::ANY)
 }
 

@@ -15,7 +15,7 @@
 //! ring slot and frame header changes caches four times per handshake, which costs more than all the work that is
 //! to be measured, and each side sleeps and wakes: the bench's idle sink completes several times as many on one.
 
-mod maps;
+pub(crate) mod maps;
 mod plan;
 mod token;
 

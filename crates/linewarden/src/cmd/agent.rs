@@ -60,7 +60,8 @@ pub struct AgentArgs {
 /// Runs until it is told to stop.
 pub fn run(args: &AgentArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let mut file = ConfigFile::<AgentConfig>::read(&args.config)?;
-    log::start(log_flag, file.value.log.level.as_deref(), "info")?;
+    // What the library says of a TPM's answers, the agent reports itself.
+    log::start(log_flag, file.value.log.level.as_deref(), "info,tss_esapi=off")?;
     let directory = file.directory();
     file.value.resolve_paths(&directory);
     let gateway = &mut file.value.gateway;
@@ -129,6 +130,7 @@ fn prepare(
         desk_port: config.desk_port(gateway).map_err(field)?,
         peers: config.peers(gateway).map_err(field)?,
         peer_port: config.peer_port(gateway).map_err(field)?,
+        attest: config.attest().map_err(field)?,
         health: HealthTest::default(),
         gateway,
         once: args.once,

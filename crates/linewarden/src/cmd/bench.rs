@@ -36,15 +36,18 @@ Examples:
   linewarden bench scale --only eviction --only memory
   linewarden bench scale --quick")]
     Scale(BenchScaleArgs),
-    /// Attestation: what ciphers cost in the data plane and on the host
+    /// Attestation: what ciphers and proofs cost in the data plane and on the host
     #[command(after_help = "\
 Needs root, except for the part stream: it loads eBPF programs and builds a private network. Nothing of it leaves the machine. \
-Costs are the minimum of several runs.
+Costs are the minimum of several runs. The parts: cipher (ciphers in the data plane), rate (their output by input), proof (PROOFs \
+packet after packet and in memory), link (PROOFs over a veth beside verifiers of user space, and times of whole rounds), stream \
+(Forró on the host).
 
 Examples:
   linewarden bench attest
   linewarden bench attest --json attest.json --figures figures
   linewarden bench attest --only stream
+  linewarden bench attest --only link --figures figures
   linewarden bench attest --quick")]
     Attest(BenchAttestArgs),
 }
@@ -55,7 +58,7 @@ pub struct BenchAttestArgs {
     /// Where to write the rows of name, value, unit, better
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Where to draw Figures 10 and 11 of the P4DRA paper with ours in them
+    /// Where to draw Figures 10, 11, 16 and 17 of the P4DRA paper with ours in them
     #[arg(long, value_name = "DIR")]
     pub figures: Option<PathBuf>,
     /// Timings are the minimum of so many runs

@@ -46,8 +46,6 @@ refusals! {
     Untagged, "untagged";
     /// A period before the one that was proven last.
     PeriodOver, "period_over";
-    /// Without a session: neither the last period nor the next.
-    PeriodAhead, "period_ahead";
     /// The period that was proven last, under another salt.
     OtherSalt, "other_salt";
     /// A round before the last one.
@@ -74,6 +72,7 @@ pub enum AskedBy<'a> {
 pub struct Screened {
     message: AttestRequest,
     in_session: bool,
+    is_expected: bool,
 }
 
 /// A request whose tag has verified.
@@ -177,10 +176,13 @@ impl Prover {
         Ok(Screened {
             message: *message,
             in_session,
+            is_expected: known.is_some_and(|known| known.start.period == round.start.period)
+                || round.start.period.0 <= self.period.0.saturating_add(1),
         })
     }
 
-    /// In a session a gateway can only spoil its own periods; without one the controller vouches for the period, step by step.
+    /// In a session a gateway can only spoil its own periods; without one the controller vouches for the period, since only it
+    /// makes request keys, and only of the running period and the next.
     fn check_period(&self, round: &Round, known: Option<&Known>, in_session: bool) -> Result<(), Refusal> {
         let asked = round.start.period;
         let last = match known {
@@ -190,9 +192,6 @@ impl Prover {
         };
         if asked < last {
             return Err(Refusal::PeriodOver);
-        }
-        if !in_session && asked.0 > last.max(self.period).0.saturating_add(1) {
-            return Err(Refusal::PeriodAhead);
         }
         let is_other = |known: &Known| known.start.period == asked && known.start.salt != round.start.salt;
         if known.is_some_and(is_other) {
@@ -265,6 +264,13 @@ impl Screened {
         (round.gateway, round.start.period)
     }
 
+    /// Whether its period is the last one or the next. A device that was off for longer is asked in a later one, and so is one that
+    /// somebody wants to keep busy: where a [`RequestKey`] costs something, few of the unexpected ones are worth it.
+    #[must_use]
+    pub fn is_expected(&self) -> bool {
+        self.is_expected
+    }
+
     /// Checks the tag; `None` is no key.
     ///
     /// # Errors
@@ -282,6 +288,14 @@ impl Screened {
             in_session: self.in_session,
             _tag: tag,
         })
+    }
+}
+
+impl Asked {
+    /// Who asks, and what period is to be proven.
+    #[must_use]
+    pub fn asks(&self) -> (GatewayId, PeriodStart) {
+        (self.round.gateway, self.round.start)
     }
 }
 

@@ -119,21 +119,31 @@ fn a_period_is_not_proven_again_once_it_is_over_nor_under_two_salts() {
 }
 
 #[test]
-fn without_a_session_periods_go_on_one_by_one() {
+fn without_a_session_the_controller_vouches_for_periods() {
     let mut device = Device::new(5);
     assert_eq!(
         device.without_session(&round(HOME, 4, 1)),
         Err(Refusal::PeriodOver)
     );
-    assert_eq!(
-        device.without_session(&round(HOME, 7, 1)),
-        Err(Refusal::PeriodAhead)
-    );
     assert!(device.without_session(&round(HOME, 6, 1)).is_ok());
     assert_eq!(device.prover.period(), Period(6));
-    assert!(device.without_session(&round(HOME, 7, 2)).is_ok());
     device.prover.catch_up(Period(20));
     assert!(device.without_session(&round(HOME, 21, 3)).is_ok());
+    // It was off for years, or in quarantine, and can be asked again.
+    assert!(device.without_session(&round(HOME, 9_000, 4)).is_ok());
+    assert_eq!(device.prover.period(), Period(9_000));
+}
+
+#[test]
+fn what_is_expected_is_told_apart_from_what_anybody_may_ask() {
+    let device = Device::new(5);
+    let is_expected = |period| {
+        let request = round(HOME, period, 1).request(DEVICE, &session());
+        let screened = device.prover.screen(request.as_bytes(), false);
+        screened.unwrap().is_expected()
+    };
+    assert!(is_expected(5) && is_expected(6));
+    assert!(!is_expected(7) && !is_expected(u64::MAX));
 }
 
 #[test]

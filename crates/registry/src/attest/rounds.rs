@@ -54,16 +54,18 @@ pub struct RoundRecord {
 }
 
 impl Registry {
-    /// Reserves the next numbers for rounds of this gateway, from 1, durably: no number comes twice, whatever becomes of the
-    /// process. Near the end there may be fewer than `count`, which is at least 1.
+    /// Reserves the next numbers for rounds of this gateway, from 1 and not below `floor`, durably: no number comes twice,
+    /// whatever becomes of the process. Near the end there may be fewer than `count`, which is at least 1.
+    ///
+    /// A floor that grows with time keeps numbers from coming again where an older copy of the registry was put back.
     ///
     /// # Errors
     /// [`RegistryError::OldFence`], [`RegistryError::NoRoundsLeft`], a damaged record, or a failure of the database.
-    pub async fn reserve_rounds(&self, fence: &Fence, count: u32) -> Result<Range<u32>> {
+    pub async fn reserve_rounds(&self, fence: &Fence, count: u32, floor: u32) -> Result<Range<u32>> {
         let gateway = fence.gateway();
         let mut transaction = self.write().await?;
         self.check_fence(&mut transaction, fence).await?;
-        let first = self.next_round(&mut transaction, gateway).await?;
+        let first = self.next_round(&mut transaction, gateway).await?.max(floor);
         let end = first.saturating_add(count.max(1));
         if end == first {
             return Err(RegistryError::NoRoundsLeft { gateway });

@@ -1,9 +1,10 @@
-//! Figures 10 and 11 of the paper on Forró and P4DRA in this target's terms. SVG.
+//! Figures 10, 11, 16 and 17 of the paper on Forró and P4DRA in this target's terms. SVG.
 
 use std::path::{Path, PathBuf};
 
 use plotters::prelude::*;
 
+use super::link::time_row;
 use super::paced::{PROGRAMS, WIRE_BYTES};
 use crate::bench::figures::{COLOURS, bars, text};
 use crate::bench::{BenchError, Report};
@@ -13,7 +14,12 @@ use crate::bench::{BenchError, Report};
 /// # Errors
 /// A file that cannot be written, named.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
-    let pictures: [(&str, Picture); 2] = [("p4dra-fig10.svg", rates), ("p4dra-fig11.svg", resources)];
+    let pictures: [(&str, Picture); 4] = [
+        ("p4dra-fig10.svg", rates),
+        ("p4dra-fig11.svg", resources),
+        ("p4dra-fig16.svg", on_a_host),
+        ("p4dra-fig17.svg", in_the_packet_path),
+    ];
     let mut drawn = Vec::new();
     for (name, picture) in pictures {
         let failed = |reason| BenchError::Picture {
@@ -136,4 +142,136 @@ fn resources(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         &remarks,
     )
     .map(Some)
+}
+
+/// Provers, and the means of the published runs, ms: on x86, on Tofino.
+const PUBLISHED: [(u32, f64, f64); 8] = [
+    (2_500, 1706.7, 11.67),
+    (5_000, 3370.3, 22.58),
+    (7_500, 5038.8, 33.77),
+    (10_000, 6712.7, 44.60),
+    (12_500, 8361.7, 54.41),
+    (15_000, 10013.6, 64.74),
+    (17_500, 11679.2, 77.19),
+    (20_000, 13349.9, 88.33),
+];
+
+/// How long attesting so many provers takes, by their number.
+struct Times {
+    label: &'static str,
+    colour: RGBColor,
+    points: Vec<(f64, f64)>,
+}
+
+impl Times {
+    fn measured(report: &Report, verifier: &str, label: &'static str, colour: RGBColor) -> Self {
+        let prefix = time_row(verifier, 0);
+        let prefix = prefix.trim_end_matches('0');
+        let point = |row: &crate::bench::Row| {
+            let provers: u32 = row.name.strip_prefix(prefix)?.parse().ok()?;
+            Some((f64::from(provers), row.value))
+        };
+        Self {
+            label,
+            colour,
+            points: report.rows.iter().filter_map(point).collect(),
+        }
+    }
+
+    fn published(label: &'static str, colour: RGBColor, ms: fn(&(u32, f64, f64)) -> f64) -> Self {
+        let point = |all: &(u32, f64, f64)| (f64::from(all.0), ms(all));
+        Self {
+            label,
+            colour,
+            points: PUBLISHED.iter().map(point).collect(),
+        }
+    }
+}
+
+fn on_a_host(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+    let [_, red, _, orange, blue, ..] = COLOURS;
+    let times = [
+        Times::measured(
+            report,
+            "socket",
+            "host: UDP socket, portable Forró, one core",
+            red,
+        ),
+        Times::measured(
+            report,
+            "simd",
+            "host: proofs in memory, all lanes, one core",
+            blue,
+        ),
+        Times::published("paper: x86, an external program for each proof", orange, |all| {
+            all.1
+        }),
+    ];
+    attestation_times(
+        path,
+        "Time to attest provers, a host (P4DRA paper, Fig. 16)",
+        &times,
+    )
+}
+
+fn in_the_packet_path(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+    let [blue, _, light, ..] = COLOURS;
+    let times = [
+        Times::measured(report, "xdp", "xdp: in the kernel's packet path, one core", blue),
+        Times::published("paper: Tofino", light, |all| all.2),
+    ];
+    attestation_times(
+        path,
+        "Time to attest provers, in the packet path (P4DRA paper, Fig. 17)",
+        &times,
+    )
+}
+
+/// Nothing where nothing was measured.
+fn attestation_times(path: &Path, title: &str, times: &[Times]) -> Result<Option<PathBuf>, String> {
+    if times.first().is_none_or(|measured| measured.points.is_empty()) {
+        return Ok(None);
+    }
+    let points = || times.iter().flat_map(|times| times.points.iter());
+    let most = points().map(|point| point.0).fold(1.0, f64::max) * 1.3;
+    let longest = points().map(|point| point.1).fold(1.0, f64::max) * 30.0;
+    let shortest = points().map(|point| point.1).fold(longest, f64::min) / 2.0;
+    let root = SVGBackend::new(path, (900, 520)).into_drawing_area();
+    root.fill(&WHITE).map_err(text)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption(title, ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(42)
+        .y_label_area_size(70)
+        .build_cartesian_2d((0.8..most).log_scale(), (shortest..longest).log_scale())
+        .map_err(text)?;
+    chart
+        .configure_mesh()
+        .x_desc("provers in a round (log)")
+        .y_desc("ms (log)")
+        .draw()
+        .map_err(text)?;
+    for Times {
+        label,
+        colour,
+        points,
+    } in times
+    {
+        let colour = *colour;
+        let (provers, took) = points.last().copied().unwrap_or_default();
+        chart
+            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)).point_size(3))
+            .map_err(text)?
+            .label(format!("{label}: {took:.1} ms for {provers}"))
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.3))
+        .draw()
+        .map_err(text)?;
+    root.present().map_err(text)?;
+    Ok(Some(path.to_owned()))
 }

@@ -5,11 +5,13 @@
 //! | [`cipher`] | ciphers in the data plane: blocks, packets, AEADs, and what the programs take |
 //! | [`paced`] | what comes out of those programs by what goes in, past saturation |
 //! | [`proof`] | PROOFs: in the kernel packet after packet, in memory with all lanes and with one |
+//! | [`link`] | PROOFs over a veth: `xdp` beside verifiers of user space, and how long many provers take |
 //! | [`stream`] | Forró on the host beside ChaCha20 |
 //! | [`figures`] | the pictures |
 
 pub mod cipher;
 pub mod figures;
+pub mod link;
 pub mod paced;
 pub mod proof;
 pub mod provers;
@@ -35,6 +37,8 @@ pub struct Size {
     pub messages: u32,
     /// Provers of the largest fleet.
     pub provers: u32,
+    /// Provers of which the time of a round is taken.
+    pub attested: &'static [u32],
 }
 
 impl Size {
@@ -49,6 +53,9 @@ impl Size {
         paced_ms: 200,
         messages: 1_000,
         provers: 1_000_000,
+        attested: &[
+            1, 10, 100, 1_000, 2_500, 5_000, 7_500, 10_000, 12_500, 15_000, 17_500, 20_000,
+        ],
     };
     /// A few seconds, to see that it works.
     pub const QUICK: Self = Self {
@@ -59,6 +66,7 @@ impl Size {
         paced_ms: 20,
         messages: 20,
         provers: 2_000,
+        attested: &[1, 100, 2_000],
     };
 }
 
@@ -71,13 +79,15 @@ pub enum Part {
     Rate,
     /// [`proof`]
     Proof,
+    /// [`link`]
+    Link,
     /// [`stream`]
     Stream,
 }
 
 impl Part {
     /// All, in the order in which they are run.
-    pub const ALL: [Self; 4] = [Self::Cipher, Self::Rate, Self::Proof, Self::Stream];
+    pub const ALL: [Self; 5] = [Self::Cipher, Self::Rate, Self::Proof, Self::Link, Self::Stream];
 
     /// Short and lower case.
     #[must_use]
@@ -86,6 +96,7 @@ impl Part {
             Self::Cipher => "cipher",
             Self::Rate => "rate",
             Self::Proof => "proof",
+            Self::Link => "link",
             Self::Stream => "stream",
         }
     }
@@ -107,6 +118,7 @@ pub fn run(size: &Size, parts: &[Part], progress: Progress<'_>) -> Result<Report
                 progress("proofs in the kernel, packet after packet", None);
                 proof::kernel(size, &mut report.rows)?;
             }
+            Part::Link => link::rows(size, progress, &mut report.rows)?,
             Part::Stream => stream::rows(size, progress, &mut report.rows),
         }
     }

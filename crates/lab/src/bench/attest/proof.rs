@@ -66,7 +66,7 @@ pub fn kernel(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
 pub fn memory(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let mut costs = Vec::new();
     for lanes in Backend::available() {
-        let cost = in_memory(size, lanes)?;
+        let cost = in_memory(IN_MEMORY.min(size.provers), size.runs, lanes)?;
         rows.push(Row::fact(format!("host.proof_ns.{}", lanes.name()), cost, "ns"));
         costs.push(cost);
     }
@@ -91,7 +91,8 @@ pub fn memory(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn frames_of_next(fleet: &mut Fleet) -> (Round, Vec<[u8; FRAME_BYTES]>) {
+/// The next round and the frames of its PROOFs.
+pub(super) fn frames_of_next(fleet: &mut Fleet) -> (Round, Vec<[u8; FRAME_BYTES]>) {
     let round = fleet.next_round();
     let frame = |message: &[u8; PROOF_BYTES]| {
         let frame = keys::frame(0, LAP_PORT, message);
@@ -100,15 +101,16 @@ fn frames_of_next(fleet: &mut Fleet) -> (Round, Vec<[u8; FRAME_BYTES]>) {
     (round, fleet.proofs(&round).iter().map(frame).collect())
 }
 
-fn in_memory(size: &Size, lanes: Backend) -> Result<f64, BenchError> {
-    let mut fleet = Fleet::new(IN_MEMORY.min(size.provers));
+/// The PROOFs of a fleet, all at hand, on one core: ns each.
+pub(super) fn in_memory(provers: u32, runs: u32, lanes: Backend) -> Result<f64, BenchError> {
+    let mut fleet = Fleet::new(provers);
     let mut host = Host::with_lanes(&fleet.config(), lanes)?;
     let engine = host.engine();
     let mut thread = host.thread_state();
     let no_room = || BenchError::Contradiction("the data plane attests nobody".to_owned());
     fleet.install(DataPlane::provers(&mut host).ok_or_else(no_room)?)?;
     let mut least = f64::MAX;
-    let rounds: Vec<_> = (0..size.runs)
+    let rounds: Vec<_> = (0..runs)
         .map(|_| {
             let round = fleet.next_round();
             (round, fleet.proofs(&round))

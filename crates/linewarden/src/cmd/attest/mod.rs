@@ -1,17 +1,25 @@
 //! `linewarden attest`.
 
+#[cfg(feature = "tpm")]
+mod device_tpm;
 mod devices;
 mod enroll;
 mod explain;
 mod group;
 mod key;
+mod measure;
 mod reference;
 mod round;
 mod standing;
 mod status;
 
-use clap::Subcommand;
+use std::path::Path;
 
+use clap::Subcommand;
+use linewarden_agent::AgentConfig;
+use linewarden_agent::attest::AttestSection;
+
+use crate::config_file::ConfigFile;
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -35,6 +43,14 @@ pub enum AttestCommand {
     Reopen(devices::ReopenArgs),
     /// Make or show the key that signs results
     Key(key::KeyArgs),
+    /// On the device: measure what it runs, as its agent does
+    Measure(measure::MeasureArgs),
+    /// On the device: begin the enrolment of its TPM
+    #[cfg(feature = "tpm")]
+    Identity(device_tpm::IdentityArgs),
+    /// On the device: take the key that the operator offers into its TPM
+    #[cfg(feature = "tpm")]
+    Answer(device_tpm::AnswerArgs),
 }
 
 impl AttestCommand {
@@ -49,6 +65,11 @@ impl AttestCommand {
             Self::Explain(args) => args.json,
             Self::Reopen(args) => args.json,
             Self::Key(args) => args.json,
+            Self::Measure(args) => args.json,
+            #[cfg(feature = "tpm")]
+            Self::Identity(args) => args.json,
+            #[cfg(feature = "tpm")]
+            Self::Answer(args) => args.json,
         }
     }
 }
@@ -65,5 +86,24 @@ pub fn run(command: &AttestCommand) -> Result<(), Failure> {
         AttestCommand::Explain(args) => explain::run(args, output),
         AttestCommand::Reopen(args) => devices::reopen(args, output),
         AttestCommand::Key(args) => key::run(args, output),
+        AttestCommand::Measure(args) => measure::run(args, output),
+        #[cfg(feature = "tpm")]
+        AttestCommand::Identity(args) => device_tpm::identity(args, output),
+        #[cfg(feature = "tpm")]
+        AttestCommand::Answer(args) => device_tpm::answer(args, output),
+    }
+}
+
+/// An agent's configuration, which has `[attest]`.
+fn read(path: &Path) -> Result<(ConfigFile<AgentConfig>, AttestSection), Failure> {
+    let mut file = ConfigFile::<AgentConfig>::read(path)?;
+    let directory = file.directory();
+    file.value.resolve_paths(&directory);
+    match file.value.attest.clone() {
+        Some(section) => Ok((file, section)),
+        None => Err(file.field(
+            &["attest"],
+            "it is missing: say what is measured, as `linewarden config example agent` shows",
+        )),
     }
 }

@@ -1,5 +1,6 @@
 //! `linewarden attest` as operators call it.
 
+mod device;
 mod explain;
 mod fleet;
 mod rounds;

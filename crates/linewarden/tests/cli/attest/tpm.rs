@@ -15,7 +15,7 @@ use linewarden_registry::Protection;
 use linewarden_tpm::device::{EndorsementKind, KeyBlobs, SignerKind};
 use linewarden_tpm::endorsement::EkHash;
 use linewarden_tpm::enrol::{Identity, Offer, Version, from_json};
-use linewarden_tpm::evidence::{Evidence, SignedQuote};
+use linewarden_tpm::evidence::{Evidence, EvidenceQuote};
 use linewarden_tpm::public::Public;
 use linewarden_tpm::template::EndorsementKey;
 
@@ -178,7 +178,7 @@ impl Bench {
             period: start.period.0,
             configuration: configuration.encode(),
             event_log: Some(log),
-            quote: Some(SignedQuote {
+            quote: Some(EvidenceQuote {
                 quote: quoted.attest,
                 signature: quoted.signature,
             }),

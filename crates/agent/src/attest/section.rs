@@ -1,0 +1,322 @@
+//! `[attest]` of the configuration.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use linewarden_files::{can_replace, read_bounded};
+use linewarden_measurement::HashAlgorithm;
+use linewarden_measurement::eventlog::LOG_BYTES_MAX;
+use linewarden_measurement::files::FilePath;
+use linewarden_measurement::pcr::{PcrIndex, PcrSelection};
+use linewarden_protocol::ids::Period;
+use linewarden_protocol::wire::ATTEST_PORT;
+use serde::Deserialize;
+
+use super::AttestOptions;
+use super::key::KeySource;
+use super::state::Kept;
+use super::subject::{Subject, TpmSubject};
+use crate::config::{FieldError, field};
+
+/// Where Linux shows the log of the first TPM.
+const EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
+/// What firmware and boot loader measure and other devices of the same kind share.
+const PCRS: [u32; 6] = [0, 1, 2, 3, 4, 7];
+const QUOTE_EVERY: u32 = 4;
+
+/// `[attest]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttestSection {
+    /// A software key, or what enrolment with the TPM has left.
+    pub key: PathBuf,
+    /// Where the TPM is, if the key lies in one: a TCTI such as `device:/dev/tpmrm0`.
+    pub tpm: Option<String>,
+    /// Absolute paths that are measured; directories with all that is in them.
+    #[serde(default)]
+    pub files: Vec<PathBuf>,
+    /// PCRs that are measured.
+    pub pcrs: Option<Vec<u32>>,
+    /// Their bank.
+    pub bank: Option<HashAlgorithm>,
+    /// The log that must explain them.
+    pub event_log: Option<PathBuf>,
+    /// UDP port at which gateways ask.
+    #[serde(default = "default_port")]
+    pub port: u16,
+    /// Whether the controller is told when the configuration has changed.
+    #[serde(default = "default_send_log")]
+    pub send_log: bool,
+    /// Periods between two quotes; 0: never.
+    pub quote_every: Option<u32>,
+    /// What is remembered across restarts; the key's path with the ending `.state` if not given.
+    pub state: Option<PathBuf>,
+    /// The period in which the device was enrolled, for its first start.
+    #[serde(default)]
+    pub enrolled_period: u64,
+}
+
+fn default_port() -> u16 {
+    ATTEST_PORT
+}
+
+fn default_send_log() -> bool {
+    true
+}
+
+fn wrong<T>(key: &str, problem: impl ToString) -> Result<T, FieldError> {
+    field(&["attest", key], problem)
+}
+
+impl AttestSection {
+    /// Paths that are relative to the configuration file.
+    pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let Self {
+            key,
+            event_log,
+            state,
+            ..
+        } = self;
+        [Some(key), event_log.as_mut(), state.as_mut()]
+            .into_iter()
+            .flatten()
+    }
+
+    /// The same with their names.
+    pub(crate) fn paths(&self) -> [(&'static str, Option<&PathBuf>); 3] {
+        [
+            ("key", Some(&self.key)),
+            ("event_log", self.event_log.as_ref()),
+            ("state", self.state.as_ref()),
+        ]
+    }
+
+    /// Everything that is wrong in it, as far as the file alone tells. `taken` are UDP ports of other uses.
+    pub(crate) fn problems(&self, taken: &[u16]) -> Vec<FieldError> {
+        let files = (0..self.files.len()).filter_map(|n| self.file_at(n)?.err());
+        let mut problems: Vec<FieldError> = files.collect();
+        let port = match self.port {
+            0 => wrong("port", "0: name the port at which gateways ask, such as 20554"),
+            port if taken.contains(&port) => wrong(
+                "port",
+                format!("{port} is LAP's or the peers' port; name another"),
+            ),
+            _ => Ok(()),
+        };
+        problems.extend(port.err());
+        problems.extend(self.tpm_subject().err());
+        let measures_pcrs = self.tpm.is_some() && self.pcrs.as_ref().is_none_or(|pcrs| !pcrs.is_empty());
+        if self.files.is_empty() && !measures_pcrs {
+            problems.extend(wrong::<()>("files", "nothing is measured: name files, or PCRs of a TPM").err());
+        }
+        problems
+    }
+
+    fn file_at(&self, n: usize) -> Option<Result<FilePath, FieldError>> {
+        use std::os::unix::ffi::OsStrExt as _;
+        let path = self.files.get(n)?;
+        Some(FilePath::new(path.as_os_str().as_bytes()).or_else(|error| wrong("files", error)))
+    }
+
+    /// What is measured.
+    ///
+    /// # Errors
+    /// A path or a PCR that is none, or a TPM's field without one.
+    pub fn subject(&self) -> Result<Subject, FieldError> {
+        let files = (0..self.files.len()).filter_map(|n| self.file_at(n));
+        Ok(Subject {
+            files: files.collect::<Result<_, _>>()?,
+            tpm: self.tpm_subject()?,
+        })
+    }
+
+    fn tpm_subject(&self) -> Result<Option<TpmSubject>, FieldError> {
+        let Some(tcti) = &self.tpm else {
+            let given = [
+                ("pcrs", self.pcrs.is_some()),
+                ("bank", self.bank.is_some()),
+                ("event_log", self.event_log.is_some()),
+                ("quote_every", self.quote_every.is_some()),
+            ];
+            return match given.into_iter().find(|(_, is_given)| *is_given) {
+                Some((key, _)) => wrong(key, "only with `tpm`: name the TPM that has it, or leave it out"),
+                None => Ok(None),
+            };
+        };
+        if tcti.is_empty() {
+            return wrong("tpm", "\"\": name the TPM, such as \"device:/dev/tpmrm0\"");
+        }
+        if cfg!(not(feature = "tpm")) {
+            return wrong("tpm", "this program was built without TPMs (feature `tpm`)");
+        }
+        let bank = self.bank.unwrap_or(HashAlgorithm::Sha256);
+        if bank == HashAlgorithm::Sha1 {
+            return wrong(
+                "bank",
+                "\"sha1\" proves nothing, its hash is broken: name \"sha256\"",
+            );
+        }
+        let indices = self.pcrs.as_deref().unwrap_or(&PCRS);
+        let pcrs: Result<PcrSelection, _> = indices.iter().map(|index| PcrIndex::try_from(*index)).collect();
+        Ok(Some(TpmSubject {
+            tcti: tcti.clone(),
+            bank,
+            pcrs: pcrs.or_else(|error| wrong("pcrs", error))?,
+            event_log: self.event_log.clone().unwrap_or_else(|| PathBuf::from(EVENT_LOG)),
+        }))
+    }
+
+    /// Reads the key.
+    fn source(&self) -> Result<KeySource, FieldError> {
+        let source = match &self.tpm {
+            None => KeySource::software(&self.key),
+            #[cfg(feature = "tpm")]
+            Some(tcti) => KeySource::in_tpm(tcti, &self.key),
+            #[cfg(not(feature = "tpm"))]
+            Some(_) => return self.tpm_subject().and(wrong("tpm", "no TPM")),
+        };
+        source.or_else(|error| wrong("key", format!("{}: {error}", self.key.display())))
+    }
+
+    fn state_path(&self) -> PathBuf {
+        self.state
+            .clone()
+            .unwrap_or_else(|| self.key.with_extension("state"))
+    }
+
+    /// What the agent needs; reads the key and looks at the state.
+    ///
+    /// # Errors
+    /// A field that cannot be used.
+    pub fn options(&self) -> Result<AttestOptions, FieldError> {
+        let subject = self.subject()?;
+        let key = self.source()?;
+        let state = self.state_path();
+        read_state(&state)?;
+        Ok(AttestOptions {
+            subject,
+            key,
+            port: self.port,
+            send_log: self.send_log,
+            quote_every: self.quote_every.unwrap_or(QUOTE_EVERY).into(),
+            state,
+            enrolled_period: Period(self.enrolled_period),
+        })
+    }
+
+    /// What this machine lacks for it. The TPM is not asked.
+    pub(crate) fn lacks(&self) -> Vec<FieldError> {
+        let state = self.state_path();
+        let writable = can_replace(&state).or_else(|error| wrong("state", shown(&state, &error)));
+        let log = match self.tpm_subject() {
+            Ok(Some(tpm)) if !tpm.pcrs.is_empty() => read_bounded(&tpm.event_log, LOG_BYTES_MAX)
+                .map(drop)
+                .or_else(|error| wrong("event_log", shown(&tpm.event_log, &error))),
+            _ => Ok(()),
+        };
+        [
+            self.source().map(drop).err(),
+            log.err(),
+            read_state(&state).and(writable).err(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+fn read_state(path: &Path) -> Result<(), FieldError> {
+    Kept::read_from(path)
+        .map(drop)
+        .or_else(|error| wrong("state", shown(path, &error)))
+}
+
+fn shown(path: &Path, error: &io::Error) -> String {
+    format!("{}: {error}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn section(text: &str) -> AttestSection {
+        toml::from_str(&format!("key = \"k/attest.key\"\n{text}")).unwrap()
+    }
+
+    fn fields(text: &str) -> Vec<String> {
+        let problems = section(text).problems(&[20_550, 20_553]);
+        problems.iter().map(|problem| problem.path.join(".")).collect()
+    }
+
+    #[test]
+    fn each_mistake_names_its_field() {
+        let tpm = "tpm = \"device:/dev/tpmrm0\"\n";
+        assert_eq!(fields("files = [\"/etc\"]"), [""; 0]);
+        assert_eq!(fields(tpm), [""; 0]);
+        for (text, field) in [
+            (String::new(), "attest.files"),
+            (format!("{tpm}pcrs = []"), "attest.files"),
+            ("files = [\"etc\"]".to_owned(), "attest.files"),
+            ("files = [\"/etc/../bin\"]".to_owned(), "attest.files"),
+            ("files = [\"/a\"]\nport = 0".to_owned(), "attest.port"),
+            ("files = [\"/a\"]\nport = 20553".to_owned(), "attest.port"),
+            ("files = [\"/a\"]\npcrs = [0]".to_owned(), "attest.pcrs"),
+            (
+                "files = [\"/a\"]\nquote_every = 1".to_owned(),
+                "attest.quote_every",
+            ),
+            ("files = [\"/a\"]\nbank = \"sha256\"".to_owned(), "attest.bank"),
+            (format!("{tpm}bank = \"sha1\""), "attest.bank"),
+            (format!("{tpm}pcrs = [24]"), "attest.pcrs"),
+            ("files = [\"/a\"]\ntpm = \"\"".to_owned(), "attest.tpm"),
+        ] {
+            assert_eq!(fields(&text), [field], "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_as_the_example_says() {
+        let subject = section("tpm = \"device:/dev/tpmrm0\"").subject().unwrap();
+        let tpm = subject.tpm.unwrap();
+        assert_eq!(
+            (tpm.bank, tpm.pcrs.to_string().as_str()),
+            (HashAlgorithm::Sha256, "0-4,7")
+        );
+        assert_eq!(tpm.event_log, Path::new(EVENT_LOG));
+        assert_eq!(section("").state_path(), Path::new("k/attest.state"));
+        assert_eq!(section("").port, 20_554);
+    }
+
+    #[test]
+    fn a_key_that_others_can_read_or_that_is_none_is_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let key = directory.path().join("attest.key");
+        let section = AttestSection {
+            key: key.clone(),
+            ..section("files = [\"/etc/hostname\"]")
+        };
+        let problem = |section: &AttestSection| section.options().unwrap_err().to_string();
+        assert!(
+            problem(&section).starts_with("attest.key"),
+            "{}",
+            problem(&section)
+        );
+        std::fs::write(&key, "ab".repeat(32)).unwrap();
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(problem(&section).contains("0644"), "{}", problem(&section));
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let options = section.options().unwrap();
+        assert_eq!(options.state, directory.path().join("attest.state"));
+        assert!(section.lacks().is_empty());
+        std::fs::write(&key, "ab".repeat(31)).unwrap();
+        assert!(
+            problem(&section).contains("64 hexadecimal"),
+            "{}",
+            problem(&section)
+        );
+        std::fs::write(directory.path().join("attest.state"), "{").unwrap();
+        let lacking: Vec<String> = section.lacks().iter().map(|field| field.path.join(".")).collect();
+        assert_eq!(lacking, ["attest.key", "attest.state"]);
+    }
+}

@@ -1,0 +1,472 @@
+//! A gateway that the test drives step by step, and an agent in a thread of its own.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linewarden_agent::attest::{KeySource, Subject};
+use linewarden_agent::source::{FleetSeed, SimulatedPuf};
+use linewarden_agent::{Agent, AgentOptions, AttestOptions, Credential, Keyring, Report};
+use linewarden_measurement::files::FilePath;
+use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodStart, Round};
+use linewarden_protocol::device::{DeviceConfig, GatewayPolicy};
+use linewarden_protocol::frame::Meta;
+use linewarden_protocol::gateway::{
+    DeviceInstall, FreshValue, Gateway, GatewayConfig, OpenRound, ProverKeys, Row,
+};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, Period, RoundNumber, RowIndex, Suite};
+use linewarden_protocol::keys::{AuthKey, RowKey, SessionKey};
+use linewarden_protocol::ticket::{
+    self, Direction, MESSAGE_BYTES_MAX, Piece, Room, Sealed, Taken, TicketRoot,
+};
+use linewarden_protocol::time::{Monotonic, Now};
+use linewarden_protocol::verdict::{Disposition, Verdict};
+use linewarden_protocol::wire::{self, Message};
+use linewarden_puf::extractor::{KeyEnrolment, enrol_puf};
+use linewarden_puf::health::HealthTest;
+use linewarden_tpm::{AttestationSecret, SoftwareKey};
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha20Rng;
+use rustix::event::{EventfdFlags, eventfd};
+use tempfile::TempDir;
+use zerocopy::IntoBytes as _;
+
+pub const GATEWAY: GatewayId = GatewayId(9);
+pub const DEVICE: DeviceId = DeviceId(0x00d1);
+const SUITE: Suite = Suite::SipHash128;
+/// Longer than any step takes on a machine with other work.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const K: [u8; 32] = [0x42; 32];
+
+pub fn k() -> AttestationKey {
+    AttestationKey::from_bytes(K)
+}
+
+pub fn start(period: u64) -> PeriodStart {
+    PeriodStart {
+        period: Period(period),
+        salt: [period as u8 ^ 0x5a; 8],
+    }
+}
+
+pub fn round(period: u64, number: u32) -> Round {
+    Round {
+        gateway: GATEWAY,
+        number: RoundNumber(number),
+        nonce: [number as u8 | 0x80; 8],
+        start: start(period),
+    }
+}
+
+fn simulated() -> SimulatedPuf {
+    toml::from_str("model = \"sram\"\nseed_file = \"unused\"").unwrap()
+}
+
+/// The device's helper data and row key.
+fn enrolled() -> (Credential, RowKey) {
+    let mut chip = simulated()
+        .build(&FleetSeed::from_bytes([1; 32]), DEVICE, 1)
+        .unwrap();
+    let mut rng = ChaCha20Rng::seed_from_u64(3);
+    let enrolled = enrol_puf(&mut chip, 32_768, 5, &KeyEnrolment::default(), &mut rng).unwrap();
+    let key = RowKey::for_device(enrolled.secret.expose(), &enrolled.helper.digest(), SUITE, DEVICE);
+    (Credential::Key(enrolled.helper), key)
+}
+
+/// A UDP port that was free a moment ago.
+fn free_port() -> u16 {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.local_addr().unwrap().port()
+}
+
+/// Files to be measured, and places for what the agent keeps.
+pub struct Home(TempDir);
+
+impl Home {
+    pub fn new() -> Self {
+        let home = Self(TempDir::new().unwrap());
+        home.write("sensord", "first");
+        home
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    pub fn file(&self, name: &str) -> FilePath {
+        FilePath::new(self.path(name).to_str().unwrap()).unwrap()
+    }
+
+    /// A device with a key in software that measures one file, enrolled in period 4.
+    pub fn options(&self) -> AttestOptions {
+        AttestOptions {
+            subject: Subject {
+                files: vec![self.file("sensord")],
+                tpm: None,
+            },
+            key: KeySource::Software(SoftwareKey::new(AttestationSecret::new(K))),
+            port: free_port(),
+            send_log: false,
+            quote_every: 0,
+            state: self.path("attest.state"),
+            enrolled_period: Period(4),
+        }
+    }
+}
+
+pub fn h(options: &AttestOptions) -> ConfigurationHash {
+    ConfigurationHash(options.subject.measure().unwrap().configuration.hash().0)
+}
+
+/// The agent. Stopped when dropped.
+pub struct Running {
+    stop: Arc<OwnedFd>,
+    reports: Receiver<Report>,
+    pub seen: Vec<Report>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    pub fn start(site: &Site, attest: AttestOptions) -> Self {
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        let (sender, reports) = channel();
+        let chip = simulated()
+            .build(&FleetSeed::from_bytes([1; 32]), DEVICE, 7)
+            .unwrap();
+        let options = AgentOptions {
+            tunnels: Vec::new(),
+            device: DeviceConfig {
+                device: DEVICE,
+                suite: SUITE,
+                mode: Mode::Key,
+                gateways: GatewayPolicy::ANY,
+                bound_mac: None,
+            },
+            keyring: Keyring::fixed(site.credential.clone()),
+            renewal: None,
+            desk_port: site.desk.local_addr().unwrap().port(),
+            peers: Vec::new(),
+            peer_port: 1,
+            attest: Some(attest),
+            health: HealthTest::default(),
+            gateway: site.address(),
+            once: false,
+            give_up_after: None,
+        };
+        let stopped = Arc::clone(&stop);
+        let run = move || {
+            Agent::new(options, chip)
+                .run(stopped.as_fd(), &mut |report| tell(&sender, report))
+                .unwrap();
+        };
+        Self {
+            stop,
+            reports,
+            seen: Vec::new(),
+            thread: Some(std::thread::spawn(run)),
+        }
+    }
+
+    /// Whether such a report has come by now.
+    pub fn has(&mut self, wanted: impl Fn(&Report) -> bool) -> bool {
+        self.seen.extend(self.reports.try_iter());
+        self.seen.iter().any(wanted)
+    }
+
+    /// Ends it; everything that it has reported.
+    pub fn end(mut self) -> Vec<Report> {
+        self.stop();
+        self.seen.extend(self.reports.try_iter());
+        std::mem::take(&mut self.seen)
+    }
+
+    fn stop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).unwrap();
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking(), "the agent panicked");
+        }
+    }
+}
+
+fn tell(sender: &Sender<Report>, report: &Report) {
+    let _ = sender.send(report.clone());
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// How many requests were refused so, as told last.
+pub fn refused(reports: &[Report], why: &str) -> u64 {
+    let told = reports.iter().rev().find_map(|report| match report {
+        Report::AttestRefused { requests } => Some(requests),
+        _ => None,
+    });
+    told.and_then(|requests| requests.get(why).copied()).unwrap_or(0)
+}
+
+/// Under what a request is tagged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tag {
+    Session,
+    Request,
+    Wrong,
+}
+
+/// The reference gateway with its LAP socket, and the controller's end of the tickets at its desk.
+pub struct Site {
+    gateway: Gateway,
+    lap: UdpSocket,
+    desk: UdpSocket,
+    began: Instant,
+    credential: Credential,
+    row_key: RowKey,
+    pub k: AttestationKey,
+    opened: Option<Round>,
+    session_key: Option<SessionKey>,
+    /// Sessions that were opened.
+    pub sessions: usize,
+    /// Verdicts on PROOFs, in their order, with the messages.
+    pub proofs: Vec<(Verdict, Vec<u8>)>,
+    /// A document as far as it has come, those that are complete, and how many pieces there were.
+    pub part: Vec<u8>,
+    pub documents: Vec<Vec<u8>>,
+    pub pieces: usize,
+}
+
+impl Site {
+    /// One that knows the device, with leases of that length; `None`: it does not know it, so there is no session.
+    pub fn new(lease_s: Option<u32>) -> Self {
+        let socket = || {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
+            socket
+        };
+        let (lap, desk) = (socket(), socket());
+        let address = lap.local_addr().unwrap();
+        let mut gateway = Gateway::new(GatewayConfig {
+            provers_max: 4,
+            lease_s: lease_s.unwrap_or(3_600),
+            lap_port: address.port(),
+            ..GatewayConfig::new(GATEWAY, &[address.ip()])
+        });
+        let (credential, row_key) = enrolled();
+        if lease_s.is_some() {
+            let auth_key = AuthKey::derive(&row_key, SUITE, Mode::Key, RowIndex(0), GATEWAY);
+            let install = DeviceInstall {
+                device: DEVICE,
+                mode: Mode::Key,
+                next_idx: RowIndex(0),
+                mark: None,
+                rows: vec![Row {
+                    challenge: [0; 8],
+                    auth_key,
+                }],
+            };
+            gateway.install(install).unwrap();
+        }
+        let fresh = |byte| FreshValue::from_wire([byte; 8]).unwrap();
+        gateway.restart_fresh(fresh(1), fresh(2), Now::default());
+        Self {
+            gateway,
+            lap,
+            desk,
+            began: Instant::now(),
+            credential,
+            row_key,
+            k: k(),
+            opened: None,
+            session_key: None,
+            sessions: 0,
+            proofs: Vec::new(),
+            part: Vec::new(),
+            documents: Vec::new(),
+            pieces: 0,
+        }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.lap.local_addr().unwrap()
+    }
+
+    /// What is expected in a period.
+    pub fn expect(&mut self, start: PeriodStart, h: ConfigurationHash) {
+        let current = self.k.for_period(DEVICE, &start, &h).for_gateway(GATEWAY);
+        let keys = ProverKeys {
+            current,
+            alternate: None,
+        };
+        self.gateway.install_prover(DEVICE, start.period, keys).unwrap();
+    }
+
+    /// Opens a round without end, unless it is open.
+    pub fn open(&mut self, round: Round) {
+        if self.opened == Some(round) {
+            return;
+        }
+        self.opened = Some(round);
+        let open = OpenRound {
+            round,
+            started: self.now().monotonic(),
+            until: Monotonic(u64::MAX),
+        };
+        self.gateway.open_round(open).unwrap();
+    }
+
+    pub fn is_proved(&self, number: u32) -> bool {
+        self.gateway.proved(DEVICE, RoundNumber(number)).is_some()
+    }
+
+    /// Asks the device, whose attestation port that is.
+    pub fn ask(&self, round: &Round, tag: Tag, port: u16) {
+        let request_key = self.k.for_requests(DEVICE, GATEWAY, round.start.period);
+        let message = match tag {
+            Tag::Session => round.request(DEVICE, self.session_key.as_ref().unwrap()),
+            Tag::Request => round.request_without_session(DEVICE, &request_key),
+            Tag::Wrong => round.request(DEVICE, &SessionKey::from_bytes([9; 16])),
+        };
+        let device = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
+        self.lap.send_to(message.as_bytes(), device).unwrap();
+    }
+
+    /// Opens the round, asks until there is an answer, and gives the verdict on it. A request may come before the device
+    /// listens.
+    pub fn verdict(&mut self, agent: &mut Running, round: Round, tag: Tag, port: u16) -> Verdict {
+        self.open(round);
+        let before = self.proofs.len();
+        let mut asked = Instant::now();
+        self.ask(&round, tag, port);
+        self.serve(agent, |site, _| {
+            if asked.elapsed() > Duration::from_millis(500) {
+                asked = Instant::now();
+                site.ask(&round, tag, port);
+            }
+            site.proofs.len() > before
+        });
+        self.proofs[before].0
+    }
+
+    fn now(&self) -> Now {
+        let ms = self.began.elapsed().as_millis() as u64;
+        Now {
+            monotonic_ms: ms,
+            boot_ms: ms,
+        }
+    }
+
+    /// Handles what comes until it is enough.
+    #[track_caller]
+    pub fn serve(&mut self, agent: &mut Running, mut enough: impl FnMut(&mut Self, &mut Running) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !enough(self, agent) {
+            assert!(
+                Instant::now() < deadline,
+                "nothing came of it: {:?}, {:?}",
+                agent.seen,
+                self.proofs
+            );
+            self.serve_lap();
+            self.serve_desk();
+        }
+    }
+
+    fn serve_lap(&mut self) {
+        let mut buffer = [0u8; 2048];
+        let Ok((length, from)) = self.lap.recv_from(&mut buffer) else {
+            return;
+        };
+        let IpAddr::V4(ip) = from.ip() else {
+            panic!("{from}")
+        };
+        let now = self.now();
+        // The fast path stops when these are old, and a test may wait for a TPM.
+        let fresh = |byte| FreshValue::from_wire([byte; 8]).unwrap();
+        self.gateway.restart_fresh(fresh(1), fresh(2), now);
+        let meta = Meta {
+            ingress: 1,
+            vlans: [0; 2],
+            src_mac: [0; 6],
+            dst_mac: [0; 6],
+            src_ip: ip.to_ipv6_mapped().octets(),
+            dst_ip: Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets(),
+            src_port: from.port(),
+            dst_port: self.address().port(),
+        };
+        let came = buffer[..length].to_vec();
+        let payload = &mut buffer[..length];
+        let verdict = self.gateway.handle_payload(now, &meta, payload);
+        match wire::parse(&came) {
+            Ok(Message::Proof(_)) => self.proofs.push((verdict, came.clone())),
+            Ok(Message::Response(response)) if verdict == Verdict::ReplyAck => {
+                let auth = AuthKey::derive(&self.row_key, SUITE, Mode::Key, RowIndex(0), GATEWAY);
+                self.session_key = Some(SessionKey::derive(&auth, SUITE, &response.tag));
+                self.sessions += 1;
+            }
+            _ => {}
+        }
+        if verdict.disposition() == Disposition::Reply {
+            self.lap.send_to(payload, from).unwrap();
+        }
+    }
+
+    /// What a controller does with evidence: takes what follows.
+    fn serve_desk(&mut self) {
+        let mut buffer = [0u8; 2048];
+        let Ok((length, from)) = self.desk.recv_from(&mut buffer) else {
+            return;
+        };
+        // Every other copy is inside DATA.
+        let Ok(sealed) = Sealed::parse(&buffer[..length]) else {
+            return;
+        };
+        let head = *sealed.head();
+        assert_eq!((head.direction, head.number), (Direction::Up, 0));
+        let root = TicketRoot::derive(&self.row_key, &head.opening);
+        let mut room = Room::default();
+        let body = sealed.open(&root, &mut room).unwrap();
+        let taken = self.take(&Piece::parse(body).unwrap());
+        let mut out = [0; MESSAGE_BYTES_MAX];
+        let length = ticket::seal(&root, &head.answer(), [7; 24], &taken.to_wire(), &mut out).unwrap();
+        self.desk.send_to(&out[..length], from).unwrap();
+    }
+
+    fn take(&mut self, piece: &Piece<'_>) -> Taken {
+        self.pieces += 1;
+        let offset = piece.offset() as usize;
+        if offset == 0 {
+            self.part.clear();
+        }
+        // A copy of what is there already is answered as the first one was.
+        if offset <= self.part.len() {
+            self.part.truncate(offset);
+            self.part.extend(piece.bytes());
+        }
+        let received = self.part.len() as u32;
+        if received == piece.total() {
+            assert_eq!(ticket::ReportId::of(&self.part), piece.report());
+            if self.documents.last() != Some(&self.part) {
+                self.documents.push(self.part.clone());
+            }
+        }
+        Taken {
+            outcome: ticket::Outcome::Done,
+            received,
+        }
+    }
+}
+
+/// Reads what the agent keeps.
+pub fn state(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}

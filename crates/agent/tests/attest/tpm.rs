@@ -1,0 +1,396 @@
+//! A device whose key lies in a TPM (swtpm) and whose PCRs are those of firmware that was recorded.
+
+use std::io;
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use linewarden_agent::attest::{self, KeySource, Subject, TpmSubject};
+use linewarden_agent::{AttestOptions, Report};
+use linewarden_measurement::HashAlgorithm;
+use linewarden_measurement::configuration::Configuration;
+use linewarden_measurement::eventlog::{EventLog, EventType, explains};
+use linewarden_measurement::pcr::PcrSelection;
+use linewarden_protocol::attest::{AttestationKey, quote_nonce};
+use linewarden_protocol::verdict::Verdict;
+use linewarden_tpm::Protection;
+use linewarden_tpm::device::EndorsementKind;
+use linewarden_tpm::enrol::{self, Enrolled, from_json};
+use linewarden_tpm::evidence::Evidence;
+use linewarden_tpm::policy::PcrPolicy;
+use linewarden_tpm::public::Public;
+use linewarden_tpm::quote::verify_quote;
+use linewarden_tpm::template::AttestationSigner;
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha20Rng;
+
+use crate::site::{DEVICE, Home, Running, Site, Tag, h, refused, round, start};
+use crate::swtpm::{Emulator, Maker, installed, tcti, two_listeners};
+
+/// In the life of the emulator's certificates, which are valid from their making on.
+const NOW_S: i64 = 4_000_000_000;
+const BANK: HashAlgorithm = HashAlgorithm::Sha256;
+
+fn selection() -> PcrSelection {
+    "2,4,7".parse().unwrap()
+}
+
+/// The log of real firmware.
+fn recorded() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../measurement/tests/data/direct/log.bin")
+}
+
+/// A TPM that can be taken away and given back: it is always reached at one place.
+struct Machine {
+    emulator: Emulator,
+    maker: Maker,
+    wire: Wire,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let maker = Maker::new();
+        let emulator = Emulator::made_by(&maker);
+        let wire = Wire::to(emulator.port());
+        let machine = Self {
+            emulator,
+            maker,
+            wire,
+        };
+        machine.boot();
+        machine
+    }
+
+    /// What the recorded firmware did.
+    fn boot(&self) {
+        let log = EventLog::parse(&std::fs::read(recorded()).unwrap()).unwrap();
+        let extends = log.events().iter().filter_map(|event| {
+            let pcr = event.pcr().filter(|pcr| selection().contains(*pcr))?;
+            let digest = event
+                .digest(BANK)
+                .filter(|_| event.kind() != EventType::EV_NO_ACTION)?;
+            Some(format!("{pcr}:sha256={digest}"))
+        });
+        for extend in extends {
+            self.tool(&["tpm2_pcrextend", &extend]);
+        }
+    }
+
+    fn tool(&self, command: &[&str]) {
+        self.emulator.tool(Path::new("/"), command);
+    }
+
+    fn start_again(&mut self) {
+        self.emulator.start();
+        self.boot();
+        self.wire.lead_to(self.emulator.port());
+    }
+
+    /// A device of this machine, with an event log of that content, enrolled by what the commands do.
+    fn enrolled(&self, home: &Home, site: &mut Site, log: &[u8]) -> (AttestOptions, Enrolled) {
+        std::fs::write(home.path("log.bin"), log).unwrap();
+        let subject = TpmSubject {
+            tcti: tcti(self.wire.port),
+            bank: BANK,
+            pcrs: selection(),
+            event_log: home.path("log.bin"),
+        };
+        let key_file = home.path("attest.key");
+        let identity = attest::identity(&subject, EndorsementKind::Rsa2048, &key_file).unwrap();
+        let begun = KeySource::in_tpm(&subject.tcti, &key_file).unwrap_err();
+        assert!(begun.to_string().contains("attest answer"), "{begun}");
+        let policy = PcrPolicy::new(std::slice::from_ref(&identity.pcrs.0)).unwrap();
+        let mut rng = ChaCha20Rng::seed_from_u64(1);
+        let (offer, mut enrolment) =
+            enrol::offer(&identity, &self.maker.trust(), policy, NOW_S, &mut rng).unwrap();
+        let answer = attest::answer(&subject.tcti, &offer, &key_file).unwrap();
+        let enrolled = enrolment.finish(&answer, NOW_S + 1).unwrap();
+        site.k = AttestationKey::from_bytes(*enrolled.key.expose());
+        let options = AttestOptions {
+            subject: Subject {
+                tpm: Some(subject.clone()),
+                ..home.options().subject
+            },
+            key: KeySource::in_tpm(&subject.tcti, &key_file).unwrap(),
+            ..home.options()
+        };
+        (options, enrolled)
+    }
+}
+
+/// A stretch of wire whose other end can be moved, and which can be held up.
+struct Wire {
+    port: u16,
+    to: Arc<AtomicU16>,
+    held: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Wire {
+    fn to(port: u16) -> Self {
+        let (data, control) = two_listeners();
+        let wire = Self {
+            port: data.local_addr().unwrap().port(),
+            to: Arc::new(AtomicU16::new(port)),
+            held: Arc::default(),
+        };
+        for (listener, offset) in [(data, 0), (control, 1)] {
+            let (to, held) = (Arc::clone(&wire.to), Arc::clone(&wire.held));
+            std::thread::spawn(move || carry(&listener, &to, offset, &held));
+        }
+        wire
+    }
+
+    fn lead_to(&self, port: u16) {
+        self.to.store(port, Ordering::Release);
+    }
+
+    fn hold(&self, held: bool) {
+        *self.held.0.lock().unwrap() = held;
+        self.held.1.notify_all();
+    }
+}
+
+fn carry(listener: &TcpListener, to: &AtomicU16, offset: u16, held: &(Mutex<bool>, Condvar)) {
+    while let Ok((device, _)) = listener.accept() {
+        drop(held.1.wait_while(held.0.lock().unwrap(), |held| *held).unwrap());
+        let port = to.load(Ordering::Acquire) + offset;
+        let Ok(tpm) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else {
+            continue;
+        };
+        std::thread::spawn(move || {
+            std::thread::scope(|scope| {
+                for (from, to) in [(&device, &tpm), (&tpm, &device)] {
+                    scope.spawn(move || {
+                        let (mut from, mut to) = (from, to);
+                        io::copy(&mut from, &mut to).ok();
+                        to.shutdown(Shutdown::Both).ok();
+                    });
+                }
+            });
+        });
+    }
+}
+
+fn not_attesting(report: &Report) -> Option<(&str, Option<u64>)> {
+    match report {
+        Report::NotAttesting { why, retry_in_ms } => Some((why, *retry_in_ms)),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
+    if !installed() {
+        return;
+    }
+    let machine = Machine::new();
+    let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
+    let log = std::fs::read(recorded()).unwrap();
+    let (mut options, enrolled) = machine.enrolled(&home, &mut site, &log);
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = home.path("attest.key").metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    (options.send_log, options.quote_every) = (true, 4);
+    let (port, h) = (options.port, h(&options));
+    let mut agent = Running::start(&site, options.clone());
+    site.expect(start(5), h);
+    assert_eq!(
+        site.verdict(&mut agent, round(5, 1), Tag::Request, port),
+        Verdict::ProofOk
+    );
+    assert_eq!(
+        site.verdict(&mut agent, round(5, 2), Tag::Session, port),
+        Verdict::ProofOk
+    );
+    let is_taken = |report: &Report| {
+        matches!(
+            report,
+            Report::EvidenceTaken {
+                period: 5,
+                quote: true,
+                ..
+            }
+        )
+    };
+    site.serve(&mut agent, |_, agent| agent.has(is_taken));
+    // Not due again before period 9.
+    for (period, number) in [(6, 3), (8, 4)] {
+        site.expect(start(period), h);
+        let verdict = site.verdict(&mut agent, round(period, number), Tag::Session, port);
+        assert_eq!(verdict, Verdict::ProofOk);
+    }
+    let reports = agent.end();
+    let attested = |report: &Report| matches!(report, Report::Attested { protection: Protection::Tpm, configuration, .. } if *configuration == h.to_string());
+    assert!(reports.iter().any(attested), "{reports:?}");
+    assert_eq!(site.documents.len(), 1);
+
+    let evidence: Evidence = from_json(&site.documents[0]).unwrap();
+    assert_eq!(evidence.protection, Protection::Tpm);
+    let configuration = Configuration::decode(&evidence.configuration).unwrap();
+    assert_eq!(configuration.hash().0, h.0);
+    let told = EventLog::parse(&evidence.event_log.unwrap()).unwrap();
+    explains(&told, configuration.pcrs()).unwrap();
+    let quote = evidence.quote.unwrap();
+    let public = Public::from_sized(&enrolled.binding.attestation_key).unwrap();
+    let signer = AttestationSigner::new(public).unwrap();
+    let nonce = quote_nonce(DEVICE, &start(5));
+    let (selected, values) = ((BANK, selection()), configuration.pcrs());
+    verify_quote(&signer, &quote.quote, &quote.signature, &nonce, selected, values).unwrap();
+    let other = quote_nonce(DEVICE, &start(6));
+    assert!(verify_quote(&signer, &quote.quote, &quote.signature, &other, selected, values).is_err());
+}
+
+#[test]
+fn a_tpm_that_is_gone_is_named_and_nothing_is_proven_until_it_is_back() {
+    if !installed() {
+        return;
+    }
+    let mut machine = Machine::new();
+    let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
+    let log = std::fs::read(recorded()).unwrap();
+    let (options, _) = machine.enrolled(&home, &mut site, &log);
+    let (port, h) = (options.port, h(&options));
+    let mut agent = Running::start(&site, options);
+    site.serve(&mut agent, |site, _| site.sessions > 0);
+    site.expect(start(5), h);
+    assert_eq!(
+        site.verdict(&mut agent, round(5, 1), Tag::Session, port),
+        Verdict::ProofOk
+    );
+    machine.emulator.kill();
+    // This period's key is there already.
+    assert_eq!(
+        site.verdict(&mut agent, round(5, 2), Tag::Session, port),
+        Verdict::ProofOk
+    );
+    site.expect(start(6), h);
+    site.open(round(6, 3));
+    let proofs = site.proofs.len();
+    site.ask(&round(6, 3), Tag::Session, port);
+    let failures = |agent: &mut Running| {
+        agent.has(|_| false);
+        agent.seen.iter().filter_map(not_attesting).count()
+    };
+    site.serve(&mut agent, |_, agent| failures(agent) >= 2);
+    assert_eq!(site.proofs.len(), proofs);
+    let told: Vec<_> = agent.seen.iter().filter_map(not_attesting).collect();
+    let (command, object) = told[0].0.split_once(" (").unwrap();
+    assert!(command.starts_with("TPM2_"), "{command} ({object}");
+    assert_eq!((told[0].1, told[1].1), (Some(1_000), Some(2_000)), "{told:?}");
+    machine.start_again();
+    // The request that has waited is answered, without another.
+    site.serve(&mut agent, |site, _| site.proofs.len() > proofs);
+    assert_eq!(site.proofs[proofs].0, Verdict::ProofOk);
+    assert!(site.is_proved(3));
+    agent.end();
+}
+
+#[test]
+fn authentication_goes_on_while_a_tpm_takes_its_time() {
+    if !installed() {
+        return;
+    }
+    let machine = Machine::new();
+    let (home, mut site) = (Home::new(), Site::new(Some(1)));
+    let log = std::fs::read(recorded()).unwrap();
+    let (options, _) = machine.enrolled(&home, &mut site, &log);
+    let (port, h) = (options.port, h(&options));
+    let mut agent = Running::start(&site, options);
+    site.serve(&mut agent, |site, _| site.sessions > 0);
+    site.expect(start(5), h);
+    site.open(round(5, 1));
+    machine.wire.hold(true);
+    let (sessions, mut asked) = (site.sessions, 0);
+    // Each session's key may ask.
+    let ask_again = |site: &mut Site, asked: &mut usize| {
+        if *asked != site.sessions {
+            *asked = site.sessions;
+            site.ask(&round(5, 1), Tag::Session, port);
+        }
+    };
+    site.serve(&mut agent, |site, _| {
+        ask_again(site, &mut asked);
+        site.sessions >= sessions + 3
+    });
+    assert!(site.proofs.is_empty(), "{:?}", site.proofs);
+    machine.wire.hold(false);
+    site.serve(&mut agent, |site, _| {
+        ask_again(site, &mut asked);
+        !site.proofs.is_empty()
+    });
+    assert_eq!(site.proofs[0].0, Verdict::ProofOk);
+    agent.end();
+}
+
+#[test]
+fn with_a_log_that_does_not_explain_the_pcrs_nothing_is_proven_in_the_period() {
+    if !installed() {
+        return;
+    }
+    let log = std::fs::read(recorded()).unwrap();
+    let parsed = EventLog::parse(&log).unwrap();
+    let of_pcr_4 = |event: &linewarden_measurement::eventlog::Event| {
+        event.pcr().is_some_and(|pcr| pcr.get() == 4) && event.kind() != EventType::EV_NO_ACTION
+    };
+    let last = parsed.events().iter().rposition(of_pcr_4).unwrap();
+    let machine = Machine::new();
+    // Something was extended that is in no log.
+    machine.tool(&["tpm2_pcrextend", &format!("4:sha256={}", "11".repeat(32))]);
+    let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
+    let (options, _) = machine.enrolled(&home, &mut site, &log);
+    let port = options.port;
+    let mut agent = Running::start(&site, options.clone());
+    site.serve(&mut agent, |site, _| site.sessions > 0);
+    let why = |site: &mut Site, agent: &mut Running, period: u64, number: u32| -> String {
+        let before = agent.seen.iter().filter_map(not_attesting).count();
+        site.ask(&round(period, number), Tag::Session, port);
+        site.serve(agent, |_, agent| {
+            agent.has(|_| false);
+            agent.seen.iter().filter_map(not_attesting).count() > before
+        });
+        let (why, retry) = agent.seen.iter().filter_map(not_attesting).next_back().unwrap();
+        assert_eq!(retry, None, "{why}");
+        why.to_owned()
+    };
+    let told = why(&mut site, &mut agent, 5, 1);
+    assert!(told.contains("PCR 4"), "{told}");
+    assert!(
+        told.contains(&format!("the last entry for it is {last}")),
+        "{told}"
+    );
+    // Rounds of that period are refused without another look.
+    site.ask(&round(5, 2), Tag::Session, port);
+    site.ask(&round(5, 3), Tag::Session, port);
+    // Nor is a log believed whose entry says what its digest is not of.
+    let separator = parsed
+        .events()
+        .iter()
+        .position(|event| of_pcr_4(event) && event.kind() == EventType::EV_SEPARATOR)
+        .unwrap();
+    std::fs::write(home.path("log.bin"), lying(&log, separator)).unwrap();
+    let told = why(&mut site, &mut agent, 6, 4);
+    assert!(told.contains(&format!("entry {separator}: ")), "{told}");
+    assert!(told.contains("lies"), "{told}");
+    assert!(site.proofs.is_empty(), "{:?}", site.proofs);
+    let reports = agent.end();
+    assert_eq!(refused(&reports, "not_measured"), 4);
+    let error = options.subject.measure().unwrap_err();
+    assert!(
+        error.to_string().contains(&format!("entry {separator}: ")),
+        "{error}"
+    );
+}
+
+/// The log with another byte in the data of that entry, which end it.
+fn lying(log: &[u8], entry: usize) -> Vec<u8> {
+    let whole = EventLog::parse(log).unwrap();
+    // The shortest beginning that has the entry ends with its data.
+    let end = (1..=log.len())
+        .find(|length| EventLog::parse(&log[..*length]).is_ok_and(|part| part.events().len() == entry + 1))
+        .unwrap();
+    assert!(!whole.events()[entry].data().is_empty());
+    let mut lying = log.to_vec();
+    lying[end - 1] ^= 1;
+    lying
+}

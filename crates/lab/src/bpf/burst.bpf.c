@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * Frames that user space has prepared, each once, in their order, as far as it allows. `burst_send` is run by
+ * BPF_PROG_TEST_RUN with live frames: the kernel offers it one frame after the other, from a pool; it takes one when a further
+ * one is allowed, and writes it anew.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+#define FRAME_BYTES 138 /* of a PROOF */
+#define FRAME_WORDS 17
+
+struct burst_frame {
+	__u64 word[FRAME_WORDS];
+	__u16 rest;
+	__u16 pad[3];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set before loading */
+	__type(key, __u32);
+	__type(value, struct burst_frame);
+} prepared SEC(".maps");
+
+/* How many of them may have left; user space raises it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} allowed SEC(".maps");
+
+/* Set by user space before a run. */
+__u32 interface = 0; /* that frames leave through */
+__u32 next = 0;
+
+SEC("xdp")
+int burst_send(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 at = next, zero = 0;
+	__u32 *past = bpf_map_lookup_elem(&allowed, &zero);
+
+	if (!past || at >= *(volatile __u32 *)past)
+		return XDP_DROP;
+	struct burst_frame *frame = bpf_map_lookup_elem(&prepared, &at);
+
+	if (!frame || data + FRAME_BYTES > end)
+		return XDP_DROP;
+	__u64 *word = data;
+
+#pragma unroll
+	for (int i = 0; i < FRAME_WORDS; i++)
+		word[i] = frame->word[i];
+	*(__u16 *)(word + FRAME_WORDS) = frame->rest;
+	next = at + 1;
+	return bpf_redirect(interface, 0);
+}

@@ -1,0 +1,146 @@
+//! `linewarden attest identity` and `answer`: the device's part in the enrolment of its TPM.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use linewarden_agent::AgentConfig;
+use linewarden_agent::attest::{self, AttestSection, EnrolError, KeyFileError, TpmSubject};
+use linewarden_files::PrivateFileError;
+use linewarden_tpm::device::EndorsementKind;
+use linewarden_tpm::enrol::{MESSAGE_BYTES_MAX, Offer, from_json};
+use serde::Serialize;
+
+use super::read;
+use crate::config_file::ConfigFile;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::results;
+
+/// Which endorsement key.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Endorsement {
+    /// RSA 2048, which every TPM of a PC has a certificate for
+    Rsa2048,
+    /// ECC P-256
+    EccP256,
+}
+
+/// Where to put the first message.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Makes an attestation key in the TPM of [attest], unless there is one, and keeps it, encrypted by the TPM, in the file of \
+[attest] `key`. FILE is for the operator: the TPM's keys and certificate, the PCRs as they are and the event log. There is \
+no secret in it, but it must come from this device: carry it over a way that you trust, or compare the TPM's endorsement \
+key.
+
+Examples:
+  linewarden attest identity --config agent.toml --out d1.identity")]
+pub struct IdentityArgs {
+    /// The agent's configuration
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Where to put it
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// The TPM's endorsement key
+    #[arg(long, value_name = "KIND", default_value = "rsa2048")]
+    endorsement: Endorsement,
+    /// JSON for machines
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What to answer, and where to put the answer.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The TPM opens the operator's offer, takes the device's key in, and proves both; the PCRs must be those of `identity`. The \
+key lies in the file of [attest] `key` then, encrypted by the TPM. If the TPM fails, do it again with the same offer, which \
+is good for 5 minutes.
+
+Examples:
+  linewarden attest answer --config agent.toml --offer d1.offer --out d1.answer")]
+pub struct AnswerArgs {
+    /// The agent's configuration
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// What the operator has sent
+    #[arg(long, value_name = "FILE")]
+    offer: PathBuf,
+    /// Where to put the answer
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// JSON for machines
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What machines get.
+#[derive(Serialize)]
+struct Written<'a> {
+    file: &'a Path,
+    key: &'a Path,
+}
+
+/// Writes the first message.
+pub fn identity(args: &IdentityArgs, output: Output) -> Result<(), Failure> {
+    let (file, section) = read(&args.config)?;
+    let tpm = tpm(&file, &section)?;
+    results::check(&args.out)?;
+    let kind = match args.endorsement {
+        Endorsement::Rsa2048 => EndorsementKind::Rsa2048,
+        Endorsement::EccP256 => EndorsementKind::EccP256,
+    };
+    let identity = attest::identity(&tpm, kind, &section.key).map_err(failure)?;
+    write(&args.out, &identity, &section.key, output)?;
+    output.line(format_args!(
+        "{}: for the operator, who answers with an offer",
+        args.out.display()
+    ))
+}
+
+/// Writes the answer.
+pub fn answer(args: &AnswerArgs, output: Output) -> Result<(), Failure> {
+    let (file, section) = read(&args.config)?;
+    let tpm = tpm(&file, &section)?;
+    results::check(&args.out)?;
+    let told = |error: String| Failure::input(format!("{}: {error}", args.offer.display()));
+    let bytes = linewarden_files::read_bounded(&args.offer, MESSAGE_BYTES_MAX)
+        .map_err(|error| told(error.to_string()))?;
+    let offer: Offer = from_json(&bytes).map_err(|error| told(error.to_string()))?;
+    let answer = attest::answer(&tpm.tcti, &offer, &section.key).map_err(failure)?;
+    write(&args.out, &answer, &section.key, output)?;
+    output.line(format_args!(
+        "{}: for the operator, who ends the enrolment with it; the key is in {}",
+        args.out.display(),
+        section.key.display()
+    ))
+}
+
+fn tpm(file: &ConfigFile<AgentConfig>, section: &AttestSection) -> Result<TpmSubject, Failure> {
+    let subject = section
+        .subject()
+        .map_err(|error| file.field(&error.path, &error.problem))?;
+    subject.tpm.ok_or_else(|| {
+        file.field(
+            &["attest", "tpm"],
+            "it is missing: name the device's TPM, such as \"device:/dev/tpmrm0\"",
+        )
+    })
+}
+
+fn write(out: &Path, message: &impl Serialize, key: &Path, output: Output) -> Result<(), Failure> {
+    let text = serde_json::to_vec_pretty(message).map_err(Failure::failed)?;
+    results::write(out, text)?;
+    output.object(&Written { file: out, key })
+}
+
+fn failure(error: EnrolError) -> Failure {
+    match &error {
+        EnrolError::KeyFile {
+            source: KeyFileError::File(PrivateFileError::Unsafe { .. }),
+            ..
+        } => Failure::unsafe_(error),
+        EnrolError::KeyFile { .. } | EnrolError::NotBegun(_) => Failure::input(error),
+        _ => Failure::failed(error),
+    }
+}

@@ -1,0 +1,86 @@
+//! `linewarden attest measure`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use linewarden_measurement::configuration::Configuration;
+use serde::Serialize;
+
+use super::read;
+use crate::failure::Failure;
+use crate::output::{Output, counted};
+use crate::results;
+
+/// What to measure.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Measures the files and PCRs of [attest], as the agent does when a period begins, and prints h and what it is made of. The \
+event log must explain the PCRs. With --out the configuration is written in its one encoding: the reference value of all \
+devices that run the same. No key is needed.
+
+Examples:
+  linewarden attest measure --config agent.toml
+  linewarden attest measure --config agent.toml --out sensor-v2.reference
+  linewarden attest measure --config agent.toml --json | jq .files")]
+pub struct MeasureArgs {
+    /// The agent's configuration
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Where to put the configuration as a reference value
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// JSON for machines
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What machines get.
+#[derive(Serialize)]
+struct Told<'a> {
+    /// h.
+    hash: String,
+    #[serde(flatten)]
+    configuration: &'a Configuration,
+    /// Events that explain the PCRs.
+    events: usize,
+}
+
+/// Measures.
+pub fn run(args: &MeasureArgs, output: Output) -> Result<(), Failure> {
+    let (file, section) = read(&args.config)?;
+    let subject = section
+        .subject()
+        .map_err(|error| file.field(&error.path, &error.problem))?;
+    args.out.as_deref().map_or(Ok(()), results::check)?;
+    let measured = subject.measure().map_err(Failure::failed)?;
+    let configuration = &measured.configuration;
+    let events = measured.event_log.as_ref();
+    let events = events.map_or(0, |(_, explained)| explained.events().len());
+    if let Some(path) = &args.out {
+        results::write(path, configuration.encode())?;
+    }
+    let hash = configuration.hash().to_string();
+    output.object(&Told {
+        hash: hash.clone(),
+        configuration,
+        events,
+    })?;
+    for (pcr, value) in configuration.pcrs().iter() {
+        output.line(format_args!("PCR {pcr}: {value}"))?;
+    }
+    for (path, entry) in configuration.files() {
+        output.line(format_args!("{path}: {entry}"))?;
+    }
+    if events > 0 {
+        let events = u64::try_from(events).unwrap_or(u64::MAX);
+        output.line(format_args!(
+            "the event log explains the PCRs by {}",
+            counted(events, "event")
+        ))?;
+    }
+    output.line(format_args!("h {hash}"))?;
+    match &args.out {
+        Some(path) => output.line(format_args!("reference value: {}", path.display())),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,113 @@
+//! The device's commands of `attest`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use linewarden_measurement::configuration::Configuration;
+
+use super::Site;
+
+/// An agent's configuration that measures a file of the site's, with these fields besides.
+fn configured(site: &Site, fields: &str) {
+    site.write("sensord", "first");
+    let measured = site.path("sensord");
+    let measured = measured.display();
+    site.write(
+        "a.toml",
+        &format!(
+            "[device]\nid = \"d1\"\nhelper = \"h\"\n[gateway]\naddress = \"127.0.0.1\"\n[puf.command]\nprogram = \"p\"\n\
+             [attest]\nkey = \"attest.key\"\nfiles = [\"{measured}\"]\n{fields}"
+        ),
+    );
+}
+
+#[test]
+fn measure_prints_what_it_writes_as_a_reference_and_needs_no_key() {
+    let site = Site::empty();
+    configured(&site, "");
+    site.run("check a.toml").ok();
+    let told = site.run("attest measure --config a.toml --out v1").ok();
+    let v1 = Configuration::decode(&fs::read(site.path("v1")).unwrap()).unwrap();
+    assert!(told.contains(&format!("h {}", v1.hash())), "{told}");
+    assert!(told.contains("sensord: file "), "{told}");
+    let json = site.run("attest measure --config a.toml --json").ok();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["hash"], v1.hash().to_string());
+    assert_eq!(json["files"].as_object().unwrap().len(), 1);
+    site.write("sensord", "second");
+    site.run("attest measure --config a.toml --out v2").ok();
+    let v2 = Configuration::decode(&fs::read(site.path("v2")).unwrap()).unwrap();
+    assert_ne!(v1, v2);
+    let gone = site
+        .run("attest measure --config a.toml --out none/v2")
+        .refused(2);
+    assert!(gone.contains("none/v2"), "{gone}");
+}
+
+#[test]
+fn mistakes_of_the_section_are_told_with_their_place() {
+    let site = Site::empty();
+    configured(&site, "pcrs = [0]\n");
+    let told = site.run("attest measure --config a.toml").refused(2);
+    assert!(
+        told.contains("a.toml:11:1: attest.pcrs: only with `tpm`"),
+        "{told}"
+    );
+    assert_eq!(site.run("check a.toml").refused(2), told);
+    configured(&site, "port = 20550\n");
+    let told = site.run("check a.toml").refused(2);
+    assert!(told.contains("a.toml:11:1: attest.port: 20550"), "{told}");
+    configured(&site, "quote = 1\n");
+    let told = site.run("check a.toml").refused(2);
+    assert!(told.contains("did you mean `quote_every`?"), "{told}");
+    let text = fs::read_to_string(site.path("a.toml")).unwrap();
+    let (without, _) = text.split_once("[attest]").unwrap();
+    site.write("a.toml", without);
+    let told = site.run("attest measure --config a.toml").refused(2);
+    assert!(told.contains("attest: it is missing"), "{told}");
+}
+
+#[test]
+fn what_the_machine_lacks_is_told_with_the_field() {
+    let site = Site::empty();
+    configured(&site, "");
+    let told = site.run("check --machine a.toml").refused(2);
+    assert!(told.contains("attest.key: "), "{told}");
+    site.write("attest.key", &"ab".repeat(32));
+    let key = site.path("attest.key");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).unwrap();
+    let told = site.run("check --machine a.toml").refused(2);
+    assert!(told.contains("mode 0640"), "{told}");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let told = site.run("check --machine a.toml").refused(2);
+    assert!(!told.contains("attest."), "{told}");
+}
+
+#[cfg(feature = "tpm")]
+#[test]
+fn a_tpm_that_is_not_there_is_named_and_nothing_is_written() {
+    let site = Site::empty();
+    configured(
+        &site,
+        "tpm = \"swtpm:host=127.0.0.1,port=1\"\nevent_log = \"log.bin\"\n",
+    );
+    let told = site
+        .run("attest identity --config a.toml --out d1.identity")
+        .refused(1);
+    assert!(told.contains("log.bin"), "{told}");
+    site.write("log.bin", "");
+    let told = site
+        .run("attest identity --config a.toml --out d1.identity")
+        .refused(1);
+    assert!(told.contains("opening the TPM"), "{told}");
+    site.write("d1.offer", "{}");
+    let answer = "attest answer --config a.toml --offer d1.offer --out d1.answer";
+    let told = site.run(answer).refused(2);
+    assert!(told.contains("d1.offer: no message of this kind"), "{told}");
+    for none in ["d1.identity", "d1.answer", "attest.key"] {
+        assert!(!site.path(none).exists(), "{none}");
+    }
+    configured(&site, "");
+    let told = site.run(answer).refused(2);
+    assert!(told.contains("attest.tpm: it is missing"), "{told}");
+}

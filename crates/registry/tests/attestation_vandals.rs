@@ -1,0 +1,335 @@
+//! Whoever can write the file but lacks the master key changes nothing of attestation unseen, and spoils only what he
+//! touches.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
+use linewarden_registry::{Registry, RegistryError};
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use support::attestation::{NOW_S, appraisal, group, name, prover, round};
+use support::{fleet_file, gateway, open, sql};
+use tempfile::TempDir;
+
+const PROVERS: u64 = 20;
+
+fn document(id: u64, number: u8) -> Vec<u8> {
+    [&id.to_be_bytes()[..], &[0x80 + number; 300]].concat()
+}
+
+fn salt(period: u8) -> [u8; 8] {
+    [0x70 + period; 8]
+}
+
+/// Provers 1 to 20 of one group, each with an appraisal and two documents; two periods, of which one has begun.
+async fn attested_file() -> (TempDir, PathBuf) {
+    let (directory, path) = fleet_file().await;
+    let registry = open(&path).await.unwrap();
+    registry.set_group(&group("pumps"), NOW_S).await.unwrap();
+    registry.set_group(&group("fans"), NOW_S).await.unwrap();
+    for id in 1..=PROVERS {
+        registry.enrol_prover(prover(id), NOW_S).await.unwrap();
+        for number in [1, 2] {
+            registry
+                .put_evidence(DeviceId(id), &document(id, number), NOW_S + u64::from(number))
+                .await
+                .unwrap();
+        }
+    }
+    registry.draw_period(None, salt(1), NOW_S).await.unwrap();
+    registry.begin_period(Period(1), NOW_S).await.unwrap();
+    registry
+        .draw_period(Some(Period(1)), salt(2), NOW_S)
+        .await
+        .unwrap();
+    let fence = gateway(&registry).await;
+    registry.reserve_rounds(&fence, 50, 0).await.unwrap();
+    let told: Vec<_> = (1..=PROVERS).map(|id| appraisal(id, 7)).collect();
+    registry.record_round(&fence, &round(1, 7), &told).await.unwrap();
+    registry.close().await;
+    (directory, path)
+}
+
+/// Reads everything; what comes out must be what was put in. How many answers were errors, or left something out.
+async fn examine(registry: &Registry) -> usize {
+    let mut missing = 0;
+    for id in 1..=PROVERS {
+        let device = DeviceId(id);
+        match registry.prover(device).await {
+            Ok(Some(found)) => {
+                assert_eq!(found.key.as_bytes(), prover(id).key.as_bytes(), "device {id}");
+                assert_eq!((found.group, found.overlay, found.home), {
+                    let put = prover(id);
+                    (put.group, put.overlay, put.home)
+                });
+            }
+            _ => missing += 1,
+        }
+        match registry.appraisal(device).await {
+            Ok(Some(found)) => assert_eq!(found, appraisal(id, 7)),
+            _ => missing += 1,
+        }
+        match registry.evidence(device).await {
+            Ok(Some((at_s, found))) => {
+                let number = u8::try_from(at_s - NOW_S).unwrap();
+                assert_eq!(*found, document(id, number));
+            }
+            _ => missing += 1,
+        }
+    }
+    for group_name in ["pumps", "fans"] {
+        match registry.group(&name(group_name)).await {
+            Ok(Some(found)) => assert_eq!(
+                (found.policy, found.reference, found.rounds_wanted),
+                (group(group_name).policy, group(group_name).reference, 0)
+            ),
+            _ => missing += 1,
+        }
+    }
+    for (number, begun_at_s) in [(1, Some(NOW_S)), (2, None)] {
+        match registry.period(Period(u64::from(number))).await {
+            Ok(Some(found)) => assert_eq!((found.salt, found.begun_at_s), (salt(number), begun_at_s)),
+            _ => missing += 1,
+        }
+    }
+    match registry.rounds(None, 10).await {
+        Ok(found) if found == [round(1, 7)] => {}
+        Ok(found) => {
+            assert_eq!(found, []);
+            missing += 1;
+        }
+        Err(_) => missing += 1,
+    }
+    missing
+}
+
+/// Each edit is found, by the check and by whoever reads the row, and nobody else's rows are missing.
+#[tokio::test]
+async fn an_edited_or_moved_row_is_left_out_and_spares_the_others() {
+    let cases = [
+        ("UPDATE attest_group SET silent = 5 WHERE name = 'fans'", 1),
+        (
+            "UPDATE attest_group SET reopen = 2, late_is_silent = 1 WHERE name = 'fans'",
+            1,
+        ),
+        ("UPDATE attest_group SET rounds_wanted = 9 WHERE name = 'fans'", 1),
+        ("UPDATE attest_group SET reference = NULL WHERE name = 'fans'", 1),
+        (
+            "UPDATE attest_group SET roll_out = reference, roll_out_until_s = 9e9 WHERE name = 'fans'",
+            1,
+        ),
+        (
+            "DELETE FROM attest_group WHERE name = 'fans'; UPDATE attest_group SET name = 'fans'",
+            2,
+        ),
+        (
+            "UPDATE prover SET sealed = (SELECT sealed FROM prover WHERE device_id = 8) WHERE device_id = 7",
+            1,
+        ),
+        ("UPDATE prover SET removed = 1 WHERE device_id = 7", 1),
+        (
+            "UPDATE prover SET removed = 1, sealed = NULL WHERE device_id = 7",
+            1,
+        ),
+        ("UPDATE prover SET overlay = NULL WHERE device_id = 7", 1),
+        ("UPDATE prover SET group_name = 'fans' WHERE device_id = 7", 1),
+        (
+            "UPDATE prover SET home_address = x'c0000202' WHERE device_id = 7",
+            1,
+        ),
+        ("UPDATE prover SET revision = 0 WHERE device_id = 7", 1),
+        (
+            "DELETE FROM prover WHERE device_id = 8; UPDATE prover SET device_id = 8 WHERE device_id = 7",
+            2,
+        ),
+        ("UPDATE period SET begun_at_s = 5 WHERE number = 2", 1),
+        ("UPDATE period SET begun_at_s = NULL WHERE number = 1", 1),
+        (
+            "UPDATE period SET sealed = (SELECT sealed FROM period WHERE number = 1) WHERE number = 2",
+            1,
+        ),
+        (
+            "DELETE FROM period WHERE number = 2; UPDATE period SET number = 2",
+            2,
+        ),
+        ("UPDATE attest_round SET silent = 0", 1),
+        ("UPDATE attest_round SET ended_at_s = ended_at_s + 3600", 1),
+        ("UPDATE appraisal SET state = 3 WHERE device_id = 7", 1),
+        ("UPDATE appraisal SET silences = NULL WHERE device_id = 7", 1),
+        (
+            "UPDATE appraisal SET since_s = since_s + 3600 WHERE device_id = 7",
+            1,
+        ),
+        (
+            "DELETE FROM appraisal WHERE device_id = 8; UPDATE appraisal SET device_id = 8 WHERE device_id = 7",
+            2,
+        ),
+        (
+            "UPDATE evidence SET at_s = at_s + 1 WHERE device_id = 7 AND number = 2",
+            1,
+        ),
+        (
+            "UPDATE evidence SET number = 5 WHERE device_id = 7 AND number = 1",
+            1,
+        ),
+        (
+            "DELETE FROM evidence WHERE device_id = 8; UPDATE evidence SET device_id = 8 WHERE device_id = 7",
+            2,
+        ),
+    ];
+    let (_directory, path) = attested_file().await;
+    let whole = fs::read(&path).unwrap();
+    for (statement, expected) in cases {
+        fs::write(&path, &whole).unwrap();
+        sql(&path, statement).await;
+        let registry = open(&path).await.unwrap();
+        assert_eq!(examine(&registry).await, expected, "{statement}");
+        assert!(!registry.check().await.unwrap().is_empty(), "{statement}");
+        let page = registry.provers_since(0, 100).await.unwrap();
+        assert!(page.provers.len() + 2 >= PROVERS as usize, "{statement}");
+        registry.close().await;
+    }
+}
+
+#[tokio::test]
+async fn flipped_bytes_give_no_wrong_answer() {
+    let (_directory, path) = attested_file().await;
+    let whole = fs::read(&path).unwrap();
+    let seed = getrandom::u64().unwrap();
+    println!("seed {seed}");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    for _ in 0..100 {
+        let mut damaged = whole.clone();
+        // Most of the file is empty pages.
+        let position = loop {
+            let position = rng.next_u64() as usize % damaged.len();
+            if damaged[position] != 0 {
+                break position;
+            }
+        };
+        damaged[position] ^= 1 << (rng.next_u32() % 8);
+        fs::write(&path, &damaged).unwrap();
+        if let Ok(registry) = open(&path).await {
+            let missing = examine(&registry).await;
+            let found = registry.check().await;
+            assert!(
+                missing == 0 || !matches!(found, Ok(ref found) if found.is_empty()),
+                "seed {seed}"
+            );
+            registry.close().await;
+        }
+        for sibling in ["fleet.registry-wal", "fleet.registry-shm"] {
+            let _ = fs::remove_file(path.with_file_name(sibling));
+        }
+    }
+}
+
+/// No number of a round comes again, whoever edits or deletes the count.
+#[tokio::test]
+async fn numbers_of_rounds_cannot_be_put_back() {
+    let (_directory, path) = attested_file().await;
+    let whole = fs::read(&path).unwrap();
+    for statement in [
+        "UPDATE round_number SET next = 8",
+        "UPDATE round_number SET gateway_id = 2",
+        "DELETE FROM round_number",
+    ] {
+        fs::write(&path, &whole).unwrap();
+        sql(&path, statement).await;
+        let registry = open(&path).await.unwrap();
+        let found = registry.check().await.unwrap();
+        assert!(
+            found
+                .iter()
+                .any(|error| matches!(error, RegistryError::DamagedGateway { .. })),
+            "{statement}: {found:?}"
+        );
+        let fence = gateway(&registry).await;
+        match registry.reserve_rounds(&fence, 1, 0).await {
+            Ok(numbers) => assert!(
+                numbers.start > 7,
+                "{statement}: what was asked was not asked again"
+            ),
+            Err(error) => assert!(
+                matches!(
+                    error,
+                    RegistryError::DamagedGateway {
+                        gateway: GatewayId(1)
+                    }
+                ),
+                "{statement}: {error}"
+            ),
+        }
+        registry.close().await;
+    }
+}
+
+/// What is damaged can be set right: groups are set anew, provers enrolled anew or removed, periods passed by.
+#[tokio::test]
+async fn damage_can_be_mended() {
+    let (_directory, path) = attested_file().await;
+    sql(
+        &path,
+        "UPDATE attest_group SET silent = 5, rounds_wanted = 4000; UPDATE prover SET port = 1 WHERE device_id IN (7, 8); \
+         UPDATE period SET begun_at_s = NULL; UPDATE appraisal SET state = 2; UPDATE evidence SET at_s = 1",
+    )
+    .await;
+    let registry = open(&path).await.unwrap();
+    assert_eq!(registry.groups().await.unwrap().damaged.len(), 2);
+    assert_eq!(registry.newest_begun_period().await.unwrap(), None);
+    let before = registry.attest_revision().await.unwrap();
+    for name in ["pumps", "fans"] {
+        registry.set_group(&group(name), NOW_S).await.unwrap();
+    }
+    // Higher than any number that a gateway may have seen.
+    assert!(registry.want_round(&name("pumps")).await.unwrap() > before);
+    registry.enrol_prover(prover(7), NOW_S).await.unwrap();
+    assert!(registry.remove_prover(DeviceId(8)).await.unwrap());
+    let removed = registry.provers_since(before, 100).await.unwrap();
+    assert!(
+        removed
+            .provers
+            .iter()
+            .any(|prover| prover.device.0 == 8 && prover.removed)
+    );
+    assert!(removed.damaged.is_empty());
+    let period = registry.draw_period(None, [5; 8], NOW_S).await.unwrap();
+    assert_eq!(period.number, Period(2), "the one that was drawn is sound");
+    let fence = gateway(&registry).await;
+    let told: Vec<_> = (1..=PROVERS).map(|id| appraisal(id, 9)).collect();
+    registry.record_round(&fence, &round(1, 9), &told).await.unwrap();
+    for id in (1..=PROVERS).filter(|id| *id != 8) {
+        for number in [1, 2] {
+            registry
+                .put_evidence(DeviceId(id), &document(id, number), NOW_S)
+                .await
+                .unwrap();
+        }
+    }
+    let found = registry.check().await.unwrap();
+    assert!(
+        matches!(found[..], [RegistryError::DamagedPeriod { period: Period(1) }]),
+        "{found:?}"
+    );
+}
+
+/// Neither a prover's key, nor a salt, nor evidence is to be found in the file.
+#[tokio::test]
+async fn no_secret_is_in_the_file() {
+    let (_directory, path) = attested_file().await;
+    let file = fs::read(&path).unwrap();
+    let holds = |secret: &[u8]| file.windows(secret.len()).any(|window| window == secret);
+    assert!(holds(b"pumps"), "the search finds what is there");
+    assert!(!holds(&[0x5a; 24]), "a key");
+    assert!(!holds(&salt(1)) && !holds(&salt(2)), "a salt");
+    assert!(!holds(&[0x81; 8]) && !holds(&[0x82; 8]), "evidence");
+}

@@ -1,0 +1,330 @@
+//! Quarantine: nobody gets a device in that is shut out, nor loses that it is.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
+use linewarden_registry::{
+    BulkOptions, Change, ExportKey, Filter, OnConflict, OnDamage, Quarantine, Registry, RegistryError,
+    Renewal, Revision,
+};
+use support::{
+    fleet_file, gateway, in_memory, lease, lease_all, open, pool_device, pool_device_from, rows, sql, wish,
+};
+
+const NOW_S: u64 = 1_800_000_000;
+
+fn these(ids: &[u64]) -> Vec<(DeviceId, String)> {
+    ids.iter()
+        .map(|id| (DeviceId(*id), format!("silent, device {id}")))
+        .collect()
+}
+
+async fn fleet(devices: u64) -> Registry {
+    let registry = in_memory().await;
+    let records = (1..=devices).map(|id| pool_device(id, 100));
+    registry
+        .enrol_bulk(records, BulkOptions::default(), |_| ())
+        .await
+        .unwrap();
+    registry
+}
+
+async fn newest_change(registry: &Registry, since: Revision, device: u64) -> Option<Change> {
+    let feed = registry.changes_since(since, 1000).await.unwrap();
+    feed.changes.into_iter().find(|change| change.device.0 == device)
+}
+
+fn is_refused(error: &RegistryError) -> bool {
+    matches!(error, RegistryError::Quarantined { device: DeviceId(2) })
+}
+
+#[tokio::test]
+async fn a_device_in_quarantine_gets_nothing_until_it_is_readmitted() {
+    let registry = fleet(3).await;
+    let fence = lease_all(&registry, 1..=3).await;
+    registry.allow_pair(DeviceId(1), DeviceId(2)).await.unwrap();
+    let before = registry.revision().await.unwrap();
+    let revision = registry.quarantine(&these(&[2]), NOW_S).await.unwrap();
+    assert!(revision > before);
+    let change = newest_change(&registry, before, 2).await.unwrap();
+    assert_eq!((change.active, change.revision), (false, revision));
+    let info = registry.get(DeviceId(2)).await.unwrap();
+    assert!(info.status.is_active() && !info.may_authenticate());
+    let reason = "silent, device 2".to_owned();
+    assert_eq!(info.quarantine, Some(Quarantine { at_s: NOW_S, reason }));
+
+    assert!(is_refused(&registry.load(DeviceId(2)).await.unwrap_err()));
+    assert!(is_refused(&lease(&registry, &fence, 2, 0, 4).await.unwrap_err()));
+    let question = wish(DeviceId(2), 0, 4);
+    assert!(is_refused(
+        &registry.first_row(&fence, &question).await.unwrap_err()
+    ));
+    assert!(is_refused(&registry.enrolment(DeviceId(2)).await.unwrap_err()));
+    let renewal = Renewal::Rows {
+        epoch: 0,
+        first: 100,
+        rows: rows(2, 0, 1),
+    };
+    assert!(is_refused(
+        &registry.renew(DeviceId(2), 1, renewal).await.unwrap_err()
+    ));
+    assert_eq!(
+        registry.pair_key(DeviceId(1), DeviceId(2), NOW_S).await.unwrap(),
+        None
+    );
+    assert_eq!(
+        registry.pair_key(DeviceId(2), DeviceId(1), NOW_S).await.unwrap(),
+        None
+    );
+    // What it has to say can be opened all the same.
+    let found = registry.load_even_quarantined(DeviceId(2)).await.unwrap();
+    assert_eq!(found.credentials, pool_device(2, 100).credentials);
+    // A gateway that starts now does not hear of it; the others are served.
+    let mut stream = registry.stream_leased(fence, 10);
+    let chunk = stream.next_chunk().await.unwrap().unwrap();
+    let ids: Vec<u64> = chunk.devices.iter().map(|device| device.info.device.0).collect();
+    assert_eq!((ids, chunk.damaged.len()), (vec![1, 3], 0));
+    let _ = lease(&registry, &fence, 1, 0, 4).await.unwrap();
+
+    let back = registry.readmit(DeviceId(2)).await.unwrap();
+    let change = newest_change(&registry, revision, 2).await.unwrap();
+    assert_eq!((change.active, change.revision), (true, back));
+    assert!(registry.get(DeviceId(2)).await.unwrap().may_authenticate());
+    let _ = lease(&registry, &fence, 2, 0, 4).await.unwrap();
+    assert!(
+        registry
+            .pair_key(DeviceId(1), DeviceId(2), NOW_S)
+            .await
+            .unwrap()
+            .is_some()
+    );
+    assert!(registry.check().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn again_changes_nothing_and_a_stranger_spoils_nothing() {
+    let registry = fleet(4).await;
+    registry.revoke(DeviceId(4), "lost", NOW_S).await.unwrap();
+    let first = registry.quarantine(&these(&[2]), NOW_S).await.unwrap();
+    let told = these(&[2, 4, 99]);
+    assert_eq!(registry.quarantine(&told, NOW_S + 1).await.unwrap(), first);
+    assert_eq!(
+        registry.get(DeviceId(2)).await.unwrap().quarantine.unwrap().at_s,
+        NOW_S
+    );
+    assert_eq!(registry.get(DeviceId(4)).await.unwrap().quarantine, None);
+    assert_eq!(registry.quarantine(&[], NOW_S).await.unwrap(), first);
+    // Of several the newest revision is told, each has its own.
+    let both = registry.quarantine(&these(&[99, 1, 3, 2]), NOW_S).await.unwrap();
+    let feed = registry.changes_since(first, 10).await.unwrap();
+    let seen: Vec<_> = feed
+        .changes
+        .iter()
+        .map(|c| (c.device.0, c.revision.0, c.active))
+        .collect();
+    assert_eq!(seen, [(1, both.0 - 1, false), (3, both.0, false)]);
+    // A reason that is none spoils the whole question, before anything is done.
+    let steering = vec![(DeviceId(1), "\u{1b}[2J".to_owned())];
+    assert!(registry.quarantine(&steering, NOW_S).await.is_err());
+
+    assert_eq!(registry.readmit(DeviceId(2)).await.unwrap().0, both.0 + 1);
+    assert_eq!(registry.readmit(DeviceId(2)).await.unwrap().0, both.0 + 1);
+    assert!(matches!(
+        registry.readmit(DeviceId(4)).await,
+        Err(RegistryError::Revoked { .. })
+    ));
+    assert!(matches!(
+        registry.readmit(DeviceId(99)).await,
+        Err(RegistryError::UnknownDevice { .. })
+    ));
+    let list = async |filter: Filter| -> Vec<u64> {
+        let page = registry.list(&filter, None, 10).await.unwrap();
+        assert_eq!(registry.count(&filter).await.unwrap(), page.devices.len() as u64);
+        page.devices.iter().map(|info| info.device.0).collect()
+    };
+    assert_eq!(
+        list(Filter {
+            active: Some(true),
+            ..Filter::default()
+        })
+        .await,
+        [2]
+    );
+    assert_eq!(
+        list(Filter {
+            active: Some(false),
+            ..Filter::default()
+        })
+        .await,
+        [4]
+    );
+    assert_eq!(
+        list(Filter {
+            quarantined: true,
+            ..Filter::default()
+        })
+        .await,
+        [1, 3]
+    );
+}
+
+/// New credentials, an export and its import, a backup: none of them lets the device in. Revocation goes further.
+#[tokio::test]
+async fn it_lasts_through_replacement_export_and_backup() {
+    let (directory, path) = fleet_file().await;
+    let registry = open(&path).await.unwrap();
+    registry.quarantine(&these(&[2, 3]), NOW_S).await.unwrap();
+    let anew = vec![pool_device_from(2, 100, 9)];
+    registry.enrol_chunk(anew, OnConflict::Replace).await.unwrap();
+    let quarantine = registry.get(DeviceId(2)).await.unwrap().quarantine;
+    assert_eq!(quarantine.as_ref().unwrap().reason, "silent, device 2");
+    assert!(is_refused(&registry.load(DeviceId(2)).await.unwrap_err()));
+    registry.revoke(DeviceId(3), "stolen", NOW_S).await.unwrap();
+    assert!(matches!(
+        registry.load(DeviceId(3)).await,
+        Err(RegistryError::Revoked { .. })
+    ));
+
+    let key = ExportKey::from_bytes([9; 32]);
+    let file = directory.path().join("fleet.jsonl");
+    registry
+        .export_file(&file, Some(&key), OnDamage::Refuse, |_| ())
+        .await
+        .unwrap();
+    let copy = directory.path().join("copy.registry");
+    registry.backup(&copy).await.unwrap();
+    let other = in_memory().await;
+    other
+        .import_file(&file, &key, BulkOptions::default(), |_| ())
+        .await
+        .unwrap();
+    for registry in [&other, &open(&copy).await.unwrap()] {
+        assert!(is_refused(&registry.load(DeviceId(2)).await.unwrap_err()));
+        assert_eq!(registry.get(DeviceId(2)).await.unwrap().quarantine, quarantine);
+        assert!(matches!(
+            registry.load(DeviceId(3)).await,
+            Err(RegistryError::Revoked { .. })
+        ));
+        assert!(registry.check().await.unwrap().is_empty());
+    }
+
+    // A line without it does not lift it, nor does one from which it was taken out.
+    let replace = BulkOptions {
+        on_conflict: OnConflict::Replace,
+        ..BulkOptions::default()
+    };
+    other.readmit(DeviceId(2)).await.unwrap();
+    let lifted = directory.path().join("lifted.jsonl");
+    other
+        .export_file(&lifted, Some(&key), OnDamage::Refuse, |_| ())
+        .await
+        .unwrap();
+    other.quarantine(&these(&[2]), NOW_S).await.unwrap();
+    let third = in_memory().await;
+    third.import_file(&file, &key, replace, |_| ()).await.unwrap();
+    // All rows of its pool are unspent: they may be replaced by themselves.
+    third.import_file(&lifted, &key, replace, |_| ()).await.unwrap();
+    assert!(is_refused(&third.load(DeviceId(2)).await.unwrap_err()));
+    let text = std::fs::read_to_string(&file).unwrap();
+    let start = text.find(",\"quarantined_at_s\"").unwrap();
+    let end = text.find("\"silent, device 2\"").unwrap() + "\"silent, device 2\"".len();
+    let edited = [&text[..start], &text[end..]].concat();
+    for (edited, expected) in [
+        (edited.clone(), "contradict each other"),
+        (
+            edited.replace("\"quarantined\"", "\"active\""),
+            "does not authenticate",
+        ),
+    ] {
+        std::fs::write(&lifted, edited).unwrap();
+        let fourth = in_memory().await;
+        let error = fourth
+            .import_file(&lifted, &key, replace, |_| ())
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+/// Whoever can write the file but lacks the key can neither lift a quarantine nor, by spoiling a record, avoid one.
+#[tokio::test]
+async fn it_cannot_be_edited() {
+    for statement in [
+        "UPDATE device SET quarantined_at_s = NULL, quarantined_reason = NULL WHERE device_id = 2",
+        "UPDATE device SET quarantined_at_s = NULL WHERE device_id = 2",
+        "UPDATE device SET quarantined_reason = NULL WHERE device_id = 2",
+        "UPDATE device SET quarantined_at_s = 1 WHERE device_id = 2",
+        "UPDATE device SET quarantined_reason = 'other' WHERE device_id = 2",
+    ] {
+        let (_directory, path) = fleet_file().await;
+        let registry = open(&path).await.unwrap();
+        let fence = lease_all(&registry, 1..=3).await;
+        registry.quarantine(&these(&[2]), NOW_S).await.unwrap();
+        registry.close().await;
+        sql(&path, statement).await;
+        let registry = open(&path).await.unwrap();
+        let error = registry.load(DeviceId(2)).await.unwrap_err();
+        assert!(
+            matches!(error, RegistryError::DamagedRecord { .. }),
+            "{statement}: {error}"
+        );
+        assert!(lease(&registry, &fence, 2, 0, 4).await.is_err(), "{statement}");
+        assert!(registry.readmit(DeviceId(2)).await.is_err(), "{statement}");
+        assert_eq!(registry.check().await.unwrap().len(), 1, "{statement}");
+        // And put there by somebody, it shuts nobody else out.
+        let _ = lease(&registry, &fence, 1, 0, 4).await.unwrap();
+    }
+    let (_directory, path) = fleet_file().await;
+    sql(&path, "UPDATE device SET mac = zeroblob(16) WHERE device_id = 2").await;
+    let registry = open(&path).await.unwrap();
+    let before = registry.revision().await.unwrap();
+    let revision = registry.quarantine(&these(&[2, 3]), NOW_S).await.unwrap();
+    for id in [2, 3] {
+        assert!(
+            !newest_change(&registry, before, id).await.unwrap().active,
+            "device {id}"
+        );
+    }
+    assert_eq!(revision.0, before.0 + 2);
+    assert!(matches!(
+        registry.load(DeviceId(2)).await,
+        Err(RegistryError::DamagedRecord { .. })
+    ));
+    // It can still be revoked.
+    registry.revoke(DeviceId(2), "spoilt", NOW_S).await.unwrap();
+    assert!(registry.get(DeviceId(2)).await.unwrap().quarantine.is_none());
+}
+
+/// A registry of before there were quarantines: its codes fit, and its devices are let in.
+#[tokio::test]
+async fn a_registry_of_the_schema_before_is_brought_up_to_date() {
+    let (_directory, path) = fleet_file().await;
+    let registry = open(&path).await.unwrap();
+    registry.revoke(DeviceId(5), "lost", NOW_S).await.unwrap();
+    registry.close().await;
+    sql(
+        &path,
+        "ALTER TABLE device DROP COLUMN quarantined_at_s; ALTER TABLE device DROP COLUMN quarantined_reason; \
+         ALTER TABLE registry DROP COLUMN attest_revision; DROP TABLE attest_group; DROP TABLE prover; DROP TABLE period; \
+         DROP TABLE round_number; DROP TABLE attest_round; DROP TABLE appraisal; DROP TABLE evidence; \
+         DELETE FROM _sqlx_migrations WHERE version = 5",
+    )
+    .await;
+    let registry = open(&path).await.unwrap();
+    assert!(registry.check().await.unwrap().is_empty());
+    let found = registry.load(DeviceId(1)).await.unwrap();
+    assert_eq!((found.info.mode, found.info.idx_floor), (Mode::Pool, RowIndex(0)));
+    assert!(matches!(
+        registry.load(DeviceId(5)).await,
+        Err(RegistryError::Revoked { .. })
+    ));
+    registry.quarantine(&these(&[1]), NOW_S).await.unwrap();
+    let fence = gateway(&registry).await;
+    assert!(lease(&registry, &fence, 1, 0, 4).await.is_err());
+}
