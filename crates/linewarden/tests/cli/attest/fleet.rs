@@ -307,17 +307,24 @@ fn mistakes_about_enrolments_are_told() {
         let error = site.on_registry(&format!("attest {enrol} {words}")).refused(2);
         assert!(error.contains(told), "{words}: {error}");
     }
-    let mut pcrs = PcrValues::new(HashAlgorithm::Sha384);
-    let value = HashAlgorithm::Sha384.digest(&[b"kernel"]);
-    pcrs.set(11.try_into().unwrap(), value).unwrap();
-    let other_bank = Configuration::new(pcrs, BTreeMap::new()).unwrap();
-    site.write_configuration("bank.conf", &other_bank);
+    for (name, bank) in [
+        ("group.conf", HashAlgorithm::Sha256),
+        ("own.conf", HashAlgorithm::Sha384),
+    ] {
+        let mut pcrs = PcrValues::new(bank);
+        pcrs.set(11.try_into().unwrap(), bank.digest(&[b"kernel"]))
+            .unwrap();
+        site.write_configuration(name, &Configuration::new(pcrs, BTreeMap::new()).unwrap());
+    }
+    site.on_registry("attest group set boots --reference group.conf")
+        .ok();
     let error = site
-        .on_registry("attest enroll d1 --group pumps --software --key-out k --own bank.conf")
+        .on_registry("attest enroll d1 --group boots --software --key-out k --own own.conf")
         .refused(2);
     assert!(
-        error
-            .contains("bank.conf: it cannot be laid over the reference value of group pumps: PCRs of sha384"),
+        error.contains(
+            "own.conf: it cannot be laid over the reference value of group boots: values of the bank sha384"
+        ),
         "{error}"
     );
     // The registry refuses after the key's file was written: nothing is left of it.

@@ -40,10 +40,10 @@ Examples:
   linewarden attest enroll d1 --group pumps --software --key-out d1.attest-key --config gateway.toml
   linewarden attest enroll d1 d2 d3 --group pumps --software --key-dir keys --config gateway.toml
 
-  linewarden attest identity --config agent.toml --out d1.identity       # on the device
+  linewarden attest identity --config agent.toml --out d1.identity                # on the device
   linewarden attest enroll d1 --group pumps --identity d1.identity --trust makers \\
     --offer d1.offer --pending d1.pending --config gateway.toml
-  linewarden attest answer d1.offer --config agent.toml --out d1.answer  # on the device
+  linewarden attest answer --config agent.toml --offer d1.offer --out d1.answer   # on the device
   linewarden attest enroll d1 --group pumps --answer d1.answer --pending d1.pending \\
     --config gateway.toml"
 )]
