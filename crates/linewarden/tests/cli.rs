@@ -392,7 +392,11 @@ fn a_broken_dump_is_told_with_file_line_and_field_and_nothing_is_imported() {
         "device import broken.jsonl --export-key export.key --registry other.registry --key-file other.key";
     let good = fs::read_to_string(site.path("fleet.jsonl")).unwrap();
     for (from, to, expected) in [
-        ("\"active\"", "\"alive\"", "broken.jsonl, line 2: fields status"),
+        (
+            "\"active\"",
+            "\"alive\"",
+            "broken.jsonl, line 2: the fields of its status",
+        ),
         (
             "\"idx_floor\":0",
             "\"idx_floor\":1",

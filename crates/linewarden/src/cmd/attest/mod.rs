@@ -30,7 +30,7 @@ pub enum AttestCommand {
     #[command(subcommand)]
     Group(group::GroupCommand),
     /// Enrol devices for attestation: a key into the registry, and to the device
-    Enroll(enroll::EnrollArgs),
+    Enroll(Box<enroll::EnrollArgs>),
     /// Attest devices no more
     Remove(devices::RemoveArgs),
     /// Have devices asked now, and show what came of it

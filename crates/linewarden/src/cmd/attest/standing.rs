@@ -111,9 +111,9 @@ pub const fn key_name(protection: Protection) -> &'static str {
 /// "40 s", "12 min", "3 h", "2 d".
 pub fn ago(age_s: u64) -> String {
     match age_s {
-        ..=119 => format!("{age_s} s"),
-        ..=7_199 => format!("{} min", age_s / 60),
-        ..=172_799 => format!("{} h", age_s / 3_600),
+        0..120 => format!("{age_s} s"),
+        120..7_200 => format!("{} min", age_s / 60),
+        7_200..172_800 => format!("{} h", age_s / 3_600),
         _ => format!("{} d", age_s / 86_400),
     }
 }

@@ -288,6 +288,10 @@ fn mistakes_about_enrolments_are_told() {
         ("d1 --software --key-out k --identity i", "cannot be used with"),
         ("d1 --identity i", "--offer"),
         (
+            "d1 --identity i --offer o --pending p --port 9",
+            "cannot be used with",
+        ),
+        (
             "d1 --identity i --offer o --pending p --pin abc",
             "64 hexadecimal digits",
         ),
@@ -303,6 +307,26 @@ fn mistakes_about_enrolments_are_told() {
         let error = site.on_registry(&format!("attest {enrol} {words}")).refused(2);
         assert!(error.contains(told), "{words}: {error}");
     }
+    for (name, bank) in [
+        ("group.conf", HashAlgorithm::Sha256),
+        ("own.conf", HashAlgorithm::Sha384),
+    ] {
+        let mut pcrs = PcrValues::new(bank);
+        pcrs.set(11.try_into().unwrap(), bank.digest(&[b"kernel"]))
+            .unwrap();
+        site.write_configuration(name, &Configuration::new(pcrs, BTreeMap::new()).unwrap());
+    }
+    site.on_registry("attest group set boots --reference group.conf")
+        .ok();
+    let error = site
+        .on_registry("attest enroll d1 --group boots --software --key-out k --own own.conf")
+        .refused(2);
+    assert!(
+        error.contains(
+            "own.conf: it cannot be laid over the reference value of group boots: values of the bank sha384"
+        ),
+        "{error}"
+    );
     // The registry refuses after the key's file was written: nothing is left of it.
     let many: Vec<String> = (0..3_000)
         .map(|number| format!("/etc/a-long-name/{number}"))

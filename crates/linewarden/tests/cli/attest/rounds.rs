@@ -441,8 +441,8 @@ fn what_nobody_looks_at_any_more_is_stale_and_never_affirmed() {
     let both = |status: &str, claims| vec![(status.to_owned(), claims); 2];
     until("fresh results", || results() == both("affirming", true));
     let told = gateway.terminate();
-    let statuses = told.iter().filter(|line| line["event"] == "status");
-    assert_eq!(statuses.last().unwrap()["attest"]["provers"], 2);
+    let mut statuses = told.iter().filter(|line| line["event"] == "status");
+    assert_eq!(statuses.next_back().unwrap()["attest"]["provers"], 2);
 
     until("stale devices", || field.states() == ["stale", "stale"]);
     assert_eq!(results(), both("none", false));

@@ -264,6 +264,11 @@ fn what_a_tpm_must_not_be_enrolled_with_is_refused() {
         );
         assert_eq!(left(&bench), 0);
     }
+    let mut nothing = serde_json::to_value(bench.identity(None)).unwrap();
+    nothing["pcrs"]["values"] = serde_json::json!({});
+    fs::write(bench.site.path("d1.identity"), nothing.to_string()).unwrap();
+    let error = bench.begin("--trust makers").refused(2);
+    assert!(error.contains("it has no PCRs"), "{error}");
     // A key that nobody vouches for, and then the operator himself.
     let identity = bench.identity(Some(log_of(b"kernel 1")));
     let hash =

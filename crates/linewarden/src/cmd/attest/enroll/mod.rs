@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use linewarden_agent::config::parse_device_id;
+use linewarden_measurement::configuration::{Configuration, ConfigurationError};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_protocol::wire::ATTEST_PORT;
@@ -39,10 +40,10 @@ Examples:
   linewarden attest enroll d1 --group pumps --software --key-out d1.attest-key --config gateway.toml
   linewarden attest enroll d1 d2 d3 --group pumps --software --key-dir keys --config gateway.toml
 
-  linewarden attest identity --config agent.toml --out d1.identity       # on the device
+  linewarden attest identity --config agent.toml --out d1.identity                # on the device
   linewarden attest enroll d1 --group pumps --identity d1.identity --trust makers \\
     --offer d1.offer --pending d1.pending --config gateway.toml
-  linewarden attest answer d1.offer --config agent.toml --out d1.answer  # on the device
+  linewarden attest answer --config agent.toml --offer d1.offer --out d1.answer   # on the device
   linewarden attest enroll d1 --group pumps --answer d1.answer --pending d1.pending \\
     --config gateway.toml"
 )]
@@ -53,35 +54,67 @@ pub struct EnrollArgs {
     /// The group, which says what they are to run
     #[arg(long, value_name = "NAME")]
     group: GroupName,
-    /// Keys in files: for devices without a TPM
-    #[arg(long)]
+    /// A new key for each device, for devices without a TPM
+    #[arg(long, help_heading = "Keys in files")]
     software: bool,
-    /// --software: the new key's file, of mode 0600; nothing may be there
-    #[arg(long, value_name = "FILE", requires = "software")]
+    /// The new key's file, of mode 0600; nothing may be there
+    #[arg(
+        long,
+        help_heading = "Keys in files",
+        value_name = "FILE",
+        requires = "software"
+    )]
     key_out: Option<PathBuf>,
-    /// --software: a directory for the keys of several devices, each DEVICE.attest-key
-    #[arg(long, value_name = "DIR", requires = "software", conflicts_with = "key_out")]
+    /// A directory for the keys of several devices, each DEVICE.attest-key
+    #[arg(
+        long,
+        help_heading = "Keys in files",
+        value_name = "DIR",
+        requires = "software",
+        conflicts_with = "key_out"
+    )]
     key_dir: Option<PathBuf>,
-    /// What the device with a TPM says of itself
-    #[arg(long, value_name = "FILE", requires_all = ["offer", "pending"])]
+    /// What the device says of itself
+    #[arg(long, help_heading = "Keys in TPMs", value_name = "FILE", requires_all = ["offer", "pending"])]
     identity: Option<PathBuf>,
     /// --identity: the certificates of makers that are believed
-    #[arg(long, value_name = "DIR", requires = "identity", conflicts_with = "pin")]
+    #[arg(
+        long,
+        help_heading = "Keys in TPMs",
+        value_name = "DIR",
+        requires = "identity",
+        conflicts_with = "pin"
+    )]
     trust: Option<PathBuf>,
     /// --identity: SHA-256 of an endorsement key that is believed without a certificate
-    #[arg(long, value_name = "SHA256", requires = "identity", value_parser = tpm::parse_pin)]
+    #[arg(long, help_heading = "Keys in TPMs", value_name = "SHA256", requires = "identity", value_parser = tpm::parse_pin)]
     pin: Option<tpm::Pin>,
     /// --identity: the new file with what the device must answer; nothing may be there
-    #[arg(long, value_name = "FILE", requires = "identity")]
+    #[arg(
+        long,
+        help_heading = "Keys in TPMs",
+        value_name = "FILE",
+        requires = "identity"
+    )]
     offer: Option<PathBuf>,
     /// The file with what is remembered until the answer: secret, of mode 0600, and removed at the end
-    #[arg(long, value_name = "FILE", conflicts_with = "software")]
+    #[arg(
+        long,
+        help_heading = "Keys in TPMs",
+        value_name = "FILE",
+        conflicts_with = "software"
+    )]
     pending: Option<PathBuf>,
-    /// What the device with a TPM has answered
-    #[arg(long, value_name = "FILE", requires = "pending")]
+    /// What the device has answered
+    #[arg(
+        long,
+        help_heading = "Keys in TPMs",
+        value_name = "FILE",
+        requires = "pending"
+    )]
     answer: Option<PathBuf>,
     /// The UDP port that the device is asked at
-    #[arg(long, value_name = "PORT", default_value_t = ATTEST_PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", default_value_t = ATTEST_PORT, conflicts_with = "identity", value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
     /// The gateway that asks it before it has a session anywhere
     #[arg(long, value_name = "ID", requires = "address", conflicts_with = "identity")]
@@ -143,6 +176,26 @@ async fn check(args: &EnrollArgs, registry: &Registry, device: DeviceId) -> Resu
     }
 }
 
+/// Refuses what cannot be laid over what the group runs: nobody would know what to ask the device for.
+fn check_overlay(
+    args: &EnrollArgs,
+    reference: Option<&[u8]>,
+    overlay: Option<&Configuration>,
+) -> Result<(), Failure> {
+    let (Some(path), Some(encoding), Some(overlay)) = (&args.own, reference, overlay) else {
+        return Ok(());
+    };
+    let wrong = |error: ConfigurationError| {
+        Failure::input(format!(
+            "{}: it cannot be laid over the reference value of group {}: {error}",
+            path.display(),
+            args.group
+        ))
+    };
+    let base = Configuration::decode(encoding).map_err(wrong)?;
+    base.overlaid(overlay).map(drop).map_err(wrong)
+}
+
 /// What of a new prover does not depend on where its key lies.
 struct Common {
     group: GroupName,
@@ -156,6 +209,7 @@ impl Common {
     async fn read(args: &EnrollArgs, registry: &Registry) -> Result<Self, Failure> {
         let group = group::find(registry, &args.group).await?;
         let overlay = args.own.as_deref().map(reference::read).transpose()?;
+        check_overlay(args, group.reference.as_deref(), overlay.as_ref())?;
         // One that has not begun would have the device refuse the one that runs.
         let period = registry.newest_begun_period().await?;
         Ok(Self {

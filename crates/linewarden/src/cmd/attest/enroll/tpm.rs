@@ -105,9 +105,15 @@ pub fn begin(
 /// Nothing explains a key that is bound to what nobody can read: the log must be there and true.
 fn explained(path: &Path, identity: &Identity) -> Result<u64, Failure> {
     let wrong = |why: String| Failure::input(format!("{}: {why}", path.display()));
+    if identity.pcrs.0.selection().is_empty() {
+        return Err(wrong(
+            "it has no PCRs, so its key would work after any boot; set `pcrs` under [attest] of the agent"
+                .to_owned(),
+        ));
+    }
     let Some(log) = &identity.event_log else {
         return Err(wrong(
-            "it has no event log, so nothing says how its PCRs came about; name the device's log to `attest identity`"
+            "it has no event log, so nothing says how its PCRs came about; set `event_log` under [attest] of the agent"
                 .to_owned(),
         ));
     };
