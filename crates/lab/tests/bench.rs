@@ -102,6 +102,9 @@ fn the_attest_bench_encrypts_seals_and_sends_back() {
         "cipher.rate.forro14.100k.in",
         "cipher.rate.forro14.100k.out",
         "cipher.rate.none.most",
+        "round.provers",
+        "round.requests",
+        "round.complete",
         "forro14_over_chacha20.throughput",
         "forro14_over_chacha20.operations_limit",
     ] {

@@ -38,7 +38,7 @@ Examples:
     Scale(BenchScaleArgs),
     /// Attestation: what ciphers cost in the data plane and on the host
     #[command(after_help = "\
-Needs root, except for the part stream: it loads eBPF programs and builds a private network. Nothing of it leaves the machine. \
+Needs root, except for the part stream, and for the part round, which then runs the host data plane on loopback: it loads eBPF programs and builds a private network. Nothing of it leaves the machine. \
 Costs are the minimum of several runs.
 
 Examples:

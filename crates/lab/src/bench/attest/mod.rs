@@ -5,6 +5,7 @@
 //! | [`cipher`] | ciphers in the data plane: blocks, packets, AEADs, and what the programs take |
 //! | [`paced`] | what comes out of those programs by what goes in, past saturation |
 //! | [`proof`] | PROOFs: in the kernel packet after packet, in memory with all lanes and with one |
+//! | [`round`] | a whole round of many provers through the real gateway |
 //! | [`stream`] | Forró on the host beside ChaCha20 |
 //! | [`figures`] | the pictures |
 
@@ -13,6 +14,7 @@ pub mod figures;
 pub mod paced;
 pub mod proof;
 pub mod provers;
+pub mod round;
 pub mod stream;
 
 use super::scale::Progress;
@@ -35,6 +37,8 @@ pub struct Size {
     pub messages: u32,
     /// Provers of the largest fleet.
     pub provers: u32,
+    /// Provers of a whole round.
+    pub round_provers: u32,
 }
 
 impl Size {
@@ -49,6 +53,7 @@ impl Size {
         paced_ms: 200,
         messages: 1_000,
         provers: 1_000_000,
+        round_provers: 100_000,
     };
     /// A few seconds, to see that it works.
     pub const QUICK: Self = Self {
@@ -59,6 +64,7 @@ impl Size {
         paced_ms: 20,
         messages: 20,
         provers: 2_000,
+        round_provers: 1_000,
     };
 }
 
@@ -71,13 +77,15 @@ pub enum Part {
     Rate,
     /// [`proof`]
     Proof,
+    /// [`round`]
+    Round,
     /// [`stream`]
     Stream,
 }
 
 impl Part {
     /// All, in the order in which they are run.
-    pub const ALL: [Self; 4] = [Self::Cipher, Self::Rate, Self::Proof, Self::Stream];
+    pub const ALL: [Self; 5] = [Self::Cipher, Self::Rate, Self::Proof, Self::Round, Self::Stream];
 
     /// Short and lower case.
     #[must_use]
@@ -86,6 +94,7 @@ impl Part {
             Self::Cipher => "cipher",
             Self::Rate => "rate",
             Self::Proof => "proof",
+            Self::Round => "round",
             Self::Stream => "stream",
         }
     }
@@ -107,6 +116,7 @@ pub fn run(size: &Size, parts: &[Part], progress: Progress<'_>) -> Result<Report
                 progress("proofs in the kernel, packet after packet", None);
                 proof::kernel(size, &mut report.rows)?;
             }
+            Part::Round => round::rows(size, progress, &mut report.rows)?,
             Part::Stream => stream::rows(size, progress, &mut report.rows),
         }
     }
