@@ -109,6 +109,9 @@ fn the_attest_bench_encrypts_seals_and_sends_back() {
         "xdp.attest_ms.1",
         "socket.attest_ms.2000",
         "simd.attest_ms.2000",
+        "round.provers",
+        "round.requests",
+        "round.complete",
         "forro14_over_chacha20.throughput",
         "forro14_over_chacha20.operations_limit",
     ] {

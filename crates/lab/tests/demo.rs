@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use linewarden_lab::attackers::{ALL, Needs};
+use linewarden_lab::attackers::{ALL, JUNK_PROOFS, Needs};
 use linewarden_lab::capability::{self, Capability, FOR_LOAD_GENERATOR, FOR_NETWORK};
 use linewarden_lab::demo::{self, Backend, DemoError, Event, Options, Report, Sabotage, Stage};
 
@@ -43,7 +43,8 @@ fn assert_passed(report: &Report, devices: u64) {
     assert!(report.passed, "{:?}", report.findings);
     assert_eq!((report.false_accepts, report.false_rejects), (0, 0));
     assert_eq!((report.authenticated, report.inconclusive), (devices, 0));
-    assert_eq!(report.attacks.len(), ALL.len());
+    assert_eq!(report.attacks.len(), ALL.len() + 1);
+    assert_attested(report);
     assert!(report.auth_per_s > 0.0);
     assert!(report.latency_us.p50 > 0.0 && report.latency_us.p50 <= report.latency_us.p99);
     let revocation = report.revocation.as_ref().unwrap();
@@ -55,6 +56,33 @@ fn assert_passed(report: &Report, devices: u64) {
     }
     let svg = demo::picture::latency_cdf(&report.comparison).unwrap();
     assert!(svg.contains("xdp") && svg.contains("host"));
+}
+
+/// The changed device was found, shut out and let in again; the junk did nothing.
+fn assert_attested(report: &Report) {
+    let attestation = report.attestation.as_ref().unwrap();
+    assert!(
+        attestation.provers > 1 && attestation.rounds >= 6,
+        "{attestation:?}"
+    );
+    assert!(
+        attestation.all_proved && attestation.quarantined && attestation.readmitted && attestation.back_in
+    );
+    let (found, out) = (
+        attestation.found_after_rounds,
+        attestation.quarantined_after_rounds,
+    );
+    assert!(
+        found > 0 && found < out && out < attestation.rounds,
+        "{attestation:?}"
+    );
+    assert!(!attestation.authenticated_after);
+    assert_eq!(attestation.wrongly_quarantined, 0);
+    // Without a session asked under the request key, with one under the session's: requests, junk and good proofs met.
+    assert!(attestation.requests_heard > attestation.provers && attestation.junk_sent > 0);
+    assert!(attestation.drop_proof > 0 && attestation.drop_round > 0 && attestation.proofs_ok > 0);
+    let junk = report.attacks.last().unwrap();
+    assert_eq!((junk.name, junk.attempts), (JUNK_PROOFS, attestation.junk_sent));
 }
 
 #[test]
@@ -69,18 +97,20 @@ fn on_xdp_all_devices_get_in_and_no_attack_does() {
     }
     let service = report.service.as_ref().unwrap();
     assert_eq!((service.reached, service.reached_before), (64, 0));
+    assert_eq!(report.attestation.as_ref().unwrap().reached_after, Some(0));
     assert!(service.tried_before > 0);
     for stage in [
         Stage::Enrolling,
         Stage::Loading,
         Stage::Authenticating,
         Stage::Reaching,
+        Stage::Attesting,
         Stage::Measuring(Backend::Host),
     ] {
         assert!(events.contains(&Event::Stage(stage)), "{stage:?}");
     }
     let told = events.iter().filter(|event| matches!(event, Event::Attack(_)));
-    assert_eq!(told.count(), ALL.len());
+    assert_eq!(told.count(), ALL.len() + 1);
 }
 
 #[test]
@@ -90,6 +120,7 @@ fn on_host_all_devices_get_in_and_no_attack_does() {
     }
     let (report, _) = run(&options(Backend::Host, 64));
     assert_passed(&report, 64);
+    // Behind all of them stands the junk.
     for (attack, known) in report.attacks.iter().zip(ALL) {
         assert_eq!(
             attack.skipped.is_some(),
@@ -138,6 +169,35 @@ fn a_gate_that_is_left_off_fails_the_run() {
     assert!(report.false_accepts > 0 && !report.passed);
 }
 
+#[test]
+fn a_change_that_nobody_made_is_not_found_and_one_too_many_is_noticed() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    let (report, _) = run(&Options {
+        sabotage: Some(Sabotage::FileLeftAlone),
+        limit: Duration::from_secs(15),
+        ..options(Backend::Xdp, 32)
+    });
+    assert_eq!(
+        (report.false_accepts, report.false_rejects),
+        (1, 0),
+        "{:?}",
+        report.findings
+    );
+    assert!(!report.attestation.as_ref().unwrap().quarantined && !report.passed);
+    let (report, _) = run(&Options {
+        sabotage: Some(Sabotage::SecondFile),
+        ..options(Backend::Host, 32)
+    });
+    let attestation = report.attestation.as_ref().unwrap();
+    assert!(
+        attestation.quarantined && attestation.wrongly_quarantined == 1,
+        "{attestation:?}"
+    );
+    assert!(report.false_rejects > 0 && !report.passed);
+}
+
 /// In a thread without any capability, as somebody who is not root has it.
 fn without_rights<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     // Header (version 3, this thread) and two empty sets of three words, as capset(2) wants them.
@@ -160,10 +220,12 @@ fn without_rights_it_runs_on_loopback_and_says_what_it_leaves_out() {
         let (report, _) = run(&options(Backend::Host, 64));
         assert!(report.passed, "{:?}", report.findings);
         assert_eq!((report.authenticated, report.audit.refused), (64, 0));
-        assert_eq!(report.attacks.len(), 5);
+        assert_eq!(report.attacks.len(), 6);
+        assert_attested(&report);
         for attack in &report.attacks {
             assert!(attack.attempts > 0 && attack.inconclusive.is_none(), "{attack:?}");
-            assert!(ALL.iter().any(|known| known.name == attack.name), "{attack:?}");
+            let is_known = ALL.iter().any(|known| known.name == attack.name) || attack.name == JUNK_PROOFS;
+            assert!(is_known, "{attack:?}");
         }
         let left_out = report.left_out.join("\n");
         for word in ["CAP_NET_ADMIN", "xdp", "gate", "MAC", "VLAN"] {

@@ -92,10 +92,19 @@ fn a_demonstration_prints_a_table_and_writes_figures_and_a_picture() {
         assert!(attack["name"].is_string() && attack["attempts"].as_u64().unwrap() > 0);
         assert_eq!(attack["successes"], 0);
 
+        assert_eq!(json["attestation"]["quarantined"], true);
+        assert_eq!(json["attestation"]["wrongly_quarantined"], 0);
         let svg = std::fs::read_to_string(demo.directory.path().join("out/demo-latency.svg")).unwrap();
         assert!(svg.contains("xdp: 8 devices") && svg.contains("host: 8 devices"));
         let table = demo.stdout();
-        for text in ["seed 5", "devices authenticate", "attack: clone", "demo: passed"] {
+        for text in [
+            "seed 5",
+            "devices authenticate",
+            "attack: clone",
+            "changed on disk",
+            "junk PROOFs",
+            "demo: passed",
+        ] {
             assert!(table.contains(text), "{text}: {table}");
         }
         assert_eq!(table.contains("left out: the gate"), dataplane == "host");
@@ -115,6 +124,11 @@ fn a_spoilt_demonstration_fails_and_says_why() {
             "honest devices have no session: 1",
         ),
         ("gate-left-off", "false_accepts", "attack succeeded"),
+        (
+            "file-left-alone",
+            "false_accepts",
+            "a changed device was not found: 1",
+        ),
     ] {
         let demo = Demo::run(&["--devices", "32", "--limit", "20", "--spoil", spoil]);
         assert_eq!(demo.output.status.code(), Some(1), "{}", demo.stderr());

@@ -17,6 +17,7 @@
 //! | [`gate`] | a sender without a session, or in another VLAN than its session | what reached the service |
 //! | [`published`] | the published attacks on the earlier XDP verifier, translated to LAP/1 | the line, what came back, honest packets lost |
 //! | [`classic`] | the same as published, against the classic port | what came back |
+//! | [`junk`] | one who hears ATTEST_REQUESTs and sends wrong PROOFs in all names | who is quarantined, who counts as proven |
 
 pub mod capture;
 pub mod classic;
@@ -25,6 +26,7 @@ pub mod flip;
 pub mod flood;
 pub mod forge;
 pub mod gate;
+pub mod junk;
 pub mod published;
 mod puppet;
 pub mod replay;
@@ -39,6 +41,7 @@ use rand_chacha::ChaCha20Rng;
 
 pub use capture::{Capture, Captured, Conversation};
 pub use classic::ClassicExchange;
+pub use junk::{JUNK_PROOFS, Junk, JunkProofs};
 pub use puppet::Puppet;
 pub use station::Station;
 pub use truth::{LineState, Truth};

@@ -9,6 +9,8 @@ use super::{Audience, DemoError, Options, WITNESSES};
 use crate::attackers::{PUPPETS, PUPPETS_FROM};
 use crate::fleet::{FleetSpec, Member, PufKind, SimulatedDevice, device_id, enrol_fleet};
 
+/// Devices that prove what they run: each has files of its own on disk.
+const ATTESTED_MAX: u32 = 50;
 /// Devices that are enrolled and never show up.
 const ABSENT: u32 = 8;
 /// Enrolled between two looks at whether the run is to stop.
@@ -46,6 +48,8 @@ pub(super) struct Groups {
     pub(super) witnesses: u32,
     /// Serve the comparison of latencies, too.
     pub(super) sampled: u32,
+    /// Prove what they run.
+    pub(super) attested: u32,
     /// All others.
     pub(super) crowd: u32,
 }
@@ -53,17 +57,30 @@ pub(super) struct Groups {
 impl Groups {
     pub(super) fn of(options: &Options) -> Self {
         let sampled = options.latency_devices.min(options.devices / 4).max(1);
+        let others = options.devices - WITNESSES - sampled;
+        let attested = (others / 2).min(ATTESTED_MAX);
         Self {
             witnesses: WITNESSES,
             sampled,
-            crowd: options.devices - WITNESSES - sampled,
+            attested,
+            crowd: others - attested,
         }
+    }
+
+    /// Index of the first device that proves what it runs.
+    pub(super) fn attested_from(self) -> u32 {
+        self.witnesses + self.sampled
+    }
+
+    /// Index of the first of the crowd.
+    pub(super) fn crowd_from(self) -> u32 {
+        self.attested_from() + self.attested
     }
 
     /// Index of the first absent device. Ten consecutive ones would do to have both modes among them; these eight
     /// lie so that the ninth of a ten, which is weak, is one of them.
     fn absent_from(self) -> u32 {
-        let devices = self.witnesses + self.sampled + self.crowd;
+        let devices = self.crowd_from() + self.crowd;
         devices.next_multiple_of(WEAK_EVERY) + WEAK_EVERY / 2
     }
 }
@@ -72,6 +89,7 @@ impl Groups {
 pub(super) struct Cast {
     pub(super) witnesses: Vec<Member>,
     pub(super) sampled: Vec<Member>,
+    pub(super) attested: Vec<Member>,
     pub(super) crowd: Vec<Member>,
     pub(super) absent: Vec<DeviceId>,
     /// Absent devices' names and helper data with other chips.
@@ -105,7 +123,8 @@ impl Cast {
         };
         let witnesses = office.enrol(0, groups.witnesses, audience)?;
         let sampled = office.enrol(groups.witnesses, groups.sampled, audience)?;
-        let crowd = office.enrol(groups.witnesses + groups.sampled, groups.crowd, audience)?;
+        let attested = office.enrol(groups.attested_from(), groups.attested, audience)?;
+        let crowd = office.enrol(groups.crowd_from(), groups.crowd, audience)?;
         let absent = office.enrol(groups.absent_from(), ABSENT, audience)?;
         let puppets = office.enrol(PUPPETS_FROM, PUPPETS, audience)?;
         let mut records = std::mem::take(&mut office.records);
@@ -116,6 +135,7 @@ impl Cast {
         Ok(Self {
             witnesses: members(witnesses),
             sampled: members(sampled),
+            attested: members(attested),
             crowd: members(crowd),
             absent: absent.iter().map(|device| device_id(device.index)).collect(),
             clones: clones(absent, chips),
@@ -219,7 +239,8 @@ mod tests {
         for devices in [DEVICES_MIN, 17, 64, 999, 10_000, DEVICES_MAX] {
             let options = Options::new(devices, Backend::Xdp, 1);
             let groups = Groups::of(&options);
-            assert_eq!(groups.witnesses + groups.sampled + groups.crowd, devices);
+            assert_eq!(groups.crowd_from() + groups.crowd, devices);
+            assert!(groups.attested > 0);
             let absent = groups.absent_from()..groups.absent_from() + ABSENT;
             assert!(absent.start >= devices && absent.end <= ATTACKERS_FROM);
             assert!(absent.clone().any(|index| kind(index) == STRONG));

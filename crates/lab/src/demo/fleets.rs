@@ -20,6 +20,7 @@ const FAMILIES: [Family; 4] = [Family::V4, Family::V4, Family::V4, Family::V6];
 pub(super) struct Fleets {
     pub(super) witnesses: Fleet,
     pub(super) sampled: Fleet,
+    pub(super) attested: Fleet,
     pub(super) crowd: Fleet,
 }
 
@@ -51,12 +52,13 @@ impl Fleets {
         Ok(Self {
             witnesses: fleet(1, &mut cast.witnesses, 0, 1)?,
             sampled: fleet(2, &mut cast.sampled, groups.witnesses, 1)?,
-            crowd: fleet(3, &mut cast.crowd, groups.witnesses + groups.sampled, workers)?,
+            attested: fleet(4, &mut cast.attested, groups.attested_from(), 1)?,
+            crowd: fleet(3, &mut cast.crowd, groups.crowd_from(), workers)?,
         })
     }
 
-    pub(super) fn all(&self) -> [&Fleet; 3] {
-        [&self.witnesses, &self.sampled, &self.crowd]
+    pub(super) fn all(&self) -> [&Fleet; 4] {
+        [&self.witnesses, &self.sampled, &self.attested, &self.crowd]
     }
 
     /// Every device, and the row that the session which it believes to have was opened with.

@@ -1,7 +1,9 @@
 //! The registry of the demonstration: a real one, with a master key, in a directory that goes when the run ends.
 
+use std::path::Path;
+
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{BulkOptions, DeviceRecord, MasterKey, Registry};
+use linewarden_registry::{BulkOptions, DeviceRecord, MasterKey, Registry, RegistryError};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -12,7 +14,7 @@ pub(super) struct Home {
     pub(super) registry: Registry,
     runtime: Runtime,
     // Dropped last: the database is closed before its directory goes.
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Home {
@@ -42,14 +44,26 @@ impl Home {
         Ok(Self {
             registry,
             runtime,
-            _directory: directory,
+            directory,
         })
     }
 
     /// Revokes a device, as `linewarden device revoke` does.
     pub(super) fn revoke(&self, device: DeviceId) -> Result<(), DemoError> {
         let revoked = self.registry.revoke(device, "demonstration", cast::now_s());
-        self.runtime.block_on(revoked)?;
-        Ok(())
+        self.block_on(revoked).map(drop)
+    }
+
+    /// Waits for what the registry does.
+    pub(super) fn block_on<T>(
+        &self,
+        work: impl Future<Output = Result<T, RegistryError>>,
+    ) -> Result<T, DemoError> {
+        Ok(self.runtime.block_on(work)?)
+    }
+
+    /// Goes when the run ends.
+    pub(super) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 }

@@ -10,12 +10,14 @@
 //! ```
 //! One run is: build the lab; enrol the fleet into a fresh registry; start a gateway that is fed from it; show that
 //! the gate is closed; let all devices authenticate while the attackers work; compare every line of the gateway with
-//! what its device holds; send a datagram from every device through the gate; measure latency on both data planes
-//! with the same devices; revoke one device and show that it is out.
+//! what its device holds; send a datagram from every device through the gate; let some devices prove what they run, change
+//! one of them, and show that it is found and shut out until it is put right; revoke one device and show that it is out;
+//! measure latency on both data planes with the same devices.
 //!
 //! What counts is read off the gateway's memory, the devices' state machines and the service's books
 //! ([`report::Report`]), never off an attacker's own view. Nothing here prints: whoever runs it gets [`Event`]s.
 
+mod attest;
 mod cast;
 mod fleets;
 mod home;
@@ -33,12 +35,13 @@ use std::time::Duration;
 
 use linewarden_dataplane::DataPlaneError;
 use linewarden_gateway::GatewayError;
+use linewarden_measurement::files::PathError;
 use linewarden_registry::RegistryError;
 
 pub use self::report::{AttackOutcome, Report};
 use crate::attackers::AttackError;
 use crate::capability::{self, FOR_LOAD_GENERATOR, FOR_NETWORK, Missing};
-use crate::fleet::{EnrolError, FleetError};
+use crate::fleet::{EnrolError, FleetError, MeasureError};
 use crate::netns::NetNsError;
 use crate::packet_socket::PacketSocketError;
 use crate::service::ServiceError;
@@ -141,6 +144,10 @@ pub enum Sabotage {
     RevokeBeforeTurn,
     /// The gate is left off: whoever wants reaches the service.
     GateLeftOff,
+    /// The software that is to be changed is not: nothing is found.
+    FileLeftAlone,
+    /// Another device's software is changed as well: one too many is quarantined.
+    SecondFile,
 }
 
 /// What the demonstration is busy with.
@@ -160,6 +167,8 @@ pub enum Stage {
     Attacking,
     /// Every device sends a datagram to the service behind the gate.
     Reaching,
+    /// Devices prove what they run, and one of them is changed.
+    Attesting,
     /// One device is revoked.
     Revoking,
     /// Devices authenticate one at a time, without attackers.
@@ -276,6 +285,15 @@ pub enum DemoError {
         /// What it said.
         source: std::io::Error,
     },
+    /// Attestation.
+    #[error("attestation: {0}")]
+    Attest(String),
+    /// What devices run.
+    #[error("measuring: {0}")]
+    Measure(#[from] MeasureError),
+    /// Its paths.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// No random bytes.
     #[error("no randomness from the system: {0}")]
     Random(#[from] getrandom::Error),

@@ -1,6 +1,8 @@
 //! The demonstration in the private network.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -8,7 +10,9 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::verdict::Verdict;
+use linewarden_protocol::wire::ATTEST_PORT;
 
+use super::attest::{self, Act, Expected, Field, Tried};
 use super::cast::Cast;
 use super::fleets::{ECHO_PORT, Fleets, service};
 use super::home::Home;
@@ -18,9 +22,9 @@ use super::siege::Siege;
 use super::site::{self, Site};
 use super::{Audience, Backend, DemoError, Event, Options, Sabotage, Stage, judge};
 use crate::address::{DEVICES_MAX, DeviceAddress};
-use crate::attackers::{Capture, Captured, PUPPETS, PUPPETS_FROM, Puppet, Station};
+use crate::attackers::{Capture, Captured, JunkProofs, PUPPETS, PUPPETS_FROM, Puppet, Station};
 use crate::capability::{self, FOR_LOAD_GENERATOR};
-use crate::fleet::{Exchange, Progress, Report as FleetReport, Run, device_id};
+use crate::fleet::{Exchange, Fleet, Progress, Report as FleetReport, Run, device_id};
 use crate::iproute;
 use crate::service::EchoService;
 use crate::topology::{Lab, Topology};
@@ -141,6 +145,7 @@ impl Show<'_> {
             self.reach_service(&echo, &mut books, audience)?;
             self.report.service = Some(books);
         }
+        self.show_attestation(site, &echo, audience)?;
         self.show_revocation(site, &echo, audience)
     }
 
@@ -232,7 +237,7 @@ impl Show<'_> {
         Ok(())
     }
 
-    /// Runs the two larger groups, one after the other.
+    /// Runs all but the witnesses, one group after the other.
     fn authenticate_crowd(
         &mut self,
         told: &Receiver<AttackOutcome>,
@@ -248,7 +253,7 @@ impl Show<'_> {
             options,
             ..
         } = self;
-        for fleet in [&mut fleets.sampled, &mut fleets.crowd] {
+        for fleet in [&mut fleets.sampled, &mut fleets.attested, &mut fleets.crowd] {
             let through: u64 = reports.iter().map(|report| report.authenticated).sum();
             let network_ns: f64 = reports.iter().map(|report| sum_ns(&report.network_ns)).sum();
             let stop = audience.stop;
@@ -313,7 +318,13 @@ impl Show<'_> {
         let mut done = 0;
         let window = self.options.window;
         let fleets = &mut self.fleets;
-        for fleet in [&mut fleets.witnesses, &mut fleets.sampled, &mut fleets.crowd] {
+        let groups = [
+            &mut fleets.witnesses,
+            &mut fleets.sampled,
+            &mut fleets.attested,
+            &mut fleets.crowd,
+        ];
+        for fleet in groups {
             fleet.exchange(
                 &Exchange::to(service),
                 &mut Run {
@@ -342,9 +353,45 @@ impl Show<'_> {
     }
 
     fn revoke(&mut self, site: &Site, index: u32) -> Result<Duration, DemoError> {
+        // A quarantine, too, counts as one at the gateway.
+        let before = site.gateway.status().revoked;
         self.home.revoke(device_id(index))?;
         self.revoked += 1;
-        site.await_revocations(self.revoked)
+        site.await_revocations(before + 1)
+    }
+
+    /// Some devices prove what they run; one of them is changed, found, shut out, put right and let in again.
+    fn show_attestation(
+        &mut self,
+        site: &Site,
+        echo: &EchoService,
+        audience: &mut Audience<'_>,
+    ) -> Result<(), DemoError> {
+        audience.stage(Stage::Attesting)?;
+        let indices = self.fleets.attested.indices();
+        let places = indices.map(|index| (index, self.fleets.ip(index), ATTEST_PORT));
+        let devices = attest::equip(self.home, places)?;
+        let act = Act::enrol(self.home, site, self.options, &devices)?;
+        let ips = devices
+            .iter()
+            .map(|device| (device.index, self.fleets.ip(device.index)));
+        let ips: HashMap<u32, IpAddr> = ips.collect();
+        for device in devices {
+            self.fleets.attested.set_attester(device.index, device.attester);
+        }
+        let junk = JunkProofs::start(self.lab, self.options.seed)?;
+        let mut field = OnTheLink {
+            fleet: &mut self.fleets.attested,
+            ips,
+            site,
+            service: (self.options.backend == Backend::Xdp).then_some(echo),
+            stop: audience.stop,
+        };
+        let (mut books, counted) = act.run(&mut field, audience)?;
+        let outcome = attest::note_junk(&mut books, junk.finish()?, &counted);
+        note_attack(outcome, &mut self.report.attacks, audience);
+        self.report.attestation = Some(books);
+        Ok(())
     }
 
     /// The first device is revoked: its session must end, and no new one begin, while all others go on.
@@ -449,6 +496,99 @@ impl Show<'_> {
             .comparison
             .sort_by_key(|pass| pass.dataplane != Backend::Xdp.name());
         Ok(())
+    }
+}
+
+/// The provers on the link.
+struct OnTheLink<'a> {
+    fleet: &'a mut Fleet,
+    ips: HashMap<u32, IpAddr>,
+    site: &'a Site,
+    /// Behind the gate, if there is one.
+    service: Option<&'a EchoService>,
+    stop: &'a AtomicBool,
+}
+
+impl Field for OnTheLink<'_> {
+    fn live(&mut self, limit: Duration, is_so: &mut dyn FnMut() -> bool) -> Result<bool, DemoError> {
+        let enough = AtomicBool::new(false);
+        let mut was_so = false;
+        self.fleet.attest(&mut Run {
+            limit,
+            ..brief(&enough, &mut |_| {
+                if !was_so && is_so() {
+                    was_so = true;
+                    enough.store(true, Ordering::Relaxed);
+                }
+            })
+        })?;
+        Ok(was_so)
+    }
+
+    fn try_to_get_in(&mut self, index: u32, expected: Expected) -> Result<Tried, DemoError> {
+        Ok(match expected {
+            Expected::Out => Tried {
+                reached: self.knock(index)?,
+                session: self.authenticate_anew(index)?,
+            },
+            Expected::In => Tried {
+                session: self.authenticate(&AtomicBool::new(false), &mut nobody, index)?,
+                reached: self.knock(index)?,
+            },
+        })
+    }
+}
+
+impl OnTheLink<'_> {
+    /// All send datagrams to the service; how many of this one's arrive.
+    fn knock(&mut self, index: u32) -> Result<Option<u64>, DemoError> {
+        let Some(service) = self.service else {
+            return Ok(None);
+        };
+        let attempt = Exchange {
+            attempts: 3,
+            patience: Duration::from_millis(100),
+            ..Exchange::to(self::service)
+        };
+        let ip = self.ips.get(&index).copied();
+        let arrived = || {
+            fence(service)?;
+            let reached = service.reached();
+            Ok::<_, DemoError>(ip.and_then(|ip| reached.sources.get(&ip).copied()).unwrap_or(0))
+        };
+        let before = arrived()?;
+        self.fleet
+            .exchange(&attempt, &mut brief(self.stop, &mut nobody))?;
+        Ok(Some(arrived()? - before))
+    }
+
+    /// It loses its power and asks for another session, until the gateway has refused it.
+    fn authenticate_anew(&mut self, index: u32) -> Result<bool, DemoError> {
+        let site = self.site;
+        let refusals = || {
+            let counters = site.gateway.counters();
+            counters.map_or(0, |counters| counters.get(Verdict::DropRevoked))
+        };
+        let before = refusals();
+        self.fleet.power_cycle_device(index);
+        let enough = AtomicBool::new(false);
+        let mut look = |_: Progress| {
+            if refusals() > before {
+                enough.store(true, Ordering::Relaxed);
+            }
+        };
+        self.authenticate(&enough, &mut look, index)
+    }
+
+    /// Whoever has no session asks for one; whether this one has got it.
+    fn authenticate(
+        &mut self,
+        stop: &AtomicBool,
+        progress: &mut dyn FnMut(Progress),
+        index: u32,
+    ) -> Result<bool, DemoError> {
+        self.fleet.authenticate(&mut brief(stop, progress))?;
+        Ok(self.fleet.session(index).is_some())
     }
 }
 

@@ -7,7 +7,7 @@ use linewarden_dataplane::Counters;
 use serde::Serialize;
 
 use super::{Backend, Options, cast};
-use crate::attackers::{AttackError, AttackReport};
+use crate::attackers::{AttackError, AttackReport, JUNK_PROOFS};
 
 /// A whole demonstration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,6 +40,8 @@ pub struct Report {
     pub audit: Audit,
     /// The service behind the gate; `None` where the data plane has no gate.
     pub service: Option<ServiceReport>,
+    /// Devices that prove what they run.
+    pub attestation: Option<AttestationReport>,
     /// The device that was revoked.
     pub revocation: Option<RevocationReport>,
     /// Latency with one device at a time and no attackers, by data plane.
@@ -122,7 +124,8 @@ impl AttackOutcome {
 }
 
 /// Attacks whose success is a loss of honest packets or handshakes.
-const DENIALS: [&str; 3] = [
+const DENIALS: [&str; 4] = [
+    JUNK_PROOFS,
     "honest short datagrams lost",
     "honest datagrams 00… and 02… lost",
     "LAP: REQUEST over a running handshake",
@@ -152,6 +155,90 @@ pub struct ServiceReport {
     pub unreached: u64,
     /// Datagrams of strangers and attackers that reached it: must be 0.
     pub strangers: u64,
+}
+
+/// Devices that prove what they run, and the one that was changed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct AttestationReport {
+    /// Devices that were asked.
+    pub provers: u64,
+    /// Rounds.
+    pub rounds: u64,
+    /// Whether all proved themselves in rounds before anything was changed.
+    pub all_proved: bool,
+    /// From a round's beginning to its last proof, in rounds in which nobody was silent, ms: half are faster.
+    pub last_proof_ms: u32,
+    /// The slowest of them, ms.
+    pub last_proof_max_ms: u32,
+    /// Rounds from the change to the first in which the changed device was silent; those of the period that ran count.
+    pub found_after_rounds: u64,
+    /// Whether it was quarantined: must be.
+    pub quarantined: bool,
+    /// Rounds from the change to its quarantine.
+    pub quarantined_after_rounds: u64,
+    /// The same as a time, s.
+    pub quarantined_after_s: f64,
+    /// Its datagrams that reached the service then: must be 0; nothing without a gate.
+    pub reached_after: Option<u64>,
+    /// Whether it got a session then: must not.
+    pub authenticated_after: bool,
+    /// Whether it was let in after it had been put right: must be.
+    pub readmitted: bool,
+    /// How long that took, s.
+    pub readmitted_after_s: f64,
+    /// Whether it has a session again, and reaches the service: must.
+    pub back_in: bool,
+    /// Devices that ran what they shall and were quarantined: must be 0.
+    pub wrongly_quarantined: u64,
+    /// Requests that the attacker heard.
+    pub requests_heard: u64,
+    /// PROOFs that he sent in others' names.
+    pub junk_sent: u64,
+    /// PROOFs that counted.
+    pub proofs_ok: u64,
+    /// PROOFs that did not verify; those of the changed device among them.
+    pub drop_proof: u64,
+    /// PROOFs of another round, or under another nonce.
+    pub drop_round: u64,
+    /// PROOFs of devices that had proven themselves in that round.
+    pub drop_proved: u64,
+    /// PROOFs of a round that was over.
+    pub drop_late: u64,
+}
+
+impl AttestationReport {
+    /// What must not be: accepted, refused.
+    fn judge(&self, accepts: &mut Vec<(u64, String)>, rejects: &mut Vec<(u64, String)>) {
+        let found = self.quarantined;
+        for (is_wrong, what) in [
+            (self.all_proved && !found, "a changed device was not found"),
+            (self.authenticated_after, "a quarantined device authenticated"),
+        ] {
+            accepts.push((is_wrong.into(), what.to_owned()));
+        }
+        let through = self.reached_after.unwrap_or(0);
+        accepts.push((
+            through,
+            "datagrams of a quarantined device passed the gate".to_owned(),
+        ));
+        for (is_wrong, what) in [
+            (!self.all_proved, "not all devices could prove what they run"),
+            (
+                found && !self.readmitted,
+                "a device that runs what it shall again was not let in",
+            ),
+            (
+                self.readmitted && !self.back_in,
+                "a device that was let in again does not get through",
+            ),
+        ] {
+            rejects.push((is_wrong.into(), what.to_owned()));
+        }
+        rejects.push((
+            self.wrongly_quarantined,
+            "devices that run what they shall were quarantined".to_owned(),
+        ));
+    }
 }
 
 /// The revoked device.
@@ -238,6 +325,7 @@ impl Report {
             attacks: Vec::new(),
             audit: Audit::default(),
             service: None,
+            attestation: None,
             revocation: None,
             comparison: Vec::new(),
             verdicts: BTreeMap::new(),
@@ -299,6 +387,9 @@ impl Report {
                 "authenticated devices do not reach the service".to_owned(),
             ));
         }
+        if let Some(attestation) = &self.attestation {
+            attestation.judge(&mut accepts, &mut rejects);
+        }
         if let Some(revocation) = &self.revocation {
             accepts.push((
                 revocation.reached_after,
@@ -347,7 +438,8 @@ mod tests {
     #[test]
     fn every_denial_is_an_attack() {
         for name in DENIALS {
-            assert!(ALL.iter().any(|attack| attack.name == name), "{name}");
+            let is_known = ALL.iter().any(|attack| attack.name == name) || name == JUNK_PROOFS;
+            assert!(is_known, "{name}");
         }
     }
 
@@ -366,7 +458,20 @@ mod tests {
             inconclusive: None,
         };
         type Spoil = fn(&mut Report);
-        let accepts: [Spoil; 5] = [
+        // A good one, to be spoilt.
+        fn attested(report: &mut Report) -> &mut AttestationReport {
+            report.attestation.insert(AttestationReport {
+                all_proved: true,
+                quarantined: true,
+                readmitted: true,
+                back_in: true,
+                ..Default::default()
+            })
+        }
+        let accepts: [Spoil; 8] = [
+            |report| attested(report).quarantined = false,
+            |report| attested(report).reached_after = Some(1),
+            |report| attested(report).authenticated_after = true,
             |report| report.audit.unexplained = 1,
             |report| {
                 report.service = Some(ServiceReport {
@@ -393,7 +498,11 @@ mod tests {
                 });
             },
         ];
-        let rejects: [Spoil; 4] = [
+        let rejects: [Spoil; 8] = [
+            |report| attested(report).all_proved = false,
+            |report| attested(report).readmitted = false,
+            |report| attested(report).back_in = false,
+            |report| attested(report).wrongly_quarantined = 1,
             |report| report.audit.refused = 1,
             |report| {
                 report.service = Some(ServiceReport {

@@ -11,6 +11,8 @@ use linewarden_gateway::{Gateway, Settings};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_protocol::wire::LAP_PORT;
 
+use super::attest::PERIOD_S;
+use super::cast::Groups;
 use super::home::Home;
 use super::{Audience, Backend, DemoError, Options, Sabotage};
 use crate::address::GATEWAY;
@@ -50,7 +52,7 @@ pub(super) fn config(
             ring: options.rows - 1,
             hash_seed: [getrandom::u64()?, getrandom::u64()?],
         },
-        provers: 0,
+        provers: Groups::of(options).attested,
         classic: None,
         p4dra: None,
     })
@@ -81,7 +83,10 @@ pub(super) fn lab_addresses() -> Vec<IpAddr> {
 
 /// Starts the node over a data plane. The calling thread stands where the interfaces are whose packets it hands on.
 pub(super) fn gateway(plane: Box<dyn DataPlane>, config: &Config, home: &Home) -> Result<Gateway, DemoError> {
-    let settings = Settings::for_plane(config);
+    let settings = Settings {
+        attest_period_s: PERIOD_S,
+        ..Settings::for_plane(config)
+    };
     let policy = Policy {
         lease_rows: config.geometry.ring.saturating_add(1),
         mark_block: settings.mark_block,

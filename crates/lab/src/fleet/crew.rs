@@ -7,10 +7,11 @@ use std::time::Duration;
 use linewarden_protocol::device::{Device, Output, PufQuery};
 use linewarden_protocol::frame::write::{self, Endpoint};
 use linewarden_protocol::frame::{self, ip_bytes};
-use linewarden_protocol::wire::{LAP_PORT, MESSAGE_BYTES, message_type};
+use linewarden_protocol::wire::{ATTEST_PORT, LAP_PORT, MESSAGE_BYTES, message_type};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha20Rng;
 
+use super::attester::Attester;
 use super::exchange::ExchangeReport;
 use super::member::Member;
 use super::neighbour;
@@ -36,6 +37,8 @@ pub(super) struct Seat {
     pub(super) outcome: Outcome,
     pub(super) times: Times,
     pub(super) data: Data,
+    /// What proves what it runs, where it is a prover.
+    pub(super) attester: Option<Attester>,
 }
 
 /// Moments of a device's present handshake, ns of the real-time clock; 0 is not yet.
@@ -88,6 +91,8 @@ pub(super) struct Crew {
     pub(super) done: usize,
     /// Devices give up after their first handshake.
     once: bool,
+    /// Nothing that devices do ends the run.
+    endless: bool,
     /// Those that have, of those done.
     given_up: usize,
 }
@@ -116,6 +121,7 @@ impl Crew {
             under_way: 0,
             done: 0,
             once: false,
+            endless: false,
             given_up: 0,
         }
     }
@@ -133,16 +139,38 @@ impl Crew {
             outcome: Outcome::Waiting,
             times: Times::default(),
             data: Data::default(),
+            attester: None,
         });
         self.timers.add();
     }
 
     pub(super) fn power_cycle(&mut self) {
-        for (place, seat) in (0..).zip(&mut self.seats) {
+        for place in 0..self.seats.len() {
+            self.power_cycle_seat(place as u32);
+        }
+    }
+
+    fn power_cycle_seat(&mut self, place: u32) {
+        if let Some(seat) = self.seats.get_mut(place as usize) {
             seat.device = Device::new(seat.member.config.clone());
             seat.outcome = Outcome::Waiting;
             seat.times = Times::default();
             self.timers.arm(place, None);
+        }
+    }
+
+    pub(super) fn power_cycle_device(&mut self, index: u32) {
+        if let Some(place) = self.place_of(index) {
+            self.power_cycle_seat(place);
+        }
+    }
+
+    pub(super) fn set_attester(&mut self, index: u32, attester: Attester) {
+        let seat = self
+            .place_of(index)
+            .and_then(|place| self.seats.get_mut(place as usize));
+        if let Some(seat) = seat {
+            seat.attester = Some(attester);
         }
     }
 
@@ -172,6 +200,7 @@ impl Crew {
         self.under_way = 0;
         self.done = 0;
         self.given_up = 0;
+        self.endless = matches!(goal, Goal::Attest);
         if let Goal::Authenticate { once, .. } = goal {
             self.once = *once;
             for seat in &mut self.seats {
@@ -184,7 +213,7 @@ impl Crew {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.done == self.seats.len()
+        !self.endless && self.done == self.seats.len()
     }
 
     pub(super) fn finish(&mut self, goal: &Goal, elapsed: Duration) {
@@ -192,6 +221,7 @@ impl Crew {
         let left = (self.seats.len() - self.done) as u64;
         match goal {
             Goal::Authenticate { .. } => self.report.unfinished = left + self.given_up as u64,
+            Goal::Attest => {}
             Goal::Exchange { .. } => {
                 self.exchange_report.elapsed = elapsed;
                 self.exchange_report.unanswered += left;
@@ -205,7 +235,9 @@ impl Crew {
 
     /// Gives further devices their turn while the window and the batch have room.
     pub(super) fn start_seats(&mut self, goal: &Goal) {
-        let (Goal::Authenticate { window, .. } | Goal::Exchange { window, .. }) = goal;
+        let (Goal::Authenticate { window, .. } | Goal::Exchange { window, .. }) = goal else {
+            return;
+        };
         while self.under_way < (*window).max(1) && self.next_seat < self.seats.len() && !self.batch.is_full()
         {
             let place = self.next_seat as u32;
@@ -285,6 +317,7 @@ impl Crew {
                 Ok(output) => self.drive(place, output, received.at_ns, shared),
                 Err(ignored) => *self.report.ignored.entry(ignored).or_default() += 1,
             },
+            (LAP_PORT, ATTEST_PORT) => self.on_attest_request(place, payload),
             (_, DATA_PORT) => {
                 if let Goal::Exchange { .. } = goal {
                     self.on_echo(place, payload, received.at_ns);

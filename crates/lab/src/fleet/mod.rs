@@ -11,6 +11,7 @@
 //! than everything else. So latency is reported in parts ([`Report`]): time on the network by the kernel's receive
 //! stamps, in which the fleet's own queue does not count, and PUF time.
 
+mod attester;
 mod crew;
 mod enrol;
 mod exchange;
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant};
 use linewarden_protocol::device::Session;
 use linewarden_protocol::frame::write::Endpoint;
 
+pub use attester::{Attester, MeasureError, Unanswered, measure};
 pub use enrol::{EnrolError, EnrolledKey, FleetSpec, PufKind, SimulatedDevice, device_id, enrol_fleet};
 pub use exchange::{Exchange, ExchangeReport};
 pub use member::Member;
@@ -217,6 +219,33 @@ impl Fleet {
         }
     }
 
+    /// Takes one device's power away and gives it back, as [`power_cycle`](Self::power_cycle) does with all.
+    pub fn power_cycle_device(&mut self, index: u32) {
+        if let Some(worker) = self.worker_of_mut(index) {
+            worker.power_cycle_device(index);
+        }
+    }
+
+    /// Makes a device of this fleet a prover: from now on it answers ATTEST_REQUESTs to
+    /// [`ATTEST_PORT`](linewarden_protocol::wire::ATTEST_PORT), whatever the fleet runs for.
+    pub fn set_attester(&mut self, index: u32, attester: Attester) {
+        if let Some(worker) = self.worker_of_mut(index) {
+            worker.set_attester(index, attester);
+        }
+    }
+
+    /// Lets the devices live, and prove what they run, until the run is stopped or its time is over.
+    ///
+    /// # Errors
+    /// A socket failed.
+    pub fn attest(&mut self, run: &mut Run<'_>) -> Result<Report, FleetError> {
+        let reports = self.run_workers(run, |worker, stop, until, shared| {
+            worker.run(&Goal::Attest, stop, until, shared)?;
+            Ok(worker.take_report())
+        })?;
+        Ok(reports.into_iter().fold(Report::default(), Report::join))
+    }
+
     /// Sends one datagram from each device to a service and waits for its echo.
     ///
     /// # Errors
@@ -262,6 +291,11 @@ impl Fleet {
 
     fn worker_of(&self, index: u32) -> Option<&Worker> {
         self.workers.get(index as usize % self.workers.len().max(1))
+    }
+
+    fn worker_of_mut(&mut self, index: u32) -> Option<&mut Worker> {
+        let workers = self.workers.len().max(1);
+        self.workers.get_mut(index as usize % workers)
     }
 
     /// Runs `work` on every worker in a thread of its own and calls `progress` meanwhile.

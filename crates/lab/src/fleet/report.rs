@@ -52,6 +52,10 @@ pub struct Report {
     pub failures: HashMap<Failure, u64>,
     /// Messages that changed nothing, by reason.
     pub ignored: HashMap<Ignored, u64>,
+    /// ATTEST_REQUESTs that came to devices which prove what they run.
+    pub asked: u64,
+    /// Those of them that got no PROOF.
+    pub unanswered: u64,
 }
 
 impl Default for Report {
@@ -71,6 +75,8 @@ impl Default for Report {
             puf_failures: 0,
             failures: HashMap::new(),
             ignored: HashMap::new(),
+            asked: 0,
+            unanswered: 0,
         }
     }
 }
@@ -94,6 +100,8 @@ impl Report {
         self.repeated += other.repeated;
         self.not_taken += other.not_taken;
         self.ring_drops += other.ring_drops;
+        self.asked += other.asked;
+        self.unanswered += other.unanswered;
         self.puf_readings += other.puf_readings;
         self.puf_failures += other.puf_failures;
         for (failure, count) in other.failures {

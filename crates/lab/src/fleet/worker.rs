@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use linewarden_protocol::device::Session;
 
+use super::attester::Attester;
 use super::crew::Crew;
 use super::exchange::{Exchange, ExchangeReport};
 use super::member::Member;
@@ -24,6 +25,8 @@ pub(super) enum Goal {
     Authenticate { window: usize, once: bool },
     /// Until each device has its echo or has given up.
     Exchange { exchange: Exchange, window: usize },
+    /// Until it is stopped: devices prove what they run.
+    Attest,
 }
 
 #[derive(Debug)]
@@ -46,6 +49,14 @@ impl Worker {
 
     pub(super) fn power_cycle(&mut self) {
         self.crew.power_cycle();
+    }
+
+    pub(super) fn power_cycle_device(&mut self, index: u32) {
+        self.crew.power_cycle_device(index);
+    }
+
+    pub(super) fn set_attester(&mut self, index: u32, attester: Attester) {
+        self.crew.set_attester(index, attester);
     }
 
     pub(super) fn outcome(&self, index: u32) -> Option<Outcome> {

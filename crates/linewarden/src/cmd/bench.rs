@@ -38,10 +38,10 @@ Examples:
     Scale(BenchScaleArgs),
     /// Attestation: what ciphers and proofs cost in the data plane and on the host
     #[command(after_help = "\
-Needs root, except for the part stream: it loads eBPF programs and builds a private network. Nothing of it leaves the machine. \
-Costs are the minimum of several runs. The parts: cipher (ciphers in the data plane), rate (their output by input), proof (PROOFs \
-packet after packet and in memory), link (PROOFs over a veth beside verifiers of user space, and times of whole rounds), stream \
-(Forró on the host).
+Needs root, except for the part stream, and for the part round, which then runs the host data plane on loopback: it loads \
+eBPF programs and builds a private network. Nothing of it leaves the machine. Costs are the minimum of several runs. The parts: \
+cipher (ciphers in the data plane), rate (their output by input), proof (PROOFs packet after packet and in memory), link (PROOFs \
+over a veth beside verifiers of user space), round (a whole round of 10^5 provers through the gateway), stream (Forró on the host).
 
 Examples:
   linewarden bench attest

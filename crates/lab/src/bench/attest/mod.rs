@@ -6,6 +6,7 @@
 //! | [`paced`] | what comes out of those programs by what goes in, past saturation |
 //! | [`proof`] | PROOFs: in the kernel packet after packet, in memory with all lanes and with one |
 //! | [`link`] | PROOFs over a veth: `xdp` beside verifiers of user space, and how long many provers take |
+//! | [`round`] | a whole round of many provers through the real gateway |
 //! | [`stream`] | Forró on the host beside ChaCha20 |
 //! | [`figures`] | the pictures |
 
@@ -15,6 +16,7 @@ pub mod link;
 pub mod paced;
 pub mod proof;
 pub mod provers;
+pub mod round;
 pub mod stream;
 
 use super::scale::Progress;
@@ -39,6 +41,8 @@ pub struct Size {
     pub provers: u32,
     /// Provers of which the time of a round is taken.
     pub attested: &'static [u32],
+    /// Provers of a whole round.
+    pub round_provers: u32,
 }
 
 impl Size {
@@ -56,6 +60,7 @@ impl Size {
         attested: &[
             1, 10, 100, 1_000, 2_500, 5_000, 7_500, 10_000, 12_500, 15_000, 17_500, 20_000,
         ],
+        round_provers: 100_000,
     };
     /// A few seconds, to see that it works.
     pub const QUICK: Self = Self {
@@ -67,6 +72,7 @@ impl Size {
         messages: 20,
         provers: 2_000,
         attested: &[1, 100, 2_000],
+        round_provers: 1_000,
     };
 }
 
@@ -81,13 +87,22 @@ pub enum Part {
     Proof,
     /// [`link`]
     Link,
+    /// [`round`]
+    Round,
     /// [`stream`]
     Stream,
 }
 
 impl Part {
     /// All, in the order in which they are run.
-    pub const ALL: [Self; 5] = [Self::Cipher, Self::Rate, Self::Proof, Self::Link, Self::Stream];
+    pub const ALL: [Self; 6] = [
+        Self::Cipher,
+        Self::Rate,
+        Self::Proof,
+        Self::Link,
+        Self::Round,
+        Self::Stream,
+    ];
 
     /// Short and lower case.
     #[must_use]
@@ -97,6 +112,7 @@ impl Part {
             Self::Rate => "rate",
             Self::Proof => "proof",
             Self::Link => "link",
+            Self::Round => "round",
             Self::Stream => "stream",
         }
     }
@@ -119,6 +135,7 @@ pub fn run(size: &Size, parts: &[Part], progress: Progress<'_>) -> Result<Report
                 proof::kernel(size, &mut report.rows)?;
             }
             Part::Link => link::rows(size, progress, &mut report.rows)?,
+            Part::Round => round::rows(size, progress, &mut report.rows)?,
             Part::Stream => stream::rows(size, progress, &mut report.rows),
         }
     }

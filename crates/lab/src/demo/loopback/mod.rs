@@ -4,6 +4,7 @@
 //! there is no gate, and attacks that need whole frames or somebody else's address are left out. What it shows is as
 //! real as the rest: the same registry, node, data plane, device role and PUFs.
 
+mod attest;
 mod prover;
 mod raid;
 
@@ -109,7 +110,12 @@ fn rng() -> Result<ChaCha20Rng, DemoError> {
 
 /// The whole fleet in order of its indices.
 fn provers(cast: &mut Cast) -> Vec<Prover> {
-    let groups = [&mut cast.witnesses, &mut cast.sampled, &mut cast.crowd];
+    let groups = [
+        &mut cast.witnesses,
+        &mut cast.sampled,
+        &mut cast.attested,
+        &mut cast.crowd,
+    ];
     let members = groups.into_iter().flat_map(std::mem::take);
     (0..)
         .zip(members)
@@ -156,6 +162,7 @@ impl Show<'_> {
         let (audit, authenticated) = judge::audit(site, sessions, &absent)?;
         self.report.audit = audit;
         self.report.authenticated = authenticated;
+        self.show_attestation(site, audience)?;
         self.show_revocation(site, audience)
     }
 

@@ -71,9 +71,18 @@ impl Prover {
         self.device = Device::new(self.member.config.clone());
     }
 
+    pub(super) fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
     /// A socket on the device's address.
+    pub(super) fn bind(&self) -> io::Result<UdpSocket> {
+        UdpSocket::bind((self.address, 0))
+    }
+
+    /// One that talks to the gateway.
     pub(super) fn open(&self, gateway: SocketAddr) -> io::Result<UdpSocket> {
-        let socket = UdpSocket::bind((self.address, 0))?;
+        let socket = self.bind()?;
         socket.connect(gateway)?;
         socket.set_read_timeout(Some(NAP))?;
         Ok(socket)

@@ -24,8 +24,8 @@ const PICTURE: &str = "demo-latency.svg";
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Builds a private network of namespaces, enrols simulated devices with noisy PUFs into a fresh registry, and lets all of \
-them authenticate through a real gateway while attackers try what they can. Nothing of it leaves the machine, and nothing \
-stays behind. Fails when anything unauthorised was accepted or an honest device was refused.
+them authenticate through a real gateway while attackers try what they can. Some prove round after round what they run, until \
+one is changed, found and shut out. Nothing of it leaves the machine, and nothing stays behind. Fails when anything unauthorised was accepted or an honest device was refused.
 
 Needs root. With `--dataplane host` it also runs without: over loopback, and says what it leaves out.
 
@@ -72,6 +72,10 @@ pub enum Spoil {
     RevokeBeforeTurn,
     /// The gate is left off
     GateLeftOff,
+    /// The software that is to be changed is not
+    FileLeftAlone,
+    /// Another device's software is changed as well
+    SecondFile,
 }
 
 impl DemoArgs {
@@ -85,6 +89,8 @@ impl DemoArgs {
             sabotage: self.spoil.map(|spoil| match spoil {
                 Spoil::RevokeBeforeTurn => Sabotage::RevokeBeforeTurn,
                 Spoil::GateLeftOff => Sabotage::GateLeftOff,
+                Spoil::FileLeftAlone => Sabotage::FileLeftAlone,
+                Spoil::SecondFile => Sabotage::SecondFile,
             }),
             ..Options::new(self.devices, backend, self.seed)
         }

@@ -81,6 +81,7 @@ impl Watcher {
             Stage::Authenticating => "authenticating",
             Stage::Attacking => "waiting for the attackers",
             Stage::Reaching => "through the gate",
+            Stage::Attesting => "proving what devices run",
             Stage::Revoking => "revoking a device",
             Stage::Measuring(_) => "measuring latency",
         };

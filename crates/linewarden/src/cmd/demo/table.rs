@@ -1,6 +1,6 @@
 //! The table at the end.
 
-use linewarden_lab::demo::report::{AttackOutcome, Quantiles};
+use linewarden_lab::demo::report::{AttackOutcome, AttestationReport, Quantiles};
 use linewarden_lab::demo::{Report, WITNESSES};
 
 use crate::failure::Failure;
@@ -55,6 +55,9 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
             count(service.reached_before),
         ));
     }
+    if let Some(attestation) = &report.attestation {
+        rows.extend(proofs(attestation));
+    }
     if let Some(revocation) = &report.revocation {
         rows.push(row(
             &format!("1 of {WITNESSES} devices, revoked: session again"),
@@ -73,6 +76,66 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
         count(report.attack_attempts),
         count(report.attacks.iter().map(|attack| attack.successes).sum()),
     ));
+    rows
+}
+
+/// Rounds, the changed device, and the junk.
+fn proofs(attestation: &AttestationReport) -> Vec<Vec<String>> {
+    let row = |what: &str, tried: String, succeeded: String| vec![what.to_owned(), tried, succeeded];
+    let wrongly = attestation.provers.saturating_sub(1);
+    let found = match attestation.quarantined {
+        true => format!("round {}", attestation.found_after_rounds),
+        false => "not found".to_owned(),
+    };
+    let out = match attestation.quarantined {
+        true => format!("round {}", attestation.quarantined_after_rounds),
+        false => "not out".to_owned(),
+    };
+    let mut rows = vec![
+        row(
+            &format!(
+                "{} devices prove what they run: rounds",
+                count(attestation.provers)
+            ),
+            count(attestation.rounds),
+            String::new(),
+        ),
+        row(
+            "last proof of a round, half of them and all",
+            format!("{} ms", attestation.last_proof_ms),
+            format!("{} ms", attestation.last_proof_max_ms),
+        ),
+        row("1 device changed on disk: silent, and shut out, in", found, out),
+        row(
+            "the changed device: session again",
+            "1".to_owned(),
+            count(attestation.authenticated_after.into()),
+        ),
+    ];
+    if let Some(reached) = attestation.reached_after {
+        rows.push(row(
+            "the changed device: through the gate",
+            "3".to_owned(),
+            count(reached),
+        ));
+    }
+    rows.extend([
+        row(
+            "put right on disk: let in again",
+            "1".to_owned(),
+            count(attestation.back_in.into()),
+        ),
+        row(
+            "junk PROOFs that did not verify, and of no round",
+            count(attestation.drop_proof),
+            count(attestation.drop_round),
+        ),
+        row(
+            "devices quarantined though unchanged",
+            count(wrongly),
+            count(attestation.wrongly_quarantined),
+        ),
+    ]);
     rows
 }
 

@@ -1,0 +1,108 @@
+//! What the demonstration's provers run: a few real files each, below a directory of their own.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use linewarden_measurement::configuration::Configuration;
+use linewarden_measurement::files::{FilePath, PathError};
+
+use crate::demo::DemoError;
+use crate::fleet::{MeasureError, measure};
+
+const PROGRAM: &str = "usr/bin/sensord";
+const SETTINGS: &str = "etc/sensord.conf";
+/// Another one on every device.
+const IDENTITY: &str = "etc/machine-id";
+const PROGRAM_BYTES: usize = 4_096;
+
+/// What is measured, as paths on the device.
+pub(super) fn paths() -> Result<Arc<[FilePath]>, PathError> {
+    [PROGRAM, SETTINGS, IDENTITY]
+        .map(|path| FilePath::new(format!("/{path}")))
+        .into_iter()
+        .collect()
+}
+
+fn program() -> Vec<u8> {
+    (0..PROGRAM_BYTES).map(|at| (at % 251) as u8).collect()
+}
+
+/// A device's files.
+#[derive(Clone, Debug)]
+pub(super) struct Software {
+    pub(super) root: PathBuf,
+}
+
+impl Software {
+    /// What all devices run, without what is their own.
+    pub(super) fn image(root: PathBuf) -> io::Result<Self> {
+        let put = |path: &str, content: &[u8]| {
+            let path = root.join(path);
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::write(path, content)
+        };
+        put(PROGRAM, &program())?;
+        put(SETTINGS, b"interval_s = 10\n")?;
+        Ok(Self { root })
+    }
+
+    /// A device's own copy.
+    pub(super) fn install(root: PathBuf, index: u32) -> io::Result<Self> {
+        let software = Self::image(root)?;
+        fs::write(software.root.join(IDENTITY), format!("{index:032x}\n"))?;
+        Ok(software)
+    }
+
+    /// The reference value of the group.
+    pub(super) fn reference(&self, paths: &[FilePath]) -> Result<Configuration, MeasureError> {
+        measure(&self.root, paths)
+    }
+
+    /// What is its own, to be laid over its group's.
+    pub(super) fn overlay(&self) -> Result<Configuration, DemoError> {
+        let own = FilePath::new(format!("/{IDENTITY}"))?;
+        Ok(measure(&self.root, &[own])?)
+    }
+
+    /// One byte of the program becomes another.
+    pub(super) fn tamper(&self) -> io::Result<()> {
+        let mut changed = program();
+        if let Some(byte) = changed.first_mut() {
+            *byte ^= 1;
+        }
+        fs::write(self.program(), changed)
+    }
+
+    /// The program is what it was.
+    pub(super) fn restore(&self) -> io::Result<()> {
+        fs::write(self.program(), program())
+    }
+
+    fn program(&self) -> PathBuf {
+        self.root.join(Path::new(PROGRAM))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_runs_its_groups_image_with_its_own_on_it_unless_a_byte_has_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = paths().unwrap();
+        let image = Software::image(directory.path().join("image")).unwrap();
+        let device = Software::install(directory.path().join("3"), 3).unwrap();
+        let runs = || measure(&device.root, &paths).unwrap().hash();
+        let reference = image.reference(&paths).unwrap();
+        assert_ne!(runs(), reference.hash());
+        let expected = reference.overlaid(&device.overlay().unwrap()).unwrap().hash();
+        assert_eq!(runs(), expected);
+        device.tamper().unwrap();
+        assert_ne!(runs(), expected);
+        device.restore().unwrap();
+        assert_eq!(runs(), expected);
+    }
+}
