@@ -67,6 +67,8 @@ pub struct Appraised {
 /// What is known of a prover beside its standing.
 #[derive(Clone, Debug)]
 struct Known {
+    /// Once its record has been read.
+    group: Option<GroupName>,
     protection: Protection,
     /// It was appraised at another gateway last.
     is_elsewhere: bool,
@@ -116,6 +118,7 @@ impl Verifier {
                 verifier.provers.insert(
                     device,
                     Known {
+                        group: None,
                         protection: Protection::Software,
                         is_elsewhere: !is_here,
                         standing: is_here.then(|| standing(appraisal)),
@@ -247,11 +250,13 @@ impl Verifier {
         }
         let gateway = self.link.gateway();
         let known = self.provers.entry(prover.device).or_insert(Known {
+            group: None,
             protection: prover.protection,
             is_elsewhere: false,
             standing: None,
         });
         known.protection = prover.protection;
+        known.group = Some(prover.group.clone());
         let last = known.standing.as_ref().and_then(|standing| standing.address);
         let home = prover.home.filter(|home| home.gateway == gateway);
         let address = last.or(home.map(|home| home.address));
@@ -282,11 +287,12 @@ impl Verifier {
     ) -> Result<Appraised, RegistryError> {
         self.follow_quarantine().await?;
         let policy = self.policies.get(&round.group).copied().unwrap_or_default();
-        let judged: Vec<Judged> = round
+        let mut judged: Vec<Judged> = round
             .verdicts
             .iter()
             .map(|verdict| self.judge(verdict, &policy, round.number.0, ended_s))
             .collect();
+        judged.extend(self.left_out(round, ended_s).await?);
         let mut appraised = Appraised::default();
         for Judged {
             device,
@@ -315,6 +321,44 @@ impl Verifier {
             }
         }
         Ok(appraised)
+    }
+
+    /// Provers of the group that were well here and were not asked this time, as when there is no way to them any more: nobody
+    /// knows how they are. It counts for no quarantine. What another gateway has seen since is its own.
+    async fn left_out(&mut self, round: &RoundOutcome, at_s: u64) -> Result<Vec<Judged>, RegistryError> {
+        let asked: HashSet<DeviceId> = round.verdicts.iter().map(|verdict| verdict.device).collect();
+        let is_well = |standing: &Standing| matches!(standing.state, State::Ok | State::Late);
+        let left_out = self.provers.iter().filter(|(device, known)| {
+            known.group.as_ref() == Some(&round.group)
+                && known.standing.as_ref().is_some_and(is_well)
+                && !asked.contains(device)
+        });
+        let left_out: Vec<DeviceId> = left_out.map(|(device, _)| *device).collect();
+        let mut judged = Vec::new();
+        for device in left_out {
+            let newest = self.link.registry().appraisal(device).await;
+            let is_here =
+                newest.is_ok_and(|newest| newest.is_some_and(|newest| newest.gateway == self.link.gateway()));
+            let Some(known) = self.provers.get_mut(&device) else {
+                continue;
+            };
+            match known.standing.take_if(|_| !is_here) {
+                Some(_) => known.is_elsewhere = true,
+                None => judged.extend(known.standing.as_ref().map(|standing| Judged {
+                    device,
+                    after: Standing {
+                        state: State::Silent,
+                        since_s: at_s,
+                        since_round: round.number.0,
+                        ..standing.clone()
+                    },
+                    decision: None,
+                    is_changed: true,
+                    is_news: true,
+                })),
+            }
+        }
+        Ok(judged)
     }
 
     fn judge(&self, verdict: &Verdict, policy: &GroupPolicy, round: u32, at_s: u64) -> Judged {

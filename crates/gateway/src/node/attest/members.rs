@@ -164,10 +164,15 @@ impl Members {
         }
     }
 
-    /// The provers of a group.
-    pub(super) fn of_group(&self, group: u32) -> Vec<DeviceId> {
-        let of_group = self.members.iter().filter(|(_, member)| member.group == group);
-        of_group.map(|(device, _)| *device).collect()
+    /// The provers of a group that can prove something in a period: without a reference value there are none.
+    pub(super) fn of_group(&self, group: u32, period: Period) -> Vec<DeviceId> {
+        let has_key = |member: &Member| {
+            let key = member.keys.get(lane(period)).and_then(Option::as_ref);
+            key.is_some_and(|(of, _)| *of == period)
+        };
+        let of_group = |member: &Member| member.group == group && has_key(member);
+        let members = self.members.iter().filter(|(_, member)| of_group(member));
+        members.map(|(device, _)| *device).collect()
     }
 
     /// What a prover is asked and where; `None`: there is no way to it from here, or nothing that it could prove.

@@ -134,7 +134,7 @@ impl Node {
         let Some((id, group)) = due else {
             return;
         };
-        let queue = attestation.members.of_group(id);
+        let queue = attestation.members.of_group(id, start.period);
         if queue.is_empty() {
             return;
         }

@@ -1,0 +1,219 @@
+//! The verifier of a gateway over a real registry: what rounds bring about, and what survives it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use linewarden_controller::attest::{PlanWish, RoundOutcome, Seen, Verdict, Verifier};
+use linewarden_controller::{Controller, Policy};
+use linewarden_measurement::HashAlgorithm;
+use linewarden_measurement::configuration::Configuration;
+use linewarden_measurement::pcr::PcrValues;
+use linewarden_protocol::attest::AttestationKey;
+use linewarden_protocol::gateway::Configuration::Current;
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RoundNumber, Suite};
+use linewarden_protocol::keys::RowKey;
+use linewarden_registry::{
+    Credentials, DeviceRecord, GroupName, GroupPolicy, MasterKey, NewGroup, NewProver, Protection, Registry,
+    State,
+};
+
+const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
+const DEVICES: [DeviceId; 2] = [DeviceId(1), DeviceId(2)];
+
+fn group() -> GroupName {
+    GroupName::new("pumps").unwrap()
+}
+
+struct Site {
+    _directory: tempfile::TempDir,
+    registry: Registry,
+    controller: Controller,
+}
+
+impl Site {
+    async fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let key = MasterKey::from_bytes([7; 32]);
+        let registry = Registry::create(directory.path().join("fleet.registry"), &key)
+            .await
+            .unwrap();
+        let reference = Configuration::new(PcrValues::new(HashAlgorithm::Sha256), BTreeMap::new()).unwrap();
+        let pumps = NewGroup {
+            name: group(),
+            policy: GroupPolicy::default(),
+            reference: Some(reference.encode()),
+            roll_out: None,
+        };
+        registry.set_group(&pumps, 1).await.unwrap();
+        for device in DEVICES {
+            let record = DeviceRecord {
+                device,
+                name: String::new(),
+                suite: Suite::SipHash128,
+                enrolled_at_s: 0,
+                puf_profile: String::new(),
+                credentials: Credentials::Key(RowKey::from_bytes([1; 16])),
+            };
+            registry.enrol(record).await.unwrap();
+            let prover = NewProver {
+                device,
+                group: group(),
+                key: AttestationKey::from_bytes([2; 32]),
+                protection: Protection::Software,
+                binding: None,
+                overlay: None,
+                home: None,
+                port: 20_554,
+                enrolled_period: Period(0),
+            };
+            registry.enrol_prover(prover, 1).await.unwrap();
+        }
+        Self {
+            controller: Controller::new(registry.clone(), Policy::default()),
+            registry,
+            _directory: directory,
+        }
+    }
+
+    /// The verifier of a gateway that has its provers and may open rounds from this number on.
+    async fn verifier(&self, gateway: u32) -> (Verifier, u32) {
+        let link = self.controller.connect(GatewayId(gateway), 1).await.unwrap();
+        let mut verifier = Verifier::open(link).await.unwrap();
+        let wish = PlanWish {
+            begin: None,
+            numbers: true,
+        };
+        let plan = verifier
+            .plan(wish, 1, &mut || Some([5; 8]))
+            .await
+            .unwrap()
+            .unwrap();
+        let provers = verifier.provers(plan.running, 0).await.unwrap();
+        assert_eq!(provers.provisions.len(), 2);
+        (verifier, plan.rounds.start)
+    }
+
+    async fn state(&self, device: DeviceId) -> (State, GatewayId) {
+        let appraisal = self.registry.appraisal(device).await.unwrap().unwrap();
+        (appraisal.state, appraisal.gateway)
+    }
+}
+
+fn round(number: u32, seen: &[(DeviceId, Seen)]) -> RoundOutcome {
+    RoundOutcome {
+        number: RoundNumber(number),
+        group: group(),
+        period: Period(1),
+        lasted_ms: 10,
+        ended_ns: 0,
+        last_verdict_ms: 5,
+        verdicts: seen
+            .iter()
+            .map(|(device, seen)| Verdict {
+                device: *device,
+                seen: *seen,
+                address: ADDRESS,
+            })
+            .collect(),
+    }
+}
+
+const OK: Seen = Seen::Ok(Current);
+
+#[tokio::test]
+async fn who_was_well_and_is_not_asked_any_more_is_not_shown_as_well() {
+    let site = Site::new().await;
+    let (mut verifier, number) = site.verifier(1).await;
+    let [first, second] = DEVICES;
+    verifier
+        .appraise(&round(number, &[(first, OK), (second, OK)]), 10, 10)
+        .await
+        .unwrap();
+    assert_eq!(site.state(second).await, (State::Ok, GatewayId(1)));
+    for rounds in 1..9 {
+        let appraised = verifier
+            .appraise(&round(number + rounds, &[(first, OK)]), 20, 20)
+            .await
+            .unwrap();
+        assert_eq!(appraised.quarantined, [], "nobody has asked it");
+    }
+    assert_eq!(site.state(first).await, (State::Ok, GatewayId(1)));
+    assert_eq!(site.state(second).await, (State::Silent, GatewayId(1)));
+}
+
+#[tokio::test]
+async fn what_another_gateway_has_seen_since_is_left_alone_until_the_device_is_back() {
+    let site = Site::new().await;
+    let (mut here, number) = site.verifier(1).await;
+    let (mut there, other) = site.verifier(2).await;
+    let [first, second] = DEVICES;
+    here.appraise(&round(number, &[(first, OK), (second, OK)]), 10, 10)
+        .await
+        .unwrap();
+    there
+        .appraise(&round(other, &[(second, OK)]), 20, 20)
+        .await
+        .unwrap();
+    here.appraise(&round(number + 1, &[(first, OK)]), 30, 30)
+        .await
+        .unwrap();
+    assert_eq!(site.state(second).await, (State::Ok, GatewayId(2)));
+    here.appraise(&round(number + 2, &[(first, OK), (second, OK)]), 40, 40)
+        .await
+        .unwrap();
+    assert_eq!(site.state(second).await, (State::Ok, GatewayId(1)));
+}
+
+#[tokio::test]
+async fn a_quarantine_outlives_the_verifier_and_a_proof_at_any_gateway_ends_it() {
+    let site = Site::new().await;
+    let (mut verifier, number) = site.verifier(1).await;
+    let [first, _] = DEVICES;
+    let mut quarantined = Vec::new();
+    for rounds in 0..5 {
+        let silent = round(number + rounds, &[(first, Seen::Silent)]);
+        quarantined.extend(verifier.appraise(&silent, 10, 10).await.unwrap().quarantined);
+    }
+    assert_eq!(quarantined.len(), 1, "told once: {quarantined:?}");
+    let is_out = async || site.registry.get(first).await.unwrap().quarantine.is_some();
+    assert!(is_out().await);
+    drop(verifier);
+    let (mut next, number) = site.verifier(2).await;
+    let appraised = next
+        .appraise(&round(number, &[(first, OK)]), 20, 20)
+        .await
+        .unwrap();
+    assert_eq!(appraised.readmitted, [first]);
+    assert!(!is_out().await);
+}
+
+#[tokio::test]
+async fn a_round_that_is_told_twice_counts_once_in_the_registry() {
+    let site = Site::new().await;
+    let (mut verifier, number) = site.verifier(1).await;
+    let told = round(number, &[(DEVICES[0], OK), (DEVICES[1], Seen::Silent)]);
+    verifier.appraise(&told, 10, 10).await.unwrap();
+    verifier.appraise(&told, 10, 10).await.unwrap();
+    let rounds = site.registry.rounds(Some(GatewayId(1)), 10).await.unwrap();
+    assert_eq!(rounds.len(), 1);
+    assert_eq!((rounds[0].asked, rounds[0].ok, rounds[0].silent), (2, 1, 1));
+}
+
+#[tokio::test]
+async fn a_verifier_of_an_old_registration_decides_nothing() {
+    let site = Site::new().await;
+    let (mut old, number) = site.verifier(1).await;
+    let (_new, _) = site.verifier(1).await;
+    assert!(
+        old.appraise(&round(number, &[(DEVICES[0], OK)]), 10, 10)
+            .await
+            .is_err()
+    );
+    assert!(site.registry.appraisal(DEVICES[0]).await.unwrap().is_none());
+}
