@@ -87,6 +87,7 @@ impl Site {
         let mut verifier = Verifier::open(link).await.unwrap();
         let wish = PlanWish {
             begin: None,
+            period_s: 3_600,
             numbers: true,
         };
         let plan = verifier

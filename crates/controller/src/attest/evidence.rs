@@ -145,6 +145,16 @@ impl Controller {
             period: period.number,
             salt: period.salt,
         };
+        if let Some((_, newest)) = self.registry().evidence(device).await? {
+            if *newest == *document {
+                return Ok(());
+            }
+            // A recorded one, sent again, would be shown as new.
+            let kept = Evidence::read(&newest).map(|newest| newest.period);
+            if kept.is_ok_and(|kept| evidence.period < kept) {
+                return Err(refused(&"it is older than what is here"));
+            }
+        }
         examine(&prover, &evidence, &start).map_err(|error| refused(&error))?;
         self.registry().put_evidence(device, document, now_s).await?;
         Ok(())

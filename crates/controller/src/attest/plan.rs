@@ -11,8 +11,6 @@ pub(super) const ROUNDS_RESERVED: u32 = 256;
 
 /// 2026-01-01 UTC, from which floors of numbers count, seconds since 1970.
 const EPOCH_S: u64 = 1_767_225_600;
-/// The longest period, seconds (LAP/1 3.2).
-const PERIOD_S_MAX: u64 = 3_600;
 
 /// Where round numbers go on at least: one for each second. Devices remember the highest number that they have seen, and
 /// would be silent for as long as an older copy of the registry gives lower ones.
@@ -20,9 +18,10 @@ pub(super) fn rounds_floor(now_s: u64) -> u32 {
     u32::try_from(now_s.saturating_sub(EPOCH_S)).unwrap_or(0)
 }
 
-/// Likewise after which period the next one comes at least: one for each hour.
-fn periods_floor(now_s: u64) -> Period {
-    Period((now_s.saturating_sub(EPOCH_S) / PERIOD_S_MAX).saturating_sub(1))
+/// Likewise after which period the next one comes at least: one for each that there could have been.
+fn periods_floor(now_s: u64, period_s: u32) -> Period {
+    let periods = now_s.saturating_sub(EPOCH_S) / u64::from(period_s.max(1));
+    Period(periods.saturating_sub(1))
 }
 
 /// What a gateway wants of the plan.
@@ -30,6 +29,8 @@ fn periods_floor(now_s: u64) -> Period {
 pub struct PlanWish {
     /// This period is to begin: the running one has lasted long enough, and its keys are in place.
     pub begin: Option<Period>,
+    /// How long the gateway lets a period last, seconds.
+    pub period_s: u32,
     /// Whether more round numbers are wanted.
     pub numbers: bool,
 }
@@ -68,25 +69,29 @@ pub struct GroupPlan {
 /// there is no answer.
 pub(super) async fn periods(
     registry: &Registry,
-    begin: Option<Period>,
+    wish: &PlanWish,
     now_s: u64,
     random: &mut (dyn FnMut() -> Option<[u8; 8]> + Send),
 ) -> Result<Option<(PeriodRecord, PeriodRecord)>, RegistryError> {
     let (Some(first_salt), Some(next_salt)) = (random(), random()) else {
         return Ok(None);
     };
-    let running = match (begin, registry.newest_begun_period().await?) {
+    let running = match (wish.begin, registry.newest_begun_period().await?) {
         (Some(period), Some(begun)) if period > begun.number => registry.begin_period(period, now_s).await?,
         (_, Some(begun)) => begun,
         (_, None) => {
-            let after = Some(periods_floor(now_s));
+            let after = Some(periods_floor(now_s, wish.period_s));
             let first = registry.draw_period(after, first_salt, now_s).await?;
             registry.begin_period(first.number, now_s).await?
         }
     };
     // All gateways go on to the same one, whoever draws it.
     let next = registry
-        .draw_period(Some(running.number.max(periods_floor(now_s))), next_salt, now_s)
+        .draw_period(
+            Some(running.number.max(periods_floor(now_s, wish.period_s))),
+            next_salt,
+            now_s,
+        )
         .await?;
     Ok(Some((running, next)))
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_registry::{
-    Appraisal, Filter, GroupName, GroupPolicy, Protection, ProverRecord, RegistryError, Revision,
+    Appraisal, Filter, GroupName, GroupPolicy, Protection, ProverRecord, RegistryError, Reopen, Revision,
     RoundRecord, State,
 };
 
@@ -69,6 +69,7 @@ pub struct Appraised {
 struct Known {
     /// Once its record has been read.
     group: Option<GroupName>,
+    enrolled_at_s: Option<u64>,
     protection: Protection,
     /// It was appraised at another gateway last.
     is_elsewhere: bool,
@@ -82,8 +83,8 @@ pub struct Verifier {
     references: References,
     provers: HashMap<DeviceId, Known>,
     policies: HashMap<GroupName, GroupPolicy>,
-    /// Who is in quarantine, as of that revision of the registry's devices.
-    quarantined: HashSet<DeviceId>,
+    /// Who is in quarantine and since when, as of that revision of the registry's devices.
+    quarantined: HashMap<DeviceId, u64>,
     revision: Option<Revision>,
 }
 
@@ -97,7 +98,7 @@ impl Verifier {
             references: References::default(),
             provers: HashMap::new(),
             policies: HashMap::new(),
-            quarantined: HashSet::new(),
+            quarantined: HashMap::new(),
             revision: None,
             link,
         };
@@ -119,6 +120,7 @@ impl Verifier {
                     device,
                     Known {
                         group: None,
+                        enrolled_at_s: None,
                         protection: Protection::Software,
                         is_elsewhere: !is_here,
                         standing: is_here.then(|| standing(appraisal)),
@@ -145,11 +147,14 @@ impl Verifier {
             quarantined: true,
             ..Filter::default()
         };
-        let mut quarantined = HashSet::new();
+        let mut quarantined = HashMap::new();
         let mut after = None;
         loop {
             let page = registry.list(&shut_out, after, PAGE_DEVICES).await?;
-            quarantined.extend(page.devices.iter().map(|info| info.device));
+            quarantined.extend(page.devices.iter().map(|info| {
+                let at_s = info.quarantine.as_ref().map_or(0, |quarantine| quarantine.at_s);
+                (info.device, at_s)
+            }));
             after = page.next;
             if after.is_none() {
                 break;
@@ -180,7 +185,7 @@ impl Verifier {
         }
         let groups = groups.groups;
         self.references.follow(&groups, now_s);
-        let Some((running, next)) = periods(registry, wish.begin, now_s, random).await? else {
+        let Some((running, next)) = periods(registry, &wish, now_s, random).await? else {
             return Ok(None);
         };
         let rounds = match wish.numbers {
@@ -199,10 +204,9 @@ impl Verifier {
                 rounds_wanted: group.rounds_wanted,
             })
             .collect();
-        self.policies = groups
-            .iter()
-            .map(|group| (group.name.clone(), group.policy))
-            .collect();
+        // A group whose record is spoiled while its round runs is judged by what it was.
+        let policies = groups.iter().map(|group| (group.name.clone(), group.policy));
+        self.policies.extend(policies);
         Ok(Some(Plan {
             running: start(&running),
             age_s: running
@@ -251,12 +255,19 @@ impl Verifier {
         let gateway = self.link.gateway();
         let known = self.provers.entry(prover.device).or_insert(Known {
             group: None,
+            enrolled_at_s: None,
             protection: prover.protection,
             is_elsewhere: false,
             standing: None,
         });
         known.protection = prover.protection;
         known.group = Some(prover.group.clone());
+        let enrolled_before = known.enrolled_at_s.replace(prover.enrolled_at_s);
+        if enrolled_before.is_some_and(|before_s| before_s != prover.enrolled_at_s) {
+            // Enrolled anew: what was seen before is no longer its own.
+            known.standing = None;
+            known.is_elsewhere = false;
+        }
         let last = known.standing.as_ref().and_then(|standing| standing.address);
         let home = prover.home.filter(|home| home.gateway == gateway);
         let address = last.or(home.map(|home| home.address));
@@ -286,11 +297,16 @@ impl Verifier {
         now_s: u64,
     ) -> Result<Appraised, RegistryError> {
         self.follow_quarantine().await?;
-        let policy = self.policies.get(&round.group).copied().unwrap_or_default();
+        let policy = self.policies.get(&round.group).copied().unwrap_or(GroupPolicy {
+            reopen: Reopen::ByCommand,
+            ..GroupPolicy::default()
+        });
         let mut judged: Vec<Judged> = round
             .verdicts
             .iter()
-            .map(|verdict| self.judge(verdict, &policy, round.number.0, ended_s))
+            // One that was removed meanwhile is nobody's to judge.
+            .filter(|verdict| self.provers.contains_key(&verdict.device))
+            .map(|verdict| self.judge(verdict, &policy, round, ended_s))
             .collect();
         judged.extend(self.left_out(round, ended_s).await?);
         let mut appraised = Appraised::default();
@@ -312,7 +328,7 @@ impl Verifier {
         let changed = judged.iter().filter(|judged| judged.is_changed);
         let changed: Vec<Appraisal> = changed.map(|judged| self.appraisal(judged)).collect();
         self.record(round, &appraised, &changed, ended_s).await?;
-        appraised.results = self.results(round, &judged, &policy, now_s);
+        appraised.results = self.results(round, &judged, &policy, (ended_s, now_s));
         for Judged { device, after, .. } in judged {
             // One that was removed meanwhile is forgotten.
             if let Some(known) = self.provers.get_mut(&device) {
@@ -361,12 +377,13 @@ impl Verifier {
         Ok(judged)
     }
 
-    fn judge(&self, verdict: &Verdict, policy: &GroupPolicy, round: u32, at_s: u64) -> Judged {
+    fn judge(&self, verdict: &Verdict, policy: &GroupPolicy, round: &RoundOutcome, at_s: u64) -> Judged {
         let device = verdict.device;
         let known = self.provers.get(&device);
         let recorded = known.and_then(|known| known.standing.as_ref());
         let before = recorded.cloned().unwrap_or_else(|| Standing::new(at_s));
-        let before = match (self.quarantined.contains(&device), before.state) {
+        let quarantined_s = self.quarantined.get(&device);
+        let before = match (quarantined_s.is_some(), before.state) {
             (true, _) => Standing {
                 state: State::Quarantined,
                 ..before
@@ -375,7 +392,13 @@ impl Verifier {
             (false, State::Quarantined) => before.let_in(),
             (false, _) => before,
         };
-        let (mut after, decision) = before.after(policy, round, verdict.seen, at_s);
+        let (mut after, mut decision) = before.after(policy, round.number.0, verdict.seen, at_s);
+        let began_s = at_s.saturating_sub(round.lasted_ms / 1_000);
+        if decision == Some(Decision::Readmit) && quarantined_s.is_some_and(|since_s| began_s < *since_s) {
+            // An older round, which the controller was not there for: what led to the quarantine came after it.
+            after.state = State::Quarantined;
+            decision = None;
+        }
         after.address = Some(verdict.address);
         Judged {
             device,
@@ -393,11 +416,13 @@ impl Verifier {
         round: &RoundOutcome,
         judged: &[Judged],
         policy: &GroupPolicy,
-        now_s: u64,
+        (ended_s, now_s): (u64, u64),
     ) -> Vec<String> {
         let Some(signer) = self.link.signer() else {
             return Vec::new();
         };
+        // What was seen long ago, while the controller was away, is not affirmed now.
+        let expires_s = ended_s.saturating_add(policy.good_for_s());
         let news = judged.iter().filter(|judged| judged.is_news);
         let outcomes: Vec<Outcome> = news
             .map(|judged| Outcome {
@@ -407,10 +432,9 @@ impl Verifier {
                     .get(&judged.device)
                     .map_or(Protection::Software, |known| known.protection),
                 group: round.group.to_string(),
-                is_stale: false,
+                is_stale: expires_s < now_s,
             })
             .collect();
-        let expires_s = now_s.saturating_add(policy.good_for_s());
         let sign = |outcomes: &[Outcome]| {
             let signed = signer.sign(outcomes, now_s, expires_s);
             signed

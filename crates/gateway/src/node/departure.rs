@@ -185,10 +185,17 @@ impl Node {
         let Some(held) = self.devices.get_mut(&device) else {
             return;
         };
-        if matches!(held.state, State::Revoked { .. }) {
-            held.state = State::Leaving { settle: true };
-            self.depart(device);
+        if !matches!(held.state, State::Revoked { .. }) {
+            return;
         }
+        let mut told = self.settlements.iter().chain(&self.settling);
+        if told.any(|settlement| settlement.device == device) {
+            // It had left before it was shut out: it may come again once the controller knows where it stood.
+            held.state = State::Settling;
+            return;
+        }
+        held.state = State::Leaving { settle: true };
+        self.depart(device);
     }
 
     /// Removes the keys of devices that were revoked some time ago, and forgets them unless an answer may bring them.

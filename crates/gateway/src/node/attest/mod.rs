@@ -44,6 +44,8 @@ pub(super) struct Attestation {
     plan: Option<Plan>,
     /// When the plan was asked for that is here, monotonic clock.
     plan_at_ns: u64,
+    /// When the period that runs was first seen, monotonic clock.
+    running_seen_ns: u64,
     plan_due_ns: u64,
     plan_channel: Channel,
     members: Members,
@@ -57,12 +59,14 @@ pub(super) struct Attestation {
 }
 
 impl Attestation {
-    /// How long the running period has been running, in seconds.
+    /// How long the running period has been running, in seconds: by the controller's clock, and, should somebody set that back, for
+    /// as long as it was seen here.
     fn period_age_s(&self, clock: Clock) -> u64 {
-        let since_ns = clock.monotonic_ns.saturating_sub(self.plan_at_ns);
-        self.plan
-            .as_ref()
-            .map_or(0, |plan| plan.age_s.saturating_add(since_ns / 1_000_000_000))
+        let seconds = |since_ns: u64| clock.monotonic_ns.saturating_sub(since_ns) / 1_000_000_000;
+        self.plan.as_ref().map_or(0, |plan| {
+            let told_s = plan.age_s.saturating_add(seconds(self.plan_at_ns));
+            told_s.max(seconds(self.running_seen_ns))
+        })
     }
 
     /// The period of the next round: the one that runs, once its keys are here.
@@ -80,6 +84,7 @@ impl Attestation {
             .map(|plan| plan.next.period);
         PlanWish {
             begin,
+            period_s,
             numbers: self.numbers.len() < NUMBERS_LOW,
         }
     }
@@ -100,12 +105,18 @@ impl Node {
     /// When [`Node::attest`] has something to do, monotonic clock.
     pub(super) fn attest_due_ns(&self) -> Option<u64> {
         let attestation = &self.attestation;
+        if !self.attests || self.stopping || self.status.replaced {
+            return None;
+        }
         let next = match &attestation.running {
             Some(running) => Some(running.due_ns()),
             // Without keys or numbers nothing can be opened, however due it is: an answer brings them.
+            None if attestation.numbers.is_empty() => None,
             None => attestation.provable().and(attestation.schedule.due_ns()),
         };
-        let plan = (self.attests && !attestation.plan_channel.out).then_some(attestation.plan_due_ns);
+        let channel = &attestation.plan_channel;
+        let may_ask = self.is_following() && !channel.out;
+        let plan = may_ask.then(|| channel.backoff.due_ns(attestation.plan_due_ns));
         [next, plan].into_iter().flatten().min()
     }
 
@@ -152,6 +163,10 @@ impl Node {
         }
         attestation.schedule.follow(&plan.groups, clock.monotonic_ns);
         attestation.plan_at_ns = clock.monotonic_ns;
+        let before = attestation.plan.as_ref().map(|plan| plan.running.period);
+        if before != Some(plan.running.period) {
+            attestation.running_seen_ns = clock.monotonic_ns;
+        }
         self.status.attest.period = plan.running.period.0;
         self.status.attest.groups = plan.groups.len() as u64;
         attestation.plan = Some(plan);
@@ -187,6 +202,10 @@ impl Node {
         for (device, reason) in appraised.quarantined {
             self.status.attest.quarantined += 1;
             tracing::warn!(%device, reason, "quarantined");
+            // The feed tells all gateways. This one knows already, whatever becomes of the registry's file.
+            if self.devices.contains_key(&device) {
+                self.revoke(device, clock.monotonic_ns);
+            }
             self.trail.note(Happening::Quarantined { device, reason });
         }
         for device in appraised.readmitted {
