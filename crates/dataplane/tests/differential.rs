@@ -22,7 +22,7 @@ use linewarden_protocol::frame::parse;
 use linewarden_protocol::frame::write::{Endpoint, TTL};
 use linewarden_protocol::ids::{DeviceId, SessionId};
 use linewarden_protocol::verdict::{Disposition, Verdict};
-use linewarden_protocol::wire::{self, Message};
+use linewarden_protocol::wire::{self, Message, message_type};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -312,6 +312,23 @@ impl Run<'_> {
         self.envelope(device).udp(&message)
     }
 
+    /// What only gateways send, to a gateway: chance seldom makes such a message, and sometimes never.
+    fn misdirected(&mut self) {
+        let Some(device) = self.devices.first().copied() else {
+            return;
+        };
+        let mut message = self.world.request(device);
+        for kind in [
+            message_type::CHALLENGE,
+            message_type::ACK,
+            message_type::NAK,
+            message_type::ATTEST_REQUEST,
+        ] {
+            message[3] = kind;
+            self.judged(&device.frame(false).udp(&message));
+        }
+    }
+
     fn response(&mut self) -> Vec<u8> {
         let device = self.device();
         let mut response: Response = self.world.response(device);
@@ -518,6 +535,7 @@ fn run_in(world: &mut World, shape: Shape, runs: u64) -> BTreeMap<Verdict, u64> 
             is_forwarding,
         };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            run.misdirected();
             while run.world.sent[0] < before + PACKETS as u64 {
                 run.step();
             }
