@@ -14,7 +14,7 @@ use crate::quote::{Nonce, QuoteError, QuoteVerified, verify_quote};
 use crate::template::{AttestationSigner, TemplateError};
 use crate::wire::ParseError;
 
-/// The longest document, bytes: what fits into tickets. [`from_json`](crate::enrol::from_json) reads no longer one.
+/// The longest document, bytes: what fits into tickets. [`from_json`] reads no longer one.
 pub const EVIDENCE_BYTES_MAX: usize = 2 << 20;
 
 /// The document, as JSON. Nothing in it is proven by itself: the configuration by PROOFs and by the quote, the log by the
