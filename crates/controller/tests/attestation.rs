@@ -206,6 +206,35 @@ async fn a_round_that_is_told_twice_counts_once_in_the_registry() {
     assert_eq!((rounds[0].asked, rounds[0].ok, rounds[0].silent), (2, 1, 1));
 }
 
+/// Data planes keep the keys of two periods, by whether their numbers are even.
+#[tokio::test]
+async fn the_next_period_never_takes_the_place_of_the_running_one_however_long_nobody_was_there() {
+    let site = Site::new().await;
+    let link = site.controller.connect(GatewayId(1), 1).await.unwrap();
+    let mut verifier = Verifier::open(link).await.unwrap();
+    let mut now_s = 1_800_000_000;
+    let mut begin = None;
+    for away in 0..40u64 {
+        now_s += 3_600 * (1 + away % 7);
+        let wish = PlanWish {
+            begin,
+            period_s: 3_600,
+            numbers: false,
+        };
+        let plan = verifier
+            .plan(wish, now_s, &mut || Some([5; 8]))
+            .await
+            .unwrap()
+            .unwrap();
+        let (running, next) = (plan.running.period.0, plan.next.period.0);
+        assert!(
+            next > running && (next - running) % 2 == 1,
+            "{running} then {next}"
+        );
+        begin = Some(plan.next.period);
+    }
+}
+
 #[tokio::test]
 async fn a_verifier_of_an_old_registration_decides_nothing() {
     let site = Site::new().await;

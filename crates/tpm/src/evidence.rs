@@ -63,9 +63,6 @@ pub enum EvidenceError {
     /// The log does not say how the PCRs came about, or lies.
     #[error("the event log does not explain the PCRs: {0}")]
     Unexplained(#[from] Unexplained),
-    /// There are PCRs, and nothing says how they came about.
-    #[error("there are values of PCRs and no event log that explains them")]
-    NoLog,
     /// A quote of a device that has no TPM on record.
     #[error("a quote, of a device that was enrolled without a TPM")]
     NoTpm,
@@ -93,7 +90,7 @@ pub enum EvidenceError {
 pub struct Examined {
     /// What the device says it runs.
     pub configuration: Configuration,
-    /// How its PCRs came about, if it has any.
+    /// How its PCRs came about, if it has any and has sent its log.
     pub explained: Option<Explained>,
     /// What its TPM has signed; then the PCRs are not only its word.
     pub quoted: Option<QuoteVerified>,
@@ -116,10 +113,9 @@ impl Evidence {
     pub fn examine(&self, binding: Option<&Binding>, nonce: &Nonce) -> Result<Examined, EvidenceError> {
         let configuration = Configuration::decode(&self.configuration)?;
         let pcrs = configuration.pcrs();
-        let has_pcrs = pcrs.iter().next().is_some();
         let explained = match &self.event_log {
             Some(log) => Some(explains(&EventLog::parse(log)?, pcrs)?),
-            None if has_pcrs => return Err(EvidenceError::NoLog),
+            // A device need not send its log, and a quote is worth something without it.
             None => None,
         };
         let quoted = match &self.quote {

@@ -30,6 +30,8 @@ pub(crate) struct Inbox {
     partial: HashMap<DeviceId, Partial>,
     /// By when they were begun.
     order: BTreeMap<u64, DeviceId>,
+    /// The last document of each device that was kept: the answer to its last piece may be lost.
+    kept: HashMap<DeviceId, ReportId>,
     bytes: usize,
     begun: u64,
 }
@@ -38,6 +40,9 @@ impl Inbox {
     /// Takes a piece: the answer, and the whole document with its last one. A piece that came before is answered like one that is
     /// out of place: with how much is here.
     pub(crate) fn take(&mut self, device: DeviceId, piece: &Piece<'_>) -> (Taken, Option<Vec<u8>>) {
+        if self.kept.get(&device) == Some(&piece.report()) {
+            return (taken(Outcome::Done, piece.total()), None);
+        }
         let is_other = |partial: &Partial| partial.report != piece.report() || partial.total != piece.total();
         if self.partial.get(&device).is_none_or(is_other) {
             self.forget(device);
@@ -70,6 +75,11 @@ impl Inbox {
             true => (taken(Outcome::Done, received), Some(document)),
             false => (taken(Outcome::Refused, 0), None),
         }
+    }
+
+    /// This document is where it belongs.
+    pub(crate) fn keep(&mut self, device: DeviceId, report: ReportId) {
+        self.kept.insert(device, report);
     }
 
     fn forget(&mut self, device: DeviceId) -> Option<Vec<u8>> {
@@ -117,7 +127,10 @@ impl Controller {
             return Ok(taken);
         };
         match self.keep_evidence(device, &document, now_s).await {
-            Ok(()) => Ok(taken),
+            Ok(()) => {
+                self.inbox().keep(device, piece.report());
+                Ok(taken)
+            }
             Err(Unbelieved::Registry(error)) => Err(error),
             Err(Unbelieved::Refused(why)) => {
                 tracing::warn!(%device, why, "its evidence is refused");
@@ -211,6 +224,13 @@ mod tests {
         let (answer, whole) = send(&mut inbox, &document, 150, 51);
         assert_eq!((answer, whole), (taken(Outcome::Done, 201), Some(document)));
         assert_eq!(inbox.bytes, 0);
+        // The answer to the last piece is lost: what was kept is not asked for once more.
+        inbox.keep(DEVICE, ReportId::of(&(0..=200).collect::<Vec<u8>>()));
+        let document: Vec<u8> = (0..=200).collect();
+        assert_eq!(
+            send(&mut inbox, &document, 150, 51),
+            (taken(Outcome::Done, 201), None)
+        );
     }
 
     #[test]

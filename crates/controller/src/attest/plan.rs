@@ -67,6 +67,8 @@ pub struct GroupPlan {
 
 /// The period that runs and the one after it, drawn where nobody has before. `random` gives 8 random bytes; without any
 /// there is no answer.
+///
+/// One of the two is even and the other odd: data planes keep the keys of both, by just that.
 pub(super) async fn periods(
     registry: &Registry,
     wish: &PlanWish,
@@ -86,13 +88,15 @@ pub(super) async fn periods(
         }
     };
     // All gateways go on to the same one, whoever draws it.
-    let next = registry
-        .draw_period(
-            Some(running.number.max(periods_floor(now_s, wish.period_s))),
-            next_salt,
-            now_s,
-        )
-        .await?;
+    let mut after = running.number.max(periods_floor(now_s, wish.period_s));
+    let next = loop {
+        let next = registry.draw_period(Some(after), next_salt, now_s).await?;
+        if (next.number.0 ^ running.number.0) & 1 == 1 {
+            break next;
+        }
+        // Numbers have been left out. This one is too: it never begins, so its salt is nobody's.
+        after = next.number;
+    };
     Ok(Some((running, next)))
 }
 

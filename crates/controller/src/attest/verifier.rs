@@ -352,9 +352,12 @@ impl Verifier {
         let left_out: Vec<DeviceId> = left_out.map(|(device, _)| *device).collect();
         let mut judged = Vec::new();
         for device in left_out {
-            let newest = self.link.registry().appraisal(device).await;
-            let is_here =
-                newest.is_ok_and(|newest| newest.is_some_and(|newest| newest.gateway == self.link.gateway()));
+            let is_here = match self.link.registry().appraisal(device).await {
+                Ok(newest) => newest.is_some_and(|newest| newest.gateway == self.link.gateway()),
+                // What cannot be read says nothing of another gateway, and is written anew.
+                Err(RegistryError::DamagedRecord { .. }) => true,
+                Err(error) => return Err(error),
+            };
             let Some(known) = self.provers.get_mut(&device) else {
                 continue;
             };
