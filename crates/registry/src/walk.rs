@@ -31,16 +31,6 @@ impl Registry {
     /// # Errors
     /// A device that is unknown, revoked or in quarantine, a damaged record, or a failure of the database.
     pub async fn load(&self, device: DeviceId) -> Result<ActiveDevice> {
-        let found = self.load_even_quarantined(device).await?;
-        found.info.admit()?;
-        Ok(found)
-    }
-
-    /// [`Registry::load`] also of a device in quarantine: for what it has to say, not to let it in.
-    ///
-    /// # Errors
-    /// An unknown or revoked device, a damaged record, or a failure of the database.
-    pub async fn load_even_quarantined(&self, device: DeviceId) -> Result<ActiveDevice> {
         let row: Option<StoredRow> = sqlx::query_as(concat!(
             "SELECT ",
             device_columns!(),
@@ -54,9 +44,7 @@ impl Registry {
             device: row, sealed, ..
         } = row.ok_or(RegistryError::UnknownDevice { device })?;
         let info = device_info(self.record_mac(), row)?;
-        if !info.status.is_active() {
-            return Err(RegistryError::Revoked { device });
-        }
+        info.admit()?;
         self.open_record(Ok(StoredDevice { info, sealed }))
     }
 
