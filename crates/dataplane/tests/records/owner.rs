@@ -130,6 +130,18 @@ fn owned() -> Vec<Record> {
             DropAddressOwned,
         ),
         at_as_place(
+            "the other's session is closed, and its line being written for one elsewhere",
+            |w| {
+                let held = w.last_held(A).unwrap();
+                assert!(w.close_one(A, held.id));
+                w.sweep();
+                let frame = right(w, A, true);
+                w.half_win(A, &frame);
+            },
+            |w| from(|end| end.mac = B.mac()).udp(&w.response(B).bytes(B)),
+            ReplyAck,
+        ),
+        at_as_place(
             "after a sweep, which keeps what is live",
             |w| w.sweep(),
             at_as_address,

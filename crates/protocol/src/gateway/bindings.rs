@@ -134,12 +134,13 @@ impl Bindings {
         Ok(())
     }
 
-    /// Forgets entries whose session is dead or has moved on: user space's work, now and then.
-    pub(super) fn sweep(&mut self, lines: &BTreeMap<DeviceId, Line>, now: BootTime) {
+    /// Forgets entries whose session was closed or has moved on: user space's work, now and then. Those of a session
+    /// whose lease is over stay: what comes from there is told so.
+    pub(super) fn sweep(&mut self, lines: &BTreeMap<DeviceId, Line>) {
         self.claimants.retain(|key, devices| {
             devices.retain(|device| {
                 let line = lines.get(device);
-                line.is_some_and(|line| line.owns_addresses(now) && key.is_carried_by(line))
+                line.is_some_and(|line| line.has_session() && key.is_carried_by(line))
             });
             !devices.is_empty()
         });

@@ -112,11 +112,14 @@ impl Line {
         now.seconds() >= self.lease_until_s
     }
 
-    /// Whether this line's session owns its addresses: a winner in the middle of its work counts.
+    /// Whether a session was opened here and not closed since: a winner in the middle of its work counts.
+    pub(super) fn has_session(&self) -> bool {
+        self.session_id.is_some() || self.commit.is_busy()
+    }
+
+    /// Whether this line's session owns its addresses.
     pub(super) fn owns_addresses(&self, now: BootTime) -> bool {
-        !self.commit.is_revoked()
-            && (self.session_id.is_some() || self.commit.is_busy())
-            && !self.lease_is_over(now)
+        !self.commit.is_revoked() && self.has_session() && !self.lease_is_over(now)
     }
 
     /// Puts the row of `commit.idx` in place, or zeros: whether there is one.

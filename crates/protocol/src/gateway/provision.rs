@@ -228,9 +228,9 @@ impl Gateway {
         }
     }
 
-    /// Forgets bindings of dead sessions.
-    pub fn sweep_bindings(&mut self, now: Now) {
-        self.bindings.sweep(&self.lines, now.boot());
+    /// Forgets bindings of closed sessions, and those that sessions have moved away from.
+    pub fn sweep_bindings(&mut self) {
+        self.bindings.sweep(&self.lines);
     }
 
     /// A copy of a device's line, with its secrets.

@@ -246,8 +246,15 @@ impl World {
     }
 
     /// Stops a winner between its compare-and-swap and everything else, as another CPU would see it.
+    ///
+    /// A BUSY line owns the addresses of its session, which may have been closed before: then it owns them only as long
+    /// as no sweep has been there. Here one has, for the oracle too.
     pub fn half_win(&mut self, device: Dev, from: &[u8]) {
         let now = self.now();
+        if self.last_held(device).is_none() {
+            self.oracle.sweep_bindings();
+            self.sweep();
+        }
         let parsed = parse(from).unwrap();
         let (_, udp) = parsed.datagram().unwrap();
         let Ok(Message::Response(response)) = wire::parse(&from[udp.payload()]) else {

@@ -1,7 +1,7 @@
 //! One live session per address, and one BOUND session per MAC address behind a port.
 
 use super::support::{Bench, LEASE_S, Prover};
-use crate::ids::Mode;
+use crate::ids::{Mode, SessionId};
 use crate::verdict::Verdict;
 
 /// Two installed devices; the second borrows what `borrow` copies from the first.
@@ -47,8 +47,10 @@ pub fn one_device_too_many() -> Verdict {
         line.commit.is_valid() && line.commit.idx().0 == 0,
         "nothing is spent"
     );
-    bench.pass_s(u64::from(LEASE_S));
-    bench.gateway.sweep_bindings(bench.now);
+    let session = bench.gateway.line(first.device).unwrap().session_id;
+    let session = SessionId::from_wire(session).unwrap();
+    assert!(bench.gateway.close_session(first.device, session).unwrap());
+    bench.gateway.sweep_bindings();
     bench.authenticate(&second);
     verdict
 }
