@@ -13,6 +13,7 @@
 //! | [`XForro14`] | 32 B | 24 B | 64 bits |
 //! | [`XForro14Poly1305`] | 32 B | 24 B | 2^32 − 2 blocks a message |
 //! | [`Matrix`], [`blocks`] | the block function itself, for use as a PRF | | |
+//! | [`Inputs`], [`matching_blocks`] | many of its values, only compared with others | | |
 //!
 //! 14 rounds are the cipher. The best attacks that are known reach 5.5 of them (2^225) and 5 (2^144); 6 and 10 rounds are here to
 //! be measured beside published figures, not to be used.
@@ -29,14 +30,16 @@
 extern crate std;
 
 mod backend;
+mod inputs;
 mod matrix;
 mod permute;
 mod rounds;
 mod stream;
 mod xforro;
 
-pub use backend::{Backend, blocks};
+pub use backend::{Backend, blocks, matching_blocks};
 pub use cipher;
+pub use inputs::Inputs;
 pub use matrix::{Matrix, hforro};
 pub use rounds::{R6, R10, R14, Rounds};
 pub use stream::{Forro6, Forro10, Forro14, Forro14Ietf, ForroCore, ForroIetfCore};

@@ -25,25 +25,20 @@ impl Matrix {
     #[must_use]
     #[inline]
     pub fn new(key: &[u8; KEY_BYTES], counter: u64, nonce: &[u8; 8]) -> Self {
-        let [n0, n1] = words(nonce);
-        Self::with_input(key, [counter as u32, (counter >> 32) as u32, n0, n1])
-    }
-
-    /// As [`Matrix::new`], in the place of another, whose words are overwritten.
-    #[inline]
-    pub fn set(&mut self, key: &[u8; KEY_BYTES], counter: u64, nonce: &[u8; 8]) {
-        let new = Self::new(key, counter, nonce);
-        self.0 = new.0;
-        // Its words are here now.
-        core::mem::forget(new);
+        Self(Self::words_of(key, counter, nonce))
     }
 
     /// Words 4, 5, 12 and 13 as given.
     #[inline]
-    pub(crate) fn with_input(key: &[u8; KEY_BYTES], [i0, i1, i2, i3]: [u32; 4]) -> Self {
-        let [k0, k1, k2, k3, k4, k5, k6, k7] = words(key);
-        let [c0, c1, c2, c3] = CONSTANT;
-        Self([k0, k1, k2, k3, i0, i1, c0, c1, k4, k5, k6, k7, i2, i3, c2, c3])
+    pub(crate) fn with_input(key: &[u8; KEY_BYTES], input: [u32; 4]) -> Self {
+        Self(words_with(key, input))
+    }
+
+    /// The words of [`Matrix::new`].
+    #[inline(always)]
+    pub(crate) fn words_of(key: &[u8; KEY_BYTES], counter: u64, nonce: &[u8; 8]) -> [u32; 16] {
+        let [n0, n1] = words(nonce);
+        words_with(key, [counter as u32, (counter >> 32) as u32, n0, n1])
     }
 
     /// Any words: without the constants it is **not** Forró, and nothing that is known of Forró's security holds (see the
@@ -59,6 +54,13 @@ impl Matrix {
     pub fn block<R: Rounds>(&self) -> [u8; BLOCK_BYTES] {
         bytes(&block::<R, u32>(&self.0))
     }
+}
+
+#[inline(always)]
+fn words_with(key: &[u8; KEY_BYTES], [i0, i1, i2, i3]: [u32; 4]) -> [u32; 16] {
+    let [k0, k1, k2, k3, k4, k5, k6, k7] = words(key);
+    let [c0, c1, c2, c3] = CONSTANT;
+    [k0, k1, k2, k3, i0, i1, c0, c1, k4, k5, k6, k7, i2, i3, c2, c3]
 }
 
 /// HForró: a key from a key and 16 bytes that need not be secret, as HSalsa20 and HChaCha20.

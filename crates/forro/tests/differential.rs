@@ -9,8 +9,8 @@ use linewarden_forro::cipher::{
     StreamCipherSeekCore as _,
 };
 use linewarden_forro::{
-    Backend, Forro14, Forro14Ietf, ForroCore, ForroIetfCore, Matrix, R6, R10, R14, Rounds, XForro14Core,
-    XForro14Poly1305, blocks,
+    Backend, Forro14, Forro14Ietf, ForroCore, ForroIetfCore, Inputs, Matrix, R6, R10, R14, Rounds,
+    XForro14Core, XForro14Poly1305, blocks, matching_blocks,
 };
 use proptest::prelude::*;
 
@@ -195,6 +195,38 @@ proptest! {
             let mut some = vec![[0; 64]; inputs.len() / 2];
             blocks::<R14>(backend, &matrices, &mut some);
             prop_assert!(some == out[..some.len()]);
+        }
+    }
+
+    /// Of many blocks those are found that were given, and none with a bit changed, whatever stood in the places before.
+    #[test]
+    fn matching_blocks_are_found(
+        keys in prop::collection::vec((any::<[u8; 32]>(), any::<u64>(), any::<[u8; 8]>()), 0..=Inputs::ROOM),
+        flips in prop::collection::vec((0..Inputs::ROOM, 0..512usize), 0..20),
+    ) {
+        let mut inputs = Inputs::default();
+        for at in 0..Inputs::ROOM + 1 {
+            inputs.set_matrix(at, &Matrix::from_words([at as u32; 16]));
+        }
+        let mut given: Vec<[u8; 64]> = Vec::new();
+        for (at, (key, counter, nonce)) in keys.iter().enumerate() {
+            inputs.set(at, key, *counter, nonce);
+            given.push(support::block(key, *counter, nonce, 14).try_into().unwrap());
+        }
+        let mut expected = (0..given.len()).fold(0, |all, at| all | 1u64 << at);
+        for (at, bit) in flips {
+            if let Some(block) = given.get_mut(at) {
+                block[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+        for (at, ((key, counter, nonce), given)) in keys.iter().zip(&given).enumerate() {
+            if support::block(key, *counter, nonce, 14) != given[..] {
+                expected &= !(1 << at);
+            }
+        }
+        let given: Vec<&[u8; 64]> = given.iter().collect();
+        for backend in Backend::available() {
+            prop_assert_eq!(matching_blocks::<R14>(backend, &inputs, &given), expected, "{}", backend.name());
         }
     }
 

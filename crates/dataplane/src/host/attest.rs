@@ -1,13 +1,14 @@
 //! PROOFs (LAP/1 3.2.1), checked many at a time: what `xdp/bpf/lw_attest.h` does one by one.
 //!
 //! A PROOF goes through all cheap checks when it is seen and is then set aside; at the end of a batch the blocks of all that
-//! were set aside are computed side by side, by as many lanes as the CPU has ([`linewarden_forro::blocks`]). So of a prover's
+//! were set aside are computed side by side, by as many lanes as the CPU has ([`matching_blocks`]). So of a prover's
 //! PROOFs in one batch all are hashed: a wrong one counts as wrong although a right one is beside it.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use linewarden_forro::{Backend, Matrix, R14, blocks};
+use linewarden_forro::{Backend, Inputs, R14, matching_blocks};
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{HEADER_BYTES, MAGIC, PROOF_BYTES, VERSION, message_type};
 use zerocopy::FromBytes as _;
@@ -15,11 +16,14 @@ use zerocopy::FromBytes as _;
 use super::engine::{Engine, Moment, Origin, ThreadState};
 use crate::config::Config;
 use crate::event::EVENT_BYTES;
-use crate::layout::{KeyCells, Round};
+use crate::layout::{KeyCells, ProverHome, Round};
 use crate::store::provers::{ProverGeometry, ProverRegions, proved_word};
 
 /// Proofs that are set aside at most: a batch.
-pub(super) const PROOFS: usize = 64;
+pub(super) const PROOFS: usize = Inputs::ROOM;
+
+/// Of a PROOF: the block.
+type Block = [u8; 64];
 
 /// LW_EVENT_WRONG_PROOF.
 const EVENT_WRONG_PROOF: u32 = 5;
@@ -74,17 +78,53 @@ impl Verifier {
         }
     }
 
-    pub(super) fn prefetch(&self, id: u64) {
-        self.regions.prefetch(&self.geometry, id);
+    /// Has what a PROOF will be compared with on its way from memory, if it is of the round that `number` may be.
+    #[inline]
+    pub(super) fn prefetch(&self, id: u64, number: u8) {
+        let lane = self
+            .round(number.into())
+            .map_or(0, |round| round.key_lane.load(Relaxed));
+        self.regions.prefetch(&self.geometry, id, lane);
     }
 
     fn round(&self, number: u32) -> Option<&Round> {
         let lanes = &self.regions.rounds.first()?.lane;
         lanes.get(number as usize & 1)
     }
+
+    /// The round that a PROOF names, if it is open.
+    fn open_round(&self, message: &Message) -> Result<Seen, Verdict> {
+        let r = u64::from_be_bytes(message.r.to_ne_bytes());
+        if (r >> 32) as u32 != self.gateway_id {
+            return Err(Verdict::DropGateway);
+        }
+        let number = r as u32;
+        let round = self.round(number).ok_or(Verdict::DropRound)?;
+        if !round.is(message.r, message.nonce) {
+            return Err(Verdict::DropRound);
+        }
+        Ok(Seen {
+            wire: [message.r, message.nonce],
+            number,
+            key_lane: round.key_lane.load(Acquire) & 1,
+            started_ns: round.started_ns.load(Acquire),
+            until_ns: round.until_ns.load(Acquire),
+        })
+    }
 }
 
-/// The messages of a batch.
+/// A round as a batch has found it; all zero: none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// r and nonce as loaded from a message.
+    wire: [u64; 2],
+    number: u32,
+    key_lane: u32,
+    started_ns: u64,
+    until_ns: u64,
+}
+
+/// The messages of a batch, of up to [`PROOFS`].
 pub(super) trait Messages {
     fn payload(&self, at: usize) -> Option<&[u8]>;
     fn origin(&self, at: usize) -> Option<Origin>;
@@ -108,35 +148,32 @@ impl Messages for Single<'_> {
 /// A PROOF that was set aside.
 #[derive(Clone, Copy, Debug, Default)]
 struct Claim {
-    /// Its number in the batch.
-    at: usize,
-    /// Of the prover.
-    place: u32,
-    /// Of the round.
-    number: u32,
     /// The prover's word as it was.
     before: u64,
+    /// Of the prover.
+    place: u32,
+    /// Its number in the batch.
+    at: u16,
     is_alternate: bool,
-    /// Known when its block is computed.
-    has_key: bool,
+    round: Seen,
 }
 
-/// PROOFs that were set aside.
+/// PROOFs that were set aside, and what their blocks are computed from.
 pub(super) struct Proofs {
     claims: [Claim; PROOFS],
-    matrices: Box<[Matrix]>,
-    blocks: Box<[[u8; 64]]>,
+    inputs: Box<Inputs>,
     count: usize,
+    /// The round of the last one, while there is one: mostly that of all in a batch.
+    seen: Seen,
 }
 
 impl Default for Proofs {
     fn default() -> Self {
-        let zero = || Matrix::from_words([0; 16]);
         Self {
             claims: [Claim::default(); PROOFS],
-            matrices: std::iter::repeat_with(zero).take(PROOFS).collect(),
-            blocks: vec![[0; 64]; PROOFS].into_boxed_slice(),
+            inputs: Box::default(),
             count: 0,
+            seen: Seen::default(),
         }
     }
 }
@@ -148,37 +185,52 @@ impl std::fmt::Debug for Proofs {
 }
 
 impl Proofs {
-    /// Sets a claim aside; `false`: there is no room.
+    /// Sets a claim aside, to be checked under that key; `false`: there is no room.
     #[inline]
-    fn push(&mut self, claim: Claim) -> bool {
+    fn push(&mut self, claim: Claim, [r, nonce]: [u64; 2], key: &KeyCells) -> bool {
         let Some(place) = self.claims.get_mut(self.count) else {
             return false;
         };
         *place = claim;
+        let r = u64::from_be_bytes(r.to_ne_bytes());
+        self.inputs
+            .set(self.count, &key_bytes(key), r, &nonce.to_ne_bytes());
         self.count += 1;
         true
     }
 
+    /// Which of the first claims are right, a bit each.
+    fn right(&self, lanes: Backend, count: usize, messages: &impl Messages) -> u64 {
+        let mut given = [&[0; 64]; PROOFS];
+        for (given, claim) in given.iter_mut().zip(self.claims.iter().take(count)) {
+            if let Some(block) = messages.payload(claim.at.into()).and_then(block_of) {
+                *given = block;
+            }
+        }
+        matching_blocks::<R14>(lanes, &self.inputs, given.get(..count).unwrap_or_default())
+    }
+
     /// The last one that was set aside is that message of the batch.
     pub(super) fn came_as(&mut self, at: usize) {
-        if let Some(claim) = self
-            .count
-            .checked_sub(1)
-            .and_then(|last| self.claims.get_mut(last))
-        {
-            claim.at = at;
+        let last = self.count.checked_sub(1);
+        if let Some(claim) = last.and_then(|last| self.claims.get_mut(last)) {
+            claim.at = at as u16;
         }
     }
 }
 
-/// All of it before the answer: a comparison byte by byte, as a library makes it to be sure, would cost several blocks.
+/// What a PROOF ends with.
 #[inline]
-fn is_equal(block: &[u8; 64], given: &[u8; 64]) -> bool {
-    let pairs = block.as_chunks::<8>().0.iter().zip(given.as_chunks::<8>().0);
-    let differs = pairs.fold(0, |differs, (a, b)| {
-        differs | (u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b))
-    });
-    std::hint::black_box(differs) == 0
+fn block_of(payload: &[u8]) -> Option<&Block> {
+    payload
+        .get(PROOF_BYTES - size_of::<Block>()..PROOF_BYTES)?
+        .as_array()
+}
+
+/// Whether a prover is ok in a round.
+#[inline]
+fn proved_cell(home: &ProverHome, way: usize, number: u32) -> Option<&AtomicU64> {
+    home.proved.get(way)?.get(number as usize & 1)
 }
 
 #[inline]
@@ -210,13 +262,15 @@ impl Messages for Bulk<'_> {
 impl Engine {
     /// Judges any number of PROOFs, and counts. Of wrong ones nothing is reported, for nobody is known to have sent them.
     pub fn process_proofs(&self, thread: &mut ThreadState, now: Moment, proofs: &[[u8; PROOF_BYTES]]) {
-        let prefetch = |batch: Option<&[[u8; PROOF_BYTES]]>| {
-            batch.into_iter().flatten().for_each(|one| self.prefetch(one))
-        };
-        let mut batches = proofs.chunks(PROOFS);
-        prefetch(batches.clone().next());
-        while let Some(batch) = batches.next() {
+        let (first, _) = proofs.split_at(proofs.len().min(PROOFS));
+        first.iter().for_each(|message| self.prefetch(message));
+        for (number, batch) in proofs.chunks(PROOFS).enumerate() {
+            let ahead = proofs.get((number + 1) * PROOFS..).unwrap_or_default();
             for (at, message) in batch.iter().enumerate() {
+                // One by one: of many at once a CPU drops what it has no place for.
+                if let Some(message) = ahead.get(at) {
+                    self.prefetch(message);
+                }
                 let is_whole = message.first_chunk().is_some_and(is_proof);
                 let taken = match is_whole {
                     true => self.take_proof(thread, now, message),
@@ -227,8 +281,6 @@ impl Engine {
                     Err(reason) => thread.stats.count(reason),
                 }
             }
-            // On their way while blocks are computed.
-            prefetch(batches.clone().next());
             self.settle(thread, now, &Bulk(batch));
         }
     }
@@ -242,36 +294,36 @@ impl Engine {
     ) -> Result<(), Verdict> {
         let verifier = self.provers.as_ref().ok_or(Verdict::DropUnsupportedType)?;
         let (message, _) = Message::read_from_prefix(payload).map_err(|_| Verdict::DropLength)?;
-        let r = u64::from_be_bytes(message.r.to_ne_bytes());
-        if (r >> 32) as u32 != verifier.gateway_id {
-            return Err(Verdict::DropGateway);
+        // Nothing that an earlier batch has seen: the first that is set aside in one has looked anew.
+        if thread.proofs.count == 0 || thread.proofs.seen.wire != [message.r, message.nonce] {
+            thread.proofs.seen = verifier.open_round(&message)?;
         }
-        let number = r as u32;
-        let round = verifier.round(number).ok_or(Verdict::DropRound)?;
-        if !round.is(message.r, message.nonce) {
-            return Err(Verdict::DropRound);
-        }
-        if now.monotonic_ns > round.until_ns.load(Acquire) {
+        let round = thread.proofs.seen;
+        if now.monotonic_ns > round.until_ns {
             return Err(Verdict::DropLate);
         }
         let found = verifier.regions.find(&verifier.geometry, message.device_id);
         let (home, way, place) = found.ok_or(Verdict::DropUnknownProver)?;
-        let lane = number as usize & 1;
-        let word = home.proved.get(way).and_then(|lanes| lanes.get(lane));
-        let before = word.map_or(0, |word| word.load(Acquire));
-        if before >> 32 == u64::from(number) {
+        let word = proved_cell(home, way, round.number).ok_or(Verdict::DropUnknownProver)?;
+        let before = word.load(Acquire);
+        if before >> 32 == u64::from(round.number) {
             return Err(Verdict::DropProved);
         }
+        let key = home
+            .key
+            .get(round.key_lane as usize)
+            .and_then(|ways| ways.get(way));
+        let key = key.filter(|key| has_key(key)).ok_or(Verdict::DropNoKey)?;
         let claim = Claim {
-            at: 0,
-            place,
-            number,
             before,
+            place,
+            round,
+            at: 0,
             is_alternate: false,
-            has_key: false,
         };
         // A batch has no more than there is room for.
-        thread.proofs.push(claim).then_some(()).ok_or(Verdict::DropShed)
+        let is_aside = thread.proofs.push(claim, round.wire, key);
+        is_aside.then_some(()).ok_or(Verdict::DropShed)
     }
 
     /// Judges what was set aside, and counts. Returns the verdict on the last.
@@ -282,22 +334,14 @@ impl Engine {
         };
         // Of whom the current configuration does not explain the proof, the alternate one may.
         while thread.proofs.count > 0 {
-            let count = verifier.compute(&mut thread.proofs);
+            let count = std::mem::take(&mut thread.proofs.count);
+            let right = thread.proofs.right(verifier.lanes, count, messages);
+            let mut proven = 0;
             for index in 0..count {
-                let (Some(claim), Some(block)) = (
-                    thread.proofs.claims.get(index).copied(),
-                    thread.proofs.blocks.get(index),
-                ) else {
+                let Some(claim) = thread.proofs.claims.get(index).copied() else {
                     continue;
                 };
-                let payload = messages.payload(claim.at).unwrap_or_default();
-                let given = payload.get(PROOF_BYTES - 64..PROOF_BYTES);
-                if !claim.has_key {
-                    last = Verdict::DropNoKey;
-                } else if given
-                    .and_then(<[u8]>::as_array)
-                    .is_some_and(|given| is_equal(block, given))
-                {
+                if right >> index & 1 == 1 {
                     last = verifier.accept(&claim, now);
                 } else if !claim.is_alternate && verifier.try_alternate(&mut thread.proofs, &claim) {
                     continue;
@@ -305,8 +349,12 @@ impl Engine {
                     last = Verdict::DropProof;
                     self.report_wrong_proof(thread, now, &claim, messages);
                 }
-                thread.stats.count(last);
+                match last {
+                    Verdict::ProofOk => proven += 1,
+                    other => thread.stats.count(other),
+                }
             }
+            thread.stats.count_many(Verdict::ProofOk, proven);
         }
         last
     }
@@ -322,7 +370,10 @@ impl Engine {
         if !thread.alarms.allows(now.monotonic_ns, self.live().alarm_per_s) {
             return;
         }
-        let (Some(payload), Some(from)) = (messages.payload(claim.at), messages.origin(claim.at)) else {
+        let (Some(payload), Some(from)) = (
+            messages.payload(claim.at.into()),
+            messages.origin(claim.at.into()),
+        ) else {
             return;
         };
         let id = payload.get(8..16).and_then(|id| id.try_into().ok());
@@ -332,48 +383,22 @@ impl Engine {
             0,
             from.addr[0],
             from.addr[1],
-            u64::from(from.ingress) << 32 | u64::from(claim.number),
+            u64::from(from.ingress) << 32 | u64::from(claim.round.number),
         ];
         thread.stats.report(&words);
     }
 }
 
 impl Verifier {
-    /// The blocks of all that is set aside, which then is not any more: how many.
-    fn compute(&self, proofs: &mut Proofs) -> usize {
-        let count = std::mem::take(&mut proofs.count);
-        for (claim, matrix) in proofs.claims.iter_mut().zip(&mut proofs.matrices).take(count) {
-            let (Some(round), Some(key)) = (self.round(claim.number), self.key(claim)) else {
-                claim.has_key = false;
-                continue;
-            };
-            claim.has_key = has_key(key);
-            let r = u64::from(self.gateway_id) << 32 | u64::from(claim.number);
-            matrix.set(&key_bytes(key), r, &round.nonce.load(Relaxed).to_ne_bytes());
-        }
-        let Proofs {
-            matrices,
-            blocks: out,
-            ..
-        } = proofs;
-        if let (Some(matrices), Some(out)) = (matrices.get(..count), out.get_mut(..count)) {
-            blocks::<R14>(self.lanes, matrices, out);
-        }
-        count
-    }
-
     /// Of several threads with one proof one wins.
+    #[inline]
     fn accept(&self, claim: &Claim, now: Moment) -> Verdict {
-        let lane = claim.number as usize & 1;
-        let word = self
-            .regions
-            .home(claim.place)
-            .and_then(|(home, way)| home.proved.get(way)?.get(lane));
-        let (Some(word), Some(round)) = (word, self.round(claim.number)) else {
+        let home = self.regions.home(claim.place);
+        let Some(word) = home.and_then(|(home, way)| proved_cell(home, way, claim.round.number)) else {
             return Verdict::DropUnknownProver;
         };
-        let elapsed_ns = now.monotonic_ns.saturating_sub(round.started_ns.load(Acquire));
-        let after = proved_word(claim.number, claim.is_alternate, elapsed_ns);
+        let elapsed_ns = now.monotonic_ns.saturating_sub(claim.round.started_ns);
+        let after = proved_word(claim.round.number, claim.is_alternate, elapsed_ns);
         match word.compare_exchange(claim.before, after, AcqRel, Acquire) {
             Ok(_) => Verdict::ProofOk,
             Err(_) => Verdict::DropProved,
@@ -381,22 +406,19 @@ impl Verifier {
     }
 
     /// Sets the claim aside once more, under the other key, if there is one. What has been looked at makes room.
+    #[cold]
     fn try_alternate(&self, proofs: &mut Proofs, claim: &Claim) -> bool {
         let claim = Claim {
             is_alternate: true,
             ..*claim
         };
-        self.key(&claim).is_some_and(has_key) && proofs.push(claim)
-    }
-
-    /// The key that a claim is checked under.
-    fn key(&self, claim: &Claim) -> Option<&KeyCells> {
-        let (home, way) = self.regions.home(claim.place)?;
-        let lane = self.round(claim.number)?.key_lane.load(Acquire) as usize & 1;
-        if !claim.is_alternate {
-            return home.key.get(lane)?.get(way);
-        }
-        let slot = home.slot.get(way)?.load(Acquire) as usize;
-        Some(&self.regions.alternates.get(slot * 2 + lane)?.word)
+        let slot = self
+            .regions
+            .home(claim.place)
+            .and_then(|(home, way)| home.slot.get(way));
+        let slot = slot.map_or(usize::MAX, |slot| slot.load(Acquire) as usize);
+        let lane = claim.round.key_lane as usize;
+        let other = self.regions.alternates.get(slot.saturating_mul(2) | lane);
+        other.is_some_and(|other| has_key(&other.word) && proofs.push(claim, claim.round.wire, &other.word))
     }
 }

@@ -1,6 +1,7 @@
 //! Up to 64 datagrams a system call, in buffers made once.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -155,9 +156,10 @@ impl Batch {
         Some((letter, message))
     }
 
-    /// The payloads of the last [`receive`](Self::receive), as far as they are whole.
-    pub(super) fn payloads(&self, count: usize) -> impl Iterator<Item = &[u8]> {
-        self.buffers.iter().take(count).map(|buffer| &buffer[..])
+    /// Payloads of the last [`receive`](Self::receive), as far as they are whole.
+    pub(super) fn payloads(&self, which: Range<usize>) -> impl Iterator<Item = &[u8]> {
+        let buffers = self.buffers.get(which).unwrap_or_default();
+        buffers.iter().map(|buffer| &buffer[..])
     }
 
     /// Queues the payload at `index`, which has become a reply of `length` bytes, to where it came from; from the

@@ -228,12 +228,14 @@ impl Engine {
     /// Has the home of the device that a message names on its way from memory: the ways of a whole batch overlap.
     #[inline]
     pub(super) fn prefetch(&self, payload: &[u8]) {
-        let Some(id) = payload.get(8..16).and_then(|id| id.try_into().ok()) else {
+        let Some([_, _, _, kind, _, _, _, _, id @ .., _, _, _, _, _, _, _, number]) =
+            payload.first_chunk::<24>()
+        else {
             return;
         };
-        let id = u64::from_ne_bytes(id);
-        if let (Some(verifier), Some(&message_type::PROOF)) = (&self.provers, payload.get(3)) {
-            return verifier.prefetch(id);
+        let id = u64::from_ne_bytes(*id);
+        if let (Some(verifier), &message_type::PROOF) = (&self.provers, kind) {
+            return verifier.prefetch(id, *number);
         }
         let hash = table::hash(self.geometry.hash_seed, id, 0);
         let first = self.geometry.home(hash) as usize * HOME_WAYS;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use linewarden_forro::{Backend, Matrix, R14, blocks};
+use linewarden_forro::{Backend, Inputs, Matrix, R14, matching_blocks};
 use linewarden_protocol::classic::p4dra::{self, Message, Proof, ProverId, Round, operation};
 use linewarden_protocol::frame::{Mac, header};
 use linewarden_protocol::verdict::{Disposition, Verdict};
@@ -17,7 +17,7 @@ use crate::layout::P4draProver;
 use crate::p4dra::P4draRegions;
 
 /// Frames that are judged together at most.
-pub(super) const FRAMES: usize = 64;
+pub(super) const FRAMES: usize = Inputs::ROOM;
 /// Bytes kept of a frame: all of the longest, and of its reply.
 pub(super) const FRAME_BYTES: usize = 192;
 
@@ -58,8 +58,8 @@ pub struct P4draBatch {
     lengths: [usize; FRAMES],
     verdicts: [Verdict; FRAMES],
     claims: Vec<Claim>,
-    matrices: Box<[Matrix]>,
-    blocks: Box<[Proof]>,
+    /// Of the claims.
+    inputs: Box<Inputs>,
     count: usize,
 }
 
@@ -71,14 +71,12 @@ impl std::fmt::Debug for P4draBatch {
 
 impl Default for P4draBatch {
     fn default() -> Self {
-        let zero = || Matrix::from_words([0; 16]);
         Self {
             frames: vec![[0; FRAME_BYTES]; FRAMES].into_boxed_slice(),
             lengths: [0; FRAMES],
             verdicts: [Verdict::PassForeign; FRAMES],
             claims: Vec::with_capacity(FRAMES),
-            matrices: std::iter::repeat_with(zero).take(FRAMES).collect(),
-            blocks: vec![[0; 64]; FRAMES].into_boxed_slice(),
+            inputs: Box::default(),
             count: 0,
         }
     }
@@ -178,10 +176,7 @@ impl Verifier {
     }
 
     /// Of several threads with one proof one wins.
-    fn accept(&self, claim: &Claim, block: &Proof) -> Verdict {
-        if !is_equal(block, &claim.proof) {
-            return Verdict::DropP4draProof;
-        }
+    fn accept(&self, claim: &Claim) -> Verdict {
         let prover = self.regions.provers.get(claim.place);
         let word = prover.and_then(|prover| proved(prover, claim.count));
         let swapped = word.map(|word| word.compare_exchange(claim.before, claim.count, AcqRel, Acquire));
@@ -219,15 +214,6 @@ fn matrix(prover: &P4draProver, round: &Round) -> Matrix {
     p4dra::matrix(template, round)
 }
 
-/// All of it before the answer.
-fn is_equal(block: &Proof, given: &Proof) -> bool {
-    let pairs = block.as_chunks::<8>().0.iter().zip(given.as_chunks::<8>().0);
-    let differs = pairs.fold(0, |differs, (a, b)| {
-        differs | (u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b))
-    });
-    std::hint::black_box(differs) == 0
-}
-
 impl Engine {
     /// Judges the frames of a batch, and counts. What is a reply has become it.
     pub fn process_p4dra(&self, thread: &mut ThreadState, batch: &mut P4draBatch) {
@@ -244,9 +230,7 @@ impl Engine {
             };
             let verdict = match verifier.look(at, frame, is_whole) {
                 Ok((claim, matrix)) => {
-                    if let Some(place) = batch.matrices.get_mut(batch.claims.len()) {
-                        *place = matrix;
-                    }
+                    batch.inputs.set_matrix(batch.claims.len(), &matrix);
                     batch.claims.push(claim);
                     continue;
                 }
@@ -265,12 +249,17 @@ impl Engine {
 
 impl Verifier {
     fn settle(&self, batch: &mut P4draBatch) {
-        let count = batch.claims.len();
-        if let (Some(matrices), Some(out)) = (batch.matrices.get(..count), batch.blocks.get_mut(..count)) {
-            blocks::<R14>(self.lanes, matrices, out);
+        let mut given: [&Proof; FRAMES] = [&[0; 64]; FRAMES];
+        for (given, claim) in given.iter_mut().zip(&batch.claims) {
+            *given = &claim.proof;
         }
-        for (claim, block) in batch.claims.iter().zip(&batch.blocks) {
-            let verdict = self.accept(claim, block);
+        let given = given.get(..batch.claims.len()).unwrap_or_default();
+        let right = matching_blocks::<R14>(self.lanes, &batch.inputs, given);
+        for (index, claim) in batch.claims.iter().enumerate() {
+            let verdict = match right >> index & 1 {
+                1 => self.accept(claim),
+                _ => Verdict::DropP4draProof,
+            };
             let places = (
                 batch.verdicts.get_mut(claim.at),
                 batch.frames.get_mut(claim.at),

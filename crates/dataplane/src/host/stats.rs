@@ -41,8 +41,14 @@ impl Stats {
     /// Only by the owning thread.
     #[inline]
     pub(super) fn count(&self, verdict: Verdict) {
+        self.count_many(verdict, 1);
+    }
+
+    /// Likewise.
+    #[inline]
+    pub(super) fn count_many(&self, verdict: Verdict, times: u64) {
         if let Some(counter) = self.by_verdict.get(usize::from(verdict.number())) {
-            counter.store(counter.load(Relaxed).wrapping_add(1), Relaxed);
+            counter.store(counter.load(Relaxed).wrapping_add(times), Relaxed);
         }
     }
 

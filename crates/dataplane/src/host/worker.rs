@@ -18,6 +18,9 @@ use super::neighbour::Neighbours;
 use super::socket::Socket;
 use crate::miss::{Miss, is_bound};
 
+/// How many messages ahead their homes are asked of memory: of more at once a CPU drops what it has no place for.
+const PREFETCHED: usize = 8;
+
 /// Which protocol a socket's port carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Service {
@@ -58,12 +61,18 @@ impl Worker {
     fn handle(&mut self, batch: &mut Batch, count: usize) {
         // Once a batch: the coarse clock is a tick off anyway, and a batch takes less than that.
         let now = now();
-        if self.service == Service::Lap && count > 1 {
-            batch
-                .payloads(count)
-                .for_each(|payload| self.engine.prefetch(payload));
+        let is_lap = self.service == Service::Lap;
+        if is_lap && count > 1 {
+            let first = batch.payloads(0..count.min(PREFETCHED));
+            first.for_each(|payload| self.engine.prefetch(payload));
         }
         for index in 0..count {
+            if is_lap {
+                let ahead = (index + PREFETCHED).min(count)..(index + PREFETCHED + 1).min(count);
+                batch
+                    .payloads(ahead)
+                    .for_each(|payload| self.engine.prefetch(payload));
+            }
             let Some(datagram) = batch.datagram(index) else {
                 continue;
             };
@@ -71,7 +80,7 @@ impl Worker {
             let verdict = if !datagram.is_unicast {
                 self.thread.stats.count(Verdict::PassForeign);
                 Some(Verdict::PassForeign)
-            } else if self.service == Service::Lap {
+            } else if is_lap {
                 self.engine.lap(
                     &mut self.thread,
                     now,

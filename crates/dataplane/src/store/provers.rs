@@ -123,7 +123,7 @@ impl ProverRegions {
     /// Those of `mmap`.
     pub fn anonymous(geometry: &ProverGeometry) -> std::io::Result<Self> {
         Ok(Self {
-            homes: Region::anonymous(geometry.all_homes() as usize)?,
+            homes: Region::anonymous_in_large_pages(geometry.all_homes() as usize)?,
             alternates: Region::anonymous(geometry.slots as usize * 2)?,
             index: Region::anonymous(geometry.index_buckets() as usize)?,
             rounds: Region::anonymous(1)?,
@@ -159,12 +159,13 @@ impl ProverRegions {
             })
     }
 
-    /// Has the home where the prover most likely is on its way from memory.
+    /// Has the home where the prover most likely is on its way from memory: who lives there, and the keys of one lane.
     #[inline]
-    pub(crate) fn prefetch(&self, geometry: &ProverGeometry, id: u64) {
+    pub(crate) fn prefetch(&self, geometry: &ProverGeometry, id: u64, key_lane: u32) {
         let hash = table::hash(geometry.hash_seed, id, 0);
         if let Some(home) = self.homes.get(geometry.home(hash) as usize) {
-            prefetch(home);
+            prefetch(&home.device_id);
+            home.key.get(key_lane as usize & 1).into_iter().for_each(prefetch);
         }
     }
 

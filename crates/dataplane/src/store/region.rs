@@ -35,6 +35,18 @@ impl<T: Shared> Region<T> {
         )
     }
 
+    /// Likewise, in pages as large as the kernel has at hand: for what is all written soon, and read in no order.
+    ///
+    /// # Errors
+    /// That of `mmap`.
+    pub fn anonymous_in_large_pages(len: usize) -> io::Result<Self> {
+        let region = Self::anonymous(len)?;
+        // SAFETY: the very mapping; advice changes nothing that can be seen in it. A kernel without such pages says so, and
+        // nothing is lost.
+        let _ = unsafe { libc::madvise(region.start.as_ptr().cast(), region.bytes, libc::MADV_HUGEPAGE) };
+        Ok(region)
+    }
+
     /// The elements of a BPF array made with `BPF_F_MMAPABLE` whose value size is `size_of::<T>()`.
     ///
     /// # Errors
@@ -93,7 +105,7 @@ impl<T: Shared> Drop for Region<T> {
 
 /// Has a value on its way from memory before it is needed, if the CPU can. Nothing waits for it.
 #[inline]
-pub(crate) fn prefetch<T: Shared>(value: &T) {
+pub(crate) fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

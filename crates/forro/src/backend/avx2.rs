@@ -10,13 +10,14 @@ use core::mem::transmute;
 use cipher::StreamCipherClosure;
 use cipher::consts::{U8, U64};
 
-use super::lanes::{Counted, Lanes, Stream, many};
+use super::lanes::{Counted, Lanes, Stream, equal_rows, many, matching};
 use crate::BLOCK_BYTES;
+use crate::inputs::Inputs;
 use crate::matrix::Matrix;
 use crate::permute::Word;
 use crate::rounds::Rounds;
 
-/// A word of eight matrices. Made only in the two functions below, and so where the CPU has AVX2.
+/// A word of eight matrices. Made only in the three functions below, and so where the CPU has AVX2.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Word8(__m256i);
@@ -32,6 +33,11 @@ pub(super) fn process<R: Rounds, N: Counted>(
 #[target_feature(enable = "avx2")]
 pub(super) fn blocks<R: Rounds>(matrices: &[Matrix], out: &mut [[u8; BLOCK_BYTES]]) {
     many::<R, Word8>(matrices, out);
+}
+
+#[target_feature(enable = "avx2")]
+pub(super) fn equal<R: Rounds>(inputs: &Inputs, given: &[&[u8; BLOCK_BYTES]]) -> u64 {
+    matching::<R, Word8>(inputs, given)
 }
 
 impl Word for Word8 {
@@ -99,7 +105,7 @@ impl Lanes for Word8 {
             [*first, *second] = unsafe { transmute::<[u32; 16], [__m256i; 2]>(matrix.0) };
         }
         let [first, second] = halves;
-        // SAFETY: called by the two functions above only, where the CPU has AVX2.
+        // SAFETY: called by the functions above only, where the CPU has AVX2.
         let halves = unsafe { [transpose(first), transpose(second)] };
         // SAFETY: both are 16 vectors.
         unsafe { transmute::<[[__m256i; 8]; 2], [Self; 16]>(halves) }
@@ -115,6 +121,20 @@ impl Lanes for Word8 {
             // SAFETY: both are 64 bytes of any bits.
             *out = unsafe { transmute::<[__m256i; 2], [u8; 64]>([first, second]) };
         }
+    }
+
+    #[inline(always)]
+    fn load(words: &[u32]) -> Self {
+        let words: [u32; 8] = words.first_chunk().copied().unwrap_or_default();
+        // SAFETY: both are 32 bytes of any bits.
+        Self(unsafe { transmute::<[u32; 8], __m256i>(words) })
+    }
+
+    #[inline(always)]
+    fn equal(words: [Self; 16], given: &[&[u8; BLOCK_BYTES]]) -> u64 {
+        let mut rows = [[0; BLOCK_BYTES]; 8];
+        Self::scatter(words, &mut rows);
+        equal_rows(&rows, given)
     }
 }
 

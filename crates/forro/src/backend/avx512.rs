@@ -1,22 +1,24 @@
 //! AVX-512: sixteen lanes, two groups of them at once. All 32 registers hold the two matrices.
 
 use core::arch::x86_64::{
-    __m512i, _mm512_add_epi32, _mm512_rol_epi32, _mm512_shuffle_i32x4, _mm512_unpackhi_epi32,
-    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
+    __m512i, _mm512_add_epi32, _mm512_cmpneq_epi32_mask, _mm512_rol_epi32, _mm512_shuffle_i32x4,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    _mm512_xor_si512,
 };
 use core::mem::transmute;
 
 use cipher::StreamCipherClosure;
 use cipher::consts::{U16, U64};
 
-use super::lanes::{Counted, Lanes, Stream, many};
+use super::lanes::{Counted, Lanes, Stream, many, matching};
 use super::pair::Pair;
 use crate::BLOCK_BYTES;
+use crate::inputs::Inputs;
 use crate::matrix::Matrix;
 use crate::permute::Word;
 use crate::rounds::Rounds;
 
-/// A word of sixteen matrices. Made only in the two functions below, and so where the CPU has AVX-512F.
+/// A word of sixteen matrices. Made only in the three functions below, and so where the CPU has AVX-512F.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Word16(__m512i);
@@ -32,6 +34,11 @@ pub(super) fn process<R: Rounds, N: Counted>(
 #[target_feature(enable = "avx512f")]
 pub(super) fn blocks<R: Rounds>(matrices: &[Matrix], out: &mut [[u8; BLOCK_BYTES]]) {
     many::<R, Pair<Word16>>(matrices, out);
+}
+
+#[target_feature(enable = "avx512f")]
+pub(super) fn equal<R: Rounds>(inputs: &Inputs, given: &[&[u8; BLOCK_BYTES]]) -> u64 {
+    matching::<R, Pair<Word16>>(inputs, given)
 }
 
 impl Word for Word16 {
@@ -83,7 +90,7 @@ impl Lanes for Word16 {
                 rows
             }
         };
-        // SAFETY: called by the two functions above only, where the CPU has AVX-512F.
+        // SAFETY: called by the functions above only, where the CPU has AVX-512F.
         let words = unsafe { transpose(rows) };
         // SAFETY: the one is made of the other.
         unsafe { transmute::<[__m512i; 16], [Self; 16]>(words) }
@@ -97,6 +104,27 @@ impl Lanes for Word16 {
             // SAFETY: both are 64 bytes of any bits.
             *out = unsafe { transmute::<__m512i, [u8; 64]>(row) };
         }
+    }
+
+    #[inline(always)]
+    fn load(words: &[u32]) -> Self {
+        let words: [u32; 16] = words.first_chunk().copied().unwrap_or_default();
+        // SAFETY: both are 64 bytes of any bits.
+        Self(unsafe { transmute::<[u32; 16], __m512i>(words) })
+    }
+
+    #[inline(always)]
+    fn equal(words: [Self; 16], given: &[&[u8; BLOCK_BYTES]]) -> u64 {
+        // SAFETY: whoever has a value of this type runs where the CPU has AVX-512F.
+        let rows = unsafe { transpose(transmute::<[Self; 16], [__m512i; 16]>(words)) };
+        let rows = given.iter().zip(rows).enumerate();
+        rows.fold(0, |equal, (lane, (given, row))| {
+            // SAFETY: both are 64 bytes of any bits.
+            let given = unsafe { transmute::<[u8; 64], __m512i>(**given) };
+            // SAFETY: as above.
+            let differs = unsafe { _mm512_cmpneq_epi32_mask(row, given) };
+            equal | u64::from(differs == 0) << lane
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use cipher::typenum::Unsigned as _;
 use cipher::{Block, BlockSizeUser, ParBlocks, ParBlocksSizeUser, StreamCipherBackend, StreamCipherCounter};
 
 use crate::BLOCK_BYTES;
+use crate::inputs::Inputs;
 use crate::matrix::Matrix;
 use crate::permute::{Word, block};
 use crate::rounds::Rounds;
@@ -27,6 +28,10 @@ pub(crate) trait Lanes: Word {
     fn gather(matrices: &[Matrix]) -> [Self; 16];
     /// The blocks of the first lanes, as many as there is room for.
     fn scatter(words: [Self; 16], out: &mut [[u8; BLOCK_BYTES]]);
+    /// The first `LANES` of these words, lane by lane; 0 where there are fewer.
+    fn load(words: &[u32]) -> Self;
+    /// Which of the first lanes' blocks are those, a bit each; of each all is compared.
+    fn equal(words: [Self; 16], given: &[&[u8; BLOCK_BYTES]]) -> u64;
 
     /// Keystream of up to `LANES` blocks.
     #[inline(always)]
@@ -107,6 +112,37 @@ pub(crate) fn many<R: Rounds, W: Lanes>(matrices: &[Matrix], out: &mut [[u8; BLO
     for (matrices, out) in matrices.chunks(W::LANES).zip(out.chunks_mut(W::LANES)) {
         W::scatter(block::<R, W>(&W::gather(matrices)), out);
     }
+}
+
+/// Which blocks are those that were given, a bit each.
+#[inline(always)]
+pub(crate) fn matching<R: Rounds, W: Lanes>(inputs: &Inputs, given: &[&[u8; BLOCK_BYTES]]) -> u64 {
+    let mut equal = 0;
+    for (first, given) in (0..Inputs::ROOM).step_by(W::LANES).zip(given.chunks(W::LANES)) {
+        let words = inputs
+            .0
+            .each_ref()
+            .map(|row| W::load(row.get(first..).unwrap_or_default()));
+        equal |= W::equal(block::<R, W>(&words), given) << first;
+    }
+    equal
+}
+
+/// Rows beside what was given. All of a row before the answer: a comparison byte by byte, as a library makes it to be sure,
+/// would cost several blocks.
+#[inline(always)]
+pub(crate) fn equal_rows(rows: &[[u8; BLOCK_BYTES]], given: &[&[u8; BLOCK_BYTES]]) -> u64 {
+    let is_equal = |(row, given): (&[u8; BLOCK_BYTES], &&[u8; BLOCK_BYTES])| {
+        let pairs = row.as_chunks::<8>().0.iter().zip(given.as_chunks::<8>().0);
+        let differs = pairs.fold(0, |differs, (a, b)| {
+            differs | (u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b))
+        });
+        u64::from(core::hint::black_box(differs) == 0)
+    };
+    let equal = rows.iter().zip(given).map(is_equal);
+    equal
+        .enumerate()
+        .fold(0, |all, (lane, equal)| all | equal << lane)
 }
 
 /// The backend of the `cipher` crate.

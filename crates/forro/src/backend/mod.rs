@@ -14,8 +14,9 @@ use cipher::StreamCipherClosure;
 use cipher::consts::U64;
 
 pub(crate) use self::lanes::Counted;
-use self::lanes::{Lanes, Stream, many};
+use self::lanes::{Lanes, Stream, many, matching};
 use crate::BLOCK_BYTES;
+use crate::inputs::Inputs;
 use crate::matrix::Matrix;
 use crate::rounds::Rounds;
 
@@ -133,5 +134,21 @@ pub fn blocks<R: Rounds>(backend: Backend, matrices: &[Matrix], out: &mut [[u8; 
         #[cfg(target_arch = "x86_64")]
         // SAFETY: likewise, AVX-512F.
         Kind::Avx512 => unsafe { avx512::blocks::<R>(matrices, out) },
+    }
+}
+
+/// Which of the first blocks of these inputs are the ones that are given, a bit each. Of each block all 64 bytes are compared
+/// before the answer, and no block is written anywhere. At most [`Inputs::ROOM`] are looked at.
+#[must_use]
+pub fn matching_blocks<R: Rounds>(backend: Backend, inputs: &Inputs, given: &[&[u8; BLOCK_BYTES]]) -> u64 {
+    match backend.0 {
+        Kind::Scalar => matching::<R, u32>(inputs, given),
+        Kind::Portable => matching::<R, portable::Word4>(inputs, given),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a backend of this kind is only made where the CPU has AVX2.
+        Kind::Avx2 => unsafe { avx2::equal::<R>(inputs, given) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: likewise, AVX-512F.
+        Kind::Avx512 => unsafe { avx512::equal::<R>(inputs, given) },
     }
 }

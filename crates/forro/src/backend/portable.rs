@@ -2,7 +2,7 @@
 
 use cipher::consts::U4;
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, equal_rows};
 use crate::BLOCK_BYTES;
 use crate::matrix::{Matrix, bytes};
 use crate::permute::Word;
@@ -72,5 +72,17 @@ impl Lanes for Word4 {
         for (out, lane) in out.iter_mut().zip(&lanes) {
             *out = bytes(lane);
         }
+    }
+
+    #[inline(always)]
+    fn load(words: &[u32]) -> Self {
+        Self(words.first_chunk().copied().unwrap_or_default())
+    }
+
+    #[inline(always)]
+    fn equal(words: [Self; 16], given: &[&[u8; BLOCK_BYTES]]) -> u64 {
+        let mut rows = [[0; BLOCK_BYTES]; 4];
+        Self::scatter(words, &mut rows);
+        equal_rows(&rows, given)
     }
 }

@@ -2,7 +2,7 @@
 
 use cipher::consts::U1;
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, equal_rows};
 use crate::BLOCK_BYTES;
 use crate::matrix::{Matrix, bytes};
 
@@ -29,5 +29,15 @@ impl Lanes for u32 {
         if let Some(out) = out.first_mut() {
             *out = bytes(&words);
         }
+    }
+
+    #[inline(always)]
+    fn load(words: &[u32]) -> Self {
+        words.first().copied().unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn equal(words: [Self; 16], given: &[&[u8; BLOCK_BYTES]]) -> u64 {
+        equal_rows(&[bytes(&words)], given)
     }
 }
