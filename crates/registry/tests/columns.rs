@@ -253,16 +253,16 @@ async fn the_check_looks_at_gateways() {
     }
     // Put back whole, with a code that fits it, it is behind what its leases say.
     let (_directory, path) = full_file().await;
-    sql(&path, "CREATE TABLE before AS SELECT * FROM gateway").await;
+    let kept = format!("ATTACH '{}' AS kept; ", path.with_extension("kept").display());
+    fs::write(path.with_extension("kept"), "").unwrap();
+    let keep = "CREATE TABLE kept.gateways AS SELECT * FROM gateway";
+    sql(&path, &[&kept, keep].concat()).await;
     let registry = open(&path).await.unwrap();
     let fence = gateway(&registry).await;
     let _ = lease(&registry, &fence, 30, 0, 4).await.unwrap();
     registry.close().await;
-    sql(
-        &path,
-        "DELETE FROM gateway; INSERT INTO gateway SELECT * FROM before; DROP TABLE before",
-    )
-    .await;
+    let put_back = "DELETE FROM gateway; INSERT INTO gateway SELECT * FROM kept.gateways";
+    sql(&path, &[&kept, put_back].concat()).await;
     let registry = open(&path).await.unwrap();
     let found = registry.check().await.unwrap();
     assert!(
