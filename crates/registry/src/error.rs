@@ -335,6 +335,14 @@ pub enum RegistryError {
         /// What does not fit.
         problem: String,
     },
+    /// The count of a gateway's rounds does not authenticate, or is behind its rounds.
+    #[error(
+        "the count of gateway {gateway}'s rounds is damaged, missing or was tampered with; nothing need be done: the gateway goes on far behind it when it next asks for numbers (restart it for that to be now); see who can write the file"
+    )]
+    DamagedRoundCount {
+        /// The gateway.
+        gateway: GatewayId,
+    },
     /// A stored round does not authenticate.
     #[error(
         "the record of round {number} of gateway {gateway} is damaged or was tampered with; it is left out of what is shown"

@@ -361,18 +361,31 @@ async fn a_period_is_drawn_once_and_begun_once() {
 async fn numbers_of_rounds_come_once_and_under_the_newest_fence_only() {
     let registry = in_memory().await;
     let old = gateway(&registry).await;
-    assert_eq!(registry.reserve_rounds(&old, 10, 0).await.unwrap(), 1..11);
+    assert_eq!(registry.reserve_rounds(&old, 10, 0).await.unwrap().numbers, 1..11);
     let fence = gateway(&registry).await;
-    assert_eq!(registry.reserve_rounds(&fence, 0, 0).await.unwrap(), 11..12);
+    assert_eq!(
+        registry.reserve_rounds(&fence, 0, 0).await.unwrap().numbers,
+        11..12
+    );
     let error = registry.reserve_rounds(&old, 1, 0).await.unwrap_err();
     assert!(matches!(error, RegistryError::OldFence { .. }), "{error}");
     let other = registry.register_gateway(GatewayId(2), 0).await.unwrap();
-    assert_eq!(registry.reserve_rounds(&other, 3, 0).await.unwrap(), 1..4);
+    assert_eq!(registry.reserve_rounds(&other, 3, 0).await.unwrap().numbers, 1..4);
     // A floor lifts them, and never lowers them.
-    assert_eq!(registry.reserve_rounds(&other, 3, 100).await.unwrap(), 100..103);
-    assert_eq!(registry.reserve_rounds(&other, 3, 50).await.unwrap(), 103..106);
     assert_eq!(
-        registry.reserve_rounds(&fence, u32::MAX, 0).await.unwrap(),
+        registry.reserve_rounds(&other, 3, 100).await.unwrap().numbers,
+        100..103
+    );
+    assert_eq!(
+        registry.reserve_rounds(&other, 3, 50).await.unwrap().numbers,
+        103..106
+    );
+    assert_eq!(
+        registry
+            .reserve_rounds(&fence, u32::MAX, 0)
+            .await
+            .unwrap()
+            .numbers,
         12..u32::MAX
     );
     let error = registry.reserve_rounds(&fence, 1, 0).await.unwrap_err();
@@ -556,4 +569,21 @@ async fn the_two_newest_documents_of_a_prover_are_kept() {
     let error = registry.put_evidence(device, b"x", 6).await.unwrap_err();
     assert!(matches!(error, RegistryError::NotAProver { .. }), "{error}");
     assert!(registry.check().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn of_many_provers_all_are_enrolled_or_none() {
+    let registry = fleet(3).await;
+    let revision = registry.attest_revision().await.unwrap();
+    let strangers = vec![prover(1), prover(2), prover(99)];
+    let error = registry.enrol_provers(strangers, NOW_S).await.unwrap_err();
+    assert!(matches!(error, RegistryError::UnknownDevice { .. }), "{error}");
+    assert_eq!(registry.attest_revision().await.unwrap(), revision);
+    assert_eq!(registry.enrol_provers(Vec::new(), NOW_S).await.unwrap(), revision);
+    let all = (1..=3).map(prover).collect();
+    assert_eq!(registry.enrol_provers(all, NOW_S).await.unwrap(), revision + 3);
+    assert_eq!(
+        registry.provers_since(revision, 9).await.unwrap().provers.len(),
+        3
+    );
 }

@@ -129,7 +129,8 @@ async fn a_value_of_another_type_spares_the_other_records() {
                 assert!(!found.is_empty(), "{statement}");
                 let names_it = found.iter().any(|error| match error {
                     RegistryError::DamagedRecord { device, .. } => device.0 == 7,
-                    RegistryError::DamagedGateway { .. } => table == "gateway" || table == "round_number",
+                    RegistryError::DamagedGateway { .. } => table == "gateway",
+                    RegistryError::DamagedRoundCount { .. } => table == "round_number",
                     RegistryError::DamagedGroup { group } => group == "fans",
                     RegistryError::DamagedPeriod { period } => period.0 == 7,
                     RegistryError::DamagedRound { number, .. } => *number == 7,

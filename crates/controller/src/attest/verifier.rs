@@ -214,9 +214,13 @@ impl Verifier {
         };
         let rounds = match wish.numbers {
             true => {
-                registry
+                let reserved = registry
                     .reserve_rounds(self.link.fence(), ROUNDS_RESERVED, rounds_floor(now_s))
-                    .await?
+                    .await?;
+                if let Some(error) = reserved.damage {
+                    tracing::error!(%error, from = reserved.numbers.start, "the count is begun anew");
+                }
+                reserved.numbers
             }
             false => 0..0,
         };
