@@ -8,9 +8,12 @@
 
 mod support;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
+use linewarden_measurement::HashAlgorithm;
+use linewarden_measurement::configuration::Configuration as Measured;
+use linewarden_measurement::pcr::{PcrIndex, PcrValues};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
@@ -569,6 +572,112 @@ async fn the_two_newest_documents_of_a_prover_are_kept() {
     let error = registry.put_evidence(device, b"x", 6).await.unwrap_err();
     assert!(matches!(error, RegistryError::NotAProver { .. }), "{error}");
     assert!(registry.check().await.unwrap().is_empty());
+}
+
+/// With a value of PCR 0 in this bank.
+fn banked(bank: HashAlgorithm) -> Vec<u8> {
+    let index = PcrIndex::try_from(0).unwrap();
+    let mut pcrs = PcrValues::new(bank);
+    pcrs.set(index, index.start_value(bank)).unwrap();
+    Measured::new(pcrs, BTreeMap::new()).unwrap().encode()
+}
+
+/// Nobody would know what to ask such a device for.
+#[tokio::test]
+async fn what_a_prover_cannot_be_laid_over_is_refused() {
+    let registry = fleet(4).await;
+    let own = banked(HashAlgorithm::Sha256);
+    registry.set_overlay(DeviceId(3), Some(own)).await.unwrap();
+    let other = banked(HashAlgorithm::Sha384);
+    let is_refused = |error: RegistryError, field: &str| {
+        let said = error.to_string();
+        assert!(
+            matches!(error, RegistryError::InvalidGroup { field: found, .. } if found == field)
+                && said.contains("device 0000000000000003"),
+            "{said}"
+        );
+    };
+    let revision = registry.attest_revision().await.unwrap();
+    let referred = NewGroup {
+        reference: Some(other.clone()),
+        ..group("pumps")
+    };
+    is_refused(
+        registry.set_group(&referred, NOW_S).await.unwrap_err(),
+        "reference",
+    );
+    let rolled = NewGroup {
+        roll_out: Some(RollOut {
+            reference: other.clone(),
+            until_s: NOW_S + 9,
+        }),
+        ..group("pumps")
+    };
+    is_refused(registry.set_group(&rolled, NOW_S).await.unwrap_err(), "roll_out");
+    assert_eq!(registry.attest_revision().await.unwrap(), revision);
+    // It is nobody's business of another group, and once the device is gone, of none.
+    let fans = NewGroup {
+        reference: Some(other.clone()),
+        ..group("fans")
+    };
+    registry.set_group(&fans, NOW_S).await.unwrap();
+    registry.remove_prover(DeviceId(3)).await.unwrap();
+    registry.set_group(&rolled, NOW_S).await.unwrap();
+    // Accepted, after somebody has come who does not fit: refused. What is not new is let be.
+    registry.enrol_prover(prover(3), NOW_S).await.unwrap();
+    let own = banked(HashAlgorithm::Sha256);
+    registry.set_overlay(DeviceId(3), Some(own)).await.unwrap();
+    let accepted: Result<u64, RegistryError> = registry
+        .change_group(&name("pumps"), NOW_S, |group| {
+            let group = group?.unwrap();
+            Ok(NewGroup {
+                name: group.name,
+                policy: group.policy,
+                reference: group.roll_out.map(|roll_out| roll_out.reference),
+                roll_out: None,
+            })
+        })
+        .await;
+    is_refused(accepted.unwrap_err(), "reference");
+    registry.set_group(&rolled, NOW_S).await.unwrap();
+}
+
+/// Between reading and writing nobody else changes the group.
+#[tokio::test]
+async fn a_group_is_changed_as_one() {
+    let registry = fleet(1).await;
+    let changes = (0..20).map(|_| {
+        let registry = registry.clone();
+        tokio::spawn(async move {
+            registry
+                .change_group(&name("pumps"), NOW_S, |group| {
+                    let group = group?.unwrap();
+                    let policy = GroupPolicy {
+                        every_s: group.policy.every_s + 1,
+                        ..group.policy
+                    };
+                    Ok::<_, RegistryError>(NewGroup {
+                        name: group.name,
+                        policy,
+                        reference: group.reference,
+                        roll_out: group.roll_out,
+                    })
+                })
+                .await
+                .unwrap();
+        })
+    });
+    for change in changes.collect::<Vec<_>>() {
+        change.await.unwrap();
+    }
+    let every_s = registry
+        .group(&name("pumps"))
+        .await
+        .unwrap()
+        .unwrap()
+        .policy
+        .every_s;
+    assert_eq!(every_s, GroupPolicy::default().every_s + 20);
 }
 
 #[tokio::test]

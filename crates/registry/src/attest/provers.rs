@@ -1,9 +1,10 @@
 //! Provers: devices with an attestation key.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use linewarden_measurement::configuration::Configuration;
+use linewarden_measurement::configuration::{CONFIGURATION_BYTES_MAX, Configuration, ConfigurationError};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use sqlx::SqliteConnection;
@@ -383,6 +384,46 @@ impl Registry {
             found.extend(rows.into_iter().filter_map(|row| self.prover_from_row(row).err()));
         }
         Ok(found)
+    }
+
+    /// The first prover of a group whose own entries cannot be laid over this configuration, and why.
+    pub(super) async fn first_unfit(
+        &self,
+        connection: &mut SqliteConnection,
+        group: &GroupName,
+        base: &Configuration,
+    ) -> Result<Option<(DeviceId, ConfigurationError)>> {
+        // Most overlays are short: then only the banks of PCRs can differ, and the files need not be gone through.
+        let base_bytes = base.encode().len();
+        let without_files = Configuration::new(base.pcrs().clone(), BTreeMap::new()).ok();
+        let mut pages = Pages::new();
+        while let Some(rows) = pages
+            .next::<ProverRow>(
+                connection,
+                concat!(
+                    "SELECT ",
+                    prover_columns!(),
+                    ", rowid AS place FROM prover WHERE rowid >= $1 AND overlay IS NOT NULL AND removed = 0 \
+                     ORDER BY rowid LIMIT $2"
+                ),
+            )
+            .await?
+        {
+            // Those that cannot be read are attested by nobody.
+            for (prover, _) in rows.into_iter().filter_map(|row| self.prover_from_row(row).ok()) {
+                let overlay = prover.overlay.filter(|_| prover.group == *group);
+                let Some(encoding) = overlay else {
+                    continue;
+                };
+                let fits = base_bytes.saturating_add(encoding.len()) <= CONFIGURATION_BYTES_MAX;
+                let base = without_files.as_ref().filter(|_| fits).unwrap_or(base);
+                let laid = Configuration::decode(&encoding).and_then(|overlay| base.overlaid(&overlay));
+                if let Err(error) = laid {
+                    return Ok(Some((prover.device, error)));
+                }
+            }
+        }
+        Ok(None)
     }
 
     async fn write_prover(
