@@ -287,7 +287,8 @@ impl Link {
         Ok(back)
     }
 
-    /// What has changed since a revision; `now` is of the controller's clock.
+    /// What has changed since a revision; `now` is of the controller's clock. A device whose record does not authenticate is
+    /// told as one that is shut out, and logged.
     ///
     /// # Errors
     /// An old fence, or a failure of the database: ask again.
@@ -303,6 +304,9 @@ impl Link {
             });
         }
         let found = self.registry().changes_since(since, CHANGES_MAX).await?;
+        for record in &found.damaged {
+            tracing::error!(record, "its device is shut out");
+        }
         let elsewhere = |roamed: Roamed| {
             // Of an earlier start of the controller's machine nobody knows how it lies to sessions of now.
             let age_ns = roamed.began.age_ns(now?)?;

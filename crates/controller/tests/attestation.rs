@@ -20,8 +20,10 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RoundNumber, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
     Credentials, DeviceRecord, GroupName, GroupPolicy, MasterKey, NewGroup, NewProver, Protection, Registry,
-    State,
+    Revision, State,
 };
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
 const DEVICES: [DeviceId; 2] = [DeviceId(1), DeviceId(2)];
@@ -192,6 +194,50 @@ async fn a_quarantine_outlives_the_verifier_and_a_proof_at_any_gateway_ends_it()
         .unwrap();
     assert_eq!(appraised.readmitted, [first]);
     assert!(!is_out().await);
+}
+
+/// Whoever can write the file but lacks the key lets nobody in, however well the device proves.
+#[tokio::test]
+async fn a_quarantine_that_was_edited_away_stays() {
+    for statement in [
+        "UPDATE device SET quarantined_at_s = NULL, quarantined_reason = NULL, revision = revision + 1",
+        "UPDATE device SET quarantined_at_s = 1, revision = revision + 1",
+        "PRAGMA foreign_keys = OFF; DELETE FROM device",
+    ] {
+        let site = Site::new().await;
+        let (mut verifier, number) = site.verifier(1).await;
+        let [first, _] = DEVICES;
+        for rounds in 0..3 {
+            let silent = round(number + rounds, &[(first, Seen::Silent)]);
+            verifier.appraise(&silent, 10, 10).await.unwrap();
+        }
+        assert_eq!(site.state(first).await, (State::Quarantined, GatewayId(1)));
+        let options = SqliteConnectOptions::new().filename(site.registry.path().unwrap());
+        let mut shell = options.connect().await.unwrap();
+        shell
+            .execute(sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
+                "{statement} WHERE device_id = {}; UPDATE registry SET revision = revision + 1",
+                first.0
+            ))))
+            .await
+            .unwrap();
+        shell.close().await.unwrap();
+        for rounds in 3..6 {
+            let proven = round(number + rounds, &[(first, OK)]);
+            let appraised = verifier.appraise(&proven, 20, 20).await.unwrap();
+            assert_eq!(appraised.readmitted, [], "{statement}");
+            assert_eq!(
+                site.state(first).await,
+                (State::Quarantined, GatewayId(1)),
+                "{statement}"
+            );
+        }
+        let feed = site.registry.changes_since(Revision::ZERO, 100).await.unwrap();
+        let told = feed.changes.iter().filter(|change| change.device == first);
+        assert!(told.clone().all(|change| !change.active), "{statement}");
+        assert_eq!(feed.damaged.len(), told.count(), "{statement}");
+        assert!(!site.registry.check().await.unwrap().is_empty(), "{statement}");
+    }
 }
 
 #[tokio::test]

@@ -99,6 +99,20 @@ pub enum RegistryError {
         /// The newest migration in this program.
         supported: i64,
     },
+    /// The registry's schema holds what no version of this program makes.
+    #[error(
+        "the registry {path} holds the {kind} \"{name}\" as Linewarden does not make it, which could undo what is written; {remedy}"
+    )]
+    ForeignSchema {
+        /// The path.
+        path: PathBuf,
+        /// What it is, in SQL's words: a trigger, a view, a table or an index.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// What mends it.
+        remedy: String,
+    },
     /// The master key does not fit the registry.
     #[error(
         "this master key is not the one that the registry {path} was made with; give the right key file (if you are sure of the key, the registry's key check is damaged: restore a backup)"
@@ -320,6 +334,14 @@ pub enum RegistryError {
         number: u32,
         /// What does not fit.
         problem: String,
+    },
+    /// The count of a gateway's rounds does not authenticate, or is behind its rounds.
+    #[error(
+        "the count of gateway {gateway}'s rounds is damaged, missing or was tampered with; nothing need be done: the gateway goes on far behind it when it next asks for numbers (restart it for that to be now); see who can write the file"
+    )]
+    DamagedRoundCount {
+        /// The gateway.
+        gateway: GatewayId,
     },
     /// A stored round does not authenticate.
     #[error(

@@ -6,13 +6,14 @@
 //! they are the gateways' own doing.
 
 use linewarden_protocol::ids::DeviceId;
-use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{FromRow, Row as _, SqliteConnection};
 
 use crate::column::Stored;
 use crate::device::Revision;
 use crate::error::{RegistryError, Result};
-use crate::roaming::{self, Roamed};
-use crate::row::{ACTIVE, id_from_column};
+use crate::roaming::{self, Roamed, RoamingRow};
+use crate::row::{DEVICE_COLUMNS, DeviceRow, device_columns, device_info, id_from_column};
 use crate::store::Registry;
 use crate::walk::revision;
 
@@ -23,7 +24,8 @@ pub struct Change {
     pub device: DeviceId,
     /// Its newest change.
     pub revision: Revision,
-    /// Whether it may authenticate; if not, it was revoked, or is in quarantine and may come back.
+    /// Whether it may authenticate; if not, it was revoked, is in quarantine and may come back, or has a record that does
+    /// not authenticate.
     pub active: bool,
     /// How often its credentials have been replaced.
     pub epoch: u32,
@@ -36,6 +38,8 @@ pub struct Changes {
     pub changes: Vec<Change>,
     /// Devices that have opened a session at another gateway than before, in the order of their revisions.
     pub roamed: Vec<Roamed>,
+    /// Devices whose records do not authenticate, in words: they are told as inactive.
+    pub damaged: Vec<String>,
     /// Ask from here next.
     pub upto: Revision,
     /// Whether there is more to be had at once.
@@ -56,18 +60,24 @@ impl Registry {
 
     /// Devices changed after `since`, and those that have roamed, at most `limit` of them, oldest change first.
     ///
+    /// A record that does not authenticate is told as inactive, whatever it says: nobody without the key lets a device in
+    /// that was shut out. Of where a device has roamed to only what authenticates is told.
+    ///
     /// # Errors
     /// A failure of the database.
     pub async fn changes_since(&self, since: Revision, limit: u32) -> Result<Changes> {
         let limit = limit.max(1);
         // One question, so that all is of one moment: between two a change could take a number that the answer passes by.
-        let rows: Vec<FeedRow> = sqlx::query_as(
-            "SELECT 0, device_id, revision, CASE WHEN quarantined_at_s IS NULL THEN status END, epoch, \
-             NULL, NULL, NULL, NULL FROM device \
+        let rows: Vec<FeedRow> = sqlx::query_as(concat!(
+            "WITH changed AS (SELECT 0 AS kind, rowid AS place, NULL AS device_id, revision, NULL AS gateway_id, \
+             NULL AS boot, NULL AS began_ns, NULL AS mac FROM device \
              WHERE revision > $1 AND revision <= 9223372036854775807 \
-             UNION ALL SELECT 1, device_id, revision, NULL, NULL, gateway_id, boot, began_ns, mac FROM roaming \
-             WHERE revision > $1 AND revision <= 9223372036854775807 ORDER BY revision LIMIT $2",
-        )
+             UNION ALL SELECT 1, NULL, device_id, revision, gateway_id, boot, began_ns, mac FROM roaming \
+             WHERE revision > $1 AND revision <= 9223372036854775807 ORDER BY revision LIMIT $2) SELECT ",
+            device_columns!(),
+            ", changed.kind, changed.revision, changed.device_id, changed.gateway_id, changed.boot, changed.began_ns, \
+             changed.mac FROM changed LEFT JOIN device ON device.rowid = changed.place ORDER BY changed.revision"
+        ))
         .bind(i64::try_from(since.0).unwrap_or(i64::MAX))
         .bind(i64::from(limit))
         .fetch_all(self.reader())
@@ -75,54 +85,84 @@ impl Registry {
         let upto = rows
             .iter()
             .rev()
-            .find_map(|row| revision(&row.2))
+            .find_map(|row| revision(&row.revision))
             .unwrap_or(since);
         let mut changes = Changes {
             changes: Vec::new(),
             roamed: Vec::new(),
+            damaged: Vec::new(),
             more: upto > since && rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX),
             upto,
         };
-        for (kind, device, at, status, epoch, gateway, boot, began, code) in rows {
+        for row in rows {
             // A revision that is no number sorts among the others; the check names its record.
-            let Some(change_at) = revision(&at) else {
+            let Some(change_at) = revision(&row.revision) else {
                 continue;
             };
-            if kind == OF_A_DEVICE {
-                changes.changes.push(Change {
-                    device: id_from_column(device.0),
-                    revision: change_at,
-                    active: status.0 == Some(ACTIVE),
-                    epoch: u32::try_from(epoch.0.unwrap_or(i64::MAX)).unwrap_or(u32::MAX),
-                });
+            if row.kind == OF_A_DEVICE {
+                self.tell(row.device, change_at, &mut changes);
                 continue;
             }
-            let [gateway, began] = [gateway, began].map(|number| Stored(number.0.unwrap_or(i64::MIN)));
-            let [boot, code] = [boot, code].map(|bytes| Stored(bytes.0.unwrap_or_default()));
             // Nobody without the key ends sessions.
-            let noted = roaming::noted(self.record_mac(), &(device, gateway, boot, began, at, code));
+            let noted = roaming::noted(self.record_mac(), &row.roaming);
             changes.roamed.extend(noted.map(|noted| noted.roamed));
         }
         Ok(changes)
     }
+
+    fn tell(&self, row: DeviceRow, revision: Revision, changes: &mut Changes) {
+        let device = id_from_column(row.id.0);
+        let change = match device_info(self.record_mac(), row) {
+            Ok(info) => Change {
+                device,
+                revision,
+                active: info.may_authenticate(),
+                epoch: info.epoch,
+            },
+            Err(error) => {
+                changes.damaged.push(error.to_string());
+                Change {
+                    device,
+                    revision,
+                    active: false,
+                    epoch: u32::MAX,
+                }
+            }
+        };
+        changes.changes.push(change);
+    }
 }
 
-/// The first column of a row of the one kind; the other has 1.
+/// The kind of a row about a device; one about where it has roamed to has 1.
 const OF_A_DEVICE: i64 = 0;
 
-/// Kind; device, revision, status and epoch of a change; or device, revision, gateway, boot, began and mac of one that has
-/// roamed.
-type FeedRow = (
-    i64,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<Option<i16>>,
-    Stored<Option<i64>>,
-    Stored<Option<i64>>,
-    Stored<Option<Vec<u8>>>,
-    Stored<Option<i64>>,
-    Stored<Option<Vec<u8>>>,
-);
+/// A row of either kind; the columns of the other one are NULL.
+struct FeedRow {
+    device: DeviceRow,
+    kind: i64,
+    revision: Stored<i64>,
+    roaming: RoamingRow,
+}
+
+impl FromRow<'_, SqliteRow> for FeedRow {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        const FIRST: usize = DEVICE_COLUMNS;
+        let revision: Stored<i64> = row.try_get(FIRST + 1)?;
+        Ok(Self {
+            device: DeviceRow::from_row(row)?,
+            kind: row.try_get(FIRST)?,
+            roaming: (
+                row.try_get(FIRST + 2)?,
+                row.try_get(FIRST + 3)?,
+                row.try_get(FIRST + 4)?,
+                row.try_get(FIRST + 5)?,
+                revision.clone(),
+                row.try_get(FIRST + 6)?,
+            ),
+            revision,
+        })
+    }
+}
 
 /// Takes the next `count` revisions within the caller's transaction; they start one above the value returned.
 pub(crate) async fn advance(connection: &mut SqliteConnection, count: usize) -> Result<i64> {

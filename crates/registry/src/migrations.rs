@@ -1,13 +1,15 @@
 //! The schema's versions. A migration that has been released is never edited; a change is a new one.
 
+use std::collections::HashSet;
 use std::path::Path;
 
-use sqlx::SqliteConnection;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::{SqlStr, query_as};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, SqlStr, SqliteConnection, query_as};
 
+use crate::column::Stored;
 use crate::error::{RegistryError, Result};
-use crate::store::at;
+use crate::store::{STATEMENTS_AT, at};
 
 fn migrator() -> Migrator {
     let simple = |version, name: &'static str, sql| {
@@ -30,6 +32,102 @@ fn migrator() -> Migrator {
 /// Applies what is missing, each migration in a transaction of its own.
 pub(crate) async fn run(connection: &mut SqliteConnection) -> Result<()> {
     Ok(migrator().run(connection).await?)
+}
+
+/// What the migrations' own table is called. Its text is sqlx's, and differs from one of its versions to another.
+const MIGRATIONS_TABLE: &str = "_sqlx_migrations";
+/// What SQLite itself makes: by `ANALYZE`, and behind keys.
+const SQLITES_TABLES: [&str; 2] = ["sqlite_stat1", "sqlite_stat4"];
+
+/// An object of the schema: kind, name, text.
+type Object = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
+
+/// The same as it stands in the file.
+type StoredObject = (Stored<Vec<u8>>, Stored<Vec<u8>>, Stored<Option<Vec<u8>>>);
+
+/// Refuses a registry with anything in its schema that the migrations have not made. A trigger could undo each quarantine and
+/// revocation as it is written, a unique index or another text of a table drop rows: no record's code would tell.
+pub(crate) async fn refuse_foreign(connection: &mut SqliteConnection, path: &Path) -> Result<()> {
+    let (version,): (Option<i64>,) = query_as("SELECT MAX(version) FROM _sqlx_migrations")
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(at(path))?;
+    let applied = migrator()
+        .iter()
+        .filter(|migration| Some(migration.version) <= version)
+        .cloned()
+        .collect();
+    let in_memory = SqliteConnectOptions::new()
+        .in_memory(true)
+        .log_statements(STATEMENTS_AT);
+    let mut model = SqliteConnection::connect_with(&in_memory).await?;
+    Migrator::with_migrations(applied).run(&mut model).await?;
+    let expected: HashSet<Object> = objects(&mut model).await?.into_iter().collect();
+    model.close().await?;
+    for (kind, name, text) in objects(connection).await.map_err(at(path))? {
+        let is_sqlites = match kind.as_slice() {
+            b"table" => [MIGRATIONS_TABLE]
+                .iter()
+                .chain(&SQLITES_TABLES)
+                .any(|known| known.as_bytes() == name),
+            b"index" => text.is_none(),
+            _ => false,
+        };
+        let object = (kind, name, text);
+        if !is_sqlites && !expected.contains(&object) {
+            let is_changed = expected
+                .iter()
+                .any(|(kind, name, _)| (kind, name) == (&object.0, &object.1));
+            return Err(foreign(path, &object.0, &object.1, is_changed));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to write where triggers and views are, which somebody has made since the registry was opened: the check at that time
+/// does not see them, and what is written would meet them.
+pub(crate) async fn refuse_triggers(connection: &mut SqliteConnection, path: Option<&Path>) -> Result<()> {
+    let found: Option<StoredObject> =
+        query_as("SELECT type, name, sql FROM sqlite_schema WHERE type NOT IN ('table', 'index') LIMIT 1")
+            .fetch_optional(connection)
+            .await?;
+    match found {
+        Some((kind, name, _)) => Err(foreign(
+            path.unwrap_or(Path::new(":memory:")),
+            &kind.0,
+            &name.0,
+            false,
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Triggers and views first.
+async fn objects(connection: &mut SqliteConnection) -> sqlx::Result<Vec<Object>> {
+    let stored: Vec<StoredObject> =
+        query_as("SELECT type, name, sql FROM sqlite_schema ORDER BY type IN ('table', 'index')")
+            .fetch_all(connection)
+            .await?;
+    let plain = |(kind, name, text): StoredObject| (kind.0, name.0, text.0);
+    Ok(stored.into_iter().map(plain).collect())
+}
+
+/// `is_changed`: one of this name belongs there, and is another.
+fn foreign(path: &Path, kind: &[u8], name: &[u8], is_changed: bool) -> RegistryError {
+    let [kind, name] = [kind, name].map(|text| String::from_utf8_lossy(text).escape_debug().to_string());
+    let remedy = match is_changed {
+        true => "restore a backup".to_owned(),
+        false => format!(
+            "stop the gateways and restore a backup, or, if you know who made it, take it out with `sqlite3 {} 'DROP {kind} \"{name}\"'` and run `linewarden registry check`",
+            path.display()
+        ),
+    };
+    RegistryError::ForeignSchema {
+        path: path.to_owned(),
+        kind,
+        name,
+        remedy,
+    }
 }
 
 /// Refuses a registry that a newer program has changed, before anything in it is interpreted.

@@ -27,7 +27,7 @@ const APPLICATION_ID: u32 = 0x4C57_5247;
 const KEY_CHECK_TEXT: &[u8] = b"linewarden registry";
 const KEY_CHECK_AAD: &[u8] = b"linewarden registry key check v1";
 /// Statements are many, and say nothing to who looks for a fault at `debug`. Slow ones are warned of all the same.
-const STATEMENTS_AT: LevelFilter = LevelFilter::Trace;
+pub(crate) const STATEMENTS_AT: LevelFilter = LevelFilter::Trace;
 const SEALING_PURPOSE: &str = "linewarden registry sealing v1";
 const MAC_PURPOSE: &str = "linewarden registry records v1";
 
@@ -107,8 +107,9 @@ impl Registry {
     /// Opens an existing registry and brings its schema up to this program's.
     ///
     /// # Errors
-    /// No file, a file that is something else, a newer schema, the wrong master key, a locked or damaged file, a
-    /// directory that cannot be written. Nothing is changed in any of these cases.
+    /// No file, a file that is something else, a newer schema, one with triggers, views or anything else that no migration
+    /// makes, the wrong master key, a locked or damaged file, a directory that cannot be written. Nothing is changed in any
+    /// of these cases.
     pub async fn open(path: impl AsRef<Path>, key: &MasterKey) -> Result<Self> {
         Self::open_with(path, key, &Options::default()).await
     }
@@ -122,8 +123,11 @@ impl Registry {
         check_header(path)?;
         // A connection that may write empties the log beside the file when it closes: what is refused is only looked at.
         // Whatever else is wrong, opening says it better, or does not meet it.
-        if let Err(refused @ (RegistryError::NewerSchema { .. } | RegistryError::WrongMasterKey { .. })) =
-            look(path, key).await
+        if let Err(
+            refused @ (RegistryError::NewerSchema { .. }
+            | RegistryError::WrongMasterKey { .. }
+            | RegistryError::ForeignSchema { .. }),
+        ) = look(path, key).await
         {
             return Err(refused);
         }
@@ -131,6 +135,7 @@ impl Registry {
         let mut connection = SqliteConnection::connect_with(&connect).await.map_err(at(path))?;
         migrations::refuse_newer(&mut connection, path).await?;
         let keys = check_key(&mut connection, path, key).await?;
+        migrations::refuse_foreign(&mut connection, path).await?;
         migrations::run(&mut connection).await.map_err(at(path))?;
         connection.close().await.map_err(at(path))?;
 
@@ -295,9 +300,11 @@ impl Registry {
     }
 
     /// Begins a transaction that may write. It takes the write lock at once: one that began as a reader could not
-    /// be waited for when it wants to write.
+    /// be waited for when it wants to write. Nobody else changes the schema while it lasts.
     pub(crate) async fn write(&self) -> Result<Transaction<'static, Sqlite>> {
-        Ok(self.inner.writer.begin_with("BEGIN IMMEDIATE").await?)
+        let mut transaction = self.inner.writer.begin_with("BEGIN IMMEDIATE").await?;
+        migrations::refuse_triggers(&mut transaction, self.path()).await?;
+        Ok(transaction)
     }
 }
 
@@ -309,7 +316,7 @@ const CONTENT_FINDINGS: [&str; 4] = [
     "NUMERIC value in ",
 ];
 
-/// Reads the schema's version and the key check, and writes nothing.
+/// Reads the schema and the key check, and writes nothing.
 async fn look(path: &Path, key: &MasterKey) -> Result<()> {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
@@ -324,6 +331,7 @@ async fn look(path: &Path, key: &MasterKey) -> Result<()> {
     let mut connection = SqliteConnection::connect_with(&connect).await.map_err(at(path))?;
     migrations::refuse_newer(&mut connection, path).await?;
     check_key(&mut connection, path, key).await?;
+    migrations::refuse_foreign(&mut connection, path).await?;
     connection.close().await.map_err(at(path))
 }
 

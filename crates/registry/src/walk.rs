@@ -13,7 +13,7 @@ use crate::pair;
 use crate::place::Place;
 use crate::renew;
 use crate::roaming;
-use crate::row::{DeviceRow, device_columns, device_info, id_to_column};
+use crate::row::{DeviceRow, device_columns, device_info, id_from_column, id_to_column};
 use crate::store::Registry;
 
 /// A device that may authenticate, with what a gateway's rows are made from.
@@ -84,6 +84,7 @@ impl Registry {
             );
             after = upto;
         }
+        damaged.extend(missing_devices(&mut snapshot).await?);
         damaged.extend(gateway::damaged(&mut snapshot, self.record_mac()).await?);
         damaged.extend(roaming::damaged(&mut snapshot, self.record_mac()).await?);
         damaged.extend(lease::damaged(&mut snapshot, self.record_mac()).await?);
@@ -135,6 +136,21 @@ impl Registry {
         let credentials = self.unseal(&info, sealed.as_deref())?;
         Ok(ActiveDevice { info, credentials })
     }
+}
+
+/// Devices whose credentials are here and whose records are not: no device is ever taken out of the registry.
+async fn missing_devices(connection: &mut SqliteConnection) -> Result<Vec<RegistryError>> {
+    let missing: Vec<(Stored<i64>,)> = sqlx::query_as(
+        "SELECT device_id FROM credential WHERE NOT EXISTS \
+         (SELECT 1 FROM device WHERE device.device_id = credential.device_id)",
+    )
+    .fetch_all(connection)
+    .await?;
+    let missing = missing.iter().map(|(device,)| RegistryError::DamagedRecord {
+        device: id_from_column(device.0),
+        problem: "it is gone, its credentials are not".to_owned(),
+    });
+    Ok(missing.collect())
 }
 
 const CHECK_CHUNK_DEVICES: u32 = 1000;

@@ -8,9 +8,12 @@
 
 mod support;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
+use linewarden_measurement::HashAlgorithm;
+use linewarden_measurement::configuration::Configuration as Measured;
+use linewarden_measurement::pcr::{PcrIndex, PcrValues};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
@@ -361,18 +364,31 @@ async fn a_period_is_drawn_once_and_begun_once() {
 async fn numbers_of_rounds_come_once_and_under_the_newest_fence_only() {
     let registry = in_memory().await;
     let old = gateway(&registry).await;
-    assert_eq!(registry.reserve_rounds(&old, 10, 0).await.unwrap(), 1..11);
+    assert_eq!(registry.reserve_rounds(&old, 10, 0).await.unwrap().numbers, 1..11);
     let fence = gateway(&registry).await;
-    assert_eq!(registry.reserve_rounds(&fence, 0, 0).await.unwrap(), 11..12);
+    assert_eq!(
+        registry.reserve_rounds(&fence, 0, 0).await.unwrap().numbers,
+        11..12
+    );
     let error = registry.reserve_rounds(&old, 1, 0).await.unwrap_err();
     assert!(matches!(error, RegistryError::OldFence { .. }), "{error}");
     let other = registry.register_gateway(GatewayId(2), 0).await.unwrap();
-    assert_eq!(registry.reserve_rounds(&other, 3, 0).await.unwrap(), 1..4);
+    assert_eq!(registry.reserve_rounds(&other, 3, 0).await.unwrap().numbers, 1..4);
     // A floor lifts them, and never lowers them.
-    assert_eq!(registry.reserve_rounds(&other, 3, 100).await.unwrap(), 100..103);
-    assert_eq!(registry.reserve_rounds(&other, 3, 50).await.unwrap(), 103..106);
     assert_eq!(
-        registry.reserve_rounds(&fence, u32::MAX, 0).await.unwrap(),
+        registry.reserve_rounds(&other, 3, 100).await.unwrap().numbers,
+        100..103
+    );
+    assert_eq!(
+        registry.reserve_rounds(&other, 3, 50).await.unwrap().numbers,
+        103..106
+    );
+    assert_eq!(
+        registry
+            .reserve_rounds(&fence, u32::MAX, 0)
+            .await
+            .unwrap()
+            .numbers,
         12..u32::MAX
     );
     let error = registry.reserve_rounds(&fence, 1, 0).await.unwrap_err();
@@ -556,4 +572,127 @@ async fn the_two_newest_documents_of_a_prover_are_kept() {
     let error = registry.put_evidence(device, b"x", 6).await.unwrap_err();
     assert!(matches!(error, RegistryError::NotAProver { .. }), "{error}");
     assert!(registry.check().await.unwrap().is_empty());
+}
+
+/// With a value of PCR 0 in this bank.
+fn banked(bank: HashAlgorithm) -> Vec<u8> {
+    let index = PcrIndex::try_from(0).unwrap();
+    let mut pcrs = PcrValues::new(bank);
+    pcrs.set(index, index.start_value(bank)).unwrap();
+    Measured::new(pcrs, BTreeMap::new()).unwrap().encode()
+}
+
+/// Nobody would know what to ask such a device for.
+#[tokio::test]
+async fn what_a_prover_cannot_be_laid_over_is_refused() {
+    let registry = fleet(4).await;
+    let own = banked(HashAlgorithm::Sha256);
+    registry.set_overlay(DeviceId(3), Some(own)).await.unwrap();
+    let other = banked(HashAlgorithm::Sha384);
+    let is_refused = |error: RegistryError, field: &str| {
+        let said = error.to_string();
+        assert!(
+            matches!(error, RegistryError::InvalidGroup { field: found, .. } if found == field)
+                && said.contains("device 0000000000000003"),
+            "{said}"
+        );
+    };
+    let revision = registry.attest_revision().await.unwrap();
+    let referred = NewGroup {
+        reference: Some(other.clone()),
+        ..group("pumps")
+    };
+    is_refused(
+        registry.set_group(&referred, NOW_S).await.unwrap_err(),
+        "reference",
+    );
+    let rolled = NewGroup {
+        roll_out: Some(RollOut {
+            reference: other.clone(),
+            until_s: NOW_S + 9,
+        }),
+        ..group("pumps")
+    };
+    is_refused(registry.set_group(&rolled, NOW_S).await.unwrap_err(), "roll_out");
+    assert_eq!(registry.attest_revision().await.unwrap(), revision);
+    // It is nobody's business of another group, and once the device is gone, of none.
+    let fans = NewGroup {
+        reference: Some(other.clone()),
+        ..group("fans")
+    };
+    registry.set_group(&fans, NOW_S).await.unwrap();
+    registry.remove_prover(DeviceId(3)).await.unwrap();
+    registry.set_group(&rolled, NOW_S).await.unwrap();
+    // Accepted, after somebody has come who does not fit: refused. What is not new is let be.
+    registry.enrol_prover(prover(3), NOW_S).await.unwrap();
+    let own = banked(HashAlgorithm::Sha256);
+    registry.set_overlay(DeviceId(3), Some(own)).await.unwrap();
+    let accepted: Result<u64, RegistryError> = registry
+        .change_group(&name("pumps"), NOW_S, |group| {
+            let group = group?.unwrap();
+            Ok(NewGroup {
+                name: group.name,
+                policy: group.policy,
+                reference: group.roll_out.map(|roll_out| roll_out.reference),
+                roll_out: None,
+            })
+        })
+        .await;
+    is_refused(accepted.unwrap_err(), "reference");
+    registry.set_group(&rolled, NOW_S).await.unwrap();
+}
+
+/// Between reading and writing nobody else changes the group.
+#[tokio::test]
+async fn a_group_is_changed_as_one() {
+    let registry = fleet(1).await;
+    let changes = (0..20).map(|_| {
+        let registry = registry.clone();
+        tokio::spawn(async move {
+            registry
+                .change_group(&name("pumps"), NOW_S, |group| {
+                    let group = group?.unwrap();
+                    let policy = GroupPolicy {
+                        every_s: group.policy.every_s + 1,
+                        ..group.policy
+                    };
+                    Ok::<_, RegistryError>(NewGroup {
+                        name: group.name,
+                        policy,
+                        reference: group.reference,
+                        roll_out: group.roll_out,
+                    })
+                })
+                .await
+                .unwrap();
+        })
+    });
+    for change in changes.collect::<Vec<_>>() {
+        change.await.unwrap();
+    }
+    let every_s = registry
+        .group(&name("pumps"))
+        .await
+        .unwrap()
+        .unwrap()
+        .policy
+        .every_s;
+    assert_eq!(every_s, GroupPolicy::default().every_s + 20);
+}
+
+#[tokio::test]
+async fn of_many_provers_all_are_enrolled_or_none() {
+    let registry = fleet(3).await;
+    let revision = registry.attest_revision().await.unwrap();
+    let strangers = vec![prover(1), prover(2), prover(99)];
+    let error = registry.enrol_provers(strangers, NOW_S).await.unwrap_err();
+    assert!(matches!(error, RegistryError::UnknownDevice { .. }), "{error}");
+    assert_eq!(registry.attest_revision().await.unwrap(), revision);
+    assert_eq!(registry.enrol_provers(Vec::new(), NOW_S).await.unwrap(), revision);
+    let all = (1..=3).map(prover).collect();
+    assert_eq!(registry.enrol_provers(all, NOW_S).await.unwrap(), revision + 3);
+    assert_eq!(
+        registry.provers_since(revision, 9).await.unwrap().provers.len(),
+        3
+    );
 }

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
-use linewarden_registry::{Registry, RegistryError};
+use linewarden_registry::{LOST_NUMBERS, Registry, RegistryError};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use support::attestation::{NOW_S, appraisal, group, name, prover, round};
@@ -233,7 +233,7 @@ async fn flipped_bytes_give_no_wrong_answer() {
     }
 }
 
-/// No number of a round comes again, whoever edits or deletes the count.
+/// No number of a round comes again, whoever edits or deletes the count, and nobody stops rounds by that.
 #[tokio::test]
 async fn numbers_of_rounds_cannot_be_put_back() {
     let (_directory, path) = attested_file().await;
@@ -241,36 +241,81 @@ async fn numbers_of_rounds_cannot_be_put_back() {
     for statement in [
         "UPDATE round_number SET next = 8",
         "UPDATE round_number SET gateway_id = 2",
+        "UPDATE round_number SET mac = x''",
+        "UPDATE round_number SET next = 4294967295",
         "DELETE FROM round_number",
+        // A round that nobody has had does not use up the numbers.
+        "DELETE FROM round_number; INSERT INTO attest_round SELECT gateway_id, 4294967295, group_name, period, started_at_s, \
+         ended_at_s, asked, ok, late, silent, last_verdict_ms, mac FROM attest_round",
     ] {
         fs::write(&path, &whole).unwrap();
         sql(&path, statement).await;
         let registry = open(&path).await.unwrap();
-        let found = registry.check().await.unwrap();
-        assert!(
-            found
-                .iter()
-                .any(|error| matches!(error, RegistryError::DamagedGateway { .. })),
-            "{statement}: {found:?}"
-        );
-        let fence = gateway(&registry).await;
-        match registry.reserve_rounds(&fence, 1, 0).await {
-            Ok(numbers) => assert!(
-                numbers.start > 7,
-                "{statement}: what was asked was not asked again"
-            ),
-            Err(error) => assert!(
+        let is_named = async || {
+            let found = registry.check().await.unwrap();
+            let named = |error: &RegistryError| {
                 matches!(
                     error,
-                    RegistryError::DamagedGateway {
-                        gateway: GatewayId(1)
+                    RegistryError::DamagedRoundCount {
+                        gateway: GatewayId(1 | 2)
                     }
-                ),
-                "{statement}: {error}"
+                )
+            };
+            found.iter().any(named)
+        };
+        assert!(is_named().await, "{statement}");
+        let fence = gateway(&registry).await;
+        // What was found meanwhile is not lost.
+        let told = [appraisal(3, 9)];
+        registry.record_round(&fence, &round(1, 9), &told).await.unwrap();
+        let reserved = registry.reserve_rounds(&fence, 4, 30).await.unwrap();
+        assert_eq!(
+            reserved.numbers,
+            30 + LOST_NUMBERS..34 + LOST_NUMBERS,
+            "{statement}"
+        );
+        assert!(
+            matches!(
+                reserved.damage,
+                Some(RegistryError::DamagedRoundCount {
+                    gateway: GatewayId(1)
+                })
             ),
+            "{statement}"
+        );
+        // Once.
+        let reserved = registry.reserve_rounds(&fence, 1, 30).await.unwrap();
+        assert_eq!(reserved.numbers, 34 + LOST_NUMBERS..35 + LOST_NUMBERS);
+        assert!(reserved.damage.is_none(), "{statement}");
+        if !statement.contains("gateway_id = 2") && !statement.contains("4294967295, group") {
+            assert!(!is_named().await, "{statement}");
         }
         registry.close().await;
     }
+}
+
+/// Of a prover that was asked, or has sent evidence, the check knows that it was one.
+#[tokio::test]
+async fn a_deleted_prover_is_missed() {
+    let (_directory, path) = attested_file().await;
+    sql(
+        &path,
+        "DELETE FROM prover WHERE device_id IN (7, 8, 9); DELETE FROM appraisal WHERE device_id IN (8, 9); \
+         DELETE FROM evidence WHERE device_id IN (7, 9)",
+    )
+    .await;
+    let registry = open(&path).await.unwrap();
+    // One that was removed is on record as that.
+    assert!(registry.remove_prover(DeviceId(10)).await.unwrap());
+    let found = registry.check().await.unwrap();
+    let ids: Vec<u64> = found
+        .iter()
+        .map(|error| match error {
+            RegistryError::DamagedRecord { device, problem } if problem.contains("is gone") => device.0,
+            other => panic!("{other}"),
+        })
+        .collect();
+    assert_eq!(ids, [7, 8], "of the third nothing is left that tells");
 }
 
 /// What is damaged can be set right: groups are set anew, provers enrolled anew or removed, periods passed by.

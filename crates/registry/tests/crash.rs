@@ -262,7 +262,7 @@ async fn child_records_rounds_until_it_is_killed() {
         std::io::stderr().write_all(line.as_bytes()).unwrap();
     };
     loop {
-        for number in registry.reserve_rounds(&fence, 2, 0).await.unwrap() {
+        for number in registry.reserve_rounds(&fence, 2, 0).await.unwrap().numbers {
             tell("given", number);
             let told: Vec<_> = (1..=DEVICES).map(|id| appraisal(id, number)).collect();
             registry

@@ -274,6 +274,23 @@ async fn it_cannot_be_edited() {
         assert!(lease(&registry, &fence, 2, 0, 4).await.is_err(), "{statement}");
         assert!(registry.readmit(DeviceId(2)).await.is_err(), "{statement}");
         assert_eq!(registry.check().await.unwrap().len(), 1, "{statement}");
+        let feed = registry.changes_since(Revision::ZERO, 1000).await.unwrap();
+        let told: Vec<_> = feed.changes.iter().filter(|change| !change.active).collect();
+        assert!(
+            matches!(
+                told[..],
+                [Change {
+                    device: DeviceId(2),
+                    ..
+                }]
+            ),
+            "{statement}"
+        );
+        assert!(
+            matches!(&feed.damaged[..], [told] if told.contains("0000000000000002")),
+            "{statement}: {:?}",
+            feed.damaged
+        );
         // And put there by somebody, it shuts nobody else out.
         let _ = lease(&registry, &fence, 1, 0, 4).await.unwrap();
     }

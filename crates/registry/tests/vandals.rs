@@ -623,3 +623,86 @@ async fn looking_at_a_registry_leaves_nothing_behind() {
     live.enrol(pool_device(1001, 2)).await.unwrap();
     live.close().await;
 }
+
+/// What a trigger, a view, an index or another text of a table does, no record's code tells.
+#[tokio::test]
+async fn what_no_migration_makes_is_refused() {
+    for (statement, kind, name) in [
+        (
+            "CREATE TRIGGER undo AFTER UPDATE OF quarantined_at_s ON device BEGIN \
+             UPDATE device SET quarantined_at_s = OLD.quarantined_at_s, mac = OLD.mac WHERE device_id = OLD.device_id; END",
+            "trigger",
+            "undo",
+        ),
+        (
+            "ALTER TABLE prover RENAME TO other; CREATE VIEW prover AS SELECT * FROM other WHERE device_id <> 7",
+            "view",
+            "prover",
+        ),
+        (
+            "CREATE VIEW everything AS SELECT * FROM device",
+            "view",
+            "everything",
+        ),
+        (
+            "CREATE UNIQUE INDEX one ON appraisal (gateway_id)",
+            "index",
+            "one",
+        ),
+        ("CREATE TABLE mine (x)", "table", "mine"),
+        (
+            "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET \
+             sql = replace(sql, 'quarantined_at_s BIGINT', 'quarantined_at_s BIGINT UNIQUE ON CONFLICT IGNORE') \
+             WHERE name = 'device'; PRAGMA writable_schema = OFF",
+            "table",
+            "device",
+        ),
+        // Of before the last migration, which would meet it.
+        (
+            "DELETE FROM _sqlx_migrations WHERE version = 5; \
+             CREATE TRIGGER \"\u{1b}[2J\" AFTER INSERT ON _sqlx_migrations BEGIN DELETE FROM device; END",
+            "trigger",
+            "\\u{1b}[2J",
+        ),
+    ] {
+        let (_directory, path) = fleet_file().await;
+        sql(&path, statement).await;
+        let before = fs::read(&path).unwrap();
+        for result in [
+            Registry::examine(&path, &master_key()).await,
+            open(&path).await.map(drop),
+        ] {
+            let error = result.unwrap_err();
+            assert!(
+                matches!(&error, RegistryError::ForeignSchema { kind: found, name: called, .. }
+                    if found == kind && called == name),
+                "{statement}: {error}"
+            );
+            let said = error.to_string();
+            assert!(said.contains("restore a backup"), "it says what to do: {said}");
+            assert_eq!(
+                said.contains("DROP"),
+                name != "device",
+                "not of what belongs there: {said}"
+            );
+        }
+        assert!(fs::read(&path).unwrap() == before, "{statement}");
+    }
+    // What SQLite makes for itself is let be.
+    let (_directory, path) = fleet_file().await;
+    sql(&path, "ANALYZE; VACUUM").await;
+    let registry = open(&path).await.unwrap();
+
+    // Nothing is written to one that has got a trigger since.
+    sql(
+        &path,
+        "CREATE TRIGGER undo AFTER UPDATE ON device BEGIN SELECT 1; END",
+    )
+    .await;
+    let error = registry.revoke(DeviceId(7), "stolen", 9).await.unwrap_err();
+    assert!(matches!(error, RegistryError::ForeignSchema { .. }), "{error}");
+    assert!(registry.get(DeviceId(7)).await.unwrap().status.is_active());
+    sql(&path, "DROP TRIGGER undo").await;
+    registry.revoke(DeviceId(7), "stolen", 9).await.unwrap();
+    assert!(registry.check().await.unwrap().is_empty());
+}

@@ -160,8 +160,32 @@ impl Verifier {
                 break;
             }
         }
+        self.keep_unreadable(&mut quarantined).await?;
         self.quarantined = quarantined;
         self.revision = Some(revision);
+        Ok(())
+    }
+
+    /// Whom the operator has let in again has a record that says so. One whose record does not authenticate any more, or is
+    /// gone, stays where it was: somebody has edited the file.
+    async fn keep_unreadable(&self, quarantined: &mut HashMap<DeviceId, u64>) -> Result<(), RegistryError> {
+        for (device, known) in &self.provers {
+            let shut_out = known
+                .standing
+                .as_ref()
+                .filter(|standing| standing.state == State::Quarantined && !quarantined.contains_key(device));
+            let Some(standing) = shut_out else {
+                continue;
+            };
+            match self.link.registry().get(*device).await {
+                Ok(_) => {}
+                Err(error @ (RegistryError::DamagedRecord { .. } | RegistryError::UnknownDevice { .. })) => {
+                    tracing::error!(%error, %device, "it stays in quarantine");
+                    quarantined.insert(*device, standing.since_s);
+                }
+                Err(error) => return Err(error),
+            }
+        }
         Ok(())
     }
 
@@ -190,9 +214,13 @@ impl Verifier {
         };
         let rounds = match wish.numbers {
             true => {
-                registry
+                let reserved = registry
                     .reserve_rounds(self.link.fence(), ROUNDS_RESERVED, rounds_floor(now_s))
-                    .await?
+                    .await?;
+                if let Some(error) = reserved.damage {
+                    tracing::error!(%error, from = reserved.numbers.start, "the count is begun anew");
+                }
+                reserved.numbers
             }
             false => 0..0,
         };
@@ -309,25 +337,10 @@ impl Verifier {
             .map(|verdict| self.judge(verdict, &policy, round, ended_s))
             .collect();
         judged.extend(self.left_out(round, ended_s).await?);
-        let mut appraised = Appraised::default();
-        for Judged {
-            device,
-            after,
-            decision,
-            ..
-        } in &judged
-        {
-            match decision {
-                Some(Decision::Quarantine) => {
-                    appraised.quarantined.push((*device, reason(after, &policy)));
-                }
-                Some(Decision::Readmit) => appraised.readmitted.push(*device),
-                None => {}
-            }
-        }
+        let mut appraised = self.enforce(&mut judged, &policy, ended_s).await?;
         let changed = judged.iter().filter(|judged| judged.is_changed);
         let changed: Vec<Appraisal> = changed.map(|judged| self.appraisal(judged)).collect();
-        self.record(round, &appraised, &changed, ended_s).await?;
+        self.record(round, &changed, ended_s).await?;
         appraised.results = self.results(round, &judged, &policy, (ended_s, now_s));
         for Judged { device, after, .. } in judged {
             // One that was removed meanwhile is forgotten.
@@ -447,30 +460,58 @@ impl Verifier {
         outcomes.chunks(SUBMODULES_MAX).filter_map(sign).collect()
     }
 
-    /// The quarantine first: if the rest fails, the round is decided once more, and a quarantine twice is one.
-    async fn record(
+    /// Shuts out and lets in. The former first: if the rest fails, the round is decided once more, and a quarantine twice is
+    /// one.
+    async fn enforce(
         &self,
-        round: &RoundOutcome,
-        appraised: &Appraised,
-        changed: &[Appraisal],
-        ended_s: u64,
-    ) -> Result<(), RegistryError> {
+        judged: &mut [Judged],
+        policy: &GroupPolicy,
+        at_s: u64,
+    ) -> Result<Appraised, RegistryError> {
         let registry = self.link.registry();
         registry.verify_fence(self.link.fence()).await?;
+        let shut_out = judged
+            .iter()
+            .filter(|judged| judged.decision == Some(Decision::Quarantine));
+        let mut appraised = Appraised {
+            quarantined: shut_out
+                .map(|judged| (judged.device, reason(&judged.after, policy)))
+                .collect(),
+            ..Appraised::default()
+        };
         if !appraised.quarantined.is_empty() {
-            registry.quarantine(&appraised.quarantined, ended_s).await?;
+            registry.quarantine(&appraised.quarantined, at_s).await?;
         }
-        for device in &appraised.readmitted {
-            match registry.readmit(*device).await {
-                // It was revoked or removed meanwhile.
-                Err(RegistryError::Revoked { .. } | RegistryError::UnknownDevice { .. }) | Ok(_) => {}
+        let let_in = judged
+            .iter_mut()
+            .filter(|judged| judged.decision == Some(Decision::Readmit));
+        for judged in let_in {
+            let device = judged.device;
+            match registry.readmit(device).await {
+                // It may have been revoked meanwhile.
+                Ok(_) | Err(RegistryError::Revoked { .. }) => appraised.readmitted.push(device),
                 // One bad record must not keep all others from being decided about.
-                Err(error @ RegistryError::DamagedRecord { .. }) => {
+                Err(error @ (RegistryError::DamagedRecord { .. } | RegistryError::UnknownDevice { .. })) => {
                     tracing::error!(%error, %device, "it stays in quarantine");
+                    let recorded = self
+                        .provers
+                        .get(&device)
+                        .and_then(|known| known.standing.as_ref());
+                    judged.stay_out(recorded);
                 }
                 Err(error) => return Err(error),
             }
         }
+        Ok(appraised)
+    }
+
+    async fn record(
+        &self,
+        round: &RoundOutcome,
+        changed: &[Appraisal],
+        ended_s: u64,
+    ) -> Result<(), RegistryError> {
+        let registry = self.link.registry();
         let count = |wanted: fn(&Seen) -> bool| {
             let matching = round.verdicts.iter().filter(|verdict| wanted(&verdict.seen));
             u32::try_from(matching.count()).unwrap_or(u32::MAX)
@@ -515,6 +556,20 @@ struct Judged {
     is_changed: bool,
     /// Its state is another one.
     is_news: bool,
+}
+
+impl Judged {
+    /// It has proven what it is to run, and is not let in all the same.
+    fn stay_out(&mut self, recorded: Option<&Standing>) {
+        self.decision = None;
+        self.after.state = State::Quarantined;
+        if let Some(recorded) = recorded.filter(|recorded| recorded.state == State::Quarantined) {
+            self.after.since_s = recorded.since_s;
+            self.after.since_round = recorded.since_round;
+        }
+        self.is_changed = recorded.is_none_or(|recorded| self.after.differs(recorded));
+        self.is_news = recorded.is_none_or(|recorded| self.after.state != recorded.state);
+    }
 }
 
 fn standing(appraisal: Appraisal) -> Standing {

@@ -6,7 +6,7 @@ use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
-use super::{CHECK_ROWS, address_from_column, address_to_column, seconds};
+use super::{Pages, address_from_column, address_to_column, seconds};
 use crate::column::Stored;
 use crate::enrol::IDS_PER_QUERY;
 use crate::error::{RegistryError, Result};
@@ -206,24 +206,23 @@ impl Registry {
         &self,
         connection: &mut SqliteConnection,
     ) -> Result<Vec<RegistryError>> {
-        let (mut found, mut read) = (Vec::new(), 0);
-        loop {
-            let rows: Vec<AppraisalRow> = sqlx::query_as(concat!(
-                "SELECT ",
-                appraisal_columns!(),
-                " FROM appraisal LIMIT $1 OFFSET $2"
-            ))
-            .bind(CHECK_ROWS)
-            .bind(read)
-            .fetch_all(&mut *connection)
-            .await?;
-            if rows.is_empty() {
-                return Ok(found);
-            }
-            read += CHECK_ROWS;
+        let mut found = Vec::new();
+        let mut pages = Pages::new();
+        while let Some(rows) = pages
+            .next::<AppraisalRow>(
+                connection,
+                concat!(
+                    "SELECT ",
+                    appraisal_columns!(),
+                    ", rowid AS place FROM appraisal WHERE rowid >= $1 ORDER BY rowid LIMIT $2"
+                ),
+            )
+            .await?
+        {
             let damaged = |row| appraisal_from_row(self.record_mac(), row).err();
             found.extend(rows.iter().filter_map(damaged));
         }
+        Ok(found)
     }
 }
 

@@ -4,7 +4,7 @@ use linewarden_protocol::ids::DeviceId;
 use sqlx::SqliteConnection;
 use zeroize::Zeroizing;
 
-use super::{CHECK_ROWS, seconds};
+use super::{Pages, seconds};
 use crate::column::Stored;
 use crate::error::{RegistryError, Result};
 use crate::lease::damage;
@@ -114,27 +114,20 @@ impl Registry {
         &self,
         connection: &mut SqliteConnection,
     ) -> Result<Vec<RegistryError>> {
-        let (mut found, mut read) = (Vec::new(), 0);
-        loop {
-            // Documents are long: they are opened one by one.
-            let keys: Vec<(i64,)> = sqlx::query_as("SELECT rowid FROM evidence LIMIT $1 OFFSET $2")
-                .bind(CHECK_ROWS)
-                .bind(read)
-                .fetch_all(&mut *connection)
-                .await?;
-            if keys.is_empty() {
-                return Ok(found);
-            }
-            read += CHECK_ROWS;
-            for (key,) in keys {
+        let (mut found, mut pages) = (Vec::new(), Pages::new());
+        // Documents are long: they are opened one by one.
+        let places = "SELECT rowid AS place FROM evidence WHERE rowid >= $1 ORDER BY rowid LIMIT $2";
+        while let Some(rows) = pages.next::<(i64,)>(connection, places).await? {
+            for (place,) in rows {
                 let row: EvidenceRow =
                     sqlx::query_as("SELECT device_id, number, at_s, sealed FROM evidence WHERE rowid = $1")
-                        .bind(key)
+                        .bind(place)
                         .fetch_one(&mut *connection)
                         .await?;
                 found.extend(self.open_evidence(&row).err());
             }
         }
+        Ok(found)
     }
 }
 

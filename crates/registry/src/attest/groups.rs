@@ -258,35 +258,44 @@ impl Registry {
     /// overwritten.
     ///
     /// # Errors
-    /// [`RegistryError::InvalidGroup`], also for a new roll-out that is over at `now_s`, or a failure of the database.
+    /// As [`Registry::change_group`].
     pub async fn set_group(&self, group: &NewGroup, now_s: u64) -> Result<u64> {
-        group.validate()?;
+        self.change_group(&group.name, now_s, |_| Ok(group.clone())).await
+    }
+
+    /// Makes a group what `change` makes of what it is, `None` if there is none, in one transaction, and returns the revision
+    /// under which gateways learn of it. Of a record that is damaged `change` gets [`RegistryError::DamagedGroup`]; what it
+    /// gives in its place overwrites it.
+    ///
+    /// # Errors
+    /// What `change` refuses; [`RegistryError::InvalidGroup`], also for a new roll-out that is over at `now_s`, for a new
+    /// reference value or roll-out that the own entries of a prover cannot be laid over, and for another group's name; or a
+    /// failure of the database. Nothing is changed then.
+    pub async fn change_group<E: From<RegistryError>>(
+        &self,
+        name: &GroupName,
+        now_s: u64,
+        change: impl FnOnce(Result<Option<Group>>) -> Result<NewGroup, E>,
+    ) -> Result<u64, E> {
         let mut transaction = self.write().await?;
-        let before = self.group_in(&mut transaction, &group.name).await;
-        let (before, is_damaged) = match before {
-            Ok(before) => (before, false),
-            Err(RegistryError::DamagedGroup { .. }) => (None, true),
-            Err(error) => return Err(error),
+        let before = match self.group_in(&mut transaction, name).await {
+            Err(error) if !matches!(error, RegistryError::DamagedGroup { .. }) => return Err(error.into()),
+            before => before,
         };
-        let known = before.as_ref().and_then(|before| before.roll_out.as_ref());
-        if let Some(roll_out) = &group.roll_out
-            && Some(roll_out) != known
-            && roll_out.until_s <= now_s
-        {
-            return Err(RegistryError::InvalidGroup {
-                group: group.name.clone(),
-                field: "roll_out",
-                problem: "it would be over already; choose a later end".to_owned(),
-            });
-        }
+        let is_damaged = before.is_err();
+        let known = before.as_ref().ok().cloned().flatten();
+        let group = change(before)?;
+        group.validate()?;
+        self.check_change(&mut transaction, name, known.as_ref(), &group, now_s)
+            .await?;
         let revision = advance(&mut transaction).await?;
         let stored = Group {
-            name: group.name.clone(),
+            name: group.name,
             policy: group.policy,
-            reference: group.reference.clone(),
-            roll_out: group.roll_out.clone(),
-            rounds_wanted: match (before, is_damaged) {
-                (Some(before), _) => before.rounds_wanted,
+            reference: group.reference,
+            roll_out: group.roll_out,
+            rounds_wanted: match (known, is_damaged) {
+                (Some(known), _) => known.rounds_wanted,
                 // No count was ever higher, since each took a revision.
                 (None, true) => revision.cast_unsigned(),
                 (None, false) => 0,
@@ -294,8 +303,58 @@ impl Registry {
             revision: revision.cast_unsigned(),
         };
         self.write_group(&mut transaction, &stored).await?;
-        transaction.commit().await?;
+        transaction.commit().await.map_err(RegistryError::from)?;
         Ok(stored.revision)
+    }
+
+    /// Refuses what is not acceptable beside what was there before, and beside the group's provers.
+    async fn check_change(
+        &self,
+        connection: &mut SqliteConnection,
+        name: &GroupName,
+        known: Option<&Group>,
+        group: &NewGroup,
+        now_s: u64,
+    ) -> Result<()> {
+        let invalid = |field, problem| RegistryError::InvalidGroup {
+            group: name.clone(),
+            field,
+            problem,
+        };
+        if group.name != *name {
+            return Err(invalid("name", "a group keeps its name".to_owned()));
+        }
+        let known_roll_out = known.and_then(|known| known.roll_out.as_ref());
+        let roll_out = group
+            .roll_out
+            .as_ref()
+            .filter(|roll_out| Some(*roll_out) != known_roll_out);
+        if roll_out.is_some_and(|roll_out| roll_out.until_s <= now_s) {
+            let problem = "it would be over already; choose a later end".to_owned();
+            return Err(invalid("roll_out", problem));
+        }
+        let known_reference = known.and_then(|known| known.reference.as_ref());
+        let reference = group
+            .reference
+            .as_ref()
+            .filter(|reference| Some(*reference) != known_reference);
+        let fresh = [
+            ("reference", reference),
+            ("roll_out", roll_out.map(|roll_out| &roll_out.reference)),
+        ];
+        for (field, encoding) in fresh {
+            let Some(encoding) = encoding else {
+                continue;
+            };
+            let base = Configuration::decode(encoding).map_err(|error| invalid(field, error.to_string()))?;
+            if let Some((device, error)) = self.first_unfit(connection, name, &base).await? {
+                let problem = format!(
+                    "what device {device} has of its own cannot be laid over it: {error}; enrol that device with other entries, or into another group, or remove it first"
+                );
+                return Err(invalid(field, problem));
+            }
+        }
+        Ok(())
     }
 
     /// A group; `None` if there is none of that name.

@@ -17,21 +17,72 @@ mod rounds;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{FromRow, Row as _, SqliteConnection};
 
 pub use self::appraisals::{Appraisal, AppraisalPage, SILENCES_MAX, State};
 pub use self::evidence::EVIDENCE_BYTES_MAX;
 pub use self::groups::{Group, GroupList, GroupName, GroupNameError, GroupPolicy, NewGroup, Reopen, RollOut};
 pub use self::periods::{PERIODS_KEPT, PeriodRecord};
+use self::provers::missing_provers;
 pub use self::provers::{
     BINDING_BYTES_MAX, Home, NewProver, OVERLAY_BYTES_MAX, Protection, ProverPage, ProverRecord,
 };
-pub use self::rounds::{ROUNDS_KEPT, RoundRecord};
+pub use self::rounds::{LOST_NUMBERS, ROUNDS_KEPT, ReservedRounds, RoundRecord};
 use crate::error::{RegistryError, Result};
 use crate::store::Registry;
 
-/// Rows that the check reads at once.
-const CHECK_ROWS: i64 = 5_000;
+/// Rows of a page.
+const PAGE_ROWS: i64 = 5_000;
+
+/// All rows of a table, page by page, in the order in which they lie in it: whatever stands in their columns, none is missed.
+struct Pages {
+    /// From which place on; `None` at the end.
+    next: Option<i64>,
+}
+
+impl Pages {
+    fn new() -> Self {
+        Self { next: Some(i64::MIN) }
+    }
+
+    /// The next rows; `None` at the end. The query begins at the place $1, has $2 rows at most in the order of `rowid`, and calls
+    /// that `place`.
+    async fn next<R>(
+        &mut self,
+        connection: &mut SqliteConnection,
+        query: &'static str,
+    ) -> Result<Option<Vec<R>>>
+    where
+        R: for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
+    {
+        let Some(from) = self.next else {
+            return Ok(None);
+        };
+        let rows: Vec<Placed<R>> = sqlx::query_as(query)
+            .bind(from)
+            .bind(PAGE_ROWS)
+            .fetch_all(connection)
+            .await?;
+        self.next = rows.last().and_then(|last| last.place.checked_add(1));
+        Ok(Some(rows.into_iter().map(|placed| placed.row).collect()))
+    }
+}
+
+/// A row and its place in its table.
+struct Placed<R> {
+    place: i64,
+    row: R,
+}
+
+impl<'r, R: FromRow<'r, SqliteRow>> FromRow<'r, SqliteRow> for Placed<R> {
+    fn from_row(row: &'r SqliteRow) -> sqlx::Result<Self> {
+        Ok(Self {
+            place: row.try_get("place")?,
+            row: R::from_row(row)?,
+        })
+    }
+}
 
 impl Registry {
     /// The revision of the newest change to any prover or group.
@@ -52,6 +103,7 @@ impl Registry {
     ) -> Result<Vec<RegistryError>> {
         let mut found = self.damaged_groups(connection).await?;
         found.extend(self.damaged_provers(connection).await?);
+        found.extend(missing_provers(connection).await?);
         found.extend(self.damaged_periods(connection).await?);
         found.extend(self.damaged_rounds(connection).await?);
         found.extend(self.damaged_appraisals(connection).await?);

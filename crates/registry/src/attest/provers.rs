@@ -1,16 +1,17 @@
 //! Provers: devices with an attestation key.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use linewarden_measurement::configuration::Configuration;
+use linewarden_measurement::configuration::{CONFIGURATION_BYTES_MAX, Configuration, ConfigurationError};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use sqlx::SqliteConnection;
 use zeroize::Zeroize as _;
 
 use super::groups::GroupName;
-use super::{CHECK_ROWS, address_from_column, address_to_column, advance, seconds};
+use super::{Pages, address_from_column, address_to_column, advance, seconds};
 use crate::column::Stored;
 use crate::error::{RegistryError, Result};
 use crate::lease::damage;
@@ -189,13 +190,45 @@ impl Registry {
     /// A device that is unknown or revoked, a group that is unknown, a field that is not acceptable, a damaged record, or a
     /// failure of the database; nothing is changed then.
     pub async fn enrol_prover(&self, prover: NewProver, now_s: u64) -> Result<u64> {
-        prover.validate(now_s)?;
-        let device = prover.device;
+        self.enrol_provers(vec![prover], now_s).await
+    }
+
+    /// Makes devices provers as [`Registry::enrol_prover`] does, all in one transaction; returns the newest revision.
+    ///
+    /// # Errors
+    /// As [`Registry::enrol_prover`], of the first that is refused; nothing is changed then.
+    pub async fn enrol_provers(&self, provers: Vec<NewProver>, now_s: u64) -> Result<u64> {
+        for prover in &provers {
+            prover.validate(now_s)?;
+        }
         let mut transaction = self.write().await?;
-        if !self.get_in(&mut transaction, device).await?.status.is_active() {
+        let mut newest = None;
+        for prover in provers {
+            newest = Some(self.enrol_prover_in(&mut transaction, prover, now_s).await?);
+        }
+        match newest {
+            Some(revision) => {
+                transaction.commit().await?;
+                Ok(revision)
+            }
+            None => {
+                drop(transaction);
+                self.attest_revision().await
+            }
+        }
+    }
+
+    async fn enrol_prover_in(
+        &self,
+        connection: &mut SqliteConnection,
+        prover: NewProver,
+        now_s: u64,
+    ) -> Result<u64> {
+        let device = prover.device;
+        if !self.get_in(connection, device).await?.status.is_active() {
             return Err(RegistryError::Revoked { device });
         }
-        if self.group_in(&mut transaction, &prover.group).await?.is_none() {
+        if self.group_in(connection, &prover.group).await?.is_none() {
             return Err(RegistryError::UnknownGroup { group: prover.group });
         }
         let sealed = self
@@ -214,13 +247,11 @@ impl Registry {
             port: prover.port,
             enrolled_at_s: now_s,
             enrolled_period: prover.enrolled_period,
-            revision: advance(&mut transaction).await?.cast_unsigned(),
+            revision: advance(connection).await?.cast_unsigned(),
             removed: false,
         };
-        forget(&mut transaction, device).await?;
-        self.write_prover(&mut transaction, &record, Some(&sealed))
-            .await?;
-        transaction.commit().await?;
+        forget(connection, device).await?;
+        self.write_prover(connection, &record, Some(&sealed)).await?;
         Ok(record.revision)
     }
 
@@ -337,23 +368,62 @@ impl Registry {
         &self,
         connection: &mut SqliteConnection,
     ) -> Result<Vec<RegistryError>> {
-        let (mut found, mut read) = (Vec::new(), 0);
-        loop {
-            let rows: Vec<ProverRow> = sqlx::query_as(concat!(
-                "SELECT ",
-                prover_columns!(),
-                " FROM prover LIMIT $1 OFFSET $2"
-            ))
-            .bind(CHECK_ROWS)
-            .bind(read)
-            .fetch_all(&mut *connection)
-            .await?;
-            if rows.is_empty() {
-                return Ok(found);
-            }
-            read += CHECK_ROWS;
+        let mut found = Vec::new();
+        let mut pages = Pages::new();
+        while let Some(rows) = pages
+            .next::<ProverRow>(
+                connection,
+                concat!(
+                    "SELECT ",
+                    prover_columns!(),
+                    ", rowid AS place FROM prover WHERE rowid >= $1 ORDER BY rowid LIMIT $2"
+                ),
+            )
+            .await?
+        {
             found.extend(rows.into_iter().filter_map(|row| self.prover_from_row(row).err()));
         }
+        Ok(found)
+    }
+
+    /// The first prover of a group whose own entries cannot be laid over this configuration, and why.
+    pub(super) async fn first_unfit(
+        &self,
+        connection: &mut SqliteConnection,
+        group: &GroupName,
+        base: &Configuration,
+    ) -> Result<Option<(DeviceId, ConfigurationError)>> {
+        // Most overlays are short: then only the banks of PCRs can differ, and the files need not be gone through.
+        let base_bytes = base.encode().len();
+        let without_files = Configuration::new(base.pcrs().clone(), BTreeMap::new()).ok();
+        let mut pages = Pages::new();
+        while let Some(rows) = pages
+            .next::<ProverRow>(
+                connection,
+                concat!(
+                    "SELECT ",
+                    prover_columns!(),
+                    ", rowid AS place FROM prover WHERE rowid >= $1 AND overlay IS NOT NULL AND removed = 0 \
+                     ORDER BY rowid LIMIT $2"
+                ),
+            )
+            .await?
+        {
+            // Those that cannot be read are attested by nobody.
+            for (prover, _) in rows.into_iter().filter_map(|row| self.prover_from_row(row).ok()) {
+                let overlay = prover.overlay.filter(|_| prover.group == *group);
+                let Some(encoding) = overlay else {
+                    continue;
+                };
+                let fits = base_bytes.saturating_add(encoding.len()) <= CONFIGURATION_BYTES_MAX;
+                let base = without_files.as_ref().filter(|_| fits).unwrap_or(base);
+                let laid = Configuration::decode(&encoding).and_then(|overlay| base.overlaid(&overlay));
+                if let Err(error) = laid {
+                    return Ok(Some((prover.device, error)));
+                }
+            }
+        }
+        Ok(None)
     }
 
     async fn write_prover(
@@ -415,6 +485,22 @@ impl Registry {
         bytes.zeroize();
         Some(key)
     }
+}
+
+/// Devices that have stood somewhere, or have sent evidence, as provers, and are on record as none, nor as having been one: the row
+/// was deleted. Of a prover that was never asked nothing tells.
+pub(super) async fn missing_provers(connection: &mut SqliteConnection) -> Result<Vec<RegistryError>> {
+    let missing: Vec<(Stored<i64>,)> = sqlx::query_as(
+        "SELECT device_id FROM (SELECT device_id FROM appraisal UNION SELECT device_id FROM evidence) AS told \
+         WHERE NOT EXISTS (SELECT 1 FROM prover WHERE prover.device_id = told.device_id)",
+    )
+    .fetch_all(connection)
+    .await?;
+    let missing = missing.iter().map(|(device,)| RegistryError::DamagedRecord {
+        device: id_from_column(device.0),
+        problem: format!("its {TABLE} is gone"),
+    });
+    Ok(missing.collect())
 }
 
 /// Who is no prover, or another one, stands nowhere and has sent nothing.

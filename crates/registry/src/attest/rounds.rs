@@ -7,7 +7,7 @@ use sqlx::SqliteConnection;
 
 use super::appraisals::Appraisal;
 use super::groups::GroupName;
-use super::{CHECK_ROWS, seconds};
+use super::{Pages, seconds};
 use crate::column::Stored;
 use crate::error::{RegistryError, Result};
 use crate::gateway::Fence;
@@ -53,21 +53,53 @@ pub struct RoundRecord {
     pub last_verdict_ms: u32,
 }
 
+/// How far behind all that is known a lost count goes on. What was reserved and is not on record must lie below: 256 times 256
+/// numbers, as many as a gateway reserves at a time, times as many starts without a single round that was recorded.
+///
+/// Nothing but answers hangs on it: the same number under another nonce makes another block of the cipher, and devices, which
+/// remember the highest number that they have seen, would not answer.
+pub const LOST_NUMBERS: u32 = 65_536;
+
+/// Numbers that one gateway alone may open rounds with.
+#[derive(Debug)]
+pub struct ReservedRounds {
+    /// The numbers.
+    pub numbers: Range<u32>,
+    /// The count before was damaged or gone: what to tell the operator.
+    pub damage: Option<RegistryError>,
+}
+
+/// Which number comes next.
+enum Next {
+    /// This one.
+    Known(u32),
+    /// Nobody knows. The newest round that is on record had this one; 0 if none is.
+    Lost { highest: u32 },
+}
+
 impl Registry {
     /// Reserves the next numbers for rounds of this gateway, from 1 and not below `floor`, durably: no number comes twice,
     /// whatever becomes of the process. Near the end there may be fewer than `count`, which is at least 1.
     ///
-    /// A floor that grows with time keeps numbers from coming again where an older copy of the registry was put back.
+    /// A floor that grows with time keeps numbers from coming again where an older copy of the registry was put back. A count
+    /// that does not authenticate, or that is gone, is begun anew, [`LOST_NUMBERS`] behind the floor and all rounds that are
+    /// known of, and [`ReservedRounds::damage`] says so.
     ///
     /// # Errors
-    /// [`RegistryError::OldFence`], [`RegistryError::NoRoundsLeft`], a damaged record, or a failure of the database.
-    pub async fn reserve_rounds(&self, fence: &Fence, count: u32, floor: u32) -> Result<Range<u32>> {
+    /// [`RegistryError::OldFence`], [`RegistryError::NoRoundsLeft`], or a failure of the database.
+    pub async fn reserve_rounds(&self, fence: &Fence, count: u32, floor: u32) -> Result<ReservedRounds> {
         let gateway = fence.gateway();
         let mut transaction = self.write().await?;
         self.check_fence(&mut transaction, fence).await?;
-        let first = self.next_round(&mut transaction, gateway).await?.max(floor);
-        let end = first.saturating_add(count.max(1));
-        if end == first {
+        let (next, damage) = match self.next_round(&mut transaction, gateway).await? {
+            Next::Known(next) => (next.max(floor), None),
+            Next::Lost { highest } => (
+                highest.max(floor).saturating_add(LOST_NUMBERS),
+                Some(RegistryError::DamagedRoundCount { gateway }),
+            ),
+        };
+        let end = next.saturating_add(count.max(1));
+        if end == next {
             return Err(RegistryError::NoRoundsLeft { gateway });
         }
         sqlx::query(
@@ -80,7 +112,10 @@ impl Registry {
         .execute(&mut *transaction)
         .await?;
         transaction.commit().await?;
-        Ok(first..end)
+        Ok(ReservedRounds {
+            numbers: next..end,
+            damage,
+        })
     }
 
     /// Stores how a round went, with the appraisals that it has changed, in one transaction, durable before it returns. Told
@@ -88,7 +123,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError::OldFence`]; [`RegistryError::InvalidRound`] if round or appraisals are another gateway's, or the
-    /// number was not reserved; a damaged record, or a failure of the database. Nothing is stored then.
+    /// number was not reserved, as far as the count is sound; or a failure of the database. Nothing is stored then.
     pub async fn record_round(
         &self,
         fence: &Fence,
@@ -112,7 +147,12 @@ impl Registry {
         }
         let mut transaction = self.write().await?;
         self.check_fence(&mut transaction, fence).await?;
-        if round.number == 0 || round.number >= self.next_round(&mut transaction, gateway).await? {
+        let is_reserved = match self.next_round(&mut transaction, gateway).await? {
+            Next::Known(next) => round.number < next,
+            // What a gateway has found must not be lost with it.
+            Next::Lost { .. } => true,
+        };
+        if round.number == 0 || !is_reserved {
             return Err(invalid("this number was never reserved".to_owned()));
         }
         self.write_round(&mut transaction, round).await?;
@@ -149,24 +189,37 @@ impl Registry {
             .collect())
     }
 
-    /// The first number that was never reserved. A count that somebody has deleted begins behind all that is known of.
-    async fn next_round(&self, connection: &mut SqliteConnection, gateway: GatewayId) -> Result<u32> {
+    /// The first number that was never reserved.
+    async fn next_round(&self, connection: &mut SqliteConnection, gateway: GatewayId) -> Result<Next> {
         let row: Option<NumberRow> =
             sqlx::query_as("SELECT gateway_id, next, mac FROM round_number WHERE gateway_id = $1")
                 .bind(i64::from(gateway.0))
                 .fetch_optional(&mut *connection)
                 .await?;
-        if let Some(row) = row {
-            return number_from_row(self.record_mac(), &row);
+        let is_missing = row.is_none();
+        if let Some(Ok(next)) = row.map(|row| number_from_row(self.record_mac(), &row)) {
+            return Ok(Next::Known(next));
         }
-        let (highest,): (Option<i64>,) = sqlx::query_as(
-            "SELECT MAX(number) FROM attest_round WHERE gateway_id = $1 AND typeof(number) = 'integer'",
-        )
+        let rounds: Vec<RoundRow> = sqlx::query_as(concat!(
+            "SELECT ",
+            round_columns!(),
+            " FROM attest_round WHERE gateway_id = $1 AND typeof(number) = 'integer' ORDER BY number DESC LIMIT $2"
+        ))
         .bind(i64::from(gateway.0))
-        .fetch_one(connection)
+        .bind(i64::from(ROUNDS_KEPT))
+        .fetch_all(connection)
         .await?;
-        let highest = u32::try_from(highest.unwrap_or_default()).unwrap_or(u32::MAX);
-        Ok(highest.saturating_add(1))
+        let mut sound = rounds
+            .iter()
+            .filter_map(|row| round_from_row(self.record_mac(), row).ok());
+        Ok(match (sound.next(), is_missing) {
+            (Some(newest), _) => Next::Lost {
+                highest: newest.number,
+            },
+            (None, false) => Next::Lost { highest: 0 },
+            // A gateway that has had none yet.
+            (None, true) => Next::Known(1),
+        })
     }
 
     async fn write_round(&self, connection: &mut SqliteConnection, round: &RoundRecord) -> Result<()> {
@@ -223,24 +276,22 @@ impl Registry {
         )
         .fetch_all(&mut *connection)
         .await?;
-        found.extend(behind.iter().map(|(gateway,)| damaged_gateway(gateway.0)));
-        let mut read = 0;
-        loop {
-            let rows: Vec<RoundRow> = sqlx::query_as(concat!(
-                "SELECT ",
-                round_columns!(),
-                " FROM attest_round LIMIT $1 OFFSET $2"
-            ))
-            .bind(CHECK_ROWS)
-            .bind(read)
-            .fetch_all(&mut *connection)
-            .await?;
-            if rows.is_empty() {
-                return Ok(found);
-            }
-            read += CHECK_ROWS;
+        found.extend(behind.iter().map(|(gateway,)| damaged_count(gateway.0)));
+        let mut pages = Pages::new();
+        while let Some(rows) = pages
+            .next::<RoundRow>(
+                connection,
+                concat!(
+                    "SELECT ",
+                    round_columns!(),
+                    ", rowid AS place FROM attest_round WHERE rowid >= $1 ORDER BY rowid LIMIT $2"
+                ),
+            )
+            .await?
+        {
             found.extend(rows.iter().filter_map(|row| round_from_row(mac, row).err()));
         }
+        Ok(found)
     }
 }
 
@@ -263,8 +314,8 @@ type RoundRow = (
     Stored<Vec<u8>>,
 );
 
-fn damaged_gateway(column: i64) -> RegistryError {
-    RegistryError::DamagedGateway {
+fn damaged_count(column: i64) -> RegistryError {
+    RegistryError::DamagedRoundCount {
         gateway: GatewayId(u32::try_from(column).unwrap_or(u32::MAX)),
     }
 }
@@ -276,7 +327,7 @@ fn number_code(mac: &RecordMac, gateway: i64, next: i64) -> RowCode {
 fn number_from_row(mac: &RecordMac, (gateway, next, code): &NumberRow) -> Result<u32> {
     let is_sound = number_code(mac, gateway.0, next.0).is(&code.0);
     let next = u32::try_from(next.0).ok().filter(|_| is_sound);
-    next.ok_or_else(|| damaged_gateway(gateway.0))
+    next.ok_or_else(|| damaged_count(gateway.0))
 }
 
 /// Without its code.

@@ -170,23 +170,26 @@ impl<'a> Act<'a> {
             },
         };
         act.set_reference(None)?;
-        for device in attested {
-            let prover = NewProver {
-                device: device_id(device.index),
-                group: act.group.clone(),
-                key: device.key.clone(),
-                protection: Protection::Software,
-                binding: None,
-                overlay: Some(device.software.overlay()?.encode()),
-                home: Some(Whereabouts {
-                    gateway: GATEWAY_ID,
-                    address: device.address,
-                }),
-                port: device.port,
-                enrolled_period: device.period,
-            };
-            home.block_on(home.registry.enrol_prover(prover, now_s()))?;
-        }
+        let provers: Vec<NewProver> = attested
+            .iter()
+            .map(|device| {
+                Ok(NewProver {
+                    device: device_id(device.index),
+                    group: act.group.clone(),
+                    key: device.key.clone(),
+                    protection: Protection::Software,
+                    binding: None,
+                    overlay: Some(device.software.overlay()?.encode()),
+                    home: Some(Whereabouts {
+                        gateway: GATEWAY_ID,
+                        address: device.address,
+                    }),
+                    port: device.port,
+                    enrolled_period: device.period,
+                })
+            })
+            .collect::<Result<_, DemoError>>()?;
+        home.block_on(home.registry.enrol_provers(provers, now_s()))?;
         Ok(act)
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use linewarden_measurement::configuration::Configuration;
 use linewarden_registry::{
     Group, GroupName, GroupPolicy, NewGroup, Registry, RegistryError, Reopen, RollOut,
 };
@@ -204,33 +205,31 @@ fn as_new(group: Group) -> NewGroup {
 fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
     let reference = args.reference.as_deref().map(reference::read).transpose()?;
     let now_s = now_s()?;
-    let (group, is_new) = block_on(async {
+    let encoding = reference.as_ref().map(Configuration::encode);
+    let mut set = None;
+    block_on(async {
         let registry = args.registry.open().await?;
-        let known = match registry.group(&args.name).await {
-            Err(error @ RegistryError::DamagedGroup { .. }) => {
-                tracing::warn!(%error, "it is made anew");
-                None
-            }
-            known => known?,
-        };
-        let is_new = known.is_none();
-        let mut group = known.map_or_else(
-            || NewGroup {
-                name: args.name.clone(),
-                policy: args.first_policy(),
-                reference: None,
-                roll_out: None,
-            },
-            as_new,
-        );
-        group.policy = args.policy(group.policy);
-        if let Some(reference) = &reference {
-            group.reference = Some(reference.encode());
-        }
-        registry.set_group(&group, now_s).await?;
+        registry
+            .change_group(&args.name, now_s, |known| -> Result<NewGroup, Failure> {
+                let known = match known {
+                    Err(error) => {
+                        tracing::warn!(%error, "it is made anew");
+                        None
+                    }
+                    Ok(known) => known,
+                };
+                let is_new = known.is_none();
+                let group = args.changed(known, encoding);
+                set = Some((group.clone(), is_new));
+                Ok(group)
+            })
+            .await?;
         registry.close().await;
-        Ok((group, is_new))
+        Ok(())
     })?;
+    let Some((group, is_new)) = set else {
+        return Ok(());
+    };
     let NewGroup { name, policy, .. } = &group;
     let mut object = describe(name, policy, group.reference.as_deref(), group.roll_out.as_ref());
     if let Some(object) = object.as_object_mut() {
@@ -258,6 +257,24 @@ fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
 }
 
 impl SetArgs {
+    /// What is named, in place of what was there; of a new group, of what is usual.
+    fn changed(&self, known: Option<Group>, reference: Option<Vec<u8>>) -> NewGroup {
+        let group = known.map_or_else(
+            || NewGroup {
+                name: self.name.clone(),
+                policy: self.first_policy(),
+                reference: None,
+                roll_out: None,
+            },
+            as_new,
+        );
+        NewGroup {
+            policy: self.policy(group.policy),
+            reference: reference.or(group.reference),
+            ..group
+        }
+    }
+
     /// Of a new group: what nobody has named fits the interval that was.
     fn first_policy(&self) -> GroupPolicy {
         let default = GroupPolicy::default();
@@ -485,7 +502,7 @@ fn end_roll_out(group: &mut NewGroup) -> Result<RollOut, Failure> {
     })
 }
 
-/// Reads a group, changes it and writes it.
+/// Changes a group that must be there.
 fn change<T>(
     registry: &RegistryArgs,
     name: &GroupName,
@@ -494,10 +511,17 @@ fn change<T>(
 ) -> Result<T, Failure> {
     block_on(async {
         let registry = registry.open().await?;
-        let mut group = as_new(find(&registry, name).await?);
-        let changed = change(&mut group)?;
-        registry.set_group(&group, now_s).await?;
+        let mut changed = None;
+        registry
+            .change_group(name, now_s, |known| -> Result<NewGroup, Failure> {
+                let known = known?.ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() })?;
+                let mut group = as_new(known);
+                changed = Some(change(&mut group)?);
+                Ok(group)
+            })
+            .await?;
         registry.close().await;
-        Ok(changed)
+        // Whoever does not end in an error has changed it.
+        changed.ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() }.into())
     })
 }

@@ -151,6 +151,48 @@ fn a_roll_out_is_accepted_or_withdrawn() {
     );
 }
 
+/// A device whose own entries cannot be laid over what its group is to run would be asked no more.
+#[test]
+fn a_reference_value_that_a_device_cannot_be_laid_over_is_refused() {
+    let site = Site::attesting(1);
+    for (name, bank) in [
+        ("sha256.conf", HashAlgorithm::Sha256),
+        ("sha384.conf", HashAlgorithm::Sha384),
+    ] {
+        let mut pcrs = PcrValues::new(bank);
+        pcrs.set(11.try_into().unwrap(), bank.digest(&[b"kernel"]))
+            .unwrap();
+        site.write_configuration(name, &Configuration::new(pcrs, BTreeMap::new()).unwrap());
+    }
+    let enroll = "attest enroll d1 --group pumps --software --own sha256.conf --key-out";
+    let refused = |words: &str, field: &str| {
+        let error = site.on_registry(&format!("attest group {words}")).refused(2);
+        let told = format!(
+            "group pumps: field {field}: what device 00000000000000d1 has of its own cannot be laid over it: values of the bank"
+        );
+        assert!(error.contains(&told), "{words}: {error}");
+    };
+    // Rolled out before the device came; what is not new is let be.
+    site.on_registry("attest group roll-out pumps --reference sha384.conf --for 60")
+        .ok();
+    site.on_registry(&format!("{enroll} k")).ok();
+    refused("accept pumps", "reference");
+    site.on_registry("attest group set pumps --every 30").ok();
+    site.on_registry("attest group withdraw pumps").ok();
+    refused("set pumps --reference sha384.conf", "reference");
+    refused("roll-out pumps --reference sha384.conf --for 60", "roll_out");
+    let group = site.group("pumps");
+    assert_eq!(
+        (group["reference"].as_str(), &group["roll_out"]),
+        (
+            Some(configuration(1).hash().to_string().as_str()),
+            &serde_json::Value::Null
+        )
+    );
+    site.on_registry("attest group set pumps --reference sha256.conf")
+        .ok();
+}
+
 #[test]
 fn a_software_key_is_in_its_file_and_in_the_registry() {
     let site = Site::attesting(1);

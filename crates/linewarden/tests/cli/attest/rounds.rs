@@ -218,7 +218,7 @@ fn without_a_gateway_nobody_runs_a_round() {
 /// Has gateway 5 record a round of these devices, all well, of which it has asked so many.
 async fn record(registry: &Registry, devices: &[DeviceId], asked: u32, at_s: u64) {
     let fence = registry.register_gateway(GatewayId(5), at_s).await.unwrap();
-    let number = registry.reserve_rounds(&fence, 1, 0).await.unwrap().start;
+    let number = registry.reserve_rounds(&fence, 1, 0).await.unwrap().numbers.start;
     let round = RoundRecord {
         gateway: GatewayId(5),
         number,

@@ -57,7 +57,7 @@ const ROUNDS_MAX: u32 = 10;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Between two looks at how far it is.
 const GLANCE: Duration = Duration::from_millis(200);
-/// Provers are enrolled one by one; progress is told after so many.
+/// Provers are enrolled so many at a time, and progress is told after each.
 const TOLD: u32 = 500;
 
 /// Where gateway and provers are.
@@ -237,12 +237,12 @@ impl Records {
             roll_out: None,
         };
         runtime.block_on(registry.set_group(&new_group, 1))?;
-        for index in 0..provers {
-            if index % TOLD == 0 {
-                progress("enrolling provers", Some((index.into(), provers.into())));
-            }
-            let prover = prover(index, &group, place.address(index)?);
-            runtime.block_on(registry.enrol_prover(prover, 1))?;
+        for first in (0..provers).step_by(TOLD as usize) {
+            progress("enrolling provers", Some((first.into(), provers.into())));
+            let some = (first..provers.min(first.saturating_add(TOLD)))
+                .map(|index| Ok(prover(index, &group, place.address(index)?)))
+                .collect::<Result<Vec<_>, BenchError>>()?;
+            runtime.block_on(registry.enrol_provers(some, 1))?;
         }
         Ok(Self {
             registry,
