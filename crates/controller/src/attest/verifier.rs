@@ -86,6 +86,8 @@ pub struct Verifier {
     /// Who is in quarantine and since when, as of that revision of the registry's devices.
     quarantined: HashMap<DeviceId, u64>,
     revision: Option<Revision>,
+    /// What is done and was not told yet, because what came after it failed.
+    untold: Appraised,
 }
 
 impl Verifier {
@@ -100,6 +102,7 @@ impl Verifier {
             policies: HashMap::new(),
             quarantined: HashMap::new(),
             revision: None,
+            untold: Appraised::default(),
             link,
         };
         let gateway = verifier.link.gateway();
@@ -286,7 +289,8 @@ impl Verifier {
     }
 
     /// Decides about all that a round has asked, and makes it durable. The same round again, after a failure, decides the
-    /// same again. `ended_s` is when it ended, `now_s` now, in seconds since 1970-01-01 UTC.
+    /// same again; what had been done by then is told with the success. `ended_s` is when it ended, `now_s` now, in seconds since
+    /// 1970-01-01 UTC.
     ///
     /// # Errors
     /// An old fence, or a failure of the database: ask again.
@@ -309,25 +313,15 @@ impl Verifier {
             .map(|verdict| self.judge(verdict, &policy, round, ended_s))
             .collect();
         judged.extend(self.left_out(round, ended_s).await?);
-        let mut appraised = Appraised::default();
-        for Judged {
-            device,
-            after,
-            decision,
-            ..
-        } in &judged
-        {
-            match decision {
-                Some(Decision::Quarantine) => {
-                    appraised.quarantined.push((*device, reason(after, &policy)));
-                }
-                Some(Decision::Readmit) => appraised.readmitted.push(*device),
-                None => {}
-            }
-        }
+        self.take_back(&mut judged).await?;
+        self.link.registry().verify_fence(self.link.fence()).await?;
+        // The quarantine first: if the rest fails, the round is decided once more, and a quarantine twice is one.
+        self.shut_out(&judged, &policy, ended_s).await?;
+        self.let_in(&mut judged).await?;
         let changed = judged.iter().filter(|judged| judged.is_changed);
         let changed: Vec<Appraisal> = changed.map(|judged| self.appraisal(judged)).collect();
-        self.record(round, &appraised, &changed, ended_s).await?;
+        self.record(round, &changed, ended_s).await?;
+        let mut appraised = std::mem::take(&mut self.untold);
         appraised.results = self.results(round, &judged, &policy, (ended_s, now_s));
         for Judged { device, after, .. } in judged {
             // One that was removed meanwhile is forgotten.
@@ -339,11 +333,73 @@ impl Verifier {
         Ok(appraised)
     }
 
+    /// A prover that is well here is written anew also if it stands as before, where another gateway has appraised it since: it is
+    /// back, and that one asks it no more.
+    async fn take_back(&self, judged: &mut [Judged]) -> Result<(), RegistryError> {
+        let unchanged = judged
+            .iter()
+            .filter(|judged| !judged.is_changed && is_well(&judged.after));
+        let unchanged: Vec<DeviceId> = unchanged.map(|judged| judged.device).collect();
+        let gateway = self.link.gateway();
+        let taken = self
+            .link
+            .registry()
+            .appraised_elsewhere(gateway, &unchanged)
+            .await?;
+        for judged in judged {
+            judged.is_changed |= taken.contains(&judged.device);
+        }
+        Ok(())
+    }
+
+    async fn shut_out(
+        &mut self,
+        judged: &[Judged],
+        policy: &GroupPolicy,
+        at_s: u64,
+    ) -> Result<(), RegistryError> {
+        let decided = judged
+            .iter()
+            .filter(|judged| judged.decision == Some(Decision::Quarantine));
+        let quarantined: Vec<(DeviceId, String)> = decided
+            .map(|judged| (judged.device, reason(&judged.after, policy)))
+            .collect();
+        if !quarantined.is_empty() {
+            self.link.registry().quarantine(&quarantined, at_s).await?;
+            self.untold.quarantined.extend(quarantined);
+        }
+        Ok(())
+    }
+
+    async fn let_in(&mut self, judged: &mut [Judged]) -> Result<(), RegistryError> {
+        let decided = judged
+            .iter_mut()
+            .filter(|judged| judged.decision == Some(Decision::Readmit));
+        for judged in decided {
+            let device = judged.device;
+            match self.link.registry().readmit(device).await {
+                Ok(_) => {
+                    self.untold.readmitted.push(device);
+                    continue;
+                }
+                // It was revoked or removed meanwhile.
+                Err(RegistryError::Revoked { .. } | RegistryError::UnknownDevice { .. }) => {}
+                // One bad record must not keep all others from being decided about.
+                Err(error @ RegistryError::DamagedRecord { .. }) => {
+                    tracing::error!(%error, %device, "it stays in quarantine");
+                }
+                Err(error) => return Err(error),
+            }
+            judged.after.state = State::Quarantined;
+            judged.is_news = false;
+        }
+        Ok(())
+    }
+
     /// Provers of the group that were well here and were not asked this time, as when there is no way to them any more: nobody
     /// knows how they are. It counts for no quarantine. What another gateway has seen since is its own.
     async fn left_out(&mut self, round: &RoundOutcome, at_s: u64) -> Result<Vec<Judged>, RegistryError> {
         let asked: HashSet<DeviceId> = round.verdicts.iter().map(|verdict| verdict.device).collect();
-        let is_well = |standing: &Standing| matches!(standing.state, State::Ok | State::Late);
         let left_out = self.provers.iter().filter(|(device, known)| {
             known.group.as_ref() == Some(&round.group)
                 && known.standing.as_ref().is_some_and(is_well)
@@ -403,11 +459,16 @@ impl Verifier {
             decision = None;
         }
         after.address = Some(verdict.address);
+        let is_news = recorded.is_none_or(|recorded| after.state != recorded.state);
+        if is_news {
+            // Also where the registry knew before: another gateway, or a round that was not recorded, has brought it about.
+            (after.since_s, after.since_round) = (at_s, round.number.0);
+        }
         Judged {
             device,
             decision,
             is_changed: recorded.is_none_or(|recorded| after.differs(recorded)),
-            is_news: recorded.is_none_or(|recorded| after.state != recorded.state),
+            is_news,
             after,
         }
     }
@@ -447,30 +508,12 @@ impl Verifier {
         outcomes.chunks(SUBMODULES_MAX).filter_map(sign).collect()
     }
 
-    /// The quarantine first: if the rest fails, the round is decided once more, and a quarantine twice is one.
     async fn record(
         &self,
         round: &RoundOutcome,
-        appraised: &Appraised,
         changed: &[Appraisal],
         ended_s: u64,
     ) -> Result<(), RegistryError> {
-        let registry = self.link.registry();
-        registry.verify_fence(self.link.fence()).await?;
-        if !appraised.quarantined.is_empty() {
-            registry.quarantine(&appraised.quarantined, ended_s).await?;
-        }
-        for device in &appraised.readmitted {
-            match registry.readmit(*device).await {
-                // It was revoked or removed meanwhile.
-                Err(RegistryError::Revoked { .. } | RegistryError::UnknownDevice { .. }) | Ok(_) => {}
-                // One bad record must not keep all others from being decided about.
-                Err(error @ RegistryError::DamagedRecord { .. }) => {
-                    tracing::error!(%error, %device, "it stays in quarantine");
-                }
-                Err(error) => return Err(error),
-            }
-        }
         let count = |wanted: fn(&Seen) -> bool| {
             let matching = round.verdicts.iter().filter(|verdict| wanted(&verdict.seen));
             u32::try_from(matching.count()).unwrap_or(u32::MAX)
@@ -488,7 +531,10 @@ impl Verifier {
             silent: count(|seen| *seen == Seen::Silent),
             last_verdict_ms: round.last_verdict_ms,
         };
-        registry.record_round(self.link.fence(), &record, changed).await
+        self.link
+            .registry()
+            .record_round(self.link.fence(), &record, changed)
+            .await
     }
 
     fn appraisal(&self, Judged { device, after, .. }: &Judged) -> Appraisal {
@@ -515,6 +561,10 @@ struct Judged {
     is_changed: bool,
     /// Its state is another one.
     is_news: bool,
+}
+
+fn is_well(standing: &Standing) -> bool {
+    matches!(standing.state, State::Ok | State::Late)
 }
 
 fn standing(appraisal: Appraisal) -> Standing {
