@@ -431,3 +431,34 @@ fn results_are_signed() {
     assert!(signer.public_jwk().contains("P-256"));
     assert_eq!(tokens[0].split('.').count(), 3, "a JWT");
 }
+
+#[test]
+fn a_gateway_that_attests_nobody_tells_of_provers_that_come_to_it() {
+    let mut field = Field::new(2, policy());
+    field.site.config.provers = 0;
+    let [stray, _] = field.devices[..] else {
+        panic!("two devices")
+    };
+    let gateway = field.site.start();
+    let path = field.site.path.with_file_name("audit.jsonl");
+    let options = linewarden_gateway::audit::AuditOptions {
+        path: path.clone(),
+        bytes_max: 1 << 20,
+    };
+    let log = linewarden_gateway::audit::AuditLog::open(GATEWAY, &options).unwrap();
+    gateway.set_audit(Some((log, 100))).unwrap();
+    let mut client = Client::new(stray, Mode::Key, field.site.address());
+    assert!(client.authenticate(LONG).is_some(), "it is served all the same");
+    let tells = |count| gateway.wait_until(LONG, |status| status.attest.not_attested == count);
+    assert!(tells(1), "{:?}", gateway.status());
+    field.block(field.site.registry.remove_prover(stray)).unwrap();
+    assert!(tells(0), "{:?}", gateway.status());
+    gateway.stop().unwrap();
+    let audit = std::fs::read_to_string(path).unwrap();
+    let told: Vec<&str> = audit
+        .lines()
+        .filter(|line| line.contains("\"not_attested\""))
+        .collect();
+    assert_eq!(told.len(), 1, "once: {audit}");
+    assert!(told[0].contains(&stray.to_string()), "{}", told[0]);
+}

@@ -24,7 +24,7 @@ use self::site::GATEWAY;
 const SECOND_NS: u64 = 1_000_000_000;
 
 fn name(number: usize) -> GroupName {
-    GroupName::new(&format!("group-{number}")).unwrap()
+    GroupName::new(format!("group-{number}")).unwrap()
 }
 
 fn policy(every_s: u32, answer_ms: u32) -> GroupPolicy {

@@ -10,14 +10,12 @@ use linewarden_registry::{
     RoundRecord, State,
 };
 
-use super::keys::{ProverProvision, Provers, References, proof_keys};
+use super::keys::{PAGE_PROVERS, ProverProvision, Provers, References, proof_keys};
 use super::plan::{GroupPlan, Plan, PlanWish, ROUNDS_RESERVED, periods, rounds_floor, start};
 use super::results::{Outcome, SUBMODULES_MAX};
 use super::standing::{Decision, Seen, Standing};
 use crate::link::Link;
 
-/// Provers read from the registry at once.
-const PAGE_PROVERS: u32 = 500;
 /// Devices read from the registry at once.
 const PAGE_DEVICES: u32 = 1_000;
 /// Appraisals read from the registry at once.

@@ -14,6 +14,7 @@
 mod members;
 mod round;
 mod schedule;
+mod strays;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -25,6 +26,7 @@ use linewarden_protocol::ids::{DeviceId, Period};
 use self::members::Members;
 use self::round::Running;
 use self::schedule::Schedule;
+pub(super) use self::strays::Strays;
 use super::Node;
 use super::backoff::Backoff;
 use super::channel::Channel;
