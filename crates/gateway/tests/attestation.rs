@@ -200,28 +200,32 @@ impl Field {
             devices,
         };
         field.set_group(policy, 1, None);
-        for (device, attester) in field.devices.iter().zip(&field.attesters) {
-            let prover = NewProver {
-                device: *device,
-                group: group(),
-                key: attestation_key(*device),
-                protection: Protection::Software,
-                binding: None,
-                overlay: None,
-                home: Some(Home {
-                    gateway: GATEWAY,
-                    address: attester.address.ip(),
-                }),
-                port: attester.address.port(),
-                enrolled_period: Period(0),
-            };
-            field.block(field.site.registry.enrol_prover(prover, 1)).unwrap();
-        }
+        (0..field.devices.len()).for_each(|at| field.enrol(at, &group()));
         field
     }
 
     fn block<T>(&self, future: impl Future<Output = T>) -> T {
         self.site.runtime.block_on(future)
+    }
+
+    /// Also again, as a member of another group.
+    fn enrol(&self, at: usize, group: &GroupName) {
+        let address = self.attesters[at].address;
+        let prover = NewProver {
+            device: self.devices[at],
+            group: group.clone(),
+            key: attestation_key(self.devices[at]),
+            protection: Protection::Software,
+            binding: None,
+            overlay: None,
+            home: Some(Home {
+                gateway: GATEWAY,
+                address: address.ip(),
+            }),
+            port: address.port(),
+            enrolled_period: Period(0),
+        };
+        self.block(self.site.registry.enrol_prover(prover, 1)).unwrap();
     }
 
     fn set_group(&self, policy: GroupPolicy, reference: u8, roll_out: Option<RollOut>) {
@@ -360,6 +364,39 @@ fn junk_in_anothers_name_quarantines_nobody() {
     let counters = gateway.counters().unwrap();
     let junk = [Verdict::DropProof, Verdict::DropProved].map(|verdict| counters.get(verdict));
     assert!(junk.iter().sum::<u64>() >= 5 * 2 * u64::from(JUNK), "{junk:?}");
+}
+
+/// Its round is open for longer than anybody waits here; the others' rounds take the other place in the data plane.
+#[test]
+fn while_one_group_waits_for_a_silent_member_another_proves() {
+    let field = Field::new(2, policy());
+    let slow = NewGroup {
+        name: GroupName::new("slow").unwrap(),
+        policy: GroupPolicy {
+            answer_ms: 60_000,
+            ..policy()
+        },
+        reference: Some(configuration(1).encode()),
+        roll_out: None,
+    };
+    field.block(field.site.registry.set_group(&slow, 1)).unwrap();
+    field.enrol(1, &slow.name);
+    field.attesters[1].inside.is_mute.store(true, Ordering::Relaxed);
+    let gateway = field.start();
+    for _ in 0..4 {
+        assert_eq!(field.round(&gateway), (1, 0, 0));
+    }
+    let rounds = field
+        .block(field.site.registry.rounds(Some(GATEWAY), 10))
+        .unwrap();
+    assert_eq!(rounds.len(), 5, "one when it started, and four that were ordered");
+    assert!(rounds.iter().all(|round| round.group == group()), "{rounds:?}");
+    assert!(
+        rounds
+            .iter()
+            .all(|round| round.number & 1 == rounds[0].number & 1),
+        "{rounds:?}"
+    );
 }
 
 #[test]
