@@ -23,7 +23,7 @@ use linewarden_registry::{
     Revision, State,
 };
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, SqliteConnection};
 
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
 const DEVICES: [DeviceId; 2] = [DeviceId(1), DeviceId(2)];
@@ -33,7 +33,7 @@ fn group() -> GroupName {
 }
 
 struct Site {
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
     registry: Registry,
     controller: Controller,
 }
@@ -79,7 +79,7 @@ impl Site {
         Self {
             controller: Controller::new(registry.clone(), Policy::default()),
             registry,
-            _directory: directory,
+            directory,
         }
     }
 
@@ -292,4 +292,94 @@ async fn a_verifier_of_an_old_registration_decides_nothing() {
             .is_err()
     );
     assert!(site.registry.appraisal(DEVICES[0]).await.unwrap().is_none());
+}
+
+/// From here to the other gateway and back within one round: here it was always well, and has been asked in each round.
+#[tokio::test]
+async fn who_was_elsewhere_between_two_rounds_is_shown_here_again() {
+    let site = Site::new().await;
+    let (mut here, number) = site.verifier(1).await;
+    let (mut there, other) = site.verifier(2).await;
+    let [first, second] = DEVICES;
+    here.appraise(&round(number, &[(first, OK), (second, OK)]), 10, 10)
+        .await
+        .unwrap();
+    there
+        .appraise(&round(other, &[(second, OK)]), 20, 20)
+        .await
+        .unwrap();
+    assert_eq!(site.state(second).await, (State::Ok, GatewayId(2)));
+    here.appraise(&round(number + 1, &[(first, OK), (second, OK)]), 30, 30)
+        .await
+        .unwrap();
+    assert_eq!(site.state(second).await, (State::Ok, GatewayId(1)));
+    // The other one asks it no more, and says nothing of it.
+    there.appraise(&round(other + 1, &[]), 40, 40).await.unwrap();
+    assert_eq!(site.state(second).await, (State::Ok, GatewayId(1)));
+}
+
+/// The number of the round is reserved only after it was told first: what is decided about devices is durable by then, the
+/// round is not.
+#[tokio::test]
+async fn what_was_decided_before_a_failure_is_told_with_the_next_success() {
+    let site = Site::new().await;
+    let (mut verifier, number) = site.verifier(1).await;
+    let [first, _] = DEVICES;
+    let more_numbers = PlanWish {
+        begin: None,
+        period_s: 3_600,
+        numbers: true,
+    };
+    for rounds in 0..2 {
+        let silent = round(number + rounds, &[(first, Seen::Silent)]);
+        verifier.appraise(&silent, 10, 10).await.unwrap();
+    }
+    let unreserved = number + 256;
+    let third = round(unreserved, &[(first, Seen::Silent)]);
+    verifier.appraise(&third, 20, 20).await.unwrap_err();
+    assert!(site.registry.get(first).await.unwrap().quarantine.is_some());
+    verifier
+        .plan(more_numbers, 1, &mut || Some([5; 8]))
+        .await
+        .unwrap();
+    let told = verifier.appraise(&third, 20, 20).await.unwrap();
+    assert_eq!(told.quarantined.len(), 1);
+    let appraisal = site.registry.appraisal(first).await.unwrap().unwrap();
+    assert_eq!((appraisal.state, appraisal.since_s), (State::Quarantined, 20));
+
+    let fourth = round(unreserved + 256, &[(first, OK)]);
+    verifier.appraise(&fourth, 30, 30).await.unwrap_err();
+    assert!(site.registry.get(first).await.unwrap().quarantine.is_none());
+    verifier
+        .plan(more_numbers, 1, &mut || Some([5; 8]))
+        .await
+        .unwrap();
+    let told = verifier.appraise(&fourth, 30, 30).await.unwrap();
+    assert_eq!(told.readmitted, [first]);
+    let told = verifier.appraise(&fourth, 30, 30).await.unwrap();
+    assert_eq!((told.quarantined, told.readmitted), (vec![], vec![]), "once");
+}
+
+#[tokio::test]
+async fn who_may_not_come_in_again_is_not_said_to() {
+    let site = Site::new().await;
+    let (mut verifier, number) = site.verifier(1).await;
+    let [first, _] = DEVICES;
+    for rounds in 0..4 {
+        let silent = round(number + rounds, &[(first, Seen::Silent)]);
+        verifier.appraise(&silent, 10, 10).await.unwrap();
+    }
+    // Somebody writes into the file who does not have the key: no revision tells of it.
+    let path = site.directory.path().join("fleet.registry");
+    let mut file = SqliteConnection::connect(path.to_str().unwrap()).await.unwrap();
+    sqlx::query("UPDATE device SET name = 'another' WHERE device_id = 1")
+        .execute(&mut file)
+        .await
+        .unwrap();
+    let told = verifier
+        .appraise(&round(number + 4, &[(first, OK)]), 20, 20)
+        .await
+        .unwrap();
+    assert_eq!(told.readmitted, []);
+    assert_eq!(site.state(first).await.0, State::Quarantined);
 }

@@ -1,6 +1,6 @@
 //! What the node asks its controller, and what comes back.
 
-use linewarden_controller::attest::{Appraised, Plan, PlanWish, Provers, RoundOutcome};
+use linewarden_controller::attest::{Appraised, Plan, PlanWish, ProverIds, Provers, RoundOutcome};
 use linewarden_controller::{Changes, Chunk, Knock, Provision, Reception, Refused, Reported, Want};
 use linewarden_dataplane::Opening;
 use linewarden_protocol::attest::PeriodStart;
@@ -42,6 +42,11 @@ pub enum Ask {
     },
     /// A round has ended.
     Appraise(Box<RoundOutcome>),
+    /// Who is to be attested; asked where the data plane attests nobody.
+    ProverIds {
+        /// Those that have changed since this revision.
+        since: u64,
+    },
 }
 
 /// Why a question was not answered.
@@ -88,6 +93,8 @@ pub enum Answer {
     Provers(Result<Provers, LinkError>),
     /// To [`Ask::Appraise`].
     Appraised(Result<Appraised, LinkError>),
+    /// To [`Ask::ProverIds`].
+    ProverIds(Result<ProverIds, LinkError>),
     /// To [`Ask::Changes`].
     Changes {
         /// What has changed.

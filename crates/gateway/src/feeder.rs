@@ -36,7 +36,9 @@ impl Desks {
             Ask::Report(_) => &self.reports,
             Ask::Enter | Ask::Changes { .. } => &self.changes,
             // In one line: what is decided about a prover is what its next keys go by.
-            Ask::Plan(_) | Ask::Provers { .. } | Ask::Appraise(_) => &self.attestation,
+            Ask::Plan(_) | Ask::Provers { .. } | Ask::Appraise(_) | Ask::ProverIds { .. } => {
+                &self.attestation
+            }
         };
         drop(desk.send(ask));
     }
@@ -184,6 +186,11 @@ impl Office {
                 };
                 Answer::Appraised(appraised.await.map_err(Into::into))
             }
+            Ask::ProverIds { since } => Answer::ProverIds(
+                async { self.link().await?.prover_ids(since).await }
+                    .await
+                    .map_err(Into::into),
+            ),
             Ask::Changes { since } => {
                 let at_ns = Clock::now().boot_ns;
                 let now = self.moment(at_ns);

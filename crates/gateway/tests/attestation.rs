@@ -200,28 +200,32 @@ impl Field {
             devices,
         };
         field.set_group(policy, 1, None);
-        for (device, attester) in field.devices.iter().zip(&field.attesters) {
-            let prover = NewProver {
-                device: *device,
-                group: group(),
-                key: attestation_key(*device),
-                protection: Protection::Software,
-                binding: None,
-                overlay: None,
-                home: Some(Home {
-                    gateway: GATEWAY,
-                    address: attester.address.ip(),
-                }),
-                port: attester.address.port(),
-                enrolled_period: Period(0),
-            };
-            field.block(field.site.registry.enrol_prover(prover, 1)).unwrap();
-        }
+        (0..field.devices.len()).for_each(|at| field.enrol(at, &group()));
         field
     }
 
     fn block<T>(&self, future: impl Future<Output = T>) -> T {
         self.site.runtime.block_on(future)
+    }
+
+    /// Also again, as a member of another group.
+    fn enrol(&self, at: usize, group: &GroupName) {
+        let address = self.attesters[at].address;
+        let prover = NewProver {
+            device: self.devices[at],
+            group: group.clone(),
+            key: attestation_key(self.devices[at]),
+            protection: Protection::Software,
+            binding: None,
+            overlay: None,
+            home: Some(Home {
+                gateway: GATEWAY,
+                address: address.ip(),
+            }),
+            port: address.port(),
+            enrolled_period: Period(0),
+        };
+        self.block(self.site.registry.enrol_prover(prover, 1)).unwrap();
     }
 
     fn set_group(&self, policy: GroupPolicy, reference: u8, roll_out: Option<RollOut>) {
@@ -362,6 +366,39 @@ fn junk_in_anothers_name_quarantines_nobody() {
     assert!(junk.iter().sum::<u64>() >= 5 * 2 * u64::from(JUNK), "{junk:?}");
 }
 
+/// Its round is open for longer than anybody waits here; the others' rounds take the other place in the data plane.
+#[test]
+fn while_one_group_waits_for_a_silent_member_another_proves() {
+    let field = Field::new(2, policy());
+    let slow = NewGroup {
+        name: GroupName::new("slow").unwrap(),
+        policy: GroupPolicy {
+            answer_ms: 60_000,
+            ..policy()
+        },
+        reference: Some(configuration(1).encode()),
+        roll_out: None,
+    };
+    field.block(field.site.registry.set_group(&slow, 1)).unwrap();
+    field.enrol(1, &slow.name);
+    field.attesters[1].inside.is_mute.store(true, Ordering::Relaxed);
+    let gateway = field.start();
+    for _ in 0..4 {
+        assert_eq!(field.round(&gateway), (1, 0, 0));
+    }
+    let rounds = field
+        .block(field.site.registry.rounds(Some(GATEWAY), 10))
+        .unwrap();
+    assert_eq!(rounds.len(), 5, "one when it started, and four that were ordered");
+    assert!(rounds.iter().all(|round| round.group == group()), "{rounds:?}");
+    assert!(
+        rounds
+            .iter()
+            .all(|round| round.number & 1 == rounds[0].number & 1),
+        "{rounds:?}"
+    );
+}
+
 #[test]
 fn round_numbers_are_not_used_again_by_the_next_process() {
     let field = Field::new(1, policy());
@@ -430,4 +467,35 @@ fn results_are_signed() {
     let signer = Signer::from_pem(&pem).unwrap();
     assert!(signer.public_jwk().contains("P-256"));
     assert_eq!(tokens[0].split('.').count(), 3, "a JWT");
+}
+
+#[test]
+fn a_gateway_that_attests_nobody_tells_of_provers_that_come_to_it() {
+    let mut field = Field::new(2, policy());
+    field.site.config.provers = 0;
+    let [stray, _] = field.devices[..] else {
+        panic!("two devices")
+    };
+    let gateway = field.site.start();
+    let path = field.site.path.with_file_name("audit.jsonl");
+    let options = linewarden_gateway::audit::AuditOptions {
+        path: path.clone(),
+        bytes_max: 1 << 20,
+    };
+    let log = linewarden_gateway::audit::AuditLog::open(GATEWAY, &options).unwrap();
+    gateway.set_audit(Some((log, 100))).unwrap();
+    let mut client = Client::new(stray, Mode::Key, field.site.address());
+    assert!(client.authenticate(LONG).is_some(), "it is served all the same");
+    let tells = |count| gateway.wait_until(LONG, |status| status.attest.not_attested == count);
+    assert!(tells(1), "{:?}", gateway.status());
+    field.block(field.site.registry.remove_prover(stray)).unwrap();
+    assert!(tells(0), "{:?}", gateway.status());
+    gateway.stop().unwrap();
+    let audit = std::fs::read_to_string(path).unwrap();
+    let told: Vec<&str> = audit
+        .lines()
+        .filter(|line| line.contains("\"not_attested\""))
+        .collect();
+    assert_eq!(told.len(), 1, "once: {audit}");
+    assert!(told[0].contains(&stray.to_string()), "{}", told[0]);
 }

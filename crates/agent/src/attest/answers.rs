@@ -4,9 +4,9 @@
 //!   request ─ screen ─┬─ tag under the session's key ──────────────┐
 //!                     └─ tag under a request key, made if need be ─┴─► proof, or the period's key first
 //! ```
-//! Two jobs cost work, and both are asked for here and done elsewhere: a request key (one HMAC of a TPM, ms), and a
-//! period's key (a measurement, up to seconds). Whoever can send packets can have only a few request keys a second made, and
-//! nobody without a right tag a measurement.
+//! Two jobs are asked for here and done elsewhere: a request key (one HMAC, of a TPM: ms), and a period's key (a measurement, up to
+//! seconds). Whoever can send packets can have only a few of a TPM's request keys made a second, and nobody without a right tag a
+//! measurement.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -114,11 +114,11 @@ pub(crate) struct Answers {
 
 impl Answers {
     /// `period` as in [`Prover::new`].
-    pub(crate) fn new(device: DeviceId, period: Period, gateways: GatewayPolicy) -> Self {
+    pub(crate) fn new(device: DeviceId, period: Period, gateways: GatewayPolicy, keys: RequestKeys) -> Self {
         Self {
             prover: Prover::new(device, period),
             gateways,
-            keys: RequestKeys::default(),
+            keys,
             unverified: VecDeque::new(),
             waiting: Vec::new(),
             made: VecDeque::new(),
@@ -132,6 +132,16 @@ impl Answers {
     /// The last period that the controller has vouched for.
     pub(crate) fn period(&self) -> Period {
         self.prover.period()
+    }
+
+    /// Gateways whose tags have been right: likewise.
+    pub(crate) fn familiar(&self) -> Vec<GatewayId> {
+        self.keys.familiar()
+    }
+
+    /// The request key that is wanted first, also in a pause after a failure.
+    pub(crate) fn wanted_key(&self) -> Option<(GatewayId, Period)> {
+        self.keys.wanted()
     }
 
     pub(crate) fn refusals(&self) -> &Refusals {

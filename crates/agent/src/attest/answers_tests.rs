@@ -52,7 +52,7 @@ impl Bench {
     /// In period 5.
     fn new() -> Self {
         Self {
-            answers: Answers::new(DEVICE, Period(5), GatewayPolicy::ANY),
+            answers: Answers::new(DEVICE, Period(5), GatewayPolicy::ANY, RequestKeys::new([], true)),
             now_ms: 100_000,
         }
     }
@@ -259,7 +259,7 @@ fn wrong_tags_lead_to_no_measurement_and_strangers_to_few_keys() {
 fn what_is_refused_without_a_key_costs_none() {
     let pinned = GatewayPolicy::pinned(&[HOME]).unwrap();
     let mut bench = Bench {
-        answers: Answers::new(DEVICE, Period(500), pinned),
+        answers: Answers::new(DEVICE, Period(500), pinned, RequestKeys::new([], true)),
         ..Bench::new()
     };
     bench.ask(&round(GatewayId(8), 500, 1));

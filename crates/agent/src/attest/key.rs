@@ -82,6 +82,15 @@ impl KeySource {
         }
     }
 
+    /// The key, if it is in this process.
+    pub(crate) fn in_software(&self) -> Option<&SoftwareKey> {
+        match self {
+            Self::Software(key) => Some(key),
+            #[cfg(feature = "tpm")]
+            Self::Tpm { .. } => None,
+        }
+    }
+
     pub(crate) fn protection(&self) -> Protection {
         match self {
             Self::Software(key) => key.protection(),

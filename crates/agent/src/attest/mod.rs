@@ -29,14 +29,16 @@ use std::path::PathBuf;
 use linewarden_measurement::diff::Difference;
 use linewarden_protocol::attest::{PeriodKey, PeriodStart};
 use linewarden_protocol::device::{Device, DeviceConfig};
-use linewarden_protocol::ids::Period;
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_protocol::ticket::Taken;
 use linewarden_protocol::wire::MESSAGE_BYTES;
+use linewarden_tpm::{AttestationKey as _, SoftwareKey};
 
 use crate::report::Report;
 use crate::way::OwnSocket;
 use answers::{Answers, Refusals, Reply, Wanted};
 use evidence::Evidencer;
+use request_keys::RequestKeys;
 use state::Kept;
 use worker::{Attestor, Done, Job, Worker};
 
@@ -76,10 +78,13 @@ pub struct AttestOptions {
 
 /// The prover with its socket and its thread.
 pub(crate) struct Attestation {
+    device: DeviceId,
     port: u16,
     answers: Answers,
     socket: OwnSocket,
     worker: Worker,
+    /// k, where it is in this process.
+    software: Option<SoftwareKey>,
     began_ms: u64,
     evidence: Evidencer,
     kept: Kept,
@@ -102,6 +107,9 @@ impl Attestation {
         let kept = Kept::read_from(&options.state)?;
         let period = Period(kept.state.period).max(options.enrolled_period);
         let protection = options.key.protection();
+        let software = options.key.in_software().cloned();
+        let familiar = kept.state.gateways.iter().copied().map(GatewayId);
+        let keys = RequestKeys::new(familiar, software.is_none());
         let worker = Worker::start(Attestor {
             device: device.device,
             subject: options.subject.clone(),
@@ -109,10 +117,12 @@ impl Attestation {
             key: None,
         })?;
         Ok(Self {
+            device: device.device,
             port: options.port,
-            answers: Answers::new(device.device, period, device.gateways),
+            answers: Answers::new(device.device, period, device.gateways, keys),
             socket: OwnSocket::new(options.port),
             worker,
+            software,
             began_ms: 0,
             evidence: Evidencer::new(options, protection),
             kept,
@@ -158,6 +168,8 @@ impl Attestation {
             self.worker.begin(job);
         }
         self.kept.state.period = self.kept.state.period.max(self.answers.period().0);
+        let familiar = self.answers.familiar();
+        self.kept.state.gateways = familiar.into_iter().map(|gateway| gateway.0).collect();
         self.save(now_ms, sink);
         if self.told != *self.answers.refusals() && self.tell_at_ms <= now_ms {
             self.tell_at_ms = now_ms.saturating_add(TELL_MS);
@@ -204,7 +216,25 @@ impl Attestation {
             let session = device.session();
             let reply = self.answers.receive(datagram, from, session, now_ms);
             self.send(reply, sink);
+            self.make_request_keys(sink);
         }
+    }
+
+    /// With the key at hand a request key costs no more than the check of its tag: nothing waits for one, so nobody can fill the
+    /// queue.
+    fn make_request_keys(&mut self, sink: Sink<'_>) {
+        let Some(software) = &mut self.software else {
+            return;
+        };
+        let mut replies = Vec::new();
+        while let Some(asks) = self.answers.wanted_key() {
+            let made = worker::request_key(self.device, asks, |message| software.hmac(message));
+            let Ok(key) = made else {
+                break;
+            };
+            replies.extend(self.answers.key_made(asks, key));
+        }
+        self.send(replies, sink);
     }
 
     fn send(&self, replies: impl IntoIterator<Item = Reply>, sink: Sink<'_>) {

@@ -1,4 +1,5 @@
-//! Keys under which gateways ask without a session: made once each, and only a few a second for gateways that nobody has heard of.
+//! Keys under which gateways ask without a session: made once each, and where each costs something only a few a second for gateways
+//! that nobody has heard of.
 
 use std::collections::VecDeque;
 
@@ -19,7 +20,6 @@ const STRANGER_EVERY_MS: u64 = 500;
 type Asks = (GatewayId, Period);
 
 /// The keys, and who may have more made.
-#[derive(Default)]
 pub(crate) struct RequestKeys {
     /// The one that was used last stands last.
     keys: Vec<(Asks, RequestKey)>,
@@ -28,9 +28,33 @@ pub(crate) struct RequestKeys {
     familiar: VecDeque<GatewayId>,
     /// Up to here strangers have had their turns, ms.
     strangers_ms: u64,
+    /// Whether a key costs more than the check of a tag under it.
+    are_costly: bool,
 }
 
 impl RequestKeys {
+    /// `familiar`: gateways whose tags were right before; of too many the last are remembered.
+    pub(crate) fn new(familiar: impl IntoIterator<Item = GatewayId>, are_costly: bool) -> Self {
+        let mut keys = Self {
+            keys: Vec::new(),
+            wanted: VecDeque::new(),
+            familiar: VecDeque::new(),
+            strangers_ms: 0,
+            are_costly,
+        };
+        familiar
+            .into_iter()
+            .for_each(|gateway| keys.note_genuine(gateway));
+        keys
+    }
+
+    /// Gateways whose tags have been right, in no order that tells which was heard last.
+    pub(crate) fn familiar(&self) -> Vec<GatewayId> {
+        let mut familiar: Vec<GatewayId> = self.familiar.iter().copied().collect();
+        familiar.sort_unstable();
+        familiar
+    }
+
     pub(crate) fn get(&self, asks: Asks) -> Option<&RequestKey> {
         self.keys.iter().find(|(of, _)| *of == asks).map(|(_, key)| key)
     }
@@ -45,6 +69,10 @@ impl RequestKeys {
             // Ahead of strangers.
             self.wanted.push_front(asks);
             self.wanted.truncate(WANTED_MAX);
+            return true;
+        }
+        if !self.are_costly {
+            self.wanted.push_back(asks);
             return true;
         }
         let earliest_ms = now_ms.saturating_sub((STRANGERS_AT_ONCE - 1) * STRANGER_EVERY_MS);
@@ -102,7 +130,7 @@ mod tests {
 
     #[test]
     fn strangers_get_a_few_keys_at_once_and_then_two_a_second() {
-        let mut keys = RequestKeys::default();
+        let mut keys = RequestKeys::new([], true);
         let mut made = 0;
         for ms in 0..10_000u64 {
             // A thousand gateways a second that nobody has heard of.
@@ -116,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_flood_takes_nothing_from_gateways_whose_tags_were_right() {
-        let mut keys = RequestKeys::default();
+        let mut keys = RequestKeys::new([], true);
         let home = GatewayId(9);
         keys.note_genuine(home);
         keys.put((home, Period(1)), key(9));
@@ -136,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_familiar_gateways_name_buys_no_keys_of_periods_that_are_not_due() {
-        let mut keys = RequestKeys::default();
+        let mut keys = RequestKeys::new([], true);
         let home = GatewayId(9);
         keys.note_genuine(home);
         let far = (10..1_000).filter(|period| keys.want((home, Period(*period)), false, 100_000));
@@ -144,8 +172,33 @@ mod tests {
     }
 
     #[test]
+    fn gateways_that_were_familiar_before_a_restart_are_no_strangers() {
+        let home = GatewayId(9);
+        let mut before = RequestKeys::new([], true);
+        (1..=9).for_each(|gateway| before.note_genuine(GatewayId(gateway)));
+        assert_eq!(before.familiar(), [6, 7, 8, 9].map(GatewayId));
+        let mut keys = RequestKeys::new(before.familiar(), true);
+        let strangers = (100..200).filter(|n| keys.want((GatewayId(*n), Period(1)), true, 100_000));
+        assert_eq!(strangers.count() as u64, STRANGERS_AT_ONCE);
+        assert!(keys.want((home, Period(1)), true, 100_000));
+        assert_eq!(keys.wanted(), Some((home, Period(1))), "ahead of them");
+    }
+
+    #[test]
+    fn keys_that_cost_nothing_are_made_for_everybody() {
+        let mut keys = RequestKeys::new([], false);
+        for n in 1..=1_000 {
+            let asks = (GatewayId(n), Period(1));
+            assert!(keys.want(asks, false, 0));
+            assert_eq!(keys.wanted(), Some(asks));
+            keys.put(asks, key(1));
+        }
+        assert_eq!(keys.keys.len(), KEYS_MAX);
+    }
+
+    #[test]
     fn what_nobody_waits_for_is_not_made() {
-        let mut keys = RequestKeys::default();
+        let mut keys = RequestKeys::new([], true);
         assert!(keys.want((GatewayId(1), Period(1)), true, 10_000));
         assert!(keys.want((GatewayId(1), Period(1)), true, 10_000), "once");
         assert_eq!(keys.wanted.len(), 1);

@@ -22,6 +22,9 @@ pub(crate) struct State {
     pub(crate) taken: Option<String>,
     /// The period of the last quote that it has taken.
     pub(crate) quoted: Option<u64>,
+    /// Gateways that have asked under a right tag, a few: a flood in other names does not keep theirs from being looked at.
+    #[serde(default)]
+    pub(crate) gateways: Vec<u32>,
 }
 
 impl Default for State {
@@ -32,6 +35,7 @@ impl Default for State {
             measured: None,
             taken: None,
             quoted: None,
+            gateways: Vec::new(),
         }
     }
 }
@@ -108,8 +112,17 @@ mod tests {
         assert!(!path.exists(), "there is nothing to remember yet");
         kept.state.period = 9;
         kept.state.taken = Some("ab".to_owned());
+        kept.state.gateways = vec![3, 7];
         kept.save().unwrap();
         assert_eq!(Kept::read_from(&path).unwrap().state, kept.state);
+        // Of an agent that did not remember gateways.
+        std::fs::write(
+            &path,
+            r#"{"version":1,"period":9,"measured":null,"taken":null,"quoted":null}"#,
+        )
+        .unwrap();
+        let read = Kept::read_from(&path).unwrap().state;
+        assert_eq!((read.period, read.gateways), (9, vec![]));
         for damaged in ["", "{}", r#"{"version":2,"period":9}"#] {
             std::fs::write(&path, damaged).unwrap();
             let error = Kept::read_from(&path).unwrap_err();

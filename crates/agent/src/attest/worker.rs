@@ -72,9 +72,8 @@ impl Attestor {
     }
 
     fn request_key(&mut self, gateway: GatewayId, period: Period) -> Result<RequestKey, KeyError> {
-        let message = request_message(self.device, gateway, period);
-        let hmac = self.with_key(|key, _| key.hmac(&message).map(Zeroizing::new))?;
-        Ok(RequestKey::of_hmac(&hmac))
+        let device = self.device;
+        self.with_key(|key, _| request_key(device, (gateway, period), |message| key.hmac(message)))
     }
 
     pub(super) fn period(&mut self, start: &PeriodStart) -> Result<(Measured, PeriodKey), MeasureError> {
@@ -116,6 +115,16 @@ impl Attestor {
     fn quote(&mut self, _: &PeriodStart, _: &PcrValues) -> Result<EvidenceQuote, MeasureError> {
         Err(no_quote())
     }
+}
+
+/// The key under which a gateway asks in a period, of the HMAC under k.
+pub(crate) fn request_key(
+    device: DeviceId,
+    (gateway, period): (GatewayId, Period),
+    hmac: impl FnOnce(&[u8]) -> Result<[u8; 32], KeyError>,
+) -> Result<RequestKey, KeyError> {
+    let made = hmac(&request_message(device, gateway, period)).map(Zeroizing::new)?;
+    Ok(RequestKey::of_hmac(&made))
 }
 
 fn no_quote() -> MeasureError {

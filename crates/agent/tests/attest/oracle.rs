@@ -1,6 +1,8 @@
 //! Who is answered and who is not, and what a changed file does.
 
 use linewarden_agent::Report;
+use linewarden_protocol::attest::Round;
+use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_tpm::Protection;
 
@@ -53,6 +55,7 @@ fn without_a_session_the_controllers_key_asks_and_its_periods_are_remembered() {
     }
     agent.end();
     assert_eq!(state(&options.state)["period"], 6);
+    assert_eq!(state(&options.state)["gateways"], serde_json::json!([GATEWAY.0]));
     // Enrolled in period 4, it would refuse this one if it had forgotten.
     let mut agent = Running::start(&site, options);
     site.expect(start(7), h);
@@ -87,6 +90,35 @@ fn replays_get_the_same_proof_again_and_everything_else_gets_silence() {
     for (why, count) in [("wrong_tag", 2), ("round_over", 1), ("period_over", 1)] {
         assert_eq!(refused(&reports, why), count, "{why}: {reports:?}");
     }
+}
+
+/// A key in software makes a request key as fast as it checks a tag: forged requests of gateways that nobody has heard of keep nobody
+/// waiting.
+#[test]
+fn with_a_key_in_software_a_flood_of_strangers_is_looked_at_like_everything() {
+    let (home, mut site) = (Home::new(), Site::new(None));
+    let options = home.options();
+    let port = options.port;
+    site.expect(start(5), h(&options));
+    let mut agent = Running::start(&site, options);
+    assert_eq!(
+        site.verdict(&mut agent, round(5, 1), Tag::Request, port),
+        Verdict::ProofOk
+    );
+    for stranger in 100..140 {
+        let forged = Round {
+            gateway: GatewayId(stranger),
+            ..round(5, 2)
+        };
+        site.ask(&forged, Tag::Wrong, port);
+    }
+    assert_eq!(
+        site.verdict(&mut agent, round(5, 2), Tag::Request, port),
+        Verdict::ProofOk
+    );
+    let reports = agent.end();
+    assert_eq!(refused(&reports, "limited"), 0, "{reports:?}");
+    assert_eq!(refused(&reports, "wrong_tag"), 40, "{reports:?}");
 }
 
 #[test]

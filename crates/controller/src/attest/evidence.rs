@@ -13,6 +13,8 @@ use crate::link::Controller;
 
 /// Bytes of all documents that are on their way; of more, the one that has been waiting longest is forgotten.
 const BYTES_MAX: usize = 64 << 20;
+/// Of a device one document is kept in so long, s: each is a write.
+const KEEP_EVERY_S: u64 = 10;
 
 /// A document of which pieces have come.
 #[derive(Debug)]
@@ -24,23 +26,39 @@ struct Partial {
     begun: u64,
 }
 
+/// The last document of a device that was kept.
+#[derive(Debug)]
+struct Kept {
+    report: ReportId,
+    at_s: u64,
+    /// How often the end of another one has come too soon since.
+    held_back: u32,
+}
+
 /// Documents on their way, one a device.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     partial: HashMap<DeviceId, Partial>,
     /// By when they were begun.
     order: BTreeMap<u64, DeviceId>,
-    /// The last document of each device that was kept: the answer to its last piece may be lost.
-    kept: HashMap<DeviceId, ReportId>,
+    /// Of each device: the answer to the last piece may be lost.
+    kept: HashMap<DeviceId, Kept>,
     bytes: usize,
     begun: u64,
 }
 
 impl Inbox {
     /// Takes a piece: the answer, and the whole document with its last one. A piece that came before is answered like one that is
-    /// out of place: with how much is here.
-    pub(crate) fn take(&mut self, device: DeviceId, piece: &Piece<'_>) -> (Taken, Option<Vec<u8>>) {
-        if self.kept.get(&device) == Some(&piece.report()) {
+    /// out of place: with how much is here. So is the last one of a document that comes too soon after another of the device:
+    /// what is here stays, and it is taken later.
+    pub(crate) fn take(
+        &mut self,
+        device: DeviceId,
+        piece: &Piece<'_>,
+        now_s: u64,
+    ) -> (Taken, Option<Vec<u8>>) {
+        let kept = self.kept.get(&device);
+        if kept.is_some_and(|kept| kept.report == piece.report()) {
             return (taken(Outcome::Done, piece.total()), None);
         }
         let is_other = |partial: &Partial| partial.report != piece.report() || partial.total != piece.total();
@@ -63,6 +81,17 @@ impl Inbox {
         if piece.offset() != received {
             return (taken(Outcome::Misplaced, received), None);
         }
+        let is_last = partial.bytes.len() + piece.bytes().len() >= partial.total as usize;
+        // Also after a clock that was set back.
+        let is_too_soon = |kept: &&mut Kept| now_s.abs_diff(kept.at_s) < KEEP_EVERY_S;
+        if let Some(kept) = self
+            .kept
+            .get_mut(&device)
+            .filter(|kept| is_last && is_too_soon(kept))
+        {
+            kept.held_back = kept.held_back.saturating_add(1);
+            return (taken(Outcome::Misplaced, received), None);
+        }
         partial.bytes.extend_from_slice(piece.bytes());
         self.bytes += piece.bytes().len();
         let received = partial.bytes.len() as u32;
@@ -78,8 +107,17 @@ impl Inbox {
     }
 
     /// This document is where it belongs.
-    pub(crate) fn keep(&mut self, device: DeviceId, report: ReportId) {
-        self.kept.insert(device, report);
+    pub(crate) fn keep(&mut self, device: DeviceId, report: ReportId, now_s: u64) {
+        let kept = Kept {
+            report,
+            at_s: now_s,
+            held_back: 0,
+        };
+        let before = self.kept.insert(device, kept);
+        let held_back = before.map_or(0, |before| before.held_back);
+        if held_back > 0 {
+            tracing::info!(%device, held_back, "it sends evidence more often than that is kept");
+        }
     }
 
     fn forget(&mut self, device: DeviceId) -> Option<Vec<u8>> {
@@ -122,13 +160,13 @@ impl Controller {
         piece: &Piece<'_>,
         now_s: u64,
     ) -> Result<Taken, RegistryError> {
-        let (taken, document) = self.inbox().take(device, piece);
+        let (taken, document) = self.inbox().take(device, piece, now_s);
         let Some(document) = document else {
             return Ok(taken);
         };
         match self.keep_evidence(device, &document, now_s).await {
             Ok(()) => {
-                self.inbox().keep(device, piece.report());
+                self.inbox().keep(device, piece.report(), now_s);
                 Ok(taken)
             }
             Err(Unbelieved::Registry(error)) => Err(error),
@@ -198,13 +236,22 @@ mod tests {
     const DEVICE: DeviceId = DeviceId(1);
 
     fn send(inbox: &mut Inbox, document: &[u8], offset: usize, length: usize) -> (Taken, Option<Vec<u8>>) {
+        send_at(inbox, document, offset..offset + length, 100)
+    }
+
+    fn send_at(
+        inbox: &mut Inbox,
+        document: &[u8],
+        range: std::ops::Range<usize>,
+        now_s: u64,
+    ) -> (Taken, Option<Vec<u8>>) {
         let piece = Piece::new(
             ReportId::of(document),
             document.len() as u32,
-            offset as u32,
-            &document[offset..offset + length],
+            range.start as u32,
+            &document[range],
         );
-        inbox.take(DEVICE, &piece.unwrap())
+        inbox.take(DEVICE, &piece.unwrap(), now_s)
     }
 
     #[test]
@@ -225,7 +272,7 @@ mod tests {
         assert_eq!((answer, whole), (taken(Outcome::Done, 201), Some(document)));
         assert_eq!(inbox.bytes, 0);
         // The answer to the last piece is lost: what was kept is not asked for once more.
-        inbox.keep(DEVICE, ReportId::of(&(0..=200).collect::<Vec<u8>>()));
+        inbox.keep(DEVICE, ReportId::of(&(0..=200).collect::<Vec<u8>>()), 100);
         let document: Vec<u8> = (0..=200).collect();
         assert_eq!(
             send(&mut inbox, &document, 150, 51),
@@ -249,7 +296,10 @@ mod tests {
     fn what_is_not_what_it_says_is_refused() {
         let mut inbox = Inbox::default();
         let piece = Piece::new(ReportId([7; 16]), 3, 0, &[1, 2, 3]).unwrap();
-        assert_eq!(inbox.take(DEVICE, &piece), (taken(Outcome::Refused, 0), None));
+        assert_eq!(
+            inbox.take(DEVICE, &piece, 100),
+            (taken(Outcome::Refused, 0), None)
+        );
     }
 
     #[test]
@@ -258,10 +308,44 @@ mod tests {
         let bytes = vec![0; linewarden_protocol::ticket::PIECE_BYTES_MAX];
         for device in 1..=100_000 {
             let piece = Piece::new(ReportId([1; 16]), 1 << 20, 0, &bytes).unwrap();
-            inbox.take(DeviceId(device), &piece);
+            inbox.take(DeviceId(device), &piece, 100);
             assert!(inbox.bytes <= BYTES_MAX);
         }
         assert!(!inbox.partial.contains_key(&DeviceId(1)));
         assert!(inbox.partial.contains_key(&DeviceId(100_000)));
+    }
+
+    #[test]
+    fn of_a_device_one_document_is_kept_in_ten_seconds_and_nothing_of_the_next_is_lost() {
+        let (first, second) = ([1; 100], [2; 100]);
+        let mut inbox = Inbox::default();
+        assert!(send_at(&mut inbox, &first, 0..100, 100).1.is_some());
+        inbox.keep(DEVICE, ReportId::of(&first), 100);
+        assert_eq!(
+            send_at(&mut inbox, &second, 0..60, 101).0,
+            taken(Outcome::Done, 60)
+        );
+        for now_s in [101, 105, 109] {
+            let held_back = send_at(&mut inbox, &second, 60..100, now_s);
+            assert_eq!(held_back, (taken(Outcome::Misplaced, 60), None), "{now_s}");
+        }
+        assert_eq!(inbox.kept[&DEVICE].held_back, 3);
+        assert!(send_at(&mut inbox, &second, 60..100, 110).1.is_some());
+        inbox.keep(DEVICE, ReportId::of(&second), 110);
+        // One of a single piece, again and again.
+        let kept = (110..210).filter(|now_s| {
+            let document = [*now_s as u8; 10];
+            let whole = send_at(&mut inbox, &document, 0..10, *now_s).1.is_some();
+            if whole {
+                inbox.keep(DEVICE, ReportId::of(&document), *now_s);
+            }
+            whole
+        });
+        assert_eq!(kept.count(), 9);
+        // Of another device.
+        let piece = Piece::new(ReportId::of(&first), 100, 0, &first).unwrap();
+        assert!(inbox.take(DeviceId(2), &piece, 110).1.is_some());
+        // The clock was set back.
+        assert!(send_at(&mut inbox, &first, 0..100, 50).1.is_some());
     }
 }

@@ -7,7 +7,12 @@ use linewarden_measurement::configuration::Configuration;
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodStart, RequestKey};
 use linewarden_protocol::gateway::ProverKeys;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use linewarden_registry::{Group, GroupName, ProverRecord};
+use linewarden_registry::{Group, GroupName, ProverRecord, RegistryError};
+
+use crate::link::Link;
+
+/// Provers read from the registry at once.
+pub(super) const PAGE_PROVERS: u32 = 500;
 
 /// A prover as a gateway gets it.
 #[derive(Clone, Debug)]
@@ -41,6 +46,42 @@ pub struct Provers {
     pub upto: u64,
     /// Whether there is more to be had at once.
     pub more: bool,
+}
+
+/// Who is to be attested, as of a revision.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProverIds {
+    /// Those that are.
+    pub provers: Vec<DeviceId>,
+    /// Those that no longer are.
+    pub removed: Vec<DeviceId>,
+    /// Ask from here next.
+    pub upto: u64,
+    /// Whether there is more to be had at once.
+    pub more: bool,
+}
+
+impl Link {
+    /// Who has become a prover since a revision, or is one no more: for a gateway that attests nobody.
+    ///
+    /// # Errors
+    /// An old fence, or a failure of the database: ask again.
+    pub async fn prover_ids(&self, since: u64) -> Result<ProverIds, RegistryError> {
+        self.registry().verify_fence(self.fence()).await?;
+        let page = self.registry().provers_since(since, PAGE_PROVERS).await?;
+        for damaged in &page.damaged {
+            tracing::error!(record = damaged, "left out");
+        }
+        let (removed, provers): (Vec<_>, Vec<_>) =
+            page.provers.into_iter().partition(|prover| prover.removed);
+        let ids = |provers: Vec<ProverRecord>| provers.into_iter().map(|prover| prover.device).collect();
+        Ok(ProverIds {
+            provers: ids(provers),
+            removed: ids(removed),
+            upto: page.upto,
+            more: page.more,
+        })
+    }
 }
 
 /// What the groups' reference values come to, made once for each change of a group.

@@ -21,7 +21,7 @@ mod verifier;
 
 pub(crate) use evidence::Inbox;
 pub use evidence::examine;
-pub use keys::{ProverProvision, Provers};
+pub use keys::{ProverIds, ProverProvision, Provers};
 pub use plan::{GroupPlan, Plan, PlanWish};
 pub use results::{Outcome, ResultsError, SUBMODULES_MAX, Signer};
 pub use standing::{Decision, Seen, Standing};

@@ -10,14 +10,12 @@ use linewarden_registry::{
     RoundRecord, State,
 };
 
-use super::keys::{ProverProvision, Provers, References, proof_keys};
+use super::keys::{PAGE_PROVERS, ProverProvision, Provers, References, proof_keys};
 use super::plan::{GroupPlan, Plan, PlanWish, ROUNDS_RESERVED, periods, rounds_floor, start};
 use super::results::{Outcome, SUBMODULES_MAX};
 use super::standing::{Decision, Seen, Standing};
 use crate::link::Link;
 
-/// Provers read from the registry at once.
-const PAGE_PROVERS: u32 = 500;
 /// Devices read from the registry at once.
 const PAGE_DEVICES: u32 = 1_000;
 /// Appraisals read from the registry at once.
@@ -86,6 +84,8 @@ pub struct Verifier {
     /// Who is in quarantine and since when, as of that revision of the registry's devices.
     quarantined: HashMap<DeviceId, u64>,
     revision: Option<Revision>,
+    /// What is done and was not told yet, because what came after it failed.
+    untold: Appraised,
 }
 
 impl Verifier {
@@ -100,6 +100,7 @@ impl Verifier {
             policies: HashMap::new(),
             quarantined: HashMap::new(),
             revision: None,
+            untold: Appraised::default(),
             link,
         };
         let gateway = verifier.link.gateway();
@@ -314,7 +315,8 @@ impl Verifier {
     }
 
     /// Decides about all that a round has asked, and makes it durable. The same round again, after a failure, decides the
-    /// same again. `ended_s` is when it ended, `now_s` now, in seconds since 1970-01-01 UTC.
+    /// same again; what had been done by then is told with the success. `ended_s` is when it ended, `now_s` now, in seconds since
+    /// 1970-01-01 UTC.
     ///
     /// # Errors
     /// An old fence, or a failure of the database: ask again.
@@ -337,10 +339,15 @@ impl Verifier {
             .map(|verdict| self.judge(verdict, &policy, round, ended_s))
             .collect();
         judged.extend(self.left_out(round, ended_s).await?);
-        let mut appraised = self.enforce(&mut judged, &policy, ended_s).await?;
+        self.take_back(&mut judged).await?;
+        self.link.registry().verify_fence(self.link.fence()).await?;
+        // The quarantine first: if the rest fails, the round is decided once more, and a quarantine twice is one.
+        self.shut_out(&judged, &policy, ended_s).await?;
+        self.let_in(&mut judged).await?;
         let changed = judged.iter().filter(|judged| judged.is_changed);
         let changed: Vec<Appraisal> = changed.map(|judged| self.appraisal(judged)).collect();
         self.record(round, &changed, ended_s).await?;
+        let mut appraised = std::mem::take(&mut self.untold);
         appraised.results = self.results(round, &judged, &policy, (ended_s, now_s));
         for Judged { device, after, .. } in judged {
             // One that was removed meanwhile is forgotten.
@@ -352,11 +359,73 @@ impl Verifier {
         Ok(appraised)
     }
 
+    /// A prover that is well here is written anew also if it stands as before, where another gateway has appraised it since: it is
+    /// back, and that one asks it no more.
+    async fn take_back(&self, judged: &mut [Judged]) -> Result<(), RegistryError> {
+        let unchanged = judged
+            .iter()
+            .filter(|judged| !judged.is_changed && is_well(&judged.after));
+        let unchanged: Vec<DeviceId> = unchanged.map(|judged| judged.device).collect();
+        let gateway = self.link.gateway();
+        let taken = self
+            .link
+            .registry()
+            .appraised_elsewhere(gateway, &unchanged)
+            .await?;
+        for judged in judged {
+            judged.is_changed |= taken.contains(&judged.device);
+        }
+        Ok(())
+    }
+
+    async fn shut_out(
+        &mut self,
+        judged: &[Judged],
+        policy: &GroupPolicy,
+        at_s: u64,
+    ) -> Result<(), RegistryError> {
+        let decided = judged
+            .iter()
+            .filter(|judged| judged.decision == Some(Decision::Quarantine));
+        let quarantined: Vec<(DeviceId, String)> = decided
+            .map(|judged| (judged.device, reason(&judged.after, policy)))
+            .collect();
+        if !quarantined.is_empty() {
+            self.link.registry().quarantine(&quarantined, at_s).await?;
+            self.untold.quarantined.extend(quarantined);
+        }
+        Ok(())
+    }
+
+    async fn let_in(&mut self, judged: &mut [Judged]) -> Result<(), RegistryError> {
+        let decided = judged
+            .iter_mut()
+            .filter(|judged| judged.decision == Some(Decision::Readmit));
+        for judged in decided {
+            let device = judged.device;
+            match self.link.registry().readmit(device).await {
+                Ok(_) => {
+                    self.untold.readmitted.push(device);
+                    continue;
+                }
+                // It was revoked or removed meanwhile.
+                Err(RegistryError::Revoked { .. } | RegistryError::UnknownDevice { .. }) => {}
+                // One bad record must not keep all others from being decided about.
+                Err(error @ RegistryError::DamagedRecord { .. }) => {
+                    tracing::error!(%error, %device, "it stays in quarantine");
+                }
+                Err(error) => return Err(error),
+            }
+            let known = self.provers.get(&device);
+            judged.stay_out(known.and_then(|known| known.standing.as_ref()));
+        }
+        Ok(())
+    }
+
     /// Provers of the group that were well here and were not asked this time, as when there is no way to them any more: nobody
     /// knows how they are. It counts for no quarantine. What another gateway has seen since is its own.
     async fn left_out(&mut self, round: &RoundOutcome, at_s: u64) -> Result<Vec<Judged>, RegistryError> {
         let asked: HashSet<DeviceId> = round.verdicts.iter().map(|verdict| verdict.device).collect();
-        let is_well = |standing: &Standing| matches!(standing.state, State::Ok | State::Late);
         let left_out = self.provers.iter().filter(|(device, known)| {
             known.group.as_ref() == Some(&round.group)
                 && known.standing.as_ref().is_some_and(is_well)
@@ -416,11 +485,16 @@ impl Verifier {
             decision = None;
         }
         after.address = Some(verdict.address);
+        let is_news = recorded.is_none_or(|recorded| after.state != recorded.state);
+        if is_news {
+            // Also where the registry knew before: another gateway, or a round that was not recorded, has brought it about.
+            (after.since_s, after.since_round) = (at_s, round.number.0);
+        }
         Judged {
             device,
             decision,
             is_changed: recorded.is_none_or(|recorded| after.differs(recorded)),
-            is_news: recorded.is_none_or(|recorded| after.state != recorded.state),
+            is_news,
             after,
         }
     }
@@ -460,58 +534,12 @@ impl Verifier {
         outcomes.chunks(SUBMODULES_MAX).filter_map(sign).collect()
     }
 
-    /// Shuts out and lets in. The former first: if the rest fails, the round is decided once more, and a quarantine twice is
-    /// one.
-    async fn enforce(
-        &self,
-        judged: &mut [Judged],
-        policy: &GroupPolicy,
-        at_s: u64,
-    ) -> Result<Appraised, RegistryError> {
-        let registry = self.link.registry();
-        registry.verify_fence(self.link.fence()).await?;
-        let shut_out = judged
-            .iter()
-            .filter(|judged| judged.decision == Some(Decision::Quarantine));
-        let mut appraised = Appraised {
-            quarantined: shut_out
-                .map(|judged| (judged.device, reason(&judged.after, policy)))
-                .collect(),
-            ..Appraised::default()
-        };
-        if !appraised.quarantined.is_empty() {
-            registry.quarantine(&appraised.quarantined, at_s).await?;
-        }
-        let let_in = judged
-            .iter_mut()
-            .filter(|judged| judged.decision == Some(Decision::Readmit));
-        for judged in let_in {
-            let device = judged.device;
-            match registry.readmit(device).await {
-                // It may have been revoked meanwhile.
-                Ok(_) | Err(RegistryError::Revoked { .. }) => appraised.readmitted.push(device),
-                // One bad record must not keep all others from being decided about.
-                Err(error @ (RegistryError::DamagedRecord { .. } | RegistryError::UnknownDevice { .. })) => {
-                    tracing::error!(%error, %device, "it stays in quarantine");
-                    let recorded = self
-                        .provers
-                        .get(&device)
-                        .and_then(|known| known.standing.as_ref());
-                    judged.stay_out(recorded);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(appraised)
-    }
-
     async fn record(
         &self,
         round: &RoundOutcome,
         changed: &[Appraisal],
         ended_s: u64,
     ) -> Result<(), RegistryError> {
-        let registry = self.link.registry();
         let count = |wanted: fn(&Seen) -> bool| {
             let matching = round.verdicts.iter().filter(|verdict| wanted(&verdict.seen));
             u32::try_from(matching.count()).unwrap_or(u32::MAX)
@@ -529,7 +557,10 @@ impl Verifier {
             silent: count(|seen| *seen == Seen::Silent),
             last_verdict_ms: round.last_verdict_ms,
         };
-        registry.record_round(self.link.fence(), &record, changed).await
+        self.link
+            .registry()
+            .record_round(self.link.fence(), &record, changed)
+            .await
     }
 
     fn appraisal(&self, Judged { device, after, .. }: &Judged) -> Appraisal {
@@ -570,6 +601,10 @@ impl Judged {
         self.is_changed = recorded.is_none_or(|recorded| self.after.differs(recorded));
         self.is_news = recorded.is_none_or(|recorded| self.after.state != recorded.state);
     }
+}
+
+fn is_well(standing: &Standing) -> bool {
+    matches!(standing.state, State::Ok | State::Late)
 }
 
 fn standing(appraisal: Appraisal) -> Standing {

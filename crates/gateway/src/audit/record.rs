@@ -166,6 +166,12 @@ pub enum Happening {
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
     },
+    /// A device that is to be attested is here, and this gateway attests nobody.
+    NotAttested {
+        /// Which.
+        #[serde(serialize_with = "as_text")]
+        device: DeviceId,
+    },
     /// A round of attestation has ended.
     Round {
         /// Its number at this gateway.
@@ -226,7 +232,7 @@ pub struct Binding {
 }
 
 /// A kind of record has its own allowance, so that a flood of one hides no other.
-pub(super) const KINDS: usize = 12;
+pub(super) const KINDS: usize = 13;
 
 impl Happening {
     /// That a round has ended.
@@ -262,6 +268,7 @@ impl Happening {
             Self::Resumed => (9, "resumed"),
             Self::SessionClosed { .. } => (10, "session_closed"),
             Self::WrongProof { .. } => (11, "wrong_proof"),
+            Self::NotAttested { .. } => (12, "not_attested"),
             // At most one for each device and round, and a result that is left out is missed by whoever goes by it.
             Self::Quarantined { .. }
             | Self::Readmitted { .. }
@@ -299,6 +306,7 @@ impl Happening {
             | Self::Evicted { .. }
             | Self::Exhausted { .. }
             | Self::CredentialsReplaced { .. }
+            | Self::NotAttested { .. }
             | Self::Round { .. }
             | Self::AttestationResult { .. }
             | Self::Verdicts { .. }

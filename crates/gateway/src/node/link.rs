@@ -61,6 +61,7 @@ impl Node {
             Answer::Plan(result) => self.take_plan(result, clock),
             Answer::Provers(result) => self.take_provers(result, clock),
             Answer::Appraised(result) => self.take_appraised(result, clock),
+            Answer::ProverIds(result) => self.take_prover_ids(result, clock),
             Answer::Changes { result, at_ns } => {
                 if let Some(changes) = self.unwrap_answer(result, now_ns, |node| &mut node.feed) {
                     self.take_changes(&changes, now_ns, at_ns);
@@ -92,6 +93,7 @@ impl Node {
         asks.extend(self.ask_for_rows(clock));
         asks.extend(self.ask_about_visitors(clock));
         asks.extend(self.ask_to_attest(clock));
+        asks.extend(self.ask_about_strays(clock));
         self.status.rows_waited_for = self.wants.len() as u64;
         asks
     }

@@ -37,7 +37,7 @@ use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{Revision, Settlement};
 
 use self::adoption::Adoption;
-use self::attest::Attestation;
+use self::attest::{Attestation, Strays};
 use self::channel::Channel;
 use self::devices::Held;
 pub use self::eviction::Eviction;
@@ -106,6 +106,7 @@ pub struct Node {
     /// Whether the data plane attests provers.
     attests: bool,
     attestation: Attestation,
+    strays: Strays,
     feed_from: Revision,
     feed_due_ns: u64,
     /// When the feed was asked last that told all there was, boot-time clock: no revocation before it is missed.
@@ -160,6 +161,7 @@ impl Node {
             feed: Channel::default(),
             attests: false,
             attestation: Attestation::default(),
+            strays: Strays::default(),
             feed_from: Revision::ZERO,
             feed_due_ns: 0,
             link_ok_ns: None,
@@ -378,6 +380,7 @@ impl Node {
         self.retry_no_room();
         self.retry_exhausted(clock);
         self.tell_shortages();
+        self.count_strays();
         let counted = self.plane.counters();
         if let Ok(counters) = &counted {
             self.trail.counters(counters, false);

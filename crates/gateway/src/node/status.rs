@@ -39,6 +39,8 @@ pub struct AttestStatus {
     pub quarantined: u64,
     /// Devices let in again.
     pub readmitted: u64,
+    /// Devices here that are to be attested, where the data plane attests nobody.
+    pub not_attested: u64,
 }
 
 /// Counts and states of a node.
@@ -105,7 +107,7 @@ pub struct Status {
     /// Why the data plane no longer handles packets, if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plane_failure: Option<String>,
-    /// Attestation; all zero where nobody is attested.
+    /// Attestation; all zero where nobody is to be attested.
     pub attest: AttestStatus,
     /// The link to the controller.
     pub link: LinkState,

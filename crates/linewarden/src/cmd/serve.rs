@@ -428,8 +428,11 @@ fn describe(status: &Status) -> String {
     text
 }
 
-/// Nothing where nobody is attested.
+/// Nothing where nobody is to be attested.
 fn describe_attestation(attest: &AttestStatus) -> String {
+    if attest.not_attested > 0 {
+        return format!(", NOT ATTESTED {}: no [attest] here", attest.not_attested);
+    }
     if attest.provers == 0 && attest.rounds == 0 {
         return String::new();
     }
@@ -501,6 +504,14 @@ mod tests {
         assert_eq!(
             describe(&status),
             "devices 3, sessions opened 0, attested 3, rounds 9, the last 17, quarantined 1"
+        );
+        status.attest = AttestStatus {
+            not_attested: 2,
+            ..AttestStatus::default()
+        };
+        assert_eq!(
+            describe(&status),
+            "devices 3, sessions opened 0, NOT ATTESTED 2: no [attest] here"
         );
     }
 }

@@ -1,5 +1,6 @@
 //! How provers stand, as of the newest round that has changed it.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use linewarden_protocol::gateway::Configuration;
@@ -8,7 +9,7 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::{Pages, address_from_column, address_to_column, seconds};
 use crate::column::Stored;
-use crate::enrol::IDS_PER_QUERY;
+use crate::enrol::{IDS_PER_QUERY, PushIds as _};
 use crate::error::{RegistryError, Result};
 use crate::lease::damage;
 use crate::record_mac::{RecordMac, RowCode};
@@ -124,6 +125,27 @@ impl Registry {
         .await?;
         row.map(|row| appraisal_from_row(self.record_mac(), &row))
             .transpose()
+    }
+
+    /// Which of these devices were appraised at another gateway than this one last.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn appraised_elsewhere(
+        &self,
+        gateway: GatewayId,
+        devices: &[DeviceId],
+    ) -> Result<HashSet<DeviceId>> {
+        let mut found = HashSet::new();
+        for batch in devices.chunks(IDS_PER_QUERY) {
+            let mut query =
+                QueryBuilder::<Sqlite>::new("SELECT device_id FROM appraisal WHERE gateway_id <> ");
+            query.push_bind(i64::from(gateway.0)).push(" AND device_id IN ");
+            query.push_ids(batch.iter().copied());
+            let rows: Vec<(i64,)> = query.build_query_as().fetch_all(self.reader()).await?;
+            found.extend(rows.into_iter().map(|(device,)| id_from_column(device)));
+        }
+        Ok(found)
     }
 
     /// The next `limit` appraisals after that of a device, by ascending id. Begin with `None` and go on with

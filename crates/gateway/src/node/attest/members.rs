@@ -61,12 +61,13 @@ impl Members {
         })
     }
 
-    /// Which keys to ask for: those of a period, of provers that have changed since a revision. `busy` is being proven.
-    pub(super) fn wanted(&mut self, plan: &Plan, busy: Option<Period>) -> Option<(PeriodStart, u64)> {
+    /// Which keys to ask for: those of a period, of provers that have changed since a revision. `busy` are being proven.
+    pub(super) fn wanted(&mut self, plan: &Plan, busy: &[Period]) -> Option<(PeriodStart, u64)> {
         let references = plan.references;
         for start in [plan.running, plan.next] {
-            let is_in_the_way =
-                busy.is_some_and(|busy| busy != start.period && lane(busy) == lane(start.period));
+            let is_in_the_way = busy
+                .iter()
+                .any(|busy| *busy != start.period && lane(*busy) == lane(start.period));
             if is_in_the_way {
                 continue;
             }

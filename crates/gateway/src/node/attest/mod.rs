@@ -8,24 +8,27 @@
 //!                                        └──────────────► RoundOutcome ──► controller decides
 //! ```
 //!
-//! One round is open at a time, of one group. Nothing here decides about a device: what a round has shown goes to the
-//! controller, and a quarantine comes back by the feed of changes.
+//! Two rounds may be open at a time, each of one group, as data planes know two. Nothing here decides about a device: what a round has
+//! shown goes to the controller, and a quarantine comes back by the feed of changes.
 
 mod members;
 mod round;
 mod schedule;
+mod strays;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use linewarden_controller::attest::{Appraised, Plan, PlanWish, Provers, RoundOutcome};
 use linewarden_protocol::attest::PeriodStart;
-use linewarden_protocol::ids::DeviceId;
+use linewarden_protocol::ids::{DeviceId, Period};
 
 use self::members::Members;
 use self::round::Running;
 use self::schedule::Schedule;
+pub(super) use self::strays::Strays;
 use super::Node;
+use super::backoff::Backoff;
 use super::channel::Channel;
 use crate::audit::Happening;
 use crate::exchange::{Ask, LinkError};
@@ -53,7 +56,10 @@ pub(super) struct Attestation {
     schedule: Schedule,
     /// Numbers that this process may use.
     numbers: Range<u32>,
-    running: Option<Running>,
+    /// At most [`ROUNDS_MAX`](round::ROUNDS_MAX), with numbers of which one is even and one odd.
+    running: Vec<Running>,
+    /// Of random bytes for rounds.
+    draws: Backoff,
     outcomes: VecDeque<RoundOutcome>,
     appraise_channel: Channel,
 }
@@ -91,13 +97,13 @@ impl Attestation {
 }
 
 impl Node {
-    /// Opens, follows and ends rounds.
+    /// Follows, ends and opens rounds.
     pub(super) fn attest(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) {
         if self.stopping || self.status.replaced {
             return;
         }
         let mut attestation = std::mem::take(&mut self.attestation);
-        self.follow_round(&mut attestation, clock);
+        self.follow_rounds(&mut attestation, clock);
         self.open_round(&mut attestation, clock, random);
         self.attestation = attestation;
     }
@@ -108,16 +114,12 @@ impl Node {
         if !self.attests || self.stopping || self.status.replaced {
             return None;
         }
-        let next = match &attestation.running {
-            Some(running) => Some(running.due_ns()),
-            // Without keys or numbers nothing can be opened, however due it is: an answer brings them.
-            None if attestation.numbers.is_empty() => None,
-            None => attestation.provable().and(attestation.schedule.due_ns()),
-        };
+        let running = attestation.running.iter().map(Running::due_ns).min();
+        let opens = attestation.opens_ns();
         let channel = &attestation.plan_channel;
         let may_ask = self.is_following() && !channel.out;
         let plan = may_ask.then(|| channel.backoff.due_ns(attestation.plan_due_ns));
-        [next, plan].into_iter().flatten().min()
+        [running, opens, plan].into_iter().flatten().min()
     }
 
     /// What to ask the controller about attestation.
@@ -140,8 +142,8 @@ impl Node {
             return asks;
         };
         // Its keys would take the place of those that are being proven.
-        let busy = attestation.running.as_ref().map(Running::period);
-        if let Some((start, since)) = attestation.members.wanted(plan, busy)
+        let busy: Vec<Period> = attestation.running.iter().map(Running::period).collect();
+        if let Some((start, since)) = attestation.members.wanted(plan, &busy)
             && attestation.keys_channel.try_ask(clock)
         {
             asks.push(Ask::Provers { start, since });

@@ -1,20 +1,22 @@
-//! One round: who is asked, again while silent, and what it has shown when its time is over.
+//! Rounds: who is asked, again while silent, and what it has shown when its time is over.
 
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
 
 use linewarden_controller::attest::{GroupPlan, RoundOutcome, Seen, Verdict};
 use linewarden_dataplane::Provers;
-use linewarden_protocol::attest::{PeriodStart, Round};
+use linewarden_protocol::attest::Round;
 use linewarden_protocol::gateway::OpenRound;
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_protocol::time::Monotonic;
 use linewarden_protocol::wire::AttestRequest;
 
 use super::Attestation;
+use super::schedule::Due;
 use crate::node::Node;
 use crate::time::Clock;
 
+/// Rounds that are open at a time: data planes know one with an even number and one with an odd one.
+pub(super) const ROUNDS_MAX: usize = 2;
 /// Requests that are sent between two looks at everything else.
 const BATCH: usize = 1_024;
 /// Sending goes on after this, ns, when the kernel takes no more for now.
@@ -38,6 +40,7 @@ struct Asked {
 pub(super) struct Running {
     round: Round,
     group: GroupPlan,
+    is_long: bool,
     began: Clock,
     answer_ms: u64,
     until_ns: u64,
@@ -102,13 +105,34 @@ impl Running {
     }
 }
 
-/// The next of the numbers.
-fn take_number(numbers: &mut Range<u32>) -> Option<RoundNumber> {
-    numbers.next().map(RoundNumber)
+impl Attestation {
+    /// The number of the next round: numbers are left out whose place in the data plane is taken by a round that is open.
+    fn next_number(&self) -> Option<RoundNumber> {
+        let is_free = |number: &u32| {
+            let mut open = self.running.iter();
+            open.all(|open| (open.round.number.0 ^ number) & 1 == 1)
+        };
+        let number = self.numbers.clone().take(ROUNDS_MAX).find(is_free);
+        number
+            .filter(|_| self.running.len() < ROUNDS_MAX)
+            .map(RoundNumber)
+    }
+
+    /// Whether a round may begin that can be open for long. While one is, the other place is for those that cannot.
+    fn may_be_long(&self) -> bool {
+        self.running.iter().all(|running| !running.is_long)
+    }
+
+    /// When a round can be opened, monotonic clock. Without keys or numbers none can be, however due it is: an answer brings them.
+    pub(super) fn opens_ns(&self) -> Option<u64> {
+        let due_ns = self.schedule.due_ns(self.may_be_long())?;
+        self.next_number().and(self.provable())?;
+        Some(self.draws.due_ns(due_ns))
+    }
 }
 
 impl Node {
-    /// Opens the round of a group that is due, if none is open.
+    /// Opens the round of a group that is due, if there is a place for it.
     pub(super) fn open_round(
         &mut self,
         attestation: &mut Attestation,
@@ -116,54 +140,47 @@ impl Node {
         random: &mut dyn FnMut() -> Option<[u8; 8]>,
     ) {
         let now_ns = clock.monotonic_ns;
-        let is_due = attestation
-            .schedule
-            .due_ns()
-            .is_some_and(|due_ns| due_ns <= now_ns);
-        if attestation.running.is_some() || !is_due || attestation.numbers.is_empty() {
+        if attestation.opens_ns().is_none_or(|opens_ns| opens_ns > now_ns) {
             return;
         }
-        let Some(start) = attestation.provable() else {
+        let (Some(number), Some(start)) = (attestation.next_number(), attestation.provable()) else {
             return;
         };
         let (Some(nonce), Some(jitter)) = (random(), random()) else {
             self.status.draws_failed += 1;
+            if attestation.draws.fail(now_ns) {
+                tracing::warn!(
+                    "no random bytes are to be had: no round of attestation begins until there are"
+                );
+            }
             return;
         };
-        let due = attestation.schedule.take_due(now_ns, u64::from_ne_bytes(jitter));
-        let Some((id, group)) = due else {
+        attestation.draws.succeed();
+        let may_be_long = attestation.may_be_long();
+        let jitter = u64::from_ne_bytes(jitter);
+        let Some(due) = attestation.schedule.take_due(now_ns, jitter, may_be_long) else {
             return;
         };
-        let queue = attestation.members.of_group(id, start.period);
+        let queue = attestation.members.of_group(due.id, start.period);
         if queue.is_empty() {
             return;
         }
-        let Some(number) = take_number(&mut attestation.numbers) else {
-            return;
-        };
-        match self.begin_round(number, nonce, start, group, queue, clock) {
-            Some(running) => attestation.running = Some(running),
-            None => tracing::error!(%number, "a round could not be opened"),
-        }
-    }
-
-    fn begin_round(
-        &mut self,
-        number: RoundNumber,
-        nonce: [u8; 8],
-        start: PeriodStart,
-        group: GroupPlan,
-        queue: Vec<DeviceId>,
-        clock: Clock,
-    ) -> Option<Running> {
-        let answer_ms = u64::from(group.policy.answer_ms);
-        let now_ms = clock.monotonic_ns / 1_000_000;
+        attestation.numbers.start = number.0.saturating_add(1);
         let round = Round {
             gateway: self.settings.gateway,
             number,
             nonce,
             start,
         };
+        match self.begin_round(round, due, queue, clock) {
+            Some(running) => attestation.running.push(running),
+            None => tracing::error!(%number, "a round could not be opened"),
+        }
+    }
+
+    fn begin_round(&mut self, round: Round, due: Due, queue: Vec<DeviceId>, clock: Clock) -> Option<Running> {
+        let answer_ms = due.answer_ms;
+        let now_ms = clock.monotonic_ns / 1_000_000;
         // As long again, so that what is late is seen to be late.
         let until_ms = now_ms.saturating_add(2 * answer_ms);
         let open = OpenRound {
@@ -173,12 +190,13 @@ impl Node {
         };
         let opened = self.plane.provers()?.open_round(&open);
         if let Err(error) = opened {
-            tracing::error!(%error, %number, "the data plane refuses a round");
+            tracing::error!(%error, number = %round.number, "the data plane refuses a round");
             return None;
         }
         Some(Running {
             round,
-            group,
+            group: due.group,
+            is_long: due.is_long,
             began: clock,
             answer_ms,
             until_ns: until_ms.saturating_mul(1_000_000),
@@ -191,12 +209,25 @@ impl Node {
         })
     }
 
+    /// Goes on with each round for which it is time.
+    pub(super) fn follow_rounds(&mut self, attestation: &mut Attestation, clock: Clock) {
+        for running in std::mem::take(&mut attestation.running) {
+            let open = match running.due_ns <= clock.monotonic_ns {
+                true => self.follow_round(attestation, running, clock),
+                false => Some(running),
+            };
+            attestation.running.extend(open);
+        }
+    }
+
     /// Sends what is to be sent, looks who has proven, and ends the round when all have, or its time is over.
-    pub(super) fn follow_round(&mut self, attestation: &mut Attestation, clock: Clock) {
+    fn follow_round(
+        &mut self,
+        attestation: &mut Attestation,
+        mut running: Running,
+        clock: Clock,
+    ) -> Option<Running> {
         let now_ns = clock.monotonic_ns;
-        let Some(mut running) = attestation.running.take_if(|running| running.due_ns <= now_ns) else {
-            return;
-        };
         if !running.queue.is_empty() {
             self.send_requests(attestation, &mut running, clock);
         }
@@ -207,11 +238,12 @@ impl Node {
             let is_done = running.queue.is_empty() && running.silent.is_empty();
             if is_done || now_ns >= running.until_ns {
                 let outcome = running.outcome(clock);
-                return self.keep_outcome(attestation, outcome);
+                self.keep_outcome(attestation, outcome);
+                return None;
             }
             self.plan_next_look(&mut running, clock);
         }
-        attestation.running = Some(running);
+        Some(running)
     }
 
     fn plan_next_look(&mut self, running: &mut Running, clock: Clock) {

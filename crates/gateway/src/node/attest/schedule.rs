@@ -3,6 +3,27 @@
 use linewarden_controller::attest::GroupPlan;
 use linewarden_registry::GroupName;
 
+/// A group's time to answer counts in full up to this, however often it is asked, ms.
+const ANSWER_MS_FLOOR: u64 = 1_000;
+
+/// For how long a proof is in time, ms: a quarter of the interval at most. A round with a silent member is open for twice that.
+fn answer_ms(plan: &GroupPlan) -> u64 {
+    let quarter_ms = u64::from(plan.policy.every_s) * 250;
+    u64::from(plan.policy.answer_ms).min(quarter_ms.max(ANSWER_MS_FLOOR))
+}
+
+/// A group whose round is to begin.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Due {
+    /// Members refer to it by this.
+    pub(super) id: u32,
+    pub(super) group: GroupPlan,
+    /// For how long a proof is in time, ms.
+    pub(super) answer_ms: u64,
+    /// Whether its round can be open for so long that others must not wait for it.
+    pub(super) is_long: bool,
+}
+
 /// When each group is asked next.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
@@ -50,12 +71,13 @@ impl Schedule {
         Some(group.id)
     }
 
-    /// The group that has waited longest, if one is due, and its number; it is due again an interval later. `jitter` is random.
-    pub(super) fn take_due(&mut self, now_ns: u64, jitter: u64) -> Option<(u32, GroupPlan)> {
+    /// The group that has waited longest, if one is due; it is due again an interval later. `jitter` is random.
+    pub(super) fn take_due(&mut self, now_ns: u64, jitter: u64, may_be_long: bool) -> Option<Due> {
+        let long_ms = self.long_ms();
         let group = self
             .groups
             .iter_mut()
-            .filter(|group| group.due_ns <= now_ns)
+            .filter(|group| group.due_ns <= now_ns && (may_be_long || !group.is_long(long_ms)))
             .min_by_key(|group| group.due_ns)?;
         let every_ns = interval_ns(&group.plan);
         let spread_ns = seconds_ns(group.plan.policy.jitter_s);
@@ -65,11 +87,34 @@ impl Schedule {
             .saturating_add(every_ns)
             .saturating_add(shift_ns)
             .saturating_sub(spread_ns);
-        Some((group.id, group.plan.clone()))
+        Some(Due {
+            id: group.id,
+            group: group.plan.clone(),
+            answer_ms: answer_ms(&group.plan),
+            is_long: group.is_long(long_ms),
+        })
     }
 
-    pub(super) fn due_ns(&self) -> Option<u64> {
-        self.groups.iter().map(|group| group.due_ns).min()
+    /// When the next group is due, monotonic clock.
+    pub(super) fn due_ns(&self, may_be_long: bool) -> Option<u64> {
+        let long_ms = self.long_ms();
+        let groups = self.groups.iter();
+        groups
+            .filter(|group| may_be_long || !group.is_long(long_ms))
+            .map(|group| group.due_ns)
+            .min()
+    }
+
+    /// A round that may be open for longer than this, ms, is a long one: half of the shortest interval.
+    fn long_ms(&self) -> u64 {
+        let every_s = self.groups.iter().map(|group| group.plan.policy.every_s).min();
+        (u64::from(every_s.unwrap_or_default()) * 500).max(2 * ANSWER_MS_FLOOR)
+    }
+}
+
+impl Timed {
+    fn is_long(&self, long_ms: u64) -> bool {
+        2 * answer_ms(&self.plan) > long_ms
     }
 }
 
@@ -105,15 +150,15 @@ mod tests {
     fn groups_take_turns_and_come_again_within_the_jitter() {
         let mut schedule = Schedule::default();
         schedule.follow(&[plan("a", 60, 0), plan("b", 60, 0)], 100);
-        let first = schedule.take_due(100, 7 * SECOND_NS).unwrap();
-        let second = schedule.take_due(100, 0).unwrap();
-        assert_ne!(first.0, second.0);
-        assert_eq!(schedule.take_due(100, 0), None);
+        let first = schedule.take_due(100, 7 * SECOND_NS, true).unwrap();
+        let second = schedule.take_due(100, 0, true).unwrap();
+        assert_ne!(first.id, second.id);
+        assert_eq!(schedule.take_due(100, 0, true), None);
         for jitter in [0, 5 * SECOND_NS, u64::MAX] {
             let mut schedule = Schedule::default();
             schedule.follow(&[plan("a", 60, 0)], 0);
-            schedule.take_due(0, jitter).unwrap();
-            let due_ns = schedule.due_ns().unwrap();
+            schedule.take_due(0, jitter, true).unwrap();
+            let due_ns = schedule.due_ns(true).unwrap();
             assert!((54 * SECOND_NS..66 * SECOND_NS).contains(&due_ns), "{due_ns}");
         }
     }
@@ -122,13 +167,13 @@ mod tests {
     fn a_round_that_is_ordered_is_due_once() {
         let mut schedule = Schedule::default();
         schedule.follow(&[plan("a", 60, 4)], 0);
-        schedule.take_due(0, 0).unwrap();
+        schedule.take_due(0, 0, true).unwrap();
         schedule.follow(&[plan("a", 60, 4)], 10);
-        assert_eq!(schedule.take_due(10, 0), None);
+        assert_eq!(schedule.take_due(10, 0, true), None);
         schedule.follow(&[plan("a", 60, 5)], 20);
-        assert!(schedule.take_due(20, 0).is_some());
+        assert!(schedule.take_due(20, 0, true).is_some());
         schedule.follow(&[plan("a", 60, 5)], 30);
-        assert_eq!(schedule.take_due(30, 0), None);
+        assert_eq!(schedule.take_due(30, 0, true), None);
     }
 
     #[test]
@@ -136,10 +181,48 @@ mod tests {
         let mut schedule = Schedule::default();
         schedule.follow(&[plan("a", 3_600, 0), plan("b", 60, 0)], 0);
         let id = schedule.id(&GroupName::new("b").unwrap());
-        schedule.take_due(0, 0).unwrap();
-        schedule.take_due(0, 0).unwrap();
+        schedule.take_due(0, 0, true).unwrap();
+        schedule.take_due(0, 0, true).unwrap();
         schedule.follow(&[plan("b", 1, 0)], 5);
-        assert_eq!(schedule.due_ns(), Some(SECOND_NS + 5));
+        assert_eq!(schedule.due_ns(true), Some(SECOND_NS + 5));
         assert_eq!(schedule.id(&GroupName::new("b").unwrap()), id);
+    }
+
+    fn with_answer(name: &str, every_s: u32, answer_ms: u32) -> GroupPlan {
+        let mut plan = plan(name, every_s, 0);
+        plan.policy.answer_ms = answer_ms;
+        plan
+    }
+
+    #[test]
+    fn the_time_to_answer_is_a_quarter_of_the_interval_at_most_but_a_second_at_least() {
+        for (every_s, answer, counts) in [
+            (60, 2_000, 2_000),
+            (60, 59_999, 15_000),
+            (3, 2_000, 1_000),
+            (1, 800, 800),
+            (u32::MAX, u32::MAX, 1_073_741_823_750),
+        ] {
+            let counts = counts.min(u64::from(answer));
+            assert_eq!(answer_ms(&with_answer("a", every_s, answer)), counts, "{every_s}");
+        }
+    }
+
+    #[test]
+    fn while_a_long_round_is_open_those_are_due_that_are_short() {
+        let mut schedule = Schedule::default();
+        let groups = [
+            with_answer("slow", 60, 15_000),
+            with_answer("slower", 80, 20_000),
+            with_answer("quick", 8, 2_000),
+        ];
+        schedule.follow(&groups, 0);
+        let first = schedule.take_due(0, 0, true).unwrap();
+        assert!(first.is_long);
+        let second = schedule.take_due(0, 0, false).unwrap();
+        assert_eq!((second.group.name.as_str(), second.is_long), ("quick", false));
+        assert_eq!(schedule.take_due(0, 0, false), None);
+        assert!(schedule.due_ns(false).unwrap() > 0);
+        assert_eq!(schedule.due_ns(true), Some(0));
     }
 }

@@ -31,6 +31,7 @@ fn failed(ask: &Ask, error: LinkError) -> Answer {
         Ask::Plan(_) => Answer::Plan(Err(error)),
         Ask::Provers { .. } => Answer::Provers(Err(error)),
         Ask::Appraise(_) => Answer::Appraised(Err(error)),
+        Ask::ProverIds { .. } => Answer::ProverIds(Err(error)),
     }
 }
 
@@ -49,6 +50,7 @@ fn is_failure(answer: &Answer) -> bool {
         Answer::Plan(result) => has_failed(result),
         Answer::Provers(result) => has_failed(result),
         Answer::Appraised(result) => has_failed(result),
+        Answer::ProverIds(result) => has_failed(result),
     }
 }
 
@@ -172,6 +174,9 @@ impl World {
             Ask::Enter => Answer::Entered(Ok(link.number())),
             // These gateways attest nobody.
             Ask::Plan(_) | Ask::Provers { .. } | Ask::Appraise(_) => unreachable!("{ask:?}"),
+            Ask::ProverIds { since } => {
+                Answer::ProverIds(runtime.block_on(link.prover_ids(since)).map_err(Into::into))
+            }
             Ask::Resume => {
                 let leases = process.leases.get_or_insert_with(|| link.held());
                 Answer::Chunk(runtime.block_on(leases.next_chunk()).map_err(Into::into))

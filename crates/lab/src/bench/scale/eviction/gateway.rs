@@ -210,6 +210,7 @@ impl<'r> Gateway<'r> {
             Ask::Plan(_) | Ask::Provers { .. } | Ask::Appraise(_) => {
                 return Err(BenchError::Contradiction("nobody is attested here".to_owned()));
             }
+            Ask::ProverIds { since } => Answer::ProverIds(Ok(runtime.block_on(link.prover_ids(since))?)),
             Ask::Report(openings) => {
                 // One gateway: nobody is elsewhere.
                 Answer::Reported {

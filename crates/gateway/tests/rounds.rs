@@ -1,0 +1,235 @@
+//! Rounds of attestation step by step: the node over the `host` data plane, by a clock that the test moves. Nobody answers.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod site;
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use linewarden_controller::attest::{Appraised, GroupPlan, Plan, ProverProvision, Provers, RoundOutcome};
+use linewarden_controller::{Changes, Chunk};
+use linewarden_dataplane::host::{Host, HostOptions};
+use linewarden_gateway::{Answer, Ask, Clock, Node, Settings};
+use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodStart};
+use linewarden_protocol::gateway::ProverKeys;
+use linewarden_protocol::ids::{DeviceId, Period};
+use linewarden_registry::{GroupName, GroupPolicy, Revision};
+
+use self::site::GATEWAY;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn name(number: usize) -> GroupName {
+    GroupName::new(format!("group-{number}")).unwrap()
+}
+
+fn policy(every_s: u32, answer_ms: u32) -> GroupPolicy {
+    GroupPolicy {
+        every_s,
+        jitter_s: 0,
+        answer_ms,
+        ..GroupPolicy::default()
+    }
+}
+
+fn start(period: u64) -> PeriodStart {
+    PeriodStart {
+        period: Period(period),
+        salt: [period as u8; 8],
+    }
+}
+
+/// A node with its controller, played by the test. Each group has one prover, which is silent.
+struct Bench {
+    node: Node,
+    groups: Vec<GroupPolicy>,
+    now_ns: u64,
+    /// Without, no random byte is to be had.
+    is_random: bool,
+    numbers: u32,
+    outcomes: Vec<RoundOutcome>,
+}
+
+impl Bench {
+    fn new(groups: &[GroupPolicy]) -> Self {
+        let config = linewarden_dataplane::Config {
+            provers: 64,
+            ..site::config()
+        };
+        let options = HostOptions {
+            threads: 1,
+            ..HostOptions::default()
+        };
+        let host = Host::start(&config, &options).unwrap();
+        Self {
+            node: Node::new(Box::new(host), Settings::for_plane(&config)).unwrap(),
+            groups: groups.to_vec(),
+            now_ns: SECOND_NS,
+            is_random: true,
+            numbers: 1,
+            outcomes: Vec::new(),
+        }
+    }
+
+    fn clock(&self) -> Clock {
+        Clock {
+            monotonic_ns: self.now_ns,
+            boot_ns: self.now_ns,
+        }
+    }
+
+    /// A tick, and the answers to what it asks.
+    fn tick(&mut self) {
+        let is_random = self.is_random;
+        let asks = self.node.tick(self.clock(), &mut || is_random.then_some([7; 8]));
+        for ask in asks {
+            let answer = self.answer(ask);
+            self.node.answer(answer, self.clock());
+        }
+    }
+
+    /// Goes on, always to when the node wants to be woken.
+    fn run_for(&mut self, ns: u64) {
+        let until_ns = self.now_ns + ns;
+        while self.now_ns < until_ns {
+            self.tick();
+            let due_ns = self.node.due_ns(self.now_ns);
+            self.now_ns = due_ns.max(self.now_ns + 1_000_000);
+        }
+    }
+
+    fn answer(&mut self, ask: Ask) -> Answer {
+        match ask {
+            Ask::Enter => Answer::Entered(Ok(1)),
+            Ask::Resume => Answer::Chunk(Ok(Chunk {
+                provisions: Vec::new(),
+                damaged: Vec::new(),
+                progress: (0, 0),
+                last: true,
+            })),
+            Ask::Changes { since } => Answer::Changes {
+                result: Ok(Changes {
+                    changes: Vec::new(),
+                    elsewhere: Vec::new(),
+                    upto: since.max(Revision::ZERO),
+                    more: false,
+                }),
+                at_ns: self.now_ns,
+            },
+            Ask::Plan(wish) => {
+                let first = self.numbers;
+                self.numbers += 256 * u32::from(wish.numbers);
+                Answer::Plan(Ok(Some(Plan {
+                    running: start(1),
+                    age_s: 0,
+                    next: start(2),
+                    revision: 1,
+                    references: 1,
+                    groups: self.plans(),
+                    rounds: first..self.numbers,
+                })))
+            }
+            Ask::Provers { start, .. } => Answer::Provers(Ok(self.provers(start))),
+            Ask::Appraise(outcome) => {
+                self.outcomes.push(*outcome);
+                Answer::Appraised(Ok(Appraised::default()))
+            }
+            ask => panic!("{ask:?}"),
+        }
+    }
+
+    fn plans(&self) -> Vec<GroupPlan> {
+        let plan = |(number, policy): (usize, &GroupPolicy)| GroupPlan {
+            name: name(number),
+            policy: *policy,
+            rounds_wanted: 0,
+        };
+        self.groups.iter().enumerate().map(plan).collect()
+    }
+
+    fn provers(&self, start: PeriodStart) -> Provers {
+        let provision = |number: usize| {
+            let device = DeviceId(number as u64 + 1);
+            let key = AttestationKey::from_bytes([number as u8 + 1; 32]);
+            let k2 = key.for_period(device, &start, &ConfigurationHash([1; 32]));
+            ProverProvision {
+                device,
+                group: name(number),
+                port: 9,
+                keys: Some(ProverKeys {
+                    current: k2.for_gateway(GATEWAY),
+                    alternate: None,
+                }),
+                request_key: key.for_requests(device, GATEWAY, start.period),
+                address: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            }
+        };
+        Provers {
+            start,
+            provisions: (0..self.groups.len()).map(provision).collect(),
+            removed: Vec::new(),
+            damaged: Vec::new(),
+            upto: 1,
+            more: false,
+        }
+    }
+
+    /// Rounds of a group that have ended.
+    fn rounds(&self, number: usize) -> impl Iterator<Item = &RoundOutcome> {
+        let name = name(number);
+        self.outcomes.iter().filter(move |outcome| outcome.group == name)
+    }
+}
+
+#[test]
+fn groups_with_slow_members_keep_no_other_waiting() {
+    let mut bench = Bench::new(&[policy(60, 15_000), policy(60, 15_000), policy(2, 500)]);
+    bench.run_for(300 * SECOND_NS);
+    let counts = [0, 1, 2].map(|group| bench.rounds(group).count());
+    assert!(counts[0] >= 3 && counts[1] >= 3, "{counts:?}");
+    assert!(counts[2] >= 140, "{counts:?}");
+    let mut numbers: Vec<u32> = bench.outcomes.iter().map(|outcome| outcome.number.0).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), bench.outcomes.len(), "no number twice");
+}
+
+#[test]
+fn a_silent_member_keeps_a_round_open_for_half_the_interval_at_most() {
+    let mut bench = Bench::new(&[policy(8, 7_999)]);
+    bench.run_for(40 * SECOND_NS);
+    assert!(bench.rounds(0).count() >= 4);
+    for round in bench.rounds(0) {
+        assert!((4_000..4_200).contains(&round.lasted_ms), "{round:?}");
+    }
+}
+
+#[test]
+fn without_random_bytes_no_round_begins_and_the_node_does_not_spin() {
+    let mut bench = Bench::new(&[policy(2, 500)]);
+    bench.run_for(3 * SECOND_NS);
+    assert!(bench.rounds(0).count() > 0);
+    bench.is_random = false;
+    // Over the end of what is under way.
+    bench.run_for(3 * SECOND_NS);
+    let (before, failed) = (bench.outcomes.len(), bench.node.status().draws_failed);
+    let mut ticks = 0;
+    let until_ns = bench.now_ns + 10 * SECOND_NS;
+    while bench.now_ns < until_ns && ticks < 1_000 {
+        bench.tick();
+        ticks += 1;
+        let due_ns = bench.node.due_ns(bench.now_ns);
+        // A spin would come back at the same moment for ever.
+        bench.now_ns = due_ns.max(bench.now_ns + 1_000);
+    }
+    assert!(ticks < 1_000, "{ticks} ticks in 10 s");
+    assert!(bench.node.status().draws_failed > failed, "it goes on trying");
+    assert_eq!(bench.outcomes.len(), before);
+    bench.is_random = true;
+    bench.run_for(10 * SECOND_NS);
+    assert!(bench.outcomes.len() > before);
+}
