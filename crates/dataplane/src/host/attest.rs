@@ -187,14 +187,13 @@ impl std::fmt::Debug for Proofs {
 impl Proofs {
     /// Sets a claim aside, to be checked under that key; `false`: there is no room.
     #[inline]
-    fn push(&mut self, claim: Claim, [r, nonce]: [u64; 2], key: &KeyCells) -> bool {
+    fn push(&mut self, claim: Claim, [r, nonce]: [u64; 2], key: &[u8; 32]) -> bool {
         let Some(place) = self.claims.get_mut(self.count) else {
             return false;
         };
         *place = claim;
         let r = u64::from_be_bytes(r.to_ne_bytes());
-        self.inputs
-            .set(self.count, &key_bytes(key), r, &nonce.to_ne_bytes());
+        self.inputs.set(self.count, key, r, &nonce.to_ne_bytes());
         self.count += 1;
         true
     }
@@ -233,18 +232,15 @@ fn proved_cell(home: &ProverHome, way: usize, number: u32) -> Option<&AtomicU64>
     home.proved.get(way)?.get(number as usize & 1)
 }
 
+/// `None`: there is none. Looked at in the copy, since it may be taken away meanwhile: what a key of zeros makes, anybody can
+/// make.
 #[inline]
-fn has_key([first, ..]: &KeyCells) -> bool {
-    first.load(Acquire) != 0
-}
-
-#[inline]
-fn key_bytes(cells: &KeyCells) -> [u8; 32] {
+fn key_bytes(cells: &KeyCells) -> Option<[u8; 32]> {
     let mut key = [0; 32];
     for (bytes, cell) in key.as_chunks_mut::<8>().0.iter_mut().zip(cells) {
         *bytes = cell.load(Acquire).to_ne_bytes();
     }
-    key
+    (!key.starts_with(&[0; 8])).then_some(key)
 }
 
 /// Proofs that lie in memory, of no known sender.
@@ -306,14 +302,15 @@ impl Engine {
         let (home, way, place) = found.ok_or(Verdict::DropUnknownProver)?;
         let word = proved_cell(home, way, round.number).ok_or(Verdict::DropUnknownProver)?;
         let before = word.load(Acquire);
-        if before >> 32 == u64::from(round.number) {
+        // Or in a later round of this lane, which has opened since the round was looked at.
+        if before >> 32 >= u64::from(round.number) {
             return Err(Verdict::DropProved);
         }
         let key = home
             .key
             .get(round.key_lane as usize)
             .and_then(|ways| ways.get(way));
-        let key = key.filter(|key| has_key(key)).ok_or(Verdict::DropNoKey)?;
+        let key = key.and_then(key_bytes).ok_or(Verdict::DropNoKey)?;
         let claim = Claim {
             before,
             place,
@@ -322,7 +319,7 @@ impl Engine {
             is_alternate: false,
         };
         // A batch has no more than there is room for.
-        let is_aside = thread.proofs.push(claim, round.wire, key);
+        let is_aside = thread.proofs.push(claim, round.wire, &key);
         is_aside.then_some(()).ok_or(Verdict::DropShed)
     }
 
@@ -419,6 +416,7 @@ impl Verifier {
         let slot = slot.map_or(usize::MAX, |slot| slot.load(Acquire) as usize);
         let lane = claim.round.key_lane as usize;
         let other = self.regions.alternates.get(slot.saturating_mul(2) | lane);
-        other.is_some_and(|other| has_key(&other.word) && proofs.push(claim, claim.round.wire, &other.word))
+        let key = other.and_then(|other| key_bytes(&other.word));
+        key.is_some_and(|key| proofs.push(claim, claim.round.wire, &key))
     }
 }

@@ -370,8 +370,14 @@ impl Provers {
         Ok(())
     }
 
-    /// Closes all rounds, and lets numbers begin anew: for tests. In operation a number never comes again.
+    /// Closes all rounds, forgets who was ok, and lets numbers begin anew: for tests. In operation a number never comes again.
     pub fn forget_rounds(&mut self) {
+        let words = self
+            .regions
+            .homes
+            .iter()
+            .flat_map(|home| home.proved.iter().flatten());
+        words.for_each(|word| word.store(0, Release));
         let rounds = self.regions.rounds.iter().flat_map(|rounds| &rounds.lane);
         rounds.for_each(|round| round.r.store(0, Release));
         self.last_round = RoundNumber(0);

@@ -6,7 +6,7 @@
  *
  * The pollen word chains the quarter rounds: nothing of the next can begin before this one has ended. A quarter round is
  * 12 operations deep where a rotation is one; where it is shift, shift and or it is 15, which 56 times are 840 steps, one
- * after the other. LW_FORRO_QUARTER makes it 12 again, with more operations beside them. All else (copies, spills to the
+ * after the other. lw_forro_chained() makes it 12 again, with more operations beside them. All else (copies, spills to the
  * stack) hides behind the chain, and so do other blocks.
  */
 #ifndef LW_FORRO_H

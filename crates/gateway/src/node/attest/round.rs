@@ -11,7 +11,7 @@ use linewarden_protocol::time::Monotonic;
 use linewarden_protocol::wire::AttestRequest;
 
 use super::Attestation;
-use super::schedule::Due;
+use super::schedule::{Busy, Due};
 use crate::node::Node;
 use crate::time::Clock;
 
@@ -40,7 +40,7 @@ struct Asked {
 pub(super) struct Running {
     round: Round,
     group: GroupPlan,
-    is_long: bool,
+    busy: Busy,
     began: Clock,
     answer_ms: u64,
     until_ns: u64,
@@ -118,14 +118,13 @@ impl Attestation {
             .map(RoundNumber)
     }
 
-    /// Whether a round may begin that can be open for long. While one is, the other place is for those that cannot.
-    fn may_be_long(&self) -> bool {
-        self.running.iter().all(|running| !running.is_long)
+    fn busy(&self) -> Vec<Busy> {
+        self.running.iter().map(|running| running.busy).collect()
     }
 
     /// When a round can be opened, monotonic clock. Without keys or numbers none can be, however due it is: an answer brings them.
     pub(super) fn opens_ns(&self) -> Option<u64> {
-        let due_ns = self.schedule.due_ns(self.may_be_long())?;
+        let due_ns = self.schedule.due_ns(&self.busy())?;
         self.next_number().and(self.provable())?;
         Some(self.draws.due_ns(due_ns))
     }
@@ -156,9 +155,8 @@ impl Node {
             return;
         };
         attestation.draws.succeed();
-        let may_be_long = attestation.may_be_long();
-        let jitter = u64::from_ne_bytes(jitter);
-        let Some(due) = attestation.schedule.take_due(now_ns, jitter, may_be_long) else {
+        let (jitter, busy) = (u64::from_ne_bytes(jitter), attestation.busy());
+        let Some(due) = attestation.schedule.take_due(now_ns, jitter, &busy) else {
             return;
         };
         let queue = attestation.members.of_group(due.id, start.period);
@@ -196,7 +194,10 @@ impl Node {
         Some(Running {
             round,
             group: due.group,
-            is_long: due.is_long,
+            busy: Busy {
+                id: due.id,
+                is_long: due.is_long,
+            },
             began: clock,
             answer_ms,
             until_ns: until_ms.saturating_mul(1_000_000),

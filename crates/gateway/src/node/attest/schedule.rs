@@ -24,10 +24,20 @@ pub(super) struct Due {
     pub(super) is_long: bool,
 }
 
+/// A group whose round is open: it gets no second one beside it, for who has answered the later of two refuses the earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Busy {
+    pub(super) id: u32,
+    /// While one is, the other place is for rounds that are not.
+    pub(super) is_long: bool,
+}
+
 /// When each group is asked next.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     groups: Vec<Timed>,
+    /// Never given twice, or members of a group that is gone would be those of another.
+    next_id: u32,
 }
 
 #[derive(Debug)]
@@ -41,7 +51,6 @@ struct Timed {
 impl Schedule {
     /// Takes notice of how the groups are now. One that is new is asked at once: who attests it has just started.
     pub(super) fn follow(&mut self, plans: &[GroupPlan], now_ns: u64) {
-        let mut next_id = self.groups.iter().map(|group| group.id + 1).max().unwrap_or(0);
         let mut groups = Vec::with_capacity(plans.len());
         for plan in plans {
             let known = self.groups.iter().find(|group| group.plan.name == plan.name);
@@ -53,8 +62,8 @@ impl Schedule {
                     known.due_ns.min(now_ns.saturating_add(interval_ns(plan))),
                 ),
                 None => {
-                    next_id += 1;
-                    (next_id - 1, now_ns)
+                    self.next_id += 1;
+                    (self.next_id - 1, now_ns)
                 }
             };
             groups.push(Timed {
@@ -71,13 +80,14 @@ impl Schedule {
         Some(group.id)
     }
 
-    /// The group that has waited longest, if one is due; it is due again an interval later. `jitter` is random.
-    pub(super) fn take_due(&mut self, now_ns: u64, jitter: u64, may_be_long: bool) -> Option<Due> {
+    /// The group that has waited longest, if one is due that may have a round beside these; it is due again an interval
+    /// later. `jitter` is random.
+    pub(super) fn take_due(&mut self, now_ns: u64, jitter: u64, open: &[Busy]) -> Option<Due> {
         let long_ms = self.long_ms();
         let group = self
             .groups
             .iter_mut()
-            .filter(|group| group.due_ns <= now_ns && (may_be_long || !group.is_long(long_ms)))
+            .filter(|group| group.due_ns <= now_ns && group.may_begin(long_ms, open))
             .min_by_key(|group| group.due_ns)?;
         let every_ns = interval_ns(&group.plan);
         let spread_ns = seconds_ns(group.plan.policy.jitter_s);
@@ -95,12 +105,12 @@ impl Schedule {
         })
     }
 
-    /// When the next group is due, monotonic clock.
-    pub(super) fn due_ns(&self, may_be_long: bool) -> Option<u64> {
+    /// When the next group is due that may have a round beside these, monotonic clock.
+    pub(super) fn due_ns(&self, open: &[Busy]) -> Option<u64> {
         let long_ms = self.long_ms();
         let groups = self.groups.iter();
         groups
-            .filter(|group| may_be_long || !group.is_long(long_ms))
+            .filter(|group| group.may_begin(long_ms, open))
             .map(|group| group.due_ns)
             .min()
     }
@@ -115,6 +125,11 @@ impl Schedule {
 impl Timed {
     fn is_long(&self, long_ms: u64) -> bool {
         2 * answer_ms(&self.plan) > long_ms
+    }
+
+    fn may_begin(&self, long_ms: u64, open: &[Busy]) -> bool {
+        open.iter()
+            .all(|open| open.id != self.id && !(open.is_long && self.is_long(long_ms)))
     }
 }
 
@@ -133,6 +148,11 @@ mod tests {
     use super::*;
 
     const SECOND_NS: u64 = 1_000_000_000;
+    /// Of a group that is none of the tests'.
+    const LONG: Busy = Busy {
+        id: u32::MAX,
+        is_long: true,
+    };
 
     fn plan(name: &str, every_s: u32, rounds_wanted: u64) -> GroupPlan {
         GroupPlan {
@@ -150,15 +170,15 @@ mod tests {
     fn groups_take_turns_and_come_again_within_the_jitter() {
         let mut schedule = Schedule::default();
         schedule.follow(&[plan("a", 60, 0), plan("b", 60, 0)], 100);
-        let first = schedule.take_due(100, 7 * SECOND_NS, true).unwrap();
-        let second = schedule.take_due(100, 0, true).unwrap();
+        let first = schedule.take_due(100, 7 * SECOND_NS, &[]).unwrap();
+        let second = schedule.take_due(100, 0, &[]).unwrap();
         assert_ne!(first.id, second.id);
-        assert_eq!(schedule.take_due(100, 0, true), None);
+        assert_eq!(schedule.take_due(100, 0, &[]), None);
         for jitter in [0, 5 * SECOND_NS, u64::MAX] {
             let mut schedule = Schedule::default();
             schedule.follow(&[plan("a", 60, 0)], 0);
-            schedule.take_due(0, jitter, true).unwrap();
-            let due_ns = schedule.due_ns(true).unwrap();
+            schedule.take_due(0, jitter, &[]).unwrap();
+            let due_ns = schedule.due_ns(&[]).unwrap();
             assert!((54 * SECOND_NS..66 * SECOND_NS).contains(&due_ns), "{due_ns}");
         }
     }
@@ -167,13 +187,13 @@ mod tests {
     fn a_round_that_is_ordered_is_due_once() {
         let mut schedule = Schedule::default();
         schedule.follow(&[plan("a", 60, 4)], 0);
-        schedule.take_due(0, 0, true).unwrap();
+        schedule.take_due(0, 0, &[]).unwrap();
         schedule.follow(&[plan("a", 60, 4)], 10);
-        assert_eq!(schedule.take_due(10, 0, true), None);
+        assert_eq!(schedule.take_due(10, 0, &[]), None);
         schedule.follow(&[plan("a", 60, 5)], 20);
-        assert!(schedule.take_due(20, 0, true).is_some());
+        assert!(schedule.take_due(20, 0, &[]).is_some());
         schedule.follow(&[plan("a", 60, 5)], 30);
-        assert_eq!(schedule.take_due(30, 0, true), None);
+        assert_eq!(schedule.take_due(30, 0, &[]), None);
     }
 
     #[test]
@@ -181,11 +201,37 @@ mod tests {
         let mut schedule = Schedule::default();
         schedule.follow(&[plan("a", 3_600, 0), plan("b", 60, 0)], 0);
         let id = schedule.id(&GroupName::new("b").unwrap());
-        schedule.take_due(0, 0, true).unwrap();
-        schedule.take_due(0, 0, true).unwrap();
+        schedule.take_due(0, 0, &[]).unwrap();
+        schedule.take_due(0, 0, &[]).unwrap();
         schedule.follow(&[plan("b", 1, 0)], 5);
-        assert_eq!(schedule.due_ns(true), Some(SECOND_NS + 5));
+        assert_eq!(schedule.due_ns(&[]), Some(SECOND_NS + 5));
         assert_eq!(schedule.id(&GroupName::new("b").unwrap()), id);
+    }
+
+    #[test]
+    fn a_group_gets_no_second_round_beside_its_own() {
+        let mut schedule = Schedule::default();
+        schedule.follow(&[plan("a", 60, 0)], 0);
+        let Due { id, is_long, .. } = schedule.take_due(0, 0, &[]).unwrap();
+        // Ordered while that one is open.
+        schedule.follow(&[plan("a", 60, 1)], 10);
+        let open = [Busy { id, is_long }];
+        assert_eq!(
+            (schedule.due_ns(&open), schedule.take_due(10, 0, &open)),
+            (None, None)
+        );
+        assert_eq!(schedule.take_due(10, 0, &[]).unwrap().id, id);
+    }
+
+    #[test]
+    fn no_group_gets_the_number_of_one_that_is_gone() {
+        let mut schedule = Schedule::default();
+        let id = |schedule: &Schedule, name| schedule.id(&GroupName::new(name).unwrap()).unwrap();
+        schedule.follow(&[plan("a", 60, 0)], 0);
+        let gone = id(&schedule, "a");
+        schedule.follow(&[], 10);
+        schedule.follow(&[plan("b", 60, 0)], 20);
+        assert_ne!(id(&schedule, "b"), gone);
     }
 
     fn with_answer(name: &str, every_s: u32, answer_ms: u32) -> GroupPlan {
@@ -217,12 +263,12 @@ mod tests {
             with_answer("quick", 8, 2_000),
         ];
         schedule.follow(&groups, 0);
-        let first = schedule.take_due(0, 0, true).unwrap();
+        let first = schedule.take_due(0, 0, &[]).unwrap();
         assert!(first.is_long);
-        let second = schedule.take_due(0, 0, false).unwrap();
+        let second = schedule.take_due(0, 0, &[LONG]).unwrap();
         assert_eq!((second.group.name.as_str(), second.is_long), ("quick", false));
-        assert_eq!(schedule.take_due(0, 0, false), None);
-        assert!(schedule.due_ns(false).unwrap() > 0);
-        assert_eq!(schedule.due_ns(true), Some(0));
+        assert_eq!(schedule.take_due(0, 0, &[LONG]), None);
+        assert!(schedule.due_ns(&[LONG]).unwrap() > 0);
+        assert_eq!(schedule.due_ns(&[]), Some(0));
     }
 }
