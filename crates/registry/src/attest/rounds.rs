@@ -16,7 +16,7 @@ use crate::store::Registry;
 
 const NUMBER_LABEL: &[u8] = b"linewarden registry table round_number v1";
 const LABEL: &[u8] = b"linewarden registry table attest_round v1";
-/// Rounds that are kept of each gateway, the newest.
+/// Rounds that are kept of each gateway, the newest; beside them the newest of each group, however long ago it was.
 pub const ROUNDS_KEPT: u32 = 1_000;
 
 /// The columns of [`RoundRow`], in its order, as a literal for `concat!`.
@@ -246,7 +246,8 @@ impl Registry {
         .await?;
         sqlx::query(
             "DELETE FROM attest_round WHERE gateway_id = $1 AND number <= \
-             (SELECT number FROM attest_round WHERE gateway_id = $1 ORDER BY number DESC LIMIT 1 OFFSET $2)",
+             (SELECT number FROM attest_round WHERE gateway_id = $1 ORDER BY number DESC LIMIT 1 OFFSET $2) \
+             AND number NOT IN (SELECT MAX(number) FROM attest_round WHERE gateway_id = $1 GROUP BY group_name)",
         )
         .bind(i64::from(round.gateway.0))
         .bind(i64::from(ROUNDS_KEPT))

@@ -15,8 +15,8 @@ use crate::bench::{BenchError, Row, keys};
 pub const PAYLOADS: [usize; 5] = [64, 256, 512, 1024, 1408];
 /// How often the programs are loaded anew at most; see `micro`.
 const LOADS: u32 = 10;
-/// Steps of a quarter round of Forró, each of which waits for the one before it, where a rotation is two.
-const FORRO_QUARTER_STEPS: f64 = 15.0;
+/// Steps of a quarter round of Forró, each of which waits for the one before it (`bpf/lw_forro.h`).
+const FORRO_QUARTER_STEPS: f64 = 12.0;
 
 /// A datagram of a device to the gateway with so many bytes of payload.
 #[must_use]

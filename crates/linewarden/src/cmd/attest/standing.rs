@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{
-    Appraisal, DeviceInfo, Filter, Group, GroupName, GroupPolicy, Protection, ProverRecord, ROUNDS_KEPT,
-    Registry, RegistryError, RoundRecord, State,
+    Appraisal, DeviceInfo, Filter, Group, GroupName, GroupPolicy, Protection, ProverRecord, Registry,
+    RegistryError, RoundRecord, State,
 };
 use serde::Serialize;
 
@@ -312,7 +312,7 @@ async fn newest_rounds(
     let gateways: BTreeSet<u32> = appraisals.map(|appraisal| appraisal.gateway.0).collect();
     let mut newest = Rounds::new();
     for gateway in gateways.into_iter().map(GatewayId) {
-        for round in registry.rounds(Some(gateway), ROUNDS_KEPT).await? {
+        for round in registry.rounds(Some(gateway), u32::MAX).await? {
             newest.entry((gateway, round.group.clone())).or_insert(round);
         }
     }
