@@ -176,7 +176,9 @@ struct VerifierClaims<'a> {
     gateway: u32,
     round: u32,
     key: &'a str,
-    reference: &'a str,
+    /// What it has proven.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reference: Option<&'a str>,
 }
 
 impl<'a> Submodule<'a> {
@@ -188,6 +190,7 @@ impl<'a> Submodule<'a> {
             is_stale,
         } = outcome;
         let is_affirmed = appraisal.state == State::Ok && !is_stale;
+        let has_proven = matches!(appraisal.state, State::Ok | State::Late) && !is_stale;
         let is_tpm = *protection == Protection::Tpm;
         let claims = ["instance-identity", "configuration", "executables", "file-system"];
         let hardware = is_tpm.then_some("hardware");
@@ -202,15 +205,20 @@ impl<'a> Submodule<'a> {
             ear_trustworthiness_vector: affirmed.map(|claim| (claim, AFFIRMING)).collect(),
             ear_appraisal_policy_ids: [format!("linewarden:group:{group}")],
             ear_verifier_claims: VerifierClaims {
-                state: appraisal.state.name(),
+                // Who reads nothing but this must not take what nobody has looked at since for a pass.
+                state: if *is_stale {
+                    "stale"
+                } else {
+                    appraisal.state.name()
+                },
                 since: appraisal.since_s,
                 gateway: appraisal.gateway.0,
                 round: appraisal.since_round,
                 key: if is_tpm { "tpm" } else { "software" },
-                reference: match appraisal.configuration {
+                reference: has_proven.then_some(match appraisal.configuration {
                     Configuration::Current => "base",
                     Configuration::Alternate => "roll-out",
-                },
+                }),
             },
         }
     }
@@ -265,17 +273,20 @@ mod tests {
         serde_json::from_slice(&bytes(claims)?).ok()
     }
 
-    /// The status of the one device in a result, and whether anything is claimed to be good.
-    fn status(signer: &Signer, state: State, is_stale: bool) -> (String, bool) {
+    /// The status of the one device in a result, its state and whether anything is claimed to be good.
+    fn status(signer: &Signer, state: State, is_stale: bool) -> (String, String, bool) {
         let outcomes = [outcome(state, is_stale)];
         let token = signer.sign(&outcomes, 1_790_000_100, 1_790_000_200).unwrap();
         let claims = read(&signer.public_jwk(), &token).unwrap();
         assert_eq!(claims["exp"], 1_790_000_200);
         let device = &claims["submods"]["00000000000000d1"];
-        let vector = &device["ear_trustworthiness_vector"];
+        let told = &device["ear_verifier_claims"];
+        let claims = [&device["ear_trustworthiness_vector"], &told["reference"]];
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
         (
-            device["ear_status"].as_str().unwrap().to_owned(),
-            !vector.is_null(),
+            text(&device["ear_status"]),
+            text(&told["state"]),
+            claims.iter().any(|claim| !claim.is_null()),
         )
     }
 
@@ -309,14 +320,19 @@ mod tests {
     #[test]
     fn only_a_fresh_proof_is_affirmed() {
         let signer = signer();
-        let said = |state, is_stale| status(&signer, state, is_stale);
-        assert_eq!(said(State::Ok, false), ("affirming".to_owned(), true));
-        assert_eq!(said(State::Ok, true), ("none".to_owned(), false));
-        assert_eq!(said(State::Silent, false), ("warning".to_owned(), false));
-        assert_eq!(
-            said(State::Quarantined, false),
-            ("contraindicated".to_owned(), false)
-        );
+        for (state, is_stale, expected) in [
+            (State::Ok, false, ("affirming", "ok", true)),
+            (State::Ok, true, ("none", "stale", false)),
+            (State::Silent, false, ("warning", "silent", false)),
+            (
+                State::Quarantined,
+                false,
+                ("contraindicated", "quarantined", false),
+            ),
+        ] {
+            let (status, told, is_claimed) = status(&signer, state, is_stale);
+            assert_eq!((status.as_str(), told.as_str(), is_claimed), expected);
+        }
     }
 
     #[test]
