@@ -140,7 +140,7 @@ pub struct Round {
     pub pad: [AtomicU64; 3],
 }
 
-/// The running round and the one before, by lane.
+/// The newest round with an even number and the newest with an odd one, by lane; both may be running.
 #[derive(Debug)]
 #[repr(C)]
 pub struct OpenRounds {

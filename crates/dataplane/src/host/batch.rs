@@ -156,7 +156,7 @@ impl Batch {
         Some((letter, message))
     }
 
-    /// Payloads of the last [`receive`](Self::receive), as far as they are whole.
+    /// Buffers of the last [`receive`](Self::receive), whole: behind a short payload stands what was there before.
     pub(super) fn payloads(&self, which: Range<usize>) -> impl Iterator<Item = &[u8]> {
         let buffers = self.buffers.get(which).unwrap_or_default();
         buffers.iter().map(|buffer| &buffer[..])
