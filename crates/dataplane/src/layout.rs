@@ -29,7 +29,7 @@ print_nothing!(
     Line,
     Session,
     RingRow,
-    ProverHome,
+    ProverLine,
     AlternateKey,
     ClassicCrp,
     P4draProver
@@ -92,26 +92,33 @@ pub struct RingRow {
 /// Lines of a home: a device's home is found by hashing its id; a line's place is `home * 4 + way`.
 pub const HOME_WAYS: usize = 4;
 
-/// Provers in a home.
-pub const PROVER_WAYS: usize = 2;
-
 /// Four words of a key; the first is 0 where there is none.
 pub type KeyCells = [AtomicU64; 4];
 
-/// Provers in a home (LAP/1 3.2), with their keys. Rounds with even and odd numbers have a lane each, and so have periods.
+/// A prover in the periods of one lane (LAP/1 3.2): all that a PROOF needs, in a cache line. Periods with even and odd numbers
+/// have a lane each, and so have rounds.
 #[repr(C, align(64))]
-pub struct ProverHome {
+pub struct ProverLine {
     /// 0: the place is empty. As on the wire, loaded natively.
-    pub device_id: [AtomicU64; PROVER_WAYS],
-    /// By way and lane of the round: `number u32 | alternate u1 | elapsed u31 in 2^20 ns`; 0: none.
-    pub proved: [[AtomicU64; 2]; PROVER_WAYS],
+    pub device_id: AtomicU64,
+    /// By lane of the round: the round's mark u16 | [`PROVED`] u1 | [`ALTERNATE`] u1 | elapsed u14; 0: none.
+    pub proved: [AtomicU32; 2],
+    /// What it may prove.
+    pub key: KeyCells,
     /// Number of its alternate keys.
-    pub slot: [AtomicU32; PROVER_WAYS],
+    pub slot: AtomicU32,
     /// Zero.
-    pub pad: [AtomicU32; PROVER_WAYS],
-    /// By lane of the period and way.
-    pub key: [[KeyCells; PROVER_WAYS]; 2],
+    pub pad: [AtomicU32; 3],
 }
+
+/// Where a verdict has its round's mark.
+pub const MARK_SHIFT: u32 = 16;
+/// There is a verdict.
+pub const PROVED: u32 = 1 << 15;
+/// The configuration that is being rolled out was proven.
+pub const ALTERNATE: u32 = 1 << 14;
+/// The longest time that a proof took, in units of [`Round::elapsed_shift`].
+pub const ELAPSED_MAX: u32 = ALTERNATE - 1;
 
 /// The key of the configuration that is being rolled out, in one period.
 #[repr(C)]
@@ -136,8 +143,12 @@ pub struct Round {
     pub number: AtomicU32,
     /// Lane of its period.
     pub key_lane: AtomicU32,
+    /// What verdicts say in the place of its number: the number's bits 1 to 16. Bit 0 is the lane.
+    pub mark: AtomicU32,
+    /// The time that a proof took is kept in units of 2^this ns: no division, and the whole round fits.
+    pub elapsed_shift: AtomicU32,
     /// Zero.
-    pub pad: [AtomicU64; 3],
+    pub pad: [AtomicU64; 2],
 }
 
 /// The newest round with an even number and the newest with an odd one, by lane; both may be running.
@@ -294,7 +305,7 @@ pub struct P4draRound {
     pub pad: AtomicU64,
 }
 
-/// The running round and the one before, by lane.
+/// The newest round with an even count and the newest with an odd one, by lane.
 #[derive(Debug)]
 #[repr(C)]
 pub struct P4draRounds {
@@ -323,7 +334,8 @@ pub struct ProgramConfig {
     pub bucket_mask: u32,
     pub filter_mask: u32,
     pub provers: u32,
-    pub prover_home_mask: u32,
+    pub prover_places: u32,
+    pub prover_all: u32,
     pub prover_index_mask: u32,
     pub classic_identifiers: u32,
     pub classic_rows: u32,
@@ -337,7 +349,7 @@ pub struct ProgramConfig {
     pub classic_uav: u8,
     pub strong_order: u8,
     pub count_work: u8,
-    pub pad: [u8; 3],
+    pub pad: [u8; 7],
     pub crc: [[u32; 256]; 16],
 }
 
@@ -348,7 +360,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverHome 192, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Control 136, LiveCells 32, ClassicState 16, ClassicCrp 40, P4draProver 128, P4draRound 32, P4draRounds 64);
+shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverLine 64, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Control 136, LiveCells 32, ClassicState 16, ClassicCrp 40, P4draProver 128, P4draRound 32, P4draRounds 64);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

@@ -16,8 +16,9 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 
-use linewarden_dataplane::DataPlane;
 use linewarden_dataplane::host::{Host, Moment};
+use linewarden_dataplane::layout::PROVED;
+use linewarden_dataplane::{DataPlane, ProverError, Provers};
 use linewarden_forro::Backend;
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::gateway::{OpenRound, ProverKeys};
@@ -89,6 +90,10 @@ impl Run<'_> {
 
     fn open(&mut self) {
         self.number += if self.one_in(6) { 2 } else { 1 };
+        if self.one_in(6) {
+            // Far enough for verdicts that name their rounds by fewer bits to be mistaken for others.
+            self.number += 1 << self.rng.random_range(10..20);
+        }
         let is_late = self.one_in(12);
         let ahead = u64::from(self.one_in(12));
         // One in a few comes again, or is older than the last.
@@ -336,6 +341,137 @@ fn of_several_cpus_with_one_proof_one_wins() {
     }
 }
 
+/// As a packet path does that has slept since before.
+fn write_verdicts(provers: &Provers, word: u32) {
+    let lines = provers.regions().lines.iter();
+    lines
+        .flat_map(|line| &line.proved)
+        .for_each(|cell| cell.store(word, std::sync::atomic::Ordering::Release));
+}
+
+/// Verdicts name their rounds by 16 bits, which come again every 2^17 rounds.
+#[test]
+fn no_verdict_is_one_of_a_much_later_round() {
+    let mut host = Host::new(&Shape::ATTESTING.config()).unwrap();
+    install(&mut host);
+    let (engine, mut thread) = (host.engine(), host.thread_state());
+    let device = Dev(1);
+    let mut prove = |host: &mut Host, number: u32| {
+        let provers = DataPlane::provers(host).unwrap();
+        assert_eq!(provers.proved(device.id(), RoundNumber(number)), None, "{number}");
+        let message = whole(proof(device, &round(4, number), 1));
+        engine.process_proofs(&mut thread, Moment::from(real_now()), &[message]);
+        let provers = DataPlane::provers(host).unwrap();
+        assert!(
+            provers.proved(device.id(), RoundNumber(number)).is_some(),
+            "{number}"
+        );
+    };
+    prove(&mut host, 1);
+    for number in [
+        2,
+        3,
+        (1 << 17) - 2,
+        (1 << 17) + 3,
+        1 << 18,
+        (1 << 18) + 4,
+        1 << 31,
+        u32::MAX - 1,
+        u32::MAX,
+    ] {
+        let provers = DataPlane::provers(&mut host).unwrap();
+        provers.open_round(&open(round(4, number))).unwrap();
+        prove(&mut host, number);
+    }
+    // Of any round but the newest of its lane nothing is known.
+    let provers = DataPlane::provers(&mut host).unwrap();
+    assert_eq!(provers.proved(device.id(), RoundNumber(1 << 31)), None);
+    assert_eq!(provers.verdicts(RoundNumber(1 << 31)).count(), 0);
+}
+
+/// A packet path that slept while the words were cleared writes an old round's mark after that; it shuts nobody out for long.
+#[test]
+fn a_late_verdict_shuts_nobody_out() {
+    let mut host = Host::new(&Shape::ATTESTING.config()).unwrap();
+    install(&mut host);
+    let (engine, mut thread) = (host.engine(), host.thread_state());
+    let device = Dev(1);
+    let mut number = 1;
+    let far = 1 << 14;
+    while number < 5 * far {
+        number += far - 1;
+        let provers = DataPlane::provers(&mut host).unwrap();
+        provers.open_round(&open(round(4, number))).unwrap();
+        for age in [1, far / 2, far, 2 * far] {
+            let provers = DataPlane::provers(&mut host).unwrap();
+            let mark = number.wrapping_sub(age * 2) >> 1 & 0xffff;
+            write_verdicts(provers, mark << 16 | PROVED);
+            let message = whole(proof(device, &round(4, number), 1));
+            engine.process_proofs(&mut thread, Moment::from(real_now()), &[message]);
+            assert!(
+                provers.proved(device.id(), RoundNumber(number)).is_some(),
+                "{number}, {age}"
+            );
+        }
+    }
+}
+
+/// A tenth of the provers are not where their ids' hashes say.
+#[test]
+fn everybody_is_found_however_full_it_is() {
+    let full = Shape {
+        provers: 1_000,
+        ..Shape::ATTESTING
+    };
+    let mut host = Host::new(&full.config()).unwrap();
+    let (engine, mut thread) = (host.engine(), host.thread_state());
+    let mut live: Vec<u16> = Vec::new();
+    for number in 1..6_u32 {
+        let fresh: Vec<u16> = (0..)
+            .map(|step| number as u16 * 2_000 + step)
+            .take(1_000 - live.len())
+            .collect();
+        let provers = DataPlane::provers(&mut host).unwrap();
+        for number in &fresh {
+            let keys = ProverKeys {
+                current: key(Dev(*number), GATEWAY, 4, 1),
+                alternate: number.is_multiple_of(3).then(|| key(Dev(*number), GATEWAY, 4, 2)),
+            };
+            provers.install(Dev(*number).id(), Period(4), &keys).unwrap();
+        }
+        live.extend(fresh);
+        let stranger = ProverKeys {
+            current: key(Dev(1), GATEWAY, 4, 1),
+            alternate: None,
+        };
+        assert_eq!(
+            provers.install(Dev(1).id(), Period(4), &stranger),
+            Err(ProverError::Full(Dev(1).id()))
+        );
+        provers.open_round(&open(round(4, number))).unwrap();
+        let runs = |number: u16| if number.is_multiple_of(6) { 2 } else { 1 };
+        let message = |of: &u16| whole(proof(Dev(*of), &round(4, number), runs(*of)));
+        let messages: Vec<_> = live.iter().map(message).collect();
+        engine.process_proofs(&mut thread, Moment::from(real_now()), &messages);
+        let counters: Vec<_> = host.counters().unwrap().nonzero().collect();
+        assert_eq!(counters, [(Verdict::ProofOk, u64::from(number) * 1_000)]);
+        let provers = DataPlane::provers(&mut host).unwrap();
+        let ok = provers
+            .verdicts(RoundNumber(number))
+            .filter(|(_, proved)| proved.is_some());
+        assert_eq!(ok.count(), 1_000);
+        for (at, gone) in std::mem::take(&mut live).into_iter().enumerate() {
+            if at.is_multiple_of(2) {
+                assert!(provers.wipe(Dev(gone).id()));
+            } else {
+                live.push(gone);
+            }
+        }
+        host.housekeep();
+        host.housekeep();
+    }
+}
+
 /// A proof on its way while its prover is wiped may be marked after that; who takes the place is not ok by it.
 #[test]
 fn nobody_takes_over_what_somebody_else_has_proven() {
@@ -356,10 +492,7 @@ fn nobody_takes_over_what_somebody_else_has_proven() {
     let provers = DataPlane::provers(&mut host).unwrap();
     provers.open_round(&open(round(4, 1))).unwrap();
     provers.wipe(Dev(1).id());
-    let homes = provers.regions().homes.iter();
-    homes
-        .flat_map(|home| home.proved.iter().flatten())
-        .for_each(|word| word.store(1 << 32, std::sync::atomic::Ordering::Release));
+    write_verdicts(provers, PROVED);
     host.housekeep();
     host.housekeep();
     install(&mut host, Dev(2));

@@ -5,7 +5,7 @@
 //! PROOFs in one batch all are hashed: a wrong one counts as wrong although a right one is beside it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use linewarden_forro::{Backend, Inputs, R14, matching_blocks};
@@ -16,8 +16,8 @@ use zerocopy::FromBytes as _;
 use super::engine::{Engine, Moment, Origin, ThreadState};
 use crate::config::Config;
 use crate::event::EVENT_BYTES;
-use crate::layout::{KeyCells, ProverHome, Round};
-use crate::store::provers::{ProverGeometry, ProverRegions, proved_word};
+use crate::layout::{KeyCells, ProverLine, Round};
+use crate::store::provers::{ProverGeometry, ProverRegions, is_proved, proved_word};
 
 /// Proofs that are set aside at most: a batch.
 pub(super) const PROOFS: usize = Inputs::ROOM;
@@ -105,8 +105,9 @@ impl Verifier {
         }
         Ok(Seen {
             wire: [message.r, message.nonce],
-            number,
             key_lane: round.key_lane.load(Acquire) & 1,
+            mark: round.mark.load(Acquire),
+            elapsed_shift: round.elapsed_shift.load(Acquire) & 63,
             started_ns: round.started_ns.load(Acquire),
             until_ns: round.until_ns.load(Acquire),
         })
@@ -118,8 +119,9 @@ impl Verifier {
 struct Seen {
     /// r and nonce as loaded from a message.
     wire: [u64; 2],
-    number: u32,
     key_lane: u32,
+    mark: u32,
+    elapsed_shift: u32,
     started_ns: u64,
     until_ns: u64,
 }
@@ -149,13 +151,14 @@ impl Messages for Single<'_> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Claim {
     /// The prover's word as it was.
-    before: u64,
+    before: u32,
     /// Of the prover.
     place: u32,
     /// Its number in the batch.
     at: u16,
+    /// Of its round.
+    lane: u8,
     is_alternate: bool,
-    round: Seen,
 }
 
 /// PROOFs that were set aside, and what their blocks are computed from.
@@ -163,8 +166,8 @@ pub(super) struct Proofs {
     claims: [Claim; PROOFS],
     inputs: Box<Inputs>,
     count: usize,
-    /// The round of the last one, while there is one: mostly that of all in a batch.
-    seen: Seen,
+    /// The rounds of those, by lane.
+    seen: [Seen; 2],
 }
 
 impl Default for Proofs {
@@ -173,7 +176,7 @@ impl Default for Proofs {
             claims: [Claim::default(); PROOFS],
             inputs: Box::default(),
             count: 0,
-            seen: Seen::default(),
+            seen: [Seen::default(); 2],
         }
     }
 }
@@ -185,13 +188,35 @@ impl std::fmt::Debug for Proofs {
 }
 
 impl Proofs {
+    /// The round of a message, as the batch has found it first: whoever is asked in one that opens meanwhile is asked again.
+    #[inline]
+    fn round(&mut self, verifier: &Verifier, message: &Message) -> Result<Seen, Verdict> {
+        if self.count == 0 {
+            self.seen = [Seen::default(); 2];
+        }
+        let wire = [message.r, message.nonce];
+        let seen = self.seen.get_mut(lane_of(message)).ok_or(Verdict::DropRound)?;
+        if seen.wire == [0; 2] {
+            *seen = verifier.open_round(message)?;
+        }
+        if seen.wire != wire {
+            // Which of the checks that is.
+            return verifier.open_round(message).and(Err(Verdict::DropRound));
+        }
+        Ok(*seen)
+    }
+
     /// Sets a claim aside, to be checked under that key; `false`: there is no room.
     #[inline]
-    fn push(&mut self, claim: Claim, [r, nonce]: [u64; 2], key: &[u8; 32]) -> bool {
-        let Some(place) = self.claims.get_mut(self.count) else {
+    fn push(&mut self, claim: Claim, key: &[u8; 32]) -> bool {
+        let (Some(place), Some(round)) = (
+            self.claims.get_mut(self.count),
+            self.seen.get(usize::from(claim.lane)),
+        ) else {
             return false;
         };
         *place = claim;
+        let [r, nonce] = round.wire;
         let r = u64::from_be_bytes(r.to_ne_bytes());
         self.inputs.set(self.count, key, r, &nonce.to_ne_bytes());
         self.count += 1;
@@ -226,10 +251,17 @@ fn block_of(payload: &[u8]) -> Option<&Block> {
         .as_array()
 }
 
-/// Whether a prover is ok in a round.
+/// Lane of the round that a message names.
 #[inline]
-fn proved_cell(home: &ProverHome, way: usize, number: u32) -> Option<&AtomicU64> {
-    home.proved.get(way)?.get(number as usize & 1)
+fn lane_of(message: &Message) -> usize {
+    let [.., last] = message.r.to_ne_bytes();
+    usize::from(last & 1)
+}
+
+/// Whether a prover is ok in the rounds of a lane.
+#[inline]
+fn proved_cell(line: &ProverLine, lane: usize) -> Option<&AtomicU32> {
+    line.proved.get(lane)
 }
 
 /// `None`: there is none. Looked at in the copy, since it may be taken away meanwhile: what a key of zeros makes, anybody can
@@ -290,36 +322,31 @@ impl Engine {
     ) -> Result<(), Verdict> {
         let verifier = self.provers.as_ref().ok_or(Verdict::DropUnsupportedType)?;
         let (message, _) = Message::read_from_prefix(payload).map_err(|_| Verdict::DropLength)?;
-        // Nothing that an earlier batch has seen: the first that is set aside in one has looked anew.
-        if thread.proofs.count == 0 || thread.proofs.seen.wire != [message.r, message.nonce] {
-            thread.proofs.seen = verifier.open_round(&message)?;
-        }
-        let round = thread.proofs.seen;
+        let round = thread.proofs.round(verifier, &message)?;
         if now.monotonic_ns > round.until_ns {
             return Err(Verdict::DropLate);
         }
-        let found = verifier.regions.find(&verifier.geometry, message.device_id);
-        let (home, way, place) = found.ok_or(Verdict::DropUnknownProver)?;
-        let word = proved_cell(home, way, round.number).ok_or(Verdict::DropUnknownProver)?;
+        let found = verifier
+            .regions
+            .find(&verifier.geometry, message.device_id, round.key_lane);
+        let (line, place) = found.ok_or(Verdict::DropUnknownProver)?;
+        let lane = lane_of(&message);
+        let word = proved_cell(line, lane).ok_or(Verdict::DropUnknownProver)?;
         let before = word.load(Acquire);
         // Or in a later round of this lane, which has opened since the round was looked at.
-        if before >> 32 >= u64::from(round.number) {
+        if is_proved(before, round.mark) {
             return Err(Verdict::DropProved);
         }
-        let key = home
-            .key
-            .get(round.key_lane as usize)
-            .and_then(|ways| ways.get(way));
-        let key = key.and_then(key_bytes).ok_or(Verdict::DropNoKey)?;
+        let key = key_bytes(&line.key).ok_or(Verdict::DropNoKey)?;
         let claim = Claim {
             before,
             place,
-            round,
             at: 0,
+            lane: lane as u8,
             is_alternate: false,
         };
         // A batch has no more than there is room for.
-        let is_aside = thread.proofs.push(claim, round.wire, &key);
+        let is_aside = thread.proofs.push(claim, &key);
         is_aside.then_some(()).ok_or(Verdict::DropShed)
     }
 
@@ -338,8 +365,9 @@ impl Engine {
                 let Some(claim) = thread.proofs.claims.get(index).copied() else {
                     continue;
                 };
+                let round = thread.proofs.seen.get(usize::from(claim.lane)).copied();
                 if right >> index & 1 == 1 {
-                    last = verifier.accept(&claim, now);
+                    last = verifier.accept(&claim, &round.unwrap_or_default(), now);
                 } else if !claim.is_alternate && verifier.try_alternate(&mut thread.proofs, &claim) {
                     continue;
                 } else {
@@ -373,14 +401,15 @@ impl Engine {
         ) else {
             return;
         };
-        let id = payload.get(8..16).and_then(|id| id.try_into().ok());
+        let word = |at: usize| payload.get(at..at + 8)?.try_into().ok();
+        let (id, r) = (word(8), word(16).map_or(0, u64::from_be_bytes));
         let words: [u64; EVENT_BYTES / 8] = [
             u64::from(EVENT_WRONG_PROOF),
             id.map_or(0, u64::from_ne_bytes),
             0,
             from.addr[0],
             from.addr[1],
-            u64::from(from.ingress) << 32 | u64::from(claim.round.number),
+            u64::from(from.ingress) << 32 | r & 0xffff_ffff,
         ];
         thread.stats.report(&words);
     }
@@ -389,13 +418,13 @@ impl Engine {
 impl Verifier {
     /// Of several threads with one proof one wins.
     #[inline]
-    fn accept(&self, claim: &Claim, now: Moment) -> Verdict {
-        let home = self.regions.home(claim.place);
-        let Some(word) = home.and_then(|(home, way)| proved_cell(home, way, claim.round.number)) else {
+    fn accept(&self, claim: &Claim, round: &Seen, now: Moment) -> Verdict {
+        let line = self.regions.line(&self.geometry, claim.place, round.key_lane);
+        let Some(word) = line.and_then(|line| proved_cell(line, claim.lane.into())) else {
             return Verdict::DropUnknownProver;
         };
-        let elapsed_ns = now.monotonic_ns.saturating_sub(claim.round.started_ns);
-        let after = proved_word(claim.round.number, claim.is_alternate, elapsed_ns);
+        let elapsed_ns = now.monotonic_ns.saturating_sub(round.started_ns);
+        let after = proved_word(round.mark, claim.is_alternate, elapsed_ns >> round.elapsed_shift);
         match word.compare_exchange(claim.before, after, AcqRel, Acquire) {
             Ok(_) => Verdict::ProofOk,
             Err(_) => Verdict::DropProved,
@@ -409,14 +438,17 @@ impl Verifier {
             is_alternate: true,
             ..*claim
         };
-        let slot = self
+        let key_lane = proofs
+            .seen
+            .get(usize::from(claim.lane))
+            .map_or(0, |round| round.key_lane);
+        let line = self.regions.line(&self.geometry, claim.place, key_lane);
+        let slot = line.map_or(usize::MAX, |line| line.slot.load(Acquire) as usize);
+        let other = self
             .regions
-            .home(claim.place)
-            .and_then(|(home, way)| home.slot.get(way));
-        let slot = slot.map_or(usize::MAX, |slot| slot.load(Acquire) as usize);
-        let lane = claim.round.key_lane as usize;
-        let other = self.regions.alternates.get(slot.saturating_mul(2) | lane);
+            .alternates
+            .get(slot.saturating_mul(2) | key_lane as usize);
         let key = other.and_then(|other| key_bytes(&other.word));
-        key.is_some_and(|key| proofs.push(claim, claim.round.wire, &key))
+        key.is_some_and(|key| proofs.push(claim, &key))
     }
 }

@@ -33,7 +33,7 @@ use self::place::Places;
 pub use self::region::Region;
 pub(crate) use self::region::prefetch;
 pub use self::session::SessionView;
-use crate::layout::{Line, RingRow};
+use crate::layout::{HOME_WAYS, Line, RingRow};
 
 /// Why the store refuses a change. Nothing was changed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -232,7 +232,7 @@ impl Store {
         let hash = self.device_hash(device);
         let place = self
             .places
-            .allocate(self.geometry.home(hash))
+            .allocate(self.geometry.home(hash) * HOME_WAYS as u32)
             .ok_or(StoreError::Full(device))?;
         let mark = mark.filter(|_| mode == Mode::Pool);
         let end = next_idx

@@ -48,26 +48,28 @@ impl Places {
         }
     }
 
-    /// A slot, and a line at home if the home has room, else anywhere.
-    pub(super) fn allocate(&mut self, home: u32) -> Option<Place> {
+    /// A slot, and that line if it is free, else another one of its home, else any.
+    pub(super) fn allocate(&mut self, line: u32) -> Option<Place> {
         let slot = self.free_slots.pop().or_else(|| {
             (self.next_slot < self.homes.slots).then(|| {
                 self.next_slot += 1;
                 self.next_slot - 1
             })
         })?;
-        let line = match self.taken.get_mut(home as usize) {
-            Some(taken) if taken.trailing_ones() < self.homes.ways => {
-                let way = taken.trailing_ones();
-                *taken |= 1 << way;
-                Some(home * self.homes.ways + way)
-            }
-            _ => self.spare.pop(),
-        };
+        let line = self.take_at_home(line).or_else(|| self.spare.pop());
         if line.is_none() {
             self.free_slots.push(slot);
         }
         Some(Place { line: line?, slot })
+    }
+
+    fn take_at_home(&mut self, line: u32) -> Option<u32> {
+        let ways = self.homes.ways;
+        let taken = self.taken.get_mut((line / ways) as usize)?;
+        let mut lines = (0..ways).map(|step| line - line % ways + (line + step) % ways);
+        let free = lines.find(|line| *taken >> (line % ways) & 1 == 0)?;
+        *taken |= 1 << (free % ways);
+        Some(free)
     }
 
     /// Takes these places, which devices are in already; all others are free.

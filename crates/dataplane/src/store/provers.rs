@@ -2,30 +2,56 @@
 //!
 //! As with lines there is one writer of places and keys, this side; packet paths write only the words of who is ok, by
 //! compare-and-swap.
+//!
+//! Such a word names its round by 16 bits of the number. They begin anew after 2^17 rounds, and words are cleared long before that
+//! ([`SWEEP_SHIFT`]): none is ever taken for a verdict of another round.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use linewarden_protocol::attest::ProofKey;
 use linewarden_protocol::gateway::{Configuration, OpenRound, Proved, ProverKeys};
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
+use linewarden_protocol::time::Monotonic;
 
 use super::geometry::power_of_two;
 use super::place::{Homes, Places};
 use super::{Place, Region, prefetch, table, wire_word};
-use crate::layout::{AlternateKey, Bucket, KeyCells, OpenRounds, PROVER_WAYS, ProverHome, Round};
+use crate::layout::{
+    ALTERNATE, AlternateKey, Bucket, ELAPSED_MAX, KeyCells, MARK_SHIFT, OpenRounds, PROVED, ProverLine, Round,
+};
 
-/// Set, in the word of a prover that is ok, where the configuration that is being rolled out was proven.
-const ALTERNATE: u64 = 1 << 31;
-/// The time that a proof took is kept in 2^20 ns, with 31 bits.
+/// Places of a home, which lie beside each other: whoever finds the first one taken is in the second.
+const PROVER_WAYS: u32 = 2;
+/// The least unit of the time that a proof took: 2^20 ns, 1.05 ms.
 const ELAPSED_SHIFT: u32 = 20;
+/// The words of a lane are cleared as often as its numbers have passed 2^this. Marks differ while numbers are less than 2^17
+/// apart, and of two the later one is known while they are less than 2^16 apart; so even what a packet path that slept through a
+/// clearing writes after it is gone in time.
+const SWEEP_SHIFT: u32 = 14;
+
+/// What verdicts say in the place of a round's number.
+fn mark_of(number: RoundNumber) -> u32 {
+    number.0 >> 1 & 0xffff
+}
+
+/// The unit, as a shift, in which a round of so many ns fits.
+fn elapsed_shift(round_ns: u64) -> u32 {
+    let needed = (u64::BITS - round_ns.leading_zeros()).saturating_sub(ELAPSED_MAX.count_ones());
+    needed.max(ELAPSED_SHIFT)
+}
 
 /// The word of a prover that is ok.
-pub(crate) fn proved_word(number: u32, is_alternate: bool, elapsed_ns: u64) -> u64 {
-    let elapsed = (elapsed_ns >> ELAPSED_SHIFT).min(ALTERNATE - 1);
-    u64::from(number) << 32 | if is_alternate { ALTERNATE } else { 0 } | elapsed
+pub(crate) fn proved_word(mark: u32, is_alternate: bool, elapsed: u64) -> u32 {
+    let elapsed = u32::try_from(elapsed).map_or(ELAPSED_MAX, |elapsed| elapsed.min(ELAPSED_MAX));
+    mark << MARK_SHIFT | PROVED | if is_alternate { ALTERNATE } else { 0 } | elapsed
+}
+
+/// Whether a prover is ok by that word in the round of that mark, or in a later one of its lane.
+#[inline]
+pub(crate) fn is_proved(word: u32, mark: u32) -> bool {
+    word & PROVED != 0 && ((word >> MARK_SHIFT) as u16).wrapping_sub(mark as u16) < 0x8000
 }
 
 /// Why a prover or a round is refused. Nothing was changed.
@@ -58,17 +84,24 @@ pub struct ProverGeometry {
 }
 
 impl ProverGeometry {
-    /// Homes that ids are hashed to: half full at most, so that 90 % of the provers live at home (Poisson, one for two places),
-    /// and in the mean 95 %.
+    /// Places that ids are hashed to, in a lane of periods: half full at most, so that 90 % of the provers live there or
+    /// beside it (Poisson, two for two places).
     #[must_use]
-    pub fn homes(&self) -> u32 {
-        power_of_two(self.slots)
+    pub fn places(&self) -> u32 {
+        self.slots.saturating_mul(PROVER_WAYS)
     }
 
     /// With those of who does not: an eighth more.
     #[must_use]
-    pub fn all_homes(&self) -> u32 {
-        self.homes() + (self.homes() / 8).max(4)
+    pub fn all_places(&self) -> u32 {
+        let spare_homes = (self.slots / 8).max(4);
+        self.places().saturating_add(spare_homes * PROVER_WAYS)
+    }
+
+    /// Lines: a lane for even periods and then one for odd ones.
+    #[must_use]
+    pub fn lines(&self) -> u32 {
+        self.all_places().saturating_mul(2)
     }
 
     /// Buckets of the index of those who do not live at home: a quarter full at most.
@@ -77,8 +110,21 @@ impl ProverGeometry {
         power_of_two(self.slots / 8).max(16)
     }
 
-    fn home(&self, hash: u64) -> u32 {
-        hash as u32 & (self.homes() - 1)
+    /// The place that a hash means, by its lower half.
+    #[inline]
+    fn place(&self, hash: u64) -> u32 {
+        ((u64::from(hash as u32) * u64::from(self.places())) >> 32) as u32
+    }
+
+    /// Where the line at a place is in a lane of periods.
+    #[inline]
+    fn line(&self, place: u32, key_lane: u32) -> usize {
+        place as usize
+            + if key_lane & 1 == 1 {
+                self.all_places() as usize
+            } else {
+                0
+            }
     }
 
     fn index_mask(&self) -> u32 {
@@ -90,14 +136,14 @@ impl ProverGeometry {
     }
 
     fn is_at_home(&self, hash: u64, place: u32) -> bool {
-        place / PROVER_WAYS as u32 == self.home(hash)
+        place / PROVER_WAYS == self.place(hash) / PROVER_WAYS
     }
 
     fn table(&self) -> Homes {
         Homes {
-            ways: PROVER_WAYS as u32,
-            hashed: self.homes(),
-            all: self.all_homes(),
+            ways: PROVER_WAYS,
+            hashed: self.places() / PROVER_WAYS,
+            all: self.all_places() / PROVER_WAYS,
             slots: self.slots,
         }
     }
@@ -106,8 +152,8 @@ impl ProverGeometry {
 /// The arrays that packet paths work on.
 #[derive(Debug)]
 pub struct ProverRegions {
-    /// Homes of [`PROVER_WAYS`].
-    pub homes: Region<ProverHome>,
+    /// `lane of the period * all places + place`.
+    pub lines: Region<ProverLine>,
     /// `slot * 2 + lane of the period`.
     pub alternates: Region<AlternateKey>,
     /// Device id to the place of a prover that is not at home.
@@ -123,55 +169,41 @@ impl ProverRegions {
     /// Those of `mmap`.
     pub fn anonymous(geometry: &ProverGeometry) -> std::io::Result<Self> {
         Ok(Self {
-            homes: Region::anonymous_in_large_pages(geometry.all_homes() as usize)?,
+            lines: Region::anonymous_in_large_pages(geometry.lines() as usize)?,
             alternates: Region::anonymous(geometry.slots as usize * 2)?,
             index: Region::anonymous(geometry.index_buckets() as usize)?,
             rounds: Region::anonymous(1)?,
         })
     }
 
-    /// The home, the way in it and the place of the prover whose id is `id` as loaded from the wire.
+    /// The line of the prover whose id is `id` as loaded from the wire, in a lane of periods, and its place.
     #[inline]
-    pub(crate) fn find(&self, geometry: &ProverGeometry, id: u64) -> Option<(&ProverHome, usize, u32)> {
-        let hash = table::hash(geometry.hash_seed, id, 0);
-        let at_home = geometry.home(hash);
-        if let Some(home) = self.homes.get(at_home as usize)
-            && let Some(way) = way_of(home, id)
-        {
-            return Some((home, way, at_home * PROVER_WAYS as u32 + way as u32));
-        }
-        self.find_elsewhere(geometry, id, hash)
-    }
-
-    #[cold]
-    fn find_elsewhere(
+    pub(crate) fn find(
         &self,
         geometry: &ProverGeometry,
         id: u64,
-        hash: u64,
-    ) -> Option<(&ProverHome, usize, u32)> {
-        table::candidates(&self.index, geometry.index_mask(), hash)
-            .filter_map(|place| self.home(place).map(|(home, way)| (home, way, place)))
-            .find(|(home, way, _)| {
-                home.device_id
-                    .get(*way)
-                    .is_some_and(|cell| cell.load(Acquire) == id)
-            })
+        key_lane: u32,
+    ) -> Option<(&ProverLine, u32)> {
+        let hash = table::hash(geometry.hash_seed, id, 0);
+        let place = geometry.place(hash);
+        let near = [place, place ^ 1].into_iter();
+        near.chain(table::candidates(&self.index, geometry.index_mask(), hash))
+            .filter_map(|place| Some((self.line(geometry, place, key_lane)?, place)))
+            .find(|(line, _)| line.device_id.load(Acquire) == id)
     }
 
-    /// Has the home where the prover most likely is on its way from memory: who lives there, and the keys of one lane.
+    /// Has the line where the prover most likely is on its way from memory.
     #[inline]
     pub(crate) fn prefetch(&self, geometry: &ProverGeometry, id: u64, key_lane: u32) {
-        let hash = table::hash(geometry.hash_seed, id, 0);
-        if let Some(home) = self.homes.get(geometry.home(hash) as usize) {
-            prefetch(&home.device_id);
-            home.key.get(key_lane as usize & 1).into_iter().for_each(prefetch);
-        }
+        let place = geometry.place(table::hash(geometry.hash_seed, id, 0));
+        self.line(geometry, place, key_lane)
+            .into_iter()
+            .for_each(prefetch);
     }
 
-    pub(crate) fn home(&self, place: u32) -> Option<(&ProverHome, usize)> {
-        let home = self.homes.get(place as usize / PROVER_WAYS)?;
-        Some((home, place as usize % PROVER_WAYS))
+    #[inline]
+    pub(crate) fn line(&self, geometry: &ProverGeometry, place: u32, key_lane: u32) -> Option<&ProverLine> {
+        self.lines.get(geometry.line(place, key_lane))
     }
 }
 
@@ -184,17 +216,20 @@ pub struct Provers {
     places: Places,
     /// Whose keys are in each lane.
     periods: [Option<Period>; 2],
+    /// The newest round of each lane.
+    opened: [Option<Opened>; 2],
+    /// Up to where the numbers of a lane have come, in steps of 2^[`SWEEP_SHIFT`].
+    swept: [u32; 2],
     /// 0: none was opened.
     last_round: RoundNumber,
 }
 
-/// Without a branch for each way, which would be mispredicted.
-#[inline]
-fn way_of(home: &ProverHome, id: u64) -> Option<usize> {
-    let [first, second] = &home.device_id;
-    let is = |cell: &AtomicU64| u8::from(cell.load(Acquire) == id);
-    let ways = is(first) | is(second) << 1;
-    (ways != 0).then(|| ways.trailing_zeros() as usize)
+/// What is needed to read a round's verdicts.
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    number: RoundNumber,
+    key_lane: u32,
+    elapsed_shift: u32,
 }
 
 fn lane(number: u64) -> usize {
@@ -211,6 +246,8 @@ impl Provers {
             geometry,
             provers: HashMap::new(),
             periods: [None; 2],
+            opened: [None; 2],
+            swept: [0; 2],
             last_round: RoundNumber(0),
         }
     }
@@ -269,8 +306,7 @@ impl Provers {
     }
 
     fn begin(&mut self, lane: usize, period: Period) {
-        let keys = self.regions.homes.iter().filter_map(|home| home.key.get(lane));
-        keys.flatten().for_each(clear);
+        self.lines_of(lane).for_each(|line| clear(&line.key));
         let others = self.regions.alternates.iter().skip(lane).step_by(2);
         others.for_each(|other| clear(&other.word));
         if let Some(held) = self.periods.get_mut(lane) {
@@ -278,23 +314,38 @@ impl Provers {
         }
     }
 
+    /// All of a lane of periods.
+    fn lines_of(&self, key_lane: usize) -> impl Iterator<Item = &ProverLine> {
+        let of_a_lane = self.geometry.all_places() as usize;
+        self.regions
+            .lines
+            .iter()
+            .skip(key_lane * of_a_lane)
+            .take(of_a_lane)
+    }
+
+    /// In both lanes of periods.
+    fn lines_at(&self, place: u32) -> impl Iterator<Item = &ProverLine> {
+        let lanes = [0, 1].into_iter();
+        lanes.filter_map(move |lane| self.regions.line(&self.geometry, place, lane))
+    }
+
     fn add(&mut self, device: DeviceId) -> Result<Place, ProverError> {
         let hash = self.geometry.hash(device);
         let full = ProverError::Full(device);
-        let place = self.places.allocate(self.geometry.home(hash)).ok_or(full)?;
+        let place = self.places.allocate(self.geometry.place(hash)).ok_or(full)?;
         let (mask, index) = (self.geometry.index_mask(), &self.regions.index);
         let is_found =
             self.geometry.is_at_home(hash, place.line) || table::insert(index, mask, hash, place.line);
-        let Some((home, way)) = self.regions.home(place.line).filter(|_| is_found) else {
+        if !is_found {
             self.places.quarantine(place);
             return Err(full);
-        };
-        if let (Some(slot), Some(id)) = (home.slot.get(way), home.device_id.get(way)) {
+        }
+        for line in self.lines_at(place.line) {
             // A proof that was on its way when the last prover here was wiped may have been marked after that.
-            let proved = home.proved.get(way).into_iter().flatten();
-            proved.for_each(|word| word.store(0, Relaxed));
-            slot.store(place.slot, Relaxed);
-            id.store(wire_word(device.0.to_be_bytes()), Release);
+            line.proved.iter().for_each(|word| word.store(0, Relaxed));
+            line.slot.store(place.slot, Relaxed);
+            line.device_id.store(wire_word(device.0.to_be_bytes()), Release);
         }
         self.provers.insert(device, place);
         Ok(place)
@@ -302,9 +353,9 @@ impl Provers {
 
     /// The current and the alternate key of a prover.
     fn key_cells(&self, place: Place, lane: usize) -> Option<(&KeyCells, &KeyCells)> {
-        let (home, way) = self.regions.home(place.line)?;
+        let line = self.regions.line(&self.geometry, place.line, lane as u32)?;
         let other = self.regions.alternates.get(place.slot as usize * 2 + lane)?;
-        Some((home.key.get(lane)?.get(way)?, &other.word))
+        Some((&line.key, &other.word))
     }
 
     /// Forgets a prover; `false`: it was not here.
@@ -316,12 +367,9 @@ impl Provers {
         if !self.geometry.is_at_home(hash, place.line) {
             table::remove(&self.regions.index, self.geometry.index_mask(), hash, place.line);
         }
-        if let Some((home, way)) = self.regions.home(place.line) {
-            if let Some(id) = home.device_id.get(way) {
-                id.store(0, Release);
-            }
-            let proved = home.proved.get(way).into_iter().flatten();
-            proved.for_each(|word| word.store(0, Release));
+        for line in self.lines_at(place.line) {
+            line.device_id.store(0, Release);
+            line.proved.iter().for_each(|word| word.store(0, Release));
         }
         let cells = [0, 1].into_iter().filter_map(|lane| self.key_cells(place, lane));
         cells.for_each(|(key, other)| {
@@ -350,73 +398,96 @@ impl Provers {
         if self.periods.get(key_lane) != Some(&Some(period)) {
             return Err(ProverError::PeriodUnknown(period));
         }
-        let lanes = self.regions.rounds.first().map(|rounds| &rounds.lane);
-        let Some(cells) = lanes.and_then(|lanes| lanes.get(lane(round.number.0.into()))) else {
+        let round_lane = lane(round.number.0.into());
+        let (Some(cells), Some(opened), Some(swept)) = (
+            self.regions
+                .rounds
+                .first()
+                .and_then(|rounds| rounds.lane.get(round_lane)),
+            self.opened.get_mut(round_lane),
+            self.swept.get_mut(round_lane),
+        ) else {
             return Ok(());
         };
         // Nobody takes the old number for the new nonce.
         cells.r.store(0, Release);
+        if std::mem::replace(swept, round.number.0 >> SWEEP_SHIFT) != round.number.0 >> SWEEP_SHIFT {
+            let words = self
+                .regions
+                .lines
+                .iter()
+                .filter_map(|line| line.proved.get(round_lane));
+            words.for_each(|word| word.store(0, Release));
+        }
+        let ns = |time: Monotonic| time.0.saturating_mul(1_000_000);
+        let (started_ns, until_ns) = (ns(open.started), ns(open.until));
+        let elapsed_shift = elapsed_shift(until_ns.saturating_sub(started_ns));
+        let key_lane = u32::from(key_lane == 1);
         cells.nonce.store(u64::from_ne_bytes(round.nonce), Release);
-        cells
-            .started_ns
-            .store(open.started.0.saturating_mul(1_000_000), Release);
-        cells
-            .until_ns
-            .store(open.until.0.saturating_mul(1_000_000), Release);
+        cells.started_ns.store(started_ns, Release);
+        cells.until_ns.store(until_ns, Release);
         cells.number.store(round.number.0, Release);
-        cells.key_lane.store(u32::from(key_lane == 1), Release);
+        cells.key_lane.store(key_lane, Release);
+        cells.mark.store(mark_of(round.number), Release);
+        cells.elapsed_shift.store(elapsed_shift, Release);
         cells.r.store(wire_word(round.r().to_be_bytes()), Release);
+        *opened = Some(Opened {
+            number: round.number,
+            key_lane,
+            elapsed_shift,
+        });
         self.last_round = round.number;
         Ok(())
     }
 
     /// Closes all rounds, forgets who was ok, and lets numbers begin anew: for tests. In operation a number never comes again.
     pub fn forget_rounds(&mut self) {
-        let words = self
-            .regions
-            .homes
-            .iter()
-            .flat_map(|home| home.proved.iter().flatten());
+        let words = self.regions.lines.iter().flat_map(|line| &line.proved);
         words.for_each(|word| word.store(0, Release));
         let rounds = self.regions.rounds.iter().flat_map(|rounds| &rounds.lane);
         rounds.for_each(|round| round.r.store(0, Release));
+        self.opened = [None; 2];
         self.last_round = RoundNumber(0);
     }
 
-    /// The verdict on a prover in the running or the previous round; `None`: silent, or not here.
-    #[must_use]
-    pub fn proved(&self, device: DeviceId, round: RoundNumber) -> Option<Proved> {
-        let place = self.provers.get(&device)?;
-        let (home, way) = self.regions.home(place.line)?;
-        proved_in(home, way, round)
+    /// A round whose verdicts are known: the newest of its lane.
+    fn opened(&self, round: RoundNumber) -> Option<&Opened> {
+        let newest = self.opened.get(lane(round.0.into()))?.as_ref();
+        newest.filter(|newest| newest.number == round)
     }
 
-    /// The verdicts on all provers in the running or the previous round, in no order; `None`: silent.
+    /// The verdict on a prover in the newest round with an even number or the newest with an odd one; `None`: silent, or not here.
+    #[must_use]
+    pub fn proved(&self, device: DeviceId, round: RoundNumber) -> Option<Proved> {
+        let (opened, place) = (self.opened(round)?, self.provers.get(&device)?);
+        let line = self.regions.line(&self.geometry, place.line, opened.key_lane)?;
+        opened.proved(line)
+    }
+
+    /// The verdicts on all provers in such a round, in no order; `None`: silent. Of any other round there are none.
     pub fn verdicts(&self, round: RoundNumber) -> impl Iterator<Item = (DeviceId, Option<Proved>)> + '_ {
-        let ways = |home| (0..PROVER_WAYS).map(move |way| (home, way));
-        self.regions
-            .homes
-            .iter()
-            .flat_map(ways)
-            .filter_map(move |(home, way)| {
-                let id = home.device_id.get(way)?.load(Acquire);
-                let device = DeviceId(u64::from_be_bytes(id.to_ne_bytes()));
-                (id != 0).then(|| (device, proved_in(home, way, round)))
-            })
+        let opened = self.opened(round).copied();
+        let lines = opened.map(|opened| self.lines_of(opened.key_lane as usize));
+        lines.into_iter().flatten().filter_map(move |line| {
+            let id = line.device_id.load(Acquire);
+            let device = DeviceId(u64::from_be_bytes(id.to_ne_bytes()));
+            (id != 0).then(|| (device, opened.and_then(|opened| opened.proved(line))))
+        })
     }
 }
 
-fn proved_in(home: &ProverHome, way: usize, round: RoundNumber) -> Option<Proved> {
-    let cell = home.proved.get(way)?.get(lane(round.0.into()))?;
-    let word = cell.load(Acquire);
-    let configuration = match word & ALTERNATE {
-        0 => Configuration::Current,
-        _ => Configuration::Alternate,
-    };
-    (word >> 32 == u64::from(round.0)).then_some(Proved {
-        configuration,
-        elapsed_ms: (((word & (ALTERNATE - 1)) << ELAPSED_SHIFT) / 1_000_000) as u32,
-    })
+impl Opened {
+    fn proved(&self, line: &ProverLine) -> Option<Proved> {
+        let word = line.proved.get(lane(self.number.0.into()))?.load(Acquire);
+        let is_of_this_round = word & PROVED != 0 && word >> MARK_SHIFT == mark_of(self.number);
+        is_of_this_round.then_some(Proved {
+            configuration: match word & ALTERNATE {
+                0 => Configuration::Current,
+                _ => Configuration::Alternate,
+            },
+            elapsed_ms: ((u64::from(word & ELAPSED_MAX) << self.elapsed_shift) / 1_000_000) as u32,
+        })
+    }
 }
 
 /// As packet paths load them.

