@@ -29,6 +29,8 @@ pub struct ProverProvision {
     pub request_key: RequestKey,
     /// Where it is asked without a session, if this gateway is the one to ask it.
     pub address: Option<IpAddr>,
+    /// Whether it was not silent there when it was asked last.
+    pub is_answering: bool,
 }
 
 /// A part of a gateway's provers, in the order of their changes.

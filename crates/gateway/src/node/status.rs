@@ -35,6 +35,8 @@ pub struct AttestStatus {
     pub rounds_lost: u64,
     /// Requests sent.
     pub requests: u64,
+    /// Devices that could not be asked in the last round of their group: nothing can be sent to them from here.
+    pub unreached: u64,
     /// Devices quarantined.
     pub quarantined: u64,
     /// Devices let in again.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use linewarden_controller::attest::{Plan, ProverProvision, Provers};
+use linewarden_controller::attest::{Plan, ProverProvision, Provers, Seen, Verdict};
 use linewarden_dataplane::{DataPlane, Provers as Held};
 use linewarden_protocol::attest::{PeriodStart, RequestKey, Round};
 use linewarden_protocol::ids::{DeviceId, Period};
@@ -21,7 +21,19 @@ struct Member {
     port: u16,
     /// Where it is asked without a session: where it was last, or where it was enrolled.
     address: Option<IpAddr>,
+    /// Where it has proven something: that there is a way to there is not of its making.
+    proved: Option<IpAddr>,
     keys: [Option<(Period, RequestKey)>; LANES],
+}
+
+/// How a prover is asked in a round.
+#[derive(Debug)]
+pub(super) struct Way {
+    pub(super) to: SocketAddr,
+    pub(super) request: AttestRequest,
+    /// If there is no way to there, the device is not to blame. It chooses the address of its session, and could choose one to
+    /// which nothing can be sent; but not one where it has proven something, and without a session it wins nothing.
+    pub(super) is_excused: bool,
 }
 
 /// How far the keys of a period are here.
@@ -46,6 +58,13 @@ pub(super) struct Members {
 
 fn lane(period: Period) -> usize {
     usize::from(period.0 & 1 == 1)
+}
+
+impl Member {
+    /// Whether it is not to blame if nothing can be sent to where it is asked, with a session there or without one.
+    fn is_excused(&self, session: Option<IpAddr>) -> bool {
+        session.is_none_or(|address| self.proved == Some(address))
+    }
 }
 
 impl Members {
@@ -144,17 +163,29 @@ impl Members {
             group,
             port: provision.port,
             address: None,
+            proved: None,
             keys: [None, None],
         });
         member.group = group;
         member.port = provision.port;
         // Where it was seen here is newer than what the registry knows.
         member.address = member.address.or(provision.address);
+        let proved = provision.address.filter(|_| provision.is_answering);
+        member.proved = member.proved.or(proved);
         if let Some(key) = member.keys.get_mut(lane(period)) {
             *key = provision
                 .keys
                 .is_some()
                 .then_some((period, provision.request_key));
+        }
+    }
+
+    /// Takes notice of where provers have proven something.
+    pub(super) fn keep_proved(&mut self, verdicts: &[Verdict]) {
+        for verdict in verdicts.iter().filter(|verdict| verdict.seen != Seen::Silent) {
+            if let Some(member) = self.members.get_mut(&verdict.device) {
+                member.proved = Some(verdict.address);
+            }
         }
     }
 
@@ -183,17 +214,84 @@ impl Members {
         device: DeviceId,
         round: &Round,
         now_s: u32,
-    ) -> Option<(SocketAddr, AttestRequest)> {
+    ) -> Option<Way> {
         let member = self.members.get_mut(&device)?;
         let key = member.keys.get(lane(round.start.period))?.as_ref();
         let (_, key) = key.filter(|(period, _)| *period == round.start.period)?;
-        let (address, request) = match plane.session_request(device, round, now_s) {
+        let session = plane.session_request(device, round, now_s);
+        let is_excused = member.is_excused(session.as_ref().map(|(address, _)| *address));
+        let (address, request) = match session {
             Some((address, request)) => {
                 member.address = Some(address);
                 (address, request)
             }
             None => (member.address?, round.request_without_session(device, key)),
         };
-        Some((SocketAddr::new(address, member.port), request))
+        Some(Way {
+            to: SocketAddr::new(address, member.port),
+            request,
+            is_excused,
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use linewarden_protocol::attest::AttestationKey;
+    use linewarden_protocol::gateway::Configuration;
+    use linewarden_protocol::ids::GatewayId;
+    use linewarden_registry::GroupName;
+
+    use super::*;
+
+    const DEVICE: DeviceId = DeviceId(1);
+    const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const ELSEWHERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(255, 255, 255, 255));
+
+    fn members(is_answering: bool) -> Members {
+        let key = AttestationKey::from_bytes([1; 32]);
+        let provision = ProverProvision {
+            device: DEVICE,
+            group: GroupName::new("pumps").unwrap(),
+            port: 9,
+            keys: None,
+            request_key: key.for_requests(DEVICE, GatewayId(1), Period(1)),
+            address: Some(HOME),
+            is_answering,
+        };
+        let mut members = Members::default();
+        members.admit(0, provision, Period(1));
+        members
+    }
+
+    fn is_excused(members: &Members, session: Option<IpAddr>) -> bool {
+        members.members.get(&DEVICE).unwrap().is_excused(session)
+    }
+
+    fn verdict(seen: Seen) -> Verdict {
+        Verdict {
+            device: DEVICE,
+            seen,
+            address: ELSEWHERE,
+        }
+    }
+
+    /// A device that must not be asked any more could open its sessions at an address to which nothing can be sent.
+    #[test]
+    fn a_device_is_not_excused_where_it_has_proven_nothing() {
+        let mut members = members(true);
+        assert!(is_excused(&members, None), "without a session it wins nothing");
+        assert!(is_excused(&members, Some(HOME)));
+        assert!(!is_excused(&members, Some(ELSEWHERE)));
+        members.keep_proved(&[verdict(Seen::Silent)]);
+        assert!(!is_excused(&members, Some(ELSEWHERE)));
+        members.keep_proved(&[verdict(Seen::Ok(Configuration::Current))]);
+        assert!(is_excused(&members, Some(ELSEWHERE)));
+    }
+
+    #[test]
+    fn where_it_was_silent_before_the_gateway_started_it_has_proven_nothing() {
+        assert!(!is_excused(&members(false), Some(HOME)));
     }
 }
