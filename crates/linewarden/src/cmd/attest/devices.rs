@@ -34,7 +34,9 @@ pub struct RemoveArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Look first why a device is there: `linewarden attest explain DEVICE`. Gateways on this registry let it in within a tenth of \
-a second. It goes on being asked, and is put into quarantine again if it stays silent.
+a second, when it authenticates: an agent that tries already is back within a minute, one that holds its session for good \
+learns it from the next round (`attest round` begins one), and one of pool mode may have to wait 10 minutes. It goes on being \
+asked, and is put into quarantine again if it stays silent.
 
 Examples:
   linewarden attest status --config gateway.toml
