@@ -26,6 +26,7 @@ pub enum GroupCommand {
     /// Make a group, or change it: what is not named stays
     #[command(after_help = "\
 A new group is asked every 60 s; 3 silences in 5 rounds put a device into quarantine, and the next proof lets it out. \
+Jitter and time to answer are 5 s and 2000 ms, of an interval of less than 10 or 4 s half of it at most, unless they are named. \
 Devices are asked once their group has a reference value.
 
 Examples:
@@ -262,7 +263,7 @@ impl SetArgs {
         let group = known.map_or_else(
             || NewGroup {
                 name: self.name.clone(),
-                policy: self.first_policy(),
+                policy: GroupPolicy::default(),
                 reference: None,
                 roll_out: None,
             },
@@ -275,27 +276,33 @@ impl SetArgs {
         }
     }
 
-    /// Of a new group: what nobody has named fits the interval that was.
-    fn first_policy(&self) -> GroupPolicy {
-        let default = GroupPolicy::default();
-        let every_s = self.every.unwrap_or(default.every_s);
-        GroupPolicy {
-            jitter_s: default.jitter_s.min(every_s / 2),
-            answer_ms: default.answer_ms.min(every_s.saturating_mul(500)),
-            ..default
-        }
-    }
-
     fn policy(&self, before: GroupPolicy) -> GroupPolicy {
+        let every_s = self.every.unwrap_or(before.every_s);
+        let (usual, fitting) = (usual_policy(before.every_s), usual_policy(every_s));
+        // What is as usual for the interval that was, nobody has named: it follows the interval.
+        let follow = |was: u32, usual: u32, fitting: u32| if was == usual { fitting } else { was };
+        let jitter_s = follow(before.jitter_s, usual.jitter_s, fitting.jitter_s);
+        let answer_ms = follow(before.answer_ms, usual.answer_ms, fitting.answer_ms);
         GroupPolicy {
-            every_s: self.every.unwrap_or(before.every_s),
-            jitter_s: self.jitter.unwrap_or(before.jitter_s),
-            answer_ms: self.answer.unwrap_or(before.answer_ms),
+            every_s,
+            jitter_s: self.jitter.unwrap_or(jitter_s),
+            answer_ms: self.answer.unwrap_or(answer_ms),
             silent: self.silent.unwrap_or(before.silent),
             of: self.of.unwrap_or(before.of),
             late_is_silent: self.late_is_silent.unwrap_or(before.late_is_silent),
             reopen: self.reopen.map_or(before.reopen, Reopen::from),
         }
+    }
+}
+
+/// Of an interval, when nothing else is named.
+fn usual_policy(every_s: u32) -> GroupPolicy {
+    let default = GroupPolicy::default();
+    GroupPolicy {
+        every_s,
+        jitter_s: default.jitter_s.min(every_s / 2),
+        answer_ms: default.answer_ms.min(every_s.saturating_mul(500)),
+        ..default
     }
 }
 

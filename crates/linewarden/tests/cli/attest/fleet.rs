@@ -49,6 +49,19 @@ fn a_group_is_made_changed_listed_and_removed() {
         ),
         (Some(0), Some(500), Some(true))
     );
+    // So does what nobody has named of one that is there, and the other way round; what was named stays.
+    let policy = |words: &str| {
+        let set = json(
+            &site
+                .on_registry(&format!("attest group set quick {words} --json"))
+                .ok(),
+        );
+        (set["jitter_s"].as_u64(), set["answer_ms"].as_u64())
+    };
+    assert_eq!(policy("--every 3600"), (Some(5), Some(2_000)));
+    assert_eq!(policy("--every 2"), (Some(1), Some(1_000)));
+    assert_eq!(policy("--every 60 --answer 300"), (Some(5), Some(300)));
+    assert_eq!(policy("--every 2"), (Some(1), Some(300)));
     site.on_registry("attest group remove quick").ok();
     assert_eq!(
         site.on_registry("attest group list --json").ok().lines().count(),

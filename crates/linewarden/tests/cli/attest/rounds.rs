@@ -215,6 +215,35 @@ fn without_a_gateway_nobody_runs_a_round() {
     }
 }
 
+/// Devices that nobody can ask are not well, and groups without any miss nothing.
+#[test]
+fn who_cannot_be_asked_for_want_of_a_reference_is_not_said_to_be_well() {
+    let field = Field::new(1, SLOW);
+    let site = &field.site;
+    site.on_registry("attest group set nobody").ok();
+    let _gateway = field.serve();
+    let said = site.on_registry("attest round --wait 60");
+    assert_eq!(said.err, "", "nothing is wrong");
+    assert!(said.ok().ends_with("all is well: 1 device\n"));
+    site.on_registry("device enroll simulated --device d9 --rows 2 --out devices")
+        .ok();
+    site.on_registry("attest enroll d9 --group nobody --software --key-out d9.key")
+        .ok();
+    let said = site.on_registry("attest round --wait 60");
+    assert!(
+        said.err.contains("group nobody has no reference value") && said.err.lines().count() == 1,
+        "{}",
+        said.err
+    );
+    let told = said.ok();
+    assert!(
+        told.contains("00000000000000d9")
+            && told.contains("never asked")
+            && told.contains("1 device well, 1 not"),
+        "{told}"
+    );
+}
+
 /// Has gateway 5 record a round of these devices, all well, of which it has asked so many.
 async fn record(registry: &Registry, devices: &[DeviceId], asked: u32, at_s: u64) {
     let fence = registry.register_gateway(GatewayId(5), at_s).await.unwrap();
