@@ -163,6 +163,7 @@ impl Bench {
             ProverProvision {
                 device,
                 group: name(number),
+                enrolled_at_s: 1,
                 port: 9,
                 keys: Some(ProverKeys {
                     current: k2.for_gateway(GATEWAY),
@@ -233,6 +234,21 @@ fn who_cannot_be_asked_is_not_silent_and_is_told_of_once() {
         .filter(|record| matches!(record.what, Happening::Unreached { .. }))
         .collect();
     assert_eq!(told.len(), 2, "once of each group: {told:?}");
+}
+
+/// For the keys of both periods, and however often they come.
+#[test]
+fn provers_without_room_are_counted_once() {
+    const PROVERS: usize = 300;
+    let mut bench = Bench::new(&vec![policy(60, 500); PROVERS]);
+    bench.run_for(5 * SECOND_NS);
+    let attest = bench.node.status().attest.clone();
+    assert!(attest.provers >= 64 && attest.provers_refused > 0, "{attest:?}");
+    assert_eq!(
+        attest.provers + attest.provers_refused,
+        PROVERS as u64,
+        "{attest:?}"
+    );
 }
 
 #[test]

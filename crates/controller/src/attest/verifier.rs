@@ -310,6 +310,7 @@ impl Verifier {
         Some(ProverProvision {
             device,
             group: prover.group.clone(),
+            enrolled_at_s: prover.enrolled_at_s,
             port: prover.port,
             keys: hashes
                 .as_ref()

@@ -21,7 +21,7 @@ pub enum LinkState {
 pub struct AttestStatus {
     /// Provers that this gateway has keys of.
     pub provers: u64,
-    /// Keys that found no room in the data plane.
+    /// Provers whose keys have no room in the data plane.
     pub provers_refused: u64,
     /// Groups.
     pub groups: u64,

@@ -1,6 +1,6 @@
 //! The provers of this gateway: how each is asked, and whose keys are in the data plane.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use linewarden_controller::attest::{Plan, ProverProvision, Provers, Seen, Verdict};
@@ -18,6 +18,7 @@ const LANES: usize = 2;
 #[derive(Debug)]
 struct Member {
     group: u32,
+    enrolled_at_s: u64,
     port: u16,
     /// Where it is asked without a session: where it was last, or where it was enrolled.
     address: Option<IpAddr>,
@@ -52,8 +53,9 @@ struct Loaded {
 pub(super) struct Members {
     members: HashMap<DeviceId, Member>,
     loaded: [Option<Loaded>; LANES],
-    /// Provers for which the data plane had no room.
-    refused: u64,
+    /// Provers for which the data plane has no room, and how many it was told of last.
+    refused: HashSet<DeviceId>,
+    refused_told: usize,
 }
 
 fn lane(period: Period) -> usize {
@@ -119,12 +121,12 @@ impl Members {
         None
     }
 
-    /// Takes a part of the provers; how many found no room so far.
+    /// Takes a part of the provers; how many have no room.
     pub(super) fn take(&mut self, provers: Provers, held: &mut Held, schedule: &Schedule) -> u64 {
         let lane = lane(provers.start.period);
         let expected = self.loaded.get_mut(lane).and_then(Option::as_mut);
         let Some(loaded) = expected.filter(|loaded| loaded.start == provers.start) else {
-            return self.refused;
+            return self.refused.len() as u64;
         };
         // A change of a group leaves no trace among the provers.
         loaded.upto = match provers.more {
@@ -133,6 +135,7 @@ impl Members {
         };
         for device in provers.removed {
             self.members.remove(&device);
+            self.refused.remove(&device);
             held.wipe(device);
         }
         for provision in provers.provisions {
@@ -149,18 +152,35 @@ impl Members {
                 }
             };
             if let Err(error) = installed {
-                self.refused += 1;
-                tracing::error!(%error, "a prover is left out");
+                tracing::debug!(%error, %device, "a prover is left out");
+                self.refused.insert(device);
                 continue;
             }
+            self.refused.remove(&device);
             self.admit(group, provision, provers.start.period);
         }
-        self.refused
+        if !provers.more {
+            self.tell_refused();
+        }
+        self.refused.len() as u64
+    }
+
+    /// Once for all of them, and again when there are others more or fewer.
+    fn tell_refused(&mut self) {
+        let devices = self.refused.len();
+        if devices > 0 && devices != self.refused_told {
+            tracing::error!(
+                devices,
+                "provers are left out: there is no room for their keys; raise [attest] provers"
+            );
+        }
+        self.refused_told = devices;
     }
 
     fn admit(&mut self, group: u32, provision: ProverProvision, period: Period) {
         let member = self.members.entry(provision.device).or_insert(Member {
             group,
+            enrolled_at_s: provision.enrolled_at_s,
             port: provision.port,
             address: None,
             proved: None,
@@ -168,6 +188,10 @@ impl Members {
         });
         member.group = group;
         member.port = provision.port;
+        if member.enrolled_at_s != provision.enrolled_at_s {
+            member.enrolled_at_s = provision.enrolled_at_s;
+            (member.address, member.proved) = (None, None);
+        }
         // Where it was seen here is newer than what the registry knows.
         member.address = member.address.or(provision.address);
         let proved = provision.address.filter(|_| provision.is_answering);
@@ -254,6 +278,7 @@ mod tests {
         let provision = ProverProvision {
             device: DEVICE,
             group: GroupName::new("pumps").unwrap(),
+            enrolled_at_s: 1,
             port: 9,
             keys: None,
             request_key: key.for_requests(DEVICE, GatewayId(1), Period(1)),
@@ -288,6 +313,29 @@ mod tests {
         assert!(!is_excused(&members, Some(ELSEWHERE)));
         members.keep_proved(&[verdict(Seen::Ok(Configuration::Current))]);
         assert!(is_excused(&members, Some(ELSEWHERE)));
+    }
+
+    #[test]
+    fn one_that_was_moved_is_asked_where_it_is_now() {
+        let mut members = members(true);
+        let key = AttestationKey::from_bytes([1; 32]);
+        let mut provision = ProverProvision {
+            device: DEVICE,
+            group: GroupName::new("pumps").unwrap(),
+            enrolled_at_s: 1,
+            port: 9,
+            keys: None,
+            request_key: key.for_requests(DEVICE, GatewayId(1), Period(2)),
+            address: Some(ELSEWHERE),
+            is_answering: false,
+        };
+        members.admit(0, provision.clone(), Period(2));
+        let address = |members: &Members| members.members.get(&DEVICE).unwrap().address;
+        assert_eq!(address(&members), Some(HOME), "the same enrolment, seen here");
+        provision.enrolled_at_s = 2;
+        members.admit(0, provision, Period(2));
+        assert_eq!(address(&members), Some(ELSEWHERE));
+        assert!(!is_excused(&members, Some(HOME)));
     }
 
     #[test]
