@@ -239,7 +239,7 @@ fn who_cannot_be_asked_is_not_silent_and_is_told_of_once() {
 /// For the keys of both periods, and however often they come.
 #[test]
 fn provers_without_room_are_counted_once() {
-    const PROVERS: usize = 300;
+    const PROVERS: usize = 200;
     let mut bench = Bench::new(&vec![policy(60, 500); PROVERS]);
     bench.run_for(5 * SECOND_NS);
     let attest = bench.node.status().attest.clone();

@@ -359,6 +359,10 @@ impl Node {
             proved.any(|verdict| verdict.device == *device)
         };
         running.unreached.retain(|device| !proved(device));
+        if running.repeats == 0 {
+            // For these there was no room all the time.
+            running.unreached.extend(running.queue.drain(..));
+        }
         let devices = running.unreached.len() as u64;
         let told_ns = attestation
             .unreached
@@ -378,7 +382,7 @@ impl Node {
         }
         if devices > 0 && is_due {
             let error = running.refusal.take().map(|error| error.to_string());
-            let error = error.unwrap_or_default();
+            let error = error.unwrap_or_else(|| "no room to send".to_owned());
             tracing::warn!(
                 %group, devices, error,
                 "these cannot be asked from here, which counts for no quarantine: is an interface down, or a route missing?"
