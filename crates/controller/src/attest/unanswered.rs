@@ -80,7 +80,7 @@ impl Spared {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, reason = "tests may")]
 mod tests {
     use linewarden_protocol::gateway::Configuration::Current;
 

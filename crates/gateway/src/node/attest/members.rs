@@ -260,7 +260,7 @@ impl Members {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, reason = "tests may")]
 mod tests {
     use linewarden_protocol::attest::AttestationKey;
     use linewarden_protocol::gateway::Configuration;
