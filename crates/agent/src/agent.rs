@@ -127,6 +127,9 @@ pub struct Agent {
     answers: Answers,
     /// Since the last session.
     told_of_spent_row: bool,
+    /// The session's gateway seems to have it no more. Until there is another one, the machine's own pauses say when it is
+    /// tried again.
+    doubts_session: bool,
     authenticated: bool,
 }
 
@@ -154,6 +157,7 @@ impl Agent {
             nak_shown: false,
             answers: Answers::default(),
             told_of_spent_row: false,
+            doubts_session: false,
             authenticated: false,
         }
     }
@@ -225,11 +229,33 @@ impl Agent {
         if let Some(attestation) = &mut self.attestation {
             attestation.carry(&self.device, own, boot_ms(), sink);
         }
+        if self.loses_session(sink) {
+            return self.start(sink);
+        }
         let renew = self.tunnels.carry(&self.device, own, boot_ms());
         if renew && self.device.phase() == Phase::Authenticated {
             return self.start(sink);
         }
         Ok(())
+    }
+
+    /// Whether the session's gateway asks as one that has no such session: it has shut the device out, or has let it in again, or was
+    /// started anew. Nothing else tells of it before the lease ends.
+    fn loses_session(&mut self, sink: Sink<'_>) -> bool {
+        let attestation = self.attestation.as_mut();
+        let stranger = attestation.and_then(Attestation::take_stranger);
+        let session = self.device.session().map(|session| session.gateway);
+        let is_lost = stranger.is_some() && stranger == session && !self.doubts_session;
+        if !is_lost || self.device.phase() != Phase::Authenticated {
+            return false;
+        }
+        self.doubts_session = true;
+        if let Some(gateway) = stranger {
+            sink(&Report::SessionLost {
+                gateway_id: gateway.0,
+            });
+        }
+        true
     }
 
     fn is_renewing(&self) -> bool {
@@ -491,7 +517,7 @@ impl Agent {
 
     fn tell_session(&mut self, now_ms: u64, sink: Sink<'_>) {
         self.authenticated = true;
-        self.told_of_spent_row = false;
+        (self.told_of_spent_row, self.doubts_session) = (false, false);
         self.confirm_key(sink);
         if let Some(session) = self.device.session() {
             sink(&Report::Authenticated {

@@ -18,7 +18,7 @@ use crate::keyring::Keyring;
 use crate::link::interface_mac;
 use crate::peer::Peer;
 use crate::renewal::{ROWS_MAX, RenewalOptions};
-use crate::source::{CommandPuf, FleetSeed, SimulatedPuf};
+use crate::source::{CommandPuf, FleetSeed, SeedError, SimulatedPuf};
 use crate::tunnel::Tunnel;
 
 const NO_PUF: &str = "name exactly one of [puf.simulated], [puf.readouts], [puf.command]";
@@ -157,12 +157,15 @@ pub struct FieldError {
     pub path: Vec<String>,
     /// What is wrong and what would do.
     pub problem: String,
+    /// It is refused for safety: a secret that others can read.
+    pub is_unsafe: bool,
 }
 
 pub(crate) fn field<T>(path: &[&str], problem: impl ToString) -> Result<T, FieldError> {
     Err(FieldError {
         path: path.iter().map(ToString::to_string).collect(),
         problem: problem.to_string(),
+        is_unsafe: false,
     })
 }
 
@@ -477,8 +480,11 @@ impl AgentConfig {
         let section = &self.puf;
         match (&section.simulated, &section.readouts, &section.command) {
             (Some(simulated), ..) => {
-                let seed = FleetSeed::from_file(&simulated.seed_file)
-                    .or_else(|error| field(&["puf", "simulated", "seed_file"], error))?;
+                let seed = FleetSeed::from_file(&simulated.seed_file).or_else(|error| {
+                    let is_unsafe = matches!(error, SeedError::Unsafe { .. });
+                    let refused = field(&["puf", "simulated", "seed_file"], error);
+                    refused.map_err(|refused| FieldError { is_unsafe, ..refused })
+                })?;
                 simulated
                     .build(&seed, device, noise_seed)
                     .or_else(|error| field(&["puf", "simulated"], error))

@@ -48,6 +48,12 @@ pub enum Report {
     },
     /// The lease is over and was not renewed.
     Expired,
+    /// The session's gateway has asked what the device runs as one that has no such session: it has closed it. Another one is
+    /// tried for.
+    SessionLost {
+        /// The gateway's number.
+        gateway_id: u32,
+    },
     /// A handshake ended without a session.
     Failed {
         /// Why.
@@ -207,6 +213,11 @@ impl fmt::Display for Report {
                 Span(*renew_in_ms)
             ),
             Self::Expired => f.write_str("the lease is over"),
+            Self::SessionLost { gateway_id } => write!(
+                f,
+                "gateway {gateway_id} has closed the session: shut out, let in again, or the gateway was started anew; \
+                 authenticating again"
+            ),
             Self::Failed { why, retry_in_ms } => {
                 write!(
                     f,

@@ -41,17 +41,16 @@ impl<S: AsFd> Asker<S> {
         Ok(Self { exits, probes })
     }
 
-    /// Sends them, in their order, until the kernel has no room for more. Returns how many are done with: sent, or such as can
-    /// never be sent, for want of a route or of an address of their family.
+    /// Sends them, in their order, until the kernel has no room for more or cannot send one. Returns how many were sent.
     ///
     /// # Errors
-    /// The kernel's, if not a single one could be sent and that for another reason than want of room.
+    /// The first of them cannot be sent, for want of a route or of an address of its family, say: go on behind it.
     pub(crate) fn ask(&self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {
-        let (mut done, mut sent, mut refused) = (0, 0, None);
-        while let Some((first, _)) = requests.get(done) {
-            let result = match self.exit(first) {
+        let mut sent = 0;
+        while let Some((to, _)) = requests.get(sent) {
+            let result = match self.exit(to) {
                 Some(exit) => {
-                    let rest = requests.get(done..).unwrap_or_default();
+                    let rest = requests.get(sent..).unwrap_or_default();
                     let same = |(to, _): &&(SocketAddr, AttestRequest)| {
                         self.exit(to)
                             .is_some_and(|other| other.as_raw_fd() == exit.as_raw_fd())
@@ -62,25 +61,19 @@ impl<S: AsFd> Asker<S> {
                 None => Err(io::ErrorKind::AddrNotAvailable.into()),
             };
             match result {
-                Ok(count) => {
-                    sent += count;
-                    done += count;
-                }
+                Ok(count) => sent += count,
                 Err(error) if is_passing(&error) => break,
-                Err(error) => {
-                    tracing::debug!(%error, to = %first, "a device cannot be asked");
-                    refused = Some((*first, error));
-                    done += 1;
+                Err(error) if sent == 0 => {
+                    return Err(DataPlaneError::kernel(
+                        format!("asking the device at {to}"),
+                        error,
+                    ));
                 }
+                // It is the first the next time.
+                Err(_) => break,
             }
         }
-        match refused {
-            Some((to, error)) if sent == 0 => Err(DataPlaneError::kernel(
-                format!("asking the device at {to}"),
-                error,
-            )),
-            _ => Ok(done),
-        }
+        Ok(sent)
     }
 
     /// Where a request to that address leaves.

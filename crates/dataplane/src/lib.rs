@@ -214,12 +214,12 @@ pub trait DataPlane: Send {
     fn session_request(&self, device: DeviceId, round: &Round, now_s: u32)
     -> Option<(IpAddr, AttestRequest)>;
     /// Asks devices, in this order and without waiting, from the gateway's own address and LAP's port. Of several addresses
-    /// of a family each request takes that which the kernel's route to its device begins at. Returns how many are done with,
-    /// from the first on: sent, or such as can never be sent, for want of a route or of an address of their family. The rest
-    /// may be tried again.
+    /// of a family each request takes that which the kernel's route to its device begins at. Returns how many were sent, from
+    /// the first on. The rest may be tried again.
     ///
     /// # Errors
-    /// The kernel's, if not one was sent, and not for want of room.
+    /// The first of them cannot be sent, and not for want of room: there is no route, or no address of its family. Go on
+    /// behind it.
     fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError>;
     /// Rounds of `p4dra-classic`; `None`: it is off.
     fn p4dra(&mut self) -> Option<&mut P4draControl> {

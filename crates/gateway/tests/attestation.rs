@@ -327,6 +327,37 @@ fn a_changed_device_is_quarantined_shut_out_and_let_in_again() {
     assert!(client.authenticate(LONG).is_some());
 }
 
+/// Two silences quarantine; two rounds without any answer come before them, as when a switch is down.
+#[test]
+fn a_round_that_nobody_answers_quarantines_nobody_at_first() {
+    let field = Field::new(3, policy());
+    let gateway = field.start();
+    let mute = |is_mute| {
+        for attester in &field.attesters {
+            attester.inside.is_mute.store(is_mute, Ordering::Relaxed);
+        }
+    };
+    mute(true);
+    for _ in 0..2 {
+        assert_eq!(field.round(&gateway), (0, 0, 3));
+        for device in &field.devices {
+            assert_eq!(field.state(*device), State::Silent, "it is not shown as well");
+        }
+    }
+    mute(false);
+    assert_eq!(field.round(&gateway), (3, 0, 0));
+    assert_eq!(gateway.status().attest.quarantined, 0);
+
+    // Whoever silences all must not hide one of them for ever.
+    mute(true);
+    for _ in 0..3 {
+        field.round(&gateway);
+    }
+    assert_eq!(gateway.status().attest.quarantined, 0);
+    field.round(&gateway);
+    assert!(gateway.wait_until(LONG, |status| status.attest.quarantined == 3));
+}
+
 #[test]
 fn by_command_only_the_operator_lets_a_device_in() {
     let policy = GroupPolicy {

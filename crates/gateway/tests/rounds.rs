@@ -8,11 +8,12 @@
 
 mod site;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use linewarden_controller::attest::{Appraised, GroupPlan, Plan, ProverProvision, Provers, RoundOutcome};
 use linewarden_controller::{Changes, Chunk};
 use linewarden_dataplane::host::{Host, HostOptions};
+use linewarden_gateway::audit::Happening;
 use linewarden_gateway::{Answer, Ask, Clock, Node, Settings};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodStart};
 use linewarden_protocol::gateway::ProverKeys;
@@ -50,6 +51,8 @@ struct Bench {
     now_ns: u64,
     /// Without, no random byte is to be had.
     is_random: bool,
+    /// Where the provers are asked.
+    address: IpAddr,
     numbers: u32,
     outcomes: Vec<RoundOutcome>,
 }
@@ -70,6 +73,7 @@ impl Bench {
             groups: groups.to_vec(),
             now_ns: SECOND_NS,
             is_random: true,
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             numbers: 1,
             outcomes: Vec::new(),
         }
@@ -159,13 +163,15 @@ impl Bench {
             ProverProvision {
                 device,
                 group: name(number),
+                enrolled_at_s: 1,
                 port: 9,
                 keys: Some(ProverKeys {
                     current: k2.for_gateway(GATEWAY),
                     alternate: None,
                 }),
                 request_key: key.for_requests(device, GATEWAY, start.period),
-                address: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+                address: Some(self.address),
+                is_answering: true,
             }
         };
         Provers {
@@ -206,6 +212,43 @@ fn a_silent_member_keeps_a_round_open_for_half_the_interval_at_most() {
     for round in bench.rounds(0) {
         assert!((4_000..4_200).contains(&round.lasted_ms), "{round:?}");
     }
+}
+
+/// The gateway has no address of the family, as it has no route when an interface is down: the kernel refuses each request.
+#[test]
+fn who_cannot_be_asked_is_not_silent_and_is_told_of_once() {
+    let mut bench = Bench::new(&[policy(2, 500), policy(2, 500)]);
+    bench.address = IpAddr::V6(Ipv6Addr::LOCALHOST);
+    bench.node.set_audit_rate(1_000);
+    bench.run_for(60 * SECOND_NS);
+    assert!(bench.rounds(0).count() > 20 && bench.rounds(1).count() > 20);
+    for round in &bench.outcomes {
+        assert_eq!(round.verdicts, [], "nobody was asked");
+        assert!(round.lasted_ms < 100, "there is nothing to wait for: {round:?}");
+    }
+    let status = bench.node.status();
+    assert_eq!((status.attest.unreached, status.attest.requests), (2, 0));
+    let records = bench.node.take_records(false);
+    let told: Vec<_> = records
+        .iter()
+        .filter(|record| matches!(record.what, Happening::Unreached { .. }))
+        .collect();
+    assert_eq!(told.len(), 2, "once of each group: {told:?}");
+}
+
+/// For the keys of both periods, and however often they come.
+#[test]
+fn provers_without_room_are_counted_once() {
+    const PROVERS: usize = 200;
+    let mut bench = Bench::new(&vec![policy(60, 500); PROVERS]);
+    bench.run_for(5 * SECOND_NS);
+    let attest = bench.node.status().attest.clone();
+    assert!(attest.provers >= 64 && attest.provers_refused > 0, "{attest:?}");
+    assert_eq!(
+        attest.provers + attest.provers_refused,
+        PROVERS as u64,
+        "{attest:?}"
+    );
 }
 
 #[test]

@@ -71,7 +71,17 @@ pub enum Command {
     #[command(subcommand)]
     Device(device::DeviceCommand),
     /// Check what devices run: groups, enrolment, rounds, and how devices stand
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden attest measure --config agent.toml --out pumps.conf         # on a device that is as all should be
+  linewarden attest group set pumps --reference pumps.conf --config gateway.toml
+  linewarden attest enroll d1 --group pumps --software --key-out d1.attest-key --config gateway.toml
+  linewarden attest round --config gateway.toml
+  linewarden attest status --fail --config gateway.toml
+  linewarden attest explain d1 --config gateway.toml"
+    )]
     Attest(attest::AttestCommand),
     /// Make and check registries
     #[command(subcommand)]

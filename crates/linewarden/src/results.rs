@@ -17,6 +17,17 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
     written.map_err(|error| Failure::failed(cannot("be written", path, error)))
 }
 
+/// As [`check()`], and refuses to write over a file unless that is wanted.
+pub fn check_new(path: &Path, force: bool) -> Result<(), Failure> {
+    if !force && path.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        return Err(Failure::input(format!(
+            "{} exists already; name another file, or overwrite it with --force",
+            path.display()
+        )));
+    }
+    check(path)
+}
+
 /// Finds out whether [`write()`] could write a file now; leaves everything as it is.
 pub fn check(path: &Path) -> Result<(), Failure> {
     match path.metadata() {

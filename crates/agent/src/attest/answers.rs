@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 use linewarden_protocol::attest::prover::{Answer, Asked, AskedBy, Prover, Refusal};
-use linewarden_protocol::attest::{ConfigurationHash, PeriodKey, PeriodStart, RequestKey};
+use linewarden_protocol::attest::{ConfigurationHash, PeriodKey, PeriodStart, RequestKey, Round};
 use linewarden_protocol::device::{GatewayPolicy, Session};
-use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
-use linewarden_protocol::wire::MESSAGE_BYTES;
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RoundNumber};
+use linewarden_protocol::wire::{self, MESSAGE_BYTES, Message};
 
 use super::request_keys::RequestKeys;
 
@@ -110,6 +110,10 @@ pub(crate) struct Answers {
     key_pause: Pause,
     period_pause: Pause,
     refusals: Refusals,
+    /// The last request of each gateway whose tag was right and not under a session's key.
+    outside: BTreeMap<GatewayId, RoundNumber>,
+    /// Who has sent the last of them, until it is asked for.
+    strange_to: Option<GatewayId>,
 }
 
 impl Answers {
@@ -126,6 +130,26 @@ impl Answers {
             key_pause: Pause::default(),
             period_pause: Pause::default(),
             refusals: Refusals::new(),
+            outside: BTreeMap::new(),
+            strange_to: None,
+        }
+    }
+
+    /// A gateway that has begun a round since this was asked last and has no session of this device, as it seems: its request
+    /// came under the request key, of which it makes no use otherwise. Nobody but the gateway can have sent it, and a copy of
+    /// an older one does not count.
+    pub(crate) fn take_stranger(&mut self) -> Option<GatewayId> {
+        self.strange_to.take()
+    }
+
+    fn note_outside(&mut self, gateway: GatewayId, payload: &[u8]) {
+        let Ok(Message::AttestRequest(request)) = wire::parse(payload) else {
+            return;
+        };
+        let number = Round::from(request).number;
+        let before = self.outside.insert(gateway, number);
+        if before.is_none_or(|before| before < number) {
+            self.strange_to = Some(gateway);
         }
     }
 
@@ -214,6 +238,7 @@ impl Answers {
         match asked {
             Ok(asked) => {
                 self.keys.note_genuine(asks.0);
+                self.note_outside(asks.0, &request.payload);
                 self.answer(asked, false, request)
             }
             Err(refusal) => self.refuse(refusal.name()),

@@ -299,3 +299,23 @@ fn a_key_that_cannot_be_made_is_tried_again_later() {
         Some(Wanted::RequestKey(HOME, Period(5)))
     );
 }
+
+/// Whoever has recorded a request must not make the device authenticate as often as he likes.
+#[test]
+fn only_a_new_request_under_the_request_key_says_that_there_is_no_session() {
+    let mut bench = Bench::new();
+    bench.ask(&round(HOME, 5, 1));
+    assert_eq!(
+        bench.answers.take_stranger(),
+        None,
+        "its tag was not looked at yet"
+    );
+    bench.make_keys();
+    assert_eq!(bench.answers.take_stranger(), Some(HOME));
+    assert_eq!(bench.answers.take_stranger(), None);
+    bench.make_period(round(HOME, 5, 1).start, 10);
+    assert!(bench.ask(&round(HOME, 5, 1)).is_some(), "a copy gets its proof");
+    assert_eq!(bench.answers.take_stranger(), None);
+    assert!(bench.ask(&round(HOME, 5, 2)).is_some());
+    assert_eq!(bench.answers.take_stranger(), Some(HOME));
+}

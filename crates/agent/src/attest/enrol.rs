@@ -6,13 +6,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use linewarden_files::{PrivateFileError, read_bounded, replace_private};
-use linewarden_measurement::eventlog::LOG_BYTES_MAX;
+use linewarden_files::{PrivateFileError, replace_private};
 use linewarden_tpm::device::{AcceptError, EndorsementKind, KeyBlobs, SignerKind, TpmError};
 use linewarden_tpm::enrol::{Answer, Identity, Offer};
 
 use super::key::{KeyFileError, open, read_blobs};
-use super::subject::TpmSubject;
+use super::subject::{LogFile, MeasureError, TpmSubject};
 
 /// Why the device's part was not done.
 #[derive(Debug, thiserror::Error)]
@@ -29,14 +28,9 @@ pub enum EnrolError {
     /// There is no attestation key yet.
     #[error("{}: there is no attestation key; begin with `linewarden attest identity`", .0.display())]
     NotBegun(PathBuf),
-    /// The event log.
-    #[error("event log {}: {source}", path.display())]
-    EventLog {
-        /// Where.
-        path: PathBuf,
-        /// What the operating system says.
-        source: io::Error,
-    },
+    /// The event log cannot be read, is none, or does not explain the PCRs: the operator would refuse it.
+    #[error(transparent)]
+    EventLog(#[from] MeasureError),
     /// The key's file cannot be written.
     #[error("{}: cannot be written: {source}", path.display())]
     Write {
@@ -63,16 +57,10 @@ pub fn identity(
     endorsement: EndorsementKind,
     key_file: &Path,
 ) -> Result<Identity, EnrolError> {
-    let event_log =
-        match subject.pcrs.is_empty() {
-            true => None,
-            false => Some(read_bounded(&subject.event_log, LOG_BYTES_MAX).map_err(|source| {
-                EnrolError::EventLog {
-                    path: subject.event_log.clone(),
-                    source,
-                }
-            })?),
-        };
+    let log = match subject.pcrs.is_empty() {
+        true => None,
+        false => Some(LogFile::read(&subject.event_log)?),
+    };
     let mut tpm = open(&subject.tcti)?;
     let blobs = match kept(key_file)? {
         Some(blobs) if blobs.endorsement == endorsement => blobs,
@@ -82,7 +70,12 @@ pub fn identity(
             blobs
         }
     };
-    Ok(tpm.identity(&blobs, subject.bank, subject.pcrs, event_log)?)
+    let bytes = log.as_ref().map(|log| log.bytes.clone());
+    let identity = tpm.identity(&blobs, subject.bank, subject.pcrs, bytes)?;
+    if let Some(log) = log {
+        log.explains(&identity.pcrs.0)?;
+    }
+    Ok(identity)
 }
 
 /// The answer to the controller's offer; k is in the key's file then.

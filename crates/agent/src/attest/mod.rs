@@ -177,6 +177,11 @@ impl Attestation {
         }
     }
 
+    /// The gateway that has asked for a proof as one does that has no session of this device, if one has since it was asked last.
+    pub(crate) fn take_stranger(&mut self) -> Option<GatewayId> {
+        self.answers.take_stranger()
+    }
+
     /// Tells at the end what has not been told.
     pub(crate) fn finish(&mut self, sink: Sink<'_>) {
         if self.told != *self.answers.refusals() {

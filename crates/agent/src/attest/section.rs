@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use linewarden_files::{can_replace, read_bounded};
+use linewarden_files::{PrivateFileError, can_replace, read_bounded};
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::eventlog::LOG_BYTES_MAX;
 use linewarden_measurement::files::FilePath;
@@ -13,7 +13,7 @@ use linewarden_protocol::wire::ATTEST_PORT;
 use serde::Deserialize;
 
 use super::AttestOptions;
-use super::key::KeySource;
+use super::key::{KeyFileError, KeySource};
 use super::state::Kept;
 use super::subject::{Subject, TpmSubject};
 use crate::config::{FieldError, field};
@@ -28,8 +28,8 @@ const QUOTE_EVERY: u32 = 4;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttestSection {
-    /// A software key, or what enrolment with the TPM has left.
-    pub key: PathBuf,
+    /// A software key, or what enrolment with the TPM has left. To measure none is needed.
+    pub key: Option<PathBuf>,
     /// Where the TPM is, if the key lies in one: a TCTI such as `device:/dev/tpmrm0`.
     pub tpm: Option<String>,
     /// Absolute paths that are measured; directories with all that is in them.
@@ -77,7 +77,7 @@ impl AttestSection {
             state,
             ..
         } = self;
-        [Some(key), event_log.as_mut(), state.as_mut()]
+        [key.as_mut(), event_log.as_mut(), state.as_mut()]
             .into_iter()
             .flatten()
     }
@@ -85,7 +85,7 @@ impl AttestSection {
     /// The same with their names.
     pub(crate) fn paths(&self) -> [(&'static str, Option<&PathBuf>); 3] {
         [
-            ("key", Some(&self.key)),
+            ("key", self.key.as_ref()),
             ("event_log", self.event_log.as_ref()),
             ("state", self.state.as_ref()),
         ]
@@ -104,12 +104,26 @@ impl AttestSection {
             _ => Ok(()),
         };
         problems.extend(port.err());
+        problems.extend(self.key().err());
         problems.extend(self.tpm_subject().err());
-        let measures_pcrs = self.tpm.is_some() && self.pcrs.as_ref().is_none_or(|pcrs| !pcrs.is_empty());
-        if self.files.is_empty() && !measures_pcrs {
+        if self.files.is_empty() && self.tpm.is_none() {
             problems.extend(wrong::<()>("files", "nothing is measured: name files, or PCRs of a TPM").err());
         }
         problems
+    }
+
+    /// Where its key lies.
+    ///
+    /// # Errors
+    /// None is named.
+    pub fn key(&self) -> Result<&Path, FieldError> {
+        match &self.key {
+            Some(key) => Ok(key),
+            None => wrong(
+                "key",
+                "it is missing: name the file that enrolment has made, or makes",
+            ),
+        }
     }
 
     fn file_at(&self, n: usize) -> Option<Result<FilePath, FieldError>> {
@@ -149,6 +163,18 @@ impl AttestSection {
         if cfg!(not(feature = "tpm")) {
             return wrong("tpm", "this program was built without TPMs (feature `tpm`)");
         }
+        self.subject_of(tcti).map(Some)
+    }
+
+    fn subject_of(&self, tcti: &str) -> Result<TpmSubject, FieldError> {
+        #[cfg(feature = "tpm")]
+        linewarden_tpm::device::check_tcti(tcti).or_else(|error| wrong("tpm", error))?;
+        if self.pcrs.as_ref().is_some_and(Vec::is_empty) {
+            return wrong(
+                "pcrs",
+                "[]: name those that the key is bound to, or leave it out for the usual ones",
+            );
+        }
         let bank = self.bank.unwrap_or(HashAlgorithm::Sha256);
         if bank == HashAlgorithm::Sha1 {
             return wrong(
@@ -158,30 +184,34 @@ impl AttestSection {
         }
         let indices = self.pcrs.as_deref().unwrap_or(&PCRS);
         let pcrs: Result<PcrSelection, _> = indices.iter().map(|index| PcrIndex::try_from(*index)).collect();
-        Ok(Some(TpmSubject {
-            tcti: tcti.clone(),
+        Ok(TpmSubject {
+            tcti: tcti.to_owned(),
             bank,
             pcrs: pcrs.or_else(|error| wrong("pcrs", error))?,
             event_log: self.event_log.clone().unwrap_or_else(|| PathBuf::from(EVENT_LOG)),
-        }))
+        })
     }
 
     /// Reads the key.
     fn source(&self) -> Result<KeySource, FieldError> {
+        let key = self.key()?;
         let source = match &self.tpm {
-            None => KeySource::software(&self.key),
+            None => KeySource::software(key),
             #[cfg(feature = "tpm")]
-            Some(tcti) => KeySource::in_tpm(tcti, &self.key),
+            Some(tcti) => KeySource::in_tpm(tcti, key),
             #[cfg(not(feature = "tpm"))]
             Some(_) => return self.tpm_subject().and(wrong("tpm", "no TPM")),
         };
-        source.or_else(|error| wrong("key", format!("{}: {error}", self.key.display())))
+        source.or_else(|error| {
+            let is_unsafe = matches!(error, KeyFileError::File(PrivateFileError::Unsafe { .. }));
+            let refused = wrong("key", format!("{}: {error}", key.display()));
+            refused.map_err(|refused| FieldError { is_unsafe, ..refused })
+        })
     }
 
-    fn state_path(&self) -> PathBuf {
-        self.state
-            .clone()
-            .unwrap_or_else(|| self.key.with_extension("state"))
+    fn state_path(&self) -> Result<PathBuf, FieldError> {
+        let beside = |key: &Path| key.with_extension("state");
+        self.state.clone().map_or_else(|| self.key().map(beside), Ok)
     }
 
     /// What the agent needs; reads the key and looks at the state.
@@ -191,7 +221,7 @@ impl AttestSection {
     pub fn options(&self) -> Result<AttestOptions, FieldError> {
         let subject = self.subject()?;
         let key = self.source()?;
-        let state = self.state_path();
+        let state = self.state_path()?;
         read_state(&state)?;
         Ok(AttestOptions {
             subject,
@@ -206,22 +236,20 @@ impl AttestSection {
 
     /// What this machine lacks for it. The TPM is not asked.
     pub(crate) fn lacks(&self) -> Vec<FieldError> {
-        let state = self.state_path();
-        let writable = can_replace(&state).or_else(|error| wrong("state", shown(&state, &error)));
+        let state = self.state_path().and_then(|state| {
+            read_state(&state)?;
+            can_replace(&state).or_else(|error| wrong("state", shown(&state, &error)))
+        });
         let log = match self.tpm_subject() {
             Ok(Some(tpm)) if !tpm.pcrs.is_empty() => read_bounded(&tpm.event_log, LOG_BYTES_MAX)
                 .map(drop)
                 .or_else(|error| wrong("event_log", shown(&tpm.event_log, &error))),
             _ => Ok(()),
         };
-        [
-            self.source().map(drop).err(),
-            log.err(),
-            read_state(&state).and(writable).err(),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
+        [self.source().map(drop).err(), log.err(), state.err()]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 }
 
@@ -255,7 +283,9 @@ mod tests {
         assert_eq!(fields(tpm), [""; 0]);
         for (text, field) in [
             (String::new(), "attest.files"),
-            (format!("{tpm}pcrs = []"), "attest.files"),
+            (format!("{tpm}pcrs = []"), "attest.pcrs"),
+            (format!("{tpm}files = [\"/a\"]\npcrs = []"), "attest.pcrs"),
+            ("files = [\"/a\"]\ntpm = \"/dev/tpmrm0\"".to_owned(), "attest.tpm"),
             ("files = [\"etc\"]".to_owned(), "attest.files"),
             ("files = [\"/etc/../bin\"]".to_owned(), "attest.files"),
             ("files = [\"/a\"]\nport = 0".to_owned(), "attest.port"),
@@ -275,6 +305,16 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_measured_for_want_of_a_key() {
+        let section: AttestSection = toml::from_str("files = [\"/etc/hostname\"]").unwrap();
+        assert_eq!(section.subject().unwrap().files.len(), 1);
+        let problems = section.problems(&[]);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].to_string().starts_with("attest.key: it is missing"));
+        assert!(section.options().is_err());
+    }
+
+    #[test]
     fn what_is_left_out_is_as_the_example_says() {
         let subject = section("tpm = \"device:/dev/tpmrm0\"").subject().unwrap();
         let tpm = subject.tpm.unwrap();
@@ -283,7 +323,7 @@ mod tests {
             (HashAlgorithm::Sha256, "0-4,7")
         );
         assert_eq!(tpm.event_log, Path::new(EVENT_LOG));
-        assert_eq!(section("").state_path(), Path::new("k/attest.state"));
+        assert_eq!(section("").state_path().unwrap(), Path::new("k/attest.state"));
         assert_eq!(section("").port, 20_554);
     }
 
@@ -293,7 +333,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let key = directory.path().join("attest.key");
         let section = AttestSection {
-            key: key.clone(),
+            key: Some(key.clone()),
             ..section("files = [\"/etc/hostname\"]")
         };
         let problem = |section: &AttestSection| section.options().unwrap_err().to_string();
@@ -305,6 +345,7 @@ mod tests {
         std::fs::write(&key, "ab".repeat(32)).unwrap();
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(problem(&section).contains("0644"), "{}", problem(&section));
+        assert!(section.options().unwrap_err().is_unsafe && section.lacks()[0].is_unsafe);
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
         let options = section.options().unwrap();
         assert_eq!(options.state, directory.path().join("attest.state"));

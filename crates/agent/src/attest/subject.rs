@@ -113,7 +113,9 @@ impl Subject {
         let mut event_log = None;
         if let Some(tpm) = self.tpm.as_ref().filter(|tpm| !tpm.pcrs.is_empty()) {
             pcrs = read_pcrs(tpm)?;
-            event_log = Some(explained(&tpm.event_log, &pcrs)?);
+            let log = LogFile::read(&tpm.event_log)?;
+            let explained = log.explains(&pcrs)?;
+            event_log = Some((log.bytes, explained));
         }
         let files = files::measure(Path::new("/"), &self.files, Limits::default())?;
         Ok(Measured {
@@ -134,18 +136,30 @@ fn read_pcrs(tpm: &TpmSubject) -> Result<PcrValues, KeyError> {
     Ok(PcrValues::new(tpm.bank))
 }
 
-fn explained(path: &Path, pcrs: &PcrValues) -> Result<(Vec<u8>, Explained), MeasureError> {
-    let bytes = read_bounded(path, LOG_BYTES_MAX).map_err(|source| MeasureError::LogUnreadable {
-        path: path.to_owned(),
-        source,
-    })?;
-    let log = EventLog::parse(&bytes).map_err(|source| MeasureError::LogMalformed {
-        path: path.to_owned(),
-        source,
-    })?;
-    let explained = explains(&log, pcrs).map_err(|source| MeasureError::Unexplained {
-        path: path.to_owned(),
-        source,
-    })?;
-    Ok((bytes, explained))
+/// An event log that was read.
+pub(crate) struct LogFile<'a> {
+    path: &'a Path,
+    pub(crate) bytes: Vec<u8>,
+    log: EventLog,
+}
+
+impl<'a> LogFile<'a> {
+    pub(crate) fn read(path: &'a Path) -> Result<Self, MeasureError> {
+        let bytes = read_bounded(path, LOG_BYTES_MAX).map_err(|source| MeasureError::LogUnreadable {
+            path: path.to_owned(),
+            source,
+        })?;
+        let log = EventLog::parse(&bytes).map_err(|source| MeasureError::LogMalformed {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self { path, bytes, log })
+    }
+
+    pub(crate) fn explains(&self, pcrs: &PcrValues) -> Result<Explained, MeasureError> {
+        explains(&self.log, pcrs).map_err(|source| MeasureError::Unexplained {
+            path: self.path.to_owned(),
+            source,
+        })
+    }
 }

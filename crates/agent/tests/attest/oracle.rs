@@ -42,6 +42,33 @@ fn in_a_session_every_round_is_proven_and_each_period_told_once() {
     assert_eq!(attested(&reports), [(500, h.as_str()), (501, h.as_str())]);
 }
 
+/// As after a quarantine: nothing else tells the device that its session is gone, and its lease has most of an hour to go.
+#[test]
+fn a_gateway_that_asks_as_without_a_session_is_authenticated_to_again() {
+    let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
+    let options = home.options();
+    let (port, h) = (options.port, h(&options));
+    let mut agent = Running::start(&site, options);
+    site.serve(&mut agent, |site, _| site.sessions == 1);
+    site.expect(start(5), h);
+    let verdict = site.verdict(&mut agent, round(5, 1), Tag::Session, port);
+    assert_eq!(verdict, Verdict::ProofOk);
+    let verdict = site.verdict(&mut agent, round(5, 2), Tag::Request, port);
+    assert_eq!(verdict, Verdict::ProofOk);
+    site.serve(&mut agent, |site, _| site.sessions == 2);
+    // A copy of what it was asked before says nothing: the new session stays.
+    let count = site.proofs.len();
+    site.ask(&round(5, 2), Tag::Request, port);
+    site.serve(&mut agent, |site, _| site.proofs.len() > count);
+    let verdict = site.verdict(&mut agent, round(5, 3), Tag::Session, port);
+    assert_eq!(verdict, Verdict::ProofOk);
+    assert_eq!(site.sessions, 2);
+    let reports = agent.end();
+    let lost =
+        |report: &&Report| matches!(report, Report::SessionLost { gateway_id } if *gateway_id == GATEWAY.0);
+    assert_eq!(reports.iter().filter(lost).count(), 1, "{reports:?}");
+}
+
 #[test]
 fn without_a_session_the_controllers_key_asks_and_its_periods_are_remembered() {
     let (home, mut site) = (Home::new(), Site::new(None));

@@ -335,10 +335,14 @@ fn with_a_log_that_does_not_explain_the_pcrs_nothing_is_proven_in_the_period() {
     };
     let last = parsed.events().iter().rposition(of_pcr_4).unwrap();
     let machine = Machine::new();
-    // Something was extended that is in no log.
-    machine.tool(&["tpm2_pcrextend", &format!("4:sha256={}", "11".repeat(32))]);
     let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
     let (options, _) = machine.enrolled(&home, &mut site, &log);
+    // Something was extended that is in no log.
+    machine.tool(&["tpm2_pcrextend", &format!("4:sha256={}", "11".repeat(32))]);
+    // The operator would refuse it.
+    let subject = options.subject.tpm.as_ref().unwrap();
+    let error = attest::identity(subject, EndorsementKind::Rsa2048, &home.path("attest.key")).unwrap_err();
+    assert!(error.to_string().contains("does not explain the PCRs"), "{error}");
     let port = options.port;
     let mut agent = Running::start(&site, options.clone());
     site.serve(&mut agent, |site, _| site.sessions > 0);

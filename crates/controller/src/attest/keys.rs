@@ -21,6 +21,8 @@ pub struct ProverProvision {
     pub device: DeviceId,
     /// Its group.
     pub group: GroupName,
+    /// When it was enrolled, seconds since 1970-01-01 UTC: what was seen of another enrolment is not its own.
+    pub enrolled_at_s: u64,
     /// The UDP port at which it is asked.
     pub port: u16,
     /// What it may prove; nothing while its group has no reference value.
@@ -29,6 +31,8 @@ pub struct ProverProvision {
     pub request_key: RequestKey,
     /// Where it is asked without a session, if this gateway is the one to ask it.
     pub address: Option<IpAddr>,
+    /// Whether it was not silent there when it was asked last.
+    pub is_answering: bool,
 }
 
 /// A part of a gateway's provers, in the order of their changes.

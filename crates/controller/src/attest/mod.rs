@@ -17,6 +17,7 @@ mod keys;
 mod plan;
 mod results;
 mod standing;
+mod unanswered;
 mod verifier;
 
 pub(crate) use evidence::Inbox;
@@ -25,4 +26,5 @@ pub use keys::{ProverIds, ProverProvision, Provers};
 pub use plan::{GroupPlan, Plan, PlanWish};
 pub use results::{Outcome, ResultsError, SUBMODULES_MAX, Signer};
 pub use standing::{Decision, Seen, Standing};
+pub use unanswered::Unanswered;
 pub use verifier::{Appraised, RoundOutcome, Verdict, Verifier};

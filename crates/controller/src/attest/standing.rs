@@ -120,6 +120,12 @@ impl Standing {
         }
     }
 
+    /// Whether it was not silent the last time that it counted.
+    #[must_use]
+    pub fn is_answering(&self) -> bool {
+        self.state != State::Quarantined && self.silences.last() != Some(&(self.asked as u32))
+    }
+
     /// Whether what is on record of it has to be written anew. A count of rounds alone has not: without silences nothing
     /// depends on it, and a fleet that is well costs no writing.
     #[must_use]

@@ -14,6 +14,7 @@ use super::keys::{PAGE_PROVERS, ProverProvision, Provers, References, proof_keys
 use super::plan::{GroupPlan, Plan, PlanWish, ROUNDS_RESERVED, periods, rounds_floor, start};
 use super::results::{Outcome, SUBMODULES_MAX};
 use super::standing::{Decision, Seen, Standing};
+use super::unanswered::{Sight, Spared, Unanswered};
 use crate::link::Link;
 
 /// Devices read from the registry at once.
@@ -60,6 +61,8 @@ pub struct Appraised {
     pub readmitted: Vec<DeviceId>,
     /// Signed results of all that has changed (EARs as JWTs); none without a key to sign with.
     pub results: Vec<String>,
+    /// Nobody answered, and it counts for no quarantine.
+    pub unanswered: Option<Unanswered>,
 }
 
 /// What is known of a prover beside its standing.
@@ -84,6 +87,7 @@ pub struct Verifier {
     /// Who is in quarantine and since when, as of that revision of the registry's devices.
     quarantined: HashMap<DeviceId, u64>,
     revision: Option<Revision>,
+    spared: Spared,
     /// What is done and was not told yet, because what came after it failed.
     untold: Appraised,
 }
@@ -100,6 +104,7 @@ impl Verifier {
             policies: HashMap::new(),
             quarantined: HashMap::new(),
             revision: None,
+            spared: Spared::default(),
             untold: Appraised::default(),
             link,
         };
@@ -305,12 +310,14 @@ impl Verifier {
         Some(ProverProvision {
             device,
             group: prover.group.clone(),
+            enrolled_at_s: prover.enrolled_at_s,
             port: prover.port,
             keys: hashes
                 .as_ref()
                 .map(|hashes| proof_keys(&prover.key, device, start, hashes, gateway)),
             request_key: prover.key.for_requests(device, gateway, start.period),
             address: address.filter(|_| !known.is_elsewhere),
+            is_answering: known.standing.as_ref().is_some_and(Standing::is_answering),
         })
     }
 
@@ -331,14 +338,19 @@ impl Verifier {
             reopen: Reopen::ByCommand,
             ..GroupPolicy::default()
         });
-        let mut judged: Vec<Judged> = round
-            .verdicts
+        let sight = self.spared.look(&round.group, &policy, self.shown(round));
+        let (verdicts, unanswered) = match sight {
+            // As far as it matters to a device, it was not asked.
+            Sight::Unanswered(unanswered) => (&[] as &[Verdict], Some(unanswered)),
+            Sight::Whole | Sight::Usual => (round.verdicts.as_slice(), None),
+        };
+        let mut judged: Vec<Judged> = verdicts
             .iter()
             // One that was removed meanwhile is nobody's to judge.
             .filter(|verdict| self.provers.contains_key(&verdict.device))
             .map(|verdict| self.judge(verdict, &policy, round, ended_s))
             .collect();
-        judged.extend(self.left_out(round, ended_s).await?);
+        judged.extend(self.left_out(round, verdicts, ended_s).await?);
         self.take_back(&mut judged).await?;
         self.link.registry().verify_fence(self.link.fence()).await?;
         // The quarantine first: if the rest fails, the round is decided once more, and a quarantine twice is one.
@@ -349,6 +361,8 @@ impl Verifier {
         self.record(round, &changed, ended_s).await?;
         let mut appraised = std::mem::take(&mut self.untold);
         appraised.results = self.results(round, &judged, &policy, (ended_s, now_s));
+        appraised.unanswered = unanswered;
+        self.spared.keep(&round.group, sight);
         for Judged { device, after, .. } in judged {
             // One that was removed meanwhile is forgotten.
             if let Some(known) = self.provers.get_mut(&device) {
@@ -357,6 +371,16 @@ impl Verifier {
             }
         }
         Ok(appraised)
+    }
+
+    /// What a round shows of those that are not in quarantine, and whether they were well before.
+    fn shown<'a>(&'a self, round: &'a RoundOutcome) -> impl Iterator<Item = (Seen, bool)> + 'a {
+        let verdicts = round.verdicts.iter();
+        let free = verdicts.filter(|verdict| !self.quarantined.contains_key(&verdict.device));
+        free.filter_map(|verdict| {
+            let known = self.provers.get(&verdict.device)?;
+            Some((verdict.seen, known.standing.as_ref().is_some_and(is_well)))
+        })
     }
 
     /// A prover that is well here is written anew also if it stands as before, where another gateway has appraised it since: it is
@@ -424,8 +448,13 @@ impl Verifier {
 
     /// Provers of the group that were well here and were not asked this time, as when there is no way to them any more: nobody
     /// knows how they are. It counts for no quarantine. What another gateway has seen since is its own.
-    async fn left_out(&mut self, round: &RoundOutcome, at_s: u64) -> Result<Vec<Judged>, RegistryError> {
-        let asked: HashSet<DeviceId> = round.verdicts.iter().map(|verdict| verdict.device).collect();
+    async fn left_out(
+        &mut self,
+        round: &RoundOutcome,
+        verdicts: &[Verdict],
+        at_s: u64,
+    ) -> Result<Vec<Judged>, RegistryError> {
+        let asked: HashSet<DeviceId> = verdicts.iter().map(|verdict| verdict.device).collect();
         let left_out = self.provers.iter().filter(|(device, known)| {
             known.group.as_ref() == Some(&round.group)
                 && known.standing.as_ref().is_some_and(is_well)

@@ -191,6 +191,30 @@ pub enum Happening {
         /// From its beginning to the last proof, ms.
         last_verdict_ms: u32,
     },
+    /// Devices could not be asked in a round: nothing can be sent to them from here. When it begins, and now and then.
+    Unreached {
+        /// Its number at this gateway.
+        round: u32,
+        /// The group that was to be asked.
+        group: String,
+        /// How many.
+        devices: u64,
+        /// What the kernel said of the last of them.
+        error: String,
+    },
+    /// Nobody in a group answered a round, though its devices did before: this counts for no quarantine.
+    Unanswered {
+        /// Its number at this gateway.
+        round: u32,
+        /// The group that was asked.
+        group: String,
+        /// How many were asked.
+        asked: u32,
+        /// How many such rounds there were since all answered.
+        spared: u32,
+        /// How many of them count for no quarantine.
+        of: u32,
+    },
     /// A signed result of attestation.
     AttestationResult {
         /// An EAR as a JWT.
@@ -273,6 +297,8 @@ impl Happening {
             Self::Quarantined { .. }
             | Self::Readmitted { .. }
             | Self::Round { .. }
+            | Self::Unreached { .. }
+            | Self::Unanswered { .. }
             | Self::AttestationResult { .. }
             | Self::Started { .. }
             | Self::Stopped { .. }
@@ -308,6 +334,8 @@ impl Happening {
             | Self::CredentialsReplaced { .. }
             | Self::NotAttested { .. }
             | Self::Round { .. }
+            | Self::Unreached { .. }
+            | Self::Unanswered { .. }
             | Self::AttestationResult { .. }
             | Self::Verdicts { .. }
             | Self::Suppressed { .. }

@@ -21,7 +21,7 @@ pub enum LinkState {
 pub struct AttestStatus {
     /// Provers that this gateway has keys of.
     pub provers: u64,
-    /// Keys that found no room in the data plane.
+    /// Provers whose keys have no room in the data plane.
     pub provers_refused: u64,
     /// Groups.
     pub groups: u64,
@@ -35,6 +35,8 @@ pub struct AttestStatus {
     pub rounds_lost: u64,
     /// Requests sent.
     pub requests: u64,
+    /// Devices that could not be asked in the last round of their group: nothing can be sent to them from here.
+    pub unreached: u64,
     /// Devices quarantined.
     pub quarantined: u64,
     /// Devices let in again.

@@ -12,7 +12,7 @@ use linewarden_protocol::ids::Suite;
 use linewarden_puf::Puf;
 use linewarden_puf::health::HealthTest;
 
-use super::check::places;
+use super::check::{place, places};
 use crate::config_file::ConfigFile;
 use crate::failure::Failure;
 use crate::log;
@@ -101,7 +101,7 @@ fn prepare(
     args: &AgentArgs,
 ) -> Result<(AgentOptions, Box<dyn Puf>), Failure> {
     let config = &file.value;
-    let field = |error: linewarden_agent::FieldError| file.field(&error.path, &error.problem);
+    let field = |error: linewarden_agent::FieldError| Failure::all(&[place(file, &error)]);
     let device = config.device_id().map_err(field)?;
     let keyring = Keyring::read_from(&config.device.helper)
         .map_err(|error| file.field(&["device", "helper"], &error.to_string()))?;

@@ -86,10 +86,18 @@ fn check_gateway(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure
     Ok(problems)
 }
 
+/// A field as a problem.
+pub fn place(file: &ConfigFile<AgentConfig>, error: &FieldError) -> Problem {
+    let problem = file.problem(&error.path, &error.problem);
+    match error.is_unsafe {
+        true => problem.with_code(4),
+        false => problem,
+    }
+}
+
 /// Fields as problems, in the order of their places.
 pub fn places(file: &ConfigFile<AgentConfig>, errors: &[FieldError]) -> Vec<Problem> {
-    let problem = |error: &FieldError| file.problem(&error.path, &error.problem);
-    let mut problems: Vec<Problem> = errors.iter().map(problem).collect();
+    let mut problems: Vec<Problem> = errors.iter().map(|error| place(file, error)).collect();
     problems.sort_by_key(Problem::place);
     problems
 }

@@ -443,6 +443,7 @@ fn describe_attestation(attest: &AttestStatus) -> String {
     let notes = [
         ("quarantined", attest.quarantined),
         ("let in again", attest.readmitted),
+        ("CANNOT BE ASKED", attest.unreached),
         ("without room for their keys", attest.provers_refused),
         ("rounds lost", attest.rounds_lost),
     ];

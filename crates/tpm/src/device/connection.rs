@@ -46,6 +46,26 @@ impl fmt::Debug for Retries {
     }
 }
 
+const OPEN: &str = "opening the TPM";
+
+fn parse(tcti: &str) -> Result<TctiNameConf, TpmError> {
+    TctiNameConf::from_str(tcti).map_err(|_| TpmError {
+        command: OPEN,
+        object: "its TCTI",
+        cause: Cause::Unusable(format!(
+            "{tcti:?} is none; write {DEFAULT_TCTI}, or swtpm:host=..,port=.."
+        )),
+    })
+}
+
+/// Whether a text names a TPM, as [`Tpm::open`] takes it; whether one is there is not looked at.
+///
+/// # Errors
+/// It names none.
+pub fn check_tcti(tcti: &str) -> Result<(), TpmError> {
+    parse(tcti).map(drop)
+}
+
 /// A TPM that is open. What this program loads into it is flushed when it is done with it, also after errors, and all of it
 /// when this is dropped.
 ///
@@ -63,15 +83,7 @@ impl Tpm {
     /// # Errors
     /// The text is none of these, or the TPM cannot be reached.
     pub fn open(tcti: &str, retries: Retries) -> Result<Self, TpmError> {
-        const OPEN: &str = "opening the TPM";
-        let name = TctiNameConf::from_str(tcti).map_err(|_| TpmError {
-            command: OPEN,
-            object: "its TCTI",
-            cause: Cause::Unusable(format!(
-                "{tcti:?} is none; write {DEFAULT_TCTI}, or swtpm:host=..,port=.."
-            )),
-        })?;
-        let context = Context::new(name).map_err(|error| TpmError::new(OPEN, "its TCTI", error))?;
+        let context = Context::new(parse(tcti)?).map_err(|error| TpmError::new(OPEN, "its TCTI", error))?;
         Ok(Self { context, retries })
     }
 

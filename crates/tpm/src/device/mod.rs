@@ -11,7 +11,7 @@ mod error;
 mod keys;
 mod pcrs;
 
-pub use connection::{DEFAULT_TCTI, Retries, Tpm};
+pub use connection::{DEFAULT_TCTI, Retries, Tpm, check_tcti};
 pub use enrol::{AcceptError, Quoted};
 pub use error::{Cause, TpmError};
 pub use keys::{BoundKey, EndorsementKind, KeyBlobs, SignerKind, TpmKey};

@@ -1,9 +1,9 @@
 //! The provers of this gateway: how each is asked, and whose keys are in the data plane.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
-use linewarden_controller::attest::{Plan, ProverProvision, Provers};
+use linewarden_controller::attest::{Plan, ProverProvision, Provers, Seen, Verdict};
 use linewarden_dataplane::{DataPlane, Provers as Held};
 use linewarden_protocol::attest::{PeriodStart, RequestKey, Round};
 use linewarden_protocol::ids::{DeviceId, Period};
@@ -18,10 +18,23 @@ const LANES: usize = 2;
 #[derive(Debug)]
 struct Member {
     group: u32,
+    enrolled_at_s: u64,
     port: u16,
     /// Where it is asked without a session: where it was last, or where it was enrolled.
     address: Option<IpAddr>,
+    /// Where it has proven something: that there is a way to there is not of its making.
+    proved: Option<IpAddr>,
     keys: [Option<(Period, RequestKey)>; LANES],
+}
+
+/// How a prover is asked in a round.
+#[derive(Debug)]
+pub(super) struct Way {
+    pub(super) to: SocketAddr,
+    pub(super) request: AttestRequest,
+    /// If there is no way to there, the device is not to blame. It chooses the address of its session, and could choose one to
+    /// which nothing can be sent; but not one where it has proven something, and without a session it wins nothing.
+    pub(super) is_excused: bool,
 }
 
 /// How far the keys of a period are here.
@@ -40,12 +53,20 @@ struct Loaded {
 pub(super) struct Members {
     members: HashMap<DeviceId, Member>,
     loaded: [Option<Loaded>; LANES],
-    /// Provers for which the data plane had no room.
-    refused: u64,
+    /// Provers for which the data plane has no room, and how many it was told of last.
+    refused: HashSet<DeviceId>,
+    refused_told: usize,
 }
 
 fn lane(period: Period) -> usize {
     usize::from(period.0 & 1 == 1)
+}
+
+impl Member {
+    /// Whether it is not to blame if nothing can be sent to where it is asked, with a session there or without one.
+    fn is_excused(&self, session: Option<IpAddr>) -> bool {
+        session.is_none_or(|address| self.proved == Some(address))
+    }
 }
 
 impl Members {
@@ -100,12 +121,12 @@ impl Members {
         None
     }
 
-    /// Takes a part of the provers; how many found no room so far.
+    /// Takes a part of the provers; how many have no room.
     pub(super) fn take(&mut self, provers: Provers, held: &mut Held, schedule: &Schedule) -> u64 {
         let lane = lane(provers.start.period);
         let expected = self.loaded.get_mut(lane).and_then(Option::as_mut);
         let Some(loaded) = expected.filter(|loaded| loaded.start == provers.start) else {
-            return self.refused;
+            return self.refused.len() as u64;
         };
         // A change of a group leaves no trace among the provers.
         loaded.upto = match provers.more {
@@ -114,6 +135,7 @@ impl Members {
         };
         for device in provers.removed {
             self.members.remove(&device);
+            self.refused.remove(&device);
             held.wipe(device);
         }
         for provision in provers.provisions {
@@ -130,31 +152,64 @@ impl Members {
                 }
             };
             if let Err(error) = installed {
-                self.refused += 1;
-                tracing::error!(%error, "a prover is left out");
+                tracing::debug!(%error, %device, "a prover is left out");
+                self.refused.insert(device);
                 continue;
             }
+            self.refused.remove(&device);
             self.admit(group, provision, provers.start.period);
         }
-        self.refused
+        if !provers.more {
+            self.tell_refused();
+        }
+        self.refused.len() as u64
+    }
+
+    /// Once for all of them, and again when there are others more or fewer.
+    fn tell_refused(&mut self) {
+        let devices = self.refused.len();
+        if devices > 0 && devices != self.refused_told {
+            tracing::error!(
+                devices,
+                "provers are left out: there is no room for their keys; raise [attest] provers"
+            );
+        }
+        self.refused_told = devices;
     }
 
     fn admit(&mut self, group: u32, provision: ProverProvision, period: Period) {
         let member = self.members.entry(provision.device).or_insert(Member {
             group,
+            enrolled_at_s: provision.enrolled_at_s,
             port: provision.port,
             address: None,
+            proved: None,
             keys: [None, None],
         });
         member.group = group;
         member.port = provision.port;
+        if member.enrolled_at_s != provision.enrolled_at_s {
+            member.enrolled_at_s = provision.enrolled_at_s;
+            (member.address, member.proved) = (None, None);
+        }
         // Where it was seen here is newer than what the registry knows.
         member.address = member.address.or(provision.address);
+        let proved = provision.address.filter(|_| provision.is_answering);
+        member.proved = member.proved.or(proved);
         if let Some(key) = member.keys.get_mut(lane(period)) {
             *key = provision
                 .keys
                 .is_some()
                 .then_some((period, provision.request_key));
+        }
+    }
+
+    /// Takes notice of where provers have proven something.
+    pub(super) fn keep_proved(&mut self, verdicts: &[Verdict]) {
+        for verdict in verdicts.iter().filter(|verdict| verdict.seen != Seen::Silent) {
+            if let Some(member) = self.members.get_mut(&verdict.device) {
+                member.proved = Some(verdict.address);
+            }
         }
     }
 
@@ -183,17 +238,108 @@ impl Members {
         device: DeviceId,
         round: &Round,
         now_s: u32,
-    ) -> Option<(SocketAddr, AttestRequest)> {
+    ) -> Option<Way> {
         let member = self.members.get_mut(&device)?;
         let key = member.keys.get(lane(round.start.period))?.as_ref();
         let (_, key) = key.filter(|(period, _)| *period == round.start.period)?;
-        let (address, request) = match plane.session_request(device, round, now_s) {
+        let session = plane.session_request(device, round, now_s);
+        let is_excused = member.is_excused(session.as_ref().map(|(address, _)| *address));
+        let (address, request) = match session {
             Some((address, request)) => {
                 member.address = Some(address);
                 (address, request)
             }
             None => (member.address?, round.request_without_session(device, key)),
         };
-        Some((SocketAddr::new(address, member.port), request))
+        Some(Way {
+            to: SocketAddr::new(address, member.port),
+            request,
+            is_excused,
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests may")]
+mod tests {
+    use linewarden_protocol::attest::AttestationKey;
+    use linewarden_protocol::gateway::Configuration;
+    use linewarden_protocol::ids::GatewayId;
+    use linewarden_registry::GroupName;
+
+    use super::*;
+
+    const DEVICE: DeviceId = DeviceId(1);
+    const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const ELSEWHERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(255, 255, 255, 255));
+
+    fn members(is_answering: bool) -> Members {
+        let key = AttestationKey::from_bytes([1; 32]);
+        let provision = ProverProvision {
+            device: DEVICE,
+            group: GroupName::new("pumps").unwrap(),
+            enrolled_at_s: 1,
+            port: 9,
+            keys: None,
+            request_key: key.for_requests(DEVICE, GatewayId(1), Period(1)),
+            address: Some(HOME),
+            is_answering,
+        };
+        let mut members = Members::default();
+        members.admit(0, provision, Period(1));
+        members
+    }
+
+    fn is_excused(members: &Members, session: Option<IpAddr>) -> bool {
+        members.members.get(&DEVICE).unwrap().is_excused(session)
+    }
+
+    fn verdict(seen: Seen) -> Verdict {
+        Verdict {
+            device: DEVICE,
+            seen,
+            address: ELSEWHERE,
+        }
+    }
+
+    /// A device that must not be asked any more could open its sessions at an address to which nothing can be sent.
+    #[test]
+    fn a_device_is_not_excused_where_it_has_proven_nothing() {
+        let mut members = members(true);
+        assert!(is_excused(&members, None), "without a session it wins nothing");
+        assert!(is_excused(&members, Some(HOME)));
+        assert!(!is_excused(&members, Some(ELSEWHERE)));
+        members.keep_proved(&[verdict(Seen::Silent)]);
+        assert!(!is_excused(&members, Some(ELSEWHERE)));
+        members.keep_proved(&[verdict(Seen::Ok(Configuration::Current))]);
+        assert!(is_excused(&members, Some(ELSEWHERE)));
+    }
+
+    #[test]
+    fn one_that_was_moved_is_asked_where_it_is_now() {
+        let mut members = members(true);
+        let key = AttestationKey::from_bytes([1; 32]);
+        let mut provision = ProverProvision {
+            device: DEVICE,
+            group: GroupName::new("pumps").unwrap(),
+            enrolled_at_s: 1,
+            port: 9,
+            keys: None,
+            request_key: key.for_requests(DEVICE, GatewayId(1), Period(2)),
+            address: Some(ELSEWHERE),
+            is_answering: false,
+        };
+        members.admit(0, provision.clone(), Period(2));
+        let address = |members: &Members| members.members.get(&DEVICE).unwrap().address;
+        assert_eq!(address(&members), Some(HOME), "the same enrolment, seen here");
+        provision.enrolled_at_s = 2;
+        members.admit(0, provision, Period(2));
+        assert_eq!(address(&members), Some(ELSEWHERE));
+        assert!(!is_excused(&members, Some(HOME)));
+    }
+
+    #[test]
+    fn where_it_was_silent_before_the_gateway_started_it_has_proven_nothing() {
+        assert!(!is_excused(&members(false), Some(HOME)));
     }
 }

@@ -16,12 +16,13 @@ mod round;
 mod schedule;
 mod strays;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-use linewarden_controller::attest::{Appraised, Plan, PlanWish, Provers, RoundOutcome};
+use linewarden_controller::attest::{Appraised, Plan, PlanWish, Provers, RoundOutcome, Unanswered};
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, Period};
+use linewarden_registry::GroupName;
 
 use self::members::Members;
 use self::round::Running;
@@ -40,6 +41,14 @@ const PLAN_NS: u64 = 500_000_000;
 const OUTCOMES_MAX: usize = 16;
 /// More numbers are asked for when fewer than this are left.
 const NUMBERS_LOW: usize = 64;
+
+/// Devices of a group that could not be asked in its last round.
+#[derive(Debug)]
+struct Unreached {
+    devices: u64,
+    /// When it was told last, monotonic clock.
+    told_ns: u64,
+}
 
 /// What the node knows of attestation. It stays empty where the data plane attests nobody.
 #[derive(Default)]
@@ -61,6 +70,7 @@ pub(super) struct Attestation {
     /// Of random bytes for rounds.
     draws: Backoff,
     outcomes: VecDeque<RoundOutcome>,
+    unreached: HashMap<GroupName, Unreached>,
     appraise_channel: Channel,
 }
 
@@ -164,6 +174,8 @@ impl Node {
             attestation.numbers = plan.rounds.clone();
         }
         attestation.schedule.follow(&plan.groups, clock.monotonic_ns);
+        let is_there = |name: &GroupName| plan.groups.iter().any(|group| group.name == *name);
+        attestation.unreached.retain(|name, _| is_there(name));
         attestation.plan_at_ns = clock.monotonic_ns;
         let before = attestation.plan.as_ref().map(|plan| plan.running.period);
         if before != Some(plan.running.period) {
@@ -199,8 +211,11 @@ impl Node {
         }) else {
             return;
         };
-        self.attestation.outcomes.pop_front();
+        let outcome = self.attestation.outcomes.pop_front();
         self.status.attest.rounds += 1;
+        if let (Some(unanswered), Some(outcome)) = (appraised.unanswered, outcome) {
+            self.tell_unanswered(&unanswered, &outcome);
+        }
         for (device, reason) in appraised.quarantined {
             self.status.attest.quarantined += 1;
             tracing::warn!(%device, reason, "quarantined");
@@ -218,6 +233,24 @@ impl Node {
         for token in appraised.results {
             self.trail.note(Happening::AttestationResult { token });
         }
+    }
+
+    /// That a whole group was silent at once says more of the way there than of its devices.
+    fn tell_unanswered(&mut self, unanswered: &Unanswered, outcome: &RoundOutcome) {
+        let Unanswered { asked, spared, of } = *unanswered;
+        if spared == 1 {
+            tracing::warn!(
+                group = %outcome.group, asked, of,
+                "nobody answers, which counts for no quarantine in so many rounds: is there a way to the devices and back, and is the reference value right?"
+            );
+        }
+        self.trail.note(Happening::Unanswered {
+            round: outcome.number.0,
+            group: outcome.group.to_string(),
+            asked,
+            spared,
+            of,
+        });
     }
 
     /// A device's newest session is at another gateway: that one asks it.

@@ -1,17 +1,19 @@
 //! Rounds: who is asked, again while silent, and what it has shown when its time is over.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
 use linewarden_controller::attest::{GroupPlan, RoundOutcome, Seen, Verdict};
-use linewarden_dataplane::Provers;
+use linewarden_dataplane::{DataPlaneError, Provers};
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::gateway::OpenRound;
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_protocol::time::Monotonic;
 use linewarden_protocol::wire::AttestRequest;
 
-use super::Attestation;
 use super::schedule::{Busy, Due};
+use super::{Attestation, Unreached};
+use crate::audit::Happening;
 use crate::node::Node;
 use crate::time::Clock;
 
@@ -25,6 +27,8 @@ const CONGESTED_NS: u64 = 1_000_000;
 const REPEATS_PERCENT: [u64; 3] = [15, 35, 65];
 /// How often a round is looked at whose requests are out, ns.
 const LOOK_NS: u64 = 20_000_000;
+/// How often a gateway that cannot ask devices says so, ns.
+const UNREACHED_TELL_NS: u64 = 3_600_000_000_000;
 /// A look at many provers takes its time: at most about a hundredth of it goes into looking, ns for each prover.
 const LOOK_NS_PER_PROVER: u64 = 10_000;
 
@@ -33,6 +37,8 @@ const LOOK_NS_PER_PROVER: u64 = 10_000;
 struct Asked {
     device: DeviceId,
     address: IpAddr,
+    /// That no request could be sent there is no fault of its own.
+    is_excused: bool,
 }
 
 /// A round that is open.
@@ -48,6 +54,9 @@ pub(super) struct Running {
     queue: Vec<DeviceId>,
     /// Who was asked and has proven nothing so far.
     silent: Vec<Asked>,
+    /// To whom a request could not be sent, and why the last of them was not.
+    unreached: HashSet<DeviceId>,
+    refusal: Option<DataPlaneError>,
     verdicts: Vec<Verdict>,
     last_verdict_ms: u32,
     repeats: usize,
@@ -86,7 +95,12 @@ impl Running {
     }
 
     fn outcome(mut self, clock: Clock) -> RoundOutcome {
-        let silent = self.silent.iter().map(|asked| Verdict {
+        let unreached = &self.unreached;
+        let silent = self
+            .silent
+            .iter()
+            .filter(|asked| !unreached.contains(&asked.device));
+        let silent = silent.map(|asked| Verdict {
             device: asked.device,
             seen: Seen::Silent,
             address: asked.address,
@@ -202,6 +216,8 @@ impl Node {
             answer_ms,
             until_ns: until_ms.saturating_mul(1_000_000),
             silent: Vec::with_capacity(queue.len()),
+            unreached: HashSet::new(),
+            refusal: None,
             queue,
             verdicts: Vec::new(),
             last_verdict_ms: 0,
@@ -238,7 +254,9 @@ impl Node {
             }
             let is_done = running.queue.is_empty() && running.silent.is_empty();
             if is_done || now_ns >= running.until_ns {
+                self.tell_unreached(attestation, &mut running, clock);
                 let outcome = running.outcome(clock);
+                attestation.members.keep_proved(&outcome.verdicts);
                 self.keep_outcome(attestation, outcome);
                 return None;
             }
@@ -274,25 +292,18 @@ impl Node {
             let request = attestation
                 .members
                 .request(&*self.plane, device, &running.round, now_s);
-            if let Some((address, request)) = request {
-                requests.push((address, request));
+            if let Some(way) = request {
+                requests.push((way.to, way.request));
                 asked.push(Asked {
                     device,
-                    address: address.ip(),
+                    address: way.to.ip(),
+                    is_excused: way.is_excused,
                 });
             }
         }
-        let sent = match self.plane.ask(&requests) {
-            Ok(sent) => sent,
-            // None of these can be reached from here, which is silence like any other.
-            Err(error) => {
-                tracing::warn!(%error, "devices cannot be asked");
-                requests.len()
-            }
-        };
+        let done = self.send(&requests, &mut asked, running);
         let is_first_pass = running.repeats == 0;
-        let unsent = asked.split_off(sent.min(asked.len()));
-        self.status.attest.requests += asked.len() as u64;
+        let unsent = asked.split_off(done.min(asked.len()));
         if is_first_pass {
             running.silent.append(&mut asked);
         }
@@ -302,5 +313,87 @@ impl Node {
             running.queue.extend(unsent.into_iter().map(|asked| asked.device));
             running.due_ns = now_ns.saturating_add(CONGESTED_NS);
         }
+    }
+
+    /// Sends until the kernel takes no more; how many of `asked` are done with. Those to whom nothing can be sent from here are
+    /// taken out of it, so that they are not silent, unless it may be their own doing.
+    fn send(
+        &mut self,
+        requests: &[(SocketAddr, AttestRequest)],
+        asked: &mut Vec<Asked>,
+        running: &mut Running,
+    ) -> usize {
+        let mut done = 0;
+        let mut refused = HashSet::new();
+        while let Some(rest) = requests.get(done..).filter(|rest| !rest.is_empty()) {
+            match self.plane.ask(rest) {
+                Ok(0) => break,
+                Ok(sent) => {
+                    done += sent;
+                    self.status.attest.requests += sent as u64;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a device cannot be asked");
+                    running.refusal = Some(error);
+                    refused.extend(asked.get(done).map(|asked| asked.device));
+                    done += 1;
+                }
+            }
+        }
+        let before = asked.len();
+        asked.retain(|asked| {
+            let is_unreached = asked.is_excused && refused.contains(&asked.device);
+            if is_unreached {
+                running.unreached.insert(asked.device);
+            }
+            !is_unreached
+        });
+        done - (before - asked.len())
+    }
+
+    /// Tells of devices that this gateway could not ask: when it begins, now and then while it lasts, and when it is over.
+    fn tell_unreached(&mut self, attestation: &mut Attestation, running: &mut Running, clock: Clock) {
+        let group = &running.group.name;
+        let proved = |device: &DeviceId| {
+            let mut proved = running.verdicts.iter();
+            proved.any(|verdict| verdict.device == *device)
+        };
+        running.unreached.retain(|device| !proved(device));
+        if running.repeats == 0 {
+            // For these there was no room all the time.
+            running.unreached.extend(running.queue.drain(..));
+        }
+        let devices = running.unreached.len() as u64;
+        let told_ns = attestation
+            .unreached
+            .get(group)
+            .map(|unreached| unreached.told_ns);
+        let now_ns = clock.monotonic_ns;
+        let is_due = told_ns.is_none_or(|told_ns| now_ns.saturating_sub(told_ns) >= UNREACHED_TELL_NS);
+        if devices == 0 {
+            if attestation.unreached.remove(group).is_some() {
+                tracing::info!(%group, "all devices can be asked again");
+            }
+        } else {
+            let told_ns = told_ns.filter(|_| !is_due).unwrap_or(now_ns);
+            attestation
+                .unreached
+                .insert(group.clone(), Unreached { told_ns, devices });
+        }
+        if devices > 0 && is_due {
+            let error = running.refusal.take().map(|error| error.to_string());
+            let error = error.unwrap_or_else(|| "no room to send".to_owned());
+            tracing::warn!(
+                %group, devices, error,
+                "these cannot be asked from here, which counts for no quarantine: is an interface down, or a route missing?"
+            );
+            self.trail.note(Happening::Unreached {
+                round: running.round.number.0,
+                group: group.to_string(),
+                devices,
+                error,
+            });
+        }
+        self.status.attest.unreached = attestation.unreached.values().map(|group| group.devices).sum();
     }
 }

@@ -7,7 +7,10 @@ use linewarden_agent::AgentConfig;
 use linewarden_agent::attest::{self, AttestSection, EnrolError, KeyFileError, TpmSubject};
 use linewarden_files::PrivateFileError;
 use linewarden_tpm::device::EndorsementKind;
+use linewarden_tpm::endorsement::EkHash;
 use linewarden_tpm::enrol::{MESSAGE_BYTES_MAX, Offer, from_json};
+use linewarden_tpm::public::Public;
+use linewarden_tpm::template::EndorsementKey;
 use serde::Serialize;
 
 use super::read;
@@ -30,8 +33,8 @@ pub enum Endorsement {
 #[command(after_help = "\
 Makes an attestation key in the TPM of [attest], unless there is one, and keeps it, encrypted by the TPM, in the file of \
 [attest] `key`. FILE is for the operator: the TPM's keys and certificate, the PCRs as they are and the event log. There is \
-no secret in it, but it must come from this device: carry it over a way that you trust, or compare the TPM's endorsement \
-key.
+no secret in it, but it must come from this device: carry it over a way that you trust, or compare the SHA-256 of the TPM's \
+endorsement key, which is printed, with what the operator's `attest enroll --identity` tells or is given as --pin.
 
 Examples:
   linewarden attest identity --config agent.toml --out d1.identity")]
@@ -45,6 +48,9 @@ pub struct IdentityArgs {
     /// The TPM's endorsement key
     #[arg(long, value_name = "KIND", default_value = "rsa2048")]
     endorsement: Endorsement,
+    /// Write over a file that is there
+    #[arg(long)]
+    force: bool,
     /// JSON for machines
     #[arg(long)]
     pub json: bool,
@@ -69,6 +75,9 @@ pub struct AnswerArgs {
     /// Where to put the answer
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    /// Write over a file that is there
+    #[arg(long)]
+    force: bool,
     /// JSON for machines
     #[arg(long)]
     pub json: bool,
@@ -79,19 +88,30 @@ pub struct AnswerArgs {
 struct Written<'a> {
     file: &'a Path,
     key: &'a Path,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endorsement_key: Option<&'a str>,
 }
 
 /// Writes the first message.
 pub fn identity(args: &IdentityArgs, output: Output) -> Result<(), Failure> {
     let (file, section) = read(&args.config)?;
     let tpm = tpm(&file, &section)?;
-    results::check(&args.out)?;
+    results::check_new(&args.out, args.force)?;
     let kind = match args.endorsement {
         Endorsement::Rsa2048 => EndorsementKind::Rsa2048,
         Endorsement::EccP256 => EndorsementKind::EccP256,
     };
-    let identity = attest::identity(&tpm, kind, &section.key).map_err(failure)?;
-    write(&args.out, &identity, &section.key, output)?;
+    let key = key(&file, &section)?;
+    let identity = attest::identity(&tpm, kind, key).map_err(failure)?;
+    let public = Public::from_sized(&identity.endorsement_key).map_err(Failure::failed)?;
+    let hash = EkHash::of(&EndorsementKey::new(public).map_err(Failure::failed)?).to_string();
+    write(&args.out, &identity)?;
+    output.object(&Written {
+        file: &args.out,
+        key,
+        endorsement_key: Some(&hash),
+    })?;
+    output.line(format_args!("endorsement key: SHA-256 {hash}"))?;
     output.line(format_args!(
         "{}: for the operator, who answers with an offer",
         args.out.display()
@@ -102,17 +122,23 @@ pub fn identity(args: &IdentityArgs, output: Output) -> Result<(), Failure> {
 pub fn answer(args: &AnswerArgs, output: Output) -> Result<(), Failure> {
     let (file, section) = read(&args.config)?;
     let tpm = tpm(&file, &section)?;
-    results::check(&args.out)?;
+    results::check_new(&args.out, args.force)?;
     let told = |error: String| Failure::input(format!("{}: {error}", args.offer.display()));
     let bytes = linewarden_files::read_bounded(&args.offer, MESSAGE_BYTES_MAX)
         .map_err(|error| told(error.to_string()))?;
     let offer: Offer = from_json(&bytes).map_err(|error| told(error.to_string()))?;
-    let answer = attest::answer(&tpm.tcti, &offer, &section.key).map_err(failure)?;
-    write(&args.out, &answer, &section.key, output)?;
+    let key = key(&file, &section)?;
+    let answer = attest::answer(&tpm.tcti, &offer, key).map_err(failure)?;
+    write(&args.out, &answer)?;
+    output.object(&Written {
+        file: &args.out,
+        key,
+        endorsement_key: None,
+    })?;
     output.line(format_args!(
         "{}: for the operator, who ends the enrolment with it; the key is in {}",
         args.out.display(),
-        section.key.display()
+        key.display()
     ))
 }
 
@@ -128,10 +154,14 @@ fn tpm(file: &ConfigFile<AgentConfig>, section: &AttestSection) -> Result<TpmSub
     })
 }
 
-fn write(out: &Path, message: &impl Serialize, key: &Path, output: Output) -> Result<(), Failure> {
+fn key<'a>(file: &ConfigFile<AgentConfig>, section: &'a AttestSection) -> Result<&'a Path, Failure> {
+    let key = section.key();
+    key.map_err(|error| file.field(&error.path, &error.problem))
+}
+
+fn write(out: &Path, message: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_vec_pretty(message).map_err(Failure::failed)?;
-    results::write(out, text)?;
-    output.object(&Written { file: out, key })
+    results::write(out, text)
 }
 
 fn failure(error: EnrolError) -> Failure {

@@ -1,13 +1,15 @@
-//! `linewarden attest remove` and `reopen`.
+//! `linewarden attest remove`, `move` and `reopen`.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use clap::Args;
 use linewarden_agent::config::parse_device_id;
-use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{DeviceInfo, Registry, RegistryError, Reopen};
+use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_registry::{DeviceInfo, Home, NewProver, Registry, RegistryError, Reopen};
 
 use super::group;
+use crate::cmd::now_s;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::registry::{RegistryArgs, block_on};
@@ -30,11 +32,42 @@ pub struct RemoveArgs {
     pub json: bool,
 }
 
+/// Which device, and where it is asked from now on.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Its key stays. Gateways ask it there within seconds; how it stood is forgotten until then, and so is what it has said of itself. \
+One in quarantine stays there. A device with a session is asked where that is, at --port.
+
+Examples:
+  linewarden attest move d1 --gateway 1 --address 192.0.2.7 --config gateway.toml
+  linewarden attest move d1 --port 20555 --config gateway.toml")]
+pub struct MoveArgs {
+    /// Its id, up to 16 hexadecimal digits
+    #[arg(value_parser = parse_device_id)]
+    device: DeviceId,
+    /// The gateway that asks it before it has a session anywhere
+    #[arg(long, value_name = "ID", requires = "address")]
+    gateway: Option<u32>,
+    /// Where it is then
+    #[arg(long, value_name = "ADDRESS", requires = "gateway")]
+    address: Option<IpAddr>,
+    /// The UDP port that it is asked at
+    #[arg(long, value_name = "PORT", required_unless_present = "gateway", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    /// JSON for machines
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Which devices.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Look first why a device is there: `linewarden attest explain DEVICE`. Gateways on this registry let it in within a tenth of \
-a second. It goes on being asked, and is put into quarantine again if it stays silent.
+a second, when it authenticates: an agent that tries already is back within a minute, one that holds its session for good \
+learns it from the next round (`attest round` begins one), and one of pool mode may have to wait 10 minutes. It goes on being \
+asked, and is put into quarantine again if it stays silent.
 
 Examples:
   linewarden attest status --config gateway.toml
@@ -61,7 +94,13 @@ pub fn remove(args: &RemoveArgs, output: Output) -> Result<(), Failure> {
                     tracing::warn!(%error, "removed all the same");
                 }
                 found => {
-                    found?.ok_or(RegistryError::NotAProver { device: *device })?;
+                    if found?.is_none() {
+                        // Of one that is no device at all, that is said.
+                        registry.get(*device).await?;
+                        return Err(Failure::input(format!(
+                            "device {device} is not attested; `attest status` lists those that are"
+                        )));
+                    }
                 }
             }
         }
@@ -85,6 +124,50 @@ pub fn remove(args: &RemoveArgs, output: Output) -> Result<(), Failure> {
         registry.close().await;
         Ok(())
     })
+}
+
+/// Enrols it with the key that it has, elsewhere.
+pub fn relocate(args: &MoveArgs, output: Output) -> Result<(), Failure> {
+    let device = args.device;
+    let now_s = now_s()?;
+    let (home, port) = block_on(async {
+        let registry = args.registry.open().await?;
+        let found = registry.prover(device).await?;
+        let before = found.ok_or(RegistryError::NotAProver { device })?;
+        let home = args.gateway.zip(args.address).map(|(gateway, address)| Home {
+            gateway: GatewayId(gateway),
+            address,
+        });
+        let (home, port) = (home.or(before.home), args.port.unwrap_or(before.port));
+        let moved = NewProver {
+            device,
+            group: before.group,
+            key: before.key,
+            protection: before.protection,
+            binding: before.binding,
+            overlay: before.overlay,
+            home,
+            port,
+            enrolled_period: before.enrolled_period,
+        };
+        // Gateways tell enrolments from each other by their times.
+        let at_s = now_s.max(before.enrolled_at_s.saturating_add(1));
+        registry.enrol_prover(moved, at_s).await?;
+        registry.close().await;
+        Ok((home, port))
+    })?;
+    output.object(&serde_json::json!({
+        "device_id": device.to_string(),
+        "port": port,
+        "home": home.map(|home| serde_json::json!({ "gateway_id": home.gateway.0, "address": home.address })),
+    }))?;
+    let place = home.map_or_else(String::new, |home| {
+        format!(
+            ", before its first session by gateway {} at {}",
+            home.gateway, home.address
+        )
+    });
+    output.line(format_args!("{device} is asked at UDP port {port}{place}"))
 }
 
 /// Lets them out, one after the other; all are looked up first.

@@ -183,6 +183,12 @@ impl Known {
         })
     }
 
+    /// Whether the device has proven what it should since it has said that it runs something else.
+    fn is_old(&self) -> bool {
+        let told = self.told.as_ref();
+        told.is_some_and(|told| self.standing.has_proven_since(told.at_s))
+    }
+
     fn is_rolled_out(&self) -> bool {
         let said = self.told.as_ref().and_then(|told| told.examined.as_ref().ok());
         let roll_out = self
@@ -237,6 +243,7 @@ fn as_json(known: &Known) -> Value {
         "own": known.own.as_ref().map(expected),
         "says": told,
         "difference": known.difference(),
+        "is_old": known.is_old(),
         "is_rolled_out": known.is_rolled_out(),
     })
 }
@@ -261,6 +268,16 @@ fn tell(known: &Known, now_s: u64, output: Output) -> Result<(), Failure> {
             .map_or_else(String::new, |address| format!(", at {address}"));
         fields.push(("asked by", format!("gateway {}{address}", appraisal.gateway)));
     }
+    fields.push((
+        "enrolled at",
+        match standing.home {
+            Some(home) => format!(
+                "UDP port {}, before its first session by gateway {} at {}",
+                standing.port, home.gateway, home.address
+            ),
+            None => format!("UDP port {}, by nobody before its first session", standing.port),
+        },
+    ));
     fields.push(("should run", shown(&known.base)));
     fields.extend(known.own.as_ref().map(|own| ("of its own", shown(own))));
     fields.extend(known.roll_out.as_ref().map(|(expected, until_s)| {
@@ -328,6 +345,9 @@ fn conclusion(known: &Known, output: Output) -> Result<(), Failure> {
     match known.difference() {
         None => Ok(()),
         Some(difference) if difference.is_empty() => output.line("It says it runs what it should."),
+        Some(_) if known.is_old() => output.line(
+            "It has proven since that it runs what it should: what it said before is over, and not shown (--json has it).",
+        ),
         Some(difference) => {
             output.line("What differs from what it should run:")?;
             for line in difference.to_string().lines() {

@@ -26,6 +26,7 @@ pub enum GroupCommand {
     /// Make a group, or change it: what is not named stays
     #[command(after_help = "\
 A new group is asked every 60 s; 3 silences in 5 rounds put a device into quarantine, and the next proof lets it out. \
+Jitter and time to answer are 5 s and 2000 ms, of an interval of less than 10 or 4 s half of it at most, unless they are named. \
 Devices are asked once their group has a reference value.
 
 Examples:
@@ -39,6 +40,11 @@ Examples:
   linewarden attest group list --config gateway.toml
   linewarden attest group list --config gateway.toml --json | jq -r .reference")]
     List(ListArgs),
+    /// Show one group
+    #[command(after_help = "\
+Examples:
+  linewarden attest group show pumps --config gateway.toml")]
+    Show(NamedArgs),
     /// Remove a group that has no devices
     #[command(after_help = "\
 Examples:
@@ -167,7 +173,7 @@ impl GroupCommand {
             Self::Set(args) => args.json,
             Self::List(args) => args.json,
             Self::RollOut(args) => args.json,
-            Self::Remove(args) | Self::Accept(args) | Self::Withdraw(args) => args.json,
+            Self::Show(args) | Self::Remove(args) | Self::Accept(args) | Self::Withdraw(args) => args.json,
         }
     }
 }
@@ -177,6 +183,7 @@ pub fn run(command: &GroupCommand, output: Output) -> Result<(), Failure> {
     match command {
         GroupCommand::Set(args) => set(args, output),
         GroupCommand::List(args) => list(args, output),
+        GroupCommand::Show(args) => show(args, output),
         GroupCommand::Remove(args) => remove(args, output),
         GroupCommand::RollOut(args) => roll_out(args, output),
         GroupCommand::Accept(args) => accept(args, output),
@@ -262,7 +269,7 @@ impl SetArgs {
         let group = known.map_or_else(
             || NewGroup {
                 name: self.name.clone(),
-                policy: self.first_policy(),
+                policy: GroupPolicy::default(),
                 reference: None,
                 roll_out: None,
             },
@@ -275,27 +282,33 @@ impl SetArgs {
         }
     }
 
-    /// Of a new group: what nobody has named fits the interval that was.
-    fn first_policy(&self) -> GroupPolicy {
-        let default = GroupPolicy::default();
-        let every_s = self.every.unwrap_or(default.every_s);
-        GroupPolicy {
-            jitter_s: default.jitter_s.min(every_s / 2),
-            answer_ms: default.answer_ms.min(every_s.saturating_mul(500)),
-            ..default
-        }
-    }
-
     fn policy(&self, before: GroupPolicy) -> GroupPolicy {
+        let every_s = self.every.unwrap_or(before.every_s);
+        let (usual, fitting) = (usual_policy(before.every_s), usual_policy(every_s));
+        // What is as usual for the interval that was, nobody has named: it follows the interval.
+        let follow = |was: u32, usual: u32, fitting: u32| if was == usual { fitting } else { was };
+        let jitter_s = follow(before.jitter_s, usual.jitter_s, fitting.jitter_s);
+        let answer_ms = follow(before.answer_ms, usual.answer_ms, fitting.answer_ms);
         GroupPolicy {
-            every_s: self.every.unwrap_or(before.every_s),
-            jitter_s: self.jitter.unwrap_or(before.jitter_s),
-            answer_ms: self.answer.unwrap_or(before.answer_ms),
+            every_s,
+            jitter_s: self.jitter.unwrap_or(jitter_s),
+            answer_ms: self.answer.unwrap_or(answer_ms),
             silent: self.silent.unwrap_or(before.silent),
             of: self.of.unwrap_or(before.of),
             late_is_silent: self.late_is_silent.unwrap_or(before.late_is_silent),
             reopen: self.reopen.map_or(before.reopen, Reopen::from),
         }
+    }
+}
+
+/// Of an interval, when nothing else is named.
+fn usual_policy(every_s: u32) -> GroupPolicy {
+    let default = GroupPolicy::default();
+    GroupPolicy {
+        every_s,
+        jitter_s: default.jitter_s.min(every_s / 2),
+        answer_ms: default.answer_ms.min(every_s.saturating_mul(500)),
+        ..default
     }
 }
 
@@ -340,40 +353,65 @@ fn describe(
     })
 }
 
+async fn count_devices(registry: &Registry) -> Result<HashMap<GroupName, u64>, RegistryError> {
+    let mut devices: HashMap<GroupName, u64> = HashMap::new();
+    for prover in provers(registry).await?.provers {
+        *devices.entry(prover.group).or_default() += 1;
+    }
+    Ok(devices)
+}
+
+fn with_devices(group: &Group, devices: u64) -> serde_json::Value {
+    let Group { name, policy, .. } = group;
+    let mut object = describe(name, policy, group.reference.as_deref(), group.roll_out.as_ref());
+    if let Some(object) = object.as_object_mut() {
+        object.insert("devices".to_owned(), devices.into());
+    }
+    object
+}
+
+fn show(args: &NamedArgs, output: Output) -> Result<(), Failure> {
+    let now_s = now_s()?;
+    let (group, devices) = block_on(async {
+        let registry = args.registry.open().await?;
+        let group = find(&registry, &args.name).await?;
+        let devices = count_devices(&registry).await?;
+        registry.close().await;
+        Ok((group, devices))
+    })?;
+    let devices = devices.get(&args.name).copied().unwrap_or_default();
+    if output.is_json() {
+        return output.object(&with_devices(&group, devices));
+    }
+    let values = row(&group, devices, now_s);
+    let mut fields: Vec<(&str, String)> = COLUMNS.into_iter().zip(values).collect();
+    fields.push(("jitter", format!("{} s", group.policy.jitter_s)));
+    // In full: it is what another is compared with.
+    if let (Some(reference), Some(field)) = (
+        group.reference.as_deref(),
+        fields.iter_mut().find(|(name, _)| *name == "reference"),
+    ) {
+        field.1 = reference::hash_of(reference);
+    }
+    output.fields(&fields)
+}
+
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     let now_s = now_s()?;
     let (list, devices) = block_on(async {
         let registry = args.registry.open().await?;
         let list = registry.groups().await?;
-        let mut devices: HashMap<GroupName, u64> = HashMap::new();
-        for prover in provers(&registry).await?.provers {
-            *devices.entry(prover.group).or_default() += 1;
-        }
+        let devices = count_devices(&registry).await?;
         registry.close().await;
         Ok((list, devices))
     })?;
     let mut rows = Vec::with_capacity(list.groups.len());
     for group in &list.groups {
-        let Group { name, policy, .. } = group;
-        let count = devices.get(name).copied().unwrap_or_default();
-        let mut object = describe(name, policy, group.reference.as_deref(), group.roll_out.as_ref());
-        if let Some(object) = object.as_object_mut() {
-            object.insert("devices".to_owned(), count.into());
-        }
-        output.object(&object)?;
-        rows.push(row(group, count, now_s));
+        let count = devices.get(&group.name).copied().unwrap_or_default();
+        output.object(&with_devices(group, count))?;
+        rows.push(row(group, count, now_s).into());
     }
-    let header = [
-        "group",
-        "devices",
-        "every",
-        "answer",
-        "quarantine after",
-        "ended by",
-        "reference",
-        "roll-out",
-    ];
-    output.table(&header, &[1, 2, 3], rows)?;
+    output.table(&COLUMNS, &[1, 2, 3], rows)?;
     output.line(counted(list.groups.len() as u64, "group"))?;
     match list.damaged.is_empty() {
         true => Ok(()),
@@ -386,14 +424,26 @@ fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     }
 }
 
-fn row(group: &Group, devices: u64, now_s: u64) -> Vec<String> {
+/// What tables show of a group.
+const COLUMNS: [&str; 8] = [
+    "group",
+    "devices",
+    "every",
+    "answer",
+    "quarantine after",
+    "ended by",
+    "reference",
+    "roll-out",
+];
+
+fn row(group: &Group, devices: u64, now_s: u64) -> [String; COLUMNS.len()] {
     let policy = &group.policy;
     let late = if policy.late_is_silent {
         ", late is silent"
     } else {
         ""
     };
-    vec![
+    [
         group.name.to_string(),
         devices.to_string(),
         format!("{} s", policy.every_s),

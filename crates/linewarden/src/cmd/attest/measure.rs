@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use linewarden_measurement::configuration::Configuration;
+use linewarden_measurement::files::FileEntry;
 use serde::Serialize;
 
 use super::read;
@@ -29,6 +30,9 @@ pub struct MeasureArgs {
     /// Where to put the configuration as a reference value
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Write over a file that is there
+    #[arg(long, requires = "out")]
+    force: bool,
     /// JSON for machines
     #[arg(long)]
     pub json: bool,
@@ -51,9 +55,16 @@ pub fn run(args: &MeasureArgs, output: Output) -> Result<(), Failure> {
     let subject = section
         .subject()
         .map_err(|error| file.field(&error.path, &error.problem))?;
-    args.out.as_deref().map_or(Ok(()), results::check)?;
+    if let Some(path) = &args.out {
+        results::check_new(path, args.force)?;
+    }
     let measured = subject.measure().map_err(Failure::failed)?;
     let configuration = &measured.configuration;
+    for listed in &subject.files {
+        if measured.configuration.files().get(listed) == Some(&FileEntry::Absent) {
+            tracing::warn!(path = %listed, "nothing is there, which is what is measured: a device that has it differs");
+        }
+    }
     let events = measured.event_log.as_ref();
     let events = events.map_or(0, |(_, explained)| explained.events().len());
     if let Some(path) = &args.out {

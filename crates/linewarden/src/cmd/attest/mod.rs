@@ -33,6 +33,8 @@ pub enum AttestCommand {
     Enroll(Box<enroll::EnrollArgs>),
     /// Attest devices no more
     Remove(devices::RemoveArgs),
+    /// Have a device asked elsewhere, with the key that it has
+    Move(devices::MoveArgs),
     /// Have devices asked now, and show what came of it
     Round(round::RoundArgs),
     /// Show how devices stand
@@ -60,6 +62,7 @@ impl AttestCommand {
             Self::Group(command) => command.wants_json(),
             Self::Enroll(args) => args.json,
             Self::Remove(args) => args.json,
+            Self::Move(args) => args.json,
             Self::Round(args) => args.json,
             Self::Status(args) => args.json,
             Self::Explain(args) => args.json,
@@ -81,6 +84,7 @@ pub fn run(command: &AttestCommand) -> Result<(), Failure> {
         AttestCommand::Group(command) => group::run(command, output),
         AttestCommand::Enroll(args) => enroll::run(args, output),
         AttestCommand::Remove(args) => devices::remove(args, output),
+        AttestCommand::Move(args) => devices::relocate(args, output),
         AttestCommand::Round(args) => round::run(args, output),
         AttestCommand::Status(args) => status::run(args, output),
         AttestCommand::Explain(args) => explain::run(args, output),

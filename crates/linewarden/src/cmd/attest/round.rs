@@ -86,13 +86,14 @@ struct Order {
 pub fn run(args: &RoundArgs, output: Output) -> Result<(), Failure> {
     let (order, fleet) = block_on(async {
         let registry = args.registry.open().await?;
-        let groups = wanted(&registry, &args.groups).await?;
+        let Wanted { groups, left_out } = wanted(&registry, &args.groups).await?;
         let mut order = Order::place(&registry, groups).await?;
         let bar = output.spinner();
         let waited = order.wait(&registry, Duration::from_secs(args.wait), &bar).await;
         bar.finish_and_clear();
         waited?;
-        let names: Vec<GroupName> = order.groups.iter().map(|group| group.name.clone()).collect();
+        let asked = order.groups.iter().map(|group| group.name.clone());
+        let names: Vec<GroupName> = asked.chain(left_out).collect();
         let fleet = Fleet::read(&registry, Which::Of(&names), now_s()?).await?;
         registry.close().await;
         Ok((order, fleet))
@@ -104,8 +105,15 @@ pub fn run(args: &RoundArgs, output: Output) -> Result<(), Failure> {
     order.verdict(args.wait)
 }
 
+/// What is asked, and what should be and cannot.
+struct Wanted {
+    groups: Vec<Group>,
+    /// With devices that nobody can ask.
+    left_out: Vec<GroupName>,
+}
+
 /// The groups that can be asked.
-async fn wanted(registry: &Registry, names: &[GroupName]) -> Result<Vec<Group>, Failure> {
+async fn wanted(registry: &Registry, names: &[GroupName]) -> Result<Wanted, Failure> {
     let mut groups = Vec::new();
     if names.is_empty() {
         let list = registry.groups().await?;
@@ -140,17 +148,23 @@ async fn wanted(registry: &Registry, names: &[GroupName]) -> Result<Vec<Group>, 
             group.name
         )),
     };
-    let problems: Vec<String> = groups.iter().filter_map(why_not).collect();
-    match problems.first() {
-        Some(problem) if !names.is_empty() || problems.len() == groups.len() => Err(Failure::input(problem)),
-        _ => {
-            for problem in &problems {
-                tracing::warn!("{problem}");
-            }
-            groups.retain(|group| why_not(group).is_none());
-            Ok(groups)
-        }
+    let problems: Vec<(&GroupName, String)> = groups
+        .iter()
+        .filter_map(|group| Some((&group.name, why_not(group)?)))
+        .collect();
+    if let Some((_, problem)) = problems.first()
+        && (!names.is_empty() || problems.len() == groups.len())
+    {
+        return Err(Failure::input(problem));
     }
+    let mut left_out = Vec::new();
+    // Where there is nobody, nobody is missed.
+    for (name, problem) in problems.iter().filter(|(name, _)| with_devices.contains(*name)) {
+        tracing::warn!("{problem}");
+        left_out.push((*name).clone());
+    }
+    groups.retain(|group| why_not(group).is_none());
+    Ok(Wanted { groups, left_out })
 }
 
 impl Order {

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use clap::ValueEnum;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{
-    Appraisal, DeviceInfo, Filter, Group, GroupName, GroupPolicy, Protection, ProverRecord, Registry,
+    Appraisal, DeviceInfo, Filter, Group, GroupName, GroupPolicy, Home, Protection, ProverRecord, Registry,
     RegistryError, RoundRecord, State,
 };
 use serde::Serialize;
@@ -15,8 +16,9 @@ use crate::failure::Failure;
 const PAGE: u32 = 1000;
 
 /// How a device stands now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
 pub enum Shown {
     /// It proves what it is to run.
     Ok,
@@ -83,9 +85,22 @@ pub struct Standing {
     pub reason: Option<String>,
     /// What was seen last.
     pub appraisal: Option<Appraisal>,
+    /// The newest round of its group at its gateway.
+    pub last_round: Option<u32>,
+    /// When that ended, seconds since 1970-01-01 UTC.
+    pub looked_s: Option<u64>,
+    /// The UDP port that it is asked at.
+    pub port: u16,
+    /// Where it is asked before its first session.
+    pub home: Option<Home>,
 }
 
 impl Standing {
+    /// Whether it has proven what it should after that time, seconds since 1970-01-01 UTC.
+    pub fn has_proven_since(&self, at_s: u64) -> bool {
+        matches!(self.shown, Shown::Ok | Shown::Late) && self.looked_s.is_some_and(|looked_s| looked_s > at_s)
+    }
+
     /// "STALE for 310 s".
     pub fn text(&self) -> String {
         match (self.shown, self.age_s) {
@@ -383,6 +398,10 @@ fn standing(
             .map(|(round, good_for_s)| round.ended_at_s.saturating_add(good_for_s)),
         reason: info.quarantine.map(|quarantine| quarantine.reason),
         appraisal,
+        last_round: round.map(|round| round.number),
+        looked_s: round.map(|round| round.ended_at_s),
+        port: prover.port,
+        home: prover.home,
     }
 }
 

@@ -32,6 +32,7 @@ proven now is not affirmed, and devices that nobody has asked are left out.
 Examples:
   linewarden attest status --config gateway.toml
   linewarden attest status --group pumps --fail --config gateway.toml
+  linewarden attest status --state silent --state quarantined --config gateway.toml
   linewarden attest status d1 d2 --json --config gateway.toml
   linewarden attest status --ear --signing-key results.pem --config gateway.toml")]
 pub struct StatusArgs {
@@ -41,7 +42,10 @@ pub struct StatusArgs {
     /// Only devices of this group
     #[arg(long, value_name = "NAME", conflicts_with = "devices")]
     group: Option<GroupName>,
-    /// Exit code 1 unless all are ok
+    /// Only devices in this state; may be given more than once
+    #[arg(long, value_name = "STATE", conflicts_with = "ear")]
+    state: Vec<Shown>,
+    /// Exit code 1 unless all are ok, also those that --state leaves out
     #[arg(long)]
     fail: bool,
     /// Print signed results
@@ -68,11 +72,23 @@ pub struct Line<'a> {
     since_s: Option<u64>,
     age_s: Option<u64>,
     gateway_id: Option<u32>,
-    round: Option<u32>,
+    /// Since which of its gateway's rounds it stands so.
+    since_round: Option<u32>,
+    /// The newest round of its group there.
+    last_round: Option<u32>,
     address: Option<std::net::IpAddr>,
+    port: u16,
+    /// Where it is asked before its first session.
+    home: Option<HomeLine>,
     reference: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct HomeLine {
+    gateway_id: u32,
+    address: std::net::IpAddr,
 }
 
 impl<'a> From<&'a Standing> for Line<'a> {
@@ -87,8 +103,14 @@ impl<'a> From<&'a Standing> for Line<'a> {
             since_s: standing.since_s,
             age_s: standing.age_s,
             gateway_id: appraisal.map(|appraisal| appraisal.gateway.0),
-            round: appraisal.map(|appraisal| appraisal.since_round),
+            since_round: appraisal.map(|appraisal| appraisal.since_round),
+            last_round: standing.last_round,
             address: appraisal.and_then(|appraisal| appraisal.address),
+            port: standing.port,
+            home: standing.home.map(|home| HomeLine {
+                gateway_id: home.gateway.0,
+                address: home.address,
+            }),
             reference: appraisal
                 .filter(|_| matches!(standing.shown, Shown::Ok | Shown::Late))
                 .map(|appraisal| match appraisal.configuration {
@@ -120,7 +142,7 @@ pub fn run(args: &StatusArgs, output: Output) -> Result<(), Failure> {
     warn(&fleet);
     match &args.signing_key {
         Some(path) if args.ear => tell_results(&fleet, path, now_s, output)?,
-        _ => tell(&fleet, output)?,
+        _ => tell(&fleet, &args.state, output)?,
     }
     verdict(&fleet, args.fail)
 }
@@ -141,11 +163,14 @@ pub fn warn(fleet: &Fleet) {
     }
 }
 
-fn tell(fleet: &Fleet, output: Output) -> Result<(), Failure> {
-    for standing in &fleet.standings {
-        output.object(&Line::from(standing))?;
+/// Shows those in these states, or all, and counts all.
+fn tell(fleet: &Fleet, states: &[Shown], output: Output) -> Result<(), Failure> {
+    let is_meant = |standing: &&Standing| states.is_empty() || states.contains(&standing.shown);
+    let meant: Vec<&Standing> = fleet.standings.iter().filter(is_meant).collect();
+    for standing in &meant {
+        output.object(&Line::from(*standing))?;
     }
-    table(&fleet.standings.iter().collect::<Vec<_>>(), output)?;
+    table(&meant, output)?;
     let counts: Vec<String> = Shown::ALL
         .into_iter()
         .map(|shown| (shown, fleet.count(shown)))

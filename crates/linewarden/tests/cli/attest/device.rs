@@ -6,9 +6,15 @@ use std::os::unix::fs::PermissionsExt as _;
 use linewarden_measurement::configuration::Configuration;
 
 use super::Site;
+use super::tpm::log_of;
 
 /// An agent's configuration that measures a file of the site's, with these fields besides.
 fn configured(site: &Site, fields: &str) {
+    configured_with(site, &format!("key = \"attest.key\"\n{fields}"));
+}
+
+/// With all fields of the section but `files`.
+fn configured_with(site: &Site, fields: &str) {
     site.write("sensord", "first");
     let measured = site.path("sensord");
     let measured = measured.display();
@@ -16,7 +22,7 @@ fn configured(site: &Site, fields: &str) {
         "a.toml",
         &format!(
             "[device]\nid = \"d1\"\nhelper = \"h\"\n[gateway]\naddress = \"127.0.0.1\"\n[puf.command]\nprogram = \"p\"\n\
-             [attest]\nkey = \"attest.key\"\nfiles = [\"{measured}\"]\n{fields}"
+             [attest]\nfiles = [\"{measured}\", \"{measured}-2\"]\n{fields}"
         ),
     );
 }
@@ -24,17 +30,29 @@ fn configured(site: &Site, fields: &str) {
 #[test]
 fn measure_prints_what_it_writes_as_a_reference_and_needs_no_key() {
     let site = Site::empty();
-    configured(&site, "");
-    site.run("check a.toml").ok();
-    let told = site.run("attest measure --config a.toml --out v1").ok();
+    configured_with(&site, "");
+    let told = site.run("check a.toml").refused(2);
+    assert!(told.contains("attest.key: it is missing"), "{told}");
+    let said = site.run("attest measure --config a.toml --out v1");
+    assert!(
+        said.err.contains("nothing is there") && said.err.contains("sensord-2"),
+        "{}",
+        said.err
+    );
+    let told = said.ok();
     let v1 = Configuration::decode(&fs::read(site.path("v1")).unwrap()).unwrap();
     assert!(told.contains(&format!("h {}", v1.hash())), "{told}");
     assert!(told.contains("sensord: file "), "{told}");
     let json = site.run("attest measure --config a.toml --json").ok();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["hash"], v1.hash().to_string());
-    assert_eq!(json["files"].as_object().unwrap().len(), 1);
+    assert_eq!(json["files"].as_object().unwrap().len(), 2);
     site.write("sensord", "second");
+    let error = site.run("attest measure --config a.toml --out v1").refused(2);
+    assert!(error.contains("v1 exists already"), "{error}");
+    assert_eq!(fs::read(site.path("v1")).unwrap(), v1.encode());
+    let kept = site.run("attest measure --config a.toml --out v1 --force").ok();
+    assert!(!kept.contains(&v1.hash().to_string()), "{kept}");
     site.run("attest measure --config a.toml --out v2").ok();
     let v2 = Configuration::decode(&fs::read(site.path("v2")).unwrap()).unwrap();
     assert_ne!(v1, v2);
@@ -67,6 +85,32 @@ fn mistakes_of_the_section_are_told_with_their_place() {
     assert!(told.contains("attest: it is missing"), "{told}");
 }
 
+/// `check`, `agent` and the commands for operators end alike where others can read a key.
+#[test]
+fn a_key_that_others_can_read_ends_with_the_code_for_it() {
+    let site = Site::attesting(1);
+    site.on_registry("attest enroll d1 --group pumps --software --key-out devices/k")
+        .ok();
+    let agent = site.path("devices/00000000000000d1.toml");
+    let text = fs::read_to_string(&agent).unwrap();
+    let text = text.replace("[gateway]", "[gateway]\naddress = \"127.0.0.1:9\"");
+    site.write(
+        "devices/00000000000000d1.toml",
+        &format!("{text}\n[attest]\nkey = \"k\"\nfiles = [\"/etc/hostname\"]\n"),
+    );
+    fs::set_permissions(site.path("devices/k"), fs::Permissions::from_mode(0o644)).unwrap();
+    for words in [
+        "check --machine devices/00000000000000d1.toml",
+        "agent --config devices/00000000000000d1.toml",
+    ] {
+        let error = site.run(words).refused(4);
+        assert!(
+            error.contains("attest.key: ") && error.contains("0644"),
+            "{words}: {error}"
+        );
+    }
+}
+
 #[test]
 fn what_the_machine_lacks_is_told_with_the_field() {
     let site = Site::empty();
@@ -95,7 +139,13 @@ fn a_tpm_that_is_not_there_is_named_and_nothing_is_written() {
         .run("attest identity --config a.toml --out d1.identity")
         .refused(1);
     assert!(told.contains("log.bin"), "{told}");
+    // What the operator would refuse.
     site.write("log.bin", "");
+    let told = site
+        .run("attest identity --config a.toml --out d1.identity")
+        .refused(1);
+    assert!(told.contains("log.bin: "), "{told}");
+    fs::write(site.path("log.bin"), log_of(b"kernel 1")).unwrap();
     let told = site
         .run("attest identity --config a.toml --out d1.identity")
         .refused(1);

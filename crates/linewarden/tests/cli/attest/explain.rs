@@ -22,7 +22,7 @@ fn says(site: &Site, period: u64, configuration: &Configuration) {
     let document = serde_json::to_vec(&evidence).unwrap();
     site.with_registry(async |registry| {
         registry
-            .put_evidence(DEVICE, &document, 1_790_000_000)
+            .put_evidence(DEVICE, &document, 1_700_000_000)
             .await
             .unwrap();
     });
@@ -89,6 +89,32 @@ fn what_differs_is_told_by_path() {
     assert!(
         shown.contains("or, rolled out") && shown.ends_with("It says it runs what is being rolled out.\n"),
         "{shown}"
+    );
+}
+
+/// What it said before it proved itself again is no word on what it runs now.
+#[test]
+fn a_difference_from_before_the_last_proof_is_not_shown() {
+    let site = site();
+    says(&site, 1, &configuration(2));
+    let shown = site.on_registry("attest explain d1").ok();
+    assert!(shown.contains("What differs from what it should run:"), "{shown}");
+    assert_eq!(
+        json(&site.on_registry("attest explain d1 --json").ok())["is_old"],
+        false
+    );
+    site.with_registry(async |registry| {
+        super::rounds::record(registry, &[DEVICE], 1, super::rounds::now_s()).await;
+    });
+    let shown = site.on_registry("attest explain d1").ok();
+    assert!(
+        shown.contains("It has proven since that it runs what it should")
+            && !shown.contains("/usr/bin/sensord"),
+        "{shown}"
+    );
+    assert_eq!(
+        json(&site.on_registry("attest explain d1 --json").ok())["is_old"],
+        true
     );
 }
 

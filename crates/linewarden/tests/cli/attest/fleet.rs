@@ -39,6 +39,15 @@ fn a_group_is_made_changed_listed_and_removed() {
         listed.contains("pumps") && listed.contains(&h[..16]) && listed.ends_with("\n1 group\n"),
         "{listed}"
     );
+    let shown = site.on_registry("attest group show pumps").ok();
+    assert!(
+        shown.contains(&h) && shown.contains("20 s") && shown.contains("2 of 4"),
+        "{shown}"
+    );
+    assert_eq!(
+        json(&site.on_registry("attest group show pumps --json").ok()),
+        group
+    );
     // Of a short interval, what nobody has named fits.
     let quick = json(&site.on_registry("attest group set quick --every 1 --json").ok());
     assert_eq!(
@@ -49,6 +58,19 @@ fn a_group_is_made_changed_listed_and_removed() {
         ),
         (Some(0), Some(500), Some(true))
     );
+    // So does what nobody has named of one that is there, and the other way round; what was named stays.
+    let policy = |words: &str| {
+        let set = json(
+            &site
+                .on_registry(&format!("attest group set quick {words} --json"))
+                .ok(),
+        );
+        (set["jitter_s"].as_u64(), set["answer_ms"].as_u64())
+    };
+    assert_eq!(policy("--every 3600"), (Some(5), Some(2_000)));
+    assert_eq!(policy("--every 2"), (Some(1), Some(1_000)));
+    assert_eq!(policy("--every 60 --answer 300"), (Some(5), Some(300)));
+    assert_eq!(policy("--every 2"), (Some(1), Some(300)));
     site.on_registry("attest group remove quick").ok();
     assert_eq!(
         site.on_registry("attest group list --json").ok().lines().count(),
@@ -82,6 +104,7 @@ fn mistakes_about_groups_are_told() {
         ("group set pumps --answer 60000", "group pumps: field answer_ms"),
         ("group set pumps --late-is-silent=maybe", "invalid value 'maybe'"),
         ("group remove valves", "there is no group valves"),
+        ("group show valves", "there is no group valves"),
         ("group accept valves", "there is no group valves"),
         ("group accept pumps", "group pumps has no roll-out"),
         ("group withdraw pumps", "group pumps has no roll-out"),
@@ -253,6 +276,47 @@ fn a_software_key_is_in_its_file_and_in_the_registry() {
 }
 
 #[test]
+fn a_device_is_asked_elsewhere_with_the_key_that_it_has() {
+    let site = Site::attesting(1);
+    site.on_registry("attest enroll d1 --group pumps --software --key-out k --port 7000")
+        .ok();
+    let prover =
+        || site.with_registry(async |registry| registry.prover(DeviceId(0xd1)).await.unwrap().unwrap());
+    let before = prover();
+    let shown = site.on_registry("attest explain d1").ok();
+    assert!(
+        shown.contains("enrolled at   UDP port 7000, by nobody before its first session"),
+        "{shown}"
+    );
+    let told = site
+        .on_registry("attest move d1 --gateway 5 --address 192.0.2.7")
+        .ok();
+    assert_eq!(
+        told,
+        "00000000000000d1 is asked at UDP port 7000, before its first session by gateway 5 at 192.0.2.7\n"
+    );
+    site.on_registry("attest move d1 --port 7001").ok();
+    let after = prover();
+    assert_eq!(after.key.as_bytes(), before.key.as_bytes());
+    assert_eq!(
+        (after.port, after.group, after.enrolled_period),
+        (7001, before.group, before.enrolled_period)
+    );
+    // Within one second, too.
+    assert!(after.enrolled_at_s >= before.enrolled_at_s + 2);
+    let shown = site.standing("d1");
+    assert_eq!(
+        (&shown["port"], &shown["home"]),
+        (
+            &serde_json::json!(7001),
+            &serde_json::json!({ "gateway_id": 5, "address": "192.0.2.7" })
+        )
+    );
+    let error = site.on_registry("attest move d1").refused(2);
+    assert!(error.contains("--port"), "{error}");
+}
+
+#[test]
 fn many_devices_are_enrolled_at_once_or_none() {
     let site = Site::attesting(3);
     let enrol = "attest enroll --group pumps --software --key-dir keys";
@@ -289,12 +353,17 @@ fn many_devices_are_enrolled_at_once_or_none() {
 
     let error = site.on_registry("attest remove d1 d9").refused(2);
     assert!(
-        error.contains("00000000000000d9 is not enrolled for attestation"),
+        error.contains("00000000000000d9 is not enrolled; check the id"),
         "{error}"
     );
     assert_eq!(site.on_registry("attest remove d1 d2").ok().lines().count(), 2);
     assert_eq!(site.group("pumps")["devices"], 1);
-    for words in ["remove d1", "status d1", "explain d1"] {
+    let error = site.on_registry("attest remove d1").refused(2);
+    assert!(
+        error.contains("00000000000000d1 is not attested; `attest status`"),
+        "{error}"
+    );
+    for words in ["status d1", "explain d1", "move d1 --port 9"] {
         let error = site.on_registry(&format!("attest {words}")).refused(2);
         assert!(
             error.contains("00000000000000d1 is not enrolled for attestation"),

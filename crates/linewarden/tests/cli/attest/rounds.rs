@@ -215,8 +215,37 @@ fn without_a_gateway_nobody_runs_a_round() {
     }
 }
 
+/// Devices that nobody can ask are not well, and groups without any miss nothing.
+#[test]
+fn who_cannot_be_asked_for_want_of_a_reference_is_not_said_to_be_well() {
+    let field = Field::new(1, SLOW);
+    let site = &field.site;
+    site.on_registry("attest group set nobody").ok();
+    let _gateway = field.serve();
+    let said = site.on_registry("attest round --wait 60");
+    assert_eq!(said.err, "", "nothing is wrong");
+    assert!(said.ok().ends_with("all is well: 1 device\n"));
+    site.on_registry("device enroll simulated --device d9 --rows 2 --out devices")
+        .ok();
+    site.on_registry("attest enroll d9 --group nobody --software --key-out d9.key")
+        .ok();
+    let said = site.on_registry("attest round --wait 60");
+    assert!(
+        said.err.contains("group nobody has no reference value") && said.err.lines().count() == 1,
+        "{}",
+        said.err
+    );
+    let told = said.ok();
+    assert!(
+        told.contains("00000000000000d9")
+            && told.contains("never asked")
+            && told.contains("1 device well, 1 not"),
+        "{told}"
+    );
+}
+
 /// Has gateway 5 record a round of these devices, all well, of which it has asked so many.
-async fn record(registry: &Registry, devices: &[DeviceId], asked: u32, at_s: u64) {
+pub async fn record(registry: &Registry, devices: &[DeviceId], asked: u32, at_s: u64) {
     let fence = registry.register_gateway(GatewayId(5), at_s).await.unwrap();
     let number = registry.reserve_rounds(&fence, 1, 0).await.unwrap().numbers.start;
     let round = RoundRecord {
@@ -247,7 +276,7 @@ async fn record(registry: &Registry, devices: &[DeviceId], asked: u32, at_s: u64
     registry.record_round(&fence, &round, &appraisals).await.unwrap();
 }
 
-fn now_s() -> u64 {
+pub fn now_s() -> u64 {
     let now = std::time::SystemTime::now();
     now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
 }
@@ -353,6 +382,20 @@ fn devices_prove_fall_silent_are_shut_out_and_let_in_again() {
     let (round, others) = field.round();
     assert_eq!((round["silent"].as_u64(), others), (Some(1), vec![second()]));
     assert_eq!(field.states(), ["ok", "silent", "ok"]);
+    let listed = site.on_registry("attest status --state silent --state late").ok();
+    assert!(
+        listed.contains("pump2")
+            && !listed.contains("pump1")
+            && listed.ends_with("\n3 devices: 2 ok, 1 silent\n"),
+        "{listed}"
+    );
+    let error = site.on_registry("attest status --state ok --fail").refused(1);
+    assert!(error.contains("1 of 3 devices not ok"), "{error}");
+    let well = site.standing("d1");
+    assert!(
+        well["last_round"].as_u64() > well["since_round"].as_u64() && well["last_round"] == round["round"],
+        "{well}"
+    );
     let (_, others) = field.round();
     assert_eq!(others, [(second().0, "quarantined".to_owned())]);
     let shown = site.standing("d2");

@@ -32,7 +32,7 @@ fn selection() -> PcrSelection {
 }
 
 /// A log in which a boot loader has measured this.
-fn log_of(measured: &[u8]) -> Vec<u8> {
+pub fn log_of(measured: &[u8]) -> Vec<u8> {
     let mut log = Log::new();
     log.event(16, EventType::EV_IPL, measured, measured);
     log.bytes
