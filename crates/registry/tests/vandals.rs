@@ -693,16 +693,34 @@ async fn what_no_migration_makes_is_refused() {
     sql(&path, "ANALYZE; VACUUM").await;
     let registry = open(&path).await.unwrap();
 
-    // Nothing is written to one that has got a trigger since.
-    sql(
-        &path,
-        "CREATE TRIGGER undo AFTER UPDATE ON device BEGIN SELECT 1; END",
-    )
-    .await;
-    let error = registry.revoke(DeviceId(7), "stolen", 9).await.unwrap_err();
-    assert!(matches!(error, RegistryError::ForeignSchema { .. }), "{error}");
-    assert!(registry.get(DeviceId(7)).await.unwrap().status.is_active());
-    sql(&path, "DROP TRIGGER undo").await;
+    // Nothing is written to one that has got something since, before the first write or after it.
+    for (statement, remedy) in [
+        (
+            "CREATE TRIGGER undo AFTER UPDATE ON device BEGIN SELECT 1; END",
+            "DROP TRIGGER undo",
+        ),
+        (
+            "CREATE UNIQUE INDEX one ON device (status) WHERE status = 2",
+            "DROP INDEX one",
+        ),
+        (
+            "ALTER TABLE pair ADD COLUMN mine",
+            "ALTER TABLE pair DROP COLUMN mine",
+        ),
+    ] {
+        sql(&path, statement).await;
+        let error = registry.revoke(DeviceId(7), "stolen", 9).await.unwrap_err();
+        assert!(
+            matches!(error, RegistryError::ForeignSchema { .. }),
+            "{statement}: {error}"
+        );
+        assert!(registry.get(DeviceId(7)).await.unwrap().status.is_active());
+        sql(&path, remedy).await;
+        registry
+            .enrol(pool_device(statement.len() as u64 + 1000, 2))
+            .await
+            .unwrap();
+    }
     registry.revoke(DeviceId(7), "stolen", 9).await.unwrap();
     assert!(registry.check().await.unwrap().is_empty());
 }
