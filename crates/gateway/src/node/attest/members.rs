@@ -1,6 +1,6 @@
 //! The provers of this gateway: how each is asked, and whose keys are in the data plane.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use linewarden_controller::attest::{Plan, ProverProvision, Provers};
@@ -40,8 +40,8 @@ struct Loaded {
 pub(super) struct Members {
     members: HashMap<DeviceId, Member>,
     loaded: [Option<Loaded>; LANES],
-    /// Provers for which the data plane had no room.
-    refused: u64,
+    /// Provers for which the data plane has no room.
+    refused: HashSet<DeviceId>,
 }
 
 fn lane(period: Period) -> usize {
@@ -100,12 +100,12 @@ impl Members {
         None
     }
 
-    /// Takes a part of the provers; how many found no room so far.
+    /// Takes a part of the provers; for how many there is no room by now.
     pub(super) fn take(&mut self, provers: Provers, held: &mut Held, schedule: &Schedule) -> u64 {
         let lane = lane(provers.start.period);
         let expected = self.loaded.get_mut(lane).and_then(Option::as_mut);
         let Some(loaded) = expected.filter(|loaded| loaded.start == provers.start) else {
-            return self.refused;
+            return self.refused.len() as u64;
         };
         // A change of a group leaves no trace among the provers.
         loaded.upto = match provers.more {
@@ -114,6 +114,7 @@ impl Members {
         };
         for device in provers.removed {
             self.members.remove(&device);
+            self.refused.remove(&device);
             held.wipe(device);
         }
         for provision in provers.provisions {
@@ -130,13 +131,16 @@ impl Members {
                 }
             };
             if let Err(error) = installed {
-                self.refused += 1;
-                tracing::error!(%error, "a prover is left out");
+                // It is met again with the next period's keys.
+                if self.refused.insert(device) {
+                    tracing::error!(%error, "a prover is left out");
+                }
                 continue;
             }
+            self.refused.remove(&device);
             self.admit(group, provision, provers.start.period);
         }
-        self.refused
+        self.refused.len() as u64
     }
 
     fn admit(&mut self, group: u32, provision: ProverProvision, period: Period) {
