@@ -287,7 +287,7 @@ impl Link {
         Ok(back)
     }
 
-    /// What has changed since a revision; `now` is of the controller's clock. A device whose record does not authenticate is
+    /// What has changed since a revision, or all if the registry counts fewer changes; `now` is of the controller's clock. A device whose record does not authenticate is
     /// told as one that is shut out, and logged.
     ///
     /// # Errors
@@ -295,7 +295,8 @@ impl Link {
     pub async fn changes(&self, since: Revision, now: Option<Moment>) -> Result<Changes, RegistryError> {
         // Two small rows, most of the time.
         self.registry().verify_fence(&self.fence).await?;
-        if self.registry().revision().await? <= since {
+        let newest = self.registry().revision().await?;
+        if newest == since {
             return Ok(Changes {
                 changes: Vec::new(),
                 elsewhere: Vec::new(),
@@ -303,6 +304,18 @@ impl Link {
                 more: false,
             });
         }
+        let since = if newest < since {
+            // What comes now takes numbers that were passed already.
+            tracing::error!(
+                gateway = %self.gateway(),
+                heard = since.0,
+                count = newest.0,
+                "somebody has put back the registry's count of changes; all is told anew"
+            );
+            Revision::ZERO
+        } else {
+            since
+        };
         let found = self.registry().changes_since(since, CHANGES_MAX).await?;
         for record in &found.damaged {
             tracing::error!(record, "its device is shut out");

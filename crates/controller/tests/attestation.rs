@@ -32,6 +32,20 @@ fn group() -> GroupName {
     GroupName::new("pumps").unwrap()
 }
 
+fn prover(device: DeviceId) -> NewProver {
+    NewProver {
+        device,
+        group: group(),
+        key: AttestationKey::from_bytes([2; 32]),
+        protection: Protection::Software,
+        binding: None,
+        overlay: None,
+        home: None,
+        port: 20_554,
+        enrolled_period: Period(0),
+    }
+}
+
 struct Site {
     directory: tempfile::TempDir,
     registry: Registry,
@@ -63,18 +77,7 @@ impl Site {
                 credentials: Credentials::Key(RowKey::from_bytes([1; 16])),
             };
             registry.enrol(record).await.unwrap();
-            let prover = NewProver {
-                device,
-                group: group(),
-                key: AttestationKey::from_bytes([2; 32]),
-                protection: Protection::Software,
-                binding: None,
-                overlay: None,
-                home: None,
-                port: 20_554,
-                enrolled_period: Period(0),
-            };
-            registry.enrol_prover(prover, 1).await.unwrap();
+            registry.enrol_prover(prover(device), 1).await.unwrap();
         }
         Self {
             controller: Controller::new(registry.clone(), Policy::default()),
@@ -100,6 +103,27 @@ impl Site {
         let provers = verifier.provers(plan.running, 0).await.unwrap();
         assert_eq!(provers.provisions.len(), 2);
         (verifier, plan.rounds.start)
+    }
+
+    /// Enrols a device anew, and lets the verifier know.
+    async fn enrol_anew(&self, verifier: &mut Verifier, device: DeviceId, at_s: u64) {
+        self.registry.enrol_prover(prover(device), at_s).await.unwrap();
+        let plan = verifier
+            .plan(PlanWish::default(), at_s, &mut || Some([5; 8]))
+            .await;
+        verifier.provers(plan.unwrap().unwrap().running, 0).await.unwrap();
+    }
+
+    /// A verifier to which all devices have proven themselves once, and the number of its next round.
+    async fn proven(&self, gateway: u32) -> (Verifier, u32) {
+        let (mut verifier, number) = self.verifier(gateway).await;
+        let proofs = DEVICES.map(|device| (device, OK));
+        verifier.appraise(&round(number, &proofs), 5, 5).await.unwrap();
+        (verifier, number + 1)
+    }
+
+    async fn is_out(&self, device: DeviceId) -> bool {
+        self.registry.get(device).await.unwrap().quarantine.is_some()
     }
 
     async fn state(&self, device: DeviceId) -> (State, GatewayId) {
@@ -176,7 +200,7 @@ async fn what_another_gateway_has_seen_since_is_left_alone_until_the_device_is_b
 #[tokio::test]
 async fn a_quarantine_outlives_the_verifier_and_a_proof_at_any_gateway_ends_it() {
     let site = Site::new().await;
-    let (mut verifier, number) = site.verifier(1).await;
+    let (mut verifier, number) = site.proven(1).await;
     let [first, _] = DEVICES;
     let mut quarantined = Vec::new();
     for rounds in 0..5 {
@@ -184,16 +208,15 @@ async fn a_quarantine_outlives_the_verifier_and_a_proof_at_any_gateway_ends_it()
         quarantined.extend(verifier.appraise(&silent, 10, 10).await.unwrap().quarantined);
     }
     assert_eq!(quarantined.len(), 1, "told once: {quarantined:?}");
-    let is_out = async || site.registry.get(first).await.unwrap().quarantine.is_some();
-    assert!(is_out().await);
+    assert!(site.is_out(first).await);
     drop(verifier);
     let (mut next, number) = site.verifier(2).await;
     let appraised = next
         .appraise(&round(number, &[(first, OK)]), 20, 20)
         .await
         .unwrap();
-    assert_eq!(appraised.readmitted, [first]);
-    assert!(!is_out().await);
+    assert_eq!(ids(&appraised.readmitted), [first]);
+    assert!(!site.is_out(first).await);
 }
 
 /// Whoever can write the file but lacks the key lets nobody in, however well the device proves.
@@ -205,7 +228,7 @@ async fn a_quarantine_that_was_edited_away_stays() {
         "PRAGMA foreign_keys = OFF; DELETE FROM device",
     ] {
         let site = Site::new().await;
-        let (mut verifier, number) = site.verifier(1).await;
+        let (mut verifier, number) = site.proven(1).await;
         let [first, _] = DEVICES;
         for rounds in 0..3 {
             let silent = round(number + rounds, &[(first, Seen::Silent)]);
@@ -323,7 +346,7 @@ async fn who_was_elsewhere_between_two_rounds_is_shown_here_again() {
 #[tokio::test]
 async fn what_was_decided_before_a_failure_is_told_with_the_next_success() {
     let site = Site::new().await;
-    let (mut verifier, number) = site.verifier(1).await;
+    let (mut verifier, number) = site.proven(1).await;
     let [first, _] = DEVICES;
     let more_numbers = PlanWish {
         begin: None,
@@ -355,7 +378,7 @@ async fn what_was_decided_before_a_failure_is_told_with_the_next_success() {
         .await
         .unwrap();
     let told = verifier.appraise(&fourth, 30, 30).await.unwrap();
-    assert_eq!(told.readmitted, [first]);
+    assert_eq!(ids(&told.readmitted), [first]);
     let told = verifier.appraise(&fourth, 30, 30).await.unwrap();
     assert_eq!((told.quarantined, told.readmitted), (vec![], vec![]), "once");
 }
@@ -363,7 +386,7 @@ async fn what_was_decided_before_a_failure_is_told_with_the_next_success() {
 #[tokio::test]
 async fn who_may_not_come_in_again_is_not_said_to() {
     let site = Site::new().await;
-    let (mut verifier, number) = site.verifier(1).await;
+    let (mut verifier, number) = site.proven(1).await;
     let [first, _] = DEVICES;
     for rounds in 0..4 {
         let silent = round(number + rounds, &[(first, Seen::Silent)]);
@@ -382,4 +405,206 @@ async fn who_may_not_come_in_again_is_not_said_to() {
         .unwrap();
     assert_eq!(told.readmitted, []);
     assert_eq!(site.state(first).await.0, State::Quarantined);
+}
+
+fn ids(readmitted: &[(DeviceId, Revision)]) -> Vec<DeviceId> {
+    readmitted.iter().map(|(device, _)| *device).collect()
+}
+
+/// Silent rounds from this number on, each ending at this time: who is quarantined by them.
+async fn keep_silent(
+    verifier: &mut Verifier,
+    rounds: std::ops::Range<u32>,
+    device: DeviceId,
+    at_s: u64,
+) -> Vec<DeviceId> {
+    let mut quarantined = Vec::new();
+    for number in rounds {
+        let silent = round(number, &[(device, Seen::Silent)]);
+        let appraised = verifier.appraise(&silent, at_s, at_s).await.unwrap();
+        let devices = appraised.quarantined.into_iter().map(|told| told.device);
+        quarantined.extend(devices);
+    }
+    quarantined
+}
+
+/// Devices are enrolled first and get their keys afterwards.
+#[tokio::test]
+async fn who_has_never_proven_since_it_was_enrolled_is_not_quarantined_by_silence() {
+    let site = Site::new().await;
+    let [first, second] = DEVICES;
+    let (mut verifier, number) = site.verifier(1).await;
+    assert!(site.registry.appraisal(first).await.unwrap().is_none());
+    let rounds = number..number + 9;
+    assert_eq!(keep_silent(&mut verifier, rounds, first, 10).await, []);
+    assert_eq!(site.state(first).await, (State::Unproven, GatewayId(1)));
+    // Nor by the next process, or another gateway.
+    let (mut next, number) = site.verifier(1).await;
+    let rounds = number..number + 9;
+    assert_eq!(keep_silent(&mut next, rounds, first, 20).await, []);
+    let (mut there, other) = site.verifier(2).await;
+    let rounds = other..other + 9;
+    assert_eq!(keep_silent(&mut there, rounds, first, 30).await, []);
+    assert_eq!(site.state(first).await, (State::Unproven, GatewayId(2)));
+    // What it was silent in before its first proof counts for nothing then, either.
+    let proven = round(number + 9, &[(first, OK)]);
+    next.appraise(&proven, 40, 40).await.unwrap();
+    let rounds = number + 10..number + 12;
+    assert_eq!(keep_silent(&mut next, rounds, first, 50).await, []);
+    let rounds = number + 12..number + 15;
+    assert_eq!(keep_silent(&mut next, rounds, first, 50).await, [first]);
+    // It has proven itself here, which the other gateway has not seen, and of which it has read before that it has not.
+    site.registry.readmit(first).await.unwrap();
+    let rounds = other + 9..other + 14;
+    assert_eq!(keep_silent(&mut there, rounds, first, 60).await, [first]);
+    assert!(!site.is_out(second).await);
+}
+
+#[tokio::test]
+async fn an_enrolment_anew_counts_from_itself() {
+    let site = Site::new().await;
+    let [first, _] = DEVICES;
+    let (mut verifier, number) = site.proven(1).await;
+    let rounds = number..number + 2;
+    assert_eq!(keep_silent(&mut verifier, rounds, first, 10).await, []);
+    site.enrol_anew(&mut verifier, first, 20).await;
+    // By the key of before, in a round that had begun.
+    let old = RoundOutcome {
+        lasted_ms: 4_000,
+        ..round(number + 2, &[(first, OK)])
+    };
+    verifier.appraise(&old, 23, 23).await.unwrap();
+    assert!(site.registry.appraisal(first).await.unwrap().is_none());
+    let rounds = number + 3..number + 12;
+    assert_eq!(keep_silent(&mut verifier, rounds, first, 30).await, []);
+    assert_eq!(site.state(first).await.0, State::Unproven);
+    let proven = round(number + 12, &[(first, OK)]);
+    verifier.appraise(&proven, 40, 40).await.unwrap();
+    let rounds = number + 13..number + 16;
+    assert_eq!(keep_silent(&mut verifier, rounds, first, 50).await, [first]);
+}
+
+/// A round that had begun is decided about before the verifier hears of the enrolment.
+#[tokio::test]
+async fn a_round_of_before_an_enrolment_does_not_speak_of_it() {
+    let site = Site::new().await;
+    let [first, _] = DEVICES;
+    let (mut verifier, number) = site.proven(1).await;
+    site.registry.enrol_prover(prover(first), 20).await.unwrap();
+    let old = RoundOutcome {
+        lasted_ms: 4_000,
+        ..round(number, &[(first, Seen::Late(Current))])
+    };
+    verifier.appraise(&old, 23, 23).await.unwrap();
+    assert!(site.registry.appraisal(first).await.unwrap().is_none());
+    let (mut next, number) = site.verifier(1).await;
+    let rounds = number..number + 9;
+    assert_eq!(keep_silent(&mut next, rounds, first, 30).await, []);
+}
+
+/// Nobody gets out of quarantine by another enrolment, nor is treated as new after it once the operator has let it in.
+#[tokio::test]
+async fn who_is_enrolled_anew_in_quarantine_stays_there_until_it_proves_itself() {
+    let [first, _] = DEVICES;
+    for lets_in in [false, true] {
+        let site = Site::new().await;
+        let (mut verifier, number) = site.proven(1).await;
+        let rounds = number..number + 3;
+        assert_eq!(keep_silent(&mut verifier, rounds, first, 10).await, [first]);
+        site.enrol_anew(&mut verifier, first, 20).await;
+        assert!(site.is_out(first).await);
+        if lets_in {
+            site.registry.readmit(first).await.unwrap();
+        } else {
+            let rounds = number + 3..number + 6;
+            assert_eq!(keep_silent(&mut verifier, rounds, first, 30).await, []);
+            assert!(site.is_out(first).await);
+            site.registry.readmit(first).await.unwrap();
+        }
+        let rounds = number + 6..number + 9;
+        assert_eq!(keep_silent(&mut verifier, rounds, first, 40).await, [first]);
+        let proven = round(number + 9, &[(first, OK)]);
+        let told = verifier.appraise(&proven, 50, 50).await.unwrap();
+        assert_eq!(ids(&told.readmitted), [first]);
+        assert!(!site.is_out(first).await);
+    }
+}
+
+/// That a prover has proven nothing is authenticated: who can write the file makes nobody immune.
+#[tokio::test]
+async fn without_an_authentic_record_silence_counts() {
+    for statement in [
+        "DELETE FROM appraisal",
+        "UPDATE appraisal SET since_s = since_s + 1",
+        "UPDATE appraisal SET state = 5",
+    ] {
+        let site = Site::new().await;
+        let [first, _] = DEVICES;
+        drop(site.proven(1).await);
+        let path = site.directory.path().join("fleet.registry");
+        let mut file = SqliteConnection::connect(path.to_str().unwrap()).await.unwrap();
+        file.execute(statement).await.unwrap();
+        let (mut verifier, number) = site.verifier(1).await;
+        let rounds = number..number + 5;
+        assert_eq!(
+            keep_silent(&mut verifier, rounds, first, 10).await,
+            [first],
+            "{statement}"
+        );
+    }
+}
+
+/// What a round has decided is decided once, though it is told again after a failure: the operator's word came later.
+#[tokio::test]
+async fn who_is_let_in_before_its_quarantine_is_told_is_not_put_there_again() {
+    let site = Site::new().await;
+    let [first, _] = DEVICES;
+    let (mut verifier, number) = site.proven(1).await;
+    let rounds = number..number + 2;
+    assert_eq!(keep_silent(&mut verifier, rounds, first, 10).await, []);
+    let unreserved = number + 300;
+    let third = round(unreserved, &[(first, Seen::Silent)]);
+    verifier.appraise(&third, 20, 20).await.unwrap_err();
+    assert!(site.is_out(first).await);
+    let let_in = site.registry.readmit(first).await.unwrap();
+    let more_numbers = PlanWish {
+        begin: None,
+        period_s: 3_600,
+        numbers: true,
+    };
+    verifier
+        .plan(more_numbers, 1, &mut || Some([5; 8]))
+        .await
+        .unwrap();
+    let told = verifier.appraise(&third, 20, 30).await.unwrap();
+    assert!(!site.is_out(first).await);
+    let [quarantined] = &told.quarantined[..] else {
+        panic!("{told:?}")
+    };
+    assert!(quarantined.device == first && quarantined.revision < let_in);
+    // From then on it is judged anew.
+    assert_eq!(site.state(first).await.0, State::Silent);
+    let rounds = unreserved + 1..unreserved + 3;
+    assert_eq!(keep_silent(&mut verifier, rounds, first, 40).await, []);
+    let rounds = unreserved + 3..unreserved + 4;
+    assert_eq!(keep_silent(&mut verifier, rounds, first, 40).await, [first]);
+}
+
+/// Who can write the file puts back the count by which gateways ask for changes.
+#[tokio::test]
+async fn a_count_of_changes_that_was_put_back_hides_no_quarantine() {
+    let site = Site::new().await;
+    let link = site.controller.connect(GatewayId(1), 1).await.unwrap();
+    let mut heard = link.changes(Revision::ZERO, None).await.unwrap().upto;
+    let path = site.directory.path().join("fleet.registry");
+    let mut file = SqliteConnection::connect(path.to_str().unwrap()).await.unwrap();
+    file.execute("UPDATE registry SET revision = 0").await.unwrap();
+    for device in DEVICES {
+        let quarantine = [(device, String::new())];
+        site.registry.quarantine(&quarantine, 9).await.unwrap();
+        let told = link.changes(heard, None).await.unwrap();
+        let is_told = |told: &linewarden_registry::Change| told.device == device && !told.active;
+        assert!(told.changes.iter().any(is_told), "{told:?}");
+        heard = told.upto;
+    }
 }

@@ -18,6 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use linewarden_controller::Controller;
 use linewarden_controller::attest::Signer;
 use linewarden_gateway::Gateway;
+use linewarden_gateway::audit::{AuditLog, AuditOptions};
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::files::{ContentHash, FileEntry, FilePath, Mode as FileMode};
@@ -269,6 +270,18 @@ impl Field {
     }
 
     /// Starts a gateway and waits for its first round, which is due at once.
+    /// Where this gateway's audit record is from now on.
+    fn audit(&self, gateway: &Gateway) -> std::path::PathBuf {
+        let path = self.site.path.with_file_name("audit.jsonl");
+        let options = AuditOptions {
+            path: path.clone(),
+            bytes_max: 1 << 20,
+        };
+        let log = AuditLog::open(GATEWAY, &options).unwrap();
+        gateway.set_audit(Some((log, 100))).unwrap();
+        path
+    }
+
     fn start(&self) -> Gateway {
         let gateway = self.site.start();
         assert!(gateway.wait_until(LONG, |status| status.attest.rounds == 1));
@@ -367,6 +380,8 @@ fn by_command_only_the_operator_lets_a_device_in() {
     let field = Field::new(1, policy);
     let device = field.devices[0];
     let gateway = field.start();
+    let audit = field.audit(&gateway);
+    assert_eq!(field.round(&gateway), (1, 0, 0));
     field.attesters[0].inside.is_mute.store(true, Ordering::Relaxed);
     field.round(&gateway);
     field.round(&gateway);
@@ -379,6 +394,22 @@ fn by_command_only_the_operator_lets_a_device_in() {
     field.block(field.site.registry.readmit(device)).unwrap();
     client.nonce += 50;
     assert!(client.authenticate(LONG).is_some());
+    assert!(gateway.wait_until(LONG, |status| status.attest.reopened == 1));
+    gateway.stop().unwrap();
+    let audit = std::fs::read_to_string(audit).unwrap();
+    let events: Vec<serde_json::Value> = audit
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let of_device = events
+        .iter()
+        .filter(|event| event["device"] == device.to_string().as_str());
+    let mut names: Vec<&str> = of_device.map(|event| event["event"].as_str().unwrap()).collect();
+    let at = |name: &str| names.iter().position(|event| *event == name);
+    assert!(at("quarantined") < at("reopened"), "{audit}");
+    names.sort_unstable();
+    let expected = ["admitted", "quarantined", "reopened", "revoked", "session"];
+    assert_eq!(names, expected, "{audit}");
 }
 
 #[test]
@@ -508,13 +539,7 @@ fn a_gateway_that_attests_nobody_tells_of_provers_that_come_to_it() {
         panic!("two devices")
     };
     let gateway = field.site.start();
-    let path = field.site.path.with_file_name("audit.jsonl");
-    let options = linewarden_gateway::audit::AuditOptions {
-        path: path.clone(),
-        bytes_max: 1 << 20,
-    };
-    let log = linewarden_gateway::audit::AuditLog::open(GATEWAY, &options).unwrap();
-    gateway.set_audit(Some((log, 100))).unwrap();
+    let path = field.audit(&gateway);
     let mut client = Client::new(stray, Mode::Key, field.site.address());
     assert!(client.authenticate(LONG).is_some(), "it is served all the same");
     let tells = |count| gateway.wait_until(LONG, |status| status.attest.not_attested == count);

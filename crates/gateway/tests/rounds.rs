@@ -10,15 +10,17 @@ mod site;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use linewarden_controller::attest::{Appraised, GroupPlan, Plan, ProverProvision, Provers, RoundOutcome};
+use linewarden_controller::attest::{
+    Appraised, GroupPlan, Plan, ProverProvision, Provers, Quarantined, RoundOutcome,
+};
 use linewarden_controller::{Changes, Chunk};
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_gateway::audit::Happening;
-use linewarden_gateway::{Answer, Ask, Clock, Node, Settings};
+use linewarden_gateway::{Answer, Ask, Clock, LinkError, Node, Settings};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodStart};
 use linewarden_protocol::gateway::ProverKeys;
 use linewarden_protocol::ids::{DeviceId, Period};
-use linewarden_registry::{GroupName, GroupPolicy, Revision};
+use linewarden_registry::{Change, GroupName, GroupPolicy, Revision};
 
 use self::site::GATEWAY;
 
@@ -55,6 +57,10 @@ struct Bench {
     address: IpAddr,
     numbers: u32,
     outcomes: Vec<RoundOutcome>,
+    /// What the feed tells next.
+    changes: Vec<Change>,
+    /// What the next round has brought about; without, the controller decides about none.
+    decisions: Option<Appraised>,
 }
 
 impl Bench {
@@ -76,6 +82,8 @@ impl Bench {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             numbers: 1,
             outcomes: Vec::new(),
+            changes: Vec::new(),
+            decisions: Some(Appraised::default()),
         }
     }
 
@@ -117,9 +125,9 @@ impl Bench {
             })),
             Ask::Changes { since } => Answer::Changes {
                 result: Ok(Changes {
-                    changes: Vec::new(),
+                    upto: self.changes.last().map_or(since, |change| change.revision),
+                    changes: std::mem::take(&mut self.changes),
                     elsewhere: Vec::new(),
-                    upto: since.max(Revision::ZERO),
                     more: false,
                 }),
                 at_ns: self.now_ns,
@@ -139,8 +147,11 @@ impl Bench {
             }
             Ask::Provers { start, .. } => Answer::Provers(Ok(self.provers(start))),
             Ask::Appraise(outcome) => {
+                let Some(decisions) = self.decisions.clone() else {
+                    return Answer::Appraised(Err(LinkError::Failed("it is away".to_owned())));
+                };
                 self.outcomes.push(*outcome);
-                Answer::Appraised(Ok(Appraised::default()))
+                Answer::Appraised(Ok(decisions))
             }
             ask => panic!("{ask:?}"),
         }
@@ -275,4 +286,106 @@ fn without_random_bytes_no_round_begins_and_the_node_does_not_spin() {
     bench.is_random = true;
     bench.run_for(10 * SECOND_NS);
     assert!(bench.outcomes.len() > before);
+}
+
+const DEVICE: DeviceId = DeviceId(1);
+
+/// What happens, in the order in which the node hears of it.
+enum Heard {
+    /// By the feed, of a revision: whether the device may authenticate.
+    Feed(u64, bool),
+    /// The controller has quarantined it by this change.
+    Quarantined(u64),
+    /// The controller has let it in again by this change.
+    Readmitted(u64),
+}
+
+/// The records that this leaves of the device, and how often it was shut out.
+fn records(heard: &[Heard]) -> (Vec<&'static str>, u64) {
+    let mut bench = Bench::new(&[policy(60, 500)]);
+    bench.node.set_audit_rate(100);
+    // Until a round has ended that the controller says nothing of.
+    bench.decisions = None;
+    bench.run_for(70 * SECOND_NS);
+    for heard in heard {
+        match *heard {
+            Heard::Feed(revision, active) => bench.changes.push(Change {
+                device: DEVICE,
+                revision: Revision(revision),
+                active,
+                epoch: 0,
+            }),
+            Heard::Quarantined(revision) => {
+                bench.decisions = Some(Appraised {
+                    quarantined: vec![Quarantined {
+                        device: DEVICE,
+                        reason: String::new(),
+                        revision: Revision(revision),
+                    }],
+                    ..Appraised::default()
+                });
+            }
+            Heard::Readmitted(revision) => {
+                bench.decisions = Some(Appraised {
+                    readmitted: vec![(DEVICE, Revision(revision))],
+                    ..Appraised::default()
+                });
+            }
+        }
+        let decided = bench.outcomes.len() + usize::from(bench.decisions.is_some());
+        while !bench.changes.is_empty() || bench.outcomes.len() < decided {
+            bench.tick();
+            bench.now_ns = bench.node.due_ns(bench.now_ns).max(bench.now_ns + 1_000_000);
+        }
+        // The next round ends, and waits again.
+        bench.decisions = None;
+        bench.run_for(70 * SECOND_NS);
+    }
+    let records = bench.node.take_records(true).into_iter();
+    let names = records.filter_map(|record| match record.what {
+        Happening::Revoked { device: DEVICE, .. } => Some("revoked"),
+        Happening::Quarantined { device: DEVICE, .. } => Some("quarantined"),
+        Happening::Readmitted { device: DEVICE } => Some("readmitted"),
+        Happening::Reopened { device: DEVICE } => Some("reopened"),
+        _ => None,
+    });
+    (names.collect(), bench.node.status().revoked)
+}
+
+#[test]
+fn what_the_operator_lets_in_is_recorded_once_and_in_its_order() {
+    use Heard::{Feed, Quarantined, Readmitted};
+    // The feed is first, or the controller's decision.
+    let told = (vec!["quarantined", "revoked", "reopened"], 1);
+    assert_eq!(records(&[Quarantined(5), Feed(5, false), Feed(6, true)]), told);
+    assert_eq!(records(&[Quarantined(5), Feed(6, true)]), told);
+    // Told late, after the operator's word: nobody is shut out by it.
+    let told = (vec!["revoked", "quarantined", "reopened"], 1);
+    assert_eq!(records(&[Feed(5, false), Feed(6, true), Quarantined(5)]), told);
+    // Several devices are quarantined by as many changes, of which the decision knows the last.
+    let told = (vec!["quarantined", "revoked", "reopened"], 1);
+    assert_eq!(records(&[Quarantined(5), Feed(4, false), Feed(6, true)]), told);
+    // A record that is damaged, and then revoked.
+    assert_eq!(
+        records(&[Feed(99, false), Feed(99, false), Feed(5, false)]),
+        (vec!["revoked", "revoked"], 2)
+    );
+    // Another gateway's quarantine.
+    assert_eq!(
+        records(&[Feed(5, false), Feed(5, false), Feed(6, true), Feed(7, true)]),
+        (vec!["revoked", "reopened"], 1)
+    );
+    // A proof lets it in, and is recorded as that alone.
+    for end in [[Feed(6, true), Readmitted(6)], [Readmitted(6), Feed(6, true)]] {
+        let [first, second] = end;
+        assert_eq!(
+            records(&[Quarantined(5), Feed(5, false), first, second]),
+            (vec!["quarantined", "revoked", "readmitted"], 1)
+        );
+    }
+    // It was let in and is out again before the decision is told.
+    assert_eq!(
+        records(&[Feed(5, false), Feed(6, true), Feed(7, false)]),
+        (vec!["revoked", "reopened", "revoked"], 2)
+    );
 }

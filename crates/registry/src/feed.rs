@@ -40,7 +40,7 @@ pub struct Changes {
     pub roamed: Vec<Roamed>,
     /// Devices whose records do not authenticate, in words: they are told as inactive.
     pub damaged: Vec<String>,
-    /// Ask from here next.
+    /// Ask from here next: no record that does not authenticate lifts it.
     pub upto: Revision,
     /// Whether there is more to be had at once.
     pub more: bool,
@@ -58,7 +58,8 @@ impl Registry {
         to_revision(revision)
     }
 
-    /// Devices changed after `since`, and those that have roamed, at most `limit` of them, oldest change first.
+    /// Devices changed after `since`, and those that have roamed, at most `limit` of them and more only where most do not
+    /// authenticate, oldest change first.
     ///
     /// A record that does not authenticate is told as inactive, whatever it says: nobody without the key lets a device in
     /// that was shut out. Of where a device has roamed to only what authenticates is told.
@@ -66,7 +67,17 @@ impl Registry {
     /// # Errors
     /// A failure of the database.
     pub async fn changes_since(&self, since: Revision, limit: u32) -> Result<Changes> {
-        let limit = limit.max(1);
+        let mut page_rows = limit.max(1);
+        loop {
+            if let Some(changes) = self.changes_page(since, page_rows).await? {
+                return Ok(changes);
+            }
+            page_rows = page_rows.saturating_mul(2);
+        }
+    }
+
+    /// `None` if not one record of a full page authenticates: how far the next one would have to begin, nobody knows.
+    async fn changes_page(&self, since: Revision, limit: u32) -> Result<Option<Changes>> {
         // One question, so that all is of one moment: between two a change could take a number that the answer passes by.
         let rows: Vec<FeedRow> = sqlx::query_as(concat!(
             "WITH changed AS (SELECT 0 AS kind, rowid AS place, NULL AS device_id, revision, NULL AS gateway_id, \
@@ -76,23 +87,20 @@ impl Registry {
              WHERE revision > $1 AND revision <= 9223372036854775807 ORDER BY revision LIMIT $2) SELECT ",
             device_columns!(),
             ", changed.kind, changed.revision, changed.device_id, changed.gateway_id, changed.boot, changed.began_ns, \
-             changed.mac FROM changed LEFT JOIN device ON device.rowid = changed.place ORDER BY changed.revision"
+             changed.mac, (SELECT revision FROM registry) AS newest \
+             FROM changed LEFT JOIN device ON device.rowid = changed.place ORDER BY changed.revision"
         ))
         .bind(i64::try_from(since.0).unwrap_or(i64::MAX))
         .bind(i64::from(limit))
         .fetch_all(self.reader())
         .await?;
-        let upto = rows
-            .iter()
-            .rev()
-            .find_map(|row| revision(&row.revision))
-            .unwrap_or(since);
+        let (count, newest) = (rows.len(), rows.first().and_then(|row| row.newest));
         let mut changes = Changes {
             changes: Vec::new(),
             roamed: Vec::new(),
             damaged: Vec::new(),
-            more: upto > since && rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX),
-            upto,
+            upto: since,
+            more: false,
         };
         for row in rows {
             // A revision that is no number sorts among the others; the check names its record.
@@ -104,21 +112,34 @@ impl Registry {
                 continue;
             }
             // Nobody without the key ends sessions.
-            let noted = roaming::noted(self.record_mac(), &row.roaming);
-            changes.roamed.extend(noted.map(|noted| noted.roamed));
+            if let Ok(noted) = roaming::noted(self.record_mac(), &row.roaming) {
+                changes.roamed.push(noted.roamed);
+                changes.upto = changes.upto.max(change_at);
+            }
         }
-        Ok(changes)
+        let Some(newest) = newest else {
+            return Ok(Some(changes));
+        };
+        let extent = Extent::of(count, limit, (since.0, changes.upto.0), newest.0);
+        Ok(extent.map(|Extent { upto, more }| Changes {
+            upto: Revision(upto),
+            more,
+            ..changes
+        }))
     }
 
     fn tell(&self, row: DeviceRow, revision: Revision, changes: &mut Changes) {
         let device = id_from_column(row.id.0);
         let change = match device_info(self.record_mac(), row) {
-            Ok(info) => Change {
-                device,
-                revision,
-                active: info.may_authenticate(),
-                epoch: info.epoch,
-            },
+            Ok(info) => {
+                changes.upto = changes.upto.max(revision);
+                Change {
+                    device,
+                    revision,
+                    active: info.may_authenticate(),
+                    epoch: info.epoch,
+                }
+            }
             Err(error) => {
                 changes.damaged.push(error.to_string());
                 Change {
@@ -133,6 +154,32 @@ impl Registry {
     }
 }
 
+/// How far a page of records reaches that are told by their revisions.
+pub(crate) struct Extent {
+    pub(crate) upto: u64,
+    pub(crate) more: bool,
+}
+
+impl Extent {
+    /// Of a page of `count` records above `since` whose highest revision that authenticates is `highest`, `since` if none does;
+    /// `newest` is what the registry counts as the newest, at the moment of the page. `None` if the page is full and nothing in it
+    /// says where the next one begins.
+    ///
+    /// A record that does not authenticate may be said to be of any revision: taken at its word, it would keep everything up to that
+    /// one from being heard. The count is not authenticated, but what comes later takes a higher number than it has, whatever that is.
+    pub(crate) fn of(count: usize, limit: u32, (since, highest): (u64, u64), newest: u64) -> Option<Self> {
+        let is_full = count >= usize::try_from(limit).unwrap_or(usize::MAX);
+        if is_full && highest == since && since < newest {
+            return None;
+        }
+        let upto = if is_full { highest.min(newest) } else { newest };
+        Some(Self {
+            upto,
+            more: is_full && upto > since,
+        })
+    }
+}
+
 /// The kind of a row about a device; one about where it has roamed to has 1.
 const OF_A_DEVICE: i64 = 0;
 
@@ -142,6 +189,8 @@ struct FeedRow {
     kind: i64,
     revision: Stored<i64>,
     roaming: RoamingRow,
+    /// What the registry counts as the newest revision.
+    newest: Option<Revision>,
 }
 
 impl FromRow<'_, SqliteRow> for FeedRow {
@@ -159,6 +208,7 @@ impl FromRow<'_, SqliteRow> for FeedRow {
                 revision.clone(),
                 row.try_get(FIRST + 6)?,
             ),
+            newest: self::revision(&row.try_get(FIRST + 7)?),
             revision,
         })
     }

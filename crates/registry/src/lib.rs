@@ -83,8 +83,8 @@ mod walk;
 pub use attest::{
     Appraisal, AppraisalPage, BINDING_BYTES_MAX, EVIDENCE_BYTES_MAX, Group, GroupList, GroupName,
     GroupNameError, GroupPolicy, Home, LOST_NUMBERS, NewGroup, NewProver, OVERLAY_BYTES_MAX, PERIODS_KEPT,
-    PeriodRecord, Protection, ProverPage, ProverRecord, ROUNDS_KEPT, Reopen, ReservedRounds, RollOut,
-    RoundRecord, SILENCES_MAX, State,
+    PeriodRecord, Protection, ProverIdPage, ProverPage, ProverRecord, ROUNDS_KEPT, Reopen, ReservedRounds,
+    RollOut, RoundRecord, SILENCES_MAX, State,
 };
 pub use credentials::{Credentials, POOL_ROW_BYTES, POOL_ROWS_MAX, PoolRow};
 pub use device::{DeviceInfo, DeviceRecord, NAME_BYTES_MAX, Quarantine, Revision, Status, TEXT_BYTES_MAX};

@@ -45,61 +45,66 @@ type Object = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
 /// The same as it stands in the file.
 type StoredObject = (Stored<Vec<u8>>, Stored<Vec<u8>>, Stored<Option<Vec<u8>>>);
 
-/// Refuses a registry with anything in its schema that the migrations have not made. A trigger could undo each quarantine and
-/// revocation as it is written, a unique index or another text of a table drop rows: no record's code would tell.
+/// What the migrations make of a schema.
+pub(crate) struct Schema {
+    objects: HashSet<Object>,
+}
+
+impl Schema {
+    /// By all of them.
+    pub(crate) async fn newest() -> Result<Self> {
+        Self::of(Some(i64::MAX)).await
+    }
+
+    /// By those up to a version.
+    async fn of(version: Option<i64>) -> Result<Self> {
+        let applied = migrator()
+            .iter()
+            .filter(|migration| Some(migration.version) <= version)
+            .cloned()
+            .collect();
+        let in_memory = SqliteConnectOptions::new()
+            .in_memory(true)
+            .log_statements(STATEMENTS_AT);
+        let mut model = SqliteConnection::connect_with(&in_memory).await?;
+        Migrator::with_migrations(applied).run(&mut model).await?;
+        let objects = objects(&mut model).await?.into_iter().collect();
+        model.close().await?;
+        Ok(Self { objects })
+    }
+
+    /// Refuses a registry with anything in its schema that the migrations have not made. A trigger could undo each quarantine and
+    /// revocation as it is written, a unique index or another text of a table drop rows: no record's code would tell.
+    pub(crate) async fn refuse_foreign(&self, connection: &mut SqliteConnection, path: &Path) -> Result<()> {
+        for (kind, name, text) in objects(connection).await.map_err(at(path))? {
+            let is_sqlites = match kind.as_slice() {
+                b"table" => [MIGRATIONS_TABLE]
+                    .iter()
+                    .chain(&SQLITES_TABLES)
+                    .any(|known| known.as_bytes() == name),
+                b"index" => text.is_none(),
+                _ => false,
+            };
+            let object = (kind, name, text);
+            if !is_sqlites && !self.objects.contains(&object) {
+                let is_changed = self
+                    .objects
+                    .iter()
+                    .any(|(kind, name, _)| (kind, name) == (&object.0, &object.1));
+                return Err(foreign(path, &object.0, &object.1, is_changed));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// [`Schema::refuse_foreign`] of a registry that may lack the newest migrations.
 pub(crate) async fn refuse_foreign(connection: &mut SqliteConnection, path: &Path) -> Result<()> {
     let (version,): (Option<i64>,) = query_as("SELECT MAX(version) FROM _sqlx_migrations")
         .fetch_one(&mut *connection)
         .await
         .map_err(at(path))?;
-    let applied = migrator()
-        .iter()
-        .filter(|migration| Some(migration.version) <= version)
-        .cloned()
-        .collect();
-    let in_memory = SqliteConnectOptions::new()
-        .in_memory(true)
-        .log_statements(STATEMENTS_AT);
-    let mut model = SqliteConnection::connect_with(&in_memory).await?;
-    Migrator::with_migrations(applied).run(&mut model).await?;
-    let expected: HashSet<Object> = objects(&mut model).await?.into_iter().collect();
-    model.close().await?;
-    for (kind, name, text) in objects(connection).await.map_err(at(path))? {
-        let is_sqlites = match kind.as_slice() {
-            b"table" => [MIGRATIONS_TABLE]
-                .iter()
-                .chain(&SQLITES_TABLES)
-                .any(|known| known.as_bytes() == name),
-            b"index" => text.is_none(),
-            _ => false,
-        };
-        let object = (kind, name, text);
-        if !is_sqlites && !expected.contains(&object) {
-            let is_changed = expected
-                .iter()
-                .any(|(kind, name, _)| (kind, name) == (&object.0, &object.1));
-            return Err(foreign(path, &object.0, &object.1, is_changed));
-        }
-    }
-    Ok(())
-}
-
-/// Refuses to write where triggers and views are, which somebody has made since the registry was opened: the check at that time
-/// does not see them, and what is written would meet them.
-pub(crate) async fn refuse_triggers(connection: &mut SqliteConnection, path: Option<&Path>) -> Result<()> {
-    let found: Option<StoredObject> =
-        query_as("SELECT type, name, sql FROM sqlite_schema WHERE type NOT IN ('table', 'index') LIMIT 1")
-            .fetch_optional(connection)
-            .await?;
-    match found {
-        Some((kind, name, _)) => Err(foreign(
-            path.unwrap_or(Path::new(":memory:")),
-            &kind.0,
-            &name.0,
-            false,
-        )),
-        None => Ok(()),
-    }
+    Schema::of(version).await?.refuse_foreign(connection, path).await
 }
 
 /// Triggers and views first.

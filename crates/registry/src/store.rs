@@ -6,6 +6,8 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use linewarden_files::sync_parent;
@@ -17,7 +19,7 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Sqlite, SqliteCo
 
 use crate::error::{RegistryError, Result};
 use crate::key::MasterKey;
-use crate::migrations;
+use crate::migrations::{self, Schema};
 use crate::record_mac::RecordMac;
 use crate::seal::{Sealer, derive_key};
 
@@ -93,7 +95,13 @@ struct Inner {
     writer: SqlitePool,
     reader: SqlitePool,
     keys: Keys,
+    schema: Schema,
+    /// What the schema's own count of changes was when the writing connection last found nothing foreign in it.
+    schema_version: Arc<AtomicI64>,
 }
+
+/// Of a connection that has not looked yet. SQLite counts in 32 bits.
+const SCHEMA_UNSEEN: i64 = i64::MIN;
 
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -139,13 +147,16 @@ impl Registry {
         migrations::run(&mut connection).await.map_err(at(path))?;
         connection.close().await.map_err(at(path))?;
 
-        let writer = writer_options();
+        let schema_version = Arc::new(AtomicI64::new(SCHEMA_UNSEEN));
+        let writer = writer_options(&schema_version);
         let reader = SqlitePoolOptions::new().max_connections(options.readers.max(1));
         let inner = Inner {
             path: Some(path.to_owned()),
             writer: writer.connect_with(connect.clone()).await.map_err(at(path))?,
             reader: reader.connect_lazy_with(connect),
             keys,
+            schema: Schema::newest().await?,
+            schema_version,
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -242,6 +253,8 @@ impl Registry {
                 writer: pool.clone(),
                 reader: pool,
                 keys,
+                schema: Schema::newest().await?,
+                schema_version: Arc::new(AtomicI64::new(SCHEMA_UNSEEN)),
             }),
         })
     }
@@ -300,10 +313,18 @@ impl Registry {
     }
 
     /// Begins a transaction that may write. It takes the write lock at once: one that began as a reader could not
-    /// be waited for when it wants to write. Nobody else changes the schema while it lasts.
+    /// be waited for when it wants to write. Nobody else changes the schema while it lasts, and what somebody has put there
+    /// since the registry was opened is refused.
     pub(crate) async fn write(&self) -> Result<Transaction<'static, Sqlite>> {
         let mut transaction = self.inner.writer.begin_with("BEGIN IMMEDIATE").await?;
-        migrations::refuse_triggers(&mut transaction, self.path()).await?;
+        let (version,): (i64,) = sqlx::query_as("PRAGMA schema_version")
+            .fetch_one(&mut *transaction)
+            .await?;
+        if self.inner.schema_version.load(Relaxed) != version {
+            let path = self.path().unwrap_or(Path::new(":memory:"));
+            self.inner.schema.refuse_foreign(&mut transaction, path).await?;
+            self.inner.schema_version.store(version, Relaxed);
+        }
         Ok(transaction)
     }
 }
@@ -381,10 +402,15 @@ fn nonblock() -> i32 {
 }
 
 /// One connection writes. After a full disk or a failed sync SQLite itself has rolled the transaction back; sqlx goes on
-/// counting it, and would refuse every later one: such a connection is exchanged for a new one.
-fn writer_options() -> SqlitePoolOptions {
+/// counting it, and would refuse every later one: such a connection is exchanged for a new one, which reads the schema anew.
+fn writer_options(schema_version: &Arc<AtomicI64>) -> SqlitePoolOptions {
+    let schema_version = Arc::clone(schema_version);
     SqlitePoolOptions::new()
         .max_connections(1)
+        .after_connect(move |_, _| {
+            schema_version.store(SCHEMA_UNSEEN, Relaxed);
+            Box::pin(async { Ok(()) })
+        })
         // A connection is tested when it comes back, after its rollback.
         .test_before_acquire(false)
         .before_acquire(|connection, _| Box::pin(async { Ok(!connection.is_in_transaction()) }))

@@ -294,7 +294,7 @@ async fn numbers_of_rounds_cannot_be_put_back() {
     }
 }
 
-/// Of a prover that was asked, or has sent evidence, the check knows that it was one.
+/// Of a prover the check knows that it was one, unless all that tells is deleted with it.
 #[tokio::test]
 async fn a_deleted_prover_is_missed() {
     let (_directory, path) = attested_file().await;
@@ -307,6 +307,9 @@ async fn a_deleted_prover_is_missed() {
     let registry = open(&path).await.unwrap();
     // One that was removed is on record as that.
     assert!(registry.remove_prover(DeviceId(10)).await.unwrap());
+    // One that was never asked.
+    registry.enrol_prover(prover(11), NOW_S).await.unwrap();
+    sql(&path, "DELETE FROM prover WHERE device_id = 11").await;
     let found = registry.check().await.unwrap();
     let ids: Vec<u64> = found
         .iter()
@@ -315,7 +318,45 @@ async fn a_deleted_prover_is_missed() {
             other => panic!("{other}"),
         })
         .collect();
-    assert_eq!(ids, [7, 8], "of the third nothing is left that tells");
+    assert_eq!(ids, [7, 8, 11], "of the third nothing is left that tells");
+}
+
+/// Nor does a record that does not authenticate keep anybody from hearing of other provers.
+#[tokio::test]
+async fn a_prover_of_a_made_up_revision_hides_no_other() {
+    for revision in ["4", "9223372036854775807", "'text'"] {
+        let (_directory, path) = attested_file().await;
+        let registry = open(&path).await.unwrap();
+        let heard = registry.provers_since(0, 100).await.unwrap().upto;
+        sql(
+            &path,
+            &format!("UPDATE prover SET revision = {revision} WHERE device_id IN (7, 8, 9)"),
+        )
+        .await;
+        let enrolled = registry.enrol_prover(prover(3), NOW_S).await.unwrap();
+        registry.remove_prover(DeviceId(4)).await.unwrap();
+        let newest = registry.attest_revision().await.unwrap();
+        for (since, limit) in [(0, 100), (0, 2), (heard, 2), (enrolled - 1, 1)] {
+            let (mut keys, mut ids, mut from) = (Vec::new(), Vec::new(), since);
+            for _ in 0..=PROVERS {
+                let page = registry.provers_since(from, limit).await.unwrap();
+                let told = registry.prover_ids_since(from, limit).await.unwrap();
+                assert_eq!((page.upto, page.more), (told.upto, told.more), "{revision}");
+                assert_eq!(page.damaged, told.damaged, "{revision}");
+                keys.extend(page.provers.iter().map(|prover| (prover.device, prover.removed)));
+                ids.extend(told.provers.into_iter().map(|device| (device, false)));
+                ids.extend(told.removed.into_iter().map(|device| (device, true)));
+                from = page.upto;
+                if !page.more {
+                    break;
+                }
+            }
+            assert_eq!(from, newest, "{revision} from {since}");
+            assert_eq!(ids, keys, "{revision} from {since}");
+            let expected = [(DeviceId(3), false), (DeviceId(4), true)];
+            assert!(keys.ends_with(&expected), "{revision} from {since}: {keys:?}");
+        }
+    }
 }
 
 /// What is damaged can be set right: groups are set anew, provers enrolled anew or removed, periods passed by.
@@ -352,6 +393,12 @@ async fn damage_can_be_mended() {
     let fence = gateway(&registry).await;
     let told: Vec<_> = (1..=PROVERS).map(|id| appraisal(id, 9)).collect();
     registry.record_round(&fence, &round(1, 9), &told).await.unwrap();
+    // A number that is none stands in nobody's way either.
+    sql(
+        &path,
+        "UPDATE evidence SET number = 'last' WHERE device_id = 7 AND number = 2",
+    )
+    .await;
     for id in (1..=PROVERS).filter(|id| *id != 8) {
         for number in [1, 2] {
             registry

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_registry::{OnConflict, Registry, Revision, Settlement};
-use support::{gateway, in_memory, lease, lease_all, pool_device, pool_device_from};
+use support::{fleet_file, gateway, in_memory, lease, lease_all, open, pool_device, pool_device_from, sql};
 
 async fn fleet(devices: u64) -> Registry {
     let registry = in_memory().await;
@@ -131,4 +131,57 @@ async fn the_walk_leads_over_to_the_feed_without_a_gap() {
         .map(|id| (DeviceId(id), u32::from(id == 2)))
         .collect();
     assert_eq!(view, expected);
+}
+
+/// All that is told from a revision on, page by page, and how far that goes.
+async fn heard(registry: &Registry, mut since: Revision, limit: u32) -> (Revision, BTreeMap<u64, bool>) {
+    let mut active = BTreeMap::new();
+    for _ in 0..100 {
+        let page = registry.changes_since(since, limit).await.unwrap();
+        active.extend(page.changes.iter().map(|change| (change.device.0, change.active)));
+        since = page.upto;
+        if !page.more {
+            return (since, active);
+        }
+    }
+    panic!("it does not end, at {since:?}")
+}
+
+/// Whoever writes the file without the key keeps no gateway from hearing what comes afterwards.
+#[tokio::test]
+async fn a_record_of_a_made_up_revision_deafens_nobody() {
+    for revision in ["60", "9223372036854775807", "9e99", "'text'"] {
+        for limit in [100, 7, 1] {
+            let (_directory, path) = fleet_file().await;
+            let registry = open(&path).await.unwrap();
+            let (before, _) = heard(&registry, Revision::ZERO, limit).await;
+            let edit = format!("UPDATE device SET revision = {revision} WHERE device_id = 3");
+            sql(&path, &edit).await;
+            let revoked = registry.revoke(DeviceId(2), "", 0).await.unwrap();
+            // By who begins, and by who goes on.
+            for since in [Revision::ZERO, before] {
+                let (upto, active) = heard(&registry, since, limit).await;
+                assert_eq!(active.get(&2), Some(&false), "{revision}");
+                assert_eq!(upto, revoked, "{revision}");
+                if revision.parse::<u64>().is_ok_and(|revision| revision > since.0) {
+                    assert_eq!(active.get(&3), Some(&false), "{revision}: it is told as shut out");
+                }
+                assert!(heard(&registry, upto, limit).await.1.len() <= 1, "{revision}");
+            }
+            let next = registry.revoke(DeviceId(4), "", 0).await.unwrap();
+            let (upto, active) = heard(&registry, revoked, limit).await;
+            assert_eq!((upto, active.get(&4)), (next, Some(&false)), "{revision}");
+        }
+    }
+}
+
+/// However many there are of them, in front of what is sound.
+#[tokio::test]
+async fn a_page_of_damage_is_passed() {
+    let (_directory, path) = fleet_file().await;
+    sql(&path, "UPDATE device SET name = 'another' WHERE device_id <= 30").await;
+    let registry = open(&path).await.unwrap();
+    let (upto, active) = heard(&registry, Revision::ZERO, 4).await;
+    let expected: BTreeMap<u64, bool> = (1..=40).map(|id| (id, id > 30)).collect();
+    assert_eq!((upto, active), (registry.revision().await.unwrap(), expected));
 }

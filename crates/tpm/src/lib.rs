@@ -3,8 +3,8 @@
 //!
 //! Two sides. The *controller's* needs no TPM and does no I/O; time and randomness are arguments:
 //! * [`endorsement`]: is this key a TPM's? By its maker's certificate, or because the operator pinned it.
-//! * [`enrol`]: the conversation by which a device's key k gets into its TPM; and [`enrol::QuoteChallenge`], which asks an
-//!   enrolled device for its PCRs. [`evidence`]: what a device sends of itself.
+//! * [`enrol`]: the conversation by which a device's key k gets into its TPM. [`evidence`]: what a device sends of itself,
+//!   quotes of its PCRs too.
 //! * [`credential`], [`import`]: what only one TPM can open; [`policy`]: in which states it uses a key; [`quote`]: what it
 //!   signed. [`public`], [`attest`], [`signature`]: the structures, read strictly.
 //!

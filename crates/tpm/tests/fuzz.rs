@@ -9,8 +9,7 @@ use linewarden_tpm::ProtectError;
 use linewarden_tpm::attest::Quote;
 use linewarden_tpm::endorsement::{EkHash, Trust};
 use linewarden_tpm::enrol::{
-    self, Answer, EnrolError, Enrolment, Identity, Offer, PcrReport, QuoteAnswer, QuoteRequest, Version,
-    from_json,
+    self, Answer, EnrolError, Enrolment, Identity, Offer, PcrReport, Version, from_json,
 };
 use linewarden_tpm::policy::PcrPolicy;
 use linewarden_tpm::public::Public;
@@ -288,8 +287,6 @@ proptest! {
         prop_assert!(from_json::<Identity>(&bytes).is_err());
         prop_assert!(from_json::<Offer>(&bytes).is_err());
         prop_assert!(from_json::<Answer>(&bytes).is_err());
-        prop_assert!(from_json::<QuoteRequest>(&bytes).is_err());
-        prop_assert!(from_json::<QuoteAnswer>(&bytes).is_err());
         prop_assert!(from_json::<Enrolment>(&bytes).is_err());
     }
 }

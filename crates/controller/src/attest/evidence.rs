@@ -8,6 +8,7 @@ use linewarden_protocol::ticket::{Outcome, Piece, ReportId, Taken};
 use linewarden_registry::{ProverRecord, RegistryError};
 use linewarden_tpm::enrol::Binding;
 use linewarden_tpm::evidence::{Evidence, EvidenceError, Examined};
+use zeroize::Zeroizing;
 
 use crate::link::Controller;
 
@@ -196,7 +197,7 @@ impl Controller {
             period: period.number,
             salt: period.salt,
         };
-        if let Some((_, newest)) = self.registry().evidence(device).await? {
+        if let Some(newest) = self.sound_evidence(device).await? {
             if *newest == *document {
                 return Ok(());
             }
@@ -209,6 +210,21 @@ impl Controller {
         examine(&prover, &evidence, &start).map_err(|error| refused(&error))?;
         self.registry().put_evidence(device, document, now_s).await?;
         Ok(())
+    }
+
+    /// The newest document of a device that opens. One that does not is in nobody's way: the next takes its place.
+    async fn sound_evidence(&self, device: DeviceId) -> Result<Option<Zeroizing<Vec<u8>>>, RegistryError> {
+        let newest = match self.registry().evidence(device).await {
+            Err(error @ RegistryError::DamagedRecord { .. }) => {
+                tracing::error!(%error, "the next takes its place");
+                self.registry().evidence_before(device).await
+            }
+            newest => newest,
+        };
+        match newest {
+            Err(RegistryError::DamagedRecord { .. }) => Ok(None),
+            newest => Ok(newest?.map(|(_, document)| document)),
+        }
     }
 }
 
@@ -231,7 +247,23 @@ pub fn examine(
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use linewarden_measurement::HashAlgorithm;
+    use linewarden_measurement::configuration::Configuration;
+    use linewarden_measurement::pcr::PcrValues;
+    use linewarden_protocol::attest::AttestationKey;
+    use linewarden_protocol::ids::Suite;
+    use linewarden_protocol::keys::RowKey;
+    use linewarden_registry::{
+        Credentials, DeviceRecord, GroupName, GroupPolicy, MasterKey, NewGroup, NewProver, Registry,
+    };
+    use linewarden_tpm::Protection;
+    use linewarden_tpm::enrol::Version;
+    use sqlx::{Connection as _, Executor as _, SqliteConnection};
+
     use super::*;
+    use crate::link::Policy;
 
     const DEVICE: DeviceId = DeviceId(1);
 
@@ -347,5 +379,105 @@ mod tests {
         assert!(inbox.take(DeviceId(2), &piece, 110).1.is_some());
         // The clock was set back.
         assert!(send_at(&mut inbox, &first, 0..100, 50).1.is_some());
+    }
+
+    fn evidence(period: u64) -> Vec<u8> {
+        let pcrs = PcrValues::new(HashAlgorithm::Sha256);
+        let evidence = Evidence {
+            version: Version,
+            period,
+            configuration: Configuration::new(pcrs, BTreeMap::new()).unwrap().encode(),
+            event_log: None,
+            quote: None,
+            protection: Protection::Software,
+        };
+        serde_json::to_vec(&evidence).unwrap()
+    }
+
+    /// A registry in a file, in which the device is a prover and three periods have begun.
+    async fn controller(directory: &Path) -> Controller {
+        let key = MasterKey::from_bytes([7; 32]);
+        let registry = Registry::create(directory.join("fleet.registry"), &key)
+            .await
+            .unwrap();
+        let device = DeviceRecord {
+            device: DEVICE,
+            name: String::new(),
+            suite: Suite::SipHash128,
+            enrolled_at_s: 0,
+            puf_profile: String::new(),
+            credentials: Credentials::Key(RowKey::from_bytes([1; 16])),
+        };
+        registry.enrol(device).await.unwrap();
+        let group = NewGroup {
+            name: GroupName::new("pumps").unwrap(),
+            policy: GroupPolicy::default(),
+            reference: None,
+            roll_out: None,
+        };
+        registry.set_group(&group, 1).await.unwrap();
+        let prover = NewProver {
+            device: DEVICE,
+            group: group.name,
+            key: AttestationKey::from_bytes([2; 32]),
+            protection: linewarden_registry::Protection::Software,
+            binding: None,
+            overlay: None,
+            home: None,
+            port: 20_554,
+            enrolled_period: Period(0),
+        };
+        registry.enrol_prover(prover, 1).await.unwrap();
+        for period in 1..=3 {
+            let after = Some(Period(period - 1));
+            registry.draw_period(after, [3; 8], 1).await.unwrap();
+            registry.begin_period(Period(period), 1).await.unwrap();
+        }
+        Controller::new(registry, Policy::default())
+    }
+
+    async fn take(controller: &Controller, period: u64, now_s: u64) -> Outcome {
+        let document = evidence(period);
+        let length = document.len() as u32;
+        let piece = Piece::new(ReportId::of(&document), length, 0, &document).unwrap();
+        controller
+            .take_evidence(DEVICE, &piece, now_s)
+            .await
+            .unwrap()
+            .outcome
+    }
+
+    #[tokio::test]
+    async fn damaged_evidence_gives_way_to_the_next_and_to_none_that_is_older_than_what_is_sound() {
+        let directory = tempfile::tempdir().unwrap();
+        let controller = controller(directory.path()).await;
+        assert_eq!(take(&controller, 2, 100).await, Outcome::Done);
+        assert_eq!(take(&controller, 3, 200).await, Outcome::Done);
+        let damage = async |statement: &'static str| {
+            let path = directory.path().join("fleet.registry");
+            let mut file = SqliteConnection::connect(path.to_str().unwrap()).await.unwrap();
+            file.execute(statement).await.unwrap();
+            file.close().await.unwrap();
+            controller.registry().evidence(DEVICE).await.unwrap_err();
+        };
+        damage("UPDATE evidence SET at_s = 1 WHERE number = 2").await;
+        assert_eq!(take(&controller, 1, 300).await, Outcome::Refused);
+        assert_eq!(
+            take(&controller, 2, 400).await,
+            Outcome::Done,
+            "the same as before it"
+        );
+        // Of a new start, which does not remember what it has taken.
+        let controller = Controller::new(controller.registry().clone(), Policy::default());
+        assert_eq!(take(&controller, 3, 500).await, Outcome::Done);
+        let (at_s, kept) = controller.registry().evidence(DEVICE).await.unwrap().unwrap();
+        assert_eq!((at_s, &*kept), (500, &evidence(3)));
+        damage("UPDATE evidence SET number = 'last' WHERE number = 3").await;
+        let controller = Controller::new(controller.registry().clone(), Policy::default());
+        assert_eq!(take(&controller, 3, 600).await, Outcome::Done);
+        assert_eq!(
+            controller.registry().evidence(DEVICE).await.unwrap().unwrap().0,
+            600
+        );
     }
 }

@@ -13,6 +13,8 @@ use crate::link::Link;
 
 /// Provers read from the registry at once.
 pub(super) const PAGE_PROVERS: u32 = 500;
+/// Provers read at once without their keys.
+const PAGE_IDS: u32 = 4_096;
 
 /// A prover as a gateway gets it.
 #[derive(Clone, Debug)]
@@ -72,16 +74,13 @@ impl Link {
     /// An old fence, or a failure of the database: ask again.
     pub async fn prover_ids(&self, since: u64) -> Result<ProverIds, RegistryError> {
         self.registry().verify_fence(self.fence()).await?;
-        let page = self.registry().provers_since(since, PAGE_PROVERS).await?;
+        let page = self.registry().prover_ids_since(since, PAGE_IDS).await?;
         for damaged in &page.damaged {
             tracing::error!(record = damaged, "left out");
         }
-        let (removed, provers): (Vec<_>, Vec<_>) =
-            page.provers.into_iter().partition(|prover| prover.removed);
-        let ids = |provers: Vec<ProverRecord>| provers.into_iter().map(|prover| prover.device).collect();
         Ok(ProverIds {
-            provers: ids(provers),
-            removed: ids(removed),
+            provers: page.provers,
+            removed: page.removed,
             upto: page.upto,
             more: page.more,
         })

@@ -12,6 +12,7 @@
 //! One [`Verifier`] serves one gateway. Quarantine reaches the gateways as revocations do, by the feed of changes, so that
 //! the gate closes at all of them.
 
+mod appraise;
 mod evidence;
 mod keys;
 mod plan;
@@ -20,6 +21,7 @@ mod standing;
 mod unanswered;
 mod verifier;
 
+pub use appraise::{Appraised, Quarantined, RoundOutcome, Verdict};
 pub(crate) use evidence::Inbox;
 pub use evidence::examine;
 pub use keys::{ProverIds, ProverProvision, Provers};
@@ -27,4 +29,4 @@ pub use plan::{GroupPlan, Plan, PlanWish};
 pub use results::{Outcome, ResultsError, SUBMODULES_MAX, Signer};
 pub use standing::{Decision, Seen, Standing};
 pub use unanswered::Unanswered;
-pub use verifier::{Appraised, RoundOutcome, Verdict, Verifier};
+pub use verifier::Verifier;

@@ -199,6 +199,8 @@ impl<'a> Submodule<'a> {
             ear_status: match appraisal.state {
                 _ if *is_stale => "none",
                 State::Ok => "affirming",
+                // Nothing is known of it, which is no warning either.
+                State::Unproven => "none",
                 State::Late | State::Silent => "warning",
                 State::Quarantined => "contraindicated",
             },
@@ -324,6 +326,7 @@ mod tests {
             (State::Ok, false, ("affirming", "ok", true)),
             (State::Ok, true, ("none", "stale", false)),
             (State::Silent, false, ("warning", "silent", false)),
+            (State::Unproven, false, ("none", "unproven", false)),
             (
                 State::Quarantined,
                 false,

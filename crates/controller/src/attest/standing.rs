@@ -45,11 +45,11 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Of a prover that was never asked here.
+    /// Of a prover that has proven nothing since it was enrolled.
     #[must_use]
     pub fn new(now_s: u64) -> Self {
         Self {
-            state: State::Silent,
+            state: State::Unproven,
             since_s: now_s,
             since_round: 0,
             configuration: Configuration::Current,
@@ -59,7 +59,8 @@ impl Standing {
         }
     }
 
-    /// The standing after one more round, and what follows.
+    /// The standing after one more round, and what follows. Silence says nothing of who has proven nothing since it was enrolled: its
+    /// key may not be on it yet.
     #[must_use]
     pub fn after(
         &self,
@@ -69,18 +70,20 @@ impl Standing {
         now_s: u64,
     ) -> (Self, Option<Decision>) {
         let asked = self.asked.saturating_add(1);
+        let is_unproven = self.state == State::Unproven && seen == Seen::Silent;
         let seen = match seen {
             Seen::Late(_) if policy.late_is_silent => Seen::Silent,
             seen => seen,
         };
         let mut silences = self.silences.clone();
-        if seen == Seen::Silent {
+        if seen == Seen::Silent && !is_unproven {
             silences.push(asked as u32);
         }
         silences.retain(|at| (asked as u32).wrapping_sub(*at) < policy.of);
         let was_quarantined = self.state == State::Quarantined;
         let is_too_silent = silences.len() >= policy.silent as usize;
         let (state, decision) = match seen {
+            Seen::Silent if is_unproven => (State::Unproven, None),
             Seen::Silent if was_quarantined => (State::Quarantined, None),
             Seen::Silent if is_too_silent => (State::Quarantined, Some(Decision::Quarantine)),
             Seen::Silent => (State::Silent, None),
@@ -159,9 +162,20 @@ mod tests {
 
     const OK: Seen = Seen::Ok(Configuration::Current);
 
+    /// Of one that has proven itself, and in no round that counts.
+    fn proven() -> Standing {
+        Standing {
+            state: State::Ok,
+            ..Standing::new(0)
+        }
+    }
+
     /// The decisions that follow a sequence of rounds, each with its number from 1.
     fn decisions(policy: &GroupPolicy, seen: &[Seen]) -> Vec<(u32, Decision)> {
-        let mut standing = Standing::new(0);
+        decisions_of(proven(), policy, seen)
+    }
+
+    fn decisions_of(mut standing: Standing, policy: &GroupPolicy, seen: &[Seen]) -> Vec<(u32, Decision)> {
         let mut decisions = Vec::new();
         for (number, seen) in (1..).zip(seen) {
             let (after, decision) = standing.after(policy, number, *seen, u64::from(number));
@@ -208,7 +222,7 @@ mod tests {
     fn one_that_was_let_in_by_command_is_judged_anew() {
         for reopen in [Reopen::Automatic, Reopen::ByCommand] {
             let policy = policy(2, 3, reopen);
-            let (first, _) = Standing::new(0).after(&policy, 1, Seen::Silent, 1);
+            let (first, _) = proven().after(&policy, 1, Seen::Silent, 1);
             let (out, decision) = first.after(&policy, 2, Seen::Silent, 2);
             assert_eq!(decision, Some(Decision::Quarantine));
             let (third, decision) = out.let_in().after(&policy, 3, Seen::Silent, 3);
@@ -221,6 +235,31 @@ mod tests {
             let (proven, decision) = out.let_in().after(&policy, 3, OK, 3);
             assert_eq!((proven.state, decision), (State::Ok, None));
         }
+    }
+
+    #[test]
+    fn silence_before_the_first_proof_counts_for_nothing() {
+        let policy = policy(2, 3, Reopen::Automatic);
+        let before = [Seen::Silent; 9];
+        assert_eq!(decisions_of(Standing::new(0), &policy, &before), []);
+        let (after, _) = Standing::new(0).after(&policy, 7, Seen::Silent, 70);
+        assert_eq!((after.state, after.since_round), (State::Unproven, 7));
+        // Nor afterwards.
+        let seen = [Seen::Silent, Seen::Silent, OK, Seen::Silent, Seen::Silent];
+        assert_eq!(
+            decisions_of(Standing::new(0), &policy, &seen),
+            [(5, Decision::Quarantine)]
+        );
+        // Too late for its group, but a proof.
+        let strict = GroupPolicy {
+            late_is_silent: true,
+            ..policy
+        };
+        let seen = [Seen::Silent, Seen::Late(Configuration::Current), Seen::Silent];
+        assert_eq!(
+            decisions_of(Standing::new(0), &strict, &seen),
+            [(3, Decision::Quarantine)]
+        );
     }
 
     #[test]

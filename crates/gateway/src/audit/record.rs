@@ -166,6 +166,13 @@ pub enum Happening {
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
     },
+    /// A device that was shut out may come again, and this gateway has not seen it prove itself: the operator has let it in, or
+    /// another gateway, or its record was damaged and is mended.
+    Reopened {
+        /// Which.
+        #[serde(serialize_with = "as_text")]
+        device: DeviceId,
+    },
     /// A device that is to be attested is here, and this gateway attests nobody.
     NotAttested {
         /// Which.
@@ -293,9 +300,10 @@ impl Happening {
             Self::SessionClosed { .. } => (10, "session_closed"),
             Self::WrongProof { .. } => (11, "wrong_proof"),
             Self::NotAttested { .. } => (12, "not_attested"),
-            // At most one for each device and round, and a result that is left out is missed by whoever goes by it.
+            // At most one for each device and round or command, and a result that is left out is missed by whoever goes by it.
             Self::Quarantined { .. }
             | Self::Readmitted { .. }
+            | Self::Reopened { .. }
             | Self::Round { .. }
             | Self::Unreached { .. }
             | Self::Unanswered { .. }
@@ -323,6 +331,7 @@ impl Happening {
             | Self::ReloadRefused { .. }
             | Self::Quarantined { .. }
             | Self::Readmitted { .. }
+            | Self::Reopened { .. }
             | Self::Revoked { .. } => true,
             Self::Session { .. }
             | Self::SessionClosed { .. }

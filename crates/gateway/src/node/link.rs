@@ -209,7 +209,19 @@ impl Node {
             self.meanwhile.insert(change.device, change.epoch);
         }
         if !change.active {
-            return self.revoke(change.device, now_ns);
+            self.record_let_in(Some(change.device));
+            let is_news = self.barred.bar(&change);
+            if is_news || self.devices.contains_key(&change.device) {
+                self.revoke(change.device, now_ns);
+            }
+            return;
+        }
+        // What was so before this gateway began is none of its business.
+        if self.barred.admit(&change) && self.is_following() {
+            self.barred.put_off(&change);
+            if !self.attestation.awaits_decisions() {
+                self.record_let_in(None);
+            }
         }
         self.plane.enrol(change.device);
         self.readmit(change.device);

@@ -17,6 +17,7 @@
 mod adoption;
 mod attest;
 mod backoff;
+mod barred;
 mod channel;
 mod departure;
 mod devices;
@@ -38,6 +39,7 @@ use linewarden_registry::{Revision, Settlement};
 
 use self::adoption::Adoption;
 use self::attest::{Attestation, Strays};
+use self::barred::Barred;
 use self::channel::Channel;
 use self::devices::Held;
 pub use self::eviction::Eviction;
@@ -108,6 +110,7 @@ pub struct Node {
     attestation: Attestation,
     strays: Strays,
     feed_from: Revision,
+    barred: Barred,
     feed_due_ns: u64,
     /// When the feed was asked last that told all there was, boot-time clock: no revocation before it is missed.
     link_ok_ns: Option<u64>,
@@ -163,6 +166,7 @@ impl Node {
             attestation: Attestation::default(),
             strays: Strays::default(),
             feed_from: Revision::ZERO,
+            barred: Barred::default(),
             feed_due_ns: 0,
             link_ok_ns: None,
             housekeeping_due_ns: None,
@@ -315,6 +319,9 @@ impl Node {
     pub fn take_records(&mut self, end: bool) -> Vec<Record> {
         if end && let Ok(counters) = self.plane.counters() {
             self.trail.counters(&counters, true);
+        }
+        if end {
+            self.record_let_in(None);
         }
         self.trail.take(end)
     }

@@ -36,6 +36,15 @@ impl Node {
         });
     }
 
+    /// Devices were let in again, all of which that is not told yet or this one.
+    pub(super) fn record_let_in(&mut self, device: Option<DeviceId>) {
+        for device in self.barred.take_let_in(device) {
+            self.status.attest.reopened += 1;
+            tracing::info!(%device, "let in again");
+            self.trail.note(Happening::Reopened { device });
+        }
+    }
+
     /// A device was revoked; `shut_out` says that it was in the data plane.
     pub(super) fn record_revoked(&mut self, device: DeviceId, shut_out: bool) {
         self.trail.note(Happening::Revoked { device, shut_out });

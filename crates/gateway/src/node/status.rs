@@ -21,7 +21,7 @@ pub enum LinkState {
 pub struct AttestStatus {
     /// Provers that this gateway has keys of.
     pub provers: u64,
-    /// Provers whose keys have no room in the data plane.
+    /// Provers for which there is no room in the data plane.
     pub provers_refused: u64,
     /// Groups.
     pub groups: u64,
@@ -41,6 +41,8 @@ pub struct AttestStatus {
     pub quarantined: u64,
     /// Devices let in again.
     pub readmitted: u64,
+    /// Devices that were shut out and may come again, which this gateway has not seen prove themselves.
+    pub reopened: u64,
     /// Devices here that are to be attested, where the data plane attests nobody.
     pub not_attested: u64,
 }

@@ -7,6 +7,7 @@ use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
+use super::provers::ProverRecord;
 use super::{Pages, address_from_column, address_to_column, seconds};
 use crate::column::Stored;
 use crate::enrol::{IDS_PER_QUERY, PushIds as _};
@@ -17,6 +18,9 @@ use crate::row::{id_from_column, id_to_column};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table appraisal v1";
+/// In place of the number of a round: the row is there since the prover was enrolled, and nobody has asked it yet. Without such a
+/// row nobody could tell a prover that has never proven anything from one whose appraisal was deleted.
+const NO_ROUND: u32 = 0;
 /// Silences that are remembered of a prover, at most.
 pub const SILENCES_MAX: usize = 64;
 
@@ -30,6 +34,8 @@ macro_rules! appraisal_columns {
 /// How a prover stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
+    /// It has proven nothing yet since it was enrolled: silence may be all that it can answer.
+    Unproven,
     /// It has proven what it is to run.
     Ok,
     /// It has, too late.
@@ -45,6 +51,7 @@ impl State {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Unproven => "unproven",
             Self::Ok => "ok",
             Self::Late => "late",
             Self::Silent => "silent",
@@ -67,11 +74,11 @@ pub struct Appraisal {
     pub state: State,
     /// Since when, seconds since 1970-01-01 UTC.
     pub since_s: u64,
-    /// Since which round of that gateway.
+    /// Since which round of that gateway, from 1.
     pub since_round: u32,
     /// What it has proven last.
     pub configuration: Configuration,
-    /// Numbers of that gateway's rounds in which it was silent, newest last, at most [`SILENCES_MAX`].
+    /// Which of the rounds that asked it met silence, by their count in `asked`, newest last, at most [`SILENCES_MAX`].
     pub silences: Vec<u32>,
     /// In how many rounds it was asked.
     pub asked: u64,
@@ -98,6 +105,9 @@ impl Appraisal {
                 self.gateway
             ));
         }
+        if self.since_round == NO_ROUND {
+            return Some(format!("the appraisal of device {device} is of no round"));
+        }
         if self.silences.len() > SILENCES_MAX {
             let count = self.silences.len();
             return Some(format!(
@@ -123,8 +133,32 @@ impl Registry {
         .bind(id_to_column(device))
         .fetch_optional(self.reader())
         .await?;
-        row.map(|row| appraisal_from_row(self.record_mac(), &row))
-            .transpose()
+        let appraisal = row.map(|row| appraisal_from_row(self.record_mac(), &row));
+        Ok(appraisal.transpose()?.filter(Appraisal::was_asked))
+    }
+
+    /// Which of these provers have proven nothing since they were enrolled, and were not in quarantine then. What is gone or does
+    /// not authenticate says so of nobody.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn unproven(&self, devices: &[DeviceId]) -> Result<HashSet<DeviceId>> {
+        let mut found = HashSet::new();
+        for batch in devices.chunks(IDS_PER_QUERY) {
+            let mut query = QueryBuilder::<Sqlite>::new(concat!(
+                "SELECT ",
+                appraisal_columns!(),
+                " FROM appraisal WHERE device_id IN "
+            ));
+            query.push_ids(batch.iter().copied());
+            let rows: Vec<AppraisalRow> = query.build_query_as().fetch_all(self.reader()).await?;
+            let appraisals = rows
+                .iter()
+                .filter_map(|row| appraisal_from_row(self.record_mac(), row).ok());
+            let unproven = appraisals.filter(|appraisal| appraisal.state == State::Unproven);
+            found.extend(unproven.map(|appraisal| appraisal.device));
+        }
+        Ok(found)
     }
 
     /// Which of these devices were appraised at another gateway than this one last.
@@ -186,17 +220,47 @@ impl Registry {
         };
         for row in rows {
             match appraisal_from_row(self.record_mac(), &row) {
-                Ok(appraisal) => page.appraisals.push(appraisal),
+                Ok(appraisal) => page
+                    .appraisals
+                    .extend(Some(appraisal).filter(Appraisal::was_asked)),
                 Err(error) => page.damaged.push(error.to_string()),
             }
         }
         Ok(page)
     }
 
+    /// Where a prover begins that has just been enrolled. One that is in quarantine has yet to get out: it gets no indulgence.
+    pub(super) async fn write_enrolled(
+        &self,
+        connection: &mut SqliteConnection,
+        prover: &ProverRecord,
+        is_shut_out: bool,
+    ) -> Result<()> {
+        let appraisal = Appraisal {
+            device: prover.device,
+            gateway: prover.home.map_or(GatewayId(0), |home| home.gateway),
+            address: None,
+            state: match is_shut_out {
+                true => State::Quarantined,
+                false => State::Unproven,
+            },
+            since_s: prover.enrolled_at_s,
+            since_round: NO_ROUND,
+            configuration: Configuration::Current,
+            silences: Vec::new(),
+            asked: 0,
+        };
+        self.write_appraisals(connection, &[appraisal], prover.enrolled_at_s)
+            .await
+    }
+
+    /// Writes what a round has brought about that began at `since_s`. It says nothing of who is no prover any more, or was enrolled
+    /// after it, and no gateway makes unproven whom another one has seen otherwise meanwhile.
     pub(super) async fn write_appraisals(
         &self,
         connection: &mut SqliteConnection,
         appraisals: &[Appraisal],
+        since_s: u64,
     ) -> Result<()> {
         for batch in appraisals.chunks(IDS_PER_QUERY) {
             let mut insert =
@@ -217,8 +281,14 @@ impl Registry {
             insert.push(
                 ") INSERT OR REPLACE INTO appraisal (device_id, gateway_id, address, state, since_s, since_round, \
                  configuration, silences, asked, mac) SELECT told.* FROM told \
-                 JOIN prover ON prover.device_id = told.device_id WHERE prover.removed = 0",
+                 JOIN prover ON prover.device_id = told.device_id WHERE prover.removed = 0 AND prover.enrolled_at_s <= ",
             );
+            insert.push_bind(since_s.cast_signed());
+            insert.push(" AND NOT (told.state = ").push_bind(UNPROVEN);
+            insert.push(
+                " AND EXISTS (SELECT 1 FROM appraisal AS known WHERE known.device_id = told.device_id AND known.state <> ",
+            );
+            insert.push_bind(UNPROVEN).push("))");
             insert.build().execute(&mut *connection).await?;
         }
         Ok(())
@@ -248,6 +318,15 @@ impl Registry {
     }
 }
 
+impl Appraisal {
+    fn was_asked(&self) -> bool {
+        self.since_round != NO_ROUND
+    }
+}
+
+/// [`State::Unproven`] as it is stored.
+const UNPROVEN: i64 = 5;
+
 /// A row of `appraisal`.
 type AppraisalRow = (
     Stored<i64>,
@@ -275,6 +354,7 @@ fn row_of(appraisal: &Appraisal) -> AppraisalRow {
             State::Late => 2,
             State::Silent => 3,
             State::Quarantined => 4,
+            State::Unproven => UNPROVEN,
         }),
         Stored(appraisal.since_s.cast_signed()),
         Stored(i64::from(appraisal.since_round)),
@@ -305,7 +385,8 @@ fn appraisal_from_row(mac: &RecordMac, row: &AppraisalRow) -> Result<Appraisal> 
     decoded(row).ok_or_else(damaged)
 }
 
-/// Of a row that authenticates; `None` if another program's.
+/// Of a row that authenticates; `None` if another program's. What the schema calls numbers of rounds in `silences` are their counts
+/// in `asked`.
 fn decoded(row: &AppraisalRow) -> Option<Appraisal> {
     let (device, gateway, address, state, since, round, configuration, silences, asked, _) = row;
     let silences = silences.0.as_deref().unwrap_or_default().as_chunks::<4>().0;
@@ -321,6 +402,7 @@ fn decoded(row: &AppraisalRow) -> Option<Appraisal> {
             2 => State::Late,
             3 => State::Silent,
             4 => State::Quarantined,
+            UNPROVEN => State::Unproven,
             _ => return None,
         },
         since_s: u64::try_from(since.0).ok()?,

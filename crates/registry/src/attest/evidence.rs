@@ -61,11 +61,14 @@ impl Registry {
         .bind(sealed)
         .execute(&mut *transaction)
         .await?;
-        sqlx::query("DELETE FROM evidence WHERE device_id = $1 AND number < $2 - 1")
-            .bind(id_to_column(device))
-            .bind(number)
-            .execute(&mut *transaction)
-            .await?;
+        // A number that is none sorts above all others, and would be the newest for ever.
+        sqlx::query(
+            "DELETE FROM evidence WHERE device_id = $1 AND (number < $2 - 1 OR typeof(number) <> 'integer')",
+        )
+        .bind(id_to_column(device))
+        .bind(number)
+        .execute(&mut *transaction)
+        .await?;
         transaction.commit().await?;
         Ok(())
     }

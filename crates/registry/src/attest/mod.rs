@@ -26,7 +26,7 @@ pub use self::groups::{Group, GroupList, GroupName, GroupNameError, GroupPolicy,
 pub use self::periods::{PERIODS_KEPT, PeriodRecord};
 use self::provers::missing_provers;
 pub use self::provers::{
-    BINDING_BYTES_MAX, Home, NewProver, OVERLAY_BYTES_MAX, Protection, ProverPage, ProverRecord,
+    BINDING_BYTES_MAX, Home, NewProver, OVERLAY_BYTES_MAX, Protection, ProverIdPage, ProverPage, ProverRecord,
 };
 pub use self::rounds::{LOST_NUMBERS, ROUNDS_KEPT, ReservedRounds, RoundRecord};
 use crate::error::{RegistryError, Result};

@@ -7,13 +7,15 @@ use std::net::IpAddr;
 use linewarden_measurement::configuration::{CONFIGURATION_BYTES_MAX, Configuration, ConfigurationError};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
-use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{FromRow, Row as _, SqliteConnection};
 use zeroize::Zeroize as _;
 
-use super::groups::GroupName;
+use super::groups::{Group, GroupName};
 use super::{Pages, address_from_column, address_to_column, advance, seconds};
 use crate::column::Stored;
 use crate::error::{RegistryError, Result};
+use crate::feed::Extent;
 use crate::lease::damage;
 use crate::record_mac::{RecordMac, RowCode};
 use crate::row::{id_from_column, id_to_column};
@@ -139,6 +141,21 @@ pub struct ProverPage {
     pub more: bool,
 }
 
+/// Who has become a prover, or is none any more.
+#[derive(Clone, Debug)]
+pub struct ProverIdPage {
+    /// Those that are, in the order of their revisions.
+    pub provers: Vec<DeviceId>,
+    /// Those that no longer are.
+    pub removed: Vec<DeviceId>,
+    /// What is wrong with those that were left out.
+    pub damaged: Vec<String>,
+    /// Ask from here next.
+    pub upto: u64,
+    /// Whether there is more to be had at once.
+    pub more: bool,
+}
+
 impl NewProver {
     fn validate(&self, now_s: u64) -> Result<()> {
         if self.key.as_bytes() == &[0; 32] {
@@ -173,6 +190,23 @@ fn check_length(device: DeviceId, field: &'static str, bytes: &[u8], bytes_max: 
     }
 }
 
+/// Refuses what a device has of its own and what cannot be laid over the reference value of its group: nobody would know what to
+/// ask it for. A roll-out is refused for such a device when it is accepted.
+fn check_fit(device: DeviceId, overlay: Option<&[u8]>, group: &Group) -> Result<()> {
+    let (Some(overlay), Some(reference)) = (overlay, &group.reference) else {
+        return Ok(());
+    };
+    let laid =
+        Configuration::decode(reference).and_then(|base| base.overlaid(&Configuration::decode(overlay)?));
+    laid.map(drop).map_err(|error| {
+        let problem = format!(
+            "it cannot be laid over what group {} is to run: {error}; measure only what is the device's own, with the same bank",
+            group.name
+        );
+        invalid(device, "overlay", problem)
+    })
+}
+
 fn check_overlay(device: DeviceId, overlay: Option<&[u8]>) -> Result<()> {
     let Some(overlay) = overlay else {
         return Ok(());
@@ -184,11 +218,12 @@ fn check_overlay(device: DeviceId, overlay: Option<&[u8]>) -> Result<()> {
 
 impl Registry {
     /// Makes a device a prover, in place of what it was as one before; how it stood then, and its evidence, are forgotten.
-    /// Returns the revision under which gateways learn of it. A device in quarantine stays there.
+    /// Returns the revision under which gateways learn of it. A device in quarantine stays there; any other is
+    /// [`State::Unproven`](super::State::Unproven) until it proves something.
     ///
     /// # Errors
-    /// A device that is unknown or revoked, a group that is unknown, a field that is not acceptable, a damaged record, or a
-    /// failure of the database; nothing is changed then.
+    /// A device that is unknown or revoked, a group that is unknown, a field that is not acceptable, own entries that cannot be
+    /// laid over what the group is to run, a damaged record, or a failure of the database; nothing is changed then.
     pub async fn enrol_prover(&self, prover: NewProver, now_s: u64) -> Result<u64> {
         self.enrol_provers(vec![prover], now_s).await
     }
@@ -225,12 +260,15 @@ impl Registry {
         now_s: u64,
     ) -> Result<u64> {
         let device = prover.device;
-        if !self.get_in(connection, device).await?.status.is_active() {
+        let info = self.get_in(connection, device).await?;
+        if !info.status.is_active() {
             return Err(RegistryError::Revoked { device });
         }
-        if self.group_in(connection, &prover.group).await?.is_none() {
-            return Err(RegistryError::UnknownGroup { group: prover.group });
-        }
+        let group = self.group_in(connection, &prover.group).await?;
+        let group = group.ok_or_else(|| RegistryError::UnknownGroup {
+            group: prover.group.clone(),
+        })?;
+        check_fit(device, prover.overlay.as_deref(), &group)?;
         let sealed = self
             .sealer()
             .seal(&aad(device), prover.key.as_bytes().len(), |out| {
@@ -252,6 +290,8 @@ impl Registry {
         };
         forget(connection, device).await?;
         self.write_prover(connection, &record, Some(&sealed)).await?;
+        self.write_enrolled(connection, &record, info.quarantine.is_some())
+            .await?;
         Ok(record.revision)
     }
 
@@ -286,43 +326,97 @@ impl Registry {
         Ok(true)
     }
 
-    /// Provers changed after a revision, at most `limit` of them, oldest change first.
+    /// Provers changed after a revision, oldest change first: at most `limit` of them, and more only where most do not
+    /// authenticate. Those are left out, and lift nothing that is asked for next.
     ///
     /// # Errors
     /// A failure of the database.
     pub async fn provers_since(&self, revision: u64, limit: u32) -> Result<ProverPage> {
-        let limit = limit.max(1);
-        let rows: Vec<ProverRow> = sqlx::query_as(concat!(
-            "SELECT ",
-            prover_columns!(),
-            " FROM prover WHERE revision > $1 AND revision <= 9223372036854775807 ORDER BY revision LIMIT $2"
-        ))
-        .bind(i64::try_from(revision).unwrap_or(i64::MAX))
-        .bind(i64::from(limit))
-        .fetch_all(self.reader())
-        .await?;
-        let upto = rows.iter().rev().find_map(|row| u64::try_from(row.11.0).ok());
-        let upto = upto.unwrap_or(revision);
-        let mut page = ProverPage {
-            provers: Vec::with_capacity(rows.len()),
-            damaged: Vec::new(),
-            more: upto > revision && rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX),
-            upto,
+        let read = |registry: &Self, row| {
+            let (record, _) = registry.prover_from_row(row)?;
+            Ok((record.revision, record))
         };
-        for row in rows {
-            match self.prover_from_row(row) {
-                Ok((record, _)) => page.provers.push(record),
-                Err(error) => page.damaged.push(error.to_string()),
+        let page = self.rows_since(revision, limit, read).await?;
+        Ok(ProverPage {
+            provers: page.found,
+            damaged: page.damaged,
+            upto: page.upto,
+            more: page.more,
+        })
+    }
+
+    /// Who they are, as [`Registry::provers_since`] tells it; no key is opened.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn prover_ids_since(&self, revision: u64, limit: u32) -> Result<ProverIdPage> {
+        let read = |registry: &Self, row: ProverRow| {
+            let device = id_from_column(row.0.0);
+            let at = u64::try_from(row.11.0).ok();
+            let at = at.filter(|_| code(registry.record_mac(), &row).is(&row.13.0));
+            let at = at.ok_or_else(|| damage(device, TABLE))?;
+            Ok((at, (device, row.12.0 != 0)))
+        };
+        let page = self.rows_since(revision, limit, read).await?;
+        let (removed, provers): (Vec<_>, Vec<_>) = page.found.into_iter().partition(|(_, removed)| *removed);
+        let ids = |found: Vec<(DeviceId, bool)>| found.into_iter().map(|(device, _)| device).collect();
+        Ok(ProverIdPage {
+            provers: ids(provers),
+            removed: ids(removed),
+            damaged: page.damaged,
+            upto: page.upto,
+            more: page.more,
+        })
+    }
+
+    /// What `read` makes of the rows that have changed since a revision; it tells the revision of those that authenticate.
+    async fn rows_since<T: Send>(
+        &self,
+        revision: u64,
+        limit: u32,
+        read: impl Fn(&Self, ProverRow) -> Result<(u64, T)> + Send,
+    ) -> Result<Found<T>> {
+        let mut limit = limit.max(1);
+        loop {
+            let rows: Vec<Counted> = sqlx::query_as(concat!(
+                "SELECT ",
+                prover_columns!(),
+                ", (SELECT attest_revision FROM registry) AS newest FROM prover \
+                 WHERE revision > $1 AND revision <= 9223372036854775807 ORDER BY revision LIMIT $2"
+            ))
+            .bind(i64::try_from(revision).unwrap_or(i64::MAX))
+            .bind(i64::from(limit))
+            .fetch_all(self.reader())
+            .await?;
+            let newest = rows.first().map_or(revision, |row| row.newest);
+            let (count, mut highest) = (rows.len(), revision);
+            let (mut found, mut damaged) = (Vec::with_capacity(count), Vec::new());
+            for Counted { row, .. } in rows {
+                match read(self, row) {
+                    Ok((at, record)) => {
+                        highest = highest.max(at);
+                        found.push(record);
+                    }
+                    Err(error) => damaged.push(error.to_string()),
+                }
             }
+            if let Some(Extent { upto, more }) = Extent::of(count, limit, (revision, highest), newest) {
+                return Ok(Found {
+                    found,
+                    damaged,
+                    upto,
+                    more,
+                });
+            }
+            limit = limit.saturating_mul(2);
         }
-        Ok(page)
     }
 
     /// Sets what a device has of its own, or takes it away; returns the revision under which gateways learn of it.
     ///
     /// # Errors
-    /// [`RegistryError::NotAProver`], an overlay that is no encoded configuration or longer than [`OVERLAY_BYTES_MAX`], a
-    /// damaged record, or a failure of the database.
+    /// [`RegistryError::NotAProver`], an overlay that is no encoded configuration, longer than [`OVERLAY_BYTES_MAX`] or cannot be
+    /// laid over what the group is to run, a damaged record, or a failure of the database.
     pub async fn set_overlay(&self, device: DeviceId, overlay: Option<Vec<u8>>) -> Result<u64> {
         check_overlay(device, overlay.as_deref())?;
         let mut transaction = self.write().await?;
@@ -330,6 +424,13 @@ impl Registry {
         let Some((mut record, sealed)) = found.filter(|(record, _)| !record.removed) else {
             return Err(RegistryError::NotAProver { device });
         };
+        if overlay.is_some() {
+            let group = self.group_in(&mut transaction, &record.group).await?;
+            let group = group.ok_or_else(|| RegistryError::UnknownGroup {
+                group: record.group.clone(),
+            })?;
+            check_fit(device, overlay.as_deref(), &group)?;
+        }
         record.overlay = overlay;
         record.revision = advance(&mut transaction).await?.cast_unsigned();
         self.write_prover(&mut transaction, &record, sealed.as_deref())
@@ -487,8 +588,8 @@ impl Registry {
     }
 }
 
-/// Devices that have stood somewhere, or have sent evidence, as provers, and are on record as none, nor as having been one: the row
-/// was deleted. Of a prover that was never asked nothing tells.
+/// Devices that are on record as standing somewhere, if only since they were enrolled, or have sent evidence, and are on record as no
+/// provers, nor as having been some: the row was deleted.
 pub(super) async fn missing_provers(connection: &mut SqliteConnection) -> Result<Vec<RegistryError>> {
     let missing: Vec<(Stored<i64>,)> = sqlx::query_as(
         "SELECT device_id FROM (SELECT device_id FROM appraisal UNION SELECT device_id FROM evidence) AS told \
@@ -532,6 +633,30 @@ fn remains(device: DeviceId, group: GroupName, enrolled_at_s: u64) -> ProverReco
         enrolled_period: Period(0),
         revision: 0,
         removed: true,
+    }
+}
+
+/// A part of the provers, as far as it could be read.
+struct Found<T> {
+    found: Vec<T>,
+    damaged: Vec<String>,
+    upto: u64,
+    more: bool,
+}
+
+/// A row, and what the registry counts as the newest revision.
+struct Counted {
+    row: ProverRow,
+    newest: u64,
+}
+
+impl FromRow<'_, SqliteRow> for Counted {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        let Stored(newest): Stored<i64> = row.try_get("newest")?;
+        Ok(Self {
+            row: ProverRow::from_row(row)?,
+            newest: u64::try_from(newest).unwrap_or_default(),
+        })
     }
 }
 

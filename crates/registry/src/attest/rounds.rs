@@ -16,7 +16,7 @@ use crate::store::Registry;
 
 const NUMBER_LABEL: &[u8] = b"linewarden registry table round_number v1";
 const LABEL: &[u8] = b"linewarden registry table attest_round v1";
-/// Rounds that are kept of each gateway, the newest; beside them the newest of each group, however long ago it was.
+/// Rounds that are kept of each gateway, the newest; beside them the newest of each group that there is, however long ago it was.
 pub const ROUNDS_KEPT: u32 = 1_000;
 
 /// The columns of [`RoundRow`], in its order, as a literal for `concat!`.
@@ -119,7 +119,8 @@ impl Registry {
     }
 
     /// Stores how a round went, with the appraisals that it has changed, in one transaction, durable before it returns. Told
-    /// again, it is overwritten. Appraisals of devices that are no provers any more are passed over.
+    /// again, it is overwritten. Appraisals of devices that are no provers any more, or were enrolled after it began, are passed
+    /// over.
     ///
     /// # Errors
     /// [`RegistryError::OldFence`]; [`RegistryError::InvalidRound`] if round or appraisals are another gateway's, or the
@@ -156,7 +157,8 @@ impl Registry {
             return Err(invalid("this number was never reserved".to_owned()));
         }
         self.write_round(&mut transaction, round).await?;
-        self.write_appraisals(&mut transaction, appraisals).await?;
+        self.write_appraisals(&mut transaction, appraisals, round.started_at_s)
+            .await?;
         transaction.commit().await?;
         Ok(())
     }
@@ -247,7 +249,8 @@ impl Registry {
         sqlx::query(
             "DELETE FROM attest_round WHERE gateway_id = $1 AND number <= \
              (SELECT number FROM attest_round WHERE gateway_id = $1 ORDER BY number DESC LIMIT 1 OFFSET $2) \
-             AND number NOT IN (SELECT MAX(number) FROM attest_round WHERE gateway_id = $1 GROUP BY group_name)",
+             AND number NOT IN (SELECT MAX(number) FROM attest_round WHERE gateway_id = $1 \
+             AND group_name IN (SELECT name FROM attest_group) GROUP BY group_name)",
         )
         .bind(i64::from(round.gateway.0))
         .bind(i64::from(ROUNDS_KEPT))

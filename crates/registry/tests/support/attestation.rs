@@ -10,8 +10,10 @@ use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
-    Appraisal, GroupName, GroupPolicy, Home, NewGroup, NewProver, Protection, RoundRecord, State,
+    Appraisal, GroupName, GroupPolicy, Home, NewGroup, NewProver, Protection, Registry, RoundRecord, State,
 };
+
+use super::{in_memory, pool_device};
 
 pub const NOW_S: u64 = 1_790_000_000;
 
@@ -87,4 +89,19 @@ pub fn appraisal(device: u64, number: u32) -> Appraisal {
         silences: vec![1, 2],
         asked: 3,
     }
+}
+
+/// Devices 1 to `devices`, all of them provers of the group "pumps".
+pub async fn fleet(devices: u64) -> Registry {
+    let registry = in_memory().await;
+    let records = (1..=devices).map(|id| pool_device(id, 2));
+    registry
+        .enrol_bulk(records, Default::default(), |_| ())
+        .await
+        .unwrap();
+    registry.set_group(&group("pumps"), NOW_S).await.unwrap();
+    for id in 1..=devices {
+        registry.enrol_prover(prover(id), NOW_S).await.unwrap();
+    }
+    registry
 }

@@ -15,10 +15,7 @@ use super::error::TpmError;
 use super::keys::{AK, Blob, BoundKey, EK, KEY, KeyBlobs, for_stack};
 use super::pcrs::selection_list;
 use crate::attest::Quote;
-use crate::enrol::{
-    Answer, Identity, Offer, PcrReport, QuoteAnswer, QuoteRequest, Version, activation_proof,
-    key_proof_message,
-};
+use crate::enrol::{Answer, Identity, Offer, PcrReport, Version, activation_proof, key_proof_message};
 use crate::import::is_bound_key;
 use crate::policy::digest;
 use crate::public::Public;
@@ -116,26 +113,6 @@ impl Tpm {
         };
         let policy = offer.policy.clone();
         Ok((BoundKey { blob, policy }, answer))
-    }
-
-    /// The answer to a request of an enrolled device's controller.
-    ///
-    /// # Errors
-    /// The TPM failed.
-    pub fn answer_quote(
-        &mut self,
-        blobs: &KeyBlobs,
-        request: &QuoteRequest,
-        event_log: Option<Vec<u8>>,
-    ) -> Result<QuoteAnswer, TpmError> {
-        let quoted = self.quote(blobs, &request.nonce, request.bank, request.selection)?;
-        Ok(QuoteAnswer {
-            version: Version,
-            quote: quoted.attest,
-            signature: quoted.signature,
-            pcrs: PcrReport(quoted.values),
-            event_log,
-        })
     }
 
     /// Quotes these PCRs, with the values that were quoted: if one changes between reading and quoting, both are done again.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use linewarden_measurement::pcr::{PcrIndex, PcrSelection, PcrValues};
+use linewarden_measurement::pcr::{PcrIndex, PcrValues};
 use linewarden_measurement::{Digest, HashAlgorithm};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -162,44 +162,6 @@ pub struct Answer {
     /// That the key works: HMAC of [`key_proof_message`] under it.
     #[serde(with = "crate::encoding::hex_array")]
     pub key_proof: [u8; 32],
-}
-
-/// From the controller: asks an enrolled device for a quote.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct QuoteRequest {
-    /// The form.
-    pub version: Version,
-    /// The bank.
-    pub bank: HashAlgorithm,
-    /// The PCRs.
-    pub selection: PcrSelection,
-    /// New for each request.
-    #[serde(with = "crate::encoding::hex_array")]
-    pub nonce: [u8; 32],
-}
-
-/// From the device: the quote.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct QuoteAnswer {
-    /// The form.
-    pub version: Version,
-    /// TPMS_ATTEST over the request's nonce.
-    #[serde(with = "crate::encoding::base64_bytes")]
-    pub quote: Vec<u8>,
-    /// TPMT_SIGNATURE over it by the attestation key.
-    #[serde(with = "crate::encoding::base64_bytes")]
-    pub signature: Vec<u8>,
-    /// The values that were quoted.
-    pub pcrs: PcrReport,
-    /// The log that explains them, if the device has one. Not looked at here.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        with = "crate::encoding::base64_option"
-    )]
-    pub event_log: Option<Vec<u8>>,
 }
 
 /// Why bytes are no message.

@@ -17,7 +17,6 @@
 //! by the policy which states it takes.
 
 mod messages;
-mod requote;
 
 use linewarden_measurement::pcr::PcrValues;
 use rand::CryptoRng;
@@ -37,10 +36,9 @@ use crate::template::{AttestationSigner, EndorsementKey, TemplateError};
 use crate::wire::ParseError;
 
 pub use messages::{
-    Answer, Conversation, Identity, MESSAGE_BYTES_MAX, MessageError, Offer, PcrReport, QuoteAnswer,
-    QuoteRequest, Version, activation_proof, from_json, key_proof_message,
+    Answer, Conversation, Identity, MESSAGE_BYTES_MAX, MessageError, Offer, PcrReport, Version,
+    activation_proof, from_json, key_proof_message,
 };
-pub use requote::{QuoteChallenge, RequoteError};
 
 /// How long the device has for its answer, in seconds: a slow TPM takes some of them for each key.
 pub const ANSWER_SECONDS_MAX: i64 = 300;

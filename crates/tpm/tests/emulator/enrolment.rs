@@ -2,13 +2,13 @@
 
 use linewarden_tpm::device::{EndorsementKind, KeyBlobs, SignerKind, TpmKey};
 use linewarden_tpm::endorsement::{EkHash, Endorsement, Trust};
-use linewarden_tpm::enrol::{Enrolled, QuoteChallenge};
+use linewarden_tpm::enrol::Enrolled;
 use linewarden_tpm::public::{Kind, Public};
 use linewarden_tpm::template::EndorsementKey;
 use linewarden_tpm::{AttestationKey, Protection, SoftwareKey};
 
 use crate::swtpm::{Emulator, Maker, installed};
-use crate::{BANK, NOW_S, created, enrolled, rng, selection, sent};
+use crate::{BANK, created, enrolled, quoted, selection, sent};
 
 /// What a start of the agent does with the file that it kept.
 fn uses_its_key(emulator: &Emulator, keys: &KeyBlobs, enrolled: &Enrolled) {
@@ -122,14 +122,9 @@ fn quotes_follow_an_enrolment() {
     drop(tpm);
     emulator.extend_pcr_16();
     let all = "0-23".parse().unwrap();
-    let mut challenge: QuoteChallenge = sent(&QuoteChallenge::new(BANK, all, NOW_S, &mut rng(2)));
-    let answer = emulator
-        .open()
-        .answer_quote(&keys, &sent(challenge.request()), Some(b"a log".to_vec()))
-        .unwrap();
-    let (values, quote) = challenge
-        .check(&device.binding, &sent(&answer), NOW_S + 2)
-        .unwrap();
+    let (evidence, values) = quoted(&mut emulator.open(), &keys, all, &[2; 32]);
+    let examined = sent(&evidence).examine(Some(&device.binding), &[2; 32]).unwrap();
+    let quote = examined.quoted.unwrap();
     assert_eq!(values.selection(), all);
     let before = &device.binding.pcrs.0;
     let changed: Vec<_> = before

@@ -13,11 +13,16 @@ mod refused;
 mod swtpm;
 mod tools;
 
+use std::collections::BTreeMap;
+
 use linewarden_measurement::HashAlgorithm;
-use linewarden_measurement::pcr::PcrSelection;
+use linewarden_measurement::configuration::Configuration;
+use linewarden_measurement::pcr::{PcrSelection, PcrValues};
+use linewarden_tpm::Protection;
 use linewarden_tpm::device::{BoundKey, EndorsementKind, KeyBlobs, SignerKind, Tpm};
 use linewarden_tpm::endorsement::Trust;
-use linewarden_tpm::enrol::{self, Answer, Enrolled, Enrolment, Identity, Offer, from_json};
+use linewarden_tpm::enrol::{self, Answer, Enrolled, Enrolment, Identity, Offer, Version, from_json};
+use linewarden_tpm::evidence::{Evidence, EvidenceQuote};
 use linewarden_tpm::policy::PcrPolicy;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
@@ -60,4 +65,27 @@ fn enrolled(tpm: &mut Tpm, keys: &mut KeyBlobs, trust: &Trust, seed: u64) -> Enr
 
 fn created(tpm: &mut Tpm, kind: EndorsementKind) -> KeyBlobs {
     tpm.create_keys(kind, SignerKind::default()).unwrap()
+}
+
+/// What the device sends of these PCRs, quoted over a nonce, and their values.
+fn quoted(
+    tpm: &mut Tpm,
+    keys: &KeyBlobs,
+    selection: PcrSelection,
+    nonce: &[u8; 32],
+) -> (Evidence, PcrValues) {
+    let quoted = tpm.quote(keys, nonce, BANK, selection).unwrap();
+    let configuration = Configuration::new(quoted.values.clone(), BTreeMap::new()).unwrap();
+    let evidence = Evidence {
+        version: Version,
+        period: 1,
+        configuration: configuration.encode(),
+        event_log: None,
+        quote: Some(EvidenceQuote {
+            quote: quoted.attest,
+            signature: quoted.signature,
+        }),
+        protection: Protection::Tpm,
+    };
+    (evidence, quoted.values)
 }

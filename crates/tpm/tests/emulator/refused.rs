@@ -6,9 +6,8 @@ use linewarden_tpm::device::{
     AcceptError, BoundKey, Cause, EndorsementKind, KeyBlobs, Tpm, TpmError, TpmKey,
 };
 use linewarden_tpm::endorsement::{EndorsementError, Trust};
-use linewarden_tpm::enrol::{
-    self, Answer, Conversation, EnrolError, Enrolment, Identity, Offer, QuoteChallenge, RequoteError,
-};
+use linewarden_tpm::enrol::{self, Answer, Conversation, EnrolError, Enrolment, Identity, Offer};
+use linewarden_tpm::evidence::EvidenceError;
 use linewarden_tpm::policy::PcrPolicy;
 use linewarden_tpm::public::{Attributes, Kind, Public};
 use linewarden_tpm::quote::{QuoteError, verify_quote};
@@ -18,7 +17,7 @@ use linewarden_tpm::{Again, AttestationKey as _, KeyError};
 use tempfile::TempDir;
 
 use crate::swtpm::{Emulator, Maker, installed};
-use crate::{BANK, NOW_S, created, enrolled, offered, rng, selection, sent};
+use crate::{BANK, NOW_S, created, enrolled, offered, quoted, rng, selection, sent};
 
 /// Two TPMs of one maker, each with keys.
 struct Pair {
@@ -469,29 +468,17 @@ fn repeated_quotes_and_those_of_a_cleared_tpm_are_refused() {
     let mut tpm = emulator.open();
     let mut keys = created(&mut tpm, EndorsementKind::Rsa2048);
     let mut device = enrolled(&mut tpm, &mut keys, &maker.trust(), 1).binding;
-    let mut challenge = QuoteChallenge::new(BANK, selection(), NOW_S, &mut rng(2));
-    let answer = tpm.answer_quote(&keys, challenge.request(), None).unwrap();
-    let mut other = QuoteChallenge::new(BANK, selection(), NOW_S, &mut rng(3));
+    let (evidence, _) = quoted(&mut tpm, &keys, selection(), &[2; 32]);
     assert_eq!(
-        other.check(&device, &answer, NOW_S).unwrap_err(),
-        RequoteError::Quote(QuoteError::Nonce)
+        evidence.examine(Some(&device), &[3; 32]).unwrap_err(),
+        EvidenceError::Quote(QuoteError::Nonce)
     );
-    assert_eq!(
-        challenge.check(&device, &answer, NOW_S + 301).unwrap_err(),
-        RequoteError::Late(301)
-    );
-    challenge.check(&device, &answer, NOW_S).unwrap();
-    assert_eq!(
-        challenge.check(&device, &answer, NOW_S).unwrap_err(),
-        RequoteError::Answered
-    );
+    evidence.examine(Some(&device), &[2; 32]).unwrap();
     // As if the TPM had counted more starts at enrolment than it does now.
     device.quote.clock.reset_count += 1;
-    let mut challenge = QuoteChallenge::new(BANK, selection(), NOW_S, &mut rng(4));
-    let answer = tpm.answer_quote(&keys, challenge.request(), None).unwrap();
     assert!(matches!(
-        challenge.check(&device, &answer, NOW_S),
-        Err(RequoteError::Cleared { .. })
+        evidence.examine(Some(&device), &[2; 32]),
+        Err(EvidenceError::Cleared { .. })
     ));
 }
 

@@ -19,7 +19,9 @@ mod strays;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-use linewarden_controller::attest::{Appraised, Plan, PlanWish, Provers, RoundOutcome, Unanswered};
+use linewarden_controller::attest::{
+    Appraised, Plan, PlanWish, Provers, Quarantined, RoundOutcome, Unanswered,
+};
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_registry::GroupName;
@@ -89,6 +91,11 @@ impl Attestation {
     fn provable(&self) -> Option<PeriodStart> {
         let plan = self.plan.as_ref()?;
         self.members.has_keys(&plan.running, plan).then_some(plan.running)
+    }
+
+    /// Whether the controller may have decided something that it has not told yet.
+    pub(super) fn awaits_decisions(&self) -> bool {
+        !self.outcomes.is_empty()
     }
 
     fn wish(&self, clock: Clock, period_s: u32) -> PlanWish {
@@ -216,20 +223,28 @@ impl Node {
         if let (Some(unanswered), Some(outcome)) = (appraised.unanswered, outcome) {
             self.tell_unanswered(&unanswered, &outcome);
         }
-        for (device, reason) in appraised.quarantined {
+        for Quarantined {
+            device,
+            reason,
+            revision,
+        } in appraised.quarantined
+        {
             self.status.attest.quarantined += 1;
             tracing::warn!(%device, reason, "quarantined");
-            // The feed tells all gateways. This one knows already, whatever becomes of the registry's file.
-            if self.devices.contains_key(&device) {
+            self.trail.note(Happening::Quarantined { device, reason });
+            // The feed tells all gateways. This one knows already, whatever becomes of the registry's file; but not better than
+            // the feed, if that has told since that the device was let in.
+            if self.barred.quarantine(device, revision) {
                 self.revoke(device, clock.monotonic_ns);
             }
-            self.trail.note(Happening::Quarantined { device, reason });
         }
-        for device in appraised.readmitted {
+        for (device, revision) in appraised.readmitted {
             self.status.attest.readmitted += 1;
             tracing::info!(%device, "readmitted");
             self.trail.note(Happening::Readmitted { device });
+            self.barred.is_told(device, revision);
         }
+        self.record_let_in(None);
         for token in appraised.results {
             self.trail.note(Happening::AttestationResult { token });
         }

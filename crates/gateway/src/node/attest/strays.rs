@@ -47,10 +47,11 @@ impl Node {
         }
         strays.provers.extend(found.provers);
         strays.upto = found.upto;
-        strays.due_ns = match found.more {
-            true => now_ns,
-            false => now_ns.saturating_add(ASK_NS),
-        };
+        if found.more {
+            strays.due_ns = now_ns;
+            return;
+        }
+        strays.due_ns = now_ns.saturating_add(ASK_NS);
         self.count_strays();
     }
 

@@ -30,6 +30,8 @@ pub enum Shown {
     Quarantined,
     /// Nobody has asked it since it was enrolled.
     NeverAsked,
+    /// It was asked, and has proven nothing since it was enrolled.
+    NeverProved,
     /// Nobody has looked for too long: what was seen before says nothing.
     Stale,
     /// It is shut out for good.
@@ -38,12 +40,13 @@ pub enum Shown {
 
 impl Shown {
     /// All, in the order in which they are counted.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Ok,
         Self::Late,
         Self::Silent,
         Self::Quarantined,
         Self::NeverAsked,
+        Self::NeverProved,
         Self::Stale,
         Self::Revoked,
     ];
@@ -56,6 +59,7 @@ impl Shown {
             Self::Silent => "silent",
             Self::Quarantined => "quarantined",
             Self::NeverAsked => "never asked",
+            Self::NeverProved => "never proved",
             Self::Stale => "STALE",
             Self::Revoked => "revoked",
         }
@@ -412,6 +416,8 @@ fn shown(is_active: bool, is_quarantined: bool, state: Option<State>, is_fresh: 
         _ if !is_active => Shown::Revoked,
         _ if is_quarantined => Shown::Quarantined,
         None => Shown::NeverAsked,
+        // There is nothing that could have become stale.
+        Some(State::Unproven) => Shown::NeverProved,
         Some(_) if !is_fresh => Shown::Stale,
         Some(State::Ok) => Shown::Ok,
         Some(State::Late) => Shown::Late,
@@ -424,8 +430,9 @@ fn shown(is_active: bool, is_quarantined: bool, state: Option<State>, is_fresh: 
 mod tests {
     use super::*;
 
-    const STATES: [Option<State>; 5] = [
+    const STATES: [Option<State>; 6] = [
         None,
+        Some(State::Unproven),
         Some(State::Ok),
         Some(State::Late),
         Some(State::Silent),
@@ -453,7 +460,11 @@ mod tests {
     #[test]
     fn a_dead_verifier_makes_all_but_quarantine_stale() {
         for state in STATES.into_iter().flatten() {
-            assert_eq!(shown(true, false, Some(state), false), Shown::Stale);
+            let expected = match state {
+                State::Unproven => Shown::NeverProved,
+                _ => Shown::Stale,
+            };
+            assert_eq!(shown(true, false, Some(state), false), expected);
             assert_eq!(shown(true, true, Some(state), false), Shown::Quarantined);
         }
         assert_eq!(shown(true, false, None, false), Shown::NeverAsked);

@@ -23,7 +23,8 @@ use crate::secret_file;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 ok: proves what it is to run. late: does, after its group's time. silent: proves nothing, or something else. quarantined: shut \
-out. never asked: no gateway has asked it since it was enrolled. STALE: no gateway has looked for two intervals, and what it \
+out. never asked: no gateway has asked it since it was enrolled. never proved: it was asked, and has shown nothing since then; \
+silence does not shut it out before its first proof. STALE: no gateway has looked for two intervals, and what it \
 was seen to prove before says nothing about now. Revoked devices are left out unless they are named.
 
 --ear prints attestation results (EAR, draft-ietf-rats-ear) as signed tokens, one for each hundred devices: what is not \
@@ -271,6 +272,7 @@ fn outcome(standing: &Standing) -> Option<Outcome> {
         Shown::Revoked | Shown::NeverAsked => return None,
         Shown::Quarantined => appraisal.state = State::Quarantined,
         Shown::Silent => appraisal.state = State::Silent,
+        Shown::NeverProved => appraisal.state = State::Unproven,
         Shown::Ok | Shown::Late | Shown::Stale => {}
     }
     Some(Outcome {

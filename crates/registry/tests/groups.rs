@@ -1,0 +1,320 @@
+//! Groups of provers: what is kept, what is refused, and what their provers must fit.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use linewarden_measurement::HashAlgorithm;
+use linewarden_measurement::configuration::Configuration as Measured;
+use linewarden_measurement::pcr::{PcrIndex, PcrValues};
+use linewarden_protocol::ids::DeviceId;
+use linewarden_registry::{GroupName, GroupPolicy, NewGroup, NewProver, RegistryError, Reopen, RollOut};
+use support::attestation::{NOW_S, configuration, fleet, group, name, prover};
+use support::in_memory;
+
+#[test]
+fn names_of_groups_are_short_and_plain() {
+    for good in ["a", "pumps", "hall-2_north.east", &"x".repeat(64)] {
+        assert_eq!(GroupName::new(good).unwrap().to_string(), good);
+    }
+    for bad in ["", "Pumps", "a b", "ä", "a/b", "a\n", &"x".repeat(65)] {
+        let error = GroupName::new(bad).unwrap_err().to_string();
+        assert!(error.contains("1 to 64"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_group_comes_back_as_it_was_set() {
+    let registry = in_memory().await;
+    assert_eq!(registry.attest_revision().await.unwrap(), 0);
+    assert_eq!(registry.group(&name("pumps")).await.unwrap(), None);
+    let mut wanted = NewGroup {
+        policy: GroupPolicy {
+            every_s: 7,
+            jitter_s: 3,
+            answer_ms: 6_999,
+            silent: 64,
+            of: 64,
+            late_is_silent: true,
+            reopen: Reopen::ByCommand,
+        },
+        roll_out: Some(RollOut {
+            reference: configuration(9).encode(),
+            until_s: NOW_S + 1,
+        }),
+        ..group("pumps")
+    };
+    assert_eq!(registry.set_group(&wanted, NOW_S).await.unwrap(), 1);
+    registry.set_group(&group("fans"), NOW_S).await.unwrap();
+    assert_eq!(registry.want_round(&wanted.name).await.unwrap(), 1);
+    assert_eq!(registry.want_round(&wanted.name).await.unwrap(), 2);
+    let stored = registry.group(&wanted.name).await.unwrap().unwrap();
+    assert_eq!(
+        (&stored.name, stored.policy, &stored.reference, &stored.roll_out),
+        (&wanted.name, wanted.policy, &wanted.reference, &wanted.roll_out)
+    );
+    assert_eq!((stored.rounds_wanted, stored.revision), (2, 4));
+    assert_eq!(registry.attest_revision().await.unwrap(), 4);
+    let names = |list: linewarden_registry::GroupList| {
+        assert!(list.damaged.is_empty());
+        list.groups
+            .into_iter()
+            .map(|group| group.name.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(registry.groups().await.unwrap()), ["fans", "pumps"]);
+
+    // A roll-out that has ended by itself is in nobody's way.
+    wanted.policy.of = 63;
+    wanted.policy.silent = 1;
+    registry.set_group(&wanted, NOW_S + 10).await.unwrap();
+    let stored = registry.group(&wanted.name).await.unwrap().unwrap();
+    assert_eq!((stored.rounds_wanted, stored.revision), (2, 5));
+
+    registry.remove_group(&name("fans")).await.unwrap();
+    assert_eq!(registry.attest_revision().await.unwrap(), 6);
+    let error = registry.remove_group(&name("fans")).await.unwrap_err();
+    assert!(matches!(error, RegistryError::UnknownGroup { .. }), "{error}");
+    let error = registry.want_round(&name("fans")).await.unwrap_err();
+    assert!(matches!(error, RegistryError::UnknownGroup { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_group_that_makes_no_sense_is_refused_by_its_field() {
+    let registry = in_memory().await;
+    let policy = GroupPolicy::default();
+    let with = |policy| NewGroup {
+        policy,
+        ..group("pumps")
+    };
+    let over = RollOut {
+        reference: configuration(9).encode(),
+        until_s: NOW_S,
+    };
+    let garbage = RollOut {
+        reference: vec![1, 2, 3],
+        until_s: NOW_S + 1,
+    };
+    let cases = [
+        ("every_s", with(GroupPolicy { every_s: 0, ..policy })),
+        (
+            "jitter_s",
+            with(GroupPolicy {
+                jitter_s: 31,
+                ..policy
+            }),
+        ),
+        (
+            "answer_ms",
+            with(GroupPolicy {
+                answer_ms: 0,
+                ..policy
+            }),
+        ),
+        (
+            "answer_ms",
+            with(GroupPolicy {
+                answer_ms: 60_000,
+                ..policy
+            }),
+        ),
+        ("of", with(GroupPolicy { of: 0, ..policy })),
+        ("of", with(GroupPolicy { of: 65, ..policy })),
+        ("silent", with(GroupPolicy { silent: 0, ..policy })),
+        ("silent", with(GroupPolicy { silent: 6, ..policy })),
+        (
+            "reference",
+            NewGroup {
+                reference: Some(vec![]),
+                ..group("pumps")
+            },
+        ),
+        (
+            "roll_out",
+            NewGroup {
+                roll_out: Some(over.clone()),
+                ..group("pumps")
+            },
+        ),
+        (
+            "roll_out",
+            NewGroup {
+                roll_out: Some(garbage),
+                ..group("pumps")
+            },
+        ),
+        (
+            "roll_out",
+            NewGroup {
+                reference: None,
+                roll_out: Some(over),
+                ..group("pumps")
+            },
+        ),
+    ];
+    for (expected, group) in cases {
+        let error = registry.set_group(&group, NOW_S).await.unwrap_err();
+        let RegistryError::InvalidGroup { field, .. } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(field, expected);
+    }
+    assert_eq!(registry.attest_revision().await.unwrap(), 0);
+}
+
+/// Between reading and writing nobody else changes the group.
+#[tokio::test]
+async fn a_group_is_changed_as_one() {
+    let registry = fleet(1).await;
+    let changes = (0..20).map(|_| {
+        let registry = registry.clone();
+        tokio::spawn(async move {
+            registry
+                .change_group(&name("pumps"), NOW_S, |group| {
+                    let group = group?.unwrap();
+                    let policy = GroupPolicy {
+                        every_s: group.policy.every_s + 1,
+                        ..group.policy
+                    };
+                    Ok::<_, RegistryError>(NewGroup {
+                        name: group.name,
+                        policy,
+                        reference: group.reference,
+                        roll_out: group.roll_out,
+                    })
+                })
+                .await
+                .unwrap();
+        })
+    });
+    for change in changes.collect::<Vec<_>>() {
+        change.await.unwrap();
+    }
+    let every_s = registry
+        .group(&name("pumps"))
+        .await
+        .unwrap()
+        .unwrap()
+        .policy
+        .every_s;
+    assert_eq!(every_s, GroupPolicy::default().every_s + 20);
+}
+
+/// With a value of PCR 0 in this bank.
+fn banked(bank: HashAlgorithm) -> Vec<u8> {
+    let index = PcrIndex::try_from(0).unwrap();
+    let mut pcrs = PcrValues::new(bank);
+    pcrs.set(index, index.start_value(bank)).unwrap();
+    Measured::new(pcrs, BTreeMap::new()).unwrap().encode()
+}
+
+/// Nobody would know what to ask such a device for.
+#[tokio::test]
+async fn what_a_prover_cannot_be_laid_over_is_refused() {
+    let registry = fleet(4).await;
+    let own = banked(HashAlgorithm::Sha256);
+    registry.set_overlay(DeviceId(3), Some(own)).await.unwrap();
+    let other = banked(HashAlgorithm::Sha384);
+    let is_refused = |error: RegistryError, field: &str| {
+        let said = error.to_string();
+        assert!(
+            matches!(error, RegistryError::InvalidGroup { field: found, .. } if found == field)
+                && said.contains("device 0000000000000003"),
+            "{said}"
+        );
+    };
+    let revision = registry.attest_revision().await.unwrap();
+    let referred = NewGroup {
+        reference: Some(other.clone()),
+        ..group("pumps")
+    };
+    is_refused(
+        registry.set_group(&referred, NOW_S).await.unwrap_err(),
+        "reference",
+    );
+    let rolled = NewGroup {
+        roll_out: Some(RollOut {
+            reference: other.clone(),
+            until_s: NOW_S + 9,
+        }),
+        ..group("pumps")
+    };
+    is_refused(registry.set_group(&rolled, NOW_S).await.unwrap_err(), "roll_out");
+    assert_eq!(registry.attest_revision().await.unwrap(), revision);
+    // It is nobody's business of another group, and once the device is gone, of none.
+    let fans = NewGroup {
+        reference: Some(other.clone()),
+        ..group("fans")
+    };
+    registry.set_group(&fans, NOW_S).await.unwrap();
+    registry.remove_prover(DeviceId(3)).await.unwrap();
+    registry.set_group(&rolled, NOW_S).await.unwrap();
+    // Accepted, after somebody has come who does not fit: refused. What is not new is let be.
+    registry.enrol_prover(prover(3), NOW_S).await.unwrap();
+    let own = banked(HashAlgorithm::Sha256);
+    registry.set_overlay(DeviceId(3), Some(own)).await.unwrap();
+    let accepted: Result<u64, RegistryError> = registry
+        .change_group(&name("pumps"), NOW_S, |group| {
+            let group = group?.unwrap();
+            Ok(NewGroup {
+                name: group.name,
+                policy: group.policy,
+                reference: group.roll_out.map(|roll_out| roll_out.reference),
+                roll_out: None,
+            })
+        })
+        .await;
+    is_refused(accepted.unwrap_err(), "reference");
+    registry.set_group(&rolled, NOW_S).await.unwrap();
+}
+
+/// The same the other way round: a device whose own entries do not fit does not come to the group.
+#[tokio::test]
+async fn an_overlay_that_does_not_fit_its_group_is_refused() {
+    let registry = fleet(2).await;
+    let pumps = NewGroup {
+        reference: Some(banked(HashAlgorithm::Sha256)),
+        ..group("pumps")
+    };
+    registry.set_group(&pumps, NOW_S).await.unwrap();
+    let other = banked(HashAlgorithm::Sha384);
+    let is_refused = |result: Result<u64, RegistryError>| {
+        let error = result.unwrap_err();
+        let said = error.to_string();
+        assert!(
+            matches!(error, RegistryError::InvalidRecord { field: "overlay", .. }) && said.contains("pumps"),
+            "{said}"
+        );
+    };
+    let revision = registry.attest_revision().await.unwrap();
+    is_refused(registry.set_overlay(DeviceId(1), Some(other.clone())).await);
+    let unfit = NewProver {
+        overlay: Some(other.clone()),
+        ..prover(2)
+    };
+    is_refused(registry.enrol_prover(unfit.clone(), NOW_S).await);
+    is_refused(
+        registry
+            .enrol_provers(vec![prover(1), unfit.clone()], NOW_S)
+            .await,
+    );
+    assert_eq!(registry.attest_revision().await.unwrap(), revision);
+    // Where nothing is there that it could be laid over, it may wait.
+    let later = NewGroup {
+        reference: None,
+        ..group("fans")
+    };
+    registry.set_group(&later, NOW_S).await.unwrap();
+    let waiting = NewProver {
+        group: name("fans"),
+        ..unfit
+    };
+    registry.enrol_prover(waiting, NOW_S).await.unwrap();
+    registry.set_overlay(DeviceId(2), Some(other)).await.unwrap();
+}

@@ -1,0 +1,243 @@
+//! Periods, numbers of rounds, rounds and the appraisals that they bring about.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use linewarden_protocol::gateway::Configuration;
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
+use linewarden_registry::{Appraisal, ROUNDS_KEPT, RegistryError, RoundRecord, SILENCES_MAX, State};
+use support::attestation::{NOW_S, appraisal, fleet, group, name, prover, round};
+use support::{gateway, in_memory, pool_device};
+
+#[tokio::test]
+async fn a_period_is_drawn_once_and_begun_once() {
+    let registry = in_memory().await;
+    assert_eq!(registry.newest_period().await.unwrap(), None);
+    let first = registry.draw_period(None, [1; 8], 10).await.unwrap();
+    assert_eq!(
+        (first.number, first.salt, first.begun_at_s),
+        (Period(1), [1; 8], None)
+    );
+    assert_eq!(registry.draw_period(None, [2; 8], 11).await.unwrap(), first);
+    assert_eq!(registry.newest_begun_period().await.unwrap(), None);
+    let begun = registry.begin_period(Period(1), 20).await.unwrap();
+    assert_eq!((begun.salt, begun.begun_at_s), ([1; 8], Some(20)));
+    assert_eq!(registry.begin_period(Period(1), 30).await.unwrap(), begun);
+    let second = registry.draw_period(Some(Period(1)), [3; 8], 40).await.unwrap();
+    assert_eq!((second.number, second.salt), (Period(2), [3; 8]));
+    assert_eq!(registry.newest_period().await.unwrap(), Some(second));
+    assert_eq!(registry.newest_begun_period().await.unwrap(), Some(begun));
+    assert_eq!(registry.period(Period(1)).await.unwrap(), Some(begun));
+    assert_eq!(registry.period(Period(3)).await.unwrap(), None);
+    // A registry put back to an older state goes on above what a gateway has seen.
+    let later = registry.draw_period(Some(Period(40)), [4; 8], 50).await.unwrap();
+    assert_eq!(later.number, Period(41));
+    assert!(
+        registry
+            .draw_period(Some(Period(u64::MAX)), [4; 8], 50)
+            .await
+            .is_err()
+    );
+    let error = registry.begin_period(Period(7), 50).await.unwrap_err();
+    assert!(matches!(error, RegistryError::UnknownPeriod { .. }), "{error}");
+    assert!(registry.check().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn numbers_of_rounds_come_once_and_under_the_newest_fence_only() {
+    let registry = in_memory().await;
+    let old = gateway(&registry).await;
+    assert_eq!(registry.reserve_rounds(&old, 10, 0).await.unwrap().numbers, 1..11);
+    let fence = gateway(&registry).await;
+    assert_eq!(
+        registry.reserve_rounds(&fence, 0, 0).await.unwrap().numbers,
+        11..12
+    );
+    let error = registry.reserve_rounds(&old, 1, 0).await.unwrap_err();
+    assert!(matches!(error, RegistryError::OldFence { .. }), "{error}");
+    let other = registry.register_gateway(GatewayId(2), 0).await.unwrap();
+    assert_eq!(registry.reserve_rounds(&other, 3, 0).await.unwrap().numbers, 1..4);
+    // A floor lifts them, and never lowers them.
+    assert_eq!(
+        registry.reserve_rounds(&other, 3, 100).await.unwrap().numbers,
+        100..103
+    );
+    assert_eq!(
+        registry.reserve_rounds(&other, 3, 50).await.unwrap().numbers,
+        103..106
+    );
+    assert_eq!(
+        registry
+            .reserve_rounds(&fence, u32::MAX, 0)
+            .await
+            .unwrap()
+            .numbers,
+        12..u32::MAX
+    );
+    let error = registry.reserve_rounds(&fence, 1, 0).await.unwrap_err();
+    assert!(matches!(error, RegistryError::NoRoundsLeft { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_round_and_what_it_has_changed_are_stored_together() {
+    let registry = fleet(3).await;
+    let fence = gateway(&registry).await;
+    registry.reserve_rounds(&fence, 100, 0).await.unwrap();
+    registry.remove_prover(DeviceId(3)).await.unwrap();
+    let silent = Appraisal {
+        state: State::Quarantined,
+        configuration: Configuration::Alternate,
+        silences: (1..=64).collect(),
+        address: Some("2001:db8::1".parse::<IpAddr>().unwrap()),
+        asked: u64::MAX,
+        ..appraisal(u64::MAX - 1, 7)
+    };
+    registry.enrol(pool_device(u64::MAX - 1, 2)).await.unwrap();
+    registry.enrol_prover(prover(u64::MAX - 1), NOW_S).await.unwrap();
+    let told = [appraisal(1, 7), appraisal(2, 7), silent.clone(), appraisal(3, 7)];
+    registry.record_round(&fence, &round(1, 7), &told).await.unwrap();
+    assert_eq!(registry.rounds(None, 10).await.unwrap(), [round(1, 7)]);
+    assert_eq!(
+        registry.appraisal(DeviceId(1)).await.unwrap(),
+        Some(appraisal(1, 7))
+    );
+    assert_eq!(
+        registry.appraisal(silent.device).await.unwrap(),
+        Some(silent.clone())
+    );
+    assert_eq!(
+        registry.appraisal(DeviceId(3)).await.unwrap(),
+        None,
+        "no prover any more"
+    );
+    let first = registry.appraisals(None, 2).await.unwrap();
+    assert_eq!(first.appraisals, [appraisal(1, 7), appraisal(2, 7)]);
+    let second = registry.appraisals(first.next, 2).await.unwrap();
+    assert_eq!((second.appraisals, second.next), (vec![silent], None));
+
+    // Only what is told changes.
+    let late = Appraisal {
+        state: State::Late,
+        ..appraisal(1, 8)
+    };
+    registry
+        .record_round(&fence, &round(1, 8), std::slice::from_ref(&late))
+        .await
+        .unwrap();
+    assert_eq!(registry.appraisal(DeviceId(1)).await.unwrap(), Some(late));
+    assert_eq!(
+        registry.appraisal(DeviceId(2)).await.unwrap(),
+        Some(appraisal(2, 7))
+    );
+
+    // Nothing of what is refused is stored.
+    let wrong = [
+        (round(2, 9), vec![]),
+        (round(1, 101), vec![]),
+        (round(1, 0), vec![]),
+        (
+            RoundRecord {
+                ended_at_s: u64::MAX,
+                ..round(1, 9)
+            },
+            vec![],
+        ),
+        (
+            round(1, 9),
+            vec![Appraisal {
+                gateway: GatewayId(2),
+                ..appraisal(2, 9)
+            }],
+        ),
+        (
+            round(1, 9),
+            vec![Appraisal {
+                silences: vec![1; SILENCES_MAX + 1],
+                ..appraisal(2, 9)
+            }],
+        ),
+        (
+            round(1, 9),
+            vec![
+                appraisal(2, 9),
+                Appraisal {
+                    since_s: u64::MAX,
+                    ..appraisal(2, 9)
+                },
+            ],
+        ),
+    ];
+    for (round, appraisals) in wrong {
+        let error = registry
+            .record_round(&fence, &round, &appraisals)
+            .await
+            .unwrap_err();
+        assert!(matches!(error, RegistryError::InvalidRound { .. }), "{error}");
+    }
+    let newer = gateway(&registry).await;
+    let error = registry
+        .record_round(&fence, &round(1, 9), &[appraisal(2, 9)])
+        .await
+        .unwrap_err();
+    assert!(matches!(error, RegistryError::OldFence { .. }), "{error}");
+    assert_eq!(registry.rounds(Some(GatewayId(1)), 10).await.unwrap().len(), 2);
+    assert_eq!(
+        registry.appraisal(DeviceId(2)).await.unwrap(),
+        Some(appraisal(2, 7))
+    );
+
+    // Another enrolment begins anew.
+    registry.enrol_prover(prover(2), NOW_S).await.unwrap();
+    assert_eq!(registry.appraisal(DeviceId(2)).await.unwrap(), None);
+    registry.record_round(&newer, &round(1, 9), &[]).await.unwrap();
+    assert!(registry.check().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn the_newest_rounds_of_each_gateway_are_kept() {
+    let registry = fleet(1).await;
+    let fence = gateway(&registry).await;
+    let other = registry.register_gateway(GatewayId(2), 0).await.unwrap();
+    registry.reserve_rounds(&other, 1, 0).await.unwrap();
+    registry.record_round(&other, &round(2, 1), &[]).await.unwrap();
+    // The only one of a group that is seldom asked stays, however many of the others there are since.
+    let last = ROUNDS_KEPT + 6;
+    registry.reserve_rounds(&fence, last, 0).await.unwrap();
+    registry.set_group(&group("seldom"), NOW_S).await.unwrap();
+    let seldom = RoundRecord {
+        group: name("seldom"),
+        ..round(1, 1)
+    };
+    registry.record_round(&fence, &seldom, &[]).await.unwrap();
+    for number in 2..=last {
+        registry
+            .record_round(&fence, &round(1, number), &[])
+            .await
+            .unwrap();
+    }
+    let kept = registry.rounds(Some(GatewayId(1)), u32::MAX).await.unwrap();
+    let numbers: Vec<u32> = kept.iter().map(|round| round.number).collect();
+    assert_eq!(numbers, (7..=last).rev().chain([1]).collect::<Vec<_>>());
+    let all = registry.rounds(None, u32::MAX).await.unwrap();
+    let gateways: HashSet<u32> = all.iter().map(|round| round.gateway.0).collect();
+    assert_eq!((all.len(), gateways.len()), (ROUNDS_KEPT as usize + 2, 2));
+    assert_eq!(registry.rounds(None, 3).await.unwrap(), kept[..3]);
+    // Of a group that is gone they go like all others.
+    registry.remove_group(&name("seldom")).await.unwrap();
+    registry.reserve_rounds(&fence, 1, 0).await.unwrap();
+    registry
+        .record_round(&fence, &round(1, last + 1), &[])
+        .await
+        .unwrap();
+    let kept = registry.rounds(Some(GatewayId(1)), u32::MAX).await.unwrap();
+    let numbers: Vec<u32> = kept.iter().map(|round| round.number).collect();
+    assert_eq!(numbers, (8..=last + 1).rev().collect::<Vec<_>>());
+}
