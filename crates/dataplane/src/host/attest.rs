@@ -78,13 +78,16 @@ impl Verifier {
         }
     }
 
-    /// Has what a PROOF will be compared with on its way from memory, if it is of the round that `number` may be.
+    /// Has what a PROOF will be compared with on its way from memory, if it is of the round that `number` may be. Returns its
+    /// place.
     #[inline]
-    pub(super) fn prefetch(&self, id: u64, number: u8) {
+    pub(super) fn prefetch(&self, id: u64, number: u8) -> u32 {
         let lane = self
             .round(number.into())
             .map_or(0, |round| round.key_lane.load(Relaxed));
-        self.regions.prefetch(&self.geometry, id, lane);
+        let place = self.geometry.likely_place(id);
+        self.regions.prefetch(&self.geometry, place, lane);
+        place
     }
 
     fn round(&self, number: u32) -> Option<&Round> {
@@ -190,20 +193,20 @@ impl std::fmt::Debug for Proofs {
 impl Proofs {
     /// The round of a message, as the batch has found it first: whoever is asked in one that opens meanwhile is asked again.
     #[inline]
-    fn round(&mut self, verifier: &Verifier, message: &Message) -> Result<Seen, Verdict> {
+    fn round(&mut self, verifier: &Verifier, message: &Message, lane: usize) -> Result<&Seen, Verdict> {
         if self.count == 0 {
             self.seen = [Seen::default(); 2];
         }
-        let wire = [message.r, message.nonce];
-        let seen = self.seen.get_mut(lane_of(message)).ok_or(Verdict::DropRound)?;
-        if seen.wire == [0; 2] {
-            *seen = verifier.open_round(message)?;
+        let seen = self.seen.get_mut(lane).ok_or(Verdict::DropRound)?;
+        if seen.wire != [message.r, message.nonce] {
+            // Which of the checks it is that fails.
+            let found = verifier.open_round(message)?;
+            if seen.wire != [0; 2] {
+                return Err(Verdict::DropRound);
+            }
+            *seen = found;
         }
-        if seen.wire != wire {
-            // Which of the checks that is.
-            return verifier.open_round(message).and(Err(Verdict::DropRound));
-        }
-        Ok(*seen)
+        Ok(seen)
     }
 
     /// Sets a claim aside, to be checked under that key; `false`: there is no room.
@@ -290,20 +293,28 @@ impl Messages for Bulk<'_> {
 impl Engine {
     /// Judges any number of PROOFs, and counts. Of wrong ones nothing is reported, for nobody is known to have sent them.
     pub fn process_proofs(&self, thread: &mut ThreadState, now: Moment, proofs: &[[u8; PROOF_BYTES]]) {
+        let Some(verifier) = &self.provers else {
+            return thread
+                .stats
+                .count_many(Verdict::DropUnsupportedType, proofs.len() as u64);
+        };
         let (first, _) = proofs.split_at(proofs.len().min(PROOFS));
-        first.iter().for_each(|message| self.prefetch(message));
+        let mut places = [0; PROOFS];
+        for (place, message) in places.iter_mut().zip(first) {
+            *place = verifier.ask_for(message);
+        }
         for (number, batch) in proofs.chunks(PROOFS).enumerate() {
-            let ahead = proofs.get((number + 1) * PROOFS..).unwrap_or_default();
-            for (at, message) in batch.iter().enumerate() {
-                // One by one: of many at once a CPU drops what it has no place for.
-                if let Some(message) = ahead.get(at) {
-                    self.prefetch(message);
-                }
+            let mut ahead = proofs.get((number + 1) * PROOFS..).unwrap_or_default().iter();
+            for ((at, message), place) in batch.iter().enumerate().zip(&mut places) {
                 let is_whole = message.first_chunk().is_some_and(is_proof);
                 let taken = match is_whole {
-                    true => self.take_proof(thread, now, message),
+                    true => verifier.take(&mut thread.proofs, now, message, *place),
                     false => Err(super::engine::why_neither(message, message.len())),
                 };
+                // One by one: of many at once a CPU drops what it has no place for.
+                if let Some(message) = ahead.next() {
+                    *place = verifier.ask_for(message);
+                }
                 match taken {
                     Ok(()) => thread.proofs.came_as(at),
                     Err(reason) => thread.stats.count(reason),
@@ -321,33 +332,10 @@ impl Engine {
         payload: &[u8],
     ) -> Result<(), Verdict> {
         let verifier = self.provers.as_ref().ok_or(Verdict::DropUnsupportedType)?;
-        let (message, _) = Message::read_from_prefix(payload).map_err(|_| Verdict::DropLength)?;
-        let round = thread.proofs.round(verifier, &message)?;
-        if now.monotonic_ns > round.until_ns {
-            return Err(Verdict::DropLate);
-        }
-        let found = verifier
-            .regions
-            .find(&verifier.geometry, message.device_id, round.key_lane);
-        let (line, place) = found.ok_or(Verdict::DropUnknownProver)?;
-        let lane = lane_of(&message);
-        let word = proved_cell(line, lane).ok_or(Verdict::DropUnknownProver)?;
-        let before = word.load(Acquire);
-        // Or in a later round of this lane, which has opened since the round was looked at.
-        if is_proved(before, round.mark) {
-            return Err(Verdict::DropProved);
-        }
-        let key = key_bytes(&line.key).ok_or(Verdict::DropNoKey)?;
-        let claim = Claim {
-            before,
-            place,
-            at: 0,
-            lane: lane as u8,
-            is_alternate: false,
-        };
-        // A batch has no more than there is room for.
-        let is_aside = thread.proofs.push(claim, &key);
-        is_aside.then_some(()).ok_or(Verdict::DropShed)
+        let message = payload.first_chunk().ok_or(Verdict::DropLength)?;
+        let (words, _) = Message::read_from_prefix(message).map_err(|_| Verdict::DropLength)?;
+        let place = verifier.geometry.likely_place(words.device_id);
+        verifier.take(&mut thread.proofs, now, message, place)
     }
 
     /// Judges what was set aside, and counts. Returns the verdict on the last.
@@ -416,6 +404,55 @@ impl Engine {
 }
 
 impl Verifier {
+    /// Has what a PROOF will be compared with on its way from memory. Returns its place.
+    #[inline]
+    fn ask_for(&self, message: &[u8; PROOF_BYTES]) -> u32 {
+        let Ok((words, _)) = Message::read_from_prefix(message) else {
+            return 0;
+        };
+        let [.., number] = words.r.to_ne_bytes();
+        self.prefetch(words.device_id, number)
+    }
+
+    /// All checks of a PROOF of the prover that is likely at `place`, but key and block; what passes is set aside.
+    #[inline]
+    fn take(
+        &self,
+        proofs: &mut Proofs,
+        now: Moment,
+        message: &[u8; PROOF_BYTES],
+        place: u32,
+    ) -> Result<(), Verdict> {
+        let (message, _) = Message::read_from_prefix(message).map_err(|_| Verdict::DropLength)?;
+        let lane = lane_of(&message);
+        let round = proofs.round(self, &message, lane)?;
+        if now.monotonic_ns > round.until_ns {
+            return Err(Verdict::DropLate);
+        }
+        let (key_lane, mark) = (round.key_lane, round.mark);
+        let found = self
+            .regions
+            .find(&self.geometry, message.device_id, place, key_lane);
+        let (line, place) = found.ok_or(Verdict::DropUnknownProver)?;
+        let word = proved_cell(line, lane).ok_or(Verdict::DropUnknownProver)?;
+        let before = word.load(Acquire);
+        // Or in a later round of this lane, which has opened since the round was looked at.
+        if is_proved(before, mark) {
+            return Err(Verdict::DropProved);
+        }
+        let key = key_bytes(&line.key).ok_or(Verdict::DropNoKey)?;
+        let claim = Claim {
+            before,
+            place,
+            at: 0,
+            lane: lane as u8,
+            is_alternate: false,
+        };
+        // A batch has no more than there is room for.
+        let is_aside = proofs.push(claim, &key);
+        is_aside.then_some(()).ok_or(Verdict::DropShed)
+    }
+
     /// Of several threads with one proof one wins.
     #[inline]
     fn accept(&self, claim: &Claim, round: &Seen, now: Moment) -> Verdict {

@@ -235,7 +235,8 @@ impl Engine {
         };
         let id = u64::from_ne_bytes(*id);
         if let (Some(verifier), &message_type::PROOF) = (&self.provers, kind) {
-            return verifier.prefetch(id, *number);
+            verifier.prefetch(id, *number);
+            return;
         }
         let hash = table::hash(self.geometry.hash_seed, id, 0);
         let first = self.geometry.home(hash) as usize * HOME_WAYS;

@@ -116,6 +116,12 @@ impl ProverGeometry {
         ((u64::from(hash as u32) * u64::from(self.places())) >> 32) as u32
     }
 
+    /// The place of a prover, by its id as loaded from the wire, unless somebody else has that.
+    #[inline]
+    pub(crate) fn likely_place(&self, id: u64) -> u32 {
+        self.place(table::hash(self.hash_seed, id, 0))
+    }
+
     /// Where the line at a place is in a lane of periods.
     #[inline]
     fn line(&self, place: u32, key_lane: u32) -> usize {
@@ -176,26 +182,42 @@ impl ProverRegions {
         })
     }
 
-    /// The line of the prover whose id is `id` as loaded from the wire, in a lane of periods, and its place.
+    /// The line of the prover whose id is `id` as loaded from the wire, in a lane of periods, and its place; most likely it is
+    /// `likely`, what [`ProverGeometry::likely_place`] says.
     #[inline]
     pub(crate) fn find(
+        &self,
+        geometry: &ProverGeometry,
+        id: u64,
+        likely: u32,
+        key_lane: u32,
+    ) -> Option<(&ProverLine, u32)> {
+        let is_here = |place| {
+            let line = self.line(geometry, place, key_lane)?;
+            (line.device_id.load(Acquire) == id).then_some((line, place))
+        };
+        is_here(likely)
+            .or_else(|| is_here(likely ^ 1))
+            .or_else(|| self.find_elsewhere(geometry, id, key_lane))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_elsewhere(
         &self,
         geometry: &ProverGeometry,
         id: u64,
         key_lane: u32,
     ) -> Option<(&ProverLine, u32)> {
         let hash = table::hash(geometry.hash_seed, id, 0);
-        let place = geometry.place(hash);
-        let near = [place, place ^ 1].into_iter();
-        near.chain(table::candidates(&self.index, geometry.index_mask(), hash))
+        table::candidates(&self.index, geometry.index_mask(), hash)
             .filter_map(|place| Some((self.line(geometry, place, key_lane)?, place)))
             .find(|(line, _)| line.device_id.load(Acquire) == id)
     }
 
-    /// Has the line where the prover most likely is on its way from memory.
+    /// Has the line at a place on its way from memory.
     #[inline]
-    pub(crate) fn prefetch(&self, geometry: &ProverGeometry, id: u64, key_lane: u32) {
-        let place = geometry.place(table::hash(geometry.hash_seed, id, 0));
+    pub(crate) fn prefetch(&self, geometry: &ProverGeometry, place: u32, key_lane: u32) {
         self.line(geometry, place, key_lane)
             .into_iter()
             .for_each(prefetch);
