@@ -101,7 +101,7 @@ pub type KeyCells = [AtomicU64; 4];
 pub struct ProverLine {
     /// 0: the place is empty. As on the wire, loaded natively.
     pub device_id: AtomicU64,
-    /// By lane of the round: the round's mark u16 | [`PROVED`] u1 | [`ALTERNATE`] u1 | elapsed u14; 0: none.
+    /// By lane of the round: its mark u16, bits 1 to 16 of its number | [`PROVED`] u1 | [`ALTERNATE`] u1 | elapsed u14; 0: none.
     pub proved: [AtomicU32; 2],
     /// What it may prove.
     pub key: KeyCells,
@@ -143,12 +143,10 @@ pub struct Round {
     pub number: AtomicU32,
     /// Lane of its period.
     pub key_lane: AtomicU32,
-    /// What verdicts say in the place of its number: the number's bits 1 to 16. Bit 0 is the lane.
-    pub mark: AtomicU32,
     /// The time that a proof took is kept in units of 2^this ns: no division, and the whole round fits.
     pub elapsed_shift: AtomicU32,
     /// Zero.
-    pub pad: [AtomicU64; 2],
+    pub pad: [AtomicU32; 5],
 }
 
 /// The newest round with an even number and the newest with an odd one, by lane; both may be running.

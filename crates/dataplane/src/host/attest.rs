@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use linewarden_forro::{Backend, Inputs, R14, matching_blocks};
+use linewarden_protocol::ids::RoundNumber;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{HEADER_BYTES, MAGIC, PROOF_BYTES, VERSION, message_type};
 use zerocopy::FromBytes as _;
@@ -17,7 +18,7 @@ use super::engine::{Engine, Moment, Origin, ThreadState};
 use crate::config::Config;
 use crate::event::EVENT_BYTES;
 use crate::layout::{KeyCells, ProverLine, Round};
-use crate::store::provers::{ProverGeometry, ProverRegions, is_proved, proved_word};
+use crate::store::provers::{ProverGeometry, ProverRegions, is_proved, mark_of, proved_word};
 
 /// Proofs that are set aside at most: a batch.
 pub(super) const PROOFS: usize = Inputs::ROOM;
@@ -106,14 +107,18 @@ impl Verifier {
         if !round.is(message.r, message.nonce) {
             return Err(Verdict::DropRound);
         }
-        Ok(Seen {
+        let seen = Seen {
             wire: [message.r, message.nonce],
             key_lane: round.key_lane.load(Acquire) & 1,
-            mark: round.mark.load(Acquire),
+            // Of the number that was asked for.
+            mark: mark_of(RoundNumber(number)),
             elapsed_shift: round.elapsed_shift.load(Acquire) & 63,
             started_ns: round.started_ns.load(Acquire),
             until_ns: round.until_ns.load(Acquire),
-        })
+        };
+        // Nor has another one taken its place while this was read.
+        let is_still = round.is(message.r, message.nonce);
+        is_still.then_some(seen).ok_or(Verdict::DropRound)
     }
 }
 

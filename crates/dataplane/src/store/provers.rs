@@ -32,7 +32,7 @@ const ELAPSED_SHIFT: u32 = 20;
 const SWEEP_SHIFT: u32 = 14;
 
 /// What verdicts say in the place of a round's number.
-fn mark_of(number: RoundNumber) -> u32 {
+pub(crate) fn mark_of(number: RoundNumber) -> u32 {
     number.0 >> 1 & 0xffff
 }
 
@@ -450,7 +450,6 @@ impl Provers {
         cells.until_ns.store(until_ns, Release);
         cells.number.store(round.number.0, Release);
         cells.key_lane.store(key_lane, Release);
-        cells.mark.store(mark_of(round.number), Release);
         cells.elapsed_shift.store(elapsed_shift, Release);
         cells.r.store(wire_word(round.r().to_be_bytes()), Release);
         *opened = Some(Opened {

@@ -137,7 +137,8 @@ static __always_inline enum lw_verdict lw_judge_proof(struct xdp_md *ctx, __u64 
 
 	if (!prover)
 		return LW_DROP_UNKNOWN_PROVER;
-	__u32 mark = round->mark, before = LW_READ(prover->proved[lane]);
+	/* Of the number that was asked for: the round's may be another one's by now. */
+	__u32 mark = number >> 1 & 0xffff, before = LW_READ(prover->proved[lane]);
 
 	/* Or in a later round of this lane, which has opened since the round was looked at. Marks begin anew; no verdict is that old. */
 	if (before & LW_PROVED && (__u16)((before >> LW_MARK_SHIFT) - mark) < 0x8000)

@@ -78,7 +78,7 @@ struct lw_row {
  */
 struct lw_prover {
 	__u64 device_id; /* 0: the place is empty */
-	__u32 proved[2]; /* by lane of the round: its mark u16 | LW_PROVED | LW_ALTERNATE | elapsed u14; 0: none */
+	__u32 proved[2]; /* by lane of the round: its mark u16, bits 1 to 16 of its number | LW_PROVED | LW_ALTERNATE | elapsed u14; 0: none */
 	__u64 key[4]; /* the first word is 0 where there is none */
 	__u32 slot; /* of its alternate keys */
 	__u32 pad[3];
@@ -98,9 +98,8 @@ struct lw_round {
 	__u64 until_ns;
 	__u32 number;
 	__u32 key_lane;
-	__u32 mark; /* bits 1 to 16 of the number */
 	__u32 elapsed_shift; /* the time that a proof took is kept in 2^this ns: no division */
-	__u64 pad[2];
+	__u32 pad[5];
 };
 struct lw_rounds {
 	struct lw_round lane[2];
