@@ -88,7 +88,7 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<
     ));
     rows.push(Row::fact("xdp_over_ring.proof_rate", kernel / ring, "ratio"));
     for provers in size.attested {
-        let all_ms = in_memory(*provers, TIMED_RUNS.min(size.runs), widest)? * f64::from(*provers) / 1e6;
+        let all_ms = in_memory(*provers, TIMED_RUNS.min(size.runs), widest, 1)? * f64::from(*provers) / 1e6;
         rows.push(Row::fact(time_row("simd", *provers), all_ms, "ms"));
     }
     Ok(())

@@ -1,9 +1,11 @@
 //! What a PROOF costs: in the kernel packet after packet, and in memory on one core with all lanes and with one.
 
-use std::time::Instant;
+use std::num::NonZero;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
 
 use linewarden_dataplane::DataPlane;
-use linewarden_dataplane::host::{Host, Moment};
+use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::xdp::proof_bench::{FRAME_BYTES, ProofBench};
 use linewarden_forro::Backend;
 use linewarden_protocol::attest::Round;
@@ -97,7 +99,7 @@ impl Costs {
 pub fn memory(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let mut costs = Vec::new();
     for lanes in Backend::available() {
-        let cost = in_memory(IN_MEMORY.min(size.provers), size.runs, lanes)?;
+        let cost = in_memory(IN_MEMORY.min(size.provers), size.runs, lanes, 1)?;
         rows.push(Row::fact(format!("host.proof_ns.{}", lanes.name()), cost, "ns"));
         costs.push(cost);
     }
@@ -117,6 +119,10 @@ pub fn memory(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
         "ratio",
         bars.1,
     ));
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let cost = in_memory(IN_MEMORY.min(size.provers), size.runs, Backend::widest(), cores)?;
+    rows.push(Row::fact("simd.all_cores.proof_ns", cost, "ns"));
+    rows.push(Row::fact("simd.all_cores", cores as f64, "cores"));
     let all_ms = simd * f64::from(IN_MEMORY) / 1e6;
     rows.push(Row::fact(format!("simd.all_ms.{IN_MEMORY}"), all_ms, "ms"));
     Ok(())
@@ -132,12 +138,12 @@ pub(super) fn frames_of_next(fleet: &mut Fleet) -> (Round, Vec<[u8; FRAME_BYTES]
     (round, fleet.proofs(&round).iter().map(frame).collect())
 }
 
-/// The PROOFs of a fleet, all at hand, on one core: ns each.
-pub(super) fn in_memory(provers: u32, runs: u32, lanes: Backend) -> Result<f64, BenchError> {
+/// The PROOFs of a fleet, all at hand, shared out among so many threads: ns each, from the first to begin to the last to end.
+pub(super) fn in_memory(provers: u32, runs: u32, lanes: Backend, cores: usize) -> Result<f64, BenchError> {
     let mut fleet = Fleet::new(provers);
     let mut host = Host::with_lanes(&fleet.config(), lanes)?;
     let engine = host.engine();
-    let mut thread = host.thread_state();
+    let mut threads: Vec<ThreadState> = (0..cores).map(|_| host.thread_state()).collect();
     let no_room = || BenchError::Contradiction("the data plane attests nobody".to_owned());
     fleet.install(DataPlane::provers(&mut host).ok_or_else(no_room)?)?;
     let mut least = f64::MAX;
@@ -154,10 +160,8 @@ pub(super) fn in_memory(provers: u32, runs: u32, lanes: Backend) -> Result<f64, 
         arrived.copy_from_slice(&proofs);
         let before = host.counters()?;
         let now = Moment::from(Now::default().plus_ms(monotonic_ns() / 1_000_000));
-        let start = Instant::now();
-        engine.process_proofs(&mut thread, now, &arrived);
-        let cost = start.elapsed().as_nanos() as f64 / proofs.len() as f64;
-        least = least.min(cost);
+        let took = judge(&engine, &mut threads, now, &arrived);
+        least = least.min(took.as_nanos() as f64 / proofs.len() as f64);
         let counted: Vec<_> = host.counters()?.since(&before).nonzero().collect();
         if counted != [(Verdict::ProofOk, proofs.len() as u64)] {
             let text = format!("{}: {counted:?}", lanes.name());
@@ -165,4 +169,39 @@ pub(super) fn in_memory(provers: u32, runs: u32, lanes: Backend) -> Result<f64, 
         }
     }
     Ok(least)
+}
+
+fn judge(
+    engine: &Engine,
+    threads: &mut [ThreadState],
+    now: Moment,
+    proofs: &[[u8; PROOF_BYTES]],
+) -> Duration {
+    if let [thread] = threads {
+        let start = Instant::now();
+        engine.process_proofs(thread, now, proofs);
+        return start.elapsed();
+    }
+    let each = proofs.len().div_ceil(threads.len().max(1)).max(1);
+    let parts: Vec<_> = proofs.chunks(each).collect();
+    let together = Barrier::new(parts.len());
+    let times: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
+        let work = |(thread, part)| {
+            let together = &together;
+            scope.spawn(move || {
+                together.wait();
+                let start = Instant::now();
+                engine.process_proofs(thread, now, part);
+                (start, Instant::now())
+            })
+        };
+        let running: Vec<_> = threads.iter_mut().zip(parts).map(work).collect();
+        running
+            .into_iter()
+            .filter_map(|thread| thread.join().ok())
+            .collect()
+    });
+    let start = times.iter().map(|(start, _)| *start).min();
+    let end = times.iter().map(|(_, end)| *end).max();
+    start.zip(end).map_or(Duration::MAX, |(start, end)| end - start)
 }
