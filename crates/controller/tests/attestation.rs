@@ -107,7 +107,15 @@ impl Site {
 
     /// Enrols a device anew, and lets the verifier know.
     async fn enrol_anew(&self, verifier: &mut Verifier, device: DeviceId, at_s: u64) {
-        self.registry.enrol_prover(prover(device), at_s).await.unwrap();
+        let anew = NewProver {
+            key: AttestationKey::from_bytes([3; 32]),
+            ..prover(device)
+        };
+        self.enrol(verifier, anew, at_s).await;
+    }
+
+    async fn enrol(&self, verifier: &mut Verifier, prover: NewProver, at_s: u64) {
+        self.registry.enrol_prover(prover, at_s).await.unwrap();
         let plan = verifier
             .plan(PlanWish::default(), at_s, &mut || Some([5; 8]))
             .await;
@@ -484,13 +492,38 @@ async fn an_enrolment_anew_counts_from_itself() {
     assert_eq!(keep_silent(&mut verifier, rounds, first, 50).await, [first]);
 }
 
+/// Else an operator who looks for a silent device at another address would let it stay in.
+#[tokio::test]
+async fn who_is_asked_elsewhere_with_the_same_key_is_not_new() {
+    let site = Site::new().await;
+    let [first, second] = DEVICES;
+    let (mut verifier, number) = site.verifier(1).await;
+    let proven = round(number, &[(first, OK)]);
+    verifier.appraise(&proven, 5, 5).await.unwrap();
+    for device in DEVICES {
+        site.enrol(&mut verifier, prover(device), 20).await;
+    }
+    let rounds = number + 1..number + 4;
+    assert_eq!(keep_silent(&mut verifier, rounds, first, 30).await, [first]);
+    let rounds = number + 4..number + 12;
+    assert_eq!(
+        keep_silent(&mut verifier, rounds, second, 30).await,
+        [],
+        "it never proved"
+    );
+}
+
 /// A round that had begun is decided about before the verifier hears of the enrolment.
 #[tokio::test]
 async fn a_round_of_before_an_enrolment_does_not_speak_of_it() {
     let site = Site::new().await;
     let [first, _] = DEVICES;
     let (mut verifier, number) = site.proven(1).await;
-    site.registry.enrol_prover(prover(first), 20).await.unwrap();
+    let anew = NewProver {
+        key: AttestationKey::from_bytes([3; 32]),
+        ..prover(first)
+    };
+    site.registry.enrol_prover(anew, 20).await.unwrap();
     let old = RoundOutcome {
         lasted_ms: 4_000,
         ..round(number, &[(first, Seen::Late(Current))])

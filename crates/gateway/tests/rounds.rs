@@ -11,7 +11,7 @@ mod site;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use linewarden_controller::attest::{
-    Appraised, GroupPlan, Plan, ProverProvision, Provers, Quarantined, RoundOutcome,
+    Appraised, GroupPlan, Plan, ProverProvision, Provers, Quarantined, RoundOutcome, Seen,
 };
 use linewarden_controller::{Changes, Chunk};
 use linewarden_dataplane::host::{Host, HostOptions};
@@ -55,6 +55,8 @@ struct Bench {
     is_random: bool,
     /// Where the provers are asked.
     address: IpAddr,
+    /// They have proven something there before.
+    is_answering: bool,
     numbers: u32,
     outcomes: Vec<RoundOutcome>,
     /// What the feed tells next.
@@ -80,6 +82,7 @@ impl Bench {
             now_ns: SECOND_NS,
             is_random: true,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            is_answering: true,
             numbers: 1,
             outcomes: Vec::new(),
             changes: Vec::new(),
@@ -182,7 +185,7 @@ impl Bench {
                 }),
                 request_key: key.for_requests(device, GATEWAY, start.period),
                 address: Some(self.address),
-                is_answering: true,
+                is_answering: self.is_answering,
             }
         };
         Provers {
@@ -245,6 +248,21 @@ fn who_cannot_be_asked_is_not_silent_and_is_told_of_once() {
         .filter(|record| matches!(record.what, Happening::Unreached { .. }))
         .collect();
     assert_eq!(told.len(), 2, "once of each group: {told:?}");
+}
+
+/// It may have chosen the address, to which no gateway can send.
+#[test]
+fn who_has_proven_nothing_where_it_cannot_be_asked_is_silent() {
+    let mut bench = Bench::new(&[policy(2, 500)]);
+    bench.address = IpAddr::V6(Ipv6Addr::LOCALHOST);
+    bench.is_answering = false;
+    bench.run_for(20 * SECOND_NS);
+    assert!(bench.rounds(0).count() > 5);
+    for round in bench.rounds(0) {
+        let seen: Vec<Seen> = round.verdicts.iter().map(|verdict| verdict.seen).collect();
+        assert_eq!(seen, [Seen::Silent], "{round:?}");
+    }
+    assert_eq!(bench.node.status().attest.unreached, 0);
 }
 
 /// For the keys of both periods, and however often they come.

@@ -110,7 +110,7 @@ pub(crate) struct Answers {
     key_pause: Pause,
     period_pause: Pause,
     refusals: Refusals,
-    /// The last request of each gateway whose tag was right and not under a session's key.
+    /// The newest round of each gateway whose request was tagged right, and not under a session's key.
     outside: BTreeMap<GatewayId, RoundNumber>,
     /// Who has sent the last of them, until it is asked for.
     strange_to: Option<GatewayId>,
@@ -147,8 +147,9 @@ impl Answers {
             return;
         };
         let number = Round::from(request).number;
-        let before = self.outside.insert(gateway, number);
-        if before.is_none_or(|before| before < number) {
+        let newest = self.outside.entry(gateway).or_insert(RoundNumber(0));
+        if *newest < number {
+            *newest = number;
             self.strange_to = Some(gateway);
         }
     }

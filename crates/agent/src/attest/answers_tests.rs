@@ -318,4 +318,8 @@ fn only_a_new_request_under_the_request_key_says_that_there_is_no_session() {
     assert_eq!(bench.answers.take_stranger(), None);
     assert!(bench.ask(&round(HOME, 5, 2)).is_some());
     assert_eq!(bench.answers.take_stranger(), Some(HOME));
+    for number in [1, 2, 1, 2] {
+        bench.ask(&round(HOME, 5, number));
+        assert_eq!(bench.answers.take_stranger(), None, "copies in turns");
+    }
 }

@@ -86,16 +86,23 @@ impl Verifier {
             ..GroupPolicy::default()
         });
         let sight = self.spared.look(&round.group, &policy, self.shown(round));
-        let (verdicts, unanswered) = match sight {
-            // As far as it matters to a device, it was not asked.
-            Sight::Unanswered(unanswered) => (&[] as &[Verdict], Some(unanswered)),
-            Sight::Whole | Sight::Usual => (round.verdicts.as_slice(), None),
+        let unanswered = match sight {
+            Sight::Unanswered(unanswered) => Some(unanswered),
+            Sight::Whole | Sight::Usual => None,
         };
-        let left_out = self.left_out(round, verdicts, ended_s).await?;
-        let verdicts: Vec<&Verdict> = verdicts
-            .iter()
-            .filter(|verdict| self.is_of_its_enrolment(verdict.device, began_s(round, ended_s)))
-            .collect();
+        // As far as it matters to a device that is silent then, it was not asked.
+        let counts = |verdict: &&Verdict| unanswered.is_none() || verdict.seen != Seen::Silent;
+        let mut verdicts: Vec<&Verdict> = round.verdicts.iter().filter(counts).collect();
+        let left_out = self.left_out(round, &verdicts, ended_s).await?;
+        let asked = verdicts.len();
+        verdicts.retain(|verdict| self.is_of_its_enrolment(verdict.device, began_s(round, ended_s)));
+        if verdicts.len() < asked {
+            tracing::warn!(
+                devices = asked - verdicts.len(),
+                round = %round.number,
+                "not judged: removed since, or enrolled after the round began; if that was long ago, the clock is behind"
+            );
+        }
         let unproven = self.unproven(&verdicts).await?;
         let mut judged: Vec<Judged> = verdicts
             .into_iter()
@@ -232,7 +239,7 @@ impl Verifier {
     async fn left_out(
         &mut self,
         round: &RoundOutcome,
-        verdicts: &[Verdict],
+        verdicts: &[&Verdict],
         at_s: u64,
     ) -> Result<Vec<Judged>, RegistryError> {
         let asked: HashSet<DeviceId> = verdicts.iter().map(|verdict| verdict.device).collect();

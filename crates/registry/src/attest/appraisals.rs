@@ -229,21 +229,36 @@ impl Registry {
         Ok(page)
     }
 
-    /// Where a prover begins that has just been enrolled. One that is in quarantine has yet to get out: it gets no indulgence.
+    /// Whether a prover's record says that it has proven nothing since it was enrolled.
+    pub(super) async fn is_unproven_in(
+        &self,
+        connection: &mut SqliteConnection,
+        device: DeviceId,
+    ) -> Result<bool> {
+        let row: Option<AppraisalRow> = sqlx::query_as(concat!(
+            "SELECT ",
+            appraisal_columns!(),
+            " FROM appraisal WHERE device_id = $1"
+        ))
+        .bind(id_to_column(device))
+        .fetch_optional(connection)
+        .await?;
+        let known = row.and_then(|row| appraisal_from_row(self.record_mac(), &row).ok());
+        Ok(known.is_some_and(|known| known.state == State::Unproven))
+    }
+
+    /// Where a prover begins that has just been enrolled.
     pub(super) async fn write_enrolled(
         &self,
         connection: &mut SqliteConnection,
         prover: &ProverRecord,
-        is_shut_out: bool,
+        state: State,
     ) -> Result<()> {
         let appraisal = Appraisal {
             device: prover.device,
             gateway: prover.home.map_or(GatewayId(0), |home| home.gateway),
             address: None,
-            state: match is_shut_out {
-                true => State::Quarantined,
-                false => State::Unproven,
-            },
+            state,
             since_s: prover.enrolled_at_s,
             since_round: NO_ROUND,
             configuration: Configuration::Current,

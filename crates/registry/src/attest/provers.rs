@@ -11,6 +11,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row as _, SqliteConnection};
 use zeroize::Zeroize as _;
 
+use super::State;
 use super::groups::{Group, GroupName};
 use super::{Pages, address_from_column, address_to_column, advance, seconds};
 use crate::column::Stored;
@@ -288,11 +289,29 @@ impl Registry {
             revision: advance(connection).await?.cast_unsigned(),
             removed: false,
         };
+        let begins = match info.quarantine.is_some() {
+            // It has yet to get out: it gets no indulgence.
+            true => State::Quarantined,
+            false if self.has_proven_with(connection, &record).await? => State::Silent,
+            false => State::Unproven,
+        };
         forget(connection, device).await?;
         self.write_prover(connection, &record, Some(&sealed)).await?;
-        self.write_enrolled(connection, &record, info.quarantine.is_some())
-            .await?;
+        self.write_enrolled(connection, &record, begins).await?;
         Ok(record.revision)
+    }
+
+    /// Whether a device that is enrolled anew has the key already, as one that is asked elsewhere from now on, and has proven by it,
+    /// or nobody can tell.
+    async fn has_proven_with(&self, connection: &mut SqliteConnection, anew: &ProverRecord) -> Result<bool> {
+        let known = match self.prover_in(connection, anew.device).await {
+            Ok(known) => known.map(|(record, _)| record),
+            Err(RegistryError::DamagedRecord { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let has_key =
+            known.is_some_and(|known| !known.removed && known.key.as_bytes() == anew.key.as_bytes());
+        Ok(has_key && !self.is_unproven_in(connection, anew.device).await?)
     }
 
     /// A device as a prover; `None` if it is none, or none any more.

@@ -63,9 +63,10 @@ fn lane(period: Period) -> usize {
 }
 
 impl Member {
-    /// Whether it is not to blame if nothing can be sent to where it is asked, with a session there or without one.
-    fn is_excused(&self, session: Option<IpAddr>) -> bool {
-        session.is_none_or(|address| self.proved == Some(address))
+    /// Whether it is not to blame if nothing can be sent to where it is asked: it has proven something there. Any other address it may
+    /// have chosen, in a session that is over as well.
+    fn is_excused(&self, address: IpAddr) -> bool {
+        self.proved == Some(address)
     }
 }
 
@@ -243,7 +244,6 @@ impl Members {
         let key = member.keys.get(lane(round.start.period))?.as_ref();
         let (_, key) = key.filter(|(period, _)| *period == round.start.period)?;
         let session = plane.session_request(device, round, now_s);
-        let is_excused = member.is_excused(session.as_ref().map(|(address, _)| *address));
         let (address, request) = match session {
             Some((address, request)) => {
                 member.address = Some(address);
@@ -254,7 +254,7 @@ impl Members {
         Some(Way {
             to: SocketAddr::new(address, member.port),
             request,
-            is_excused,
+            is_excused: member.is_excused(address),
         })
     }
 }
@@ -290,8 +290,8 @@ mod tests {
         members
     }
 
-    fn is_excused(members: &Members, session: Option<IpAddr>) -> bool {
-        members.members.get(&DEVICE).unwrap().is_excused(session)
+    fn is_excused(members: &Members, address: IpAddr) -> bool {
+        members.members.get(&DEVICE).unwrap().is_excused(address)
     }
 
     fn verdict(seen: Seen) -> Verdict {
@@ -306,13 +306,12 @@ mod tests {
     #[test]
     fn a_device_is_not_excused_where_it_has_proven_nothing() {
         let mut members = members(true);
-        assert!(is_excused(&members, None), "without a session it wins nothing");
-        assert!(is_excused(&members, Some(HOME)));
-        assert!(!is_excused(&members, Some(ELSEWHERE)));
+        assert!(is_excused(&members, HOME));
+        assert!(!is_excused(&members, ELSEWHERE));
         members.keep_proved(&[verdict(Seen::Silent)]);
-        assert!(!is_excused(&members, Some(ELSEWHERE)));
+        assert!(!is_excused(&members, ELSEWHERE));
         members.keep_proved(&[verdict(Seen::Ok(Configuration::Current))]);
-        assert!(is_excused(&members, Some(ELSEWHERE)));
+        assert!(is_excused(&members, ELSEWHERE));
     }
 
     #[test]
@@ -335,11 +334,11 @@ mod tests {
         provision.enrolled_at_s = 2;
         members.admit(0, provision, Period(2));
         assert_eq!(address(&members), Some(ELSEWHERE));
-        assert!(!is_excused(&members, Some(HOME)));
+        assert!(!is_excused(&members, HOME));
     }
 
     #[test]
     fn where_it_was_silent_before_the_gateway_started_it_has_proven_nothing() {
-        assert!(!is_excused(&members(false), Some(HOME)));
+        assert!(!is_excused(&members(false), HOME));
     }
 }

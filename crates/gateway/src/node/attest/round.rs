@@ -1,6 +1,6 @@
 //! Rounds: who is asked, again while silent, and what it has shown when its time is over.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use linewarden_controller::attest::{GroupPlan, RoundOutcome, Seen, Verdict};
@@ -39,6 +39,8 @@ struct Asked {
     address: IpAddr,
     /// That no request could be sent there is no fault of its own.
     is_excused: bool,
+    /// The kernel has taken the request.
+    is_sent: bool,
 }
 
 /// A round that is open.
@@ -54,7 +56,9 @@ pub(super) struct Running {
     queue: Vec<DeviceId>,
     /// Who was asked and has proven nothing so far.
     silent: Vec<Asked>,
-    /// To whom a request could not be sent, and why the last of them was not.
+    /// Where the silent were asked again.
+    repeated_to: HashMap<DeviceId, IpAddr>,
+    /// Who could not be asked, and why the last of them could not.
     unreached: HashSet<DeviceId>,
     refusal: Option<DataPlaneError>,
     verdicts: Vec<Verdict>,
@@ -76,8 +80,15 @@ impl Running {
     fn look(&mut self, provers: &Provers) {
         let (number, answer_ms) = (self.round.number, self.answer_ms);
         let (verdicts, last) = (&mut self.verdicts, &mut self.last_verdict_ms);
+        let repeated_to = &self.repeated_to;
         self.silent.retain(|asked| {
             let Some(proved) = provers.proved(asked.device, number) else {
+                return true;
+            };
+            // Where it was asked it can be asked. To whom nothing was sent has had the nonce from others: that is no answer, and
+            // it must not pass for one from where nothing can be sent.
+            let first = Some(asked.address).filter(|_| asked.is_sent);
+            let Some(address) = repeated_to.get(&asked.device).copied().or(first) else {
                 return true;
             };
             *last = (*last).max(proved.elapsed_ms);
@@ -88,19 +99,14 @@ impl Running {
             verdicts.push(Verdict {
                 device: asked.device,
                 seen,
-                address: asked.address,
+                address,
             });
             false
         });
     }
 
     fn outcome(mut self, clock: Clock) -> RoundOutcome {
-        let unreached = &self.unreached;
-        let silent = self
-            .silent
-            .iter()
-            .filter(|asked| !unreached.contains(&asked.device));
-        let silent = silent.map(|asked| Verdict {
+        let silent = self.silent.iter().map(|asked| Verdict {
             device: asked.device,
             seen: Seen::Silent,
             address: asked.address,
@@ -216,6 +222,7 @@ impl Node {
             answer_ms,
             until_ns: until_ms.saturating_mul(1_000_000),
             silent: Vec::with_capacity(queue.len()),
+            repeated_to: HashMap::new(),
             unreached: HashSet::new(),
             refusal: None,
             queue,
@@ -298,6 +305,7 @@ impl Node {
                     device,
                     address: way.to.ip(),
                     is_excused: way.is_excused,
+                    is_sent: false,
                 });
             }
         }
@@ -306,6 +314,11 @@ impl Node {
         let unsent = asked.split_off(done.min(asked.len()));
         if is_first_pass {
             running.silent.append(&mut asked);
+        } else {
+            let sent = asked.iter().filter(|asked| asked.is_sent);
+            running
+                .repeated_to
+                .extend(sent.map(|asked| (asked.device, asked.address)));
         }
         let now_ns = clock.monotonic_ns;
         running.due_ns = now_ns;
@@ -315,8 +328,8 @@ impl Node {
         }
     }
 
-    /// Sends until the kernel takes no more; how many of `asked` are done with. Those to whom nothing can be sent from here are
-    /// taken out of it, so that they are not silent, unless it may be their own doing.
+    /// Sends until the kernel takes no more; how many of `asked` are done with. In the first pass those to whom nothing can be sent
+    /// from here are taken out of it, so that they are not silent, unless it may be their own doing. Later all have been asked.
     fn send(
         &mut self,
         requests: &[(SocketAddr, AttestRequest)],
@@ -329,6 +342,8 @@ impl Node {
             match self.plane.ask(rest) {
                 Ok(0) => break,
                 Ok(sent) => {
+                    let taken = asked.iter_mut().skip(done).take(sent);
+                    taken.for_each(|asked| asked.is_sent = true);
                     done += sent;
                     self.status.attest.requests += sent as u64;
                 }
@@ -339,6 +354,9 @@ impl Node {
                     done += 1;
                 }
             }
+        }
+        if running.repeats > 0 {
+            return done;
         }
         let before = asked.len();
         asked.retain(|asked| {
@@ -354,11 +372,6 @@ impl Node {
     /// Tells of devices that this gateway could not ask: when it begins, now and then while it lasts, and when it is over.
     fn tell_unreached(&mut self, attestation: &mut Attestation, running: &mut Running, clock: Clock) {
         let group = &running.group.name;
-        let proved = |device: &DeviceId| {
-            let mut proved = running.verdicts.iter();
-            proved.any(|verdict| verdict.device == *device)
-        };
-        running.unreached.retain(|device| !proved(device));
         if running.repeats == 0 {
             // For these there was no room all the time.
             running.unreached.extend(running.queue.drain(..));
