@@ -4,7 +4,7 @@
 //! compare-and-swap.
 //!
 //! Such a word names its round by 16 bits of the number. They begin anew after 2^17 rounds, and words are cleared long before that
-//! ([`SWEEP_SHIFT`]): none is ever taken for a verdict of another round.
+//! (`SWEEP_SHIFT`): none is ever taken for a verdict of another round.
 
 use std::collections::HashMap;
 use std::sync::Arc;
