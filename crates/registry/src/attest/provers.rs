@@ -220,7 +220,7 @@ fn check_overlay(device: DeviceId, overlay: Option<&[u8]>) -> Result<()> {
 impl Registry {
     /// Makes a device a prover, in place of what it was as one before; how it stood then, and its evidence, are forgotten.
     /// Returns the revision under which gateways learn of it. A device in quarantine stays there; any other is
-    /// [`State::Unproven`](super::State::Unproven) until it proves something.
+    /// [`State::Unproven`] until it proves something, unless it is a prover with that key already and has proven something by it.
     ///
     /// # Errors
     /// A device that is unknown or revoked, a group that is unknown, a field that is not acceptable, own entries that cannot be

@@ -32,8 +32,8 @@ struct Member {
 pub(super) struct Way {
     pub(super) to: SocketAddr,
     pub(super) request: AttestRequest,
-    /// If there is no way to there, the device is not to blame. It chooses the address of its session, and could choose one to
-    /// which nothing can be sent; but not one where it has proven something, and without a session it wins nothing.
+    /// If there is no way to there, the device is not to blame. It chooses the address of its sessions, and could choose one to
+    /// which nothing can be sent; but not one where it has proven something.
     pub(super) is_excused: bool,
 }
 
