@@ -9,6 +9,7 @@
 //! groups share one counter of revisions: who has seen up to one asks for what is newer.
 
 mod appraisals;
+mod enrolment;
 mod evidence;
 mod groups;
 mod periods;
@@ -21,13 +22,12 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row as _, SqliteConnection};
 
 pub use self::appraisals::{Appraisal, AppraisalPage, SILENCES_MAX, State};
+pub use self::enrolment::{BINDING_BYTES_MAX, NewProver, OVERLAY_BYTES_MAX};
 pub use self::evidence::EVIDENCE_BYTES_MAX;
 pub use self::groups::{Group, GroupList, GroupName, GroupNameError, GroupPolicy, NewGroup, Reopen, RollOut};
 pub use self::periods::{PERIODS_KEPT, PeriodRecord};
 use self::provers::missing_provers;
-pub use self::provers::{
-    BINDING_BYTES_MAX, Home, NewProver, OVERLAY_BYTES_MAX, Protection, ProverIdPage, ProverPage, ProverRecord,
-};
+pub use self::provers::{Home, Protection, ProverIdPage, ProverPage, ProverRecord};
 pub use self::rounds::{LOST_NUMBERS, ROUNDS_KEPT, ReservedRounds, RoundRecord};
 use crate::error::{RegistryError, Result};
 use crate::store::Registry;

@@ -11,9 +11,9 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row as _, SqliteConnection};
 use zeroize::Zeroize as _;
 
-use super::State;
-use super::groups::{Group, GroupName};
-use super::{Pages, address_from_column, address_to_column, advance, seconds};
+use super::enrolment::{check_fit, check_overlay};
+use super::groups::GroupName;
+use super::{Pages, address_from_column, address_to_column, advance};
 use crate::column::Stored;
 use crate::error::{RegistryError, Result};
 use crate::feed::Extent;
@@ -24,11 +24,6 @@ use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table prover v1";
 const TABLE: &str = "enrolment for attestation";
-/// The longest text of what ties a key to its TPM, bytes.
-pub const BINDING_BYTES_MAX: usize = 65_536;
-/// The longest encoding of a device's own entries, bytes.
-pub const OVERLAY_BYTES_MAX: usize = 65_536;
-
 /// The columns of [`ProverRow`], in its order, as a literal for `concat!`.
 macro_rules! prover_columns {
     () => {
@@ -53,29 +48,6 @@ pub struct Home {
     pub gateway: GatewayId,
     /// Where it is.
     pub address: IpAddr,
-}
-
-/// A device to be attested.
-#[derive(Clone)]
-pub struct NewProver {
-    /// Which.
-    pub device: DeviceId,
-    /// What it is to run, and how often it is asked.
-    pub group: GroupName,
-    /// What it shares with the controller; never all zero.
-    pub key: AttestationKey,
-    /// What keeps the key.
-    pub protection: Protection,
-    /// JSON of `linewarden_tpm::enrol::Binding`, of a key in a TPM.
-    pub binding: Option<Vec<u8>>,
-    /// Its own entries, laid over those of its group: `Configuration::encode` of `linewarden-measurement`.
-    pub overlay: Option<Vec<u8>>,
-    /// Where it is asked at first.
-    pub home: Option<Home>,
-    /// The UDP port that it is asked at.
-    pub port: u16,
-    /// The newest period at enrolment, which the device keeps as the last that it knows of.
-    pub enrolled_period: Period,
 }
 
 /// A prover as it is stored.
@@ -105,16 +77,6 @@ pub struct ProverRecord {
     pub revision: u64,
     /// It is no prover any more: all that is left is that it was one.
     pub removed: bool,
-}
-
-impl fmt::Debug for NewProver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NewProver")
-            .field("device", &self.device)
-            .field("group", &self.group)
-            .field("protection", &self.protection)
-            .finish_non_exhaustive()
-    }
 }
 
 impl fmt::Debug for ProverRecord {
@@ -157,163 +119,7 @@ pub struct ProverIdPage {
     pub more: bool,
 }
 
-impl NewProver {
-    fn validate(&self, now_s: u64) -> Result<()> {
-        if self.key.as_bytes() == &[0; 32] {
-            return Err(invalid(self.device, "key", "it is all zero".to_owned()));
-        }
-        if let Some(binding) = &self.binding {
-            check_length(self.device, "binding", binding, BINDING_BYTES_MAX)?;
-        }
-        if self.port == 0 {
-            return Err(invalid(self.device, "port", "0 is none".to_owned()));
-        }
-        seconds(now_s).map_err(|problem| invalid(self.device, "enrolled_at_s", problem))?;
-        check_overlay(self.device, self.overlay.as_deref())
-    }
-}
-
-fn invalid(device: DeviceId, field: &'static str, problem: String) -> RegistryError {
-    RegistryError::InvalidRecord {
-        device,
-        field,
-        problem,
-    }
-}
-
-fn check_length(device: DeviceId, field: &'static str, bytes: &[u8], bytes_max: usize) -> Result<()> {
-    match (1..=bytes_max).contains(&bytes.len()) {
-        true => Ok(()),
-        false => {
-            let problem = format!("{} B; 1 to {bytes_max} B are accepted", bytes.len());
-            Err(invalid(device, field, problem))
-        }
-    }
-}
-
-/// Refuses what a device has of its own and what cannot be laid over the reference value of its group: nobody would know what to
-/// ask it for. A roll-out is refused for such a device when it is accepted.
-fn check_fit(device: DeviceId, overlay: Option<&[u8]>, group: &Group) -> Result<()> {
-    let (Some(overlay), Some(reference)) = (overlay, &group.reference) else {
-        return Ok(());
-    };
-    let laid =
-        Configuration::decode(reference).and_then(|base| base.overlaid(&Configuration::decode(overlay)?));
-    laid.map(drop).map_err(|error| {
-        let problem = format!(
-            "it cannot be laid over what group {} is to run: {error}; measure only what is the device's own, with the same bank",
-            group.name
-        );
-        invalid(device, "overlay", problem)
-    })
-}
-
-fn check_overlay(device: DeviceId, overlay: Option<&[u8]>) -> Result<()> {
-    let Some(overlay) = overlay else {
-        return Ok(());
-    };
-    check_length(device, "overlay", overlay, OVERLAY_BYTES_MAX)?;
-    Configuration::decode(overlay).map_err(|error| invalid(device, "overlay", error.to_string()))?;
-    Ok(())
-}
-
 impl Registry {
-    /// Makes a device a prover, in place of what it was as one before; how it stood then, and its evidence, are forgotten.
-    /// Returns the revision under which gateways learn of it. A device in quarantine stays there; any other is
-    /// [`State::Unproven`] until it proves something, unless it is a prover with that key already and has proven something by it.
-    ///
-    /// # Errors
-    /// A device that is unknown or revoked, a group that is unknown, a field that is not acceptable, own entries that cannot be
-    /// laid over what the group is to run, a damaged record, or a failure of the database; nothing is changed then.
-    pub async fn enrol_prover(&self, prover: NewProver, now_s: u64) -> Result<u64> {
-        self.enrol_provers(vec![prover], now_s).await
-    }
-
-    /// Makes devices provers as [`Registry::enrol_prover`] does, all in one transaction; returns the newest revision.
-    ///
-    /// # Errors
-    /// As [`Registry::enrol_prover`], of the first that is refused; nothing is changed then.
-    pub async fn enrol_provers(&self, provers: Vec<NewProver>, now_s: u64) -> Result<u64> {
-        for prover in &provers {
-            prover.validate(now_s)?;
-        }
-        let mut transaction = self.write().await?;
-        let mut newest = None;
-        for prover in provers {
-            newest = Some(self.enrol_prover_in(&mut transaction, prover, now_s).await?);
-        }
-        match newest {
-            Some(revision) => {
-                transaction.commit().await?;
-                Ok(revision)
-            }
-            None => {
-                drop(transaction);
-                self.attest_revision().await
-            }
-        }
-    }
-
-    async fn enrol_prover_in(
-        &self,
-        connection: &mut SqliteConnection,
-        prover: NewProver,
-        now_s: u64,
-    ) -> Result<u64> {
-        let device = prover.device;
-        let info = self.get_in(connection, device).await?;
-        if !info.status.is_active() {
-            return Err(RegistryError::Revoked { device });
-        }
-        let group = self.group_in(connection, &prover.group).await?;
-        let group = group.ok_or_else(|| RegistryError::UnknownGroup {
-            group: prover.group.clone(),
-        })?;
-        check_fit(device, prover.overlay.as_deref(), &group)?;
-        let sealed = self
-            .sealer()
-            .seal(&aad(device), prover.key.as_bytes().len(), |out| {
-                out.extend_from_slice(prover.key.as_bytes());
-            })?;
-        let record = ProverRecord {
-            device,
-            group: prover.group,
-            key: prover.key,
-            protection: prover.protection,
-            binding: prover.binding,
-            overlay: prover.overlay,
-            home: prover.home,
-            port: prover.port,
-            enrolled_at_s: now_s,
-            enrolled_period: prover.enrolled_period,
-            revision: advance(connection).await?.cast_unsigned(),
-            removed: false,
-        };
-        let begins = match info.quarantine.is_some() {
-            // It has yet to get out: it gets no indulgence.
-            true => State::Quarantined,
-            false if self.has_proven_with(connection, &record).await? => State::Silent,
-            false => State::Unproven,
-        };
-        forget(connection, device).await?;
-        self.write_prover(connection, &record, Some(&sealed)).await?;
-        self.write_enrolled(connection, &record, begins).await?;
-        Ok(record.revision)
-    }
-
-    /// Whether a device that is enrolled anew has the key already, as one that is asked elsewhere from now on, and has proven by it,
-    /// or nobody can tell.
-    async fn has_proven_with(&self, connection: &mut SqliteConnection, anew: &ProverRecord) -> Result<bool> {
-        let known = match self.prover_in(connection, anew.device).await {
-            Ok(known) => known.map(|(record, _)| record),
-            Err(RegistryError::DamagedRecord { .. }) => None,
-            Err(error) => return Err(error),
-        };
-        let has_key =
-            known.is_some_and(|known| !known.removed && known.key.as_bytes() == anew.key.as_bytes());
-        Ok(has_key && !self.is_unproven_in(connection, anew.device).await?)
-    }
-
     /// A device as a prover; `None` if it is none, or none any more.
     ///
     /// # Errors
@@ -434,7 +240,7 @@ impl Registry {
     /// Sets what a device has of its own, or takes it away; returns the revision under which gateways learn of it.
     ///
     /// # Errors
-    /// [`RegistryError::NotAProver`], an overlay that is no encoded configuration, longer than [`OVERLAY_BYTES_MAX`] or cannot be
+    /// [`RegistryError::NotAProver`], an overlay that is no encoded configuration, longer than [`OVERLAY_BYTES_MAX`](super::OVERLAY_BYTES_MAX) or cannot be
     /// laid over what the group is to run, a damaged record, or a failure of the database.
     pub async fn set_overlay(&self, device: DeviceId, overlay: Option<Vec<u8>>) -> Result<u64> {
         check_overlay(device, overlay.as_deref())?;
@@ -459,7 +265,7 @@ impl Registry {
     }
 
     /// A prover and its sealed key.
-    async fn prover_in(
+    pub(super) async fn prover_in(
         &self,
         connection: &mut SqliteConnection,
         device: DeviceId,
@@ -546,7 +352,7 @@ impl Registry {
         Ok(None)
     }
 
-    async fn write_prover(
+    pub(super) async fn write_prover(
         &self,
         connection: &mut SqliteConnection,
         record: &ProverRecord,
@@ -624,7 +430,7 @@ pub(super) async fn missing_provers(connection: &mut SqliteConnection) -> Result
 }
 
 /// Who is no prover, or another one, stands nowhere and has sent nothing.
-async fn forget(connection: &mut SqliteConnection, device: DeviceId) -> Result<()> {
+pub(super) async fn forget(connection: &mut SqliteConnection, device: DeviceId) -> Result<()> {
     for table in [
         "DELETE FROM appraisal WHERE device_id = $1",
         "DELETE FROM evidence WHERE device_id = $1",
@@ -697,7 +503,7 @@ type ProverRow = (
     Stored<Vec<u8>>,
 );
 
-fn aad(device: DeviceId) -> Vec<u8> {
+pub(super) fn aad(device: DeviceId) -> Vec<u8> {
     [LABEL, &device.0.to_be_bytes()].concat()
 }
 
