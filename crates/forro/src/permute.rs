@@ -10,6 +10,17 @@ pub(crate) trait Word: Copy {
     fn xor(self, other: Self) -> Self;
     /// To the left, `N` of 1 to 31.
     fn rotate<const N: i32>(self) -> Self;
+
+    /// Lays it aside for a round: where registers do not suffice for all rows, in memory.
+    #[inline(always)]
+    fn park(self, place: &mut Self) {
+        *place = self;
+    }
+    /// What was laid aside.
+    #[inline(always)]
+    fn parked(place: &Self) -> Self {
+        *place
+    }
 }
 
 impl Word for u32 {
@@ -27,16 +38,18 @@ impl Word for u32 {
     }
 }
 
-/// `QR(a, b, c, d, e)` of the paper; `e` is the pollen.
+/// `QR(a, b, c, d, e)` of the paper; `e` is the pollen. Of the rows it is the last, d's, of which a word is needed once a round
+/// and for no more than six operations: the one to park.
 macro_rules! quarter_round {
     ($m:ident: $a:literal, $b:literal, $c:literal, $d:literal | $e:literal) => {
-        $m[$d] = $m[$d].add($m[$e]);
-        $m[$c] = $m[$c].xor($m[$d]);
+        let d = W::parked(&$m[$d]).add($m[$e]);
+        $m[$c] = $m[$c].xor(d);
         $m[$b] = $m[$b].add($m[$c]).rotate::<10>();
         $m[$a] = $m[$a].add($m[$b]);
         $m[$e] = $m[$e].xor($m[$a]);
-        $m[$d] = $m[$d].add($m[$e]).rotate::<27>();
-        $m[$c] = $m[$c].add($m[$d]);
+        let d = d.add($m[$e]).rotate::<27>();
+        d.park(&mut $m[$d]);
+        $m[$c] = $m[$c].add(d);
         $m[$b] = $m[$b].xor($m[$c]);
         $m[$a] = $m[$a].add($m[$b]).rotate::<8>();
     };

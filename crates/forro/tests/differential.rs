@@ -150,6 +150,23 @@ fn nothing_secret_is_shown() {
     assert_eq!(shown, "Matrix { .. } ForroCore { .. }");
 }
 
+/// A counter and a nonce, of few: some are the same.
+fn asked() -> impl Strategy<Value = (u64, [u8; 8])> {
+    (0..3u64, any::<u64>()).prop_map(|(which, any)| match which {
+        0 => (any, any.to_be_bytes()),
+        which => (u64::MAX << (16 * which), [which as u8; 8]),
+    })
+}
+
+fn words(key: &[u8; 32]) -> [u64; 4] {
+    let words = key
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|bytes| u64::from_le_bytes(*bytes));
+    words.collect::<Vec<_>>().try_into().unwrap()
+}
+
 proptest! {
     /// Keystream in pieces, from any place, is one stream.
     #[test]
@@ -201,16 +218,29 @@ proptest! {
     /// Of many blocks those are found that were given, and none with a bit changed, whatever stood in the places before.
     #[test]
     fn matching_blocks_are_found(
-        keys in prop::collection::vec((any::<[u8; 32]>(), any::<u64>(), any::<[u8; 8]>()), 0..=Inputs::ROOM),
+        keys in prop::collection::vec((any::<[u8; 32]>(), asked(), asked()), 0..=Inputs::ROOM),
+        shared in asked(),
         flips in prop::collection::vec((0..Inputs::ROOM, 0..512usize), 0..20),
     ) {
         let mut inputs = Inputs::default();
         for at in 0..Inputs::ROOM + 1 {
             inputs.set_matrix(at, &Matrix::from_words([at as u32; 16]));
         }
+        // Twice, as who keeps them does: what was asked of one place first is not what all share then.
+        let first = keys.iter().map(|(key, first, _)| (key, first));
+        let second = keys.iter().map(|(key, _, second)| (key, second));
+        inputs.share(shared.0, &shared.1);
+        for (at, (key, (counter, nonce))) in first.enumerate() {
+            inputs.ask(at, *counter, nonce);
+            inputs.set_key(at, &words(key));
+        }
+        inputs.share(shared.0, &shared.1);
         let mut given: Vec<[u8; 64]> = Vec::new();
-        for (at, (key, counter, nonce)) in keys.iter().enumerate() {
-            inputs.set(at, key, *counter, nonce);
+        for (at, (key, (counter, nonce))) in second.clone().enumerate() {
+            if (*counter, *nonce) != shared {
+                inputs.ask(at, *counter, nonce);
+            }
+            inputs.set_key(at, &words(key));
             given.push(support::block(key, *counter, nonce, 14).try_into().unwrap());
         }
         let mut expected = (0..given.len()).fold(0, |all, at| all | 1u64 << at);
@@ -219,7 +249,7 @@ proptest! {
                 block[bit / 8] ^= 1 << (bit % 8);
             }
         }
-        for (at, ((key, counter, nonce), given)) in keys.iter().zip(&given).enumerate() {
+        for (at, ((key, (counter, nonce)), given)) in second.zip(&given).enumerate() {
             if support::block(key, *counter, nonce, 14) != given[..] {
                 expected &= !(1 << at);
             }

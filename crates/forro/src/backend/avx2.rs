@@ -10,7 +10,7 @@ use core::mem::transmute;
 use cipher::StreamCipherClosure;
 use cipher::consts::{U8, U64};
 
-use super::lanes::{Counted, Lanes, Stream, equal_rows, many, matching};
+use super::lanes::{Compare, Counted, Lanes, Stream, equal_rows, many, matching};
 use crate::BLOCK_BYTES;
 use crate::inputs::Inputs;
 use crate::matrix::Matrix;
@@ -122,7 +122,9 @@ impl Lanes for Word8 {
             *out = unsafe { transmute::<[__m256i; 2], [u8; 64]>([first, second]) };
         }
     }
+}
 
+impl Compare for Word8 {
     #[inline(always)]
     fn load(words: &[u32]) -> Self {
         let words: [u32; 8] = words.first_chunk().copied().unwrap_or_default();

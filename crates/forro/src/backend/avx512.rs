@@ -10,7 +10,8 @@ use core::mem::transmute;
 use cipher::StreamCipherClosure;
 use cipher::consts::{U16, U64};
 
-use super::lanes::{Counted, Lanes, Stream, many, matching};
+use super::four;
+use super::lanes::{Compare, Counted, Lanes, Stream, many};
 use super::pair::Pair;
 use crate::BLOCK_BYTES;
 use crate::inputs::Inputs;
@@ -38,7 +39,7 @@ pub(super) fn blocks<R: Rounds>(matrices: &[Matrix], out: &mut [[u8; BLOCK_BYTES
 
 #[target_feature(enable = "avx512f")]
 pub(super) fn equal<R: Rounds>(inputs: &Inputs, given: &[&[u8; BLOCK_BYTES]]) -> u64 {
-    matching::<R, Pair<Word16>>(inputs, given)
+    four::matching::<R, Word16>(inputs, given)
 }
 
 impl Word for Word16 {
@@ -105,7 +106,9 @@ impl Lanes for Word16 {
             *out = unsafe { transmute::<__m512i, [u8; 64]>(row) };
         }
     }
+}
 
+impl Compare for Word16 {
     #[inline(always)]
     fn load(words: &[u32]) -> Self {
         let words: [u32; 16] = words.first_chunk().copied().unwrap_or_default();

@@ -28,16 +28,19 @@ pub(crate) trait Lanes: Word {
     fn gather(matrices: &[Matrix]) -> [Self; 16];
     /// The blocks of the first lanes, as many as there is room for.
     fn scatter(words: [Self; 16], out: &mut [[u8; BLOCK_BYTES]]);
-    /// The first `LANES` of these words, lane by lane; 0 where there are fewer.
-    fn load(words: &[u32]) -> Self;
-    /// Which of the first lanes' blocks are those, a bit each; of each all is compared.
-    fn equal(words: [Self; 16], given: &[&[u8; BLOCK_BYTES]]) -> u64;
-
     /// Keystream of up to `LANES` blocks.
     #[inline(always)]
     fn keystream<R: Rounds, N: Counted>(matrix: &mut Matrix, out: &mut [[u8; BLOCK_BYTES]]) {
         counted::<R, Self, N>(matrix, out);
     }
+}
+
+/// Lanes whose blocks can be compared with what was given.
+pub(crate) trait Compare: Lanes {
+    /// The first `LANES` of these words, lane by lane; 0 where there are fewer.
+    fn load(words: &[u32]) -> Self;
+    /// Which of the first lanes' blocks are those, a bit each; of each all is compared.
+    fn equal(words: [Self; 16], given: &[&[u8; BLOCK_BYTES]]) -> u64;
 }
 
 /// A block counter and its place in the matrix.
@@ -116,11 +119,11 @@ pub(crate) fn many<R: Rounds, W: Lanes>(matrices: &[Matrix], out: &mut [[u8; BLO
 
 /// Which blocks are those that were given, a bit each.
 #[inline(always)]
-pub(crate) fn matching<R: Rounds, W: Lanes>(inputs: &Inputs, given: &[&[u8; BLOCK_BYTES]]) -> u64 {
+pub(crate) fn matching<R: Rounds, W: Compare>(inputs: &Inputs, given: &[&[u8; BLOCK_BYTES]]) -> u64 {
     let mut equal = 0;
     for (first, given) in (0..Inputs::ROOM).step_by(W::LANES).zip(given.chunks(W::LANES)) {
         let words = inputs
-            .0
+            .rows
             .each_ref()
             .map(|row| W::load(row.get(first..).unwrap_or_default()));
         equal |= W::equal(block::<R, W>(&words), given) << first;

@@ -79,18 +79,6 @@ where
     }
 
     #[inline(always)]
-    fn load(words: &[u32]) -> Self {
-        let (first, second) = words.split_at(words.len().min(W::LANES));
-        Self(W::load(first), W::load(second))
-    }
-
-    #[inline(always)]
-    fn equal(words: [Self; 16], given: &[&[u8; BLOCK_BYTES]]) -> u64 {
-        let (first, second) = given.split_at(given.len().min(W::LANES));
-        W::equal(words.map(|pair| pair.0), first) | W::equal(words.map(|pair| pair.1), second) << W::LANES
-    }
-
-    #[inline(always)]
     fn keystream<R: Rounds, N: Counted>(matrix: &mut Matrix, out: &mut [[u8; BLOCK_BYTES]]) {
         match out.len() <= W::LANES {
             true => counted::<R, W, N>(matrix, out),

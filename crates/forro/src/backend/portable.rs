@@ -2,7 +2,7 @@
 
 use cipher::consts::U4;
 
-use super::lanes::{Lanes, equal_rows};
+use super::lanes::{Compare, Lanes, equal_rows};
 use crate::BLOCK_BYTES;
 use crate::matrix::{Matrix, bytes};
 use crate::permute::Word;
@@ -73,7 +73,9 @@ impl Lanes for Word4 {
             *out = bytes(lane);
         }
     }
+}
 
+impl Compare for Word4 {
     #[inline(always)]
     fn load(words: &[u32]) -> Self {
         Self(words.first_chunk().copied().unwrap_or_default())

@@ -2,7 +2,7 @@
 
 use cipher::consts::U1;
 
-use super::lanes::{Lanes, equal_rows};
+use super::lanes::{Compare, Lanes, equal_rows};
 use crate::BLOCK_BYTES;
 use crate::matrix::{Matrix, bytes};
 
@@ -30,7 +30,9 @@ impl Lanes for u32 {
             *out = bytes(&words);
         }
     }
+}
 
+impl Compare for u32 {
     #[inline(always)]
     fn load(words: &[u32]) -> Self {
         words.first().copied().unwrap_or_default()
