@@ -218,7 +218,8 @@ fn whole(message: Vec<u8>) -> [u8; PROOF_BYTES] {
     message.try_into().unwrap()
 }
 
-/// More than a batch, in which right and wrong ones, ones under the other key, repetitions and broken ones are mixed.
+/// More than a batch, in which right and wrong ones, ones under the other key, of both rounds and of one that is not open,
+/// repetitions and broken ones are mixed.
 #[test]
 fn many_at_once_are_judged_as_one_by_one() {
     let seed = number("LINEWARDEN_SEED", 1);
@@ -227,6 +228,8 @@ fn many_at_once_are_judged_as_one_by_one() {
     let planes = |lanes| {
         let mut host = Host::with_lanes(&Shape::ATTESTING.config(), lanes).unwrap();
         install(&mut host);
+        let second = open(round(4, 2));
+        host.provers().unwrap().open_round(&second).unwrap();
         let thread = host.thread_state();
         (host.engine(), thread, host)
     };
@@ -235,7 +238,9 @@ fn many_at_once_are_judged_as_one_by_one() {
         let messages: Vec<[u8; PROOF_BYTES]> = (0..count)
             .map(|_| {
                 let device = Dev(rng.random_range(1..=PROVERS + 3));
-                let mut message = whole(proof(device, &round(4, 1), rng.random_range(1..=3)));
+                // Mostly one, as on a wire.
+                let number = [1, 1, 1, 1, 2, 3][rng.random_range(0..6)];
+                let mut message = whole(proof(device, &round(4, number), rng.random_range(1..=3)));
                 if rng.random_range(0..10) == 0 {
                     message[rng.random_range(0..PROOF_BYTES)] ^= 1 << rng.random_range(0..8);
                 }
@@ -264,10 +269,11 @@ fn many_at_once_are_judged_as_one_by_one() {
         assert_eq!(counted(&at_once), counted(&one_by_one), "{count}");
         let ok = |mut host: Host| {
             let provers = DataPlane::provers(&mut host).unwrap();
-            let proved = |device| provers.proved(Dev(device).id(), RoundNumber(1));
-            // Of a device that proves both only which comes first differs.
+            let proved = |(device, number)| provers.proved(Dev(device).id(), RoundNumber(number));
+            // Of a device that proves both configurations only which comes first differs.
             (1..=PROVERS)
-                .map(|device| proved(device).is_some())
+                .flat_map(|device| [(device, 1), (device, 2)])
+                .map(|of_round| proved(of_round).is_some())
                 .collect::<Vec<_>>()
         };
         assert_eq!(ok(at_once), ok(one_by_one), "{count}");

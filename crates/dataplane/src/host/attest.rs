@@ -24,7 +24,9 @@ use crate::store::provers::{ProverGeometry, ProverRegions, is_proved, mark_of, p
 pub(super) const PROOFS: usize = Inputs::ROOM;
 
 /// Of a PROOF: the block.
-type Block = [u8; 64];
+pub(super) type Block = [u8; 64];
+/// Of as many as a batch has.
+pub(super) const NONE_GIVEN: [&Block; PROOFS] = [&[0; 64]; PROOFS];
 
 /// LW_EVENT_WRONG_PROOF.
 const EVENT_WRONG_PROOF: u32 = 5;
@@ -53,18 +55,18 @@ pub(super) fn is_proof(header: &[u8; HEADER_BYTES]) -> bool {
 /// A PROOF as words, as loaded.
 #[derive(zerocopy::FromBytes)]
 #[repr(C)]
-struct Message {
+pub(super) struct Message {
     _h0: u64,
-    device_id: u64,
-    r: u64,
-    nonce: u64,
+    pub(super) device_id: u64,
+    pub(super) r: u64,
+    pub(super) nonce: u64,
 }
 
 /// What the checks of PROOFs need.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    regions: Arc<ProverRegions>,
-    geometry: ProverGeometry,
+    pub(super) regions: Arc<ProverRegions>,
+    pub(super) geometry: ProverGeometry,
     gateway_id: u32,
     pub(super) lanes: Backend,
 }
@@ -124,14 +126,22 @@ impl Verifier {
 
 /// A round as a batch has found it; all zero: none.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+pub(super) struct Seen {
     /// r and nonce as loaded from a message.
-    wire: [u64; 2],
-    key_lane: u32,
-    mark: u32,
+    pub(super) wire: [u64; 2],
+    pub(super) key_lane: u32,
+    pub(super) mark: u32,
     elapsed_shift: u32,
     started_ns: u64,
-    until_ns: u64,
+    pub(super) until_ns: u64,
+}
+
+impl Seen {
+    /// Counter and nonce of its proofs.
+    pub(super) fn asked(&self) -> (u64, [u8; 8]) {
+        let [r, nonce] = self.wire;
+        (u64::from_be_bytes(r.to_ne_bytes()), nonce.to_ne_bytes())
+    }
 }
 
 /// The messages of a batch, of up to [`PROOFS`].
@@ -157,23 +167,23 @@ impl Messages for Single<'_> {
 
 /// A PROOF that was set aside.
 #[derive(Clone, Copy, Debug, Default)]
-struct Claim {
+pub(super) struct Claim {
     /// The prover's word as it was.
-    before: u32,
+    pub(super) before: u32,
     /// Of the prover.
-    place: u32,
+    pub(super) place: u32,
     /// Its number in the batch.
-    at: u16,
+    pub(super) at: u16,
     /// Of its round.
-    lane: u8,
-    is_alternate: bool,
+    pub(super) lane: u8,
+    pub(super) is_alternate: bool,
 }
 
 /// PROOFs that were set aside, and what their blocks are computed from.
 pub(super) struct Proofs {
     claims: [Claim; PROOFS],
-    inputs: Box<Inputs>,
-    count: usize,
+    pub(super) inputs: Box<Inputs>,
+    pub(super) count: usize,
     /// The rounds of those, by lane.
     seen: [Seen; 2],
 }
@@ -196,12 +206,20 @@ impl std::fmt::Debug for Proofs {
 }
 
 impl Proofs {
+    /// A batch begins: rounds are looked up anew.
+    #[inline]
+    pub(super) fn begin(&mut self) {
+        self.seen = [Seen::default(); 2];
+    }
+
     /// The round of a message, as the batch has found it first: whoever is asked in one that opens meanwhile is asked again.
     #[inline]
-    fn round(&mut self, verifier: &Verifier, message: &Message, lane: usize) -> Result<&Seen, Verdict> {
-        if self.count == 0 {
-            self.seen = [Seen::default(); 2];
-        }
+    pub(super) fn round(
+        &mut self,
+        verifier: &Verifier,
+        message: &Message,
+        lane: usize,
+    ) -> Result<&Seen, Verdict> {
         let seen = self.seen.get_mut(lane).ok_or(Verdict::DropRound)?;
         if seen.wire != [message.r, message.nonce] {
             // Which of the checks it is that fails.
@@ -216,30 +234,36 @@ impl Proofs {
 
     /// Sets a claim aside, to be checked under that key; `false`: there is no room.
     #[inline]
-    fn push(&mut self, claim: Claim, key: &[u8; 32]) -> bool {
-        let (Some(place), Some(round)) = (
-            self.claims.get_mut(self.count),
-            self.seen.get(usize::from(claim.lane)),
-        ) else {
+    fn push(&mut self, claim: Claim, key: &[u64; 4]) -> bool {
+        let Some(round) = self.seen.get(usize::from(claim.lane)) else {
+            return false;
+        };
+        let (r, nonce) = round.asked();
+        self.inputs.ask(self.count, r, &nonce);
+        self.push_shared(claim, key)
+    }
+
+    /// Likewise, a claim of the round that the inputs share.
+    #[inline]
+    pub(super) fn push_shared(&mut self, claim: Claim, key: &[u64; 4]) -> bool {
+        let Some(place) = self.claims.get_mut(self.count) else {
             return false;
         };
         *place = claim;
-        let [r, nonce] = round.wire;
-        let r = u64::from_be_bytes(r.to_ne_bytes());
-        self.inputs.set(self.count, key, r, &nonce.to_ne_bytes());
+        self.inputs.set_key(self.count, key);
         self.count += 1;
         true
     }
 
-    /// Which of the first claims are right, a bit each.
-    fn right(&self, lanes: Backend, count: usize, messages: &impl Messages) -> u64 {
-        let mut given = [&[0; 64]; PROOFS];
+    /// The blocks that the messages of the first claims end with.
+    fn given<'m>(&self, count: usize, messages: &'m impl Messages) -> [&'m Block; PROOFS] {
+        let mut given = NONE_GIVEN;
         for (given, claim) in given.iter_mut().zip(self.claims.iter().take(count)) {
             if let Some(block) = messages.payload(claim.at.into()).and_then(block_of) {
                 *given = block;
             }
         }
-        matching_blocks::<R14>(lanes, &self.inputs, given.get(..count).unwrap_or_default())
+        given
     }
 
     /// The last one that was set aside is that message of the batch.
@@ -253,7 +277,7 @@ impl Proofs {
 
 /// What a PROOF ends with.
 #[inline]
-fn block_of(payload: &[u8]) -> Option<&Block> {
+pub(super) fn block_of(payload: &[u8]) -> Option<&Block> {
     payload
         .get(PROOF_BYTES - size_of::<Block>()..PROOF_BYTES)?
         .as_array()
@@ -261,74 +285,27 @@ fn block_of(payload: &[u8]) -> Option<&Block> {
 
 /// Lane of the round that a message names.
 #[inline]
-fn lane_of(message: &Message) -> usize {
+pub(super) fn lane_of(message: &Message) -> usize {
     let [.., last] = message.r.to_ne_bytes();
     usize::from(last & 1)
 }
 
 /// Whether a prover is ok in the rounds of a lane.
 #[inline]
-fn proved_cell(line: &ProverLine, lane: usize) -> Option<&AtomicU32> {
+pub(super) fn proved_cell(line: &ProverLine, lane: usize) -> Option<&AtomicU32> {
     line.proved.get(lane)
 }
 
-/// `None`: there is none. Looked at in the copy, since it may be taken away meanwhile: what a key of zeros makes, anybody can
-/// make.
+/// As little-endian words; `None`: there is none. Looked at in the copy, since it may be taken away meanwhile: what a key of zeros
+/// makes, anybody can make.
 #[inline]
-fn key_bytes(cells: &KeyCells) -> Option<[u8; 32]> {
-    let mut key = [0; 32];
-    for (bytes, cell) in key.as_chunks_mut::<8>().0.iter_mut().zip(cells) {
-        *bytes = cell.load(Acquire).to_ne_bytes();
-    }
-    (!key.starts_with(&[0; 8])).then_some(key)
-}
-
-/// Proofs that lie in memory, of no known sender.
-struct Bulk<'a>(&'a [[u8; PROOF_BYTES]]);
-
-impl Messages for Bulk<'_> {
-    fn payload(&self, at: usize) -> Option<&[u8]> {
-        self.0.get(at).map(|message| &message[..])
-    }
-    fn origin(&self, _: usize) -> Option<Origin> {
-        None
-    }
+pub(super) fn key_words(cells: &KeyCells) -> Option<[u64; 4]> {
+    let key = cells.each_ref().map(|cell| cell.load(Acquire).to_le());
+    let [first, ..] = key;
+    (first != 0).then_some(key)
 }
 
 impl Engine {
-    /// Judges any number of PROOFs, and counts. Of wrong ones nothing is reported, for nobody is known to have sent them.
-    pub fn process_proofs(&self, thread: &mut ThreadState, now: Moment, proofs: &[[u8; PROOF_BYTES]]) {
-        let Some(verifier) = &self.provers else {
-            return thread
-                .stats
-                .count_many(Verdict::DropUnsupportedType, proofs.len() as u64);
-        };
-        let (first, _) = proofs.split_at(proofs.len().min(PROOFS));
-        let mut places = [0; PROOFS];
-        for (place, message) in places.iter_mut().zip(first) {
-            *place = verifier.ask_for(message);
-        }
-        for (number, batch) in proofs.chunks(PROOFS).enumerate() {
-            let mut ahead = proofs.get((number + 1) * PROOFS..).unwrap_or_default().iter();
-            for ((at, message), place) in batch.iter().enumerate().zip(&mut places) {
-                let is_whole = message.first_chunk().is_some_and(is_proof);
-                let taken = match is_whole {
-                    true => verifier.take(&mut thread.proofs, now, message, *place),
-                    false => Err(super::engine::why_neither(message, message.len())),
-                };
-                // One by one: of many at once a CPU drops what it has no place for.
-                if let Some(message) = ahead.next() {
-                    *place = verifier.ask_for(message);
-                }
-                match taken {
-                    Ok(()) => thread.proofs.came_as(at),
-                    Err(reason) => thread.stats.count(reason),
-                }
-            }
-            self.settle(thread, now, &Bulk(batch));
-        }
-    }
-
     /// All checks of a PROOF but key and block; what passes is set aside.
     pub(super) fn take_proof(
         &self,
@@ -345,22 +322,39 @@ impl Engine {
 
     /// Judges what was set aside, and counts. Returns the verdict on the last.
     pub(super) fn settle(&self, thread: &mut ThreadState, now: Moment, messages: &impl Messages) -> Verdict {
+        let given = thread.proofs.given(thread.proofs.count, messages);
+        self.settle_given(thread, now, messages, &given)
+    }
+
+    /// Likewise, with the blocks of what was set aside at hand.
+    #[inline]
+    pub(super) fn settle_given<'m>(
+        &self,
+        thread: &mut ThreadState,
+        now: Moment,
+        messages: &'m impl Messages,
+        given: &[&'m Block; PROOFS],
+    ) -> Verdict {
         let mut last = Verdict::DropProof;
         let Some(verifier) = &self.provers else {
             return last;
         };
         // Of whom the current configuration does not explain the proof, the alternate one may.
+        let mut again;
+        let mut given = given;
         while thread.proofs.count > 0 {
             let count = std::mem::take(&mut thread.proofs.count);
-            let right = thread.proofs.right(verifier.lanes, count, messages);
+            let of_claims = given.get(..count).unwrap_or_default();
+            let right = matching_blocks::<R14>(verifier.lanes, &thread.proofs.inputs, of_claims);
+            let outcomes = verifier.outcomes(&thread.proofs, now);
             let mut proven = 0;
             for index in 0..count {
                 let Some(claim) = thread.proofs.claims.get(index).copied() else {
                     continue;
                 };
-                let round = thread.proofs.seen.get(usize::from(claim.lane)).copied();
                 if right >> index & 1 == 1 {
-                    last = verifier.accept(&claim, &round.unwrap_or_default(), now);
+                    let outcome = outcomes.get(usize::from(claim.lane));
+                    last = outcome.map_or(Verdict::DropRound, |outcome| outcome.accept(&claim));
                 } else if !claim.is_alternate && verifier.try_alternate(&mut thread.proofs, &claim) {
                     continue;
                 } else {
@@ -373,6 +367,10 @@ impl Engine {
                 }
             }
             thread.stats.count_many(Verdict::ProofOk, proven);
+            if thread.proofs.count > 0 {
+                again = thread.proofs.given(thread.proofs.count, messages);
+                given = &again;
+            }
         }
         last
     }
@@ -408,20 +406,35 @@ impl Engine {
     }
 }
 
-impl Verifier {
-    /// Has what a PROOF will be compared with on its way from memory. Returns its place.
-    #[inline]
-    fn ask_for(&self, message: &[u8; PROOF_BYTES]) -> u32 {
-        let Ok((words, _)) = Message::read_from_prefix(message) else {
-            return 0;
-        };
-        let [.., number] = words.r.to_ne_bytes();
-        self.prefetch(words.device_id, number)
-    }
+/// What becomes of who has proven in a round, now.
+struct Outcome<'a> {
+    /// Of its period.
+    lines: &'a [ProverLine],
+    /// The word of who has proven the current configuration, and of who has the alternate one.
+    after: [u32; 2],
+}
 
+impl Outcome<'_> {
+    /// Of several threads with one proof one wins.
+    #[inline]
+    fn accept(&self, claim: &Claim) -> Verdict {
+        let line = self.lines.get(claim.place as usize);
+        let Some(word) = line.and_then(|line| proved_cell(line, claim.lane.into())) else {
+            return Verdict::DropUnknownProver;
+        };
+        let [current, alternate] = self.after;
+        let after = if claim.is_alternate { alternate } else { current };
+        match word.compare_exchange(claim.before, after, AcqRel, Acquire) {
+            Ok(_) => Verdict::ProofOk,
+            Err(_) => Verdict::DropProved,
+        }
+    }
+}
+
+impl Verifier {
     /// All checks of a PROOF of the prover that is likely at `place`, but key and block; what passes is set aside.
     #[inline]
-    fn take(
+    pub(super) fn take(
         &self,
         proofs: &mut Proofs,
         now: Moment,
@@ -445,7 +458,7 @@ impl Verifier {
         if is_proved(before, mark) {
             return Err(Verdict::DropProved);
         }
-        let key = key_bytes(&line.key).ok_or(Verdict::DropNoKey)?;
+        let key = key_words(&line.key).ok_or(Verdict::DropNoKey)?;
         let claim = Claim {
             before,
             place,
@@ -458,19 +471,15 @@ impl Verifier {
         is_aside.then_some(()).ok_or(Verdict::DropShed)
     }
 
-    /// Of several threads with one proof one wins.
-    #[inline]
-    fn accept(&self, claim: &Claim, round: &Seen, now: Moment) -> Verdict {
-        let line = self.regions.line(&self.geometry, claim.place, round.key_lane);
-        let Some(word) = line.and_then(|line| proved_cell(line, claim.lane.into())) else {
-            return Verdict::DropUnknownProver;
-        };
-        let elapsed_ns = now.monotonic_ns.saturating_sub(round.started_ns);
-        let after = proved_word(round.mark, claim.is_alternate, elapsed_ns >> round.elapsed_shift);
-        match word.compare_exchange(claim.before, after, AcqRel, Acquire) {
-            Ok(_) => Verdict::ProofOk,
-            Err(_) => Verdict::DropProved,
-        }
+    /// What becomes of who has proven, by the lane of the round.
+    fn outcomes(&self, proofs: &Proofs, now: Moment) -> [Outcome<'_>; 2] {
+        proofs.seen.each_ref().map(|round| {
+            let elapsed = now.monotonic_ns.saturating_sub(round.started_ns) >> round.elapsed_shift;
+            Outcome {
+                lines: self.regions.lines_of(&self.geometry, round.key_lane),
+                after: [false, true].map(|is_alternate| proved_word(round.mark, is_alternate, elapsed)),
+            }
+        })
     }
 
     /// Sets the claim aside once more, under the other key, if there is one. What has been looked at makes room.
@@ -490,7 +499,7 @@ impl Verifier {
             .regions
             .alternates
             .get(slot.saturating_mul(2) | key_lane as usize);
-        let key = other.and_then(|other| key_bytes(&other.word));
+        let key = other.and_then(|other| key_words(&other.word));
         key.is_some_and(|key| proofs.push(claim, &key))
     }
 }

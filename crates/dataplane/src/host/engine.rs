@@ -179,6 +179,7 @@ impl Engine {
         let length = payload.len();
         let mut macs = FromFrame(mac_word(meta.src_mac));
         let from = Origin::of(meta);
+        thread.proofs.begin();
         let verdict = self.lap(thread, now, &from, &mut macs, payload, length);
         verdict.unwrap_or_else(|| self.settle(thread, now, &Single { payload, from }))
     }

@@ -12,6 +12,7 @@
 mod attest;
 mod batch;
 mod bindings;
+mod bulk;
 mod classic;
 mod engine;
 mod lap;

@@ -62,6 +62,7 @@ impl Worker {
         // Once a batch: the coarse clock is a tick off anyway, and a batch takes less than that.
         let now = now();
         let is_lap = self.service == Service::Lap;
+        self.thread.proofs.begin();
         if is_lap && count > 1 {
             let first = batch.payloads(0..count.min(PREFETCHED));
             first.for_each(|payload| self.engine.prefetch(payload));

@@ -223,6 +223,13 @@ impl ProverRegions {
             .for_each(prefetch);
     }
 
+    /// All lines of a lane of periods, by place.
+    #[inline]
+    pub(crate) fn lines_of(&self, geometry: &ProverGeometry, key_lane: u32) -> &[ProverLine] {
+        let (first, places) = (geometry.line(0, key_lane), geometry.all_places() as usize);
+        self.lines.get(first..first + places).unwrap_or_default()
+    }
+
     #[inline]
     pub(crate) fn line(&self, geometry: &ProverGeometry, place: u32, key_lane: u32) -> Option<&ProverLine> {
         self.lines.get(geometry.line(place, key_lane))
