@@ -24,18 +24,19 @@ use crate::store::Region;
 use crate::store::provers::Provers;
 use crate::{Config, Counters, DataPlaneError};
 
-/// Bytes of a frame: Ethernet, IPv4, UDP, PROOF.
-pub const FRAME_BYTES: usize = 42 + PROOF_BYTES;
+/// Ethernet, IPv4, UDP.
+const HEADERS_BYTES: usize = 42;
+/// Bytes of a frame: those headers and a PROOF.
+pub const FRAME_BYTES: usize = HEADERS_BYTES + PROOF_BYTES;
 
-/// `struct lw_case`.
+/// `struct lw_case`: a PROOF.
 #[derive(Debug)]
 #[repr(C)]
 struct Case {
-    word: [AtomicU64; 18],
+    word: [AtomicU64; PROOF_BYTES / 8],
 }
 // SAFETY: repr(C), atomics only, valid when zero.
 unsafe impl Shared for Case {}
-const _: () = assert!(size_of::<Case>() >= FRAME_BYTES);
 
 /// `struct lw_bench`.
 #[derive(Debug)]
@@ -53,6 +54,8 @@ pub struct ProofBench {
     provers: Provers,
     cases: Region<Case>,
     state: Region<State>,
+    /// What a pass begins with: headers, which all frames have.
+    frame: [u8; FRAME_BYTES],
     _attached: Link,
 }
 
@@ -83,6 +86,7 @@ impl ProofBench {
             state: config::region(skeleton.object(), "bench", 1)?,
             provers: Provers::new(Arc::new(regions), config.prover_geometry()),
             skeleton,
+            frame: [0; FRAME_BYTES],
             _attached: attached,
         })
     }
@@ -92,13 +96,14 @@ impl ProofBench {
         &mut self.provers
     }
 
-    /// Lays out the frames of a pass.
-    pub fn lay_out<'a>(&self, frames: impl Iterator<Item = &'a [u8; FRAME_BYTES]>) {
+    /// Lays out the frames of a pass, whose headers are those of the first.
+    pub fn lay_out<'a>(&mut self, frames: impl Iterator<Item = &'a [u8; FRAME_BYTES]>) {
         let mut count = 0;
         for (case, frame) in self.cases.iter().zip(frames) {
-            let mut bytes = [0u8; size_of::<Case>()];
-            bytes.iter_mut().zip(frame).for_each(|(to, from)| *to = *from);
-            let words = bytes.as_chunks::<8>().0;
+            if count == 0 {
+                self.frame = *frame;
+            }
+            let words = frame.get(HEADERS_BYTES..).unwrap_or_default().as_chunks::<8>().0;
             let pairs = case.word.iter().zip(words);
             pairs.for_each(|(cell, word)| cell.store(u64::from_ne_bytes(*word), Relaxed));
             count += 1;
@@ -140,11 +145,10 @@ impl ProofBench {
     fn run(&self, program: &ProgramMut<'_>) -> Result<(u32, f64), DataPlaneError> {
         let count = self.state.first().map_or(0, |state| state.count.load(Relaxed));
         let repeat = u32::try_from(count).unwrap_or(u32::MAX);
-        let frame = [0u8; FRAME_BYTES];
         let mut out = [0u8; FRAME_BYTES + 64];
         let mut context = test_context(FRAME_BYTES, LOOPBACK);
         let input = ProgramInput {
-            data_in: Some(&frame),
+            data_in: Some(&self.frame),
             data_out: Some(&mut out),
             context_in: Some(&mut context),
             repeat,
