@@ -5,6 +5,7 @@
 //! leaves with a wrong sum once an XDP program has touched it, so transmit checksum offload is turned off. What is redirected
 //! into a veth needs an XDP program, or GRO, on its peer; what an XDP program sends back by `XDP_TX` an XDP program.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
@@ -123,6 +124,23 @@ pub fn mac(interface: &str) -> io::Result<[u8; 6]> {
         0 => Ok(request.address),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// The name of an interface of the calling thread's namespace.
+pub(crate) fn name_of(ifindex: u32) -> Option<String> {
+    let mut name = [0u8; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has the size that the call writes at most.
+    if unsafe { libc::if_indextoname(ifindex, name.as_mut_ptr().cast()) }.is_null() {
+        return None;
+    }
+    let name = CStr::from_bytes_until_nul(&name).ok()?;
+    name.to_str().ok().map(str::to_owned)
+}
+
+/// [`mac()`] by the interface's number.
+pub(crate) fn mac_of(ifindex: u32) -> io::Result<[u8; 6]> {
+    let name = name_of(ifindex).ok_or_else(io::Error::last_os_error)?;
+    mac(&name)
 }
 
 /// `struct ethtool_drvinfo`, its command and the driver's name by themselves.

@@ -20,6 +20,7 @@ pub mod config;
 pub mod counters;
 pub mod ethtool;
 pub mod event;
+mod frames;
 pub mod host;
 pub mod layout;
 pub mod miss;
@@ -31,6 +32,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use linewarden_protocol::attest::Round;
+use linewarden_protocol::classic::p4dra::Round as P4draRound;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
@@ -225,6 +227,14 @@ pub trait DataPlane: Send {
     fn p4dra(&mut self) -> Option<&mut P4draControl> {
         None
     }
+    /// Asks the provers of `p4dra-classic`: a REQUEST of that round to everybody, out of each interface on their side. In the
+    /// network namespace of these interfaces.
+    ///
+    /// # Errors
+    /// The first interface that it could not be sent out of; it was tried on all.
+    fn ask_p4dra(&mut self, _round: &P4draRound) -> Result<(), DataPlaneError> {
+        Ok(())
+    }
     /// From now on the bell rings, once, when something happens that must be acted on: call it before draining.
     fn listen(&mut self);
     /// Readable when it has rung; `None`: it never does.
@@ -245,6 +255,7 @@ pub(crate) trait StoreBacked: Send {
     fn provers(&mut self) -> Option<&mut Provers>;
     fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError>;
     fn p4dra(&mut self) -> Option<&mut P4draControl>;
+    fn ask_p4dra(&mut self, round: &P4draRound) -> Result<(), DataPlaneError>;
     fn counters(&self) -> Result<Counters, DataPlaneError>;
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
@@ -366,6 +377,9 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn p4dra(&mut self) -> Option<&mut P4draControl> {
         StoreBacked::p4dra(self)
+    }
+    fn ask_p4dra(&mut self, round: &P4draRound) -> Result<(), DataPlaneError> {
+        StoreBacked::ask_p4dra(self, round)
     }
     fn listen(&mut self) {
         self.silence();

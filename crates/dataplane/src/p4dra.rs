@@ -2,11 +2,14 @@
 //!
 //! Provers are those of the configuration and never change. Packet paths write only who is ok, by compare-and-swap.
 
+mod ask;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use linewarden_protocol::classic::p4dra::{ProverId, Round, Template, sw};
 
+pub(crate) use self::ask::P4draAsker;
 use crate::config::{Config, P4dra};
 use crate::layout::{P4DRA_PROBES, P4draProver, P4draRounds};
 use crate::store::{Region, prefetch, table, wire_word};
@@ -131,6 +134,8 @@ impl P4draRegions {
 pub struct P4draControl {
     regions: Arc<P4draRegions>,
     seed: [u64; 2],
+    /// In the configuration's order.
+    provers: Vec<ProverId>,
     /// Rounds so far.
     count: u64,
     open: [Option<Round>; 2],
@@ -156,6 +161,7 @@ impl P4draControl {
         Ok(Some(Self {
             regions: Arc::new(regions),
             seed,
+            provers: p4dra.provers.iter().map(|prover| prover.id).collect(),
             count: 0,
             open: [None; 2],
         }))
@@ -165,6 +171,17 @@ impl P4draControl {
     #[must_use]
     pub fn regions(&self) -> &Arc<P4draRegions> {
         &self.regions
+    }
+
+    /// How many are asked.
+    #[must_use]
+    pub fn provers(&self) -> usize {
+        self.provers.len()
+    }
+
+    /// Who is not ok in that round, in the configuration's order; everybody, if it is not open.
+    pub fn silent(&self, round: &Round) -> impl Iterator<Item = &ProverId> {
+        self.provers.iter().filter(|id| !self.is_proved(id, round))
     }
 
     /// Begins a round, in the place of the one before the last; `false`: it is open already, and nothing was changed. r and n

@@ -169,7 +169,7 @@ fn all_data_planes_judge_alike() {
     assert!(rare.is_empty(), "never seen: {rare:?}, of {verdicts:?}");
 }
 
-/// What leaves past a sealed gate is sealed, of whatever type: rounds are asked from the devices' side of it.
+/// What leaves past a sealed gate is sealed, of whatever type, but for what the gateway itself asks.
 #[test]
 fn a_sealed_gate_lets_no_request_out() {
     let mut world = World::new(Shape {
@@ -349,7 +349,15 @@ fn index(interface: &str) -> u32 {
     unsafe { libc::if_nametoindex(name.as_ptr()) }
 }
 
-/// The way of the published tools, over a link: reply in, "verified" out, to the controller.
+/// The REQUEST of a round as it comes in at the devices' side.
+fn request(asked: u64) -> Vec<u8> {
+    let mut message = [0; 46];
+    Message::Request(round(asked)).write(&mut message).unwrap();
+    let mac = gateway_end(false).mac;
+    [&[0xff; 6][..], &mac, &ETHER_TYPE.to_be_bytes(), &message].concat()
+}
+
+/// The way of the published tools, over a link: request out, reply in, "verified" out, to the controller.
 fn over_a_link(start: impl FnOnce(&mut Config, u32) -> Option<Box<dyn DataPlane>>) {
     if !leave_namespace() {
         return;
@@ -376,6 +384,12 @@ fn over_a_link(start: impl FnOnce(&mut Config, u32) -> Option<Box<dyn DataPlane>
     let station = Station::open(index("there"));
     for asked in 1..=3 {
         assert!(plane.p4dra().unwrap().open_round(round(asked)));
+        assert_eq!(
+            plane.p4dra().unwrap().silent(&round(asked)).count(),
+            P4DRA_PROVERS.into()
+        );
+        plane.ask_p4dra(&round(asked)).unwrap();
+        assert_eq!(station.receive(), Some(request(asked)));
         let right = reply(A, &round(asked), 1);
         for frame in [
             &right[..110],
@@ -402,7 +416,9 @@ fn over_a_link(start: impl FnOnce(&mut Config, u32) -> Option<Box<dyn DataPlane>
             "{:?}",
             plane.counters().map(|all| all.nonzero().collect::<Vec<_>>())
         );
-        assert!(plane.p4dra().unwrap().is_proved(&id(A), &round(asked)));
+        let silent: Vec<_> = plane.p4dra().unwrap().silent(&round(asked)).copied().collect();
+        let others = (1..=P4DRA_PROVERS).map(Dev).filter(|device| *device != A);
+        assert_eq!(silent, others.map(id).collect::<Vec<_>>());
     }
     let expected = [
         (Verdict::ReplyP4draVerified, 3),
@@ -415,6 +431,11 @@ fn over_a_link(start: impl FnOnce(&mut Config, u32) -> Option<Box<dyn DataPlane>
         assert_eq!(counters.get(verdict), count, "{verdict}");
     }
     assert_eq!(plane.failure(), None);
+    ip("link set here down");
+    assert!(
+        plane.ask_p4dra(&round(4)).is_err(),
+        "nothing leaves by an interface that is down"
+    );
 }
 
 #[test]
@@ -440,11 +461,14 @@ fn host_serves_an_interface() {
 
 #[test]
 fn xdp_serves_an_interface() {
-    over_a_link(|config, interface| {
-        let mut xdp = load_xdp(config)?;
-        xdp.attach(interface).unwrap();
-        Some(Box::new(xdp))
-    });
+    for gate in [Gate::Off, Gate::Open, Gate::Sealed] {
+        over_a_link(|config, interface| {
+            config.gate = gate;
+            let mut xdp = load_xdp(config)?;
+            xdp.attach(interface).unwrap();
+            Some(Box::new(xdp))
+        });
+    }
 }
 
 #[test]

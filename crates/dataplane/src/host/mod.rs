@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use linewarden_forro::Backend;
+use linewarden_protocol::classic::p4dra::Round;
 use linewarden_protocol::verdict::Disposition;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
@@ -51,7 +52,7 @@ use crate::config::{Config, ConfigError, Gate};
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::miss::{Carrier, Miss};
-use crate::p4dra::{P4draControl, P4draRegions};
+use crate::p4dra::{P4draAsker, P4draControl, P4draRegions};
 use crate::store::provers::{ProverRegions, Provers};
 use crate::store::{Regions, Store};
 use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
@@ -91,6 +92,8 @@ pub struct Host {
     stats: Vec<Arc<Stats>>,
     stop: Arc<AtomicBool>,
     running: Vec<Running>,
+    /// Of `p4dra-classic`, and the interfaces that it is on; `None`: nothing is heard.
+    p4dra_asker: Option<(P4draAsker, Vec<u32>)>,
     /// Devices are asked from the sockets that they are heard by, one for each address; `None`: nothing is heard.
     asker: Option<Asker<Arc<Socket>>>,
     failure: Option<String>,
@@ -185,6 +188,7 @@ impl Host {
             stats: vec![stats],
             stop: Arc::new(AtomicBool::new(false)),
             running: Vec::new(),
+            p4dra_asker: None,
             asker: None,
             failure: None,
         })
@@ -209,6 +213,10 @@ impl Host {
         let datagrams = self.workers(config, options)?;
         let frames = self.packet_workers(config, options)?;
         self.asker = Some(asker(&datagrams)?);
+        self.p4dra_asker = match &config.p4dra {
+            Some(p4dra) if !frames.is_empty() => Some((P4draAsker::open(p4dra)?, p4dra.interfaces.clone())),
+            _ => None,
+        };
         self.stop.store(false, Ordering::Release);
         let datagrams = datagrams.into_iter().map(|worker| {
             let socket = Waking::Datagrams(Arc::clone(&worker.socket));
@@ -306,6 +314,7 @@ impl Host {
     pub fn stop(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.asker = None;
+        self.p4dra_asker = None;
         for running in &self.running {
             running.socket.shut_down();
         }
@@ -406,6 +415,12 @@ impl StoreBacked for Host {
 
     fn p4dra(&mut self) -> Option<&mut P4draControl> {
         self.p4dra.as_mut()
+    }
+
+    fn ask_p4dra(&mut self, round: &Round) -> Result<(), DataPlaneError> {
+        self.p4dra_asker
+            .as_ref()
+            .map_or(Ok(()), |(asker, interfaces)| asker.ask(interfaces, round))
     }
 
     fn counters(&self) -> Result<Counters, DataPlaneError> {

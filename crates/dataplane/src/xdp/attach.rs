@@ -5,7 +5,6 @@
 //! answers nothing, and a gate lets through only what has a live session, until its lease ends. The next gateway takes
 //! the link over, and puts its own program in without a gap.
 
-use std::ffi::CStr;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -275,7 +274,7 @@ fn is_bpf_filesystem(file: &File) -> io::Result<bool> {
 /// Frames whose VLAN tag the interface has taken out would pass as untagged ones: the gate would take a sender of
 /// one VLAN for its namesake in another, and a reply would leave without its tag.
 fn see_vlan_tags(ifindex: u32) {
-    let Some(name) = name_of(ifindex) else {
+    let Some(name) = ethtool::name_of(ifindex) else {
         return;
     };
     // An interface that does not know the offload takes no tags out.
@@ -291,22 +290,6 @@ fn see_vlan_tags(ifindex: u32) {
             tracing::warn!(%error, "VLAN tags are taken out before the gate sees them: use no VLANs here")
         }
     }
-}
-
-fn name_of(ifindex: u32) -> Option<String> {
-    let mut name = [0u8; libc::IF_NAMESIZE];
-    // SAFETY: the buffer has the size that the call writes at most.
-    if unsafe { libc::if_indextoname(ifindex, name.as_mut_ptr().cast()) }.is_null() {
-        return None;
-    }
-    let name = CStr::from_bytes_until_nul(&name).ok()?;
-    name.to_str().ok().map(str::to_owned)
-}
-
-/// The MAC address of an interface.
-pub(super) fn mac_of(ifindex: u32) -> io::Result<[u8; 6]> {
-    let name = name_of(ifindex).ok_or_else(io::Error::last_os_error)?;
-    ethtool::mac(&name)
 }
 
 fn attach(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, DataPlaneError> {

@@ -2,8 +2,8 @@
 
 use libbpf_rs::{MapCore as _, MapFlags};
 
-use super::{Xdp, attach};
-use crate::DataPlaneError;
+use super::Xdp;
+use crate::{DataPlaneError, ethtool};
 
 impl Xdp {
     /// Lets datagrams whose seal was taken off leave by this interface past the network stack, where its routes lead
@@ -75,7 +75,7 @@ impl Xdp {
 
     fn know_mac(&self, ifindex: u32) -> Result<(), DataPlaneError> {
         let what = || format!("forwarding from interface {ifindex}");
-        let mac = attach::mac_of(ifindex).map_err(|error| DataPlaneError::kernel(what(), error))?;
+        let mac = ethtool::mac_of(ifindex).map_err(|error| DataPlaneError::kernel(what(), error))?;
         let [a, b, c, d, e, f] = mac;
         self.skeleton
             .maps

@@ -28,12 +28,12 @@ use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, ProgramMut};
+use linewarden_protocol::classic::p4dra::Round as P4draRound;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
 pub use self::attach::{Held, held, release, strays};
 pub use self::keep::release_memory;
 
-use self::answer::Sender;
 use self::attach::Attachment;
 use self::keep::Memory;
 use self::rings::Rings;
@@ -44,8 +44,9 @@ use crate::capability::{self, Capability};
 use crate::config::{Config, Gate, Live};
 use crate::counters::Counters;
 use crate::event::Event;
+use crate::frames::FrameSender;
 use crate::miss::{Carrier, Miss};
-use crate::p4dra::P4draControl;
+use crate::p4dra::{P4draAsker, P4draControl};
 use crate::store::adopt::Left;
 use crate::store::provers::Provers;
 use crate::store::{Region, Store};
@@ -67,7 +68,9 @@ pub struct Xdp {
     inside: Vec<u32>,
     attachments: Vec<Attachment>,
     rings: Rings,
-    sender: Option<Sender>,
+    sender: Option<FrameSender>,
+    /// Of `p4dra-classic`.
+    p4dra_asker: Option<P4draAsker>,
     asker: Option<Asker<OwnedFd>>,
     memory: Option<Memory>,
     /// What an earlier process left has not been told yet.
@@ -204,6 +207,7 @@ impl Xdp {
             attachments: Vec::new(),
             rings,
             sender: open_sender(config.miss_per_s),
+            p4dra_asker: config.p4dra.as_ref().map(P4draAsker::open).transpose()?,
             asker: open_asker(config)?,
             memory: None,
             has_left: false,
@@ -286,7 +290,7 @@ impl Xdp {
         let Some(sender) = &self.sender else {
             return;
         };
-        if let Err(error) = sender.send(ifindex, frame) {
+        if let Err(error) = answer::send(sender, ifindex, frame) {
             tracing::debug!(%error, ifindex, "an answer could not be sent; its device repeats");
         }
     }
@@ -339,6 +343,12 @@ impl StoreBacked for Xdp {
 
     fn p4dra(&mut self) -> Option<&mut P4draControl> {
         self.p4dra.as_mut()
+    }
+
+    fn ask_p4dra(&mut self, round: &P4draRound) -> Result<(), DataPlaneError> {
+        self.p4dra_asker
+            .as_ref()
+            .map_or(Ok(()), |asker| asker.ask(&self.inside, round))
     }
 
     fn counters(&self) -> Result<Counters, DataPlaneError> {
@@ -419,11 +429,11 @@ fn link(programs: &dyn MapCore, number: u32, program: &ProgramMut<'_>) -> Result
         .map_err(|error| DataPlaneError::kernel("linking the programs", error))
 }
 
-fn open_sender(miss_per_s: u32) -> Option<Sender> {
+fn open_sender(miss_per_s: u32) -> Option<FrameSender> {
     if miss_per_s == 0 {
         return None;
     }
-    match Sender::open() {
+    match FrameSender::open() {
         Ok(sender) => Some(sender),
         Err(error) => {
             tracing::error!(%error, "no packet socket (CAP_NET_RAW): devices that are new here cannot authenticate");
@@ -504,9 +514,11 @@ fn check_privileges() -> Result<(), DataPlaneError> {
     Ok(())
 }
 
-/// The slow path answers through a packet socket: without one no device could authenticate here for the first time.
+/// The slow path answers through a packet socket: without one no device could authenticate here for the first time. And provers
+/// of `p4dra-classic` are asked through one.
 fn check_sender(config: &Config) -> Result<(), DataPlaneError> {
-    if config.miss_per_s == 0 || capability::missing(&[Capability::NetRaw]).is_empty() {
+    let sends = config.miss_per_s > 0 || config.p4dra.is_some();
+    if !sends || capability::missing(&[Capability::NetRaw]).is_empty() {
         return Ok(());
     }
     Err(DataPlaneError::Privilege {
