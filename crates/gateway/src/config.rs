@@ -11,9 +11,11 @@ use std::path::{Path, PathBuf};
 
 use linewarden_controller::Policy;
 use linewarden_dataplane as dataplane;
-use serde::Deserialize;
+use linewarden_protocol::classic::p4dra;
+use linewarden_protocol::frame::Mac;
+use serde::{Deserialize, Deserializer};
 
-use crate::node::{ATTEST_PERIOD_S_MAX, Settings};
+use crate::node::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, Settings};
 
 /// A whole configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -25,6 +27,8 @@ pub struct GatewayConfig {
     pub registry: RegistrySection,
     /// One of the papers' profiles; insecure.
     pub classic: Option<ClassicSection>,
+    /// The published P4DRA; insecure.
+    pub p4dra_classic: Option<P4draClassicSection>,
     /// What devices run is checked; nobody's if left out.
     pub attest: Option<AttestSection>,
     /// Its log.
@@ -126,6 +130,23 @@ pub struct ClassicSection {
     pub crps_file: PathBuf,
 }
 
+/// `[p4dra_classic]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct P4draClassicSection {
+    /// Ethernet type.
+    #[serde(default = "default_ether_type")]
+    pub ether_type: u16,
+    /// The MAC address that is told who is ok.
+    #[serde(default = "default_p4dra_controller", deserialize_with = "mac")]
+    pub controller: Mac,
+    /// The provers, see [`crate::p4dra::parse_provers`]; of mode 0600.
+    pub provers_file: PathBuf,
+    /// From one round to the next, seconds.
+    #[serde(default = "default_p4dra_round_s")]
+    pub round_s: u32,
+}
+
 /// `[attest]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -213,6 +234,15 @@ fn default_port() -> u16 {
 fn default_classic_port() -> u16 {
     20_551
 }
+fn default_ether_type() -> u16 {
+    p4dra::ETHER_TYPE
+}
+fn default_p4dra_controller() -> Mac {
+    p4dra::CONTROLLER
+}
+fn default_p4dra_round_s() -> u32 {
+    P4DRA_ROUND_S
+}
 fn default_pin_directory() -> PathBuf {
     PathBuf::from("/sys/fs/bpf/linewarden")
 }
@@ -259,6 +289,21 @@ fn default_audit_bytes_max() -> u64 {
     1 << 30
 }
 
+/// A MAC address as six pairs of hexadecimal digits.
+fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mac, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let mut pairs = text.split(':');
+    let mut address = [0; 6];
+    let read = address.iter_mut().all(|byte| {
+        let pair = pairs.next().unwrap_or_default();
+        hex::decode_to_slice(pair, std::slice::from_mut(byte)).is_ok()
+    });
+    match read && pairs.next().is_none() {
+        true => Ok(address),
+        false => Err(serde::de::Error::custom("invalid MAC address syntax")),
+    }
+}
+
 /// The mark is moved ahead when no more rows than this may be spent.
 pub(crate) const LOW_CREDIT: u32 = 2;
 
@@ -270,6 +315,8 @@ pub struct FieldError {
     pub path: Vec<&'static str>,
     /// What is wrong and what would do.
     pub problem: String,
+    /// Others may have read or written a secret.
+    pub is_unsafe: bool,
 }
 
 impl FieldError {
@@ -277,6 +324,7 @@ impl FieldError {
         Self {
             path: path.to_vec(),
             problem: problem.to_string(),
+            is_unsafe: false,
         }
     }
 }
@@ -289,6 +337,9 @@ impl GatewayConfig {
             self.registry.master_key_file.as_mut(),
             Some(&mut self.gateway.pin_directory),
             self.classic.as_mut().map(|classic| &mut classic.crps_file),
+            self.p4dra_classic
+                .as_mut()
+                .map(|section| &mut section.provers_file),
             self.audit.as_mut().map(|audit| &mut audit.path),
             self.attest
                 .as_mut()

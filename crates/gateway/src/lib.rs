@@ -26,6 +26,7 @@ mod exchange;
 mod feeder;
 mod gateway;
 mod node;
+pub mod p4dra;
 pub mod plane;
 mod time;
 
@@ -33,6 +34,7 @@ pub use desk::{Counts as DeskCounts, Desk, DeskError, DeskSockets};
 pub use exchange::{Answer, Ask, LinkError};
 pub use gateway::{Change, Gateway, GatewayError, PlaneHandle, Stopped};
 pub use node::{
-    AttestStatus, Eviction, LinkState, Node, ReconfigureError, Settings, SettingsError, Status, WRONG_TAGS,
+    AttestStatus, Eviction, LinkState, Node, P4draStatus, ReconfigureError, Settings, SettingsError, Status,
+    WRONG_TAGS,
 };
 pub use time::Clock;

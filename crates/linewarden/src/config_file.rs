@@ -228,12 +228,6 @@ impl<T> ConfigFile<T> {
     pub fn problem(&self, field: &[impl AsRef<str>], problem: &str) -> Problem {
         let field: Vec<&str> = field.iter().map(AsRef::as_ref).collect();
         let place = span_of(&self.text, &field).map(|span| place(&self.text, span.start));
-        // Messages of the data plane begin with the field's name themselves.
-        let bare = field.last().copied().unwrap_or_default();
-        let problem = problem
-            .strip_prefix(bare)
-            .and_then(|rest| rest.strip_prefix(" = "))
-            .unwrap_or(problem);
         Problem::new(&self.path, place, Some(field.join(".")), problem.to_owned())
     }
 }

@@ -41,7 +41,7 @@ pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<GatewayConfig>>, V
     let errors = file.value.check().err().unwrap_or_default();
     // What is wrong only because a field was left out is no mistake of the file.
     let errors = errors.iter().filter(|error| !parsed.lacks(&error.path));
-    problems.extend(errors.map(|error| file.problem(&error.path, &error.problem)));
+    problems.extend(errors.map(|error| placed(&file, error)));
     if let Some(level) = &file.value.log.level
         && let Err(problem) = log::filter(level)
     {
@@ -53,8 +53,15 @@ pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<GatewayConfig>>, V
 
 /// Fields as problems with their places.
 pub fn places(file: &ConfigFile<GatewayConfig>, errors: &[FieldError]) -> Vec<Problem> {
-    let problem = |error: &FieldError| file.problem(&error.path, &error.problem);
-    errors.iter().map(problem).collect()
+    errors.iter().map(|error| placed(file, error)).collect()
+}
+
+fn placed(file: &ConfigFile<GatewayConfig>, error: &FieldError) -> Problem {
+    let problem = file.problem(&error.path, &error.problem);
+    match error.is_unsafe {
+        true => problem.with_code(4),
+        false => problem,
+    }
 }
 
 /// What this machine lacks; nothing is changed. Warnings have exit code 0.
@@ -76,7 +83,15 @@ pub async fn examine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
 
 fn privileges(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     if file.value.gateway.dataplane != Backend::Xdp {
-        return Vec::new();
+        let is_raw = file.value.p4dra_classic.is_some();
+        if !is_raw || capability::missing(&[Capability::NetRaw]).is_empty() {
+            return Vec::new();
+        }
+        let problem = format!(
+            "needs {}: run as root; all else of the host data plane needs none",
+            Capability::NetRaw.name()
+        );
+        return vec![file.problem(&["p4dra_classic"], &problem).with_code(3)];
     }
     let needed = [
         Capability::Bpf,

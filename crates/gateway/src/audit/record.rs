@@ -222,6 +222,19 @@ pub enum Happening {
         /// How many of them count for no quarantine.
         of: u32,
     },
+    /// A round of `p4dra-classic` has ended.
+    P4draRound {
+        /// Its number since the gateway started.
+        round: u64,
+        /// How many were asked.
+        asked: u64,
+        /// How many have proven themselves.
+        verified: u64,
+        /// How many have not.
+        silent: u64,
+        /// Some of these, by d, in the configuration's order.
+        silent_ids: Vec<String>,
+    },
     /// A signed result of attestation.
     AttestationResult {
         /// An EAR as a JWT.
@@ -300,13 +313,14 @@ impl Happening {
             Self::SessionClosed { .. } => (10, "session_closed"),
             Self::WrongProof { .. } => (11, "wrong_proof"),
             Self::NotAttested { .. } => (12, "not_attested"),
-            // At most one for each device and round or command, and a result that is left out is missed by whoever goes by it.
+            // At most one for each device and round or command, or a second, and a result that is left out is missed by whoever goes by it.
             Self::Quarantined { .. }
             | Self::Readmitted { .. }
             | Self::Reopened { .. }
             | Self::Round { .. }
             | Self::Unreached { .. }
             | Self::Unanswered { .. }
+            | Self::P4draRound { .. }
             | Self::AttestationResult { .. }
             | Self::Started { .. }
             | Self::Stopped { .. }
@@ -345,6 +359,7 @@ impl Happening {
             | Self::Round { .. }
             | Self::Unreached { .. }
             | Self::Unanswered { .. }
+            | Self::P4draRound { .. }
             | Self::AttestationResult { .. }
             | Self::Verdicts { .. }
             | Self::Suppressed { .. }

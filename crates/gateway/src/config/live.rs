@@ -3,7 +3,8 @@
 use linewarden_dataplane::Live;
 
 use super::{
-    AttestSection, AuditSection, FieldError, GatewayConfig, GatewaySection, RegistrySection, Resolved,
+    AttestSection, AuditSection, FieldError, GatewayConfig, GatewaySection, P4draClassicSection,
+    RegistrySection, Resolved,
 };
 use crate::audit::AuditOptions;
 
@@ -16,6 +17,7 @@ impl GatewayConfig {
             gateway,
             registry,
             classic,
+            p4dra_classic,
             attest,
             log: _,
             audit: _,
@@ -24,6 +26,11 @@ impl GatewayConfig {
         errors.extend(registry.needing_restart(&next.registry));
         if *classic != next.classic {
             errors.push(restart(&["classic"]));
+        }
+        match (p4dra_classic, &next.p4dra_classic) {
+            (Some(section), Some(next)) => errors.extend(section.needing_restart(next)),
+            (None, None) => {}
+            _ => errors.push(restart(&["p4dra_classic"])),
         }
         match (attest, &next.attest) {
             (Some(attest), Some(next)) => errors.extend(attest.needing_restart(next)),
@@ -111,6 +118,26 @@ impl AttestSection {
     }
 }
 
+impl P4draClassicSection {
+    fn needing_restart(&self, next: &Self) -> Vec<FieldError> {
+        let Self {
+            ether_type,
+            controller,
+            provers_file,
+            round_s: _,
+        } = self;
+        let differs = [
+            ("ether_type", *ether_type != next.ether_type),
+            ("controller", *controller != next.controller),
+            ("provers_file", *provers_file != next.provers_file),
+        ];
+        let changed = differs.into_iter().filter(|(_, differs)| *differs);
+        changed
+            .map(|(field, _)| restart(&["p4dra_classic", field]))
+            .collect()
+    }
+}
+
 fn restart(path: &[&'static str]) -> FieldError {
     FieldError::new(path, "was changed, which needs a restart")
 }
@@ -172,5 +199,24 @@ mod tests {
                 "registry.master_key_file"
             ]
         );
+    }
+
+    #[test]
+    fn of_p4dra_classic_only_the_interval_may_change() {
+        let text = format!("{TEXT}[p4dra_classic]\nprovers_file = \"p\"\n");
+        let config = parse(&text);
+        let named = |next: &str| -> Vec<String> {
+            let errors = config.needing_restart(&parse(next));
+            errors.iter().map(|error| error.path.join(".")).collect()
+        };
+        assert_eq!(named(&format!("{text}round_s = 5\n")), [""; 0]);
+        let other = text.replace(
+            "\"p\"",
+            "\"q\"\nether_type = 0x1235\ncontroller = \"02:00:00:00:00:01\"",
+        );
+        let fields =
+            ["ether_type", "controller", "provers_file"].map(|field| format!("p4dra_classic.{field}"));
+        assert_eq!(named(&other), fields);
+        assert_eq!(named(TEXT), ["p4dra_classic"]);
     }
 }

@@ -12,8 +12,8 @@ use super::{
     Backend, ClassicProfile, ClassicSection, FieldError, Gate, GatewayConfig, GatewaySection, LOW_CREDIT,
     Resolved,
 };
-use crate::node::{ATTEST_PERIOD_S_MAX, Eviction, Settings};
-use crate::{addresses, classic};
+use crate::node::{ATTEST_PERIOD_S_MAX, Eviction, P4DRA_ROUND_S, Settings};
+use crate::{addresses, classic, p4dra};
 
 /// Shorter audit files could not hold what a day brings.
 const AUDIT_BYTES_MIN: u64 = 4096;
@@ -45,7 +45,10 @@ impl GatewayConfig {
             true => section.local_addresses().map_err(|error| vec![error])?,
             false => return Err(errors),
         };
-        let config = self.plane(hash_seed, classic_seed, local)?;
+        let mut config = self.plane(hash_seed, classic_seed, local)?;
+        if let Some(p4dra) = &mut config.p4dra {
+            p4dra.interfaces.clone_from(&interfaces);
+        }
         Ok(Resolved {
             policy: Policy {
                 lease_rows: section.ring.saturating_add(1),
@@ -75,6 +78,10 @@ impl GatewayConfig {
             errors.push(error);
             None
         });
+        let p4dra = self.p4dra().unwrap_or_else(|error| {
+            errors.push(error);
+            None
+        });
         let config = dataplane::Config {
             gateway_id: GatewayId(section.id),
             lease_s: section.lease_s,
@@ -97,17 +104,19 @@ impl GatewayConfig {
             },
             provers: self.attest.as_ref().map_or(0, |attest| attest.provers),
             classic,
-            p4dra: None,
+            p4dra,
         };
         errors.extend(config.problems().into_iter().map(plane_field));
         for error in self.settings().problems() {
             let path = match error.field {
                 "attest_period_s" => ["attest", "period_s"],
+                "p4dra_round_s" => ["p4dra_classic", "round_s"],
                 field => ["gateway", field],
             };
             // The data plane has said the same in its words.
             if !errors.iter().any(|other| other.path == path) {
-                errors.push(FieldError::new(&path, error));
+                let problem = format!("{}: allowed is {}", error.value, error.allowed);
+                errors.push(FieldError::new(&path, problem));
             }
         }
         match errors.is_empty() {
@@ -130,6 +139,10 @@ impl GatewayConfig {
             eviction: Eviction::default(),
             spare_live_sessions: section.gate != Gate::Off,
             attest_period_s: attest.map_or(ATTEST_PERIOD_S_MAX, |attest| attest.period_s),
+            p4dra_round_s: self
+                .p4dra_classic
+                .as_ref()
+                .map_or(P4DRA_ROUND_S, |section| section.round_s),
         }
     }
 
@@ -184,6 +197,32 @@ impl GatewayConfig {
         empty
             .map(|(field, _)| FieldError::new(field, "\"\": name a path"))
             .collect()
+    }
+
+    /// Without its interfaces, which only the machine knows.
+    fn p4dra(&self) -> Result<Option<dataplane::P4dra>, FieldError> {
+        let Some(section) = &self.p4dra_classic else {
+            return Ok(None);
+        };
+        if self.gateway.dataplane == Backend::Host && self.gateway.interfaces.is_empty() {
+            let problem = "interfaces is missing: [p4dra_classic] comes in raw frames; name the interfaces that its provers \
+                           are on";
+            return Err(FieldError::new(&["gateway"], problem));
+        }
+        let path = ["p4dra_classic", "provers_file"];
+        if section.provers_file.as_os_str().is_empty() {
+            return Err(FieldError::new(&path, "\"\": name a path"));
+        }
+        let provers = p4dra::read_provers(&section.provers_file).map_err(|error| FieldError {
+            is_unsafe: error.is_unsafe(),
+            ..FieldError::new(&path, error)
+        })?;
+        Ok(Some(dataplane::P4dra {
+            ether_type: section.ether_type,
+            controller: section.controller,
+            interfaces: Vec::new(),
+            provers,
+        }))
     }
 
     fn classic(&self, seed: u64) -> Result<Option<dataplane::Classic>, FieldError> {
@@ -335,9 +374,16 @@ fn plane_field(error: dataplane::ConfigError) -> FieldError {
             "classic.response_bytes" => vec!["classic", "response_bits"],
             "classic.crps" => vec!["classic", "crps_file"],
             "provers" => vec!["attest", "provers"],
+            "p4dra.ether_type" => vec!["p4dra_classic", "ether_type"],
+            "p4dra.controller" => vec!["p4dra_classic", "controller"],
+            "p4dra.provers" => vec!["p4dra_classic", "provers_file"],
             other => vec!["gateway", other],
         },
         dataplane::ConfigError::Unsupported { .. } => vec!["gateway", "dataplane"],
     };
-    FieldError::new(&path, error)
+    let problem = match &error {
+        dataplane::ConfigError::Field { value, hint, .. } => format!("{value}: {hint}"),
+        dataplane::ConfigError::Unsupported { .. } => error.to_string(),
+    };
+    FieldError::new(&path, problem)
 }

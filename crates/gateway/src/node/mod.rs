@@ -24,6 +24,7 @@ mod devices;
 mod eviction;
 mod freshness;
 mod link;
+mod p4dra;
 mod packets;
 mod records;
 mod roaming;
@@ -45,11 +46,12 @@ use self::devices::Held;
 pub use self::eviction::Eviction;
 use self::eviction::Policy;
 use self::freshness::Freshness;
+use self::p4dra::P4draRounds;
 pub use self::packets::WRONG_TAGS;
 use self::roaming::Reports;
-pub(crate) use self::settings::ATTEST_PERIOD_S_MAX;
+pub(crate) use self::settings::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S};
 pub use self::settings::{ReconfigureError, Settings, SettingsError};
-pub use self::status::{AttestStatus, LinkState, Status};
+pub use self::status::{AttestStatus, LinkState, P4draStatus, Status};
 use self::visitors::Visitors;
 use crate::audit::{AuditState, Happening, Record, Trail};
 use crate::exchange::Ask;
@@ -109,6 +111,8 @@ pub struct Node {
     attests: bool,
     attestation: Attestation,
     strays: Strays,
+    /// `None`: it is off.
+    p4dra: Option<P4draRounds>,
     feed_from: Revision,
     barred: Barred,
     feed_due_ns: u64,
@@ -165,6 +169,7 @@ impl Node {
             attests: false,
             attestation: Attestation::default(),
             strays: Strays::default(),
+            p4dra: None,
             feed_from: Revision::ZERO,
             barred: Barred::default(),
             feed_due_ns: 0,
@@ -180,6 +185,11 @@ impl Node {
             status: Status::default(),
         };
         node.attests = node.plane.provers().is_some();
+        node.status.p4dra = node.plane.p4dra().map(|p4dra| P4draStatus {
+            provers: p4dra.provers() as u64,
+            ..P4draStatus::default()
+        });
+        node.p4dra = node.status.p4dra.as_ref().map(|_| P4draRounds::default());
         node.take_up();
         Ok(node)
     }
@@ -202,7 +212,7 @@ impl Node {
     }
 
     /// Does what is due by `clock` and returns what to ask the controller. `random` gives 8 random bytes, or `None`
-    /// when the source of randomness fails; it is drawn from only when a freshness value is due.
+    /// when the source of randomness fails; it is drawn from only when a freshness value or a round is due.
     pub fn tick(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) -> Vec<Ask> {
         self.now_ns = clock.monotonic_ns;
         self.trail.at(clock);
@@ -217,6 +227,7 @@ impl Node {
         }
         self.find_room(clock);
         self.attest(clock, random);
+        self.follow_p4dra(clock, random);
         self.asks(clock)
     }
 
@@ -231,6 +242,7 @@ impl Node {
             self.housekeeping_due_ns,
             self.reclaim_due_ns,
             self.attest_due_ns(),
+            self.p4dra_due_ns(),
         ]
         .into_iter()
         .flatten()

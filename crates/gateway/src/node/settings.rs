@@ -9,6 +9,11 @@ use super::eviction::Eviction;
 /// The longest period of attestation, seconds (LAP/1 3.2).
 pub(crate) const ATTEST_PERIOD_S_MAX: u32 = 3_600;
 
+/// From one round of `p4dra-classic` to the next unless something else is wanted, seconds.
+pub(crate) const P4DRA_ROUND_S: u32 = 60;
+/// The longest such time, seconds.
+const P4DRA_ROUND_S_MAX: u32 = 86_400;
+
 /// How the node goes about; `gateway`, `ring`, `spare_live_sessions` and `eviction` are fixed while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -32,6 +37,8 @@ pub struct Settings {
     pub eviction: Eviction,
     /// How long a period of attestation lasts, s; at most an hour.
     pub attest_period_s: u32,
+    /// From one round of `p4dra-classic` to the next, s; at most a day.
+    pub p4dra_round_s: u32,
 }
 
 impl Settings {
@@ -49,6 +56,7 @@ impl Settings {
             spare_live_sessions: config.gate != Gate::Off,
             eviction: Eviction::default(),
             attest_period_s: ATTEST_PERIOD_S_MAX,
+            p4dra_round_s: P4DRA_ROUND_S,
         }
     }
 
@@ -89,6 +97,10 @@ impl Settings {
         if !(1..=ATTEST_PERIOD_S_MAX).contains(&self.attest_period_s) {
             let allowed = format!("1 to {ATTEST_PERIOD_S_MAX}");
             refuse("attest_period_s", self.attest_period_s.into(), allowed);
+        }
+        if !(1..=P4DRA_ROUND_S_MAX).contains(&self.p4dra_round_s) {
+            let allowed = format!("1 to {P4DRA_ROUND_S_MAX}");
+            refuse("p4dra_round_s", self.p4dra_round_s.into(), allowed);
         }
         problems
     }

@@ -47,6 +47,21 @@ pub struct AttestStatus {
     pub not_attested: u64,
 }
 
+/// How `p4dra-classic` stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct P4draStatus {
+    /// Provers that are asked.
+    pub provers: u64,
+    /// Rounds that have ended since the node started.
+    pub rounds: u64,
+    /// Provers that were ok in the last round that ended.
+    pub verified: u64,
+    /// Provers that were not.
+    pub silent: u64,
+    /// Rounds that were not sent out of every interface.
+    pub unsent: u64,
+}
+
 /// Counts and states of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
@@ -113,6 +128,9 @@ pub struct Status {
     pub plane_failure: Option<String>,
     /// Attestation; all zero where nobody is to be attested.
     pub attest: AttestStatus,
+    /// `p4dra-classic`; `None` where it is off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p4dra: Option<P4draStatus>,
     /// The link to the controller.
     pub link: LinkState,
 }

@@ -12,7 +12,7 @@ use linewarden_dataplane::Counters;
 use linewarden_gateway::audit::{AuditLog, Happening};
 use linewarden_gateway::config::{Backend, Gate, GatewayConfig, Resolved};
 use linewarden_gateway::{
-    AttestStatus, Desk, DeskCounts, DeskSockets, Gateway, LinkState, Status, Stopped, plane,
+    AttestStatus, Desk, DeskCounts, DeskSockets, Gateway, LinkState, P4draStatus, Status, Stopped, plane,
 };
 use serde::Serialize;
 
@@ -406,6 +406,9 @@ fn describe(status: &Status) -> String {
         text.push_str(&format!(", {what} {count}"));
     }
     text.push_str(&describe_attestation(&status.attest));
+    if let Some(p4dra) = &status.p4dra {
+        text.push_str(&describe_p4dra(p4dra));
+    }
     if !status.loaded {
         let (done, all) = status.resumed;
         text.push_str(&format!(", loading {done} of {all}"));
@@ -449,6 +452,17 @@ fn describe_attestation(attest: &AttestStatus) -> String {
     ];
     for (what, count) in notes.iter().filter(|(_, count)| *count > 0) {
         text.push_str(&format!(", {what} {count}"));
+    }
+    text
+}
+
+fn describe_p4dra(p4dra: &P4draStatus) -> String {
+    let mut text = format!(
+        ", p4dra-classic rounds {}, the last with {} of {} verified",
+        p4dra.rounds, p4dra.verified, p4dra.provers
+    );
+    if p4dra.unsent > 0 {
+        text.push_str(&format!(", rounds NOT SENT {}", p4dra.unsent));
     }
     text
 }

@@ -16,6 +16,7 @@ pub(super) fn plain(message: &str, written: Option<&str>) -> String {
     };
     let wanted = match message.as_str() {
         "invalid IP address syntax" => Some("an address, such as \"192.0.2.1\" or \"2001:db8::1\""),
+        "invalid MAC address syntax" => Some("a MAC address, such as \"08:00:00:00:01:01\""),
         "invalid socket address syntax" => {
             Some("an address and a port, such as \"127.0.0.1:5683\" or \"[::1]:5683\"")
         }

@@ -7,6 +7,8 @@ fn broken_configurations_are_told_with_file_line_and_field() {
     let site = Site::new();
     let registry = "[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n";
     let host = "dataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n";
+    let lo = "dataplane = \"host\"\ninterfaces = [\"lo\"]\n";
+    let raw = "[p4dra_classic]\nprovers_file = \"provers\"\n";
     for (text, expected) in [
         (
             format!("[gateway]\nid = 1\n{host}lease_s = 0\n{registry}"),
@@ -46,9 +48,41 @@ fn broken_configurations_are_told_with_file_line_and_field() {
             ),
             "error: g.toml:8:1: classic.crps_file: ",
         ),
+        (
+            format!("[gateway]\nid = 1\n{host}{raw}{registry}"),
+            "error: g.toml:1:2: gateway: interfaces is missing: [p4dra_classic] comes in raw frames; ",
+        ),
+        (
+            format!("[gateway]\nid = 1\n{lo}{raw}controller = \"here\"\n{registry}"),
+            "error: g.toml:7:14: p4dra_classic.controller: \"here\": a MAC address, such as \"08:00:00:00:01:01\"\n",
+        ),
+        (
+            format!("[gateway]\nid = 1\n{lo}{raw}controller = \"09:00:00:00:01:01\"\n{registry}"),
+            "error: g.toml:7:1: p4dra_classic.controller: ",
+        ),
+        (
+            format!("[gateway]\nid = 1\n{lo}{raw}ether_type = 0x0800\n{registry}"),
+            "error: g.toml:7:1: p4dra_classic.ether_type: 0x0800: a type of its own, 0x0600 or above\n",
+        ),
+        (
+            format!("[gateway]\nid = 1\n{lo}{raw}round_s = 0\n{registry}"),
+            "error: g.toml:7:1: p4dra_classic.round_s: 0: allowed is 1 to 86400\n",
+        ),
+        (
+            format!("[gateway]\nid = 1\n{lo}[p4dra_classic]\nprovers_file = \"twice\"\n{registry}"),
+            "error: g.toml:6:1: p4dra_classic.provers_file: ",
+        ),
     ] {
         site.write("g.toml", &text);
         site.write("crps", "1 00000001 0011\n");
+        let prover = format!(
+            "{}\n",
+            ["00".repeat(16), "11".repeat(32), "22".repeat(32)].join(" ")
+        );
+        for (name, text) in [("provers", prover.clone()), ("twice", prover.repeat(2))] {
+            site.write(name, &text);
+            fs::set_permissions(site.path(name), fs::Permissions::from_mode(0o600)).unwrap();
+        }
         // One code for both: they say the same.
         for words in ["check --machine g.toml", "serve --config g.toml"] {
             let error = site.run(words).refused(2);
@@ -351,5 +385,29 @@ fn broken_agent_configurations_are_told_with_file_line_and_field() {
     assert!(
         error.contains("00000000000000d1.helper") && error.contains("at byte"),
         "{error}"
+    );
+}
+
+/// They hold keys.
+#[test]
+fn provers_that_others_can_read_are_refused() {
+    let site = Site::new();
+    site.write(
+        "g.toml",
+        "[gateway]\nid = 1\ndataplane = \"host\"\ninterfaces = [\"lo\"]\n[p4dra_classic]\nprovers_file = \"provers\"\n\
+         [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+    );
+    site.write("provers", "00 11 22\n");
+    fs::set_permissions(site.path("provers"), fs::Permissions::from_mode(0o640)).unwrap();
+    for words in ["check g.toml", "serve --config g.toml"] {
+        let told = site.run(words).refused(4);
+        let expected = "error: g.toml:6:1: p4dra_classic.provers_file: ";
+        assert!(told.starts_with(expected) && told.contains("chmod 600"), "{told}");
+    }
+    fs::set_permissions(site.path("provers"), fs::Permissions::from_mode(0o600)).unwrap();
+    let told = site.run("check g.toml").refused(2);
+    assert!(
+        told.contains("provers, line 1: d is not 32 hexadecimal digits"),
+        "{told}"
     );
 }

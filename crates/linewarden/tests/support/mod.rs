@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use linewarden_lab::address::Mac;
 use linewarden_lab::netns::NetNs;
+use linewarden_lab::packet_socket::{Options, PacketSocket};
 use linewarden_lab::topology::Interface;
 use linewarden_lab::xdp_pass::XdpPass;
 use nix::sys::signal::{Signal, kill};
@@ -72,7 +73,12 @@ impl Namespace {
 
     /// Starts `linewarden` with these words.
     pub fn start(&self, at: &Path, words: &str) -> Process {
-        self.inside.run(|| Process::start(linewarden(at, words))).unwrap()
+        self.start_command(linewarden(at, words))
+    }
+
+    /// Starts a command whose standard output is lines of JSON.
+    pub fn start_command(&self, command: Command) -> Process {
+        self.inside.run(|| Process::start(command)).unwrap()
     }
 
     /// What goes before a command that is to run inside.
@@ -84,14 +90,23 @@ impl Namespace {
 
     /// Has this end of a veth take what the gateway at the other end answers by XDP, as long as it is held.
     pub fn accept_xdp(&self, at: &Path, name: &str) -> XdpPass {
+        XdpPass::attach(&self.inside, &self.interface(at, name)).unwrap()
+    }
+
+    /// Raw frames in and out of an interface.
+    pub fn packet_socket(&self, at: &Path, name: &str) -> PacketSocket {
+        let interface = self.interface(at, name);
+        PacketSocket::open(&self.inside, &interface, &Options::default()).unwrap()
+    }
+
+    fn interface(&self, at: &Path, name: &str) -> Interface {
         let shown = self.run(at, &format!("ip -o link show dev {name}"));
         let (index, _) = shown.split_once(':').unwrap();
-        let interface = Interface {
+        Interface {
             name: name.to_owned(),
             index: index.parse().unwrap(),
             mac: Mac([0; 6]),
-        };
-        XdpPass::attach(&self.inside, &interface).unwrap()
+        }
     }
 
     pub fn socket(&self, at: SocketAddr) -> UdpSocket {

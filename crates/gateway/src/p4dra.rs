@@ -1,0 +1,196 @@
+//! The provers of `p4dra-classic`, as a text file.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use linewarden_dataplane::P4draProver;
+use linewarden_files::{PrivateFileError, read_private};
+use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
+use linewarden_protocol::classic::p4dra::ProverId;
+use zeroize::Zeroizing;
+
+/// Why a file of provers cannot be used. No message repeats what stands in it.
+#[derive(Debug, thiserror::Error)]
+pub enum ProverFileError {
+    /// The operating system refused, or others than its owner can get at the keys.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: PrivateFileError,
+    },
+    /// It is too long.
+    #[error("{}: longer than {FILE_BYTES_MAX} bytes, which no file of this kind is", path.display())]
+    Long {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line is wrong.
+    #[error("{}, line {line}: {problem}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl ProverFileError {
+    /// Whether others may have read or written the keys.
+    #[must_use]
+    pub fn is_unsafe(&self) -> bool {
+        let Self::Read { source, .. } = self else {
+            return false;
+        };
+        matches!(source, PrivateFileError::Unsafe { .. })
+    }
+}
+
+/// No file is read further: a million provers, and room for as many remarks.
+const FILE_BYTES_MAX: usize = 256 << 20;
+
+/// Reads a file of provers, which holds their keys: only its owner may get at it.
+///
+/// # Errors
+/// The file, the line and what is wrong with it.
+pub fn read_provers(path: &Path) -> Result<Vec<P4draProver>, ProverFileError> {
+    let refuse = |source| ProverFileError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let length = path.metadata().map_err(|error| refuse(error.into()))?.len();
+    // The buffer is made, and wiped, at its full size. One byte more tells what is longer, or has grown.
+    let room = usize::try_from(length).unwrap_or(usize::MAX).min(FILE_BYTES_MAX) + 1;
+    let bytes = read_private(path, room).map_err(refuse)?;
+    if bytes.len() >= room {
+        return Err(ProverFileError::Long {
+            path: path.to_owned(),
+        });
+    }
+    parse_provers(&bytes).map_err(|(line, problem)| ProverFileError::Line {
+        path: path.to_owned(),
+        line,
+        problem,
+    })
+}
+
+/// Reads provers, one a line: `d k h`, of 32, 64 and 64 hexadecimal digits. Empty lines and what follows `#` are skipped.
+///
+/// # Errors
+/// The line, from 1, and what is wrong with it.
+pub fn parse_provers(bytes: &[u8]) -> Result<Vec<P4draProver>, (usize, String)> {
+    let mut provers: Vec<P4draProver> = Vec::new();
+    let mut lines: HashMap<ProverId, usize> = HashMap::new();
+    let mut last_line = 0;
+    for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
+        last_line = number;
+        let content = line.split(|byte| *byte == b'#').next().unwrap_or_default();
+        if content.trim_ascii().is_empty() {
+            continue;
+        }
+        let prover = parse_line(content).map_err(|problem| (number, problem))?;
+        if let Some(before) = lines.insert(prover.id, number) {
+            return Err((number, format!("d is that of line {before}; each prover once")));
+        }
+        provers.push(prover);
+    }
+    match provers.is_empty() {
+        true => Err((last_line, "there is no prover".to_owned())),
+        false => Ok(provers),
+    }
+}
+
+fn parse_line(content: &[u8]) -> Result<P4draProver, String> {
+    let words = content.split(u8::is_ascii_whitespace);
+    let fields: Vec<&[u8]> = words.filter(|word| !word.is_empty()).collect();
+    let [d, k, h] = fields.as_slice() else {
+        return Err(format!("{} fields; expected are d, k, h", fields.len()));
+    };
+    Ok(P4draProver {
+        id: ProverId(digits("d", d)?),
+        key: AttestationKey::from_bytes(*Zeroizing::new(digits("k", k)?)),
+        h: ConfigurationHash(digits("h", h)?),
+    })
+}
+
+fn digits<const BYTES: usize>(name: &str, text: &[u8]) -> Result<[u8; BYTES], String> {
+    let mut bytes = [0; BYTES];
+    match hex::decode_to_slice(text, &mut bytes) {
+        Ok(()) => Ok(bytes),
+        Err(_) => Err(format!("{name} is not {} hexadecimal digits", 2 * BYTES)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn line(d: u8, k: u8, h: u8) -> String {
+        format!(
+            "{} {} {}",
+            hex::encode([d; 16]),
+            hex::encode([k; 32]),
+            hex::encode([h; 32])
+        )
+    }
+
+    #[test]
+    fn each_line_is_a_prover() {
+        let text = format!("# two\n{}\n\n\t{}  # the other\r\n", line(1, 2, 3), line(4, 5, 6));
+        let prover = |d, k, h| P4draProver {
+            id: ProverId([d; 16]),
+            key: AttestationKey::from_bytes([k; 32]),
+            h: ConfigurationHash([h; 32]),
+        };
+        let provers = parse_provers(text.as_bytes()).unwrap();
+        assert_eq!(provers, [prover(1, 2, 3), prover(4, 5, 6)]);
+    }
+
+    #[test]
+    fn each_mistake_names_its_line_and_no_key() {
+        let good = line(1, 0xab, 3);
+        let cases = [
+            (String::new(), 1, "no prover"),
+            ("# nobody\n\n".to_owned(), 3, "no prover"),
+            (format!("{good} 00"), 1, "4 fields"),
+            (good.replacen("01", "0x", 1), 1, "d is not 32"),
+            (good.replacen("ab", "", 1), 1, "k is not 64"),
+            (format!("{good}0"), 1, "h is not 64"),
+            (format!("{good}\n{}\n", line(1, 4, 5)), 2, "that of line 1"),
+            (format!("{good}\n\u{e9} {good}"), 2, "4 fields"),
+        ];
+        for (text, line, problem) in cases {
+            let (at, said) = parse_provers(text.as_bytes()).unwrap_err();
+            assert_eq!(at, line, "{text}");
+            assert!(said.contains(problem), "{said}");
+            assert!(!said.contains("abab"), "{said}");
+        }
+    }
+
+    #[test]
+    fn keys_that_others_can_read_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("provers");
+        assert!(!read_provers(&path).unwrap_err().is_unsafe(), "there is none");
+        std::fs::write(&path, line(1, 2, 3)).unwrap();
+        for (mode, is_right) in [(0o640, false), (0o604, false), (0o600, true)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            match read_provers(&path) {
+                Ok(provers) => assert!(is_right && provers.len() == 1, "{mode:o}"),
+                Err(error) => assert!(!is_right && error.is_unsafe(), "{mode:o}: {error}"),
+            }
+        }
+        std::fs::write(&path, "1 2\n").unwrap();
+        let said = read_provers(&path).unwrap_err().to_string();
+        assert!(
+            said.ends_with("provers, line 1: 2 fields; expected are d, k, h"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,229 @@
+//! Rounds of `p4dra-classic` as the node opens and ends them: time and randomness are arguments, proofs are judged by the `host`
+//! data plane.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod site;
+
+use linewarden_dataplane::host::{Engine, Host, P4draBatch, ThreadState};
+use linewarden_dataplane::{Config, DataPlane as _, P4dra, P4draProver};
+use linewarden_gateway::audit::Happening;
+use linewarden_gateway::{Clock, Node, P4draStatus, ReconfigureError, Settings};
+use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
+use linewarden_protocol::classic::p4dra::prover::Prover;
+use linewarden_protocol::classic::p4dra::{CONTROLLER, ETHER_TYPE, Message, ProverId, Round};
+use linewarden_protocol::verdict::Verdict;
+
+const PROVERS: u8 = 20;
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn id(number: u8) -> ProverId {
+    ProverId([number; 16])
+}
+
+fn key(number: u8) -> AttestationKey {
+    AttestationKey::from_bytes([0x40 + number; 32])
+}
+
+const H: ConfigurationHash = ConfigurationHash([7; 32]);
+
+fn config() -> Config {
+    let prover = |number| P4draProver {
+        id: id(number),
+        key: key(number),
+        h: H,
+    };
+    Config {
+        p4dra: Some(P4dra {
+            ether_type: ETHER_TYPE,
+            controller: CONTROLLER,
+            interfaces: Vec::new(),
+            provers: (1..=PROVERS).map(prover).collect(),
+        }),
+        ..site::config()
+    }
+}
+
+/// A node, and the packet path of its data plane.
+struct Site {
+    node: Node,
+    engine: std::sync::Arc<Engine>,
+    thread: ThreadState,
+    /// All random values that were drawn.
+    drawn: Vec<[u8; 8]>,
+    settings: Settings,
+    config: Config,
+}
+
+impl Site {
+    fn new() -> Self {
+        let config = config();
+        let mut host = Host::new(&config).unwrap();
+        let (engine, thread) = (host.engine(), host.thread_state());
+        let settings = Settings {
+            p4dra_round_s: 60,
+            ..Settings::for_plane(&config)
+        };
+        let mut node = Node::new(Box::new(host), settings).unwrap();
+        node.set_audit_rate(100);
+        Self {
+            node,
+            engine,
+            thread,
+            drawn: Vec::new(),
+            settings,
+            config,
+        }
+    }
+
+    fn clock(ms: u64) -> Clock {
+        let now_ns = SECOND_NS + ms * 1_000_000;
+        Clock {
+            monotonic_ns: now_ns,
+            boot_ns: now_ns,
+        }
+    }
+
+    /// Ticks, and says which rounds have ended.
+    fn tick(&mut self, ms: u64, is_random: bool) -> Vec<Happening> {
+        let drawn = &mut self.drawn;
+        let mut random = || {
+            let value = (drawn.len() as u64 + 1).to_be_bytes();
+            is_random.then(|| drawn.push(value)).map(|()| value)
+        };
+        self.node.tick(Self::clock(ms), &mut random);
+        let records = self.node.take_records(false).into_iter();
+        let is_round = |what: &Happening| matches!(what, Happening::P4draRound { .. });
+        records.map(|record| record.what).filter(is_round).collect()
+    }
+
+    /// The round of the last two values that were drawn.
+    fn round(&self) -> Round {
+        let [.., r, n] = self.drawn[..] else {
+            panic!("nothing was drawn");
+        };
+        Round { r, n }
+    }
+
+    /// A reply with that configuration to a REQUEST of that round.
+    fn reply(&mut self, number: u8, h: &ConfigurationHash, round: Round) -> Verdict {
+        let mut request = [0; 46];
+        Message::Request(round).write(&mut request).unwrap();
+        let reply = Prover::new(&key(number), id(number), h).answer(&request).unwrap();
+        let frame = [&[2; 6][..], &[4; 6], &ETHER_TYPE.to_be_bytes(), &reply].concat();
+        let mut batch = P4draBatch::default();
+        assert_eq!(batch.fill(&[frame]), 1);
+        self.engine.process_p4dra(&mut self.thread, &mut batch);
+        batch.judged().next().unwrap().0
+    }
+
+    fn status(&self) -> P4draStatus {
+        self.node.status().p4dra.clone().unwrap()
+    }
+}
+
+fn ended(round: u64, silent: impl IntoIterator<Item = u8>) -> Happening {
+    let all: Vec<u8> = silent.into_iter().collect();
+    Happening::P4draRound {
+        round,
+        asked: PROVERS.into(),
+        verified: u64::from(PROVERS) - all.len() as u64,
+        silent: all.len() as u64,
+        silent_ids: all
+            .iter()
+            .take(16)
+            .map(|number| id(*number).to_string())
+            .collect(),
+    }
+}
+
+#[test]
+fn each_round_is_told_of_when_the_next_begins() {
+    let mut site = Site::new();
+    assert_eq!(site.tick(0, true), []);
+    let first = site.round();
+    for number in [1, 2, 3] {
+        assert_eq!(site.reply(number, &H, first), Verdict::ReplyP4draVerified);
+    }
+    // Another configuration, and a proof of a round that nobody has asked for.
+    let other = ConfigurationHash([8; 32]);
+    assert_eq!(site.reply(4, &other, first), Verdict::DropP4draProof);
+    let never = Round { r: [1; 8], n: [2; 8] };
+    assert_eq!(site.reply(5, &H, never), Verdict::DropP4draRound);
+    assert_eq!(site.tick(59_999, true), []);
+    assert_eq!(site.status().rounds, 0);
+    // Nobody is left out of the counts, but only some are named.
+    assert_eq!(site.tick(60_000, true), [ended(1, 4..=PROVERS)]);
+    let expected = P4draStatus {
+        provers: 20,
+        rounds: 1,
+        verified: 3,
+        silent: 17,
+        unsent: 0,
+    };
+    assert_eq!(site.status(), expected);
+    let second = site.round();
+    assert_ne!(first, second);
+    // Late for the first: it is verified, and counts in neither.
+    assert_eq!(site.reply(4, &H, first), Verdict::ReplyP4draVerified);
+    for number in (1..=PROVERS).filter(|number| *number != 4) {
+        assert_eq!(site.reply(number, &H, second), Verdict::ReplyP4draVerified);
+    }
+    assert_eq!(site.tick(120_000, true), [ended(2, [4])]);
+    let quarantined = site.node.status().attest.quarantined;
+    assert_eq!(quarantined, 0, "nobody is shut out by it");
+}
+
+#[test]
+fn without_randomness_the_round_goes_on() {
+    let mut site = Site::new();
+    site.tick(0, true);
+    let first = site.round();
+    let draws = site.drawn.len();
+    assert_eq!(site.tick(60_000, false), []);
+    assert!(site.node.status().draws_failed > 0);
+    assert_eq!(site.drawn.len(), draws);
+    assert_eq!(site.reply(1, &H, first), Verdict::ReplyP4draVerified);
+    assert_eq!(site.tick(61_000, true), [ended(1, 2..=PROVERS)]);
+    assert_ne!(site.round(), first);
+}
+
+#[test]
+fn another_interval_holds_for_the_round_that_runs() {
+    let mut site = Site::new();
+    site.tick(0, true);
+    let mut change = |round_s, ms| {
+        let settings = Settings {
+            p4dra_round_s: round_s,
+            ..site.settings
+        };
+        let live = site.config.live();
+        site.node.reconfigure(settings, &live, Site::clock(ms))
+    };
+    for wrong in [0, 86_401] {
+        assert!(matches!(change(wrong, 1000), Err(ReconfigureError::Settings(_))));
+    }
+    change(5, 1000).unwrap();
+    assert_eq!(site.tick(4999, true), []);
+    assert_eq!(site.tick(5000, true), [ended(1, 1..=PROVERS)]);
+}
+
+#[test]
+fn a_gateway_that_ends_opens_none() {
+    let mut site = Site::new();
+    site.node.begin_stop();
+    site.tick(0, true);
+    let round = site.round();
+    assert_eq!(site.reply(1, &H, round), Verdict::DropP4draRound);
+    // Nor without the profile.
+    let mut config = config();
+    config.p4dra = None;
+    let mut host = Host::new(&config).unwrap();
+    assert!(host.p4dra().is_none());
+    let node = Node::new(Box::new(host), Settings::for_plane(&config)).unwrap();
+    assert_eq!(node.status().p4dra, None);
+}

@@ -1,0 +1,240 @@
+//! `p4dra-classic` as its users run it: a gateway with `[p4dra_classic]`, and on a veth provers that answer raw frames with Forró
+//! proofs, one that is silent, one that runs something else, and one that nobody knows.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use linewarden_lab::packet_socket::{PacketSocket, TxBatch};
+use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
+use linewarden_protocol::classic::p4dra::prover::Prover;
+use linewarden_protocol::classic::p4dra::{CONTROLLER, ETHER_TYPE, Message, ProverId, Round};
+use serde_json::{Value, json};
+use support::{Namespace, PROGRAM, linewarden};
+
+/// What all should run.
+const H: [u8; 32] = [0x77; 32];
+/// Their numbers.
+const HONEST: [u8; 2] = [1, 2];
+const SILENT: u8 = 3;
+const TAMPERED: u8 = 4;
+const STRANGER: u8 = 5;
+
+fn id(number: u8) -> ProverId {
+    ProverId([number; 16])
+}
+
+fn prover(number: u8) -> Prover {
+    let h = if number == TAMPERED { [0x78; 32] } else { H };
+    let key = AttestationKey::from_bytes([0xa0 + number; 32]);
+    Prover::new(&key, id(number), &ConfigurationHash(h))
+}
+
+fn provers_file() -> String {
+    let line = |number: u8| {
+        let key = hex::encode([0xa0 + number; 32]);
+        format!("{} {key} {}\n", id(number), hex::encode(H))
+    };
+    format!("# d k h\n{}", (1..=TAMPERED).map(line).collect::<String>())
+}
+
+/// What came in at the provers' side.
+#[derive(Default)]
+struct Heard {
+    requests: Vec<Round>,
+    /// Rounds and provers that the controller was told of.
+    verified: Vec<(Round, ProverId)>,
+}
+
+/// Provers, and the controller, on one interface.
+struct Segment {
+    socket: PacketSocket,
+    batch: TxBatch,
+    heard: Heard,
+    gateway: [u8; 6],
+}
+
+impl Segment {
+    fn run(mut self, stop: &AtomicBool) -> Heard {
+        while !stop.load(Ordering::Acquire) {
+            if !self.socket.wait(Duration::from_millis(50)).unwrap() {
+                continue;
+            }
+            let mut frames = Vec::new();
+            self.socket
+                .receive(64, |received| frames.push(received.frame.to_vec()));
+            let ours = |frame: &Vec<u8>| frame.get(12..14) == Some(&ETHER_TYPE.to_be_bytes());
+            frames
+                .iter()
+                .filter(|frame| ours(frame))
+                .for_each(|frame| self.take(frame));
+            self.socket.send(&mut self.batch).unwrap();
+        }
+        self.heard
+    }
+
+    fn take(&mut self, frame: &[u8]) {
+        assert_eq!(frame[6..12], self.gateway, "from the gateway");
+        match Message::parse(&frame[14..]) {
+            Some(Message::Request(round)) => {
+                assert_eq!((&frame[..6], frame.len()), (&[0xff; 6][..], 60));
+                self.heard.requests.push(round);
+                for number in HONEST.into_iter().chain([TAMPERED, STRANGER]) {
+                    let reply = prover(number).answer(&frame[14..]).unwrap();
+                    let mac = [0x52, 0x54, 0, 0, 0, number];
+                    let frame = [&self.gateway[..], &mac, &ETHER_TYPE.to_be_bytes(), &reply].concat();
+                    // The first of them twice: one verdict per round.
+                    (0..=usize::from(number == HONEST[0])).for_each(|_| assert!(self.batch.push(&frame)));
+                }
+            }
+            Some(Message::Verified(round, id, block, proof)) => {
+                assert_eq!(frame[..6], CONTROLLER);
+                assert_eq!(block, proof);
+                self.heard.verified.push((round, id));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn configure(at: &Path, dataplane: &str) {
+    let write = |name: &str, text: &str, mode| {
+        std::fs::write(at.join(name), text).unwrap();
+        std::fs::set_permissions(at.join(name), Permissions::from_mode(mode)).unwrap();
+    };
+    write("provers", &provers_file(), 0o600);
+    let gateway = format!(
+        "[gateway]\nid = 5\ndataplane = \"{dataplane}\"\ninterfaces = [\"v\"]\naddresses = [\"10.9.1.1\"]\nslots = 16\n\
+         [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
+         [p4dra_classic]\nprovers_file = \"provers\"\nround_s = 1\n[audit]\npath = \"audit.jsonl\"\n"
+    );
+    write("gateway.toml", &gateway, 0o644);
+}
+
+fn gateway_mac(gateway: &Namespace, at: &Path) -> [u8; 6] {
+    let shown = gateway.run(at, "ip -o link show dev v");
+    let (_, rest) = shown.split_once("link/ether ").unwrap();
+    let pairs = rest[..17].split(':');
+    let bytes: Vec<u8> = pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+    bytes.try_into().unwrap()
+}
+
+/// All that answered rightly are verified, whoever else answers what.
+fn whole_story(dataplane: &str) {
+    let (Some(gateway), Some(provers)) = (Namespace::new(), Namespace::new()) else {
+        println!("SKIPPED: no root, or no unshare and ip");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    configure(at, dataplane);
+    let peer = provers.pid();
+    gateway.run(at, &format!("ip link add v type veth peer name p4 netns {peer}"));
+    gateway.run(at, "ip addr add 10.9.1.1/24 dev v");
+    gateway.run(at, "ip link set v up");
+    provers.run(at, "ip link set dev p4 up");
+    gateway.run(
+        at,
+        &format!("{PROGRAM} registry create --registry fleet.registry --key-file master.key"),
+    );
+    let _program = provers.accept_xdp(at, "p4");
+    let segment = Segment {
+        socket: provers.packet_socket(at, "p4"),
+        batch: TxBatch::new(1024),
+        heard: Heard::default(),
+        gateway: gateway_mac(&gateway, at),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let listening = std::thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || segment.run(&stop)
+    });
+    let mut command = linewarden(at, "serve --config gateway.toml --json --every 1");
+    command.stderr(File::create(at.join("log")).unwrap());
+    let serving = gateway.start_command(command);
+    let expected = |line: &Value| line["p4dra"]["verified"] == HONEST.len() && line["p4dra"]["silent"] == 2;
+    serving.wait_for("round with all verified", expected);
+    for verdict in ["drop_p4dra_proof", "drop_p4dra_prover", "drop_p4dra_proved"] {
+        serving.wait_for_count(verdict, 1);
+    }
+    let lines = serving.terminate();
+    stop.store(true, Ordering::Release);
+    let heard = listening.join().unwrap();
+    for line in lines.iter().filter(|line| line["p4dra"].is_object()) {
+        assert_eq!(line["p4dra"]["provers"], 4);
+        assert!(
+            line["p4dra"]["verified"].as_u64().unwrap() <= HONEST.len() as u64,
+            "{line}"
+        );
+        assert_eq!(line["attest"]["quarantined"], 0);
+    }
+    told_the_controller(&heard);
+    recorded(at);
+    let log = std::fs::read_to_string(at.join("log")).unwrap();
+    assert!(log.contains("p4dra-classic is on: insecure"), "{log}");
+    assert!(log.contains("a round of p4dra-classic has ended"), "{log}");
+    assert!(
+        !log.contains(&hex::encode([0xa0 + HONEST[0]; 32])),
+        "no key is logged"
+    );
+}
+
+/// Of the honest ones only, once a round, and of rounds that were asked for; no two of which are alike.
+fn told_the_controller(heard: &Heard) {
+    let rounds: BTreeSet<_> = heard.requests.iter().map(|round| (round.r, round.n)).collect();
+    assert_eq!(rounds.len(), heard.requests.len());
+    assert!(rounds.len() >= 2, "one that has ended, and the next");
+    let told: BTreeSet<_> = heard
+        .verified
+        .iter()
+        .map(|(round, id)| (round.r, round.n, *id))
+        .collect();
+    assert_eq!(told.len(), heard.verified.len());
+    assert!(told.iter().all(|(r, n, _)| rounds.contains(&(*r, *n))));
+    let ids: BTreeSet<_> = told.iter().map(|(.., id)| *id).collect();
+    assert_eq!(ids, BTreeSet::from(HONEST.map(id)));
+}
+
+/// The audit record has the round, and names who was silent.
+fn recorded(at: &Path) {
+    let text = std::fs::read_to_string(at.join("audit.jsonl")).unwrap();
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let rounds: Vec<Value> = lines.filter(|line| line["event"] == "p4dra_round").collect();
+    let whole = rounds.iter().find(|line| line["verified"] == HONEST.len());
+    let whole = whole.unwrap_or_else(|| panic!("{text}"));
+    assert_eq!((&whole["asked"], &whole["silent"]), (&json!(4), &json!(2)));
+    let silent = [SILENT, TAMPERED].map(|number| id(number).to_string());
+    assert_eq!(whole["silent_ids"], json!(silent));
+    let numbers: Vec<u64> = rounds
+        .iter()
+        .map(|line| line["round"].as_u64().unwrap())
+        .collect();
+    assert!(
+        numbers.iter().copied().eq(1..=numbers.len() as u64),
+        "{numbers:?}"
+    );
+}
+
+#[test]
+fn provers_are_asked_and_verified_by_xdp() {
+    whole_story("xdp");
+}
+
+#[test]
+fn provers_are_asked_and_verified_by_host() {
+    whole_story("host");
+}
