@@ -23,7 +23,14 @@ fn main() {
         "-Wall".into(),
         "-Werror".into(),
     ];
-    for program in ["gateway", "bench", "bench_cipher", "bench_proof", "bench_sealed"] {
+    for program in [
+        "gateway",
+        "bench",
+        "bench_cipher",
+        "bench_p4dra",
+        "bench_proof",
+        "bench_sealed",
+    ] {
         let source = format!("src/xdp/bpf/{program}.bpf.c");
         let built = SkeletonBuilder::new()
             .source(&source)

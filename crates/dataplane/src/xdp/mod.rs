@@ -12,6 +12,8 @@ mod keep;
 #[cfg(test)]
 mod layout_test;
 pub mod microbench;
+pub mod p4dra_bench;
+mod passes;
 pub mod proof_bench;
 mod rings;
 mod seal;

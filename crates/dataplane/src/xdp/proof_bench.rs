@@ -9,18 +9,15 @@
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
-use libbpf_rs::{Link, OpenObject, ProgramInput, ProgramMut};
+use libbpf_rs::{Link, OpenObject};
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::PROOF_BYTES;
 
+use super::passes::Passes;
 use super::skeleton::bench_proof::{BenchProofSkel, BenchProofSkelBuilder};
-use super::{LOOPBACK, check_privileges, config, link, quiet_libbpf, read_counters, test_context};
-use crate::layout::Shared;
-use crate::store::Region;
+use super::{LOOPBACK, check_privileges, config, link, quiet_libbpf, read_counters};
 use crate::store::provers::Provers;
 use crate::{Config, Counters, DataPlaneError};
 
@@ -28,34 +25,14 @@ use crate::{Config, Counters, DataPlaneError};
 const HEADERS_BYTES: usize = 42;
 /// Bytes of a frame: those headers and a PROOF.
 pub const FRAME_BYTES: usize = HEADERS_BYTES + PROOF_BYTES;
-
-/// `struct lw_case`: a PROOF.
-#[derive(Debug)]
-#[repr(C)]
-struct Case {
-    word: [AtomicU64; PROOF_BYTES / 8],
-}
-// SAFETY: repr(C), atomics only, valid when zero.
-unsafe impl Shared for Case {}
-
-/// `struct lw_bench`.
-#[derive(Debug)]
-#[repr(C)]
-struct State {
-    next: AtomicU64,
-    count: AtomicU64,
-}
-// SAFETY: as above.
-unsafe impl Shared for State {}
+/// `struct lw_case`, in words: a PROOF.
+const CASE_WORDS: usize = PROOF_BYTES / 8;
 
 /// The bench programs, loaded.
 pub struct ProofBench {
     skeleton: BenchProofSkel<'static>,
     provers: Provers,
-    cases: Region<Case>,
-    state: Region<State>,
-    /// What a pass begins with: headers, which all frames have.
-    frame: [u8; FRAME_BYTES],
+    passes: Passes<CASE_WORDS, HEADERS_BYTES>,
     _attached: Link,
 }
 
@@ -82,11 +59,9 @@ impl ProofBench {
         let attached = attached.map_err(|error| DataPlaneError::kernel("attaching to loopback", error))?;
         let regions = config::prover_regions(skeleton.object(), config)?;
         Ok(Self {
-            cases: config::region(skeleton.object(), "cases", config.provers)?,
-            state: config::region(skeleton.object(), "bench", 1)?,
+            passes: Passes::map(skeleton.object(), config.provers)?,
             provers: Provers::new(Arc::new(regions), config.prover_geometry()),
             skeleton,
-            frame: [0; FRAME_BYTES],
             _attached: attached,
         })
     }
@@ -98,20 +73,7 @@ impl ProofBench {
 
     /// Lays out the frames of a pass, whose headers are those of the first.
     pub fn lay_out<'a>(&mut self, frames: impl Iterator<Item = &'a [u8; FRAME_BYTES]>) {
-        let mut count = 0;
-        for (case, frame) in self.cases.iter().zip(frames) {
-            if count == 0 {
-                self.frame = *frame;
-            }
-            let words = frame.get(HEADERS_BYTES..).unwrap_or_default().as_chunks::<8>().0;
-            let pairs = case.word.iter().zip(words);
-            pairs.for_each(|(cell, word)| cell.store(u64::from_ne_bytes(*word), Relaxed));
-            count += 1;
-        }
-        if let Some(state) = self.state.first() {
-            state.next.store(0, Relaxed);
-            state.count.store(count, Relaxed);
-        }
+        self.passes.lay_out(frames);
     }
 
     /// One pass over what was laid out, through the verifier: ns a PROOF.
@@ -120,7 +82,7 @@ impl ProofBench {
     /// The kernel's; a PROOF that was not accepted.
     pub fn pass(&self) -> Result<f64, DataPlaneError> {
         let before = self.counters()?;
-        let (count, cost) = self.run(&self.skeleton.progs.bench_gateway)?;
+        let (count, cost) = self.passes.run(&self.skeleton.progs.bench_gateway)?;
         let counted = self.counters()?.since(&before);
         let verdicts: Vec<_> = counted.nonzero().collect();
         if verdicts != [(Verdict::ProofOk, u64::from(count))] {
@@ -135,28 +97,10 @@ impl ProofBench {
     /// # Errors
     /// The kernel's.
     pub fn harness(&self) -> Result<f64, DataPlaneError> {
-        Ok(self.run(&self.skeleton.progs.bench_harness)?.1)
+        Ok(self.passes.run(&self.skeleton.progs.bench_harness)?.1)
     }
 
     fn counters(&self) -> Result<Counters, DataPlaneError> {
         read_counters(&self.skeleton.maps.percpu)
-    }
-
-    fn run(&self, program: &ProgramMut<'_>) -> Result<(u32, f64), DataPlaneError> {
-        let count = self.state.first().map_or(0, |state| state.count.load(Relaxed));
-        let repeat = u32::try_from(count).unwrap_or(u32::MAX);
-        let mut out = [0u8; FRAME_BYTES + 64];
-        let mut context = test_context(FRAME_BYTES, LOOPBACK);
-        let input = ProgramInput {
-            data_in: Some(&self.frame),
-            data_out: Some(&mut out),
-            context_in: Some(&mut context),
-            repeat,
-            ..Default::default()
-        };
-        let output = program
-            .test_run(input)
-            .map_err(|error| DataPlaneError::kernel("BPF_PROG_TEST_RUN", error))?;
-        Ok((repeat, output.duration.as_nanos() as f64))
     }
 }

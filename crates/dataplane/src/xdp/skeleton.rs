@@ -36,6 +36,11 @@ skeleton!(
     "bench_proof.skel.rs"
 );
 skeleton!(
+    /// The programs of the bench of `p4dra-classic`.
+    bench_p4dra,
+    "bench_p4dra.skel.rs"
+);
+skeleton!(
     /// The programs of the sealed gate's benches.
     bench_sealed,
     "bench_sealed.skel.rs"

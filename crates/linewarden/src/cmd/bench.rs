@@ -40,8 +40,9 @@ Examples:
     #[command(after_help = "\
 Needs root, except for the part stream, and for the part round, which then runs the host data plane on loopback: it loads \
 eBPF programs and builds a private network. Nothing of it leaves the machine. Costs are the minimum of several runs. The parts: \
-cipher (ciphers in the data plane), rate (their output by input), proof (PROOFs packet after packet and in memory), link (PROOFs \
-over a veth beside verifiers of user space), round (a whole round of 10^5 provers through the gateway), stream (Forró on the host).
+cipher (ciphers in the data plane), rate (their output by input), proof (PROOFs packet after packet and in memory), p4dra (proofs \
+of p4dra-classic likewise), link (PROOFs over a veth beside verifiers of user space), round (a whole round of 10^5 provers \
+through the gateway), stream (Forró on the host).
 
 Examples:
   linewarden bench attest

@@ -5,6 +5,7 @@
 //! | [`cipher`] | ciphers in the data plane: blocks, packets, AEADs, and what the programs take |
 //! | [`paced`] | what comes out of those programs by what goes in, past saturation |
 //! | [`proof`] | PROOFs: in the kernel packet after packet, in memory with all lanes and with one |
+//! | [`p4dra`] | replies of `p4dra-classic`, in the kernel and in memory, beside them |
 //! | [`link`] | PROOFs over a veth: `xdp` beside verifiers of user space, and how long many provers take |
 //! | [`round`] | a whole round of many provers through the real gateway |
 //! | [`stream`] | Forró on the host beside ChaCha20 |
@@ -13,6 +14,7 @@
 pub mod cipher;
 pub mod figures;
 pub mod link;
+pub mod p4dra;
 pub mod paced;
 pub mod proof;
 pub mod provers;
@@ -85,6 +87,8 @@ pub enum Part {
     Rate,
     /// [`proof`]
     Proof,
+    /// [`p4dra`]
+    P4dra,
     /// [`link`]
     Link,
     /// [`round`]
@@ -95,10 +99,11 @@ pub enum Part {
 
 impl Part {
     /// All, in the order in which they are run.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Cipher,
         Self::Rate,
         Self::Proof,
+        Self::P4dra,
         Self::Link,
         Self::Round,
         Self::Stream,
@@ -111,6 +116,7 @@ impl Part {
             Self::Cipher => "cipher",
             Self::Rate => "rate",
             Self::Proof => "proof",
+            Self::P4dra => "p4dra",
             Self::Link => "link",
             Self::Round => "round",
             Self::Stream => "stream",
@@ -133,6 +139,10 @@ pub fn run(size: &Size, parts: &[Part], progress: Progress<'_>) -> Result<Report
                 proof::memory(size, &mut report.rows)?;
                 progress("proofs in the kernel, packet after packet", None);
                 proof::kernel(size, &mut report.rows)?;
+            }
+            Part::P4dra => {
+                progress("proofs of p4dra-classic", None);
+                p4dra::rows(size, &mut report.rows)?;
             }
             Part::Link => link::rows(size, progress, &mut report.rows)?,
             Part::Round => round::rows(size, progress, &mut report.rows)?,

@@ -1,0 +1,101 @@
+//! Replies of `p4dra-classic` on one CPU, packet after packet (`BPF_PROG_TEST_RUN`): `bpf/bench_p4dra.bpf.c`.
+//!
+//! Each pass is a round: every prover's reply once, and what it has become. The program is attached while it is measured, for the
+//! reason that [`super::proof_bench`] gives. What the harness costs is in the figure, and beside it.
+
+use std::mem::MaybeUninit;
+
+use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
+use libbpf_rs::{Link, OpenObject};
+use linewarden_protocol::verdict::Verdict;
+
+use super::passes::Passes;
+use super::skeleton::bench_p4dra::{BenchP4draSkel, BenchP4draSkelBuilder};
+use super::{LOOPBACK, check_privileges, config, link, quiet_libbpf, read_counters};
+use crate::p4dra::P4draControl;
+use crate::{Config, Counters, DataPlaneError};
+
+/// Bytes of a frame: Ethernet, REPLY.
+pub const FRAME_BYTES: usize = 111;
+/// `struct lw_case`, in words.
+const CASE_WORDS: usize = FRAME_BYTES.div_ceil(8);
+
+/// The bench programs, loaded.
+pub struct P4draBench {
+    skeleton: BenchP4draSkel<'static>,
+    control: P4draControl,
+    passes: Passes<CASE_WORDS, 0>,
+    _attached: Link,
+}
+
+impl P4draBench {
+    /// Loads the programs for the provers of the configuration, and attaches the one that is measured to the loopback interface
+    /// of the calling thread's network namespace, which should be for that alone.
+    ///
+    /// # Errors
+    /// As [`super::Xdp::load`]; `p4dra-classic` is not configured.
+    pub fn load(config: &Config) -> Result<Self, DataPlaneError> {
+        config.check()?;
+        check_privileges()?;
+        quiet_libbpf();
+        let provers = config.p4dra.as_ref().map_or(0, |p4dra| p4dra.provers.len());
+        let frames = u32::try_from(provers).unwrap_or(u32::MAX).max(1);
+        // libbpf wants the object's storage to outlive the skeleton; a few dozen bytes a load are left behind.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let error = |error| DataPlaneError::kernel("loading the bench programs", error);
+        let mut open = BenchP4draSkelBuilder::default().open(storage).map_err(error)?;
+        config::configure(open.open_object_mut(), config, false)?;
+        open.maps.cases.set_max_entries(frames).map_err(error)?;
+        let skeleton = open.load().map_err(error)?;
+        config::regions(skeleton.object(), config)?.begin(&config.live());
+        let control = P4draControl::new(config, |_| config::p4dra_regions(skeleton.object(), config))?;
+        let off = || DataPlaneError::kernel("loading the bench programs", "p4dra-classic is off");
+        link(&skeleton.maps.programs, 2, &skeleton.progs.bench_p4dra)?;
+        let attached = skeleton.progs.bench_gateway.attach_xdp(LOOPBACK as i32);
+        let attached = attached.map_err(|error| DataPlaneError::kernel("attaching to loopback", error))?;
+        Ok(Self {
+            control: control.ok_or_else(off)?,
+            passes: Passes::map(skeleton.object(), frames)?,
+            skeleton,
+            _attached: attached,
+        })
+    }
+
+    /// To open rounds.
+    pub fn control(&mut self) -> &mut P4draControl {
+        &mut self.control
+    }
+
+    /// Lays out the frames of a pass.
+    pub fn lay_out<'a>(&mut self, frames: impl Iterator<Item = &'a [u8; FRAME_BYTES]>) {
+        self.passes.lay_out(frames);
+    }
+
+    /// One pass over what was laid out, through the verifier: ns a reply.
+    ///
+    /// # Errors
+    /// The kernel's; a reply that was not verified.
+    pub fn pass(&self) -> Result<f64, DataPlaneError> {
+        let before = self.counters()?;
+        let (count, cost) = self.passes.run(&self.skeleton.progs.bench_gateway)?;
+        let counted = self.counters()?.since(&before);
+        let verdicts: Vec<_> = counted.nonzero().collect();
+        if verdicts != [(Verdict::ReplyP4draVerified, u64::from(count))] {
+            let problem = format!("verdicts {verdicts:?}");
+            return Err(DataPlaneError::kernel("a pass over the provers", problem));
+        }
+        Ok(cost)
+    }
+
+    /// Likewise, the harness alone. Its program is not attached: the pass after it begins with cold caches.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn harness(&self) -> Result<f64, DataPlaneError> {
+        Ok(self.passes.run(&self.skeleton.progs.bench_harness)?.1)
+    }
+
+    fn counters(&self) -> Result<Counters, DataPlaneError> {
+        read_counters(&self.skeleton.maps.percpu)
+    }
+}
