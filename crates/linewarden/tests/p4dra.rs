@@ -169,6 +169,16 @@ fn whole_story(dataplane: &str) {
     for verdict in ["drop_p4dra_proof", "drop_p4dra_prover", "drop_p4dra_proved"] {
         serving.wait_for_count(verdict, 1);
     }
+    // Nobody can be asked by an interface that is down, which is told, and passes.
+    gateway.run(at, "ip link set v down");
+    let unsent = serving.wait_for("round that is not sent", |line| {
+        line["p4dra"]["unsent"].as_u64().is_some_and(|unsent| unsent > 0)
+    });
+    gateway.run(at, "ip link set v up");
+    let rounds = |line: &Value| line["p4dra"]["rounds"].as_u64();
+    serving.wait_for("round with all verified again", |line| {
+        expected(line) && rounds(line) > rounds(&unsent)
+    });
     let lines = serving.terminate();
     stop.store(true, Ordering::Release);
     let heard = listening.join().unwrap();
@@ -185,6 +195,11 @@ fn whole_story(dataplane: &str) {
     let log = std::fs::read_to_string(at.join("log")).unwrap();
     assert!(log.contains("p4dra-classic is on: insecure"), "{log}");
     assert!(log.contains("a round of p4dra-classic has ended"), "{log}");
+    assert!(log.contains("provers of p4dra-classic cannot be asked"), "{log}");
+    assert!(
+        log.contains("provers of p4dra-classic can be asked again"),
+        "{log}"
+    );
     assert!(
         !log.contains(&hex::encode([0xa0 + HONEST[0]; 32])),
         "no key is logged"
