@@ -20,7 +20,7 @@ use linewarden_gateway::{Answer, Ask, Clock, LinkError, Node, Settings};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodStart};
 use linewarden_protocol::gateway::ProverKeys;
 use linewarden_protocol::ids::{DeviceId, Period};
-use linewarden_registry::{Change, GroupName, GroupPolicy, Revision};
+use linewarden_registry::{Change, EnrolledAt, GroupName, GroupPolicy, Revision};
 
 use self::site::GATEWAY;
 
@@ -57,6 +57,10 @@ struct Bench {
     address: IpAddr,
     /// They have proven something there before.
     is_answering: bool,
+    /// As which enrolment of theirs.
+    enrolled_at: EnrolledAt,
+    /// Of the provers.
+    revision: u64,
     numbers: u32,
     outcomes: Vec<RoundOutcome>,
     /// What the feed tells next.
@@ -83,6 +87,8 @@ impl Bench {
             is_random: true,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             is_answering: true,
+            enrolled_at: EnrolledAt(1),
+            revision: 1,
             numbers: 1,
             outcomes: Vec::new(),
             changes: Vec::new(),
@@ -142,7 +148,7 @@ impl Bench {
                     running: start(1),
                     age_s: 0,
                     next: start(2),
-                    revision: 1,
+                    revision: self.revision,
                     references: 1,
                     groups: self.plans(),
                     rounds: first..self.numbers,
@@ -177,7 +183,7 @@ impl Bench {
             ProverProvision {
                 device,
                 group: name(number),
-                enrolled_at_s: 1,
+                enrolled_at: self.enrolled_at,
                 port: 9,
                 keys: Some(ProverKeys {
                     current: k2.for_gateway(GATEWAY),
@@ -193,7 +199,7 @@ impl Bench {
             provisions: (0..self.groups.len()).map(provision).collect(),
             removed: Vec::new(),
             damaged: Vec::new(),
-            upto: 1,
+            upto: self.revision,
             more: false,
         }
     }
@@ -263,6 +269,26 @@ fn who_has_proven_nothing_where_it_cannot_be_asked_is_silent() {
         assert_eq!(seen, [Seen::Silent], "{round:?}");
     }
     assert_eq!(bench.node.status().attest.unreached, 0);
+}
+
+/// What it proves in that round may be by its old key, and it is not asked by the new one before the next.
+#[test]
+fn who_is_enrolled_anew_in_mid_round_is_told_as_who_was_asked() {
+    let mut bench = Bench::new(&[policy(60, 15_000)]);
+    while bench.node.status().attest.requests == 0 {
+        bench.tick();
+        bench.now_ns += 1_000_000;
+    }
+    (bench.enrolled_at, bench.revision) = (EnrolledAt(2), 2);
+    bench.run_for(40 * SECOND_NS);
+    assert_eq!(bench.node.status().attest.requests, 1, "it is not asked again");
+    bench.run_for(60 * SECOND_NS);
+    assert_eq!(bench.node.status().attest.requests, 5, "with all repeats");
+    let told = bench.rounds(0).flat_map(|round| &round.verdicts);
+    let told: Vec<_> = told
+        .map(|verdict| (verdict.enrolled_at.0, verdict.seen))
+        .collect();
+    assert_eq!(told, [(1, Seen::Silent), (2, Seen::Silent)]);
 }
 
 /// For the keys of both periods, and however often they come.

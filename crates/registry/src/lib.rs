@@ -81,7 +81,7 @@ mod transfer;
 mod walk;
 
 pub use attest::{
-    Appraisal, AppraisalPage, BINDING_BYTES_MAX, EVIDENCE_BYTES_MAX, Group, GroupList, GroupName,
+    Appraisal, AppraisalPage, BINDING_BYTES_MAX, EVIDENCE_BYTES_MAX, EnrolledAt, Group, GroupList, GroupName,
     GroupNameError, GroupPolicy, Home, LOST_NUMBERS, NewGroup, NewProver, OVERLAY_BYTES_MAX, PERIODS_KEPT,
     PeriodRecord, Protection, ProverIdPage, ProverPage, ProverRecord, ROUNDS_KEPT, Reopen, ReservedRounds,
     RollOut, RoundRecord, SILENCES_MAX, State,
@@ -97,6 +97,7 @@ pub use lease::{
     Granted, Lease, LeaseRequest, LeasedChunk, LeasedDevice, LeasedStream, SealedChunk, Settlement,
 };
 pub use pair::{PAIR_LIFETIME_S, PairKey};
+pub use quarantine::{ShutOut, Suspect};
 pub use query::{Filter, Page};
 pub use renew::{Enrolment, Renewal, RenewalResult};
 pub use roaming::{BootId, Moment, Opened, Roamed, Standing};

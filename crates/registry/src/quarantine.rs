@@ -1,32 +1,55 @@
 //! Quarantine: a device that no longer proves what it is to run is shut out like a revoked one, but not for good.
 
+use std::collections::HashSet;
+
 use linewarden_protocol::ids::DeviceId;
 use sqlx::SqliteConnection;
 
+use crate::attest::EnrolledAt;
 use crate::device::{DeviceInfo, Quarantine, Revision, TEXT_BYTES_MAX, check_text};
 use crate::error::{RegistryError, Result};
 use crate::feed;
 use crate::row::{id_to_column, quarantine_to_columns};
 use crate::store::Registry;
 
+/// A prover that is to be put into quarantine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspect {
+    /// Which device.
+    pub device: DeviceId,
+    /// The enrolment that it is for.
+    pub enrolled_at: EnrolledAt,
+    /// By which rule, in words.
+    pub reason: String,
+}
+
+/// What putting devices into quarantine has come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShutOut {
+    /// The newest revision under which gateways learn of it.
+    pub revision: Revision,
+    /// Who stays in: it was enrolled anew since, or is no prover any more ([`Registry::overtaken`]).
+    pub overtaken: HashSet<DeviceId>,
+}
+
 impl Registry {
-    /// Puts devices into quarantine, in one transaction, each with its reason; returns the newest revision under which
-    /// gateways learn of it. Those that are in quarantine or revoked already stay as they are, and ids that are not enrolled
-    /// are passed over, for the others' sake.
+    /// Puts devices into quarantine, in one transaction. Those that are in quarantine or revoked already stay as they are, and ids
+    /// that are not enrolled are passed over, for the others' sake. Who was enrolled anew for attestation since is passed over and told:
+    /// another key, or another device, has been silent.
     ///
     /// A record that is damaged stays damaged, and is told as shut out: whoever can write the file but lacks the key shall not
     /// keep a device in by spoiling its record.
     ///
     /// # Errors
     /// A reason longer than [`TEXT_BYTES_MAX`], or a failure of the database; nothing is changed then.
-    pub async fn quarantine(&self, devices: &[(DeviceId, String)], now_s: u64) -> Result<Revision> {
-        for (device, reason) in devices {
+    pub async fn quarantine(&self, suspects: &[Suspect], now_s: u64) -> Result<ShutOut> {
+        for suspect in suspects {
             let invalid = |field, problem| RegistryError::InvalidRecord {
-                device: *device,
+                device: suspect.device,
                 field,
                 problem,
             };
-            check_text(reason, TEXT_BYTES_MAX, true)
+            check_text(&suspect.reason, TEXT_BYTES_MAX, true)
                 .map_err(|problem| invalid("quarantined_reason", problem))?;
             if i64::try_from(now_s).is_err() {
                 let problem = "not a time in seconds since 1970".to_owned();
@@ -34,25 +57,34 @@ impl Registry {
             }
         }
         let mut transaction = self.write().await?;
-        let mut newest = None;
-        for (device, reason) in devices {
+        let (mut newest, mut overtaken) = (None, HashSet::new());
+        for suspect in suspects {
+            let device = suspect.device;
+            if self
+                .is_overtaken(&mut transaction, device, suspect.enrolled_at)
+                .await?
+            {
+                overtaken.insert(device);
+                continue;
+            }
             let quarantine = Quarantine {
                 at_s: now_s,
-                reason: reason.clone(),
+                reason: suspect.reason.clone(),
             };
-            let told = self.shut_out(&mut transaction, *device, quarantine).await?;
+            let told = self.shut_out(&mut transaction, device, quarantine).await?;
             newest = told.or(newest);
         }
-        match newest {
+        let revision = match newest {
             Some(revision) => {
                 transaction.commit().await?;
-                Ok(revision)
+                revision
             }
             None => {
                 drop(transaction);
-                self.revision().await
+                self.revision().await?
             }
-        }
+        };
+        Ok(ShutOut { revision, overtaken })
     }
 
     /// Takes a device out of quarantine; returns the revision under which gateways learn of it. One that is in none stays as it
@@ -62,17 +94,49 @@ impl Registry {
     /// A device that is unknown or revoked, a damaged record, or a failure of the database.
     pub async fn readmit(&self, device: DeviceId) -> Result<Revision> {
         let mut transaction = self.write().await?;
-        let mut info = self.get_in(&mut transaction, device).await?;
+        let (revision, is_changed) = self.readmit_in(&mut transaction, device).await?;
+        if is_changed {
+            transaction.commit().await?;
+        }
+        Ok(revision)
+    }
+
+    /// As [`Registry::readmit`], of a device that has proven itself by the key of this enrolment. `None` if it was enrolled anew since,
+    /// or is no prover any more ([`Registry::overtaken`]): it stays where it is.
+    ///
+    /// # Errors
+    /// As [`Registry::readmit`].
+    pub async fn readmit_prover(
+        &self,
+        device: DeviceId,
+        enrolled_at: EnrolledAt,
+    ) -> Result<Option<Revision>> {
+        let mut transaction = self.write().await?;
+        if self.is_overtaken(&mut transaction, device, enrolled_at).await? {
+            return Ok(None);
+        }
+        let (revision, is_changed) = self.readmit_in(&mut transaction, device).await?;
+        if is_changed {
+            transaction.commit().await?;
+        }
+        Ok(Some(revision))
+    }
+
+    /// The revision, and whether there is anything to be committed.
+    async fn readmit_in(
+        &self,
+        connection: &mut SqliteConnection,
+        device: DeviceId,
+    ) -> Result<(Revision, bool)> {
+        let mut info = self.get_in(connection, device).await?;
         if !info.status.is_active() {
             return Err(RegistryError::Revoked { device });
         }
         if info.quarantine.is_none() {
-            return Ok(info.revision);
+            return Ok((info.revision, false));
         }
         info.quarantine = None;
-        let revision = self.write_quarantine(&mut transaction, info).await?;
-        transaction.commit().await?;
-        Ok(revision)
+        Ok((self.write_quarantine(connection, info).await?, true))
     }
 
     /// `None` if there is nothing to be done.

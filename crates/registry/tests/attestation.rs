@@ -8,15 +8,20 @@
 
 mod support;
 
+use std::collections::HashSet;
+
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
-use linewarden_registry::{EVIDENCE_BYTES_MAX, Home, NewProver, Protection, RegistryError};
-use support::attestation::{NOW_S, configuration, fleet, name, prover};
+use linewarden_registry::{
+    EVIDENCE_BYTES_MAX, EnrolledAt, Home, NewProver, Protection, Registry, RegistryError, Suspect,
+};
+use support::attestation::{NOW_S, configuration, fleet, group, name, prover};
+use support::{master_key, pool_device, sql};
 
 #[tokio::test]
 async fn a_prover_comes_back_as_it_was_enrolled() {
     let registry = fleet(1).await;
-    for home in [None, Some("192.0.2.7"), Some("2001:db8::7")] {
+    for (at_s, home) in (NOW_S + 1..).zip([None, Some("192.0.2.7"), Some("2001:db8::7")]) {
         let wanted = NewProver {
             protection: Protection::Tpm,
             binding: Some(b"{}".to_vec()),
@@ -29,7 +34,7 @@ async fn a_prover_comes_back_as_it_was_enrolled() {
             enrolled_period: Period(u64::MAX),
             ..prover(1)
         };
-        let revision = registry.enrol_prover(wanted.clone(), NOW_S).await.unwrap();
+        let revision = registry.enrol_prover(wanted.clone(), at_s).await.unwrap();
         let stored = registry.prover(DeviceId(1)).await.unwrap().unwrap();
         assert_eq!(stored.key.as_bytes(), wanted.key.as_bytes());
         assert_eq!(
@@ -40,7 +45,7 @@ async fn a_prover_comes_back_as_it_was_enrolled() {
             (stored.binding, stored.overlay, stored.home),
             (wanted.binding, wanted.overlay, wanted.home)
         );
-        assert_eq!((stored.port, stored.enrolled_at_s), (wanted.port, NOW_S));
+        assert_eq!((stored.port, stored.enrolled_at_s), (wanted.port, at_s));
         assert_eq!(
             (stored.enrolled_period, stored.revision, stored.removed),
             (wanted.enrolled_period, revision, false)
@@ -204,5 +209,117 @@ async fn of_many_provers_all_are_enrolled_or_none() {
     assert_eq!(
         registry.provers_since(revision, 9).await.unwrap().provers.len(),
         3
+    );
+}
+
+/// Whatever the clock says, and also where it was removed in between.
+#[tokio::test]
+async fn no_device_has_the_same_enrolment_twice() {
+    let registry = fleet(1).await;
+    let device = DeviceId(1);
+    let last_s = i64::MAX.cast_unsigned();
+    let mut before = EnrolledAt(NOW_S);
+    for (is_removed, at_s, expected) in [
+        (false, NOW_S, NOW_S + 1),
+        (true, NOW_S, NOW_S + 2),
+        (true, NOW_S - 1_000, NOW_S + 3),
+        (false, 0, NOW_S + 4),
+        (false, NOW_S + 9, NOW_S + 9),
+        (false, last_s - 1, last_s - 1),
+        (true, 0, last_s),
+    ] {
+        if is_removed {
+            assert!(registry.remove_prover(device).await.unwrap());
+        }
+        registry.enrol_prover(prover(1), at_s).await.unwrap();
+        let stored = registry.prover(device).await.unwrap().unwrap();
+        assert_eq!(stored.enrolled_at(), EnrolledAt(expected));
+        assert!(stored.enrolled_at() > before);
+        before = stored.enrolled_at();
+        // What the device has of its own is no other enrolment.
+        registry.set_overlay(device, None).await.unwrap();
+        assert_eq!(
+            registry.prover(device).await.unwrap().unwrap().enrolled_at(),
+            before
+        );
+    }
+    // There is none after the last that a clock can tell, and nothing is spoiled by that.
+    registry.enrol_prover(prover(1), last_s).await.unwrap();
+    assert!(registry.check().await.unwrap().is_empty());
+}
+
+/// 1 to 4 are as they were; 5 is enrolled anew, 6 is removed, 7 was never a prover.
+#[tokio::test]
+async fn what_was_seen_of_an_enrolment_before_shuts_nobody_out_and_lets_nobody_in() {
+    let registry = fleet(6).await;
+    registry.enrol(pool_device(7, 2)).await.unwrap();
+    let first = EnrolledAt(NOW_S);
+    let suspect = |id, enrolled_at| Suspect {
+        device: DeviceId(id),
+        enrolled_at,
+        reason: String::new(),
+    };
+    let all = |ids: std::ops::RangeInclusive<u64>| ids.map(|id| suspect(id, first)).collect::<Vec<_>>();
+    registry.quarantine(&all(3..=4), NOW_S).await.unwrap();
+    registry.enrol_prover(prover(4), NOW_S).await.unwrap();
+    registry.enrol_prover(prover(5), 0).await.unwrap();
+    assert!(registry.remove_prover(DeviceId(6)).await.unwrap());
+
+    let overtaken = HashSet::from([4, 5, 6].map(DeviceId));
+    let seen: Vec<_> = (1..=7).map(|id| (DeviceId(id), first)).collect();
+    assert_eq!(registry.overtaken(&seen).await.unwrap(), overtaken);
+    let before = registry.revision().await.unwrap();
+    let told = registry.quarantine(&all(1..=7), NOW_S + 9).await.unwrap();
+    assert_eq!(told.overtaken, overtaken);
+    assert_eq!(told.revision.0, before.0 + 3);
+    for (id, at_s) in [
+        (1, Some(9)),
+        (2, Some(9)),
+        (3, Some(0)),
+        (4, Some(0)),
+        (5, None),
+        (6, None),
+        (7, Some(9)),
+    ] {
+        let quarantine = registry.get(DeviceId(id)).await.unwrap().quarantine;
+        assert_eq!(
+            quarantine.map(|quarantine| quarantine.at_s),
+            at_s.map(|at_s| NOW_S + at_s),
+            "device {id}"
+        );
+    }
+    let readmit = async |id, enrolled_at| registry.readmit_prover(DeviceId(id), enrolled_at).await.unwrap();
+    assert_eq!(readmit(4, first).await, None);
+    assert!(registry.get(DeviceId(4)).await.unwrap().quarantine.is_some());
+    let anew = EnrolledAt(NOW_S + 1);
+    for (id, enrolled_at) in [(3, first), (4, anew)] {
+        let newest = registry.revision().await.unwrap();
+        assert_eq!(readmit(id, enrolled_at).await.unwrap().0, newest.0 + 1);
+        assert!(registry.get(DeviceId(id)).await.unwrap().quarantine.is_none());
+    }
+    // It is not told again.
+    let newest = registry.get(DeviceId(4)).await.unwrap().revision;
+    assert_eq!(readmit(4, anew).await, Some(newest));
+}
+
+/// One that was damaged when it was removed is on record as removed at no time.
+#[tokio::test]
+async fn a_prover_that_was_removed_is_judged_no_more_though_its_record_was_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fleet.registry");
+    let registry = Registry::create(&path, &master_key()).await.unwrap();
+    registry.enrol(pool_device(1, 2)).await.unwrap();
+    registry.set_group(&group("pumps"), NOW_S).await.unwrap();
+    registry.enrol_prover(prover(1), NOW_S).await.unwrap();
+    let seen = [(DeviceId(1), EnrolledAt(NOW_S))];
+    sql(&path, "UPDATE prover SET port = port + 1, removed = 1").await;
+    assert!(
+        registry.overtaken(&seen).await.unwrap().is_empty(),
+        "nobody says so who may"
+    );
+    assert!(registry.remove_prover(DeviceId(1)).await.unwrap());
+    assert_eq!(
+        registry.overtaken(&seen).await.unwrap(),
+        HashSet::from([DeviceId(1)])
     );
 }

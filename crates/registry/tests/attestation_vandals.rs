@@ -16,7 +16,7 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{LOST_NUMBERS, Registry, RegistryError};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
-use support::attestation::{NOW_S, appraisal, group, name, prover, round};
+use support::attestation::{NOW_S, appraisal, group, name, prover, round, told};
 use support::{fleet_file, gateway, open, sql};
 use tempfile::TempDir;
 
@@ -53,7 +53,7 @@ async fn attested_file() -> (TempDir, PathBuf) {
         .unwrap();
     let fence = gateway(&registry).await;
     registry.reserve_rounds(&fence, 50, 0).await.unwrap();
-    let told: Vec<_> = (1..=PROVERS).map(|id| appraisal(id, 7)).collect();
+    let told = told((1..=PROVERS).map(|id| appraisal(id, 7)));
     registry.record_round(&fence, &round(1, 7), &told).await.unwrap();
     registry.close().await;
     (directory, path)
@@ -266,7 +266,7 @@ async fn numbers_of_rounds_cannot_be_put_back() {
         assert!(is_named().await, "{statement}");
         let fence = gateway(&registry).await;
         // What was found meanwhile is not lost.
-        let told = [appraisal(3, 9)];
+        let told = told([appraisal(3, 9)]);
         registry.record_round(&fence, &round(1, 9), &told).await.unwrap();
         let reserved = registry.reserve_rounds(&fence, 4, 30).await.unwrap();
         assert_eq!(
@@ -391,7 +391,7 @@ async fn damage_can_be_mended() {
     let period = registry.draw_period(None, [5; 8], NOW_S).await.unwrap();
     assert_eq!(period.number, Period(2), "the one that was drawn is sound");
     let fence = gateway(&registry).await;
-    let told: Vec<_> = (1..=PROVERS).map(|id| appraisal(id, 9)).collect();
+    let told = told((1..=PROVERS).map(|id| appraisal(id, 9)));
     registry.record_round(&fence, &round(1, 9), &told).await.unwrap();
     // A number that is none stands in nobody's way either.
     sql(

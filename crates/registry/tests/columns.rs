@@ -17,7 +17,7 @@ use linewarden_registry::{
     BootId, Filter, Moment, Opened, Registry, RegistryError, Renewal, Revision, Settlement, Standing,
 };
 use sqlx::{Connection as _, SqliteConnection};
-use support::attestation::{NOW_S, appraisal, group, name, prover, round};
+use support::attestation::{NOW_S, appraisal, group, name, prover, round, told};
 use support::{fleet_file, gateway, lease, lease_all, open, pool_device, sql, wish};
 use tempfile::TempDir;
 
@@ -70,7 +70,7 @@ async fn attested(registry: &Registry) {
         registry.enrol_prover(prover(id), NOW_S).await.unwrap();
     }
     for number in [7, 8] {
-        let told = [7, 40].map(|id| appraisal(id, number));
+        let told = told([7, 40].map(|id| appraisal(id, number)));
         registry
             .record_round(&fence, &round(1, number), &told)
             .await

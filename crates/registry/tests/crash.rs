@@ -17,7 +17,7 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_registry::{BulkOptions, Granted, Registry, Settlement};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
-use support::attestation::{appraisal, group, prover, round};
+use support::attestation::{NOW_S, appraisal, group, prover, round, told};
 use support::{master_key, pool_device, wish};
 
 const DEVICES: u64 = 6;
@@ -207,7 +207,7 @@ async fn no_round_has_the_number_of_another_across_kills() {
         .unwrap();
     registry.set_group(&group("pumps"), 0).await.unwrap();
     for id in 1..=DEVICES {
-        registry.enrol_prover(prover(id), 0).await.unwrap();
+        registry.enrol_prover(prover(id), NOW_S).await.unwrap();
     }
     registry.close().await;
     let seed = getrandom::u64().unwrap();
@@ -264,7 +264,7 @@ async fn child_records_rounds_until_it_is_killed() {
     loop {
         for number in registry.reserve_rounds(&fence, 2, 0).await.unwrap().numbers {
             tell("given", number);
-            let told: Vec<_> = (1..=DEVICES).map(|id| appraisal(id, number)).collect();
+            let told = told((1..=DEVICES).map(|id| appraisal(id, number)));
             registry
                 .record_round(&fence, &round(1, number), &told)
                 .await

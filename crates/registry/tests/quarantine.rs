@@ -10,8 +10,8 @@ mod support;
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_registry::{
-    BulkOptions, Change, ExportKey, Filter, OnConflict, OnDamage, Quarantine, Registry, RegistryError,
-    Renewal, Revision,
+    BulkOptions, Change, EnrolledAt, ExportKey, Filter, OnConflict, OnDamage, Quarantine, Registry,
+    RegistryError, Renewal, Revision, Suspect,
 };
 use support::{
     fleet_file, gateway, in_memory, lease, lease_all, open, pool_device, pool_device_from, rows, sql, wish,
@@ -19,10 +19,26 @@ use support::{
 
 const NOW_S: u64 = 1_800_000_000;
 
-fn these(ids: &[u64]) -> Vec<(DeviceId, String)> {
+fn suspect(id: u64, reason: String) -> Suspect {
+    Suspect {
+        device: DeviceId(id),
+        enrolled_at: EnrolledAt(NOW_S),
+        reason,
+    }
+}
+
+/// None of them is a prover.
+fn these(ids: &[u64]) -> Vec<Suspect> {
     ids.iter()
-        .map(|id| (DeviceId(*id), format!("silent, device {id}")))
+        .map(|id| suspect(*id, format!("silent, device {id}")))
         .collect()
+}
+
+/// The revision by which they are shut out.
+async fn shut_out(registry: &Registry, suspects: &[Suspect], now_s: u64) -> Revision {
+    let told = registry.quarantine(suspects, now_s).await.unwrap();
+    assert!(told.overtaken.is_empty());
+    told.revision
 }
 
 async fn fleet(devices: u64) -> Registry {
@@ -50,7 +66,7 @@ async fn a_device_in_quarantine_gets_nothing_until_it_is_readmitted() {
     let fence = lease_all(&registry, 1..=3).await;
     registry.allow_pair(DeviceId(1), DeviceId(2)).await.unwrap();
     let before = registry.revision().await.unwrap();
-    let revision = registry.quarantine(&these(&[2]), NOW_S).await.unwrap();
+    let revision = shut_out(&registry, &these(&[2]), NOW_S).await;
     assert!(revision > before);
     let change = newest_change(&registry, before, 2).await.unwrap();
     assert_eq!((change.active, change.revision), (false, revision));
@@ -108,17 +124,17 @@ async fn a_device_in_quarantine_gets_nothing_until_it_is_readmitted() {
 async fn again_changes_nothing_and_a_stranger_spoils_nothing() {
     let registry = fleet(4).await;
     registry.revoke(DeviceId(4), "lost", NOW_S).await.unwrap();
-    let first = registry.quarantine(&these(&[2]), NOW_S).await.unwrap();
+    let first = shut_out(&registry, &these(&[2]), NOW_S).await;
     let told = these(&[2, 4, 99]);
-    assert_eq!(registry.quarantine(&told, NOW_S + 1).await.unwrap(), first);
+    assert_eq!(shut_out(&registry, &told, NOW_S + 1).await, first);
     assert_eq!(
         registry.get(DeviceId(2)).await.unwrap().quarantine.unwrap().at_s,
         NOW_S
     );
     assert_eq!(registry.get(DeviceId(4)).await.unwrap().quarantine, None);
-    assert_eq!(registry.quarantine(&[], NOW_S).await.unwrap(), first);
+    assert_eq!(shut_out(&registry, &[], NOW_S).await, first);
     // Of several the newest revision is told, each has its own.
-    let both = registry.quarantine(&these(&[99, 1, 3, 2]), NOW_S).await.unwrap();
+    let both = shut_out(&registry, &these(&[99, 1, 3, 2]), NOW_S).await;
     let feed = registry.changes_since(first, 10).await.unwrap();
     let seen: Vec<_> = feed
         .changes
@@ -127,7 +143,7 @@ async fn again_changes_nothing_and_a_stranger_spoils_nothing() {
         .collect();
     assert_eq!(seen, [(1, both.0 - 1, false), (3, both.0, false)]);
     // A reason that is none spoils the whole question, before anything is done.
-    let steering = vec![(DeviceId(1), "\u{1b}[2J".to_owned())];
+    let steering = vec![suspect(1, "\u{1b}[2J".to_owned())];
     assert!(registry.quarantine(&steering, NOW_S).await.is_err());
 
     assert_eq!(registry.readmit(DeviceId(2)).await.unwrap().0, both.0 + 1);
@@ -176,7 +192,7 @@ async fn again_changes_nothing_and_a_stranger_spoils_nothing() {
 async fn it_lasts_through_replacement_export_and_backup() {
     let (directory, path) = fleet_file().await;
     let registry = open(&path).await.unwrap();
-    registry.quarantine(&these(&[2, 3]), NOW_S).await.unwrap();
+    shut_out(&registry, &these(&[2, 3]), NOW_S).await;
     let anew = vec![pool_device_from(2, 100, 9)];
     registry.enrol_chunk(anew, OnConflict::Replace).await.unwrap();
     let quarantine = registry.get(DeviceId(2)).await.unwrap().quarantine;
@@ -222,7 +238,7 @@ async fn it_lasts_through_replacement_export_and_backup() {
         .export_file(&lifted, Some(&key), OnDamage::Refuse, |_| ())
         .await
         .unwrap();
-    other.quarantine(&these(&[2]), NOW_S).await.unwrap();
+    shut_out(&other, &these(&[2]), NOW_S).await;
     let third = in_memory().await;
     third.import_file(&file, &key, replace, |_| ()).await.unwrap();
     // All rows of its pool are unspent: they may be replaced by themselves.
@@ -262,7 +278,7 @@ async fn it_cannot_be_edited() {
         let (_directory, path) = fleet_file().await;
         let registry = open(&path).await.unwrap();
         let fence = lease_all(&registry, 1..=3).await;
-        registry.quarantine(&these(&[2]), NOW_S).await.unwrap();
+        shut_out(&registry, &these(&[2]), NOW_S).await;
         registry.close().await;
         sql(&path, statement).await;
         let registry = open(&path).await.unwrap();
@@ -298,7 +314,7 @@ async fn it_cannot_be_edited() {
     sql(&path, "UPDATE device SET mac = zeroblob(16) WHERE device_id = 2").await;
     let registry = open(&path).await.unwrap();
     let before = registry.revision().await.unwrap();
-    let revision = registry.quarantine(&these(&[2, 3]), NOW_S).await.unwrap();
+    let revision = shut_out(&registry, &these(&[2, 3]), NOW_S).await;
     for id in [2, 3] {
         assert!(
             !newest_change(&registry, before, id).await.unwrap().active,
@@ -338,7 +354,7 @@ async fn a_registry_of_the_schema_before_is_brought_up_to_date() {
         registry.load(DeviceId(5)).await,
         Err(RegistryError::Revoked { .. })
     ));
-    registry.quarantine(&these(&[1]), NOW_S).await.unwrap();
+    shut_out(&registry, &these(&[1]), NOW_S).await;
     let fence = gateway(&registry).await;
     assert!(lease(&registry, &fence, 1, 0, 4).await.is_err());
 }

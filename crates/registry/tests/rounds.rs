@@ -13,8 +13,10 @@ use std::net::IpAddr;
 
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
-use linewarden_registry::{Appraisal, ROUNDS_KEPT, RegistryError, RoundRecord, SILENCES_MAX, State};
-use support::attestation::{NOW_S, appraisal, fleet, group, name, prover, round};
+use linewarden_registry::{
+    Appraisal, EnrolledAt, ROUNDS_KEPT, RegistryError, RoundRecord, SILENCES_MAX, State,
+};
+use support::attestation::{NOW_S, appraisal, fleet, group, name, prover, round, told};
 use support::{gateway, in_memory, pool_device};
 
 #[tokio::test]
@@ -102,8 +104,11 @@ async fn a_round_and_what_it_has_changed_are_stored_together() {
     };
     registry.enrol(pool_device(u64::MAX - 1, 2)).await.unwrap();
     registry.enrol_prover(prover(u64::MAX - 1), NOW_S).await.unwrap();
-    let told = [appraisal(1, 7), appraisal(2, 7), silent.clone(), appraisal(3, 7)];
-    registry.record_round(&fence, &round(1, 7), &told).await.unwrap();
+    let appraisals = [appraisal(1, 7), appraisal(2, 7), silent.clone(), appraisal(3, 7)];
+    registry
+        .record_round(&fence, &round(1, 7), &told(appraisals))
+        .await
+        .unwrap();
     assert_eq!(registry.rounds(None, 10).await.unwrap(), [round(1, 7)]);
     assert_eq!(
         registry.appraisal(DeviceId(1)).await.unwrap(),
@@ -129,7 +134,7 @@ async fn a_round_and_what_it_has_changed_are_stored_together() {
         ..appraisal(1, 8)
     };
     registry
-        .record_round(&fence, &round(1, 8), std::slice::from_ref(&late))
+        .record_round(&fence, &round(1, 8), &told([late.clone()]))
         .await
         .unwrap();
     assert_eq!(registry.appraisal(DeviceId(1)).await.unwrap(), Some(late));
@@ -177,14 +182,14 @@ async fn a_round_and_what_it_has_changed_are_stored_together() {
     ];
     for (round, appraisals) in wrong {
         let error = registry
-            .record_round(&fence, &round, &appraisals)
+            .record_round(&fence, &round, &told(appraisals))
             .await
             .unwrap_err();
         assert!(matches!(error, RegistryError::InvalidRound { .. }), "{error}");
     }
     let newer = gateway(&registry).await;
     let error = registry
-        .record_round(&fence, &round(1, 9), &[appraisal(2, 9)])
+        .record_round(&fence, &round(1, 9), &told([appraisal(2, 9)]))
         .await
         .unwrap_err();
     assert!(matches!(error, RegistryError::OldFence { .. }), "{error}");
@@ -194,10 +199,22 @@ async fn a_round_and_what_it_has_changed_are_stored_together() {
         Some(appraisal(2, 7))
     );
 
-    // Another enrolment begins anew.
+    // Another enrolment begins anew, and what was seen of the one before, or of one to come, is not its own.
     registry.enrol_prover(prover(2), NOW_S).await.unwrap();
-    assert_eq!(registry.appraisal(DeviceId(2)).await.unwrap(), None);
-    registry.record_round(&newer, &round(1, 9), &[]).await.unwrap();
+    for at_s in [NOW_S, NOW_S + 2] {
+        let other = [(appraisal(2, 9), EnrolledAt(at_s))];
+        registry.record_round(&newer, &round(1, 9), &other).await.unwrap();
+        assert_eq!(registry.appraisal(DeviceId(2)).await.unwrap(), None);
+    }
+    let its_own = [(appraisal(2, 9), EnrolledAt(NOW_S + 1))];
+    registry
+        .record_round(&newer, &round(1, 9), &its_own)
+        .await
+        .unwrap();
+    assert_eq!(
+        registry.appraisal(DeviceId(2)).await.unwrap(),
+        Some(appraisal(2, 9))
+    );
     assert!(registry.check().await.unwrap().is_empty());
 }
 

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_registry::{
-    Appraisal, GroupName, GroupPolicy, Protection, RegistryError, Reopen, Revision, RoundRecord, State,
+    Appraisal, EnrolledAt, GroupName, GroupPolicy, Protection, RegistryError, Reopen, Revision, RoundRecord,
+    ShutOut, State, Suspect,
 };
 
 use super::results::{Outcome, SUBMODULES_MAX};
@@ -18,6 +19,8 @@ use super::verifier::Verifier;
 pub struct Verdict {
     /// The prover.
     pub device: DeviceId,
+    /// By which enrolment it was asked: of another one this says nothing.
+    pub enrolled_at: EnrolledAt,
     /// What was seen.
     pub seen: Seen,
     /// Where it was asked.
@@ -94,15 +97,7 @@ impl Verifier {
         let counts = |verdict: &&Verdict| unanswered.is_none() || verdict.seen != Seen::Silent;
         let mut verdicts: Vec<&Verdict> = round.verdicts.iter().filter(counts).collect();
         let left_out = self.left_out(round, &verdicts, ended_s).await?;
-        let asked = verdicts.len();
-        verdicts.retain(|verdict| self.is_of_its_enrolment(verdict.device, began_s(round, ended_s)));
-        if verdicts.len() < asked {
-            tracing::warn!(
-                devices = asked - verdicts.len(),
-                round = %round.number,
-                "not judged: removed since, or enrolled after the round began; if that was long ago, the clock is behind"
-            );
-        }
+        verdicts.retain(|verdict| self.is_of_its_enrolment(verdict));
         let unproven = self.unproven(&verdicts).await?;
         let mut judged: Vec<Judged> = verdicts
             .into_iter()
@@ -114,11 +109,14 @@ impl Verifier {
         judged.extend(left_out);
         self.take_back(&mut judged).await?;
         self.link.registry().verify_fence(self.link.fence()).await?;
+        self.pass_over(&mut judged).await?;
         // The quarantine first: if the rest fails, the round is decided once more, and a quarantine twice is one.
-        self.shut_out(&judged, &policy, ended_s).await?;
+        self.shut_out(&mut judged, &policy, ended_s).await?;
         self.let_in(&mut judged).await?;
         let changed = judged.iter().filter(|judged| judged.is_changed);
-        let changed: Vec<Appraisal> = changed.map(|judged| self.appraisal(judged)).collect();
+        let changed: Vec<(Appraisal, EnrolledAt)> = changed
+            .map(|judged| (self.appraisal(judged), judged.enrolled_at))
+            .collect();
         self.record(round, &changed, ended_s).await?;
         let mut appraised = std::mem::take(&mut self.untold);
         appraised.results = self.results(round, &judged, &policy, (ended_s, now_s));
@@ -138,6 +136,7 @@ impl Verifier {
     /// proven nothing yet shows nothing.
     fn shown<'a>(&'a self, round: &'a RoundOutcome) -> impl Iterator<Item = (Seen, bool)> + 'a {
         let verdicts = round.verdicts.iter();
+        let verdicts = verdicts.filter(|verdict| self.is_of_its_enrolment(verdict));
         let free = verdicts.filter(|verdict| !self.quarantined.contains_key(&verdict.device));
         free.filter_map(|verdict| {
             let standing = self.provers.get(&verdict.device)?.standing.as_ref();
@@ -147,10 +146,23 @@ impl Verifier {
         })
     }
 
-    /// One that was removed meanwhile is nobody's to judge, and one that was enrolled anew was asked by its old key.
-    fn is_of_its_enrolment(&self, device: DeviceId, began_s: u64) -> bool {
-        let known = self.provers.get(&device);
-        known.is_some_and(|known| known.enrolled_at_s.is_none_or(|at_s| at_s <= began_s))
+    /// As far as this verifier has read the prover's record; [`Self::pass_over`] looks whether it is still so.
+    fn is_of_its_enrolment(&self, verdict: &Verdict) -> bool {
+        let known = self.provers.get(&verdict.device);
+        known
+            .and_then(|known| known.enrolled_at)
+            .is_none_or(|enrolled_at| enrolled_at == verdict.enrolled_at)
+    }
+
+    /// Leaves out whom the registry has as another enrolment by now, or as no prover, where something would follow.
+    async fn pass_over(&self, judged: &mut Vec<Judged>) -> Result<(), RegistryError> {
+        let changed = judged.iter().filter(|judged| judged.is_changed);
+        let changed: Vec<(DeviceId, EnrolledAt)> = changed
+            .map(|judged| (judged.device, judged.enrolled_at))
+            .collect();
+        let overtaken = self.link.registry().overtaken(&changed).await?;
+        judged.retain(|judged| !overtaken.contains(&judged.device));
+        Ok(())
     }
 
     /// Who of the silent has proven nothing since it was enrolled, at any gateway. What this one has seen it knows.
@@ -186,21 +198,28 @@ impl Verifier {
 
     async fn shut_out(
         &mut self,
-        judged: &[Judged],
+        judged: &mut Vec<Judged>,
         policy: &GroupPolicy,
         at_s: u64,
     ) -> Result<(), RegistryError> {
         let decided = judged
             .iter()
             .filter(|judged| judged.decision == Some(Decision::Quarantine));
-        let quarantined: Vec<(DeviceId, String)> = decided
-            .map(|judged| (judged.device, reason(&judged.after, policy)))
+        let suspects: Vec<Suspect> = decided
+            .map(|judged| Suspect {
+                device: judged.device,
+                enrolled_at: judged.enrolled_at,
+                reason: reason(&judged.after, policy),
+            })
             .collect();
-        if quarantined.is_empty() {
+        if suspects.is_empty() {
             return Ok(());
         }
-        let revision = self.link.registry().quarantine(&quarantined, at_s).await?;
-        let untold = quarantined.into_iter().map(|(device, reason)| Quarantined {
+        let ShutOut { revision, overtaken } = self.link.registry().quarantine(&suspects, at_s).await?;
+        judged.retain(|judged| !overtaken.contains(&judged.device));
+        let suspects = suspects.into_iter();
+        let quarantined = suspects.filter(|suspect| !overtaken.contains(&suspect.device));
+        let untold = quarantined.map(|Suspect { device, reason, .. }| Quarantined {
             device,
             reason,
             revision,
@@ -209,15 +228,21 @@ impl Verifier {
         Ok(())
     }
 
-    async fn let_in(&mut self, judged: &mut [Judged]) -> Result<(), RegistryError> {
+    async fn let_in(&mut self, judged: &mut Vec<Judged>) -> Result<(), RegistryError> {
+        let mut overtaken = HashSet::new();
         let decided = judged
             .iter_mut()
             .filter(|judged| judged.decision == Some(Decision::Readmit));
         for judged in decided {
             let device = judged.device;
-            match self.link.registry().readmit(device).await {
-                Ok(revision) => {
+            let registry = self.link.registry();
+            match registry.readmit_prover(device, judged.enrolled_at).await {
+                Ok(Some(revision)) => {
                     self.untold.readmitted.push((device, revision));
+                    continue;
+                }
+                Ok(None) => {
+                    overtaken.insert(device);
                     continue;
                 }
                 // It was revoked or removed meanwhile.
@@ -231,6 +256,7 @@ impl Verifier {
             let known = self.provers.get(&device);
             judged.stay_out(known.and_then(|known| known.standing.as_ref()));
         }
+        judged.retain(|judged| !overtaken.contains(&judged.device));
         Ok(())
     }
 
@@ -248,9 +274,11 @@ impl Verifier {
                 && known.standing.as_ref().is_some_and(is_well)
                 && !asked.contains(device)
         });
-        let left_out: Vec<DeviceId> = left_out.map(|(device, _)| *device).collect();
+        let left_out: Vec<(DeviceId, EnrolledAt)> = left_out
+            .filter_map(|(device, known)| Some((*device, known.enrolled_at?)))
+            .collect();
         let mut judged = Vec::new();
-        for device in left_out {
+        for (device, enrolled_at) in left_out {
             let is_here = match self.link.registry().appraisal(device).await {
                 Ok(newest) => newest.is_some_and(|newest| newest.gateway == self.link.gateway()),
                 // What cannot be read says nothing of another gateway, and is written anew.
@@ -264,6 +292,7 @@ impl Verifier {
                 Some(_) => known.is_elsewhere = true,
                 None => judged.extend(known.standing.as_ref().map(|standing| Judged {
                     device,
+                    enrolled_at,
                     after: Standing {
                         state: State::Silent,
                         since_s: at_s,
@@ -326,6 +355,7 @@ impl Verifier {
         }
         Judged {
             device,
+            enrolled_at: verdict.enrolled_at,
             decision,
             is_changed: recorded.is_none_or(|recorded| after.differs(recorded)),
             is_news,
@@ -371,7 +401,7 @@ impl Verifier {
     async fn record(
         &self,
         round: &RoundOutcome,
-        changed: &[Appraisal],
+        changed: &[(Appraisal, EnrolledAt)],
         ended_s: u64,
     ) -> Result<(), RegistryError> {
         let count = |wanted: fn(&Seen) -> bool| {
@@ -415,6 +445,7 @@ impl Verifier {
 /// What a round comes to for one prover.
 struct Judged {
     device: DeviceId,
+    enrolled_at: EnrolledAt,
     after: Standing,
     decision: Option<Decision>,
     /// It has to be written down.

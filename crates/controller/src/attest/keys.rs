@@ -7,7 +7,7 @@ use linewarden_measurement::configuration::Configuration;
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodStart, RequestKey};
 use linewarden_protocol::gateway::ProverKeys;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use linewarden_registry::{Group, GroupName, ProverRecord, RegistryError};
+use linewarden_registry::{EnrolledAt, Group, GroupName, ProverRecord, RegistryError};
 
 use crate::link::Link;
 
@@ -23,8 +23,8 @@ pub struct ProverProvision {
     pub device: DeviceId,
     /// Its group.
     pub group: GroupName,
-    /// When it was enrolled, seconds since 1970-01-01 UTC: what was seen of another enrolment is not its own.
-    pub enrolled_at_s: u64,
+    /// Which enrolment this is: what was seen of another one is not its own.
+    pub enrolled_at: EnrolledAt,
     /// The UDP port at which it is asked.
     pub port: u16,
     /// What it may prove; nothing while its group has no reference value.

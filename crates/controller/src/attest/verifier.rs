@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{
-    Appraisal, Filter, GroupName, GroupPolicy, Protection, ProverRecord, RegistryError, Revision, State,
+    Appraisal, EnrolledAt, Filter, GroupName, GroupPolicy, Protection, ProverRecord, RegistryError, Revision,
+    State,
 };
 
 use super::appraise::Appraised;
@@ -25,7 +26,7 @@ const PAGE_APPRAISALS: u32 = 4_096;
 pub(super) struct Known {
     /// Once its record has been read.
     pub(super) group: Option<GroupName>,
-    pub(super) enrolled_at_s: Option<u64>,
+    pub(super) enrolled_at: Option<EnrolledAt>,
     pub(super) protection: Protection,
     /// It was appraised at another gateway last.
     pub(super) is_elsewhere: bool,
@@ -38,6 +39,8 @@ pub struct Verifier {
     pub(super) link: Link,
     references: References,
     pub(super) provers: HashMap<DeviceId, Known>,
+    /// As of which revision of the provers it was read how they stood.
+    read_at: u64,
     pub(super) policies: HashMap<GroupName, GroupPolicy>,
     /// Who is in quarantine and since when, as of that revision of the registry's devices.
     pub(super) quarantined: HashMap<DeviceId, u64>,
@@ -53,7 +56,10 @@ impl Verifier {
     /// # Errors
     /// A failure of the database.
     pub async fn open(link: Link) -> Result<Self, RegistryError> {
+        // Before that is read, so that no enrolment that comes in between is taken for one of before.
+        let read_at = link.registry().attest_revision().await?;
         let mut verifier = Self {
+            read_at,
             references: References::default(),
             provers: HashMap::new(),
             policies: HashMap::new(),
@@ -63,7 +69,6 @@ impl Verifier {
             untold: Appraised::default(),
             link,
         };
-        let gateway = verifier.link.gateway();
         let mut after = None;
         loop {
             let page = verifier
@@ -75,18 +80,7 @@ impl Verifier {
                 tracing::error!(record = damaged, "left out");
             }
             for appraisal in page.appraisals {
-                let device = appraisal.device;
-                let is_here = appraisal.gateway == gateway;
-                verifier.provers.insert(
-                    device,
-                    Known {
-                        group: None,
-                        enrolled_at_s: None,
-                        protection: Protection::Software,
-                        is_elsewhere: !is_here,
-                        standing: is_here.then(|| standing(appraisal)),
-                    },
-                );
+                verifier.remember(appraisal);
             }
             after = page.next;
             if after.is_none() {
@@ -94,6 +88,32 @@ impl Verifier {
             }
         }
         Ok(verifier)
+    }
+
+    fn remember(&mut self, appraisal: Appraisal) {
+        let device = appraisal.device;
+        let is_here = appraisal.gateway == self.link.gateway();
+        let known = Known {
+            group: None,
+            enrolled_at: None,
+            protection: Protection::Software,
+            is_elsewhere: !is_here,
+            standing: is_here.then(|| standing(appraisal)),
+        };
+        self.provers.insert(device, known);
+    }
+
+    /// How a prover stands that was enrolled after that was read of all.
+    async fn read_again(&mut self, device: DeviceId) -> Result<(), RegistryError> {
+        self.provers.remove(&device);
+        match self.link.registry().appraisal(device).await {
+            Ok(appraisal) => appraisal
+                .into_iter()
+                .for_each(|appraisal| self.remember(appraisal)),
+            Err(error @ RegistryError::DamagedRecord { .. }) => tracing::error!(%error, "left out"),
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Who is in quarantine is what the registry says: the process before this one may have ended between that and its round's
@@ -226,6 +246,10 @@ impl Verifier {
             more: page.more,
         };
         for prover in page.provers {
+            let known = self.provers.get(&prover.device);
+            if prover.revision > self.read_at && known.is_some_and(|known| known.enrolled_at.is_none()) {
+                self.read_again(prover.device).await?;
+            }
             match self.provision(&prover, &start) {
                 Some(provision) => found.provisions.push(provision),
                 None => {
@@ -244,15 +268,16 @@ impl Verifier {
         let gateway = self.link.gateway();
         let known = self.provers.entry(prover.device).or_insert(Known {
             group: None,
-            enrolled_at_s: None,
+            enrolled_at: None,
             protection: prover.protection,
             is_elsewhere: false,
             standing: None,
         });
         known.protection = prover.protection;
         known.group = Some(prover.group.clone());
-        let enrolled_before = known.enrolled_at_s.replace(prover.enrolled_at_s);
-        if enrolled_before.is_some_and(|before_s| before_s != prover.enrolled_at_s) {
+        let enrolled_at = prover.enrolled_at();
+        let enrolled_before = known.enrolled_at.replace(enrolled_at);
+        if enrolled_before.is_some_and(|before| before != enrolled_at) {
             // Enrolled anew: what was seen before is no longer its own.
             known.standing = None;
             known.is_elsewhere = false;
@@ -265,7 +290,7 @@ impl Verifier {
         Some(ProverProvision {
             device,
             group: prover.group.clone(),
-            enrolled_at_s: prover.enrolled_at_s,
+            enrolled_at,
             port: prover.port,
             keys: hashes
                 .as_ref()

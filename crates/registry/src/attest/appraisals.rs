@@ -7,6 +7,7 @@ use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
+use super::enrolment::EnrolledAt;
 use super::provers::ProverRecord;
 use super::{Pages, address_from_column, address_to_column, seconds};
 use crate::column::Stored;
@@ -265,22 +266,24 @@ impl Registry {
             silences: Vec::new(),
             asked: 0,
         };
-        self.write_appraisals(connection, &[appraisal], prover.enrolled_at_s)
-            .await
+        let told = [(appraisal, prover.enrolled_at())];
+        self.write_appraisals(connection, &told).await
     }
 
-    /// Writes what a round has brought about that began at `since_s`. It says nothing of who is no prover any more, or was enrolled
-    /// after it, and no gateway makes unproven whom another one has seen otherwise meanwhile.
+    /// Writes what a round has brought about for provers of these enrolments. It says nothing of who is no prover any more, or was
+    /// enrolled anew since, and no gateway makes unproven whom another one has seen otherwise meanwhile.
     pub(super) async fn write_appraisals(
         &self,
         connection: &mut SqliteConnection,
-        appraisals: &[Appraisal],
-        since_s: u64,
+        appraisals: &[(Appraisal, EnrolledAt)],
     ) -> Result<()> {
         for batch in appraisals.chunks(IDS_PER_QUERY) {
-            let mut insert =
-                QueryBuilder::<Sqlite>::new(concat!("WITH told (", appraisal_columns!(), ") AS ("));
-            insert.push_values(batch, |mut values, appraisal| {
+            let mut insert = QueryBuilder::<Sqlite>::new(concat!(
+                "WITH told (",
+                appraisal_columns!(),
+                ", enrolled_at_s) AS ("
+            ));
+            insert.push_values(batch, |mut values, (appraisal, enrolled_at)| {
                 let row = row_of(appraisal);
                 values.push_bind(row.0.0);
                 values.push_bind(row.1.0);
@@ -292,14 +295,16 @@ impl Registry {
                 values.push_bind(row.7.0.clone());
                 values.push_bind(row.8.0);
                 values.push_bind(code(self.record_mac(), &row).finish());
+                values.push_bind(enrolled_at.0.cast_signed());
             });
             insert.push(
                 ") INSERT OR REPLACE INTO appraisal (device_id, gateway_id, address, state, since_s, since_round, \
-                 configuration, silences, asked, mac) SELECT told.* FROM told \
-                 JOIN prover ON prover.device_id = told.device_id WHERE prover.removed = 0 AND prover.enrolled_at_s <= ",
+                 configuration, silences, asked, mac) SELECT told.device_id, told.gateway_id, told.address, told.state, \
+                 told.since_s, told.since_round, told.configuration, told.silences, told.asked, told.mac FROM told \
+                 JOIN prover ON prover.device_id = told.device_id AND prover.enrolled_at_s = told.enrolled_at_s \
+                 WHERE prover.removed = 0 AND NOT (told.state = ",
             );
-            insert.push_bind(since_s.cast_signed());
-            insert.push(" AND NOT (told.state = ").push_bind(UNPROVEN);
+            insert.push_bind(UNPROVEN);
             insert.push(
                 " AND EXISTS (SELECT 1 FROM appraisal AS known WHERE known.device_id = told.device_id AND known.state <> ",
             );

@@ -1,23 +1,32 @@
 //! Enrolment: a device becomes a prover.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use linewarden_measurement::configuration::Configuration;
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, Period};
-use sqlx::SqliteConnection;
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::State;
 use super::groups::{Group, GroupName};
-use super::provers::{Home, Protection, ProverRecord, aad, forget};
+use super::provers::{Home, Protection, ProverRecord, UNKNOWN_S, aad, forget};
 use super::{advance, seconds};
+use crate::column::Stored;
+use crate::enrol::{IDS_PER_QUERY, PushIds as _};
 use crate::error::{RegistryError, Result};
+use crate::row::id_from_column;
 use crate::store::Registry;
 
 /// The longest text of what ties a key to its TPM, bytes.
 pub const BINDING_BYTES_MAX: usize = 65_536;
 /// The longest encoding of a device's own entries, bytes.
 pub const OVERLAY_BYTES_MAX: usize = 65_536;
+
+/// Which enrolment of a prover: what was seen of one says nothing of another. It is the time of the enrolment in seconds since
+/// 1970-01-01 UTC, or a second after that of the enrolment before, if the clock has not gone so far: no device has one twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EnrolledAt(pub u64);
 
 /// A device to be attested.
 #[derive(Clone)]
@@ -113,8 +122,8 @@ pub(super) fn check_overlay(device: DeviceId, overlay: Option<&[u8]>) -> Result<
 }
 
 impl Registry {
-    /// Makes a device a prover, in place of what it was as one before; how it stood then, and its evidence, are forgotten.
-    /// Returns the revision under which gateways learn of it. A device in quarantine stays there; any other is
+    /// Makes a device a prover, in place of what it was as one before; how it stood then, and its evidence, are forgotten. Its
+    /// [`EnrolledAt`] is another one, however the clock stands. Returns the revision under which gateways learn of it. A device in quarantine stays there; any other is
     /// [`State::Unproven`] until it proves something, unless it is a prover with that key already and has proven something by it.
     ///
     /// # Errors
@@ -170,6 +179,15 @@ impl Registry {
             .seal(&aad(device), prover.key.as_bytes().len(), |out| {
                 out.extend_from_slice(prover.key.as_bytes());
             })?;
+        let before = match self.prover_in(connection, device).await {
+            Ok(found) => found.map(|(record, _)| record),
+            Err(RegistryError::DamagedRecord { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        // The column is signed.
+        let next_s = before
+            .as_ref()
+            .map_or(0, |before| before.enrolled_at_s.cast_signed().saturating_add(1));
         let record = ProverRecord {
             device,
             group: prover.group,
@@ -179,7 +197,7 @@ impl Registry {
             overlay: prover.overlay,
             home: prover.home,
             port: prover.port,
-            enrolled_at_s: now_s,
+            enrolled_at_s: now_s.max(next_s.cast_unsigned()),
             enrolled_period: prover.enrolled_period,
             revision: advance(connection).await?.cast_unsigned(),
             removed: false,
@@ -187,8 +205,7 @@ impl Registry {
         let begins = match info.quarantine.is_some() {
             // It has yet to get out: it gets no indulgence.
             true => State::Quarantined,
-            false if self.has_proven_with(connection, &record).await? => State::Silent,
-            false => State::Unproven,
+            false => self.begins(connection, &record, before.as_ref()).await?,
         };
         forget(connection, device).await?;
         self.write_prover(connection, &record, Some(&sealed)).await?;
@@ -196,16 +213,65 @@ impl Registry {
         Ok(record.revision)
     }
 
-    /// Whether a device that is enrolled anew has the key already, as one that is asked elsewhere from now on, and has proven by it,
-    /// or nobody can tell.
-    async fn has_proven_with(&self, connection: &mut SqliteConnection, anew: &ProverRecord) -> Result<bool> {
-        let known = match self.prover_in(connection, anew.device).await {
-            Ok(known) => known.map(|(record, _)| record),
-            Err(RegistryError::DamagedRecord { .. }) => None,
-            Err(error) => return Err(error),
-        };
+    /// How a prover begins. One that is enrolled anew with the key that it has, as when it is asked elsewhere from now on, is not new
+    /// if it has proven by it, or nobody can tell.
+    async fn begins(
+        &self,
+        connection: &mut SqliteConnection,
+        anew: &ProverRecord,
+        before: Option<&ProverRecord>,
+    ) -> Result<State> {
         let has_key =
-            known.is_some_and(|known| !known.removed && known.key.as_bytes() == anew.key.as_bytes());
-        Ok(has_key && !self.is_unproven_in(connection, anew.device).await?)
+            before.is_some_and(|before| !before.removed && before.key.as_bytes() == anew.key.as_bytes());
+        let is_known = has_key && !self.is_unproven_in(connection, anew.device).await?;
+        Ok(if is_known { State::Silent } else { State::Unproven })
+    }
+
+    /// Who of these was enrolled anew since that enrolment, or is no prover any more: what was seen then is not its own. What does not
+    /// authenticate, is gone, or was put back to an older enrolment, says so of nobody: who can write the file excuses no silence.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn overtaken(&self, seen: &[(DeviceId, EnrolledAt)]) -> Result<HashSet<DeviceId>> {
+        let mut connection = self.reader().acquire().await?;
+        let mut overtaken = HashSet::new();
+        for batch in seen.chunks(IDS_PER_QUERY) {
+            let of: HashMap<DeviceId, EnrolledAt> = batch.iter().copied().collect();
+            let mut query = QueryBuilder::<Sqlite>::new(
+                "SELECT device_id, enrolled_at_s, removed FROM prover WHERE device_id IN ",
+            );
+            query.push_ids(batch.iter().map(|(device, _)| *device));
+            let rows: Vec<(i64, Stored<i64>, Stored<i64>)> =
+                query.build_query_as().fetch_all(&mut *connection).await?;
+            // Hardly ever is one another's: only those records are read and authenticated.
+            for (device, at_s, removed) in rows {
+                let device = id_from_column(device);
+                let Some(of) = of.get(&device) else {
+                    continue;
+                };
+                let is_same = at_s.0.cast_unsigned() == of.0 && removed.0 == 0;
+                if !is_same && self.is_overtaken(&mut connection, device, *of).await? {
+                    overtaken.insert(device);
+                }
+            }
+        }
+        Ok(overtaken)
+    }
+
+    /// As [`Registry::overtaken`], of one within the caller's transaction.
+    pub(crate) async fn is_overtaken(
+        &self,
+        connection: &mut SqliteConnection,
+        device: DeviceId,
+        seen: EnrolledAt,
+    ) -> Result<bool> {
+        match self.prover_in(connection, device).await {
+            Ok(Some((record, _))) if record.removed => {
+                Ok(record.enrolled_at() >= seen || record.enrolled_at_s == UNKNOWN_S)
+            }
+            Ok(found) => Ok(found.is_some_and(|(record, _)| record.enrolled_at() > seen)),
+            Err(RegistryError::DamagedRecord { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }

@@ -22,7 +22,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row as _, SqliteConnection};
 
 pub use self::appraisals::{Appraisal, AppraisalPage, SILENCES_MAX, State};
-pub use self::enrolment::{BINDING_BYTES_MAX, NewProver, OVERLAY_BYTES_MAX};
+pub use self::enrolment::{BINDING_BYTES_MAX, EnrolledAt, NewProver, OVERLAY_BYTES_MAX};
 pub use self::evidence::EVIDENCE_BYTES_MAX;
 pub use self::groups::{Group, GroupList, GroupName, GroupNameError, GroupPolicy, NewGroup, Reopen, RollOut};
 pub use self::periods::{PERIODS_KEPT, PeriodRecord};

@@ -11,7 +11,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row as _, SqliteConnection};
 use zeroize::Zeroize as _;
 
-use super::enrolment::{check_fit, check_overlay};
+use super::enrolment::{EnrolledAt, check_fit, check_overlay};
 use super::groups::GroupName;
 use super::{Pages, address_from_column, address_to_column, advance};
 use crate::column::Stored;
@@ -24,6 +24,8 @@ use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table prover v1";
 const TABLE: &str = "enrolment for attestation";
+/// When a prover was enrolled whose record was damaged when it was removed.
+pub(super) const UNKNOWN_S: u64 = 0;
 /// The columns of [`ProverRow`], in its order, as a literal for `concat!`.
 macro_rules! prover_columns {
     () => {
@@ -69,7 +71,7 @@ pub struct ProverRecord {
     pub home: Option<Home>,
     /// The UDP port that it is asked at.
     pub port: u16,
-    /// When it was enrolled for attestation, seconds since 1970-01-01 UTC.
+    /// When it was enrolled for attestation, seconds since 1970-01-01 UTC; see [`EnrolledAt`].
     pub enrolled_at_s: u64,
     /// The newest period then.
     pub enrolled_period: Period,
@@ -77,6 +79,14 @@ pub struct ProverRecord {
     pub revision: u64,
     /// It is no prover any more: all that is left is that it was one.
     pub removed: bool,
+}
+
+impl ProverRecord {
+    /// Which enrolment this is.
+    #[must_use]
+    pub fn enrolled_at(&self) -> EnrolledAt {
+        EnrolledAt(self.enrolled_at_s)
+    }
 }
 
 impl fmt::Debug for ProverRecord {
@@ -141,7 +151,7 @@ impl Registry {
             Ok(None) => return Ok(false),
             Ok(Some((record, _))) if record.removed => return Ok(false),
             Ok(Some((record, _))) => remains(device, record.group, record.enrolled_at_s),
-            Err(RegistryError::DamagedRecord { .. }) => remains(device, GroupName::unknown(), 0),
+            Err(RegistryError::DamagedRecord { .. }) => remains(device, GroupName::unknown(), UNKNOWN_S),
             Err(error) => return Err(error),
         };
         record.revision = advance(&mut transaction).await?.cast_unsigned();

@@ -6,6 +6,7 @@ use linewarden_protocol::ids::{GatewayId, Period};
 use sqlx::SqliteConnection;
 
 use super::appraisals::Appraisal;
+use super::enrolment::EnrolledAt;
 use super::groups::GroupName;
 use super::{Pages, seconds};
 use crate::column::Stored;
@@ -119,8 +120,8 @@ impl Registry {
     }
 
     /// Stores how a round went, with the appraisals that it has changed, in one transaction, durable before it returns. Told
-    /// again, it is overwritten. Appraisals of devices that are no provers any more, or were enrolled after it began, are passed
-    /// over.
+    /// again, it is overwritten. Each appraisal comes with the enrolment that was asked; those of devices that are no provers any
+    /// more, or were enrolled anew since, are passed over.
     ///
     /// # Errors
     /// [`RegistryError::OldFence`]; [`RegistryError::InvalidRound`] if round or appraisals are another gateway's, or the
@@ -129,7 +130,7 @@ impl Registry {
         &self,
         fence: &Fence,
         round: &RoundRecord,
-        appraisals: &[Appraisal],
+        appraisals: &[(Appraisal, EnrolledAt)],
     ) -> Result<()> {
         let gateway = fence.gateway();
         let invalid = |problem: String| RegistryError::InvalidRound {
@@ -143,7 +144,8 @@ impl Registry {
         for at_s in [round.started_at_s, round.ended_at_s] {
             seconds(at_s).map_err(invalid)?;
         }
-        if let Some(problem) = appraisals.iter().find_map(|appraisal| appraisal.problem(gateway)) {
+        let mut told = appraisals.iter();
+        if let Some(problem) = told.find_map(|(appraisal, _)| appraisal.problem(gateway)) {
             return Err(invalid(problem));
         }
         let mut transaction = self.write().await?;
@@ -157,8 +159,7 @@ impl Registry {
             return Err(invalid("this number was never reserved".to_owned()));
         }
         self.write_round(&mut transaction, round).await?;
-        self.write_appraisals(&mut transaction, appraisals, round.started_at_s)
-            .await?;
+        self.write_appraisals(&mut transaction, appraisals).await?;
         transaction.commit().await?;
         Ok(())
     }

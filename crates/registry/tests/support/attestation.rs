@@ -10,7 +10,8 @@ use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
-    Appraisal, GroupName, GroupPolicy, Home, NewGroup, NewProver, Protection, Registry, RoundRecord, State,
+    Appraisal, EnrolledAt, GroupName, GroupPolicy, Home, NewGroup, NewProver, Protection, Registry,
+    RoundRecord, State,
 };
 
 use super::{in_memory, pool_device};
@@ -89,6 +90,14 @@ pub fn appraisal(device: u64, number: u32) -> Appraisal {
         silences: vec![1, 2],
         asked: 3,
     }
+}
+
+/// Appraisals of provers that were enrolled at [`NOW_S`].
+pub fn told(appraisals: impl IntoIterator<Item = Appraisal>) -> Vec<(Appraisal, EnrolledAt)> {
+    let appraisals = appraisals.into_iter();
+    appraisals
+        .map(|appraisal| (appraisal, EnrolledAt(NOW_S)))
+        .collect()
 }
 
 /// Devices 1 to `devices`, all of them provers of the group "pumps".

@@ -8,6 +8,7 @@ use linewarden_dataplane::{DataPlane, Provers as Held};
 use linewarden_protocol::attest::{PeriodStart, RequestKey, Round};
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_protocol::wire::AttestRequest;
+use linewarden_registry::EnrolledAt;
 
 use super::schedule::Schedule;
 
@@ -18,13 +19,22 @@ const LANES: usize = 2;
 #[derive(Debug)]
 struct Member {
     group: u32,
-    enrolled_at_s: u64,
+    enrolled_at: EnrolledAt,
     port: u16,
     /// Where it is asked without a session: where it was last, or where it was enrolled.
     address: Option<IpAddr>,
     /// Where it has proven something: that there is a way to there is not of its making.
     proved: Option<IpAddr>,
-    keys: [Option<(Period, RequestKey)>; LANES],
+    keys: [Option<Key>; LANES],
+}
+
+/// What a prover is asked by in a period, without a session.
+#[derive(Debug)]
+struct Key {
+    period: Period,
+    /// Whose key it is, and that which the data plane holds of this period: that of the other period may be an older one's.
+    enrolled_at: EnrolledAt,
+    request: RequestKey,
 }
 
 /// How a prover is asked in a round.
@@ -62,7 +72,20 @@ fn lane(period: Period) -> usize {
     usize::from(period.0 & 1 == 1)
 }
 
+/// A prover that is to be asked in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Queued {
+    pub(super) device: DeviceId,
+    /// As of the beginning of the round.
+    pub(super) enrolled_at: EnrolledAt,
+}
+
 impl Member {
+    fn key(&self, period: Period) -> Option<&Key> {
+        let key = self.keys.get(lane(period)).and_then(Option::as_ref);
+        key.filter(|key| key.period == period)
+    }
+
     /// Whether it is not to blame if nothing can be sent to where it is asked: it has proven something there. Any other address it may
     /// have chosen, in a session that is over as well.
     fn is_excused(&self, address: IpAddr) -> bool {
@@ -181,7 +204,7 @@ impl Members {
     fn admit(&mut self, group: u32, provision: ProverProvision, period: Period) {
         let member = self.members.entry(provision.device).or_insert(Member {
             group,
-            enrolled_at_s: provision.enrolled_at_s,
+            enrolled_at: provision.enrolled_at,
             port: provision.port,
             address: None,
             proved: None,
@@ -189,8 +212,8 @@ impl Members {
         });
         member.group = group;
         member.port = provision.port;
-        if member.enrolled_at_s != provision.enrolled_at_s {
-            member.enrolled_at_s = provision.enrolled_at_s;
+        if member.enrolled_at != provision.enrolled_at {
+            member.enrolled_at = provision.enrolled_at;
             (member.address, member.proved) = (None, None);
         }
         // Where it was seen here is newer than what the registry knows.
@@ -198,17 +221,19 @@ impl Members {
         let proved = provision.address.filter(|_| provision.is_answering);
         member.proved = member.proved.or(proved);
         if let Some(key) = member.keys.get_mut(lane(period)) {
-            *key = provision
-                .keys
-                .is_some()
-                .then_some((period, provision.request_key));
+            *key = provision.keys.is_some().then_some(Key {
+                period,
+                enrolled_at: provision.enrolled_at,
+                request: provision.request_key,
+            });
         }
     }
 
     /// Takes notice of where provers have proven something.
     pub(super) fn keep_proved(&mut self, verdicts: &[Verdict]) {
         for verdict in verdicts.iter().filter(|verdict| verdict.seen != Seen::Silent) {
-            if let Some(member) = self.members.get_mut(&verdict.device) {
+            let member = self.members.get_mut(&verdict.device);
+            if let Some(member) = member.filter(|member| member.enrolled_at == verdict.enrolled_at) {
                 member.proved = Some(verdict.address);
             }
         }
@@ -221,36 +246,41 @@ impl Members {
         }
     }
 
-    /// The provers of a group that can prove something in a period: without a reference value there are none.
-    pub(super) fn of_group(&self, group: u32, period: Period) -> Vec<DeviceId> {
-        let has_key = |member: &Member| {
-            let key = member.keys.get(lane(period)).and_then(Option::as_ref);
-            key.is_some_and(|(of, _)| *of == period)
-        };
-        let of_group = |member: &Member| member.group == group && has_key(member);
-        let members = self.members.iter().filter(|(_, member)| of_group(member));
-        members.map(|(device, _)| *device).collect()
+    /// The provers of a group that can prove something in a period, and by which enrolment: without a reference value there are none.
+    pub(super) fn of_group(&self, group: u32, period: Period) -> Vec<Queued> {
+        let of_group = self.members.iter().filter(|(_, member)| member.group == group);
+        let provable = of_group.filter_map(|(device, member)| Some((device, member.key(period)?)));
+        provable
+            .map(|(device, key)| Queued {
+                device: *device,
+                enrolled_at: key.enrolled_at,
+            })
+            .collect()
     }
 
-    /// What a prover is asked and where; `None`: there is no way to it from here, or nothing that it could prove.
+    /// What a prover is asked and where; `None`: there is no way to it from here, or nothing that it could prove, or it has been
+    /// enrolled anew since the round began, and might have proven something in it by its old key.
     pub(super) fn request(
         &mut self,
         plane: &dyn DataPlane,
-        device: DeviceId,
+        asked: Queued,
         round: &Round,
         now_s: u32,
     ) -> Option<Way> {
+        let device = asked.device;
         let member = self.members.get_mut(&device)?;
-        let key = member.keys.get(lane(round.start.period))?.as_ref();
-        let (_, key) = key.filter(|(period, _)| *period == round.start.period)?;
-        let session = plane.session_request(device, round, now_s);
-        let (address, request) = match session {
-            Some((address, request)) => {
-                member.address = Some(address);
-                (address, request)
-            }
-            None => (member.address?, round.request_without_session(device, key)),
+        if member.enrolled_at != asked.enrolled_at {
+            return None;
+        }
+        let key = member.key(round.start.period)?;
+        let (address, request) = match plane.session_request(device, round, now_s) {
+            Some(session) => session,
+            None => (
+                member.address?,
+                round.request_without_session(device, &key.request),
+            ),
         };
+        member.address = Some(address);
         Some(Way {
             to: SocketAddr::new(address, member.port),
             request,
@@ -278,7 +308,7 @@ mod tests {
         let provision = ProverProvision {
             device: DEVICE,
             group: GroupName::new("pumps").unwrap(),
-            enrolled_at_s: 1,
+            enrolled_at: EnrolledAt(1),
             port: 9,
             keys: None,
             request_key: key.for_requests(DEVICE, GatewayId(1), Period(1)),
@@ -297,6 +327,7 @@ mod tests {
     fn verdict(seen: Seen) -> Verdict {
         Verdict {
             device: DEVICE,
+            enrolled_at: EnrolledAt(1),
             seen,
             address: ELSEWHERE,
         }
@@ -321,7 +352,7 @@ mod tests {
         let mut provision = ProverProvision {
             device: DEVICE,
             group: GroupName::new("pumps").unwrap(),
-            enrolled_at_s: 1,
+            enrolled_at: EnrolledAt(1),
             port: 9,
             keys: None,
             request_key: key.for_requests(DEVICE, GatewayId(1), Period(2)),
@@ -331,7 +362,7 @@ mod tests {
         members.admit(0, provision.clone(), Period(2));
         let address = |members: &Members| members.members.get(&DEVICE).unwrap().address;
         assert_eq!(address(&members), Some(HOME), "the same enrolment, seen here");
-        provision.enrolled_at_s = 2;
+        provision.enrolled_at = EnrolledAt(2);
         members.admit(0, provision, Period(2));
         assert_eq!(address(&members), Some(ELSEWHERE));
         assert!(!is_excused(&members, HOME));

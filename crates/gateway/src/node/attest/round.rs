@@ -11,6 +11,7 @@ use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_protocol::time::Monotonic;
 use linewarden_protocol::wire::AttestRequest;
 
+use super::members::Queued;
 use super::schedule::{Busy, Due};
 use super::{Attestation, Unreached};
 use crate::audit::Happening;
@@ -35,7 +36,7 @@ const LOOK_NS_PER_PROVER: u64 = 10_000;
 /// A prover that is asked.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
-    device: DeviceId,
+    prover: Queued,
     address: IpAddr,
     /// That no request could be sent there is no fault of its own.
     is_excused: bool,
@@ -53,7 +54,7 @@ pub(super) struct Running {
     answer_ms: u64,
     until_ns: u64,
     /// Provers that are still to be asked in this pass.
-    queue: Vec<DeviceId>,
+    queue: Vec<Queued>,
     /// Who was asked and has proven nothing so far.
     silent: Vec<Asked>,
     /// Where the silent were asked again.
@@ -82,13 +83,13 @@ impl Running {
         let (verdicts, last) = (&mut self.verdicts, &mut self.last_verdict_ms);
         let repeated_to = &self.repeated_to;
         self.silent.retain(|asked| {
-            let Some(proved) = provers.proved(asked.device, number) else {
+            let Some(proved) = provers.proved(asked.prover.device, number) else {
                 return true;
             };
             // Where it was asked it can be asked. To whom nothing was sent has had the nonce from others: that is no answer, and
             // it must not pass for one from where nothing can be sent.
             let first = Some(asked.address).filter(|_| asked.is_sent);
-            let Some(address) = repeated_to.get(&asked.device).copied().or(first) else {
+            let Some(address) = repeated_to.get(&asked.prover.device).copied().or(first) else {
                 return true;
             };
             *last = (*last).max(proved.elapsed_ms);
@@ -97,7 +98,8 @@ impl Running {
                 false => Seen::Ok(proved.configuration),
             };
             verdicts.push(Verdict {
-                device: asked.device,
+                device: asked.prover.device,
+                enrolled_at: asked.prover.enrolled_at,
                 seen,
                 address,
             });
@@ -107,7 +109,8 @@ impl Running {
 
     fn outcome(mut self, clock: Clock) -> RoundOutcome {
         let silent = self.silent.iter().map(|asked| Verdict {
-            device: asked.device,
+            device: asked.prover.device,
+            enrolled_at: asked.prover.enrolled_at,
             seen: Seen::Silent,
             address: asked.address,
         });
@@ -196,7 +199,7 @@ impl Node {
         }
     }
 
-    fn begin_round(&mut self, round: Round, due: Due, queue: Vec<DeviceId>, clock: Clock) -> Option<Running> {
+    fn begin_round(&mut self, round: Round, due: Due, queue: Vec<Queued>, clock: Clock) -> Option<Running> {
         let answer_ms = due.answer_ms;
         let now_ms = clock.monotonic_ns / 1_000_000;
         // As long again, so that what is late is seen to be late.
@@ -279,7 +282,7 @@ impl Node {
         let repeat_ns = repeat.map(|percent| running.answer_ms * percent * 10_000);
         if repeat_ns.is_some_and(|repeat_ns| since_ns >= repeat_ns) {
             running.repeats += 1;
-            running.queue = running.silent.iter().map(|asked| asked.device).collect();
+            running.queue = running.silent.iter().map(|asked| asked.prover).collect();
         }
         let look_ns = LOOK_NS.max(LOOK_NS_PER_PROVER * running.silent.len() as u64 / 100);
         running.due_ns = match running.queue.is_empty() {
@@ -292,17 +295,17 @@ impl Node {
     fn send_requests(&mut self, attestation: &mut Attestation, running: &mut Running, clock: Clock) {
         let now_s = u32::try_from(clock.boot_ns / 1_000_000_000).unwrap_or(u32::MAX);
         let from = running.queue.len().saturating_sub(BATCH);
-        let devices = running.queue.split_off(from);
-        let mut requests: Vec<(SocketAddr, AttestRequest)> = Vec::with_capacity(devices.len());
-        let mut asked = Vec::with_capacity(devices.len());
-        for device in devices {
+        let queued = running.queue.split_off(from);
+        let mut requests: Vec<(SocketAddr, AttestRequest)> = Vec::with_capacity(queued.len());
+        let mut asked = Vec::with_capacity(queued.len());
+        for queued in queued {
             let request = attestation
                 .members
-                .request(&*self.plane, device, &running.round, now_s);
+                .request(&*self.plane, queued, &running.round, now_s);
             if let Some(way) = request {
                 requests.push((way.to, way.request));
                 asked.push(Asked {
-                    device,
+                    prover: queued,
                     address: way.to.ip(),
                     is_excused: way.is_excused,
                     is_sent: false,
@@ -318,12 +321,12 @@ impl Node {
             let sent = asked.iter().filter(|asked| asked.is_sent);
             running
                 .repeated_to
-                .extend(sent.map(|asked| (asked.device, asked.address)));
+                .extend(sent.map(|asked| (asked.prover.device, asked.address)));
         }
         let now_ns = clock.monotonic_ns;
         running.due_ns = now_ns;
         if !unsent.is_empty() {
-            running.queue.extend(unsent.into_iter().map(|asked| asked.device));
+            running.queue.extend(unsent.iter().map(|asked| asked.prover));
             running.due_ns = now_ns.saturating_add(CONGESTED_NS);
         }
     }
@@ -350,7 +353,7 @@ impl Node {
                 Err(error) => {
                     tracing::debug!(%error, "a device cannot be asked");
                     running.refusal = Some(error);
-                    refused.extend(asked.get(done).map(|asked| asked.device));
+                    refused.extend(asked.get(done).map(|asked| asked.prover.device));
                     done += 1;
                 }
             }
@@ -360,9 +363,9 @@ impl Node {
         }
         let before = asked.len();
         asked.retain(|asked| {
-            let is_unreached = asked.is_excused && refused.contains(&asked.device);
+            let is_unreached = asked.is_excused && refused.contains(&asked.prover.device);
             if is_unreached {
-                running.unreached.insert(asked.device);
+                running.unreached.insert(asked.prover.device);
             }
             !is_unreached
         });
@@ -374,7 +377,8 @@ impl Node {
         let group = &running.group.name;
         if running.repeats == 0 {
             // For these there was no room all the time.
-            running.unreached.extend(running.queue.drain(..));
+            let queue = running.queue.drain(..);
+            running.unreached.extend(queue.map(|queued| queued.device));
         }
         let devices = running.unreached.len() as u64;
         let told_ns = attestation

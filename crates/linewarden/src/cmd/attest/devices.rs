@@ -150,9 +150,7 @@ pub fn relocate(args: &MoveArgs, output: Output) -> Result<(), Failure> {
             port,
             enrolled_period: before.enrolled_period,
         };
-        // Gateways tell enrolments from each other by their times.
-        let at_s = now_s.max(before.enrolled_at_s.saturating_add(1));
-        registry.enrol_prover(moved, at_s).await?;
+        registry.enrol_prover(moved, now_s).await?;
         registry.close().await;
         Ok((home, port))
     })?;

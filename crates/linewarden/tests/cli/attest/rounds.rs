@@ -14,7 +14,7 @@ use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, Round};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_protocol::wire::{self, Message};
 
-use linewarden_registry::{Appraisal, GroupName, RoundRecord, State};
+use linewarden_registry::{Appraisal, GroupName, RoundRecord, State, Suspect};
 
 use super::*;
 use crate::support::{PATIENCE, Process, free_port, linewarden};
@@ -272,7 +272,11 @@ pub async fn record(registry: &Registry, devices: &[DeviceId], asked: u32, at_s:
         silences: Vec::new(),
         asked: 1,
     };
-    let appraisals: Vec<Appraisal> = devices.iter().map(appraisal).collect();
+    let mut appraisals = Vec::new();
+    for device in devices {
+        let prover = registry.prover(*device).await.unwrap().unwrap();
+        appraisals.push((appraisal(device), prover.enrolled_at()));
+    }
     registry.record_round(&fence, &round, &appraisals).await.unwrap();
 }
 
@@ -454,8 +458,13 @@ fn a_device_is_let_in_by_its_proof_whoever_remembers_why_it_was_out() {
     field.round();
     gateway.terminate();
     field.site.with_registry(async |registry| {
-        let out = [(DeviceId(0xd2), "silent in 2 of the last 3 rounds".to_owned())];
-        registry.quarantine(&out, now_s()).await.unwrap();
+        let device = DeviceId(0xd2);
+        let suspect = Suspect {
+            device,
+            enrolled_at: registry.prover(device).await.unwrap().unwrap().enrolled_at(),
+            reason: "silent in 2 of the last 3 rounds".to_owned(),
+        };
+        registry.quarantine(&[suspect], now_s()).await.unwrap();
     });
     assert_eq!(field.states(), ["ok", "quarantined"]);
     let _gateway = field.serve();

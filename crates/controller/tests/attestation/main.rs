@@ -6,160 +6,15 @@
     clippy::indexing_slicing
 )]
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+mod enrolments;
+mod site;
 
-use linewarden_controller::attest::{PlanWish, RoundOutcome, Seen, Verdict, Verifier};
-use linewarden_controller::{Controller, Policy};
-use linewarden_measurement::HashAlgorithm;
-use linewarden_measurement::configuration::Configuration;
-use linewarden_measurement::pcr::PcrValues;
-use linewarden_protocol::attest::AttestationKey;
-use linewarden_protocol::gateway::Configuration::Current;
-use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RoundNumber, Suite};
-use linewarden_protocol::keys::RowKey;
-use linewarden_registry::{
-    Credentials, DeviceRecord, GroupName, GroupPolicy, MasterKey, NewGroup, NewProver, Protection, Registry,
-    Revision, State,
-};
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions as _, Connection as _, Executor as _, SqliteConnection};
+use linewarden_controller::attest::{PlanWish, Seen, Verifier};
+use linewarden_protocol::ids::GatewayId;
+use linewarden_registry::{Revision, State, Suspect};
+use sqlx::{Connection as _, Executor as _};
 
-const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
-const DEVICES: [DeviceId; 2] = [DeviceId(1), DeviceId(2)];
-
-fn group() -> GroupName {
-    GroupName::new("pumps").unwrap()
-}
-
-fn prover(device: DeviceId) -> NewProver {
-    NewProver {
-        device,
-        group: group(),
-        key: AttestationKey::from_bytes([2; 32]),
-        protection: Protection::Software,
-        binding: None,
-        overlay: None,
-        home: None,
-        port: 20_554,
-        enrolled_period: Period(0),
-    }
-}
-
-struct Site {
-    directory: tempfile::TempDir,
-    registry: Registry,
-    controller: Controller,
-}
-
-impl Site {
-    async fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let key = MasterKey::from_bytes([7; 32]);
-        let registry = Registry::create(directory.path().join("fleet.registry"), &key)
-            .await
-            .unwrap();
-        let reference = Configuration::new(PcrValues::new(HashAlgorithm::Sha256), BTreeMap::new()).unwrap();
-        let pumps = NewGroup {
-            name: group(),
-            policy: GroupPolicy::default(),
-            reference: Some(reference.encode()),
-            roll_out: None,
-        };
-        registry.set_group(&pumps, 1).await.unwrap();
-        for device in DEVICES {
-            let record = DeviceRecord {
-                device,
-                name: String::new(),
-                suite: Suite::SipHash128,
-                enrolled_at_s: 0,
-                puf_profile: String::new(),
-                credentials: Credentials::Key(RowKey::from_bytes([1; 16])),
-            };
-            registry.enrol(record).await.unwrap();
-            registry.enrol_prover(prover(device), 1).await.unwrap();
-        }
-        Self {
-            controller: Controller::new(registry.clone(), Policy::default()),
-            registry,
-            directory,
-        }
-    }
-
-    /// The verifier of a gateway that has its provers and may open rounds from this number on.
-    async fn verifier(&self, gateway: u32) -> (Verifier, u32) {
-        let link = self.controller.connect(GatewayId(gateway), 1).await.unwrap();
-        let mut verifier = Verifier::open(link).await.unwrap();
-        let wish = PlanWish {
-            begin: None,
-            period_s: 3_600,
-            numbers: true,
-        };
-        let plan = verifier
-            .plan(wish, 1, &mut || Some([5; 8]))
-            .await
-            .unwrap()
-            .unwrap();
-        let provers = verifier.provers(plan.running, 0).await.unwrap();
-        assert_eq!(provers.provisions.len(), 2);
-        (verifier, plan.rounds.start)
-    }
-
-    /// Enrols a device anew, and lets the verifier know.
-    async fn enrol_anew(&self, verifier: &mut Verifier, device: DeviceId, at_s: u64) {
-        let anew = NewProver {
-            key: AttestationKey::from_bytes([3; 32]),
-            ..prover(device)
-        };
-        self.enrol(verifier, anew, at_s).await;
-    }
-
-    async fn enrol(&self, verifier: &mut Verifier, prover: NewProver, at_s: u64) {
-        self.registry.enrol_prover(prover, at_s).await.unwrap();
-        let plan = verifier
-            .plan(PlanWish::default(), at_s, &mut || Some([5; 8]))
-            .await;
-        verifier.provers(plan.unwrap().unwrap().running, 0).await.unwrap();
-    }
-
-    /// A verifier to which all devices have proven themselves once, and the number of its next round.
-    async fn proven(&self, gateway: u32) -> (Verifier, u32) {
-        let (mut verifier, number) = self.verifier(gateway).await;
-        let proofs = DEVICES.map(|device| (device, OK));
-        verifier.appraise(&round(number, &proofs), 5, 5).await.unwrap();
-        (verifier, number + 1)
-    }
-
-    async fn is_out(&self, device: DeviceId) -> bool {
-        self.registry.get(device).await.unwrap().quarantine.is_some()
-    }
-
-    async fn state(&self, device: DeviceId) -> (State, GatewayId) {
-        let appraisal = self.registry.appraisal(device).await.unwrap().unwrap();
-        (appraisal.state, appraisal.gateway)
-    }
-}
-
-fn round(number: u32, seen: &[(DeviceId, Seen)]) -> RoundOutcome {
-    RoundOutcome {
-        number: RoundNumber(number),
-        group: group(),
-        period: Period(1),
-        lasted_ms: 10,
-        ended_ns: 0,
-        last_verdict_ms: 5,
-        verdicts: seen
-            .iter()
-            .map(|(device, seen)| Verdict {
-                device: *device,
-                seen: *seen,
-                address: ADDRESS,
-            })
-            .collect(),
-    }
-}
-
-const OK: Seen = Seen::Ok(Current);
+use self::site::{DEVICES, FIRST, OK, Site, ids, keep_silent, round};
 
 #[tokio::test]
 async fn who_was_well_and_is_not_asked_any_more_is_not_shown_as_well() {
@@ -243,8 +98,7 @@ async fn a_quarantine_that_was_edited_away_stays() {
             verifier.appraise(&silent, 10, 10).await.unwrap();
         }
         assert_eq!(site.state(first).await, (State::Quarantined, GatewayId(1)));
-        let options = SqliteConnectOptions::new().filename(site.registry.path().unwrap());
-        let mut shell = options.connect().await.unwrap();
+        let mut shell = site.file().await;
         shell
             .execute(sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
                 "{statement} WHERE device_id = {}; UPDATE registry SET revision = revision + 1",
@@ -401,8 +255,7 @@ async fn who_may_not_come_in_again_is_not_said_to() {
         verifier.appraise(&silent, 10, 10).await.unwrap();
     }
     // Somebody writes into the file who does not have the key: no revision tells of it.
-    let path = site.directory.path().join("fleet.registry");
-    let mut file = SqliteConnection::connect(path.to_str().unwrap()).await.unwrap();
+    let mut file = site.file().await;
     sqlx::query("UPDATE device SET name = 'another' WHERE device_id = 1")
         .execute(&mut file)
         .await
@@ -413,27 +266,6 @@ async fn who_may_not_come_in_again_is_not_said_to() {
         .unwrap();
     assert_eq!(told.readmitted, []);
     assert_eq!(site.state(first).await.0, State::Quarantined);
-}
-
-fn ids(readmitted: &[(DeviceId, Revision)]) -> Vec<DeviceId> {
-    readmitted.iter().map(|(device, _)| *device).collect()
-}
-
-/// Silent rounds from this number on, each ending at this time: who is quarantined by them.
-async fn keep_silent(
-    verifier: &mut Verifier,
-    rounds: std::ops::Range<u32>,
-    device: DeviceId,
-    at_s: u64,
-) -> Vec<DeviceId> {
-    let mut quarantined = Vec::new();
-    for number in rounds {
-        let silent = round(number, &[(device, Seen::Silent)]);
-        let appraised = verifier.appraise(&silent, at_s, at_s).await.unwrap();
-        let devices = appraised.quarantined.into_iter().map(|told| told.device);
-        quarantined.extend(devices);
-    }
-    quarantined
 }
 
 /// Devices are enrolled first and get their keys afterwards.
@@ -468,101 +300,6 @@ async fn who_has_never_proven_since_it_was_enrolled_is_not_quarantined_by_silenc
     assert!(!site.is_out(second).await);
 }
 
-#[tokio::test]
-async fn an_enrolment_anew_counts_from_itself() {
-    let site = Site::new().await;
-    let [first, _] = DEVICES;
-    let (mut verifier, number) = site.proven(1).await;
-    let rounds = number..number + 2;
-    assert_eq!(keep_silent(&mut verifier, rounds, first, 10).await, []);
-    site.enrol_anew(&mut verifier, first, 20).await;
-    // By the key of before, in a round that had begun.
-    let old = RoundOutcome {
-        lasted_ms: 4_000,
-        ..round(number + 2, &[(first, OK)])
-    };
-    verifier.appraise(&old, 23, 23).await.unwrap();
-    assert!(site.registry.appraisal(first).await.unwrap().is_none());
-    let rounds = number + 3..number + 12;
-    assert_eq!(keep_silent(&mut verifier, rounds, first, 30).await, []);
-    assert_eq!(site.state(first).await.0, State::Unproven);
-    let proven = round(number + 12, &[(first, OK)]);
-    verifier.appraise(&proven, 40, 40).await.unwrap();
-    let rounds = number + 13..number + 16;
-    assert_eq!(keep_silent(&mut verifier, rounds, first, 50).await, [first]);
-}
-
-/// Else an operator who looks for a silent device at another address would let it stay in.
-#[tokio::test]
-async fn who_is_asked_elsewhere_with_the_same_key_is_not_new() {
-    let site = Site::new().await;
-    let [first, second] = DEVICES;
-    let (mut verifier, number) = site.verifier(1).await;
-    let proven = round(number, &[(first, OK)]);
-    verifier.appraise(&proven, 5, 5).await.unwrap();
-    for device in DEVICES {
-        site.enrol(&mut verifier, prover(device), 20).await;
-    }
-    let rounds = number + 1..number + 4;
-    assert_eq!(keep_silent(&mut verifier, rounds, first, 30).await, [first]);
-    let rounds = number + 4..number + 12;
-    assert_eq!(
-        keep_silent(&mut verifier, rounds, second, 30).await,
-        [],
-        "it never proved"
-    );
-}
-
-/// A round that had begun is decided about before the verifier hears of the enrolment.
-#[tokio::test]
-async fn a_round_of_before_an_enrolment_does_not_speak_of_it() {
-    let site = Site::new().await;
-    let [first, _] = DEVICES;
-    let (mut verifier, number) = site.proven(1).await;
-    let anew = NewProver {
-        key: AttestationKey::from_bytes([3; 32]),
-        ..prover(first)
-    };
-    site.registry.enrol_prover(anew, 20).await.unwrap();
-    let old = RoundOutcome {
-        lasted_ms: 4_000,
-        ..round(number, &[(first, Seen::Late(Current))])
-    };
-    verifier.appraise(&old, 23, 23).await.unwrap();
-    assert!(site.registry.appraisal(first).await.unwrap().is_none());
-    let (mut next, number) = site.verifier(1).await;
-    let rounds = number..number + 9;
-    assert_eq!(keep_silent(&mut next, rounds, first, 30).await, []);
-}
-
-/// Nobody gets out of quarantine by another enrolment, nor is treated as new after it once the operator has let it in.
-#[tokio::test]
-async fn who_is_enrolled_anew_in_quarantine_stays_there_until_it_proves_itself() {
-    let [first, _] = DEVICES;
-    for lets_in in [false, true] {
-        let site = Site::new().await;
-        let (mut verifier, number) = site.proven(1).await;
-        let rounds = number..number + 3;
-        assert_eq!(keep_silent(&mut verifier, rounds, first, 10).await, [first]);
-        site.enrol_anew(&mut verifier, first, 20).await;
-        assert!(site.is_out(first).await);
-        if lets_in {
-            site.registry.readmit(first).await.unwrap();
-        } else {
-            let rounds = number + 3..number + 6;
-            assert_eq!(keep_silent(&mut verifier, rounds, first, 30).await, []);
-            assert!(site.is_out(first).await);
-            site.registry.readmit(first).await.unwrap();
-        }
-        let rounds = number + 6..number + 9;
-        assert_eq!(keep_silent(&mut verifier, rounds, first, 40).await, [first]);
-        let proven = round(number + 9, &[(first, OK)]);
-        let told = verifier.appraise(&proven, 50, 50).await.unwrap();
-        assert_eq!(ids(&told.readmitted), [first]);
-        assert!(!site.is_out(first).await);
-    }
-}
-
 /// That a prover has proven nothing is authenticated: who can write the file makes nobody immune.
 #[tokio::test]
 async fn without_an_authentic_record_silence_counts() {
@@ -574,8 +311,7 @@ async fn without_an_authentic_record_silence_counts() {
         let site = Site::new().await;
         let [first, _] = DEVICES;
         drop(site.proven(1).await);
-        let path = site.directory.path().join("fleet.registry");
-        let mut file = SqliteConnection::connect(path.to_str().unwrap()).await.unwrap();
+        let mut file = site.file().await;
         file.execute(statement).await.unwrap();
         let (mut verifier, number) = site.verifier(1).await;
         let rounds = number..number + 5;
@@ -629,12 +365,15 @@ async fn a_count_of_changes_that_was_put_back_hides_no_quarantine() {
     let site = Site::new().await;
     let link = site.controller.connect(GatewayId(1), 1).await.unwrap();
     let mut heard = link.changes(Revision::ZERO, None).await.unwrap().upto;
-    let path = site.directory.path().join("fleet.registry");
-    let mut file = SqliteConnection::connect(path.to_str().unwrap()).await.unwrap();
+    let mut file = site.file().await;
     file.execute("UPDATE registry SET revision = 0").await.unwrap();
     for device in DEVICES {
-        let quarantine = [(device, String::new())];
-        site.registry.quarantine(&quarantine, 9).await.unwrap();
+        let suspect = Suspect {
+            device,
+            enrolled_at: FIRST,
+            reason: String::new(),
+        };
+        site.registry.quarantine(&[suspect], 9).await.unwrap();
         let told = link.changes(heard, None).await.unwrap();
         let is_told = |told: &linewarden_registry::Change| told.device == device && !told.active;
         assert!(told.changes.iter().any(is_told), "{told:?}");
