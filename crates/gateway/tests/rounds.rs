@@ -8,23 +8,30 @@
 
 mod site;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Instant;
 
 use linewarden_controller::attest::{
     Appraised, GroupPlan, Plan, ProverProvision, Provers, Quarantined, RoundOutcome, Seen,
 };
-use linewarden_controller::{Changes, Chunk};
+use linewarden_controller::{Changes, Chunk, Provision, Reported};
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_gateway::audit::Happening;
 use linewarden_gateway::{Answer, Ask, Clock, LinkError, Node, Settings};
-use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodStart};
-use linewarden_protocol::gateway::ProverKeys;
-use linewarden_protocol::ids::{DeviceId, Period};
+use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodKey, PeriodStart, Round};
+use linewarden_protocol::gateway::Configuration::Current;
+use linewarden_protocol::gateway::{ProverKeys, Row};
+use linewarden_protocol::ids::{DeviceId, Mode, Period, RoundNumber, RowIndex, Suite};
+use linewarden_protocol::keys::AuthKey;
 use linewarden_registry::{Change, EnrolledAt, GroupName, GroupPolicy, Revision};
 
-use self::site::GATEWAY;
+use zerocopy::IntoBytes as _;
+
+use self::site::{Client, GATEWAY, LONG, row_key};
 
 const SECOND_NS: u64 = 1_000_000_000;
+/// All random bytes are these.
+const NONCE: [u8; 8] = [7; 8];
 
 fn name(number: usize) -> GroupName {
     GroupName::new(format!("group-{number}")).unwrap()
@@ -46,9 +53,18 @@ fn start(period: u64) -> PeriodStart {
     }
 }
 
+/// What the prover of a group proves by in a period.
+fn keys(number: usize, start: &PeriodStart) -> (DeviceId, AttestationKey, PeriodKey) {
+    let device = DeviceId(number as u64 + 1);
+    let key = AttestationKey::from_bytes([number as u8 + 1; 32]);
+    let k2 = key.for_period(device, start, &ConfigurationHash([1; 32]));
+    (device, key, k2)
+}
+
 /// A node with its controller, played by the test. Each group has one prover, which is silent.
 struct Bench {
     node: Node,
+    gateway: SocketAddr,
     groups: Vec<GroupPolicy>,
     now_ns: u64,
     /// Without, no random byte is to be had.
@@ -82,6 +98,7 @@ impl Bench {
         let host = Host::start(&config, &options).unwrap();
         Self {
             node: Node::new(Box::new(host), Settings::for_plane(&config)).unwrap(),
+            gateway: (Ipv4Addr::LOCALHOST, config.lap_port).into(),
             groups: groups.to_vec(),
             now_ns: SECOND_NS,
             is_random: true,
@@ -106,7 +123,7 @@ impl Bench {
     /// A tick, and the answers to what it asks.
     fn tick(&mut self) {
         let is_random = self.is_random;
-        let asks = self.node.tick(self.clock(), &mut || is_random.then_some([7; 8]));
+        let asks = self.node.tick(self.clock(), &mut || is_random.then_some(NONCE));
         for ask in asks {
             let answer = self.answer(ask);
             self.node.answer(answer, self.clock());
@@ -162,6 +179,10 @@ impl Bench {
                 self.outcomes.push(*outcome);
                 Answer::Appraised(Ok(decisions))
             }
+            Ask::Report(openings) => Answer::Reported {
+                result: Ok(vec![Reported::Newest; openings.len()]),
+                at_ns: self.now_ns,
+            },
             ask => panic!("{ask:?}"),
         }
     }
@@ -177,9 +198,7 @@ impl Bench {
 
     fn provers(&self, start: PeriodStart) -> Provers {
         let provision = |number: usize| {
-            let device = DeviceId(number as u64 + 1);
-            let key = AttestationKey::from_bytes([number as u8 + 1; 32]);
-            let k2 = key.for_period(device, &start, &ConfigurationHash([1; 32]));
+            let (device, key, k2) = keys(number, &start);
             ProverProvision {
                 device,
                 group: name(number),
@@ -202,6 +221,50 @@ impl Bench {
             upto: self.revision,
             more: false,
         }
+    }
+
+    /// Goes on by the machine's own clock, as the data plane does.
+    fn live_until(&mut self, mut is_done: impl FnMut(&mut Self) -> bool) {
+        let until = Instant::now() + LONG;
+        while !is_done(self) {
+            assert!(Instant::now() < until, "in vain");
+            self.now_ns = Clock::now().monotonic_ns;
+            self.tick();
+        }
+    }
+
+    fn has_proven(&mut self, device: DeviceId, number: RoundNumber) -> bool {
+        let provers = self.node.plane_mut().provers().unwrap();
+        provers.proved(device, number).is_some()
+    }
+
+    /// A device that the controller has let in here, in key mode.
+    fn admit(&mut self, device: DeviceId) {
+        let auth_key = AuthKey::derive(
+            &row_key(device, 0),
+            Suite::SipHash128,
+            Mode::Key,
+            RowIndex(0),
+            GATEWAY,
+        );
+        let provision = Provision {
+            device,
+            mode: Mode::Key,
+            epoch: 0,
+            first: RowIndex(0),
+            rows: vec![Row {
+                challenge: [0; 8],
+                auth_key,
+            }],
+            mark: RowIndex(0),
+        };
+        let chunk = Chunk {
+            provisions: vec![provision],
+            damaged: Vec::new(),
+            progress: (1, 1),
+            last: true,
+        };
+        self.node.answer(Answer::Chunk(Ok(chunk)), self.clock());
     }
 
     /// Rounds of a group that have ended.
@@ -269,6 +332,66 @@ fn who_has_proven_nothing_where_it_cannot_be_asked_is_silent() {
         assert_eq!(seen, [Seen::Silent], "{round:?}");
     }
     assert_eq!(bench.node.status().attest.unreached, 0);
+}
+
+/// Where a device is asked, as far as it matters for what it then proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    There,
+    /// The kernel refuses each request.
+    Nowhere,
+    /// It refuses the first; then the device has a session elsewhere.
+    Elsewhere,
+}
+
+/// What the device has shown that has the round's nonce from others, and where it was asked.
+fn proven(asked: Asked) -> (Seen, IpAddr) {
+    let mut bench = Bench::new(&[policy(60, 15_000)]);
+    bench.is_answering = false;
+    if asked != Asked::There {
+        bench.address = IpAddr::V6(Ipv6Addr::LOCALHOST);
+    }
+    let (device, _, k2) = keys(0, &start(1));
+    let round = Round {
+        gateway: GATEWAY,
+        number: RoundNumber(1),
+        nonce: NONCE,
+        start: start(1),
+    };
+    let proof = round.answer(device, k2.for_gateway(GATEWAY).prove(&round));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let gateway = bench.gateway;
+    bench.live_until(|bench| {
+        socket.send_to(proof.as_bytes(), gateway).unwrap();
+        bench.has_proven(device, round.number)
+    });
+    let requests = |bench: &Bench| bench.node.status().attest.requests;
+    assert_eq!(requests(&bench), u64::from(asked == Asked::There));
+    if asked == Asked::Elsewhere {
+        bench.admit(device);
+        let mut client = Client::new(device, Mode::Key, gateway);
+        assert!(client.authenticate(LONG).is_some());
+    }
+    bench.run_for(40 * SECOND_NS);
+    assert_eq!(requests(&bench), u64::from(asked != Asked::Nowhere));
+    let [round] = &bench.outcomes[..] else {
+        panic!("{:?}", bench.outcomes)
+    };
+    let [verdict] = round.verdicts[..] else {
+        panic!("{round:?}")
+    };
+    (verdict.seen, verdict.address)
+}
+
+/// It would be excused ever after where nothing can be sent to it.
+#[test]
+fn what_is_proven_counts_only_where_something_was_sent() {
+    let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    assert_eq!(proven(Asked::There), (Seen::Ok(Current), here));
+    let nowhere = IpAddr::V6(Ipv6Addr::LOCALHOST);
+    assert_eq!(proven(Asked::Nowhere), (Seen::Silent, nowhere));
+    let session = IpAddr::V4(Ipv4Addr::new(127, 0, 1, 1));
+    assert_eq!(proven(Asked::Elsewhere), (Seen::Ok(Current), session));
 }
 
 /// What it proves in that round may be by its old key, and it is not asked by the new one before the next.
@@ -394,6 +517,38 @@ fn records(heard: &[Heard]) -> (Vec<&'static str>, u64) {
         _ => None,
     });
     (names.collect(), bench.node.status().revoked)
+}
+
+/// Between two looks at the feed: it was let in, has come again, and was silent too often.
+#[test]
+fn who_came_again_before_the_feed_has_told_of_it_is_shut_out_at_once() {
+    let mut bench = Bench::new(&[policy(60, 500)]);
+    bench.decisions = None;
+    bench.run_for(70 * SECOND_NS);
+    bench.changes.push(Change {
+        device: DEVICE,
+        revision: Revision(3),
+        active: false,
+        epoch: 0,
+    });
+    // Long enough for what was shut out to be forgotten.
+    bench.run_for(200 * SECOND_NS);
+    bench.admit(DEVICE);
+    let is_revoked = |bench: &Bench| bench.node.plane().status(DEVICE).unwrap().commit.is_revoked();
+    assert!(!is_revoked(&bench));
+    bench.decisions = Some(Appraised {
+        quarantined: vec![Quarantined {
+            device: DEVICE,
+            reason: String::new(),
+            revision: Revision(5),
+        }],
+        ..Appraised::default()
+    });
+    while bench.outcomes.is_empty() {
+        bench.tick();
+        bench.now_ns = bench.node.due_ns(bench.now_ns).max(bench.now_ns + 1_000_000);
+    }
+    assert!(is_revoked(&bench));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Who may not authenticate, as the feed tells it: so that nobody is told of it twice, and that its end is recorded, after what led
 //! there.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 
@@ -24,15 +25,25 @@ impl Barred {
         before.is_none_or(|before| !before.contains(&at))
     }
 
-    /// Takes a device that was quarantined by this change or one before, if the feed has not told of it, nor of its end; whether
-    /// that is news.
+    /// Whether the feed has told of a change after this one by which the device was let in.
+    pub(super) fn is_over(&self, device: DeviceId, upto: Revision) -> bool {
+        self.let_in.get(&device).is_some_and(|let_in| *let_in > upto)
+    }
+
+    /// Takes a device that was quarantined by this change or one before; whether that is news. It is none where the feed has told of
+    /// a bar: of this very one, or of an older one whose end it has not told yet. Which, its next look tells.
     pub(super) fn quarantine(&mut self, device: DeviceId, upto: Revision) -> bool {
-        let is_over = self.let_in.get(&device).is_some_and(|let_in| *let_in > upto);
-        if is_over || self.devices.contains_key(&device) {
-            return false;
+        match self.devices.entry(device) {
+            Entry::Occupied(mut by) => {
+                let (from, end) = (*by.get().start(), *by.get().end());
+                by.insert(from..=end.max(upto.0));
+                false
+            }
+            Entry::Vacant(place) => {
+                place.insert(0..=upto.0);
+                true
+            }
         }
-        self.devices.insert(device, 0..=upto.0);
-        true
     }
 
     /// Takes a device that may; whether it might not before.

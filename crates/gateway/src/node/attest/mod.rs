@@ -234,7 +234,12 @@ impl Node {
             self.trail.note(Happening::Quarantined { device, reason });
             // The feed tells all gateways. This one knows already, whatever becomes of the registry's file; but not better than
             // the feed, if that has told since that the device was let in.
-            if self.barred.quarantine(device, revision) {
+            if self.barred.is_over(device, revision) {
+                continue;
+            }
+            // One that was let in, of which the feed has yet to tell, may have come again by the slow path.
+            let is_news = self.barred.quarantine(device, revision);
+            if is_news || self.devices.contains_key(&device) {
                 self.revoke(device, clock.monotonic_ns);
             }
         }
