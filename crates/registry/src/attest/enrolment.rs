@@ -95,21 +95,34 @@ fn check_length(device: DeviceId, field: &'static str, bytes: &[u8], bytes_max: 
     }
 }
 
-/// Refuses what a device has of its own and what cannot be laid over the reference value of its group: nobody would know what to
-/// ask it for. A roll-out is refused for such a device when it is accepted.
+/// Refuses what a device has of its own and what cannot be laid over the reference value of its group, or over the one that is being
+/// rolled out: nobody would know what to ask it for, now or once that is accepted. Either is refused likewise for such a device when it
+/// is set.
 pub(super) fn check_fit(device: DeviceId, overlay: Option<&[u8]>, group: &Group) -> Result<()> {
-    let (Some(overlay), Some(reference)) = (overlay, &group.reference) else {
+    let Some(overlay) = overlay else {
         return Ok(());
     };
-    let laid =
-        Configuration::decode(reference).and_then(|base| base.overlaid(&Configuration::decode(overlay)?));
-    laid.map(drop).map_err(|error| {
-        let problem = format!(
-            "it cannot be laid over what group {} is to run: {error}; measure only what is the device's own, with the same bank",
-            group.name
-        );
-        invalid(device, "overlay", problem)
-    })
+    let advice = "measure only what is the device's own, with the same bank";
+    let reference = group
+        .reference
+        .as_ref()
+        .map(|reference| (reference, "is to run", String::new()));
+    let roll_out = group.roll_out.as_ref().map(|roll_out| {
+        let withdraw = format!(", or withdraw the roll-out of group {}", group.name);
+        (&roll_out.reference, "is being updated to", withdraw)
+    });
+    for (base, role, otherwise) in reference.into_iter().chain(roll_out) {
+        let laid =
+            Configuration::decode(base).and_then(|base| base.overlaid(&Configuration::decode(overlay)?));
+        laid.map_err(|error| {
+            let problem = format!(
+                "it cannot be laid over what group {} {role}: {error}; {advice}{otherwise}",
+                group.name
+            );
+            invalid(device, "overlay", problem)
+        })?;
+    }
+    Ok(())
 }
 
 pub(super) fn check_overlay(device: DeviceId, overlay: Option<&[u8]>) -> Result<()> {
@@ -128,7 +141,7 @@ impl Registry {
     ///
     /// # Errors
     /// A device that is unknown or revoked, a group that is unknown, a field that is not acceptable, own entries that cannot be
-    /// laid over what the group is to run, a damaged record, or a failure of the database; nothing is changed then.
+    /// laid over what the group is to run or is being updated to, a damaged record, or a failure of the database; nothing is changed then.
     pub async fn enrol_prover(&self, prover: NewProver, now_s: u64) -> Result<u64> {
         self.enrol_provers(vec![prover], now_s).await
     }

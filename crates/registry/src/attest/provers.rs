@@ -251,7 +251,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError::NotAProver`], an overlay that is no encoded configuration, longer than [`OVERLAY_BYTES_MAX`](super::OVERLAY_BYTES_MAX) or cannot be
-    /// laid over what the group is to run, a damaged record, or a failure of the database.
+    /// laid over what the group is to run or is being updated to, a damaged record, or a failure of the database.
     pub async fn set_overlay(&self, device: DeviceId, overlay: Option<Vec<u8>>) -> Result<u64> {
         check_overlay(device, overlay.as_deref())?;
         let mut transaction = self.write().await?;

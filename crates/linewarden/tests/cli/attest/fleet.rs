@@ -195,13 +195,15 @@ fn a_reference_value_that_a_device_cannot_be_laid_over_is_refused() {
         );
         assert!(error.contains(&told), "{words}: {error}");
     };
-    // Rolled out before the device came; what is not new is let be.
+    // Rolled out before the device came: it could not be accepted then.
     site.on_registry("attest group roll-out pumps --reference sha384.conf --for 60")
         .ok();
-    site.on_registry(&format!("{enroll} k")).ok();
-    refused("accept pumps", "reference");
-    site.on_registry("attest group set pumps --every 30").ok();
+    let error = site.on_registry(&format!("{enroll} k")).refused(2);
+    let told = "sha256.conf: it cannot be laid over the roll-out of group pumps: values of the bank sha256";
+    assert!(error.contains(told), "{error}");
+    assert!(!site.path("k").exists());
     site.on_registry("attest group withdraw pumps").ok();
+    site.on_registry(&format!("{enroll} k")).ok();
     refused("set pumps --reference sha384.conf", "reference");
     refused("roll-out pumps --reference sha384.conf --for 60", "roll_out");
     let group = site.group("pumps");

@@ -13,7 +13,7 @@ use linewarden_measurement::configuration::{Configuration, ConfigurationError};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_protocol::wire::ATTEST_PORT;
-use linewarden_registry::{GroupName, Home, NewProver, Protection, Registry, RegistryError};
+use linewarden_registry::{Group, GroupName, Home, NewProver, Protection, Registry, RegistryError};
 
 use super::{group, reference};
 use crate::failure::Failure;
@@ -176,24 +176,26 @@ async fn check(args: &EnrollArgs, registry: &Registry, device: DeviceId) -> Resu
     }
 }
 
-/// Refuses what cannot be laid over what the group runs: nobody would know what to ask the device for.
-fn check_overlay(
-    args: &EnrollArgs,
-    reference: Option<&[u8]>,
-    overlay: Option<&Configuration>,
-) -> Result<(), Failure> {
-    let (Some(path), Some(encoding), Some(overlay)) = (&args.own, reference, overlay) else {
+/// Refuses what cannot be laid over what the group runs, or is being updated to: nobody would know what to ask the device for.
+fn check_overlay(args: &EnrollArgs, group: &Group, overlay: Option<&Configuration>) -> Result<(), Failure> {
+    let (Some(path), Some(overlay)) = (&args.own, overlay) else {
         return Ok(());
     };
-    let wrong = |error: ConfigurationError| {
-        Failure::input(format!(
-            "{}: it cannot be laid over the reference value of group {}: {error}",
-            path.display(),
-            args.group
-        ))
-    };
-    let base = Configuration::decode(encoding).map_err(wrong)?;
-    base.overlaid(overlay).map(drop).map_err(wrong)
+    let reference = group.reference.as_ref().map(|base| (base, "reference value"));
+    let roll_out = group.roll_out.as_ref();
+    let roll_out = roll_out.map(|roll_out| (&roll_out.reference, "roll-out"));
+    for (encoding, role) in reference.into_iter().chain(roll_out) {
+        let wrong = |error: ConfigurationError| {
+            Failure::input(format!(
+                "{}: it cannot be laid over the {role} of group {}: {error}",
+                path.display(),
+                args.group
+            ))
+        };
+        let base = Configuration::decode(encoding).map_err(wrong)?;
+        base.overlaid(overlay).map_err(wrong)?;
+    }
+    Ok(())
 }
 
 /// What of a new prover does not depend on where its key lies.
@@ -209,7 +211,7 @@ impl Common {
     async fn read(args: &EnrollArgs, registry: &Registry) -> Result<Self, Failure> {
         let group = group::find(registry, &args.group).await?;
         let overlay = args.own.as_deref().map(reference::read).transpose()?;
-        check_overlay(args, group.reference.as_deref(), overlay.as_ref())?;
+        check_overlay(args, &group, overlay.as_ref())?;
         // One that has not begun would have the device refuse the one that runs.
         let period = registry.newest_begun_period().await?;
         Ok(Self {
