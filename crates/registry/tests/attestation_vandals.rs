@@ -9,6 +9,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
@@ -412,6 +413,43 @@ async fn damage_can_be_mended() {
         matches!(found[..], [RegistryError::DamagedPeriod { period: Period(1) }]),
         "{found:?}"
     );
+}
+
+/// Nor is anybody lost behind a count that was put back, once that is mended.
+#[tokio::test]
+async fn a_count_of_provers_that_was_put_back_is_lifted_to_what_authenticates() {
+    let (_directory, path) = attested_file().await;
+    let registry = open(&path).await.unwrap();
+    let fence = gateway(&registry).await;
+    let newest = registry.attest_revision().await.unwrap();
+    assert_eq!(
+        registry.mend_attest_revision(&fence).await.unwrap(),
+        newest,
+        "it is sound"
+    );
+    // Made up, of a prover and of a group.
+    sql(
+        &path,
+        "UPDATE registry SET attest_revision = 3; UPDATE prover SET revision = 9000 WHERE device_id = 7; \
+         UPDATE attest_group SET revision = 9000 WHERE name = 'fans'",
+    )
+    .await;
+    assert_eq!(registry.mend_attest_revision(&fence).await.unwrap(), newest);
+    assert_eq!(registry.attest_revision().await.unwrap(), newest);
+    let (mut told, mut from) = (BTreeSet::new(), 0);
+    loop {
+        let page = registry.provers_since(from, 3).await.unwrap();
+        told.extend(page.provers.iter().map(|prover| prover.device.0));
+        from = page.upto;
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(told, (1..=PROVERS).filter(|id| *id != 7).collect());
+    let other = gateway(&registry).await;
+    let error = registry.mend_attest_revision(&fence).await.unwrap_err();
+    assert!(matches!(error, RegistryError::OldFence { .. }), "{error}");
+    assert_eq!(registry.mend_attest_revision(&other).await.unwrap(), newest);
 }
 
 /// Neither a prover's key, nor a salt, nor evidence is to be found in the file.

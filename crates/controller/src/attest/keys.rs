@@ -74,6 +74,14 @@ impl Link {
     /// An old fence, or a failure of the database: ask again.
     pub async fn prover_ids(&self, since: u64) -> Result<ProverIds, RegistryError> {
         self.registry().verify_fence(self.fence()).await?;
+        let count = self.registry().attest_revision().await?;
+        let since = match count < since {
+            true => {
+                tell_put_back(self.gateway(), since, count);
+                0
+            }
+            false => since,
+        };
         let page = self.registry().prover_ids_since(since, PAGE_IDS).await?;
         for damaged in &page.damaged {
             tracing::error!(record = damaged, "left out");
@@ -85,6 +93,14 @@ impl Link {
             more: page.more,
         })
     }
+}
+
+/// What comes now takes numbers that a gateway has passed already.
+pub(super) fn tell_put_back(gateway: GatewayId, heard: u64, count: u64) {
+    tracing::error!(
+        %gateway, heard, count,
+        "somebody has put back the registry's count of changes to provers and groups; all is told anew"
+    );
 }
 
 /// What the groups' reference values come to, made once for each change of a group.
@@ -159,6 +175,11 @@ impl References {
             let entry = (revision, is_rolled_out, reference);
             self.groups.insert(group.name.clone(), entry);
         }
+    }
+
+    /// All keys are to be made anew, though no group has changed.
+    pub(super) fn renew(&mut self) {
+        self.changes += 1;
     }
 
     /// Another number after each change.

@@ -10,7 +10,7 @@ use linewarden_registry::{
 };
 
 use super::appraise::Appraised;
-use super::keys::{PAGE_PROVERS, ProverProvision, Provers, References, proof_keys};
+use super::keys::{PAGE_PROVERS, ProverProvision, Provers, References, proof_keys, tell_put_back};
 use super::plan::{GroupPlan, Plan, PlanWish, ROUNDS_RESERVED, periods, rounds_floor, start};
 use super::standing::Standing;
 use super::unanswered::Spared;
@@ -41,6 +41,8 @@ pub struct Verifier {
     pub(super) provers: HashMap<DeviceId, Known>,
     /// As of which revision of the provers it was read how they stood.
     read_at: u64,
+    /// The newest revision of a prover or group that was read, and authenticates.
+    newest: u64,
     pub(super) policies: HashMap<GroupName, GroupPolicy>,
     /// Who is in quarantine and since when, as of that revision of the registry's devices.
     pub(super) quarantined: HashMap<DeviceId, u64>,
@@ -60,6 +62,7 @@ impl Verifier {
         let read_at = link.registry().attest_revision().await?;
         let mut verifier = Self {
             read_at,
+            newest: 0,
             references: References::default(),
             provers: HashMap::new(),
             policies: HashMap::new(),
@@ -183,12 +186,22 @@ impl Verifier {
         let registry = self.link.registry();
         registry.verify_fence(self.link.fence()).await?;
         // Before the groups are read, so that nothing that comes in between is taken for known.
-        let revision = registry.attest_revision().await?;
+        let mut revision = registry.attest_revision().await?;
+        if revision < self.newest {
+            tell_put_back(self.link.gateway(), self.newest, revision);
+            revision = registry.mend_attest_revision(self.link.fence()).await?;
+            // Lower still where an older copy of the whole file was put back.
+            self.newest = revision;
+            // What has come in between has a number that was passed already.
+            self.references.renew();
+        }
         let groups = registry.groups().await?;
         for damaged in &groups.damaged {
             tracing::error!(record = damaged, "its provers are not attested");
         }
         let groups = groups.groups;
+        let revisions = groups.iter().map(|group| group.revision);
+        self.newest = revisions.fold(self.newest, u64::max);
         self.references.follow(&groups, now_s);
         let Some((running, next)) = periods(registry, &wish, now_s, random).await? else {
             return Ok(None);
@@ -246,6 +259,7 @@ impl Verifier {
             more: page.more,
         };
         for prover in page.provers {
+            self.newest = self.newest.max(prover.revision);
             let known = self.provers.get(&prover.device);
             if prover.revision > self.read_at && known.is_some_and(|known| known.enrolled_at.is_none()) {
                 self.read_again(prover.device).await?;

@@ -9,12 +9,14 @@
 mod enrolments;
 mod site;
 
+use std::collections::HashSet;
+
 use linewarden_controller::attest::{PlanWish, Seen, Verifier};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{Revision, State, Suspect};
 use sqlx::{Connection as _, Executor as _};
 
-use self::site::{DEVICES, FIRST, OK, Site, ids, keep_silent, round};
+use self::site::{DEVICES, FIRST, OK, Site, ids, keep_silent, prover, round};
 
 #[tokio::test]
 async fn who_was_well_and_is_not_asked_any_more_is_not_shown_as_well() {
@@ -379,4 +381,52 @@ async fn a_count_of_changes_that_was_put_back_hides_no_quarantine() {
         assert!(told.changes.iter().any(is_told), "{told:?}");
         heard = told.upto;
     }
+}
+
+/// Who can write the file puts back the count of provers and groups, too, before others are enrolled.
+#[tokio::test]
+async fn a_count_of_provers_that_was_put_back_hides_no_prover() {
+    let site = Site::new().await;
+    let link = site.controller.connect(GatewayId(1), 1).await.unwrap();
+    let mut verifier = Verifier::open(link.clone()).await.unwrap();
+    let mut file = site.file().await;
+    let plan = async |verifier: &mut Verifier| {
+        let plan = verifier.plan(PlanWish::default(), 1, &mut || Some([5; 8])).await;
+        plan.unwrap().unwrap()
+    };
+    let before = plan(&mut verifier).await;
+    let mut heard = link.prover_ids(0).await.unwrap().upto;
+    assert_eq!(heard, before.revision);
+    let mut references = before.references;
+    for (count, device) in [(0, DEVICES[0]), (1, DEVICES[1])] {
+        verifier.provers(before.running, 0).await.unwrap();
+        let newest = plan(&mut verifier).await;
+        assert_eq!(newest.references, references, "nothing has happened");
+        let statement = format!("UPDATE registry SET attest_revision = {count}");
+        file.execute(sqlx::AssertSqlSafe(statement)).await.unwrap();
+        site.registry.enrol_prover(prover(device), 9).await.unwrap();
+        // A gateway that attests nobody.
+        let told = link.prover_ids(heard).await.unwrap();
+        assert!(told.provers.contains(&device), "{told:?}");
+        heard = told.upto;
+        // One that does gets all keys anew, and no number comes again.
+        let after = plan(&mut verifier).await;
+        assert_ne!(after.references, references);
+        references = after.references;
+        let provers = verifier.provers(after.running, 0).await.unwrap();
+        let ids = provers.provisions.iter().map(|provision| provision.device);
+        assert_eq!(ids.collect::<HashSet<_>>(), HashSet::from(DEVICES));
+        let again = site.registry.enrol_prover(prover(DEVICES[0]), 9).await.unwrap();
+        assert!(again > newest.revision, "{again} after {}", newest.revision);
+    } // An older copy of the whole file: told once.
+    let newest = plan(&mut verifier).await;
+    verifier.provers(newest.running, 0).await.unwrap();
+    file.execute(sqlx::raw_sql(
+        "UPDATE registry SET attest_revision = 0; DELETE FROM prover",
+    ))
+    .await
+    .unwrap();
+    let after = plan(&mut verifier).await;
+    assert!(after.revision < newest.revision && after.references != newest.references);
+    assert_eq!(plan(&mut verifier).await.references, after.references);
 }

@@ -448,7 +448,7 @@ impl Registry {
         row.map(|row| group_from_row(self.record_mac(), row)).transpose()
     }
 
-    async fn groups_in(&self, connection: &mut SqliteConnection) -> Result<Vec<Result<Group>>> {
+    pub(super) async fn groups_in(&self, connection: &mut SqliteConnection) -> Result<Vec<Result<Group>>> {
         let rows: Vec<GroupRow> = sqlx::query_as(concat!(
             "SELECT ",
             group_columns!(),

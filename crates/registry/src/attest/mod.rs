@@ -30,6 +30,7 @@ use self::provers::missing_provers;
 pub use self::provers::{Home, Protection, ProverIdPage, ProverPage, ProverRecord};
 pub use self::rounds::{LOST_NUMBERS, ROUNDS_KEPT, ReservedRounds, RoundRecord};
 use crate::error::{RegistryError, Result};
+use crate::gateway::Fence;
 use crate::store::Registry;
 
 /// Rows of a page.
@@ -93,6 +94,28 @@ impl Registry {
         let (revision,): (i64,) = sqlx::query_as("SELECT attest_revision FROM registry")
             .fetch_one(self.reader())
             .await?;
+        Ok(u64::try_from(revision).unwrap_or_default())
+    }
+
+    /// Lifts the count of changes to where provers and groups are that authenticate, if somebody has put it back: what comes then is
+    /// new again to who follows. Returns the newest revision. It looks at all of them.
+    ///
+    /// # Errors
+    /// [`RegistryError::OldFence`], or a failure of the database.
+    pub async fn mend_attest_revision(&self, fence: &Fence) -> Result<u64> {
+        let mut transaction = self.write().await?;
+        self.check_fence(&mut transaction, fence).await?;
+        let groups = self.groups_in(&mut transaction).await?;
+        let of_groups = groups.iter().flatten().map(|group| group.revision).max();
+        let of_provers = self.newest_of_provers(&mut transaction).await?;
+        let newest = of_groups.unwrap_or_default().max(of_provers);
+        let (revision,): (i64,) = sqlx::query_as(
+            "UPDATE registry SET attest_revision = MAX(attest_revision, $1) RETURNING attest_revision",
+        )
+        .bind(newest.cast_signed())
+        .fetch_one(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
         Ok(u64::try_from(revision).unwrap_or_default())
     }
 

@@ -322,6 +322,30 @@ impl Registry {
         Ok(found)
     }
 
+    /// The newest revision of all that authenticate, removed ones, too.
+    pub(super) async fn newest_of_provers(&self, connection: &mut SqliteConnection) -> Result<u64> {
+        let mut newest = 0;
+        let mut pages = Pages::new();
+        while let Some(rows) = pages
+            .next::<ProverRow>(
+                connection,
+                concat!(
+                    "SELECT ",
+                    prover_columns!(),
+                    ", rowid AS place FROM prover WHERE rowid >= $1 ORDER BY rowid LIMIT $2"
+                ),
+            )
+            .await?
+        {
+            let sound = rows
+                .iter()
+                .filter(|row| code(self.record_mac(), row).is(&row.13.0));
+            let revisions = sound.filter_map(|row| u64::try_from(row.11.0).ok());
+            newest = revisions.fold(newest, u64::max);
+        }
+        Ok(newest)
+    }
+
     /// The first prover of a group whose own entries cannot be laid over this configuration, and why.
     pub(super) async fn first_unfit(
         &self,
