@@ -76,11 +76,15 @@ async fn who_is_asked_elsewhere_with_the_same_key_is_not_new() {
 async fn a_round_of_before_an_enrolment_does_not_speak_of_it() {
     for at_s in [20, 0] {
         let site = Site::new().await;
-        let [first, _] = DEVICES;
+        let [first, second] = DEVICES;
         let (mut verifier, number) = site.proven(1).await;
         site.registry.enrol_prover(anew(first), at_s).await.unwrap();
-        let old = round(number, &[(first, Seen::Late(Current))]);
-        verifier.appraise(&old, 23, 23).await.unwrap();
+        let late = Seen::Late(Current);
+        for (rounds, of_second, results) in [(0, OK, 0), (1, late, 1)] {
+            let old = round(number + rounds, &[(first, late), (second, of_second)]);
+            let told = verifier.appraise(&old, 23, 23).await.unwrap();
+            assert_eq!(told.results.len(), results, "only of the other is there news");
+        }
         assert!(site.registry.appraisal(first).await.unwrap().is_none());
         let (mut next, number) = site.verifier(1).await;
         let anew = site.registry.prover(first).await.unwrap().unwrap().enrolled_at();

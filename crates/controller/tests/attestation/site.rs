@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use linewarden_controller::attest::{PlanWish, RoundOutcome, Seen, Verdict, Verifier};
+use linewarden_controller::attest::{PlanWish, RoundOutcome, Seen, Signer, Verdict, Verifier};
 use linewarden_controller::{Controller, Policy};
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::configuration::Configuration;
@@ -82,8 +82,9 @@ impl Site {
             registry.enrol(record).await.unwrap();
             registry.enrol_prover(prover(device), FIRST.0).await.unwrap();
         }
+        let signer = Signer::from_pem(&Signer::generate_pem().unwrap()).unwrap();
         Self {
-            controller: Controller::new(registry.clone(), Policy::default()),
+            controller: Controller::new(registry.clone(), Policy::default()).signing(signer),
             registry,
             _directory: directory,
         }
