@@ -215,6 +215,7 @@ impl Bench {
         };
         Provers {
             start,
+            references: 1,
             provisions: (0..self.groups.len()).map(provision).collect(),
             removed: Vec::new(),
             damaged: Vec::new(),

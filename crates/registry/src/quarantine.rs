@@ -80,7 +80,7 @@ impl Registry {
                 revision
             }
             None => {
-                drop(transaction);
+                transaction.rollback().await?;
                 self.revision().await?
             }
         };
@@ -95,8 +95,9 @@ impl Registry {
     pub async fn readmit(&self, device: DeviceId) -> Result<Revision> {
         let mut transaction = self.write().await?;
         let (revision, is_changed) = self.readmit_in(&mut transaction, device).await?;
-        if is_changed {
-            transaction.commit().await?;
+        match is_changed {
+            true => transaction.commit().await?,
+            false => transaction.rollback().await?,
         }
         Ok(revision)
     }
@@ -113,11 +114,13 @@ impl Registry {
     ) -> Result<Option<Revision>> {
         let mut transaction = self.write().await?;
         if self.is_overtaken(&mut transaction, device, enrolled_at).await? {
+            transaction.rollback().await?;
             return Ok(None);
         }
         let (revision, is_changed) = self.readmit_in(&mut transaction, device).await?;
-        if is_changed {
-            transaction.commit().await?;
+        match is_changed {
+            true => transaction.commit().await?,
+            false => transaction.rollback().await?,
         }
         Ok(Some(revision))
     }

@@ -36,6 +36,8 @@ pub struct RoundOutcome {
     pub group: GroupName,
     /// The period that was proven.
     pub period: Period,
+    /// The newest change that its gateway had heard of when it began: of who is in quarantine by a later one it says nothing.
+    pub heard: Revision,
     /// How long it was open, in milliseconds.
     pub lasted_ms: u64,
     /// When it ended, boot-time clock of the gateway, ns.
@@ -72,7 +74,7 @@ pub struct Quarantined {
 
 impl Verifier {
     /// Decides about all that a round has asked, and makes it durable. The same round again, after a failure, decides the
-    /// same again; what had been done by then is told with the success. `ended_s` is when it ended, `now_s` now, in seconds since
+    /// same again; what had been done by then is told with the success. After a success the same is told again. `ended_s` is when it ended, `now_s` now, in seconds since
     /// 1970-01-01 UTC.
     ///
     /// # Errors
@@ -83,6 +85,10 @@ impl Verifier {
         ended_s: u64,
         now_s: u64,
     ) -> Result<Appraised, RegistryError> {
+        if let Some(told) = self.told_before(round.number) {
+            self.link.registry().verify_fence(self.link.fence()).await?;
+            return Ok(told);
+        }
         self.follow_quarantine().await?;
         let policy = self.policies.get(&round.group).copied().unwrap_or(GroupPolicy {
             reopen: Reopen::ByCommand,
@@ -121,6 +127,7 @@ impl Verifier {
         let mut appraised = std::mem::take(&mut self.untold);
         appraised.results = self.results(round, &judged, &policy, (ended_s, now_s));
         appraised.unanswered = unanswered;
+        self.told = Some((round.number, appraised.clone()));
         self.spared.keep(&round.group, sight);
         for Judged { device, after, .. } in judged {
             // One that was removed meanwhile is forgotten.
@@ -130,6 +137,15 @@ impl Verifier {
             }
         }
         Ok(appraised)
+    }
+
+    /// What came of a round that is told once more, because the answer was lost: its silences count once. Of one that the verifier
+    /// before this one has decided about nobody knows; the feed tells who is in quarantine.
+    fn told_before(&self, number: RoundNumber) -> Option<Appraised> {
+        match &self.told {
+            Some((last, told)) if *last == number => Some(told.clone()),
+            _ => self.decided.contains(&number.0).then(Appraised::default),
+        }
     }
 
     /// What a round shows of those that are not in quarantine, and whether they were well before. The silence of one that has
@@ -274,9 +290,10 @@ impl Verifier {
                 && known.standing.as_ref().is_some_and(is_well)
                 && !asked.contains(device)
         });
-        let left_out: Vec<(DeviceId, EnrolledAt)> = left_out
+        let mut left_out: Vec<(DeviceId, EnrolledAt)> = left_out
             .filter_map(|(device, known)| Some((*device, known.enrolled_at?)))
             .collect();
+        left_out.sort_unstable();
         let mut judged = Vec::new();
         for (device, enrolled_at) in left_out {
             let is_here = match self.link.registry().appraisal(device).await {
@@ -320,8 +337,8 @@ impl Verifier {
         let known = self.provers.get(&device);
         let recorded = known.and_then(|known| known.standing.as_ref());
         let before = recorded.cloned().unwrap_or_else(|| Standing::new(at_s));
-        let quarantined_s = self.quarantined.get(&device);
-        let before = match (quarantined_s.is_some(), before.state) {
+        let quarantined = self.quarantined.get(&device);
+        let before = match (quarantined.is_some(), before.state) {
             (true, _) => Standing {
                 state: State::Quarantined,
                 ..before
@@ -341,13 +358,15 @@ impl Verifier {
             after = after.let_in();
             decision = None;
         }
-        let began_s = began_s(round, at_s);
-        if decision == Some(Decision::Readmit) && quarantined_s.is_some_and(|since_s| began_s < *since_s) {
-            // An older round, which the controller was not there for: what led to the quarantine came after it.
+        if decision == Some(Decision::Readmit) && quarantined.is_some_and(|by| round.heard < *by) {
+            // An older round, which the controller was not there for: what led to the quarantine came after it. Clocks, which are
+            // set, do not tell.
             after.state = State::Quarantined;
             decision = None;
         }
-        after.address = Some(verdict.address);
+        // Where it was silent it may never have been: whoever has caught its RESPONSE chooses the address of its session.
+        let proved = before.address.filter(|_| verdict.seen == Seen::Silent);
+        after.address = proved.or(Some(verdict.address));
         let is_news = recorded.is_none_or(|recorded| after.state != recorded.state);
         if is_news {
             // Also where the registry knew before: another gateway, or a round that was not recorded, has brought it about.

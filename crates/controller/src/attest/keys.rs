@@ -1,6 +1,6 @@
 //! The keys of a gateway's provers, for one period.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use linewarden_measurement::configuration::Configuration;
@@ -8,6 +8,7 @@ use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodStart
 use linewarden_protocol::gateway::ProverKeys;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{EnrolledAt, Group, GroupName, ProverRecord, RegistryError};
+use sha2::{Digest as _, Sha256};
 
 use crate::link::Link;
 
@@ -42,6 +43,8 @@ pub struct ProverProvision {
 pub struct Provers {
     /// The period of the keys.
     pub start: PeriodStart,
+    /// What they may prove, as in [`Plan::references`](super::Plan::references).
+    pub references: u64,
     /// Those that are to be attested.
     pub provisions: Vec<ProverProvision>,
     /// Those that are no longer.
@@ -107,9 +110,9 @@ pub(super) fn tell_put_back(gateway: GatewayId, heard: u64, count: u64) {
 #[derive(Debug, Default)]
 pub(super) struct References {
     /// With the revision of the group and whether its roll-out was valid when they were made.
-    groups: HashMap<GroupName, (u64, bool, Reference)>,
-    /// Counts the changes.
-    changes: u64,
+    groups: BTreeMap<GroupName, (u64, bool, Reference)>,
+    renewals: u64,
+    number: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -152,8 +155,10 @@ pub(super) struct Hashes {
 impl References {
     /// Takes notice of how the groups are now. A roll-out whose window has ended counts no more.
     pub(super) fn follow(&mut self, groups: &[Group], now_s: u64) {
+        let before = self.groups.len();
         self.groups
             .retain(|name, _| groups.iter().any(|group| group.name == *name));
+        let mut is_changed = self.groups.len() < before;
         for group in groups {
             let roll_out = group
                 .roll_out
@@ -170,21 +175,43 @@ impl References {
                 alternate: roll_out.and_then(|roll_out| Base::read(&roll_out.reference)),
             };
             // A round that was ordered, or another interval, changes no key.
-            let is_new = known.is_none_or(|(_, _, known)| *known != reference);
-            self.changes += u64::from(is_new);
+            is_changed |= known.is_none_or(|(_, _, known)| *known != reference);
             let entry = (revision, is_rolled_out, reference);
             self.groups.insert(group.name.clone(), entry);
+        }
+        if is_changed {
+            self.number = self.digest();
         }
     }
 
     /// All keys are to be made anew, though no group has changed.
     pub(super) fn renew(&mut self) {
-        self.changes += 1;
+        self.renewals += 1;
+        self.number = self.digest();
     }
 
-    /// Another number after each change.
-    pub(super) fn changes(&self) -> u64 {
-        self.changes
+    /// Another number after each change, 0 before the first.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What may be proven as a number: a verifier that has just begun and knows of other configurations than the one before must not
+    /// give it the same.
+    fn digest(&self) -> u64 {
+        let mut digest = Sha256::new();
+        digest.update(self.renewals.to_be_bytes());
+        for (name, (_, _, reference)) in &self.groups {
+            digest.update((name.as_str().len() as u64).to_be_bytes());
+            digest.update(name.as_str());
+            for base in [&reference.current, &reference.alternate] {
+                digest.update([u8::from(base.is_some())]);
+                digest.update(base.as_ref().map_or([0; 32], |base| base.hash.0));
+            }
+        }
+        let [first, ..] = *digest.finalize().as_chunks().0 else {
+            return 0;
+        };
+        u64::from_be_bytes(first)
     }
 
     /// What a prover may prove now; `None` without a reference value.

@@ -46,7 +46,8 @@ pub struct Plan {
     pub next: PeriodStart,
     /// The newest change to provers and groups.
     pub revision: u64,
-    /// Another number after each change of what groups may prove: then all keys are made anew.
+    /// Another number after each change of what groups may prove, the same for the same: where it is another one all keys are made
+    /// anew.
     pub references: u64,
     /// The groups.
     pub groups: Vec<GroupPlan>,

@@ -1,9 +1,9 @@
 //! The verifier of one gateway: what it remembers, its keys and its rounds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use linewarden_protocol::attest::PeriodStart;
-use linewarden_protocol::ids::DeviceId;
+use linewarden_protocol::ids::{DeviceId, RoundNumber};
 use linewarden_registry::{
     Appraisal, EnrolledAt, Filter, GroupName, GroupPolicy, Protection, ProverRecord, RegistryError, Revision,
     State,
@@ -20,6 +20,8 @@ use crate::link::Link;
 const PAGE_DEVICES: u32 = 1_000;
 /// Appraisals read from the registry at once.
 const PAGE_APPRAISALS: u32 = 4_096;
+/// More rounds than a gateway keeps that wait for their answer.
+const ROUNDS_DECIDED: u32 = 64;
 
 /// What is known of a prover beside its standing.
 #[derive(Clone, Debug)]
@@ -44,10 +46,14 @@ pub struct Verifier {
     /// The newest revision of a prover or group that was read, and authenticates.
     newest: u64,
     pub(super) policies: HashMap<GroupName, GroupPolicy>,
-    /// Who is in quarantine and since when, as of that revision of the registry's devices.
-    pub(super) quarantined: HashMap<DeviceId, u64>,
+    /// Who is in quarantine and by which change at the latest, as of that revision of the registry's devices.
+    pub(super) quarantined: HashMap<DeviceId, Revision>,
     revision: Option<Revision>,
     pub(super) spared: Spared,
+    /// The newest rounds that were on record when this verifier began, which the one before has decided about.
+    pub(super) decided: HashSet<u32>,
+    /// What came of the last round: the answer may be lost, and asked for again.
+    pub(super) told: Option<(RoundNumber, Appraised)>,
     /// What is done and was not told yet, because what came after it failed.
     pub(super) untold: Appraised,
 }
@@ -69,9 +75,14 @@ impl Verifier {
             quarantined: HashMap::new(),
             revision: None,
             spared: Spared::default(),
+            decided: HashSet::new(),
+            told: None,
             untold: Appraised::default(),
             link,
         };
+        let gateway = verifier.link.gateway();
+        let rounds = verifier.link.registry().rounds(Some(gateway), ROUNDS_DECIDED);
+        verifier.decided = rounds.await?.into_iter().map(|round| round.number).collect();
         let mut after = None;
         loop {
             let page = verifier
@@ -135,10 +146,7 @@ impl Verifier {
         let mut after = None;
         loop {
             let page = registry.list(&shut_out, after, PAGE_DEVICES).await?;
-            quarantined.extend(page.devices.iter().map(|info| {
-                let at_s = info.quarantine.as_ref().map_or(0, |quarantine| quarantine.at_s);
-                (info.device, at_s)
-            }));
+            quarantined.extend(page.devices.iter().map(|info| (info.device, info.revision)));
             after = page.next;
             if after.is_none() {
                 break;
@@ -152,20 +160,24 @@ impl Verifier {
 
     /// Whom the operator has let in again has a record that says so. One whose record does not authenticate any more, or is
     /// gone, stays where it was: somebody has edited the file.
-    async fn keep_unreadable(&self, quarantined: &mut HashMap<DeviceId, u64>) -> Result<(), RegistryError> {
-        for (device, known) in &self.provers {
-            let shut_out = known
-                .standing
-                .as_ref()
-                .filter(|standing| standing.state == State::Quarantined && !quarantined.contains_key(device));
-            let Some(standing) = shut_out else {
-                continue;
-            };
-            match self.link.registry().get(*device).await {
+    async fn keep_unreadable(
+        &self,
+        quarantined: &mut HashMap<DeviceId, Revision>,
+    ) -> Result<(), RegistryError> {
+        let is_out = |known: &Known| {
+            let standing = known.standing.as_ref();
+            standing.is_some_and(|standing| standing.state == State::Quarantined)
+        };
+        let known = self.provers.iter().filter(|(_, known)| is_out(known));
+        let mut known: Vec<DeviceId> = known.map(|(device, _)| *device).collect();
+        known.retain(|device| !quarantined.contains_key(device));
+        known.sort_unstable();
+        for device in known {
+            match self.link.registry().get(device).await {
                 Ok(_) => {}
                 Err(error @ (RegistryError::DamagedRecord { .. } | RegistryError::UnknownDevice { .. })) => {
                     tracing::error!(%error, %device, "it stays in quarantine");
-                    quarantined.insert(*device, standing.since_s);
+                    quarantined.insert(device, Revision::ZERO);
                 }
                 Err(error) => return Err(error),
             }
@@ -236,7 +248,7 @@ impl Verifier {
                 .map_or(0, |begun_s| now_s.saturating_sub(begun_s)),
             next: start(&next),
             revision,
-            references: self.references.changes(),
+            references: self.references.number(),
             groups,
             rounds,
         }))
@@ -252,6 +264,7 @@ impl Verifier {
         let page = registry.provers_since(since, PAGE_PROVERS).await?;
         let mut found = Provers {
             start,
+            references: self.references.number(),
             provisions: Vec::new(),
             removed: Vec::new(),
             damaged: page.damaged,

@@ -156,6 +156,7 @@ pub fn round_of(enrolled_at: EnrolledAt, number: u32, seen: &[(DeviceId, Seen)])
         number: RoundNumber(number),
         group: group(),
         period: Period(1),
+        heard: Revision(u64::MAX),
         lasted_ms: 10,
         ended_ns: 0,
         last_verdict_ms: 5,

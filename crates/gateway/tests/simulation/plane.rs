@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::{
-    Capabilities, Config, Counters, DataPlane, DataPlaneError, Event, Left, LineStatus, Live, Miss, Row,
-    SessionView, Store, StoreError,
+    Capabilities, Config, Counters, DataPlane, DataPlaneError, Event, Left, LineStatus, Live, Miss, Provers,
+    Row, SessionView, Store, StoreError,
 };
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::frame::{Meta, ip_bytes, ip_from_bytes};
@@ -20,7 +20,7 @@ use zerocopy::IntoBytes as _;
 use crate::station::Station;
 use crate::world::{HostClock, Rule};
 
-/// A datagram on its way back: to which address and port.
+/// A datagram on its way back, or a request: to which address and port.
 pub struct Reply {
     pub to: Meta,
     pub payload: [u8; 64],
@@ -59,8 +59,7 @@ pub struct Inner {
 }
 
 /// The data plane, shared by the node that drives it and the network.
-#[derive(Clone)]
-pub struct Plane(pub Arc<Mutex<Inner>>);
+pub struct Plane(pub Arc<Mutex<Inner>>, Option<Provers>);
 
 impl Plane {
     pub fn new(config: &Config, now: Moment) -> Self {
@@ -83,7 +82,7 @@ impl Plane {
 
     fn on(mut host: Host, now: Moment, leases: HashMap<(DeviceId, u32), (u32, u32)>) -> Self {
         let (engine, thread) = (host.engine(), host.thread_state());
-        Self(Arc::new(Mutex::new(Inner {
+        let inner = Inner {
             host,
             engine,
             thread,
@@ -103,7 +102,16 @@ impl Plane {
             no_marks: false,
             no_wiping: false,
             has_left: false,
-        })))
+        };
+        Self(Arc::new(Mutex::new(inner)), None)
+    }
+
+    /// For the node, which keeps the provers: over the memory that the packet path works on.
+    pub fn of_node(&self, config: &Config) -> Self {
+        let mut inner = self.0.lock().unwrap();
+        let regions = DataPlane::provers(&mut inner.host).map(|provers| Arc::clone(provers.regions()));
+        let provers = regions.map(|regions| Provers::new(regions, config.prover_geometry()));
+        Self(Arc::clone(&self.0), provers)
     }
 
     pub fn set_clock(&self, clock: HostClock, now_ms: u64, without: Option<Rule>) {
@@ -145,10 +153,14 @@ impl Plane {
 
 impl Inner {
     /// A datagram comes in.
-    pub fn receive(&mut self, from: Meta, payload: [u8; 64]) {
-        let mut reply = payload;
+    pub fn receive(&mut self, from: Meta, payload: &[u8]) {
+        let mut reply = payload.to_vec();
         let verdict = self.engine.process(&mut self.thread, self.now, &from, &mut reply);
         self.verdicts.push(verdict);
+        // What is longer is not answered.
+        let (Ok(payload), Ok(reply)) = (<[u8; 64]>::try_from(payload), <[u8; 64]>::try_from(reply)) else {
+            return;
+        };
         if matches!(verdict, Verdict::ReplyAck | Verdict::ReplyAckAgain) {
             let device = DeviceId(u64::from_be_bytes(payload[8..16].try_into().unwrap()));
             let idx = u32::from_be_bytes(payload[32..36].try_into().unwrap());
@@ -338,9 +350,13 @@ impl DataPlane for Plane {
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
         let mut inner = self.0.lock().unwrap();
         if let Some(from) = inner.origins.get(miss.message()).copied() {
-            inner.receive(from, *miss.message());
+            inner.receive(from, miss.message());
         }
         Ok(())
+    }
+
+    fn provers(&mut self) -> Option<&mut Provers> {
+        self.1.as_mut()
     }
 
     fn session_request(
@@ -361,8 +377,10 @@ impl DataPlane for Plane {
             },
             payload: request.as_bytes().try_into().unwrap(),
         };
-        let mut inner = self.0.lock().unwrap();
-        inner.replies.extend(requests.iter().map(ask));
+        // The node asks in the order of a hash table, which is another one each time.
+        let mut asked: Vec<Reply> = requests.iter().map(ask).collect();
+        asked.sort_unstable_by_key(|request| request.payload);
+        self.0.lock().unwrap().replies.extend(asked);
         Ok(requests.len())
     }
 

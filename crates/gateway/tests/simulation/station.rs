@@ -1,16 +1,20 @@
 //! A device and its PUF.
 
+use linewarden_protocol::attest::ConfigurationHash;
 use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output};
 use linewarden_protocol::frame::Meta;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
 use linewarden_registry::{Credentials, DeviceRecord, PoolRow};
 
+use crate::prover::{Attester, Made};
+
 pub struct Station {
     pub id: DeviceId,
     pub mode: Mode,
     pub rows: u32,
     pub revoked: bool,
+    pub attester: Attester,
     device: Device,
     nonces: u8,
     /// Where its messages go now.
@@ -19,13 +23,14 @@ pub struct Station {
 }
 
 impl Station {
-    pub fn new(number: u8, mode: Mode, rows: u32) -> Self {
+    pub fn new(number: u8, mode: Mode, rows: u32, runs: ConfigurationHash) -> Self {
         let id = DeviceId(0xd0 + u64::from(number));
         Self {
             id,
             mode,
             rows,
             revoked: false,
+            attester: Attester::new(id, runs),
             device: Self::booted(id, mode),
             nonces: 0,
             gateway: 0,
@@ -118,6 +123,15 @@ impl Station {
             Ok(output) => self.act(output, now_ms),
             Err(_) => Vec::new(),
         }
+    }
+
+    pub fn has_session(&self) -> bool {
+        self.device.session().is_some()
+    }
+
+    /// A datagram at the port where it is asked what it runs.
+    pub fn prove(&mut self, payload: &[u8]) -> Option<Made> {
+        self.attester.receive(payload, self.device.session())
     }
 
     fn act(&mut self, mut output: Output, now_ms: u64) -> Vec<[u8; 64]> {

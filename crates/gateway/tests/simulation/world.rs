@@ -1,7 +1,11 @@
 //! Everything together.
 
+mod attestation;
+mod book;
 mod clock;
 mod controller;
+mod fleet;
+mod forger;
 mod judge;
 mod misfortune;
 mod network;
@@ -20,11 +24,12 @@ use rand_chacha::ChaCha8Rng;
 use tokio::runtime::Runtime;
 
 pub use self::clock::HostClock;
+use self::fleet::Fleet;
 use self::network::Packet;
 use self::office::Office;
 use self::process::Process;
 use self::roaming::Whereabouts;
-pub use self::tally::Tally;
+pub use self::tally::{FleetTally, Tally};
 use crate::ledger::Ledger;
 use crate::station::Station;
 
@@ -62,6 +67,18 @@ pub enum Rule {
     Report,
     /// A session is as old as its report says.
     Age,
+    /// A wrong proof proves nothing.
+    Proof,
+    /// A wrong proof counts for nothing.
+    Silence,
+    /// Only what the group may run is proven.
+    Reference,
+    /// The controller decides about each round.
+    Decision,
+    /// Who proves itself in quarantine is let in.
+    Readmission,
+    /// A round is as old as it is.
+    Ended,
 }
 
 pub struct World {
@@ -87,11 +104,26 @@ pub struct World {
     /// not used when the device leaves, or the process ends, stays spent.
     left_behind: BTreeMap<DeviceId, u32>,
     calm: bool,
+    /// Who has no session begins anew by itself, as agents do.
+    keeps_sessions: bool,
     tally: Tally,
+    /// Whether the devices are to prove what they run.
+    attests: bool,
+    fleet: Fleet,
+    tally_of_fleet: FleetTally,
 }
 
 impl World {
     pub fn new(seed: u64, without: Option<Rule>) -> Self {
+        Self::make(seed, without, false)
+    }
+
+    /// Devices are also to prove what they run.
+    pub fn with_provers(seed: u64, without: Option<Rule>) -> Self {
+        Self::make(seed, without, true)
+    }
+
+    fn make(seed: u64, without: Option<Rule>, attests: bool) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -105,13 +137,18 @@ impl World {
                 } else {
                     Mode::Key
                 };
-                Station::new(number, mode, rng.random_range(20..90))
+                Station::new(number, mode, rng.random_range(20..90), Fleet::first())
             })
             .collect();
         for station in &stations {
             runtime
                 .block_on(office.registry().enrol(station.record()))
                 .unwrap();
+        }
+        let mut others = ChaCha8Rng::seed_from_u64(!seed);
+        let fleet = Fleet::new(&mut others);
+        if attests {
+            runtime.block_on(fleet.enrol(office.registry(), &stations, &mut others));
         }
         let mut world = Self {
             rng,
@@ -131,9 +168,16 @@ impl World {
             losses: 0,
             left_behind: BTreeMap::new(),
             calm: false,
+            keeps_sessions: false,
             tally: Tally {
                 runs: 1,
                 ..Tally::default()
+            },
+            attests,
+            fleet,
+            tally_of_fleet: FleetTally {
+                runs: 1,
+                ..FleetTally::default()
             },
         };
         (0..GATEWAYS).for_each(|gateway| world.start(gateway));
@@ -141,32 +185,48 @@ impl World {
     }
 
     /// A storm of misfortunes, then calm, in which everything must come right.
-    pub fn play(mut self) -> Result<Tally, String> {
+    pub fn play(mut self) -> Result<(Tally, FleetTally), String> {
         for _ in 0..self.rng.random_range(500..1000) {
             self.misfortune()?;
+            if self.attests {
+                self.change_something();
+            }
             self.step()?;
         }
         self.calm()?;
         self.steps(800)?;
+        if self.attests {
+            self.expect_true_verdicts()?;
+            self.keeps_sessions = false;
+            // Until the longest lease is over.
+            self.steps(2 * LEASE_S * 1000 / STEP_MS as u32 + 100)?;
+        }
         for station in 0..self.stations.len() {
             for gateway in 0..GATEWAYS {
                 self.expect_service(station, gateway)?;
             }
         }
         self.expect_one_session_each()?;
+        if self.attests {
+            self.expect_old_verdicts_to_be_old()?;
+        }
         self.expect_little_loss()?;
         for process in &self.processes {
             self.tally.evicted += process.node.status().evicted;
             self.tally.admitted += process.node.status().admitted;
             self.tally.given_back += process.node.status().rows_given_back;
         }
-        Ok(self.tally)
+        Ok((self.tally, self.tally_of_fleet))
     }
 
     /// No more misfortunes; those that must be mended by somebody are.
     fn calm(&mut self) -> Result<(), String> {
         self.calm = true;
         self.repair()?;
+        if self.attests {
+            self.mend_all();
+            self.keeps_sessions = true;
+        }
         // What went on although it was replaced ends now, if somebody lives in its place.
         self.processes.retain(|process| !process.zombie);
         for gateway in 0..GATEWAYS {
@@ -195,6 +255,12 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         self.now_ms += STEP_MS;
         self.attend()?;
+        if self.attests {
+            self.administer();
+            if self.rng.random_ratio(1, 4) {
+                self.forge();
+            }
+        }
         self.deliver();
         for station in 0..self.stations.len() {
             let sent = self.stations[station].poll(self.now_ms);
@@ -202,12 +268,22 @@ impl World {
             if !self.calm && self.rng.random_ratio(1, 60) {
                 self.begin(station, None);
             }
+            if self.keeps_sessions
+                && self.now_ms.is_multiple_of(1_000)
+                && !self.stations[station].has_session()
+            {
+                let gateway = self.stations[station].gateway;
+                self.begin(station, Some(gateway));
+            }
         }
         if !self.calm && self.rng.random_ratio(1, 8) {
             self.attack();
         }
         for at in 0..self.processes.len() {
             self.tick(at)?;
+        }
+        if self.attests && self.now_ms.is_multiple_of(500) && self.office.is_well() {
+            self.look_at_registry()?;
         }
         match self.ledger.problem.take() {
             Some(problem) => Err(problem),

@@ -95,6 +95,8 @@ impl Registry {
         .await?;
         // One that is damaged cannot be begun: the next takes its place.
         if let Some(period) = above.iter().find_map(|row| self.period_from_row(row).ok()) {
+            // Gateways ask for it twice a second: the next to write shall not wait until it has been dropped in the background.
+            transaction.rollback().await?;
             return Ok(period);
         }
         let highest = above.last().map_or(after, |row| row.0.0.max(after));
@@ -133,6 +135,8 @@ impl Registry {
             period.begun_at_s = Some(begun_at_s.cast_unsigned());
             self.write_period(&mut transaction, &period, row.1.0).await?;
             transaction.commit().await?;
+        } else {
+            transaction.rollback().await?;
         }
         Ok(period)
     }

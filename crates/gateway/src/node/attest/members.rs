@@ -91,6 +91,15 @@ impl Member {
     fn is_excused(&self, address: IpAddr) -> bool {
         self.proved == Some(address)
     }
+
+    /// Where it is asked without a session: where it was last, but the last time of a round where it has proven something. Who has
+    /// caught a RESPONSE and sent it from an address of his own has made that the session's: asked there alone the device could
+    /// never prove itself again.
+    fn without_session(&self, is_last: bool) -> Option<IpAddr> {
+        let last = self.address?;
+        let proved = self.proved.filter(|_| is_last);
+        Some(proved.unwrap_or(last))
+    }
 }
 
 impl Members {
@@ -149,7 +158,10 @@ impl Members {
     pub(super) fn take(&mut self, provers: Provers, held: &mut Held, schedule: &Schedule) -> u64 {
         let lane = lane(provers.start.period);
         let expected = self.loaded.get_mut(lane).and_then(Option::as_mut);
-        let Some(loaded) = expected.filter(|loaded| loaded.start == provers.start) else {
+        // Keys by which other configurations are proven than the plan has it are asked for again, after the next one.
+        let is_expected =
+            |loaded: &&mut Loaded| (loaded.start, loaded.references) == (provers.start, provers.references);
+        let Some(loaded) = expected.filter(is_expected) else {
             return self.refused.len() as u64;
         };
         // A change of a group leaves no trace among the provers.
@@ -235,6 +247,7 @@ impl Members {
             let member = self.members.get_mut(&verdict.device);
             if let Some(member) = member.filter(|member| member.enrolled_at == verdict.enrolled_at) {
                 member.proved = Some(verdict.address);
+                member.address = member.address.and(member.proved);
             }
         }
     }
@@ -259,12 +272,15 @@ impl Members {
     }
 
     /// What a prover is asked and where; `None`: there is no way to it from here, or nothing that it could prove, or it has been
-    /// enrolled anew since the round began, and might have proven something in it by its old key.
+    /// enrolled anew since the round began, and might have proven something in it by its old key. `is_last` is the last time in this
+    /// round: under the request key, for a device may have lost the session that is here, or have one elsewhere that this gateway
+    /// has not heard of.
     pub(super) fn request(
         &mut self,
         plane: &dyn DataPlane,
         asked: Queued,
         round: &Round,
+        is_last: bool,
         now_s: u32,
     ) -> Option<Way> {
         let device = asked.device;
@@ -272,15 +288,16 @@ impl Members {
         if member.enrolled_at != asked.enrolled_at {
             return None;
         }
+        let session = plane.session_request(device, round, now_s);
+        member.address = session.map(|(address, _)| address).or(member.address);
         let key = member.key(round.start.period)?;
-        let (address, request) = match plane.session_request(device, round, now_s) {
-            Some(session) => session,
-            None => (
-                member.address?,
-                round.request_without_session(device, &key.request),
-            ),
+        let (address, request) = match session.filter(|_| !is_last) {
+            Some(in_session) => in_session,
+            None => {
+                let address = member.without_session(is_last)?;
+                (address, round.request_without_session(device, &key.request))
+            }
         };
-        member.address = Some(address);
         Some(Way {
             to: SocketAddr::new(address, member.port),
             request,
@@ -343,6 +360,31 @@ mod tests {
         assert!(!is_excused(&members, ELSEWHERE));
         members.keep_proved(&[verdict(Seen::Ok(Configuration::Current))]);
         assert!(is_excused(&members, ELSEWHERE));
+    }
+
+    /// As when somebody has caught its RESPONSE and sent it from an address of his own.
+    #[test]
+    fn who_is_silent_where_its_session_was_is_asked_where_it_has_proven_something() {
+        let mut members = members(true);
+        let mut asked_at = |change: fn(&mut Member)| {
+            let member = members.members.get_mut(&DEVICE).unwrap();
+            change(member);
+            [false, true].map(|is_last| member.without_session(is_last))
+        };
+        let (home, elsewhere) = (Some(HOME), Some(ELSEWHERE));
+        assert_eq!(asked_at(|_| ()), [home; 2]);
+        let both = asked_at(|member| member.address = Some(ELSEWHERE));
+        assert_eq!(both, [elsewhere, home]);
+        let nowhere = asked_at(|member| member.address = None);
+        assert_eq!(nowhere, [None; 2], "another gateway asks it");
+        let member = members.members.get_mut(&DEVICE).unwrap();
+        member.address = elsewhere;
+        let proven = Verdict {
+            address: HOME,
+            ..verdict(Seen::Ok(Configuration::Current))
+        };
+        members.keep_proved(&[proven]);
+        assert_eq!(members.members.get(&DEVICE).unwrap().address, home);
     }
 
     #[test]

@@ -160,7 +160,9 @@ impl Node {
         };
         // Its keys would take the place of those that are being proven.
         let busy: Vec<Period> = attestation.running.iter().map(Running::period).collect();
-        if let Some((start, since)) = attestation.members.wanted(plan, &busy)
+        // What is wanted is noted: it is not the answer that may be on its way.
+        if attestation.keys_channel.is_free(clock.monotonic_ns)
+            && let Some((start, since)) = attestation.members.wanted(plan, &busy)
             && attestation.keys_channel.try_ask(clock)
         {
             asks.push(Ask::Provers { start, since });

@@ -10,6 +10,7 @@ use linewarden_protocol::gateway::OpenRound;
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_protocol::time::Monotonic;
 use linewarden_protocol::wire::AttestRequest;
+use linewarden_registry::Revision;
 
 use super::members::Queued;
 use super::schedule::{Busy, Due};
@@ -50,6 +51,7 @@ pub(super) struct Running {
     round: Round,
     group: GroupPlan,
     busy: Busy,
+    heard: Revision,
     began: Clock,
     answer_ms: u64,
     until_ns: u64,
@@ -120,6 +122,7 @@ impl Running {
             number: self.round.number,
             group: self.group.name,
             period: self.round.start.period,
+            heard: self.heard,
             lasted_ms: age_ns / 1_000_000,
             ended_ns: clock.boot_ns,
             last_verdict_ms: self.last_verdict_ms,
@@ -221,6 +224,7 @@ impl Node {
                 id: due.id,
                 is_long: due.is_long,
             },
+            heard: self.feed_from,
             began: clock,
             answer_ms,
             until_ns: until_ms.saturating_mul(1_000_000),
@@ -298,10 +302,11 @@ impl Node {
         let queued = running.queue.split_off(from);
         let mut requests: Vec<(SocketAddr, AttestRequest)> = Vec::with_capacity(queued.len());
         let mut asked = Vec::with_capacity(queued.len());
+        let is_last = running.repeats == REPEATS_PERCENT.len();
         for queued in queued {
             let request = attestation
                 .members
-                .request(&*self.plane, queued, &running.round, now_s);
+                .request(&*self.plane, queued, &running.round, is_last, now_s);
             if let Some(way) = request {
                 requests.push((way.to, way.request));
                 asked.push(Asked {

@@ -13,7 +13,7 @@ fn lost() -> LinkError {
     LinkError::Failed("lost".to_owned())
 }
 
-fn failed(ask: &Ask, error: LinkError) -> Answer {
+pub(super) fn failed(ask: &Ask, error: LinkError) -> Answer {
     match ask {
         Ask::Enter => Answer::Entered(Err(error)),
         Ask::Resume => Answer::Chunk(Err(error)),
@@ -137,6 +137,7 @@ impl World {
             Some(link) => {
                 // What was being read is read from the beginning.
                 process.leases = None;
+                process.verifier = None;
                 office.controller.reconnect(link)
             }
         };
@@ -172,8 +173,7 @@ impl World {
                 Answer::Entered(Ok(process.left_by + 1))
             }
             Ask::Enter => Answer::Entered(Ok(link.number())),
-            // These gateways attest nobody.
-            Ask::Plan(_) | Ask::Provers { .. } | Ask::Appraise(_) => unreachable!("{ask:?}"),
+            Ask::Plan(_) | Ask::Provers { .. } | Ask::Appraise(_) => self.attest(at, link, ask),
             Ask::ProverIds { since } => {
                 Answer::ProverIds(runtime.block_on(link.prover_ids(since)).map_err(Into::into))
             }

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 
 use linewarden_protocol::frame::Meta;
+use linewarden_protocol::ids::DeviceId;
+use linewarden_protocol::wire::ATTEST_PORT;
 use rand::RngExt as _;
 
 use super::World;
@@ -13,10 +15,11 @@ pub(super) enum Packet {
     ToGateway {
         process: u64,
         from: Origin,
-        payload: Box<[u8; 64]>,
+        payload: Box<[u8]>,
     },
     ToStation {
         station: usize,
+        port: u16,
         payload: Box<[u8; 64]>,
     },
 }
@@ -25,29 +28,47 @@ pub(super) enum Packet {
 pub(super) type Origin = ([u8; 16], u16);
 
 impl World {
-    /// To one of the processes that say they are the gateway: with two, the network decides which.
     pub(super) fn transmit(&mut self, station: usize, sent: Vec<[u8; 64]>) {
         let gateway = self.stations[station].gateway;
-        let meta = self.stations[station].meta();
         for payload in sent {
-            let candidates: Vec<u64> = self
-                .processes
-                .iter()
-                .filter(|process| process.gateway == gateway)
-                .map(|process| process.number)
-                .collect();
-            if candidates.is_empty() {
-                continue;
+            if let Some(process) = self.address(gateway) {
+                self.recorded.push((process, payload));
+                self.hand_in(station, process, Box::new(payload));
             }
-            let process = candidates[self.rng.random_range(0..candidates.len())];
-            self.recorded.push((process, payload));
-            let from = (meta.src_ip, meta.src_port);
-            let payload = Box::new(payload);
-            self.send(Packet::ToGateway {
-                process,
-                from,
-                payload,
-            });
+        }
+    }
+
+    /// One of the processes that say they are the gateway: with two, the network decides which.
+    fn address(&mut self, gateway: usize) -> Option<u64> {
+        let candidates: Vec<u64> = self
+            .processes
+            .iter()
+            .filter(|process| process.gateway == gateway)
+            .map(|process| process.number)
+            .collect();
+        (!candidates.is_empty()).then(|| candidates[self.rng.random_range(0..candidates.len())])
+    }
+
+    fn hand_in(&mut self, station: usize, process: u64, payload: Box<[u8]>) {
+        let meta = self.stations[station].meta();
+        self.send(Packet::ToGateway {
+            process,
+            from: (meta.src_ip, meta.src_port),
+            payload,
+        });
+    }
+
+    /// A device is asked what it runs.
+    fn question(&mut self, station: usize, payload: &[u8; 64]) {
+        let Some(made) = self.stations[station].prove(payload) else {
+            return;
+        };
+        let device = self.stations[station].id;
+        let (gateway, message) = (made.round.gateway.0 as usize - 1, made.message);
+        self.fleet.book.made(device, made);
+        if let Some(process) = self.address(gateway) {
+            self.fleet.proofs.push(message);
+            self.hand_in(station, process, Box::new(message));
         }
     }
 
@@ -69,8 +90,13 @@ impl World {
                 from: *from,
                 payload: payload.clone(),
             },
-            Packet::ToStation { station, payload } => Packet::ToStation {
+            Packet::ToStation {
+                station,
+                port,
+                payload,
+            } => Packet::ToStation {
                 station: *station,
+                port: *port,
                 payload: payload.clone(),
             },
         };
@@ -101,12 +127,18 @@ impl World {
                         src_port,
                         ..Meta::default()
                     };
+                    let payload = self.look_at_proof(process, payload);
                     if let Some(process) = self.processes.iter().find(|other| other.number == process) {
                         process.plane.set_clock(process.clock, self.now_ms, self.without);
-                        process.plane.0.lock().unwrap().receive(meta, *payload);
+                        process.plane.0.lock().unwrap().receive(meta, &payload);
                     }
                 }
-                Packet::ToStation { station, payload } => {
+                Packet::ToStation {
+                    station,
+                    port: ATTEST_PORT,
+                    payload,
+                } => self.question(station, &payload),
+                Packet::ToStation { station, payload, .. } => {
                     let sent = self.stations[station].handle(&payload, self.now_ms);
                     self.transmit(station, sent);
                 }
@@ -136,6 +168,13 @@ impl World {
         if self.rng.random_ratio(1, 2) {
             let station = self.rng.random_range(0..self.stations.len());
             from = (self.stations[station].address(), 40_000);
+        }
+        if self.attests {
+            // Whose RESPONSE somebody holds back and sends from elsewhere is asked there: he keeps it from answering, and no judge
+            // could tell that from the device's own silence.
+            let id = DeviceId(u64::from_be_bytes(payload[8..16].try_into().unwrap()));
+            let sender = self.stations.iter().find(|station| station.id == id);
+            from = (sender.unwrap().address(), 40_000);
         }
         self.send(Packet::ToGateway {
             process,

@@ -277,6 +277,14 @@ impl World {
                 ));
             }
         }
+        for device in self.fleet.book.out() {
+            let info = self.runtime.block_on(registry.get(device)).unwrap();
+            if info.status.is_active() && info.quarantine.is_none() {
+                return Err(format!(
+                    "after a new start of the controller device {device} is no longer in quarantine"
+                ));
+            }
+        }
         for link in self.processes.iter().filter_map(|process| process.link.as_ref()) {
             let link = self.office.controller.reconnect(link);
             let now = self.office.moment(self.now_ms);

@@ -1,5 +1,6 @@
 //! Processes of gateways: how they begin, what they do, how they end.
 
+use linewarden_controller::attest::Verifier;
 use linewarden_controller::{Leases, Link};
 use linewarden_dataplane::{Config, Gate, Geometry};
 use linewarden_gateway::{Answer, Ask, Node, Settings};
@@ -9,6 +10,7 @@ use rand::RngExt as _;
 
 use super::clock::HostClock;
 use super::controller::admitted;
+use super::fleet::{PERIOD_S, PROVERS};
 use super::network::Packet;
 use super::{LEASE_S, MARK_BLOCK, RING, Rule, SLOTS, World};
 use crate::plane::Plane;
@@ -26,6 +28,11 @@ pub(super) struct Process {
     /// Which start of the controller that link goes to.
     pub(super) linked_to: u64,
     pub(super) leases: Option<Leases>,
+    /// Likewise.
+    pub(super) verifier: Option<Verifier>,
+    /// When the controller made the plan of attestation that is under way, the one that is here, and the one that was here a
+    /// step before: requests leave in the step after the one that opens their round.
+    pub(super) planned_ms: [u64; 3],
     /// Answers under way, and when they arrive.
     pub(super) mail: Vec<(u64, Answer)>,
     /// The number in the memory that it took up; 0 for none.
@@ -42,7 +49,7 @@ impl Process {
     }
 }
 
-pub(super) fn config(gateway: usize) -> Config {
+pub(super) fn config(gateway: usize, attests: bool) -> Config {
     Config {
         gateway_id: GatewayId(gateway as u32 + 1),
         lease_s: LEASE_S,
@@ -59,17 +66,21 @@ pub(super) fn config(gateway: usize) -> Config {
             ring: RING,
             hash_seed: [3, 4],
         },
-        provers: 0,
+        provers: if attests { PROVERS } else { 0 },
         classic: None,
         p4dra: None,
     }
 }
 
 impl World {
+    fn config(&self, gateway: usize) -> Config {
+        config(gateway, self.attests)
+    }
+
     /// On memory of its own.
     pub(super) fn start(&mut self, gateway: usize) {
         let clock = HostClock::new(self.now_ms, &mut self.rng);
-        let plane = Plane::new(&config(gateway), clock.moment(self.now_ms));
+        let plane = Plane::new(&self.config(gateway), clock.moment(self.now_ms));
         self.start_on(gateway, plane, clock);
     }
 
@@ -82,10 +93,14 @@ impl World {
         };
         self.tally.taken_up += 1;
         let left = self.bury(at);
-        let plane = Plane::taken_up(&left.plane, &config(gateway), left.clock.moment(self.now_ms));
+        let plane = Plane::taken_up(&left.plane, &self.config(gateway), left.clock.moment(self.now_ms));
         let before = left.plane.sessions(&self.stations);
-        self.start_on(gateway, plane.clone(), left.clock);
-        match plane.sessions(&self.stations) == before {
+        self.start_on(gateway, plane, left.clock);
+        let after = self
+            .processes
+            .last()
+            .map(|process| process.plane.sessions(&self.stations));
+        match after == Some(before) {
             true => Ok(()),
             false => Err(format!(
                 "a process of gateway {} took up memory, and sessions dropped",
@@ -101,22 +116,26 @@ impl World {
             inner.no_wiping = self.without == Some(Rule::Wiping);
             inner.host.store().left().owner
         };
+        let config = self.config(gateway);
         let settings = Settings {
             mark_block: MARK_BLOCK,
             feed_poll_ms: 400,
-            ..Settings::for_plane(&config(gateway))
+            attest_period_s: PERIOD_S,
+            ..Settings::for_plane(&config)
         };
         self.processes_started += 1;
         self.processes.push(Process {
             gateway,
             number: self.processes_started,
-            node: Node::new(Box::new(plane.clone()), settings).unwrap(),
+            node: Node::new(Box::new(plane.of_node(&config)), settings).unwrap(),
             settings,
             plane,
             clock,
             link: None,
             linked_to: 0,
             leases: None,
+            verifier: None,
+            planned_ms: [0; 3],
             mail: Vec::new(),
             left_by,
             zombie: false,
@@ -169,9 +188,13 @@ impl World {
         if process.headless {
             return self.collect(at);
         }
+        process.planned_ms[2] = process.planned_ms[1];
         let arrived = process.mail.extract_if(.., |(at_ms, _)| *at_ms <= now_ms);
         let arrived: Vec<Answer> = arrived.map(|(_, answer)| answer).collect();
         for answer in arrived {
+            if matches!(answer, Answer::Plan(Ok(Some(_)))) {
+                process.planned_ms[1] = process.planned_ms[0];
+            }
             process.node.answer(answer, clock);
         }
         let rng = &mut self.rng;
@@ -207,7 +230,7 @@ impl World {
     pub(super) fn reload(&mut self, at: usize) -> Result<(), String> {
         let process = &mut self.processes[at];
         let rng = &mut self.rng;
-        let mut live = config(process.gateway).live();
+        let mut live = config(process.gateway, self.attests).live();
         live.lease_s = rng.random_range(2..=2 * LEASE_S);
         live.low_rows = rng.random_range(0..RING);
         live.low_credit = rng.random_range(0..4);
@@ -266,10 +289,15 @@ impl World {
             self.ledger.accepted(device, station.mode, idx, tag, number);
         }
         for reply in replies {
-            let to = reply.to.src_ip;
+            let (to, port) = (reply.to.src_ip, reply.to.src_port);
+            self.note_question(at, &reply.payload);
             if let Some(station) = self.stations.iter().position(|station| station.address() == to) {
                 let payload = Box::new(reply.payload);
-                self.send(Packet::ToStation { station, payload });
+                self.send(Packet::ToStation {
+                    station,
+                    port,
+                    payload,
+                });
             }
         }
         match late {

@@ -1,29 +1,30 @@
 //! What the runs did.
 
 macro_rules! tally {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($name:ident, $($(#[$doc:meta])* $deed:ident,)*) => {
         /// What runs did.
         #[derive(Clone, Debug, Default)]
-        pub struct Tally {
+        pub struct $name {
             pub(super) runs: u64,
-            $($(#[$doc])* pub(super) $name: u64,)*
+            $($(#[$doc])* pub(super) $deed: u64,)*
         }
 
-        impl Tally {
+        impl $name {
             pub fn add(&mut self, other: &Self) {
                 self.runs += other.runs;
-                $(self.$name += other.$name;)*
+                $(self.$deed += other.$deed;)*
             }
 
             /// Each of them in at least one run of twenty.
             pub fn assert_everything_happened(&self) {
-                $(assert!(self.$name >= self.runs / 20, "{}: {self:?}", stringify!($name));)*
+                $(assert!(self.$deed >= self.runs / 20, "{}: {self:?}", stringify!($deed));)*
             }
         }
     };
 }
 
 tally! {
+    Tally,
     accepted,
     /// While the controller was away, or its disk in trouble.
     accepted_alone,
@@ -52,4 +53,21 @@ tally! {
     power_losses,
     full_disks,
     failing_disks,
+}
+
+tally! {
+    FleetTally,
+    /// Verdicts of rounds.
+    ok,
+    late,
+    silent,
+    /// Proofs that nobody has made.
+    forged,
+    /// Changes of what devices are to run.
+    ordered,
+    updated,
+    tampered,
+    mended,
+    quarantined,
+    readmitted,
 }
