@@ -11,7 +11,7 @@ mod site;
 
 use std::collections::HashSet;
 
-use linewarden_controller::attest::{PlanWish, Seen, Verifier};
+use linewarden_controller::attest::{PlanWish, RoundOutcome, Seen, Verifier};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{Revision, State, Suspect};
 use sqlx::{Connection as _, Executor as _};
@@ -243,8 +243,49 @@ async fn what_was_decided_before_a_failure_is_told_with_the_next_success() {
         .unwrap();
     let told = verifier.appraise(&fourth, 30, 30).await.unwrap();
     assert_eq!(ids(&told.readmitted), [first]);
-    let told = verifier.appraise(&fourth, 30, 30).await.unwrap();
+    let again = verifier.appraise(&fourth, 30, 30).await.unwrap();
+    assert_eq!(again, told, "the answer was lost");
+    let fifth = round(unreserved + 257, &[(first, OK)]);
+    let told = verifier.appraise(&fifth, 40, 40).await.unwrap();
     assert_eq!((told.quarantined, told.readmitted), (vec![], vec![]), "once");
+}
+
+/// Also by a verifier that is begun anew while its gateway goes on.
+#[tokio::test]
+async fn a_silence_that_is_told_again_counts_once() {
+    let site = Site::new().await;
+    let (mut verifier, number) = site.proven(1).await;
+    let [first, _] = DEVICES;
+    let silent = round(number, &[(first, Seen::Silent)]);
+    for _ in 0..4 {
+        let told = verifier.appraise(&silent, 10, 10).await.unwrap();
+        assert_eq!(told.quarantined, []);
+    }
+    let (mut next, _) = site.verifier(1).await;
+    for _ in 0..4 {
+        next.appraise(&silent, 10, 10).await.unwrap();
+    }
+    let appraisal = site.registry.appraisal(first).await.unwrap().unwrap();
+    assert_eq!(appraisal.silences.len(), 1, "{appraisal:?}");
+}
+
+/// Only a round that began when its gateway had heard of the quarantine ends it, whatever clocks say.
+#[tokio::test]
+async fn a_clock_that_is_set_keeps_nobody_in_quarantine_and_lets_nobody_in() {
+    let site = Site::new().await;
+    let [first, _] = DEVICES;
+    let (mut verifier, number) = site.proven(1).await;
+    let rounds = number..number + 3;
+    assert_eq!(keep_silent(&mut verifier, rounds, first, 1_000).await, [first]);
+    let old = RoundOutcome {
+        heard: Revision(0),
+        ..round(number + 3, &[(first, OK)])
+    };
+    verifier.appraise(&old, 9_000, 9_000).await.unwrap();
+    assert!(site.is_out(first).await, "the round began before");
+    let proven = round(number + 4, &[(first, OK)]);
+    let told = verifier.appraise(&proven, 20, 20).await.unwrap();
+    assert_eq!(ids(&told.readmitted), [first], "the clock was set back");
 }
 
 #[tokio::test]
