@@ -110,8 +110,8 @@ pub(crate) struct Answers {
     key_pause: Pause,
     period_pause: Pause,
     refusals: Refusals,
-    /// The newest round of each gateway whose request was tagged right, and not under a session's key.
-    outside: BTreeMap<GatewayId, RoundNumber>,
+    /// The newest round of each gateway whose request was tagged right.
+    newest: BTreeMap<GatewayId, RoundNumber>,
     /// Who has sent the last of them, until it is asked for.
     strange_to: Option<GatewayId>,
 }
@@ -130,7 +130,7 @@ impl Answers {
             key_pause: Pause::default(),
             period_pause: Pause::default(),
             refusals: Refusals::new(),
-            outside: BTreeMap::new(),
+            newest: BTreeMap::new(),
             strange_to: None,
         }
     }
@@ -142,16 +142,16 @@ impl Answers {
         self.strange_to.take()
     }
 
-    fn note_outside(&mut self, gateway: GatewayId, payload: &[u8]) {
+    /// Takes note of the round of a request whose tag was right; whether it is newer than all of that gateway before.
+    fn note_round(&mut self, gateway: GatewayId, payload: &[u8]) -> bool {
         let Ok(Message::AttestRequest(request)) = wire::parse(payload) else {
-            return;
+            return false;
         };
         let number = Round::from(request).number;
-        let newest = self.outside.entry(gateway).or_insert(RoundNumber(0));
-        if *newest < number {
-            *newest = number;
-            self.strange_to = Some(gateway);
-        }
+        let newest = self.newest.entry(gateway).or_insert(RoundNumber(0));
+        let is_new = *newest < number;
+        *newest = number.max(*newest);
+        is_new
     }
 
     /// The last period that the controller has vouched for.
@@ -225,6 +225,8 @@ impl Answers {
         let asked = screened.verify(Some(AskedBy::Session(session.key())));
         let asked = asked.ok().filter(|_| is_theirs)?;
         self.keys.note_genuine(session.gateway);
+        // It may be repeated under the request key.
+        self.note_round(session.gateway, &request.payload);
         Some(asked)
     }
 
@@ -239,7 +241,9 @@ impl Answers {
         match asked {
             Ok(asked) => {
                 self.keys.note_genuine(asks.0);
-                self.note_outside(asks.0, &request.payload);
+                if self.note_round(asks.0, &request.payload) {
+                    self.strange_to = Some(asks.0);
+                }
                 self.answer(asked, false, request)
             }
             Err(refusal) => self.refuse(refusal.name()),
