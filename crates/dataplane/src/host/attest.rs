@@ -221,10 +221,11 @@ impl Proofs {
         lane: usize,
     ) -> Result<&Seen, Verdict> {
         let seen = self.seen.get_mut(lane).ok_or(Verdict::DropRound)?;
-        if seen.wire != [message.r, message.nonce] {
+        let is_none = seen.wire == [0; 2];
+        if is_none || seen.wire != [message.r, message.nonce] {
             // Which of the checks it is that fails.
             let found = verifier.open_round(message)?;
-            if seen.wire != [0; 2] {
+            if !is_none {
                 return Err(Verdict::DropRound);
             }
             *seen = found;
