@@ -46,16 +46,21 @@ pub struct Changes {
     pub more: bool,
 }
 
+/// The revision of the newest change, within the caller's transaction.
+pub(crate) async fn revision_in(connection: &mut SqliteConnection) -> Result<Revision> {
+    let (revision,): (i64,) = sqlx::query_as("SELECT revision FROM registry")
+        .fetch_one(connection)
+        .await?;
+    to_revision(revision)
+}
+
 impl Registry {
     /// The revision of the newest change.
     ///
     /// # Errors
     /// A failure of the database.
     pub async fn revision(&self) -> Result<Revision> {
-        let (revision,): (i64,) = sqlx::query_as("SELECT revision FROM registry")
-            .fetch_one(self.reader())
-            .await?;
-        to_revision(revision)
+        revision_in(&mut *self.reader().acquire().await?).await
     }
 
     /// Devices changed after `since`, and those that have roamed, at most `limit` of them and more only where most do not

@@ -80,8 +80,9 @@ impl Registry {
                 revision
             }
             None => {
+                let revision = feed::revision_in(&mut transaction).await?;
                 transaction.rollback().await?;
-                self.revision().await?
+                revision
             }
         };
         Ok(ShutOut { revision, overtaken })
@@ -102,8 +103,8 @@ impl Registry {
         Ok(revision)
     }
 
-    /// As [`Registry::readmit`], of a device that has proven itself by the key of this enrolment. `None` if it was enrolled anew since,
-    /// or is no prover any more ([`Registry::overtaken`]): it stays where it is.
+    /// As [`Registry::readmit`], of a device that has proven itself by the key of this enrolment. `None` if that is not the one of its
+    /// record, or is in none that authenticates: it stays where it is. Who can write the file lets nobody in by it.
     ///
     /// # Errors
     /// As [`Registry::readmit`].
@@ -113,7 +114,7 @@ impl Registry {
         enrolled_at: EnrolledAt,
     ) -> Result<Option<Revision>> {
         let mut transaction = self.write().await?;
-        if self.is_overtaken(&mut transaction, device, enrolled_at).await? {
+        if !self.is_enrolled(&mut transaction, device, enrolled_at).await? {
             transaction.rollback().await?;
             return Ok(None);
         }

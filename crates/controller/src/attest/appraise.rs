@@ -94,7 +94,12 @@ impl Verifier {
             reopen: Reopen::ByCommand,
             ..GroupPolicy::default()
         });
-        let sight = self.spared.look(&round.group, &policy, self.shown(round));
+        // What a failed attempt has done already would make it another one.
+        let sight = match self.sighted {
+            Some((number, sight)) if number == round.number => sight,
+            _ => self.spared.look(&round.group, &policy, self.shown(round)),
+        };
+        self.sighted = Some((round.number, sight));
         let unanswered = match sight {
             Sight::Unanswered(unanswered) => Some(unanswered),
             Sight::Whole | Sight::Usual => None,
@@ -231,6 +236,8 @@ impl Verifier {
         if suspects.is_empty() {
             return Ok(());
         }
+        // Whatever number the change has: it is read again.
+        self.revision = None;
         let ShutOut { revision, overtaken } = self.link.registry().quarantine(&suspects, at_s).await?;
         judged.retain(|judged| !overtaken.contains(&judged.device));
         let suspects = suspects.into_iter();

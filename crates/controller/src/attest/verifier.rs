@@ -1,6 +1,7 @@
 //! The verifier of one gateway: what it remembers, its keys and its rounds.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, RoundNumber};
@@ -13,7 +14,7 @@ use super::appraise::Appraised;
 use super::keys::{PAGE_PROVERS, ProverProvision, Provers, References, proof_keys, tell_put_back};
 use super::plan::{GroupPlan, Plan, PlanWish, ROUNDS_RESERVED, periods, rounds_floor, start};
 use super::standing::Standing;
-use super::unanswered::Spared;
+use super::unanswered::{Sight, Spared};
 use crate::link::Link;
 
 /// Devices read from the registry at once.
@@ -48,8 +49,10 @@ pub struct Verifier {
     pub(super) policies: HashMap<GroupName, GroupPolicy>,
     /// Who is in quarantine and by which change at the latest, as of that revision of the registry's devices.
     pub(super) quarantined: HashMap<DeviceId, Revision>,
-    revision: Option<Revision>,
+    pub(super) revision: Option<Revision>,
     pub(super) spared: Spared,
+    /// What the last round came to as a whole.
+    pub(super) sighted: Option<(RoundNumber, Sight)>,
     /// The newest rounds that were on record when this verifier began, which the one before has decided about.
     pub(super) decided: HashSet<u32>,
     /// What came of the last round: the answer may be lost, and asked for again.
@@ -75,6 +78,7 @@ impl Verifier {
             quarantined: HashMap::new(),
             revision: None,
             spared: Spared::default(),
+            sighted: None,
             decided: HashSet::new(),
             told: None,
             untold: Appraised::default(),
@@ -152,6 +156,9 @@ impl Verifier {
                 break;
             }
         }
+        // None of them is beyond it, unless somebody has put the count back: then no round would ever have heard of it.
+        let newest = registry.revision().await?;
+        quarantined.values_mut().for_each(|by| *by = newest.min(*by));
         self.keep_unreadable(&mut quarantined).await?;
         self.quarantined = quarantined;
         self.revision = Some(revision);
@@ -183,6 +190,16 @@ impl Verifier {
             }
         }
         Ok(())
+    }
+
+    /// Numbers that are given out are those of rounds that are yet to come.
+    fn forget_decided(&mut self, numbers: &Range<u32>) {
+        let before = self.decided.len();
+        self.decided.retain(|number| !numbers.contains(number));
+        if self.decided.len() < before {
+            let gateway = self.link.gateway();
+            tracing::error!(%gateway, ?numbers, "somebody has put back the count of rounds: numbers come again");
+        }
     }
 
     /// What the gateway is to attest; `None` if no salt could be drawn. `random` gives 8 random bytes.
@@ -226,6 +243,7 @@ impl Verifier {
                 if let Some(error) = reserved.damage {
                     tracing::error!(%error, from = reserved.numbers.start, "the count is begun anew");
                 }
+                self.forget_decided(&reserved.numbers);
                 reserved.numbers
             }
             false => 0..0,

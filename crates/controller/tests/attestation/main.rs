@@ -402,6 +402,31 @@ async fn who_is_let_in_before_its_quarantine_is_told_is_not_put_there_again() {
     assert_eq!(keep_silent(&mut verifier, rounds, first, 40).await, [first]);
 }
 
+/// Who can write the file lets nobody in by spoiling what says by which key it is to prove itself, and keeps nobody out by putting back
+/// the count of changes.
+#[tokio::test]
+async fn what_is_in_the_file_neither_lets_in_nor_keeps_out() {
+    for (statement, gets_in) in [
+        ("UPDATE prover SET port = port + 1", false),
+        ("DELETE FROM prover", false),
+        ("UPDATE registry SET revision = revision - 1", true),
+    ] {
+        let site = Site::new().await;
+        let [first, _] = DEVICES;
+        let (mut verifier, number) = site.proven(1).await;
+        let rounds = number..number + 3;
+        assert_eq!(keep_silent(&mut verifier, rounds, first, 10).await, [first]);
+        site.file().await.execute(statement).await.unwrap();
+        let proven = RoundOutcome {
+            heard: site.registry.revision().await.unwrap(),
+            ..round(number + 3, &[(first, OK)])
+        };
+        let told = verifier.appraise(&proven, 20, 20).await.unwrap();
+        assert_eq!(ids(&told.readmitted).contains(&first), gets_in, "{statement}");
+        assert_eq!(site.is_out(first).await, !gets_in, "{statement}");
+    }
+}
+
 /// Who can write the file puts back the count by which gateways ask for changes.
 #[tokio::test]
 async fn a_count_of_changes_that_was_put_back_hides_no_quarantine() {

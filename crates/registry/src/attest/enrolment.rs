@@ -271,6 +271,23 @@ impl Registry {
         Ok(overtaken)
     }
 
+    /// Whether a record that authenticates says that the device is a prover by that enrolment. Other than [`Registry::overtaken`] this
+    /// is asked before somebody is let in: what does not authenticate lets in nobody.
+    pub(crate) async fn is_enrolled(
+        &self,
+        connection: &mut SqliteConnection,
+        device: DeviceId,
+        enrolled_at: EnrolledAt,
+    ) -> Result<bool> {
+        match self.prover_in(connection, device).await {
+            Ok(found) => {
+                Ok(found.is_some_and(|(record, _)| !record.removed && record.enrolled_at() == enrolled_at))
+            }
+            Err(RegistryError::DamagedRecord { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// As [`Registry::overtaken`], of one within the caller's transaction.
     pub(crate) async fn is_overtaken(
         &self,

@@ -45,6 +45,29 @@ struct Asked {
     is_sent: bool,
 }
 
+/// Where a prover was asked again last.
+#[derive(Clone, Copy, Debug)]
+struct Repeated {
+    address: IpAddr,
+    /// Since the round began.
+    at_ms: u32,
+    /// Where it was asked again before that.
+    before: Option<IpAddr>,
+}
+
+impl Repeated {
+    /// Where a proof comes from that took so long: one that was here before the last request answers none that went there. `first` is
+    /// where the first request went. Times of proofs are coarse, by a clock's tick and a part of the round.
+    fn answered(&self, elapsed_ms: u32, first: Option<IpAddr>, answer_ms: u64) -> IpAddr {
+        let coarse_ms = 10 + answer_ms / 2_048;
+        let earlier = self.before.or(first);
+        match u64::from(elapsed_ms) + coarse_ms < u64::from(self.at_ms) {
+            true => earlier.unwrap_or(self.address),
+            false => self.address,
+        }
+    }
+}
+
 /// A round that is open.
 #[derive(Debug)]
 pub(super) struct Running {
@@ -60,7 +83,7 @@ pub(super) struct Running {
     /// Who was asked and has proven nothing so far.
     silent: Vec<Asked>,
     /// Where the silent were asked again.
-    repeated_to: HashMap<DeviceId, IpAddr>,
+    repeated_to: HashMap<DeviceId, Repeated>,
     /// Who could not be asked, and why the last of them could not.
     unreached: HashSet<DeviceId>,
     refusal: Option<DataPlaneError>,
@@ -91,7 +114,9 @@ impl Running {
             // Where it was asked it can be asked. To whom nothing was sent has had the nonce from others: that is no answer, and
             // it must not pass for one from where nothing can be sent.
             let first = Some(asked.address).filter(|_| asked.is_sent);
-            let Some(address) = repeated_to.get(&asked.prover.device).copied().or(first) else {
+            let repeated = repeated_to.get(&asked.prover.device);
+            let again = repeated.map(|repeated| repeated.answered(proved.elapsed_ms, first, answer_ms));
+            let Some(address) = again.or(first) else {
                 return true;
             };
             *last = (*last).max(proved.elapsed_ms);
@@ -323,10 +348,16 @@ impl Node {
         if is_first_pass {
             running.silent.append(&mut asked);
         } else {
-            let sent = asked.iter().filter(|asked| asked.is_sent);
-            running
-                .repeated_to
-                .extend(sent.map(|asked| (asked.prover.device, asked.address)));
+            let at_ms = clock.monotonic_ns.saturating_sub(running.began.monotonic_ns) / 1_000_000;
+            for asked in asked.iter().filter(|asked| asked.is_sent) {
+                let before = running.repeated_to.get(&asked.prover.device);
+                let repeated = Repeated {
+                    address: asked.address,
+                    at_ms: u32::try_from(at_ms).unwrap_or(u32::MAX),
+                    before: before.map(|before| before.address),
+                };
+                running.repeated_to.insert(asked.prover.device, repeated);
+            }
         }
         let now_ns = clock.monotonic_ns;
         running.due_ns = now_ns;
