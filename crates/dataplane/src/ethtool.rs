@@ -137,6 +137,11 @@ pub(crate) fn name_of(ifindex: u32) -> Option<String> {
     name.to_str().ok().map(str::to_owned)
 }
 
+/// Its name for a message, or its number if it has none: it is gone.
+pub(crate) fn told_of(ifindex: u32) -> String {
+    name_of(ifindex).unwrap_or_else(|| ifindex.to_string())
+}
+
 /// [`mac()`] by the interface's number.
 pub(crate) fn mac_of(ifindex: u32) -> io::Result<[u8; 6]> {
     let name = name_of(ifindex).ok_or_else(io::Error::last_os_error)?;

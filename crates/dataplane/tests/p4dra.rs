@@ -16,6 +16,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::Barrier;
+use std::time::{Duration, Instant};
 
 use linewarden_dataplane::host::{Host, HostOptions, P4draBatch};
 use linewarden_dataplane::{Config, ConfigError, DataPlane, DataPlaneError, Gate, P4dra};
@@ -30,6 +31,9 @@ use support::netns::{ip, leave_namespace};
 use support::shape::{P4DRA_PROVERS, Shape};
 use support::world::p4dra::{frame, id, reply, round, tagged};
 use support::world::{World, load_xdp};
+
+/// What is waited for something that will happen; on a loaded machine it may take long.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
@@ -357,8 +361,9 @@ fn request(asked: u64) -> Vec<u8> {
     [&[0xff; 6][..], &mac, &ETHER_TYPE.to_be_bytes(), &message].concat()
 }
 
-/// The way of the published tools, over a link: request out, reply in, "verified" out, to the controller.
-fn over_a_link(start: impl FnOnce(&mut Config, u32) -> Option<Box<dyn DataPlane>>) {
+/// The way of the published tools, over a link: request out, reply in, "verified" out, to the controller. At the end the interface
+/// goes down, and then away, which the data plane tells in these words.
+fn over_a_link(gone: &str, start: impl FnOnce(&mut Config, u32) -> Option<Box<dyn DataPlane>>) {
     if !leave_namespace() {
         return;
     }
@@ -432,15 +437,30 @@ fn over_a_link(start: impl FnOnce(&mut Config, u32) -> Option<Box<dyn DataPlane>
     }
     assert_eq!(plane.failure(), None);
     ip("link set here down");
-    assert!(
-        plane.ask_p4dra(&round(4)).is_err(),
-        "nothing leaves by an interface that is down"
-    );
+    let error = plane
+        .ask_p4dra(&round(4))
+        .expect_err("nothing leaves by an interface that is down");
+    assert!(error.to_string().contains("on interface here"), "{error}");
+    assert_eq!(plane.failure(), None, "it may come up again");
+    // Down before it goes: the kernel reports only the former to who listens on it.
+    ip("link del here");
+    let start = Instant::now();
+    let failure = loop {
+        if let Some(failure) = plane.failure() {
+            break failure;
+        }
+        assert!(
+            start.elapsed() < PATIENCE,
+            "nobody notices that the interface is gone"
+        );
+        std::thread::yield_now();
+    };
+    assert!(failure.contains(gone), "{failure}");
 }
 
 #[test]
 fn host_serves_an_interface() {
-    over_a_link(|config, interface| {
+    over_a_link("interface here is gone", |config, interface| {
         config.local = vec![std::net::Ipv4Addr::LOCALHOST.into()];
         config.p4dra.as_mut().unwrap().interfaces = vec![interface];
         ip("link set lo up");
@@ -462,7 +482,7 @@ fn host_serves_an_interface() {
 #[test]
 fn xdp_serves_an_interface() {
     for gate in [Gate::Off, Gate::Open, Gate::Sealed] {
-        over_a_link(|config, interface| {
+        over_a_link("an interface", |config, interface| {
             config.gate = gate;
             let mut xdp = load_xdp(config)?;
             xdp.attach(interface).unwrap();

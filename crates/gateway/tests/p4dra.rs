@@ -9,8 +9,11 @@
 
 mod site;
 
-use linewarden_dataplane::host::{Engine, Host, P4draBatch, ThreadState};
-use linewarden_dataplane::{Config, DataPlane as _, P4dra, P4draProver};
+use std::net::Ipv4Addr;
+use std::process::Command;
+
+use linewarden_dataplane::host::{Engine, Host, HostOptions, P4draBatch, ThreadState};
+use linewarden_dataplane::{Config, DataPlane as _, DataPlaneError, P4dra, P4draProver};
 use linewarden_gateway::audit::Happening;
 use linewarden_gateway::{Clock, Node, P4draStatus, ReconfigureError, Settings};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
@@ -20,6 +23,8 @@ use linewarden_protocol::verdict::Verdict;
 
 const PROVERS: u8 = 20;
 const SECOND_NS: u64 = 1_000_000_000;
+/// The loopback interface's index.
+const LOOPBACK: u32 = 1;
 
 fn id(number: u8) -> ProverId {
     ProverId([number; 16])
@@ -62,7 +67,10 @@ struct Site {
 impl Site {
     fn new() -> Self {
         let config = config();
-        let mut host = Host::new(&config).unwrap();
+        Self::over(Host::new(&config).unwrap(), config)
+    }
+
+    fn over(mut host: Host, config: Config) -> Self {
         let (engine, thread) = (host.engine(), host.thread_state());
         let settings = Settings {
             p4dra_round_s: 60,
@@ -133,6 +141,7 @@ fn ended(round: u64, silent: impl IntoIterator<Item = u8>) -> Happening {
         asked: PROVERS.into(),
         verified: u64::from(PROVERS) - all.len() as u64,
         silent: all.len() as u64,
+        unsent: false,
         silent_ids: all
             .iter()
             .take(16)
@@ -176,6 +185,48 @@ fn each_round_is_told_of_when_the_next_begins() {
     assert_eq!(site.tick(120_000, true), [ended(2, [4])]);
     let quarantined = site.node.status().attest.quarantined;
     assert_eq!(quarantined, 0, "nobody is shut out by it");
+}
+
+/// On the loopback interface of a new network namespace, which is down until somebody sets it up.
+#[test]
+fn a_round_that_could_not_be_sent_is_told_as_that() {
+    // SAFETY: takes no pointer; affects the calling thread only, and those that it starts.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        println!(
+            "SKIPPED: a network namespace: {}",
+            std::io::Error::last_os_error()
+        );
+        return;
+    }
+    let mut config = config();
+    config.local = vec![Ipv4Addr::UNSPECIFIED.into()];
+    config.p4dra.as_mut().unwrap().interfaces = vec![LOOPBACK];
+    let options = HostOptions {
+        threads: 1,
+        ..HostOptions::default()
+    };
+    let host = match Host::start(&config, &options) {
+        Err(error @ DataPlaneError::Privilege { .. }) => return println!("SKIPPED: {error}"),
+        host => host.unwrap(),
+    };
+    let mut site = Site::over(host, config);
+    assert_eq!(site.tick(0, true), []);
+    assert_eq!(site.status().unsent, 1);
+    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    assert!(up.unwrap().success());
+    let unsent = |mut what: Happening| {
+        if let Happening::P4draRound { unsent, .. } = &mut what {
+            *unsent = true;
+        }
+        what
+    };
+    assert_eq!(site.tick(60_000, true), [unsent(ended(1, 1..=PROVERS))]);
+    assert_eq!(
+        site.tick(120_000, true),
+        [ended(2, 1..=PROVERS)],
+        "asked, and silent"
+    );
+    assert_eq!(site.status().unsent, 1);
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn privileges(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
             return Vec::new();
         }
         let problem = format!(
-            "needs {}: run as root; all else of the host data plane needs none",
+            "needs {0}: run as root, or give it {0}; all else of the host data plane needs none",
             Capability::NetRaw.name()
         );
         return vec![file.problem(&["p4dra_classic"], &problem).with_code(3)];
@@ -106,8 +106,13 @@ fn privileges(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     if missing.is_empty() {
         return Vec::new();
     }
+    let host_needs = match &file.value.p4dra_classic {
+        Some(_) => format!("only {}, for [p4dra_classic]", Capability::NetRaw.name()),
+        None => "none".to_owned(),
+    };
     let problem = format!(
-        "the xdp data plane needs {}: run as root, or use the host data plane (`dataplane = \"host\"`), which needs none",
+        "the xdp data plane needs {}: run as root, or use the host data plane (`dataplane = \"host\"`), which needs \
+         {host_needs}",
         missing.join(", ")
     );
     vec![file.problem(&["gateway", "dataplane"], &problem).with_code(3)]

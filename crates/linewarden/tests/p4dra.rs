@@ -197,6 +197,10 @@ fn whole_story(dataplane: &str) {
     assert!(log.contains("a round of p4dra-classic has ended"), "{log}");
     assert!(log.contains("provers of p4dra-classic cannot be asked"), "{log}");
     assert!(
+        log.contains("asking provers of p4dra-classic on interface v: "),
+        "{log}"
+    );
+    assert!(
         log.contains("provers of p4dra-classic can be asked again"),
         "{log}"
     );
@@ -232,8 +236,12 @@ fn recorded(at: &Path) {
     let whole = rounds.iter().find(|line| line["verified"] == HONEST.len());
     let whole = whole.unwrap_or_else(|| panic!("{text}"));
     assert_eq!((&whole["asked"], &whole["silent"]), (&json!(4), &json!(2)));
+    assert_eq!(whole["unsent"], false);
     let silent = [SILENT, TAMPERED].map(|number| id(number).to_string());
     assert_eq!(whole["silent_ids"], json!(silent));
+    let unsent = rounds.iter().find(|line| line["unsent"] == true);
+    let unsent = unsent.unwrap_or_else(|| panic!("{text}"));
+    assert_eq!((&unsent["verified"], &unsent["silent"]), (&json!(0), &json!(4)));
     let numbers: Vec<u64> = rounds
         .iter()
         .map(|line| line["round"].as_u64().unwrap())

@@ -55,7 +55,7 @@ use crate::miss::{Carrier, Miss};
 use crate::p4dra::{P4draAsker, P4draControl, P4draRegions};
 use crate::store::provers::{ProverRegions, Provers};
 use crate::store::{Regions, Store};
-use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
+use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked, ethtool};
 
 /// How the host data plane runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -299,7 +299,8 @@ impl Host {
         }
         let open = |ifindex: &u32| {
             let socket = PacketSocket::open(p4dra.ether_type, *ifindex, options).map_err(|error| {
-                DataPlaneError::kernel(format!("opening a packet socket on interface {ifindex}"), error)
+                let name = ethtool::told_of(*ifindex);
+                DataPlaneError::kernel(format!("opening a packet socket on interface {name}"), error)
             })?;
             Ok(PacketWorker {
                 thread: self.thread_state(),

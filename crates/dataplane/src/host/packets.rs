@@ -11,12 +11,20 @@ use linewarden_protocol::verdict::Disposition;
 use super::HostOptions;
 use super::engine::{Engine, ThreadState};
 use super::p4dra::{FRAME_BYTES, FRAMES, P4draBatch};
+use crate::ethtool;
+
+/// So often a thread that nothing comes to looks whether its interface is still there, milliseconds: the kernel tells that it went
+/// down, but not that it went away after that.
+const LOOK_MS: libc::c_int = 1000;
 
 /// A packet socket, and what wakes the thread that waits on it.
 #[derive(Debug)]
 pub(super) struct PacketSocket {
     fd: OwnedFd,
     stop: OwnedFd,
+    ifindex: u32,
+    /// The interface's name when this was opened.
+    interface: String,
 }
 
 /// A descriptor that a system call has made.
@@ -63,9 +71,31 @@ impl PacketSocket {
         let name = link_layer(ether_type, ifindex);
         let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: `name` is a sockaddr_ll of that length.
-        match unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), length) } {
-            0 => Ok(Self { fd, stop }),
-            _ => Err(io::Error::last_os_error()),
+        if unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), length) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self {
+            fd,
+            stop,
+            ifindex,
+            interface: ethtool::told_of(ifindex),
+        })
+    }
+
+    /// Whether it is bound to its interface still, up or down: the kernel unbinds it, for good, from one that goes away, to another
+    /// network namespace too.
+    fn check_interface(&self) -> io::Result<()> {
+        let mut name = link_layer(0, 0);
+        let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: `name` is of that length, and both are borrowed mutably during the call.
+        let result =
+            unsafe { libc::getsockname(self.fd.as_raw_fd(), (&raw mut name).cast(), &raw mut length) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        match name.sll_ifindex.cast_unsigned() == self.ifindex {
+            true => Ok(()),
+            false => Err(io::Error::other(format!("interface {} is gone", self.interface))),
         }
     }
 
@@ -76,7 +106,7 @@ impl PacketSocket {
         unsafe { libc::write(self.stop.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
     }
 
-    /// Waits for a frame; `false`: it is over.
+    /// Waits for a frame, [`LOOK_MS`] at most; `false`: it is over.
     fn wait(&self) -> io::Result<bool> {
         let waiting = |fd: &OwnedFd| libc::pollfd {
             fd: fd.as_raw_fd(),
@@ -85,7 +115,7 @@ impl PacketSocket {
         };
         let mut both = [waiting(&self.fd), waiting(&self.stop)];
         // SAFETY: two pollfds, alive and borrowed mutably during the call.
-        if unsafe { libc::poll(both.as_mut_ptr(), both.len() as libc::nfds_t, -1) } < 0 {
+        if unsafe { libc::poll(both.as_mut_ptr(), both.len() as libc::nfds_t, LOOK_MS) } < 0 {
             return Err(io::Error::last_os_error());
         }
         let [_, stop] = both;
@@ -189,7 +219,7 @@ impl PacketWorker {
     /// Serves until it is told to stop.
     ///
     /// # Errors
-    /// The kernel's, when receiving failed for a reason that does not pass.
+    /// The kernel's, when receiving failed for a reason that does not pass; that the interface is gone.
     pub(super) fn run(mut self) -> io::Result<()> {
         let (mut headers, mut batch) = (Headers::new(), P4draBatch::default());
         let fd = self.socket.fd.as_raw_fd();
@@ -202,7 +232,10 @@ impl PacketWorker {
             }
             let count = match headers.receive(fd, &mut batch.frames) {
                 Ok(count) => count,
-                Err(error) if passes(&error) => continue,
+                Err(error) if passes(&error) => {
+                    self.socket.check_interface()?;
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             batch.received(headers.lengths(count));
@@ -212,7 +245,7 @@ impl PacketWorker {
     }
 }
 
-/// Errors of one moment; that the interface went down is told once, and it may come up again.
+/// Errors of one moment; that the interface went down is told once, and it may come up again, unless it is gone.
 fn passes(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

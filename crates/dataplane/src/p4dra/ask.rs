@@ -38,8 +38,9 @@ impl P4draAsker {
     pub(crate) fn ask(&self, interfaces: &[u32], round: &Round) -> Result<(), DataPlaneError> {
         let ask = |ifindex: &u32| {
             self.ask_on(*ifindex, round).map_err(|error| {
+                let name = ethtool::told_of(*ifindex);
                 DataPlaneError::kernel(
-                    format!("asking provers of p4dra-classic on interface {ifindex}"),
+                    format!("asking provers of p4dra-classic on interface {name}"),
                     error,
                 )
             })

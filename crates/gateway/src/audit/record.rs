@@ -232,6 +232,8 @@ pub enum Happening {
         verified: u64,
         /// How many have not.
         silent: u64,
+        /// The REQUEST could not be sent out of every interface: some of the silent were never asked.
+        unsent: bool,
         /// Some of these, by d, in the configuration's order.
         silent_ids: Vec<String>,
     },

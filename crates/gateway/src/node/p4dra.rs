@@ -14,11 +14,18 @@ const SILENT_NAMED_MAX: usize = 16;
 /// What the node knows of `p4dra-classic`.
 #[derive(Debug, Default)]
 pub(super) struct P4draRounds {
-    /// The round that runs, and when it was opened, monotonic clock.
-    running: Option<(Round, u64)>,
+    running: Option<Running>,
     /// Of random bytes.
     draws: Backoff,
-    /// The last round could not be sent out of every interface.
+}
+
+/// The round that runs.
+#[derive(Debug)]
+struct Running {
+    round: Round,
+    /// When it was opened, monotonic clock.
+    opened_ns: u64,
+    /// Its REQUEST could not be sent out of every interface.
     is_unsent: bool,
 }
 
@@ -32,7 +39,8 @@ impl Node {
         let interval_ns = u64::from(self.settings.p4dra_round_s).saturating_mul(1_000_000_000);
         let wanted_ns = rounds
             .running
-            .map_or(0, |(_, opened_ns)| opened_ns.saturating_add(interval_ns));
+            .as_ref()
+            .map_or(0, |running| running.opened_ns.saturating_add(interval_ns));
         Some(rounds.draws.due_ns(wanted_ns))
     }
 
@@ -65,7 +73,7 @@ impl Node {
             return;
         };
         rounds.draws.succeed();
-        if let Some((before, _)) = &rounds.running {
+        if let Some(before) = &rounds.running {
             self.tell_p4dra(before);
         }
         let round = Round { r, n };
@@ -74,13 +82,18 @@ impl Node {
             // Values that are open already, of 128 random bits: the source of randomness repeats itself.
             tracing::error!("a round of p4dra-classic could not be opened");
         }
-        rounds.running = Some((round, now_ns));
-        self.send_p4dra(rounds, &round);
+        let was_unsent = rounds.running.as_ref().is_some_and(|before| before.is_unsent);
+        rounds.running = Some(Running {
+            round,
+            opened_ns: now_ns,
+            is_unsent: !self.send_p4dra(&round, was_unsent),
+        });
     }
 
-    fn send_p4dra(&mut self, rounds: &mut P4draRounds, round: &Round) {
+    /// Whether it was sent out of every interface.
+    fn send_p4dra(&mut self, round: &Round, was_unsent: bool) -> bool {
         let sent = self.plane.ask_p4dra(round);
-        let was_unsent = std::mem::replace(&mut rounds.is_unsent, sent.is_err());
+        let is_sent = sent.is_ok();
         match sent {
             Ok(()) if was_unsent => tracing::info!("provers of p4dra-classic can be asked again"),
             Ok(()) => {}
@@ -93,14 +106,15 @@ impl Node {
                 }
             }
         }
+        is_sent
     }
 
     /// What a round has shown until now, when it ends.
-    fn tell_p4dra(&mut self, round: &Round) {
+    fn tell_p4dra(&mut self, ended: &Running) {
         let (Some(p4dra), Some(status)) = (self.plane.p4dra(), &mut self.status.p4dra) else {
             return;
         };
-        let mut all = p4dra.silent(round);
+        let mut all = p4dra.silent(&ended.round);
         let named: Vec<String> = all
             .by_ref()
             .take(SILENT_NAMED_MAX)
@@ -115,6 +129,7 @@ impl Node {
             asked,
             verified,
             silent,
+            unsent = ended.is_unsent,
             silent_ids = named.join(" "),
             "a round of p4dra-classic has ended"
         );
@@ -123,6 +138,7 @@ impl Node {
             asked,
             verified,
             silent,
+            unsent: ended.is_unsent,
             silent_ids: named,
         });
     }
