@@ -5,6 +5,7 @@ use std::path::Path;
 
 use linewarden_gateway::classic::parse_crps;
 use linewarden_gateway::config::GatewayConfig;
+use linewarden_gateway::p4dra::parse_provers;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -86,6 +87,28 @@ proptest! {
         if let Ok(crps) = parse_crps(&text, bytes) {
             let mut responses = crps.iter().flatten();
             prop_assert!(responses.all(|(_, response)| response.len() == bytes));
+        }
+    }
+
+    /// Whatever is in the file: no more provers than lines, and none twice.
+    #[test]
+    fn provers_of_p4dra(
+        lines in vec(("0{28}([01]{4}|[01]{2,5})", "[0-9a-f]{64}|[0-9a-f]{63,65}", "[0-9a-f]{64}", " {0,2}|#"), 0..6),
+        edits in vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+    ) {
+        let lines = lines.iter().map(|(id, key, h, end)| format!("{id} {key} {h}{end}\n"));
+        let mut text = lines.collect::<String>().into_bytes();
+        if !text.is_empty() {
+            for (at, value) in edits {
+                let at = at.index(text.len());
+                text[at] = value;
+            }
+        }
+        if let Ok(provers) = parse_provers(&text) {
+            let lines = text.split(|byte| *byte == b'\n').count();
+            prop_assert!(!provers.is_empty() && provers.len() <= lines);
+            let ids: std::collections::HashSet<_> = provers.iter().map(|prover| prover.id).collect();
+            prop_assert_eq!(ids.len(), provers.len());
         }
     }
 }

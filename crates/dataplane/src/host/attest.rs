@@ -81,16 +81,14 @@ impl Verifier {
         }
     }
 
-    /// Has what a PROOF will be compared with on its way from memory, if it is of the round that `number` may be. Returns its
-    /// place.
+    /// Has what a PROOF will be compared with on its way from memory, if it is of the round that `number` may be.
     #[inline]
-    pub(super) fn prefetch(&self, id: u64, number: u8) -> u32 {
+    pub(super) fn prefetch(&self, id: u64, number: u8) {
         let lane = self
             .round(number.into())
             .map_or(0, |round| round.key_lane.load(Relaxed));
         let place = self.geometry.likely_place(id);
         self.regions.prefetch(&self.geometry, place, lane);
-        place
     }
 
     fn round(&self, number: u32) -> Option<&Round> {
