@@ -30,6 +30,7 @@ print_nothing!(
     Session,
     RingRow,
     ProverLine,
+    WaitingProof,
     AlternateKey,
     ClassicCrp,
     P4draProver
@@ -156,6 +157,43 @@ pub struct OpenRounds {
     /// Of even and of odd numbers.
     pub lane: [Round; 2],
 }
+
+/// By CPU, a PROOF that has passed all checks but that of its block, and waits for the next one there or for user space.
+#[repr(C, align(64))]
+pub struct WaitingProof {
+    /// One of the constants below.
+    pub state: AtomicU32,
+    /// Of its prover.
+    pub line: AtomicU32,
+    /// The prover's word, as it was.
+    pub before: AtomicU32,
+    /// What becomes of that, but for [`ALTERNATE`].
+    pub after: AtomicU32,
+    /// Where it came from.
+    pub addr: [AtomicU64; 2],
+    /// Likewise.
+    pub ingress: AtomicU32,
+    /// Zero.
+    pub pad: AtomicU32,
+    /// As on the wire, loaded natively.
+    pub device_id: AtomicU64,
+    /// Likewise.
+    pub r: AtomicU64,
+    /// Likewise.
+    pub nonce: AtomicU64,
+    /// Likewise.
+    pub proof: [AtomicU64; 8],
+    /// User space's: how many of those that it took were ok, ok already, and wrong.
+    pub settled: [AtomicU64; 3],
+    /// Zero.
+    pub room: [AtomicU64; 5],
+}
+/// Nothing waits; the packet path fills the place.
+pub const WAITING_FREE: u32 = 0;
+/// Whoever swaps this settles what waits.
+pub const WAITING_FULL: u32 = 1;
+/// User space reads what has waited.
+pub const WAITING_TAKEN: u32 = 2;
 
 /// Entries of a bucket.
 pub const WAYS: usize = 4;
@@ -358,7 +396,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverLine 64, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Control 136, LiveCells 32, ClassicState 16, ClassicCrp 40, P4draProver 128, P4draRound 32, P4draRounds 64);
+shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverLine 64, WaitingProof 192, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Control 136, LiveCells 32, ClassicState 16, ClassicCrp 40, P4draProver 128, P4draRound 32, P4draRounds 64);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

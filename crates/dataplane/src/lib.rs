@@ -25,6 +25,7 @@ pub mod host;
 pub mod layout;
 pub mod miss;
 pub mod p4dra;
+mod rate;
 pub mod store;
 pub mod xdp;
 

@@ -17,8 +17,8 @@ use zerocopy::FromBytes as _;
 use super::engine::{Engine, Moment, Origin, ThreadState};
 use crate::config::Config;
 use crate::event::EVENT_BYTES;
-use crate::layout::{KeyCells, ProverLine, Round};
-use crate::store::provers::{ProverGeometry, ProverRegions, is_proved, mark_of, proved_word};
+use crate::layout::{ProverLine, Round};
+use crate::store::provers::{ProverGeometry, ProverRegions, is_proved, key_words, mark_of, proved_word};
 
 /// Proofs that are set aside at most: a batch.
 pub(super) const PROOFS: usize = Inputs::ROOM;
@@ -293,15 +293,6 @@ pub(super) fn lane_of(message: &Message) -> usize {
 #[inline]
 pub(super) fn proved_cell(line: &ProverLine, lane: usize) -> Option<&AtomicU32> {
     line.proved.get(lane)
-}
-
-/// As little-endian words; `None`: there is none. Looked at in the copy, since it may be taken away meanwhile: what a key of zeros
-/// makes, anybody can make.
-#[inline]
-pub(super) fn key_words(cells: &KeyCells) -> Option<[u64; 4]> {
-    let key = cells.each_ref().map(|cell| cell.load(Acquire).to_le());
-    let [first, ..] = key;
-    (first != 0).then_some(key)
 }
 
 impl Engine {

@@ -11,13 +11,13 @@ use linewarden_protocol::wire::PROOF_BYTES;
 use zerocopy::FromBytes as _;
 
 use super::attest::{
-    Block, Claim, Message, Messages, NONE_GIVEN, PROOFS, Proofs, Seen, Verifier, block_of, is_proof,
-    key_words, lane_of, proved_cell,
+    Block, Claim, Message, Messages, NONE_GIVEN, PROOFS, Proofs, Seen, Verifier, block_of, is_proof, lane_of,
+    proved_cell,
 };
 use super::engine::{Engine, Moment, Origin, ThreadState, why_neither};
 use crate::layout::ProverLine;
 use crate::store::prefetch;
-use crate::store::provers::is_proved;
+use crate::store::provers::{is_proved, key_words};
 
 /// Proofs that lie in memory, of no known sender.
 struct Bulk<'a>(&'a [[u8; PROOF_BYTES]]);

@@ -384,9 +384,9 @@ fn pin(cpu: usize) {
     }
 }
 
-/// CLOCK_BOOTTIME, whole seconds.
-pub(crate) fn boot_s() -> u32 {
-    worker::now().boot_s()
+/// The moment by the clocks of this machine.
+pub(crate) fn now() -> Moment {
+    worker::now()
 }
 
 impl StoreBacked for Host {

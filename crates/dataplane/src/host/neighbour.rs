@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use super::bindings::mac_word;
 use super::engine::{MacSource, Moment, Origin};
-use super::stats::RateWindow;
+use crate::rate::RateWindow;
 use crate::store::table;
 
 /// Cached answers per thread; two senders that fall on one place take it from each other.

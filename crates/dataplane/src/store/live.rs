@@ -109,6 +109,12 @@ impl Store {
             InForce::read(control).then(live, boot_s).write(&control.live);
         }
     }
+
+    /// Wrong tags and proofs that a CPU tells of a second.
+    pub(crate) fn alarm_per_s(&self) -> u32 {
+        let control = self.regions.control.first();
+        control.map_or(0, |control| InForce::read(control).alarm_per_s)
+    }
 }
 
 #[cfg(test)]

@@ -54,6 +54,15 @@ pub(crate) fn is_proved(word: u32, mark: u32) -> bool {
     word & PROVED != 0 && ((word >> MARK_SHIFT) as u16).wrapping_sub(mark as u16) < 0x8000
 }
 
+/// As little-endian words; `None`: there is none. Looked at in the copy, since it may be taken away meanwhile: what a key of zeros
+/// makes, anybody can make.
+#[inline]
+pub(crate) fn key_words(cells: &KeyCells) -> Option<[u64; 4]> {
+    let key = cells.each_ref().map(|cell| cell.load(Acquire).to_le());
+    let [first, ..] = key;
+    (first != 0).then_some(key)
+}
+
 /// Why a prover or a round is refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProverError {

@@ -127,6 +127,7 @@ pub(crate) fn configure(
             "enrolled" => config.geometry.filter_blocks(),
             "by_address" | "by_mac" => config.geometry.buckets(),
             "provers" => config.prover_geometry().lines(),
+            "waiting" => super::waiting::cpus()?,
             "alternate_keys" => config.prover_geometry().slots * 2,
             "prover_index" => config.prover_geometry().index_buckets(),
             "classic_crps" => words

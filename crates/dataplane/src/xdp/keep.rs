@@ -14,7 +14,7 @@ use crate::store::Region;
 use crate::store::adopt::seed_of;
 
 /// The maps that are state, by name; all others are made anew from the configuration.
-const KEPT: [&str; 15] = [
+const KEPT: [&str; 16] = [
     "lines",
     "sessions",
     "rows",
@@ -26,6 +26,8 @@ const KEPT: [&str; 15] = [
     "notes",
     "control",
     "percpu",
+    // For its counters, which go with those of `percpu`.
+    "waiting",
     "sources",
     "down",
     "events",

@@ -19,6 +19,7 @@ mod rings;
 mod seal;
 pub mod sealed_bench;
 mod skeleton;
+mod waiting;
 
 use std::fs::File;
 use std::mem::MaybeUninit;
@@ -41,12 +42,14 @@ use self::keep::Memory;
 use self::rings::Rings;
 use self::seal::{DownCell, Seal};
 use self::skeleton::gateway::{GatewaySkel, GatewaySkelBuilder};
+use self::waiting::Waiting;
 use crate::ask::{self, Asker};
 use crate::capability::{self, Capability};
 use crate::config::{Config, Gate, Live};
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::frames::FrameSender;
+use crate::layout::WaitingProof;
 use crate::miss::{Carrier, Miss};
 use crate::p4dra::{P4draAsker, P4draControl};
 use crate::store::adopt::Left;
@@ -60,6 +63,7 @@ pub struct Xdp {
     skeleton: GatewaySkel<'static>,
     store: Store,
     provers: Option<Provers>,
+    waiting: Waiting,
     p4dra: Option<P4draControl>,
     /// By slot, of a sealed gate.
     down: Option<Region<DownCell>>,
@@ -169,7 +173,7 @@ impl Xdp {
         let store = match memory {
             Some((_, true)) => {
                 let store = Store::adopt(regions, geometry);
-                store.set_live(&config.live(), crate::host::boot_s());
+                store.set_live(&config.live(), crate::host::now().boot_s());
                 store
             }
             _ => {
@@ -195,12 +199,14 @@ impl Xdp {
             .then(|| self::config::prover_regions(skeleton.object(), config))
             .transpose()?
             .map(|regions| Provers::new(Arc::new(regions), config.prover_geometry()));
+        let waiting = Waiting::map(skeleton.object(), config)?;
         let p4dra = P4draControl::new(config, |_| self::config::p4dra_regions(skeleton.object(), config))?;
         let plane = Self {
             gateway_id: config.gateway_id.0,
             skeleton,
             store,
             provers,
+            waiting,
             p4dra,
             down,
             seals: Vec::new(),
@@ -265,17 +271,26 @@ impl Xdp {
     /// # Errors
     /// The kernel's: a frame below 14 B or above a page is refused.
     pub fn test_run(&self, frame: &[u8]) -> Result<TestRun, DataPlaneError> {
-        self.run(frame, LOOPBACK)
+        self.run(frame, LOOPBACK, 1)
+    }
+
+    /// Likewise, so often without a pause; what the last run gave.
+    ///
+    /// # Errors
+    /// As [`Xdp::test_run`].
+    pub fn test_runs(&self, frame: &[u8], times: u32) -> Result<TestRun, DataPlaneError> {
+        self.run(frame, LOOPBACK, times)
     }
 
     /// Likewise, as if it came in on that interface of the calling thread's network namespace.
-    fn run(&self, frame: &[u8], ingress: u32) -> Result<TestRun, DataPlaneError> {
+    fn run(&self, frame: &[u8], ingress: u32, repeat: u32) -> Result<TestRun, DataPlaneError> {
         let mut out = vec![0u8; frame.len() + 64];
         let mut context = test_context(frame.len(), ingress);
         let input = libbpf_rs::ProgramInput {
             data_in: Some(frame),
             data_out: Some(&mut out),
             context_in: Some(&mut context),
+            repeat,
             ..Default::default()
         };
         let output = self
@@ -286,6 +301,16 @@ impl Xdp {
         let length = output.data.as_ref().map_or(0, |data| data.len());
         out.truncate(length);
         Ok(TestRun { action, frame: out })
+    }
+
+    /// Settles the PROOFs that wait: whoever looks finds no verdict that is still to come.
+    fn settle(&self) {
+        if let Some(provers) = &self.provers {
+            let per_s = self.store.alarm_per_s();
+            let report = &mut |event| self.rings.report(event);
+            self.waiting
+                .settle(provers.regions(), crate::host::now(), per_s, report);
+        }
     }
 
     fn send_frame(&self, ifindex: u32, frame: &[u8]) {
@@ -309,6 +334,12 @@ impl Xdp {
     #[must_use]
     pub fn down(&self, slot: u32) -> Option<&AtomicU64> {
         self.down.as_ref()?.get(slot as usize).map(|cell| &cell.0)
+    }
+
+    /// The places of PROOFs that wait, one a CPU, for tests that look before anything is settled.
+    #[must_use]
+    pub fn waiting(&self) -> &[WaitingProof] {
+        self.waiting.places()
     }
 
     /// The store, for tests that compare its memory.
@@ -336,6 +367,7 @@ impl StoreBacked for Xdp {
     }
 
     fn provers(&mut self) -> Option<&mut Provers> {
+        self.settle();
         self.provers.as_mut()
     }
 
@@ -354,10 +386,14 @@ impl StoreBacked for Xdp {
     }
 
     fn counters(&self) -> Result<Counters, DataPlaneError> {
-        read_counters(&self.skeleton.maps.percpu)
+        self.settle();
+        let mut counters = read_counters(&self.skeleton.maps.percpu)?;
+        self.waiting.count(&mut counters);
+        Ok(counters)
     }
 
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
+        self.settle();
         self.rings.take_events()?.into_iter().for_each(sink);
         Ok(())
     }
@@ -380,7 +416,7 @@ impl StoreBacked for Xdp {
         let Carrier::Frame { frame, ingress } = &miss.carrier else {
             return Ok(());
         };
-        let run = self.run(frame, *ingress)?;
+        let run = self.run(frame, *ingress, 1)?;
         if run.action == XDP_TX {
             self.send_frame(*ingress, &run.frame);
         }

@@ -17,6 +17,7 @@ use linewarden_protocol::wire::PROOF_BYTES;
 
 use super::passes::Passes;
 use super::skeleton::bench_proof::{BenchProofSkel, BenchProofSkelBuilder};
+use super::waiting::Waiting;
 use super::{LOOPBACK, check_privileges, config, link, quiet_libbpf, read_counters};
 use crate::store::provers::Provers;
 use crate::{Config, Counters, DataPlaneError};
@@ -32,6 +33,7 @@ const CASE_WORDS: usize = PROOF_BYTES / 8;
 pub struct ProofBench {
     skeleton: BenchProofSkel<'static>,
     provers: Provers,
+    waiting: Waiting,
     passes: Passes<CASE_WORDS, HEADERS_BYTES>,
     _attached: Link,
 }
@@ -60,6 +62,7 @@ impl ProofBench {
         let regions = config::prover_regions(skeleton.object(), config)?;
         Ok(Self {
             passes: Passes::map(skeleton.object(), config.provers)?,
+            waiting: Waiting::map(skeleton.object(), config)?,
             provers: Provers::new(Arc::new(regions), config.prover_geometry()),
             skeleton,
             _attached: attached,
@@ -101,6 +104,11 @@ impl ProofBench {
     }
 
     fn counters(&self) -> Result<Counters, DataPlaneError> {
-        read_counters(&self.skeleton.maps.percpu)
+        // Of an odd number of PROOFs the last one waits.
+        self.waiting
+            .settle(self.provers.regions(), crate::host::now(), 0, &mut |_| ());
+        let mut counters = read_counters(&self.skeleton.maps.percpu)?;
+        self.waiting.count(&mut counters);
+        Ok(counters)
     }
 }

@@ -76,6 +76,11 @@ impl Rings {
         Ok(std::mem::take(&mut lock(&self.inbox).misses))
     }
 
+    /// An event that user space has found itself.
+    pub(super) fn report(&self, event: Event) {
+        lock(&self.inbox).events.push(event);
+    }
+
     fn consume(&self) -> Result<(), DataPlaneError> {
         let error = |error| DataPlaneError::kernel("reading the event rings", error);
         // The reader's state is the kernel's.

@@ -11,41 +11,70 @@ struct lw_proof_message {
 };
 _Static_assert(sizeof(struct lw_proof_message) == LW_PROOF_MESSAGE, "96 B");
 
-/* Rate-limited; anybody can bring it about, so it decides nothing. The frame is parsed anew: rare. */
-static __noinline int lw_wrong_proof(struct xdp_md *ctx, __u64 device_id, __u32 number)
+/* Rate-limited; anybody can bring it about, so it decides nothing. */
+static __noinline int lw_wrong_proof(__u64 device_id, __u32 number, __u64 addr0, __u64 addr1, __u32 ingress)
 {
 	__u32 zero = 0;
-	struct lw_ctx c = { .xdp = ctx };
-	__u64 addr[2];
+	struct lw_percpu *cpu = bpf_map_lookup_elem(&percpu, &zero);
+	struct lw_control *control_block = bpf_map_lookup_elem(&control, &zero);
 
-	c.cpu = bpf_map_lookup_elem(&percpu, &zero);
-	c.control = bpf_map_lookup_elem(&control, &zero);
-	if (!c.cpu || !c.control ||
-	    !lw_within_rate(c.cpu->clock_ns, LW_READ(lw_live(c.control)->alarm_per_s), &c.cpu->alarm_second,
-			    &c.cpu->alarm_count) ||
-	    lw_parse(ctx, &c.frame) != LW_KIND_UDP)
+	if (!cpu || !control_block ||
+	    !lw_within_rate(cpu->clock_ns, LW_READ(lw_live(control_block)->alarm_per_s), &cpu->alarm_second,
+			    &cpu->alarm_count))
 		return 0;
-	lw_source_address(&c.frame, addr);
-	lw_emit(&c, LW_EVENT_WRONG_PROOF, device_id, number, addr);
+	struct lw_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+
+	if (!event) {
+		cpu->events_lost++;
+		return 0;
+	}
+	*event = (struct lw_event){
+		.kind = LW_EVENT_WRONG_PROOF,
+		.device_id = device_id,
+		.addr = { addr0, addr1 },
+		.idx = number,
+		.ingress = ingress,
+	};
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 	return 0;
 }
 
-/* The line at a place in a lane of periods. */
-static __always_inline struct lw_prover *lw_prover_at(__u32 place, __u32 key_lane)
+/* As lw_source_address(), of a PROOF that lies `proof_at` (struct lw_percpu). */
+static __always_inline void lw_proof_source(struct xdp_md *ctx, __u64 proof_at, __u64 addr[2])
 {
-	return lw_at(&provers, place + (key_lane & 1 ? cfg.prover_all : 0));
+	__u64 is6 = proof_at & LW_PROOF_IP6;
+	/* Before the UDP header, both addresses of IPv6 or of IPv4. */
+	__u64 at = (proof_at & 0x7f) - sizeof(struct lw_udp) - (is6 ? 32 : 8);
+
+	/* Headers are at most 70 B long; and a sum that is taken apart the kernel's verifier cannot follow. */
+	asm volatile("%0 &= 0x3f" : "+r"(at));
+	__u64 *src = (void *)(long)ctx->data + at;
+
+	addr[0] = 0;
+	addr[1] = 0;
+	if ((void *)(src + 2) > (void *)(long)ctx->data_end)
+		return;
+	if (is6) {
+		addr[0] = src[0];
+		addr[1] = src[1];
+	} else {
+		addr[1] = src[0] << 32 | 0xffff0000ULL;
+	}
 }
 
-/* The line of a prover; NULL when there is none. As lw_find_device(). */
-static __always_inline struct lw_prover *lw_find_prover(__u64 device_id, __u32 key_lane)
+/* The line of a prover, and where it is; NULL when there is none. As lw_find_device(). */
+static __always_inline struct lw_prover *lw_find_prover(__u64 device_id, __u32 key_lane, __u32 *line)
 {
 	__u64 hash = lw_hash(device_id, 0);
-	__u32 place = (hash & 0xffffffff) * cfg.prover_places >> 32;
-	struct lw_prover *prover = lw_prover_at(place, key_lane);
+	__u32 lane_at = key_lane & 1 ? cfg.prover_all : 0, place = (hash & 0xffffffff) * cfg.prover_places >> 32;
+
+	*line = lane_at + place;
+	struct lw_prover *prover = lw_at(&provers, *line);
 
 	if (prover && prover->device_id == device_id)
 		return prover;
-	prover = lw_prover_at(place ^ 1, key_lane);
+	*line = lane_at + (place ^ 1);
+	prover = lw_at(&provers, *line);
 	if (prover && prover->device_id == device_id)
 		return prover;
 	__u32 fingerprint = lw_fingerprint(hash);
@@ -58,69 +87,236 @@ static __always_inline struct lw_prover *lw_find_prover(__u64 device_id, __u32 k
 			return NULL;
 		__u64 entry = lw_match(bucket, fingerprint);
 
-		prover = entry ? lw_prover_at((__u32)entry - 1, key_lane) : NULL;
+		*line = lane_at + (__u32)entry - 1;
+		prover = entry ? lw_at(&provers, *line) : NULL;
 		if (prover && prover->device_id == device_id)
 			return prover;
 	}
 	return NULL;
 }
 
-/* Two words that follow each other, as the proof holds them. */
-static __always_inline __u64 lw_pair(__u32 low, __u32 high)
+/* The number of a round, of `r` as on the wire. */
+static __always_inline __u32 lw_number(__u64 r)
 {
-	return (__u64)high << 32 | low;
+	return bpf_ntohl((__u32)(r >> 32));
 }
 
-/* 0 if that key has made the proof. All of it is compared before the answer: none tells where it differs. */
-static __always_inline __u64 lw_proof_differs(const __u64 key[4], const struct lw_round *round, const __u64 proof[8])
+/* What a proof is computed from; the key as it was read, for that may change. */
+struct lw_asked {
+	__u64 key[4], counter, nonce;
+};
+
+static __always_inline void lw_under(struct lw_asked *asked, const __u64 key[4])
 {
-	__u64 words[8] = { LW_READ(key[0]), LW_READ(key[1]), (__u64)cfg.gateway_id << 32 | round->number,
-			   0x61616461746c6f76ULL, LW_READ(key[2]), LW_READ(key[3]), round->nonce,
-			   0x61636e6172626173ULL };
-	__u32 m[16];
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		asked->key[i] = LW_READ(key[i]);
+}
+
+static __always_inline void lw_ask(struct lw_asked *asked, const __u64 key[4], __u64 r, __u64 nonce)
+{
+	lw_under(asked, key);
+	asked->counter = (__u64)cfg.gateway_id << 32 | lw_number(r);
+	asked->nonce = nonce;
+}
+
+/* Two words of the matrix that follow each other. `i` is a constant. */
+static __always_inline __u64 lw_words(const struct lw_asked *asked, const int i)
+{
+	switch (i) {
+	case 2:
+		return asked->counter;
+	case 3:
+		return 0x61616461746c6f76ULL;
+	case 6:
+		return asked->nonce;
+	case 7:
+		return 0x61636e6172626173ULL;
+	default:
+		return asked->key[i < 2 ? i : i - 2];
+	}
+}
+
+static __always_inline void lw_lay_out(const struct lw_asked *asked, volatile __u32 m[16])
+{
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		m[2 * i] = lw_words(asked, i);
+		m[2 * i + 1] = lw_words(asked, i) >> 32;
+	}
+}
+
+/* 0 if the permuted words make the proof. All of it is compared before the answer: none tells where it differs. */
+static __always_inline __u64 lw_proof_differs(const struct lw_asked *asked, const volatile __u32 m[16], const __u64 *proof)
+{
 	/* Taken away since it was looked for: what a key of zeros makes, anybody can make. */
-	__u64 differs = !words[0];
+	__u64 differs = !asked->key[0];
 
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
-		m[2 * i] = words[i];
-		m[2 * i + 1] = words[i] >> 32;
+		__u64 words = lw_words(asked, i);
+		__u32 low = m[2 * i] + (__u32)words, high = m[2 * i + 1] + (__u32)(words >> 32);
+
+		differs |= ((__u64)high << 32 | low) ^ proof[i];
 	}
-	lw_forro_permute(m, LW_FORRO14);
-#pragma unroll
-	for (int i = 0; i < 8; i++)
-		differs |= lw_pair(m[2 * i] + (__u32)words[i], m[2 * i + 1] + (__u32)(words[i] >> 32)) ^ proof[i];
 	return differs;
 }
 
-/* Which of a prover's keys has made the proof: 0 the current, LW_ALTERNATE, or 1: none. */
-static __always_inline __u32 lw_proven(const __u64 key[4], __u32 alternate_at, const struct lw_round *round,
-				       const __u64 proof[8])
+/* 0 if that key has made the proof. */
+static __noinline __u64 lw_one_differs(const struct lw_asked *asked, const __u64 *proof)
 {
-	/* A loop, so that the block is there once. */
-#pragma clang loop unroll(disable)
-	for (__u64 alternate = 0; alternate < 2; alternate++) {
-		if (!lw_proof_differs(key, round, proof))
-			return alternate ? LW_ALTERNATE : 0;
-		struct lw_prover_key *other = lw_at(&alternate_keys, alternate_at);
+	__u32 m[16];
+
+	lw_lay_out(asked, m);
+	lw_forro_permute(m, LW_FORRO14);
+	return lw_proof_differs(asked, m, proof);
+}
+
+/* Likewise for two, side by side. A function of its own: the stack has no room for its matrices beside all else. */
+static __noinline int lw_two_differ(const struct lw_asked *asked, const __u64 *first, const __u64 *second,
+				    __u64 *differs)
+{
+	volatile __u32 m[2][16];
+
+	lw_lay_out(asked, m[0]);
+	lw_lay_out(asked + 1, m[1]);
+	lw_forro_permute_wide(m, LW_FORRO14, 2);
+	differs[0] = lw_proof_differs(asked, m[0], first);
+	differs[1] = lw_proof_differs(asked + 1, m[1], second);
+	return 0;
+}
+
+/* A PROOF that has passed all checks but that of its block. */
+struct lw_claim {
+	struct lw_prover *prover;
+	__u32 line; /* as in struct lw_waiting, and all that follows */
+	__u32 before;
+	__u32 after;
+	__u64 r;
+};
+
+/* What becomes of a claim, now that it is known whether the prover's key has made the proof. */
+static __always_inline enum lw_verdict lw_settle(const struct lw_claim *claim, struct lw_asked *asked,
+						 const __u64 *proof, __u64 differs)
+{
+	__u32 after = claim->after;
+
+	if (differs) {
+		__u32 key_lane = claim->line >= cfg.prover_all;
+		struct lw_prover_key *other = lw_at(&alternate_keys, claim->prover->slot * 2 + key_lane);
 
 		if (!other || !LW_READ(other->word[0]))
-			break;
-		key = other->word;
+			return LW_DROP_PROOF;
+		lw_under(asked, other->word);
+		if (lw_one_differs(asked, proof))
+			return LW_DROP_PROOF;
+		after |= LW_ALTERNATE;
 	}
-	return 1;
+	__u32 *proved = &claim->prover->proved[lw_number(claim->r) & 1];
+
+	/* Of several CPUs with one proof one wins. */
+	return __sync_val_compare_and_swap(proved, claim->before, after) == claim->before ? LW_PROOF_OK :
+											     LW_DROP_PROVED;
+}
+
+/* A claim leaves its frame, and waits. */
+static __always_inline void lw_put_aside(struct xdp_md *ctx, const struct lw_percpu *cpu, struct lw_waiting *place,
+					 const struct lw_claim *claim, const struct lw_proof_message *m)
+{
+	place->line = claim->line;
+	place->before = claim->before;
+	place->after = claim->after;
+	lw_proof_source(ctx, cpu->proof_at, place->addr);
+	place->ingress = ctx->ingress_ifindex;
+	place->device_id = m->device_id;
+	place->r = m->r;
+	place->nonce = m->nonce;
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		place->proof[i] = m->proof[i];
+	if (cfg.strong_order) {
+		asm volatile("" ::: "memory");
+		LW_WRITE(place->state, LW_WAITING_FULL);
+	} else {
+		LW_EXCHANGE(place->state, LW_WAITING_FULL);
+	}
+}
+
+static __always_inline enum lw_verdict lw_settle_alone(const struct lw_claim *claim, const struct lw_proof_message *m)
+{
+	struct lw_asked asked;
+
+	lw_ask(&asked, claim->prover->key, m->r, m->nonce);
+	return lw_settle(claim, &asked, m->proof, lw_one_differs(&asked, m->proof));
+}
+
+/* With what has waited, and is counted here; that nobody else writes there until this program has ended. */
+static __always_inline enum lw_verdict lw_settle_two(struct lw_percpu *cpu, const struct lw_waiting *waited,
+						     const struct lw_claim *claim, const struct lw_proof_message *m)
+{
+	struct lw_claim earlier = {
+		.prover = lw_at(&provers, waited->line),
+		.line = waited->line,
+		.before = waited->before,
+		.after = waited->after,
+		.r = waited->r,
+	};
+	struct lw_asked asked[2];
+	__u64 differs[2];
+
+	/* For the kernel's verifier: a line that was there is there. */
+	if (!earlier.prover)
+		return lw_settle_alone(claim, m);
+	lw_ask(asked, earlier.prover->key, waited->r, waited->nonce);
+	lw_ask(asked + 1, claim->prover->key, m->r, m->nonce);
+	lw_two_differ(asked, waited->proof, m->proof, differs);
+	enum lw_verdict verdict = lw_settle(&earlier, asked, waited->proof, differs[0]);
+
+	lw_count(cpu, verdict);
+	if (verdict == LW_DROP_PROOF)
+		lw_wrong_proof(waited->device_id, lw_number(waited->r), waited->addr[0], waited->addr[1],
+			       waited->ingress);
+	return lw_settle(claim, asked + 1, m->proof, differs[1]);
+}
+
+/* What becomes of a claim; LW_WAITS: that shows later. */
+#define LW_WAITS 0
+static __always_inline __u32 lw_wait_or_settle(struct xdp_md *ctx, struct lw_percpu *cpu,
+					       const struct lw_claim *claim, const struct lw_proof_message *m)
+{
+	struct lw_waiting *place = lw_at(&waiting, bpf_get_smp_processor_id());
+	__u32 state = place ? LW_READ(place->state) : LW_WAITING_TAKEN, verdict;
+
+	if (place && state == LW_WAITING_FREE) {
+		lw_put_aside(ctx, cpu, place, claim, m);
+		return LW_WAITS;
+	}
+	if (place && state == LW_WAITING_FULL &&
+	    __sync_val_compare_and_swap(&place->state, LW_WAITING_FULL, LW_WAITING_FREE) == LW_WAITING_FULL)
+		verdict = lw_settle_two(cpu, place, claim, m);
+	else
+		verdict = lw_settle_alone(claim, m);
+	if (verdict == LW_DROP_PROOF) {
+		__u64 addr[2];
+
+		lw_proof_source(ctx, cpu->proof_at, addr);
+		lw_wrong_proof(m->device_id, lw_number(m->r), addr[0], addr[1], ctx->ingress_ifindex);
+	}
+	return verdict;
 }
 
 /* A PROOF, whose header is right. */
-static __always_inline enum lw_verdict lw_judge_proof(struct xdp_md *ctx, __u64 now_ns, struct lw_proof_message *m)
+static __always_inline __u32 lw_judge_proof(struct xdp_md *ctx, struct lw_percpu *cpu, const struct lw_proof_message *m)
 {
+	__u64 now_ns = cpu->clock_ns;
+
 	if ((__u32)m->r != bpf_htonl(cfg.gateway_id))
 		return LW_DROP_GATEWAY;
 	struct lw_rounds *rounds = lw_at(&open_rounds, 0);
 
 	if (!rounds)
 		return LW_DROP_ROUND;
-	__u32 number = bpf_ntohl((__u32)(m->r >> 32)), lane = 0;
+	__u32 number = lw_number(m->r), lane = 0;
 	struct lw_round *round = &rounds->lane[0];
 
 	/* A branch, which is foretold: where the prover's line is does not wait for this word of the frame. */
@@ -133,34 +329,27 @@ static __always_inline enum lw_verdict lw_judge_proof(struct xdp_md *ctx, __u64 
 		return LW_DROP_ROUND;
 	if (now_ns > round->until_ns)
 		return LW_DROP_LATE;
-	struct lw_prover *prover = lw_find_prover(m->device_id, round->key_lane);
+	struct lw_claim claim = { .r = m->r };
 
-	if (!prover)
+	claim.prover = lw_find_prover(m->device_id, round->key_lane, &claim.line);
+	if (!claim.prover)
 		return LW_DROP_UNKNOWN_PROVER;
 	/* Of the number that was asked for: the round's may be another one's by now. */
-	__u32 mark = number >> 1 & 0xffff, before = LW_READ(prover->proved[lane]);
+	__u32 mark = number >> 1 & 0xffff;
 
+	claim.before = LW_READ(claim.prover->proved[lane]);
 	/* Or in a later round of this lane, which has opened since the round was looked at. Marks begin anew; no verdict is that old. */
-	if (before & LW_PROVED && (__u16)((before >> LW_MARK_SHIFT) - mark) < 0x8000)
+	if (claim.before & LW_PROVED && (__u16)((claim.before >> LW_MARK_SHIFT) - mark) < 0x8000)
 		return LW_DROP_PROVED;
-	if (!LW_READ(prover->key[0]))
+	if (!LW_READ(claim.prover->key[0]))
 		return LW_DROP_NO_KEY;
-	__u32 proven = lw_proven(prover->key, prover->slot * 2 + (round->key_lane & 1), round, m->proof);
-
-	if (proven == 1) {
-		lw_wrong_proof(ctx, m->device_id, number);
-		return LW_DROP_PROOF;
-	}
 	/* The clock may be a jiffy behind the one that user space read. */
 	__u64 elapsed = now_ns > round->started_ns ? (now_ns - round->started_ns) >> (round->elapsed_shift & 63) : 0;
 
 	if (elapsed > LW_ELAPSED_MAX)
 		elapsed = LW_ELAPSED_MAX;
-	__u32 after = mark << LW_MARK_SHIFT | LW_PROVED | proven | (__u32)elapsed;
-
-	/* Of several CPUs with one proof one wins. */
-	return __sync_val_compare_and_swap(&prover->proved[lane], before, after) == before ? LW_PROOF_OK :
-											     LW_DROP_PROVED;
+	claim.after = mark << LW_MARK_SHIFT | LW_PROVED | (__u32)elapsed;
+	return lw_wait_or_settle(ctx, cpu, &claim, m);
 }
 
 /* What lw_lap() ends with for a PROOF: it has found out where that lies, and read the clock. */
@@ -173,9 +362,10 @@ static __always_inline int lw_prove(struct xdp_md *ctx)
 		return XDP_DROP;
 	/* Headers are at most 70 B long. */
 	struct lw_proof_message *m = (void *)(long)ctx->data + (cpu->proof_at & 0x7f);
+	__u32 verdict = (void *)(m + 1) > (void *)(long)ctx->data_end ? LW_DROP_LENGTH : lw_judge_proof(ctx, cpu, m);
 
-	lw_count(cpu, (void *)(m + 1) > (void *)(long)ctx->data_end ? LW_DROP_LENGTH :
-								    lw_judge_proof(ctx, cpu->clock_ns, m));
+	if (verdict != LW_WAITS)
+		lw_count(cpu, verdict);
 	return XDP_DROP;
 }
 

@@ -13,6 +13,7 @@
 #define LW_FORRO_H
 
 #include <linux/types.h>
+#include <bpf/bpf_helpers.h>
 
 /* Pairs of a column round and a diagonal round. 6 and 10 rounds are there to be measured, not to be used. */
 #define LW_FORRO6 3

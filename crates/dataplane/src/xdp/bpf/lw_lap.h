@@ -648,7 +648,7 @@ static __always_inline enum lw_verdict lw_lap(struct lw_ctx *c)
 	    m->device_id) {
 		if (!cfg.provers)
 			return LW_DROP_UNSUPPORTED_TYPE;
-		c->cpu->proof_at = (void *)m - (void *)(long)c->xdp->data;
+		c->cpu->proof_at = ((void *)m - (void *)(long)c->xdp->data) | (f->is6 ? LW_PROOF_IP6 : 0);
 		bpf_tail_call(c->xdp, &programs, LW_PROGRAM_PROOF);
 		/* The kernel empties the table when the process ends: nobody would open rounds either. */
 		return LW_DROP_STOPPED;

@@ -105,6 +105,30 @@ struct lw_rounds {
 	struct lw_round lane[2];
 };
 
+/*
+ * By CPU, a PROOF that has passed all checks but that of its block: it waits for the next one there, for two blocks side by side take
+ * little longer than one, or for user space, which takes what waits before it looks at verdicts.
+ */
+struct lw_waiting {
+	__u32 state; /* LW_WAITING_* */
+	__u32 line; /* of its prover, in `provers` */
+	__u32 before; /* the prover's word, as it was */
+	__u32 after; /* what becomes of that, but for LW_ALTERNATE */
+	__u64 addr[2]; /* where it came from */
+	__u32 ingress;
+	__u32 pad;
+	__u64 device_id; /* as on the wire, and the next three */
+	__u64 r;
+	__u64 nonce;
+	__u64 proof[8];
+	__u64 settled[3]; /* user space's: how many of those that it took were ok, ok already, and wrong */
+	__u64 room[5];
+};
+/* Packet paths go from FREE to FULL and back; user space from FULL to TAKEN, while it reads, and to FREE. */
+#define LW_WAITING_FREE 0
+#define LW_WAITING_FULL 1
+#define LW_WAITING_TAKEN 2
+
 /* Bucket of a two-choice hash table. An entry is fingerprint << 32 | place of the line + 1; 0 is free. */
 #define LW_WAYS 4
 struct lw_bucket {
@@ -171,8 +195,10 @@ struct lw_percpu {
 	__u64 clock_ns; /* CLOCK_MONOTONIC */
 	__u64 clock_boot_s; /* CLOCK_BOOTTIME, seconds */
 	__u64 lease_s; /* of the RESPONSE that is being accepted */
-	__u64 proof_at; /* where in its frame the PROOF lies that is being handed on */
+	__u64 proof_at; /* where in its frame the PROOF lies that is being handed on; LW_PROOF_IP6 */
 };
+
+#define LW_PROOF_IP6 0x80
 
 enum lw_gate { LW_GATE_OFF = 0, LW_GATE_OPEN = 1, LW_GATE_SEALED = 2 };
 

@@ -43,6 +43,7 @@ LW_ARRAY(provers, struct lw_prover, BPF_F_MMAPABLE); /* lane of the period * cfg
 LW_ARRAY(alternate_keys, struct lw_prover_key, BPF_F_MMAPABLE); /* slot * 2 + lane of the period */
 LW_ARRAY(prover_index, struct lw_bucket, BPF_F_MMAPABLE); /* device id -> place of a prover that is not at home */
 LW_ARRAY(open_rounds, struct lw_rounds, BPF_F_MMAPABLE);
+LW_ARRAY(waiting, struct lw_waiting, BPF_F_MMAPABLE); /* by CPU */
 
 LW_ARRAY(p4dra_provers, struct lw_p4dra_prover, BPF_F_MMAPABLE); /* by hash of d */
 LW_ARRAY(p4dra_rounds, struct lw_p4dra_rounds, BPF_F_MMAPABLE);

@@ -252,7 +252,9 @@ impl<P: DataPlane + Sync> Verifier<P> {
             burster.prepare(&frames)?;
             let (before, busy_before) = (self.plane.counters()?.get(Verdict::ProofOk), self.busy()?);
             let plane = &self.plane;
+            // Not while it works: whoever looks settles what waits, and that would be done for nothing.
             let judged = || {
+                self.rest()?;
                 let counters = plane.counters().map_err(BenchError::from)?;
                 Ok::<_, BenchError>(counters.get(Verdict::ProofOk) - before)
             };
@@ -263,15 +265,24 @@ impl<P: DataPlane + Sync> Verifier<P> {
         Ok(least)
     }
 
-    /// Processor time of all its threads, when they have come to rest: only then the kernel has counted all.
-    fn busy(&self) -> Result<Duration, BenchError> {
-        let pids = || self.threads.iter().chain(self.receiver.pids());
-        for pid in pids() {
+    fn pids(&self) -> impl Iterator<Item = &libc::pid_t> {
+        self.threads.iter().chain(self.receiver.pids())
+    }
+
+    /// Waits until all its threads have come to rest.
+    fn rest(&self) -> Result<(), BenchError> {
+        for pid in self.pids() {
             while is_running(*pid).map_err(io("reading a thread's state"))? {
                 std::thread::yield_now();
             }
         }
-        pids().try_fold(Duration::ZERO, |sum, pid| {
+        Ok(())
+    }
+
+    /// Processor time of all its threads, when they have come to rest: only then the kernel has counted all.
+    fn busy(&self) -> Result<Duration, BenchError> {
+        self.rest()?;
+        self.pids().try_fold(Duration::ZERO, |sum, pid| {
             Ok(sum + task_cpu_time(*pid).map_err(io("reading a thread's CPU time"))?)
         })
     }

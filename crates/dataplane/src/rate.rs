@@ -1,0 +1,34 @@
+//! How much of something may be done a second.
+
+/// At most so many of something in one second of the monotonic clock.
+#[derive(Debug, Default)]
+pub(crate) struct RateWindow {
+    second: u64,
+    count: u64,
+}
+
+impl RateWindow {
+    pub(crate) fn allows(&mut self, monotonic_ns: u64, per_s: u32) -> bool {
+        let second = monotonic_ns / 1_000_000_000;
+        if self.second != second {
+            *self = Self { second, count: 0 };
+        }
+        let allowed = self.count < u64::from(per_s);
+        self.count += u64::from(allowed);
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_window_begins_anew_with_each_second() {
+        let mut window = RateWindow::default();
+        let allowed = |window: &mut RateWindow, ns| (0..3).filter(|_| window.allows(ns, 2)).count();
+        assert_eq!(allowed(&mut window, 999_999_999), 2);
+        assert_eq!(allowed(&mut window, 1_000_000_000), 2);
+        assert_eq!(allowed(&mut window, 1_999_999_999), 0);
+    }
+}

@@ -1,0 +1,466 @@
+//! PROOFs that wait in `xdp` for the next one on their CPU: in pairs, alone, taken by this side, and while somebody looks.
+//!
+//! `LINEWARDEN_SEEDS` sets how many random runs are made (30 without it), `LINEWARDEN_SEED` the first seed; a failure prints
+//! the seed of its run.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use linewarden_dataplane::host::{Host, Moment};
+use linewarden_dataplane::layout::{PROVED, WAITING_FREE, WAITING_FULL, WAITING_TAKEN, WaitingProof};
+use linewarden_dataplane::xdp::Xdp;
+use linewarden_dataplane::{Counters, DataPlane, EventKind, Provers};
+use linewarden_protocol::gateway::{Configuration, OpenRound, ProverKeys};
+use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
+use linewarden_protocol::time::Monotonic;
+use linewarden_protocol::verdict::Verdict::{self, *};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use support::device::{Dev, GATEWAY};
+use support::pin_to_one_cpu;
+use support::shape::Shape;
+use support::world::attest::{key, proof, round};
+use support::world::{load_xdp, real_now};
+
+const PROVERS: u16 = 60;
+
+fn open(period: u64, number: u32) -> OpenRound {
+    let now = real_now().monotonic_ms;
+    OpenRound {
+        round: round(period, number),
+        started: Monotonic(now),
+        until: Monotonic(now + (1 << 30)),
+    }
+}
+
+/// Provers that may prove 1, and every third one 2 as well; rounds 1 and 2 are open.
+fn fill(provers: &mut Provers, period: u64) {
+    for number in 1..=PROVERS {
+        let device = Dev(number);
+        let alternate = number.is_multiple_of(3).then_some(2);
+        let keys = ProverKeys {
+            current: key(device, GATEWAY, period, 1),
+            alternate: alternate.map(|runs| key(device, GATEWAY, period, runs)),
+        };
+        provers.install(device.id(), Period(period), &keys).unwrap();
+    }
+    provers.open_round(&open(period, 1)).unwrap();
+    provers.open_round(&open(period, 2)).unwrap();
+}
+
+/// On one CPU, which is this thread's.
+fn attesting() -> Option<(Xdp, usize)> {
+    let cpu = pin_to_one_cpu();
+    let mut xdp = load_xdp(&Shape::ATTESTING.config())?;
+    fill(provers(&mut xdp), 4);
+    Some((xdp, cpu))
+}
+
+fn provers(xdp: &mut Xdp) -> &mut Provers {
+    DataPlane::provers(xdp).unwrap()
+}
+
+/// A PROOF of a device that runs that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Proof {
+    device: u16,
+    period: u64,
+    number: u32,
+    runs: u8,
+    v6: bool,
+}
+
+impl Proof {
+    fn message(self) -> Vec<u8> {
+        proof(Dev(self.device), &round(self.period, self.number), self.runs)
+    }
+
+    fn frame(self) -> Vec<u8> {
+        Dev(self.device).frame(self.v6).udp(&self.message())
+    }
+
+    fn proves(self) -> Option<Configuration> {
+        match self.runs {
+            1 => Some(Configuration::Current),
+            2 if self.device.is_multiple_of(3) => Some(Configuration::Alternate),
+            _ => None,
+        }
+    }
+
+    /// What is told of it if it is wrong.
+    fn event(self) -> (DeviceId, RoundNumber, IpAddr) {
+        let device = Dev(self.device);
+        (device.id(), RoundNumber(self.number), device.end(self.v6).ip)
+    }
+}
+
+fn send(xdp: &Xdp, proof: Proof) {
+    xdp.test_run(&proof.frame()).unwrap();
+}
+
+fn state(xdp: &Xdp, cpu: usize) -> &AtomicU32 {
+    &xdp.waiting()[cpu].state
+}
+
+/// How many this side has settled.
+fn taken(xdp: &Xdp) -> u64 {
+    let all = |place: &WaitingProof| place.settled.iter().map(|count| count.load(Relaxed)).sum::<u64>();
+    xdp.waiting().iter().map(all).sum()
+}
+
+fn counted(counters: &Counters) -> BTreeMap<Verdict, u64> {
+    counters.nonzero().collect()
+}
+
+fn events(xdp: &mut Xdp) -> Vec<(DeviceId, RoundNumber, IpAddr)> {
+    let mut told = Vec::new();
+    let sink = &mut |event: linewarden_dataplane::Event| {
+        let EventKind::WrongProof(round) = event.kind else {
+            panic!("{event:?}");
+        };
+        assert_eq!(event.ingress, 1);
+        told.push((event.device, round, event.from));
+    };
+    xdp.drain_events(sink).unwrap();
+    told
+}
+
+/// What two PROOFs of different provers, or one that comes twice, end with.
+fn ends(first: Proof, second: Proof) -> BTreeMap<Verdict, u64> {
+    let mut ends = BTreeMap::new();
+    for (at, proof) in [first, second].into_iter().enumerate() {
+        let verdict = match proof.proves() {
+            None => DropProof,
+            Some(_) if at == 1 && first == second => DropProved,
+            Some(_) => ProofOk,
+        };
+        *ends.entry(verdict).or_default() += 1;
+    }
+    ends
+}
+
+fn proof_of(device: u16, number: u32, runs: u8, v6: bool) -> Proof {
+    Proof {
+        device,
+        period: 4,
+        number,
+        runs,
+        v6,
+    }
+}
+
+/// Current, alternate and wrong, in both rounds, from both families.
+fn all_kinds(device: u16, period: u64) -> Vec<Proof> {
+    let kinds = [1, 2, 3].into_iter().flat_map(|runs| [(runs, 1), (runs, 2)]);
+    let of_both = kinds.flat_map(|(runs, number)| [false, true].map(|v6| proof_of(device, number, runs, v6)));
+    of_both.map(|proof| Proof { period, ..proof }).collect()
+}
+
+/// In periods of both lanes.
+fn all_kinds_of(device: u16) -> Vec<Proof> {
+    [4, 5]
+        .into_iter()
+        .flat_map(|period| all_kinds(device, period))
+        .collect()
+}
+
+/// As before anything was proven, in that period.
+fn begin(xdp: &mut Xdp, period: u64) {
+    provers(xdp).forget_rounds();
+    fill(provers(xdp), period);
+}
+
+#[test]
+fn the_first_waits_until_the_second_comes() {
+    let Some((mut xdp, cpu)) = attesting() else {
+        return;
+    };
+    let pairs = all_kinds_of(3)
+        .into_iter()
+        .flat_map(|first| {
+            let others = all_kinds(6, first.period).into_iter().chain([first]);
+            others.map(move |second| (first, second))
+        })
+        .collect::<Vec<_>>();
+    for (first, second) in pairs {
+        begin(&mut xdp, first.period);
+        let before = xdp.counters().unwrap();
+        send(&xdp, first);
+        assert_eq!(state(&xdp, cpu).load(Acquire), WAITING_FULL, "{first:?}");
+        send(&xdp, second);
+        assert_eq!(state(&xdp, cpu).load(Acquire), WAITING_FREE, "{second:?}");
+        let since = xdp.counters().unwrap().since(&before);
+        assert_eq!(counted(&since), ends(first, second), "{first:?} {second:?}");
+        let wrong: Vec<_> = [first, second]
+            .into_iter()
+            .filter(|proof| proof.proves().is_none())
+            .map(Proof::event)
+            .collect();
+        assert_eq!(events(&mut xdp), wrong);
+        for proof in [first, second] {
+            let proved = provers(&mut xdp).proved(Dev(proof.device).id(), RoundNumber(proof.number));
+            assert_eq!(
+                proved.map(|proved| proved.configuration),
+                proof.proves(),
+                "{proof:?}"
+            );
+        }
+    }
+    assert_eq!(taken(&xdp), 0);
+}
+
+#[test]
+fn whoever_looks_has_what_waits_settled() {
+    let Some((mut xdp, cpu)) = attesting() else {
+        return;
+    };
+    type Look = fn(&mut Xdp);
+    let looks: [Look; 3] = [
+        |xdp| assert!(DataPlane::provers(xdp).is_some()),
+        |xdp| assert_ne!(xdp.counters().unwrap(), Counters::default()),
+        |xdp| xdp.drain_events(&mut |_| ()).unwrap(),
+    ];
+    let mut settled = 0;
+    for (look, proof) in looks
+        .into_iter()
+        .flat_map(|look| all_kinds_of(3).into_iter().map(move |proof| (look, proof)))
+    {
+        begin(&mut xdp, proof.period);
+        let before = xdp.counters().unwrap();
+        send(&xdp, proof);
+        assert_eq!(state(&xdp, cpu).load(Acquire), WAITING_FULL);
+        look(&mut xdp);
+        assert_eq!(state(&xdp, cpu).load(Acquire), WAITING_FREE);
+        settled += 1;
+        assert_eq!(taken(&xdp), settled);
+        let verdict = proof.proves().map_or(DropProof, |_| ProofOk);
+        let since = xdp.counters().unwrap().since(&before);
+        assert_eq!(counted(&since), BTreeMap::from([(verdict, 1)]), "{proof:?}");
+        let proved = provers(&mut xdp).proved(Dev(3).id(), RoundNumber(proof.number));
+        assert_eq!(
+            proved.map(|proved| proved.configuration),
+            proof.proves(),
+            "{proof:?}"
+        );
+        // It comes again after the look.
+        send(&xdp, proof);
+        let again = proof.proves().map_or(DropProof, |_| DropProved);
+        let since = xdp.counters().unwrap().since(&before);
+        assert_eq!(since.get(again), if again == verdict { 2 } else { 1 });
+        settled += u64::from(again == DropProof);
+        xdp.drain_events(&mut |_| ()).unwrap();
+    }
+}
+
+/// An operator is told of a PROOF that nobody follows.
+#[test]
+fn a_wrong_proof_that_waits_alone_is_told_of() {
+    let Some((mut xdp, _)) = attesting() else {
+        return;
+    };
+    for v6 in [false, true] {
+        let wrong = proof_of(5, 1, 3, v6);
+        send(&xdp, wrong);
+        assert_eq!(events(&mut xdp), [wrong.event()]);
+    }
+}
+
+#[test]
+fn what_changes_meanwhile_decides() {
+    let Some((mut xdp, cpu)) = attesting() else {
+        return;
+    };
+    // A look would settle what waits.
+    let regions = Arc::clone(provers(&mut xdp).regions());
+    // A round that opens while a PROOF of the one before the last waits: that was in time.
+    send(&xdp, proof_of(1, 1, 1, false));
+    provers(&mut xdp).open_round(&open(4, 3)).unwrap();
+    assert_eq!(xdp.counters().unwrap().get(ProofOk), 1);
+    assert_eq!(provers(&mut xdp).proved(Dev(1).id(), RoundNumber(3)), None);
+    // Somebody else's verdict of a later round has come in between, as by a CPU that has seen it open.
+    send(&xdp, proof_of(1, 3, 1, false));
+    let line = |xdp: &Xdp| &regions.lines[xdp.waiting()[cpu].line.load(Relaxed) as usize];
+    line(&xdp).proved[1].store(7 << 16 | PROVED, Release);
+    assert_eq!(xdp.counters().unwrap().get(DropProved), 1);
+    // A key that is taken away.
+    send(&xdp, proof_of(2, 3, 1, false));
+    line(&xdp).key.iter().for_each(|word| word.store(0, Release));
+    assert_eq!(xdp.counters().unwrap().get(DropProof), 1);
+    // A prover that is wiped: its PROOF was there first.
+    send(&xdp, proof_of(4, 3, 1, false));
+    assert!(provers(&mut xdp).wipe(Dev(4).id()));
+    assert_eq!(xdp.counters().unwrap().get(ProofOk), 2);
+}
+
+/// As when a process is killed while it reads what has waited: no second one comes by that place.
+#[test]
+fn where_a_place_stays_taken_each_is_settled_alone() {
+    let Some((mut xdp, cpu)) = attesting() else {
+        return;
+    };
+    state(&xdp, cpu).store(WAITING_TAKEN, Release);
+    for proof in all_kinds_of(3) {
+        begin(&mut xdp, proof.period);
+        let before = xdp.counters().unwrap();
+        send(&xdp, proof);
+        let since = xdp.counters().unwrap().since(&before);
+        let verdict = proof.proves().map_or(DropProof, |_| ProofOk);
+        assert_eq!(counted(&since), BTreeMap::from([(verdict, 1)]), "{proof:?}");
+        let wrong = (verdict == DropProof).then(|| proof.event());
+        assert_eq!(events(&mut xdp), wrong.into_iter().collect::<Vec<_>>());
+        assert_eq!(state(&xdp, cpu).load(Acquire), WAITING_TAKEN);
+    }
+    assert_eq!(taken(&xdp), 0);
+}
+
+/// Any mixture, looked at at any moment, ends as one by one does.
+#[test]
+fn random_mixtures_end_as_one_by_one() {
+    let number =
+        |name: &str, default: u64| std::env::var(name).map_or(default, |value| value.parse::<u64>().unwrap());
+    let (first, runs) = (number("LINEWARDEN_SEED", 1), number("LINEWARDEN_SEEDS", 30));
+    let Some((mut xdp, _)) = attesting() else {
+        return;
+    };
+    for seed in first..first + runs {
+        println!("LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats it");
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        begin(&mut xdp, 4);
+        let mut host = Host::new(&Shape::ATTESTING.config()).unwrap();
+        fill(DataPlane::provers(&mut host).unwrap(), 4);
+        let (engine, mut thread) = (host.engine(), host.thread_state());
+        let before = xdp.counters().unwrap();
+        let looks_in = rng.random_range(2..40);
+        for _ in 0..400 {
+            let proof = proof_of(
+                rng.random_range(1..=PROVERS + 2),
+                rng.random_range(1..=3),
+                rng.random_range(1..=3),
+                rng.random(),
+            );
+            let mut message = proof.message();
+            if rng.random_range(0..10) == 0 {
+                let at = rng.random_range(8..message.len());
+                message[at] ^= 1 << rng.random_range(0..8);
+            }
+            xdp.test_run(&Dev(proof.device).frame(proof.v6).udp(&message))
+                .unwrap();
+            let whole = message.try_into().unwrap();
+            engine.process_proofs(&mut thread, Moment::from(real_now()), &[whole]);
+            if rng.random_range(0..looks_in) == 0 {
+                xdp.counters().unwrap();
+            }
+        }
+        // A wrong PROOF that comes while the right one waits is hashed; after it, it is not.
+        let merged = |counters: Counters| {
+            let mut merged: BTreeMap<Verdict, u64> = BTreeMap::new();
+            for (verdict, count) in counters.nonzero() {
+                let verdict = if verdict == DropProved { DropProof } else { verdict };
+                *merged.entry(verdict).or_default() += count;
+            }
+            merged
+        };
+        let since = xdp.counters().unwrap().since(&before);
+        assert_eq!(merged(since), merged(host.counters().unwrap()));
+        for (device, number) in (1..=PROVERS).flat_map(|device| [(device, 1), (device, 2)]) {
+            let of = |provers: &Provers| {
+                let proved = provers.proved(Dev(device).id(), RoundNumber(number));
+                proved.map(|proved| proved.configuration)
+            };
+            let expected = of(DataPlane::provers(&mut host).unwrap());
+            assert_eq!(of(provers(&mut xdp)), expected, "{device} in {number}");
+        }
+    }
+}
+
+/// Two CPUs, and somebody who looks all the time: each PROOF is settled once.
+#[test]
+fn nothing_is_lost_while_somebody_looks() {
+    let Some(mut xdp) = load_xdp(&Shape::ATTESTING.config()) else {
+        return;
+    };
+    fill(provers(&mut xdp), 4);
+    let (rounds, copies) = (60, 2);
+    let mut taken_before = 0;
+    for number in 3..3 + rounds {
+        provers(&mut xdp).open_round(&open(4, number)).unwrap();
+        let frames: Vec<_> = (1..=PROVERS)
+            .map(|device| {
+                proof_of(
+                    device,
+                    number,
+                    if device.is_multiple_of(5) { 3 } else { 1 },
+                    false,
+                )
+            })
+            .map(Proof::frame)
+            .collect();
+        let plane = Shared(&xdp);
+        std::thread::scope(|scope| {
+            let senders: Vec<_> = (0..copies)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let plane = &plane;
+                        frames.iter().for_each(|frame| {
+                            plane.0.test_run(frame).unwrap();
+                        });
+                    })
+                })
+                .collect();
+            while !senders.iter().all(|sender| sender.is_finished()) {
+                plane.0.counters().unwrap();
+            }
+        });
+        let of = u64::from(number - 2) * u64::from(PROVERS);
+        let expected = BTreeMap::from([
+            (ProofOk, of * 4 / 5),
+            (DropProved, of * 4 / 5),
+            (DropProof, of / 5 * copies),
+        ]);
+        assert_eq!(counted(&xdp.counters().unwrap()), expected);
+        taken_before = taken(&xdp);
+    }
+    println!("{taken_before} were settled by who looked");
+}
+
+/// Likewise, as fast as it goes: a wrong PROOF is judged as often as it comes, by whoever takes it.
+#[test]
+fn each_is_taken_once_however_fast_they_come() {
+    let Some(mut xdp) = load_xdp(&Shape::ATTESTING.config()) else {
+        return;
+    };
+    fill(provers(&mut xdp), 4);
+    let times = 150_000;
+    let wrong = [1, 2].map(|device| proof_of(device, 1, 3, false).frame());
+    let plane = Shared(&xdp);
+    let looks = std::thread::scope(|scope| {
+        let senders = wrong.each_ref().map(|frame| {
+            let plane = &plane;
+            scope.spawn(move || plane.0.test_runs(frame, times).unwrap())
+        });
+        let looks = std::iter::repeat_with(|| plane.0.counters().unwrap());
+        looks
+            .take_while(|_| !senders.iter().all(|sender| sender.is_finished()))
+            .count()
+    });
+    let expected = BTreeMap::from([(DropProof, 2 * u64::from(times))]);
+    assert_eq!(counted(&xdp.counters().unwrap()), expected);
+    println!("{} of them were settled in {looks} looks", taken(&xdp));
+}
+
+struct Shared<'a>(&'a Xdp);
+// SAFETY: only `test_run`, `test_runs` and `counters` are called: system calls on descriptors, and memory of atomics.
+unsafe impl Sync for Shared<'_> {}
