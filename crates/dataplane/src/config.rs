@@ -94,7 +94,7 @@ pub struct Config {
     pub gate: Gate,
     /// NAKs a second and CPU.
     pub nak_per_s: u32,
-    /// Wrong-tag events a second and CPU.
+    /// Events of wrong tags and wrong PROOFs a second and CPU; of PROOFs that nobody follows (`xdp`) as many again.
     pub alarm_per_s: u32,
     /// Messages of unknown devices that go to the slow path, a second and CPU; 0: none, there is no slow path.
     pub miss_per_s: u32,

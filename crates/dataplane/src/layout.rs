@@ -183,16 +183,16 @@ pub struct WaitingProof {
     pub nonce: AtomicU64,
     /// Likewise.
     pub proof: [AtomicU64; 8],
-    /// User space's: how many of those that it took were ok, ok already, and wrong.
-    pub settled: [AtomicU64; 3],
+    /// User space's: how many of those that it took were ok, ok already, wrong, and without a key.
+    pub settled: [AtomicU64; 4],
     /// Zero.
-    pub room: [AtomicU64; 5],
+    pub room: [AtomicU64; 4],
 }
 /// Nothing waits; the packet path fills the place.
 pub const WAITING_FREE: u32 = 0;
 /// Whoever swaps this settles what waits.
 pub const WAITING_FULL: u32 = 1;
-/// User space reads what has waited.
+/// That is being done: by user space, which reads it, or by the packet path, until it is settled.
 pub const WAITING_TAKEN: u32 = 2;
 
 /// Entries of a bucket.

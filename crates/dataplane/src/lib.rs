@@ -208,7 +208,7 @@ pub trait DataPlane: Send {
     /// # Errors
     /// Those of the kernel; an interface that is not there.
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError>;
-    /// Provers, their keys and rounds; `None`: it attests nobody.
+    /// Provers, their keys and rounds; `None`: it attests nobody. Verdicts are those of now: ask anew before each look.
     fn provers(&mut self) -> Option<&mut Provers> {
         None
     }

@@ -27,6 +27,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use support::device::{Dev, Response, STRANGER, gateway_end, sealed_frame, service_end};
+use support::number;
 use support::shape::{LEASE_S, RING, Shape, crowd};
 use support::world::World;
 use support::world::forward::{nowhere, other_service};
@@ -35,10 +36,6 @@ use support::world::forward::{nowhere, other_service};
 const PACKETS: usize = 800;
 /// No sum of waits comes near one of these: that edge has records. The last is longer than the clock counts.
 const LEASES_S: [u32; 5] = [200, 600, 700, LEASE_S, u32::MAX];
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().unwrap())
-}
 
 struct Run<'a> {
     world: &'a mut World,

@@ -28,16 +28,13 @@ use rand_chacha::ChaCha8Rng;
 
 use support::device::{A, Dev, gateway_end};
 use support::netns::{ip, leave_namespace};
+use support::number;
 use support::shape::{P4DRA_PROVERS, Shape};
 use support::world::p4dra::{frame, id, reply, round, tagged};
 use support::world::{World, load_xdp};
 
 /// What is waited for something that will happen; on a loaded machine it may take long.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().unwrap())
-}
 
 #[test]
 fn each_bit_of_a_frame_is_judged_alike() {
@@ -274,16 +271,11 @@ fn of_several_cpus_with_one_proof_one_wins() {
     for asked in 1..=ROUNDS {
         assert!(DataPlane::p4dra(&mut xdp).unwrap().open_round(round(asked)));
         let (frames, start) = (frames(asked), Barrier::new(2));
-        // `Xdp` is one thread's at a time, but its program is not.
-        let plane = Shared(&xdp);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let plane = &plane;
                     start.wait();
-                    frames
-                        .iter()
-                        .for_each(|frame| drop(plane.0.test_run(frame).unwrap()));
+                    frames.iter().for_each(|frame| drop(xdp.test_run(frame).unwrap()));
                 });
             }
         });
@@ -293,10 +285,6 @@ fn of_several_cpus_with_one_proof_one_wins() {
         expected
     );
 }
-
-struct Shared<'a>(&'a linewarden_dataplane::xdp::Xdp);
-// SAFETY: only `test_run` is called, which is a system call on a descriptor.
-unsafe impl Sync for Shared<'_> {}
 
 /// A packet socket on an interface, as a prover or a controller has it.
 struct Station(OwnedFd);

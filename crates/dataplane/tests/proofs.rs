@@ -30,13 +30,10 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use support::device::{Dev, GATEWAY, STRANGER};
+use support::number;
 use support::shape::{Shape, crowd};
 use support::world::attest::{key, proof, round};
 use support::world::{World, load_xdp, real_now};
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().unwrap())
-}
 
 struct Run<'a> {
     world: &'a mut World,
@@ -330,15 +327,12 @@ fn of_several_cpus_with_one_proof_one_wins() {
             .map(|message| Dev(1).frame(false).udp(message))
             .collect();
         let start = Barrier::new(2);
-        // `Xdp` is one thread's at a time, but its program is not.
-        let plane = Shared(&xdp);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let plane = &plane;
                     start.wait();
                     frames.iter().for_each(|frame| {
-                        plane.0.test_run(frame).unwrap();
+                        xdp.test_run(frame).unwrap();
                     });
                 });
             }
@@ -512,7 +506,3 @@ fn nobody_takes_over_what_somebody_else_has_proven() {
     let provers = DataPlane::provers(&mut host).unwrap();
     assert_eq!(provers.proved(Dev(2).id(), RoundNumber(1)), None);
 }
-
-struct Shared<'a>(&'a linewarden_dataplane::xdp::Xdp);
-// SAFETY: only `test_run` is called, which is a system call on a descriptor.
-unsafe impl Sync for Shared<'_> {}

@@ -30,10 +30,10 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use support::device::{Dev, GATEWAY};
-use support::pin_to_one_cpu;
 use support::shape::Shape;
 use support::world::attest::{key, proof, round};
 use support::world::{load_xdp, real_now};
+use support::{cpus, number, pin_to, pin_to_one_cpu};
 
 const PROVERS: u16 = 60;
 
@@ -298,14 +298,19 @@ fn what_changes_meanwhile_decides() {
     // A key that is taken away.
     send(&xdp, proof_of(2, 3, 1, false));
     line(&xdp).key.iter().for_each(|word| word.store(0, Release));
-    assert_eq!(xdp.counters().unwrap().get(DropProof), 1);
+    assert_eq!(xdp.counters().unwrap().get(DropNoKey), 1);
+    send(&xdp, proof_of(5, 3, 1, false));
+    line(&xdp).key.iter().for_each(|word| word.store(0, Release));
+    send(&xdp, proof_of(7, 3, 1, false));
+    assert_eq!(xdp.counters().unwrap().get(DropNoKey), 2);
+    assert_eq!(events(&mut xdp), [], "nobody has sent anything wrong");
     // A prover that is wiped: its PROOF was there first.
     send(&xdp, proof_of(4, 3, 1, false));
     assert!(provers(&mut xdp).wipe(Dev(4).id()));
-    assert_eq!(xdp.counters().unwrap().get(ProofOk), 2);
+    assert_eq!(xdp.counters().unwrap().get(ProofOk), 3);
 }
 
-/// As when a process is killed while it reads what has waited: no second one comes by that place.
+/// As while this side reads what has waited, or was killed over it.
 #[test]
 fn where_a_place_stays_taken_each_is_settled_alone() {
     let Some((mut xdp, cpu)) = attesting() else {
@@ -329,8 +334,6 @@ fn where_a_place_stays_taken_each_is_settled_alone() {
 /// Any mixture, looked at at any moment, ends as one by one does.
 #[test]
 fn random_mixtures_end_as_one_by_one() {
-    let number =
-        |name: &str, default: u64| std::env::var(name).map_or(default, |value| value.parse::<u64>().unwrap());
     let (first, runs) = (number("LINEWARDEN_SEED", 1), number("LINEWARDEN_SEEDS", 30));
     let Some((mut xdp, _)) = attesting() else {
         return;
@@ -364,17 +367,19 @@ fn random_mixtures_end_as_one_by_one() {
                 xdp.counters().unwrap();
             }
         }
+        let (mut here, mut there) = (
+            counted(&xdp.counters().unwrap().since(&before)),
+            counted(&host.counters().unwrap()),
+        );
         // A wrong PROOF that comes while the right one waits is hashed; after it, it is not.
-        let merged = |counters: Counters| {
-            let mut merged: BTreeMap<Verdict, u64> = BTreeMap::new();
-            for (verdict, count) in counters.nonzero() {
-                let verdict = if verdict == DropProved { DropProof } else { verdict };
-                *merged.entry(verdict).or_default() += count;
-            }
-            merged
+        let repeated = |counts: &mut BTreeMap<Verdict, u64>| {
+            let [proved, wrong] = [DropProved, DropProof].map(|verdict| counts.remove(&verdict).unwrap_or(0));
+            (proved, proved + wrong)
         };
-        let since = xdp.counters().unwrap().since(&before);
-        assert_eq!(merged(since), merged(host.counters().unwrap()));
+        let ((proved_here, all_here), (proved_there, all_there)) =
+            (repeated(&mut here), repeated(&mut there));
+        assert_eq!((here, all_here), (there, all_there));
+        assert!(proved_here <= proved_there);
         for (device, number) in (1..=PROVERS).flat_map(|device| [(device, 1), (device, 2)]) {
             let of = |provers: &Provers| {
                 let proved = provers.proved(Dev(device).id(), RoundNumber(number));
@@ -386,54 +391,51 @@ fn random_mixtures_end_as_one_by_one() {
     }
 }
 
-/// Two CPUs, and somebody who looks all the time: each PROOF is settled once.
+/// On two CPUs at once, one where there is no second: packets come one at a time on each.
+fn on_each_cpu<T: Send>(work: impl Fn(usize) -> T + Sync, meanwhile: impl Fn()) -> Vec<T> {
+    let allowed = cpus();
+    std::thread::scope(|scope| {
+        let work = &work;
+        let on = |(number, cpu): (usize, &usize)| {
+            let cpu = *cpu;
+            scope.spawn(move || {
+                pin_to(cpu);
+                work(number)
+            })
+        };
+        let workers: Vec<_> = allowed.iter().take(2).enumerate().map(on).collect();
+        while !workers.iter().all(|worker| worker.is_finished()) {
+            meanwhile();
+        }
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    })
+}
+
+/// Somebody looks all the time, and each PROOF is settled once.
 #[test]
 fn nothing_is_lost_while_somebody_looks() {
     let Some(mut xdp) = load_xdp(&Shape::ATTESTING.config()) else {
         return;
     };
     fill(provers(&mut xdp), 4);
-    let (rounds, copies) = (60, 2);
-    let mut taken_before = 0;
-    for number in 3..3 + rounds {
+    for number in 3..63 {
         provers(&mut xdp).open_round(&open(4, number)).unwrap();
-        let frames: Vec<_> = (1..=PROVERS)
-            .map(|device| {
-                proof_of(
-                    device,
-                    number,
-                    if device.is_multiple_of(5) { 3 } else { 1 },
-                    false,
-                )
-            })
-            .map(Proof::frame)
-            .collect();
-        let plane = Shared(&xdp);
-        std::thread::scope(|scope| {
-            let senders: Vec<_> = (0..copies)
-                .map(|_| {
-                    scope.spawn(|| {
-                        let plane = &plane;
-                        frames.iter().for_each(|frame| {
-                            plane.0.test_run(frame).unwrap();
-                        });
-                    })
-                })
-                .collect();
-            while !senders.iter().all(|sender| sender.is_finished()) {
-                plane.0.counters().unwrap();
-            }
-        });
+        let runs = |device: u16| if device.is_multiple_of(5) { 3 } else { 1 };
+        let proofs = (1..=PROVERS).map(|device| proof_of(device, number, runs(device), false));
+        let frames: Vec<_> = proofs.map(Proof::frame).collect();
+        let send_all = |_| frames.iter().for_each(|frame| drop(xdp.test_run(frame).unwrap()));
+        let look = || assert!(xdp.counters().is_ok());
+        let copies = on_each_cpu(send_all, look).len() as u64;
         let of = u64::from(number - 2) * u64::from(PROVERS);
-        let expected = BTreeMap::from([
+        let mut expected = BTreeMap::from([
             (ProofOk, of * 4 / 5),
-            (DropProved, of * 4 / 5),
+            (DropProved, of * 4 / 5 * (copies - 1)),
             (DropProof, of / 5 * copies),
         ]);
+        expected.retain(|_, count| *count > 0);
         assert_eq!(counted(&xdp.counters().unwrap()), expected);
-        taken_before = taken(&xdp);
     }
-    println!("{taken_before} were settled by who looked");
+    println!("{} were settled by who looked", taken(&xdp));
 }
 
 /// Likewise, as fast as it goes: a wrong PROOF is judged as often as it comes, by whoever takes it.
@@ -445,22 +447,9 @@ fn each_is_taken_once_however_fast_they_come() {
     fill(provers(&mut xdp), 4);
     let times = 150_000;
     let wrong = [1, 2].map(|device| proof_of(device, 1, 3, false).frame());
-    let plane = Shared(&xdp);
-    let looks = std::thread::scope(|scope| {
-        let senders = wrong.each_ref().map(|frame| {
-            let plane = &plane;
-            scope.spawn(move || plane.0.test_runs(frame, times).unwrap())
-        });
-        let looks = std::iter::repeat_with(|| plane.0.counters().unwrap());
-        looks
-            .take_while(|_| !senders.iter().all(|sender| sender.is_finished()))
-            .count()
-    });
-    let expected = BTreeMap::from([(DropProof, 2 * u64::from(times))]);
+    let send = |number: usize| drop(xdp.test_runs(&wrong[number], times).unwrap());
+    let senders = on_each_cpu(send, || assert!(xdp.counters().is_ok())).len() as u64;
+    let expected = BTreeMap::from([(DropProof, senders * u64::from(times))]);
     assert_eq!(counted(&xdp.counters().unwrap()), expected);
-    println!("{} of them were settled in {looks} looks", taken(&xdp));
+    println!("{} of them were settled by who looked", taken(&xdp));
 }
-
-struct Shared<'a>(&'a Xdp);
-// SAFETY: only `test_run`, `test_runs` and `counters` are called: system calls on descriptors, and memory of atomics.
-unsafe impl Sync for Shared<'_> {}

@@ -90,7 +90,7 @@ pub struct GatewaySection {
     /// NAKs a second and CPU.
     #[serde(default = "default_nak_per_s")]
     pub nak_per_s: u32,
-    /// Reports of wrong tags a second and CPU.
+    /// Reports of wrong tags and wrong proofs a second and CPU.
     #[serde(default = "default_alarm_per_s")]
     pub alarm_per_s: u32,
     /// Messages of devices that are not in the data plane which go to the slow path, a second and CPU.

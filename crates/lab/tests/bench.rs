@@ -109,7 +109,7 @@ fn the_attest_bench_encrypts_seals_and_sends_back() {
         "socket.proof_rate",
         "ring.proof_rate",
         "xdp_over_socket.proof_rate",
-        "xdp.attest_ms.1",
+        "xdp.attest_ms.2",
         "socket.attest_ms.2000",
         "simd.attest_ms.2000",
         "round.provers",

@@ -110,7 +110,7 @@ impl Store {
         }
     }
 
-    /// Wrong tags and proofs that a CPU tells of a second.
+    /// Events of wrong tags and wrong PROOFs a second and CPU.
     pub(crate) fn alarm_per_s(&self) -> u32 {
         let control = self.regions.control.first();
         control.map_or(0, |control| InForce::read(control).alarm_per_s)

@@ -83,7 +83,7 @@ pub struct Xdp {
     has_left: bool,
 }
 
-// SAFETY: libbpf objects are not bound to the thread that made them; `Xdp` is used by one thread at a time.
+// SAFETY: libbpf objects are not bound to the thread that made them; `Xdp` is changed by one thread at a time.
 unsafe impl Send for Xdp {}
 
 /// What one run of the program gave.

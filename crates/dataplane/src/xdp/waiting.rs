@@ -2,8 +2,8 @@
 //! has them settled first.
 //!
 //! A place is the packet path's until that has filled it. Whoever takes what is in it, by compare-and-swap, settles it: the next
-//! PROOF on that CPU or this side. A process that is killed in between leaves the place taken: PROOFs there are settled
-//! one by one until the next process begins.
+//! PROOF on that CPU or this side. PROOFs that come there meanwhile are settled one by one. A process that is killed in between leaves
+//! the place taken; the next one frees it, and until then no PROOF is judged (`drop_stopped`).
 
 use std::net::Ipv6Addr;
 use std::sync::atomic::AtomicU64;
@@ -27,13 +27,23 @@ use crate::store::Region;
 use crate::store::provers::{ProverGeometry, ProverRegions, key_words};
 
 /// What becomes of PROOFs that are taken here; `struct lw_waiting` counts in this order.
-const OUTCOMES: [Verdict; 3] = [Verdict::ProofOk, Verdict::DropProved, Verdict::DropProof];
+const OUTCOMES: [Verdict; 4] = [
+    Verdict::ProofOk,
+    Verdict::DropProved,
+    Verdict::DropProof,
+    Verdict::DropNoKey,
+];
+
+/// How often a place is looked at that is taken: about 0.1 ms, of which the packet path needs a hundredth, unless its CPU has been
+/// taken from it.
+const LOOKS_MAX: u32 = 1 << 13;
 
 /// The places, one a CPU.
 pub(super) struct Waiting {
     places: Region<WaitingProof>,
     geometry: ProverGeometry,
-    alarms: Mutex<RateWindow>,
+    /// By CPU, as in the packet path.
+    alarms: Mutex<Vec<RateWindow>>,
 }
 
 /// CPUs that there may be: a place each.
@@ -44,15 +54,16 @@ pub(super) fn cpus() -> Result<u32, DataPlaneError> {
 }
 
 impl Waiting {
-    /// Maps the array of a loaded object. What an earlier process left there was a claim on its provers: it is forgotten.
+    /// Maps the array of a loaded object. What an earlier process left there names lines of provers that are gone: it is forgotten.
     pub(super) fn map(object: &Object, config: &Config) -> Result<Self, DataPlaneError> {
         let places: Region<WaitingProof> = region(object, "waiting", cpus()?)?;
         let states = places.iter().map(|place| &place.state);
         states.for_each(|state| state.store(WAITING_FREE, Release));
+        let alarms = places.iter().map(|_| RateWindow::default()).collect();
         Ok(Self {
             places,
             geometry: config.prover_geometry(),
-            alarms: Mutex::default(),
+            alarms: Mutex::new(alarms),
         })
     }
 
@@ -60,7 +71,7 @@ impl Waiting {
         &self.places
     }
 
-    /// Settles what waits. `report` is told of wrong proofs, of so many a second.
+    /// Settles what waits. `report` is told of wrong proofs, of so many a second and CPU.
     pub(super) fn settle(
         &self,
         provers: &ProverRegions,
@@ -68,7 +79,7 @@ impl Waiting {
         alarm_per_s: u32,
         report: &mut dyn FnMut(Event),
     ) {
-        for place in self.places.iter() {
+        for (cpu, place) in self.places.iter().enumerate() {
             let Some(claim) = Claim::take(place) else {
                 continue;
             };
@@ -77,16 +88,17 @@ impl Waiting {
             for (counter, _) in counters.filter(|(_, counted)| *counted == outcome) {
                 counter.fetch_add(1, Relaxed);
             }
-            if outcome == Verdict::DropProof && self.alarm(now, alarm_per_s) {
+            if outcome == Verdict::DropProof && self.may_report(cpu, now, alarm_per_s) {
                 report(claim.event());
             }
         }
     }
 
-    fn alarm(&self, now: Moment, alarm_per_s: u32) -> bool {
-        // Two numbers, whole at every moment.
+    fn may_report(&self, cpu: usize, now: Moment, alarm_per_s: u32) -> bool {
+        // Numbers, whole at every moment.
         let mut alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
-        alarms.allows(now.monotonic_ns, alarm_per_s)
+        let window = alarms.get_mut(cpu);
+        window.is_some_and(|window| window.allows(now.monotonic_ns, alarm_per_s))
     }
 
     /// Adds what was settled here.
@@ -113,9 +125,13 @@ struct Claim {
 }
 
 impl Claim {
-    /// What waits in a place, which is free from then on.
+    /// What waits in a place, which is free from then on. What the packet path settles just now is waited for: it may have come long ago.
     fn take(place: &WaitingProof) -> Option<Self> {
-        // Most are empty: looked at before it is swapped, that their CPUs keep them.
+        let mut looks = 0..LOOKS_MAX;
+        while place.state.load(Acquire) == WAITING_TAKEN && looks.next().is_some() {
+            std::hint::spin_loop();
+        }
+        // Most are free: looked at before they are swapped, that their CPUs keep them.
         if place.state.load(Acquire) != WAITING_FULL {
             return None;
         }
@@ -142,7 +158,7 @@ impl Claim {
         Some(claim)
     }
 
-    /// As on the wire, it is gateway_id and number.
+    /// gateway_id and number of its round.
     fn asked(&self) -> u64 {
         u64::from_be_bytes(self.r.to_ne_bytes())
     }
@@ -157,24 +173,30 @@ impl Claim {
         let lane = self.number() as usize & 1;
         let line = provers.lines.get(self.line as usize);
         let Some((line, word)) = line.and_then(|line| Some((line, line.proved.get(lane)?))) else {
-            return Verdict::DropProof;
+            return Verdict::DropNoKey;
+        };
+        let Some(key) = key_words(&line.key) else {
+            return Verdict::DropNoKey;
         };
         let key_lane = usize::from(self.line >= geometry.all_places());
         let other = (line.slot.load(Acquire) as usize).saturating_mul(2) | key_lane;
-        let other = provers.alternates.get(other).map(|other| &other.word);
+        let other = provers.alternates.get(other);
+        let mark = if self.is_made_by(&key) {
+            0
+        } else if other.is_some_and(|other| key_words(&other.word).is_some_and(|key| self.is_made_by(&key))) {
+            ALTERNATE
+        } else {
+            return Verdict::DropProof;
+        };
+        let swapped = word.compare_exchange(self.before, self.after | mark, AcqRel, Relaxed);
+        swapped.map_or(Verdict::DropProved, |_| Verdict::ProofOk)
+    }
+
+    fn is_made_by(&self, key: &[u64; 4]) -> bool {
         let mut inputs = Inputs::default();
-        for (cells, mark) in [(Some(&line.key), 0), (other, ALTERNATE)] {
-            let Some(key) = cells.and_then(key_words) else {
-                continue;
-            };
-            inputs.ask(0, self.asked(), &self.nonce.to_ne_bytes());
-            inputs.set_key(0, &key);
-            if matching_blocks::<R14>(Backend::SCALAR, &inputs, &[&self.proof]) & 1 == 1 {
-                let swapped = word.compare_exchange(self.before, self.after | mark, AcqRel, Relaxed);
-                return swapped.map_or(Verdict::DropProved, |_| Verdict::ProofOk);
-            }
-        }
-        Verdict::DropProof
+        inputs.ask(0, self.asked(), &self.nonce.to_ne_bytes());
+        inputs.set_key(0, key);
+        matching_blocks::<R14>(Backend::SCALAR, &inputs, &[&self.proof]) & 1 == 1
     }
 
     fn event(&self) -> Event {

@@ -8,20 +8,44 @@ pub mod shape;
 pub mod view;
 pub mod world;
 
+/// A number from the environment.
+pub fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().unwrap())
+}
+
+/// CPUs that the calling thread may run on.
+pub fn cpus() -> Vec<usize> {
+    // SAFETY: all zeros is an empty set; the call writes it within its size.
+    let allowed = unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(
+            libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut allowed),
+            0
+        );
+        allowed
+    };
+    // SAFETY: all numbers lie within the set.
+    let is_allowed = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &allowed) };
+    (0..libc::CPU_SETSIZE as usize).filter(is_allowed).collect()
+}
+
+/// Pins the calling thread.
+pub fn pin_to(cpu: usize) {
+    // SAFETY: all zeros is an empty set, and the number lies within it; the call reads it within its size.
+    unsafe {
+        let mut one: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut one);
+        assert_eq!(
+            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const one),
+            0
+        );
+    }
+}
+
 /// Pins the calling thread to the first CPU that it may run on, and returns its number: rate limits, clocks and random
 /// numbers of `xdp` are per CPU.
 pub fn pin_to_one_cpu() -> usize {
-    let bytes = size_of::<libc::cpu_set_t>();
-    // SAFETY: all zeros is an empty set; the calls read and write it within its size.
-    unsafe {
-        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
-        assert_eq!(libc::sched_getaffinity(0, bytes, &raw mut allowed), 0);
-        let cpu = (0..libc::CPU_SETSIZE as usize)
-            .find(|cpu| libc::CPU_ISSET(*cpu, &allowed))
-            .unwrap();
-        let mut one: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut one);
-        assert_eq!(libc::sched_setaffinity(0, bytes, &raw const one), 0);
-        cpu
-    }
+    let cpu = cpus()[0];
+    pin_to(cpu);
+    cpu
 }

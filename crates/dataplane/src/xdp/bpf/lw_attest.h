@@ -28,13 +28,9 @@ static __noinline int lw_wrong_proof(__u64 device_id, __u32 number, __u64 addr0,
 		cpu->events_lost++;
 		return 0;
 	}
-	*event = (struct lw_event){
-		.kind = LW_EVENT_WRONG_PROOF,
-		.device_id = device_id,
-		.addr = { addr0, addr1 },
-		.idx = number,
-		.ingress = ingress,
-	};
+	__u64 addr[2] = { addr0, addr1 };
+
+	lw_fill(event, LW_EVENT_WRONG_PROOF, device_id, number, addr, ingress);
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 	return 0;
 }
@@ -46,7 +42,7 @@ static __always_inline void lw_proof_source(struct xdp_md *ctx, __u64 proof_at, 
 	/* Before the UDP header, both addresses of IPv6 or of IPv4. */
 	__u64 at = (proof_at & 0x7f) - sizeof(struct lw_udp) - (is6 ? 32 : 8);
 
-	/* Headers are at most 70 B long; and a sum that is taken apart the kernel's verifier cannot follow. */
+	/* At most 54, for headers are at most 70 B long; the mask is for the kernel's verifier, which loses sight of that. */
 	asm volatile("%0 &= 0x3f" : "+r"(at));
 	__u64 *src = (void *)(long)ctx->data + at;
 
@@ -58,7 +54,7 @@ static __always_inline void lw_proof_source(struct xdp_md *ctx, __u64 proof_at, 
 		addr[0] = src[0];
 		addr[1] = src[1];
 	} else {
-		addr[1] = src[0] << 32 | 0xffff0000ULL;
+		addr[1] = lw_mapped(src[0]);
 	}
 }
 
@@ -149,8 +145,7 @@ static __always_inline void lw_lay_out(const struct lw_asked *asked, volatile __
 /* 0 if the permuted words make the proof. All of it is compared before the answer: none tells where it differs. */
 static __always_inline __u64 lw_proof_differs(const struct lw_asked *asked, const volatile __u32 m[16], const __u64 *proof)
 {
-	/* Taken away since it was looked for: what a key of zeros makes, anybody can make. */
-	__u64 differs = !asked->key[0];
+	__u64 differs = 0;
 
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
@@ -201,6 +196,9 @@ static __always_inline enum lw_verdict lw_settle(const struct lw_claim *claim, s
 {
 	__u32 after = claim->after;
 
+	/* Taken away since it was looked for: what a key of zeros makes, anybody can make. */
+	if (!asked->key[0])
+		return LW_DROP_NO_KEY;
 	if (differs) {
 		__u32 key_lane = claim->line >= cfg.prover_all;
 		struct lw_prover_key *other = lw_at(&alternate_keys, claim->prover->slot * 2 + key_lane);
@@ -208,7 +206,7 @@ static __always_inline enum lw_verdict lw_settle(const struct lw_claim *claim, s
 		if (!other || !LW_READ(other->word[0]))
 			return LW_DROP_PROOF;
 		lw_under(asked, other->word);
-		if (lw_one_differs(asked, proof))
+		if (!asked->key[0] || lw_one_differs(asked, proof))
 			return LW_DROP_PROOF;
 		after |= LW_ALTERNATE;
 	}
@@ -217,6 +215,17 @@ static __always_inline enum lw_verdict lw_settle(const struct lw_claim *claim, s
 	/* Of several CPUs with one proof one wins. */
 	return __sync_val_compare_and_swap(proved, claim->before, after) == claim->before ? LW_PROOF_OK :
 											     LW_DROP_PROVED;
+}
+
+/* After all that was read and written in the place. */
+static __always_inline void lw_set_state(struct lw_waiting *place, __u32 state)
+{
+	if (cfg.strong_order) {
+		asm volatile("" ::: "memory");
+		LW_WRITE(place->state, state);
+	} else {
+		LW_EXCHANGE(place->state, state);
+	}
 }
 
 /* A claim leaves its frame, and waits. */
@@ -234,12 +243,7 @@ static __always_inline void lw_put_aside(struct xdp_md *ctx, const struct lw_per
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		place->proof[i] = m->proof[i];
-	if (cfg.strong_order) {
-		asm volatile("" ::: "memory");
-		LW_WRITE(place->state, LW_WAITING_FULL);
-	} else {
-		LW_EXCHANGE(place->state, LW_WAITING_FULL);
-	}
+	lw_set_state(place, LW_WAITING_FULL);
 }
 
 static __always_inline enum lw_verdict lw_settle_alone(const struct lw_claim *claim, const struct lw_proof_message *m)
@@ -250,8 +254,8 @@ static __always_inline enum lw_verdict lw_settle_alone(const struct lw_claim *cl
 	return lw_settle(claim, &asked, m->proof, lw_one_differs(&asked, m->proof));
 }
 
-/* With what has waited, and is counted here; that nobody else writes there until this program has ended. */
-static __always_inline enum lw_verdict lw_settle_two(struct lw_percpu *cpu, const struct lw_waiting *waited,
+/* Settles what has waited, which is counted and whose place becomes free, and this claim. */
+static __always_inline enum lw_verdict lw_settle_two(struct lw_percpu *cpu, struct lw_waiting *waited,
 						     const struct lw_claim *claim, const struct lw_proof_message *m)
 {
 	struct lw_claim earlier = {
@@ -265,8 +269,10 @@ static __always_inline enum lw_verdict lw_settle_two(struct lw_percpu *cpu, cons
 	__u64 differs[2];
 
 	/* For the kernel's verifier: a line that was there is there. */
-	if (!earlier.prover)
+	if (!earlier.prover) {
+		lw_set_state(waited, LW_WAITING_FREE);
 		return lw_settle_alone(claim, m);
+	}
 	lw_ask(asked, earlier.prover->key, waited->r, waited->nonce);
 	lw_ask(asked + 1, claim->prover->key, m->r, m->nonce);
 	lw_two_differ(asked, waited->proof, m->proof, differs);
@@ -276,6 +282,7 @@ static __always_inline enum lw_verdict lw_settle_two(struct lw_percpu *cpu, cons
 	if (verdict == LW_DROP_PROOF)
 		lw_wrong_proof(waited->device_id, lw_number(waited->r), waited->addr[0], waited->addr[1],
 			       waited->ingress);
+	lw_set_state(waited, LW_WAITING_FREE);
 	return lw_settle(claim, asked + 1, m->proof, differs[1]);
 }
 
@@ -292,7 +299,7 @@ static __always_inline __u32 lw_wait_or_settle(struct xdp_md *ctx, struct lw_per
 		return LW_WAITS;
 	}
 	if (place && state == LW_WAITING_FULL &&
-	    __sync_val_compare_and_swap(&place->state, LW_WAITING_FULL, LW_WAITING_FREE) == LW_WAITING_FULL)
+	    __sync_val_compare_and_swap(&place->state, LW_WAITING_FULL, LW_WAITING_TAKEN) == LW_WAITING_FULL)
 		verdict = lw_settle_two(cpu, place, claim, m);
 	else
 		verdict = lw_settle_alone(claim, m);

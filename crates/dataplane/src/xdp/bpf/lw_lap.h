@@ -409,7 +409,7 @@ static __always_inline void lw_emit_session(struct lw_ctx *c, const struct lw_li
 		c->cpu->events_lost++;
 		return;
 	}
-	lw_fill(c, &session->event, LW_EVENT_SESSION, line->device_id, idx, addr);
+	lw_fill(&session->event, LW_EVENT_SESSION, line->device_id, idx, addr, c->xdp->ingress_ifindex);
 	session->event.session_id = m->tag[0];
 	session->began_ns = bpf_ktime_get_boot_ns();
 #pragma unroll

@@ -107,7 +107,7 @@ struct lw_rounds {
 
 /*
  * By CPU, a PROOF that has passed all checks but that of its block: it waits for the next one there, for two blocks side by side take
- * little longer than one, or for user space, which takes what waits before it looks at verdicts.
+ * a third less than one after the other, or for user space, which takes what waits before it looks at verdicts.
  */
 struct lw_waiting {
 	__u32 state; /* LW_WAITING_* */
@@ -121,10 +121,10 @@ struct lw_waiting {
 	__u64 r;
 	__u64 nonce;
 	__u64 proof[8];
-	__u64 settled[3]; /* user space's: how many of those that it took were ok, ok already, and wrong */
-	__u64 room[5];
+	__u64 settled[4]; /* user space's: how many of those that it took were ok, ok already, wrong, and without a key */
+	__u64 room[4];
 };
-/* Packet paths go from FREE to FULL and back; user space from FULL to TAKEN, while it reads, and to FREE. */
+/* The packet path fills a place that is free. Whoever swaps FULL for TAKEN settles what is there, and frees the place. */
 #define LW_WAITING_FREE 0
 #define LW_WAITING_FULL 1
 #define LW_WAITING_TAKEN 2
@@ -195,10 +195,10 @@ struct lw_percpu {
 	__u64 clock_ns; /* CLOCK_MONOTONIC */
 	__u64 clock_boot_s; /* CLOCK_BOOTTIME, seconds */
 	__u64 lease_s; /* of the RESPONSE that is being accepted */
-	__u64 proof_at; /* where in its frame the PROOF lies that is being handed on; LW_PROOF_IP6 */
+	__u64 proof_at; /* where in its frame the PROOF lies that is being handed on, bytes; LW_PROOF_IP6 */
 };
 
-#define LW_PROOF_IP6 0x80
+#define LW_PROOF_IP6 0x80 /* the frame is IPv6; the offset is below that */
 
 enum lw_gate { LW_GATE_OFF = 0, LW_GATE_OPEN = 1, LW_GATE_SEALED = 2 };
 

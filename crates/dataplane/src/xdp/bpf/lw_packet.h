@@ -257,11 +257,17 @@ static __always_inline __u64 lw_mac(const __u8 *mac)
 	return (__u64)(*(__u32 *)mac) | (__u64)(*(__u16 *)(mac + 4)) << 32;
 }
 
+/* The second half of an IPv4 address as it is kept, mapped into IPv6; the first is 0. */
+static __always_inline __u64 lw_mapped(__u32 addr)
+{
+	return (__u64)addr << 32 | 0xffff0000ULL;
+}
+
 static __always_inline void lw_source_address(const struct lw_frame *f, __u64 addr[2])
 {
 	if (!f->is6) {
 		addr[0] = 0;
-		addr[1] = (__u64)f->ip4->src << 32 | 0xffff0000ULL;
+		addr[1] = lw_mapped(f->ip4->src);
 	} else {
 		addr[0] = (__u64)f->ip6->src[1] << 32 | f->ip6->src[0];
 		addr[1] = (__u64)f->ip6->src[3] << 32 | f->ip6->src[2];

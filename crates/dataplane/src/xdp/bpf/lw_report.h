@@ -73,8 +73,8 @@ static __always_inline __u64 lw_wake_up(struct lw_control *control)
 	return BPF_RB_FORCE_WAKEUP;
 }
 
-static __always_inline void lw_fill(const struct lw_ctx *c, struct lw_event *event, __u32 kind, __u64 device_id,
-				    __u32 idx, const __u64 addr[2])
+static __always_inline void lw_fill(struct lw_event *event, __u32 kind, __u64 device_id, __u32 idx,
+				    const __u64 addr[2], __u32 ingress)
 {
 	event->kind = kind;
 	event->pad = 0;
@@ -83,7 +83,7 @@ static __always_inline void lw_fill(const struct lw_ctx *c, struct lw_event *eve
 	event->addr[0] = addr[0];
 	event->addr[1] = addr[1];
 	event->idx = idx;
-	event->ingress = c->xdp->ingress_ifindex;
+	event->ingress = ingress;
 }
 
 static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, __u64 device_id, __u32 idx, const __u64 addr[2])
@@ -94,7 +94,7 @@ static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, __u64 device_i
 		c->cpu->events_lost++;
 		return;
 	}
-	lw_fill(c, event, kind, device_id, idx, addr);
+	lw_fill(event, kind, device_id, idx, addr, c->xdp->ingress_ifindex);
 	__u64 wake_up = BPF_RB_NO_WAKEUP;
 
 	if (kind == LW_EVENT_ROWS_LOW || kind == LW_EVENT_ROWS_OUT)

@@ -7,13 +7,13 @@
 //! station.
 //!
 //! *Rates* are PROOFs per second of the verifier's processor time: of the receive thread of the gateway's interface, where `xdp`
-//! does all of its work and the stack its part for the others, and of the thread in user space, its system calls and copies
+//! does all of its work (numbers of PROOFs are even: a last one would wait for who looks, and that is not counted) and the stack its part for the others, and of the thread in user space, its system calls and copies
 //! included. The sender is on the same processor and is not counted: from another one's cache each frame would cost all
-//! verifiers the same on top. *Times* are that processor time for a whole round, of one prover up to all: what a core is busy
+//! verifiers the same on top. *Times* are that processor time for a whole round, of two provers up to all: what a core is busy
 //! with it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -251,12 +251,14 @@ impl<P: DataPlane + Sync> Verifier<P> {
             open(self.plane.provers().ok_or_else(no_provers)?, round)?;
             burster.prepare(&frames)?;
             let (before, busy_before) = (self.plane.counters()?.get(Verdict::ProofOk), self.busy()?);
-            let plane = &self.plane;
-            // Not while it works: whoever looks settles what waits, and that would be done for nothing.
+            let seen = AtomicU64::new(0);
+            // Only when the verifier rests: a look settles what waits, by this thread, whose time is not counted.
             let judged = || {
-                self.rest()?;
-                let counters = plane.counters().map_err(BenchError::from)?;
-                Ok::<_, BenchError>(counters.get(Verdict::ProofOk) - before)
+                if self.is_at_rest()? {
+                    let counters = self.plane.counters().map_err(BenchError::from)?;
+                    seen.store(counters.get(Verdict::ProofOk) - before, Ordering::Relaxed);
+                }
+                Ok::<_, BenchError>(seen.load(Ordering::Relaxed))
             };
             let last = std::thread::available_parallelism().map_or(1, usize::from) - 1;
             burster.run(BURST, [CPU, last], &judged)?;
@@ -269,19 +271,21 @@ impl<P: DataPlane + Sync> Verifier<P> {
         self.threads.iter().chain(self.receiver.pids())
     }
 
-    /// Waits until all its threads have come to rest.
-    fn rest(&self) -> Result<(), BenchError> {
+    /// Whether none of its threads has work.
+    fn is_at_rest(&self) -> Result<bool, BenchError> {
         for pid in self.pids() {
-            while is_running(*pid).map_err(io("reading a thread's state"))? {
-                std::thread::yield_now();
+            if is_running(*pid).map_err(io("reading a thread's state"))? {
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Processor time of all its threads, when they have come to rest: only then the kernel has counted all.
     fn busy(&self) -> Result<Duration, BenchError> {
-        self.rest()?;
+        while !self.is_at_rest()? {
+            std::thread::yield_now();
+        }
         self.pids().try_fold(Duration::ZERO, |sum, pid| {
             Ok(sum + task_cpu_time(*pid).map_err(io("reading a thread's CPU time"))?)
         })
