@@ -12,7 +12,7 @@ use super::{
     Backend, ClassicProfile, ClassicSection, FieldError, Gate, GatewayConfig, GatewaySection, LOW_CREDIT,
     Resolved,
 };
-use crate::node::{ATTEST_PERIOD_S_MAX, Eviction, P4DRA_ROUND_S, Settings};
+use crate::node::{ATTEST_PERIOD_S_MAX, Eviction, P4DRA_ROUND_S, Settings, WIPE_AFTER_MS};
 use crate::{addresses, classic, p4dra};
 
 /// Shorter audit files could not hold what a day brings.
@@ -136,6 +136,7 @@ impl GatewayConfig {
             low_rows: section.low_rows,
             feed_poll_ms: section.feed_poll_ms,
             link_lease_s: section.link_lease_s,
+            wipe_after_ms: WIPE_AFTER_MS,
             eviction: Eviction::default(),
             spare_live_sessions: section.gate != Gate::Off,
             attest_period_s: attest.map_or(ATTEST_PERIOD_S_MAX, |attest| attest.period_s),

@@ -12,8 +12,6 @@ use crate::time::Clock;
 
 /// Devices that are evicted at a time.
 pub(super) const EVICT_BATCH: usize = 64;
-/// A revoked device stays in the data plane for so long, so that its packets are counted as what they are, ns.
-const WIPE_AFTER_NS: u64 = 60_000_000_000;
 
 impl Node {
     /// Evicts devices so that those which wait find places, a moment later; how many leave, with those of before.
@@ -63,21 +61,19 @@ impl Node {
     }
 
     pub(super) fn depart(&mut self, device: DeviceId) {
-        let Some(Held {
-            state: State::Leaving { settle },
-            mode,
-            ..
-        }) = self.devices.get(&device)
-        else {
+        let Some(held) = self.devices.get_mut(&device) else {
             return;
         };
-        let (settle, mode) = (*settle, *mode);
+        let State::Leaving { settle } = held.state else {
+            return;
+        };
+        let (mode, stood) = (held.mode, held.stood.take());
         // Once REVOKED is in the word, no compare-and-swap on an older one succeeds: the number stands still.
         let line = match self.plane.revoke(device) {
             Ok(()) => self.plane.status(device),
             Err(_) => None,
         };
-        let unused_from = line.map(|line| line.commit.idx()).filter(|_| settle);
+        let unused_from = line.map(|line| line.commit.idx()).or(stood).filter(|_| settle);
         if mode == Mode::Key && unused_from.is_some() {
             return self.part(device, unused_from);
         }
@@ -198,19 +194,32 @@ impl Node {
         self.depart(device);
     }
 
-    /// Removes the keys of devices that were revoked some time ago, and forgets them unless an answer may bring them.
+    /// Removes the keys of devices that were revoked some time ago. They are forgotten unless an answer may bring them, and once the
+    /// controller knows where they stood: who was in quarantine may come again, and must not be given rows that it has spent.
     pub(super) fn wipe_revoked(&mut self, now_ns: u64) {
         let is_expecting = self.is_expecting();
+        let wipe_after_ns = self.settings.wipe_after_ms.saturating_mul(1_000_000);
         let plane = &mut self.plane;
-        self.devices.retain(|device, held| {
+        let mut forgotten = Vec::new();
+        for (device, held) in &mut self.devices {
             let State::Revoked { at_ns } = held.state else {
-                return true;
+                continue;
             };
-            if now_ns < at_ns.saturating_add(WIPE_AFTER_NS) {
-                return true;
+            if now_ns < at_ns.saturating_add(wipe_after_ns) {
+                continue;
             }
-            matches!(plane.wipe(*device), Err(StoreError::Busy(_))) || is_expecting
-        });
+            let line = plane.status(*device);
+            if matches!(plane.wipe(*device), Err(StoreError::Busy(_))) {
+                continue;
+            }
+            held.stood = line.map(|line| line.commit.idx()).or(held.stood);
+            if !is_expecting {
+                forgotten.push((*device, held.stood.take()));
+            }
+        }
+        for (device, stood) in forgotten {
+            self.part(device, stood);
+        }
     }
 
     /// Shuts every device out, and returns where they stood: their rows stay this gateway's.

@@ -68,6 +68,8 @@ pub(super) struct Held {
     pub(super) opened: Option<(SessionId, u64)>,
     /// Leased rows that the data plane has not taken yet.
     pub(super) pending: Option<Box<Provision>>,
+    /// Its next row when it was wiped while it was shut out; the controller has not heard of it yet.
+    pub(super) stood: Option<RowIndex>,
 }
 
 impl Held {
@@ -121,6 +123,7 @@ impl Held {
             ticket: None,
             opened: None,
             pending: None,
+            stood: None,
         }
     }
 }

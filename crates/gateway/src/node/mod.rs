@@ -49,7 +49,7 @@ use self::freshness::Freshness;
 use self::p4dra::P4draRounds;
 pub use self::packets::WRONG_TAGS;
 use self::roaming::Reports;
-pub(crate) use self::settings::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S};
+pub(crate) use self::settings::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, WIPE_AFTER_MS};
 pub use self::settings::{ReconfigureError, Settings, SettingsError};
 pub use self::status::{AttestStatus, LinkState, P4draStatus, Status};
 use self::visitors::Visitors;

@@ -6,6 +6,9 @@ use linewarden_protocol::ids::GatewayId;
 
 use super::eviction::Eviction;
 
+/// How long a device that is shut out stays in the data plane, ms.
+pub(crate) const WIPE_AFTER_MS: u64 = 60_000;
+
 /// The longest period of attestation, seconds (LAP/1 3.2).
 pub(crate) const ATTEST_PERIOD_S_MAX: u32 = 3_600;
 
@@ -33,6 +36,8 @@ pub struct Settings {
     pub link_lease_s: u32,
     /// Devices with a live session are not evicted: a gate would shut them out.
     pub spare_live_sessions: bool,
+    /// How long a device that is shut out stays in the data plane, so that its packets are counted as what they are, ms.
+    pub wipe_after_ms: u64,
     /// Who leaves when every place is taken.
     pub eviction: Eviction,
     /// How long a period of attestation lasts, s; at most an hour.
@@ -54,6 +59,7 @@ impl Settings {
             feed_poll_ms: 50,
             link_lease_s: 86_400,
             spare_live_sessions: config.gate != Gate::Off,
+            wipe_after_ms: WIPE_AFTER_MS,
             eviction: Eviction::default(),
             attest_period_s: ATTEST_PERIOD_S_MAX,
             p4dra_round_s: P4DRA_ROUND_S,

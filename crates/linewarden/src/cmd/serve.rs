@@ -440,12 +440,12 @@ fn describe_attestation(attest: &AttestStatus) -> String {
         return String::new();
     }
     let mut text = format!(
-        ", attested {}, rounds {}, the last {}",
+        ", to attest {}, rounds {}, the last {}",
         attest.provers, attest.rounds, attest.round
     );
     let notes = [
         ("quarantined", attest.quarantined),
-        ("let in again", attest.readmitted),
+        ("let in again", attest.readmitted + attest.reopened),
         ("CANNOT BE ASKED", attest.unreached),
         ("without room for their keys", attest.provers_refused),
         ("rounds lost", attest.rounds_lost),
@@ -518,7 +518,7 @@ mod tests {
         };
         assert_eq!(
             describe(&status),
-            "devices 3, sessions opened 0, attested 3, rounds 9, the last 17, quarantined 1"
+            "devices 3, sessions opened 0, to attest 3, rounds 9, the last 17, quarantined 1"
         );
         status.attest = AttestStatus {
             not_attested: 2,

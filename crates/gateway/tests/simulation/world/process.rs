@@ -121,6 +121,8 @@ impl World {
             mark_block: MARK_BLOCK,
             feed_poll_ms: 400,
             attest_period_s: PERIOD_S,
+            // At the next housekeeping, every 5 s: devices are out for longer.
+            wipe_after_ms: 100,
             ..Settings::for_plane(&config)
         };
         self.processes_started += 1;
