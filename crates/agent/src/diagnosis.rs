@@ -157,7 +157,9 @@ impl Answers {
                 (None, None, 1..) => CHALLENGES_REJECTED.to_owned(),
                 (None, None, 0) if self.failed_readings > 0 => "the PUF could not be read".to_owned(),
                 (None, None, 0) => {
-                    "no gateway answered; is the address right, the device enrolled there and not revoked?".to_owned()
+                    "no gateway answered; is the address right, the device enrolled there, and not revoked or in quarantine \
+                     (`linewarden attest explain DEVICE` at the gateway)?"
+                        .to_owned()
                 }
             },
             Failure::ChallengesRejected => CHALLENGES_REJECTED.to_owned(),
@@ -204,7 +206,12 @@ mod tests {
             idx: RowIndex(3),
         });
         let mut answers = Answers::default();
-        assert!(why(&answers, None).starts_with("no gateway answered"));
+        let told = why(&answers, None);
+        assert!(
+            told.starts_with("no gateway answered")
+                && told.contains("in quarantine (`linewarden attest explain"),
+            "{told}"
+        );
         assert!(why(&answers, nak).contains("no rows left"));
         answers.note_failed_reading();
         assert_eq!(why(&answers, None), "the PUF could not be read");

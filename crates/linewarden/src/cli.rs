@@ -68,14 +68,21 @@ pub enum Command {
     /// Run a device's side: authenticate, keep the lease alive, print the state
     Agent(agent::AgentArgs),
     /// Keep the registry's devices
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden device enroll simulated --count 100 --out devices --config gateway.toml
+  linewarden device list --config gateway.toml
+  linewarden device revoke d1 --config gateway.toml"
+    )]
     Device(device::DeviceCommand),
     /// Check what devices run: groups, enrolment, rounds, and how devices stand
     #[command(
         subcommand,
         after_help = "\
 Examples:
-  linewarden attest measure --config agent.toml --out pumps.conf         # on a device that is as all should be
+  linewarden attest measure --config agent.toml --out pumps.conf         # on the device
   linewarden attest group set pumps --reference pumps.conf --config gateway.toml
   linewarden attest enroll d1 --group pumps --software --key-out d1.attest-key --config gateway.toml
   linewarden attest round --config gateway.toml
@@ -84,16 +91,39 @@ Examples:
     )]
     Attest(attest::AttestCommand),
     /// Make and check registries
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden registry create --registry fleet.registry --key-file master.key
+  linewarden registry check --registry fleet.registry --key-file master.key"
+    )]
     Registry(registry::RegistryCommand),
     /// Judge PUFs
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden puf report readouts --svg report.svg"
+    )]
     Puf(puf::PufCommand),
     /// Measure
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden bench auth --quick
+  linewarden bench attest --only round"
+    )]
     Bench(bench::BenchCommand),
     /// Show configuration files
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden config example > gateway.toml
+  linewarden config example agent > agent.toml"
+    )]
     Config(config::ConfigCommand),
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),

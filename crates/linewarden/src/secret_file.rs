@@ -73,5 +73,5 @@ pub fn signer(path: &Path) -> Result<Signer, Failure> {
         ))
     };
     let text = str::from_utf8(&bytes).map_err(|_| wrong(&"no text, and no key in PEM"))?;
-    Signer::from_pem(text).map_err(|error| wrong(&error))
+    Signer::from_pem(text).map_err(|_| wrong(&"no P-256 private key in PEM: another file, or damaged"))
 }

@@ -1,11 +1,12 @@
 //! `[attest]` of the configuration.
 
+use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use linewarden_files::{PrivateFileError, can_replace, read_bounded};
+use linewarden_files::{PrivateFileError, can_replace};
 use linewarden_measurement::HashAlgorithm;
-use linewarden_measurement::eventlog::LOG_BYTES_MAX;
 use linewarden_measurement::files::FilePath;
 use linewarden_measurement::pcr::{PcrIndex, PcrSelection};
 use linewarden_protocol::ids::Period;
@@ -15,7 +16,7 @@ use serde::Deserialize;
 use super::AttestOptions;
 use super::key::{KeyFileError, KeySource};
 use super::state::Kept;
-use super::subject::{Subject, TpmSubject};
+use super::subject::{LogFile, Subject, TpmSubject};
 use crate::config::{FieldError, field};
 
 /// Where Linux shows the log of the first TPM.
@@ -106,10 +107,19 @@ impl AttestSection {
         problems.extend(port.err());
         problems.extend(self.key().err());
         problems.extend(self.tpm_subject().err());
-        if self.files.is_empty() && self.tpm.is_none() {
-            problems.extend(wrong::<()>("files", "nothing is measured: name files, or PCRs of a TPM").err());
-        }
+        problems.extend(self.anything().err());
         problems
+    }
+
+    /// Everybody who measures nothing proves the same.
+    fn anything(&self) -> Result<(), FieldError> {
+        match self.files.is_empty() && self.tpm.is_none() {
+            true => wrong(
+                "files",
+                "nothing is measured: name files, such as [\"/usr/bin/sensord\"], or a TPM with `tpm`",
+            ),
+            false => Ok(()),
+        }
     }
 
     /// Where its key lies.
@@ -135,8 +145,9 @@ impl AttestSection {
     /// What is measured.
     ///
     /// # Errors
-    /// A path or a PCR that is none, or a TPM's field without one.
+    /// A path or a PCR that is none, a TPM's field without one, or nothing at all.
     pub fn subject(&self) -> Result<Subject, FieldError> {
+        self.anything()?;
         let files = (0..self.files.len()).filter_map(|n| self.file_at(n));
         Ok(Subject {
             files: files.collect::<Result<_, _>>()?,
@@ -204,7 +215,27 @@ impl AttestSection {
         };
         source.or_else(|error| {
             let is_unsafe = matches!(error, KeyFileError::File(PrivateFileError::Unsafe { .. }));
-            let refused = wrong("key", format!("{}: {error}", key.display()));
+            let is_missing = matches!(
+                &error,
+                KeyFileError::File(PrivateFileError::Io(error)) if error.kind() == io::ErrorKind::NotFound
+            );
+            let refused = match (is_missing, &self.tpm) {
+                (false, _) => wrong("key", format!("{}: {error}", key.display())),
+                (true, None) => wrong(
+                    "key",
+                    format!(
+                        "{}: it is not there; `linewarden attest enroll --software` at the operator makes it",
+                        key.display()
+                    ),
+                ),
+                (true, Some(_)) => wrong(
+                    "key",
+                    format!(
+                        "{}: it is not there; `linewarden attest identity` makes it, and so begins the enrolment",
+                        key.display()
+                    ),
+                ),
+            };
             refused.map_err(|refused| FieldError { is_unsafe, ..refused })
         })
     }
@@ -234,22 +265,45 @@ impl AttestSection {
         })
     }
 
-    /// What this machine lacks for it. The TPM is not asked.
+    /// What this machine lacks for it. The TPM's device file is opened; the TPM is not asked.
     pub(crate) fn lacks(&self) -> Vec<FieldError> {
         let state = self.state_path().and_then(|state| {
             read_state(&state)?;
             can_replace(&state).or_else(|error| wrong("state", shown(&state, &error)))
         });
         let log = match self.tpm_subject() {
-            Ok(Some(tpm)) if !tpm.pcrs.is_empty() => read_bounded(&tpm.event_log, LOG_BYTES_MAX)
+            Ok(Some(tpm)) if !tpm.pcrs.is_empty() => LogFile::read(&tpm.event_log)
                 .map(drop)
-                .or_else(|error| wrong("event_log", shown(&tpm.event_log, &error))),
+                .or_else(|error| wrong("event_log", error)),
             _ => Ok(()),
         };
-        [self.source().map(drop).err(), log.err(), state.err()]
+        let tpm = self.tpm.as_deref().and_then(|tcti| tcti.strip_prefix("device:"));
+        let tpm = tpm.map_or(Ok(()), |path| open_device(Path::new(path)));
+        [self.source().map(drop).err(), tpm.err(), log.err(), state.err()]
             .into_iter()
             .flatten()
             .collect()
+    }
+}
+
+fn open_device(path: &Path) -> Result<(), FieldError> {
+    let refused = |why: &dyn std::fmt::Display| {
+        let path = path.display();
+        wrong(
+            "tpm",
+            format!("{path}: {why}; is there a TPM, and may this user open it?"),
+        )
+    };
+    match path.metadata() {
+        Ok(metadata) if !metadata.file_type().is_char_device() => return refused(&"no device"),
+        Ok(_) => {}
+        Err(error) => return refused(&error),
+    }
+    match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(_) => Ok(()),
+        // Without the kernel's resource manager one process has it, which may be this agent.
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(()),
+        Err(error) => refused(&error),
     }
 }
 

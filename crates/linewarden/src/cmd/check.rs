@@ -18,7 +18,9 @@ use crate::registry::block_on;
 Tells every mistake of the file with line, column and field; peer.2 is the second [[peer]]. Whether it is a gateway's or an \
 agent's is seen from it. \
 With --machine also what this machine lacks for it: interfaces, privileges, the key file, the registry, which is only \
-looked at; for an agent's the helper data, what its PUF names, and the interface. Warnings change nothing of the exit \
+looked at; for an agent's the helper data, what its PUF names, the interface, and for [attest] the key's file, the event \
+log and that the TPM's device file can be opened; whether the TPM works, and whether the log explains its PCRs, is found \
+out by `attest measure`. Warnings change nothing of the exit \
 code: 0 without errors, else that of the first error, as `serve` would end.
 
 Examples:

@@ -41,8 +41,11 @@ pub enum ParseError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryProblem {
     /// The log ends inside it.
-    #[error("the log ends before its {0}")]
+    #[error("the log ends before its {0}: the file is cut off; copy it again from the kernel")]
     Truncated(&'static str),
+    /// The data of the first entry end inside the list of algorithms.
+    #[error("its data end before their {0}")]
+    Short(&'static str),
     /// Only zeros follow: the log was read with the unused rest of its memory.
     #[error("{0} bytes of zeros instead of an entry")]
     Padding(usize),
@@ -186,33 +189,25 @@ fn spec_id(event: &Event) -> Read<Option<Sizes>> {
         return Ok(None);
     }
     // Platform class, version, erratum, and the size of UINTN: nothing below depends on them.
-    fields.take(8).ok_or(EntryProblem::Truncated("version"))?;
+    fields.take(8).ok_or(EntryProblem::Short("version"))?;
     let count = fields
         .u32_le()
-        .ok_or(EntryProblem::Truncated("number of algorithms"))?;
+        .ok_or(EntryProblem::Short("number of algorithms"))?;
     if !(1..=BANKS_MAX).contains(&count) {
         return Err(EntryProblem::Algorithms(count));
     }
     let mut sizes = Sizes::new();
     for _ in 0..count {
-        let id = fields
-            .u16_le()
-            .ok_or(EntryProblem::Truncated("list of algorithms"))?;
-        let size = usize::from(
-            fields
-                .u16_le()
-                .ok_or(EntryProblem::Truncated("list of algorithms"))?,
-        );
+        let id = fields.u16_le().ok_or(EntryProblem::Short("list of algorithms"))?;
+        let size = usize::from(fields.u16_le().ok_or(EntryProblem::Short("list of algorithms"))?);
         let wrong = HashAlgorithm::from_tcg_id(id).is_some_and(|algorithm| algorithm.digest_bytes() != size);
         if wrong || size > 64 || sizes.insert(id, size).is_some() {
             return Err(EntryProblem::Algorithm(id));
         }
     }
-    let vendor_bytes = fields
-        .u8()
-        .ok_or(EntryProblem::Truncated("vendor's information"))?;
+    let vendor_bytes = fields.u8().ok_or(EntryProblem::Short("vendor's information"))?;
     fields
         .take(usize::from(vendor_bytes))
-        .ok_or(EntryProblem::Truncated("vendor's information"))?;
+        .ok_or(EntryProblem::Short("vendor's information"))?;
     Ok(Some(sizes))
 }

@@ -55,7 +55,11 @@ pub enum Unexplained {
         entry: usize,
     },
     /// Replaying gives another value than the PCR has.
-    #[error("PCR {pcr}: the event log gives {replayed}, the TPM has {actual}; {}", last(*last_entry))]
+    #[error(
+        "PCR {pcr}: the event log gives {replayed}, the TPM has {actual}; {}; the log is cut off or of another boot, or \
+         something extended this PCR without an entry",
+        last(*last_entry)
+    )]
     Value {
         /// The PCR.
         pcr: PcrIndex,

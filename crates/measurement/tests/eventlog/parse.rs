@@ -154,10 +154,7 @@ fn the_first_entrys_list_of_algorithms_is_checked() {
     for length in 16..whole.len() {
         let mut log = Log::empty();
         log.legacy(0, EventType::EV_NO_ACTION, &[0; 20], &whole[..length]);
-        assert!(
-            matches!(refused(&log), (0, EntryProblem::Truncated(_))),
-            "{length}"
-        );
+        assert!(matches!(refused(&log), (0, EntryProblem::Short(_))), "{length}");
     }
 }
 

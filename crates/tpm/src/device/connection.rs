@@ -83,7 +83,8 @@ impl Tpm {
     /// # Errors
     /// The text is none of these, or the TPM cannot be reached.
     pub fn open(tcti: &str, retries: Retries) -> Result<Self, TpmError> {
-        let context = Context::new(parse(tcti)?).map_err(|error| TpmError::new(OPEN, "its TCTI", error))?;
+        let context = Context::new(parse(tcti)?)
+            .map_err(|error| TpmError::of_opening(OPEN, "its TCTI", tcti, error))?;
         Ok(Self { context, retries })
     }
 

@@ -37,7 +37,14 @@ pub enum Cause {
         /// Whether it helps to try again.
         again: Again,
     },
-    /// The TPM cannot be reached, or is gone.
+    /// There is no TPM where it should be, or it may not be opened.
+    Unreachable {
+        /// Where it should be.
+        tcti: String,
+        /// The code of the software stack.
+        code: u32,
+    },
+    /// The TPM that was open cannot be reached any more.
     Gone {
         /// The code of the software stack.
         code: u32,
@@ -56,6 +63,10 @@ impl fmt::Display for Cause {
             Self::Refused { code, words, again } => {
                 write!(f, "{words} (response {code:#x}); {}", advice(*again))
             }
+            Self::Unreachable { tcti, code } => write!(
+                f,
+                "{tcti:?} cannot be opened (code {code:#x}); is there a TPM, and may this user open it?"
+            ),
             Self::Gone { code } => write!(
                 f,
                 "the TPM cannot be reached or is gone (code {code:#x}); {}",
@@ -79,7 +90,7 @@ impl TpmError {
     pub const fn again(&self) -> Again {
         match &self.cause {
             Cause::Refused { again, .. } => *again,
-            Cause::Gone { .. } => Again::Reopened,
+            Cause::Unreachable { .. } | Cause::Gone { .. } => Again::Reopened,
             Cause::BootDiffers { .. } | Cause::Unusable(_) => Again::Never,
         }
     }
@@ -95,6 +106,18 @@ impl TpmError {
             object,
             cause,
         }
+    }
+
+    /// As [`Self::new`], of opening the TPM at `tcti`: one that was never open is not gone.
+    pub(super) fn of_opening(command: &'static str, object: &'static str, tcti: &str, error: Error) -> Self {
+        let mut error = Self::new(command, object, error);
+        if let Cause::Gone { code } = error.cause {
+            error.cause = Cause::Unreachable {
+                tcti: tcti.to_owned(),
+                code,
+            };
+        }
+        error
     }
 
     /// A refusal that, on this command, means that the PCRs are other ones.

@@ -170,9 +170,55 @@ pub enum MessageError {
     /// Longer than any.
     #[error("a message of {0} bytes; none has more than {MESSAGE_BYTES_MAX}")]
     TooLong(usize),
-    /// Not JSON, or not of this form.
-    #[error("no message of this kind: {0}")]
-    Json(#[from] serde_json::Error),
+    /// The bytes end inside it.
+    #[error("it is empty or cut off")]
+    CutOff,
+    /// Another one of the conversation.
+    #[error("it is {0}")]
+    OtherKind(&'static str),
+    /// Of a form that is not spoken here.
+    #[error("it is of version {0}; this program speaks {number} only", number = Version::NUMBER)]
+    Version(u64),
+    /// Not JSON, or not of this form. What stands there is not repeated: it may be a secret.
+    #[error("it was damaged, or is something else (line {line}, column {column})")]
+    Form {
+        /// Where reading ended, from 1.
+        line: usize,
+        /// From 1, in bytes.
+        column: usize,
+    },
+}
+
+impl MessageError {
+    fn of(bytes: &[u8], error: &serde_json::Error) -> Self {
+        /// What all forms have.
+        #[derive(Deserialize)]
+        struct AnyForm {
+            version: u64,
+        }
+        if error.is_eof() {
+            return Self::CutOff;
+        }
+        match serde_json::from_slice(bytes) {
+            Ok(AnyForm { version }) if version != u64::from(Version::NUMBER) => {
+                return Self::Version(version);
+            }
+            _ => {}
+        }
+        if serde_json::from_slice::<Identity>(bytes).is_ok() {
+            return Self::OtherKind("a device's identity, which `attest identity` makes");
+        }
+        if serde_json::from_slice::<Offer>(bytes).is_ok() {
+            return Self::OtherKind("an operator's offer, which `attest enroll --identity` makes");
+        }
+        if serde_json::from_slice::<Answer>(bytes).is_ok() {
+            return Self::OtherKind("a device's answer, which `attest answer` makes");
+        }
+        Self::Form {
+            line: error.line(),
+            column: error.column(),
+        }
+    }
 }
 
 /// Reads a message.
@@ -181,7 +227,9 @@ pub enum MessageError {
 /// Too long, or of another form.
 pub fn from_json<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, MessageError> {
     match bytes.len() {
-        0..=MESSAGE_BYTES_MAX => Ok(serde_json::from_slice(bytes)?),
+        0..=MESSAGE_BYTES_MAX => {
+            serde_json::from_slice(bytes).map_err(|error| MessageError::of(bytes, &error))
+        }
         length => Err(MessageError::TooLong(length)),
     }
 }

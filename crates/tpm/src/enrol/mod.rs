@@ -60,9 +60,14 @@ pub enum EnrolError {
     /// More certificates than any path has.
     #[error("{0} certificates; a device sends at most {max}", max = SENT_MAX + 1)]
     Certificates(usize),
-    /// Not a TPM's.
-    #[error(transparent)]
-    Endorsement(#[from] EndorsementError),
+    /// Not a TPM's. The key is named, for an operator may know it and pin it.
+    #[error("{error} (SHA-256 of the endorsement key: {key})")]
+    Endorsement {
+        /// Which key.
+        key: EkHash,
+        /// Why nobody vouches for it.
+        error: EndorsementError,
+    },
     /// The device's state is none of those that the key would be bound to.
     #[error("the device's PCRs are in no state that the policy takes")]
     State,
@@ -175,7 +180,12 @@ pub fn offer<R: CryptoRng + ?Sized>(
     if identity.certificates.len() > SENT_MAX + 1 {
         return Err(EnrolError::Certificates(identity.certificates.len()));
     }
-    let endorsement = trust.check(&endorsement_key, &identity.certificates, now_s)?;
+    let endorsement = trust
+        .check(&endorsement_key, &identity.certificates, now_s)
+        .map_err(|error| EnrolError::Endorsement {
+            key: EkHash::of(&endorsement_key),
+            error,
+        })?;
     if !policy.accepts(&identity.pcrs.0) {
         return Err(EnrolError::State);
     }

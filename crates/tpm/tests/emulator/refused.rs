@@ -5,14 +5,14 @@ use std::fs;
 use linewarden_tpm::device::{
     AcceptError, BoundKey, Cause, EndorsementKind, KeyBlobs, Tpm, TpmError, TpmKey,
 };
-use linewarden_tpm::endorsement::{EndorsementError, Trust};
+use linewarden_tpm::endorsement::{EkHash, EndorsementError, Trust};
 use linewarden_tpm::enrol::{self, Answer, Conversation, EnrolError, Enrolment, Identity, Offer};
 use linewarden_tpm::evidence::EvidenceError;
 use linewarden_tpm::policy::PcrPolicy;
 use linewarden_tpm::public::{Attributes, Kind, Public};
 use linewarden_tpm::quote::{QuoteError, verify_quote};
 use linewarden_tpm::signature::SignatureError;
-use linewarden_tpm::template::{AttestationSigner, TemplateError};
+use linewarden_tpm::template::{AttestationSigner, EndorsementKey, TemplateError};
 use linewarden_tpm::{Again, AttestationKey as _, KeyError};
 use tempfile::TempDir;
 
@@ -330,7 +330,11 @@ fn a_tpm_that_nobody_vouches_for_is_refused_with_the_reason() {
     let asked = |identity: &Identity, trust: &Trust, now_s: i64| {
         let policy = PcrPolicy::new(std::slice::from_ref(&identity.pcrs.0)).unwrap();
         match enrol::offer(identity, trust, policy, now_s, &mut rng(3)) {
-            Err(EnrolError::Endorsement(error)) => error,
+            Err(EnrolError::Endorsement { key, error }) => {
+                let public = Public::from_sized(&identity.endorsement_key).unwrap();
+                assert_eq!(key, EkHash::of(&EndorsementKey::new(public).unwrap()));
+                error
+            }
             other => panic!("{other:?}"),
         }
     };
@@ -359,7 +363,7 @@ fn a_tpm_that_nobody_vouches_for_is_refused_with_the_reason() {
     };
     assert!(matches!(
         asked(&with(Vec::new()), &trust, NOW_S),
-        EndorsementError::Unknown(_)
+        EndorsementError::Unknown
     ));
     assert_eq!(
         asked(&with(other.certificates), &trust, NOW_S),

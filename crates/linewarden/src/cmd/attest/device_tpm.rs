@@ -6,14 +6,14 @@ use clap::{Args, ValueEnum};
 use linewarden_agent::AgentConfig;
 use linewarden_agent::attest::{self, AttestSection, EnrolError, KeyFileError, TpmSubject};
 use linewarden_files::PrivateFileError;
-use linewarden_tpm::device::EndorsementKind;
+use linewarden_tpm::device::{Cause, EndorsementKind, TpmError};
 use linewarden_tpm::endorsement::EkHash;
-use linewarden_tpm::enrol::{MESSAGE_BYTES_MAX, Offer, from_json};
+use linewarden_tpm::enrol::Offer;
 use linewarden_tpm::public::Public;
 use linewarden_tpm::template::EndorsementKey;
 use serde::Serialize;
 
-use super::read;
+use super::{message, read};
 use crate::config_file::ConfigFile;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -102,7 +102,7 @@ pub fn identity(args: &IdentityArgs, output: Output) -> Result<(), Failure> {
         Endorsement::EccP256 => EndorsementKind::EccP256,
     };
     let key = key(&file, &section)?;
-    let identity = attest::identity(&tpm, kind, key).map_err(failure)?;
+    let identity = attest::identity(&tpm, kind, key).map_err(|error| failure(&file, error))?;
     let public = Public::from_sized(&identity.endorsement_key).map_err(Failure::failed)?;
     let hash = EkHash::of(&EndorsementKey::new(public).map_err(Failure::failed)?).to_string();
     write(&args.out, &identity)?;
@@ -123,12 +123,9 @@ pub fn answer(args: &AnswerArgs, output: Output) -> Result<(), Failure> {
     let (file, section) = read(&args.config)?;
     let tpm = tpm(&file, &section)?;
     results::check_new(&args.out, args.force)?;
-    let told = |error: String| Failure::input(format!("{}: {error}", args.offer.display()));
-    let bytes = linewarden_files::read_bounded(&args.offer, MESSAGE_BYTES_MAX)
-        .map_err(|error| told(error.to_string()))?;
-    let offer: Offer = from_json(&bytes).map_err(|error| told(error.to_string()))?;
+    let offer: Offer = message::read(&args.offer, "an operator's offer")?;
     let key = key(&file, &section)?;
-    let answer = attest::answer(&tpm.tcti, &offer, key).map_err(failure)?;
+    let answer = attest::answer(&tpm.tcti, &offer, key).map_err(|error| failure(&file, error))?;
     write(&args.out, &answer)?;
     output.object(&Written {
         file: &args.out,
@@ -164,8 +161,12 @@ fn write(out: &Path, message: &impl Serialize) -> Result<(), Failure> {
     results::write(out, text)
 }
 
-fn failure(error: EnrolError) -> Failure {
+fn failure(file: &ConfigFile<AgentConfig>, error: EnrolError) -> Failure {
     match &error {
+        EnrolError::Tpm(TpmError {
+            cause: Cause::Unreachable { .. },
+            ..
+        }) => file.field(&["attest", "tpm"], &error.to_string()),
         EnrolError::KeyFile {
             source: KeyFileError::File(PrivateFileError::Unsafe { .. }),
             ..

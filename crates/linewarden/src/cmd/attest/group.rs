@@ -493,6 +493,13 @@ fn roll_out(args: &RollOutArgs, output: Output) -> Result<(), Failure> {
     let now_s = now_s()?;
     let until_s = now_s.saturating_add(args.for_s);
     let is_in_place_of = change(&args.registry, &args.name, now_s, |group| {
+        if group.reference.is_none() {
+            return Err(Failure::input(format!(
+                "group {0} has no reference value beside which it could be valid; give it one with `attest group set {0} \
+                 --reference FILE`",
+                group.name
+            )));
+        }
         let before = group.roll_out.replace(RollOut {
             reference: reference.encode(),
             until_s,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use linewarden_agent::attest::MeasureError;
 use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::files::FileEntry;
 use serde::Serialize;
@@ -58,7 +59,10 @@ pub fn run(args: &MeasureArgs, output: Output) -> Result<(), Failure> {
     if let Some(path) = &args.out {
         results::check_new(path, args.force)?;
     }
-    let measured = subject.measure().map_err(Failure::failed)?;
+    let measured = subject.measure().map_err(|error| match &error {
+        MeasureError::Key(_) => file.field(&["attest", "tpm"], &error.to_string()),
+        _ => Failure::failed(error),
+    })?;
     let configuration = &measured.configuration;
     for listed in &subject.files {
         if measured.configuration.files().get(listed) == Some(&FileEntry::Absent) {

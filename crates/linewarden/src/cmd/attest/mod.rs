@@ -8,6 +8,7 @@ mod explain;
 mod group;
 mod key;
 mod measure;
+mod message;
 mod reference;
 mod round;
 mod standing;
@@ -27,7 +28,14 @@ use crate::output::Output;
 #[derive(Subcommand, Debug)]
 pub enum AttestCommand {
     /// Groups of devices: what they are to run, and how often they are asked
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden attest group set pumps --reference pumps.conf --every 60 --config gateway.toml
+  linewarden attest group list --config gateway.toml
+  linewarden attest group roll-out pumps --reference pumps-2.conf --for 86400 --config gateway.toml"
+    )]
     Group(group::GroupCommand),
     /// Enrol devices for attestation: a key into the registry, and to the device
     Enroll(Box<enroll::EnrollArgs>),

@@ -10,16 +10,24 @@ use crate::failure::Failure;
 /// Reads one.
 ///
 /// # Errors
-/// A file that cannot be read, or is no configuration.
+/// A file that cannot be read, is no configuration, or is one of nothing, which every device proves that measures nothing.
 pub fn read(path: &Path) -> Result<Configuration, Failure> {
     let bytes = read_bounded(path, CONFIGURATION_BYTES_MAX)
         .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))?;
-    Configuration::decode(&bytes).map_err(|error| {
+    let configuration = Configuration::decode(&bytes).map_err(|error| {
         Failure::input(format!(
             "{}: {error}; a file that `attest measure --out` has written is wanted",
             path.display()
         ))
-    })
+    })?;
+    match configuration.files().is_empty() && configuration.pcrs().selection().is_empty() {
+        true => Err(Failure::input(format!(
+            "{}: nothing was measured in it; set `files`, or `tpm`, under [attest] of the agent that is measured, and \
+             measure again with `attest measure --out`",
+            path.display()
+        ))),
+        false => Ok(configuration),
+    }
 }
 
 /// h of an encoding that the registry holds, in words where a newer program has stored it.

@@ -29,7 +29,8 @@ the order, beside those that are due. Exit code 1 if one of them has run none in
 Examples:
   linewarden attest round --config gateway.toml
   linewarden attest round pumps valves --wait 60 --config gateway.toml
-  linewarden attest round pumps --json --config gateway.toml | jq -r 'select(.event == \"device\") | .device_id'")]
+  linewarden attest round pumps --json --config gateway.toml \\
+    | jq -r 'select(.event == \"device\") | .device_id'")]
 pub struct RoundArgs {
     /// The groups; all if none is named
     groups: Vec<GroupName>,

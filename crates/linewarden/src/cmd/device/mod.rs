@@ -17,7 +17,13 @@ use crate::output::Output;
 #[derive(Subcommand, Debug)]
 pub enum DeviceCommand {
     /// Enrol devices: credentials into the registry, helper data into files
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden device enroll simulated --count 1000 --out devices --config gateway.toml
+  linewarden device enroll readouts dumps/chip7 --name \"pump 7\" --out devices --config gateway.toml"
+    )]
     Enroll(enroll::EnrollCommand),
     /// List devices
     List(list::ListArgs),
@@ -26,7 +32,13 @@ pub enum DeviceCommand {
     /// Revoke devices, for good: running gateways shut them out at once
     Revoke(revoke::RevokeArgs),
     /// Which devices may talk to each other
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden device pair allow d1 d2 --config gateway.toml
+  linewarden device pair list d1 --config gateway.toml"
+    )]
     Pair(pair::PairCommand),
     /// Write devices to a file
     Export(transfer::ExportArgs),

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use linewarden_measurement::configuration::Configuration;
 
-use super::Site;
 use super::tpm::log_of;
+use super::*;
 
 /// An agent's configuration that measures a file of the site's, with these fields besides.
 fn configured(site: &Site, fields: &str) {
@@ -146,18 +146,108 @@ fn a_tpm_that_is_not_there_is_named_and_nothing_is_written() {
         .refused(1);
     assert!(told.contains("log.bin: "), "{told}");
     fs::write(site.path("log.bin"), log_of(b"kernel 1")).unwrap();
-    let told = site
-        .run("attest identity --config a.toml --out d1.identity")
-        .refused(1);
-    assert!(told.contains("opening the TPM"), "{told}");
+    for words in ["identity --out d1.identity", "measure"] {
+        let told = site.run(&format!("attest {words} --config a.toml")).refused(2);
+        assert!(
+            told.contains("a.toml:11:1: attest.tpm: opening the TPM")
+                && told.contains("\"swtpm:host=127.0.0.1,port=1\" cannot be opened")
+                && told.contains("is there a TPM, and may this user open it?"),
+            "{words}: {told}"
+        );
+    }
     site.write("d1.offer", "{}");
     let answer = "attest answer --config a.toml --offer d1.offer --out d1.answer";
     let told = site.run(answer).refused(2);
-    assert!(told.contains("d1.offer: no message of this kind"), "{told}");
+    assert!(
+        told.contains("d1.offer: an operator's offer is wanted: it was damaged, or is something else"),
+        "{told}"
+    );
     for none in ["d1.identity", "d1.answer", "attest.key"] {
         assert!(!site.path(none).exists(), "{none}");
     }
     configured(&site, "");
     let told = site.run(answer).refused(2);
     assert!(told.contains("attest.tpm: it is missing"), "{told}");
+}
+
+#[cfg(feature = "tpm")]
+#[test]
+fn check_looks_at_the_tpms_device_file_and_at_the_event_log() {
+    let site = Site::empty();
+    let told = |tpm: &str, log: &[u8]| {
+        fs::write(site.path("log.bin"), log).unwrap();
+        configured(&site, &format!("tpm = \"{tpm}\"\nevent_log = \"log.bin\"\n"));
+        site.run("check --machine a.toml").refused(2)
+    };
+    let log = log_of(b"kernel 1");
+    let good = told("device:/dev/null", &log);
+    assert!(
+        !good.contains("attest.tpm") && !good.contains("attest.event_log"),
+        "{good}"
+    );
+    let key = "attest.key: it is not there; `linewarden attest identity` makes it";
+    assert!(good.contains(key), "{good}");
+    for (tpm, why) in [("none", "No such file"), ("log.bin", "no device")] {
+        let path = site.path(tpm);
+        let told = told(&format!("device:{}", path.display()), &log);
+        let place = format!("a.toml:11:1: attest.tpm: {}: {why}", path.display());
+        assert!(
+            told.contains(&place) && told.contains("is there a TPM, and may this user open it?"),
+            "{told}"
+        );
+    }
+    let told_of_log = |log: &[u8], why: &str| {
+        let told = told("device:/dev/null", log);
+        assert!(
+            told.contains("a.toml:12:1: attest.event_log: ") && told.contains(why),
+            "{told}"
+        );
+    };
+    told_of_log(b"", "the event log is empty");
+    let cut = log.split_last().unwrap().1;
+    told_of_log(cut, "the file is cut off; copy it again from the kernel");
+}
+
+#[test]
+fn a_measurement_of_nothing_is_no_reference_value() {
+    let site = Site::empty();
+    configured_with(&site, "");
+    let text = fs::read_to_string(site.path("a.toml")).unwrap();
+    let (without, _) = text.split_once("files = ").unwrap();
+    site.write("a.toml", without);
+    let told = site.run("attest measure --config a.toml --out v1").refused(2);
+    assert!(
+        told.contains("attest.files: nothing is measured: name files") && told.contains("`tpm`"),
+        "{told}"
+    );
+    assert!(!site.path("v1").exists());
+
+    let site = Site::attesting(0);
+    let nothing = Configuration::new(PcrValues::new(HashAlgorithm::Sha256), BTreeMap::new()).unwrap();
+    site.write_configuration("v1", &nothing);
+    let before = site.group("pumps");
+    for words in [
+        "group set pumps --reference v1",
+        "group roll-out pumps --reference v1 --for 60",
+    ] {
+        let told = site.on_registry(&format!("attest {words}")).refused(2);
+        assert!(
+            told.contains("v1: nothing was measured in it; set `files`, or `tpm`"),
+            "{words}: {told}"
+        );
+    }
+    assert_eq!(site.group("pumps"), before);
+}
+
+#[test]
+fn a_software_key_that_is_not_there_is_said_to_be_the_operators_to_make() {
+    let site = Site::empty();
+    configured(&site, "");
+    let told = site.run("check --machine a.toml").refused(2);
+    assert!(
+        told.contains(
+            "attest.key: it is not there; `linewarden attest enroll --software` at the operator makes it"
+        ),
+        "{told}"
+    );
 }

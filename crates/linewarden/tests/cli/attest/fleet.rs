@@ -129,7 +129,10 @@ fn mistakes_about_groups_are_told() {
     let error = site
         .on_registry("attest group roll-out bare --reference pumps.conf --for 9")
         .refused(2);
-    assert!(error.contains("there is no reference"), "{error}");
+    assert!(
+        error.contains("`attest group set bare --reference FILE`"),
+        "{error}"
+    );
     site.on_registry("attest enroll d1 --group pumps --software --key-out k")
         .ok();
     let error = site.on_registry("attest group remove pumps").refused(1);
@@ -409,9 +412,15 @@ fn mistakes_about_enrolments_are_told() {
             "64 hexadecimal digits",
         ),
         ("d1 --identity none --offer o --pending p", "none: cannot be read"),
-        ("d1 --identity file --offer o --pending p", "file: no identity"),
+        (
+            "d1 --identity file --offer o --pending p",
+            "file: a device's identity is wanted: it is empty or cut off",
+        ),
         ("d1 --answer file", "--pending"),
-        ("d1 --answer file --pending none", "none: cannot be read"),
+        (
+            "d1 --answer file --pending none",
+            "none: it is not there; it is removed at the end",
+        ),
         (
             "d1 d2 --identity i --offer o --pending p",
             "a TPM is one device's",
@@ -497,8 +506,16 @@ fn a_key_that_signs_is_made_once_and_shown() {
     for (words, code, told) in [
         ("key", 2, "--out"),
         ("key --show none", 2, "none: cannot be read"),
-        ("key --show text", 2, "text: no P-256 private key"),
-        ("key --show master.key", 2, "no P-256 private key"),
+        (
+            "key --show text",
+            2,
+            "text: no P-256 private key in PEM: another file",
+        ),
+        (
+            "key --show master.key",
+            2,
+            "no P-256 private key in PEM: another file, or damaged;",
+        ),
         ("key --out no/results.pem", 2, "no/results.pem: cannot be written"),
     ] {
         let error = site.run(&format!("attest {words}")).refused(code);

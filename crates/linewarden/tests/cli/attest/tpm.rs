@@ -154,7 +154,10 @@ fn a_device_with_a_tpm_is_enrolled_and_explained() {
     );
     assert!(!bench.site.path("d1.pending").exists());
     let error = bench.finish("").refused(2);
-    assert!(error.contains("d1.pending: cannot be read"), "{error}");
+    assert!(
+        error.contains("d1.pending: it is not there; it is removed at the end, so 00000000000000d1 may be enrolled already"),
+        "{error}"
+    );
     let prover = bench
         .site
         .with_registry(async |registry| registry.prover(DEVICE).await.unwrap().unwrap());
@@ -281,6 +284,7 @@ fn what_a_tpm_must_not_be_enrolled_with_is_refused() {
         ),
         ("--trust none", "none: cannot be read".to_owned()),
         ("", "nobody who is trusted issued".to_owned()),
+        ("", format!("SHA-256 of the endorsement key: {hash}")),
     ] {
         let error = bench.begin(words).refused(2);
         assert!(error.contains(&told), "{words}: {error}");
@@ -289,11 +293,15 @@ fn what_a_tpm_must_not_be_enrolled_with_is_refused() {
     let error = bench.begin("--trust nobody").refused(2);
     assert!(error.contains("nobody/text"), "{error}");
     let wrong = "11".repeat(32);
-    bench.begin(&format!("--pin {wrong}")).refused(2);
+    let error = bench.begin(&format!("--pin {wrong}")).refused(2);
+    let told = format!("--pin {wrong} is not the SHA-256 of this endorsement key, which is {hash}");
+    assert!(error.contains(&told), "{error}");
+    assert!(!error.contains("nobody who is trusted"), "{error}");
     assert_eq!(left(&bench), 0);
 
     bench.begin(&format!("--pin {hash}")).ok();
     bench.answer();
+    bench.refuses_other_files();
     // An answer to another offer changes nothing.
     for name in ["d1.offer", "d1.pending"] {
         fs::rename(bench.site.path(name), bench.site.path(&format!("first-{name}"))).unwrap();
@@ -322,4 +330,52 @@ fn what_a_tpm_must_not_be_enrolled_with_is_refused() {
     assert!(bench.site.path("d1.pending").exists(), "another conversation's");
     let error = bench.begin(&format!("--pin {hash} --replace")).refused(2);
     assert!(error.contains("exists already"), "{error}");
+}
+
+impl Bench {
+    /// An answer that was cut off on the way, is of another version, or is another file of the conversation.
+    fn refuses_other_files(&self) {
+        let answer = fs::read(self.site.path("d1.answer")).unwrap();
+        let mut newer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+        newer["version"] = 2.into();
+        for (bytes, told) in [
+            (Vec::new(), "it is empty or cut off"),
+            (answer[..100].to_vec(), "it is empty or cut off"),
+            (newer.to_string().into_bytes(), "it is of version 2"),
+            (
+                b"no message".to_vec(),
+                "it was damaged, or is something else (line 1, column 2)",
+            ),
+            (
+                fs::read(self.site.path("d1.offer")).unwrap(),
+                "it is an operator's offer",
+            ),
+            (
+                fs::read(self.site.path("d1.identity")).unwrap(),
+                "it is a device's identity",
+            ),
+        ] {
+            fs::write(self.site.path("d1.other"), bytes).unwrap();
+            let error = self
+                .site
+                .on_registry("attest enroll d1 --group pumps --answer d1.other --pending d1.pending")
+                .refused(2);
+            let told = format!("d1.other: a device's answer is wanted: {told}");
+            assert!(
+                error.contains(&told) && error.contains("carry the right file over anew"),
+                "{told}: {error}"
+            );
+        }
+        fs::copy(self.site.path("d1.answer"), self.site.path("other.identity")).unwrap();
+        let error = self
+            .site
+            .on_registry(
+                "attest enroll d1 --group pumps --identity other.identity --offer other.offer --pending other.pending",
+            )
+            .refused(2);
+        assert!(
+            error.contains("a device's identity is wanted: it is a device's answer"),
+            "{error}"
+        );
+    }
 }

@@ -15,7 +15,7 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_protocol::wire::ATTEST_PORT;
 use linewarden_registry::{Group, GroupName, Home, NewProver, Protection, Registry, RegistryError};
 
-use super::{group, reference};
+use super::{group, message, reference};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::registry::RegistryArgs;

@@ -10,18 +10,15 @@ use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{Protection, Registry};
 use linewarden_tpm::endorsement::{EkHash, Endorsement, Trust};
-use linewarden_tpm::enrol::{
-    self, ANSWER_SECONDS_MAX, Answer, EnrolError, Enrolment, Identity, MESSAGE_BYTES_MAX, Offer, from_json,
-};
+use linewarden_tpm::enrol::{self, ANSWER_SECONDS_MAX, Answer, EnrolError, Enrolment, Identity, Offer};
 use linewarden_tpm::policy::PcrPolicy;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::software::tell_agent;
-use super::{Common, EnrollArgs, check, group};
+use super::{Common, EnrollArgs, check, group, message};
 use crate::cmd::now_s;
 use crate::failure::Failure;
 use crate::output::{Output, counted};
@@ -63,7 +60,7 @@ pub fn begin(
     [identity_path, offer_path, pending_path]: [&PathBuf; 3],
     output: Output,
 ) -> Result<(), Failure> {
-    let identity: Identity = read_message(identity_path, "identity")?;
+    let identity: Identity = message::read(identity_path, "a device's identity")?;
     let trust = trust(args)?;
     secret_file::check_absent(offer_path)?;
     secret_file::check_absent(pending_path)?;
@@ -80,7 +77,7 @@ pub fn begin(
         |error: &dyn std::fmt::Display| Failure::input(format!("{}: {error}", identity_path.display()));
     let policy = PcrPolicy::new(std::slice::from_ref(pcrs)).map_err(|error| wrong(&error))?;
     let (offer, enrolment) = enrol::offer(&identity, &trust, policy, unix_s()?, &mut random()?)
-        .map_err(|error| wrong(&refusal(&error)))?;
+        .map_err(|error| wrong(&refusal(&error, args.pin)))?;
     keep_both(device, &offer, enrolment, offer_path, pending_path)?;
     output.object(&serde_json::json!({
         "device_id": device.to_string(),
@@ -124,13 +121,18 @@ fn explained(path: &Path, identity: &Identity) -> Result<u64, Failure> {
 }
 
 /// What is wrong, and what the operator can do about it.
-fn refusal(error: &EnrolError) -> String {
-    match error {
-        EnrolError::Endorsement(endorsement) => {
-            format!("{endorsement}; --trust names the makers' certificates, --pin believes this one key")
-        }
-        EnrolError::Late(_) => format!("{error}; begin again with --identity"),
-        error => error.to_string(),
+fn refusal(error: &EnrolError, pin: Option<Pin>) -> String {
+    match (error, pin) {
+        (EnrolError::Endorsement { key, .. }, Some(pin)) => format!(
+            "--pin {} is not the SHA-256 of this endorsement key, which is {key}; compare it with what `attest identity` \
+             has printed on the device",
+            EkHash::from(pin)
+        ),
+        (EnrolError::Endorsement { .. }, None) => format!(
+            "{error}; --trust names the makers' certificates, --pin with that SHA-256 believes this one key"
+        ),
+        (EnrolError::Late(_), _) => format!("{error}; begin again with --identity"),
+        (error, _) => error.to_string(),
     }
 }
 
@@ -183,11 +185,11 @@ pub fn finish(
     output: Output,
 ) -> Result<(), Failure> {
     let mut pending = read_pending(pending_path, device)?;
-    let answer: Answer = read_message(answer_path, "answer")?;
+    let answer: Answer = message::read(answer_path, "a device's answer")?;
     let enrolled = pending
         .enrolment
         .finish(&answer, unix_s()?)
-        .map_err(|error| Failure::input(format!("{}: {}", answer_path.display(), refusal(&error))))?;
+        .map_err(|error| Failure::input(format!("{}: {}", answer_path.display(), refusal(&error, None))))?;
     let binding = serde_json::to_vec(&enrolled.binding).map_err(Failure::failed)?;
     let key = AttestationKey::from_bytes(*enrolled.key.expose());
     let now_s = now_s()?;
@@ -234,6 +236,13 @@ async fn enrol_one(
 }
 
 fn read_pending(path: &Path, device: DeviceId) -> Result<Pending, Failure> {
+    if matches!(path.try_exists(), Ok(false)) {
+        return Err(Failure::input(format!(
+            "{}: it is not there; it is removed at the end, so {device} may be enrolled already (`attest status {device}` \
+             tells); else begin with --identity",
+            path.display()
+        )));
+    }
     let bytes = secret_file::read(path, PENDING_BYTES_MAX)?;
     let wrong = |why: &dyn std::fmt::Display| Failure::input(format!("{}: {why}", path.display()));
     let pending: Pending = serde_json::from_slice(&bytes)
@@ -257,12 +266,6 @@ fn read_pending(path: &Path, device: DeviceId) -> Result<Pending, Failure> {
         )));
     }
     Ok(pending)
-}
-
-fn read_message<M: DeserializeOwned>(path: &Path, what: &str) -> Result<M, Failure> {
-    let bytes = read_bounded(path, MESSAGE_BYTES_MAX)
-        .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))?;
-    from_json(&bytes).map_err(|error| Failure::input(format!("{}: no {what}: {error}", path.display())))
 }
 
 /// Whom the operator believes.
