@@ -128,17 +128,21 @@ impl Claim {
     /// What waits in a place, which is free from then on. What the packet path settles just now is waited for: it may have come long ago.
     fn take(place: &WaitingProof) -> Option<Self> {
         let mut looks = 0..LOOKS_MAX;
-        while place.state.load(Acquire) == WAITING_TAKEN && looks.next().is_some() {
-            std::hint::spin_loop();
+        loop {
+            // Most are free: looked at before they are swapped, that their CPUs keep them.
+            let state = place.state.load(Acquire);
+            let swap = || {
+                place
+                    .state
+                    .compare_exchange(WAITING_FULL, WAITING_TAKEN, AcqRel, Relaxed)
+            };
+            match state {
+                WAITING_FULL if swap().is_ok() => break,
+                // The packet path has it, now or by now.
+                WAITING_FULL | WAITING_TAKEN if looks.next().is_some() => std::hint::spin_loop(),
+                _ => return None,
+            }
         }
-        // Most are free: looked at before they are swapped, that their CPUs keep them.
-        if place.state.load(Acquire) != WAITING_FULL {
-            return None;
-        }
-        let taken = place
-            .state
-            .compare_exchange(WAITING_FULL, WAITING_TAKEN, AcqRel, Relaxed);
-        taken.ok()?;
         let word = |cell: &AtomicU64| cell.load(Relaxed);
         let mut proof = [0; 64];
         let words = proof.chunks_exact_mut(8).zip(&place.proof);
