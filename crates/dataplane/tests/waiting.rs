@@ -271,10 +271,22 @@ fn a_wrong_proof_that_waits_alone_is_told_of() {
     let Some((mut xdp, _)) = attesting() else {
         return;
     };
-    for v6 in [false, true] {
+    for (v6, tags) in [false, true]
+        .into_iter()
+        .flat_map(|v6| [(v6, 0), (v6, 1), (v6, 2)])
+    {
         let wrong = proof_of(5, 1, 3, v6);
-        send(&xdp, wrong);
-        assert_eq!(events(&mut xdp), [wrong.event()]);
+        let frame = (0..tags).fold(Dev(wrong.device).frame(v6), |frame, tag| frame.vlan(tag + 4));
+        let frame = frame.udp(&wrong.message());
+        // Alone, and of two.
+        for times in [1, 2] {
+            xdp.test_runs(&frame, times).unwrap();
+            assert_eq!(
+                events(&mut xdp),
+                vec![wrong.event(); times as usize],
+                "{tags} tags"
+            );
+        }
     }
 }
 

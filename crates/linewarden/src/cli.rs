@@ -82,7 +82,7 @@ Examples:
         subcommand,
         after_help = "\
 Examples:
-  linewarden attest measure --config agent.toml --out pumps.conf         # on the device
+  linewarden attest measure --config agent.toml --out pumps.conf         # on a good device
   linewarden attest group set pumps --reference pumps.conf --config gateway.toml
   linewarden attest enroll d1 --group pumps --software --key-out d1.attest-key --config gateway.toml
   linewarden attest round --config gateway.toml

@@ -9,7 +9,7 @@ use crate::audit::Happening;
 use crate::exchange::{Answer, Ask, LinkError};
 use crate::time::Clock;
 
-/// Devices for which rows are asked at once.
+/// Devices for which rows are asked at once, or of which it is told at once where they stood.
 pub(super) const WANTS_PER_ASK: usize = 256;
 
 impl Node {
@@ -121,7 +121,9 @@ impl Node {
         }
         let visitors = &self.visitors;
         let due = |settlement: &mut Settlement| !visitors.is_asked(settlement.device);
-        self.settling = self.settlements.extract_if(.., due).collect();
+        // A few at a time: thousands that were shut out together are wiped together, and one transaction keeps others waiting.
+        let some = self.settlements.extract_if(.., due).take(WANTS_PER_ASK);
+        self.settling = some.collect();
         (!self.settling.is_empty() && self.settle.try_ask(clock)).then(|| Ask::Settle(self.settling.clone()))
     }
 

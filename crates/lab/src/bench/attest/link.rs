@@ -7,8 +7,8 @@
 //! station.
 //!
 //! *Rates* are PROOFs per second of the verifier's processor time: of the receive thread of the gateway's interface, where `xdp`
-//! does all of its work (numbers of PROOFs are even: a last one would wait for who looks, and that is not counted) and the stack its part for the others, and of the thread in user space, its system calls and copies
-//! included. The sender is on the same processor and is not counted: from another one's cache each frame would cost all
+//! does all of its work (numbers of PROOFs are even: a last one would wait for who looks, and that is not counted) and the stack
+//! its part for the others, and of the thread in user space, its system calls and copies included. The sender is on the same processor and is not counted: from another one's cache each frame would cost all
 //! verifiers the same on top. *Times* are that processor time for a whole round, of two provers up to all: what a core is busy
 //! with it.
 

@@ -129,7 +129,8 @@ fn refusal(error: &EnrolError, pin: Option<Pin>) -> String {
             EkHash::from(pin)
         ),
         (EnrolError::Endorsement { .. }, None) => format!(
-            "{error}; --trust names the makers' certificates, --pin with that SHA-256 believes this one key"
+            "{error}; --trust names the makers' certificates; --pin with that SHA-256 believes this one key, which `attest \
+             identity` must have printed on the device too"
         ),
         (EnrolError::Late(_), _) => format!("{error}; begin again with --identity"),
         (error, _) => error.to_string(),
