@@ -1,0 +1,1 @@
+//! What a data plane runs, who says so, and whether that is what it should run (RATS, RFC 9334).

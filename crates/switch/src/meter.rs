@@ -1,0 +1,1 @@
+//! Meters: two rates, three colours (RFC 2698).

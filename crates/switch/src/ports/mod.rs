@@ -1,0 +1,1 @@
+//! Where packets come from and go to: network interfaces, capture files, memory.

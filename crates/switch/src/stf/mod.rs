@@ -1,0 +1,1 @@
+//! Packet tests in p4c's STF format.

@@ -1,0 +1,1 @@
+//! Match-action tables: what matches which key, and which action is then run.
