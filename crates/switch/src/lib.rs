@@ -1,7 +1,9 @@
 //! The attesting P4 switch: runs what p4c compiles for BMv2 (v1model) with the semantics of simple_switch.
 
 pub mod calculations;
+pub mod load;
 pub mod meter;
 pub mod ports;
+pub mod program;
 pub mod stf;
 pub mod tables;

@@ -1,0 +1,293 @@
+//! Actions and their primitives.
+
+use num_traits::ToPrimitive;
+
+use super::cursor::{LoadError, Loaded, Node};
+use super::expression::{BITS_MAX, Expressions, Locals};
+use super::scope::Scope;
+use crate::program::action::{Action, AnyStack, CloneKind, FieldSource, Param, Place, Statement};
+use crate::program::expr::{Binary, Data, Expr, HeaderExpr, UnionExpr};
+
+/// Reads one action.
+pub fn action(scope: &Scope, node: &Node<'_>) -> Loaded<Action> {
+    let mut params = Vec::new();
+    for param in node.field("runtime_data")?.items()? {
+        let bits = param.u32_at("bitwidth")?;
+        if bits == 0 || bits > BITS_MAX {
+            return Err(param.error(format_args!("is {bits} bits wide, not 1 to {BITS_MAX}")));
+        }
+        params.push(Param {
+            name: param.str_at("name")?.to_owned(),
+            bits,
+        });
+    }
+    let list = node.field("primitives")?;
+    let reader = Statements {
+        scope,
+        locals: Locals::Count(params.len()),
+        count: list.len(),
+    };
+    let body = list
+        .items()?
+        .map(|item| reader.statement(&item))
+        .collect::<Loaded<_>>()?;
+    Ok(Action {
+        name: node.str_at("name")?.to_owned(),
+        json_id: node.u32_at("id")?,
+        params,
+        body,
+    })
+}
+
+/// Reads statements.
+pub struct Statements<'s> {
+    pub scope: &'s Scope,
+    pub locals: Locals,
+    /// How many statements there are: jumps may go to their end.
+    pub count: usize,
+}
+
+impl Statements<'_> {
+    /// One statement: `{"op": .., "parameters": [..]}`.
+    pub fn statement(&self, node: &Node<'_>) -> Loaded<Statement> {
+        let op = node.str_at("op")?;
+        let list = node.field("parameters")?;
+        let args = Args {
+            reader: self,
+            node,
+            list: &list,
+        };
+        if let Some(statement) = self.two_operand(op, &args)? {
+            return Ok(statement);
+        }
+        Ok(match op {
+            "assign" | "modify_field" => Statement::Assign(args.place(0)?, args.data(1)?),
+            "assign_VL" => Statement::AssignVl(args.field_source(0)?, args.field_source(1)?),
+            "assign_header" | "copy_header" => Statement::AssignHeader(args.header(0)?, args.header(1)?),
+            "assign_union" => Statement::AssignUnion(args.union(0)?, args.union(1)?),
+            "assign_header_stack" | "assign_union_stack" => args.assign_stack()?,
+            "push" => Statement::Push(args.stack(0)?, args.data(1)?),
+            "pop" => Statement::Pop(args.stack(0)?, args.data(1)?),
+            "_jump" => Statement::Jump(args.target(0)?),
+            "_jump_if_zero" => Statement::JumpIfZero(args.number(0)?, args.target(1)?),
+            "exit" => Statement::Exit,
+            "assert" | "assume" => Statement::Assert(args.number(0)?),
+            "log_msg" => args.log_msg()?,
+            "drop" => Statement::Drop,
+            "mark_to_drop" => match args.header(0)? {
+                HeaderExpr::Header(header) => Statement::MarkToDrop(header),
+                _ => return Err(node.error("mark_to_drop wants a header by name")),
+            },
+            "generate_digest" => Statement::Digest(args.data(1)?),
+            "add_header" | "add_header_fast" => Statement::AddHeader(args.header(0)?),
+            "remove_header" => Statement::RemoveHeader(args.header(0)?),
+            "clone_ingress_pkt_to_egress" => {
+                Statement::Clone(CloneKind::Ingress, args.data(0)?, args.data(1)?)
+            }
+            "clone_egress_pkt_to_egress" => Statement::Clone(CloneKind::Egress, args.data(0)?, args.data(1)?),
+            "resubmit" => Statement::Resubmit(args.data(0)?),
+            "recirculate" => Statement::Recirculate(args.data(0)?),
+            "modify_field_with_hash_based_offset" => Statement::Hash {
+                target: args.place(0)?,
+                base: args.data(1)?,
+                calculation: self.scope.calculation(args.text(2)?, node)?,
+                size: args.data(3)?,
+            },
+            "count" => Statement::Count(self.scope.counter(args.text(0)?, node)?, args.data(1)?),
+            "execute_meter" => Statement::Meter(
+                self.scope.meter(args.text(0)?, node)?,
+                args.data(1)?,
+                args.place(2)?,
+            ),
+            "register_read" => Statement::RegisterRead(
+                args.place(0)?,
+                self.scope.register(args.text(1)?, node)?,
+                args.data(2)?,
+            ),
+            "register_write" => Statement::RegisterWrite(
+                self.scope.register(args.text(0)?, node)?,
+                args.data(1)?,
+                args.data(2)?,
+            ),
+            "truncate" => Statement::Truncate(args.data(0)?),
+            "modify_field_rng_uniform" => Statement::Random(args.place(0)?, args.data(1)?, args.data(2)?),
+            "no_op" => Statement::Noop,
+            other => return Err(node.error(format_args!("{other:?} is no primitive that is known"))),
+        })
+    }
+
+    /// The primitives of P4_14 that compute: they are assignments.
+    fn two_operand(&self, op: &str, args: &Args<'_, '_>) -> Loaded<Option<Statement>> {
+        let binary = match op {
+            "add" | "add_to_field" => Binary::Add,
+            "subtract" | "subtract_from_field" => Binary::Sub,
+            "bit_and" => Binary::And,
+            "bit_or" => Binary::Or,
+            "bit_xor" => Binary::Xor,
+            "shift_left" => Binary::Shl,
+            "shift_right" => Binary::Shr,
+            _ => return Ok(None),
+        };
+        let place = args.place(0)?;
+        let (left, right) = match op {
+            "add_to_field" | "subtract_from_field" => (args.data(0)?, args.data(1)?),
+            _ => (args.data(1)?, args.data(2)?),
+        };
+        let value = Data::Binary(binary, Box::new(left), Box::new(right));
+        Ok(Some(Statement::Assign(place, value)))
+    }
+}
+
+/// The arguments of one primitive.
+struct Args<'a, 'n> {
+    reader: &'a Statements<'a>,
+    node: &'a Node<'n>,
+    list: &'a Node<'n>,
+}
+
+impl Args<'_, '_> {
+    fn expressions(&self) -> Expressions<'_> {
+        Expressions {
+            scope: self.reader.scope,
+            locals: self.reader.locals,
+        }
+    }
+
+    fn any(&self, at: usize) -> Loaded<Expr> {
+        let node = self.list.item(at)?;
+        self.expressions().any(&node)
+    }
+
+    fn wrong(&self, at: usize, got: &Expr, wanted: &str) -> LoadError {
+        self.node
+            .error(format_args!("argument {at} is {}, not {wanted}", got.kind()))
+    }
+
+    /// An integer.
+    fn data(&self, at: usize) -> Loaded<Data> {
+        match self.any(at)? {
+            Expr::Data(data) => Ok(data),
+            other => Err(self.wrong(at, &other, "an integer")),
+        }
+    }
+
+    /// An integer, or a condition as 0 or 1.
+    fn number(&self, at: usize) -> Loaded<Data> {
+        match self.any(at)? {
+            Expr::Data(data) => Ok(data),
+            Expr::Bool(condition) => Ok(Data::FromBool(Box::new(condition))),
+            other => Err(self.wrong(at, &other, "an integer")),
+        }
+    }
+
+    fn header(&self, at: usize) -> Loaded<HeaderExpr> {
+        match self.any(at)? {
+            Expr::Header(header) => Ok(header),
+            other => Err(self.wrong(at, &other, "a header")),
+        }
+    }
+
+    fn union(&self, at: usize) -> Loaded<UnionExpr> {
+        match self.any(at)? {
+            Expr::Union(union) => Ok(union),
+            other => Err(self.wrong(at, &other, "a header union")),
+        }
+    }
+
+    fn stack(&self, at: usize) -> Loaded<AnyStack> {
+        match self.any(at)? {
+            Expr::Stack(stack) => Ok(AnyStack::Headers(stack)),
+            Expr::UnionStack(stack) => Ok(AnyStack::Unions(stack)),
+            other => Err(self.wrong(at, &other, "a stack")),
+        }
+    }
+
+    fn assign_stack(&self) -> Loaded<Statement> {
+        match (self.stack(0)?, self.stack(1)?) {
+            (AnyStack::Headers(to), AnyStack::Headers(from)) => Ok(Statement::AssignStack(to, from)),
+            (AnyStack::Unions(to), AnyStack::Unions(from)) => Ok(Statement::AssignUnionStack(to, from)),
+            _ => Err(self
+                .node
+                .error("copies a stack of headers to a stack of unions, or the other way round")),
+        }
+    }
+
+    /// Something that a value can be stored in.
+    fn place(&self, at: usize) -> Loaded<Place> {
+        match self.any(at)? {
+            Expr::Data(Data::Field(field)) => Ok(Place::Field(field)),
+            Expr::Data(Data::Access(header, field)) => Ok(Place::Access(*header, field)),
+            Expr::Data(Data::StackLast(stack, field)) => Ok(Place::Access(HeaderExpr::Last(stack), field)),
+            Expr::Data(Data::Register(register, index)) => Ok(Place::Register(register, *index)),
+            other => Err(self.wrong(at, &other, "a field or a register's cell")),
+        }
+    }
+
+    fn field_source(&self, at: usize) -> Loaded<FieldSource> {
+        match self.any(at)? {
+            Expr::Data(Data::Field(field)) => Ok(FieldSource {
+                header: HeaderExpr::Header(field.header),
+                field: field.field,
+            }),
+            Expr::Data(Data::Access(header, field)) => Ok(FieldSource {
+                header: *header,
+                field,
+            }),
+            Expr::Data(Data::StackLast(stack, field)) => Ok(FieldSource {
+                header: HeaderExpr::Last(stack),
+                field,
+            }),
+            other => Err(self.wrong(at, &other, "a field")),
+        }
+    }
+
+    /// A name of something else than a header: `{"type": "register_array", "value": "name"}`.
+    fn text(&self, at: usize) -> Loaded<&str> {
+        self.list
+            .value()
+            .get(at)
+            .and_then(|item| item.get("value"))
+            .and_then(|value| value.as_str())
+            .ok_or_else(|| {
+                self.node
+                    .error(format_args!("argument {at} has no name as its value"))
+            })
+    }
+
+    /// A position among the statements; their end counts.
+    fn target(&self, at: usize) -> Loaded<u32> {
+        let Data::Const(target) = self.data(at)? else {
+            return Err(self.node.error("jumps to a place that is computed"));
+        };
+        target
+            .to_u32()
+            .filter(|target| *target as usize <= self.reader.count)
+            .ok_or_else(|| {
+                self.node.error(format_args!(
+                    "jumps to statement {target} of {}",
+                    self.reader.count
+                ))
+            })
+    }
+
+    fn log_msg(&self) -> Loaded<Statement> {
+        let format = self.text(0)?.to_owned();
+        let Some(list) = self.list.value().get(1) else {
+            return Ok(Statement::LogMsg(format, Vec::new()));
+        };
+        if list.is_null() {
+            return Ok(Statement::LogMsg(format, Vec::new()));
+        }
+        let vector = self.list.item(1)?;
+        let values = vector.field("value")?;
+        let mut data = Vec::new();
+        for value in values.items()? {
+            data.push(match self.expressions().any(&value)? {
+                Expr::Data(data) => data,
+                Expr::Bool(condition) => Data::FromBool(Box::new(condition)),
+                other => return Err(value.error(format_args!("is {}, which cannot be logged", other.kind()))),
+            });
+        }
+        Ok(Statement::LogMsg(format, data))
+    }
+}

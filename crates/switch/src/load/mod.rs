@@ -1,0 +1,259 @@
+//! Reads what p4c writes for BMv2 (JSON, format 2.x, v1model) and makes a [`Program`] of it.
+//!
+//! A document that contradicts itself is refused with the place and the reason; nothing is guessed. Reading does
+//! not depend on the order of an object's members.
+
+mod action;
+mod cursor;
+mod expression;
+mod number;
+mod objects;
+mod parser;
+mod pipeline;
+mod scope;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+pub use self::cursor::LoadError;
+use self::cursor::{Loaded, Node};
+use self::expression::Locals;
+use self::pipeline::{Pipelines, Tables};
+use self::scope::{Scope, next_index};
+use crate::program::ids::{ActionId, CalculationId, CounterId, MeterId, RegisterId, ValueSetId};
+use crate::program::parser::ValueSet;
+use crate::program::{Deparser, Program};
+
+/// Major version of the format that is read.
+const FORMAT_MAJOR: u32 = 2;
+
+/// Reads a program.
+///
+/// # Errors
+/// The element that is malformed, and why.
+pub fn load(text: &[u8]) -> Result<Program, LoadError> {
+    let value: Value = serde_json::from_slice(text).map_err(|error| LoadError {
+        place: format!("line {}, column {}", error.line(), error.column()),
+        what: format!("is no JSON: {error}"),
+    })?;
+    read(&Node::root(&value))
+}
+
+fn read(root: &Node<'_>) -> Loaded<Program> {
+    check_version(root)?;
+    let mut scope = Scope::default();
+    objects::header_types(&mut scope, &root.field("header_types")?)?;
+    objects::headers(&mut scope, &root.field("headers")?)?;
+    if let Some(stacks) = root.optional("header_stacks") {
+        objects::stacks(&mut scope, &stacks)?;
+    }
+    if let (Some(types), Some(unions)) = (
+        root.optional("header_union_types"),
+        root.optional("header_unions"),
+    ) {
+        objects::unions(&mut scope, &types, &unions)?;
+    }
+    if let Some(stacks) = root.optional("header_union_stacks") {
+        objects::union_stacks(&mut scope, &stacks)?;
+    }
+    let value_sets = value_sets(&mut scope, root)?;
+    let mut calculations = Vec::new();
+    let mut counters = Vec::new();
+    let mut meters = Vec::new();
+    let mut registers = Vec::new();
+    if let Some(list) = root.optional("calculations") {
+        for item in list.items()? {
+            let id = CalculationId(next_index(calculations.len(), &item)?);
+            scope.calculations.insert(item.str_at("name")?.to_owned(), id);
+            calculations.push(objects::calculation(&scope, &item, "input")?);
+        }
+    }
+    if let Some(list) = root.optional("counter_arrays") {
+        for item in list.items()? {
+            let id = CounterId(next_index(counters.len(), &item)?);
+            scope.counters.insert(item.str_at("name")?.to_owned(), id);
+            counters.push(objects::counter(&item)?);
+        }
+    }
+    if let Some(list) = root.optional("meter_arrays") {
+        for item in list.items()? {
+            let id = MeterId(next_index(meters.len(), &item)?);
+            scope.meters.insert(item.str_at("name")?.to_owned(), id);
+            meters.push(objects::meter(&scope, &item)?);
+        }
+    }
+    if let Some(list) = root.optional("register_arrays") {
+        for item in list.items()? {
+            let id = RegisterId(next_index(registers.len(), &item)?);
+            scope.registers.insert(item.str_at("name")?.to_owned(), id);
+            registers.push(objects::register(&item)?);
+        }
+    }
+    let (parsers, deparsers) = (root.field("parsers")?, root.field("deparsers")?);
+    let parser = parser::parser(&scope, &named(&parsers, "parser")?)?;
+    let deparser = deparser(&scope, &named(&deparsers, "deparser")?)?;
+    let mut actions = Vec::new();
+    for item in root.field("actions")?.items()? {
+        let id = ActionId(next_index(actions.len(), &item)?);
+        if scope.actions.insert(item.u32_at("id")?, id).is_some() {
+            return Err(item.error("another action has the same id"));
+        }
+        actions.push(action::action(&scope, &item)?);
+    }
+    let mut tables = Tables::default();
+    let pipelines = root.field("pipelines")?;
+    let mut reader = Pipelines {
+        scope: &mut scope,
+        actions: &actions,
+        meters: &meters,
+        into: &mut tables,
+        calculations: calculations.len(),
+    };
+    let ingress = reader.pipeline(&named(&pipelines, "ingress")?)?;
+    let egress = reader.pipeline(&named(&pipelines, "egress")?)?;
+    calculations.append(&mut tables.calculations);
+    let checksums = list(root, "checksums", |item| objects::checksum(&scope, item))?;
+    let digests = list(root, "learn_lists", |item| objects::digest(&scope, item))?;
+    let field_lists = list(root, "field_lists", |item| objects::field_list(&scope, item))?;
+    check_numbers(root, "learn_lists", digests.iter().map(|digest| digest.json_id))?;
+    check_numbers(root, "field_lists", field_lists.iter().map(|list| list.json_id))?;
+    let aliases = aliases(&scope, root)?;
+    Ok(Program {
+        aliases,
+        errors: errors(root)?,
+        enums: enums(root)?,
+        value_sets,
+        parser,
+        deparser,
+        calculations,
+        counters,
+        meters,
+        registers,
+        actions,
+        profiles: tables.profiles,
+        tables: tables.tables,
+        ingress,
+        egress,
+        checksums,
+        digests,
+        field_lists,
+        types: scope.types,
+        headers: scope.headers,
+        stacks: scope.stacks,
+        unions: scope.unions,
+        union_stacks: scope.union_stacks,
+    })
+}
+
+fn check_version(root: &Node<'_>) -> Loaded<()> {
+    let Some(meta) = root.optional("__meta__") else {
+        return Ok(());
+    };
+    let Some(version) = meta.optional("version") else {
+        return Ok(());
+    };
+    let major = version.item(0)?.u32()?;
+    if major != FORMAT_MAJOR {
+        return Err(version.error(format_args!(
+            "is format {major}; this switch reads format {FORMAT_MAJOR}"
+        )));
+    }
+    Ok(())
+}
+
+fn list<T>(root: &Node<'_>, name: &str, read: impl Fn(&Node<'_>) -> Loaded<T>) -> Loaded<Vec<T>> {
+    match root.optional(name) {
+        Some(list) => list.items()?.map(|item| read(&item)).collect(),
+        None => Ok(Vec::new()),
+    }
+}
+
+fn check_numbers(root: &Node<'_>, name: &str, numbers: impl Iterator<Item = u32>) -> Loaded<()> {
+    parser::unique(numbers).map_err(|number| root.error(format_args!("two of {name:?} have the id {number}")))
+}
+
+/// The item of that name; simple_switch has one parser, one deparser and two pipelines.
+fn named<'a>(list: &'a Node<'a>, name: &str) -> Loaded<Node<'a>> {
+    for item in list.items()? {
+        if item.str_at("name")? == name {
+            return Ok(item);
+        }
+    }
+    Err(list.error(format_args!("there is none with the name {name:?}")))
+}
+
+fn value_sets(scope: &mut Scope, root: &Node<'_>) -> Loaded<Vec<ValueSet>> {
+    let mut sets = Vec::new();
+    if let Some(list) = root.optional("parse_vsets") {
+        for item in list.items()? {
+            let name = item.str_at("name")?.to_owned();
+            let id = ValueSetId(next_index(sets.len(), &item)?);
+            scope.value_sets.insert(name.clone(), id);
+            let size = item.optional("max_size").map(|size| size.u32()).transpose()?;
+            sets.push(ValueSet {
+                name,
+                bits: item.u32_at("compressed_bitwidth")?,
+                size,
+            });
+        }
+    }
+    Ok(sets)
+}
+
+fn deparser(scope: &Scope, node: &Node<'_>) -> Loaded<Deparser> {
+    let reader = action::Statements {
+        scope,
+        locals: Locals::None,
+        count: 0,
+    };
+    let statements = match node.optional("primitives") {
+        Some(list) => list
+            .items()?
+            .map(|item| reader.statement(&item))
+            .collect::<Loaded<Vec<_>>>()?,
+        None => Vec::new(),
+    };
+    let order = node.field("order")?;
+    let order = order
+        .items()?
+        .map(|name| scope.header(name.str()?, &name))
+        .collect::<Loaded<Vec<_>>>()?;
+    Ok(Deparser { statements, order })
+}
+
+fn aliases(scope: &Scope, root: &Node<'_>) -> Loaded<BTreeMap<String, crate::program::ids::FieldRef>> {
+    let mut aliases = BTreeMap::new();
+    if let Some(list) = root.optional("field_aliases") {
+        for item in list.items()? {
+            let target = item.item(1)?;
+            aliases.insert(item.item(0)?.str()?.to_owned(), scope.field(&target)?);
+        }
+    }
+    Ok(aliases)
+}
+
+fn errors(root: &Node<'_>) -> Loaded<BTreeMap<String, u32>> {
+    let mut errors = BTreeMap::new();
+    if let Some(list) = root.optional("errors") {
+        for item in list.items()? {
+            errors.insert(item.item(0)?.str()?.to_owned(), item.item(1)?.u32()?);
+        }
+    }
+    Ok(errors)
+}
+
+fn enums(root: &Node<'_>) -> Loaded<BTreeMap<String, Vec<(String, u32)>>> {
+    let mut enums = BTreeMap::new();
+    if let Some(list) = root.optional("enums") {
+        for item in list.items()? {
+            let entries = item.field("entries")?;
+            let entries = entries
+                .items()?
+                .map(|entry| Ok((entry.item(0)?.str()?.to_owned(), entry.item(1)?.u32()?)))
+                .collect::<Loaded<Vec<_>>>()?;
+            enums.insert(item.str_at("name")?.to_owned(), entries);
+        }
+    }
+    Ok(enums)
+}

@@ -1,0 +1,401 @@
+//! Headers, externs and lists: everything but parsers, actions and pipelines.
+
+use super::cursor::{Loaded, Node};
+use super::expression::{BITS_MAX, Expressions, Locals};
+use super::number;
+use super::scope::{Scope, next_index};
+use crate::program::ids::{FieldRef, HeaderId, StackId, TypeId, UnionId, UnionStackId};
+use crate::program::{
+    Calculation, Checksum, ChecksumKind, CounterArray, Digest, Field, FieldList, Header, HeaderType, Input,
+    MeterArray, MeterUnit, RegisterArray, Stack, Union, UnionStack,
+};
+
+/// Greatest number of cells of an array: 2^26 registers of 8 bytes are half a GiB.
+const CELLS_MAX: u32 = 1 << 26;
+
+/// Reads header types.
+pub fn header_types(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
+    for item in node.items()? {
+        let name = item.str_at("name")?.to_owned();
+        let list = item.field("fields")?;
+        let max_bytes = match item.optional("max_length") {
+            Some(max) => max.u32()?,
+            None => 0,
+        };
+        let mut fields = list
+            .items()?
+            .map(|field| field_type(&field))
+            .collect::<Loaded<Vec<_>>>()?;
+        let fixed: u64 = fields.iter().map(|field| u64::from(field.bits)).sum();
+        if fixed > u64::from(BITS_MAX) * 8 {
+            return Err(item.error("is too wide"));
+        }
+        if fields.iter().filter(|field| field.variable).count() > 1 {
+            return Err(item.error("has two fields of variable length"));
+        }
+        if let Some(variable) = fields.iter_mut().find(|field| field.variable) {
+            variable.bits = variable_bits(max_bytes, fixed);
+        }
+        let variable_bits = match item.optional("length_exp") {
+            Some(length) => {
+                let reader = Expressions {
+                    scope,
+                    locals: Locals::Count(fields.len()),
+                };
+                Some(reader.data(&length)?)
+            }
+            None => None,
+        };
+        let id = TypeId(next_index(scope.types.len(), &item)?);
+        if scope.type_names.insert(name.clone(), id).is_some() {
+            return Err(item.error("another header type has the same name"));
+        }
+        scope.types.push(HeaderType {
+            name,
+            fields,
+            variable_bits,
+            max_bytes,
+        });
+    }
+    Ok(())
+}
+
+/// Room for a field of variable length: what the greatest length of the header leaves, or the widest there is.
+fn variable_bits(max_bytes: u32, fixed_bits: u64) -> u32 {
+    let limit = u64::from(max_bytes) * 8;
+    let room = if max_bytes == 0 {
+        2048
+    } else {
+        limit.saturating_sub(fixed_bits)
+    };
+    u32::try_from(room.min(u64::from(BITS_MAX))).unwrap_or(BITS_MAX)
+}
+
+fn field_type(node: &Node<'_>) -> Loaded<Field> {
+    let flag = |at: usize| -> Loaded<bool> {
+        if node.len() <= at {
+            return Ok(false);
+        }
+        let item = node.item(at)?;
+        // Older compilers write 0 and 1.
+        match item.value().as_u64() {
+            Some(number) => Ok(number != 0),
+            None => item.bool(),
+        }
+    };
+    let name = node.item(0)?.str()?.to_owned();
+    let width = node.item(1)?;
+    let variable = width.value() == "*";
+    let bits = if variable { 0 } else { width.u32()? };
+    if !variable && (bits == 0 || bits > BITS_MAX) {
+        return Err(width.error(format_args!("is {bits} bits wide, not 1 to {BITS_MAX}")));
+    }
+    Ok(Field {
+        name,
+        bits,
+        signed: flag(2)?,
+        saturating: flag(3)?,
+        variable,
+    })
+}
+
+/// Reads header instances.
+pub fn headers(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
+    for item in node.items()? {
+        let name = item.str_at("name")?.to_owned();
+        let type_node = item.field("header_type")?;
+        let header_type = scope.header_type(type_node.str()?, &type_node)?;
+        let metadata = item.flag("metadata")?;
+        let bits = scope
+            .types
+            .get(header_type.index())
+            .map_or(0, HeaderType::fixed_bits);
+        if !metadata && bits % 8 != 0 {
+            return Err(item.error(format_args!("is {bits} bits wide, which are no whole bytes")));
+        }
+        let id = HeaderId(next_index(scope.headers.len(), &item)?);
+        if scope.header_numbers.insert(item.u32_at("id")?, id).is_some() {
+            return Err(item.error("another header has the same id"));
+        }
+        if scope.header_names.insert(name.clone(), id).is_some() {
+            return Err(item.error("another header has the same name"));
+        }
+        scope.headers.push(Header {
+            name,
+            header_type,
+            metadata,
+        });
+    }
+    Ok(())
+}
+
+fn header_ids(scope: &Scope, node: &Node<'_>) -> Loaded<Vec<HeaderId>> {
+    let list = node.field("header_ids")?;
+    list.items()?
+        .map(|item| {
+            let number = item.u32()?;
+            let found = scope.header_numbers.get(&number).copied();
+            found.ok_or_else(|| item.error(format_args!("there is no header with id {number}")))
+        })
+        .collect()
+}
+
+/// Reads stacks of headers.
+pub fn stacks(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
+    for item in node.items()? {
+        let name = item.str_at("name")?.to_owned();
+        let type_node = item.field("header_type")?;
+        let header_type = scope.header_type(type_node.str()?, &type_node)?;
+        let headers = header_ids(scope, &item)?;
+        let same = |header: &HeaderId| {
+            scope
+                .headers
+                .get(header.index())
+                .is_some_and(|header| header.header_type == header_type)
+        };
+        if headers.is_empty() || !headers.iter().all(same) {
+            return Err(item.error("has no headers, or some of another type"));
+        }
+        let id = StackId(next_index(scope.stacks.len(), &item)?);
+        scope.stack_names.insert(name.clone(), id);
+        scope.stacks.push(Stack {
+            name,
+            header_type,
+            headers,
+        });
+    }
+    Ok(())
+}
+
+/// Reads unions; their types' member names come with them.
+pub fn unions(scope: &mut Scope, types: &Node<'_>, node: &Node<'_>) -> Loaded<()> {
+    for item in node.items()? {
+        let name = item.str_at("name")?.to_owned();
+        let wanted = item.str_at("union_type")?;
+        let mut members = None;
+        for union_type in types.items()? {
+            if union_type.str_at("name")? == wanted {
+                let list = union_type.field("headers")?;
+                let names = list.items()?.map(|pair| Ok(pair.item(0)?.str()?.to_owned()));
+                members = Some(names.collect::<Loaded<Vec<_>>>()?);
+            }
+        }
+        let members = members.ok_or_else(|| item.error(format_args!("there is no union type {wanted:?}")))?;
+        let headers = header_ids(scope, &item)?;
+        if headers.len() != members.len() {
+            return Err(item.error(format_args!(
+                "has {} headers, its type {}",
+                headers.len(),
+                members.len()
+            )));
+        }
+        let id = UnionId(next_index(scope.unions.len(), &item)?);
+        scope.union_numbers.insert(item.u32_at("id")?, id);
+        scope.union_names.insert(name.clone(), id);
+        scope.unions.push(Union {
+            name,
+            members,
+            headers,
+        });
+    }
+    Ok(())
+}
+
+/// Reads stacks of unions.
+pub fn union_stacks(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
+    for item in node.items()? {
+        let name = item.str_at("name")?.to_owned();
+        let list = item.field("header_union_ids")?;
+        let unions = list
+            .items()?
+            .map(|union| {
+                let number = union.u32()?;
+                let found = scope.union_numbers.get(&number).copied();
+                found.ok_or_else(|| union.error(format_args!("there is no header union with id {number}")))
+            })
+            .collect::<Loaded<Vec<_>>>()?;
+        if unions.is_empty() {
+            return Err(item.error("has no unions"));
+        }
+        let id = UnionStackId(next_index(scope.union_stacks.len(), &item)?);
+        scope.union_stack_names.insert(name.clone(), id);
+        scope.union_stacks.push(UnionStack { name, unions });
+    }
+    Ok(())
+}
+
+/// Reads a calculation, or the selector of an action profile.
+pub fn calculation(scope: &Scope, node: &Node<'_>, inputs: &str) -> Loaded<Calculation> {
+    let list = node.field(inputs)?;
+    let mut read = Vec::new();
+    for item in list.items()? {
+        read.push(match item.str_at("type")? {
+            "field" => Input::Field(scope.field(&item.field("value")?)?),
+            "hexstr" => {
+                let value = item.field("value")?;
+                let bytes =
+                    number::bytes(value.str()?).ok_or_else(|| value.error("is no hexadecimal number"))?;
+                let bits = item.u32_at("bitwidth")?;
+                if bits > BITS_MAX || bits.div_ceil(8) as usize > bytes.len() {
+                    Input::Constant(wider(bytes, bits, &item)?, bits)
+                } else {
+                    Input::Constant(bytes, bits)
+                }
+            }
+            "header" => {
+                let value = item.field("value")?;
+                Input::Header(scope.header(value.str()?, &value)?)
+            }
+            "payload" => Input::Payload,
+            other => return Err(item.error(format_args!("{other:?} is no input of a calculation"))),
+        });
+    }
+    let name = node
+        .optional("name")
+        .map(|name| name.str().map(str::to_owned))
+        .transpose()?;
+    Ok(Calculation {
+        name: name.unwrap_or_default(),
+        algorithm: node.str_at("algo")?.to_owned(),
+        inputs: read,
+    })
+}
+
+fn wider(bytes: Vec<u8>, bits: u32, node: &Node<'_>) -> Loaded<Vec<u8>> {
+    if bits > BITS_MAX {
+        return Err(node.error(format_args!("is {bits} bits wide, more than {BITS_MAX}")));
+    }
+    let mut padded = vec![0; bits.div_ceil(8) as usize - bytes.len()];
+    padded.extend(bytes);
+    Ok(padded)
+}
+
+fn cells(node: &Node<'_>) -> Loaded<u32> {
+    let size = node.u32_at("size")?;
+    if size > CELLS_MAX {
+        return Err(node.error(format_args!("has {size} cells, more than {CELLS_MAX}")));
+    }
+    Ok(size)
+}
+
+/// Reads one array of counters.
+pub fn counter(node: &Node<'_>) -> Loaded<CounterArray> {
+    let direct = node.flag("is_direct")?;
+    Ok(CounterArray {
+        name: node.str_at("name")?.to_owned(),
+        size: if direct { 0 } else { cells(node)? },
+        direct: if direct {
+            Some(node.str_at("binding")?.to_owned())
+        } else {
+            None
+        },
+    })
+}
+
+/// Reads one array of meters.
+pub fn meter(scope: &Scope, node: &Node<'_>) -> Loaded<MeterArray> {
+    let unit = match node.str_at("type")? {
+        "packets" => MeterUnit::Packets,
+        "bytes" => MeterUnit::Bytes,
+        other => return Err(node.error(format_args!("{other:?} is nothing that a meter counts"))),
+    };
+    let direct = match node.flag("is_direct")? {
+        true => Some(scope.field(&node.field("result_target")?)?),
+        false => None,
+    };
+    let rates = node.u32_at("rate_count")?;
+    if rates == 0 || rates > 2 {
+        return Err(node.error(format_args!("has {rates} rates, not 1 or 2")));
+    }
+    let size = if direct.is_some() { 0 } else { cells(node)? };
+    Ok(MeterArray {
+        name: node.str_at("name")?.to_owned(),
+        unit,
+        rates,
+        size,
+        direct,
+    })
+}
+
+/// Reads one array of registers.
+pub fn register(node: &Node<'_>) -> Loaded<RegisterArray> {
+    let bits = node.u32_at("bitwidth")?;
+    let size = cells(node)?;
+    if bits == 0 || bits > BITS_MAX || u64::from(size) * u64::from(bits) > u64::from(CELLS_MAX) * 64 {
+        return Err(node.error(format_args!(
+            "has {size} cells of {bits} bits, which is nothing or too much"
+        )));
+    }
+    Ok(RegisterArray {
+        name: node.str_at("name")?.to_owned(),
+        size,
+        bits,
+    })
+}
+
+/// Reads one checksum.
+pub fn checksum(scope: &Scope, node: &Node<'_>) -> Loaded<Checksum> {
+    let kind = match node.str_at("type")? {
+        "ipv4" => ChecksumKind::Ipv4,
+        "generic" => {
+            let name = node.field("calculation")?;
+            ChecksumKind::Calculation(scope.calculation(name.str()?, &name)?)
+        }
+        other => return Err(node.error(format_args!("{other:?} is no type of a checksum"))),
+    };
+    let on = |name: &str| -> Loaded<bool> {
+        match node.optional(name) {
+            Some(flag) => flag.bool(),
+            None => Ok(true),
+        }
+    };
+    let condition = match node.optional("if_cond") {
+        Some(condition) => Some(
+            Expressions {
+                scope,
+                locals: Locals::None,
+            }
+            .bool(&condition)?,
+        ),
+        None => None,
+    };
+    Ok(Checksum {
+        name: node.str_at("name")?.to_owned(),
+        target: scope.field(&node.field("target")?)?,
+        kind,
+        condition,
+        verify: on("verify")?,
+        update: on("update")?,
+    })
+}
+
+fn fields(scope: &Scope, node: &Node<'_>) -> Loaded<Vec<FieldRef>> {
+    let list = node.field("elements")?;
+    let mut fields = Vec::new();
+    for item in list.items()? {
+        match item.str_at("type")? {
+            "field" => fields.push(scope.field(&item.field("value")?)?),
+            // A constant is nothing that a copy could keep.
+            "hexstr" => {}
+            other => return Err(item.error(format_args!("{other:?} is no element of such a list"))),
+        }
+    }
+    Ok(fields)
+}
+
+/// Reads one digest.
+pub fn digest(scope: &Scope, node: &Node<'_>) -> Loaded<Digest> {
+    Ok(Digest {
+        name: node.str_at("name")?.to_owned(),
+        json_id: node.u32_at("id")?,
+        fields: fields(scope, node)?,
+    })
+}
+
+/// Reads one field list.
+pub fn field_list(scope: &Scope, node: &Node<'_>) -> Loaded<FieldList> {
+    Ok(FieldList {
+        json_id: node.u32_at("id")?,
+        fields: fields(scope, node)?,
+    })
+}

@@ -1,0 +1,472 @@
+//! Pipelines: tables, conditions, action profiles, entries.
+
+use std::collections::HashMap;
+
+use super::cursor::{Loaded, Node};
+use super::expression::{Expressions, Locals};
+use super::number;
+use super::scope::{Scope, next_index};
+use crate::program::action::Action;
+use crate::program::ids::{ActionId, MeterId, NodeId, ProfileId, TableId};
+use crate::program::pipeline::Node as FlowNode;
+use crate::program::pipeline::{
+    ActionEntry, ConstEntry, EntryMatch, KeyField, KeySource, MatchKind, Next, Pipeline, Profile, Table,
+    TableKind,
+};
+use crate::program::{Calculation, MeterArray};
+
+/// What pipelines add to a program.
+#[derive(Default)]
+pub struct Tables {
+    pub tables: Vec<Table>,
+    pub profiles: Vec<Profile>,
+    /// Calculations that selectors bring with them.
+    pub calculations: Vec<Calculation>,
+}
+
+/// Reads pipelines.
+pub struct Pipelines<'s> {
+    pub scope: &'s mut Scope,
+    pub actions: &'s [Action],
+    pub meters: &'s [MeterArray],
+    /// Where the calculations of selectors go.
+    pub into: &'s mut Tables,
+    /// How many calculations there are besides.
+    pub calculations: usize,
+}
+
+impl Pipelines<'_> {
+    /// Reads one pipeline with its tables and profiles.
+    pub fn pipeline(&mut self, node: &Node<'_>) -> Loaded<Pipeline> {
+        if let Some(profiles) = node.optional("action_profiles") {
+            for profile in profiles.items()? {
+                self.profile(&profile)?;
+            }
+        }
+        let tables = node.field("tables")?;
+        let conditions = node.field("conditionals")?;
+        let calls = node.optional("action_calls");
+        let first_table = self.into.tables.len();
+        let mut names: HashMap<String, NodeId> = HashMap::new();
+        let mut count = 0;
+        let mut name = |item: &Node<'_>| -> Loaded<()> {
+            let id = NodeId(next_index(count, item)?);
+            count += 1;
+            match names.insert(item.str_at("name")?.to_owned(), id) {
+                None => Ok(()),
+                Some(_) => Err(item.error("another node of the pipeline has the same name")),
+            }
+        };
+        for list in [Some(tables), Some(conditions), calls].into_iter().flatten() {
+            for item in list.items()? {
+                name(&item)?;
+            }
+        }
+        let flow = Flow { names };
+        let mut nodes = Vec::new();
+        for (at, table) in tables.items()?.enumerate() {
+            let table = self.table(&table, &flow)?;
+            self.into.tables.push(table);
+            nodes.push(FlowNode::Table(TableId(next_index(first_table + at, node)?)));
+        }
+        for condition in conditions.items()? {
+            nodes.push(self.condition(&condition, &flow)?);
+        }
+        if let Some(calls) = &calls {
+            for call in calls.items()? {
+                nodes.push(self.call(&call, &flow)?);
+            }
+        }
+        Ok(Pipeline {
+            name: node.str_at("name")?.to_owned(),
+            init: flow.next(node, "init_table")?,
+            nodes,
+        })
+    }
+
+    fn profile(&mut self, node: &Node<'_>) -> Loaded<()> {
+        let selector = match node.optional("selector") {
+            Some(selector) => Some(self.selector(&selector)?),
+            None => None,
+        };
+        let name = node.str_at("name")?.to_owned();
+        let size = match node.optional("max_size") {
+            Some(size) => size.u32()?,
+            None => 0,
+        };
+        self.add_profile(Profile { name, size, selector }, node)?;
+        Ok(())
+    }
+
+    fn add_profile(&mut self, profile: Profile, node: &Node<'_>) -> Loaded<ProfileId> {
+        let id = ProfileId(next_index(self.into.profiles.len(), node)?);
+        if self.scope.profiles.insert(profile.name.clone(), id).is_some() {
+            return Err(node.error("another action profile has the same name"));
+        }
+        self.into.profiles.push(profile);
+        Ok(id)
+    }
+
+    fn selector(&mut self, node: &Node<'_>) -> Loaded<crate::program::ids::CalculationId> {
+        let calculation = super::objects::calculation(self.scope, node, "input")?;
+        let id = next_index(self.calculations + self.into.calculations.len(), node)?;
+        self.into.calculations.push(calculation);
+        Ok(crate::program::ids::CalculationId(id))
+    }
+
+    fn condition(&self, node: &Node<'_>, flow: &Flow) -> Loaded<FlowNode> {
+        let reader = Expressions {
+            scope: self.scope,
+            locals: Locals::None,
+        };
+        let expression = node.field("expression")?;
+        Ok(FlowNode::Condition {
+            condition: reader.bool(&expression)?,
+            on_true: flow.next(node, "true_next")?,
+            on_false: flow.next(node, "false_next")?,
+        })
+    }
+
+    fn call(&self, node: &Node<'_>, flow: &Flow) -> Loaded<FlowNode> {
+        let action = self.scope.action(node.u32_at("action_id")?, node)?;
+        if self
+            .actions
+            .get(action.index())
+            .is_some_and(|action| !action.params.is_empty())
+        {
+            return Err(node.error("calls an action that wants arguments"));
+        }
+        Ok(FlowNode::Action {
+            action,
+            next: flow.next(node, "next_node")?,
+        })
+    }
+
+    fn table(&mut self, node: &Node<'_>, flow: &Flow) -> Loaded<Table> {
+        let key_node = node.field("key")?;
+        let key = key_node
+            .items()?
+            .map(|field| self.key_field(&field))
+            .collect::<Loaded<Vec<_>>>()?;
+        if key.iter().filter(|field| field.kind == MatchKind::Lpm).count() > 1 {
+            return Err(key_node.error("has two fields that are matched by longest prefix"));
+        }
+        let kind = self.table_kind(node)?;
+        let actions = self.table_actions(node)?;
+        let (default, action_const, entry_const) = self.default_entry(node)?;
+        let entries = match node.optional("entries") {
+            Some(_) if kind != TableKind::Simple => {
+                return Err(node.error("has entries of its own, which only a table of type simple may"));
+            }
+            Some(entries) => {
+                let read = entries
+                    .items()?
+                    .map(|entry| self.entry(&entry, &key))
+                    .collect::<Loaded<Vec<_>>>()?;
+                Some(read)
+            }
+            None => None,
+        };
+        let size = match (node.optional("max_size"), &entries) {
+            (_, Some(entries)) => next_index(entries.len(), node)?,
+            (Some(size), None) => size.u32()?,
+            (None, None) => return Err(node.error("has neither max_size nor entries")),
+        };
+        let next = self.next(node, flow, &actions)?;
+        let next_without_action = match next {
+            Next::ByHit { miss, .. } => miss,
+            Next::ByAction(_) => flow.next(node, "base_default_next")?,
+        };
+        Ok(Table {
+            name: node.str_at("name")?.to_owned(),
+            json_id: node.u32_at("id")?,
+            kind,
+            match_kind: match_kind(node.str_at("match_type")?, node)?,
+            next,
+            next_without_action,
+            key,
+            size,
+            with_counters: node.flag("with_counters")?,
+            with_timeout: node.flag("support_timeout")?,
+            direct_meter: self.direct_meter(node)?,
+            actions,
+            default,
+            default_action_const: action_const,
+            default_entry_const: entry_const,
+            entries,
+        })
+    }
+
+    fn direct_meter(&self, node: &Node<'_>) -> Loaded<Option<(MeterId, crate::program::ids::FieldRef)>> {
+        let Some(name) = node.optional("direct_meters") else {
+            return Ok(None);
+        };
+        let id = self.scope.meter(name.str()?, &name)?;
+        let target = self.meters.get(id.index()).and_then(|meter| meter.direct);
+        let target = target.ok_or_else(|| name.error("is not a direct meter"))?;
+        Ok(Some((id, target)))
+    }
+
+    fn table_kind(&mut self, node: &Node<'_>) -> Loaded<TableKind> {
+        let kind = node.str_at("type")?;
+        if kind == "simple" {
+            return Ok(TableKind::Simple);
+        }
+        if kind != "indirect" && kind != "indirect_ws" {
+            return Err(node.error(format_args!("{kind:?} is no type of a table")));
+        }
+        let profile = if let Some(name) = node.optional("action_profile") {
+            self.scope.profile(name.str()?, &name)?
+        } else if let Some(name) = node.optional("act_prof_name") {
+            let selector = match node.optional("selector") {
+                Some(selector) => Some(self.selector(&selector)?),
+                None => None,
+            };
+            let name = name.str()?.to_owned();
+            self.add_profile(
+                Profile {
+                    name,
+                    size: 0,
+                    selector,
+                },
+                node,
+            )?
+        } else {
+            return Err(node.error("is indirect and names no action profile"));
+        };
+        if kind == "indirect" {
+            return Ok(TableKind::Indirect(profile));
+        }
+        let selects = self
+            .into
+            .profiles
+            .get(profile.index())
+            .is_some_and(|profile| profile.selector.is_some());
+        if !selects {
+            return Err(node.error("chooses among members by a profile that has no selector"));
+        }
+        Ok(TableKind::Selector(profile))
+    }
+
+    fn table_actions(&self, node: &Node<'_>) -> Loaded<Vec<ActionId>> {
+        if let Some(ids) = node.optional("action_ids") {
+            return ids.items()?.map(|id| self.scope.action(id.u32()?, &id)).collect();
+        }
+        let names = node.field("actions")?;
+        names
+            .items()?
+            .map(|name| {
+                let wanted = name.str()?;
+                let at = self.actions.iter().position(|action| action.name == wanted);
+                let at = at.ok_or_else(|| name.error("there is no action of that name"))?;
+                Ok(ActionId(next_index(at, &name)?))
+            })
+            .collect()
+    }
+
+    fn next(&self, node: &Node<'_>, flow: &Flow, actions: &[ActionId]) -> Loaded<Next> {
+        let next = node.field("next_tables")?;
+        let has = |name: &str| next.value().get(name).is_some();
+        if has("__HIT__") || has("__MISS__") {
+            if !(has("__HIT__") && has("__MISS__")) {
+                return Err(next.error("names the node after a hit or after a miss, but not both"));
+            }
+            return Ok(Next::ByHit {
+                hit: flow.next(&next, "__HIT__")?,
+                miss: flow.next(&next, "__MISS__")?,
+            });
+        }
+        let mut by_action = Vec::new();
+        for id in actions {
+            let name = self
+                .actions
+                .get(id.index())
+                .map_or("", |action| action.name.as_str());
+            if !has(name) {
+                return Err(next.error(format_args!("does not say where to go after action {name:?}")));
+            }
+            by_action.push((*id, flow.next(&next, name)?));
+        }
+        Ok(Next::ByAction(by_action))
+    }
+
+    fn key_field(&self, node: &Node<'_>) -> Loaded<KeyField> {
+        let kind = match_kind(node.str_at("match_type")?, node)?;
+        let target = node.field("target")?;
+        let (source, bits, own_name) = match kind {
+            MatchKind::Valid => {
+                let header = self.scope.header(target.str()?, &target)?;
+                (KeySource::Valid(header), 1, target.str()?.to_owned())
+            }
+            _ => {
+                let field = self.scope.field(&target)?;
+                let header_type = self.scope.type_of(field.header, &target)?;
+                let found = header_type.fields.get(field.field as usize);
+                if found.is_some_and(|field| field.variable) {
+                    return Err(target.error("has a variable length and cannot be part of a key"));
+                }
+                let name = format!("{}.{}", target.item(0)?.str()?, target.item(1)?.str()?);
+                (KeySource::Field(field), found.map_or(1, |field| field.bits), name)
+            }
+        };
+        let mask = match node.optional("mask") {
+            Some(mask) => {
+                let bytes =
+                    number::bytes(mask.str()?).ok_or_else(|| mask.error("is no hexadecimal number"))?;
+                Some(fit(bytes, bits).ok_or_else(|| mask.error(format_args!("is wider than {bits} bits")))?)
+            }
+            None => None,
+        };
+        let name = match node.optional("name") {
+            Some(name) => name.str()?.to_owned(),
+            None => own_name,
+        };
+        Ok(KeyField {
+            name,
+            kind,
+            source,
+            mask,
+            bits,
+        })
+    }
+
+    fn action_entry(&self, node: &Node<'_>) -> Loaded<ActionEntry> {
+        let action = self.scope.action(node.u32_at("action_id")?, node)?;
+        let list = node.field("action_data")?;
+        let mut args = Vec::new();
+        for value in list.items()? {
+            args.push(number::unsigned(value.str()?).ok_or_else(|| value.error("is no hexadecimal number"))?);
+        }
+        let params = self
+            .actions
+            .get(action.index())
+            .map_or(&[][..], |action| action.params.as_slice());
+        if args.len() != params.len() {
+            return Err(list.error(format_args!(
+                "has {} values, the action wants {}",
+                args.len(),
+                params.len()
+            )));
+        }
+        for (value, param) in args.iter().zip(params) {
+            if value.bits() > u64::from(param.bits) {
+                return Err(list.error(format_args!(
+                    "has a value wider than {} bits for {:?}",
+                    param.bits, param.name
+                )));
+            }
+        }
+        Ok(ActionEntry { action, args })
+    }
+
+    fn default_entry(&self, node: &Node<'_>) -> Loaded<(Option<ActionEntry>, bool, bool)> {
+        let Some(default) = node.optional("default_entry") else {
+            return Ok((None, false, false));
+        };
+        let action_const = default.flag("action_const")?;
+        let entry_const = default.flag("action_entry_const")?;
+        if default.optional("action_data").is_none() {
+            return Err(default.error("\"action_data\" is missing"));
+        }
+        Ok((Some(self.action_entry(&default)?), action_const, entry_const))
+    }
+
+    fn entry(&self, node: &Node<'_>, key: &[KeyField]) -> Loaded<ConstEntry> {
+        let list = node.field("match_key")?;
+        if list.len() != key.len() {
+            return Err(list.error(format_args!(
+                "has {} fields, the table's key {}",
+                list.len(),
+                key.len()
+            )));
+        }
+        let mut matches = Vec::new();
+        for (field, spec) in list.items()?.zip(key) {
+            matches.push(entry_match(&field, spec)?);
+        }
+        let priority = match node.optional("priority") {
+            Some(priority) => priority.u32()?,
+            None => 0,
+        };
+        Ok(ConstEntry {
+            key: matches,
+            priority,
+            action: self.action_entry(&node.field("action_entry")?)?,
+        })
+    }
+}
+
+fn entry_match(node: &Node<'_>, spec: &KeyField) -> Loaded<EntryMatch> {
+    let kind = match_kind(node.str_at("match_type")?, node)?;
+    if kind != spec.kind {
+        return Err(node.error("is matched otherwise than the table's key"));
+    }
+    let bytes = |name: &str| -> Loaded<Vec<u8>> {
+        let text = node.str_at(name)?;
+        let bytes = number::bytes(text)
+            .ok_or_else(|| node.error(format_args!("{name:?} is no hexadecimal number")))?;
+        let fitted = fit(bytes, spec.bits);
+        fitted.ok_or_else(|| node.error(format_args!("{name:?} is wider than {} bits", spec.bits)))
+    };
+    Ok(match kind {
+        MatchKind::Exact => EntryMatch::Exact(bytes("key")?),
+        MatchKind::Lpm => {
+            let length = node.u32_at("prefix_length")?;
+            if length > spec.bits {
+                return Err(node.error(format_args!("has a prefix of {length} of {} bits", spec.bits)));
+            }
+            EntryMatch::Lpm(bytes("key")?, length)
+        }
+        MatchKind::Ternary => EntryMatch::Ternary(bytes("key")?, bytes("mask")?),
+        MatchKind::Range => EntryMatch::Range(bytes("start")?, bytes("end")?),
+        MatchKind::Valid => EntryMatch::Valid(node.flag("key")?),
+    })
+}
+
+/// Bytes brought to the width of a field, unless a bit that is set would be lost.
+fn fit(bytes: Vec<u8>, bits: u32) -> Option<Vec<u8>> {
+    let value = num_bigint::BigUint::from_bytes_be(&bytes);
+    if value.bits() > u64::from(bits) {
+        return None;
+    }
+    let width = bits.div_ceil(8) as usize;
+    let digits = value.to_bytes_be();
+    let mut fitted = vec![0; width];
+    for (to, from) in fitted.iter_mut().rev().zip(digits.iter().rev()) {
+        *to = *from;
+    }
+    Some(fitted)
+}
+
+fn match_kind(name: &str, node: &Node<'_>) -> Loaded<MatchKind> {
+    Ok(match name {
+        "exact" => MatchKind::Exact,
+        "lpm" => MatchKind::Lpm,
+        // p4c writes optional fields as ternary ones with a mask of all bits or none.
+        "ternary" | "optional" => MatchKind::Ternary,
+        "range" => MatchKind::Range,
+        "valid" => MatchKind::Valid,
+        other => return Err(node.error(format_args!("{other:?} is no way to match"))),
+    })
+}
+
+/// The nodes of a pipeline by name.
+struct Flow {
+    names: HashMap<String, NodeId>,
+}
+
+impl Flow {
+    /// The node that a member names; none: the pipeline ends.
+    fn next(&self, node: &Node<'_>, member: &str) -> Loaded<Option<NodeId>> {
+        let Some(value) = node.value().get(member).filter(|value| !value.is_null()) else {
+            return Ok(None);
+        };
+        let name = value
+            .as_str()
+            .ok_or_else(|| node.error(format_args!("{member:?} is not a string")))?;
+        let found = self.names.get(name).copied();
+        found
+            .map(Some)
+            .ok_or_else(|| node.error(format_args!("{member:?}: there is no node {name:?}")))
+    }
+}
