@@ -1,4 +1,5 @@
 //! Hash algorithms: BMv2's own vectors, and what they compute by definition.
+#![allow(clippy::expect_used)]
 
 use linewarden_switch::calculations::{
     Algorithm, Calculation, CalculationError, Crc, CrcParameters, CrcWidth, checksum16,

@@ -1,4 +1,5 @@
 //! Meters against BMv2's own test and against its formula written down once more.
+#![allow(clippy::unwrap_used)]
 
 use linewarden_switch::meter::{Color, Meter, MeterConfig, MeterError, MeterKind, Rate};
 use proptest::prelude::*;
