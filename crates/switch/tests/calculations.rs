@@ -269,6 +269,8 @@ fn checksum_by_definition(input: &[u8]) -> u16 {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn tables_give_the_remainder_of_the_division(
         parameters in parameters(),

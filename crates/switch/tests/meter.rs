@@ -155,6 +155,8 @@ impl Transcription {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn colours_follow_the_formula_of_bmv2(
         lower in 0.0..2.0_f64,

@@ -241,7 +241,11 @@ impl fmt::Display for Mismatch {
                     Difference::Digit(place) => (format!("differs in byte {}", place / 2), *place),
                 };
                 writeln!(f, "port {port}: packet {} (line {line}) {what}", index + 1)?;
-                writeln!(f, "  expected {expected}\n  received {}", hex::encode_upper(received))?;
+                writeln!(
+                    f,
+                    "  expected {expected}\n  received {}",
+                    hex::encode_upper(received)
+                )?;
                 write!(f, "           {}^", " ".repeat(mark))
             }
         }

@@ -230,5 +230,6 @@ fn digits(word: &str) -> Option<Number> {
         Base::Decimal => digit.is_ascii_digit(),
         Base::Hexadecimal => digit.is_ascii_hexdigit() || digit == '*',
     };
-    ((1..=DIGITS_MAX).contains(&digits.len()) && digits.chars().all(belongs)).then(|| Number::new(base, digits.to_owned()))
+    ((1..=DIGITS_MAX).contains(&digits.len()) && digits.chars().all(belongs))
+        .then(|| Number::new(base, digits.to_owned()))
 }
