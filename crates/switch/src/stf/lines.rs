@@ -1,0 +1,235 @@
+//! A line of a test, read from left to right.
+
+use super::StfError;
+use super::numbers::{Base, Number};
+
+/// Digits of the longest number: a field of 16,384 bits, eight times what p4c compiles.
+const DIGITS_MAX: usize = 4096;
+
+/// The rest of a line.
+pub(super) struct Cursor<'a> {
+    file: &'a str,
+    line: u32,
+    text: &'a str,
+    rest: &'a str,
+}
+
+impl<'a> Cursor<'a> {
+    /// A line; a comment at its end is not seen.
+    pub(super) fn new(file: &'a str, line: u32, text: &'a str) -> Self {
+        let mut quoted = false;
+        let end = text.find(|character| {
+            quoted ^= character == '"';
+            character == '#' && !quoted
+        });
+        let text = end.and_then(|end| text.get(..end)).unwrap_or(text);
+        Self {
+            file,
+            line,
+            text,
+            rest: text.trim_start(),
+        }
+    }
+
+    /// The error that something else stands here.
+    pub(super) fn fail(&self, expected: impl Into<String>) -> StfError {
+        let word = self.rest.split_whitespace().next();
+        let found = word.map_or("the end of the line".to_owned(), |word| {
+            format!("`{}`", word.chars().take(40).collect::<String>())
+        });
+        let before = self.text.len() - self.rest.len();
+        let column = self.text.get(..before).map_or(0, |before| before.chars().count()) + 1;
+        StfError {
+            file: self.file.to_owned(),
+            line: self.line,
+            column: u32::try_from(column).unwrap_or(u32::MAX),
+            found,
+            expected: expected.into(),
+        }
+    }
+
+    /// Where the cursor stands, to go back to.
+    pub(super) fn mark(&self) -> &'a str {
+        self.rest
+    }
+
+    /// Back to a mark of this line.
+    pub(super) fn back_to(&mut self, mark: &'a str) {
+        self.rest = mark;
+    }
+
+    pub(super) fn is_at_end(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// Whether a character that `is` follows.
+    pub(super) fn sees(&self, is: impl Fn(char) -> bool) -> bool {
+        self.rest.starts_with(is)
+    }
+
+    /// Takes the characters that `belong`, without what is blank behind them.
+    fn take_while(&mut self, belong: impl Fn(char) -> bool) -> &'a str {
+        let end = self
+            .rest
+            .find(|character| !belong(character))
+            .unwrap_or(self.rest.len());
+        let (taken, rest) = self.rest.split_at_checked(end).unwrap_or((self.rest, ""));
+        self.rest = rest;
+        taken
+    }
+
+    fn skip_blank(&mut self) {
+        self.rest = self.rest.trim_start();
+    }
+
+    /// Takes `symbol` if it follows.
+    pub(super) fn accept(&mut self, symbol: &str) -> bool {
+        match self.rest.strip_prefix(symbol) {
+            Some(rest) => {
+                self.rest = rest.trim_start();
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes `symbol`, which must follow.
+    pub(super) fn expect(&mut self, symbol: &str, what: &str) -> Result<(), StfError> {
+        if self.accept(symbol) {
+            Ok(())
+        } else {
+            Err(self.fail(what))
+        }
+    }
+
+    /// That nothing follows.
+    pub(super) fn end(&self) -> Result<(), StfError> {
+        if self.is_at_end() {
+            Ok(())
+        } else {
+            Err(self.fail("the end of the line"))
+        }
+    }
+
+    /// Takes a name without dots, or a quoted text, without what is blank behind it.
+    fn identifier_only(&mut self, what: &str) -> Result<&'a str, StfError> {
+        if let Some((name, rest)) = self.rest.strip_prefix('"').and_then(|rest| rest.split_once('"')) {
+            if name.is_empty() {
+                return Err(self.fail(what));
+            }
+            self.rest = rest;
+            return Ok(name);
+        }
+        if !self.sees(|first| first.is_ascii_alphabetic() || first == '_' || first == '$') {
+            return Err(self.fail(what));
+        }
+        Ok(self.take_while(|next| next.is_ascii_alphanumeric() || next == '_' || next == '$'))
+    }
+
+    /// Takes a name without dots.
+    pub(super) fn identifier(&mut self, what: &str) -> Result<&'a str, StfError> {
+        let name = self.identifier_only(what)?;
+        self.skip_blank();
+        Ok(name)
+    }
+
+    /// Takes a name with dots and indices.
+    pub(super) fn name(&mut self, what: &str) -> Result<String, StfError> {
+        let mut name = self.identifier_only(what)?.to_owned();
+        loop {
+            if let Some(rest) = self.rest.strip_prefix('.') {
+                self.rest = rest;
+                name.push('.');
+                name.push_str(self.identifier_only("the next part of a name")?);
+            } else if let Some(rest) = self.rest.strip_prefix('[') {
+                self.rest = rest;
+                let index = self.take_while(|digit| digit.is_ascii_digit());
+                if index.is_empty() || !self.rest.starts_with(']') {
+                    return Err(self.fail("an index in brackets, as `[0]`"));
+                }
+                self.rest = self.rest.strip_prefix(']').unwrap_or(self.rest);
+                name.push_str(&format!("[{index}]"));
+            } else {
+                self.skip_blank();
+                return Ok(name);
+            }
+        }
+    }
+
+    /// Takes a number, which may have wildcards.
+    pub(super) fn number(&mut self, what: &str) -> Result<Number, StfError> {
+        let start = self.mark();
+        let word = self.take_while(|next| next.is_ascii_alphanumeric() || next == '*');
+        let number = digits(word);
+        if number.is_none() {
+            self.back_to(start);
+        }
+        self.skip_blank();
+        number.ok_or_else(|| self.fail(what))
+    }
+
+    /// Takes a number that fits `T` and has no wildcards.
+    pub(super) fn integer<T: TryFrom<u64>>(&mut self, what: &str) -> Result<T, StfError> {
+        let start = self.mark();
+        let number = self.number(what)?;
+        number
+            .to_u64()
+            .and_then(|value| T::try_from(value).ok())
+            .ok_or_else(|| {
+                self.back_to(start);
+                self.fail(what)
+            })
+    }
+
+    /// Takes a number with a fraction.
+    pub(super) fn decimal(&mut self, what: &str) -> Result<f64, StfError> {
+        let start = self.mark();
+        let word = self.take_while(|next| next.is_ascii_digit() || next == '.');
+        let number = word.parse().ok();
+        if number.is_none() {
+            self.back_to(start);
+        }
+        self.skip_blank();
+        number.ok_or_else(|| self.fail(what))
+    }
+
+    /// Takes the decimal number of a port, which a blank or the end must follow.
+    pub(super) fn port(&mut self) -> Result<u32, StfError> {
+        let start = self.mark();
+        let word = self.take_while(|next| !next.is_whitespace());
+        let port = if word.bytes().all(|digit| digit.is_ascii_digit()) {
+            word.parse().ok()
+        } else {
+            None
+        };
+        if port.is_none() {
+            self.back_to(start);
+        }
+        self.skip_blank();
+        port.ok_or_else(|| self.fail("a port in decimal digits"))
+    }
+
+    /// Takes the next character, and what is blank behind it.
+    pub(super) fn character(&mut self) -> Option<char> {
+        let mut characters = self.rest.chars();
+        let next = characters.next();
+        self.rest = characters.as_str().trim_start();
+        next
+    }
+}
+
+fn digits(word: &str) -> Option<Number> {
+    let lower = word.get(..2).map(str::to_ascii_lowercase);
+    let (base, digits) = match (lower.as_deref(), word.get(2..)) {
+        (Some("0x"), Some(digits)) => (Base::Hexadecimal, digits),
+        (Some("0b"), Some(digits)) => (Base::Binary, digits),
+        _ => (Base::Decimal, word),
+    };
+    let belongs = |digit: char| match base {
+        Base::Binary => matches!(digit, '0' | '1' | '*'),
+        Base::Decimal => digit.is_ascii_digit(),
+        Base::Hexadecimal => digit.is_ascii_hexdigit() || digit == '*',
+    };
+    ((1..=DIGITS_MAX).contains(&digits.len()) && digits.chars().all(belongs))
+        .then(|| Number::new(base, digits.to_owned()))
+}

@@ -1,0 +1,208 @@
+//! Meters against BMv2's own test and against its formula written down once more.
+#![allow(clippy::unwrap_used)]
+
+use linewarden_switch::meter::{Color, Meter, MeterConfig, MeterError, MeterKind, Rate};
+use proptest::prelude::*;
+
+use Color::{Green, Red, Yellow};
+
+const COMMITTED: Rate = Rate {
+    units_per_us: 0.000_002,
+    burst: 3,
+};
+const PEAK: Rate = Rate {
+    units_per_us: 0.000_01,
+    burst: 1,
+};
+
+fn two_rates(rates: [Rate; 2]) -> Meter {
+    let mut meter = Meter::new();
+    meter.set_rates(2, &rates).unwrap();
+    meter
+}
+
+#[test]
+fn two_rates_mark_three_colours_as_bmv2_does() {
+    let mut meter = two_rates([COMMITTED, PEAK]);
+    let times_ms = [0, 90, 180, 270, 360, 450, 540, 630, 720, 810, 820, 830, 1040];
+    let colours = times_ms.map(|ms| meter.execute(MeterKind::Packets, ms * 1000, 128, Green));
+    let expected = [
+        Green, Red, Green, Green, Yellow, Yellow, Green, Yellow, Yellow, Yellow, Red, Red, Green,
+    ];
+    assert_eq!(colours, expected);
+    assert_eq!(meter.rates().collect::<Vec<_>>(), [COMMITTED, PEAK]);
+}
+
+#[test]
+fn one_rate_pays_also_for_a_packet_that_was_coloured_before() {
+    let mut meter = Meter::new();
+    meter.set_rates(1, &[COMMITTED]).unwrap();
+    let mut run = |before| meter.execute(MeterKind::Packets, 0, 128, before);
+    assert_eq!(
+        [run(Green), run(Yellow), run(Green), run(Green), run(Red)],
+        [Green, Yellow, Green, Yellow, Red]
+    );
+}
+
+#[test]
+fn without_rates_everything_is_green_whatever_it_was() {
+    let mut meter = Meter::new();
+    assert_eq!(meter.execute(MeterKind::Bytes, 7, u64::MAX, Red), Green);
+    meter.set_rates(2, &[COMMITTED, PEAK]).unwrap();
+    meter.reset();
+    assert_eq!(meter.execute(MeterKind::Packets, u64::MAX, 1, Red), Green);
+    assert_eq!(meter.rates().count(), 0);
+}
+
+#[test]
+fn a_configuration_of_zeros_lets_nothing_pass() {
+    let rates = MeterConfig {
+        cir: 0,
+        cburst: 0,
+        pir: 0,
+        pburst: 0,
+    }
+    .rates()
+    .unwrap();
+    let mut meter = two_rates(rates);
+    assert_eq!(meter.execute(MeterKind::Packets, u64::MAX, 100, Green), Red);
+    assert_eq!(meter.execute(MeterKind::Bytes, u64::MAX, 1, Green), Red);
+    assert_eq!(meter.execute(MeterKind::Bytes, u64::MAX, 0, Green), Green);
+}
+
+#[test]
+fn rates_that_are_refused_change_nothing() {
+    let mut meter = two_rates([COMMITTED, PEAK]);
+    let refused: [(&[Rate], &str); 4] = [
+        (&[PEAK, COMMITTED], "lowest rate first"),
+        (&[PEAK], "1 rates for a meter of 2"),
+        (
+            &[
+                Rate {
+                    units_per_us: f64::NAN,
+                    burst: 1,
+                },
+                PEAK,
+            ],
+            "NaN is no rate",
+        ),
+        (
+            &[
+                Rate {
+                    units_per_us: -1.0,
+                    burst: 1,
+                },
+                PEAK,
+            ],
+            "-1 is no rate",
+        ),
+    ];
+    for (rates, says) in refused {
+        let error = meter.set_rates(2, rates).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+        assert_eq!(meter.rates().collect::<Vec<_>>(), [COMMITTED, PEAK]);
+    }
+    let negative = MeterConfig {
+        cir: 1,
+        cburst: -1,
+        pir: 2,
+        pburst: 0,
+    };
+    assert_eq!(
+        negative.rates(),
+        Err(MeterError::Negative {
+            name: "cburst",
+            value: -1
+        })
+    );
+}
+
+#[test]
+fn a_cell_is_small() {
+    assert!(size_of::<Meter>() <= 72, "{}", size_of::<Meter>());
+}
+
+/// BMv2's `Meter::execute`, step by step, with its buckets from the highest rate to the lowest.
+struct Transcription {
+    rates: Vec<(f64, u64, u64, u64, u32)>,
+}
+
+impl Transcription {
+    fn new(rates: &[Rate]) -> Self {
+        let mut rates: Vec<_> = (1..)
+            .zip(rates)
+            .map(|(colour, rate)| (rate.units_per_us, rate.burst, rate.burst, 0, colour))
+            .collect();
+        rates.reverse();
+        Self { rates }
+    }
+
+    fn execute(&mut self, now_us: i64, input: u64, before: u32) -> u32 {
+        let mut packet_colour = 0;
+        for (info_rate, burst, tokens, tokens_last, colour) in &mut self.rates {
+            let since_init = (now_us as f64 * *info_rate) as u64;
+            let new_tokens = since_init - *tokens_last;
+            *tokens_last = since_init;
+            *tokens = (*tokens + new_tokens).min(*burst);
+            if *tokens < input {
+                packet_colour = *colour;
+                break;
+            }
+            *tokens -= input;
+        }
+        before.max(packet_colour)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn colours_follow_the_formula_of_bmv2(
+        lower in 0.0..2.0_f64,
+        more in 0.0..20.0_f64,
+        bursts in prop::array::uniform2(0..5_000_u64),
+        only_one: bool,
+        bytes: bool,
+        packets in prop::collection::vec((0..4_000_u64, 0..1_600_u64, 0..3_u64), 1..200),
+    ) {
+        let both = [
+            Rate { units_per_us: lower, burst: bursts[0] },
+            Rate { units_per_us: lower + more, burst: bursts[1] },
+        ];
+        let rates = if only_one { &both[..1] } else { &both[..] };
+        let mut meter = Meter::new();
+        meter.set_rates(rates.len(), rates).unwrap();
+        let mut norm = Transcription::new(rates);
+        let kind = if bytes { MeterKind::Bytes } else { MeterKind::Packets };
+        let mut now_us = 0;
+        for (pause_us, length, before) in packets {
+            now_us += pause_us;
+            let expected = norm.execute(now_us as i64, if bytes { length } else { 1 }, before as u32);
+            let colour = meter.execute(kind, now_us, length, Color::from_value(before));
+            prop_assert_eq!(u32::from(colour.value()), expected, "at {} us", now_us);
+        }
+    }
+
+    #[test]
+    fn p4runtime_reads_what_it_wrote(
+        cir in 0..1_i64 << 40, above in 0..1_i64 << 40, cburst in 0..i64::MAX, pburst in 0..i64::MAX,
+    ) {
+        let config = MeterConfig { cir, cburst, pir: cir + above, pburst };
+        let meter = two_rates(config.rates().unwrap());
+        let read: Vec<_> = meter.rates().collect();
+        prop_assert_eq!(MeterConfig::from_rates([read[0], read[1]]), config);
+    }
+
+    #[test]
+    fn equal_rates_never_disagree_whatever_time_and_length(
+        steps in prop::collection::vec((any::<u64>(), any::<u64>()), 1..50),
+        rate in 0.0..f64::MAX,
+        burst: u64,
+    ) {
+        let mut meter = two_rates([Rate { units_per_us: rate, burst }; 2]);
+        for (now_us, length) in steps {
+            prop_assert_ne!(meter.execute(MeterKind::Bytes, now_us, length, Green), Yellow);
+        }
+    }
+}
