@@ -1,0 +1,115 @@
+//! Exact matching: one hash, one comparison.
+
+use super::entry::Entry;
+use super::hash::HashSeed;
+use super::index::{Index, Slots};
+use super::key::MatchKey;
+use super::words::Words;
+use hashbrown::{HashMap, HashTable};
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+/// Keys of at most `8 * N` bytes, held beside the pointer to their entry, so that a miss touches no entry.
+#[derive(Clone)]
+pub(super) struct ExactWords<const N: usize> {
+    entries: HashMap<Words<N>, Arc<Entry>, HashSeed>,
+}
+
+impl<const N: usize> ExactWords<N> {
+    pub(super) fn new(seed: HashSeed) -> Self {
+        Self {
+            entries: HashMap::with_hasher(seed),
+        }
+    }
+}
+
+impl<const N: usize> Index for ExactWords<N> {
+    #[inline]
+    fn lookup<'a>(&'a self, key: &[u8], _: &'a Slots) -> Option<&'a Arc<Entry>> {
+        self.entries.get(&Words::load(key))
+    }
+
+    fn same(&self, key: &MatchKey) -> Option<u32> {
+        self.entries
+            .get(&Words::load(key.value()))
+            .map(|entry| entry.handle.index)
+    }
+
+    fn link(&mut self, entry: &Arc<Entry>) {
+        self.entries.insert(Words::load(entry.key.value()), entry.clone());
+    }
+
+    fn unlink(&mut self, entry: &Entry) {
+        self.entries.remove(&Words::load(entry.key.value()));
+    }
+
+    fn exchange(&mut self, entry: &Arc<Entry>) {
+        self.link(entry);
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Index> {
+        Box::new(self.clone())
+    }
+}
+
+/// Longer keys, compared in the entries themselves.
+#[derive(Clone)]
+pub(super) struct ExactBytes {
+    entries: HashTable<Arc<Entry>>,
+    seed: HashSeed,
+}
+
+impl ExactBytes {
+    pub(super) fn new(seed: HashSeed) -> Self {
+        Self {
+            entries: HashTable::new(),
+            seed,
+        }
+    }
+
+    fn find(&self, key: &[u8]) -> Option<&Arc<Entry>> {
+        self.entries
+            .find(self.seed.hash_one(key), |entry| entry.key.value() == key)
+    }
+}
+
+impl Index for ExactBytes {
+    fn lookup<'a>(&'a self, key: &[u8], _: &'a Slots) -> Option<&'a Arc<Entry>> {
+        self.find(key)
+    }
+
+    fn same(&self, key: &MatchKey) -> Option<u32> {
+        self.find(key.value()).map(|entry| entry.handle.index)
+    }
+
+    fn link(&mut self, entry: &Arc<Entry>) {
+        let hash = self.seed.hash_one(entry.key.value());
+        let seed = &self.seed;
+        self.entries
+            .insert_unique(hash, entry.clone(), |entry| seed.hash_one(entry.key.value()));
+    }
+
+    fn unlink(&mut self, entry: &Entry) {
+        let key = entry.key.value();
+        if let Ok(found) = self
+            .entries
+            .find_entry(self.seed.hash_one(key), |entry| entry.key.value() == key)
+        {
+            found.remove();
+        }
+    }
+
+    fn exchange(&mut self, entry: &Arc<Entry>) {
+        let key = entry.key.value();
+        if let Some(found) = self
+            .entries
+            .find_mut(self.seed.hash_one(key), |entry| entry.key.value() == key)
+        {
+            found.clone_from(entry);
+        }
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Index> {
+        Box::new(self.clone())
+    }
+}

@@ -1,0 +1,200 @@
+//! Ternary and range matching by tuple-space search (Srinivasan, Suri, Varghese, SIGCOMM 1999): the entries with one
+//! mask are a hash table, and a lookup asks the tables one after another.
+//!
+//! The tables are asked in the order of their best entry, so that a lookup ends as soon as no table left can beat what
+//! it has found. A range is no bits of the mask but a check of what the hash table found: entries that differ in
+//! nothing but ranges are walked in the order in which they win.
+
+use super::entry::Entry;
+use super::hash::HashSeed;
+use super::index::{Index, Slots};
+use super::key::MatchKey;
+use super::words::Words;
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// An entry and its place in the order in which entries win.
+#[derive(Clone)]
+struct Ranked {
+    rank: u64,
+    entry: Arc<Entry>,
+}
+
+/// Entries with one mask and one value, the one that wins first.
+type Cell = SmallVec<[Ranked; 1]>;
+
+/// All entries with one mask.
+#[derive(Clone)]
+struct Tuple<const N: usize> {
+    mask: Words<N>,
+    cells: HashMap<Words<N>, Cell, HashSeed>,
+    /// Of all entries, so that the best is known again when the best has gone.
+    ranks: BTreeSet<u64>,
+}
+
+#[derive(Clone)]
+pub(super) struct TupleSpace<const N: usize> {
+    tuples: Vec<Tuple<N>>,
+    /// Rank of the best entry of each tuple that has any, with the tuple's place, in order.
+    order: Vec<(u64, u32)>,
+    by_mask: HashMap<Words<N>, u32, HashSeed>,
+    /// Places of tuples without entries.
+    free: Vec<u32>,
+    seed: HashSeed,
+}
+
+impl<const N: usize> TupleSpace<N> {
+    pub(super) fn new(seed: HashSeed) -> Self {
+        Self {
+            tuples: Vec::new(),
+            order: Vec::new(),
+            by_mask: HashMap::with_hasher(seed.clone()),
+            free: Vec::new(),
+            seed,
+        }
+    }
+
+    fn cell(&self, key: &MatchKey) -> Option<&Cell> {
+        let place = *self.by_mask.get(&mask_of(key))?;
+        self.tuples
+            .get(place as usize)?
+            .cells
+            .get(&Words::load(key.value()))
+    }
+
+    /// The tuple with this mask; makes it if there is none.
+    fn place(&mut self, mask: Words<N>) -> u32 {
+        if let Some(place) = self.by_mask.get(&mask) {
+            return *place;
+        }
+        let fresh = Tuple {
+            mask,
+            cells: HashMap::with_hasher(self.seed.clone()),
+            ranks: BTreeSet::new(),
+        };
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => self.tuples.len() as u32,
+        };
+        match self.tuples.get_mut(place as usize) {
+            Some(unused) => *unused = fresh,
+            None => self.tuples.push(fresh),
+        }
+        self.by_mask.insert(mask, place);
+        place
+    }
+
+    /// Runs a change of one tuple's ranks and puts the tuple where its best entry then belongs.
+    fn reorder(&mut self, place: u32, change: impl FnOnce(&mut Tuple<N>)) {
+        let Some(tuple) = self.tuples.get_mut(place as usize) else {
+            return;
+        };
+        let before = tuple.ranks.first().copied();
+        change(tuple);
+        let after = tuple.ranks.first().copied();
+        if before == after {
+            return;
+        }
+        // Ranks are unique: they hold the index of the entry.
+        if let Some(Ok(at)) = before.map(|rank| self.order.binary_search_by_key(&rank, |(rank, _)| *rank)) {
+            self.order.remove(at);
+        }
+        if let Some(rank) = after {
+            let at = self.order.partition_point(|(other, _)| *other < rank);
+            self.order.insert(at, (rank, place));
+        } else {
+            let mask = tuple.mask;
+            tuple.cells = HashMap::with_hasher(self.seed.clone());
+            self.by_mask.remove(&mask);
+            self.free.push(place);
+        }
+    }
+}
+
+fn mask_of<const N: usize>(key: &MatchKey) -> Words<N> {
+    Words::load(key.mask().unwrap_or_default())
+}
+
+impl<const N: usize> Index for TupleSpace<N> {
+    fn lookup<'a>(&'a self, key: &[u8], _: &'a Slots) -> Option<&'a Arc<Entry>> {
+        let words = Words::<N>::load(key);
+        let mut best: Option<&Ranked> = None;
+        for (tuple_rank, place) in &self.order {
+            if best.is_some_and(|best| best.rank < *tuple_rank) {
+                break;
+            }
+            let Some(tuple) = self.tuples.get(*place as usize) else {
+                continue;
+            };
+            let Some(cell) = tuple.cells.get(&words.and(&tuple.mask)) else {
+                continue;
+            };
+            let better = |ranked: &&Ranked| best.is_none_or(|best| ranked.rank < best.rank);
+            let found = cell
+                .iter()
+                .take_while(better)
+                .find(|ranked| ranked.entry.key.in_ranges(key));
+            best = found.or(best);
+        }
+        best.map(|ranked| &ranked.entry)
+    }
+
+    fn same(&self, key: &MatchKey) -> Option<u32> {
+        let same = self.cell(key)?.iter().find(|ranked| ranked.entry.key == *key)?;
+        Some(same.entry.handle.index)
+    }
+
+    fn link(&mut self, entry: &Arc<Entry>) {
+        let rank = entry.key.rank(entry.handle.index);
+        let place = self.place(mask_of(&entry.key));
+        self.reorder(place, |tuple| {
+            let cell = tuple.cells.entry(Words::load(entry.key.value())).or_default();
+            let at = cell.partition_point(|other| other.rank < rank);
+            cell.insert(
+                at,
+                Ranked {
+                    rank,
+                    entry: entry.clone(),
+                },
+            );
+            tuple.ranks.insert(rank);
+        });
+    }
+
+    fn unlink(&mut self, entry: &Entry) {
+        let rank = entry.key.rank(entry.handle.index);
+        let Some(place) = self.by_mask.get(&mask_of(&entry.key)).copied() else {
+            return;
+        };
+        self.reorder(place, |tuple| {
+            let value = Words::load(entry.key.value());
+            if let Some(cell) = tuple.cells.get_mut(&value) {
+                cell.retain(|ranked| ranked.rank != rank);
+                if cell.is_empty() {
+                    tuple.cells.remove(&value);
+                }
+            }
+            tuple.ranks.remove(&rank);
+        });
+    }
+
+    fn exchange(&mut self, entry: &Arc<Entry>) {
+        let rank = entry.key.rank(entry.handle.index);
+        let Some(place) = self.by_mask.get(&mask_of(&entry.key)) else {
+            return;
+        };
+        let Some(tuple) = self.tuples.get_mut(*place as usize) else {
+            return;
+        };
+        let cell = tuple.cells.get_mut(&Words::load(entry.key.value()));
+        if let Some(ranked) = cell.and_then(|cell| cell.iter_mut().find(|ranked| ranked.rank == rank)) {
+            ranked.entry.clone_from(entry);
+        }
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Index> {
+        Box::new(self.clone())
+    }
+}

@@ -1,0 +1,109 @@
+//! Keys as a few machine words, so that masking, hashing and comparing them needs no loop over bytes.
+
+use std::hash::{Hash, Hasher};
+
+/// Bytes in one word.
+const WORD_BYTES: usize = 8;
+
+/// A key of at most `8 * N` bytes, big-endian, left-aligned, the rest zero.
+///
+/// Two keys of one length are equal, and ordered, exactly as their byte strings are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Words<const N: usize>([u64; N]);
+
+impl<const N: usize> Words<N> {
+    /// Takes the first `8 * N` bytes of a key; a shorter key is filled up with zeros.
+    #[inline]
+    pub(super) fn load(bytes: &[u8]) -> Self {
+        let mut words = [0; N];
+        for (word, chunk) in words.iter_mut().zip(bytes.chunks(WORD_BYTES)) {
+            *word = match chunk.first_chunk::<WORD_BYTES>() {
+                Some(whole) => u64::from_be_bytes(*whole),
+                None => left_aligned(chunk),
+            };
+        }
+        Self(words)
+    }
+
+    /// The bits that are also in `mask`.
+    #[inline]
+    pub(super) fn and(&self, mask: &Self) -> Self {
+        let mut words = self.0;
+        for (word, mask) in words.iter_mut().zip(mask.0) {
+            *word &= mask;
+        }
+        Self(words)
+    }
+
+    /// The byte with this number, counted from the most significant; zero past the end.
+    #[inline]
+    pub(super) fn byte(&self, index: usize) -> u8 {
+        let shift = 8 * (WORD_BYTES - 1 - index % WORD_BYTES);
+        self.0
+            .get(index / WORD_BYTES)
+            .map_or(0, |word| (word >> shift) as u8)
+    }
+
+    /// How many leading bits both keys have in common.
+    #[inline]
+    pub(super) fn common_prefix(&self, other: &Self) -> u32 {
+        let mut bits = 0;
+        for (a, b) in self.0.iter().zip(other.0) {
+            let differing = a ^ b;
+            bits += differing.leading_zeros();
+            if differing != 0 {
+                break;
+            }
+        }
+        bits
+    }
+}
+
+/// At most seven bytes in the upper end of a word, by two loads that overlap instead of a loop.
+#[inline]
+fn left_aligned(chunk: &[u8]) -> u64 {
+    let spare_bits = 8 * (WORD_BYTES - chunk.len().min(WORD_BYTES)) as u32;
+    if let (Some(head), Some(tail)) = (chunk.first_chunk::<4>(), chunk.last_chunk::<4>()) {
+        let (head, tail) = (u32::from_be_bytes(*head), u32::from_be_bytes(*tail));
+        return (u64::from(head) << 32) | (u64::from(tail) << spare_bits);
+    }
+    if let (Some(head), Some(tail)) = (chunk.first_chunk::<2>(), chunk.last_chunk::<2>()) {
+        let (head, tail) = (u16::from_be_bytes(*head), u16::from_be_bytes(*tail));
+        return (u64::from(head) << 48) | (u64::from(tail) << spare_bits);
+    }
+    chunk.first().map_or(0, |byte| u64::from(*byte) << 56)
+}
+
+impl<const N: usize> Hash for Words<N> {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Not as a slice: that would also hash the number of words, which is the same for all.
+        for word in self.0 {
+            state.write_u64(word);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_byte_is_where_the_string_has_it(bytes in proptest::collection::vec(any::<u8>(), 0..=16)) {
+            let words = Words::<2>::load(&bytes);
+            for index in 0..20 {
+                prop_assert_eq!(words.byte(index), bytes.get(index).copied().unwrap_or(0));
+            }
+        }
+
+        #[test]
+        fn the_common_prefix_is_counted_in_bits(a in any::<u128>(), bit in 0u32..128) {
+            let b = a ^ (1 << (127 - bit));
+            let words = |x: u128| Words::<2>::load(&x.to_be_bytes());
+            prop_assert_eq!(words(a).common_prefix(&words(b)), bit);
+            prop_assert_eq!(words(a).common_prefix(&words(a)), 128);
+        }
+    }
+}
