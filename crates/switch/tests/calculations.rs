@@ -1,5 +1,5 @@
 //! Hash algorithms: BMv2's own vectors, and what they compute by definition.
-#![allow(clippy::expect_used)]
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use linewarden_switch::calculations::{
     Algorithm, Calculation, CalculationError, Crc, CrcParameters, CrcWidth, checksum16,
@@ -11,6 +11,54 @@ fn calculation(name: &str) -> Calculation {
 }
 
 const PORTS: [u8; 4] = [0x0b, 0xb8, 0x1f, 0x90];
+
+/// A calculation named as in the data: custom CRCs with their parameters, a Toeplitz hash with its key.
+fn described(description: &str) -> Calculation {
+    let words: Vec<_> = description.split(':').collect();
+    let number = |place: usize| u64::from_str_radix(words[place], 16).unwrap();
+    match words[0] {
+        "toeplitz" => {
+            let mut toeplitz = calculation("toeplitz");
+            toeplitz
+                .set_toeplitz_key(&hex::decode(words[1]).unwrap())
+                .unwrap();
+            toeplitz
+        }
+        "custom" => {
+            let mut crc = calculation(&format!("crc{}_custom", words[1]));
+            let Algorithm::CustomCrc(CrcParameters { width, .. }) = crc.algorithm() else {
+                unreachable!()
+            };
+            crc.set_crc(CrcParameters {
+                width,
+                polynomial: number(2),
+                initial_remainder: number(3),
+                final_xor: number(4),
+                data_reflected: number(5) == 1,
+                remainder_reflected: number(6) == 1,
+            })
+            .unwrap();
+            crc
+        }
+        name => calculation(name),
+    }
+}
+
+#[test]
+fn results_are_those_of_bmv2s_own_code() {
+    let lines = include_str!("data/bmv2_calculations.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#'));
+    let mut checked = 0;
+    for line in lines {
+        let words: Vec<_> = line.split(' ').collect();
+        let expected = u64::from_str_radix(words[2], 16).unwrap();
+        let got = described(words[0]).compute(&hex::decode(words[1]).unwrap());
+        assert_eq!(got, expected, "{line}: {got:#x}");
+        checked += 1;
+    }
+    assert_eq!(checked, 221);
+}
 
 /// Name, input, what BMv2's tests expect of it.
 const BMV2: &[(&str, &[u8], u64)] = &[

@@ -1,5 +1,5 @@
 //! Meters against BMv2's own test and against its formula written down once more.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use linewarden_switch::meter::{Color, Meter, MeterConfig, MeterError, MeterKind, Rate};
 use proptest::prelude::*;
@@ -120,6 +120,39 @@ fn rates_that_are_refused_change_nothing() {
 #[test]
 fn a_cell_is_small() {
     assert!(size_of::<Meter>() <= 72, "{}", size_of::<Meter>());
+}
+
+#[test]
+fn colours_are_those_of_bmv2s_own_code() {
+    let mut meters = 0;
+    let mut meter = Meter::new();
+    let mut kind = MeterKind::Packets;
+    for line in include_str!("data/bmv2_meters.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+    {
+        let words: Vec<_> = line.split(' ').collect();
+        let number = |place: usize| words[place].parse::<u64>().unwrap();
+        let rate = |place: usize| Rate {
+            units_per_us: words[place].parse().unwrap(),
+            burst: number(place + 1),
+        };
+        if words[0] == "M" {
+            meters += 1;
+            meter = Meter::new();
+            let count = number(1) as usize;
+            meter.set_rates(count, &[rate(3), rate(5)][..count]).unwrap();
+            kind = if number(2) == 1 {
+                MeterKind::Bytes
+            } else {
+                MeterKind::Packets
+            };
+        } else {
+            let colour = meter.execute(kind, number(1), number(2), Color::from_value(number(3)));
+            assert_eq!(u64::from(colour.value()), number(4), "meter {meters}: {line}");
+        }
+    }
+    assert_eq!(meters, 20);
 }
 
 /// BMv2's `Meter::execute`, step by step, with its buckets from the highest rate to the lowest.

@@ -263,15 +263,21 @@ impl Calculation {
 pub fn checksum16(input: &[u8]) -> u16 {
     // The sum may be taken in the machine's byte order and in words as wide as wanted (RFC 1071, section 2 B
     // and C); only the result is turned round.
-    let (words, rest) = input.as_chunks::<8>();
-    let sum = words
+    let (words, mut rest) = input.as_chunks::<8>();
+    let mut sum = words
         .iter()
         .fold(0, |sum, word| add_around(sum, u64::from_le_bytes(*word)));
-    let mut last = [0; 8];
-    for (to, from) in last.iter_mut().zip(rest) {
-        *to = *from;
+    if let Some((four, behind)) = rest.split_first_chunk() {
+        sum = add_around(sum, u64::from(u32::from_le_bytes(*four)));
+        rest = behind;
     }
-    let sum = add_around(sum, u64::from_le_bytes(last));
+    if let Some((two, behind)) = rest.split_first_chunk() {
+        sum = add_around(sum, u64::from(u16::from_le_bytes(*two)));
+        rest = behind;
+    }
+    if let [last] = rest {
+        sum = add_around(sum, u64::from(*last));
+    }
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 16) + (sum & 0xffff);
