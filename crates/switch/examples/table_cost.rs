@@ -1,0 +1,219 @@
+//! What a lookup costs: `cargo run --release -p linewarden-switch --example table_cost`.
+//!
+//! Keys of entries, drawn at random beforehand, so that neither branches nor caches can learn the order. The minimum of
+//! several runs is printed, in nanoseconds per lookup and the use of what it finds.
+
+use linewarden_switch::tables::{
+    ActionCall, ActionData, ActionId, DefaultPolicy, FieldMatch, HashSeed, KeyField, KeySpec, MatchKind,
+    NewEntry, Priority, Table, TableSpec, Target, TargetKind,
+};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use std::error::Error;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+const RUNS: usize = 20;
+const LOOKUPS: usize = 1 << 16;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    println!("{:<44} {:>9} {:>9}", "table", "entries", "ns");
+    for count in [1_000, 1_000_000] {
+        exact(&mut rng, "exact, 48 bits", &[48], count)?;
+    }
+    exact(
+        &mut rng,
+        "exact, 32 + 32 + 16 + 16 + 8 bits",
+        &[32, 32, 16, 16, 8],
+        1_000,
+    )?;
+    exact(&mut rng, "exact, 128 + 128 bits", &[128, 128], 1_000)?;
+    for count in [10, 1_000, 100_000] {
+        prefixes(&mut rng, "longest prefix, 32 bits, /8 to /32", 32, 8..=32, count)?;
+    }
+    prefixes(&mut rng, "longest prefix, 32 bits, /24", 32, 24..=24, 1_000)?;
+    for count in [10, 1_000, 100_000] {
+        prefixes(
+            &mut rng,
+            "longest prefix, 128 bits, /32 to /64",
+            128,
+            32..=64,
+            count,
+        )?;
+    }
+    ternary(&mut rng, "ternary, 104 bits, 1 mask", 1, 1_000)?;
+    ternary(
+        &mut rng,
+        "ternary, 104 bits, 10 masks, priorities mixed",
+        10,
+        1_000,
+    )?;
+    ternary(
+        &mut rng,
+        "ternary, 104 bits, 10 masks, priorities mixed",
+        10,
+        10_000,
+    )?;
+    Ok(())
+}
+
+fn table(fields: &[(MatchKind, u32)], size: usize) -> Result<Table, Box<dyn Error>> {
+    let fields = fields
+        .iter()
+        .map(|(kind, bits)| KeyField::new("field", *kind, *bits))
+        .collect();
+    let spec = TableSpec {
+        name: "measured".into(),
+        key: KeySpec::new(fields)?,
+        size: u32::try_from(size)?,
+        targets: TargetKind::Action,
+        stateful: false,
+        initial_default: None,
+        default_policy: DefaultPolicy::Free,
+    };
+    Ok(Table::new(Arc::new(spec), &HashSeed::random()))
+}
+
+fn insert(table: &mut Table, matches: &[FieldMatch], priority: i32) -> Result<(), Box<dyn Error>> {
+    let data = ActionData::from_slice(&priority.to_be_bytes());
+    let new = NewEntry {
+        key: table.spec().key.key(matches, Priority(priority))?,
+        target: Target::Action(ActionCall {
+            action: ActionId(1),
+            data,
+        }),
+        state: None,
+        constant: false,
+    };
+    // Random keys may repeat.
+    table.insert(new).map(|_| ()).or_else(|error| match error {
+        linewarden_switch::tables::TableError::AlreadyExists { .. } => Ok(()),
+        other => Err(other.into()),
+    })
+}
+
+fn value(rng: &mut ChaCha8Rng, bits: u32) -> u128 {
+    rng.random::<u128>() >> (128 - bits)
+}
+
+fn bytes(value: u128, bits: u32) -> Vec<u8> {
+    value
+        .to_be_bytes()
+        .into_iter()
+        .skip(16 - bits.div_ceil(8) as usize)
+        .collect()
+}
+
+fn exact(rng: &mut ChaCha8Rng, name: &str, bits: &[u32], count: usize) -> Result<(), Box<dyn Error>> {
+    let fields: Vec<_> = bits.iter().map(|bits| (MatchKind::Exact, *bits)).collect();
+    let mut table = table(&fields, count)?;
+    let mut keys = Vec::with_capacity(count);
+    for _ in 0..count {
+        let parts: Vec<Vec<u8>> = bits.iter().map(|bits| bytes(value(rng, *bits), *bits)).collect();
+        keys.push(parts.concat());
+        insert(
+            &mut table,
+            &parts.into_iter().map(FieldMatch::Exact).collect::<Vec<_>>(),
+            0,
+        )?;
+    }
+    measure(rng, name, &table, &keys);
+    Ok(())
+}
+
+fn prefixes(
+    rng: &mut ChaCha8Rng,
+    name: &str,
+    bits: u32,
+    lengths: std::ops::RangeInclusive<u32>,
+    count: usize,
+) -> Result<(), Box<dyn Error>> {
+    let mut table = table(&[(MatchKind::Lpm, bits)], count)?;
+    let mut keys = Vec::with_capacity(count);
+    // Addresses in use share their first bits.
+    let common = 0x2001_0db8_u128 << 96;
+    for _ in 0..count {
+        let prefix_bits = rng.random_range(lengths.clone());
+        let any = value(rng, bits);
+        let address = if bits == 128 { common | (any >> 24) } else { any };
+        let host = if prefix_bits == bits {
+            0
+        } else {
+            address & (u128::MAX >> (128 - bits + prefix_bits))
+        };
+        insert(
+            &mut table,
+            &[FieldMatch::Lpm {
+                value: bytes(address ^ host, bits),
+                prefix_bits,
+            }],
+            0,
+        )?;
+        keys.push(bytes(address, bits));
+    }
+    measure(rng, name, &table, &keys);
+    Ok(())
+}
+
+/// A five-tuple as access lists match it.
+const FIVE_TUPLE: [u32; 5] = [32, 32, 16, 16, 8];
+
+fn ternary(rng: &mut ChaCha8Rng, name: &str, masks: usize, count: usize) -> Result<(), Box<dyn Error>> {
+    let mut table = table(&FIVE_TUPLE.map(|bits| (MatchKind::Ternary, bits)), count)?;
+    let masks: Vec<[u128; 5]> = (0..masks)
+        .map(|at| {
+            FIVE_TUPLE.map(|bits| {
+                if at == 0 || rng.random_bool(0.7) {
+                    u128::MAX >> (128 - bits)
+                } else {
+                    0
+                }
+            })
+        })
+        .collect();
+    let mut keys = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mask = masks.get(rng.random_range(0..masks.len())).ok_or("no masks")?;
+        let mut key = Vec::new();
+        let mut matches = Vec::new();
+        for (bits, mask) in FIVE_TUPLE.into_iter().zip(mask) {
+            let value = value(rng, bits);
+            key.extend(bytes(value, bits));
+            matches.push(FieldMatch::Ternary {
+                value: bytes(value & mask, bits),
+                mask: bytes(*mask, bits),
+            });
+        }
+        insert(&mut table, &matches, rng.random_range(1..1_000))?;
+        keys.push(key);
+    }
+    measure(rng, name, &table, &keys);
+    Ok(())
+}
+
+fn measure(rng: &mut ChaCha8Rng, name: &str, table: &Table, keys: &[Vec<u8>]) {
+    let length = keys.first().map_or(1, Vec::len);
+    let drawn: Vec<u8> = (0..LOOKUPS)
+        .filter_map(|_| keys.get(rng.random_range(0..keys.len())))
+        .flat_map(|key| key.iter().copied())
+        .collect();
+    let mut best = f64::INFINITY;
+    for _ in 0..RUNS {
+        let start = Instant::now();
+        let mut sum = 0;
+        for key in drawn.chunks_exact(length) {
+            if let Some(Target::Action(call)) = table.lookup(black_box(key)).map(|entry| entry.target()) {
+                sum += u64::from(call.action.0) + u64::from(call.data.first().copied().unwrap_or(0));
+            }
+        }
+        black_box(sum);
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    println!(
+        "{name:<44} {:>9} {:>9.1}",
+        table.len(),
+        best * 1e9 / LOOKUPS as f64
+    );
+}

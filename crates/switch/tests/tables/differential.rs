@@ -1,0 +1,366 @@
+//! Random tables, entries and packets: every structure against the list of the model.
+
+use super::model::{Added, Ask, Model, action, key_spec, ones, packet_key, table_spec};
+use linewarden_switch::tables::{
+    Batch, EntryHandle, HashSeed, KeySpec, MatchKind, MatchType, NewEntry, Priority, Publisher, Table,
+    TableChange, TableError, TableOp,
+};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// Numbers that decide one step; each decision takes the next.
+struct Dice<'a>(std::iter::Cycle<std::slice::Iter<'a, u16>>);
+
+impl Dice<'_> {
+    fn roll(&mut self) -> u32 {
+        u32::from(*self.0.next().expect("a cycle has no end"))
+    }
+
+    fn below(&mut self, bound: u32) -> u32 {
+        self.roll() % bound
+    }
+
+    /// A value of a field that others are likely to have too, in the whole or in its first bits.
+    fn value(&mut self, bits: u32, spread: u32) -> u128 {
+        let rolled = u128::from(self.below(spread));
+        if bits < 16 {
+            return rolled & ones(bits);
+        }
+        ((rolled >> 8) | ((rolled & 0xff) << (bits - 8))) & ones(bits)
+    }
+
+    fn ask(&mut self, kind: MatchKind, bits: u32, spread: u32) -> Ask {
+        let value = self.value(bits, spread);
+        match kind {
+            MatchKind::Exact => Ask::Exact(value),
+            MatchKind::Valid => Ask::Exact(value & 1),
+            MatchKind::Lpm => {
+                let prefix = self.below(bits + 1);
+                Ask::Lpm(value & prefix_mask(prefix, bits), prefix)
+            }
+            MatchKind::Optional => {
+                if self.below(2) == 0 {
+                    Ask::Ternary(0, 0)
+                } else {
+                    Ask::Ternary(value, ones(bits))
+                }
+            }
+            MatchKind::Ternary => {
+                let mask = match self.below(5) {
+                    0 => 0,
+                    1 => ones(bits),
+                    2 => prefix_mask(self.below(bits + 1), bits),
+                    3 => ones(bits) >> self.below(bits),
+                    _ => self.value(bits, 1 << 16),
+                };
+                Ask::Ternary(value & mask, mask)
+            }
+            MatchKind::Range => {
+                let other = match self.below(4) {
+                    0 => value,
+                    1 => ones(bits),
+                    _ => self.value(bits, spread),
+                };
+                if self.below(6) == 0 {
+                    Ask::Range(0, ones(bits))
+                } else {
+                    Ask::Range(value.min(other), value.max(other))
+                }
+            }
+        }
+    }
+}
+
+/// Ones in the first bits.
+fn prefix_mask(prefix: u32, bits: u32) -> u128 {
+    ones(bits) ^ ones(bits - prefix)
+}
+
+/// Fields of which at most one is matched by prefix.
+fn schema() -> impl Strategy<Value = (Vec<(MatchKind, u32)>, MatchType)> {
+    let kinds = prop_oneof![
+        Just(vec![MatchKind::Exact]),
+        Just(vec![MatchKind::Exact, MatchKind::Valid]),
+        Just(vec![MatchKind::Lpm, MatchKind::Exact]),
+        Just(vec![MatchKind::Ternary, MatchKind::Exact, MatchKind::Optional]),
+        Just(vec![
+            MatchKind::Ternary,
+            MatchKind::Lpm,
+            MatchKind::Optional,
+            MatchKind::Valid
+        ]),
+        Just(vec![MatchKind::Range, MatchKind::Exact]),
+        Just(vec![
+            MatchKind::Range,
+            MatchKind::Range,
+            MatchKind::Ternary,
+            MatchKind::Lpm,
+            MatchKind::Optional
+        ]),
+    ];
+    let bits = prop_oneof![
+        Just(1u32),
+        Just(9),
+        Just(16),
+        Just(20),
+        Just(32),
+        Just(48),
+        Just(127),
+        Just(128),
+        1u32..=128
+    ];
+    let fields = kinds.prop_flat_map(move |kinds| {
+        prop::collection::vec((prop::sample::select(kinds), bits.clone()), 1..=6)
+    });
+    (fields, 0..4u8).prop_map(|(mut fields, broader)| {
+        let mut prefixes = 0;
+        for (kind, bits) in &mut fields {
+            prefixes += u32::from(*kind == MatchKind::Lpm);
+            if *kind == MatchKind::Lpm && prefixes > 1 {
+                *kind = MatchKind::Exact;
+            }
+            if *kind == MatchKind::Valid {
+                *bits = 8;
+            }
+        }
+        let any = |wanted: &[MatchKind]| fields.iter().any(|(kind, _)| wanted.contains(kind));
+        let needed = if any(&[MatchKind::Range]) {
+            MatchType::Range
+        } else if any(&[MatchKind::Ternary, MatchKind::Optional]) {
+            MatchType::Ternary
+        } else if any(&[MatchKind::Lpm]) {
+            MatchType::Lpm
+        } else {
+            MatchType::Exact
+        };
+        // Some programs declare a more general table than their fields need.
+        let declared = match broader {
+            0 => MatchType::Range,
+            1 if needed != MatchType::Range => MatchType::Ternary,
+            _ => needed,
+        };
+        (fields, declared)
+    })
+}
+
+/// What is expected, and taken back with a batch that is dropped.
+#[derive(Clone)]
+struct State {
+    spec: KeySpec,
+    model: Model,
+    spread: u32,
+    /// Of the model's entries.
+    handles: BTreeMap<u32, EntryHandle>,
+    /// Valid once.
+    stale: Vec<EntryHandle>,
+}
+
+impl State {
+    /// One change, on both.
+    fn step(&mut self, dice: &mut Dice, batch: &mut Batch<'_, Table>) {
+        let choice = dice.below(8);
+        let picked = dice.below(self.handles.len().max(1) as u32) as usize;
+        let picked = self
+            .handles
+            .iter()
+            .nth(picked)
+            .map(|(index, handle)| (*index, *handle));
+        match (choice, picked) {
+            (0..=1, Some((index, handle))) => {
+                let Ok(TableChange::Deleted(entry)) = batch.apply(TableOp::Delete(handle)) else {
+                    panic!("{handle:?} not deleted")
+                };
+                assert_eq!(entry.handle(), handle);
+                self.model.delete(index);
+                self.handles.remove(&index);
+                self.stale.push(handle);
+            }
+            (2, Some((index, handle))) => {
+                let number = dice.roll();
+                let Ok(TableChange::Modified(before, after)) =
+                    batch.apply(TableOp::Modify(handle, action(number)))
+                else {
+                    panic!("{handle:?} not modified")
+                };
+                assert_eq!((before.handle(), after.handle()), (handle, handle));
+                self.model.places[index as usize].1.as_mut().expect("live").action = number;
+            }
+            (3, _) if !self.stale.is_empty() => {
+                let handle = self.stale[dice.below(self.stale.len() as u32) as usize];
+                let not_found = Some(TableError::NotFound {
+                    table: "ingress.t".into(),
+                });
+                assert_eq!(batch.apply(TableOp::Delete(handle)).err(), not_found);
+                assert_eq!(batch.apply(TableOp::Modify(handle, action(1))).err(), not_found);
+            }
+            _ => self.add(dice, picked.map(|(index, _)| index), batch),
+        }
+    }
+
+    fn add(&mut self, dice: &mut Dice, picked: Option<u32>, batch: &mut Batch<'_, Table>) {
+        // Some are there already, some differ in the priority only.
+        let again = picked.filter(|_| dice.below(4) == 0);
+        let known = again.and_then(|index| self.model.places[index as usize].1.clone());
+        let asks = match &known {
+            Some(entry) => entry.asks.clone(),
+            None => self
+                .model
+                .fields
+                .iter()
+                .map(|(kind, bits)| dice.ask(*kind, *bits, self.spread))
+                .collect(),
+        };
+        let same_rank = known.filter(|_| dice.below(2) == 0).map(|entry| entry.priority);
+        let rank = same_rank.unwrap_or_else(|| dice.below(4) as i32 - 1);
+        let number = dice.roll();
+        let key = self
+            .spec
+            .key(&self.model.matches(&asks), Priority(rank))
+            .expect("fits");
+        assert_eq!(
+            self.spec.key(&self.spec.matches(&key), Priority(rank)).as_ref(),
+            Ok(&key),
+            "read back"
+        );
+        let new = NewEntry {
+            key: key.clone(),
+            target: action(number),
+            state: None,
+            constant: false,
+        };
+        let added = batch.apply(TableOp::Insert(new));
+        match self.model.add(asks, rank, number) {
+            Added::At(index, generation) => {
+                let Ok(TableChange::Inserted(entry)) = added else {
+                    panic!("not inserted: {added:?}")
+                };
+                assert_eq!(
+                    (entry.handle().index(), entry.handle().generation()),
+                    (index, generation)
+                );
+                assert_eq!(entry.key(), &key);
+                self.handles.insert(index, entry.handle());
+            }
+            Added::Exists => assert!(
+                matches!(added, Err(TableError::AlreadyExists { .. })),
+                "{added:?}"
+            ),
+            Added::Full => assert!(matches!(added, Err(TableError::Full { .. })), "{added:?}"),
+        }
+    }
+
+    /// What packets find, and what a control plane reads.
+    fn check(&self, table: &Table, dice: &mut Dice) {
+        assert_eq!(table.len() as usize, self.handles.len());
+        let read: Vec<_> = table
+            .iter()
+            .map(|entry| (entry.handle().index(), entry.target().clone()))
+            .collect();
+        let expected: Vec<_> = self
+            .model
+            .live()
+            .map(|(index, entry)| (index, action(entry.action)))
+            .collect();
+        assert_eq!(read, expected);
+        for (_, entry) in self.model.live() {
+            let key = self
+                .spec
+                .key(&self.model.matches(&entry.asks), Priority(entry.priority))
+                .expect("fits");
+            let found = table.find(&key).expect("is there");
+            assert_eq!(found.target(), &action(entry.action));
+            assert!(table.get(found.handle()).is_ok());
+        }
+        assert!(self.stale.iter().all(|handle| table.get(*handle).is_err()));
+        for _ in 0..12 {
+            let values = self.packet(dice);
+            let found = table.lookup(&packet_key(&self.spec, &values));
+            let found = found.map(|entry| (entry.handle().index(), entry.handle().generation()));
+            assert_eq!(
+                found,
+                self.model.lookup(&values),
+                "{values:?} in {:?}",
+                self.model
+            );
+        }
+    }
+
+    /// A packet's fields: near an entry's, or any.
+    fn packet(&self, dice: &mut Dice) -> Vec<u128> {
+        let entry = self
+            .model
+            .live()
+            .nth(dice.below(self.handles.len().max(1) as u32) as usize);
+        let fields = self.model.fields.iter().enumerate();
+        let near = fields.map(|(at, (kind, bits))| {
+            let value = match entry.map(|(_, entry)| &entry.asks[at]) {
+                Some(Ask::Exact(value)) => *value,
+                Some(Ask::Lpm(value, prefix)) => {
+                    let rest = ones(bits - prefix);
+                    value | (dice.value(*bits, self.spread) & rest)
+                }
+                Some(Ask::Ternary(value, mask)) => {
+                    value | (dice.value(*bits, self.spread) & !mask & ones(*bits))
+                }
+                Some(Ask::Range(low, high)) => match dice.below(4) {
+                    0 => *low,
+                    1 => *high,
+                    2 => low.saturating_sub(1),
+                    _ => (high + u128::from(*high < ones(*bits))).min(ones(*bits)),
+                },
+                None => dice.value(*bits, self.spread),
+            };
+            match dice.below(10) {
+                0 if *kind != MatchKind::Valid => dice.value(*bits, self.spread),
+                1 if *kind != MatchKind::Valid => value ^ (1 << dice.below(*bits)),
+                _ => value,
+            }
+        });
+        near.collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn tables_do_what_the_list_does(
+        (fields, match_type) in schema(),
+        size in 1u32..60,
+        spread in prop_oneof![Just(3u32), Just(40), Just(1 << 16)],
+        batches in prop::collection::vec(
+            (prop::collection::vec(prop::collection::vec(any::<u16>(), 24), 1..40), any::<bool>()),
+            1..8,
+        ),
+    ) {
+        let spec = key_spec(&fields, match_type);
+        let table = Table::new(table_spec(spec.clone(), size), &HashSeed::random());
+        let mut publisher = Publisher::new(table);
+        let reader = publisher.reader();
+        let model = Model::new(fields, match_type, size as usize);
+        let mut state = State { spec, model, spread, handles: BTreeMap::new(), stale: Vec::new() };
+        for (steps, keep) in &batches {
+            let mut after = state.clone();
+            let mut batch = publisher.begin();
+            for numbers in steps {
+                let mut dice = Dice(numbers.iter().cycle());
+                after.step(&mut dice, &mut batch);
+                after.check(batch.state(), &mut dice);
+            }
+            let mut dice = Dice(steps[0].iter().cycle());
+            state.check(&reader.snapshot(), &mut dice);
+            if *keep {
+                batch.commit();
+                state = after;
+            } else {
+                drop(batch);
+            }
+            state.check(&reader.snapshot(), &mut dice);
+        }
+        // The second copy, after all it was told and made to forget.
+        let batch = publisher.begin();
+        for (steps, _) in &batches {
+            state.check(batch.state(), &mut Dice(steps[0].iter().cycle()));
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! BMv2's tables as one would explain them: a list of entries that is read from its beginning.
+
+use linewarden_switch::tables::{
+    ActionCall, ActionData, ActionId, DefaultPolicy, FieldMatch, KeyField, KeySpec, MatchKind, MatchType,
+    TableSpec, Target, TargetKind,
+};
+use std::sync::Arc;
+
+/// What an entry asks of a field, in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    Exact(u128),
+    Lpm(u128, u32),
+    Ternary(u128, u128),
+    Range(u128, u128),
+}
+
+impl Ask {
+    fn accepts(&self, value: u128, bits: u32) -> bool {
+        match *self {
+            Self::Exact(wanted) => value == wanted,
+            Self::Lpm(wanted, prefix) => prefix == 0 || (value ^ wanted) >> (bits - prefix) == 0,
+            Self::Ternary(wanted, mask) => value & mask == wanted,
+            Self::Range(low, high) => (low..=high).contains(&value),
+        }
+    }
+
+    /// As the field's kind wants it said.
+    pub fn to_match(&self, kind: MatchKind) -> FieldMatch {
+        let bytes = |value: u128| value.to_be_bytes().to_vec();
+        match (*self, kind) {
+            (Self::Exact(value), MatchKind::Valid) => FieldMatch::Valid(value == 1),
+            (Self::Exact(value), _) => FieldMatch::Exact(bytes(value)),
+            (Self::Lpm(value, prefix_bits), _) => FieldMatch::Lpm {
+                value: bytes(value),
+                prefix_bits,
+            },
+            (Self::Ternary(_, 0), MatchKind::Optional) => FieldMatch::Optional(None),
+            (Self::Ternary(value, _), MatchKind::Optional) => FieldMatch::Optional(Some(bytes(value))),
+            (Self::Ternary(value, mask), _) => FieldMatch::Ternary {
+                value: bytes(value),
+                mask: bytes(mask),
+            },
+            (Self::Range(low, high), _) => FieldMatch::Range {
+                low: bytes(low),
+                high: bytes(high),
+            },
+        }
+    }
+}
+
+/// One entry: its handle is where it stands in the list, and how many stood there before.
+#[derive(Clone, Debug)]
+pub struct ModelEntry {
+    pub generation: u32,
+    pub asks: Vec<Ask>,
+    pub priority: i32,
+    pub action: u32,
+}
+
+/// What adding an entry comes to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Added {
+    At(u32, u32),
+    Exists,
+    Full,
+}
+
+/// A table: a list with holes.
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub fields: Vec<(MatchKind, u32)>,
+    pub match_type: MatchType,
+    pub size: usize,
+    pub places: Vec<(u32, Option<ModelEntry>)>,
+}
+
+impl Model {
+    pub fn new(fields: Vec<(MatchKind, u32)>, match_type: MatchType, size: usize) -> Self {
+        Self {
+            fields,
+            match_type,
+            size,
+            places: Vec::new(),
+        }
+    }
+
+    fn has_priority(&self) -> bool {
+        matches!(self.match_type, MatchType::Ternary | MatchType::Range)
+    }
+
+    pub fn live(&self) -> impl Iterator<Item = (u32, &ModelEntry)> {
+        (0..)
+            .zip(&self.places)
+            .filter_map(|(index, (_, entry))| Some((index, entry.as_ref()?)))
+    }
+
+    pub fn same(&self, asks: &[Ask], priority: i32) -> Option<u32> {
+        self.live()
+            .find(|(_, entry)| entry.asks == asks && (!self.has_priority() || entry.priority == priority))
+            .map(|(index, _)| index)
+    }
+
+    pub fn add(&mut self, asks: Vec<Ask>, priority: i32, action: u32) -> Added {
+        if self.same(&asks, priority).is_some() {
+            return Added::Exists;
+        }
+        if self.live().count() >= self.size {
+            return Added::Full;
+        }
+        let index = self
+            .places
+            .iter()
+            .position(|(_, entry)| entry.is_none())
+            .unwrap_or(self.places.len());
+        if index == self.places.len() {
+            self.places.push((0, None));
+        }
+        let generation = self.places[index].0;
+        self.places[index].1 = Some(ModelEntry {
+            generation,
+            asks,
+            priority,
+            action,
+        });
+        Added::At(index as u32, generation)
+    }
+
+    pub fn delete(&mut self, index: u32) {
+        let place = &mut self.places[index as usize];
+        place.0 += 1;
+        place.1 = None;
+    }
+
+    /// The entry that wins: BMv2 reads the list from its beginning and keeps the first of the best.
+    pub fn lookup(&self, values: &[u128]) -> Option<(u32, u32)> {
+        let mut best: Option<(i64, u32, u32)> = None;
+        for (index, entry) in self.live() {
+            let fields = entry.asks.iter().zip(values).zip(&self.fields);
+            if !fields
+                .into_iter()
+                .all(|((ask, value), (_, bits))| ask.accepts(*value, *bits))
+            {
+                continue;
+            }
+            let order = match self.match_type {
+                MatchType::Exact => 0,
+                MatchType::Lpm => -entry
+                    .asks
+                    .iter()
+                    .map(|ask| {
+                        if let Ask::Lpm(_, prefix) = ask {
+                            i64::from(*prefix)
+                        } else {
+                            0
+                        }
+                    })
+                    .sum::<i64>(),
+                MatchType::Ternary | MatchType::Range => i64::from(entry.priority),
+            };
+            if best.is_none_or(|(other, ..)| order < other) {
+                best = Some((order, index, entry.generation));
+            }
+        }
+        best.map(|(_, index, generation)| (index, generation))
+    }
+
+    pub fn matches(&self, asks: &[Ask]) -> Vec<FieldMatch> {
+        asks.iter()
+            .zip(&self.fields)
+            .map(|(ask, (kind, _))| ask.to_match(*kind))
+            .collect()
+    }
+}
+
+pub fn key_spec(fields: &[(MatchKind, u32)], match_type: MatchType) -> KeySpec {
+    let fields = fields
+        .iter()
+        .zip(0..)
+        .map(|((kind, bits), i)| KeyField::new(format!("f{i}"), *kind, *bits));
+    KeySpec::with_type(fields.collect(), match_type).expect("a key")
+}
+
+pub fn table_spec(key: KeySpec, size: u32) -> Arc<TableSpec> {
+    Arc::new(TableSpec {
+        name: "ingress.t".into(),
+        key,
+        size,
+        targets: TargetKind::Action,
+        stateful: true,
+        initial_default: None,
+        default_policy: DefaultPolicy::Free,
+    })
+}
+
+/// The key as the packet path writes it.
+pub fn packet_key(spec: &KeySpec, values: &[u128]) -> Vec<u8> {
+    let parts = spec.fields().iter().zip(values);
+    parts
+        .flat_map(|(field, value)| value.to_be_bytes()[16 - field.bytes()..].to_vec())
+        .collect()
+}
+
+pub fn action(number: u32) -> Target {
+    Target::Action(call(number))
+}
+
+pub fn call(number: u32) -> ActionCall {
+    ActionCall {
+        action: ActionId(number),
+        data: ActionData::from_slice(&number.to_be_bytes()),
+    }
+}
+
+pub fn ones(bits: u32) -> u128 {
+    if bits == 0 { 0 } else { u128::MAX >> (128 - bits) }
+}

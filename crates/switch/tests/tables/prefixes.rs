@@ -1,0 +1,120 @@
+//! Enough prefixes to make the trie grow, split and shrink, against the list of the model.
+
+use super::model::{Added, Ask, Model, action, key_spec, ones, packet_key, table_spec};
+use linewarden_switch::tables::{HashSeed, MatchKind, MatchType, NewEntry, Priority, Table};
+use proptest::prelude::*;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+/// A field that most entries have in common in its first bits, so that prefixes nest.
+fn crowded(rng: &mut ChaCha8Rng, bits: u32) -> u128 {
+    let varying = [4, 12, 24, bits][rng.random_range(0..4)].min(bits);
+    let from = if rng.random_bool(0.5) {
+        0
+    } else {
+        rng.random_range(0..=bits - varying)
+    };
+    let common = 0x2001_0db8_0a0a_c0a8_1234_5678_9abc_def0_u128;
+    let fixed = if bits == 128 {
+        common
+    } else {
+        common >> (128 - bits)
+    };
+    fixed ^ ((rng.random::<u128>() & ones(varying)) << from) & ones(bits)
+}
+
+/// Which entries stay: all, a part, none, and all again.
+const ROUNDS: [u32; 5] = [100, 30, 100, 0, 60];
+
+fn grow_and_shrink(seed: u64, fields: Vec<(MatchKind, u32)>, count: usize) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let spec = key_spec(&fields, MatchType::Lpm);
+    let mut table = Table::new(table_spec(spec.clone(), count as u32), &HashSeed::random());
+    let mut model = Model::new(fields.clone(), MatchType::Lpm, count);
+    for percent in ROUNDS {
+        let wanted = count * percent as usize / 100;
+        while table.len() as usize > wanted {
+            let index = model
+                .live()
+                .nth(rng.random_range(0..table.len() as usize))
+                .expect("live")
+                .0;
+            let handle = table
+                .iter()
+                .find(|entry| entry.handle().index() == index)
+                .expect("live")
+                .handle();
+            table.delete(handle).expect("live");
+            model.delete(index);
+        }
+        let mut tries = 0;
+        while (table.len() as usize) < wanted && tries < 4 * count {
+            tries += 1;
+            let ask = |(kind, bits): &(MatchKind, u32)| match kind {
+                MatchKind::Lpm => {
+                    let prefix = rng.random_range(0..=*bits);
+                    Ask::Lpm(
+                        crowded(&mut rng, *bits) & (ones(*bits) ^ ones(bits - prefix)),
+                        prefix,
+                    )
+                }
+                _ => Ask::Exact(rng.random_range(0..2)),
+            };
+            let asks: Vec<Ask> = fields.iter().map(ask).collect();
+            let key = spec
+                .key(&model.matches(&asks), Priority::default())
+                .expect("fits");
+            let new = NewEntry {
+                key,
+                target: action(tries as u32),
+                state: None,
+                constant: false,
+            };
+            let added = table.insert(new);
+            match model.add(asks, 0, tries as u32) {
+                Added::At(index, generation) => {
+                    let handle = added.expect("free").handle();
+                    assert_eq!((handle.index(), handle.generation()), (index, generation));
+                }
+                Added::Exists | Added::Full => assert!(added.is_err()),
+            }
+        }
+        for _ in 0..300 {
+            let field = |(kind, bits): &(MatchKind, u32)| match kind {
+                MatchKind::Lpm => crowded(&mut rng, *bits),
+                _ => rng.random_range(0..2),
+            };
+            let values: Vec<u128> = fields.iter().map(field).collect();
+            let found = table.lookup(&packet_key(&spec, &values));
+            let found = found.map(|entry| (entry.handle().index(), entry.handle().generation()));
+            assert_eq!(found, model.lookup(&values), "{values:x?}, seed {seed}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn one_field(seed in any::<u64>(), bits in prop_oneof![Just(8u32), Just(12), Just(20), Just(32), Just(48)]) {
+        grow_and_shrink(seed, vec![(MatchKind::Lpm, bits)], 600);
+    }
+
+    #[test]
+    fn addresses_of_128_bits(seed in any::<u64>()) {
+        grow_and_shrink(seed, vec![(MatchKind::Lpm, 128)], 500);
+    }
+
+    #[test]
+    fn beside_exact_fields(seed in any::<u64>(), bits in prop_oneof![Just(20u32), Just(32), Just(128)]) {
+        use MatchKind::{Exact, Lpm, Valid};
+        grow_and_shrink(seed, vec![(Lpm, bits), (Exact, 9), (Valid, 8)], 400);
+        grow_and_shrink(seed, vec![(Exact, 16), (Lpm, bits), (Exact, 128)], 400);
+    }
+
+    #[test]
+    fn in_keys_too_long_for_a_few_words(seed in any::<u64>()) {
+        use MatchKind::{Exact, Lpm};
+        grow_and_shrink(seed, vec![(Exact, 128), (Lpm, 127), (Exact, 128)], 300);
+    }
+}
