@@ -1,7 +1,12 @@
 //! The attesting P4 switch: runs what p4c compiles for BMv2 (v1model) with the semantics of simple_switch.
 
 pub mod calculations;
+pub mod exec;
+pub mod externs;
+pub mod forwarding;
+pub mod layout;
 pub mod load;
+pub mod lower;
 pub mod meter;
 pub mod ports;
 pub mod program;

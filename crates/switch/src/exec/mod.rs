@@ -1,0 +1,3 @@
+//! Runs programs in executable form.
+
+pub mod op;

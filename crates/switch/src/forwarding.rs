@@ -1,0 +1,201 @@
+//! What the control plane sets and packets only read: tables, multicast groups, mirror sessions, value sets.
+//!
+//! All of it is one state that changes in batches (see [`publish`](crate::tables::Publisher)): a packet sees a batch
+//! whole or not at all.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::program::ids::ValueSetId;
+use crate::tables::{Replicated, TableSet, TableSetChange, TableSetError, TableSetOp};
+
+/// One copy that a multicast group makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Replica {
+    /// `egress_rid` of the copy.
+    pub rid: u16,
+    /// The port that it leaves by.
+    pub port: u32,
+}
+
+/// Where clones go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MirrorSession {
+    /// A port.
+    pub port: Option<u32>,
+    /// A multicast group.
+    pub group: Option<u32>,
+    /// Longest clone in bytes; 0: whole packets.
+    pub bytes_max: u32,
+}
+
+/// The members of a value set: the parts of a key behind each other without padding, right-aligned in whole bytes.
+pub type ValueSetMembers = BTreeSet<Vec<u8>>;
+
+/// A change that is asked for.
+#[derive(Clone, Debug)]
+pub enum ForwardingOp {
+    /// Of tables and action profiles.
+    Tables(TableSetOp),
+    /// Sets a multicast group, or with `None` removes it.
+    Group(u32, Option<Arc<[Replica]>>),
+    /// Sets a mirror session, or with `None` removes it.
+    Mirror(u32, Option<MirrorSession>),
+    /// Sets the members of a value set.
+    ValueSet(ValueSetId, Arc<ValueSetMembers>),
+}
+
+/// A change that was made: what was, and what is now.
+#[derive(Clone, Debug)]
+pub enum ForwardingChange {
+    /// Of tables and action profiles.
+    Tables(TableSetChange),
+    /// Of a multicast group.
+    Group(u32, Option<Arc<[Replica]>>, Option<Arc<[Replica]>>),
+    /// Of a mirror session.
+    Mirror(u32, Option<MirrorSession>, Option<MirrorSession>),
+    /// Of a value set.
+    ValueSet(ValueSetId, Arc<ValueSetMembers>, Arc<ValueSetMembers>),
+}
+
+/// Why a change is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ForwardingError {
+    /// By tables or action profiles.
+    #[error(transparent)]
+    Tables(#[from] TableSetError),
+    /// No such value set.
+    #[error("the program has no value set {0:?}")]
+    NoValueSet(ValueSetId),
+}
+
+/// The state.
+#[derive(Clone, Debug, Default)]
+pub struct Forwarding {
+    tables: TableSet,
+    groups: HashMap<u32, Arc<[Replica]>>,
+    mirrors: HashMap<u32, MirrorSession>,
+    value_sets: Vec<Arc<ValueSetMembers>>,
+}
+
+impl Forwarding {
+    /// A state with these tables, so many empty value sets and nothing else.
+    #[must_use]
+    pub fn new(tables: TableSet, value_sets: usize) -> Self {
+        Self {
+            tables,
+            groups: HashMap::new(),
+            mirrors: HashMap::new(),
+            value_sets: vec![Arc::default(); value_sets],
+        }
+    }
+
+    /// The tables and action profiles.
+    #[inline]
+    #[must_use]
+    pub fn tables(&self) -> &TableSet {
+        &self.tables
+    }
+
+    /// The copies that a multicast group makes; none if there is no such group.
+    #[must_use]
+    pub fn group(&self, group: u32) -> Option<&Arc<[Replica]>> {
+        self.groups.get(&group)
+    }
+
+    /// All multicast groups.
+    pub fn groups(&self) -> impl Iterator<Item = (u32, &Arc<[Replica]>)> {
+        self.groups.iter().map(|(id, replicas)| (*id, replicas))
+    }
+
+    /// Where clones of a session go.
+    #[must_use]
+    pub fn mirror(&self, session: u32) -> Option<MirrorSession> {
+        self.mirrors.get(&session).copied()
+    }
+
+    /// All mirror sessions.
+    pub fn mirrors(&self) -> impl Iterator<Item = (u32, MirrorSession)> {
+        self.mirrors.iter().map(|(id, session)| (*id, *session))
+    }
+
+    /// The members of a value set.
+    #[must_use]
+    pub fn value_set(&self, id: ValueSetId) -> Option<&Arc<ValueSetMembers>> {
+        self.value_sets.get(id.index())
+    }
+
+    fn set_group(&mut self, id: u32, replicas: Option<Arc<[Replica]>>) -> Option<Arc<[Replica]>> {
+        match replicas {
+            Some(replicas) => self.groups.insert(id, replicas),
+            None => self.groups.remove(&id),
+        }
+    }
+
+    fn set_mirror(&mut self, id: u32, session: Option<MirrorSession>) -> Option<MirrorSession> {
+        match session {
+            Some(session) => self.mirrors.insert(id, session),
+            None => self.mirrors.remove(&id),
+        }
+    }
+
+    fn set_value_set(&mut self, id: ValueSetId, members: &Arc<ValueSetMembers>) {
+        if let Some(slot) = self.value_sets.get_mut(id.index()) {
+            *slot = Arc::clone(members);
+        }
+    }
+}
+
+impl Replicated for Forwarding {
+    type Op = ForwardingOp;
+    type Change = ForwardingChange;
+    type Error = ForwardingError;
+
+    fn apply(&mut self, op: ForwardingOp) -> Result<ForwardingChange, ForwardingError> {
+        Ok(match op {
+            ForwardingOp::Tables(op) => ForwardingChange::Tables(self.tables.apply(op)?),
+            ForwardingOp::Group(id, new) => {
+                let old = self.set_group(id, new.clone());
+                ForwardingChange::Group(id, old, new)
+            }
+            ForwardingOp::Mirror(id, new) => {
+                let old = self.set_mirror(id, new);
+                ForwardingChange::Mirror(id, old, new)
+            }
+            ForwardingOp::ValueSet(id, new) => {
+                let old = self
+                    .value_set(id)
+                    .cloned()
+                    .ok_or(ForwardingError::NoValueSet(id))?;
+                self.set_value_set(id, &new);
+                ForwardingChange::ValueSet(id, old, new)
+            }
+        })
+    }
+
+    fn redo(&mut self, change: &ForwardingChange) {
+        match change {
+            ForwardingChange::Tables(change) => self.tables.redo(change),
+            ForwardingChange::Group(id, _, new) => {
+                self.set_group(*id, new.clone());
+            }
+            ForwardingChange::Mirror(id, _, new) => {
+                self.set_mirror(*id, *new);
+            }
+            ForwardingChange::ValueSet(id, _, new) => self.set_value_set(*id, new),
+        }
+    }
+
+    fn undo(&mut self, change: &ForwardingChange) {
+        match change {
+            ForwardingChange::Tables(change) => self.tables.undo(change),
+            ForwardingChange::Group(id, old, _) => {
+                self.set_group(*id, old.clone());
+            }
+            ForwardingChange::Mirror(id, old, _) => {
+                self.set_mirror(*id, *old);
+            }
+            ForwardingChange::ValueSet(id, old, _) => self.set_value_set(*id, old),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Conditions: jumps instead of values, so that what decides is all that is computed.
+
+use super::access;
+use super::builder::{Builder, Label, LowerError, low_bits};
+use super::value::{Lane, Want, lane_of};
+use crate::exec::op::{Op, Test};
+use crate::program::expr::{Bool, Compare, Data, HeaderExpr, UnionExpr};
+
+impl Builder<'_> {
+    /// Emits a jump to the label that is taken if the condition is `wanted`.
+    pub fn branch(&mut self, condition: &Bool, wanted: bool, to: Label) -> Result<(), LowerError> {
+        let mark = self.mark();
+        self.branch_inner(condition, wanted, to)?;
+        self.release(mark);
+        Ok(())
+    }
+
+    fn branch_inner(&mut self, condition: &Bool, wanted: bool, to: Label) -> Result<(), LowerError> {
+        match condition {
+            Bool::Const(value) => {
+                if *value == wanted {
+                    self.emit(Op::Jump { to: Self::to(to) });
+                }
+                Ok(())
+            }
+            Bool::Not(inner) => self.branch(inner, !wanted, to),
+            Bool::And(left, right) => self.both(left, right, true, wanted, to),
+            Bool::Or(left, right) => self.both(left, right, false, wanted, to),
+            Bool::Compare(compare, left, right) => {
+                self.compare(condition, (*compare, left, right), wanted, to)
+            }
+            Bool::FromData(data) => {
+                let zero = Data::Const(0.into());
+                self.compare(condition, (Compare::Ne, data, &zero), wanted, to)
+            }
+            Bool::Valid(header) => self.valid(condition, header, wanted, to),
+            Bool::ValidUnion(union) => self.valid_union(condition, union, wanted, to),
+            Bool::Select(choice, left, right) => {
+                let (other, end) = (self.label()?, self.label()?);
+                self.branch(choice, false, other)?;
+                self.branch(left, wanted, to)?;
+                self.emit(Op::Jump { to: Self::to(end) });
+                self.bind(other)?;
+                self.branch(right, wanted, to)?;
+                self.bind(end)
+            }
+            Bool::Eq(..) | Bool::HeaderEq(..) | Bool::UnionEq(..) => self.branch_tree(condition, wanted, to),
+        }
+    }
+
+    fn branch_tree(&mut self, condition: &Bool, wanted: bool, to: Label) -> Result<(), LowerError> {
+        let condition = self.condition(condition)?;
+        self.emit(Op::BranchTree {
+            condition,
+            wanted,
+            to: Self::to(to),
+        });
+        Ok(())
+    }
+
+    /// `left and right` (`all`), or `left or right`.
+    fn both(
+        &mut self,
+        left: &Bool,
+        right: &Bool,
+        all: bool,
+        wanted: bool,
+        to: Label,
+    ) -> Result<(), LowerError> {
+        if all == wanted {
+            // The first one that fails decides against the jump.
+            let end = self.label()?;
+            self.branch(left, !wanted, end)?;
+            self.branch(right, wanted, to)?;
+            self.bind(end)
+        } else {
+            self.branch(left, wanted, to)?;
+            self.branch(right, wanted, to)
+        }
+    }
+
+    fn valid(
+        &mut self,
+        whole: &Bool,
+        header: &HeaderExpr,
+        wanted: bool,
+        to: Label,
+    ) -> Result<(), LowerError> {
+        let place = access::known(self.program, header).and_then(|header| self.layout.header(header));
+        match place {
+            Some(place) if place.metadata => self.branch(&Bool::Const(true), wanted, to),
+            Some(place) => {
+                let at = place.valid;
+                self.emit(Op::BranchValid {
+                    at,
+                    valid: wanted,
+                    to: Self::to(to),
+                });
+                Ok(())
+            }
+            None => self.branch_tree(whole, wanted, to),
+        }
+    }
+
+    fn valid_union(
+        &mut self,
+        whole: &Bool,
+        union: &UnionExpr,
+        wanted: bool,
+        to: Label,
+    ) -> Result<(), LowerError> {
+        let Some(union) = access::known_union(self.program, union) else {
+            return self.branch_tree(whole, wanted, to);
+        };
+        let headers = self
+            .program
+            .unions
+            .get(union.index())
+            .map_or(&[][..], |union| union.headers.as_slice());
+        let places: Vec<u32> = headers
+            .iter()
+            .filter_map(|header| self.layout.header(*header))
+            .map(|place| place.valid)
+            .collect();
+        if wanted {
+            for at in places {
+                self.emit(Op::BranchValid {
+                    at,
+                    valid: true,
+                    to: Self::to(to),
+                });
+            }
+            return Ok(());
+        }
+        let end = self.label()?;
+        for at in places {
+            self.emit(Op::BranchValid {
+                at,
+                valid: true,
+                to: Self::to(end),
+            });
+        }
+        self.emit(Op::Jump { to: Self::to(to) });
+        self.bind(end)
+    }
+
+    fn compare(
+        &mut self,
+        whole: &Bool,
+        (compare, left, right): (Compare, &Data, &Data),
+        wanted: bool,
+        to: Label,
+    ) -> Result<(), LowerError> {
+        let ranges = (self.range(left), self.range(right));
+        let joined = match &ranges {
+            (Some(a), Some(b)) => Some(a.join(b)),
+            _ => None,
+        };
+        let Some((joined, lane)) = joined.and_then(|range| lane_of(&range).map(|lane| (range, lane))) else {
+            return self.branch_tree(whole, wanted, to);
+        };
+        let (test, swap) = test(compare, wanted, joined.is_negative());
+        let to_pc = Self::to(to);
+        match lane {
+            Lane::Narrow => {
+                let Some(a) = self.narrow(left, Want::Exact)? else {
+                    return self.branch_tree(whole, wanted, to);
+                };
+                if let (Data::Const(value), Test::Eq | Test::Ne) = (right, test) {
+                    let value = low_bits(value) as u64;
+                    self.emit(match test {
+                        Test::Eq => Op::BranchEq { a, to: to_pc, value },
+                        _ => Op::BranchNe { a, to: to_pc, value },
+                    });
+                    return Ok(());
+                }
+                let Some(b) = self.narrow(right, Want::Exact)? else {
+                    return self.branch_tree(whole, wanted, to);
+                };
+                let (a, b) = if swap { (b, a) } else { (a, b) };
+                self.emit(Op::Branch {
+                    test,
+                    a,
+                    b,
+                    to: to_pc,
+                });
+            }
+            Lane::Wide => {
+                let (Some(a), Some(b)) = (
+                    self.in_wide(left, Want::Exact)?,
+                    self.in_wide(right, Want::Exact)?,
+                ) else {
+                    return self.branch_tree(whole, wanted, to);
+                };
+                let (a, b) = if swap { (b, a) } else { (a, b) };
+                self.emit(Op::WideBranch {
+                    test,
+                    a,
+                    b,
+                    to: to_pc,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The test of a comparison that is to come out as wanted, and whether its sides are exchanged.
+fn test(compare: Compare, wanted: bool, signed: bool) -> (Test, bool) {
+    let less = if signed { Test::Less } else { Test::Below };
+    let less_eq = if signed { Test::LessEq } else { Test::BelowEq };
+    match (compare, wanted) {
+        (Compare::Eq, true) | (Compare::Ne, false) => (Test::Eq, false),
+        (Compare::Eq, false) | (Compare::Ne, true) => (Test::Ne, false),
+        (Compare::Lt, true) | (Compare::Ge, false) => (less, false),
+        (Compare::Le, true) | (Compare::Gt, false) => (less_eq, false),
+        (Compare::Gt, true) | (Compare::Le, false) => (less, true),
+        (Compare::Ge, true) | (Compare::Lt, false) => (less_eq, true),
+    }
+}

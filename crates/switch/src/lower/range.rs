@@ -1,0 +1,207 @@
+//! Which integers an expression can be: the proof that it may be computed in 64 or 128 bits.
+
+use num_bigint::BigInt;
+use num_traits::{One, Signed, ToPrimitive, Zero};
+
+use crate::program::Program;
+use crate::program::expr::{Binary, Cast, Data};
+use crate::program::ids::FieldRef;
+
+/// All integers from `low` to `high`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Range {
+    pub low: BigInt,
+    pub high: BigInt,
+}
+
+/// Shifts by more than this are left to integers of any size.
+const SHIFT_MAX: u32 = 256;
+
+impl Range {
+    pub fn unsigned(bits: u32) -> Self {
+        Self {
+            low: BigInt::zero(),
+            high: (BigInt::one() << bits) - 1,
+        }
+    }
+
+    pub fn signed(bits: u32) -> Self {
+        let half = BigInt::one() << (bits.max(1) - 1);
+        Self {
+            low: -half.clone(),
+            high: half - 1,
+        }
+    }
+
+    pub fn one(value: BigInt) -> Self {
+        Self {
+            low: value.clone(),
+            high: value,
+        }
+    }
+
+    pub fn is_negative(&self) -> bool {
+        self.low.is_negative()
+    }
+
+    /// Whether so many bits hold every value, unsigned or signed.
+    pub fn fits(&self, bits: u32) -> bool {
+        self.within(&Self::unsigned(bits)) || self.within(&Self::signed(bits))
+    }
+
+    pub fn within(&self, other: &Self) -> bool {
+        self.low >= other.low && self.high <= other.high
+    }
+
+    pub fn join(&self, other: &Self) -> Self {
+        Self {
+            low: self.low.clone().min(other.low.clone()),
+            high: self.high.clone().max(other.high.clone()),
+        }
+    }
+
+    fn corners(&self, other: &Self, op: impl Fn(&BigInt, &BigInt) -> BigInt) -> Self {
+        let all = [
+            op(&self.low, &other.low),
+            op(&self.low, &other.high),
+            op(&self.high, &other.low),
+            op(&self.high, &other.high),
+        ];
+        let mut range = Self::one(all[0].clone());
+        for value in all {
+            range = range.join(&Self::one(value));
+        }
+        range
+    }
+}
+
+/// Bits of the greatest absolute value.
+fn magnitude(range: &Range) -> u32 {
+    let bits = range.low.bits().max(range.high.bits());
+    u32::try_from(bits).unwrap_or(u32::MAX)
+}
+
+/// The range of a field's values.
+pub fn of_field(program: &Program, field: FieldRef) -> Range {
+    match program.field(field) {
+        Some(field) if field.signed => Range::signed(field.bits),
+        Some(field) => Range::unsigned(field.bits),
+        None => Range::unsigned(1),
+    }
+}
+
+/// The range of an expression's values; none where it has no useful bound. `args` are the widths of the action's
+/// parameters.
+pub fn of(program: &Program, args: &[u32], data: &Data) -> Option<Range> {
+    let of = |data: &Data| of(program, args, data);
+    Some(match data {
+        Data::Const(value) => Range::one(value.clone()),
+        Data::Field(field) => of_field(program, *field),
+        Data::StackLast(stack, field) => {
+            let header = *program.stacks.get(stack.index())?.headers.first()?;
+            of_field(
+                program,
+                FieldRef {
+                    header,
+                    field: *field,
+                },
+            )
+        }
+        Data::Access(header, field) => {
+            let header = super::access::sample(program, header)?;
+            of_field(
+                program,
+                FieldRef {
+                    header,
+                    field: *field,
+                },
+            )
+        }
+        Data::Param(at) => Range::unsigned(*args.get(*at as usize)?),
+        Data::Register(register, _) => Range::unsigned(program.registers.get(register.index())?.bits),
+        Data::Binary(op, left, right) => binary(*op, &of(left)?, &of(right)?)?,
+        Data::Not(value) => {
+            let range = of(value)?;
+            Range {
+                low: -range.high - 1,
+                high: -range.low - 1,
+            }
+        }
+        Data::Cast(cast, _, bits) => match cast {
+            Cast::TwoCompMod | Cast::Saturate => Range::signed(*bits),
+            Cast::SaturateUnsigned => Range::unsigned(*bits),
+        },
+        Data::FromBool(_) => Range::unsigned(1),
+        Data::LastIndex(_) => Range {
+            low: BigInt::from(-1),
+            high: BigInt::from(u16::MAX),
+        },
+        Data::Size(_) => Range::unsigned(16),
+        Data::Select(_, left, right) => of(left)?.join(&of(right)?),
+    })
+}
+
+fn binary(op: Binary, left: &Range, right: &Range) -> Option<Range> {
+    Some(match op {
+        Binary::Add => Range {
+            low: &left.low + &right.low,
+            high: &left.high + &right.high,
+        },
+        Binary::Sub => Range {
+            low: &left.low - &right.high,
+            high: &left.high - &right.low,
+        },
+        Binary::Mul => left.corners(right, |a, b| a * b),
+        // Negative operands give 0.
+        Binary::Div | Binary::Mod => {
+            let high = if op == Binary::Div {
+                left.high.clone()
+            } else {
+                left.high.clone().min(right.high.clone())
+            };
+            Range {
+                low: BigInt::zero(),
+                high: high.max(BigInt::zero()),
+            }
+        }
+        Binary::And => and(left, right),
+        Binary::Or | Binary::Xor => {
+            let bits = magnitude(left).max(magnitude(right));
+            match left.is_negative() || right.is_negative() {
+                true => Range::signed(bits + 1),
+                false => Range::unsigned(bits),
+            }
+        }
+        Binary::Shl => {
+            let most = right.high.to_u32().filter(|bits| *bits <= SHIFT_MAX)?;
+            let high = (&left.high << most).max(BigInt::zero());
+            Range {
+                low: (&left.low << most).min(BigInt::zero()),
+                high,
+            }
+        }
+        Binary::Shr => Range {
+            low: left.low.clone().min(BigInt::zero()),
+            high: left.high.clone().max(BigInt::zero()),
+        },
+    })
+}
+
+fn and(left: &Range, right: &Range) -> Range {
+    match (left.is_negative(), right.is_negative()) {
+        (false, false) => Range {
+            low: BigInt::zero(),
+            high: left.high.clone().min(right.high.clone()),
+        },
+        // A number that is not negative keeps the result between 0 and itself.
+        (false, true) => Range {
+            low: BigInt::zero(),
+            high: left.high.clone(),
+        },
+        (true, false) => Range {
+            low: BigInt::zero(),
+            high: right.high.clone(),
+        },
+        (true, true) => Range::signed(magnitude(left).max(magnitude(right)) + 1),
+    }
+}
