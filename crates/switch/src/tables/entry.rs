@@ -192,6 +192,12 @@ impl Entry {
         self.state.as_deref()
     }
 
+    /// The same, to be kept beyond the snapshot.
+    #[must_use]
+    pub fn shared_state(&self) -> Option<&Arc<EntryState>> {
+        self.state.as_ref()
+    }
+
     /// Whether the P4 program wrote it: then nobody may change it.
     #[must_use]
     pub fn is_constant(&self) -> bool {
