@@ -150,7 +150,12 @@ fn fill(program: &Program, set: &mut TableSet, id: TableId, table: &Table) -> Re
     for entry in entries {
         let spec = set.table(id).map(|table| table.spec().key.clone());
         let Some(spec) = spec else { return Ok(()) };
-        let matches: Vec<FieldMatch> = entry.key.iter().map(field_match).collect();
+        let matches: Vec<FieldMatch> = entry
+            .key
+            .iter()
+            .zip(spec.fields())
+            .map(|(match_, field)| field_match(match_).canonical(field))
+            .collect();
         let priority = Priority(i32::try_from(entry.priority).unwrap_or(i32::MAX));
         let priority = if spec.has_priority() {
             priority
