@@ -94,16 +94,13 @@ impl Expansion {
     /// Expands an element's encoding.
     #[must_use]
     pub fn of(element: &[u8]) -> Self {
-        let mut expansion = Self::zero();
+        let mut expansion = Self::ZERO;
         expansion.set(element);
         expansion
     }
 
     /// Of no element: changes nothing where it is added.
-    #[must_use]
-    pub const fn zero() -> Self {
-        Self([0; STATE_BYTES])
-    }
+    pub const ZERO: Self = Self([0; STATE_BYTES]);
 
     /// Expands another element in its place.
     pub fn set(&mut self, element: &[u8]) {
@@ -112,12 +109,8 @@ impl Expansion {
         hasher.finalize_xof().fill(&mut self.0);
     }
 
-    fn words(&self) -> impl Iterator<Item = u16> {
-        self.0
-            .as_chunks::<2>()
-            .0
-            .iter()
-            .map(|&bytes| u16::from_le_bytes(bytes))
+    const fn words(&self) -> &[[u8; 2]] {
+        self.0.as_chunks().0
     }
 }
 
@@ -138,23 +131,32 @@ impl LtHash {
 
     /// Puts an element in, which must not be in.
     pub fn add(&mut self, element: &Expansion) {
-        for (word, added) in self.0.iter_mut().zip(element.words()) {
-            *word = word.wrapping_add(added);
-        }
+        self.replace(&Expansion::ZERO, element);
     }
 
     /// Takes an element out, which must be in.
     pub fn remove(&mut self, element: &Expansion) {
-        for (word, removed) in self.0.iter_mut().zip(element.words()) {
-            *word = word.wrapping_sub(removed);
-        }
+        self.replace(element, &Expansion::ZERO);
     }
 
     /// Takes one out and puts another in, in one pass.
     pub fn replace(&mut self, old: &Expansion, new: &Expansion) {
-        for ((word, removed), added) in self.0.iter_mut().zip(old.words()).zip(new.words()) {
-            *word = word.wrapping_add(added).wrapping_sub(removed);
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the CPU has the feature.
+            return unsafe { replace_avx2(self, old, new) };
         }
+        replace_portable(self, old, new);
+    }
+
+    /// The same in two sets at once.
+    pub fn replace_in_both(both: [&mut Self; 2], old: &Expansion, new: &Expansion) {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the CPU has the feature.
+            return unsafe { replace_in_both_avx2(both, old, new) };
+        }
+        replace_in_both_portable(both, old, new);
     }
 
     /// Adds all elements of another set, which must have none in common with this one.
@@ -186,6 +188,37 @@ impl LtHash {
     pub fn digest(&self, kind: DigestKind) -> Digest {
         let leaves = leaves::hashes(&LEAF, &self.0);
         Digest(*blake3::keyed_hash(&kind.key(), &leaves).as_bytes())
+    }
+}
+
+/// Compiled for wider vectors: nothing else is different.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn replace_avx2(set: &mut LtHash, old: &Expansion, new: &Expansion) {
+    replace_portable(set, old, new);
+}
+
+#[inline(always)]
+fn replace_portable(set: &mut LtHash, old: &Expansion, new: &Expansion) {
+    for ((word, &old), &new) in set.0.iter_mut().zip(old.words()).zip(new.words()) {
+        let change = u16::from_le_bytes(new).wrapping_sub(u16::from_le_bytes(old));
+        *word = word.wrapping_add(change);
+    }
+}
+
+/// Likewise.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn replace_in_both_avx2(sets: [&mut LtHash; 2], old: &Expansion, new: &Expansion) {
+    replace_in_both_portable(sets, old, new);
+}
+
+#[inline(always)]
+fn replace_in_both_portable([a, b]: [&mut LtHash; 2], old: &Expansion, new: &Expansion) {
+    for (((a, b), &old), &new) in a.0.iter_mut().zip(&mut b.0).zip(old.words()).zip(new.words()) {
+        let change = u16::from_le_bytes(new).wrapping_sub(u16::from_le_bytes(old));
+        *a = a.wrapping_add(change);
+        *b = b.wrapping_add(change);
     }
 }
 

@@ -55,7 +55,7 @@ pub use matching::{KeyField, Match, MatchError};
 pub(crate) use shown::Shown;
 pub use wire::{BYTES_MAX, DecodeError, Why};
 
-use bits::byte_len;
+pub(crate) use bits::byte_len;
 use entry::Body;
 use serde::{Deserialize, Serialize};
 use wire::{Reader, Writer};

@@ -106,10 +106,6 @@ impl<'a> Reader<'a> {
         Self { rest: bytes, at: 0 }
     }
 
-    pub const fn at(&self) -> usize {
-        self.at
-    }
-
     pub const fn refuse(&self, field: &'static str, why: Why) -> DecodeError {
         let at = self.at;
         DecodeError { at, field, why }
