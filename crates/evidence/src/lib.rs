@@ -2,6 +2,7 @@
 
 pub mod encoding;
 mod ids;
+pub mod inband;
 pub mod lthash;
 pub mod state;
 
