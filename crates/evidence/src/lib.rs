@@ -1,1 +1,10 @@
 //! What a data plane runs, who says so, and whether that is what it should run (RATS, RFC 9334).
+
+pub mod encoding;
+mod ids;
+pub mod inband;
+pub mod lthash;
+pub mod state;
+
+pub use ids::{BootCount, Sequence, SwitchId};
+pub use lthash::Digest;
