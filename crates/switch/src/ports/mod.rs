@@ -13,6 +13,7 @@ pub mod pcap;
 mod set;
 mod spec;
 mod sys;
+pub mod xdp;
 
 use std::fmt;
 use std::io;
@@ -179,11 +180,12 @@ pub trait Receive: Send + fmt::Debug {
     /// What to wait for when [`Self::receive`] found nothing.
     fn readiness(&self) -> Readiness<'_>;
 
-    /// Is called when the descriptor of [`Self::readiness`] reports an error, to take it note and clear it.
+    /// Asks whether the port is still there, and clears what error waits; when the descriptor of [`Self::readiness`] reports
+    /// one, and now and then when nothing comes.
     ///
     /// # Errors
     /// When nothing will come from here any more.
-    fn recover(&mut self) -> Result<(), PortError> {
+    fn check(&mut self) -> Result<(), PortError> {
         Ok(())
     }
 

@@ -12,6 +12,9 @@ use super::{PORT_IDS, Port, PortCounters, PortError, PortId, Readiness, Receive,
 pub const BURST_FRAMES: usize = 64;
 /// Rounds without a frame before the worker sleeps: some 10 µs, about what falling asleep and being woken costs.
 const SPIN_ROUNDS: u32 = 256;
+/// How often ports that are silent are asked whether they still are there: an XDP socket whose interface was removed does
+/// not tell by itself.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Why ports could not be added or served.
 #[derive(Debug, thiserror::Error)]
@@ -265,10 +268,33 @@ impl PortSet {
 
     /// Sleeps until a port or the waker is ready.
     fn sleep(&mut self, wait: Option<Duration>) -> Result<(), PortSetError> {
+        let start = Instant::now();
+        let wait = self.prepare_poll(wait);
+        loop {
+            let left = wait.map(|wait| wait.saturating_sub(start.elapsed()));
+            let slice = left.map_or(CHECK_EVERY, |left| left.min(CHECK_EVERY));
+            let ready = sys::poll(&mut self.poll, Some(slice)).map_err(PortSetError::Wait)?;
+            for ((id, receiver), poll) in self.receivers.iter_mut().zip(self.poll.iter().skip(1)) {
+                let silent = ready == 0 && slice == CHECK_EVERY;
+                if (silent || poll.revents & libc::POLLERR != 0)
+                    && let Err(error) = receiver.check()
+                {
+                    self.senders.failed.push((*id, error));
+                }
+            }
+            self.report()?;
+            if ready > 0 || left.is_some_and(|left| left <= slice) {
+                self.waker.clear();
+                return Ok(());
+            }
+        }
+    }
+
+    /// Lists what to wait for: the waker, then one entry for each receiver. Returns how long at most.
+    fn prepare_poll(&mut self, mut wait: Option<Duration>) -> Option<Duration> {
         self.poll.clear();
         self.poll
             .push(sys::interest(self.waker.file().as_fd(), libc::POLLIN));
-        let mut wait = wait;
         for (_, receiver) in &self.receivers {
             let (fd, at_most) = match receiver.readiness() {
                 Readiness::Fd(fd) => (Some(fd), None),
@@ -276,32 +302,20 @@ impl PortSet {
                 Readiness::At(time) => (None, Some(time.saturating_duration_since(Instant::now()))),
                 Readiness::Never => (None, None),
             };
-            // One entry for each receiver, so that the two lists go together; the kernel skips negative ones.
-            self.poll.push(fd.map_or(
-                libc::pollfd {
-                    fd: -1,
-                    events: 0,
-                    revents: 0,
-                },
-                |fd| sys::interest(fd, libc::POLLIN),
-            ));
+            // The kernel skips negative descriptors.
+            let nothing = libc::pollfd {
+                fd: -1,
+                events: 0,
+                revents: 0,
+            };
+            self.poll
+                .push(fd.map_or(nothing, |fd| sys::interest(fd, libc::POLLIN)));
             wait = match (wait, at_most) {
                 (Some(one), Some(other)) => Some(one.min(other)),
                 (one, other) => one.or(other),
             };
         }
-        if sys::poll(&mut self.poll, wait).map_err(PortSetError::Wait)? == 0 {
-            return Ok(());
-        }
-        self.waker.clear();
-        for ((id, receiver), poll) in self.receivers.iter_mut().zip(self.poll.iter().skip(1)) {
-            if poll.revents & libc::POLLERR != 0
-                && let Err(error) = receiver.recover()
-            {
-                self.senders.failed.push((*id, error));
-            }
-        }
-        self.report()
+        wait
     }
 
     /// Removes a port that has failed and says so.

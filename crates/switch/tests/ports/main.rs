@@ -6,3 +6,4 @@ mod memory;
 mod net;
 mod packet;
 mod pcap;
+mod xdp;

@@ -13,7 +13,7 @@ use linewarden_switch::ports::{Port, PortError, PortId, PortSet, PortSetError};
 use crate::net::{Forwarder, Namespace, id, link};
 
 /// Long enough for any machine; nothing waits for its end unless it fails.
-const LONG: Duration = Duration::from_secs(60);
+pub const LONG: Duration = Duration::from_secs(60);
 
 fn small() -> PacketOptions {
     PacketOptions {
@@ -27,16 +27,16 @@ fn open(namespace: &Namespace, interface: &str, options: PacketOptions) -> Port 
 }
 
 /// client ── switch ── server, with addresses of both families, plain and in VLAN 5.
-struct Hosts {
-    client: Namespace,
-    switch: Namespace,
-    server: Namespace,
+pub struct Hosts {
+    pub client: Namespace,
+    pub switch: Namespace,
+    pub server: Namespace,
     /// The kernel has VLAN devices (`CONFIG_VLAN_8021Q`).
     vlan: bool,
 }
 
 impl Hosts {
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         let mut hosts = Self {
             client: Namespace::new()?,
             switch: Namespace::new()?,
@@ -68,7 +68,7 @@ impl Hosts {
 }
 
 /// Bytes that repeat nowhere near.
-fn content(bytes: usize) -> Vec<u8> {
+pub fn content(bytes: usize) -> Vec<u8> {
     let mut state = 1u32;
     (0..bytes)
         .map(|_| {
@@ -79,7 +79,7 @@ fn content(bytes: usize) -> Vec<u8> {
 }
 
 /// Sends `bytes` by TCP from the client to the server and all of them back.
-fn echo(hosts: &Hosts, server: IpAddr, bytes: usize) {
+pub fn echo(hosts: &Hosts, server: IpAddr, bytes: usize) {
     let listener = hosts.server.run(|| TcpListener::bind((server, 7)).unwrap());
     let sent = content(bytes);
     thread::scope(|scope| {
@@ -215,7 +215,7 @@ fn pair(options: PacketOptions) -> Option<(Namespace, Namespace, Port, Port)> {
 }
 
 /// An Ethernet frame of a type that nobody speaks.
-fn frame(number: u32, bytes: usize) -> Vec<u8> {
+pub fn frame(number: u32, bytes: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
     frame.extend(number.to_be_bytes());
     frame.resize(bytes, number as u8);
@@ -223,13 +223,13 @@ fn frame(number: u32, bytes: usize) -> Vec<u8> {
 }
 
 /// The number of a frame that [`frame`] has made.
-fn number_of(frame: &[u8]) -> u32 {
+pub fn number_of(frame: &[u8]) -> u32 {
     assert_eq!(frame[12..14], [0x88, 0xb5], "nobody else sends here");
     u32::from_be_bytes(frame[14..18].try_into().unwrap())
 }
 
 /// Asks until there is an answer.
-fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(answer) = ask() {
@@ -240,7 +240,7 @@ fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn next_frames(port: &mut Port) -> Vec<Vec<u8>> {
+pub fn next_frames(port: &mut Port) -> Vec<Vec<u8>> {
     until(|| {
         let mut came = Vec::new();
         port.receiver

@@ -218,7 +218,7 @@ impl Receive for PacketReceiver {
 
     /// An interface that goes down reports so once, and the socket works again when it comes up; one that is removed
     /// never comes back.
-    fn recover(&mut self) -> Result<(), PortError> {
+    fn check(&mut self) -> Result<(), PortError> {
         let waiting = sys::take_error(&self.fd);
         match sys::interface_exists(&self.fd, self.index) {
             Ok(true) => Ok(()),
