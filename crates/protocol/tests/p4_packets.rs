@@ -9,6 +9,8 @@
 )]
 
 mod p4_packets {
+    pub mod attest;
+    pub mod bench;
     pub mod cipher;
     pub mod router;
     pub mod stf;
@@ -17,7 +19,7 @@ mod p4_packets {
 use std::path::Path;
 
 use p4_packets::stf::Stf;
-use p4_packets::{cipher, router};
+use p4_packets::{attest, cipher, router};
 
 fn assert_current(tests: impl IntoIterator<Item = Stf>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/tests");
@@ -44,4 +46,9 @@ fn the_router_s_packets_are_current() {
 #[test]
 fn the_ciphers_packets_are_current() {
     assert_current(cipher::tests());
+}
+
+#[test]
+fn the_attesting_programs_packets_are_current() {
+    assert_current(attest::tests());
 }
