@@ -12,6 +12,7 @@ mod p4_packets {
     pub mod attest;
     pub mod bench;
     pub mod cipher;
+    pub mod classic;
     pub mod router;
     pub mod stf;
 }
@@ -19,7 +20,7 @@ mod p4_packets {
 use std::path::Path;
 
 use p4_packets::stf::Stf;
-use p4_packets::{attest, cipher, router};
+use p4_packets::{attest, cipher, classic, router};
 
 fn assert_current(tests: impl IntoIterator<Item = Stf>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/tests");
@@ -51,4 +52,9 @@ fn the_ciphers_packets_are_current() {
 #[test]
 fn the_attesting_programs_packets_are_current() {
     assert_current(attest::tests());
+}
+
+#[test]
+fn the_classic_profiles_packets_are_current() {
+    assert_current(classic::tests());
 }
