@@ -16,7 +16,10 @@ fn program_of(test: &str) -> PathBuf {
         if json.exists() {
             return json;
         }
-        name = name.rsplit_once('-').unwrap_or_else(|| panic!("{test}: no compiled program has such a name")).0;
+        name = name
+            .rsplit_once('-')
+            .unwrap_or_else(|| panic!("{test}: no compiled program has such a name"))
+            .0;
     }
 }
 
@@ -40,5 +43,11 @@ fn every_program_passes_its_packet_tests() {
             failures.push(format!("{name}: {error}"));
         }
     }
-    assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), tests.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} of {} fail:\n{}",
+        failures.len(),
+        tests.len(),
+        failures.join("\n")
+    );
 }
