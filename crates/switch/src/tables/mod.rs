@@ -32,6 +32,6 @@ pub use key::{
 pub use profile::{
     ActionProfile, Group, ProfileChange, ProfileError, ProfileOp, ProfileSpec, WeightedMember,
 };
-pub use publish::{Batch, BatchError, Publisher, Reader, Replicated, Snapshot};
+pub use publish::{Batch, BatchError, Current, Publisher, Reader, Replicated, Snapshot};
 pub use set::{ProfileId, TableId, TableSet, TableSetChange, TableSetError, TableSetOp};
 pub use table::{DefaultPolicy, NewEntry, Table, TableChange, TableError, TableOp, TableSpec, TargetKind};
