@@ -26,8 +26,8 @@ pub use entry::{
 };
 pub use hash::HashSeed;
 pub use key::{
-    FieldMatch, KeyError, KeyField, KeySpec, MatchKey, MatchKind, MatchType, Priority, SpecError,
-    WILD_KEY_MAX_BYTES,
+    FIELD_MAX_BITS, FieldMatch, KeyError, KeyField, KeySpec, MatchKey, MatchKind, MatchType, Priority,
+    SpecError, WILD_KEY_MAX_BYTES,
 };
 pub use profile::{
     ActionProfile, Group, ProfileChange, ProfileError, ProfileOp, ProfileSpec, WeightedMember,
