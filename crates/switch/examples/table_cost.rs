@@ -154,6 +154,8 @@ fn prefixes(
         keys.push(bytes(address, bits));
     }
     measure(rng, name, &table, &keys);
+    keys.truncate(64);
+    measure(rng, "  64 addresses of these", &table, &keys);
     Ok(())
 }
 
