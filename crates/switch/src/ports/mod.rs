@@ -91,6 +91,19 @@ pub enum PortError {
         /// How many.
         queues: u32,
     },
+    /// The interface's packets are too long for XDP, which wants each frame in one page.
+    #[error(
+        "interface {interface} has an MTU of {mtu}, an XDP port takes at most {max}: \
+         `ip link set {interface} mtu {max}`, or use AF_PACKET"
+    )]
+    Mtu {
+        /// The interface.
+        interface: String,
+        /// Its longest IP packet, bytes.
+        mtu: usize,
+        /// The longest that is possible, bytes.
+        max: usize,
+    },
     /// A capture file.
     #[error(transparent)]
     Pcap(#[from] pcap::PcapError),
@@ -103,6 +116,7 @@ fn advice(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => "; needs CAP_NET_RAW and CAP_NET_ADMIN, for XDP CAP_BPF too",
         Some(libc::ENOMEM | libc::ENOBUFS) => "; ask for a smaller ring",
+        Some(libc::EBUSY) => "; somebody else has the interface: see `ip link` for an XDP program",
         _ => "",
     }
 }

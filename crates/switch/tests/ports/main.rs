@@ -1,6 +1,6 @@
 //! The ports, on memory, files and real interfaces.
 
-#![allow(missing_docs, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod memory;
 mod net;

@@ -17,7 +17,7 @@ pub const LONG: Duration = Duration::from_secs(60);
 
 fn small() -> PacketOptions {
     PacketOptions {
-        ring_frames: 1024,
+        ring_bytes: 2 << 20,
         ..PacketOptions::default()
     }
 }
@@ -272,6 +272,31 @@ fn frames_of_every_length_pass_unchanged_and_in_order() {
     assert_eq!((counters.dropped_long, counters.dropped_short), (1, 1));
     assert_eq!(counters.frames, lengths().count() as u64);
     assert_eq!(counters.bytes, lengths().map(u64::from).sum::<u64>());
+}
+
+/// Frames that take 16 KiB of the ring, and those of a loopback interface that take none of it.
+#[test]
+fn long_frames_pass() {
+    for (mtu, longest) in [(9000, 9018), (65_535, 65_535)] {
+        let (Some(one), Some(other)) = (Namespace::new(), Namespace::new()) else {
+            return;
+        };
+        for namespace in [&one, &other] {
+            namespace.shell("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
+        }
+        link((&one, "a"), (&other, "b"));
+        one.shell(&format!("ip link set dev a mtu {mtu}"));
+        other.shell(&format!("ip link set dev b mtu {mtu}"));
+        let mut sender = open(&one, "a", small()).sender;
+        let mut receiver = open(&other, "b", small());
+        for number in 0..300 {
+            let whole = frame(number, longest - number as usize % 20);
+            sender.send(&whole, &[]).unwrap();
+            sender.flush().unwrap();
+            assert!(next_frames(&mut receiver) == [whole], "MTU {mtu}, frame {number}");
+        }
+        assert_eq!(sender.counters().frames, 300);
+    }
 }
 
 /// The receiving end's kernel takes the outermost tag out before it hands a frame to anybody.

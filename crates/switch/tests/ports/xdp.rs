@@ -181,6 +181,17 @@ fn several_queues_are_refused() {
 }
 
 #[test]
+fn jumbo_frames_are_refused() {
+    let Some(namespace) = Namespace::new() else { return };
+    namespace.shell("ip link add name a mtu 9000 type veth peer name b");
+    let error = namespace
+        .run(|| xdp::open("a", &XdpOptions::default()))
+        .unwrap_err();
+    let says = "interface a has an MTU of 9000, an XDP port takes at most 3818";
+    assert!(error.to_string().starts_with(says), "{error}");
+}
+
+#[test]
 fn zero_copy_can_be_insisted_on() {
     let Some(namespace) = Namespace::new() else { return };
     namespace.shell("ip link add name a type veth peer name b");

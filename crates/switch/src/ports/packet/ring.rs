@@ -42,11 +42,11 @@ pub(super) struct RxRing {
 }
 
 impl RxRing {
-    /// Asks the kernel for a ring of at least `frames` slots that hold frames of `frame_bytes`, and maps it.
-    pub(super) fn map(fd: &OwnedFd, frames: usize, frame_bytes: usize) -> io::Result<Self> {
+    /// Asks the kernel for a ring of about `bytes`, with slots that hold frames of `frame_bytes`, and maps it.
+    pub(super) fn map(fd: &OwnedFd, bytes: usize, frame_bytes: usize) -> io::Result<Self> {
         let slot_bytes = (frame_bytes + BEFORE_FRAME_BYTES).next_power_of_two();
         let block_bytes = BLOCK_BYTES.max(slot_bytes);
-        let slots = frames.max(block_bytes / slot_bytes).next_power_of_two();
+        let slots = bytes.max(block_bytes).next_power_of_two() / slot_bytes;
         let to_u32 = |n: usize| u32::try_from(n).map_err(io::Error::other);
         let request = libc::tpacket_req {
             tp_block_size: to_u32(block_bytes)?,

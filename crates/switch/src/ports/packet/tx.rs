@@ -15,8 +15,6 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// An Ethernet header.
 const FRAME_BYTES_MIN: usize = 14;
 
-/// Frames of the ring: what a driver's queue commonly holds.
-pub(super) const RING_FRAMES: usize = 512;
 /// Frames that leave together, at the latest.
 const BATCH_FRAMES: usize = 64;
 

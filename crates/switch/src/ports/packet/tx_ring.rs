@@ -15,6 +15,10 @@ use super::offload::VNET_BYTES;
 
 /// Slots lie in blocks of at least this many bytes.
 const BLOCK_BYTES: usize = 64 << 10;
+/// What a driver's queue commonly holds, frames.
+const RING_FRAMES_MAX: usize = 512;
+/// Bounds the ring where frames are long.
+const RING_BYTES_MAX: usize = 8 << 20;
 /// Where a slot's data begins: behind its header, where the kernel looks without `PACKET_TX_HAS_OFF`.
 const DATA_OFFSET: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
 
@@ -39,11 +43,13 @@ pub(super) enum Pushed {
 }
 
 impl TxRing {
-    /// Asks the kernel for a ring of at least `slots` frames of at most `frame_bytes` and maps it.
-    pub(super) fn map(fd: &OwnedFd, slots: usize, frame_bytes: usize) -> io::Result<Self> {
+    /// Asks the kernel for a ring for frames of at most `frame_bytes` and maps it.
+    pub(super) fn map(fd: &OwnedFd, frame_bytes: usize) -> io::Result<Self> {
+        // What `hdr_len` can say.
+        let frame_bytes = frame_bytes.min(u16::MAX.into());
         let slot_bytes = (DATA_OFFSET + VNET_BYTES + frame_bytes).next_power_of_two();
         let block_bytes = BLOCK_BYTES.max(slot_bytes);
-        let slots = slots.max(block_bytes / slot_bytes).next_power_of_two();
+        let slots = (RING_BYTES_MAX / slot_bytes).clamp(block_bytes / slot_bytes, RING_FRAMES_MAX);
         let to_u32 = |n: usize| u32::try_from(n).map_err(io::Error::other);
         let request = libc::tpacket_req {
             tp_block_size: to_u32(block_bytes)?,
@@ -93,7 +99,7 @@ impl TxRing {
             return Pushed::Full;
         }
         let mut vnet = [0; VNET_BYTES];
-        // `hdr_len`: all of it. A frame has at most 2^16 bytes by the slots' size.
+        // `hdr_len`: all of it, which 16 bits can say, as `map` has seen to.
         let [low, high] = (length as u16).to_ne_bytes();
         (vnet[2], vnet[3]) = (low, high);
         let header = libc::tpacket2_hdr {

@@ -24,6 +24,9 @@ const HEADROOM_BYTES: usize = 256;
 /// Ethernet header and two VLAN tags.
 const LINK_BYTES_MAX: usize = 14 + 2 * 4;
 const FRAME_BYTES_MIN: usize = 14;
+/// A frame and what is kept free before it lie in one chunk, and that in one page.
+const CHUNK_BYTES_MAX: usize = 4096;
+const MTU_MAX: usize = CHUNK_BYTES_MAX - HEADROOM_BYTES - LINK_BYTES_MAX;
 const TX_FRAMES: u32 = 1024;
 /// Frames that leave together, at the latest.
 const BATCH_FRAMES: u32 = 64;
@@ -53,8 +56,8 @@ impl Default for XdpOptions {
 /// program is attached as long as the receiving half lives.
 ///
 /// # Errors
-/// When there is no such interface, when it has several receive queues or an XDP program, or the kernel refuses; the step is
-/// named.
+/// When there is no such interface, when it has several receive queues, an MTU above 3,818 or an XDP program, or the kernel
+/// refuses; the step is named.
 pub fn open(interface: &str, options: &XdpOptions) -> Result<Port, PortError> {
     let index = sys::interface_index(interface).map_err(|source| PortError::NoInterface {
         interface: interface.to_owned(),
@@ -75,6 +78,13 @@ pub fn open(interface: &str, options: &XdpOptions) -> Result<Port, PortError> {
         });
     }
     let mtu = sys::mtu(&any, interface).map_err(|error| fail(("SIOCGIFMTU", error)))?;
+    if mtu > MTU_MAX {
+        return Err(PortError::Mtu {
+            interface: interface.to_owned(),
+            mtu,
+            max: MTU_MAX,
+        });
+    }
     prepare((fd, any), interface, index, mtu, options).map_err(fail)
 }
 
