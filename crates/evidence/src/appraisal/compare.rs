@@ -186,15 +186,15 @@ fn sum_differences(evidence: &Evidence, reference: &Reference, before: &[Differe
             }
             _ => false,
         });
-        // What may be anything is in the sum of tables always, in that of registers where the data plane does not leave it out.
+        // What may be anything leaves its sum open, unless it is in neither side's.
         let left_out = |object: &Object| {
             let found = evidence.objects().iter().find(|found| found.object == *object);
             found.is_some_and(|found| found.is_volatile)
         };
         let is_open = reference.objects.iter().any(|listed| {
-            listed.is_volatile
-                && (listed.object.class == Class::Register) == is_register
-                && !(is_register && left_out(&listed.object))
+            (listed.object.class == Class::Register) == is_register
+                && listed.is_volatile
+                && !(listed.is_left_out && left_out(&listed.object))
         });
         let equal = match is_register {
             true => digests.registers == reference.registers,

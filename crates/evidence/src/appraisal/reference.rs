@@ -59,6 +59,9 @@ pub struct ReferenceObject {
     /// Whether it may be anything, as an array that counts packets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_volatile: bool,
+    /// Whether the data plane itself leaves it out of the registers' digest.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_left_out: bool,
 }
 
 /// The form of the file.
@@ -166,6 +169,7 @@ impl Reference {
                 object: signed.object.clone(),
                 digest: signed.digest,
                 is_volatile: signed.is_volatile || is_volatile(&signed.object),
+                is_left_out: signed.is_volatile,
             })
             .collect();
         let listed = objects.iter().filter(|object| !object.is_volatile);

@@ -128,6 +128,13 @@ impl Statement {
         "the values of volatile register arrays, but for their own digests",
     ];
 
+    /// What the XDP gateway's digests leave out.
+    pub const LEFT_OUT_XDP: [&'static str; 3] = [
+        "packets that are being processed",
+        "devices' lines, sessions, rows and windows, which the packet path writes",
+        "what counters have counted",
+    ];
+
     /// Signs it, as the answer to a nonce.
     ///
     /// # Errors
