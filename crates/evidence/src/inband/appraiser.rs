@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use subtle::ConstantTimeEq as _;
 
 use super::Counter;
-use super::carried::{Carried, Content, Default};
+use super::carried::{Carried, Content, Tagged};
 use super::stamper::fields;
 use super::tag::{MasterKey, Midstate};
 use crate::ids::{BootCount, SwitchId};
@@ -51,12 +51,12 @@ pub enum Refused {
 
 /// Evidence of a packet whose tag was checked and that was never shown before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct PacketEvidence {
     snapshot: Snapshot,
     counter: Counter,
 }
 
-impl Shown {
+impl PacketEvidence {
     /// The state in which the switch has sent the packet.
     #[must_use]
     pub const fn snapshot(&self) -> &Snapshot {
@@ -97,11 +97,11 @@ impl Appraiser {
     ///
     /// # Errors
     /// It proves nothing; nothing is remembered of it.
-    pub fn appraise(&mut self, carried: &Carried, known: &Digests) -> Result<Shown, Refused> {
+    pub fn appraise(&mut self, carried: &Carried, known: &Digests) -> Result<PacketEvidence, Refused> {
         let Content::Default(content) = &carried.content else {
             return Err(Refused::Classic);
         };
-        let &Default {
+        let &Tagged {
             switch,
             boot_count,
             sequence,
@@ -139,13 +139,13 @@ impl Appraiser {
             };
         }
         match seen.window.take(counter) {
-            true => Ok(Shown { snapshot, counter }),
+            true => Ok(PacketEvidence { snapshot, counter }),
             false => Err(Refused::Replayed(counter)),
         }
     }
 }
 
-fn differs(content: &Default, known: &Snapshot) -> Result<(), Refused> {
+fn differs(content: &Tagged, known: &Snapshot) -> Result<(), Refused> {
     let expected = fields(known);
     let fields = content.fields.as_chunks::<16>().0.iter();
     let mut differs = fields.zip(expected.as_chunks::<16>().0).map(|(a, b)| a != b);
@@ -162,7 +162,7 @@ fn differs(content: &Default, known: &Snapshot) -> Result<(), Refused> {
 }
 
 /// The last 1,024 counters: those up to `top`, a bit for each.
-#[derive(Clone, Debug, std::default::Default)]
+#[derive(Clone, Debug, Default)]
 struct Window {
     top: u64,
     seen: [u64; (WINDOW / 64) as usize],

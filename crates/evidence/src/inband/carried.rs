@@ -34,12 +34,12 @@ pub enum Content {
         route: Option<Route>,
     },
     /// Default.
-    Default(Default),
+    Default(Tagged),
 }
 
 /// The default content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Default {
+pub struct Tagged {
     /// Registers, tables, program, the first 16 bytes of each digest.
     pub fields: [u8; 48],
     /// Which switch.
@@ -87,7 +87,7 @@ impl Content {
             }
             Self::Default(content) => {
                 first.copy_from_slice(&content.fields);
-                let Default {
+                let Tagged {
                     switch,
                     boot_count,
                     sequence,
@@ -111,7 +111,7 @@ impl Content {
         let [switch, boot_count, sequence, counter] = numbers.as_chunks::<8>().0 else {
             return None;
         };
-        Some(Self::Default(Default {
+        Some(Self::Default(Tagged {
             fields: *fields,
             switch: SwitchId(u64::from_be_bytes(*switch)),
             boot_count: BootCount(u64::from_be_bytes(*boot_count)),

@@ -28,8 +28,8 @@ mod packet;
 mod stamper;
 mod tag;
 
-pub use appraiser::{Appraiser, Refused, Shown};
-pub use carried::{Carried, Content, Default, Route, read_clone, read_option};
+pub use appraiser::{Appraiser, PacketEvidence, Refused};
+pub use carried::{Carried, Content, Route, Tagged, read_clone, read_option};
 pub use packet::Invariants;
 pub use stamper::{Counts, Form, Stamper};
 pub use tag::{EvidenceKey, MasterKey};

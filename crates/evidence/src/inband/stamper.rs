@@ -1,6 +1,6 @@
 //! Puts evidence into packets.
 
-use super::carried::{CONTENT_BYTES, Content, Default, Route, SWITCH_BYTES};
+use super::carried::{CONTENT_BYTES, Content, Route, SWITCH_BYTES, Tagged};
 use super::option::{DATA_BYTES, GROWTH, write};
 use super::packet::{Ethernet, HOP_BY_HOP, Invariants, Ipv6};
 use super::tag::{EvidenceKey, Midstate};
@@ -17,7 +17,7 @@ pub enum Form {
 }
 
 /// What a stamper has done, packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, std::default::Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Packets with an option.
     pub stamped: u64,
@@ -180,7 +180,7 @@ impl Stamper {
             sequence,
             ..
         } = self.snapshot;
-        Content::Default(Default {
+        Content::Default(Tagged {
             fields: self.fields,
             switch,
             boot_count,

@@ -283,6 +283,21 @@ impl Measured {
         self.ledger.entries()
     }
 
+    /// The encodings of an array's cells that are not zero, as they lie in memory. Dirty cells should have been folded.
+    ///
+    /// # Errors
+    /// No such array.
+    pub fn cells(
+        &self,
+        array: ArrayId,
+        read: impl FnMut(u32, &mut [u8]),
+    ) -> Result<Vec<Vec<u8>>, StateError> {
+        let mut cells = Vec::new();
+        self.registers
+            .each_cell(array, read, |cell| cells.push(cell.to_vec()))?;
+        Ok(cells)
+    }
+
     /// Compares an object's entries, as they lie in the data plane's memory, with what was measured.
     pub fn rescan_object(&self, object: &Object, found: impl IntoIterator<Item = Entry>) -> Vec<EntryDrift> {
         self.ledger.compare(object, found)

@@ -135,26 +135,39 @@ impl Registers {
         self.arrays.iter().map(digest).collect()
     }
 
-    pub fn compare(
+    /// Goes through the encodings of all cells that are not zero.
+    pub fn each_cell(
         &self,
         id: ArrayId,
         mut read: impl FnMut(u32, &mut [u8]),
-    ) -> Result<Option<ArrayDrift>, StateError> {
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<&LtHash, StateError> {
         let array = self.arrays.get(id.0).ok_or(StateError::Array(id.0))?;
         let mut encoder = array.encoder.clone();
-        let mut found = LtHash::EMPTY;
-        let mut expansion = Expansion::ZERO;
         let mut value = vec![0; array.value_bytes];
         for index in 0..array.size {
             value.fill(0);
             read(index, &mut value);
             if let Some(element) = encoder.encode(index, &value) {
-                expansion.set(element);
-                found.add(&expansion);
+                each(element);
             }
         }
-        Ok((found != array.hash).then(|| ArrayDrift {
-            measured: array.hash.digest(DigestKind::Object),
+        Ok(&array.hash)
+    }
+
+    pub fn compare(
+        &self,
+        id: ArrayId,
+        read: impl FnMut(u32, &mut [u8]),
+    ) -> Result<Option<ArrayDrift>, StateError> {
+        let mut found = LtHash::EMPTY;
+        let mut expansion = Expansion::ZERO;
+        let measured = self.each_cell(id, read, |element| {
+            expansion.set(element);
+            found.add(&expansion);
+        })?;
+        Ok((found != *measured).then(|| ArrayDrift {
+            measured: measured.digest(DigestKind::Object),
             found: found.digest(DigestKind::Object),
         }))
     }
