@@ -16,8 +16,12 @@ use std::sync::Arc;
 
 /// Slots of a node: one for each value of its byte.
 const FANOUT: usize = 256;
-/// Prefixes that a bucket holds before it becomes a node.
+/// Prefixes that a bucket holds at most before it becomes a node.
 const BUCKET_MAX: usize = 4;
+/// The same in a small trie: a node costs a lookup less than a bucket of several items, but 2 KiB.
+const SMALL_BUCKET_MAX: usize = 2;
+/// Nodes of a small trie: half a MiB.
+const SMALL_NODES_MAX: usize = 256;
 /// No entry.
 const NONE: u32 = u32::MAX;
 /// Marks a link to a bucket; the others are to nodes.
@@ -194,7 +198,8 @@ impl<const N: usize> PrefixTrie<N> {
                 let bucket = self.new_bucket();
                 self.set_link(place, bucket | BUCKET);
             } else if link & BUCKET != 0 {
-                if self.add_to_bucket(link & !BUCKET, item) {
+                if self.has_room(link & !BUCKET) {
+                    self.add_to_bucket(link & !BUCKET, item);
                     return;
                 }
                 self.burst(place, link & !BUCKET, depth);
@@ -210,17 +215,23 @@ impl<const N: usize> PrefixTrie<N> {
         }
     }
 
-    /// Takes the prefix in if the bucket has room for it.
-    fn add_to_bucket(&mut self, bucket: u32, item: Item<N>) -> bool {
-        let Some(bucket) = self.buckets.get_mut(bucket as usize) else {
-            return false;
+    fn has_room(&self, bucket: u32) -> bool {
+        let nodes = self.nodes.len() - self.free_nodes.len();
+        let max = if nodes < SMALL_NODES_MAX {
+            SMALL_BUCKET_MAX
+        } else {
+            BUCKET_MAX
         };
-        if bucket.items.len() >= BUCKET_MAX {
-            return false;
+        self.buckets
+            .get(bucket as usize)
+            .is_some_and(|bucket| bucket.items.len() < max)
+    }
+
+    fn add_to_bucket(&mut self, bucket: u32, item: Item<N>) {
+        if let Some(bucket) = self.buckets.get_mut(bucket as usize) {
+            let at = bucket.items.partition_point(|other| other.bits > item.bits);
+            bucket.items.insert(at, item);
         }
-        let at = bucket.items.partition_point(|other| other.bits > item.bits);
-        bucket.items.insert(at, item);
-        true
     }
 
     /// Makes a full bucket a node.
@@ -238,7 +249,7 @@ impl<const N: usize> PrefixTrie<N> {
                 self.add_stub(node, stub, item.entry);
                 continue;
             }
-            // At most as many as were in the bucket that burst, so they fit into one each.
+            // No more than were in the bucket that burst, so they fit even if all go on together.
             let below = Place::Slot(node as usize * FANOUT + usize::from(item.value.byte(depth)));
             if self.link_at(below) == END {
                 let bucket = self.new_bucket();

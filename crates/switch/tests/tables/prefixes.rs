@@ -118,3 +118,11 @@ proptest! {
         grow_and_shrink(seed, vec![(Exact, 128), (Lpm, 127), (Exact, 128)], 300);
     }
 }
+
+/// More nodes than a small trie has, and back.
+#[test]
+fn many_prefixes() {
+    for seed in 0..2 {
+        grow_and_shrink(seed, vec![(MatchKind::Lpm, 32)], 4_000);
+    }
+}
