@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::cmd::{agent, attest, bench, check, completions, config, demo, device, puf, registry, serve};
+use crate::cmd::{
+    agent, attest, bench, check, completions, config, demo, device, puf, registry, serve, switch,
+};
 use crate::failure::exit_codes;
 
 /// Proves who devices are, at line rate, in the packet path
@@ -107,6 +109,15 @@ Examples:
   linewarden puf report readouts --svg report.svg"
     )]
     Puf(puf::PufCommand),
+    /// Run P4 programs, and test them
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden switch run router.json -i 0@veth0 -i 1@veth1
+  linewarden switch stf p4/tests"
+    )]
+    Switch(switch::SwitchCommand),
     /// Measure
     #[command(
         subcommand,
@@ -140,6 +151,7 @@ impl Command {
             Self::Attest(command) => command.wants_json(),
             Self::Registry(command) => command.wants_json(),
             Self::Puf(command) => command.wants_json(),
+            Self::Switch(command) => command.wants_json(),
             // Their --json names a file.
             Self::Demo(_) | Self::Bench(_) | Self::Config(_) | Self::Completions(_) => false,
         }

@@ -9,7 +9,7 @@ use crate::externs::Externs;
 use crate::forwarding::{Forwarding, ForwardingChange, ForwardingError, ForwardingOp};
 use crate::load::LoadError;
 use crate::lower::{Executable, LowerError};
-use crate::tables::{BatchError, HashSeed, Publisher, Snapshot};
+use crate::tables::{BatchError, Current, HashSeed, Publisher, Reader};
 use crate::{load, lower, setup};
 
 /// The port that means "drop", unless something else is asked for.
@@ -50,7 +50,7 @@ pub struct Switch {
     executable: Arc<Executable>,
     publisher: Publisher<Forwarding>,
     externs: Arc<Externs>,
-    calculations: Vec<Calculation>,
+    calculations: Arc<[Calculation]>,
     errors: CoreErrors,
     settings: Settings,
 }
@@ -62,7 +62,7 @@ impl Switch {
     /// What is wrong with it.
     pub fn new(json: &[u8], settings: Settings, seed: &HashSeed) -> Result<Self, ProgramError> {
         let program = load::load(json)?;
-        let calculations = setup::calculations(&program)?;
+        let calculations = setup::calculations(&program)?.into();
         let forwarding = setup::forwarding(&program, seed)?;
         let externs = Arc::new(Externs::of(&program));
         let errors = CoreErrors::of(&program);
@@ -91,7 +91,7 @@ impl Switch {
 
     /// What packets see now.
     #[must_use]
-    pub fn forwarding(&self) -> Snapshot<Forwarding> {
+    pub fn forwarding(&self) -> Current<'_, Forwarding> {
         self.publisher.current()
     }
 
@@ -117,16 +117,38 @@ impl Switch {
         self.publisher.all_or_nothing(ops)
     }
 
-    /// Takes packets through the switch, all by the same tables.
-    pub fn process<'p>(
-        &self,
-        engine: &mut Engine,
-        random: &mut dyn RandomSource,
-        now_us: u64,
-        packets: impl IntoIterator<Item = (u32, &'p [u8])>,
-        sink: &mut dyn Sink,
-    ) {
-        let forwarding = self.publisher.current();
+    /// Somebody who takes packets through the switch, on a thread of its own if need be.
+    #[must_use]
+    pub fn worker(&self) -> Worker {
+        Worker {
+            executable: Arc::clone(&self.executable),
+            reader: self.publisher.reader(),
+            externs: Arc::clone(&self.externs),
+            calculations: Arc::clone(&self.calculations),
+            errors: self.errors,
+            settings: self.settings,
+            engine: Engine::default(),
+        }
+    }
+}
+
+/// Takes packets through a switch. Several may work side by side.
+#[derive(Debug)]
+pub struct Worker {
+    executable: Arc<Executable>,
+    reader: Reader<Forwarding>,
+    externs: Arc<Externs>,
+    calculations: Arc<[Calculation]>,
+    errors: CoreErrors,
+    settings: Settings,
+    engine: Engine,
+}
+
+impl Worker {
+    /// Runs `with` over a batch: all its packets see the same tables. It must not wait for anything: a change of the
+    /// tables may wait for its end.
+    pub fn batch<T>(&mut self, now_us: u64, with: impl FnOnce(&mut Taking<'_>) -> T) -> T {
+        let forwarding = self.reader.snapshot();
         let world = World {
             executable: &self.executable,
             forwarding: &forwarding,
@@ -140,8 +162,22 @@ impl Switch {
             world,
             queues: self.settings.queues,
         };
-        for (port, frame) in packets {
-            engine.process(&batch, random, port, frame, sink);
-        }
+        with(&mut Taking {
+            engine: &mut self.engine,
+            batch,
+        })
+    }
+}
+
+/// A worker within a batch.
+pub struct Taking<'a> {
+    engine: &'a mut Engine,
+    batch: Batch<'a>,
+}
+
+impl Taking<'_> {
+    /// Takes one packet through the switch, to completion.
+    pub fn packet(&mut self, port: u32, frame: &[u8], random: &mut dyn RandomSource, sink: &mut dyn Sink) {
+        self.engine.process(&self.batch, random, port, frame, sink);
     }
 }

@@ -11,6 +11,7 @@ pub mod device;
 pub mod puf;
 pub mod registry;
 pub mod serve;
+pub mod switch;
 
 use linewarden_gateway::WRONG_TAGS;
 
@@ -40,6 +41,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Attest(command) => attest::run(&command),
         Command::Registry(command) => registry::run(&command),
         Command::Puf(command) => puf::run(&command),
+        Command::Switch(command) => switch::run(&command),
         Command::Config(command) => config::run(&command, Output::new(false)),
         Command::Completions(args) => completions::run(&args, Output::new(false)),
         Command::Serve(_) | Command::Agent(_) => Ok(()),

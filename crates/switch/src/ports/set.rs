@@ -266,8 +266,11 @@ impl PortSet {
         self.round(&mut take)
     }
 
-    /// Sleeps until a port or the waker is ready.
-    fn sleep(&mut self, wait: Option<Duration>) -> Result<(), PortSetError> {
+    /// Sleeps until a port or the [waker](Self::waker) is ready, or the time is over.
+    ///
+    /// # Errors
+    /// When a port is lost, as in [`Self::round`]; or when the kernel refuses to wait.
+    pub fn sleep(&mut self, wait: Option<Duration>) -> Result<(), PortSetError> {
         let start = Instant::now();
         let wait = self.prepare_poll(wait);
         loop {

@@ -9,7 +9,7 @@ use super::{
     ActionCall, AddEntry, Command, CountedUnit, CounterCell, CounterCheck, Expectations, KeyValue, Mismatch,
     Number, NumberError, Statement, Target, Test,
 };
-use crate::engine::{Engine, Sink};
+use crate::engine::Sink;
 use crate::exec::{Fault, RandomSource};
 use crate::forwarding::{ForwardingChange, ForwardingError, ForwardingOp, MirrorSession, Replica};
 use crate::meter::{MeterError, Rate};
@@ -18,7 +18,7 @@ use crate::program::action::Action;
 use crate::program::ids::{ActionId, CounterId, MeterId, RegisterId, ValueSetId};
 use crate::program::pipeline::{ActionEntry, KeyField, MatchKind, Table, TableKind};
 use crate::setup::action_call;
-use crate::switch::{ProgramError, Settings, Switch};
+use crate::switch::{ProgramError, Settings, Switch, Worker};
 use crate::tables::{
     EntryHandle, FieldMatch, GroupHandle, HashSeed, KeyError, MemberHandle, NewEntry, Priority,
     ProfileChange, ProfileOp, TableChange, TableId, TableOp, TableSetChange, TableSetOp,
@@ -52,8 +52,8 @@ pub fn run(json: &[u8], test: &Test) -> Result<(), RunError> {
     let seed = HashSeed::new([1, 2, 3, 4]);
     let switch = Switch::new(json, Settings::default(), &seed)?;
     let mut runner = Runner {
+        worker: switch.worker(),
         switch,
-        engine: Engine::default(),
         record: Record::default(),
         random: Counting(0),
         now_us: 0,
@@ -136,7 +136,7 @@ fn other<T>(what: impl Into<String>) -> Done<T> {
 
 struct Runner {
     switch: Switch,
-    engine: Engine,
+    worker: Worker,
     record: Record,
     random: Counting,
     now_us: u64,
@@ -163,14 +163,9 @@ impl Runner {
             Command::RemoveAll => self.remove_all(),
             Command::Packet { port, bytes } => {
                 self.now_us += 1;
-                let packet = std::iter::once((*port, bytes.as_slice()));
-                self.switch.process(
-                    &mut self.engine,
-                    &mut self.random,
-                    self.now_us,
-                    packet,
-                    &mut self.record,
-                );
+                let (random, record) = (&mut self.random, &mut self.record);
+                self.worker
+                    .batch(self.now_us, |taking| taking.packet(*port, bytes, random, record));
                 Ok(())
             }
             // What is sent is through when the packet was processed; expectations are checked at the end.

@@ -1,0 +1,49 @@
+//! `linewarden switch`.
+
+mod run;
+mod stf;
+
+use clap::Subcommand;
+
+use crate::failure::Failure;
+
+/// What about the P4 switch.
+#[derive(Subcommand, Debug)]
+pub enum SwitchCommand {
+    /// Run a program on interfaces or capture files
+    #[command(after_help = "\
+The program is what p4c writes for BMv2: p4c-bm2-ss --arch v1model -o router.json router.p4. Until the P4Runtime server \
+is there, its tables hold what the program itself puts in them.
+
+Examples:
+  linewarden switch run router.json -i 0@veth0 -i 1@veth1
+  linewarden switch run router.json -i 0@port0 --use-files 0    # port0_in.pcap, port0_out.pcap")]
+    Run(run::RunArgs),
+    /// Run packet tests in p4c's STF format against compiled programs
+    #[command(after_help = "\
+A test NAME-WHAT.stf, or NAME.stf, is run against NAME.json: beside it, in the directory's subdirectory compiled, or in \
+the one beside it of that name.
+
+Examples:
+  linewarden switch stf p4/tests
+  linewarden switch stf tests/router-ttl.stf --program router.json")]
+    Stf(stf::StfArgs),
+}
+
+impl SwitchCommand {
+    /// Whether machines read what it prints.
+    pub fn wants_json(&self) -> bool {
+        match self {
+            Self::Run(args) => args.json,
+            Self::Stf(args) => args.json,
+        }
+    }
+}
+
+/// Does it.
+pub fn run(command: &SwitchCommand) -> Result<(), Failure> {
+    match command {
+        SwitchCommand::Run(args) => run::run(args),
+        SwitchCommand::Stf(args) => stf::run(args),
+    }
+}

@@ -1,0 +1,201 @@
+//! `linewarden switch run`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use linewarden_switch::ports::{PortError, PortSet, PortSpec, packet, pcap, xdp};
+use linewarden_switch::serve::{ServeError, WorkerCounters, serve};
+use linewarden_switch::switch::{DROP_PORT, Settings, Switch};
+use linewarden_switch::tables::HashSeed;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::signals::Signals;
+
+/// How often a request to stop is looked for.
+const STOP_WAIT: Duration = Duration::from_millis(200);
+
+/// How to reach interfaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Io {
+    /// Packet sockets with rings (AF_PACKET): every interface
+    Packet,
+    /// AF_XDP: faster; one receive queue, and no other XDP program on the interface
+    Xdp,
+}
+
+/// A program and its ports.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// The compiled program
+    #[arg(value_name = "PROGRAM.json")]
+    program: PathBuf,
+    /// A port: its number in the program, and its interface; may be repeated
+    #[arg(short = 'i', long = "interface", value_name = "PORT@INTERFACE")]
+    interfaces: Vec<PortSpec>,
+    /// Read INTERFACE_in.pcap after so many seconds and write INTERFACE_out.pcap, in place of interfaces
+    #[arg(long, value_name = "SECONDS")]
+    use_files: Option<u64>,
+    /// How to reach interfaces
+    #[arg(long, value_name = "HOW", default_value = "packet")]
+    io: Io,
+    /// The port that means "drop"
+    #[arg(long, value_name = "PORT", default_value_t = DROP_PORT)]
+    drop_port: u32,
+    /// Priority queues of a port; packets of a higher priority are dropped
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    priority_queues: u64,
+    /// JSON for machines
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a port has carried.
+#[derive(Serialize)]
+struct PortReport {
+    port: u16,
+    interface: String,
+    received: u64,
+    sent: u64,
+}
+
+/// What the switch has done.
+#[derive(Serialize)]
+struct Report {
+    ports: Vec<PortReport>,
+    dropped: u64,
+    circles: u64,
+    assertions: u64,
+    queue_full: u64,
+    digests: u64,
+}
+
+/// Does it.
+pub fn run(args: &RunArgs) -> Result<(), Failure> {
+    let output = Output::new(args.json);
+    let signals = Signals::to_stop()?;
+    let named =
+        |error: &dyn std::fmt::Display| Failure::input(format_args!("{}: {error}", args.program.display()));
+    let json = std::fs::read(&args.program).map_err(|error| named(&error))?;
+    let settings = Settings {
+        drop_port: args.drop_port,
+        queues: args.priority_queues,
+    };
+    let switch = Switch::new(&json, settings, &HashSeed::random()).map_err(|error| named(&error))?;
+    let mut ports = open(args)?;
+    output.line(format_args!(
+        "{} runs on {}",
+        args.program.display(),
+        args.interfaces
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", "),
+    ))?;
+    let (counters, stop) = (
+        Arc::new(WorkerCounters::default()),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (waker, mut worker, start) = (ports.waker(), switch.worker(), Instant::now());
+    let thread = {
+        let (counters, stop) = (Arc::clone(&counters), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            let ended = serve(&mut worker, &mut ports, &counters, &mut |_| {}, start, &stop);
+            (ports, ended)
+        })
+    };
+    while !thread.is_finished() {
+        if signals.wait(STOP_WAIT)?.is_some() {
+            stop.store(true, Ordering::Relaxed);
+            waker.wake();
+        }
+    }
+    let (mut ports, ended) = thread
+        .join()
+        .map_err(|_| Failure::failed("the worker has crashed"))?;
+    report(args, output, &mut ports, &counters)?;
+    ended.map_err(|error: ServeError| Failure::failed(error))
+}
+
+fn open(args: &RunArgs) -> Result<PortSet, Failure> {
+    if args.interfaces.is_empty() {
+        return Err(Failure::input("no port: name one or more with -i PORT@INTERFACE"));
+    }
+    let failed = |error: PortError| match &error {
+        PortError::Kernel { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            Failure::privilege(&error)
+        }
+        PortError::NoInterface { .. } => Failure::input(&error),
+        _ => Failure::failed(&error),
+    };
+    let mut set = PortSet::new().map_err(failed)?;
+    let opened = match args.use_files {
+        Some(wait_s) => {
+            let start = Instant::now() + Duration::from_secs(wait_s);
+            pcap::open(std::path::Path::new("."), &args.interfaces, start).map_err(failed)?
+        }
+        None => {
+            let mut opened = Vec::new();
+            for spec in &args.interfaces {
+                let port = match args.io {
+                    Io::Packet => packet::open(&spec.interface, &packet::PacketOptions::default()),
+                    Io::Xdp => xdp::open(&spec.interface, &xdp::XdpOptions::default()),
+                };
+                opened.push((spec.port, port.map_err(failed)?));
+            }
+            opened
+        }
+    };
+    for (id, port) in opened {
+        set.add(id, port).map_err(Failure::input)?;
+    }
+    Ok(set)
+}
+
+fn report(
+    args: &RunArgs,
+    output: Output,
+    ports: &mut PortSet,
+    counters: &WorkerCounters,
+) -> Result<(), Failure> {
+    let ports: Vec<PortReport> = args
+        .interfaces
+        .iter()
+        .filter_map(|spec| {
+            let counted = ports.counters(spec.port)?;
+            Some(PortReport {
+                port: spec.port.get(),
+                interface: spec.interface.clone(),
+                received: counted.rx.frames,
+                sent: counted.tx.frames,
+            })
+        })
+        .collect();
+    let report = Report {
+        ports,
+        dropped: counters.dropped.load(Ordering::Relaxed),
+        circles: counters.circles.load(Ordering::Relaxed),
+        assertions: counters.assertions.load(Ordering::Relaxed),
+        queue_full: counters.queue_full.load(Ordering::Relaxed),
+        digests: counters.digests.load(Ordering::Relaxed),
+    };
+    output.object(&report)?;
+    let rows = report.ports.iter().map(|port| {
+        vec![
+            port.port.to_string(),
+            port.interface.clone(),
+            port.received.to_string(),
+            port.sent.to_string(),
+        ]
+    });
+    output.table(
+        &["port", "interface", "received", "sent"],
+        &[0, 2, 3],
+        rows.collect(),
+    )?;
+    output.line(format_args!("dropped by the program: {}", report.dropped))
+}
