@@ -78,6 +78,8 @@ struct Leaving<'f> {
 #[derive(Debug, Default)]
 pub struct Engine {
     scratch: Scratch,
+    /// Boxed, because contexts move between queues: a pointer moves, not the context.
+    #[allow(clippy::vec_box)]
     spare: Vec<Box<Context>>,
     out: Vec<u8>,
 }

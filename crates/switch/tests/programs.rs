@@ -16,10 +16,7 @@ fn program_of(test: &str) -> PathBuf {
         if json.exists() {
             return json;
         }
-        name = name
-            .rsplit_once('-')
-            .unwrap_or_else(|| panic!("{test}: no compiled program has such a name"))
-            .0;
+        name = name.rsplit_once('-').expect("a compiled program has the first part of its tests' names").0;
     }
 }
 

@@ -131,7 +131,7 @@ impl BitVec {
                     .bytes
                     .extend((0..whole).map(|i| source.get(first + i).copied().unwrap_or(0))),
             }
-            if bits % 8 != 0 {
+            if !bits.is_multiple_of(8) {
                 let last = read64(source, at + whole * 8, bits % 8) as u8;
                 self.bytes.push(last << (8 - bits % 8));
             }
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn bits_are_read_and_written_at_any_position() {
         let source = [0b1010_0101, 0b1100_0011, 0xff, 0x00];
-        assert_eq!(read64(&source, 3, 7), 0b0010_111);
+        assert_eq!(read64(&source, 3, 7), 0b001_0111);
         assert_eq!(read(&source, 3, 10), vec![0b00, 0b1011_1000]);
         let mut target = [0u8; 4];
         write(&mut target, 5, 9, &[0x01, 0x55]);

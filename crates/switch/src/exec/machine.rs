@@ -354,9 +354,8 @@ impl<'a> Machine<'a> {
             }
             Op::Narrow { r, a } => self.scratch.set_r(r, self.scratch.w(a) as u64),
             Op::WideBranch { test, a, b, to } => {
-                if test128(test, self.scratch.w(a), self.scratch.w(b)) {
-                    return Flow::To(to);
-                }
+                let holds = test128(test, self.scratch.w(a), self.scratch.w(b));
+                return if holds { Flow::To(to) } else { Flow::On };
             }
             Op::BranchTree {
                 condition,

@@ -24,7 +24,7 @@ pub fn bytes(text: &str) -> Option<Vec<u8>> {
     if digits.is_empty() {
         return None;
     }
-    let even = if digits.len() % 2 == 0 {
+    let even = if digits.len().is_multiple_of(2) {
         digits.to_owned()
     } else {
         format!("0{digits}")

@@ -79,6 +79,14 @@ pub struct Side {
     pub locks: Vec<Vec<RegisterId>>,
 }
 
+/// The code when all of it is there.
+pub struct Finished {
+    pub code: Vec<Op>,
+    pub side: Side,
+    /// Where labels were bound.
+    pub labels: Vec<Option<Pc>>,
+}
+
 /// The code as it grows.
 pub struct Builder<'p> {
     pub program: &'p Program,
@@ -219,14 +227,18 @@ impl<'p> Builder<'p> {
     }
 
     /// Puts positions in place of labels.
-    pub fn finish(mut self) -> Result<(Vec<Op>, Side, Vec<Option<Pc>>), LowerError> {
+    pub fn finish(mut self) -> Result<Finished, LowerError> {
         for op in &mut self.code {
             for target in op.targets_mut() {
                 let bound = self.labels.get(*target as usize).copied().flatten();
                 *target = bound.ok_or_else(|| LowerError::Dangling(self.context.clone()))?;
             }
         }
-        Ok((self.code, self.side, self.labels))
+        Ok(Finished {
+            code: self.code,
+            side: self.side,
+            labels: self.labels,
+        })
     }
 }
 

@@ -21,7 +21,7 @@ pub use self::builder::{LowerError, Side};
 pub use self::pipeline::Onward;
 pub use self::statement::{ActionCode, lay_args};
 
-use self::builder::Builder;
+use self::builder::{Builder, Finished};
 use self::parser::Selection;
 use self::plan::{InputStep, KeyPlan};
 use self::standard::Standard;
@@ -124,7 +124,7 @@ pub fn lower(program: Program) -> Result<Executable, LowerError> {
     let deparser = builder.here()?;
     builder.body(&program.deparser.statements)?;
     builder.emit(Op::End);
-    let (code, side, labels) = builder.finish()?;
+    let Finished { code, side, labels } = builder.finish()?;
     let mut by_table = vec![Onward::default(); program.tables.len()];
     for table in &onward {
         if let Some(slot) = by_table.get_mut(table.table as usize) {

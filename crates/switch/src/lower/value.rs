@@ -139,7 +139,7 @@ impl Builder<'_> {
             Data::Binary(op, left, right) => self.binary(*op, left, right, want, lane)?,
             Data::Not(value) => self.complement(value, want, lane)?,
             Data::Cast(cast, value, bits) => self.cast(*cast, value, *bits)?,
-            Data::FromBool(condition) => Some(self.from_bool(condition)?),
+            Data::FromBool(condition) => Some(self.truth(condition)?),
             Data::Select(condition, left, right) => self.select(condition, left, right, want, lane)?,
             Data::StackLast(..) | Data::Register(..) => None,
         };
@@ -555,7 +555,7 @@ impl Builder<'_> {
         })
     }
 
-    fn from_bool(&mut self, condition: &crate::program::expr::Bool) -> Result<Reg, LowerError> {
+    fn truth(&mut self, condition: &crate::program::expr::Bool) -> Result<Reg, LowerError> {
         let r = self.r()?;
         let end = self.label()?;
         self.emit(Op::Const { r, value: 1 });
