@@ -9,6 +9,7 @@
 
 pub mod memory;
 pub mod packet;
+mod patience;
 pub mod pcap;
 mod set;
 mod spec;
@@ -168,7 +169,7 @@ pub struct TxCounters {
     pub dropped_short: u64,
     /// Lost because the interface was down or is gone.
     pub dropped_down: u64,
-    /// How often the queue was full and was waited for.
+    /// How often the queue was found full.
     pub waited: u64,
 }
 
@@ -183,9 +184,9 @@ pub struct PortCounters {
 
 /// The receiving half of a port.
 pub trait Receive: Send + fmt::Debug {
-    /// Hands at most about `limit` frames that have arrived to `take`, in their order, and never blocks. An oversized
-    /// frame of a segmentation offload becomes as many frames as it has segments but counts as one here. Returns how many
-    /// there were.
+    /// Hands about `limit` frames that have arrived to `take`, in their order, and never blocks. It may be more by the
+    /// segments of one oversized frame. Returns how many arrivals were dealt with, of which some may have been dropped; 0
+    /// when there was nothing.
     ///
     /// # Errors
     /// When nothing will come from here any more.

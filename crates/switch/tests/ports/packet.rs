@@ -372,32 +372,49 @@ fn a_full_ring_loses_frames_and_says_how_many() {
     });
 }
 
+/// The queue in the kernel is full first, or the ring is because all of it waits in that queue.
 #[test]
 fn a_slow_link_pushes_back_and_what_it_does_not_take_is_counted() {
-    let options = PacketOptions {
-        bypass_qdisc: false,
-        ..small()
-    };
-    let Some((one, _other, a, b)) = pair(options) else {
-        return;
-    };
-    one.shell("tc qdisc add dev a root tbf rate 8mbit burst 2000 limit 20000");
-    let mut sender = a.sender;
-    for number in 0..400 {
-        sender.send(&frame(number, 1000), &[]).unwrap();
-    }
-    sender.flush().unwrap();
-    let counters = sender.counters();
-    assert!(counters.waited > 0, "{counters:?}");
-    assert!(counters.dropped_full > 0, "{counters:?}");
-    assert_eq!(counters.frames + counters.dropped_full, 400);
-    // All that was reported as sent arrives.
-    let mut came = 0;
-    let mut set = PortSet::new().unwrap();
-    set.add(id(0), b).unwrap();
-    while came < counters.frames {
-        let served = set.serve(Some(LONG), |_, _, _| came += 1).unwrap();
-        assert!(served > 0, "only {came} of {} came", counters.frames);
+    for (limit, at_least) in [(20_000, 10), (4_000_000, 512)] {
+        let options = PacketOptions {
+            bypass_qdisc: false,
+            ..small()
+        };
+        let Some((one, _other, a, b)) = pair(options) else {
+            return;
+        };
+        one.shell(&format!(
+            "tc qdisc add dev a root tbf rate 8mbit burst 2000 limit {limit}"
+        ));
+        let mut sender = a.sender;
+        for number in 0..3000 {
+            sender.send(&frame(number, 1000), &[]).unwrap();
+        }
+        sender.flush().unwrap();
+        let counters = sender.counters();
+        assert!(counters.waited > 0, "{counters:?}");
+        assert!(counters.dropped_full > 0, "{counters:?}");
+        assert_eq!(counters.frames + counters.dropped_full, 3000);
+        assert_eq!(counters.bytes, counters.frames * 1000);
+        assert!(counters.frames >= at_least, "{counters:?}");
+        // All that was reported as sent arrives.
+        let mut came = 0;
+        let mut set = PortSet::new().unwrap();
+        set.add(id(0), b).unwrap();
+        while came < counters.frames {
+            let served = set.serve(Some(LONG), |_, _, _| came += 1).unwrap();
+            assert!(served > 0, "only {came} of {} came", counters.frames);
+        }
+        // And it takes frames again.
+        sender.send(&frame(7777, 1000), &[]).unwrap();
+        sender.flush().unwrap();
+        let mut last = 0;
+        while set
+            .serve(Some(LONG), |_, frame, _| last = number_of(frame))
+            .unwrap()
+            == 0
+        {}
+        assert_eq!(last, 7777);
     }
 }
 

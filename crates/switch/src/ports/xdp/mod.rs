@@ -14,8 +14,9 @@ mod ring;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::patience::Patience;
 use super::{Port, PortError, Readiness, Receive, RxCounters, Transmit, TxCounters, sys};
 use ring::{Ring, Umem};
 
@@ -30,9 +31,6 @@ const MTU_MAX: usize = CHUNK_BYTES_MAX - HEADROOM_BYTES - LINK_BYTES_MAX;
 const TX_FRAMES: u32 = 1024;
 /// Frames that leave together, at the latest.
 const BATCH_FRAMES: u32 = 64;
-/// How long a full queue is waited for.
-const WAIT_MAX: Duration = Duration::from_millis(10);
-const PAUSE: Duration = Duration::from_micros(50);
 
 /// How to open an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -168,7 +166,7 @@ fn prepare(
             frame_bytes: mtu + LINK_BYTES_MAX,
             shared,
             counters: TxCounters::default(),
-            stuck: false,
+            patience: Patience::default(),
             down: false,
         }),
     })
@@ -275,8 +273,7 @@ struct XdpSender {
     frame_bytes: usize,
     shared: Arc<Shared>,
     counters: TxCounters,
-    /// The last wait was in vain; see [`super::packet`].
-    stuck: bool,
+    patience: Patience,
     /// The last try found the interface down.
     down: bool,
 }
@@ -295,7 +292,6 @@ impl XdpSender {
         }
         self.completion.release();
         let progress = taken > 0 || self.free.len() > free;
-        self.stuck &= !progress;
         self.down &= !progress;
         progress
     }
@@ -318,12 +314,9 @@ impl XdpSender {
         Ok(self.settle())
     }
 
-    /// Pauses a little. False when it has been waited for long enough.
-    fn pause(&mut self, since: &mut Option<Instant>) -> bool {
+    fn pause(&mut self) -> bool {
         self.counters.waited += 1;
-        let since = since.get_or_insert_with(Instant::now);
-        self.stuck |= since.elapsed() >= WAIT_MAX;
-        !self.stuck && !self.down && sys::poll(&mut [], Some(PAUSE)).is_ok()
+        !self.down && self.patience.pause()
     }
 }
 
@@ -338,13 +331,12 @@ impl Transmit for XdpSender {
             self.counters.dropped_long += 1;
             return Ok(());
         }
-        let mut waiting_since = None;
         let address = loop {
             if let Some(address) = self.free.pop() {
                 break address;
             }
             self.tx.publish();
-            if !self.kick()? && !self.pause(&mut waiting_since) {
+            if !self.kick()? && !self.pause() {
                 let lost = if self.down {
                     &mut self.counters.dropped_down
                 } else {
@@ -375,11 +367,11 @@ impl Transmit for XdpSender {
     /// counted as lost.
     fn flush(&mut self) -> Result<(), PortError> {
         self.tx.publish();
-        let mut waiting_since = None;
         loop {
             let progress = self.kick()?;
             let done = self.tx.unconsumed() == 0 || !self.shared.copies;
-            if done || (!progress && !self.pause(&mut waiting_since)) {
+            if done || (!progress && !self.pause()) {
+                self.patience.renew();
                 return Ok(());
             }
         }
