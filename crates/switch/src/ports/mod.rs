@@ -7,18 +7,23 @@
 //!
 //! A [`PortSet`] serves all ports of a worker by turns, in bursts.
 
+#[forbid(unsafe_code)]
 pub mod memory;
 pub mod packet;
+#[forbid(unsafe_code)]
 mod patience;
+#[forbid(unsafe_code)]
 pub mod pcap;
+#[forbid(unsafe_code)]
 mod set;
+#[forbid(unsafe_code)]
 mod spec;
 mod sys;
 pub mod xdp;
 
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 pub use set::{BURST_FRAMES, PortSet, PortSetError, Senders, Waker};
@@ -81,6 +86,16 @@ pub enum PortError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The interface's frames are not Ethernet's.
+    #[error(
+        "interface {interface} is no Ethernet interface (link type {link_type}); a switch takes Ethernet frames only"
+    )]
+    NotEthernet {
+        /// The interface.
+        interface: String,
+        /// `ARPHRD_*` of linux/if_arp.h, for instance 65534 for a tun device.
+        link_type: u16,
+    },
     /// The interface has more receive queues than one, and only one is served.
     #[error(
         "interface {interface} has {queues} receive queues, an XDP port serves one: \
@@ -111,6 +126,23 @@ pub enum PortError {
     /// A descriptor to wake the worker with could not be made.
     #[error("cannot make an event descriptor: {0}; raise the limit of open files (`ulimit -n`)")]
     Event(#[source] io::Error),
+}
+
+/// Fails unless an interface has Ethernet frames.
+fn require_ethernet(any_socket: &OwnedFd, interface: &str) -> Result<(), PortError> {
+    match sys::link_type(any_socket, interface) {
+        // A loopback interface has Ethernet headers too.
+        Ok(libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) => Ok(()),
+        Ok(link_type) => Err(PortError::NotEthernet {
+            interface: interface.to_owned(),
+            link_type,
+        }),
+        Err(source) => Err(PortError::Kernel {
+            interface: interface.to_owned(),
+            step: "SIOCGIFHWADDR",
+            source,
+        }),
+    }
 }
 
 fn advice(source: &io::Error) -> &'static str {

@@ -514,3 +514,32 @@ fn errors_name_the_interface() {
         "{error}"
     );
 }
+
+#[test]
+fn interfaces_without_ethernet_headers_are_refused() {
+    let Some(namespace) = Namespace::new() else { return };
+    let kinds = [
+        "ip tuntap add dev t0 mode tun",
+        "ip link add name t0 type ipip local 10.0.0.1 remote 10.0.0.2",
+    ];
+    let made = namespace.shell(&format!("if {} || {}; then echo made; fi", kinds[0], kinds[1]));
+    if made.is_empty() {
+        println!("SKIPPED: this kernel has neither tun nor ipip devices");
+        return;
+    }
+    let error = namespace.run(|| packet::open("t0", &small())).unwrap_err();
+    assert!(matches!(&error, PortError::NotEthernet { .. }), "{error}");
+}
+
+/// A loopback interface brings back what was sent, and its frames are longer than any slot.
+#[test]
+fn a_loopback_interface_is_a_port() {
+    let Some(namespace) = Namespace::new() else { return };
+    let mut port = open(&namespace, "lo", small());
+    for bytes in [60, 1500, 20_000, 65_000] {
+        let whole = frame(1, bytes);
+        port.sender.send(&whole, &[]).unwrap();
+        port.sender.flush().unwrap();
+        assert!(next_frames(&mut port) == [whole]);
+    }
+}

@@ -10,8 +10,10 @@
 //! Frames of segmentation offloads, up to 64 KiB, do not fit into the slots; the kernel then queues them at the socket
 //! (`PACKET_COPY_THRESH`), where they are fetched one by one and cut into segments.
 
+#[forbid(unsafe_code)]
 mod offload;
 mod ring;
+#[forbid(unsafe_code)]
 mod tx;
 mod tx_ring;
 
@@ -66,7 +68,7 @@ impl Default for PacketOptions {
 /// interface receives all frames, whatever their address (promiscuous mode), as long as the port is open.
 ///
 /// # Errors
-/// When there is no such interface, or the kernel refuses; the step is named.
+/// When there is no such interface, when its frames are not Ethernet's, or the kernel refuses; the step is named.
 pub fn open(interface: &str, options: &PacketOptions) -> Result<Port, PortError> {
     let index = sys::interface_index(interface).map_err(|source| PortError::NoInterface {
         interface: interface.to_owned(),
@@ -80,6 +82,7 @@ pub fn open(interface: &str, options: &PacketOptions) -> Result<Port, PortError>
         }
     };
     let rx = packet_socket().map_err(fail("socket"))?;
+    super::require_ethernet(&rx, interface)?;
     let mtu = sys::mtu(&rx, interface).map_err(fail("SIOCGIFMTU"))?;
     let tx = packet_socket().map_err(fail("socket"))?;
     let tx_ring = prepare_tx(&tx, index, mtu + LINK_BYTES_SENT_MAX, options)

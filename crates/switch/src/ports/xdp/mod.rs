@@ -14,7 +14,7 @@ mod ring;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::patience::Patience;
 use super::{Port, PortError, Readiness, Receive, RxCounters, Transmit, TxCounters, sys};
@@ -54,7 +54,7 @@ impl Default for XdpOptions {
 /// program is attached as long as the receiving half lives.
 ///
 /// # Errors
-/// When there is no such interface, when it has several receive queues, an MTU above 3,818 or an XDP program, or the kernel
+/// When there is no such interface, when its frames are not Ethernet's, when it has several receive queues, an MTU above 3,818 or an XDP program, or the kernel
 /// refuses; the step is named.
 pub fn open(interface: &str, options: &XdpOptions) -> Result<Port, PortError> {
     let index = sys::interface_index(interface).map_err(|source| PortError::NoInterface {
@@ -68,6 +68,7 @@ pub fn open(interface: &str, options: &XdpOptions) -> Result<Port, PortError> {
     };
     let fd = sys::socket(libc::AF_XDP, libc::SOCK_RAW).map_err(|error| fail(("socket", error)))?;
     let any = sys::socket(libc::AF_INET, libc::SOCK_DGRAM).map_err(|error| fail(("socket", error)))?;
+    super::require_ethernet(&any, interface)?;
     let queues = sys::receive_queues(&any, interface).map_err(|error| fail(("ETHTOOL_GCHANNELS", error)))?;
     if queues > 1 {
         return Err(PortError::Queues {
@@ -139,7 +140,7 @@ fn prepare(
         sxdp_queue_id: 0,
         sxdp_shared_umem_fd: 0,
     };
-    sys::bind_xdp(&fd, &address).map_err(|error| ("bind", error))?;
+    bind(&fd, &address).map_err(|error| ("bind", error))?;
     let told: libc::xdp_options =
         sys::get_option(&fd, libc::SOL_XDP, libc::XDP_OPTIONS).map_err(|error| ("XDP_OPTIONS", error))?;
     let link = program::attach(index, &fd)?;
@@ -170,6 +171,22 @@ fn prepare(
             down: false,
         }),
     })
+}
+
+/// Binds the socket. The kernel gives a closed socket's queue back only some time later, from a work queue, and tells nobody:
+/// a switch that is started anew would find it busy.
+fn bind(fd: &OwnedFd, address: &libc::sockaddr_xdp) -> io::Result<()> {
+    const BUSY_MAX: Duration = Duration::from_millis(500);
+    const PAUSE: Duration = Duration::from_millis(1);
+    let start = Instant::now();
+    loop {
+        match sys::bind_xdp(fd, address) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < BUSY_MAX => {
+                sys::poll(&mut [], Some(PAUSE))?;
+            }
+            bound => return bound,
+        }
+    }
 }
 
 /// What both halves use.
