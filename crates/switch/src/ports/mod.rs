@@ -7,17 +7,23 @@
 //!
 //! A [`PortSet`] serves all ports of a worker by turns, in bursts.
 
+#[forbid(unsafe_code)]
 pub mod memory;
 pub mod packet;
+#[forbid(unsafe_code)]
+mod patience;
+#[forbid(unsafe_code)]
 pub mod pcap;
+#[forbid(unsafe_code)]
 mod set;
+#[forbid(unsafe_code)]
 mod spec;
 mod sys;
 pub mod xdp;
 
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 pub use set::{BURST_FRAMES, PortSet, PortSetError, Senders, Waker};
@@ -80,6 +86,16 @@ pub enum PortError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The interface's frames are not Ethernet's.
+    #[error(
+        "interface {interface} is no Ethernet interface (link type {link_type}); a switch takes Ethernet frames only"
+    )]
+    NotEthernet {
+        /// The interface.
+        interface: String,
+        /// `ARPHRD_*` of linux/if_arp.h, for instance 65534 for a tun device.
+        link_type: u16,
+    },
     /// The interface has more receive queues than one, and only one is served.
     #[error(
         "interface {interface} has {queues} receive queues, an XDP port serves one: \
@@ -110,6 +126,23 @@ pub enum PortError {
     /// A descriptor to wake the worker with could not be made.
     #[error("cannot make an event descriptor: {0}; raise the limit of open files (`ulimit -n`)")]
     Event(#[source] io::Error),
+}
+
+/// Fails unless an interface has Ethernet frames.
+fn require_ethernet(any_socket: &OwnedFd, interface: &str) -> Result<(), PortError> {
+    match sys::link_type(any_socket, interface) {
+        // A loopback interface has Ethernet headers too.
+        Ok(libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) => Ok(()),
+        Ok(link_type) => Err(PortError::NotEthernet {
+            interface: interface.to_owned(),
+            link_type,
+        }),
+        Err(source) => Err(PortError::Kernel {
+            interface: interface.to_owned(),
+            step: "SIOCGIFHWADDR",
+            source,
+        }),
+    }
 }
 
 fn advice(source: &io::Error) -> &'static str {
@@ -168,7 +201,7 @@ pub struct TxCounters {
     pub dropped_short: u64,
     /// Lost because the interface was down or is gone.
     pub dropped_down: u64,
-    /// How often the queue was full and was waited for.
+    /// How often the queue was found full.
     pub waited: u64,
 }
 
@@ -183,9 +216,9 @@ pub struct PortCounters {
 
 /// The receiving half of a port.
 pub trait Receive: Send + fmt::Debug {
-    /// Hands at most about `limit` frames that have arrived to `take`, in their order, and never blocks. An oversized
-    /// frame of a segmentation offload becomes as many frames as it has segments but counts as one here. Returns how many
-    /// there were.
+    /// Hands about `limit` frames that have arrived to `take`, in their order, and never blocks. It may be more by the
+    /// segments of one oversized frame. Returns how many arrivals were dealt with, of which some may have been dropped; 0
+    /// when there was nothing.
     ///
     /// # Errors
     /// When nothing will come from here any more.

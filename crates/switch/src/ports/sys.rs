@@ -63,6 +63,17 @@ pub(super) fn mtu(any_socket: &OwnedFd, interface: &str) -> io::Result<usize> {
     usize::try_from(mtu).map_err(io::Error::other)
 }
 
+/// The kind of an interface's link header, `ARPHRD_*`.
+pub(super) fn link_type(any_socket: &OwnedFd, interface: &str) -> io::Result<u16> {
+    // SAFETY: integers, addresses and pointers, for which zero is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name = interface_name(interface);
+    // SAFETY: SIOCGIFHWADDR takes an ifreq, which lives through the call.
+    check(unsafe { libc::ioctl(any_socket.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) })?;
+    // SAFETY: SIOCGIFHWADDR has filled this member.
+    Ok(unsafe { request.ifr_ifru.ifru_hwaddr.sa_family })
+}
+
 /// Whether an interface is still there, in the namespace that the socket was made in.
 pub(super) fn interface_exists(any_socket: &OwnedFd, index: u32) -> io::Result<bool> {
     // SAFETY: integers, addresses and pointers, for which zero is valid.

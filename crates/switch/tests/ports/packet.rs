@@ -372,32 +372,49 @@ fn a_full_ring_loses_frames_and_says_how_many() {
     });
 }
 
+/// The queue in the kernel is full first, or the ring is because all of it waits in that queue.
 #[test]
 fn a_slow_link_pushes_back_and_what_it_does_not_take_is_counted() {
-    let options = PacketOptions {
-        bypass_qdisc: false,
-        ..small()
-    };
-    let Some((one, _other, a, b)) = pair(options) else {
-        return;
-    };
-    one.shell("tc qdisc add dev a root tbf rate 8mbit burst 2000 limit 20000");
-    let mut sender = a.sender;
-    for number in 0..400 {
-        sender.send(&frame(number, 1000), &[]).unwrap();
-    }
-    sender.flush().unwrap();
-    let counters = sender.counters();
-    assert!(counters.waited > 0, "{counters:?}");
-    assert!(counters.dropped_full > 0, "{counters:?}");
-    assert_eq!(counters.frames + counters.dropped_full, 400);
-    // All that was reported as sent arrives.
-    let mut came = 0;
-    let mut set = PortSet::new().unwrap();
-    set.add(id(0), b).unwrap();
-    while came < counters.frames {
-        let served = set.serve(Some(LONG), |_, _, _| came += 1).unwrap();
-        assert!(served > 0, "only {came} of {} came", counters.frames);
+    for (limit, at_least) in [(20_000, 10), (4_000_000, 512)] {
+        let options = PacketOptions {
+            bypass_qdisc: false,
+            ..small()
+        };
+        let Some((one, _other, a, b)) = pair(options) else {
+            return;
+        };
+        one.shell(&format!(
+            "tc qdisc add dev a root tbf rate 8mbit burst 2000 limit {limit}"
+        ));
+        let mut sender = a.sender;
+        for number in 0..3000 {
+            sender.send(&frame(number, 1000), &[]).unwrap();
+        }
+        sender.flush().unwrap();
+        let counters = sender.counters();
+        assert!(counters.waited > 0, "{counters:?}");
+        assert!(counters.dropped_full > 0, "{counters:?}");
+        assert_eq!(counters.frames + counters.dropped_full, 3000);
+        assert_eq!(counters.bytes, counters.frames * 1000);
+        assert!(counters.frames >= at_least, "{counters:?}");
+        // All that was reported as sent arrives.
+        let mut came = 0;
+        let mut set = PortSet::new().unwrap();
+        set.add(id(0), b).unwrap();
+        while came < counters.frames {
+            let served = set.serve(Some(LONG), |_, _, _| came += 1).unwrap();
+            assert!(served > 0, "only {came} of {} came", counters.frames);
+        }
+        // And it takes frames again.
+        sender.send(&frame(7777, 1000), &[]).unwrap();
+        sender.flush().unwrap();
+        let mut last = 0;
+        while set
+            .serve(Some(LONG), |_, frame, _| last = number_of(frame))
+            .unwrap()
+            == 0
+        {}
+        assert_eq!(last, 7777);
     }
 }
 
@@ -496,4 +513,33 @@ fn errors_name_the_interface() {
         error.to_string().starts_with("interface nosuch0: No such device"),
         "{error}"
     );
+}
+
+#[test]
+fn interfaces_without_ethernet_headers_are_refused() {
+    let Some(namespace) = Namespace::new() else { return };
+    let kinds = [
+        "ip tuntap add dev t0 mode tun",
+        "ip link add name t0 type ipip local 10.0.0.1 remote 10.0.0.2",
+    ];
+    let made = namespace.shell(&format!("if {} || {}; then echo made; fi", kinds[0], kinds[1]));
+    if made.is_empty() {
+        println!("SKIPPED: this kernel has neither tun nor ipip devices");
+        return;
+    }
+    let error = namespace.run(|| packet::open("t0", &small())).unwrap_err();
+    assert!(matches!(&error, PortError::NotEthernet { .. }), "{error}");
+}
+
+/// A loopback interface brings back what was sent, and its frames are longer than any slot.
+#[test]
+fn a_loopback_interface_is_a_port() {
+    let Some(namespace) = Namespace::new() else { return };
+    let mut port = open(&namespace, "lo", small());
+    for bytes in [60, 1500, 20_000, 65_000] {
+        let whole = frame(1, bytes);
+        port.sender.send(&whole, &[]).unwrap();
+        port.sender.flush().unwrap();
+        assert!(next_frames(&mut port) == [whole]);
+    }
 }

@@ -101,15 +101,23 @@ proptest! {
     fn segments_are_what_was_to_be_sent(
         payload in vec(any::<u8>(), 1..5000),
         mss in 1u16..1500,
-        tags in 0usize..3,
+        mut tags in 0usize..3,
         ipv6: bool,
         udp: bool,
+        taken_out: bool,
         flags: u8,
     ) {
         let (frame, l4) = oversized(tags, ipv6, udp, flags, &payload);
         let kind = match (udp, ipv6) { (true, _) => UDP_L4, (_, true) => TCP6, _ => TCP4 };
         let at = if udp { 6 } else { 16 };
-        let (out, counters) = finished(&vnet(Some((l4 as u16, at)), kind | 0x80, mss), &frame, None);
+        let tag = taken_out.then_some(VlanTag { tpid: 0x88a8, tci: 0x2009 });
+        let (out, counters) = finished(&vnet(Some((l4 as u16, at)), kind | 0x80, mss), &frame, tag);
+        let mut frame = frame;
+        let mut l4 = l4;
+        if taken_out {
+            frame.splice(12..12, [0x88, 0xa8, 0x20, 9]);
+            (l4, tags) = (l4 + 4, tags + 1);
+        }
         prop_assert_eq!(out.len(), payload.len().div_ceil(mss.into()));
         prop_assert_eq!(counters.segmented, 1);
         let header = if udp { 8 } else { 32 };

@@ -3,7 +3,9 @@
 //! By itself the kernel would send the ring's own pages. That is not safe on virtual links: their receiver holds such a
 //! page in a socket's queue after the link's driver has let go of the sender, and with that of the slot, which is then
 //! overwritten under the receiver's eyes. So each frame says, in a `virtio_net_hdr`, that it consists of nothing but
-//! headers; these the kernel copies (`tpacket_fill_skb`).
+//! headers; these the kernel copies (`tpacket_fill_skb`). That is faster than pages, too: 64 bytes through a veth take 0.78 µs
+//! of the sender's CPU, 1.09 by pages, 1.05 by `sendmmsg`, 1.47 by `send` (1,362 bytes: 0.90, 1.12, 1.10, 1.52), of which the
+//! far end's receiving, in the sender's time, is a good part.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,7 +24,7 @@ const RING_BYTES_MAX: usize = 8 << 20;
 /// Where a slot's data begins: behind its header, where the kernel looks without `PACKET_TX_HAS_OFF`.
 const DATA_OFFSET: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
 
-/// The ring. Slots from `oldest` to `next` hold frames that were not yet seen to be taken by the kernel.
+/// The ring. The `waiting` slots before `next` hold frames that were not yet seen to be taken by the kernel.
 #[derive(Debug)]
 pub(super) struct TxRing {
     memory: Mapping,

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::patience::Patience;
 use super::{Port, PortError, Readiness, Receive, RxCounters, Transmit, TxCounters, sys};
 use ring::{Ring, Umem};
 
@@ -30,9 +31,6 @@ const MTU_MAX: usize = CHUNK_BYTES_MAX - HEADROOM_BYTES - LINK_BYTES_MAX;
 const TX_FRAMES: u32 = 1024;
 /// Frames that leave together, at the latest.
 const BATCH_FRAMES: u32 = 64;
-/// How long a full queue is waited for.
-const WAIT_MAX: Duration = Duration::from_millis(10);
-const PAUSE: Duration = Duration::from_micros(50);
 
 /// How to open an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,7 +54,7 @@ impl Default for XdpOptions {
 /// program is attached as long as the receiving half lives.
 ///
 /// # Errors
-/// When there is no such interface, when it has several receive queues, an MTU above 3,818 or an XDP program, or the kernel
+/// When there is no such interface, when its frames are not Ethernet's, when it has several receive queues, an MTU above 3,818 or an XDP program, or the kernel
 /// refuses; the step is named.
 pub fn open(interface: &str, options: &XdpOptions) -> Result<Port, PortError> {
     let index = sys::interface_index(interface).map_err(|source| PortError::NoInterface {
@@ -70,6 +68,7 @@ pub fn open(interface: &str, options: &XdpOptions) -> Result<Port, PortError> {
     };
     let fd = sys::socket(libc::AF_XDP, libc::SOCK_RAW).map_err(|error| fail(("socket", error)))?;
     let any = sys::socket(libc::AF_INET, libc::SOCK_DGRAM).map_err(|error| fail(("socket", error)))?;
+    super::require_ethernet(&any, interface)?;
     let queues = sys::receive_queues(&any, interface).map_err(|error| fail(("ETHTOOL_GCHANNELS", error)))?;
     if queues > 1 {
         return Err(PortError::Queues {
@@ -141,7 +140,7 @@ fn prepare(
         sxdp_queue_id: 0,
         sxdp_shared_umem_fd: 0,
     };
-    sys::bind_xdp(&fd, &address).map_err(|error| ("bind", error))?;
+    bind(&fd, &address).map_err(|error| ("bind", error))?;
     let told: libc::xdp_options =
         sys::get_option(&fd, libc::SOL_XDP, libc::XDP_OPTIONS).map_err(|error| ("XDP_OPTIONS", error))?;
     let link = program::attach(index, &fd)?;
@@ -168,10 +167,26 @@ fn prepare(
             frame_bytes: mtu + LINK_BYTES_MAX,
             shared,
             counters: TxCounters::default(),
-            stuck: false,
+            patience: Patience::default(),
             down: false,
         }),
     })
+}
+
+/// Binds the socket. The kernel gives a closed socket's queue back only some time later, from a work queue, and tells nobody:
+/// a switch that is started anew would find it busy.
+fn bind(fd: &OwnedFd, address: &libc::sockaddr_xdp) -> io::Result<()> {
+    const BUSY_MAX: Duration = Duration::from_millis(500);
+    const PAUSE: Duration = Duration::from_millis(1);
+    let start = Instant::now();
+    loop {
+        match sys::bind_xdp(fd, address) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < BUSY_MAX => {
+                sys::poll(&mut [], Some(PAUSE))?;
+            }
+            bound => return bound,
+        }
+    }
 }
 
 /// What both halves use.
@@ -275,8 +290,7 @@ struct XdpSender {
     frame_bytes: usize,
     shared: Arc<Shared>,
     counters: TxCounters,
-    /// The last wait was in vain; see [`super::packet`].
-    stuck: bool,
+    patience: Patience,
     /// The last try found the interface down.
     down: bool,
 }
@@ -295,7 +309,6 @@ impl XdpSender {
         }
         self.completion.release();
         let progress = taken > 0 || self.free.len() > free;
-        self.stuck &= !progress;
         self.down &= !progress;
         progress
     }
@@ -318,12 +331,9 @@ impl XdpSender {
         Ok(self.settle())
     }
 
-    /// Pauses a little. False when it has been waited for long enough.
-    fn pause(&mut self, since: &mut Option<Instant>) -> bool {
+    fn pause(&mut self) -> bool {
         self.counters.waited += 1;
-        let since = since.get_or_insert_with(Instant::now);
-        self.stuck |= since.elapsed() >= WAIT_MAX;
-        !self.stuck && !self.down && sys::poll(&mut [], Some(PAUSE)).is_ok()
+        !self.down && self.patience.pause()
     }
 }
 
@@ -338,13 +348,12 @@ impl Transmit for XdpSender {
             self.counters.dropped_long += 1;
             return Ok(());
         }
-        let mut waiting_since = None;
         let address = loop {
             if let Some(address) = self.free.pop() {
                 break address;
             }
             self.tx.publish();
-            if !self.kick()? && !self.pause(&mut waiting_since) {
+            if !self.kick()? && !self.pause() {
                 let lost = if self.down {
                     &mut self.counters.dropped_down
                 } else {
@@ -375,11 +384,11 @@ impl Transmit for XdpSender {
     /// counted as lost.
     fn flush(&mut self) -> Result<(), PortError> {
         self.tx.publish();
-        let mut waiting_since = None;
         loop {
             let progress = self.kick()?;
             let done = self.tx.unconsumed() == 0 || !self.shared.copies;
-            if done || (!progress && !self.pause(&mut waiting_since)) {
+            if done || (!progress && !self.pause()) {
+                self.patience.renew();
                 return Ok(());
             }
         }
