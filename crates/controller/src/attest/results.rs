@@ -126,8 +126,16 @@ impl Signer {
             },
             submods: submods.collect(),
         };
+        self.sign_claims(&claims)
+    }
+
+    /// One token over an EAR's claims-set that was made elsewhere, as an appraisal of a data plane's evidence is.
+    ///
+    /// # Errors
+    /// It cannot be signed.
+    pub fn sign_claims(&self, claims: &impl Serialize) -> Result<String, ResultsError> {
         let refuse = |why: &dyn ToString| ResultsError::Sign(why.to_string());
-        let claims = serde_json::to_vec(&claims).map_err(|error| refuse(&error))?;
+        let claims = serde_json::to_vec(claims).map_err(|error| refuse(&error))?;
         let mut token = BASE64_URL_SAFE_NO_PAD.encode(HEADER);
         token.push('.');
         BASE64_URL_SAFE_NO_PAD.encode_string(claims, &mut token);
@@ -350,6 +358,37 @@ mod tests {
         let mut bent = token.into_bytes();
         bent[at] = if bent[at] == b'A' { b'B' } else { b'A' };
         assert!(!by(&signer, &String::from_utf8(bent).unwrap()));
+    }
+
+    /// The claims are the appraisal's own; here they only have to come out as they went in.
+    #[test]
+    fn an_appraisal_of_a_data_plane_leaves_as_a_result() {
+        use linewarden_evidence::appraisal::{Reference, appraise};
+        use linewarden_evidence::keys::{Ed25519Signer, Signer as _};
+        use linewarden_evidence::state::{Measured, program_digest};
+        use linewarden_evidence::statement::{Kind, Nonce, Statement, verify};
+        use linewarden_evidence::{BootCount, SwitchId};
+
+        let mut measured = Measured::new(SwitchId(7), BootCount(1), program_digest(b"program"));
+        let statement = Statement {
+            kind: Kind::Xdp,
+            snapshot: measured.snapshot(),
+            objects: measured.objects(),
+            left_out: Vec::new(),
+            software_version: "1".to_owned(),
+        };
+        let mut key = Ed25519Signer::from_pem(&Ed25519Signer::generate_pem().unwrap()).unwrap();
+        let signed = statement.sign(Nonce([1; 32]), &mut key).unwrap();
+        let evidence = verify(&signed, &key.public_key(), Nonce([1; 32])).unwrap();
+        let reference = Reference::of("gateways", &evidence, None, |_| false);
+        let ear = appraise(&evidence, &reference, None).unwrap().ear(100, 200);
+        let signer = signer();
+        let claims = read(&signer.public_jwk(), &signer.sign_claims(&ear).unwrap()).unwrap();
+        assert_eq!(claims, serde_json::to_value(&ear).unwrap());
+        assert_eq!(
+            claims["submods"]["0000000000000007/program"]["ear_status"],
+            "affirming"
+        );
     }
 
     #[test]

@@ -10,11 +10,13 @@ mod enrol;
 mod error;
 mod keys;
 mod pcrs;
+mod signing;
 
 pub use connection::{DEFAULT_TCTI, Retries, Tpm, check_tcti};
 pub use enrol::{AcceptError, Quoted};
 pub use error::{Cause, TpmError};
 pub use keys::{BoundKey, EndorsementKind, KeyBlobs, SignerKind, TpmKey};
+pub use signing::{SigningBlob, TpmSigner};
 
 /// An agent may use its TPM from any one thread.
 const fn is_send<T: Send>() {}

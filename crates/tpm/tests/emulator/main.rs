@@ -10,6 +10,7 @@ mod enrolment;
 mod killed;
 mod proxy;
 mod refused;
+mod signing;
 mod swtpm;
 mod tools;
 
