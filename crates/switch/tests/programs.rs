@@ -9,14 +9,14 @@ fn p4() -> PathBuf {
 }
 
 /// The compiled program that a test belongs to: `NAME-WHAT.stf` is of the program `NAME`.
-fn program_of(test: &str) -> PathBuf {
+fn program_of(test: &str) -> Option<PathBuf> {
     let mut name = test;
     loop {
         let json = p4().join("compiled").join(format!("{name}.json"));
         if json.exists() {
-            return json;
+            return Some(json);
         }
-        name = name.rsplit_once('-').expect("a compiled program has the first part of its tests' names").0;
+        name = name.rsplit_once('-')?.0;
     }
 }
 
@@ -33,7 +33,7 @@ fn every_program_passes_its_packet_tests() {
     for path in &tests {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(path).unwrap();
-        let json = std::fs::read(program_of(&name)).unwrap();
+        let json = std::fs::read(program_of(&name).unwrap()).unwrap();
         let outcome = Test::parse(&name, &text).map_err(|error| error.to_string());
         let outcome = outcome.and_then(|test| run::run(&json, &test).map_err(|error| error.to_string()));
         if let Err(error) = outcome {
