@@ -10,5 +10,6 @@ pub mod lower;
 pub mod meter;
 pub mod ports;
 pub mod program;
+pub mod reference;
 pub mod stf;
 pub mod tables;
