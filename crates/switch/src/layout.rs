@@ -136,7 +136,7 @@ impl Layout {
                 let valid = valid + u32::try_from(index).ok()?;
                 let length = lengths.get(index).copied().flatten();
                 let place = if metadata {
-                    lay_metadata(header_type, valid, &mut at)?
+                    lay_metadata(header_type, valid, length, &mut at)?
                 } else {
                     lay_packet(header_type, valid, length, &mut at)?
                 };
@@ -216,15 +216,41 @@ fn advance(at: &mut u32, bytes: u32) -> Option<u32> {
 }
 
 /// Metadata: every field in bytes of its own, those of up to 64 bits in 8 aligned ones.
-fn lay_metadata(header_type: &HeaderType, valid: u32, at: &mut u32) -> Option<HeaderPlace> {
+fn lay_metadata(
+    header_type: &HeaderType,
+    valid: u32,
+    length: Option<u32>,
+    at: &mut u32,
+) -> Option<HeaderPlace> {
     let start = *at;
     let mut fields = Vec::new();
+    let mut variable = None;
     for field in &header_type.fields {
         let bytes = if field.bits <= 64 {
             8
         } else {
             field.bits.div_ceil(8).next_multiple_of(8)
         };
+        if field.variable {
+            let begin = advance(at, bytes)?;
+            variable = Some(Variable {
+                field: u32::try_from(fields.len()).ok()?,
+                length: length?,
+                bytes: begin,
+                bits_max: field.bits,
+                bits_before: 0,
+            });
+            let room = field.bits.div_ceil(8);
+            fields.push(Place {
+                end: begin + room,
+                shift: 0,
+                bits: room * 8,
+                signed: false,
+                saturating: false,
+                variable: true,
+            });
+            continue;
+        }
         let end = advance(at, bytes)? + bytes;
         fields.push(Place {
             end,
@@ -242,7 +268,7 @@ fn lay_metadata(header_type: &HeaderType, valid: u32, at: &mut u32) -> Option<He
         bytes: *at - start,
         metadata: true,
         fields,
-        variable: None,
+        variable,
         union: None,
     })
 }

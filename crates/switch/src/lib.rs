@@ -1,6 +1,7 @@
 //! The attesting P4 switch: runs what p4c compiles for BMv2 (v1model) with the semantics of simple_switch.
 
 pub mod calculations;
+pub mod engine;
 pub mod exec;
 pub mod externs;
 pub mod forwarding;
@@ -11,5 +12,7 @@ pub mod meter;
 pub mod ports;
 pub mod program;
 pub mod reference;
+pub mod setup;
 pub mod stf;
+pub mod switch;
 pub mod tables;

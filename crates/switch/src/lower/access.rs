@@ -3,8 +3,8 @@
 use num_traits::ToPrimitive;
 
 use crate::program::Program;
-use crate::program::expr::{Data, HeaderExpr, UnionExpr};
-use crate::program::ids::{HeaderId, UnionId};
+use crate::program::expr::{Bool, Data, HeaderExpr, UnionExpr};
+use crate::program::ids::{FieldRef, HeaderId, UnionId};
 
 /// The header, if it is the same for every packet.
 pub fn known(program: &Program, header: &HeaderExpr) -> Option<HeaderId> {
@@ -71,5 +71,41 @@ pub fn sample(program: &Program, header: &HeaderExpr) -> Option<HeaderId> {
                 .get(*member as usize)
                 .copied()
         }
+    }
+}
+
+/// An expression over a header type's fields, with those of one header.
+pub fn with_fields(data: &Data, header: HeaderId) -> Data {
+    let inner = |data: &Data| Box::new(with_fields(data, header));
+    match data {
+        Data::Param(field) => Data::Field(FieldRef {
+            header,
+            field: *field,
+        }),
+        Data::Binary(op, left, right) => Data::Binary(*op, inner(left), inner(right)),
+        Data::Not(value) => Data::Not(inner(value)),
+        Data::Cast(cast, value, bits) => Data::Cast(*cast, inner(value), *bits),
+        Data::Select(condition, left, right) => Data::Select(
+            Box::new(condition_with_fields(condition, header)),
+            inner(left),
+            inner(right),
+        ),
+        Data::FromBool(condition) => Data::FromBool(Box::new(condition_with_fields(condition, header))),
+        other => other.clone(),
+    }
+}
+
+fn condition_with_fields(condition: &Bool, header: HeaderId) -> Bool {
+    let data = |data: &Data| Box::new(with_fields(data, header));
+    let inner = |condition: &Bool| Box::new(condition_with_fields(condition, header));
+    match condition {
+        Bool::Compare(compare, left, right) => Bool::Compare(*compare, data(left), data(right)),
+        Bool::FromData(value) => Bool::FromData(data(value)),
+        Bool::Eq(left, right) => Bool::Eq(inner(left), inner(right)),
+        Bool::And(left, right) => Bool::And(inner(left), inner(right)),
+        Bool::Or(left, right) => Bool::Or(inner(left), inner(right)),
+        Bool::Not(value) => Bool::Not(inner(value)),
+        Bool::Select(choice, left, right) => Bool::Select(inner(choice), inner(left), inner(right)),
+        other => other.clone(),
     }
 }

@@ -27,6 +27,8 @@ use self::standard::Standard;
 use crate::exec::op::{Op, Pc};
 use crate::layout::Layout;
 use crate::program::Program;
+use crate::program::expr::Data;
+use crate::program::ids::HeaderId;
 use crate::program::parser::{KeyPart, Match};
 
 /// A choice among parser transitions that is made by tree.
@@ -71,6 +73,8 @@ pub struct Executable {
     pub keys: Vec<KeyPlan>,
     /// How calculations' inputs are gathered.
     pub inputs: Vec<Vec<InputStep>>,
+    /// Bits of headers' fields of variable length, where the header's type says how to compute them.
+    pub lengths: Vec<Option<Data>>,
 }
 
 /// Lowers a program.
@@ -90,6 +94,14 @@ pub fn lower(program: Program) -> Result<Executable, LowerError> {
         .iter()
         .map(|calculation| plan::inputs(&program, &layout, calculation))
         .collect::<Result<Vec<_>, _>>()?;
+    let lengths = (0u32..)
+        .map(HeaderId)
+        .take(program.headers.len())
+        .map(|header| {
+            let length = program.type_of(header)?.variable_bits.as_ref()?;
+            Some(access::with_fields(length, header))
+        })
+        .collect();
     let mut builder = Builder::new(&program, &layout);
     let actions = program
         .actions
@@ -130,6 +142,7 @@ pub fn lower(program: Program) -> Result<Executable, LowerError> {
         onward: by_table,
         keys,
         inputs,
+        lengths,
         program,
     })
 }

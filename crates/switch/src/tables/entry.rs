@@ -1,9 +1,10 @@
 //! Entries: what matches, what is then done, and what is counted of it.
 
 use super::key::{MatchKey, Priority};
+use crate::meter::Meter;
 use smallvec::SmallVec;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// An action of the program: its number in the BMv2 JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,6 +79,7 @@ pub struct EntryState {
     bytes: AtomicU64,
     last_hit_ms: AtomicU64,
     timeout_ms: AtomicU64,
+    meter: Mutex<Meter>,
 }
 
 impl EntryState {
@@ -91,6 +93,7 @@ impl EntryState {
             bytes: AtomicU64::new(0),
             last_hit_ms: AtomicU64::new(now_ms),
             timeout_ms: AtomicU64::new(timeout_ms),
+            meter: Mutex::new(Meter::new()),
         }
     }
 
@@ -123,6 +126,12 @@ impl EntryState {
     pub fn set_counts(&self, packets: u64, bytes: u64) {
         self.packets.store(packets, Ordering::Relaxed);
         self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Does something with the entry's direct meter.
+    pub fn meter<T>(&self, with: impl FnOnce(&mut Meter) -> T) -> T {
+        // A thread that panicked left the meter as it was before or after one packet.
+        with(&mut self.meter.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// When the entry was last hit.
@@ -190,6 +199,12 @@ impl Entry {
     #[must_use]
     pub fn state(&self) -> Option<&EntryState> {
         self.state.as_deref()
+    }
+
+    /// The same, to be kept beyond the snapshot.
+    #[must_use]
+    pub fn shared_state(&self) -> Option<&Arc<EntryState>> {
+        self.state.as_ref()
     }
 
     /// Whether the P4 program wrote it: then nobody may change it.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Slots of a node: one for each value of its byte.
 const FANOUT: usize = 256;
 /// Prefixes that a bucket holds before it becomes a node.
-const BUCKET_MAX: usize = 8;
+const BUCKET_MAX: usize = 4;
 /// No entry.
 const NONE: u32 = u32::MAX;
 /// Marks a link to a bucket; the others are to nodes.

@@ -3,7 +3,7 @@
 use super::model::{Added, Ask, Model, action, key_spec, ones, packet_key, table_spec};
 use linewarden_switch::tables::{HashSeed, MatchKind, MatchType, NewEntry, Priority, Table};
 use proptest::prelude::*;
-use rand::{RngExt as _, SeedableRng as _};
+use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
 /// A field that most entries have in common in its first bits, so that prefixes nest.

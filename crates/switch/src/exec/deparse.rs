@@ -1,0 +1,152 @@
+//! What is computed over a packet, and what is sent of it: hashes, checksums, headers.
+
+use super::bits::{load1, load4};
+use super::machine::{Machine, get};
+use crate::lower::plan::InputStep;
+use crate::program::ids::HeaderId;
+use crate::program::{Checksum, ChecksumKind};
+
+/// Where the checksum stands in an IPv4 header.
+const IPV4_CHECKSUM_OFFSET: usize = 10;
+
+impl Machine<'_> {
+    /// The result of a calculation over the packet.
+    pub(super) fn hash(&mut self, calculation: usize) -> u64 {
+        self.gather_input(calculation);
+        let found = self.world.calculations.get(calculation);
+        found.map_or(0, |calculation| calculation.compute(self.scratch.input.bytes()))
+    }
+
+    fn gather_input(&mut self, calculation: usize) {
+        let executable = self.world.executable;
+        self.scratch.input.clear();
+        let steps = executable.inputs.get(calculation).map_or(&[][..], Vec::as_slice);
+        for step in steps {
+            let arena = &self.context.arena;
+            match step {
+                InputStep::Bits { valid, bit, bits } => {
+                    if valid.is_none_or(|valid| load1(arena, valid) != 0) {
+                        self.scratch.input.append(arena, *bit as usize, *bits as usize);
+                    }
+                }
+                InputStep::Variable { valid, length, bytes } => {
+                    if load1(arena, *valid) != 0 {
+                        let bits = load4(arena, *length) as usize;
+                        self.scratch.input.append(arena, *bytes as usize * 8, bits);
+                    }
+                }
+                InputStep::Constant(bytes, bits) => {
+                    let skip = bytes.len() * 8 - *bits as usize;
+                    self.scratch.input.append(bytes, skip, *bits as usize);
+                }
+                InputStep::Header(header) => self.append_header(*header),
+                InputStep::Payload => {
+                    let payload = self.payload();
+                    self.scratch.input.append_bytes(payload);
+                }
+            }
+        }
+    }
+
+    /// Appends a header as it would be sent, if it is valid.
+    fn append_header(&mut self, header: HeaderId) {
+        if !self.is_valid(header) {
+            return;
+        }
+        let Some(place) = self.world.executable.layout.header(header) else {
+            return;
+        };
+        let arena = &self.context.arena;
+        let start = place.start as usize * 8;
+        let all = place.bytes as usize * 8;
+        let Some(variable) = place.variable else {
+            return self.scratch.input.append(arena, start, all);
+        };
+        let before = variable.bits_before as usize;
+        let bits = load4(arena, variable.length).min(variable.bits_max) as usize;
+        self.scratch.input.append(arena, start, before);
+        self.scratch
+            .input
+            .append(arena, variable.bytes as usize * 8, bits);
+        self.scratch.input.append(arena, start + before, all - before);
+    }
+
+    /// Compares the checksums that the parser verifies.
+    pub fn verify_checksums(&mut self) {
+        let program = &self.world.executable.program;
+        for checksum in program.checksums.iter().filter(|checksum| checksum.verify) {
+            // A checksum whose header is not there is not wrong.
+            if !self.is_valid(checksum.target.header) || !self.applies(checksum) {
+                continue;
+            }
+            let computed = self.compute(checksum);
+            let place = self.world.executable.layout.field(checksum.target);
+            if place.is_some_and(|place| get(&self.context.arena, place) != computed) {
+                self.context.checksum_error = true;
+            }
+        }
+    }
+
+    fn applies(&mut self, checksum: &Checksum) -> bool {
+        checksum
+            .condition
+            .as_ref()
+            .is_none_or(|condition| self.condition(condition))
+    }
+
+    fn compute(&mut self, checksum: &Checksum) -> u64 {
+        match checksum.kind {
+            ChecksumKind::Calculation(calculation) => self.hash(calculation.index()),
+            ChecksumKind::Ipv4 => {
+                self.scratch.input.clear();
+                self.append_header(checksum.target.header);
+                let mut header = self.scratch.input.bytes().to_vec();
+                if let Some(field) = header.get_mut(IPV4_CHECKSUM_OFFSET..IPV4_CHECKSUM_OFFSET + 2) {
+                    field.fill(0);
+                }
+                u64::from(crate::calculations::checksum16(&header))
+            }
+        }
+    }
+
+    fn update_checksums(&mut self) {
+        let program = &self.world.executable.program;
+        for checksum in program.checksums.iter().filter(|checksum| checksum.update) {
+            if !self.applies(checksum) {
+                continue;
+            }
+            if checksum.kind == ChecksumKind::Ipv4 && !self.is_valid(checksum.target.header) {
+                continue;
+            }
+            let value = self.compute(checksum);
+            if let Some(place) = self.world.executable.layout.field(checksum.target) {
+                self.set_place(place, value);
+            }
+        }
+    }
+
+    /// Updates checksums, runs the deparser's statements, and appends the valid headers to `out`.
+    pub fn deparse(&mut self, out: &mut Vec<u8>) {
+        let executable = self.world.executable;
+        self.update_checksums();
+        if !executable.program.deparser.statements.is_empty() {
+            self.run(executable.deparser);
+        }
+        for header in &executable.program.deparser.order {
+            let Some(place) = executable.layout.headers.get(header.index()) else {
+                continue;
+            };
+            if !place.metadata && load1(&self.context.arena, place.valid) == 0 {
+                continue;
+            }
+            if place.variable.is_none() && !place.metadata {
+                let range = place.start as usize..(place.start + place.bytes) as usize;
+                out.extend_from_slice(self.context.arena.get(range).unwrap_or(&[]));
+                continue;
+            }
+            self.scratch.input.clear();
+            self.append_header(*header);
+            out.extend_from_slice(self.scratch.input.bytes());
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! Tables and parser transitions: keys are gathered, something is found, and execution goes on there.
+
+use super::bits::{self};
+use super::machine::Machine;
+use super::op::Pc;
+use crate::lower::plan::{KeyPlan, KeyStep};
+use crate::program::ids::{FieldRef, HeaderId, UnionStackId};
+use crate::program::parser::{Extract, KeyPart, Match, ParserOp};
+use crate::tables::TableId;
+
+impl<'a> Machine<'a> {
+    /// Applies a table; where to go on.
+    pub(super) fn apply(&mut self, table: u32) -> Pc {
+        let world = self.world;
+        let executable = world.executable;
+        let (Some(plan), Some(onward)) = (
+            executable.keys.get(table as usize),
+            executable.onward.get(table as usize),
+        ) else {
+            return Pc::MAX;
+        };
+        self.gather(plan);
+        let id = TableId(table);
+        let tables = world.forwarding.tables();
+        let Some(found) = tables.table(id) else {
+            return onward.none;
+        };
+        let entry = found.lookup(&self.scratch.key);
+        let (target, next) = match entry {
+            Some(entry) => {
+                if let Some(state) = entry.state() {
+                    state.count(self.context.ingress_length);
+                    state.touch(world.now_us / 1000);
+                    self.direct_meter(table, state);
+                }
+                (Some(entry.target()), &onward.hit)
+            }
+            None => (found.default_target(), &onward.miss),
+        };
+        let Some(target) = target else { return onward.none };
+        let call = tables.resolve(id, target, || self.selector_hash(table));
+        let Some(call) = call else { return onward.none };
+        let Some(code) = executable.actions.get(call.action.0 as usize) else {
+            return onward.none;
+        };
+        let then = next.get(call.action.0 as usize).copied().unwrap_or(onward.none);
+        self.call(then, &call.data, &code.args);
+        code.start
+    }
+
+    fn gather(&mut self, plan: &KeyPlan) {
+        let key = &mut self.scratch.key;
+        key.clear();
+        let arena = &self.context.arena;
+        for step in &plan.steps {
+            match *step {
+                KeyStep::Copy { at, bytes } => {
+                    let part = arena.get(at as usize..(at + bytes) as usize).unwrap_or(&[]);
+                    key.extend_from_slice(part);
+                }
+                KeyStep::Bits { bit, bits } if bits <= 64 => {
+                    let value = bits::read64(arena, bit as usize, bits as usize).to_be_bytes();
+                    key.extend_from_slice(value.get(8 - bits.div_ceil(8) as usize..).unwrap_or(&[]));
+                }
+                KeyStep::Bits { bit, bits } => {
+                    key.extend_from_slice(&bits::read(arena, bit as usize, bits as usize));
+                }
+            }
+        }
+        if let Some(mask) = &plan.mask {
+            for (byte, mask) in key.iter_mut().zip(mask) {
+                *byte &= mask;
+            }
+        }
+    }
+
+    fn direct_meter(&mut self, table: u32, state: &crate::tables::EntryState) {
+        let program = &self.world.executable.program;
+        let Some((meter, target)) = program
+            .tables
+            .get(table as usize)
+            .and_then(|table| table.direct_meter)
+        else {
+            return;
+        };
+        let kind = self.meter_kind(meter);
+        let color = state.meter(|meter| {
+            meter.execute(
+                kind,
+                self.world.now_us,
+                self.context.ingress_length,
+                crate::meter::Color::Green,
+            )
+        });
+        self.set_field(
+            target.header,
+            target.field,
+            &num_bigint::BigInt::from(color.value()),
+        );
+    }
+
+    /// The hash by which a group of this table chooses.
+    fn selector_hash(&mut self, table: u32) -> u32 {
+        use crate::program::pipeline::TableKind;
+        let program = &self.world.executable.program;
+        let profile = match program.tables.get(table as usize).map(|table| table.kind) {
+            Some(TableKind::Selector(profile)) => profile,
+            _ => return 0,
+        };
+        let selector = program
+            .profiles
+            .get(profile.index())
+            .and_then(|profile| profile.selector);
+        selector.map_or(0, |calculation| self.hash(calculation.index()) as u32)
+    }
+
+    /// Chooses among transitions by a key of any size.
+    pub(super) fn select(&mut self, state: u32) -> Pc {
+        let Some(choice) = self.world.executable.choices.get(state as usize) else {
+            return Pc::MAX;
+        };
+        let mut key = Vec::new();
+        let mut widths = Vec::new();
+        for part in &choice.key {
+            let (bytes, width) = self.key_part(part);
+            key.extend(bytes);
+            widths.push(width);
+        }
+        for (matches, to) in &choice.cases {
+            if self.matches(matches, &key, &widths) {
+                return *to;
+            }
+        }
+        choice.default
+    }
+
+    fn matches(&self, matches: &Match, key: &[u8], widths: &[usize]) -> bool {
+        let masked = |mask: Option<&Vec<u8>>| -> Vec<u8> {
+            match mask {
+                Some(mask) => key.iter().zip(mask).map(|(byte, mask)| byte & mask).collect(),
+                None => key.to_vec(),
+            }
+        };
+        match matches {
+            Match::Value { value, mask } => masked(mask.as_ref()) == *value,
+            Match::ValueSet(id, mask) => {
+                let Some(members) = self.world.forwarding.value_set(*id) else {
+                    return false;
+                };
+                let wanted = packed(&masked(mask.as_ref()), widths);
+                match mask {
+                    None => members.contains(&wanted),
+                    Some(mask) => {
+                        let mask = packed(mask, widths);
+                        members.iter().any(|member| {
+                            member.len() == wanted.len()
+                                && member
+                                    .iter()
+                                    .zip(&mask)
+                                    .zip(&wanted)
+                                    .all(|((byte, mask), want)| byte & mask == *want)
+                        })
+                    }
+                }
+            }
+        }
+    }
+
+    /// A part of a transition's key, padded to whole bytes, and its width in bits.
+    fn key_part(&mut self, part: &KeyPart) -> (Vec<u8>, usize) {
+        match part {
+            KeyPart::Field(field) => self.field_bytes(*field),
+            KeyPart::StackLast(stack, field) => {
+                let sample = self
+                    .world
+                    .executable
+                    .program
+                    .stacks
+                    .get(stack.index())
+                    .and_then(|s| s.headers.first());
+                let header = self.last(*stack);
+                self.element_bytes(header, sample.copied(), *field)
+            }
+            KeyPart::UnionStackLast(stack, member, field) => {
+                let count = usize::from(self.union_stack_count(*stack));
+                let header = count
+                    .checked_sub(1)
+                    .and_then(|at| self.union_stack_header(*stack, at, *member));
+                let sample = self.union_stack_header(*stack, 0, *member);
+                self.element_bytes(header, sample, *field)
+            }
+            KeyPart::Lookahead(offset, width) => (
+                bits::read(self.payload(), *offset as usize, *width as usize),
+                *width as usize,
+            ),
+        }
+    }
+
+    /// The field of an element; zeros of the right width if there is no element.
+    fn element_bytes(
+        &self,
+        header: Option<HeaderId>,
+        sample: Option<HeaderId>,
+        field: u32,
+    ) -> (Vec<u8>, usize) {
+        if let Some(header) = header {
+            return self.field_bytes(FieldRef { header, field });
+        }
+        let width = sample.map_or(0, |header| {
+            self.world.executable.program.bits(FieldRef { header, field })
+        });
+        (vec![0; width.div_ceil(8) as usize], width as usize)
+    }
+
+    fn field_bytes(&self, field: FieldRef) -> (Vec<u8>, usize) {
+        let Some(place) = self.world.executable.layout.field(field) else {
+            return (Vec::new(), 0);
+        };
+        if place.variable {
+            let width = self.variable_bits(field.header) as usize;
+            return (
+                bits::read(&self.context.arena, place.start() as usize * 8, width),
+                width,
+            );
+        }
+        let start = place.end as usize * 8 - usize::from(place.shift) - place.bits as usize;
+        (
+            bits::read(&self.context.arena, start, place.bits as usize),
+            place.bits as usize,
+        )
+    }
+
+    fn union_stack_header(&self, stack: UnionStackId, at: usize, member: u32) -> Option<HeaderId> {
+        let program = &self.world.executable.program;
+        let union = program.union_stacks.get(stack.index())?.unions.get(at)?;
+        program
+            .unions
+            .get(union.index())?
+            .headers
+            .get(member as usize)
+            .copied()
+    }
+
+    /// An operation of a parser that is evaluated as a tree.
+    pub(super) fn parser_op(&mut self, op: &ParserOp) -> Result<(), u32> {
+        let errors = self.world.errors;
+        match op {
+            ParserOp::Extract(extract, length) => self.extract_tree(extract, length.as_ref()),
+            ParserOp::Set(field, value) => {
+                let value = self.data(value);
+                self.set_field(field.header, field.field, &value);
+                Ok(())
+            }
+            ParserOp::SetVl(to, from) => {
+                let bits = self.variable_bits(from.header);
+                let value = self.field(from.header, from.field);
+                self.set_variable_bits(to.header, bits);
+                self.set_field(to.header, to.field, &value);
+                Ok(())
+            }
+            ParserOp::SetLookahead(field, offset, width) => {
+                let end = (*offset as usize + *width as usize).div_ceil(8);
+                if self.payload().len() < end {
+                    return Err(errors.packet_too_short);
+                }
+                let bytes = bits::read(self.payload(), *offset as usize, *width as usize);
+                let value = num_bigint::BigInt::from_bytes_be(num_bigint::Sign::Plus, &bytes);
+                self.set_field(field.header, field.field, &value);
+                Ok(())
+            }
+            ParserOp::Verify(condition, error) => {
+                if self.condition(condition) {
+                    return Ok(());
+                }
+                let error = super::tree::low64(&self.data(error));
+                Err(u32::try_from(error).unwrap_or(u32::MAX))
+            }
+            ParserOp::Shift(bytes) => self.advance(u64::from(*bytes)),
+            ParserOp::Advance(bits) => {
+                let bits = self.data(bits);
+                let bits = num_traits::ToPrimitive::to_u64(&bits).ok_or(errors.packet_too_short)?;
+                if bits % 8 != 0 {
+                    return Err(errors.invalid_argument);
+                }
+                self.advance(bits / 8)
+            }
+            ParserOp::Statement(statement) => {
+                self.statement(statement);
+                Ok(())
+            }
+        }
+    }
+
+    fn advance(&mut self, bytes: u64) -> Result<(), u32> {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if self.payload().len() < bytes {
+            return Err(self.world.errors.packet_too_short);
+        }
+        self.context.parsed += bytes;
+        Ok(())
+    }
+
+    fn extract_tree(
+        &mut self,
+        extract: &Extract,
+        length: Option<&crate::program::expr::Data>,
+    ) -> Result<(), u32> {
+        let errors = self.world.errors;
+        match extract {
+            Extract::Header(header) => self.extract_into(*header, length),
+            Extract::Stack(stack) => {
+                let count = self.stack_count(*stack);
+                let headers = self
+                    .world
+                    .executable
+                    .program
+                    .stacks
+                    .get(stack.index())
+                    .map(|stack| &stack.headers);
+                let next = headers
+                    .and_then(|headers| headers.get(usize::from(count)))
+                    .copied();
+                let next = next.ok_or(errors.stack_out_of_bounds)?;
+                self.extract_into(next, length)?;
+                self.set_stack_count(*stack, count + 1);
+                Ok(())
+            }
+            Extract::UnionStack(stack, member) => {
+                let count = self.union_stack_count(*stack);
+                let next = self.union_stack_header(*stack, usize::from(count), *member);
+                let next = next.ok_or(errors.stack_out_of_bounds)?;
+                self.extract_into(next, length)?;
+                self.set_union_stack_count(*stack, count + 1);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a header from the packet; its field of variable length has as many bits as `length` says, or the
+    /// header's own expression.
+    fn extract_into(
+        &mut self,
+        header: HeaderId,
+        length: Option<&crate::program::expr::Data>,
+    ) -> Result<(), u32> {
+        let executable = self.world.executable;
+        let errors = self.world.errors;
+        let Some(place) = executable.layout.header(header) else {
+            return Ok(());
+        };
+        let packet = self.payload();
+        if packet.len() < place.bytes as usize {
+            return Err(errors.packet_too_short);
+        }
+        let Some(variable) = place.variable else {
+            self.take_bits(packet, 0, place.start * 8, place.bytes * 8);
+            self.context.parsed += place.bytes as usize;
+            self.mark(header, true);
+            return Ok(());
+        };
+        let bits = match length {
+            Some(length) => self.data(length),
+            None => {
+                // The fields before it decide: they are there first.
+                self.take_bits(packet, 0, place.start * 8, variable.bits_before);
+                match executable.lengths.get(header.index()).and_then(Option::as_ref) {
+                    Some(length) => self.data(length),
+                    None => num_bigint::BigInt::default(),
+                }
+            }
+        };
+        let bits = num_traits::ToPrimitive::to_u32(&bits).ok_or(errors.packet_too_short)?;
+        if bits % 8 != 0 {
+            return Err(errors.invalid_argument);
+        }
+        let whole = u64::from(place.bytes) + u64::from(bits / 8);
+        if (packet.len() as u64) < whole {
+            return Err(errors.packet_too_short);
+        }
+        if bits > variable.bits_max {
+            return Err(errors.header_too_short);
+        }
+        let behind = place.bytes * 8 - variable.bits_before;
+        self.take_bits(packet, 0, place.start * 8, variable.bits_before);
+        self.take_bits(packet, variable.bits_before as usize, variable.bytes * 8, bits);
+        let from = (variable.bits_before + bits) as usize;
+        self.take_bits(packet, from, place.start * 8 + variable.bits_before, behind);
+        self.set_variable_bits(header, bits);
+        self.context.parsed += whole as usize;
+        self.mark(header, true);
+        Ok(())
+    }
+
+    /// Copies bits of the packet into the arena.
+    fn take_bits(&mut self, packet: &'a [u8], from: usize, to: u32, count: u32) {
+        let bytes = bits::read(packet, from, count as usize);
+        bits::write(&mut self.context.arena, to as usize, count as usize, &bytes);
+    }
+}
+
+/// A key of padded parts without its padding, right-aligned in whole bytes.
+fn packed(key: &[u8], widths: &[usize]) -> Vec<u8> {
+    let mut value = num_bigint::BigUint::default();
+    let mut at = 0;
+    for width in widths {
+        let bytes = width.div_ceil(8);
+        let part = key.get(at..at + bytes).unwrap_or(&[]);
+        let mask = (num_bigint::BigUint::from(1u8) << *width) - 1u8;
+        value = (value << *width) | (num_bigint::BigUint::from_bytes_be(part) & mask);
+        at += bytes;
+    }
+    let digits = value.to_bytes_be();
+    let size = widths.iter().sum::<usize>().div_ceil(8);
+    let mut out = vec![0; size];
+    for (to, from) in out.iter_mut().rev().zip(digits.iter().rev()) {
+        *to = *from;
+    }
+    out
+}

@@ -1,0 +1,693 @@
+//! Executes operations.
+
+use smallvec::SmallVec;
+use std::sync::MutexGuard;
+
+use super::bits::{
+    load1, load2, load4, load8, load16, mask64, mask128, read64, sign_extend64, sign_extend128, store1,
+    store2, store4, store8, store16,
+};
+use super::context::{Context, Fault, Scratch};
+use super::op::{Alu, Asked, Op, Pc, Test};
+use crate::calculations::Calculation;
+use crate::externs::{Externs, Registers};
+use crate::forwarding::Forwarding;
+use crate::layout::Place;
+use crate::lower::Executable;
+use crate::meter::MeterKind;
+use crate::program::MeterUnit;
+use crate::program::ids::{CounterId, MeterId, RegisterId};
+
+/// Steps that a packet may go back in one pass through a pipeline: more than any program needs.
+pub const FUEL: u32 = 1_000_000;
+
+/// Random numbers for programs: a number between two others, both included.
+pub trait RandomSource {
+    /// The next one.
+    fn between(&mut self, low: u64, high: u64) -> u64;
+}
+
+/// What packets are run with.
+#[derive(Clone, Copy)]
+pub struct World<'a> {
+    /// The program.
+    pub executable: &'a Executable,
+    /// Tables and the like.
+    pub forwarding: &'a Forwarding,
+    /// Registers and the like.
+    pub externs: &'a Externs,
+    /// The program's calculations, in its order.
+    pub calculations: &'a [Calculation],
+    /// Numbers of the core errors in this program.
+    pub errors: CoreErrors,
+    /// The port that means "drop".
+    pub drop_port: u32,
+    /// Microseconds since the switch began.
+    pub now_us: u64,
+}
+
+/// Numbers of the errors that the switch itself raises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreErrors {
+    /// `NoError`.
+    pub none: u32,
+    /// `PacketTooShort`.
+    pub packet_too_short: u32,
+    /// `StackOutOfBounds`.
+    pub stack_out_of_bounds: u32,
+    /// `HeaderTooShort`.
+    pub header_too_short: u32,
+    /// `ParserInvalidArgument`.
+    pub invalid_argument: u32,
+}
+
+impl CoreErrors {
+    /// Those of a program.
+    #[must_use]
+    pub fn of(program: &crate::program::Program) -> Self {
+        let number = |name: &str, otherwise: u32| program.errors.get(name).copied().unwrap_or(otherwise);
+        // A program without errors cannot tell them apart: the numbers of core.p4 serve.
+        Self {
+            none: number("NoError", 0),
+            packet_too_short: number("PacketTooShort", 1),
+            stack_out_of_bounds: number("StackOutOfBounds", 3),
+            header_too_short: number("HeaderTooShort", 4),
+            invalid_argument: number("ParserInvalidArgument", 6),
+        }
+    }
+}
+
+/// One run of operations over one packet.
+pub struct Machine<'a> {
+    pub(super) world: World<'a>,
+    pub(super) context: &'a mut Context,
+    pub(super) scratch: &'a mut Scratch,
+    /// The packet that is parsed, or what lies behind its headers afterwards.
+    pub(super) packet: &'a [u8],
+    pub(super) args: &'a [u8],
+    /// Where the arguments lie among those bytes, and how many each takes.
+    pub(super) arg_places: &'a [(u32, u32)],
+    pub(super) held: SmallVec<[(RegisterId, MutexGuard<'a, Registers>); 4]>,
+    pub(super) random: &'a mut dyn RandomSource,
+    then: Pc,
+    fuel: u32,
+}
+
+impl<'a> Machine<'a> {
+    /// A machine for one packet.
+    pub fn new(
+        world: World<'a>,
+        context: &'a mut Context,
+        scratch: &'a mut Scratch,
+        packet: &'a [u8],
+        random: &'a mut dyn RandomSource,
+    ) -> Self {
+        Self {
+            world,
+            context,
+            scratch,
+            packet,
+            args: &[],
+            arg_places: &[],
+            held: SmallVec::new(),
+            random,
+            then: 0,
+            fuel: FUEL,
+        }
+    }
+
+    /// The bytes behind the headers that were parsed.
+    pub(super) fn payload(&self) -> &'a [u8] {
+        self.packet.get(self.context.parsed..).unwrap_or(&[])
+    }
+
+    /// Runs from there to the end.
+    pub fn run(&mut self, start: Pc) {
+        let mut pc = start as usize;
+        let executable = self.world.executable;
+        while let Some(op) = executable.code.get(pc) {
+            pc += 1;
+            match *op {
+                Op::Const { r, value } => self.scratch.set_r(r, value),
+                Op::Load1 { r, at } => self.scratch.set_r(r, u64::from(load1(&self.context.arena, at))),
+                Op::Load2 { r, at } => self.scratch.set_r(r, u64::from(load2(&self.context.arena, at))),
+                Op::Load4 { r, at } => self.scratch.set_r(r, u64::from(load4(&self.context.arena, at))),
+                Op::Load8 { r, at } => self.scratch.set_r(r, load8(&self.context.arena, at)),
+                Op::Load { r, at, shift, bits } => {
+                    let value = (load8(&self.context.arena, at) >> shift) & mask64(bits);
+                    self.scratch.set_r(r, value);
+                }
+                Op::Store1 { r, at } => {
+                    let value = self.scratch.r(r);
+                    store1(&mut self.context.arena, at, value as u8);
+                }
+                Op::Store2 { r, at } => {
+                    let value = self.scratch.r(r);
+                    store2(&mut self.context.arena, at, value as u16);
+                }
+                Op::Store4 { r, at } => {
+                    let value = self.scratch.r(r);
+                    store4(&mut self.context.arena, at, value as u32);
+                }
+                Op::Store8 { r, at, bits } => {
+                    let value = self.scratch.r(r) & mask64(bits);
+                    store8(&mut self.context.arena, at, value);
+                }
+                Op::Store { r, at, shift, bits } => {
+                    let mask = mask64(bits);
+                    let kept = load8(&self.context.arena, at) & !(mask << shift);
+                    let value = (self.scratch.r(r) & mask) << shift;
+                    store8(&mut self.context.arena, at, kept | value);
+                }
+                Op::Copy { from, to, bytes } => {
+                    let from = from as usize;
+                    let arena = &mut self.context.arena;
+                    // Both lie within the arena by construction.
+                    if from + bytes as usize <= arena.len() && (to as usize + bytes as usize) <= arena.len() {
+                        arena.copy_within(from..from + bytes as usize, to as usize);
+                    }
+                }
+                Op::Alu { op, r, a, b } => {
+                    let value = alu64(op, self.scratch.r(a), self.scratch.r(b));
+                    self.scratch.set_r(r, value);
+                }
+                Op::AluConst { op, r, a, value } => {
+                    let value = alu64(op, self.scratch.r(a), value);
+                    self.scratch.set_r(r, value);
+                }
+                Op::AddMasked { r, a, bits, value } => {
+                    let sum = self.scratch.r(a).wrapping_add(value) & mask64(bits);
+                    self.scratch.set_r(r, sum);
+                }
+                Op::Not { r, a } => self.scratch.set_r(r, !self.scratch.r(a)),
+                Op::Move { r, a } => self.scratch.set_r(r, self.scratch.r(a)),
+                Op::SignExtend { r, bits } => {
+                    let value = sign_extend64(self.scratch.r(r), bits);
+                    self.scratch.set_r(r, value);
+                }
+                Op::Arg { r, at } => self.scratch.set_r(r, load8(self.args, at)),
+                Op::Jump { to } => pc = to as usize,
+                Op::Branch { test, a, b, to } => {
+                    if test64(test, self.scratch.r(a), self.scratch.r(b)) {
+                        pc = to as usize;
+                    }
+                }
+                Op::BranchEq { a, to, value } => {
+                    if self.scratch.r(a) == value {
+                        pc = to as usize;
+                    }
+                }
+                Op::BranchNe { a, to, value } => {
+                    if self.scratch.r(a) != value {
+                        pc = to as usize;
+                    }
+                }
+                Op::BranchMasked { a, to, pair } => {
+                    let (value, mask) = executable
+                        .side
+                        .pairs
+                        .get(pair as usize)
+                        .copied()
+                        .unwrap_or_default();
+                    if self.scratch.r(a) & mask == value {
+                        pc = to as usize;
+                    }
+                }
+                Op::BranchValid { at, valid, to } => {
+                    if (load1(&self.context.arena, at) != 0) == valid {
+                        pc = to as usize;
+                    }
+                }
+                Op::Extract { header } => {
+                    if !self.extract(header) {
+                        return;
+                    }
+                }
+                Op::Peek {
+                    r,
+                    offset,
+                    bits,
+                    strict,
+                } => {
+                    let bytes = (offset as usize + usize::from(bits)).div_ceil(8);
+                    if strict && self.payload().len() < bytes {
+                        return self.parser_error(self.world.errors.packet_too_short);
+                    }
+                    let value = read64(self.payload(), offset as usize, usize::from(bits));
+                    self.scratch.set_r(r, value);
+                }
+                Op::Skip { bytes } => {
+                    if self.payload().len() < bytes as usize {
+                        return self.parser_error(self.world.errors.packet_too_short);
+                    }
+                    self.context.parsed += bytes as usize;
+                }
+                Op::Apply { table } => pc = self.apply(table) as usize,
+                Op::Return => {
+                    self.held.clear();
+                    if self.context.exit || self.context.fault.is_some() {
+                        return;
+                    }
+                    pc = self.then as usize;
+                }
+                Op::Call { action, then } => {
+                    self.then = then;
+                    self.args = &[];
+                    pc = action as usize;
+                }
+                Op::End => return,
+                Op::Fuel => {
+                    if self.fuel == 0 {
+                        self.context.fault = Some(Fault::Fuel);
+                        return;
+                    }
+                    self.fuel -= 1;
+                }
+                _ => match self.rare(op) {
+                    Flow::On => {}
+                    Flow::To(to) => pc = to as usize,
+                    Flow::Stop => return,
+                },
+            }
+        }
+    }
+
+    /// Operations that are not worth a place in the hot loop.
+    fn rare(&mut self, op: &'a Op) -> Flow {
+        let side = &self.world.executable.side;
+        match *op {
+            Op::WideLoad { w, at, shift, bits } => {
+                let value = (load16(&self.context.arena, at) >> shift) & mask128(bits);
+                self.scratch.set_w(w, value);
+            }
+            Op::WideStore { w, at, shift, bits } => {
+                let mask = mask128(bits);
+                let kept = load16(&self.context.arena, at) & !(mask << shift);
+                let value = (self.scratch.w(w) & mask) << shift;
+                store16(&mut self.context.arena, at, kept | value);
+            }
+            Op::Fill { at, constant } => {
+                if let Some(bytes) = side.bytes.get(constant as usize)
+                    && let Some(target) = self.context.arena.get_mut(at as usize..at as usize + bytes.len())
+                {
+                    target.copy_from_slice(bytes);
+                }
+            }
+            Op::WideArg { w, at, bytes } => {
+                let from = self
+                    .args
+                    .get(at as usize..at as usize + usize::from(bytes))
+                    .unwrap_or(&[]);
+                let value = from
+                    .iter()
+                    .fold(0u128, |value, byte| (value << 8) | u128::from(*byte));
+                self.scratch.set_w(w, value);
+            }
+            Op::Clamp {
+                r,
+                signed,
+                bits,
+                to_signed,
+            } => {
+                let value = self.scratch.r(r);
+                let wide = if signed {
+                    i128::from(value as i64)
+                } else {
+                    i128::from(value)
+                };
+                let (low, high) = bounds(bits, to_signed);
+                self.scratch.set_r(r, wide.clamp(low, high) as u64);
+            }
+            Op::WideAlu { op, w, a, b } => {
+                let value = alu128(op, self.scratch.w(a), self.scratch.w(b));
+                self.scratch.set_w(w, value);
+            }
+            Op::WideConst { w, constant } => {
+                let value = side.wide.get(constant as usize).copied().unwrap_or(0);
+                self.scratch.set_w(w, value);
+            }
+            Op::WideNot { w, a } => self.scratch.set_w(w, !self.scratch.w(a)),
+            Op::WideMove { w, a } => self.scratch.set_w(w, self.scratch.w(a)),
+            Op::WideSignExtend { w, bits } => {
+                let value = sign_extend128(self.scratch.w(w), bits);
+                self.scratch.set_w(w, value);
+            }
+            Op::WideClamp {
+                w,
+                signed,
+                bits,
+                to_signed,
+            } => {
+                let value = clamp128(self.scratch.w(w), signed, bits, to_signed);
+                self.scratch.set_w(w, value);
+            }
+            Op::Widen { w, a, signed } => {
+                let value = self.scratch.r(a);
+                self.scratch.set_w(
+                    w,
+                    if signed {
+                        value as i64 as u128
+                    } else {
+                        u128::from(value)
+                    },
+                );
+            }
+            Op::Narrow { r, a } => self.scratch.set_r(r, self.scratch.w(a) as u64),
+            Op::WideBranch { test, a, b, to } => {
+                if test128(test, self.scratch.w(a), self.scratch.w(b)) {
+                    return Flow::To(to);
+                }
+            }
+            Op::BranchTree {
+                condition,
+                wanted,
+                to,
+            } => {
+                if let Some(condition) = side.conditions.get(condition as usize)
+                    && self.condition(condition) == wanted
+                {
+                    return Flow::To(to);
+                }
+            }
+            Op::Tree { r, expression } => {
+                if let Some(expression) = side.expressions.get(expression as usize) {
+                    let value = self.data(expression);
+                    self.scratch.set_r(r, super::tree::low64(&value));
+                }
+            }
+            Op::Statement { statement } => {
+                if let Some(statement) = side.statements.get(statement as usize) {
+                    self.statement(statement);
+                }
+            }
+            Op::ParserTree { op } => {
+                if let Some(op) = side.parser_ops.get(op as usize)
+                    && let Err(error) = self.parser_op(op)
+                {
+                    self.parser_error(error);
+                    return Flow::Stop;
+                }
+            }
+            Op::Select { state } => {
+                let to = self.select(state);
+                return Flow::To(to);
+            }
+            Op::AddHeader { header } => self.add_header(header),
+            Op::RemoveHeader { header } => self.remove_header(header),
+            Op::MarkToDrop { spec } => self.mark_to_drop(crate::program::ids::HeaderId(spec)),
+            Op::Exit => self.context.exit = true,
+            Op::Lock { set } => self.lock(set),
+            Op::Unlock => self.held.clear(),
+            Op::RegisterRead {
+                r,
+                index,
+                held,
+                missing,
+            } => {
+                let array = self.held.get(usize::from(held));
+                match array.and_then(|(_, array)| array.narrow(self.scratch.r(index))) {
+                    Some(value) => self.scratch.set_r(r, value),
+                    None => return Flow::To(missing),
+                }
+            }
+            Op::RegisterWrite { r, index, held } => {
+                let (index, value) = (self.scratch.r(index), self.scratch.r(r));
+                if let Some((_, array)) = self.held.get_mut(usize::from(held)) {
+                    array.set_narrow(index, value);
+                }
+            }
+            Op::Count { counter, index } => {
+                if let Some(counter) = self
+                    .world
+                    .externs
+                    .counter(CounterId(counter), self.scratch.r(index))
+                {
+                    counter.count(self.context.ingress_length);
+                }
+            }
+            Op::Meter {
+                r,
+                index,
+                meter,
+                missing,
+            } => {
+                let index = self.scratch.r(index);
+                match self.meter(MeterId(u32::from(meter)), index) {
+                    Some(color) => self.scratch.set_r(r, color),
+                    None => return Flow::To(missing),
+                }
+            }
+            Op::Hash { r, calculation } => {
+                let value = self.hash(calculation as usize);
+                self.scratch.set_r(r, value);
+            }
+            Op::Random {
+                r,
+                low,
+                high,
+                missing,
+            } => {
+                let (low, high) = (self.scratch.r(low), self.scratch.r(high));
+                if low > high {
+                    return Flow::To(missing);
+                }
+                let value = self.random.between(low, high);
+                self.scratch.set_r(r, value);
+            }
+            Op::Ask { what, r, b } => {
+                let (value, second) = (self.scratch.r(r), self.scratch.r(b));
+                self.ask(what, value, second);
+            }
+            _ => {}
+        }
+        Flow::On
+    }
+
+    /// Carries out a request, as simple_switch keeps it: in 16 bits each.
+    pub(super) fn ask(&mut self, what: Asked, value: u64, second: u64) {
+        let requests = &mut self.context.requests;
+        match what {
+            // The bit that marks a session as set is taken from its number.
+            Asked::Clone => requests.clone = Some((value as u16 & 0x7fff, second as u16)),
+            Asked::Resubmit => requests.resubmit = value as u16,
+            Asked::Recirculate => requests.recirculate = value as u16,
+            Asked::Digest => requests.digest = value as u16,
+            Asked::Truncate => {
+                let bytes = usize::try_from(value).unwrap_or(usize::MAX);
+                self.context.bytes_max = self.context.bytes_max.min(bytes);
+            }
+            Asked::Assert => {
+                if value == 0 {
+                    self.context.fault = Some(Fault::Assertion);
+                }
+            }
+        }
+    }
+
+    fn lock(&mut self, set: u32) {
+        let externs = self.world.externs;
+        if let Some(set) = self.world.executable.side.locks.get(set as usize) {
+            for id in set {
+                if let Some(array) = externs.registers(*id) {
+                    self.held.push((*id, array));
+                }
+            }
+        }
+    }
+
+    /// Meters the packet; its colour, if there is such a meter.
+    pub(super) fn meter(&mut self, id: MeterId, index: u64) -> Option<u64> {
+        let kind = self.meter_kind(id);
+        let mut meter = self.world.externs.meter(id, index)?;
+        let color = meter.execute(
+            kind,
+            self.world.now_us,
+            self.context.ingress_length,
+            crate::meter::Color::Green,
+        );
+        Some(u64::from(color.value()))
+    }
+
+    pub(super) fn meter_kind(&self, id: MeterId) -> MeterKind {
+        match self
+            .world
+            .executable
+            .program
+            .meters
+            .get(id.index())
+            .map(|array| array.unit)
+        {
+            Some(MeterUnit::Bytes) => MeterKind::Bytes,
+            _ => MeterKind::Packets,
+        }
+    }
+
+    pub(super) fn parser_error(&mut self, error: u32) {
+        self.context.parser_error = error;
+    }
+
+    /// Takes a header of fixed size; false if the packet is too short.
+    fn extract(&mut self, header: u32) -> bool {
+        let Some(place) = self.world.executable.layout.headers.get(header as usize) else {
+            return true;
+        };
+        let from = self.context.parsed;
+        let Some(bytes) = self.packet.get(from..from + place.bytes as usize) else {
+            self.parser_error(self.world.errors.packet_too_short);
+            return false;
+        };
+        let start = place.start as usize;
+        if let Some(target) = self.context.arena.get_mut(start..start + bytes.len()) {
+            target.copy_from_slice(bytes);
+        }
+        store1(&mut self.context.arena, place.valid, 1);
+        self.context.parsed += bytes.len();
+        true
+    }
+
+    fn add_header(&mut self, header: u32) {
+        let Some(place) = self.world.executable.layout.headers.get(header as usize) else {
+            return;
+        };
+        if load1(&self.context.arena, place.valid) != 0 {
+            return;
+        }
+        let range = place.start as usize..(place.start + place.bytes) as usize;
+        if let Some(bytes) = self.context.arena.get_mut(range) {
+            bytes.fill(0);
+        }
+        store1(&mut self.context.arena, place.valid, 1);
+        self.context.length += i64::from(place.bytes);
+    }
+
+    fn remove_header(&mut self, header: u32) {
+        let Some(place) = self.world.executable.layout.headers.get(header as usize) else {
+            return;
+        };
+        if load1(&self.context.arena, place.valid) != 0 {
+            store1(&mut self.context.arena, place.valid, 0);
+            self.context.length -= i64::from(place.bytes);
+        }
+    }
+
+    /// Stores a number of at most 64 bits in a field.
+    pub fn set_place(&mut self, place: Place, value: u64) {
+        set(&mut self.context.arena, place, value);
+    }
+
+    /// Remembers where to go on after an action, and what it is called with.
+    pub(super) fn call(&mut self, then: Pc, args: &'a [u8], places: &'a [(u32, u32)]) {
+        self.then = then;
+        self.args = args;
+        self.arg_places = places;
+    }
+}
+
+/// Stores a number of at most 64 bits in a field, wherever it lies.
+pub fn set(arena: &mut [u8], place: Place, value: u64) {
+    let bit = place.end as usize * 8 - usize::from(place.shift) - place.bits as usize;
+    if place.bits + u32::from(place.shift) <= 64 {
+        let mask = mask64(place.bits as u8);
+        let at = place.end - 8;
+        let kept = load8(arena, at) & !(mask << place.shift);
+        store8(arena, at, kept | ((value & mask) << place.shift));
+    } else {
+        super::bits::write(arena, bit, place.bits as usize, &value.to_be_bytes());
+    }
+}
+
+/// The low 64 bits of a field.
+#[must_use]
+pub fn get(arena: &[u8], place: Place) -> u64 {
+    let bits = place.bits.min(64);
+    let bit = place.end as usize * 8 - usize::from(place.shift) - bits as usize;
+    read64(arena, bit, bits as usize)
+}
+
+enum Flow {
+    On,
+    To(Pc),
+    Stop,
+}
+
+#[inline(always)]
+fn alu64(op: Alu, a: u64, b: u64) -> u64 {
+    let by = u32::try_from(b).unwrap_or(u32::MAX);
+    match op {
+        Alu::Add => a.wrapping_add(b),
+        Alu::Sub => a.wrapping_sub(b),
+        Alu::Mul => a.wrapping_mul(b),
+        Alu::Div => a.checked_div(b).unwrap_or(0),
+        Alu::Mod => a.checked_rem(b).unwrap_or(0),
+        Alu::And => a & b,
+        Alu::Or => a | b,
+        Alu::Xor => a ^ b,
+        Alu::Shl => a.checked_shl(by).unwrap_or(0),
+        Alu::Shr => a.checked_shr(by).unwrap_or(0),
+        Alu::Sar => ((a as i64) >> by.min(63)) as u64,
+    }
+}
+
+fn alu128(op: Alu, a: u128, b: u128) -> u128 {
+    let by = u32::try_from(b).unwrap_or(u32::MAX);
+    match op {
+        Alu::Add => a.wrapping_add(b),
+        Alu::Sub => a.wrapping_sub(b),
+        Alu::Mul => a.wrapping_mul(b),
+        Alu::Div => a.checked_div(b).unwrap_or(0),
+        Alu::Mod => a.checked_rem(b).unwrap_or(0),
+        Alu::And => a & b,
+        Alu::Or => a | b,
+        Alu::Xor => a ^ b,
+        Alu::Shl => a.checked_shl(by).unwrap_or(0),
+        Alu::Shr => a.checked_shr(by).unwrap_or(0),
+        Alu::Sar => ((a as i128) >> by.min(127)) as u128,
+    }
+}
+
+#[inline(always)]
+fn test64(test: Test, a: u64, b: u64) -> bool {
+    match test {
+        Test::Eq => a == b,
+        Test::Ne => a != b,
+        Test::Below => a < b,
+        Test::BelowEq => a <= b,
+        Test::Less => (a as i64) < (b as i64),
+        Test::LessEq => (a as i64) <= (b as i64),
+    }
+}
+
+fn test128(test: Test, a: u128, b: u128) -> bool {
+    match test {
+        Test::Eq => a == b,
+        Test::Ne => a != b,
+        Test::Below => a < b,
+        Test::BelowEq => a <= b,
+        Test::Less => (a as i128) < (b as i128),
+        Test::LessEq => (a as i128) <= (b as i128),
+    }
+}
+
+/// The smallest and the greatest number of up to 64 bits.
+fn bounds(bits: u8, signed: bool) -> (i128, i128) {
+    let bits = u32::from(bits.clamp(1, 64));
+    match signed {
+        true => (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1),
+        false => (0, (1i128 << bits) - 1),
+    }
+}
+
+/// The nearest number in range, of a value whose lane holds both it and the range.
+fn clamp128(value: u128, signed: bool, bits: u8, to_signed: bool) -> u128 {
+    let bits = u32::from(bits.clamp(1, 128));
+    let negative = signed && (value as i128) < 0;
+    let high = match to_signed {
+        true => (u128::MAX >> 1) >> (128 - bits),
+        false => u128::MAX >> (128 - bits),
+    };
+    if negative {
+        let low = if to_signed { i128::MIN >> (128 - bits) } else { 0 };
+        return (value as i128).max(low) as u128;
+    }
+    value.min(high)
+}

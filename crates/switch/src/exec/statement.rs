@@ -1,0 +1,420 @@
+//! Statements that are evaluated as trees.
+
+use num_bigint::{BigInt, BigUint};
+use num_traits::{Signed, ToPrimitive, Zero};
+
+use super::machine::Machine;
+use super::op::Asked;
+use super::tree::low64;
+use crate::program::action::{AnyStack, FieldSource, Place, Statement};
+use crate::program::expr::Data;
+use crate::program::ids::{HeaderId, RegisterId, StackId, UnionId, UnionStackId};
+
+impl Machine<'_> {
+    /// Runs a statement that does not jump.
+    pub(super) fn statement(&mut self, statement: &Statement) {
+        match statement {
+            Statement::Assign(place, value) => {
+                let value = self.data(value);
+                self.store(place, &value);
+            }
+            Statement::AssignVl(to, from) => self.assign_variable(to, from),
+            Statement::AssignHeader(to, from) => {
+                if let (Some(to), from) = (self.header(to), self.header(from)) {
+                    self.assign_header(to, from);
+                }
+            }
+            Statement::AssignUnion(to, from) => {
+                if let (Some(to), Some(from)) = (self.union(to), self.union(from)) {
+                    self.assign_union(to, from);
+                }
+            }
+            Statement::AssignStack(to, from) => self.assign_stack(*to, *from),
+            Statement::AssignUnionStack(to, from) => self.assign_union_stack(*to, *from),
+            Statement::Push(stack, count) => {
+                let count = self.count(count);
+                self.shift(*stack, count, true);
+            }
+            Statement::Pop(stack, count) => {
+                let count = self.count(count);
+                self.shift(*stack, count, false);
+            }
+            Statement::AddHeader(header) => {
+                if let Some(header) = self.header(header) {
+                    self.validate(header);
+                }
+            }
+            Statement::RemoveHeader(header) => {
+                if let Some(header) = self.header(header).filter(|header| self.is_valid(*header)) {
+                    self.context.length -= i64::from(self.header_bytes(header));
+                    self.mark(header, false);
+                }
+            }
+            Statement::Drop => self.drop_packet(),
+            Statement::MarkToDrop(header) => self.mark_to_drop(*header),
+            Statement::Exit => self.context.exit = true,
+            Statement::LogMsg(format, values) => self.log(format, values),
+            Statement::Hash {
+                target,
+                base,
+                calculation,
+                size,
+            } => {
+                let (base, size) = (low64(&self.data(base)), low64(&self.data(size)).max(1));
+                let value = (self.hash(calculation.index()) % size).wrapping_add(base);
+                self.store(target, &BigInt::from(value));
+            }
+            Statement::Count(counter, index) => {
+                if let Some(index) = self.data(index).to_u64()
+                    && let Some(counter) = self.world.externs.counter(*counter, index)
+                {
+                    counter.count(self.context.ingress_length);
+                }
+            }
+            Statement::Meter(meter, index, place) => {
+                if let Some(index) = self.data(index).to_u64()
+                    && let Some(color) = self.meter(*meter, index)
+                {
+                    self.store(place, &BigInt::from(color));
+                }
+            }
+            Statement::RegisterRead(place, register, index) => {
+                if let Some(value) = self
+                    .data(index)
+                    .to_u64()
+                    .and_then(|index| self.cell(*register, index))
+                {
+                    self.store(place, &BigInt::from(value));
+                }
+            }
+            Statement::RegisterWrite(register, index, value) => {
+                let (index, value) = (self.data(index), self.data(value));
+                self.set_cell(*register, &index, &value);
+            }
+            Statement::Random(place, low, high) => {
+                let (low, high) = (low64(&self.data(low)), low64(&self.data(high)));
+                if low <= high {
+                    let value = self.random.between(low, high);
+                    self.store(place, &BigInt::from(value));
+                }
+            }
+            Statement::Clone(_, session, list) => {
+                let (session, list) = (low64(&self.data(session)), low64(&self.data(list)));
+                self.ask(Asked::Clone, session, list);
+            }
+            Statement::Resubmit(list) => self.ask_one(Asked::Resubmit, list),
+            Statement::Recirculate(list) => self.ask_one(Asked::Recirculate, list),
+            Statement::Digest(number) => self.ask_one(Asked::Digest, number),
+            Statement::Truncate(bytes) => self.ask_one(Asked::Truncate, bytes),
+            Statement::Assert(value) => {
+                let holds = !self.data(value).is_zero();
+                self.ask(Asked::Assert, u64::from(holds), 0);
+            }
+            Statement::Jump(_) | Statement::JumpIfZero(..) | Statement::Noop => {}
+        }
+    }
+
+    fn ask_one(&mut self, what: Asked, value: &Data) {
+        let value = low64(&self.data(value));
+        self.ask(what, value, 0);
+    }
+
+    fn count(&mut self, data: &Data) -> usize {
+        let value = self.data(data);
+        if value.is_negative() {
+            0
+        } else {
+            value.to_usize().unwrap_or(usize::MAX)
+        }
+    }
+
+    fn store(&mut self, place: &Place, value: &BigInt) {
+        match place {
+            Place::Field(field) => self.set_field(field.header, field.field, value),
+            Place::Access(header, field) => {
+                if let Some(header) = self.header(header) {
+                    self.set_field(header, *field, value);
+                }
+            }
+            Place::Register(register, index) => {
+                let index = self.data(index);
+                self.set_cell(*register, &index, value);
+            }
+        }
+    }
+
+    fn cell(&mut self, id: RegisterId, index: u64) -> Option<BigUint> {
+        match self.held.iter().find(|(held, _)| *held == id) {
+            Some((_, array)) => array.get(index),
+            None => self.world.externs.registers(id)?.get(index),
+        }
+    }
+
+    fn set_cell(&mut self, id: RegisterId, index: &BigInt, value: &BigInt) {
+        let Some(index) = index.to_u64() else { return };
+        let bits = self
+            .world
+            .executable
+            .program
+            .registers
+            .get(id.index())
+            .map_or(1, |array| array.bits);
+        let low: BigInt = value & ((BigInt::from(1) << bits) - 1);
+        let low = low.to_biguint().unwrap_or_default();
+        match self.held.iter_mut().find(|(held, _)| *held == id) {
+            Some((_, array)) => {
+                array.set(index, &low);
+            }
+            None => {
+                if let Some(mut array) = self.world.externs.registers(id) {
+                    array.set(index, &low);
+                }
+            }
+        }
+    }
+
+    /// Makes a header valid; all its fields are 0 if it was not.
+    fn validate(&mut self, header: HeaderId) {
+        if self.is_valid(header) {
+            return;
+        }
+        let Some(place) = self.world.executable.layout.headers.get(header.index()) else {
+            return;
+        };
+        let range = place.start as usize..(place.start + place.bytes) as usize;
+        if let Some(bytes) = self.context.arena.get_mut(range) {
+            bytes.fill(0);
+        }
+        if let Some(variable) = place.variable {
+            let range = variable.bytes as usize..(variable.bytes + variable.bits_max.div_ceil(8)) as usize;
+            if let Some(bytes) = self.context.arena.get_mut(range) {
+                bytes.fill(0);
+            }
+        }
+        self.mark(header, true);
+        self.context.length += i64::from(self.header_bytes(header));
+    }
+
+    fn assign_variable(&mut self, to: &FieldSource, from: &FieldSource) {
+        let (Some(target), Some(source)) = (self.header(&to.header), self.header(&from.header)) else {
+            return;
+        };
+        let bits = self.variable_bits(source);
+        let value = self.field(source, from.field);
+        self.set_variable_bits(target, bits);
+        self.set_field(target, to.field, &value);
+    }
+
+    fn assign_header(&mut self, to: HeaderId, from: Option<HeaderId>) {
+        let Some(from) = from.filter(|from| self.is_valid(*from)) else {
+            self.mark(to, false);
+            return;
+        };
+        self.mark(to, true);
+        self.copy_fields(to, from);
+    }
+
+    fn copy_fields(&mut self, to: HeaderId, from: HeaderId) {
+        if to == from {
+            return;
+        }
+        let layout = &self.world.executable.layout;
+        let (Some(target), Some(source)) = (layout.header(to), layout.header(from)) else {
+            return;
+        };
+        if target.metadata == source.metadata && target.bytes == source.bytes {
+            let range = source.start as usize..(source.start + source.bytes) as usize;
+            if range.end <= self.context.arena.len() {
+                self.context.arena.copy_within(range, target.start as usize);
+            }
+        } else {
+            let fields = source.fields.len().saturating_sub(1);
+            for field in (0u32..).take(fields) {
+                let value = self.field(from, field);
+                self.set_field(to, field, &value);
+            }
+        }
+        if let (Some(_), Some(variable)) = (target.variable, source.variable) {
+            let bits = self.variable_bits(from);
+            let value = self.field(from, variable.field);
+            self.set_variable_bits(to, bits);
+            self.set_field(to, variable.field, &value);
+        }
+    }
+
+    fn assign_union(&mut self, to: UnionId, from: UnionId) {
+        let program = &self.world.executable.program;
+        let (Some(target), Some(source)) = (program.unions.get(to.index()), program.unions.get(from.index()))
+        else {
+            return;
+        };
+        for (to, from) in target.headers.iter().zip(&source.headers) {
+            self.assign_header(*to, Some(*from));
+        }
+    }
+
+    fn assign_stack(&mut self, to: StackId, from: StackId) {
+        let program = &self.world.executable.program;
+        let (Some(target), Some(source)) = (program.stacks.get(to.index()), program.stacks.get(from.index()))
+        else {
+            return;
+        };
+        let count = self.stack_count(from);
+        self.set_stack_count(to, count);
+        for (to, from) in target.headers.iter().zip(&source.headers) {
+            self.assign_header(*to, Some(*from));
+        }
+    }
+
+    fn assign_union_stack(&mut self, to: UnionStackId, from: UnionStackId) {
+        let program = &self.world.executable.program;
+        let (Some(target), Some(source)) = (
+            program.union_stacks.get(to.index()),
+            program.union_stacks.get(from.index()),
+        ) else {
+            return;
+        };
+        let count = self.union_stack_count(from);
+        self.set_union_stack_count(to, count);
+        for (to, from) in target.unions.iter().zip(&source.unions) {
+            self.assign_union(*to, *from);
+        }
+    }
+
+    pub(super) fn union_stack_count(&self, stack: UnionStackId) -> u16 {
+        let at = self.world.executable.layout.union_stack(stack);
+        at.map_or(0, |at| super::bits::load2(&self.context.arena, at))
+    }
+
+    pub(super) fn set_union_stack_count(&mut self, stack: UnionStackId, count: u16) {
+        if let Some(at) = self.world.executable.layout.union_stack(stack) {
+            super::bits::store2(&mut self.context.arena, at, count);
+        }
+    }
+
+    /// Moves a stack's elements back (`push`) or to the front; those that become free are invalid.
+    fn shift(&mut self, stack: AnyStack, count: usize, push: bool) {
+        if count == 0 {
+            return;
+        }
+        let program = &self.world.executable.program;
+        let rows: Vec<Vec<HeaderId>> = match stack {
+            AnyStack::Headers(id) => {
+                let Some(stack) = program.stacks.get(id.index()) else {
+                    return;
+                };
+                stack.headers.iter().map(|header| vec![*header]).collect()
+            }
+            AnyStack::Unions(id) => {
+                let Some(stack) = program.union_stacks.get(id.index()) else {
+                    return;
+                };
+                let headers = |union: &UnionId| {
+                    program
+                        .unions
+                        .get(union.index())
+                        .map(|union| union.headers.clone())
+                };
+                stack.unions.iter().filter_map(headers).collect()
+            }
+        };
+        let size = rows.len();
+        let had = match stack {
+            AnyStack::Headers(id) => usize::from(self.stack_count(id)),
+            AnyStack::Unions(id) => usize::from(self.union_stack_count(id)),
+        };
+        let moved = count.min(size);
+        let order: Vec<usize> = match push {
+            true => (moved..size).rev().collect(),
+            false => (0..size - moved).collect(),
+        };
+        for at in order {
+            let from = if push { at - moved } else { at + moved };
+            if let (Some(to), Some(from)) = (rows.get(at), rows.get(from)) {
+                for (to, from) in to.iter().zip(from) {
+                    self.swap(*to, *from);
+                }
+            }
+        }
+        let freed = if push { 0..moved } else { size - moved..size };
+        for row in rows.get(freed).unwrap_or(&[]) {
+            for header in row {
+                self.mark(*header, false);
+            }
+        }
+        let count = if push {
+            size.min(had.saturating_add(count))
+        } else {
+            had.saturating_sub(count)
+        };
+        let count = u16::try_from(count).unwrap_or(u16::MAX);
+        match stack {
+            AnyStack::Headers(id) => self.set_stack_count(id, count),
+            AnyStack::Unions(id) => self.set_union_stack_count(id, count),
+        }
+    }
+
+    /// Exchanges two headers of one type.
+    fn swap(&mut self, a: HeaderId, b: HeaderId) {
+        let layout = &self.world.executable.layout;
+        let (Some(first), Some(second)) = (layout.header(a), layout.header(b)) else {
+            return;
+        };
+        let arena = &mut self.context.arena;
+        let mut exchange = |a: u32, b: u32, bytes: u32| {
+            for index in 0..bytes {
+                let (a, b) = ((a + index) as usize, (b + index) as usize);
+                if a < arena.len() && b < arena.len() {
+                    arena.swap(a, b);
+                }
+            }
+        };
+        exchange(first.valid, second.valid, 1);
+        exchange(first.start, second.start, first.bytes.min(second.bytes));
+        if let (Some(a), Some(b)) = (first.variable, second.variable) {
+            exchange(a.length, b.length, 4);
+            exchange(a.bytes, b.bytes, a.bits_max.min(b.bits_max).div_ceil(8));
+        }
+    }
+
+    /// `drop` of P4_14: by the fields' customary names.
+    fn drop_packet(&mut self) {
+        let standard = self.world.executable.standard;
+        self.set_place(standard.egress_spec, u64::from(self.world.drop_port));
+        if let Some(group) = standard.mcast_grp {
+            self.set_place(group, 0);
+        }
+    }
+
+    /// `mark_to_drop`: by the fields of the header that it names.
+    pub(super) fn mark_to_drop(&mut self, header: HeaderId) {
+        let executable = self.world.executable;
+        let Some(header_type) = executable.program.type_of(header) else {
+            return;
+        };
+        let drop_port = BigInt::from(self.world.drop_port);
+        if let Some(field) = header_type.field("egress_spec") {
+            self.set_field(header, field, &drop_port);
+            if let Some(group) = header_type.field("mcast_grp") {
+                self.set_field(header, group, &BigInt::zero());
+            }
+        }
+    }
+
+    fn log(&mut self, format: &str, values: &[Data]) {
+        let mut line = String::new();
+        let mut values = values.iter();
+        let mut rest = format;
+        while let Some(at) = rest.find("{}") {
+            let (before, after) = rest.split_at(at);
+            line.push_str(before);
+            match values.next() {
+                Some(value) => line.push_str(&self.data(value).to_string()),
+                None => line.push_str("{}"),
+            }
+            rest = after.get(2..).unwrap_or("");
+        }
+        line.push_str(rest);
+        tracing::info!(target: "linewarden::switch::program", "{line}");
+    }
+}

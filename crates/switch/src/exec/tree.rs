@@ -1,0 +1,387 @@
+//! Expressions and headers with integers of any size: what the two lanes do not hold, and what is rare.
+
+use num_bigint::{BigInt, BigUint, Sign};
+use num_traits::{One, Signed, ToPrimitive, Zero};
+
+use super::bits::{self, load1, load2, load4, store1, store2, store4};
+use super::machine::Machine;
+use crate::layout::{HeaderPlace, Place};
+use crate::program::expr::{Binary, Bool, Cast, Compare, Data, HeaderExpr, UnionExpr};
+use crate::program::ids::{HeaderId, RegisterId, StackId, UnionId};
+
+/// Left shifts by more bits give 0: no field is as wide.
+const SHIFT_MAX: u32 = 1 << 17;
+
+/// The low 64 bits in two's complement.
+pub fn low64(value: &BigInt) -> u64 {
+    crate::lower::builder::low_bits(value) as u64
+}
+
+impl Machine<'_> {
+    /// Where a header lies.
+    pub(super) fn place(&self, header: HeaderId) -> Option<&HeaderPlace> {
+        // The layout outlives the machine; borrowing it through `self` keeps callers honest about what they change.
+        self.world.executable.layout.headers.get(header.index())
+    }
+
+    pub(super) fn is_valid(&self, header: HeaderId) -> bool {
+        self.place(header)
+            .is_some_and(|place| place.metadata || load1(&self.context.arena, place.valid) != 0)
+    }
+
+    /// The bits of a field of variable length.
+    pub(super) fn variable_bits(&self, header: HeaderId) -> u32 {
+        let variable = self.place(header).and_then(|place| place.variable);
+        variable.map_or(0, |variable| {
+            load4(&self.context.arena, variable.length).min(variable.bits_max)
+        })
+    }
+
+    /// A header's length in bytes as it would be sent now.
+    pub(super) fn header_bytes(&self, header: HeaderId) -> u32 {
+        self.place(header).map_or(0, |place| place.bytes) + self.variable_bits(header) / 8
+    }
+
+    /// A field's bits without sign.
+    pub(super) fn field_bits(&self, header: HeaderId, place: Place) -> BigUint {
+        let arena = &self.context.arena;
+        if place.variable {
+            let bits = self.variable_bits(header) as usize;
+            let start = place.start() as usize * 8;
+            return BigUint::from_bytes_be(&bits::read(arena, start, bits));
+        }
+        let start = place.end as usize * 8 - usize::from(place.shift) - place.bits as usize;
+        BigUint::from_bytes_be(&bits::read(arena, start, place.bits as usize))
+    }
+
+    /// A field's value; 0 of what is not there.
+    pub(super) fn field(&self, header: HeaderId, field: u32) -> BigInt {
+        let Some(place) = self
+            .place(header)
+            .and_then(|place| place.fields.get(field as usize))
+            .copied()
+        else {
+            return BigInt::zero();
+        };
+        let value = BigInt::from(self.field_bits(header, place));
+        if place.signed && value.bit(u64::from(place.bits) - 1) {
+            return value - (BigInt::one() << place.bits);
+        }
+        value
+    }
+
+    /// Stores a value in a field, as wide as it is: wrapped, or brought to the nearest value.
+    pub(super) fn set_field(&mut self, header: HeaderId, field: u32, value: &BigInt) {
+        let Some(place) = self
+            .place(header)
+            .and_then(|place| place.fields.get(field as usize))
+            .copied()
+        else {
+            return;
+        };
+        let width = if place.variable {
+            self.variable_bits(header)
+        } else {
+            place.bits
+        };
+        let value = if place.saturating {
+            saturate(value, place.bits, place.signed)
+        } else {
+            value.clone()
+        };
+        let bytes = wrapped(&value, width);
+        let start = match place.variable {
+            true => place.start() as usize * 8,
+            false => place.end as usize * 8 - usize::from(place.shift) - place.bits as usize,
+        };
+        bits::write(&mut self.context.arena, start, width as usize, &bytes);
+    }
+
+    /// The header that an expression means; none outside a stack.
+    pub(super) fn header(&mut self, expression: &HeaderExpr) -> Option<HeaderId> {
+        match expression {
+            HeaderExpr::Header(header) => Some(*header),
+            HeaderExpr::Element(stack, index) => {
+                let index = self.data(index).to_usize()?;
+                self.world
+                    .executable
+                    .program
+                    .stacks
+                    .get(stack.index())?
+                    .headers
+                    .get(index)
+                    .copied()
+            }
+            HeaderExpr::Member(union, member) => {
+                let union = self.union(union)?;
+                let headers = &self.world.executable.program.unions.get(union.index())?.headers;
+                headers.get(*member as usize).copied()
+            }
+            HeaderExpr::Last(stack) => self.last(*stack),
+        }
+    }
+
+    pub(super) fn union(&mut self, expression: &UnionExpr) -> Option<UnionId> {
+        match expression {
+            UnionExpr::Union(union) => Some(*union),
+            UnionExpr::Element(stack, index) => {
+                let index = self.data(index).to_usize()?;
+                self.world
+                    .executable
+                    .program
+                    .union_stacks
+                    .get(stack.index())?
+                    .unions
+                    .get(index)
+                    .copied()
+            }
+        }
+    }
+
+    /// The element of a stack that was added last.
+    pub(super) fn last(&self, stack: StackId) -> Option<HeaderId> {
+        let count = usize::from(self.stack_count(stack));
+        let headers = &self.world.executable.program.stacks.get(stack.index())?.headers;
+        headers.get(count.checked_sub(1)?).copied()
+    }
+
+    pub(super) fn stack_count(&self, stack: StackId) -> u16 {
+        let at = self.world.executable.layout.stack(stack);
+        at.map_or(0, |at| load2(&self.context.arena, at))
+    }
+
+    pub(super) fn set_stack_count(&mut self, stack: StackId, count: u16) {
+        if let Some(at) = self.world.executable.layout.stack(stack) {
+            store2(&mut self.context.arena, at, count);
+        }
+    }
+
+    /// Makes a header (in)valid; a valid member of a union makes the others invalid.
+    pub(super) fn mark(&mut self, header: HeaderId, valid: bool) {
+        let executable = self.world.executable;
+        let Some(place) = executable.layout.headers.get(header.index()) else {
+            return;
+        };
+        if place.metadata {
+            return;
+        }
+        store1(&mut self.context.arena, place.valid, u8::from(valid));
+        let Some(union) = place.union.filter(|_| valid) else {
+            return;
+        };
+        let others = executable
+            .program
+            .unions
+            .get(union.index())
+            .map_or(&[][..], |union| union.headers.as_slice());
+        for other in others.iter().filter(|other| **other != header) {
+            if let Some(place) = executable.layout.headers.get(other.index()) {
+                store1(&mut self.context.arena, place.valid, 0);
+            }
+        }
+    }
+
+    pub(super) fn set_variable_bits(&mut self, header: HeaderId, count: u32) {
+        if let Some(variable) = self.place(header).and_then(|place| place.variable) {
+            store4(
+                &mut self.context.arena,
+                variable.length,
+                count.min(variable.bits_max),
+            );
+        }
+    }
+
+    /// A register's cell; 0 of what is not there.
+    fn register(&mut self, id: RegisterId, index: &BigInt) -> BigInt {
+        let Some(index) = index.to_u64() else {
+            return BigInt::zero();
+        };
+        if let Some((_, array)) = self.held.iter().find(|(held, _)| *held == id) {
+            return BigInt::from(array.get(index).unwrap_or_default());
+        }
+        let array = self.world.externs.registers(id);
+        BigInt::from(array.and_then(|array| array.get(index)).unwrap_or_default())
+    }
+
+    /// An argument of the action that runs.
+    fn argument(&self, at: u32) -> BigInt {
+        let Some((start, bytes)) = self.arg_places.get(at as usize).copied() else {
+            return BigInt::zero();
+        };
+        let range = start as usize..start as usize + bytes as usize;
+        BigInt::from_bytes_be(Sign::Plus, self.args.get(range).unwrap_or(&[]))
+    }
+
+    /// The value of an expression.
+    pub(super) fn data(&mut self, expression: &Data) -> BigInt {
+        match expression {
+            Data::Const(value) => value.clone(),
+            Data::Field(field) => self.field(field.header, field.field),
+            Data::StackLast(stack, field) => match self.last(*stack) {
+                Some(header) => self.field(header, *field),
+                None => BigInt::zero(),
+            },
+            Data::Access(header, field) => match self.header(header) {
+                Some(header) => self.field(header, *field),
+                None => BigInt::zero(),
+            },
+            Data::Param(at) => self.argument(*at),
+            Data::Register(register, index) => {
+                let index = self.data(index);
+                self.register(*register, &index)
+            }
+            Data::Binary(op, left, right) => {
+                let (left, right) = (self.data(left), self.data(right));
+                binary(*op, left, &right)
+            }
+            Data::Not(value) => !self.data(value),
+            Data::Cast(cast, value, width) => {
+                let value = self.data(value);
+                match cast {
+                    Cast::TwoCompMod => two_comp_mod(value, *width),
+                    Cast::Saturate => saturate(&value, *width, true),
+                    Cast::SaturateUnsigned => saturate(&value, *width, false),
+                }
+            }
+            Data::FromBool(condition) => BigInt::from(u8::from(self.condition(condition))),
+            Data::LastIndex(stack) => BigInt::from(self.stack_count(*stack)) - 1,
+            Data::Size(stack) => BigInt::from(self.stack_count(*stack)),
+            Data::Select(condition, left, right) => match self.condition(condition) {
+                true => self.data(left),
+                false => self.data(right),
+            },
+        }
+    }
+
+    /// Whether a condition holds.
+    pub(super) fn condition(&mut self, expression: &Bool) -> bool {
+        match expression {
+            Bool::Const(value) => *value,
+            Bool::Compare(compare, left, right) => {
+                let (left, right) = (self.data(left), self.data(right));
+                match compare {
+                    Compare::Eq => left == right,
+                    Compare::Ne => left != right,
+                    Compare::Lt => left < right,
+                    Compare::Le => left <= right,
+                    Compare::Gt => left > right,
+                    Compare::Ge => left >= right,
+                }
+            }
+            Bool::HeaderEq(left, right) => match (self.header(left), self.header(right)) {
+                (Some(left), Some(right)) => self.headers_equal(left, right),
+                _ => false,
+            },
+            Bool::UnionEq(left, right) => match (self.union(left), self.union(right)) {
+                (Some(left), Some(right)) => self.unions_equal(left, right),
+                _ => false,
+            },
+            Bool::Eq(left, right) => self.condition(left) == self.condition(right),
+            Bool::And(left, right) => self.condition(left) && self.condition(right),
+            Bool::Or(left, right) => self.condition(left) || self.condition(right),
+            Bool::Not(inner) => !self.condition(inner),
+            Bool::Valid(header) => self.header(header).is_some_and(|header| self.is_valid(header)),
+            Bool::ValidUnion(union) => match self.union(union) {
+                Some(union) => self.valid_member(union).is_some(),
+                None => false,
+            },
+            Bool::FromData(data) => !self.data(data).is_zero(),
+            Bool::Select(condition, left, right) => match self.condition(condition) {
+                true => self.condition(left),
+                false => self.condition(right),
+            },
+        }
+    }
+
+    /// The position of a union's valid member.
+    pub(super) fn valid_member(&self, union: UnionId) -> Option<usize> {
+        let headers = &self.world.executable.program.unions.get(union.index())?.headers;
+        headers.iter().position(|header| self.is_valid(*header))
+    }
+
+    fn unions_equal(&self, left: UnionId, right: UnionId) -> bool {
+        let (Some(a), Some(b)) = (self.valid_member(left), self.valid_member(right)) else {
+            return false;
+        };
+        let header = |union: UnionId, at: usize| {
+            let union = self.world.executable.program.unions.get(union.index())?;
+            union.headers.get(at).copied()
+        };
+        match (header(left, a), header(right, b)) {
+            (Some(left), Some(right)) => a == b && self.headers_equal(left, right),
+            _ => false,
+        }
+    }
+
+    fn headers_equal(&self, left: HeaderId, right: HeaderId) -> bool {
+        let program = &self.world.executable.program;
+        let same_type = match (
+            program.headers.get(left.index()),
+            program.headers.get(right.index()),
+        ) {
+            (Some(left), Some(right)) => left.header_type == right.header_type,
+            _ => false,
+        };
+        if !(same_type && self.is_valid(left) && self.is_valid(right)) {
+            return false;
+        }
+        let fields = program
+            .type_of(left)
+            .map_or(0, |header_type| header_type.fields.len());
+        (0u32..)
+            .take(fields)
+            .all(|field| self.field(left, field) == self.field(right, field))
+    }
+}
+
+fn binary(op: Binary, left: BigInt, right: &BigInt) -> BigInt {
+    match op {
+        Binary::Add => left + right,
+        Binary::Sub => left - right,
+        Binary::Mul => left * right,
+        Binary::Div | Binary::Mod if left.is_negative() || !right.is_positive() => BigInt::zero(),
+        Binary::Div => left / right,
+        Binary::Mod => left % right,
+        Binary::And => left & right,
+        Binary::Or => left | right,
+        Binary::Xor => left ^ right,
+        Binary::Shl | Binary::Shr if right.is_negative() => BigInt::zero(),
+        Binary::Shl => match right.to_u32().filter(|by| *by <= SHIFT_MAX) {
+            Some(by) => left << by,
+            None => BigInt::zero(),
+        },
+        // Rounds down, also below 0.
+        Binary::Shr => match right.to_u32() {
+            Some(by) => left >> by,
+            None if left.is_negative() => BigInt::from(-1),
+            None => BigInt::zero(),
+        },
+    }
+}
+
+fn two_comp_mod(value: BigInt, width: u32) -> BigInt {
+    let modulus = BigInt::one() << width;
+    let wrapped: BigInt = value & (&modulus - 1);
+    if wrapped.bit(u64::from(width) - 1) {
+        wrapped - modulus
+    } else {
+        wrapped
+    }
+}
+
+fn saturate(value: &BigInt, width: u32, signed: bool) -> BigInt {
+    let (low, high) = match signed {
+        true => (
+            -(BigInt::one() << (width - 1)),
+            (BigInt::one() << (width - 1)) - 1,
+        ),
+        false => (BigInt::zero(), (BigInt::one() << width) - 1),
+    };
+    value.clone().clamp(low, high)
+}
+
+/// The low bits of a value, most significant byte first.
+fn wrapped(value: &BigInt, width: u32) -> Vec<u8> {
+    let low: BigInt = value & ((BigInt::one() << width) - 1);
+    low.to_bytes_be().1
+}

@@ -1,0 +1,199 @@
+//! From a program to the state that its packets need: tables with what the program puts in them.
+
+use std::sync::Arc;
+
+use crate::calculations::{Algorithm, Calculation};
+use crate::forwarding::Forwarding;
+use crate::lower::{LowerError, lay_args};
+use crate::program::Program;
+use crate::program::pipeline::{ActionEntry, EntryMatch, MatchKind, Table, TableKind};
+use crate::tables::MatchKind as TableMatchKind;
+use crate::tables::{
+    ActionCall, ActionId, DefaultPolicy, FieldMatch, HashSeed, KeyField, KeySpec, MatchType, NewEntry,
+    Priority, ProfileSpec, Replicated, TableId, TableOp, TableSet, TableSetOp, TableSpec, Target, TargetKind,
+};
+
+/// The calculations of a program.
+///
+/// # Errors
+/// An algorithm that is not known.
+pub fn calculations(program: &Program) -> Result<Vec<Calculation>, LowerError> {
+    program
+        .calculations
+        .iter()
+        .map(|calculation| {
+            let algorithm = Algorithm::from_name(&calculation.algorithm);
+            let algorithm = algorithm.ok_or_else(|| LowerError::Algorithm {
+                name: calculation.name.clone(),
+                algorithm: calculation.algorithm.clone(),
+            })?;
+            Ok(Calculation::new(algorithm))
+        })
+        .collect()
+}
+
+/// The tables and profiles of a program, with its default actions and its own entries.
+///
+/// # Errors
+/// A table that contradicts itself.
+pub fn forwarding(program: &Program, seed: &HashSeed) -> Result<Forwarding, LowerError> {
+    let mut set = TableSet::new();
+    let mut profiles = Vec::new();
+    for profile in &program.profiles {
+        profiles.push(set.add_profile(Arc::new(ProfileSpec {
+            name: profile.name.clone(),
+            selector: profile.selector.is_some(),
+            members_max: (profile.size > 0).then_some(profile.size),
+            group_places_max: None,
+        })));
+    }
+    for table in &program.tables {
+        let profile = match table.kind {
+            TableKind::Simple => None,
+            TableKind::Indirect(id) | TableKind::Selector(id) => profiles.get(id.index()).copied(),
+        };
+        set.add_table(Arc::new(spec(program, table)?), profile, seed);
+    }
+    for (id, table) in (0u32..).map(TableId).zip(&program.tables) {
+        fill(program, &mut set, id, table)?;
+    }
+    Ok(Forwarding::new(set, program.value_sets.len()))
+}
+
+fn refuse(table: &Table, what: impl std::fmt::Display) -> LowerError {
+    LowerError::Table {
+        name: table.name.clone(),
+        what: what.to_string(),
+    }
+}
+
+fn spec(program: &Program, table: &Table) -> Result<TableSpec, LowerError> {
+    let fields = table
+        .key
+        .iter()
+        .map(|field| {
+            let kind = match field.kind {
+                MatchKind::Exact => TableMatchKind::Exact,
+                MatchKind::Lpm => TableMatchKind::Lpm,
+                MatchKind::Ternary => TableMatchKind::Ternary,
+                MatchKind::Range => TableMatchKind::Range,
+                MatchKind::Valid => TableMatchKind::Valid,
+            };
+            let mut key = KeyField::new(field.name.clone(), kind, field.bits);
+            key.static_mask = field.mask.clone().map(Vec::into_boxed_slice);
+            key
+        })
+        .collect();
+    let declared = match table.match_kind {
+        MatchKind::Lpm => MatchType::Lpm,
+        MatchKind::Ternary => MatchType::Ternary,
+        MatchKind::Range => MatchType::Range,
+        MatchKind::Exact | MatchKind::Valid => MatchType::Exact,
+    };
+    let key = KeySpec::with_type(fields, declared).map_err(|error| refuse(table, error))?;
+    let default = table
+        .default
+        .as_ref()
+        .map(|entry| Target::Action(action_call(program, entry)));
+    let policy = match (
+        &table.default,
+        table.default_action_const,
+        table.default_entry_const,
+    ) {
+        (Some(_), _, true) => DefaultPolicy::Constant,
+        (Some(entry), true, false) => DefaultPolicy::ConstantAction(ActionId(entry.action.0)),
+        _ => DefaultPolicy::Free,
+    };
+    Ok(TableSpec {
+        name: table.name.clone(),
+        key,
+        size: table.size,
+        targets: match table.kind {
+            TableKind::Simple => TargetKind::Action,
+            TableKind::Indirect(_) => TargetKind::Member,
+            TableKind::Selector(_) => TargetKind::MemberOrGroup,
+        },
+        stateful: table.with_counters || table.with_timeout || table.direct_meter.is_some(),
+        initial_default: default,
+        default_policy: policy,
+    })
+}
+
+/// An action with its arguments as the executor reads them.
+#[must_use]
+pub fn action_call(program: &Program, entry: &ActionEntry) -> ActionCall {
+    let params = program
+        .actions
+        .get(entry.action.index())
+        .map_or(&[][..], |action| action.params.as_slice());
+    let (places, bytes) = lay_args(params.iter().map(|param| param.bits));
+    let mut data = vec![0u8; bytes as usize];
+    for ((at, length), value) in places.iter().zip(&entry.args) {
+        let digits = value.to_bytes_be();
+        let end = (*at + *length) as usize;
+        for (to, from) in (*at as usize..end).rev().zip(digits.iter().rev()) {
+            if let Some(byte) = data.get_mut(to) {
+                *byte = *from;
+            }
+        }
+    }
+    ActionCall {
+        action: ActionId(entry.action.0),
+        data: data.into(),
+    }
+}
+
+fn fill(program: &Program, set: &mut TableSet, id: TableId, table: &Table) -> Result<(), LowerError> {
+    let Some(entries) = &table.entries else {
+        return Ok(());
+    };
+    for entry in entries {
+        let spec = set.table(id).map(|table| table.spec().key.clone());
+        let Some(spec) = spec else { return Ok(()) };
+        let matches: Vec<FieldMatch> = entry
+            .key
+            .iter()
+            .zip(spec.fields())
+            .map(|(match_, field)| field_match(match_).canonical(field))
+            .collect();
+        let priority = Priority(i32::try_from(entry.priority).unwrap_or(i32::MAX));
+        let priority = if spec.has_priority() {
+            priority
+        } else {
+            Priority::default()
+        };
+        let key = spec
+            .key(&matches, priority)
+            .map_err(|error| refuse(table, error))?;
+        let new = NewEntry {
+            key,
+            target: Target::Action(action_call(program, &entry.action)),
+            state: None,
+            constant: true,
+        };
+        set.apply(TableSetOp::Table(id, TableOp::Insert(new)))
+            .map_err(|error| refuse(table, error))?;
+    }
+    set.apply(TableSetOp::Table(id, TableOp::Seal))
+        .map_err(|error| refuse(table, error))?;
+    Ok(())
+}
+
+fn field_match(field: &EntryMatch) -> FieldMatch {
+    match field {
+        EntryMatch::Exact(value) => FieldMatch::Exact(value.clone()),
+        EntryMatch::Lpm(value, prefix) => FieldMatch::Lpm {
+            value: value.clone(),
+            prefix_bits: *prefix,
+        },
+        EntryMatch::Ternary(value, mask) => FieldMatch::Ternary {
+            value: value.clone(),
+            mask: mask.clone(),
+        },
+        EntryMatch::Range(low, high) => FieldMatch::Range {
+            low: low.clone(),
+            high: high.clone(),
+        },
+        EntryMatch::Valid(valid) => FieldMatch::Valid(*valid),
+    }
+}

@@ -1,0 +1,689 @@
+//! Runs a packet test against a program, in this process, on a clock of its own.
+
+use std::collections::{BTreeMap, HashMap};
+
+use num_bigint::BigUint;
+
+use super::names::{NameError, resolve_key, resolve_name};
+use super::{
+    ActionCall, AddEntry, Command, CountedUnit, CounterCell, CounterCheck, Expectations, KeyValue, Mismatch,
+    Number, NumberError, Statement, Target, Test,
+};
+use crate::engine::{Engine, Sink};
+use crate::exec::{Fault, RandomSource};
+use crate::forwarding::{ForwardingChange, ForwardingError, ForwardingOp, MirrorSession, Replica};
+use crate::meter::{MeterError, Rate};
+use crate::program::Program;
+use crate::program::action::Action;
+use crate::program::ids::{ActionId, CounterId, MeterId, RegisterId, ValueSetId};
+use crate::program::pipeline::{ActionEntry, KeyField, MatchKind, Table, TableKind};
+use crate::setup::action_call;
+use crate::switch::{ProgramError, Settings, Switch};
+use crate::tables::{
+    EntryHandle, FieldMatch, GroupHandle, HashSeed, KeyError, MemberHandle, NewEntry, Priority,
+    ProfileChange, ProfileOp, TableChange, TableId, TableOp, TableSetChange, TableSetOp,
+    Target as TableTarget,
+};
+
+/// Why a test failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The program cannot be installed.
+    #[error("{0}")]
+    Program(#[from] ProgramError),
+    /// A command could not be carried out.
+    #[error("line {line}: {what}")]
+    Command {
+        /// The line.
+        line: u32,
+        /// Why.
+        what: String,
+    },
+    /// Other packets came out than were expected.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Packets(Vec<Mismatch>),
+}
+
+/// Runs a test.
+///
+/// # Errors
+/// What did not go as the test says.
+pub fn run(json: &[u8], test: &Test) -> Result<(), RunError> {
+    let seed = HashSeed::new([1, 2, 3, 4]);
+    let switch = Switch::new(json, Settings::default(), &seed)?;
+    let mut runner = Runner {
+        switch,
+        engine: Engine::default(),
+        record: Record::default(),
+        random: Counting(0),
+        now_us: 0,
+        entries: HashMap::new(),
+        members: HashMap::new(),
+        groups: HashMap::new(),
+        nodes: Vec::new(),
+        multicast: BTreeMap::new(),
+    };
+    for statement in &test.statements {
+        runner.statement(statement).map_err(|what| RunError::Command {
+            line: statement.line,
+            what: what.to_string(),
+        })?;
+    }
+    Expectations::of(test)
+        .check(&runner.record.sent)
+        .map_err(RunError::Packets)
+}
+
+/// Numbers for programs that ask for random ones: the same in every run.
+struct Counting(u64);
+
+impl RandomSource for Counting {
+    fn between(&mut self, low: u64, high: u64) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        match (high - low).checked_add(1) {
+            Some(span) => low + self.0 % span,
+            None => self.0,
+        }
+    }
+}
+
+/// What came out.
+#[derive(Default)]
+struct Record {
+    sent: BTreeMap<u32, Vec<Vec<u8>>>,
+    digests: Vec<(u32, Vec<Vec<u8>>)>,
+}
+
+impl Sink for Record {
+    fn send(&mut self, port: u32, headers: &[u8], payload: &[u8]) {
+        self.sent
+            .entry(port)
+            .or_default()
+            .push([headers, payload].concat());
+    }
+
+    fn digest(&mut self, number: u32, values: Vec<Vec<u8>>) {
+        self.digests.push((number, values));
+    }
+
+    fn fault(&mut self, _fault: Fault) {}
+
+    fn dropped(&mut self) {}
+}
+
+/// Why a command cannot be carried out.
+#[derive(Debug, thiserror::Error)]
+enum CommandError {
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error(transparent)]
+    Number(#[from] NumberError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    Forwarding(#[from] ForwardingError),
+    #[error(transparent)]
+    Meter(#[from] MeterError),
+    #[error("{0}")]
+    Other(String),
+}
+
+type Done<T> = Result<T, CommandError>;
+
+fn other<T>(what: impl Into<String>) -> Done<T> {
+    Err(CommandError::Other(what.into()))
+}
+
+struct Runner {
+    switch: Switch,
+    engine: Engine,
+    record: Record,
+    random: Counting,
+    now_us: u64,
+    /// Entries that the test named.
+    entries: HashMap<String, (TableId, EntryHandle)>,
+    /// Members by profile and number.
+    members: HashMap<(u32, u32), MemberHandle>,
+    groups: HashMap<(u32, u32), GroupHandle>,
+    /// Multicast nodes: replication id and ports.
+    nodes: Vec<(u16, Vec<u32>)>,
+    /// The nodes of each multicast group.
+    multicast: BTreeMap<u32, Vec<u32>>,
+}
+
+impl Runner {
+    fn program(&self) -> &Program {
+        &self.switch.executable().program
+    }
+
+    fn statement(&mut self, statement: &Statement) -> Done<()> {
+        match &statement.command {
+            Command::Add(entry) => self.add(entry),
+            Command::SetDefault { table, action } => self.set_default(table, action),
+            Command::RemoveAll => self.remove_all(),
+            Command::Packet { port, bytes } => {
+                self.now_us += 1;
+                let packet = std::iter::once((*port, bytes.as_slice()));
+                self.switch.process(
+                    &mut self.engine,
+                    &mut self.random,
+                    self.now_us,
+                    packet,
+                    &mut self.record,
+                );
+                Ok(())
+            }
+            // What is sent is through when the packet was processed; expectations are checked at the end.
+            Command::Expect { .. } | Command::NoPacket | Command::Wait => Ok(()),
+            Command::CheckCounter { counter, cell, check } => {
+                self.check_counter(counter, cell, check.as_ref())
+            }
+            Command::MirroringAdd { session, port } => {
+                let session_config = MirrorSession {
+                    port: Some(*port),
+                    ..MirrorSession::default()
+                };
+                self.change(ForwardingOp::Mirror(*session, Some(session_config)))
+            }
+            Command::MirroringAddGroup { session, group } => {
+                let session_config = MirrorSession {
+                    group: Some(*group),
+                    ..MirrorSession::default()
+                };
+                self.change(ForwardingOp::Mirror(*session, Some(session_config)))
+            }
+            Command::MirroringDelete { session } => self.change(ForwardingOp::Mirror(*session, None)),
+            Command::GroupCreate { group } => {
+                self.multicast.insert(*group, Vec::new());
+                self.publish_groups()
+            }
+            Command::NodeCreate { rid, ports } => {
+                let rid = u16::try_from(*rid).map_err(|_| CommandError::Other(format!("{rid} is no rid")))?;
+                self.nodes.push((rid, ports.clone()));
+                Ok(())
+            }
+            Command::NodeUpdate { node, ports } => match self.nodes.get_mut(*node as usize) {
+                Some(known) => {
+                    known.1.clone_from(ports);
+                    self.publish_groups()
+                }
+                None => other(format!("there is no node {node}")),
+            },
+            Command::NodeAssociate { group, node } => match self.multicast.get_mut(group) {
+                Some(nodes) => {
+                    nodes.push(*node);
+                    self.publish_groups()
+                }
+                None => other(format!("there is no multicast group {group}")),
+            },
+            // They print something, and there is nobody to read it.
+            Command::MirroringGet { .. }
+            | Command::CounterRead { .. }
+            | Command::RegisterRead { .. }
+            | Command::MeterGetRates { .. } => Ok(()),
+            Command::CounterWrite {
+                counter,
+                index,
+                packets,
+                bytes,
+            } => {
+                let id = self.counter(counter)?;
+                match self.switch.externs().counter(id, *index) {
+                    Some(cell) => {
+                        cell.set(*packets, *bytes);
+                        Ok(())
+                    }
+                    None => other(format!("counter {counter} has no cell {index}")),
+                }
+            }
+            Command::RegisterWrite {
+                register,
+                index,
+                value,
+            } => self.register_write(register, *index, value),
+            Command::RegisterReset { register } => {
+                let id = self.register(register)?;
+                if let Some(mut array) = self.switch.externs().registers(id) {
+                    array.reset();
+                }
+                Ok(())
+            }
+            Command::MeterSetRates { meter, index, rates } => self.set_rates(meter, *index, rates),
+            Command::MeterArraySetRates { meter, rates } => {
+                let id = self.meter(meter)?;
+                for index in 0..self.switch.externs().meters(id) as u64 {
+                    self.set_rates(meter, index, rates)?;
+                }
+                Ok(())
+            }
+            Command::ExpectDigest { digest, values } => self.expect_digest(digest, values),
+            Command::ValueSetAdd { value_set, value } => self.value_set_add(value_set, value),
+            Command::MemberAdd {
+                profile,
+                member,
+                action,
+            } => self.member_add(profile, *member, action),
+            Command::GroupAdd { profile, group } => self.group_add(profile, *group),
+            Command::GroupAddMember {
+                profile,
+                group,
+                member,
+            } => self.group_add_member(profile, *group, *member),
+            Command::IdleTimeout { entry, timeout_us } => self.idle_timeout(entry, *timeout_us),
+            Command::ExpectIdle { entry } => self.expect_idle(entry),
+            Command::AdvanceClock { by_us } => {
+                self.now_us += by_us;
+                Ok(())
+            }
+        }
+    }
+
+    fn change(&mut self, op: ForwardingOp) -> Done<()> {
+        self.switch.change(op)?;
+        Ok(())
+    }
+
+    /// Multicast groups as the copies that their nodes make: nodes in the order of their association, ports ascending.
+    fn publish_groups(&mut self) -> Done<()> {
+        let groups: Vec<(u32, Vec<Replica>)> = self
+            .multicast
+            .iter()
+            .map(|(group, nodes)| {
+                let replicas = nodes
+                    .iter()
+                    .filter_map(|node| self.nodes.get(*node as usize))
+                    .flat_map(|(rid, ports)| {
+                        let mut ports = ports.clone();
+                        ports.sort_unstable();
+                        ports.dedup();
+                        ports
+                            .into_iter()
+                            .map(|port| Replica { rid: *rid, port })
+                            .collect::<Vec<_>>()
+                    });
+                (*group, replicas.collect())
+            })
+            .collect();
+        for (group, replicas) in groups {
+            self.change(ForwardingOp::Group(group, Some(replicas.into())))?;
+        }
+        Ok(())
+    }
+
+    fn table(&self, written: &str) -> Done<TableId> {
+        let tables = &self.program().tables;
+        let name = resolve_name(written, tables.iter().map(|table| table.name.as_str()))?;
+        let at = tables.iter().position(|table| table.name == name);
+        number(at).map(TableId)
+    }
+
+    fn action_entry(&self, among: &[ActionId], call: &ActionCall) -> Done<ActionEntry> {
+        let program = self.program();
+        let actions: Vec<(ActionId, &Action)> = among
+            .iter()
+            .filter_map(|id| Some((*id, program.actions.get(id.index())?)))
+            .collect();
+        let name = resolve_name(&call.name, actions.iter().map(|(_, action)| action.name.as_str()))?;
+        let Some((id, action)) = actions.iter().find(|(_, action)| action.name == name) else {
+            return other(format!("there is no action {name}"));
+        };
+        if call.arguments.len() != action.params.len() {
+            return other(format!("action {name} takes {} arguments", action.params.len()));
+        }
+        let mut args = Vec::new();
+        for param in &action.params {
+            let given = call.arguments.iter().find(|(name, _)| *name == param.name);
+            let Some((_, value)) = given else {
+                return other(format!(
+                    "action {name} has a parameter {}, which is not given",
+                    param.name
+                ));
+            };
+            args.push(BigUint::from_bytes_be(&value.to_bytes(param.bits)?));
+        }
+        Ok(ActionEntry { action: *id, args })
+    }
+
+    fn add(&mut self, entry: &AddEntry) -> Done<()> {
+        let id = self.table(&entry.table)?;
+        let table = self.program().tables.get(id.0 as usize).cloned();
+        let Some(table) = table else {
+            return other("there is no such table");
+        };
+        let mut matches = Vec::new();
+        let names: Vec<&str> = table.key.iter().map(|field| field.name.as_str()).collect();
+        let mut given: HashMap<&str, &KeyValue> = HashMap::new();
+        for key in &entry.keys {
+            let name = resolve_key(&key.name, names.iter().copied())?;
+            if given.insert(name, &key.value).is_some() {
+                return other(format!("key {name} is given twice"));
+            }
+        }
+        for field in &table.key {
+            matches.push(field_match(field, given.get(field.name.as_str()).copied())?);
+        }
+        let target = match &entry.target {
+            Target::Action(call) => {
+                let call = self.action_entry(&table.actions, call)?;
+                TableTarget::Action(action_call(self.program(), &call))
+            }
+            Target::Member(member) => {
+                TableTarget::Member(self.known(&self.members, profile_of(&table)?, *member)?)
+            }
+            Target::Group(group) => {
+                TableTarget::Group(self.known(&self.groups, profile_of(&table)?, *group)?)
+            }
+        };
+        let key = {
+            let forwarding = self.switch.forwarding();
+            let Some(spec) = forwarding.tables().table(id).map(|table| &table.spec().key) else {
+                return other("there is no such table");
+            };
+            let priority = match (spec.has_priority(), entry.bmv2_priority()) {
+                (true, Some(priority)) => Priority(i32::try_from(priority).unwrap_or(i32::MAX)),
+                _ => Priority::default(),
+            };
+            spec.key(&matches, priority)?
+        };
+        let new = NewEntry {
+            key,
+            target,
+            state: None,
+            constant: false,
+        };
+        let change = self
+            .switch
+            .change(ForwardingOp::Tables(TableSetOp::Table(id, TableOp::Insert(new))))?;
+        if let (Some(name), ForwardingChange::Tables(TableSetChange::Table(_, TableChange::Inserted(made)))) =
+            (&entry.entry, change)
+        {
+            self.entries.insert(name.clone(), (id, made.handle()));
+        }
+        Ok(())
+    }
+
+    fn known<T: Copy>(&self, handles: &HashMap<(u32, u32), T>, profile: u32, wanted: u32) -> Done<T> {
+        let found = handles.get(&(profile, wanted)).copied();
+        found.ok_or_else(|| CommandError::Other(format!("there is no member or group {wanted}")))
+    }
+
+    fn set_default(&mut self, table: &str, action: &ActionCall) -> Done<()> {
+        let id = self.table(table)?;
+        let actions = self
+            .program()
+            .tables
+            .get(id.0 as usize)
+            .map(|table| table.actions.clone())
+            .unwrap_or_default();
+        let entry = self.action_entry(&actions, action)?;
+        let target = TableTarget::Action(action_call(self.program(), &entry));
+        self.change(ForwardingOp::Tables(TableSetOp::Table(
+            id,
+            TableOp::SetDefault(Some(target)),
+        )))
+    }
+
+    fn remove_all(&mut self) -> Done<()> {
+        let handles: Vec<(TableId, EntryHandle)> = {
+            let forwarding = self.switch.forwarding();
+            let tables = forwarding.tables().tables();
+            tables
+                .flat_map(|(id, table)| {
+                    table
+                        .iter()
+                        .filter(|entry| !entry.is_constant())
+                        .map(move |entry| (id, entry.handle()))
+                })
+                .collect()
+        };
+        for (id, handle) in handles {
+            self.change(ForwardingOp::Tables(TableSetOp::Table(
+                id,
+                TableOp::Delete(handle),
+            )))?;
+        }
+        Ok(())
+    }
+
+    fn counter(&self, written: &str) -> Done<CounterId> {
+        let counters = &self.program().counters;
+        let name = resolve_name(written, counters.iter().map(|counter| counter.name.as_str()))?;
+        number(counters.iter().position(|counter| counter.name == name)).map(CounterId)
+    }
+
+    fn register(&self, written: &str) -> Done<RegisterId> {
+        let registers = &self.program().registers;
+        let name = resolve_name(written, registers.iter().map(|register| register.name.as_str()))?;
+        number(registers.iter().position(|register| register.name == name)).map(RegisterId)
+    }
+
+    fn meter(&self, written: &str) -> Done<MeterId> {
+        let meters = &self.program().meters;
+        let name = resolve_name(written, meters.iter().map(|meter| meter.name.as_str()))?;
+        number(meters.iter().position(|meter| meter.name == name)).map(MeterId)
+    }
+
+    fn check_counter(&mut self, counter: &str, cell: &CounterCell, check: Option<&CounterCheck>) -> Done<()> {
+        let (packets, bytes) = match cell {
+            CounterCell::Index(index) => {
+                let id = self.counter(counter)?;
+                let found = self
+                    .switch
+                    .externs()
+                    .counter(id, *index)
+                    .map(crate::externs::Counter::get);
+                found.ok_or_else(|| CommandError::Other(format!("counter {counter} has no cell {index}")))?
+            }
+            CounterCell::Entry(name) => {
+                let state = self.entry_state(name, |state| state.counts())?;
+                state.ok_or_else(|| CommandError::Other(format!("entry {name} counts nothing")))?
+            }
+        };
+        let Some(check) = check else { return Ok(()) };
+        let counted = match check.unit {
+            CountedUnit::Packets => packets,
+            CountedUnit::Bytes => bytes,
+        };
+        match check.comparison.holds(counted, check.wanted) {
+            true => Ok(()),
+            false => other(format!(
+                "counter {counter} shows {packets} packets and {bytes} bytes"
+            )),
+        }
+    }
+
+    fn entry_state<T>(&self, name: &str, read: impl Fn(&crate::tables::EntryState) -> T) -> Done<Option<T>> {
+        let Some((id, handle)) = self.entries.get(name).copied() else {
+            return other(format!("no entry has the name {name}"));
+        };
+        let forwarding = self.switch.forwarding();
+        let table = forwarding.tables().table(id);
+        let entry = table.and_then(|table| table.get(handle).ok());
+        let Some(entry) = entry else {
+            return other(format!("entry {name} is gone"));
+        };
+        Ok(entry.state().map(read))
+    }
+
+    fn register_write(&mut self, register: &str, index: u64, value: &Number) -> Done<()> {
+        let id = self.register(register)?;
+        let Some(mut array) = self.switch.externs().registers(id) else {
+            return other(format!("there is no register {register}"));
+        };
+        let value = BigUint::from_bytes_be(&value.to_bytes(array.bits())?);
+        match array.set(index, &value) {
+            true => Ok(()),
+            false => other(format!("register {register} has no cell {index}")),
+        }
+    }
+
+    fn set_rates(&mut self, meter: &str, index: u64, rates: &[Rate]) -> Done<()> {
+        let id = self.meter(meter)?;
+        let count = self
+            .program()
+            .meters
+            .get(id.index())
+            .map_or(0, |array| array.rates as usize);
+        let Some(mut cell) = self.switch.externs().meter(id, index) else {
+            return other(format!("meter {meter} has no cell {index}"));
+        };
+        cell.set_rates(count, rates)?;
+        Ok(())
+    }
+
+    fn expect_digest(&mut self, digest: &str, values: &[Number]) -> Done<()> {
+        let program = self.program();
+        let name = resolve_name(digest, program.digests.iter().map(|digest| digest.name.as_str()))?;
+        let Some(known) = program.digests.iter().find(|digest| digest.name == name) else {
+            return other(format!("there is no digest {name}"));
+        };
+        let mut wanted = Vec::new();
+        for (field, value) in known.fields.iter().zip(values) {
+            wanted.push(value.to_bytes(program.bits(*field))?);
+        }
+        let wanted = (known.json_id, wanted);
+        match self.record.digests.iter().position(|told| *told == wanted) {
+            Some(at) => {
+                self.record.digests.remove(at);
+                Ok(())
+            }
+            None => other(format!(
+                "digest {name} was not told with these values; told were {:?}",
+                self.record.digests
+            )),
+        }
+    }
+
+    fn value_set_add(&mut self, value_set: &str, value: &KeyValue) -> Done<()> {
+        let program = self.program();
+        let name = resolve_name(value_set, program.value_sets.iter().map(|set| set.name.as_str()))?;
+        let at = number(program.value_sets.iter().position(|set| set.name == name))?;
+        let bits = program.value_sets.get(at as usize).map_or(0, |set| set.bits);
+        let member = value.exact(bits)?;
+        let id = ValueSetId(at);
+        let mut members = self
+            .switch
+            .forwarding()
+            .value_set(id)
+            .map(|members| (**members).clone())
+            .unwrap_or_default();
+        members.insert(member);
+        self.change(ForwardingOp::ValueSet(id, members.into()))
+    }
+
+    fn profile(&self, written: &str) -> Done<u32> {
+        let profiles = &self.program().profiles;
+        let name = resolve_name(written, profiles.iter().map(|profile| profile.name.as_str()))?;
+        number(profiles.iter().position(|profile| profile.name == name))
+    }
+
+    fn profile_change(&mut self, profile: u32, op: ProfileOp) -> Done<ProfileChange> {
+        let op = ForwardingOp::Tables(TableSetOp::Profile(crate::tables::ProfileId(profile), op));
+        match self.switch.change(op)? {
+            ForwardingChange::Tables(TableSetChange::Profile(_, change)) => Ok(change),
+            _ => other("the change was none of a profile"),
+        }
+    }
+
+    fn member_add(&mut self, profile: &str, member: u32, action: &ActionCall) -> Done<()> {
+        let id = self.profile(profile)?;
+        let actions: Vec<ActionId> = (0u32..)
+            .map(ActionId)
+            .take(self.program().actions.len())
+            .collect();
+        let entry = self.action_entry(&actions, action)?;
+        let call = action_call(self.program(), &entry);
+        match self.profile_change(id, ProfileOp::AddMember(call))? {
+            ProfileChange::Member { member: handle, .. } => {
+                self.members.insert((id, member), handle);
+                Ok(())
+            }
+            ProfileChange::Group { .. } => other("the change was none of a member"),
+        }
+    }
+
+    fn group_add(&mut self, profile: &str, group: u32) -> Done<()> {
+        let id = self.profile(profile)?;
+        match self.profile_change(id, ProfileOp::AddGroup(Vec::new()))? {
+            ProfileChange::Group { group: handle, .. } => {
+                self.groups.insert((id, group), handle);
+                Ok(())
+            }
+            ProfileChange::Member { .. } => other("the change was none of a group"),
+        }
+    }
+
+    fn group_add_member(&mut self, profile: &str, group: u32, member: u32) -> Done<()> {
+        let id = self.profile(profile)?;
+        let group = self.known(&self.groups, id, group)?;
+        let member = self.known(&self.members, id, member)?;
+        self.profile_change(id, ProfileOp::AddToGroup(group, member))?;
+        Ok(())
+    }
+
+    fn idle_timeout(&mut self, entry: &str, timeout_us: u64) -> Done<()> {
+        let now_ms = self.now_us / 1000;
+        let set = self.entry_state(entry, |state| state.set_timeout(now_ms, timeout_us / 1000))?;
+        set.ok_or_else(|| CommandError::Other(format!("the table of entry {entry} has no timeouts")))
+    }
+
+    fn expect_idle(&mut self, entry: &str) -> Done<()> {
+        let now_ms = self.now_us / 1000;
+        match self.entry_state(entry, |state| state.is_idle(now_ms))? {
+            Some(true) => Ok(()),
+            Some(false) => other(format!("entry {entry} is not idle")),
+            None => other(format!("the table of entry {entry} has no timeouts")),
+        }
+    }
+}
+
+fn number(at: Option<usize>) -> Done<u32> {
+    let number = at.and_then(|at| u32::try_from(at).ok());
+    number.ok_or_else(|| CommandError::Other("there is no such thing".to_owned()))
+}
+
+fn profile_of(table: &Table) -> Done<u32> {
+    match table.kind {
+        TableKind::Indirect(profile) | TableKind::Selector(profile) => Ok(profile.0),
+        TableKind::Simple => other("the table has no action profile"),
+    }
+}
+
+/// What an entry asks of a field; of one that the test does not name: nothing, or where that cannot be, 0.
+fn field_match(field: &KeyField, given: Option<&KeyValue>) -> Done<FieldMatch> {
+    let bytes = field.bits.div_ceil(8) as usize;
+    let zero = || vec![0u8; bytes];
+    Ok(match (field.kind, given) {
+        (MatchKind::Exact, Some(value)) => FieldMatch::Exact(value.exact(field.bits)?),
+        (MatchKind::Exact, None) => FieldMatch::Exact(zero()),
+        (MatchKind::Valid, Some(value)) => FieldMatch::Valid(value.exact(1)?.iter().any(|byte| *byte != 0)),
+        (MatchKind::Valid, None) => FieldMatch::Valid(false),
+        (MatchKind::Lpm, Some(value)) => {
+            let (value, prefix_bits) = value.lpm(field.bits)?;
+            FieldMatch::Lpm { value, prefix_bits }
+        }
+        (MatchKind::Lpm, None) => FieldMatch::Lpm {
+            value: zero(),
+            prefix_bits: 0,
+        },
+        (MatchKind::Ternary, Some(value)) => {
+            let (value, mask) = value.ternary(field.bits)?;
+            FieldMatch::Ternary { value, mask }
+        }
+        (MatchKind::Ternary, None) => FieldMatch::Ternary {
+            value: zero(),
+            mask: zero(),
+        },
+        (MatchKind::Range, Some(value)) => {
+            let (low, high) = value.range(field.bits)?;
+            FieldMatch::Range { low, high }
+        }
+        (MatchKind::Range, None) => {
+            let mut high = vec![0xff; bytes];
+            if let Some(first) = high.first_mut() {
+                *first = 0xff >> (bytes as u32 * 8 - field.bits);
+            }
+            FieldMatch::Range { low: zero(), high }
+        }
+    })
+}

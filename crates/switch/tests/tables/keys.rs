@@ -1,0 +1,480 @@
+//! What fits a key, what does not, and who is told.
+
+use super::model::{action, call, table_spec};
+use linewarden_switch::tables::{
+    ActionId, DefaultPolicy, EntryState, FieldMatch, HashSeed, KeyError, KeyField, KeySpec, MatchKind,
+    MatchType, NewEntry, Priority, Replicated as _, SpecError, Table, TableError, TableOp, TableSpec, Target,
+    TargetKind, WILD_KEY_MAX_BYTES,
+};
+use std::sync::Arc;
+
+fn field(name: &str, kind: MatchKind, bits: u32) -> KeyField {
+    KeyField::new(name, kind, bits)
+}
+
+fn lpm(value: &[u8], prefix_bits: u32) -> FieldMatch {
+    FieldMatch::Lpm {
+        value: value.to_vec(),
+        prefix_bits,
+    }
+}
+
+fn ternary(value: &[u8], mask: &[u8]) -> FieldMatch {
+    FieldMatch::Ternary {
+        value: value.to_vec(),
+        mask: mask.to_vec(),
+    }
+}
+
+fn range(low: &[u8], high: &[u8]) -> FieldMatch {
+    FieldMatch::Range {
+        low: low.to_vec(),
+        high: high.to_vec(),
+    }
+}
+
+/// The error of a match on one field.
+fn refused(kind: MatchKind, bits: u32, wanted: FieldMatch) -> KeyError {
+    let spec = KeySpec::new(vec![field("hdr.f", kind, bits)]).expect("a key");
+    spec.key(&[wanted], Priority(1)).expect_err("does not fit")
+}
+
+fn table(fields: Vec<KeyField>) -> Table {
+    Table::new(
+        table_spec(KeySpec::new(fields).expect("a key"), 4),
+        &HashSeed::new([1, 2, 3, 4]),
+    )
+}
+
+fn insert(table: &mut Table, matches: &[FieldMatch], priority: i32, number: u32) -> Result<(), TableError> {
+    let key = table.spec().key.key(matches, Priority(priority)).expect("fits");
+    table
+        .insert(NewEntry {
+            key,
+            target: action(number),
+            state: None,
+            constant: false,
+        })
+        .map(|_| ())
+}
+
+fn found(table: &Table, key: &[u8]) -> Option<Target> {
+    table.lookup(key).map(|entry| entry.target().clone())
+}
+
+#[test]
+fn the_fields_decide_how_a_table_is_searched() {
+    use MatchKind::{Exact, Lpm, Optional, Range, Ternary, Valid};
+    for (kinds, expected) in [
+        (vec![Exact, Valid], MatchType::Exact),
+        (vec![], MatchType::Exact),
+        (vec![Exact, Lpm], MatchType::Lpm),
+        (vec![Exact, Lpm, Ternary], MatchType::Ternary),
+        (vec![Optional], MatchType::Ternary),
+        (vec![Ternary, Lpm, Range], MatchType::Range),
+    ] {
+        let spec = KeySpec::new(kinds.iter().map(|kind| field("f", *kind, 9)).collect()).expect("a key");
+        assert_eq!(spec.match_type(), expected, "{kinds:?}");
+        assert_eq!(
+            spec.has_priority(),
+            matches!(expected, MatchType::Ternary | MatchType::Range)
+        );
+    }
+}
+
+#[test]
+fn fields_that_make_no_key_are_refused() {
+    use MatchKind::{Exact, Lpm, Range, Ternary};
+    let two = vec![field("a", Lpm, 8), field("b", Lpm, 8)];
+    assert_eq!(
+        KeySpec::new(two),
+        Err(SpecError::TwoPrefixes {
+            first: "a".into(),
+            second: "b".into()
+        })
+    );
+    assert_eq!(
+        KeySpec::new(vec![field("a", Exact, 0)]),
+        Err(SpecError::ZeroWidth { field: "a".into() })
+    );
+    for (kind, declared) in [
+        (Ternary, MatchType::Exact),
+        (Lpm, MatchType::Exact),
+        (Exact, MatchType::Lpm),
+        (Range, MatchType::Ternary),
+    ] {
+        let refused = KeySpec::with_type(vec![field("a", kind, 8)], declared);
+        assert!(
+            matches!(refused, Err(SpecError::WrongType { .. })),
+            "{kind:?} in {declared:?}"
+        );
+    }
+    let widest = WILD_KEY_MAX_BYTES as u32 * 8;
+    assert!(KeySpec::new(vec![field("a", Ternary, widest)]).is_ok());
+    assert_eq!(
+        KeySpec::new(vec![field("a", Ternary, widest), field("b", Exact, 1)]),
+        Err(SpecError::KeyTooWide {
+            bytes: WILD_KEY_MAX_BYTES + 1
+        })
+    );
+    assert!(
+        KeySpec::new(vec![field("a", Exact, 8 * widest)]).is_ok(),
+        "exact keys have no bound"
+    );
+    let masked = KeyField {
+        static_mask: Some(Box::new([0xff])),
+        ..field("a", Exact, 9)
+    };
+    assert_eq!(
+        KeySpec::new(vec![masked]),
+        Err(SpecError::StaticMask {
+            field: "a".into(),
+            expected: 2,
+            actual: 1
+        })
+    );
+}
+
+#[test]
+fn each_fault_of_a_match_is_named() {
+    use MatchKind::{Exact, Lpm, Optional, Range, Ternary, Valid};
+    let name = || "hdr.f".to_owned();
+    let too_wide = |bits, width| KeyError::TooWide {
+        field: name(),
+        bits,
+        width,
+    };
+    assert_eq!(refused(Exact, 9, FieldMatch::Exact(vec![2, 0])), too_wide(9, 10));
+    assert_eq!(
+        refused(Exact, 9, FieldMatch::Exact(vec![1, 0, 0])),
+        too_wide(9, 17)
+    );
+    assert_eq!(refused(Ternary, 4, ternary(&[0], &[0x10])), too_wide(4, 5));
+    assert_eq!(refused(Range, 4, range(&[0], &[0x10])), too_wide(4, 5));
+    assert_eq!(
+        refused(Ternary, 8, ternary(&[3], &[1])),
+        KeyError::OutsideMask { field: name() }
+    );
+    assert_eq!(
+        refused(Lpm, 8, lpm(&[0x81], 7)),
+        KeyError::OutsideMask { field: name() }
+    );
+    assert_eq!(
+        refused(Lpm, 8, lpm(&[0], 9)),
+        KeyError::PrefixTooLong {
+            field: name(),
+            bits: 8,
+            prefix: 9
+        }
+    );
+    assert_eq!(
+        refused(Range, 16, range(&[1, 0], &[0xff])),
+        KeyError::EmptyRange { field: name() }
+    );
+    assert_eq!(
+        refused(Optional, 8, ternary(&[1], &[1])),
+        KeyError::PartialOptional { field: name() }
+    );
+    for (kind, wrong) in [
+        (Exact, lpm(&[1], 8)),
+        (Lpm, ternary(&[1], &[1])),
+        (Ternary, FieldMatch::Exact(vec![1])),
+        (Range, FieldMatch::Exact(vec![1])),
+        (Valid, FieldMatch::Exact(vec![1])),
+        (Exact, FieldMatch::Valid(true)),
+    ] {
+        assert_eq!(
+            refused(kind, 8, wrong),
+            KeyError::WrongKind {
+                field: name(),
+                expected: kind
+            }
+        );
+    }
+    let spec = KeySpec::new(vec![field("a", Exact, 8)]).expect("a key");
+    assert_eq!(
+        spec.key(&[], Priority(1)),
+        Err(KeyError::FieldCount {
+            expected: 1,
+            actual: 0
+        })
+    );
+}
+
+#[test]
+fn values_may_have_leading_zeros_or_lack_them() {
+    let spec = KeySpec::new(vec![field("a", MatchKind::Ternary, 20)]).expect("a key");
+    let key = |value: &[u8], mask: &[u8]| spec.key(&[ternary(value, mask)], Priority(1)).expect("fits");
+    assert_eq!(key(&[5], &[0x0f]), key(&[0, 0, 0, 0, 5], &[0, 0x0f]));
+    assert_eq!(key(&[], &[]), key(&[0, 0, 0], &[0, 0, 0]));
+    assert_eq!(key(&[5], &[0x0f]).value(), [0, 0, 5]);
+}
+
+#[test]
+fn bits_that_do_not_matter_can_be_cleared() {
+    let lpm_field = field("a", MatchKind::Lpm, 12);
+    assert_eq!(lpm(&[0x0f, 0xff], 4).canonical(&lpm_field), lpm(&[0x0f, 0x00], 4));
+    let ternary_field = field("a", MatchKind::Ternary, 16);
+    assert_eq!(
+        ternary(&[0xff], &[1, 1]).canonical(&ternary_field),
+        ternary(&[0, 1], &[1, 1])
+    );
+    let too_wide = ternary(&[1, 0, 0], &[1]);
+    assert_eq!(
+        too_wide.clone().canonical(&ternary_field),
+        too_wide,
+        "left to be refused"
+    );
+}
+
+#[test]
+fn a_prefix_is_counted_from_the_first_bit_of_the_field() {
+    let mut table = table(vec![field("a", MatchKind::Lpm, 20)]);
+    insert(&mut table, &[lpm(&[0x0a, 0xbc, 0x00], 12)], 0, 1).expect("free");
+    assert_eq!(found(&table, &[0x0a, 0xbc, 0xff]), Some(action(1)));
+    assert_eq!(found(&table, &[0x0a, 0xbd, 0xff]), None);
+}
+
+#[test]
+fn a_prefix_among_masks_is_a_mask() {
+    let mut table = table(vec![
+        field("a", MatchKind::Lpm, 32),
+        field("b", MatchKind::Ternary, 8),
+    ]);
+    insert(&mut table, &[lpm(&[10, 0, 0, 0], 8), ternary(&[], &[])], 1, 1).expect("free");
+    insert(&mut table, &[lpm(&[10, 1, 0, 0], 16), ternary(&[], &[])], 2, 2).expect("free");
+    assert_eq!(
+        found(&table, &[10, 1, 1, 1, 9]),
+        Some(action(1)),
+        "the better priority, not the longer prefix"
+    );
+}
+
+#[test]
+fn a_static_mask_is_laid_over_entries() {
+    let masked = KeyField {
+        static_mask: Some(Box::new([0xf0])),
+        ..field("a", MatchKind::Exact, 8)
+    };
+    let mut table = table(vec![masked]);
+    insert(&mut table, &[FieldMatch::Exact(vec![0xab])], 0, 1).expect("free");
+    assert_eq!(found(&table, &[0xa0]), Some(action(1)));
+    let same = insert(&mut table, &[FieldMatch::Exact(vec![0xac])], 0, 2);
+    assert!(matches!(same, Err(TableError::AlreadyExists { .. })));
+}
+
+#[test]
+fn priorities_are_turned_round_for_p4runtime() {
+    assert!(
+        Priority::from_p4runtime(10) < Priority::from_p4runtime(9),
+        "the higher wins there, the lower here"
+    );
+    for number in [1, 10, i32::MAX] {
+        assert_eq!(Priority::from_p4runtime(number).to_p4runtime(), number);
+    }
+}
+
+#[test]
+fn of_equal_priorities_the_lower_index_wins_also_after_a_deletion() {
+    let mut table = table(vec![field("a", MatchKind::Ternary, 8)]);
+    for (mask, number) in [(0x80, 1), (0xc0, 2), (0xe0, 3)] {
+        insert(&mut table, &[ternary(&[mask], &[mask])], 7, number).expect("free");
+    }
+    assert_eq!(found(&table, &[0xff]), Some(action(1)));
+    let first = table.iter().next().expect("three entries").handle();
+    table.delete(first).expect("is there");
+    assert_eq!(found(&table, &[0xff]), Some(action(2)));
+    insert(&mut table, &[ternary(&[0xf0], &[0xf0])], 7, 4).expect("free");
+    assert_eq!(
+        found(&table, &[0xff]),
+        Some(action(4)),
+        "it has the first place now"
+    );
+    insert(&mut table, &[ternary(&[0xff], &[0xff])], -1, 5).expect("free");
+    assert_eq!(found(&table, &[0xff]), Some(action(5)));
+}
+
+#[test]
+fn a_key_of_another_length_matches_nothing() {
+    let mut table = table(vec![field("a", MatchKind::Lpm, 32)]);
+    insert(&mut table, &[lpm(&[], 0)], 0, 1).expect("free");
+    assert_eq!(found(&table, &[1, 2, 3, 4]), Some(action(1)));
+    assert_eq!(found(&table, &[1, 2, 3]), None);
+    assert_eq!(found(&table, &[1, 2, 3, 4, 5]), None);
+}
+
+#[test]
+fn what_the_program_says_is_constant_stays() {
+    let mut table = table(vec![field("a", MatchKind::Exact, 8)]);
+    let key = |value: u8| {
+        table
+            .spec()
+            .key
+            .key(&[FieldMatch::Exact(vec![value])], Priority(0))
+            .expect("fits")
+    };
+    let (one, two, three) = (key(1), key(2), key(3));
+    let new = |key, constant| NewEntry {
+        key,
+        target: action(1),
+        state: None,
+        constant,
+    };
+    let constant = table.insert(new(one, true)).expect("free").handle();
+    let other = table.insert(new(two, false)).expect("free").handle();
+    assert!(matches!(
+        table.delete(constant),
+        Err(TableError::Immutable { .. })
+    ));
+    assert!(matches!(
+        table.modify(constant, action(2)),
+        Err(TableError::Immutable { .. })
+    ));
+    table.apply(TableOp::Seal).expect("any table can be sealed");
+    assert!(matches!(table.delete(other), Err(TableError::Immutable { .. })));
+    assert!(matches!(
+        table.insert(new(three, false)),
+        Err(TableError::Immutable { .. })
+    ));
+    assert_eq!(table.len(), 2);
+}
+
+#[test]
+fn default_actions_are_as_free_as_the_program_says() {
+    let key = || KeySpec::new(vec![field("a", MatchKind::Exact, 8)]).expect("a key");
+    let table = |default_policy| {
+        let spec = TableSpec {
+            initial_default: Some(action(1)),
+            default_policy,
+            ..(*table_spec(key(), 4)).clone()
+        };
+        Table::new(Arc::new(spec), &HashSeed::random())
+    };
+    let mut free = table(DefaultPolicy::Free);
+    assert_eq!(free.default_target(), Some(&action(1)));
+    assert_eq!(
+        free.set_default(Some(action(2))),
+        Ok((Some(action(1)), Some(action(2))))
+    );
+    assert_eq!(free.set_default(None), Ok((Some(action(2)), Some(action(1)))));
+    assert!(matches!(
+        free.set_default(Some(Target::Member(MEMBER))),
+        Err(TableError::WrongTarget { .. })
+    ));
+
+    let mut arguments = table(DefaultPolicy::ConstantAction(ActionId(1)));
+    let mut other = call(1);
+    other.data.push(9);
+    assert!(arguments.set_default(Some(Target::Action(other))).is_ok());
+    assert!(matches!(
+        arguments.set_default(Some(action(2))),
+        Err(TableError::Immutable { .. })
+    ));
+
+    let mut constant = table(DefaultPolicy::Constant);
+    assert!(matches!(
+        constant.set_default(Some(action(1))),
+        Err(TableError::Immutable { .. })
+    ));
+    assert_eq!(constant.default_target(), Some(&action(1)));
+}
+
+const MEMBER: linewarden_switch::tables::MemberHandle = linewarden_switch::tables::MemberHandle(0);
+
+#[test]
+fn tables_refuse_what_they_have_no_place_for() {
+    let mut keyless = table(vec![]);
+    assert_eq!(
+        insert(&mut keyless, &[], 0, 1),
+        Err(TableError::NoKey {
+            table: "ingress.t".into()
+        })
+    );
+    assert_eq!(found(&keyless, &[]), None);
+    let mut full = table(vec![field("a", MatchKind::Exact, 8)]);
+    for value in 0..4 {
+        insert(&mut full, &[FieldMatch::Exact(vec![value])], 0, 1).expect("free");
+    }
+    assert_eq!(
+        insert(&mut full, &[FieldMatch::Exact(vec![9])], 0, 1),
+        Err(TableError::Full {
+            table: "ingress.t".into(),
+            size: 4
+        })
+    );
+    let key = full
+        .spec()
+        .key
+        .key(&[FieldMatch::Exact(vec![9])], Priority(0))
+        .expect("fits");
+    let indirect = NewEntry {
+        key,
+        target: Target::Member(MEMBER),
+        state: None,
+        constant: false,
+    };
+    assert_eq!(
+        full.insert(indirect).map(|_| ()),
+        Err(TableError::WrongTarget {
+            table: "ingress.t".into(),
+            expected: TargetKind::Action
+        })
+    );
+}
+
+#[test]
+fn an_entry_keeps_its_state_when_it_changes() {
+    let mut table = table(vec![field("a", MatchKind::Exact, 8)]);
+    let key = table
+        .spec()
+        .key
+        .key(&[FieldMatch::Exact(vec![7])], Priority(0))
+        .expect("fits");
+    let state = Some(Arc::new(EntryState::new(1_000, 500)));
+    let handle = table
+        .insert(NewEntry {
+            key,
+            target: action(1),
+            state,
+            constant: false,
+        })
+        .expect("free")
+        .handle();
+    let state = |table: &Table| {
+        table
+            .lookup(&[7])
+            .and_then(|entry| entry.shared_state().cloned())
+            .expect("stateful")
+    };
+    state(&table).count(64);
+    table.modify(handle, action(2)).expect("is there");
+    state(&table).count(1_500);
+    assert_eq!(state(&table).counts(), (2, 1_564));
+    let state = state(&table);
+    assert!(!state.is_idle(1_499));
+    assert!(state.is_idle(1_500));
+    state.touch(1_400);
+    state.touch(1_300);
+    assert_eq!(
+        state.last_hit_ms(),
+        1_400,
+        "hits of several cores may come in any order"
+    );
+    assert!(!state.is_idle(1_899));
+    state.set_timeout(2_000, 0);
+    assert!(!state.is_idle(u64::MAX), "no timeout");
+    state.set_timeout(3_000, 10);
+    assert!(!state.is_idle(3_009), "it begins when it is set");
+}
+
+#[test]
+fn handles_are_written_as_bmv2_writes_them() {
+    let mut table = table(vec![field("a", MatchKind::Exact, 8)]);
+    for generation in 0..300 {
+        insert(&mut table, &[FieldMatch::Exact(vec![1])], 0, 1).expect("free");
+        let handle = table.iter().next().expect("one entry").handle();
+        assert_eq!((handle.index(), handle.generation()), (0, generation));
+        assert_eq!(handle.to_bmv2(), (generation % 256) << 24);
+        table.delete(handle).expect("is there");
+    }
+}
