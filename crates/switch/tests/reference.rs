@@ -9,8 +9,6 @@
     clippy::indexing_slicing
 )]
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,13 +16,15 @@ use std::sync::Arc;
 use linewarden_switch::calculations::Calculation;
 use linewarden_switch::externs::Externs;
 use linewarden_switch::forwarding::{Forwarding, ForwardingOp, MirrorSession, Replica};
-use linewarden_switch::load;
 use linewarden_switch::program::Program;
 use linewarden_switch::program::ids::ActionId;
-use linewarden_switch::program::pipeline::{MatchKind, Table};
+use linewarden_switch::program::pipeline::{ActionEntry, MatchKind, Table};
 use linewarden_switch::reference::{Reference, ReferenceConfig};
 use linewarden_switch::stf::{self, AddEntry, Command, Expectations, Test, names};
-use linewarden_switch::tables::{FieldMatch, Replicated, TableOp, TableSetOp, Target};
+use linewarden_switch::tables::{
+    FieldMatch, HashSeed, NewEntry, Priority, Replicated, TableId, TableOp, TableSetOp, Target,
+};
+use linewarden_switch::{load, setup};
 use num_bigint::BigUint;
 
 struct Runner {
@@ -41,9 +41,9 @@ struct Runner {
 impl Runner {
     fn new(program: Program) -> Self {
         Self {
-            forwarding: support::forwarding(&program),
+            forwarding: setup::forwarding(&program, &HashSeed::new([1, 2, 3, 4])).unwrap(),
             externs: Externs::of(&program),
-            calculations: support::calculations(&program),
+            calculations: setup::calculations(&program).unwrap(),
             program,
             nodes: Vec::new(),
             groups: BTreeMap::new(),
@@ -52,12 +52,12 @@ impl Runner {
         }
     }
 
-    fn table(&self, written: &str) -> (u32, &Table) {
+    fn table(&self, written: &str) -> (TableId, &Table) {
         let tables = self.program.tables.iter();
         let name = names::resolve_name(written, tables.map(|table| table.name.as_str())).unwrap();
         let at = self.program.tables.iter().position(|table| table.name == name);
         let at = at.unwrap();
-        (at as u32, &self.program.tables[at])
+        (TableId(at as u32), &self.program.tables[at])
     }
 
     fn target(&self, table: &Table, call: &stf::ActionCall) -> Target {
@@ -73,7 +73,11 @@ impl Runner {
                 .unwrap();
             BigUint::from_bytes_be(&value.to_bytes(param.bits).unwrap())
         });
-        Target::Action(support::call(&self.program, *id, &values.collect::<Vec<_>>()))
+        let entry = ActionEntry {
+            action: *id,
+            args: values.collect(),
+        };
+        Target::Action(setup::action_call(&self.program, &entry))
     }
 
     fn add(&mut self, entry: &AddEntry) {
@@ -118,9 +122,22 @@ impl Runner {
         let stf::Target::Action(call) = &entry.target else {
             panic!("p4c's tests name actions")
         };
-        let (matches, target) = (matches.collect(), self.target(table, call));
-        let priority = entry.bmv2_priority().unwrap_or(0) as i32;
-        support::insert(&mut self.forwarding, id, matches, priority, target, false).unwrap();
+        let matches: Vec<FieldMatch> = matches.collect();
+        let target = self.target(table, call);
+        let spec = &self.forwarding.tables().table(id).unwrap().spec().key;
+        let key = spec.key(&matches, Priority(entry.bmv2_priority().unwrap_or(0) as i32));
+        let new = NewEntry {
+            key: key.unwrap(),
+            target,
+            state: None,
+            constant: false,
+        };
+        self.change(id, TableOp::Insert(new));
+    }
+
+    fn change(&mut self, table: TableId, op: TableOp) {
+        let op = ForwardingOp::Tables(TableSetOp::Table(table, op));
+        self.forwarding.apply(op).unwrap();
     }
 
     fn set_groups(&mut self) {
@@ -146,11 +163,7 @@ impl Runner {
             Command::SetDefault { table, action } => {
                 let (id, table) = self.table(table);
                 let target = self.target(table, action);
-                let op = TableSetOp::Table(
-                    linewarden_switch::tables::TableId(id),
-                    TableOp::SetDefault(Some(target)),
-                );
-                self.forwarding.apply(ForwardingOp::Tables(op)).unwrap();
+                self.change(id, TableOp::SetDefault(Some(target)));
             }
             Command::Packet { port, bytes } => {
                 let reference = Reference {

@@ -65,9 +65,10 @@ impl<'a> Interpreter<'a> {
                 state.touch(self.now_us / MICROSECONDS_PER_MS);
             }
             if let Some((meter, target)) = table.direct_meter {
-                let index = u64::from(entry.handle().index());
-                let color = self.color(packet, meter, index).unwrap_or_default();
-                packet.headers.set(target, &color);
+                let color = entry
+                    .state()
+                    .and_then(|state| self.direct_color(packet, meter, state));
+                packet.headers.set(target, &color.unwrap_or_default());
             }
         }
         let hit = entry.is_some();
@@ -79,20 +80,14 @@ impl<'a> Interpreter<'a> {
                 _ => table.next_without_action,
             });
         };
-        let position = program
-            .actions
-            .iter()
-            .position(|action| action.json_id == call.action.0);
-        let action = position.and_then(|at| u32::try_from(at).ok()).map(ActionId);
-        if let Some(action) = action {
-            self.call(packet, action, &call.data)?;
-        }
+        let action = ActionId(call.action.0);
+        self.call(packet, action, &call.data)?;
         Ok(match &table.next {
             Next::ByHit { hit: after, .. } if hit => *after,
             Next::ByHit { miss, .. } => *miss,
             Next::ByAction(list) => list
                 .iter()
-                .find(|(known, _)| Some(*known) == action)
+                .find(|(known, _)| *known == action)
                 .and_then(|(_, next)| *next),
         })
     }

@@ -7,11 +7,12 @@ use super::eval::{self, Scope};
 use super::number;
 use super::state::Packet;
 use super::{DropReason, Interpreter, checksum};
-use crate::meter::{Color, MeterKind};
+use crate::meter::{Color, Meter, MeterKind};
 use crate::program::MeterUnit;
 use crate::program::action::{Action, AnyStack, FieldSource, Place, Statement};
 use crate::program::expr::Data;
 use crate::program::ids::{FieldRef, HeaderId, MeterId};
+use crate::tables::EntryState;
 
 /// Where an action goes on.
 enum Flow {
@@ -246,12 +247,25 @@ impl<'a> Interpreter<'a> {
     }
 
     /// A packet's colour; none where there is no such meter.
-    pub(super) fn color(&self, packet: &Packet<'a>, meter: MeterId, index: u64) -> Option<BigInt> {
-        let kind = match self.program.meters.get(meter.index())?.unit {
+    fn color(&self, packet: &Packet<'a>, id: MeterId, index: u64) -> Option<BigInt> {
+        self.execute(packet, id, &mut *self.externs.meter(id, index)?)
+    }
+
+    /// A packet's colour by the meter of a table's entry.
+    pub(super) fn direct_color(
+        &self,
+        packet: &Packet<'a>,
+        id: MeterId,
+        state: &EntryState,
+    ) -> Option<BigInt> {
+        state.meter(|meter| self.execute(packet, id, meter))
+    }
+
+    fn execute(&self, packet: &Packet<'a>, id: MeterId, meter: &mut Meter) -> Option<BigInt> {
+        let kind = match self.program.meters.get(id.index())?.unit {
             MeterUnit::Packets => MeterKind::Packets,
             MeterUnit::Bytes => MeterKind::Bytes,
         };
-        let mut meter = self.externs.meter(meter, index)?;
         let color = meter.execute(kind, self.now_us, packet.ingress_length, Color::Green);
         Some(BigInt::from(match color {
             Color::Green => 0,
