@@ -17,11 +17,11 @@ OUT ?= out
 SUDO ?=
 export SUDO
 
-.PHONY: help setup demo test kernel bench lint fmt generate doc fuzz readme clean
+.PHONY: help setup demo test kernel bench lint fmt generate p4 doc fuzz readme clean
 
 help: ## list the targets
 	@printf 'Linewarden: make TARGET [ARGS="..."]\n\n'
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## install what the machine lacks; nothing where nothing is missing
 	@scripts/setup
@@ -51,6 +51,9 @@ fmt: setup ## format the Rust sources
 generate: setup ## rewrite what is generated from the list of verdicts: C and P4 headers, docs/verdicts.md
 	cargo run -q -p linewarden-protocol --features alloc --example generate
 	scripts/verdict-table > docs/verdicts.md
+
+p4: ## compile the P4 programs again, with p4c from PATH (or P4C=COMPILER)
+	@scripts/compile-p4 $(ARGS)
 
 doc: setup ## the crates' documentation as HTML in target/doc
 	cargo doc --workspace --no-deps

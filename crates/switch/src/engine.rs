@@ -110,6 +110,7 @@ impl Engine {
             random,
             sink,
             waiting: VecDeque::new(),
+            next: None,
             leaving: VecDeque::new(),
         };
         run.ingress(Pass {
@@ -139,13 +140,15 @@ struct Run<'r, 'f> {
     random: &'r mut dyn RandomSource,
     sink: &'r mut dyn Sink,
     waiting: VecDeque<Pass<'f>>,
+    /// The first of those that leave: most packets are the only one, and need no queue.
+    next: Option<Leaving<'f>>,
     leaving: VecDeque<Leaving<'f>>,
 }
 
 impl<'f> Run<'_, 'f> {
     fn finish(&mut self) {
         loop {
-            if let Some(leaving) = self.leaving.pop_front() {
+            if let Some(leaving) = self.next.take().or_else(|| self.leaving.pop_front()) {
                 self.egress(leaving);
             } else if let Some(pass) = self.waiting.pop_front() {
                 self.ingress(pass);
@@ -181,9 +184,10 @@ impl<'f> Run<'_, 'f> {
         context.parser_error = self.batch.world.errors.none;
         context.checksum_error = false;
         context.parsed = 0;
-        let mut machine = Self::machine(self.batch, &mut self.engine.scratch, self.random, context, bytes);
+        let scratch = &mut self.engine.scratch;
+        let mut machine = Self::machine(self.batch, scratch, self.random, context, bytes);
         machine.run(executable.parser);
-        machine.verify_checksums();
+        machine.run(executable.verify);
     }
 
     fn ingress(&mut self, pass: Pass<'f>) {
@@ -271,7 +275,12 @@ impl<'f> Run<'_, 'f> {
             // Packets are finished at once: nothing ever waits before them.
             set(&mut context.arena, depth, 0);
         }
-        self.leaving.push_back(Leaving { context, bytes, port });
+        let leaving = Leaving { context, bytes, port };
+        if self.next.is_none() && self.leaving.is_empty() {
+            self.next = Some(leaving);
+        } else {
+            self.leaving.push_back(leaving);
+        }
     }
 
     fn copy_of(&mut self, context: &Context) -> Box<Context> {

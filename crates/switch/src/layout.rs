@@ -32,6 +32,8 @@ pub struct Place {
     pub saturating: bool,
     /// Whether this is a field of variable length: then `end - bytes(bits)` is where its bytes begin.
     pub variable: bool,
+    /// Whether the 8 bytes that end where it ends are its own, and 0 above it.
+    pub own: bool,
 }
 
 impl Place {
@@ -204,6 +206,7 @@ fn hidden(valid: u32) -> Place {
         signed: false,
         saturating: false,
         variable: false,
+        own: false,
     }
 }
 
@@ -248,6 +251,7 @@ fn lay_metadata(
                 signed: false,
                 saturating: false,
                 variable: true,
+                own: false,
             });
             continue;
         }
@@ -259,6 +263,7 @@ fn lay_metadata(
             signed: field.signed,
             saturating: field.saturating,
             variable: false,
+            own: field.bits <= 64,
         });
     }
     fields.push(hidden(valid));
@@ -304,6 +309,7 @@ fn lay_packet(
                 signed: false,
                 saturating: false,
                 variable: true,
+                own: false,
             });
             continue;
         }
@@ -315,6 +321,7 @@ fn lay_packet(
             signed: field.signed,
             saturating: field.saturating,
             variable: false,
+            own: false,
         });
         bit = last;
     }

@@ -71,27 +71,29 @@ impl Machine<'_> {
         self.scratch.input.append(arena, start + before, all - before);
     }
 
-    /// Compares the checksums that the parser verifies.
-    pub fn verify_checksums(&mut self) {
-        let program = &self.world.executable.program;
-        for checksum in program.checksums.iter().filter(|checksum| checksum.verify) {
-            // A checksum whose header is not there is not wrong.
-            if !self.is_valid(checksum.target.header) || !self.applies(checksum) {
-                continue;
-            }
-            let computed = self.compute(checksum);
-            let place = self.world.executable.layout.field(checksum.target);
-            if place.is_some_and(|place| get(&self.context.arena, place) != computed) {
-                self.context.checksum_error = true;
-            }
+    /// Compares a checksum with what the packet says.
+    pub(super) fn verify(&mut self, checksum: u32) {
+        let executable = self.world.executable;
+        let Some(checksum) = executable.program.checksums.get(checksum as usize) else {
+            return;
+        };
+        let computed = self.compute(checksum);
+        let place = executable.layout.field(checksum.target);
+        if place.is_some_and(|place| get(&self.context.arena, place) != computed) {
+            self.context.checksum_error = true;
         }
     }
 
-    fn applies(&mut self, checksum: &Checksum) -> bool {
-        checksum
-            .condition
-            .as_ref()
-            .is_none_or(|condition| self.condition(condition))
+    /// Stores a checksum.
+    pub(super) fn update(&mut self, checksum: u32) {
+        let executable = self.world.executable;
+        let Some(checksum) = executable.program.checksums.get(checksum as usize) else {
+            return;
+        };
+        let computed = self.compute(checksum);
+        if let Some(place) = executable.layout.field(checksum.target) {
+            self.set_place(place, computed);
+        }
     }
 
     fn compute(&mut self, checksum: &Checksum) -> u64 {
@@ -109,26 +111,10 @@ impl Machine<'_> {
         }
     }
 
-    fn update_checksums(&mut self) {
-        let program = &self.world.executable.program;
-        for checksum in program.checksums.iter().filter(|checksum| checksum.update) {
-            if !self.applies(checksum) {
-                continue;
-            }
-            if checksum.kind == ChecksumKind::Ipv4 && !self.is_valid(checksum.target.header) {
-                continue;
-            }
-            let value = self.compute(checksum);
-            if let Some(place) = self.world.executable.layout.field(checksum.target) {
-                self.set_place(place, value);
-            }
-        }
-    }
-
     /// Updates checksums, runs the deparser's statements, and appends the valid headers to `out`.
     pub fn deparse(&mut self, out: &mut Vec<u8>) {
         let executable = self.world.executable;
-        self.update_checksums();
+        self.run(executable.update);
         if !executable.program.deparser.statements.is_empty() {
             self.run(executable.deparser);
         }

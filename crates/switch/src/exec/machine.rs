@@ -454,6 +454,8 @@ impl<'a> Machine<'a> {
                 let value = self.random.between(low, high);
                 self.scratch.set_r(r, value);
             }
+            Op::Verify { checksum } => self.verify(checksum),
+            Op::Update { checksum } => self.update(checksum),
             Op::Ask { what, r, b } => {
                 let (value, second) = (self.scratch.r(r), self.scratch.r(b));
                 self.ask(what, value, second);
@@ -584,22 +586,30 @@ impl<'a> Machine<'a> {
 }
 
 /// Stores a number of at most 64 bits in a field, wherever it lies.
+#[inline]
 pub fn set(arena: &mut [u8], place: Place, value: u64) {
-    let bit = place.end as usize * 8 - usize::from(place.shift) - place.bits as usize;
+    if place.own {
+        return store8(arena, place.end - 8, value & mask64(place.bits as u8));
+    }
     if place.bits + u32::from(place.shift) <= 64 {
         let mask = mask64(place.bits as u8);
         let at = place.end - 8;
         let kept = load8(arena, at) & !(mask << place.shift);
         store8(arena, at, kept | ((value & mask) << place.shift));
     } else {
+        let bit = place.end as usize * 8 - usize::from(place.shift) - place.bits as usize;
         super::bits::write(arena, bit, place.bits as usize, &value.to_be_bytes());
     }
 }
 
 /// The low 64 bits of a field.
 #[must_use]
+#[inline]
 pub fn get(arena: &[u8], place: Place) -> u64 {
     let bits = place.bits.min(64);
+    if bits + u32::from(place.shift) <= 64 {
+        return (load8(arena, place.end - 8) >> place.shift) & mask64(bits as u8);
+    }
     let bit = place.end as usize * 8 - usize::from(place.shift) - bits as usize;
     read64(arena, bit, bits as usize)
 }

@@ -557,6 +557,16 @@ pub enum Op {
         /// A second one, for clones.
         b: R,
     },
+    /// Compares a checksum with what the packet says.
+    Verify {
+        /// The checksum.
+        checksum: Index,
+    },
+    /// Stores a checksum.
+    Update {
+        /// The checksum.
+        checksum: Index,
+    },
     /// The end of a pipeline, parser or deparser.
     End,
 }

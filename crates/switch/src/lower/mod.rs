@@ -6,6 +6,7 @@
 
 mod access;
 pub(crate) mod builder;
+mod checksum;
 mod condition;
 mod parser;
 mod pipeline;
@@ -59,6 +60,10 @@ pub struct Executable {
     pub choices: Vec<Choice>,
     /// Where the parser begins.
     pub parser: Pc,
+    /// Where checksums are verified.
+    pub verify: Pc,
+    /// Where checksums are updated.
+    pub update: Pc,
     /// Where ingress begins.
     pub ingress: Pc,
     /// Where egress begins.
@@ -110,6 +115,8 @@ pub fn lower(program: Program) -> Result<Executable, LowerError> {
         .collect::<Result<Vec<_>, _>>()?;
     let mut selections = Vec::new();
     let parser = builder.parser(&mut selections)?;
+    let verify = builder.checksums(true)?;
+    let update = builder.checksums(false)?;
     let mut onward = Vec::new();
     let ingress = builder.pipeline(&program.ingress, &actions, &mut onward)?;
     let egress = builder.pipeline(&program.egress, &actions, &mut onward)?;
@@ -135,6 +142,8 @@ pub fn lower(program: Program) -> Result<Executable, LowerError> {
         side,
         choices,
         parser,
+        verify,
+        update,
         ingress,
         egress,
         deparser,

@@ -218,24 +218,18 @@ impl Builder<'_> {
         true
     }
 
-    fn place_of(&self, field: FieldRef) -> Option<(layout::Place, bool)> {
-        let place = self.layout.field(field)?;
-        let metadata = self.layout.header(field.header)?.metadata && self.program.field(field).is_some();
-        Some((place, metadata))
-    }
-
     /// Whether the field is one that plain stores serve, within 64 bits counted with those below it.
-    fn stores_narrow(&self, field: FieldRef) -> Option<(layout::Place, bool)> {
-        let (place, metadata) = self.place_of(field)?;
+    fn stores_narrow(&self, field: FieldRef) -> Option<layout::Place> {
+        let place = self.layout.field(field)?;
         let plain = !place.variable && !place.saturating && place.bits + u32::from(place.shift) <= 64;
-        plain.then_some((place, metadata))
+        plain.then_some(place)
     }
 
     /// Stores the low bits of a register in a field; false if that takes more.
     pub fn store(&mut self, field: FieldRef, r: R) -> bool {
         match self.stores_narrow(field) {
-            Some((place, metadata)) => {
-                self.emit(narrow_store(r, place, metadata));
+            Some(place) => {
+                self.emit(narrow_store(r, place));
                 true
             }
             None => false,
@@ -244,7 +238,7 @@ impl Builder<'_> {
 
     /// Stores a value in a field; false if only a tree does.
     pub fn assign(&mut self, field: FieldRef, value: &Data) -> Result<bool, LowerError> {
-        let Some((place, metadata)) = self.place_of(field) else {
+        let Some(place) = self.layout.field(field) else {
             return Ok(false);
         };
         if place.variable || place.saturating {
@@ -258,7 +252,7 @@ impl Builder<'_> {
             let Some(r) = self.narrow(value, Want::Low(place.bits))? else {
                 return Ok(false);
             };
-            self.emit(narrow_store(r, place, metadata));
+            self.emit(narrow_store(r, place));
             return Ok(true);
         }
         if let Data::Const(value) = value
@@ -298,7 +292,7 @@ impl Builder<'_> {
     /// A field of whole bytes from another one: bytes are copied.
     fn copy(&mut self, to: FieldRef, place: layout::Place, value: &Data) -> bool {
         let Data::Field(from) = value else { return false };
-        let Some((source, _)) = self.place_of(*from) else {
+        let Some(source) = self.layout.field(*from) else {
             return false;
         };
         let same =

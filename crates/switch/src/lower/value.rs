@@ -639,9 +639,8 @@ fn narrow_load(r: R, place: Place) -> Op {
 }
 
 /// The operation that stores a register in a field of at most 64 bits, counted with those below it.
-pub fn narrow_store(r: R, place: Place, metadata: bool) -> Op {
-    if metadata {
-        // A field of metadata has its 8 bytes to itself.
+pub fn narrow_store(r: R, place: Place) -> Op {
+    if place.own {
         return Op::Store8 {
             r,
             at: place.end - 8,

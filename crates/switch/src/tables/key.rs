@@ -15,6 +15,9 @@ use thiserror::Error;
 /// The widest key, in bytes, that is matched by prefix, mask or range. Exact keys have no such bound.
 pub const WILD_KEY_MAX_BYTES: usize = 256;
 
+/// The widest field of a key, in bits.
+pub const FIELD_MAX_BITS: u32 = 1 << 16;
+
 /// How one field of a key is matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MatchKind {
@@ -53,7 +56,7 @@ pub struct KeyField {
     pub name: String,
     /// How it is matched.
     pub kind: MatchKind,
-    /// Width in bits, at least 1. `Valid` fields have 8 here, as in BMv2: one byte, 0 or 1.
+    /// Width in bits, 1 to [`FIELD_MAX_BITS`]. `Valid` fields have 8 here, as in BMv2: one byte, 0 or 1.
     pub bits: u32,
     /// The static mask of the P4 program, as wide as the field in whole bytes. It is laid over what entries say; the
     /// packet path lays it over the packet's field before it looks up.
@@ -81,7 +84,7 @@ impl KeyField {
 
     /// Bits of the first byte that do not belong to the field.
     fn padding_bits(&self) -> u32 {
-        self.bits.div_ceil(8) * 8 - self.bits
+        (8 - self.bits % 8) % 8
     }
 
     /// Ones in the field's own bits.
@@ -93,12 +96,9 @@ impl KeyField {
     fn prefix_mask(&self, prefix: u32) -> Box<[u8]> {
         let (from, to) = (self.padding_bits(), self.padding_bits() + prefix.min(self.bits));
         let mut mask = vec![0u8; self.bytes()].into_boxed_slice();
-        for (index, byte) in mask.iter_mut().enumerate() {
-            for bit in 0..8u32 {
-                if (from..to).contains(&(index as u32 * 8 + bit)) {
-                    *byte |= 0x80 >> bit;
-                }
-            }
+        for (byte, first) in mask.iter_mut().zip((0..).step_by(8)) {
+            let (start, end) = (from.saturating_sub(first).min(8), to.saturating_sub(first).min(8));
+            *byte = ((0xff_u16 >> start) & !(0xff_u16 >> end)) as u8;
         }
         mask
     }
@@ -107,7 +107,11 @@ impl KeyField {
     fn fit(&self, value: &[u8]) -> Result<Box<[u8]>, KeyError> {
         let start = value.iter().position(|byte| *byte != 0).unwrap_or(value.len());
         let significant = value.get(start..).unwrap_or_default();
-        let width = significant.len() as u32 * 8 - significant.first().map_or(0, |byte| byte.leading_zeros());
+        let unused = significant.first().map_or(0, |byte| byte.leading_zeros());
+        let width = u32::try_from(significant.len())
+            .unwrap_or(u32::MAX)
+            .saturating_mul(8)
+            .saturating_sub(unused);
         if width > self.bits {
             return Err(KeyError::TooWide {
                 field: self.name.clone(),
@@ -133,11 +137,13 @@ pub struct KeySpec {
 /// Why fields do not make a key.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SpecError {
-    /// A field without bits.
-    #[error("key field {field} is 0 bits wide: a table cannot match on it")]
-    ZeroWidth {
+    /// A field without bits, or with more than there can be.
+    #[error("key field {field} is {bits} bits wide: a table matches on 1 to {FIELD_MAX_BITS}")]
+    FieldWidth {
         /// The field.
         field: String,
+        /// Its width.
+        bits: u32,
     },
     /// Two fields are matched by longest prefix.
     #[error(
@@ -352,9 +358,13 @@ impl KeySpec {
         if !fits {
             return Err(SpecError::WrongType { declared, needed });
         }
-        if let Some(field) = fields.iter().find(|field| field.bits == 0) {
-            return Err(SpecError::ZeroWidth {
+        if let Some(field) = fields
+            .iter()
+            .find(|field| !(1..=FIELD_MAX_BITS).contains(&field.bits))
+        {
+            return Err(SpecError::FieldWidth {
                 field: field.name.clone(),
+                bits: field.bits,
             });
         }
         let mut prefixes = fields.iter().filter(|field| field.kind == MatchKind::Lpm);
@@ -657,8 +667,11 @@ fn part(field: &KeyField, wanted: &FieldMatch) -> Result<Part, KeyError> {
     match (field.kind, wanted) {
         (MatchKind::Exact, FieldMatch::Exact(value)) => Ok(whole(field.fit(value)?)),
         (MatchKind::Valid, FieldMatch::Valid(valid)) => Ok(whole(Box::new([u8::from(*valid)]))),
-        (MatchKind::Optional, FieldMatch::Optional(None)) => Ok(nothing()),
-        (MatchKind::Optional, FieldMatch::Optional(Some(value))) => Ok(whole(field.fit(value)?)),
+        // Also of fields that are ternary here because the JSON alone does not say that they are optional.
+        (MatchKind::Optional | MatchKind::Ternary, FieldMatch::Optional(None)) => Ok(nothing()),
+        (MatchKind::Optional | MatchKind::Ternary, FieldMatch::Optional(Some(value))) => {
+            Ok(whole(field.fit(value)?))
+        }
         (MatchKind::Lpm, FieldMatch::Lpm { value, prefix_bits }) => {
             if *prefix_bits > field.bits {
                 return Err(KeyError::PrefixTooLong {

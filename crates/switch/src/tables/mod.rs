@@ -26,12 +26,12 @@ pub use entry::{
 };
 pub use hash::HashSeed;
 pub use key::{
-    FieldMatch, KeyError, KeyField, KeySpec, MatchKey, MatchKind, MatchType, Priority, SpecError,
-    WILD_KEY_MAX_BYTES,
+    FIELD_MAX_BITS, FieldMatch, KeyError, KeyField, KeySpec, MatchKey, MatchKind, MatchType, Priority,
+    SpecError, WILD_KEY_MAX_BYTES,
 };
 pub use profile::{
     ActionProfile, Group, ProfileChange, ProfileError, ProfileOp, ProfileSpec, WeightedMember,
 };
-pub use publish::{Batch, BatchError, Publisher, Reader, Replicated, Snapshot};
+pub use publish::{Batch, BatchError, Current, Publisher, Reader, Replicated, Snapshot};
 pub use set::{ProfileId, TableId, TableSet, TableSetChange, TableSetError, TableSetOp};
 pub use table::{DefaultPolicy, NewEntry, Table, TableChange, TableError, TableOp, TableSpec, TargetKind};

@@ -65,6 +65,21 @@ pub struct Reader<T> {
 #[derive(Debug)]
 pub struct Snapshot<T>(arc_swap::Guard<Arc<Versioned<T>>>);
 
+/// A snapshot in the writer's own hands.
+#[derive(Debug)]
+pub struct Current<'a, T: Replicated + Clone> {
+    snapshot: Snapshot<T>,
+    _publisher: &'a Publisher<T>,
+}
+
+impl<T: Replicated + Clone> Deref for Current<'_, T> {
+    type Target = Snapshot<T>;
+
+    fn deref(&self) -> &Snapshot<T> {
+        &self.snapshot
+    }
+}
+
 /// Changes that become visible together, or never.
 #[derive(Debug)]
 pub struct Batch<'a, T: Replicated + Clone> {
@@ -106,10 +121,13 @@ impl<T: Replicated + Clone> Publisher<T> {
         }
     }
 
-    /// The state that readers see now.
+    /// The state that readers see now. It cannot be held while a batch begins, which would wait for itself.
     #[must_use]
-    pub fn current(&self) -> Snapshot<T> {
-        Snapshot(self.live.load())
+    pub fn current(&self) -> Current<'_, T> {
+        Current {
+            snapshot: Snapshot(self.live.load()),
+            _publisher: self,
+        }
     }
 
     /// Begins a batch. Waits while a reader still holds a snapshot from before the last batch.
@@ -155,7 +173,6 @@ impl<T: Replicated + Clone> Publisher<T> {
         for change in self.log.drain(..) {
             spare.state.redo(&change);
         }
-        spare.version = self.version;
         true
     }
 }

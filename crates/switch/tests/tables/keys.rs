@@ -2,9 +2,9 @@
 
 use super::model::{action, call, table_spec};
 use linewarden_switch::tables::{
-    ActionId, DefaultPolicy, EntryState, FieldMatch, HashSeed, KeyError, KeyField, KeySpec, MatchKind,
-    MatchType, NewEntry, Priority, Replicated as _, SpecError, Table, TableError, TableOp, TableSpec, Target,
-    TargetKind, WILD_KEY_MAX_BYTES,
+    ActionId, DefaultPolicy, EntryState, FIELD_MAX_BITS, FieldMatch, HashSeed, KeyError, KeyField, KeySpec,
+    MatchKind, MatchType, NewEntry, Priority, Replicated as _, SpecError, Table, TableError, TableOp,
+    TableSpec, Target, TargetKind, WILD_KEY_MAX_BYTES,
 };
 use std::sync::Arc;
 
@@ -93,10 +93,17 @@ fn fields_that_make_no_key_are_refused() {
             second: "b".into()
         })
     );
-    assert_eq!(
-        KeySpec::new(vec![field("a", Exact, 0)]),
-        Err(SpecError::ZeroWidth { field: "a".into() })
-    );
+    for bits in [0, FIELD_MAX_BITS + 1, u32::MAX] {
+        let refused = KeySpec::new(vec![field("a", Exact, bits)]);
+        assert_eq!(
+            refused,
+            Err(SpecError::FieldWidth {
+                field: "a".into(),
+                bits
+            })
+        );
+    }
+    assert!(KeySpec::new(vec![field("a", Exact, FIELD_MAX_BITS)]).is_ok());
     for (kind, declared) in [
         (Ternary, MatchType::Exact),
         (Lpm, MatchType::Exact),
@@ -208,6 +215,17 @@ fn values_may_have_leading_zeros_or_lack_them() {
     assert_eq!(key(&[5], &[0x0f]), key(&[0, 0, 0, 0, 5], &[0, 0x0f]));
     assert_eq!(key(&[], &[]), key(&[0, 0, 0], &[0, 0, 0]));
     assert_eq!(key(&[5], &[0x0f]).value(), [0, 0, 5]);
+}
+
+#[test]
+fn a_ternary_field_can_be_matched_as_an_optional_one() {
+    let spec = KeySpec::new(vec![field("a", MatchKind::Ternary, 9)]).expect("a key");
+    let key = |wanted| spec.key(&[wanted], Priority(1));
+    assert_eq!(key(FieldMatch::Optional(None)), key(ternary(&[], &[])));
+    assert_eq!(
+        key(FieldMatch::Optional(Some(vec![7]))),
+        key(ternary(&[7], &[1, 0xff]))
+    );
 }
 
 #[test]

@@ -1,4 +1,10 @@
 //! The match-action tables against a plain reading of BMv2's rules, and what control planes rely on.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test may fail loudly"
+)]
 
 mod differential;
 mod keys;

@@ -26,9 +26,9 @@ impl Ask {
     }
 
     /// As the field's kind wants it said.
-    pub fn to_match(&self, kind: MatchKind) -> FieldMatch {
+    pub fn to_match(self, kind: MatchKind) -> FieldMatch {
         let bytes = |value: u128| value.to_be_bytes().to_vec();
-        match (*self, kind) {
+        match (self, kind) {
             (Self::Exact(value), MatchKind::Valid) => FieldMatch::Valid(value == 1),
             (Self::Exact(value), _) => FieldMatch::Exact(bytes(value)),
             (Self::Lpm(value, prefix_bits), _) => FieldMatch::Lpm {

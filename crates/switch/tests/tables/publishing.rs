@@ -89,6 +89,9 @@ fn read_until(done: &AtomicBool, reader: &Reader<TableSet>) -> u64 {
         if over {
             return last;
         }
+        // A reader that loses its processor loses it here rather than while the writer must wait for it.
+        drop(snapshot);
+        std::thread::yield_now();
     }
 }
 

@@ -1,0 +1,188 @@
+//! Values of a given width.
+
+use std::fmt;
+
+use super::wire::{DecodeError, Reader, Why, Writer};
+
+/// The widest value, bits.
+pub const WIDTH_MAX: u32 = 1 << 16;
+
+/// A bit string of a given width, as a number. Signed ones are in two's complement of their width.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bits {
+    width: u32,
+    /// Big-endian, as many as the width needs; bits above the width are zero.
+    bytes: Box<[u8]>,
+}
+
+/// Why a value is none of its width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BitsError {
+    /// More bits than the width.
+    #[error("the value has more than its {0} bits")]
+    TooWide(u32),
+    /// A width beyond [`WIDTH_MAX`].
+    #[error("{0} bits are wider than any field ({WIDTH_MAX} bits)")]
+    Width(u32),
+}
+
+impl Bits {
+    /// From a big-endian number of any length.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn new(width: u32, number: &[u8]) -> Result<Self, BitsError> {
+        if width > WIDTH_MAX {
+            return Err(BitsError::Width(width));
+        }
+        let mut bytes = vec![0; byte_len(width)].into_boxed_slice();
+        let skipped = number.len().saturating_sub(bytes.len());
+        let (above, number) = number.split_at_checked(skipped).unwrap_or_default();
+        if let Some(out) = bytes
+            .len()
+            .checked_sub(number.len())
+            .and_then(|at| bytes.get_mut(at..))
+        {
+            out.copy_from_slice(number);
+        }
+        let is_above = bytes
+            .first()
+            .is_some_and(|&first| first & !first_mask(width) != 0);
+        match is_above || above.iter().any(|&byte| byte != 0) {
+            true => Err(BitsError::TooWide(width)),
+            false => Ok(Self { width, bytes }),
+        }
+    }
+
+    /// From a number.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn from_u64(width: u32, number: u64) -> Result<Self, BitsError> {
+        Self::new(width, &number.to_be_bytes())
+    }
+
+    /// The width, bits.
+    #[must_use]
+    pub const fn width(&self) -> u32 {
+        self.width
+    }
+
+    /// Big-endian, in as many bytes as the width needs.
+    #[must_use]
+    pub const fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Whether it is zero.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        self.bytes.iter().all(|&byte| byte == 0)
+    }
+
+    /// The value with the bits cleared that are clear in `mask`, which has the same width.
+    pub(crate) fn and(mut self, mask: &Self) -> Self {
+        for (byte, mask) in self.bytes.iter_mut().zip(&mask.bytes) {
+            *byte &= mask;
+        }
+        self
+    }
+
+    /// `ones` set bits, then clear ones.
+    pub(crate) fn prefix(width: u32, ones: u32) -> Self {
+        let mut bytes = vec![0; byte_len(width)].into_boxed_slice();
+        let padding = padding(width);
+        for (place, byte) in (0u32..).zip(&mut bytes) {
+            for bit in 0..8 {
+                let position = place * 8 + bit;
+                if position >= padding && position - padding < ones {
+                    *byte |= 0x80 >> bit;
+                }
+            }
+        }
+        Self { width, bytes }
+    }
+
+    pub(crate) fn write(&self, out: &mut Writer) {
+        out.u32(self.width).raw(&self.bytes);
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, DecodeError> {
+        let width = reader.u32(field)?;
+        if width > WIDTH_MAX {
+            return Err(reader.refuse(field, Why::Long));
+        }
+        let bytes = reader.raw(field, byte_len(width))?;
+        Self::new(width, bytes).map_err(|_| reader.refuse(field, Why::NotCanonical))
+    }
+}
+
+/// Bytes of a value.
+pub(crate) const fn byte_len(width: u32) -> usize {
+    // No width is as large as a pointer's range.
+    width.div_ceil(8) as usize
+}
+
+/// Bits of the first byte that belong to none.
+const fn padding(width: u32) -> u32 {
+    width.wrapping_neg() & 7
+}
+
+/// The bits of the first byte that belong to the value.
+const fn first_mask(width: u32) -> u8 {
+    0xff >> padding(width)
+}
+
+/// `0x..` without zeros in front.
+impl fmt::Display for Bits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("0x")?;
+        let mut digits = self
+            .bytes
+            .iter()
+            .flat_map(|byte| [byte >> 4, byte & 15])
+            .skip_while(|&digit| digit == 0)
+            .peekable();
+        if digits.peek().is_none() {
+            return f.write_str("0");
+        }
+        digits.try_for_each(|digit| write!(f, "{digit:x}"))
+    }
+}
+
+impl fmt::Debug for Bits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}/{}", self.width)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_has_one_form() {
+        let nine = Bits::new(9, &[0, 0, 1, 0xff]).unwrap();
+        assert_eq!(nine, Bits::from_u64(9, 511).unwrap());
+        assert_eq!(nine.bytes(), [1, 0xff]);
+        assert_eq!(nine.to_string(), "0x1ff");
+        assert_eq!(Bits::from_u64(12, 0).unwrap().to_string(), "0x0");
+        assert!(Bits::new(0, &[]).unwrap().bytes().is_empty());
+        for (width, number) in [(9, 512), (0, 1), (7, 128)] {
+            assert_eq!(Bits::from_u64(width, number), Err(BitsError::TooWide(width)));
+        }
+    }
+
+    #[test]
+    fn prefixes_begin_at_the_highest_bit() {
+        for (width, ones, number) in [
+            (9, 0, 0),
+            (9, 1, 256),
+            (9, 9, 511),
+            (12, 5, 0xf80),
+            (32, 8, 0xff00_0000),
+        ] {
+            assert_eq!(Bits::prefix(width, ones), Bits::from_u64(width, number).unwrap());
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The key fields of tables and value sets.
+
+use std::fmt;
+
+use super::bits::Bits;
+use super::wire::{DecodeError, Reader, Why, Writer};
+
+/// One key field.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyField {
+    /// Its name.
+    pub name: String,
+    /// What it matches.
+    pub matches: Match,
+}
+
+/// What a key field matches, with its kind; in the one form in which its meaning can be written.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Match(Kind);
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Kind {
+    Exact(Bits),
+    Lpm { value: Bits, prefix_bits: u32 },
+    Ternary { value: Bits, mask: Bits },
+    Range { low: Bits, high: Bits },
+    Optional(Option<Bits>),
+}
+
+/// Why there is no such match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MatchError {
+    /// Two values of different widths.
+    #[error(
+        "value and mask, or both ends of the range, are {0} and {1} bits wide: they must be of one width"
+    )]
+    Widths(u32, u32),
+    /// A longer prefix than the field.
+    #[error("a prefix of {prefix_bits} bits of a field of {width}")]
+    Prefix {
+        /// The prefix.
+        prefix_bits: u32,
+        /// The field.
+        width: u32,
+    },
+    /// A range that begins behind its end.
+    #[error("the range begins behind its end")]
+    Empty,
+}
+
+impl Match {
+    /// This value.
+    #[must_use]
+    pub const fn exact(value: Bits) -> Self {
+        Self(Kind::Exact(value))
+    }
+
+    /// The values that begin with the same bits as this one; its other bits do not count.
+    ///
+    /// # Errors
+    /// A prefix longer than the field.
+    pub fn lpm(value: Bits, prefix_bits: u32) -> Result<Self, MatchError> {
+        let width = value.width();
+        if prefix_bits > width {
+            return Err(MatchError::Prefix { prefix_bits, width });
+        }
+        let value = value.and(&Bits::prefix(width, prefix_bits));
+        Ok(Self(Kind::Lpm { value, prefix_bits }))
+    }
+
+    /// The values that are like this one in the bits that are set in the mask; its other bits do not count.
+    ///
+    /// # Errors
+    /// Different widths.
+    pub fn ternary(value: Bits, mask: Bits) -> Result<Self, MatchError> {
+        if value.width() != mask.width() {
+            return Err(MatchError::Widths(value.width(), mask.width()));
+        }
+        let value = value.and(&mask);
+        Ok(Self(Kind::Ternary { value, mask }))
+    }
+
+    /// The values from one to the other, both included.
+    ///
+    /// # Errors
+    /// Different widths, or nothing in between.
+    pub fn range(low: Bits, high: Bits) -> Result<Self, MatchError> {
+        if low.width() != high.width() {
+            return Err(MatchError::Widths(low.width(), high.width()));
+        }
+        match low > high {
+            true => Err(MatchError::Empty),
+            false => Ok(Self(Kind::Range { low, high })),
+        }
+    }
+
+    /// This value, or any.
+    #[must_use]
+    pub const fn optional(value: Option<Bits>) -> Self {
+        Self(Kind::Optional(value))
+    }
+
+    fn write(&self, out: &mut Writer) {
+        match &self.0 {
+            Kind::Exact(value) => value.write(out.u8(1)),
+            Kind::Lpm { value, prefix_bits } => {
+                value.write(out.u8(2));
+                out.u32(*prefix_bits);
+            }
+            Kind::Ternary { value, mask } => {
+                value.write(out.u8(3));
+                mask.write(out);
+            }
+            Kind::Range { low, high } => {
+                low.write(out.u8(4));
+                high.write(out);
+            }
+            Kind::Optional(None) => {
+                out.u8(5).u8(0);
+            }
+            Kind::Optional(Some(value)) => value.write(out.u8(5).u8(1)),
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        const FIELD: &str = "match";
+        let kind = reader.u8(FIELD)?;
+        if kind == 5 {
+            let value = match reader.flag(FIELD)? {
+                true => Some(Bits::read(reader, FIELD)?),
+                false => None,
+            };
+            return Ok(Self::optional(value));
+        }
+        let first = Bits::read(reader, FIELD)?;
+        let written = first.clone();
+        let made = match kind {
+            1 => return Ok(Self::exact(first)),
+            2 => Self::lpm(first, reader.u32(FIELD)?),
+            3 => Self::ternary(first, Bits::read(reader, FIELD)?),
+            4 => Self::range(first, Bits::read(reader, FIELD)?),
+            _ => return Err(reader.refuse(FIELD, Why::Value)),
+        }
+        .map_err(|_| reader.refuse(FIELD, Why::Value))?;
+        match &made.0 {
+            Kind::Lpm { value, .. } | Kind::Ternary { value, .. } if *value != written => {
+                Err(reader.refuse(FIELD, Why::NotCanonical))
+            }
+            _ => Ok(made),
+        }
+    }
+}
+
+pub(super) fn write_key(key: &[KeyField], out: &mut Writer) {
+    out.count(key.len());
+    for field in key {
+        field.matches.write(out.text(&field.name));
+    }
+}
+
+pub(super) fn read_key(reader: &mut Reader<'_>) -> Result<Vec<KeyField>, DecodeError> {
+    reader.list("key fields", |reader| {
+        Ok(KeyField {
+            name: reader.text("key field")?,
+            matches: Match::read(reader)?,
+        })
+    })
+}
+
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Exact(value) | Kind::Optional(Some(value)) => write!(f, "{value}"),
+            Kind::Lpm { value, prefix_bits } => write!(f, "{value}/{prefix_bits}"),
+            Kind::Ternary { value, mask } => write!(f, "{value} &&& {mask}"),
+            Kind::Range { low, high } => write!(f, "{low}..{high}"),
+            Kind::Optional(None) => f.write_str("*"),
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! One way to write each thing that a data plane's behaviour depends on.
+//!
+//! An encoding is `version u8 = 1 | kind u8 | identity | content`. The identity tells an entry from all others: no two entries that are in
+//! force at once have the same. Numbers are big-endian. A *text* or *bytes* is its length `u32` and that many bytes, a *list* its
+//! count `u32` and the items, *bits* are their width `u32` and as many bytes as it needs, big-endian, the bits above the width zero; an
+//! *option* is 0, or 1 and the value; a *flag* is 0 or 1. So nothing can be cut at another place, and [`Entry::decode`] takes
+//! only what [`Entry::encode`] writes: the mapping is one to one.
+//!
+//! | kind | identity | content |
+//! |---|---|---|
+//! | 1 register cell | array text, index u32 | value bits, not zero |
+//! | 2 table entry | table text, priority u32, key | action, idle timeout ns u64 |
+//! | 3 default action | table text | const flag, option of action |
+//! | 4 profile member | profile text, member u32 | action name text, data list of bits |
+//! | 5 profile group | profile text, group u32 | size u32, list of (member u32, weight u32, watched port bytes), members increasing |
+//! | 6 multicast group | group u32 | replicas |
+//! | 7 mirror session | session u32 | option of port u32, option of group u32, replicas, class of service u32, truncation u32 |
+//! | 8 value-set member | set text, key | nothing |
+//! | 9 meter | meter text, then 1 and index u64, or 2, priority u32, key | unit u8, list of (rate u64, burst u64) |
+//! | 10 counter | counter text | unit u8, size u64 |
+//! | 11 calculation | name text | algorithm text, list of (name text, bits), names increasing |
+//! | 12 port or queue setting | port u32, option of queue u32, name text | value u64 |
+//! | 13 eBPF program | name text | SHA-256 of its instructions, 32 bytes |
+//! | 14 eBPF map | name text | type, key size, value size, entries, flags, u32 each |
+//! | 15 eBPF map's entry | map text, key bytes | value bytes |
+//! | 16 attachment | interface text, hook text | program text |
+//!
+//! A *key* is a list of (field name text, match), a match one of: 1 exact bits; 2 LPM bits, prefix u32; 3 ternary bits, mask bits; 4 range
+//! bits, bits; 5 optional, option of bits. Bits that do not count are zero in LPM and ternary values. An *action* is 1, name text, data
+//! list of bits; or 2, member u32; or 3, group u32. *Replicas* are a list of (port u32, instance u32, copies u32), increasing.
+//! *Units* are 1 packets, 2 bytes, 3 both.
+//!
+//! ```
+//! use linewarden_evidence::encoding::{Bits, Entry, RegisterCell};
+//!
+//! let value = Bits::from_u64(9, 511)?;
+//! let entry = Entry::from(RegisterCell { array: "flows".to_owned(), index: 3, value });
+//! let encoded = entry.encode();
+//! assert_eq!(encoded, *b"\x01\x01\x00\x00\x00\x05flows\x00\x00\x00\x03\x00\x00\x00\x09\x01\xff");
+//! assert_eq!(Entry::decode(&encoded)?, entry);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod bits;
+mod entry;
+mod matching;
+mod shown;
+mod wire;
+
+use std::fmt;
+
+pub use bits::{Bits, BitsError, WIDTH_MAX};
+pub use entry::*;
+pub use matching::{KeyField, Match, MatchError};
+pub(crate) use shown::Shown;
+pub use wire::{BYTES_MAX, DecodeError, Why};
+
+pub(crate) use bits::byte_len;
+use entry::Body;
+use serde::{Deserialize, Serialize};
+use wire::{Reader, Writer};
+
+const VERSION: u8 = 1;
+
+/// Anything that a data plane's behaviour depends on, beside its program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Each is what its type's documentation says.
+pub enum Entry {
+    RegisterCell(RegisterCell),
+    TableEntry(TableEntry),
+    DefaultAction(DefaultAction),
+    ProfileMember(ProfileMember),
+    ProfileGroup(ProfileGroup),
+    MulticastGroup(MulticastGroup),
+    MirrorSession(MirrorSession),
+    ValueSetMember(ValueSetMember),
+    MeterConfig(MeterConfig),
+    CounterConfig(CounterConfig),
+    Calculation(Calculation),
+    PortSetting(PortSetting),
+    BpfProgram(BpfProgram),
+    BpfMap(BpfMap),
+    BpfMapEntry(BpfMapEntry),
+    BpfAttachment(BpfAttachment),
+}
+
+/// An entry's encoding in its two parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    /// Version, kind and identity: equal exactly where one entry would take the other's place.
+    pub identity: Box<[u8]>,
+    /// The rest.
+    pub content: Box<[u8]>,
+}
+
+/// What an entry belongs to. Each object's entries have a digest of their own, so that what differs can be named.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Object {
+    /// Of what kind it is.
+    pub class: Class,
+    /// Its name; empty where there is only one of the kind.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+}
+
+/// Kinds of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// A register array.
+    Register,
+    /// A table: its entries and its default action.
+    Table,
+    /// An action profile or selector: its members and groups.
+    Profile,
+    /// All multicast groups.
+    Multicast,
+    /// All mirror sessions.
+    Mirror,
+    /// A value set.
+    ValueSet,
+    /// An array of meters, or a direct meter.
+    Meter,
+    /// A counter's configuration.
+    Counter,
+    /// A hash or checksum.
+    Calculation,
+    /// All ports' and queues' settings.
+    Ports,
+    /// All loaded eBPF programs, and where they are attached.
+    Bpf,
+    /// An eBPF map: its definition and what is in it.
+    BpfMap,
+}
+
+impl Class {
+    /// All of them; their numbers in statements are their places here, from 0.
+    pub const ALL: [Self; 12] = [
+        Self::Register,
+        Self::Table,
+        Self::Profile,
+        Self::Multicast,
+        Self::Mirror,
+        Self::ValueSet,
+        Self::Meter,
+        Self::Counter,
+        Self::Calculation,
+        Self::Ports,
+        Self::Bpf,
+        Self::BpfMap,
+    ];
+}
+
+/// The number of each kind, and what reads and writes it.
+macro_rules! kinds {
+    ($($kind:ident = $number:literal,)*) => {
+        impl Entry {
+            const fn kind(&self) -> u8 {
+                match self { $(Self::$kind(_) => $number,)* }
+            }
+
+            fn write_identity(&self, out: &mut Writer) {
+                match self { $(Self::$kind(body) => body.write_identity(out),)* }
+            }
+
+            fn write_content(&self, out: &mut Writer) {
+                match self { $(Self::$kind(body) => body.write_content(out),)* }
+            }
+
+            fn read(kind: u8, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+                match kind {
+                    $($number => Body::read(reader).map(Self::$kind),)*
+                    _ => Err(reader.refuse("kind", Why::Value)),
+                }
+            }
+        }
+
+        $(impl From<$kind> for Entry {
+            fn from(body: $kind) -> Self {
+                Self::$kind(body)
+            }
+        })*
+    };
+}
+
+kinds! {
+    RegisterCell = 1,
+    TableEntry = 2,
+    DefaultAction = 3,
+    ProfileMember = 4,
+    ProfileGroup = 5,
+    MulticastGroup = 6,
+    MirrorSession = 7,
+    ValueSetMember = 8,
+    MeterConfig = 9,
+    CounterConfig = 10,
+    Calculation = 11,
+    PortSetting = 12,
+    BpfProgram = 13,
+    BpfMap = 14,
+    BpfMapEntry = 15,
+    BpfAttachment = 16,
+}
+
+impl Entry {
+    /// Writes it.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        self.write_identity(out.u8(VERSION).u8(self.kind()));
+        self.write_content(&mut out);
+        out.done()
+    }
+
+    /// Writes it in its two parts.
+    #[must_use]
+    pub fn encode_parts(&self) -> Encoded {
+        let mut identity = Writer::default();
+        self.write_identity(identity.u8(VERSION).u8(self.kind()));
+        let mut content = Writer::default();
+        self.write_content(&mut content);
+        Encoded {
+            identity: identity.done().into(),
+            content: content.done().into(),
+        }
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// Whatever [`Self::encode`] does not write.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        if reader.u8("version")? != VERSION {
+            return Err(reader.refuse("version", Why::Value));
+        }
+        let kind = reader.u8("kind")?;
+        let entry = Self::read(kind, &mut reader)?;
+        reader.finish()?;
+        Ok(entry)
+    }
+
+    /// What it belongs to.
+    #[must_use]
+    pub fn object(&self) -> Object {
+        let named = |class, name: &String| Object {
+            class,
+            name: name.clone(),
+        };
+        let only = |class| named(class, &String::new());
+        match self {
+            Self::RegisterCell(cell) => named(Class::Register, &cell.array),
+            Self::TableEntry(entry) => named(Class::Table, &entry.table),
+            Self::DefaultAction(default) => named(Class::Table, &default.table),
+            Self::ProfileMember(member) => named(Class::Profile, &member.profile),
+            Self::ProfileGroup(group) => named(Class::Profile, &group.profile),
+            Self::MulticastGroup(_) => only(Class::Multicast),
+            Self::MirrorSession(_) => only(Class::Mirror),
+            Self::ValueSetMember(member) => named(Class::ValueSet, &member.set),
+            Self::MeterConfig(meter) => named(Class::Meter, &meter.meter),
+            Self::CounterConfig(counter) => named(Class::Counter, &counter.counter),
+            Self::Calculation(calculation) => named(Class::Calculation, &calculation.name),
+            Self::PortSetting(_) => only(Class::Ports),
+            Self::BpfProgram(_) | Self::BpfAttachment(_) => only(Class::Bpf),
+            Self::BpfMap(map) => named(Class::BpfMap, &map.name),
+            Self::BpfMapEntry(entry) => named(Class::BpfMap, &entry.map),
+        }
+    }
+}
+
+impl Encoded {
+    /// The whole encoding.
+    #[must_use]
+    pub fn whole(&self) -> Vec<u8> {
+        [&*self.identity, &*self.content].concat()
+    }
+}
+
+/// Writes cells of one array, without making an [`Entry`] of each.
+#[derive(Clone, Debug)]
+pub(crate) struct CellEncoder {
+    bytes: Vec<u8>,
+    index_at: usize,
+    value_at: usize,
+}
+
+impl CellEncoder {
+    pub fn new(array: &str, width: u32) -> Self {
+        let mut out = Writer::default();
+        out.u8(VERSION).u8(1).text(array);
+        let index_at = out.len();
+        out.u32(0).u32(width);
+        let value_at = out.len();
+        let mut bytes = out.done();
+        bytes.resize(value_at + byte_len(width), 0);
+        Self {
+            bytes,
+            index_at,
+            value_at,
+        }
+    }
+
+    /// The encoding of a cell, or nothing if it is zero. `value` is as long as the width needs.
+    pub fn encode(&mut self, index: u32, value: &[u8]) -> Option<&[u8]> {
+        if value.iter().all(|&byte| byte == 0) {
+            return None;
+        }
+        self.bytes
+            .get_mut(self.index_at..)?
+            .first_chunk_mut::<4>()?
+            .copy_from_slice(&index.to_be_bytes());
+        let place = self.bytes.get_mut(self.value_at..)?;
+        if place.len() != value.len() {
+            return None;
+        }
+        place.copy_from_slice(value);
+        Some(&self.bytes)
+    }
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name.as_str() {
+            "" => write!(f, "{}", self.class),
+            name => write!(f, "{} {}", self.class, Shown(name)),
+        }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Register => "register array",
+            Self::Table => "table",
+            Self::Profile => "action profile",
+            Self::Multicast => "multicast groups",
+            Self::Mirror => "mirror sessions",
+            Self::ValueSet => "value set",
+            Self::Meter => "meter",
+            Self::Counter => "counter",
+            Self::Calculation => "calculation",
+            Self::Ports => "ports",
+            Self::Bpf => "eBPF programs",
+            Self::BpfMap => "eBPF map",
+        })
+    }
+}

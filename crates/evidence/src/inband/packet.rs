@@ -1,0 +1,252 @@
+//! As much of a frame as evidence needs: where headers begin, and what of a packet stays the same on its way.
+
+use super::FrameError;
+
+const ETHERNET_BYTES: usize = 14;
+const VLAN_BYTES: usize = 4;
+const VLANS_MAX: usize = 2;
+/// IEEE 802.1Q, 802.1ad, and what came before it.
+const VLAN_TYPES: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+pub(super) const IPV6_BYTES: usize = 40;
+/// Next header numbers (IANA).
+pub(super) const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+/// What an Ethernet frame of the smallest size has behind an IPv6 header without payload.
+const PADDING_MAX: usize = 6;
+
+/// What of a packet stays the same between a switch and the appraiser, 48 bytes:
+/// `family u8 (4, 6, 0 other) | protocol u8 | Ethernet type u16 | length u32 | source[16] | destination[16] | transport[8]`.
+///
+/// * IPv6: the next header and the length are those after the hop-by-hop header, so options may come and go. The destination is zero
+///   where a routing header follows, which changes it.
+/// * IPv4: protocol, bytes after the header, addresses as `::ffff:a.b.c.d`; no first bytes of a fragment.
+/// * Other frames: bytes after the Ethernet type, and both MAC addresses with zeros behind them.
+/// * Transport: the first 8 bytes of TCP, UDP, SCTP, ESP and ICMP with their checksums as zeros, which network cards write last;
+///   zeros for everything else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Invariants(pub [u8; 48]);
+
+impl Invariants {
+    /// Bytes of it.
+    pub const BYTES: usize = 48;
+
+    /// Of a frame that begins with its Ethernet header.
+    ///
+    /// # Errors
+    /// A header that ends before it should.
+    pub fn of(frame: &[u8]) -> Result<Self, FrameError> {
+        let ethernet = Ethernet::of(frame)?;
+        match ethernet.ethertype {
+            IPV6 => Ok(Self::of_ipv6(&Ipv6::of(&ethernet)?)),
+            IPV4 => Self::of_ipv4(&ethernet),
+            _ => Ok(Self::of_other(&ethernet)),
+        }
+    }
+
+    pub(super) fn of_ipv6(packet: &Ipv6<'_>) -> Self {
+        let (next, after) = packet.after_options();
+        let destination = match next {
+            ROUTING => &[0; 16],
+            _ => packet.destination(),
+        };
+        let length = u32::try_from(after.len()).unwrap_or(u32::MAX);
+        Self::made(
+            6,
+            next,
+            IPV6,
+            length,
+            packet.source(),
+            destination,
+            transport(next, after),
+        )
+    }
+
+    fn of_ipv4(ethernet: &Ethernet<'_>) -> Result<Self, FrameError> {
+        let header = ethernet
+            .payload
+            .first_chunk::<20>()
+            .ok_or(FrameError::Malformed)?;
+        let [version, _, length @ ..] = header;
+        let header_bytes = usize::from(version & 15) * 4;
+        let (length, fragment) = (be16(length, 0), be16(header, 6) & 0x1fff);
+        let after = ethernet.payload.get(header_bytes..usize::from(length));
+        let (Some(after), 4, true) = (after, version >> 4, header_bytes >= 20) else {
+            return Err(FrameError::Malformed);
+        };
+        let mapped = |at: usize| {
+            let mut address = [0; 16];
+            let (prefix, v4) = address.split_at_mut(12);
+            prefix.copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+            v4.copy_from_slice(header.get(at..at + 4).unwrap_or(&[0; 4]));
+            address
+        };
+        let protocol = header.get(9).copied().unwrap_or_default();
+        let first = match fragment {
+            0 => transport(protocol, after),
+            _ => [0; 8],
+        };
+        let bytes = u32::try_from(after.len()).unwrap_or(u32::MAX);
+        Ok(Self::made(
+            4,
+            protocol,
+            IPV4,
+            bytes,
+            &mapped(12),
+            &mapped(16),
+            first,
+        ))
+    }
+
+    pub(super) fn of_other(ethernet: &Ethernet<'_>) -> Self {
+        let mac = |at: usize| {
+            let mut padded = [0; 16];
+            let place = padded.split_at_mut(6).0;
+            place.copy_from_slice(ethernet.frame.get(at..at + 6).unwrap_or(&[0; 6]));
+            padded
+        };
+        let length = u32::try_from(ethernet.payload.len()).unwrap_or(u32::MAX);
+        Self::made(0, 0, ethernet.ethertype, length, &mac(6), &mac(0), [0; 8])
+    }
+
+    fn made(
+        family: u8,
+        protocol: u8,
+        ethertype: u16,
+        length: u32,
+        source: &[u8; 16],
+        destination: &[u8; 16],
+        transport: [u8; 8],
+    ) -> Self {
+        let mut bytes = [0; Self::BYTES];
+        let (head, rest) = bytes.split_at_mut(8);
+        let (addresses, last) = rest.split_at_mut(32);
+        let (from, to) = addresses.split_at_mut(16);
+        let [a, b] = ethertype.to_be_bytes();
+        let [c, d, e, f] = length.to_be_bytes();
+        head.copy_from_slice(&[family, protocol, a, b, c, d, e, f]);
+        from.copy_from_slice(source);
+        to.copy_from_slice(destination);
+        last.copy_from_slice(&transport);
+        Self(bytes)
+    }
+}
+
+fn transport(protocol: u8, after: &[u8]) -> [u8; 8] {
+    let counted: u64 = match protocol {
+        // TCP, SCTP, ESP.
+        6 | 132 | 50 => u64::MAX,
+        17 => 0xffff_ffff_ffff_0000,
+        // ICMP, ICMPv6.
+        1 | 58 => 0xffff_0000_ffff_ffff,
+        _ => 0,
+    };
+    match after.first_chunk::<8>() {
+        Some(first) => (u64::from_be_bytes(*first) & counted).to_be_bytes(),
+        None => [0; 8],
+    }
+}
+
+fn be16(bytes: &[u8], at: usize) -> u16 {
+    match bytes.get(at..).and_then(<[u8]>::first_chunk::<2>) {
+        Some(pair) => u16::from_be_bytes(*pair),
+        None => 0,
+    }
+}
+
+/// A frame up to its Ethernet type.
+pub(super) struct Ethernet<'a> {
+    pub frame: &'a [u8],
+    pub ethertype: u16,
+    /// MAC addresses and VLAN tags.
+    pub head: &'a [u8],
+    /// What follows the Ethernet type.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Ethernet<'a> {
+    pub fn of(frame: &'a [u8]) -> Result<Self, FrameError> {
+        let mut at = ETHERNET_BYTES - 2;
+        for tags in 0..=VLANS_MAX {
+            let (head, rest) = frame.split_at_checked(at).ok_or(FrameError::Malformed)?;
+            let (ethertype, payload) = rest.split_first_chunk::<2>().ok_or(FrameError::Malformed)?;
+            let ethertype = u16::from_be_bytes(*ethertype);
+            if tags == VLANS_MAX || !VLAN_TYPES.contains(&ethertype) {
+                return Ok(Self {
+                    frame,
+                    ethertype,
+                    head,
+                    payload,
+                });
+            }
+            at += VLAN_BYTES;
+        }
+        Err(FrameError::Malformed)
+    }
+}
+
+/// An IPv6 packet whose lengths are right.
+pub(super) struct Ipv6<'a> {
+    pub header: &'a [u8; IPV6_BYTES],
+    /// The hop-by-hop header; empty if there is none.
+    pub options: &'a [u8],
+    /// What follows both.
+    pub after: &'a [u8],
+    /// Bytes of the frame up to the IPv6 header.
+    pub at: usize,
+}
+
+impl<'a> Ipv6<'a> {
+    pub fn of(ethernet: &Ethernet<'a>) -> Result<Self, FrameError> {
+        if ethernet.ethertype != IPV6 {
+            return Err(FrameError::NotIpv6);
+        }
+        let (header, rest) = ethernet
+            .payload
+            .split_first_chunk::<IPV6_BYTES>()
+            .ok_or(FrameError::Malformed)?;
+        let [version, _, _, _, high, low, next, ..] = header;
+        if version >> 4 != 6 {
+            return Err(FrameError::Malformed);
+        }
+        let length = usize::from(u16::from_be_bytes([*high, *low]));
+        if length == 0 && (*next == HOP_BY_HOP || rest.len() > PADDING_MAX) {
+            return Err(FrameError::TooLong);
+        }
+        let payload = rest.get(..length).ok_or(FrameError::Malformed)?;
+        let options_bytes = match *next {
+            HOP_BY_HOP => 8 + 8 * usize::from(*payload.get(1).ok_or(FrameError::Malformed)?),
+            _ => 0,
+        };
+        let (options, after) = payload
+            .split_at_checked(options_bytes)
+            .ok_or(FrameError::Malformed)?;
+        Ok(Self {
+            header,
+            options,
+            after,
+            at: ethernet.head.len() + 2,
+        })
+    }
+
+    pub fn next(&self) -> u8 {
+        let [_, _, _, _, _, _, next, ..] = self.header;
+        *next
+    }
+
+    /// What comes after the hop-by-hop header, with its number.
+    fn after_options(&self) -> (u8, &'a [u8]) {
+        let next = self.options.first().copied().unwrap_or_else(|| self.next());
+        (next, self.after)
+    }
+
+    fn source(&self) -> &'a [u8; 16] {
+        let (_, addresses) = self.header.split_at(8);
+        addresses.first_chunk().unwrap_or(&[0; 16])
+    }
+
+    fn destination(&self) -> &'a [u8; 16] {
+        self.header.last_chunk().unwrap_or(&[0; 16])
+    }
+}

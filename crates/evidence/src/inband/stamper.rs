@@ -1,0 +1,212 @@
+//! Puts evidence into packets.
+
+use super::carried::{CONTENT_BYTES, Content, Route, SWITCH_BYTES, Tagged};
+use super::option::{DATA_BYTES, GROWTH, write};
+use super::packet::{Ethernet, HOP_BY_HOP, Invariants, Ipv6};
+use super::tag::{EvidenceKey, Midstate};
+use super::{CLONE_ETHERTYPE, Counter, FrameError};
+use crate::state::Snapshot;
+
+/// Which content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The attesting BMv2's: nothing in it is proven.
+    Classic,
+    /// With a tag.
+    Default,
+}
+
+/// What a stamper has done, packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Packets with an option.
+    pub stamped: u64,
+    /// Clones.
+    pub cloned: u64,
+    /// Left alone: no IPv6.
+    pub not_ipv6: u64,
+    /// Left alone: malformed or cut off.
+    pub malformed: u64,
+    /// Left alone: no room.
+    pub too_long: u64,
+}
+
+/// Puts evidence of one state into packets, for one core. Holds a key's hash state, never shown.
+#[derive(Clone, Debug)]
+pub struct Stamper {
+    key: EvidenceKey,
+    form: Form,
+    snapshot: Snapshot,
+    midstate: Midstate,
+    fields: [u8; SWITCH_BYTES],
+    counts: Counts,
+}
+
+impl Stamper {
+    /// For this state. `key` is [`super::MasterKey::key`] of the snapshot's switch and boot count.
+    #[must_use]
+    pub fn new(key: EvidenceKey, form: Form, snapshot: &Snapshot) -> Self {
+        Self {
+            midstate: Midstate::new(&key, snapshot),
+            key,
+            form,
+            snapshot: *snapshot,
+            fields: fields(snapshot),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Goes on with another state of the same data plane.
+    pub fn update(&mut self, snapshot: &Snapshot) {
+        if self.snapshot != *snapshot {
+            self.snapshot = *snapshot;
+            self.midstate = Midstate::new(&self.key, snapshot);
+            self.fields = fields(snapshot);
+        }
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Writes the headers that stand at the frame's front instead of its first bytes, whose number is returned: the frame to send is `out`,
+    /// then the frame from there on. `upstream` is [`super::carried::read_option`]'s route of the packet as it came in.
+    ///
+    /// # Errors
+    /// The packet has to leave as it is; it is counted. `out` is empty then.
+    pub fn stamp(
+        &mut self,
+        frame: &[u8],
+        counter: Counter,
+        upstream: Option<&Route>,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, FrameError> {
+        out.clear();
+        let stamped = self.write_headers(frame, counter, upstream, out);
+        match stamped {
+            Ok(_) => self.counts.stamped += 1,
+            Err(error) => {
+                out.clear();
+                self.count(error);
+            }
+        }
+        stamped
+    }
+
+    fn write_headers(
+        &self,
+        frame: &[u8],
+        counter: Counter,
+        upstream: Option<&Route>,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, FrameError> {
+        let packet = Ipv6::of(&Ethernet::of(frame)?)?;
+        let mut data = [0; DATA_BYTES];
+        let (head, content) = data.split_at_mut(DATA_BYTES - CONTENT_BYTES);
+        match self.form {
+            Form::Classic => {
+                let (switch, route) = content.split_at_mut(SWITCH_BYTES);
+                switch.copy_from_slice(&self.fields);
+                route.copy_from_slice(&Route::joined(upstream, &self.fields).0);
+            }
+            Form::Default => {
+                head.copy_from_slice(&[1, 0, 0, 0]);
+                content.copy_from_slice(&self.content(counter, &Invariants::of_ipv6(&packet)));
+            }
+        }
+        let (at, before) = (packet.at, packet.options.len());
+        let taken = at + packet.header.len() + before;
+        out.extend_from_slice(frame.get(..at).unwrap_or_default());
+        out.extend_from_slice(packet.header);
+        let next = packet.next();
+        write(packet.options, next, &data, out)?;
+        let length = packet.after.len() + out.len() - at - packet.header.len();
+        let length = u16::try_from(length).map_err(|_| FrameError::TooLong)?;
+        let header = out.get_mut(at..).unwrap_or_default();
+        if let [_, _, _, _, high, low, next, ..] = header {
+            [*high, *low] = length.to_be_bytes();
+            *next = HOP_BY_HOP;
+        }
+        debug_assert!(
+            out.len() == taken || out.len() == taken + GROWTH,
+            "one option more or none"
+        );
+        Ok(taken)
+    }
+
+    /// Writes a clone of the frame.
+    ///
+    /// # Errors
+    /// No frame; it is counted. `out` is empty then.
+    pub fn clone_frame(
+        &mut self,
+        frame: &[u8],
+        counter: Counter,
+        out: &mut Vec<u8>,
+    ) -> Result<(), FrameError> {
+        out.clear();
+        let (ethernet, invariants) = match Ethernet::of(frame) {
+            // Of a packet that is cut off, its frame is told.
+            Ok(ethernet) => {
+                let invariants = Invariants::of(frame).unwrap_or_else(|_| Invariants::of_other(&ethernet));
+                (ethernet, invariants)
+            }
+            Err(error) => {
+                self.count(error);
+                return Err(error);
+            }
+        };
+        out.extend_from_slice(&[0xff; 6]);
+        out.extend_from_slice(ethernet.head.get(6..).unwrap_or_default());
+        out.extend_from_slice(&CLONE_ETHERTYPE.to_be_bytes());
+        match self.form {
+            Form::Classic => out.extend_from_slice(&self.fields),
+            Form::Default => {
+                out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+                out.extend_from_slice(&invariants.0);
+                out.extend_from_slice(&self.content(counter, &invariants));
+            }
+        }
+        self.counts.cloned += 1;
+        Ok(())
+    }
+
+    fn content(&self, counter: Counter, invariants: &Invariants) -> [u8; CONTENT_BYTES] {
+        let Snapshot {
+            switch,
+            boot_count,
+            sequence,
+            ..
+        } = self.snapshot;
+        Content::Default(Tagged {
+            fields: self.fields,
+            switch,
+            boot_count,
+            sequence,
+            counter,
+            tag: self.midstate.tag(counter, invariants),
+        })
+        .to_bytes()
+    }
+
+    const fn count(&mut self, error: FrameError) {
+        match error {
+            FrameError::NotIpv6 => self.counts.not_ipv6 += 1,
+            FrameError::Malformed => self.counts.malformed += 1,
+            FrameError::TooLong => self.counts.too_long += 1,
+        }
+    }
+}
+
+/// The three fields of 16 bytes.
+pub(super) fn fields(snapshot: &Snapshot) -> [u8; SWITCH_BYTES] {
+    let digests = &snapshot.digests;
+    let mut fields = [0; SWITCH_BYTES];
+    let shorts = [digests.registers, digests.tables, digests.program].map(|digest| digest.short());
+    for (place, short) in fields.as_chunks_mut::<16>().0.iter_mut().zip(shorts) {
+        *place = short;
+    }
+    fields
+}

@@ -1,0 +1,87 @@
+//! The keyed part of the default content.
+
+use std::hash::Hasher as _;
+
+use siphasher::sip128::{Hasher128 as _, SipHasher24};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use super::packet::Invariants;
+use super::{Counter, Tag};
+use crate::ids::{BootCount, SwitchId};
+use crate::state::Snapshot;
+
+/// First in every tag's input, so that it is no input of a key's.
+const LABEL: [u8; 8] = *b"evidence";
+
+/// What the appraiser and the switches of one network share, beside nobody. Each switch gets only its own key of one start.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub struct MasterKey([u8; 16]);
+
+/// The key of one switch since one start.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub struct EvidenceKey([u8; 16]);
+
+impl MasterKey {
+    /// From 16 random bytes.
+    #[must_use]
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// `F(master, switch id u64 | boot count u64)`, F being SipHash-2-4 with 128 bits of output.
+    #[must_use]
+    pub fn key(&self, switch: SwitchId, boot_count: BootCount) -> EvidenceKey {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(&switch.0.to_be_bytes());
+        hasher.write(&boot_count.0.to_be_bytes());
+        EvidenceKey(hasher.finish128().as_bytes())
+    }
+}
+
+impl EvidenceKey {
+    /// From the 16 bytes that a switch was given.
+    #[must_use]
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
+/// SipHash after all that is the same for every packet of one state.
+#[derive(Clone, Copy)]
+pub(super) struct Midstate(SipHasher24);
+
+impl Midstate {
+    pub fn new(key: &EvidenceKey, snapshot: &Snapshot) -> Self {
+        let digests = &snapshot.digests;
+        let mut hasher = SipHasher24::new_with_key(&key.0);
+        hasher.write(&LABEL);
+        hasher.write(&digests.registers.0);
+        hasher.write(&digests.tables.0);
+        hasher.write(&digests.program.0);
+        hasher.write(&snapshot.switch.0.to_be_bytes());
+        hasher.write(&snapshot.sequence.0.to_be_bytes());
+        Self(hasher)
+    }
+
+    pub fn tag(&self, counter: Counter, invariants: &Invariants) -> Tag {
+        let mut words = [0; 8 + Invariants::BYTES];
+        let (first, rest) = words.split_at_mut(8);
+        first.copy_from_slice(&counter.0.to_be_bytes());
+        rest.copy_from_slice(&invariants.0);
+        let mut hasher = self.0;
+        hasher.write(&words);
+        hasher.finish128().as_bytes()
+    }
+}
+
+macro_rules! hidden {
+    ($($secret:ident)*) => {$(
+        impl std::fmt::Debug for $secret {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(concat!(stringify!($secret), "(..)"))
+            }
+        }
+    )*};
+}
+
+hidden!(MasterKey EvidenceKey Midstate);

@@ -1,0 +1,235 @@
+//! Hashes of sets that are kept up to date, one element at a time: LtHash with 1,024 words of 16 bits over BLAKE3's
+//! extendable output.
+//!
+//! The hash of a set is the sum of its elements' expansions, word by word modulo 2¹⁶, so elements come and go in any order and at
+//! the same cost whatever the set's size. That two different sets of *distinct* elements have one sum is as hard as a problem
+//! of short lattice vectors, estimated at 200 bits and more (Lewi, Kim, Maykov, Weis: "Securing Update Propagation with
+//! Homomorphic Hashing", 2019). 65,536 copies of one element add up to nothing, so an element must never be in twice:
+//! [`crate::state`] sees to that.
+//!
+//! An element's expansion is 2,048 bytes of BLAKE3 in keyed mode, its key being the text `linewarden evidence element 1` padded with zeros to 32
+//! bytes; they are read as little-endian words.
+//!
+//! What is shown of a state is its [`Digest`]. The 2,048 bytes, words little-endian, are dealt to eight leaves by groups of four
+//! bytes: leaf l gets the groups l, l + 8, l + 16, ... Each leaf is hashed by BLAKE3 keyed with `linewarden evidence leaf 1`, and the eight
+//! hashes together by BLAKE3 keyed with the text of what it is ([`DigestKind`]).
+
+mod leaves;
+
+use std::fmt;
+
+/// Words of a state.
+pub const WORDS: usize = 1024;
+/// Bytes of a state, and of an element's expansion.
+pub const STATE_BYTES: usize = 2 * WORDS;
+
+/// A public key of BLAKE3's keyed mode: a text, padded with zeros. It separates domains and hides nothing.
+const fn domain(text: &str) -> [u8; 32] {
+    let mut key = [0; 32];
+    let (head, _) = key.split_at_mut(text.len());
+    head.copy_from_slice(text.as_bytes());
+    key
+}
+
+const ELEMENT: [u8; 32] = domain("linewarden evidence element 1");
+const LEAF: [u8; 32] = domain("linewarden evidence leaf 1");
+
+/// 32 bytes that stand for a program, a set, or a part of one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest(pub [u8; 32]);
+
+impl Digest {
+    /// Bytes that are carried in packets.
+    pub const SHORT_BYTES: usize = 16;
+
+    /// The first 16 bytes, as packets carry them.
+    #[must_use]
+    pub fn short(&self) -> [u8; Self::SHORT_BYTES] {
+        let mut short = [0; Self::SHORT_BYTES];
+        short.copy_from_slice(self.0.split_at(Self::SHORT_BYTES).0);
+        short
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Digest({self})")
+    }
+}
+
+/// Whose state it is, so that no set's digest can be shown for another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DigestKind {
+    /// All tables and what belongs to them.
+    Tables,
+    /// All register arrays but the volatile ones.
+    Registers,
+    /// One table, array or other object.
+    Object,
+}
+
+impl DigestKind {
+    /// The key of its digests: `linewarden evidence tables 1` and the like, padded with zeros to 32 bytes.
+    const fn key(self) -> [u8; 32] {
+        match self {
+            Self::Tables => domain("linewarden evidence tables 1"),
+            Self::Registers => domain("linewarden evidence registers 1"),
+            Self::Object => domain("linewarden evidence object 1"),
+        }
+    }
+}
+
+/// The expansion of one element, to be added to any number of states.
+#[derive(Clone)]
+#[repr(align(64))]
+pub struct Expansion([u8; STATE_BYTES]);
+
+impl Expansion {
+    /// Expands an element's encoding.
+    #[must_use]
+    pub fn of(element: &[u8]) -> Self {
+        let mut expansion = Self::ZERO;
+        expansion.set(element);
+        expansion
+    }
+
+    /// Of no element: changes nothing where it is added.
+    pub const ZERO: Self = Self([0; STATE_BYTES]);
+
+    /// Expands another element in its place.
+    pub fn set(&mut self, element: &[u8]) {
+        let mut hasher = blake3::Hasher::new_keyed(&ELEMENT);
+        hasher.update(element);
+        hasher.finalize_xof().fill(&mut self.0);
+    }
+
+    const fn words(&self) -> &[[u8; 2]] {
+        self.0.as_chunks().0
+    }
+}
+
+impl fmt::Debug for Expansion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Expansion(..)")
+    }
+}
+
+/// The hash of a set.
+#[derive(Clone, PartialEq, Eq)]
+#[repr(align(64))]
+pub struct LtHash([u16; WORDS]);
+
+impl LtHash {
+    /// Of the empty set.
+    pub const EMPTY: Self = Self([0; WORDS]);
+
+    /// Puts an element in, which must not be in.
+    pub fn add(&mut self, element: &Expansion) {
+        self.replace(&Expansion::ZERO, element);
+    }
+
+    /// Takes an element out, which must be in.
+    pub fn remove(&mut self, element: &Expansion) {
+        self.replace(element, &Expansion::ZERO);
+    }
+
+    /// Takes one out and puts another in, in one pass.
+    pub fn replace(&mut self, old: &Expansion, new: &Expansion) {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the CPU has the feature.
+            return unsafe { replace_avx2(self, old, new) };
+        }
+        replace_portable(self, old, new);
+    }
+
+    /// The same in two sets at once.
+    pub fn replace_in_both(both: [&mut Self; 2], old: &Expansion, new: &Expansion) {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the CPU has the feature.
+            return unsafe { replace_in_both_avx2(both, old, new) };
+        }
+        replace_in_both_portable(both, old, new);
+    }
+
+    /// Adds all elements of another set, which must have none in common with this one.
+    pub fn add_all(&mut self, other: &Self) {
+        for (word, added) in self.0.iter_mut().zip(other.0) {
+            *word = word.wrapping_add(added);
+        }
+    }
+
+    /// Takes out all elements of another set, which must all be in.
+    pub fn remove_all(&mut self, other: &Self) {
+        for (word, removed) in self.0.iter_mut().zip(other.0) {
+            *word = word.wrapping_sub(removed);
+        }
+    }
+
+    /// The state, little-endian.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; STATE_BYTES] {
+        let mut bytes = [0; STATE_BYTES];
+        for (out, word) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(self.0) {
+            *out = word.to_le_bytes();
+        }
+        bytes
+    }
+
+    /// What is shown of it.
+    #[must_use]
+    pub fn digest(&self, kind: DigestKind) -> Digest {
+        let leaves = leaves::hashes(&LEAF, &self.0);
+        Digest(*blake3::keyed_hash(&kind.key(), &leaves).as_bytes())
+    }
+}
+
+/// Compiled for wider vectors: nothing else is different.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn replace_avx2(set: &mut LtHash, old: &Expansion, new: &Expansion) {
+    replace_portable(set, old, new);
+}
+
+#[inline(always)]
+fn replace_portable(set: &mut LtHash, old: &Expansion, new: &Expansion) {
+    for ((word, &old), &new) in set.0.iter_mut().zip(old.words()).zip(new.words()) {
+        let change = u16::from_le_bytes(new).wrapping_sub(u16::from_le_bytes(old));
+        *word = word.wrapping_add(change);
+    }
+}
+
+/// Likewise.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn replace_in_both_avx2(sets: [&mut LtHash; 2], old: &Expansion, new: &Expansion) {
+    replace_in_both_portable(sets, old, new);
+}
+
+#[inline(always)]
+fn replace_in_both_portable([a, b]: [&mut LtHash; 2], old: &Expansion, new: &Expansion) {
+    for (((a, b), &old), &new) in a.0.iter_mut().zip(&mut b.0).zip(old.words()).zip(new.words()) {
+        let change = u16::from_le_bytes(new).wrapping_sub(u16::from_le_bytes(old));
+        *a = a.wrapping_add(change);
+        *b = b.wrapping_add(change);
+    }
+}
+
+impl Default for LtHash {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+impl fmt::Debug for LtHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LtHash({})", self.digest(DigestKind::Object))
+    }
+}

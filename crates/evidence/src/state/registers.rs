@@ -1,0 +1,198 @@
+//! The set hashes of register arrays.
+
+use super::dirty::DirtyCells;
+use super::{ArrayDrift, ObjectDigest, StateError};
+use crate::encoding::{CellEncoder, Class, Object, byte_len};
+use crate::lthash::{DigestKind, Expansion, LtHash};
+
+/// An array that was declared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ArrayId(usize);
+
+/// What an array's content says of a data plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stability {
+    /// It is part of the state that is attested.
+    Static,
+    /// It counts packets or the like and tells nothing: its digest is in statements, but not in the registers' digest.
+    Volatile,
+}
+
+#[derive(Clone, Debug)]
+struct Array {
+    name: String,
+    size: u32,
+    value_bytes: usize,
+    stability: Stability,
+    encoder: CellEncoder,
+    hash: LtHash,
+    /// Cells that are not zero.
+    cells: u64,
+}
+
+/// All arrays.
+#[derive(Clone, Debug)]
+pub(super) struct Registers {
+    arrays: Vec<Array>,
+    /// Of all arrays that are not volatile.
+    sum: LtHash,
+    scratch: Box<Scratch>,
+}
+
+/// Places to work in.
+#[derive(Clone, Debug)]
+struct Scratch {
+    value: Vec<u8>,
+    old: Expansion,
+    new: Expansion,
+}
+
+impl Default for Registers {
+    fn default() -> Self {
+        Self {
+            arrays: Vec::new(),
+            sum: LtHash::EMPTY,
+            scratch: Box::new(Scratch {
+                value: Vec::new(),
+                old: Expansion::ZERO,
+                new: Expansion::ZERO,
+            }),
+        }
+    }
+}
+
+impl Registers {
+    pub const fn sum(&self) -> &LtHash {
+        &self.sum
+    }
+
+    pub fn declare(
+        &mut self,
+        name: &str,
+        width: u32,
+        size: u32,
+        stability: Stability,
+    ) -> Result<ArrayId, StateError> {
+        if self.arrays.iter().any(|array| array.name == name) {
+            return Err(StateError::Twice(name.to_owned()));
+        }
+        self.arrays.push(Array {
+            name: name.to_owned(),
+            size,
+            value_bytes: byte_len(width),
+            stability,
+            encoder: CellEncoder::new(name, width),
+            hash: LtHash::EMPTY,
+            cells: 0,
+        });
+        Ok(ArrayId(self.arrays.len().saturating_sub(1)))
+    }
+
+    /// How many cells have another value, and whether the sum has changed with them.
+    pub fn fold(
+        &mut self,
+        id: ArrayId,
+        dirty: &mut DirtyCells,
+        mut read: impl FnMut(u32, &mut [u8]),
+    ) -> Result<(usize, bool), StateError> {
+        let array = self
+            .arrays
+            .get_mut(id.0)
+            .filter(|array| array.value_bytes == dirty.value_bytes())
+            .ok_or(StateError::Array(id.0))?;
+        let counts = array.stability == Stability::Static;
+        if dirty.is_empty() {
+            return Ok((0, false));
+        }
+        let mut changed = 0;
+        let Scratch { value, old, new } = &mut *self.scratch;
+        value.resize(array.value_bytes, 0);
+        dirty.drain(|index, was| {
+            value.fill(0);
+            read(index, value);
+            if value != was {
+                changed += 1;
+                let (old, new) = array.change(index, was, value, old, new);
+                match counts {
+                    true => LtHash::replace_in_both([&mut array.hash, &mut self.sum], old, new),
+                    false => array.hash.replace(old, new),
+                }
+            }
+        });
+        Ok((changed, counts && changed > 0))
+    }
+
+    pub fn objects(&self) -> Vec<ObjectDigest> {
+        let digest = |array: &Array| ObjectDigest {
+            object: Object {
+                class: Class::Register,
+                name: array.name.clone(),
+            },
+            digest: array.hash.digest(DigestKind::Object),
+            entries: array.cells,
+            is_volatile: array.stability == Stability::Volatile,
+        };
+        self.arrays.iter().map(digest).collect()
+    }
+
+    /// Goes through the encodings of all cells that are not zero.
+    pub fn each_cell(
+        &self,
+        id: ArrayId,
+        mut read: impl FnMut(u32, &mut [u8]),
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<&LtHash, StateError> {
+        let array = self.arrays.get(id.0).ok_or(StateError::Array(id.0))?;
+        let mut encoder = array.encoder.clone();
+        let mut value = vec![0; array.value_bytes];
+        for index in 0..array.size {
+            value.fill(0);
+            read(index, &mut value);
+            if let Some(element) = encoder.encode(index, &value) {
+                each(element);
+            }
+        }
+        Ok(&array.hash)
+    }
+
+    pub fn compare(
+        &self,
+        id: ArrayId,
+        read: impl FnMut(u32, &mut [u8]),
+    ) -> Result<Option<ArrayDrift>, StateError> {
+        let mut found = LtHash::EMPTY;
+        let mut expansion = Expansion::ZERO;
+        let measured = self.each_cell(id, read, |element| {
+            expansion.set(element);
+            found.add(&expansion);
+        })?;
+        Ok((found != *measured).then(|| ArrayDrift {
+            measured: measured.digest(DigestKind::Object),
+            found: found.digest(DigestKind::Object),
+        }))
+    }
+}
+
+impl Array {
+    /// What a cell's change takes out of the set and puts in. A zero is in no set.
+    fn change<'a>(
+        &mut self,
+        index: u32,
+        old: &[u8],
+        new: &[u8],
+        old_place: &'a mut Expansion,
+        new_place: &'a mut Expansion,
+    ) -> (&'a Expansion, &'a Expansion) {
+        let mut expanded = |value, place: &'a mut Expansion| match self.encoder.encode(index, value) {
+            None => (0, &Expansion::ZERO),
+            Some(element) => {
+                place.set(element);
+                (1, &*place)
+            }
+        };
+        let (was, old) = expanded(old, old_place);
+        let (is, new) = expanded(new, new_place);
+        self.cells = self.cells.wrapping_add(is).wrapping_sub(was);
+        (old, new)
+    }
+}

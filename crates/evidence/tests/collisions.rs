@@ -1,0 +1,325 @@
+//! What fools the published attesting switch: each of its collisions and blind spots, and that none is one here.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
+
+use linewarden_evidence::encoding::*;
+use linewarden_evidence::state::{Digests, DirtyCells, Measured, Put, Stability, program_digest};
+use linewarden_evidence::{BootCount, SwitchId};
+
+fn measured() -> Measured {
+    Measured::new(SwitchId(1), BootCount(1), program_digest(b"program"))
+}
+
+fn action(name: &str, data: &[(u32, u64)]) -> Action {
+    let bits = |&(width, value): &(u32, u64)| Bits::from_u64(width, value).unwrap();
+    Action {
+        name: name.to_owned(),
+        data: data.iter().map(bits).collect(),
+    }
+}
+
+fn route(address: u64, port: u64) -> Entry {
+    let matches = Match::lpm(Bits::from_u64(32, address).unwrap(), 24).unwrap();
+    TableEntry {
+        table: "ipv4".to_owned(),
+        key: vec![KeyField {
+            name: "dst".to_owned(),
+            matches,
+        }],
+        priority: 0,
+        action: ActionRef::Action(action("forward", &[(9, port)])),
+        idle_timeout_ns: 0,
+    }
+    .into()
+}
+
+/// The digests with these arrays of 16-bit cells.
+fn with_arrays(arrays: &[(&str, u32, &[u64])]) -> Digests {
+    let mut state = measured();
+    for (name, width, cells) in arrays {
+        let size = u32::try_from(cells.len()).unwrap();
+        let id = state
+            .declare_array(name, *width, size, Stability::Static)
+            .unwrap();
+        let mut dirty = DirtyCells::new(*width, size);
+        (0..size).for_each(|index| dirty.mark_u64(index, 0));
+        let read = |index: u32, out: &mut [u8]| {
+            let bytes = cells[index as usize].to_be_bytes();
+            out.copy_from_slice(&bytes[8 - out.len()..]);
+        };
+        state.fold(id, &mut dirty, read).unwrap();
+    }
+    state.snapshot().digests
+}
+
+fn with_entries(entries: &[Entry]) -> Digests {
+    let mut state = measured();
+    for entry in entries {
+        state.put(entry).unwrap();
+    }
+    state.snapshot().digests
+}
+
+#[test]
+fn two_arrays_with_their_contents_swapped_differ() {
+    let (one, two): (&[u64], &[u64]) = (&[1, 2], &[3, 4]);
+    assert_ne!(
+        with_arrays(&[("a", 16, one), ("b", 16, two)]),
+        with_arrays(&[("a", 16, two), ("b", 16, one)])
+    );
+    // Which was declared first says nothing.
+    assert_eq!(
+        with_arrays(&[("a", 16, one), ("b", 16, two)]),
+        with_arrays(&[("b", 16, two), ("a", 16, one)])
+    );
+}
+
+#[test]
+fn cells_cut_at_another_place_differ() {
+    assert_ne!(
+        with_arrays(&[("a", 16, &[0x0102, 0x03])]),
+        with_arrays(&[("a", 16, &[0x01, 0x0203])])
+    );
+    assert_ne!(with_arrays(&[("a", 8, &[1])]), with_arrays(&[("a", 16, &[1])]));
+    assert_ne!(
+        with_arrays(&[("a", 8, &[1, 0])]),
+        with_arrays(&[("a", 8, &[0, 1])])
+    );
+    // Names run into each other and into numbers nowhere.
+    assert_ne!(
+        with_arrays(&[("a", 8, &[1])]),
+        with_arrays(&[("a\0\0\0\0", 8, &[1])])
+    );
+}
+
+#[test]
+fn the_order_of_insertion_says_nothing() {
+    let routes: Vec<Entry> = (0u64..50).map(|n| route(n << 8, n % 8)).collect();
+    let mut turned = routes.clone();
+    turned.reverse();
+    assert_eq!(with_entries(&routes), with_entries(&turned));
+    let mut missing = routes.clone();
+    missing.pop();
+    assert_ne!(with_entries(&routes), with_entries(&missing));
+}
+
+#[test]
+fn keys_and_action_names_count() {
+    let base = with_entries(&[route(0x100, 1)]);
+    assert_ne!(base, with_entries(&[route(0x200, 1)]));
+    assert_ne!(base, with_entries(&[route(0x100, 2)]));
+    let Entry::TableEntry(mut renamed) = route(0x100, 1) else {
+        unreachable!()
+    };
+    renamed.action = ActionRef::Action(action("mirror", &[(9, 1)]));
+    assert_ne!(base, with_entries(&[renamed.clone().into()]));
+    renamed.action = ActionRef::Action(action("forward", &[(9, 1)]));
+    renamed.priority = 1;
+    assert_ne!(base, with_entries(&[renamed.clone().into()]));
+    renamed.priority = 0;
+    renamed.table = "ipv6".to_owned();
+    assert_ne!(base, with_entries(&[renamed.into()]));
+}
+
+#[test]
+fn a_register_that_a_packet_has_written_counts() {
+    let mut state = measured();
+    let id = state
+        .declare_array("state", 8, 65_536, Stability::Static)
+        .unwrap();
+    let before = state.snapshot();
+    let mut dirty = DirtyCells::new(8, 65_536);
+    dirty.mark(65_535, &[0]);
+    state.fold(id, &mut dirty, |_, out| out.fill(1)).unwrap();
+    let after = state.snapshot();
+    assert_ne!(before.digests.registers, after.digests.registers);
+    assert_eq!(before.digests.tables, after.digests.tables);
+    assert!(after.sequence > before.sequence);
+}
+
+#[test]
+fn a_changed_default_action_counts_in_a_table_without_entries_too() {
+    let default = |name: &str, is_const| -> Entry {
+        DefaultAction {
+            table: "acl".to_owned(),
+            is_const,
+            action: Some(ActionRef::Action(action(name, &[]))),
+        }
+        .into()
+    };
+    let base = with_entries(&[default("drop", false)]);
+    assert_ne!(base, with_entries(&[default("pass", false)]));
+    assert_ne!(base, with_entries(&[default("drop", true)]));
+    assert_ne!(base, with_entries(&[]));
+    // Put again it takes the place of the one before.
+    assert_eq!(
+        base,
+        with_entries(&[default("pass", false), default("drop", false)])
+    );
+}
+
+#[test]
+fn nothing_that_was_unhooked_is_left_out() {
+    let name = || "n".to_owned();
+    let replicas = |port| Replicas::from([(Replica { port, instance: 0 }, 1)]);
+    let bits = |value| Bits::from_u64(16, value).unwrap();
+    let pairs: [[Entry; 2]; 10] = [
+        [1, 2].map(|port| {
+            ProfileMember {
+                profile: name(),
+                member: 1,
+                action: action("forward", &[(9, port)]),
+            }
+            .into()
+        }),
+        [1, 2].map(|weight| {
+            let how = GroupMember {
+                weight,
+                watch_port: Vec::new(),
+            };
+            ProfileGroup {
+                profile: name(),
+                group: 1,
+                size_max: 0,
+                members: [(1, how)].into(),
+            }
+            .into()
+        }),
+        [1, 2].map(|port| {
+            MulticastGroup {
+                group: 1,
+                replicas: replicas(port),
+            }
+            .into()
+        }),
+        [1, 2].map(|port| {
+            MirrorSession {
+                session: 1,
+                port: Some(port),
+                multicast_group: None,
+                replicas: Replicas::new(),
+                class_of_service: 0,
+                truncate_bytes: 0,
+            }
+            .into()
+        }),
+        [1, 2].map(|value| {
+            let matches = Match::exact(bits(value));
+            ValueSetMember {
+                set: name(),
+                key: vec![KeyField {
+                    name: name(),
+                    matches,
+                }],
+            }
+            .into()
+        }),
+        [1, 2].map(|rate_per_s| {
+            MeterConfig {
+                meter: name(),
+                cell: MeterCell::Index(0),
+                unit: Unit::Packets,
+                rates: vec![MeterRate { rate_per_s, burst: 1 }],
+            }
+            .into()
+        }),
+        [Unit::Bytes, Unit::Packets].map(|unit| {
+            CounterConfig {
+                counter: name(),
+                unit,
+                size: 1,
+            }
+            .into()
+        }),
+        [0x1021, 0x8005].map(|polynomial| {
+            Calculation {
+                name: name(),
+                algorithm: "crc16_custom".to_owned(),
+                parameters: [("polynomial".to_owned(), bits(polynomial))].into(),
+            }
+            .into()
+        }),
+        [64, 128].map(|value| {
+            PortSetting {
+                port: 1,
+                queue: Some(0),
+                name: "depth_packets".to_owned(),
+                value,
+            }
+            .into()
+        }),
+        [1, 2].map(|value| {
+            BpfMapEntry {
+                map: name(),
+                key: vec![0; 4],
+                value: vec![value],
+            }
+            .into()
+        }),
+    ];
+    let mut seen = vec![with_entries(&[]).tables];
+    for pair in pairs {
+        for entry in pair {
+            seen.push(with_entries(&[entry]).tables);
+        }
+    }
+    let count = seen.len();
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), count);
+}
+
+#[test]
+fn many_copies_of_an_entry_are_one() {
+    let mut state = measured();
+    let entry = route(0x100, 1);
+    assert_eq!(state.put(&entry).unwrap(), Put::Added);
+    let once = state.snapshot();
+    for _ in 1..65_536 {
+        assert_eq!(state.put(&entry).unwrap(), Put::Same);
+    }
+    assert_eq!(state.snapshot(), once);
+    assert_ne!(once.digests, with_entries(&[]));
+    assert!(state.remove(&entry).unwrap());
+    assert_eq!(state.snapshot().digests, with_entries(&[]));
+    assert!(!state.remove(&entry).unwrap());
+}
+
+#[test]
+fn tables_of_a_program_that_was_swapped_out_are_gone() {
+    let mut state = measured();
+    state.put(&route(0x100, 1)).unwrap();
+    state.set_program(program_digest(b"program"));
+    assert_eq!(state.snapshot().digests, with_entries(&[]));
+}
+
+#[test]
+fn memory_with_other_entries_than_were_measured_is_told_by_entry() {
+    let mut state = measured();
+    for n in 0..4 {
+        state.put(&route(n << 8, 1)).unwrap();
+    }
+    let object = route(0, 1).object();
+    let same: Vec<Entry> = (0..4).map(|n| route(n << 8, 1)).collect();
+    assert!(state.rescan_object(&object, same.clone()).is_empty());
+    let found = [
+        route(0, 1),
+        route(0x100, 2),
+        route(0x200, 1),
+        route(0x200, 1),
+        route(0x900, 5),
+    ];
+    let told: Vec<String> = state
+        .rescan_object(&object, found)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "table ipv4, entry dst=0x100/24: measured as forward(0x1), in memory forward(0x2)",
+            "table ipv4, entry dst=0x200/24: in memory forward(0x1), not measured",
+            "table ipv4, entry dst=0x900/24: in memory forward(0x5), not measured",
+            "table ipv4, entry dst=0x300/24: measured as forward(0x1), not in memory",
+        ]
+    );
+}

@@ -1,0 +1,323 @@
+//! Set hashes: known answers, order, and what a state is after any history of changes.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
+
+// Other tests use more of it.
+#[allow(dead_code)]
+mod common;
+
+use std::collections::BTreeMap;
+
+use linewarden_evidence::encoding::Entry;
+use linewarden_evidence::lthash::{DigestKind, Expansion, LtHash};
+use linewarden_evidence::state::{
+    ArrayId, Digests, DirtyCells, Measured, Put, Stability, StateError, program_digest,
+};
+use linewarden_evidence::{BootCount, SwitchId};
+use proptest::prelude::*;
+
+use common::{config, entry};
+
+fn hash<'a>(elements: impl IntoIterator<Item = &'a [u8]>) -> LtHash {
+    let mut hash = LtHash::EMPTY;
+    elements
+        .into_iter()
+        .for_each(|element| hash.add(&Expansion::of(element)));
+    hash
+}
+
+fn measured() -> Measured {
+    Measured::new(SwitchId(1), BootCount(1), program_digest(b"program"))
+}
+
+/// Recomputed by a program in Python over its own BLAKE3.
+#[test]
+fn the_digests_are_those_of_an_independent_program() {
+    let numbers: Vec<[u8; 4]> = (0u32..100).map(u32::to_be_bytes).collect();
+    for (hash, kind, wanted) in [
+        (
+            LtHash::EMPTY,
+            DigestKind::Tables,
+            "3737cebb322ab2626eaf27d221bed357752dcd51e8e12f11cc39b28f0033df1c",
+        ),
+        (
+            hash([&b"a"[..], b"b"]),
+            DigestKind::Registers,
+            "9a0026dd22af390ba01c6d53bca527714112a139293331fc610588d96e2c200a",
+        ),
+        (
+            hash(numbers.iter().map(|number| &number[..])),
+            DigestKind::Object,
+            "37f272fcf2392e8c56cbe0c97f978b5d4ff596aefde3962b056fa9e8ba869764",
+        ),
+    ] {
+        assert_eq!(hash.digest(kind).to_string(), wanted);
+    }
+}
+
+#[test]
+fn no_sets_digest_can_be_shown_for_anothers() {
+    let hash = hash([&b"a"[..]]);
+    let digests =
+        [DigestKind::Tables, DigestKind::Registers, DigestKind::Object].map(|kind| hash.digest(kind));
+    assert_ne!(digests[0], digests[1]);
+    assert_ne!(digests[1], digests[2]);
+    assert_ne!(digests[0], digests[2]);
+}
+
+proptest! {
+    #![proptest_config(config(64))]
+
+    #[test]
+    fn any_order_gives_the_same_hash(
+        elements in prop::collection::btree_set(prop::collection::vec(any::<u8>(), 0..80), 0..12),
+        others in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..6),
+        order in any::<prop::sample::Index>(),
+    ) {
+        let elements: Vec<_> = elements.into_iter().collect();
+        let straight = hash(elements.iter().map(Vec::as_slice));
+        let mut turned = elements.clone();
+        if !turned.is_empty() {
+            let at = order.index(turned.len());
+            turned.rotate_left(at);
+            turned.reverse();
+        }
+        let mut other = LtHash::EMPTY;
+        others.iter().for_each(|element| other.add(&Expansion::of(element)));
+        turned.iter().for_each(|element| other.add(&Expansion::of(element)));
+        others.iter().rev().for_each(|element| other.remove(&Expansion::of(element)));
+        prop_assert_eq!(&straight, &other);
+        prop_assert_eq!(straight.to_bytes(), other.to_bytes());
+    }
+
+    /// Whatever was put and removed before: the digests are those of what is there in the end.
+    #[test]
+    fn a_state_does_not_tell_its_history(
+        changes in prop::collection::vec((entry(), any::<bool>()), 0..40),
+    ) {
+        let mut lived = measured();
+        let mut there = BTreeMap::new();
+        for (entry, is_put) in changes {
+            if matches!(entry, Entry::RegisterCell(_)) {
+                prop_assert_eq!(lived.put(&entry), Err(StateError::Register));
+                prop_assert_eq!(lived.remove(&entry), Err(StateError::Register));
+                continue;
+            }
+            let identity = entry.encode_parts().identity;
+            let sequence = lived.snapshot().sequence;
+            let has_changed = if is_put {
+                let before = there.insert(identity, entry.clone());
+                let expected = match before {
+                    None => Put::Added,
+                    Some(before) if before == entry => Put::Same,
+                    Some(_) => Put::Replaced,
+                };
+                prop_assert_eq!(lived.put(&entry).unwrap(), expected);
+                expected != Put::Same
+            } else {
+                let was_there = there.remove(&identity).is_some();
+                prop_assert_eq!(lived.remove(&entry).unwrap(), was_there);
+                was_there
+            };
+            prop_assert_eq!(lived.snapshot().sequence > sequence, has_changed);
+        }
+        let mut fresh = measured();
+        for entry in there.values().rev() {
+            prop_assert_eq!(fresh.put(entry).unwrap(), Put::Added);
+        }
+        prop_assert_eq!(lived.snapshot().digests, fresh.snapshot().digests);
+        prop_assert_eq!(lived.objects(), fresh.objects());
+        let inventory: Vec<_> = lived.entries().map(|encoded| Entry::decode(&encoded.whole()).unwrap()).collect();
+        prop_assert_eq!(inventory.len(), there.len());
+        for entry in inventory {
+            prop_assert_eq!(there.get(&entry.encode_parts().identity), Some(&entry));
+        }
+    }
+
+    /// Folding late, early or never in between gives the same.
+    #[test]
+    fn registers_are_their_present_values(
+        width in 1u32..80,
+        writes in prop::collection::vec((0u32..70, any::<u128>(), any::<bool>()), 0..60),
+    ) {
+        let mut array = Array::new(width, 70);
+        let mut state = measured();
+        let id = state.declare_array("r", width, 70, Stability::Static).unwrap();
+        for (index, value, folds) in writes {
+            array.write(index, value);
+            if folds {
+                array.fold(&mut state, id);
+            }
+        }
+        array.fold(&mut state, id);
+        prop_assert!(array.dirty.is_empty());
+        let mut fresh = measured();
+        let other = fresh.declare_array("r", width, 70, Stability::Static).unwrap();
+        array.mark_all();
+        array.dirty_zero(&mut fresh, other);
+        prop_assert_eq!(state.snapshot().digests, fresh.snapshot().digests);
+        prop_assert_eq!(state.objects(), fresh.objects());
+        prop_assert_eq!(state.rescan_array(id, |i, out| array.read(i, out)).unwrap(), None);
+    }
+}
+
+/// A register array as a data plane has it.
+struct Array {
+    bytes: usize,
+    mask: u128,
+    width: u32,
+    cells: Vec<u128>,
+    dirty: DirtyCells,
+}
+
+impl Array {
+    fn new(width: u32, size: u32) -> Self {
+        Self {
+            bytes: width.div_ceil(8) as usize,
+            mask: u128::MAX >> (128 - width),
+            width,
+            cells: vec![0; size as usize],
+            dirty: DirtyCells::new(width, size),
+        }
+    }
+
+    fn read(&self, index: u32, out: &mut [u8]) {
+        out.copy_from_slice(&self.cells[index as usize].to_be_bytes()[16 - self.bytes..]);
+    }
+
+    fn write(&mut self, index: u32, value: u128) {
+        let mut old = vec![0; self.bytes];
+        self.read(index, &mut old);
+        self.dirty.mark(index, &old);
+        self.cells[index as usize] = value & self.mask;
+    }
+
+    fn fold(&mut self, state: &mut Measured, id: ArrayId) -> usize {
+        let mut dirty = std::mem::replace(&mut self.dirty, DirtyCells::new(self.width, 0));
+        let folded = state
+            .fold(id, &mut dirty, |index, out| self.read(index, out))
+            .unwrap();
+        self.dirty = dirty;
+        folded
+    }
+
+    fn mark_all(&mut self) {
+        for index in 0..self.cells.len() as u32 {
+            self.dirty.mark(index, &vec![0; self.bytes]);
+        }
+    }
+
+    /// All cells at once into a state that knows them as zero.
+    fn dirty_zero(&mut self, state: &mut Measured, id: ArrayId) {
+        self.fold(state, id);
+    }
+}
+
+fn registers(state: &mut Measured) -> Digests {
+    state.snapshot().digests
+}
+
+#[test]
+fn a_cell_that_is_zero_again_leaves_nothing() {
+    let mut state = measured();
+    let id = state.declare_array("r", 9, 8, Stability::Static).unwrap();
+    let empty = registers(&mut state);
+    let mut array = Array::new(9, 8);
+    array.write(3, 7);
+    array.write(3, 8);
+    assert_eq!(array.dirty.len(), 1);
+    assert_eq!(array.fold(&mut state, id), 1);
+    assert_eq!(state.objects()[0].entries, 1);
+    assert_ne!(registers(&mut state), empty);
+    let sequence = state.snapshot().sequence;
+    array.write(3, 0);
+    // Between two looks it came back: nothing has changed.
+    array.write(4, 1);
+    array.write(4, 0);
+    assert_eq!(array.fold(&mut state, id), 1);
+    assert_eq!(registers(&mut state), empty);
+    assert_eq!(state.objects()[0].entries, 0);
+    assert_eq!(state.snapshot().sequence.0, sequence.0 + 1);
+    array.write(5, 2);
+    array.write(5, 0);
+    assert_eq!(array.fold(&mut state, id), 0);
+    assert_eq!(state.snapshot().sequence.0, sequence.0 + 1);
+}
+
+#[test]
+fn volatile_arrays_are_told_but_do_not_count() {
+    let mut state = measured();
+    let id = state.declare_array("counts", 32, 8, Stability::Volatile).unwrap();
+    let before = registers(&mut state);
+    let object = state.objects()[0].clone();
+    let mut array = Array::new(32, 8);
+    array.write(1, 1);
+    assert_eq!(array.fold(&mut state, id), 1);
+    assert_eq!(registers(&mut state), before);
+    assert!(state.objects()[0].is_volatile);
+    assert_ne!(state.objects()[0].digest, object.digest);
+}
+
+#[test]
+fn memory_that_was_changed_behind_its_back_is_told() {
+    let mut state = measured();
+    let id = state.declare_array("r", 16, 300, Stability::Static).unwrap();
+    let mut array = Array::new(16, 300);
+    (0..300).for_each(|index| array.write(index, u128::from(index)));
+    array.fold(&mut state, id);
+    assert_eq!(state.rescan_array(id, |i, out| array.read(i, out)).unwrap(), None);
+    array.cells[17] ^= 1;
+    let drift = state
+        .rescan_array(id, |i, out| array.read(i, out))
+        .unwrap()
+        .unwrap();
+    assert_eq!(drift.measured, state.objects()[0].digest);
+    assert_ne!(drift.measured, drift.found);
+}
+
+#[test]
+fn what_is_no_cell_of_an_array_is_not_taken_up() {
+    let mut state = measured();
+    let id = state.declare_array("r", 16, 4, Stability::Static).unwrap();
+    assert_eq!(
+        state.declare_array("r", 8, 4, Stability::Static),
+        Err(StateError::Twice("r".to_owned()))
+    );
+    let mut dirty = DirtyCells::new(16, 4);
+    dirty.mark(4, &[0, 0]);
+    dirty.mark(u32::MAX, &[0, 0]);
+    dirty.mark(0, &[0]);
+    dirty.mark_u64(0, 0);
+    dirty.mark_u64(0, 9);
+    assert_eq!(dirty.len(), 1);
+    let mut narrow = DirtyCells::new(8, 4);
+    assert!(matches!(
+        state.fold(id, &mut narrow, |_, _| ()),
+        Err(StateError::Array(0))
+    ));
+    assert_eq!(state.fold(id, &mut dirty, |_, out| out.fill(1)), Ok(1));
+}
+
+#[test]
+fn another_program_begins_with_nothing() {
+    let mut state = measured();
+    let id = state.declare_array("r", 16, 4, Stability::Static).unwrap();
+    let mut array = Array::new(16, 4);
+    array.write(0, 1);
+    array.fold(&mut state, id);
+    let before = state.snapshot();
+    state.set_program(program_digest(b"another"));
+    let after = state.snapshot();
+    assert_ne!(before.digests.program, after.digests.program);
+    assert!(after.sequence > before.sequence);
+    assert!(state.objects().is_empty());
+    assert!(matches!(
+        state.rescan_array(id, |_, _| ()),
+        Err(StateError::Array(_))
+    ));
+    let empty = registers(&mut Measured::new(
+        SwitchId(1),
+        BootCount(1),
+        program_digest(b"another"),
+    ));
+    assert_eq!(after.digests, empty);
+}

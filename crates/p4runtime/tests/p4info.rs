@@ -1,0 +1,356 @@
+//! P4Info as p4c writes it, beside the BMv2 JSON of the same program; and damaged in every way that has a
+//! message.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use linewarden_p4runtime::ids::FieldId;
+use linewarden_p4runtime::p4info::{ActionScope, Format, Index, MatchKind, P4Info, Type};
+use linewarden_p4runtime::proto::config;
+use prost::Message;
+use serde_json::Value;
+
+fn data(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn everything() -> P4Info {
+    P4Info::from_text(&data("everything.p4info.txtpb")).unwrap()
+}
+
+#[test]
+fn everything_of_the_program_is_found_by_name_and_alias() {
+    let info = everything();
+    let acl = info.tables().named("In.acl").unwrap();
+    assert_eq!(info.tables().named("acl").unwrap().id, acl.id);
+    let kinds: Vec<_> = acl
+        .fields
+        .iter()
+        .map(|field| (field.name.as_str(), field.format, field.kind))
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            ("hdr.ipv4.src", Format::Bits(32), MatchKind::Ternary),
+            ("hdr.ipv4.protocol", Format::Bits(8), MatchKind::Optional),
+            ("hdr.ipv4.total_len", Format::Bits(16), MatchKind::Range),
+            ("std.ingress_port", Format::Bits(9), MatchKind::Exact),
+        ]
+    );
+    assert_eq!(acl.fields[3].id, FieldId(4));
+    assert!(acl.needs_priority());
+    assert_eq!(acl.counter.as_ref().unwrap().name, "In.acl_hits");
+    assert_eq!(acl.meter.as_ref().unwrap().name, "In.acl_rate");
+    let deny = info.actions().named("deny").unwrap().id;
+    assert_eq!(acl.scope(deny), Some(ActionScope::TableOnly));
+    let mac = info.tables().named("mac").unwrap();
+    assert!(mac.idle_timeout && !mac.needs_priority());
+    assert_eq!(mac.size, 4);
+    assert_eq!(
+        mac.scope(info.actions().named("learn").unwrap().id),
+        Some(ActionScope::DefaultOnly)
+    );
+    let vrf = info.tables().named("vrf_of_port").unwrap();
+    assert!(vrf.is_const && vrf.has_initial_entries && vrf.const_default.is_some());
+    assert!(info.tables().named("everywhere").unwrap().fields.is_empty());
+    let selector = info.profiles().named("next_hops").unwrap();
+    assert!(selector.with_selector && !info.profiles().named("ports").unwrap().with_selector);
+    assert_eq!(info.tables().named("routes").unwrap().profile, Some(selector.id));
+    assert_eq!(info.value_sets().named("tunnel_types").unwrap().size, 4);
+    assert_eq!(*info.registers().named("last_seen").unwrap().data, Type::Bits(48));
+    let Type::Struct(members) = &*info.digests().named("learned_t").unwrap().data else {
+        panic!()
+    };
+    assert_eq!(
+        members.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+        ["src", "port", "moved"]
+    );
+    assert_eq!(*members[2].1, Type::Bool);
+    assert_eq!(info.packet_in().unwrap().fields.len(), 2);
+    assert_eq!(info.packet_out().unwrap().fields[0].name, "egress_port");
+}
+
+#[test]
+fn binary_and_text_give_the_same() {
+    let info = everything();
+    let again = P4Info::from_binary(&info.message().encode_to_vec()).unwrap();
+    assert_eq!(again.message(), info.message());
+}
+
+/// The strings at `field` of the objects in the arrays at `path`.
+fn json_names(json: &Value, path: &str) -> BTreeSet<String> {
+    let names = |array: &Value| -> Vec<String> {
+        array
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|object| object["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    match path.split_once('/') {
+        None => names(&json[path]).into_iter().collect(),
+        Some((outer, inner)) => json[outer]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|object| names(&object[inner]))
+            .collect(),
+    }
+}
+
+fn names<I: Copy + Ord, T>(index: &Index<I, T>) -> BTreeSet<String> {
+    index.names().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_names_are_those_of_the_bmv2_json() {
+    let info = everything();
+    let json: Value = serde_json::from_str(&data("everything.json")).unwrap();
+    let hidden = |name: &String| !name.starts_with("tbl_") && !name.starts_with("everything");
+    let tables: BTreeSet<_> = json_names(&json, "pipelines/tables")
+        .into_iter()
+        .filter(hidden)
+        .collect();
+    assert_eq!(tables, names(info.tables()));
+    let actions = json_names(&json, "actions");
+    assert!(names(info.actions()).is_subset(&actions), "{actions:?}");
+    assert_eq!(
+        json_names(&json, "pipelines/action_profiles"),
+        names(info.profiles())
+    );
+    assert_eq!(json_names(&json, "register_arrays"), names(info.registers()));
+    assert_eq!(json_names(&json, "learn_lists"), names(info.digests()));
+    assert_eq!(json_names(&json, "parse_vsets"), names(info.value_sets()));
+    let counters = json_names(&json, "counter_arrays");
+    let meters = json_names(&json, "meter_arrays");
+    assert!(names(info.counters()).is_subset(&counters) && names(info.meters()).is_subset(&meters));
+    for table in info.tables().iter() {
+        let pipelines = json["pipelines"].as_array().unwrap();
+        let in_json = pipelines
+            .iter()
+            .flat_map(|pipeline| pipeline["tables"].as_array().unwrap())
+            .find(|candidate| candidate["name"] == table.name.as_str())
+            .unwrap();
+        let keys: Vec<_> = in_json["key"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|key| key["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            keys,
+            table
+                .fields
+                .iter()
+                .map(|field| field.name.as_str())
+                .collect::<Vec<_>>()
+        );
+        for direct in table.counter.iter().map(|counter| &counter.name) {
+            assert!(counters.contains(direct));
+        }
+        for direct in table.meter.iter().map(|meter| &meter.name) {
+            assert!(meters.contains(direct));
+        }
+    }
+}
+
+/// One way to damage a P4Info, and what its message has to say.
+type Damage = (fn(&mut config::P4Info), &'static str);
+
+const DAMAGES: &[Damage] = &[
+    (
+        |p| p.tables[0].preamble = None,
+        "table \"\" (id 0): it has no preamble",
+    ),
+    (
+        |p| p.tables[0].preamble.as_mut().unwrap().id = 0,
+        "id 0 is reserved",
+    ),
+    (
+        |p| p.tables[0].preamble.as_mut().unwrap().name.clear(),
+        "it has no name",
+    ),
+    (
+        |p| p.tables[0].preamble = p.actions[0].preamble.clone(),
+        "another element has the same id",
+    ),
+    (
+        |p| p.tables[1].preamble.as_mut().unwrap().name = p.tables[0].preamble.as_ref().unwrap().name.clone(),
+        "another table has the same name",
+    ),
+    (
+        |p| {
+            p.actions[1].preamble.as_mut().unwrap().alias =
+                p.actions[0].preamble.as_ref().unwrap().alias.clone()
+        },
+        "has the same alias",
+    ),
+    (
+        |p| p.tables[0].match_fields[1].id = 1,
+        "match field \"std.ingress_port\": id 1 is zero or another's",
+    ),
+    (
+        |p| p.tables[0].match_fields[1].bitwidth = -1,
+        "a width of -1 bits",
+    ),
+    (
+        |p| p.tables[0].match_fields[1].bitwidth = i32::MAX,
+        "a width of 2147483647 bits",
+    ),
+    (
+        |p| p.tables[0].match_fields[1].r#match = None,
+        "it has no match type",
+    ),
+    (
+        |p| p.tables[0].match_fields[1].r#match = Some(config::match_field::Match::MatchType(77)),
+        "match type 77 is not one",
+    ),
+    (
+        |p| p.tables[0].action_refs[0].id = 5,
+        "it refers to action 5, which is not there",
+    ),
+    (|p| p.tables[0].action_refs[0].scope = 9, "action scope 9"),
+    (
+        |p| p.tables[0].const_default_action_id = 5,
+        "the constant default action 5",
+    ),
+    (
+        |p| p.tables[0].implementation_id = 5,
+        "action profile 5, which is not there",
+    ),
+    (
+        |p| p.tables[0].implementation_id = p.action_profiles[0].preamble.as_ref().unwrap().id,
+        "do not name each other",
+    ),
+    (
+        |p| {
+            p.action_profiles[0]
+                .table_ids
+                .push(p.tables[0].preamble.as_ref().unwrap().id)
+        },
+        "do not name each other",
+    ),
+    (
+        |p| p.tables[0].direct_resource_ids.push(5),
+        "5, which is not there",
+    ),
+    (
+        |p| p.direct_counters[0].direct_table_id = 5,
+        "do not name each other",
+    ),
+    (
+        |p| p.direct_meters[0].direct_table_id = 5,
+        "do not name each other",
+    ),
+    (|p| p.tables[0].size = -1, "a size of -1"),
+    (|p| p.actions[2].params[0].id = 0, "parameter \"port\": id 0"),
+    (
+        |p| p.actions[2].params[0].bitwidth = -8,
+        "parameter \"port\": a width of -8 bits",
+    ),
+    (|p| p.counters[0].spec = None, "counter unit 0"),
+    (|p| p.meters[0].spec.as_mut().unwrap().unit = 0, "meter unit 0"),
+    (|p| p.meters[0].spec.as_mut().unwrap().r#type = 8, "meter type 8"),
+    (
+        |p| p.registers[0].type_spec = None,
+        "register \"In.last_seen\" (id 374516543): no type is given",
+    ),
+    (|p| p.registers[0].size = -4, "a size of -4"),
+    (
+        |p| p.type_info = None,
+        "the type \"learned_t\" is not in type_info",
+    ),
+    (
+        |p| {
+            let own = p.digests[0].type_spec.clone();
+            let info = p.type_info.as_mut().unwrap();
+            info.structs.get_mut("learned_t").unwrap().members[0].type_spec = own;
+        },
+        "the type \"learned_t\" contains itself",
+    ),
+    (
+        |p| p.controller_packet_metadata[0].metadata[0].bitwidth = -3,
+        "metadata \"ingress_port\": a width of -3",
+    ),
+    (
+        |p| p.controller_packet_metadata[0].preamble.as_mut().unwrap().name = "packet".into(),
+        "the name is neither packet_in nor packet_out",
+    ),
+    (
+        |p| p.controller_packet_metadata[0].preamble.as_mut().unwrap().name = "packet_out".into(),
+        "another controller header has the same name",
+    ),
+    (
+        |p| p.value_sets[0].r#match[0].bitwidth = -1,
+        "value set \"Parse.tunnel_types\"",
+    ),
+];
+
+#[test]
+fn every_damage_is_named_with_its_element() {
+    for (place, (damage, says)) in DAMAGES.iter().enumerate() {
+        let mut message = everything().message().clone();
+        damage(&mut message);
+        let error = P4Info::new(message).expect_err(says).to_string();
+        assert!(error.contains(says), "{place}: {error:?} does not say {says:?}");
+    }
+}
+
+#[test]
+fn what_is_no_p4info_is_refused_with_its_place() {
+    let text = data("everything.p4info.txtpb");
+    let error = P4Info::from_text(&text.replace("bitwidth", "bitwith"))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("bitwith"), "{error}");
+    assert!(P4Info::from_text(&text[..text.len() - 3]).is_err());
+    assert!(P4Info::from_binary(text.as_bytes()).is_err());
+    let binary = everything().message().encode_to_vec();
+    // Cut anywhere it is refused or, where a whole element ended there, is the shorter P4Info.
+    for length in 0..binary.len() {
+        let _ = P4Info::from_binary(&binary[..length]);
+    }
+}
+
+#[test]
+fn all_of_p4cs_own_p4infos_are_read() {
+    let Some(root) = std::env::var_os("LINEWARDEN_P4C") else {
+        println!("SKIPPED: LINEWARDEN_P4C does not name a checkout of p4c, whose P4Infos are read then");
+        return;
+    };
+    let directory = PathBuf::from(root).join("testdata/p4_16_samples_outputs");
+    let (mut read, mut refused) = (0, Vec::new());
+    for entry in std::fs::read_dir(&directory).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.to_string_lossy().ends_with(".p4info.txtpb") {
+            continue;
+        }
+        match P4Info::from_text(&std::fs::read_to_string(&path).unwrap()) {
+            Ok(info) => {
+                read += 1;
+                let binary = info.message().encode_to_vec();
+                assert_eq!(P4Info::from_binary(&binary).unwrap().message(), info.message());
+            }
+            Err(error) => refused.push(format!(
+                "{}: {error}",
+                path.file_name().unwrap().to_string_lossy()
+            )),
+        }
+    }
+    assert!(read > 600, "only {read} read in {}", directory.display());
+    assert!(
+        refused.is_empty(),
+        "{} refused:\n{}",
+        refused.len(),
+        refused.join("\n")
+    );
+}

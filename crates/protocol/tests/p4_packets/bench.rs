@@ -1,0 +1,172 @@
+//! The oracle beside a program: what it makes of a frame is what the program must make of it.
+
+use std::collections::BTreeMap;
+
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::gateway::Gateway;
+use linewarden_protocol::ids::GatewayId;
+use linewarden_protocol::time::Now;
+use linewarden_protocol::verdict::{Disposition, Verdict};
+use linewarden_protocol::wire::LAP_PORT;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
+
+use super::stf::Stf;
+
+pub const GATEWAY: GatewayId = GatewayId(7);
+/// Where devices are.
+pub const PORT: u16 = 1;
+/// Where what passes goes.
+pub const SERVICE_PORT: u16 = 2;
+/// The gateway's own IPv6 address, beside that of [`gateway_end`].
+pub const OWN_V6: [u16; 8] = [0xfd66, 0, 0, 0, 0, 0, 0, 0xfe];
+
+/// The gateway's own end.
+pub fn gateway_end() -> Endpoint {
+    Endpoint {
+        mac: [2, 0, 0, 0, 0xff, 1],
+        ip: [10, 66, 0, 254].into(),
+        port: LAP_PORT,
+    }
+}
+
+/// The service behind the gateway.
+pub fn service_end() -> Endpoint {
+    Endpoint {
+        mac: [2, 0, 0, 0, 0xff, 2],
+        ip: [10, 77, 0, 1].into(),
+        port: 9000,
+    }
+}
+
+pub fn device_end(number: u8) -> Endpoint {
+    Endpoint {
+        mac: [2, 0, 0, 0, 0, number],
+        ip: [10, 66, 0, number].into(),
+        port: 40_000,
+    }
+}
+
+/// The same ends with IPv6 addresses.
+pub fn v6(end: Endpoint) -> Endpoint {
+    let number = u16::from(end.mac[5]);
+    let ip = match end.port {
+        LAP_PORT => OWN_V6,
+        _ => [0xfd66, 0, 0, 0, 0, 0, 1, number],
+    };
+    Endpoint { ip: ip.into(), ..end }
+}
+
+pub struct Bench {
+    pub stf: Stf,
+    pub gateway: Gateway,
+    pub now: Now,
+    counted: BTreeMap<u8, u64>,
+}
+
+impl Bench {
+    /// Of a program whose ingress control has that name.
+    pub fn new(control: &str, stf: Stf, gateway: Gateway) -> Self {
+        let now = Now {
+            monotonic_ms: 50_000,
+            boot_ms: 90_000,
+        };
+        let mut bench = Self {
+            stf,
+            gateway,
+            now,
+            counted: BTreeMap::new(),
+        };
+        bench
+            .stf
+            .say("The gateway's own addresses, and where what passes goes.");
+        for line in [
+            "local4 hdr.net.ipv4.dst:0x0a4200fe is_local()".to_owned(),
+            "local6 hdr.net.ipv6.dst:0xfd6600000000000000000000000000fe is_local()".to_owned(),
+            format!("bridge hdr.net.ethernet.dst:0x02000000ff02 to_port(port:{SERVICE_PORT})"),
+        ] {
+            bench.stf.line(&format!("add {control}.{line}"));
+        }
+        bench
+    }
+
+    pub fn say(&mut self, why: &str) -> &mut Self {
+        self.stf.say(why);
+        self
+    }
+
+    /// A frame comes in on [`PORT`].
+    pub fn send(&mut self, frame: &[u8]) -> Verdict {
+        self.send_on(PORT, frame).0
+    }
+
+    /// A frame comes in; what goes out instead.
+    pub fn send_on(&mut self, port: u16, frame: &[u8]) -> (Verdict, Vec<u8>) {
+        self.stf.packet(port, frame);
+        let mut bytes = frame.to_vec();
+        let handled = self.gateway.handle(self.now, port.into(), &mut bytes);
+        *self.counted.entry(handled.verdict.number()).or_default() += 1;
+        let mut out = bytes[handled.frame.clone()].to_vec();
+        out.extend_from_slice(handled.behind.as_ref().map_or(&[][..], |behind| &behind[..]));
+        match handled.verdict.disposition() {
+            Disposition::Reply => {
+                self.stf.expect(port, &out);
+            }
+            Disposition::Pass if out.starts_with(&service_end().mac) => {
+                self.stf.expect(SERVICE_PORT, &out);
+            }
+            _ => {}
+        }
+        (handled.verdict, out)
+    }
+
+    /// A frame with that verdict, or the test is not what it says.
+    pub fn expect(&mut self, verdict: Verdict, frame: &[u8]) {
+        assert_eq!(self.send(frame), verdict);
+    }
+
+    /// Frames with a byte or two that are others, cut off, or longer: whatever the oracle makes of them.
+    pub fn bend(&mut self, seed: u64, times: u32, frames: &[Vec<u8>]) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut below = |end: usize| usize::try_from(rng.next_u64() % u64::try_from(end).unwrap()).unwrap();
+        for _ in 0..times {
+            let mut frame = frames[below(frames.len())].clone();
+            for _ in 0..=below(2) {
+                match below(8) {
+                    0 => frame.truncate(14.max(below(frame.len() + 1))),
+                    1 => frame.resize(frame.len() + 1 + below(20), 0),
+                    _ => {
+                        // Headers more often than what they carry.
+                        let end = [64, frame.len()][below(2)].min(frame.len());
+                        let at = below(end);
+                        let bit = 1u8 << below(8);
+                        frame[at] = [frame[at] ^ bit, 0, 0xff, bit][below(4)];
+                    }
+                }
+            }
+            self.send(&frame);
+        }
+    }
+
+    /// How often each verdict was given, and the test.
+    pub fn finish(mut self) -> Stf {
+        self.say("Every frame has exactly one verdict.");
+        for verdict in Verdict::ALL {
+            let number = verdict.number();
+            let counted = self.counted.get(&number).copied().unwrap_or_default();
+            self.stf
+                .line(&format!("check_counter verdicts({number}) packets == {counted}"));
+        }
+        self.stf
+    }
+
+    /// A UDP datagram to the gateway's LAP port.
+    pub fn to_lap(from: Endpoint, payload: &[u8]) -> Vec<u8> {
+        let to = match from.ip.is_ipv6() {
+            true => v6(gateway_end()),
+            false => gateway_end(),
+        };
+        FrameBuilder::new(from, to).udp(payload)
+    }
+}

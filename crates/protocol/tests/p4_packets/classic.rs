@@ -1,0 +1,227 @@
+//! classic_puf.p4: both of the papers' profiles in all sizes, against the oracle's verifier.
+
+use linewarden_protocol::classic::rng::SplitMix64;
+use linewarden_protocol::classic::verifier::{Crp, Verifier};
+use linewarden_protocol::classic::{
+    Block, CLASSIC_PORT, Message, Profile, ResponseBits, device, message_type,
+};
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::gateway::{Gateway, GatewayConfig};
+use linewarden_protocol::verdict::Verdict;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
+
+use super::bench::{Bench, GATEWAY, OWN_V6, device_end, gateway_end, service_end, v6};
+use super::stf::Stf;
+
+const SEED: u64 = 0x1234_5678_9abc_def0;
+/// Pairs of each identifier, from 1.
+const PAIRS: [usize; 3] = [9, 7, 2];
+
+/// A datagram to the classic port.
+fn to_classic(from: Endpoint, payload: &[u8]) -> Vec<u8> {
+    let to = match from.ip.is_ipv6() {
+        true => v6(gateway_end()),
+        false => gateway_end(),
+    };
+    let to = Endpoint {
+        port: CLASSIC_PORT,
+        ..to
+    };
+    FrameBuilder::new(from, to).udp(payload)
+}
+
+fn bytes(message: &Message, bits: ResponseBits) -> Vec<u8> {
+    let mut payload = vec![0; bits.message_bytes()];
+    message.write(bits, &mut payload).unwrap();
+    payload
+}
+
+fn pairs(bits: ResponseBits) -> Vec<Vec<Crp>> {
+    let mut rng = ChaCha8Rng::seed_from_u64(u64::try_from(bits.bytes()).unwrap());
+    let mut pair = || {
+        let mut response: Block = [0; 32];
+        rng.fill_bytes(&mut response[..bits.bytes()]);
+        Crp {
+            challenge: rng.next_u32(),
+            response,
+        }
+    };
+    PAIRS.map(|count| (0..count).map(|_| pair()).collect()).into()
+}
+
+/// The tables of pairs that a pair may lie in, and the action.
+fn tables(
+    profile: Profile,
+    index: usize,
+    count: usize,
+) -> (&'static [&'static str], &'static str, &'static str) {
+    match profile {
+        Profile::Iot => (
+            &["first_pairs0", "first_pairs1", "first_pairs2", "first_pairs3"],
+            "meta.first",
+            "set_first",
+        ),
+        Profile::Uav if index < count / 2 => (&["first_pairs0", "first_pairs1"], "meta.first", "set_first"),
+        Profile::Uav => (&["second_pairs0", "second_pairs1"], "meta.second", "set_second"),
+    }
+}
+
+fn install(bench: &mut Bench, profile: Profile, bits: ResponseBits, crps: &[Vec<Crp>]) {
+    bench.say("The pairs, spread over the tables.");
+    for (identifier, pairs) in (1..).zip(crps) {
+        let served = match profile {
+            Profile::Iot => pairs.len(),
+            Profile::Uav => pairs.len() / 2,
+        };
+        let device = 100 + identifier;
+        bench.stf.line(&format!(
+            "add ClassicIngress.devices hdr.message.identifier:{identifier} set_device(device:{device}, pairs:{served})"
+        ));
+        for (index, pair) in pairs.iter().enumerate() {
+            let (names, key, action) = tables(profile, index, pairs.len());
+            bench.stf.line(&format!(
+                "add ClassicIngress.{} hdr.message.identifier:{identifier} {key}:{index} \
+                 {action}(challenge:{:#010x}, response:0x{})",
+                names[index % names.len()],
+                pair.challenge,
+                hex::encode(&pair.response[..bits.bytes()])
+            ));
+        }
+    }
+}
+
+/// What the device with these pairs says to a CH.
+fn respond(crps: &[Crp], challenge: &Message, bits: ResponseBits, two: bool) -> Message {
+    let response = |wanted: u32| &crps.iter().find(|crp| crp.challenge == wanted).unwrap().response;
+    let r2 = two.then(|| response(challenge.challenge2));
+    device::respond(challenge, bits, response(challenge.challenge1), r2).unwrap()
+}
+
+fn message(frame: &[u8], bits: ResponseBits, is_v6: bool) -> Message {
+    let at = if is_v6 { 62 } else { 42 };
+    Message::parse(bits, &frame[at..]).unwrap()
+}
+
+fn test(name: &str, profile: Profile, bits: ResponseBits) -> Stf {
+    let crps = pairs(bits);
+    let mut gateway = Gateway::new(GatewayConfig {
+        // LAP/1 is not served.
+        lap_port: 0xffff,
+        ..GatewayConfig::new(GATEWAY, &[gateway_end().ip, OWN_V6.into()])
+    });
+    let rng = SplitMix64::from_state(SEED);
+    gateway.serve_classic(
+        CLASSIC_PORT,
+        Verifier::new(profile, bits, rng, crps.clone()).unwrap(),
+    );
+    let program = format!("classic-{name}-{}", bits.bytes() * 8);
+    let mut bench = Bench::new("ClassicIngress", Stf::new(&program, "exchanges"), gateway);
+    install(&mut bench, profile, bits, &crps);
+    bench
+        .stf
+        .line(&format!("register_write ClassicIngress.random_state 0 {SEED}"));
+    let two = profile == Profile::Uav;
+    let mut kept = Vec::new();
+
+    bench.say(
+        "Exchanges over IPv4 and IPv6. An accepted hash dies with its success, a wrong one changes nothing.",
+    );
+    for (number, identifier) in [1u32, 2, 1, 3, 2, 1].into_iter().enumerate() {
+        let from = device_end(u8::try_from(identifier).unwrap());
+        let is_v6 = number % 2 == 1;
+        let from = if is_v6 { v6(from) } else { from };
+        let request = to_classic(from, &bytes(&device::request(identifier), bits));
+        let (verdict, reply) = bench.send_on(super::bench::PORT, &request);
+        assert_eq!(verdict, Verdict::ReplyClassicChallenge);
+        let challenge = message(&reply, bits, is_v6);
+        let response = respond(
+            &crps[usize::try_from(identifier).unwrap() - 1],
+            &challenge,
+            bits,
+            two,
+        );
+        let mut wrong = response;
+        wrong.hash ^= 1;
+        let right = to_classic(from, &bytes(&response, bits));
+        bench.expect(Verdict::DropClassicHash, &to_classic(from, &bytes(&wrong, bits)));
+        bench.expect(Verdict::ReplyClassicAck, &right);
+        bench.expect(Verdict::DropClassicHash, &right);
+        kept.extend([request, right]);
+    }
+    bench.say("Nobody was challenged, and expects no hash of zeros.");
+    let mut zero = Message::new(message_type::RESP, 2);
+    bench.expect(
+        Verdict::DropClassicHash,
+        &to_classic(device_end(2), &bytes(&zero, bits)),
+    );
+    bench.say("Identifiers that nobody has.");
+    for identifier in [0, 4, u32::MAX] {
+        let request = bytes(&device::request(identifier), bits);
+        bench.expect(Verdict::DropClassicUnknown, &to_classic(device_end(2), &request));
+        zero.identifier = identifier;
+        let response = bytes(&zero, bits);
+        bench.expect(Verdict::DropClassicUnknown, &to_classic(device_end(2), &response));
+    }
+    bench.say("A new REQ takes the outstanding challenge's place: so it is in the papers.");
+    let request = to_classic(device_end(1), &bytes(&device::request(1), bits));
+    let (_, first) = bench.send_on(super::bench::PORT, &request);
+    let (_, second) = bench.send_on(super::bench::PORT, &request);
+    for (reply, verdict) in [
+        (first, Verdict::DropClassicHash),
+        (second, Verdict::ReplyClassicAck),
+    ] {
+        let response = respond(&crps[0], &message(&reply, bits, false), bits, two);
+        bench.expect(verdict, &to_classic(device_end(1), &bytes(&response, bits)));
+    }
+    bench.say("No message of ours: kinds, lengths, padding behind it is kept, other ports pass.");
+    for kind in [message_type::CH, message_type::ACK, 4, 255] {
+        let bytes = bytes(&Message::new(kind, 1), bits);
+        bench.expect(Verdict::DropClassicMalformed, &to_classic(device_end(1), &bytes));
+    }
+    let plain = bytes(&device::request(1), bits);
+    for payload in [&plain[1..], &plain[..20], &[], &[&plain[..], &[0]].concat()] {
+        bench.expect(Verdict::DropClassicMalformed, &to_classic(device_end(1), payload));
+    }
+    let to_port = Endpoint {
+        port: CLASSIC_PORT,
+        ..gateway_end()
+    };
+    let padded = FrameBuilder::new(device_end(1), to_port).vlan(12).vlan(13);
+    bench.send(&padded.ip_fields(0x28, 0x7777, 9).padding(&[0xaa; 11]).udp(&plain));
+    let to_service = FrameBuilder::new(device_end(1), service_end());
+    bench.expect(Verdict::PassForeign, &to_service.udp(&plain));
+    bench.expect(
+        Verdict::PassForeign,
+        &to_service.clone().fragment(1, true).udp(&plain),
+    );
+    bench.expect(Verdict::PassForeign, &to_service.arp_request());
+    let to_us = FrameBuilder::new(device_end(1), to_port);
+    bench.expect(
+        Verdict::PassUnparsed,
+        &to_us.clone().fragment(0, true).udp(&plain),
+    );
+    bench.expect(Verdict::PassUnparsed, &to_us.clone().options(&[1]).udp(&plain));
+    let mut group = to_us.udp(&plain);
+    group[0] |= 1;
+    bench.expect(Verdict::DropUnanswerable, &group);
+    if profile == Profile::Iot {
+        bench.say("Pairs that are spent are spent.");
+        for _ in 0..PAIRS[2] {
+            bench.send(&to_classic(device_end(3), &bytes(&device::request(3), bits)));
+        }
+        let request = bytes(&device::request(3), bits);
+        bench.expect(Verdict::DropClassicUnknown, &to_classic(device_end(3), &request));
+    }
+    bench.say("Bent: whatever the oracle makes of them.");
+    bench.bend(0x5eed_0003, 200, &kept);
+    bench.finish()
+}
+
+pub fn tests() -> Vec<Stf> {
+    let all = [("iot", Profile::Iot), ("uav", Profile::Uav)];
+    all.into_iter()
+        .flat_map(|(name, profile)| ResponseBits::ALL.map(|bits| test(name, profile, bits)))
+        .collect()
+}

@@ -1,0 +1,253 @@
+//! Capture files as ports.
+//!
+//! Packets of several files come in the order of their times, whichever port is asked first: a port gives a packet only
+//! when no other has an earlier one. Input may be a pipe, in which packets appear one by one. A pipe that has nothing for
+//! now does not hold up the others, but because all are looked into once more after a packet has been seen, what one
+//! process writes into several pipes comes in the order in which it was written.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::super::{
+    Port, PortError, PortId, PortSpec, Readiness, Receive, RxCounters, Transmit, TxCounters, sys,
+};
+use super::PcapError;
+use super::file::{CaptureReader, CaptureWriter, Have, Packet};
+
+/// Opens the files of all ports, `NAME_in.pcap` and `NAME_out.pcap` in `directory`. Nothing is read before `start`. Input
+/// files that are pipes may get their writers in any order, later.
+///
+/// # Errors
+/// When a file cannot be opened or created. Damaged ones are found when they are read.
+pub fn open(directory: &Path, specs: &[PortSpec], start: Instant) -> Result<Vec<(PortId, Port)>, PortError> {
+    let path = |spec: &PortSpec, end: &str| directory.join(format!("{}{end}", spec.interface));
+    let inputs = specs
+        .iter()
+        .map(|spec| Input::open(path(spec, "_in.pcap")))
+        .collect::<Result<_, _>>()?;
+    let replay = Arc::new(Mutex::new(Replay { inputs }));
+    specs
+        .iter()
+        .enumerate()
+        .map(|(number, spec)| {
+            let receiver = PcapReceiver {
+                file: lock(&replay).clone_file(number)?,
+                replay: replay.clone(),
+                number,
+                start,
+                counters: RxCounters::default(),
+            };
+            let port = Port {
+                receiver: Box::new(receiver),
+                sender: Box::new(PcapSender::create(&path(spec, "_out.pcap"))?),
+            };
+            Ok((spec.port, port))
+        })
+        .collect()
+}
+
+fn io_error(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> PcapError {
+    move |source| PcapError::Io {
+        path: path.to_owned(),
+        action,
+        source,
+    }
+}
+
+/// One input file.
+#[derive(Debug)]
+struct Input {
+    reader: CaptureReader<File>,
+    path: PathBuf,
+    pipe: bool,
+    next: Option<Packet>,
+    failed: Option<PcapError>,
+    ended: bool,
+}
+
+impl Input {
+    fn open(path: PathBuf) -> Result<Self, PcapError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&path)
+            .map_err(io_error(&path, "open"))?;
+        let kind = file.metadata().map_err(io_error(&path, "open"))?.file_type();
+        Ok(Self {
+            reader: CaptureReader::new(file, &path),
+            path,
+            pipe: kind.is_fifo(),
+            next: None,
+            failed: None,
+            ended: false,
+        })
+    }
+
+    /// Looks for the next packet unless there is one.
+    fn fill(&mut self) {
+        if self.next.is_some() || self.ended {
+            return;
+        }
+        // Asked before reading: what the last writer has left is read, and then it has ended.
+        let last = !self.pipe || self.writers_gone();
+        match self.reader.poll() {
+            Ok(Have::Packet(packet)) => self.next = Some(packet),
+            Ok(Have::End) if last => {
+                self.failed = self.reader.end().err();
+                self.ended = true;
+            }
+            Ok(Have::End | Have::Nothing) => {}
+            Err(error) => {
+                self.failed = Some(error);
+                self.ended = true;
+            }
+        }
+    }
+
+    /// A pipe has had writers and has none any more.
+    fn writers_gone(&self) -> bool {
+        let mut poll = [sys::interest(self.reader.source().as_fd(), 0)];
+        sys::poll(&mut poll, Some(Duration::ZERO)).is_ok()
+            && poll.iter().any(|poll| poll.revents & libc::POLLHUP != 0)
+    }
+}
+
+/// The input files of all ports.
+#[derive(Debug)]
+struct Replay {
+    inputs: Vec<Input>,
+}
+
+/// A thread that panicked under the lock has left packets whole.
+fn lock(replay: &Mutex<Replay>) -> MutexGuard<'_, Replay> {
+    replay.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Replay {
+    fn clone_file(&self, number: usize) -> Result<Option<File>, PcapError> {
+        let clone = |input: &Input| {
+            let file = input.reader.source().try_clone();
+            file.map_err(io_error(&input.path, "open"))
+        };
+        self.inputs.get(number).map(clone).transpose()
+    }
+
+    /// The next packet of an input if it is the earliest of all; of several of the same time the one with the lowest
+    /// number, as in simple_switch.
+    fn take(&mut self, number: usize) -> Result<Option<Packet>, PcapError> {
+        let Some(input) = self.inputs.get_mut(number) else {
+            return Ok(None);
+        };
+        input.fill();
+        if let Some(error) = input.failed.take() {
+            return Err(error);
+        }
+        let Some(time) = input.next.as_ref().map(|packet| packet.time) else {
+            return Ok(None);
+        };
+        for (other_number, other) in self.inputs.iter_mut().enumerate() {
+            other.fill();
+            let earlier = |other: &Packet| (other.time, other_number) < (time, number);
+            if other.next.as_ref().is_some_and(earlier) {
+                return Ok(None);
+            }
+        }
+        Ok(self.inputs.get_mut(number).and_then(|input| input.next.take()))
+    }
+}
+
+#[derive(Debug)]
+struct PcapReceiver {
+    replay: Arc<Mutex<Replay>>,
+    number: usize,
+    /// The input again, to wait for.
+    file: Option<File>,
+    start: Instant,
+    counters: RxCounters,
+}
+
+impl Receive for PcapReceiver {
+    fn receive(&mut self, limit: usize, take: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+        if Instant::now() < self.start {
+            return Ok(0);
+        }
+        let mut replay = lock(&self.replay);
+        for count in 0..limit {
+            let Some(packet) = replay.take(self.number)? else {
+                return Ok(count);
+            };
+            self.counters.frames += 1;
+            self.counters.bytes += packet.frame.len() as u64;
+            take(&packet.frame);
+        }
+        Ok(limit)
+    }
+
+    fn readiness(&self) -> Readiness<'_> {
+        if Instant::now() < self.start {
+            return Readiness::At(self.start);
+        }
+        match lock(&self.replay).inputs.get(self.number) {
+            Some(input) if input.next.is_some() || input.failed.is_some() => Readiness::Now,
+            Some(input) if !input.ended && !input.pipe => Readiness::Now,
+            Some(input) if !input.ended => self
+                .file
+                .as_ref()
+                .map_or(Readiness::Never, |file| Readiness::Fd(file.as_fd())),
+            _ => Readiness::Never,
+        }
+    }
+
+    fn counters(&mut self) -> RxCounters {
+        self.counters
+    }
+}
+
+impl Drop for PcapReceiver {
+    /// A port that is removed holds up no other by packets that it would have had before.
+    fn drop(&mut self) {
+        if let Some(input) = lock(&self.replay).inputs.get_mut(self.number) {
+            input.ended = true;
+            input.next = None;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct PcapSender {
+    writer: CaptureWriter<File>,
+    counters: TxCounters,
+}
+
+impl PcapSender {
+    fn create(path: &Path) -> Result<Self, PcapError> {
+        let file = File::create(path).map_err(io_error(path, "create"))?;
+        Ok(Self {
+            writer: CaptureWriter::new(file, path)?,
+            counters: TxCounters::default(),
+        })
+    }
+}
+
+impl Transmit for PcapSender {
+    fn send(&mut self, headers: &[u8], payload: &[u8]) -> Result<(), PortError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.writer.write(now, headers, payload)?;
+        self.counters.frames += 1;
+        self.counters.bytes += (headers.len() + payload.len()) as u64;
+        Ok(())
+    }
+
+    /// Each packet is in the file at once: who drives the switch reads it while it is written.
+    fn flush(&mut self) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn counters(&self) -> TxCounters {
+        self.counters
+    }
+}

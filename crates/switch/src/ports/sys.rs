@@ -1,0 +1,367 @@
+//! The system calls of the ports, each as a safe function. What `unsafe` the ports need besides is in the rings.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::ptr::NonNull;
+use std::time::Duration;
+
+fn check(returned: libc::c_int) -> io::Result<libc::c_int> {
+    if returned < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(returned)
+    }
+}
+
+fn owned(returned: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(returned)?;
+    // SAFETY: the kernel has just made this descriptor; nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A socket of any family, closed on exec.
+pub(super) fn socket(family: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    owned(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, 0) })
+}
+
+/// A counter to wake a sleeping poll with; reading and writing never block.
+pub(super) fn event() -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+}
+
+/// The number of an interface of the calling thread's network namespace.
+pub(super) fn interface_index(name: &str) -> io::Result<u32> {
+    let name = CString::new(name).map_err(io::Error::other)?;
+    // SAFETY: a string that ends with a zero byte and lives through the call.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// The name of an interface as `ioctl` wants it: cut off at 15 bytes, ended by zeros.
+fn interface_name(name: &str) -> [libc::c_char; libc::IFNAMSIZ] {
+    let mut bytes = [0; libc::IFNAMSIZ];
+    for (to, from) in bytes.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
+        *to = from.cast_signed();
+    }
+    bytes
+}
+
+/// The longest IP packet of an interface, bytes.
+pub(super) fn mtu(any_socket: &OwnedFd, interface: &str) -> io::Result<usize> {
+    // SAFETY: integers, addresses and pointers, for which zero is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name = interface_name(interface);
+    // SAFETY: SIOCGIFMTU takes an ifreq, which lives through the call.
+    check(unsafe { libc::ioctl(any_socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) })?;
+    // SAFETY: SIOCGIFMTU has filled this member.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    usize::try_from(mtu).map_err(io::Error::other)
+}
+
+/// Whether an interface is still there, in the namespace that the socket was made in.
+pub(super) fn interface_exists(any_socket: &OwnedFd, index: u32) -> io::Result<bool> {
+    // SAFETY: integers, addresses and pointers, for which zero is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_ifru.ifru_ifindex = index.cast_signed();
+    // SAFETY: SIOCGIFNAME takes an ifreq, which lives through the call.
+    match check(unsafe { libc::ioctl(any_socket.as_raw_fd(), libc::SIOCGIFNAME, &raw mut request) }) {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// `struct ethtool_channels` (linux/ethtool.h).
+#[repr(C)]
+#[derive(Default)]
+struct EthtoolChannels {
+    cmd: u32,
+    max: [u32; 4],
+    rx_count: u32,
+    tx_count: u32,
+    other_count: u32,
+    combined_count: u32,
+}
+
+/// How many receive queues an interface has; 1 when its driver does not know the question.
+pub(super) fn receive_queues(any_socket: &OwnedFd, interface: &str) -> io::Result<u32> {
+    const ETHTOOL_GCHANNELS: u32 = 0x3c;
+    let mut channels = EthtoolChannels {
+        cmd: ETHTOOL_GCHANNELS,
+        ..EthtoolChannels::default()
+    };
+    // SAFETY: integers, addresses and pointers, for which zero is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name = interface_name(interface);
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    // SAFETY: SIOCETHTOOL takes an ifreq whose data points at the structure of its command; both live through the
+    // call.
+    match check(unsafe { libc::ioctl(any_socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) }) {
+        Ok(_) => Ok((channels.rx_count + channels.combined_count).max(1)),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+        Err(error) => Err(error),
+    }
+}
+
+/// Sets a socket option whose value is `T`.
+pub(super) fn set_option<T: Copy>(
+    fd: &OwnedFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: T,
+) -> io::Result<()> {
+    // SAFETY: the value lives through the call and its size is given.
+    check(unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    })
+    .map(drop)
+}
+
+/// A plain structure of integers that the kernel fills: every pattern of bytes is a valid value.
+///
+/// # Safety
+/// Implement it only for such types.
+pub(super) unsafe trait Plain: Copy {}
+
+// SAFETY: two u32.
+unsafe impl Plain for libc::tpacket_stats {}
+// SAFETY: an integer.
+unsafe impl Plain for libc::c_int {}
+// SAFETY: offsets, u64 each.
+unsafe impl Plain for libc::xdp_mmap_offsets {}
+// SAFETY: counters, u64 each.
+unsafe impl Plain for libc::xdp_statistics {}
+// SAFETY: one u32.
+unsafe impl Plain for libc::xdp_options {}
+
+/// Reads a socket option whose value is `T`; what a kernel does not fill is zero.
+pub(super) fn get_option<T: Plain>(fd: &OwnedFd, level: libc::c_int, option: libc::c_int) -> io::Result<T> {
+    // SAFETY: a type of integers, by its trait.
+    let mut value: T = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the value and its length live through the call and agree.
+    check(unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            level,
+            option,
+            (&raw mut value).cast(),
+            &raw mut length,
+        )
+    })?;
+    Ok(value)
+}
+
+/// Takes the error that waits at a socket, if one does.
+pub(super) fn take_error(fd: &OwnedFd) -> Option<io::Error> {
+    match get_option::<libc::c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR) {
+        Ok(0) => None,
+        Ok(error) => Some(io::Error::from_raw_os_error(error)),
+        Err(error) => Some(error),
+    }
+}
+
+/// Binds a packet socket to an interface; `protocol` in host order, 0 to receive nothing.
+pub(super) fn bind_packet(fd: &OwnedFd, interface: u32, protocol: u16) -> io::Result<()> {
+    // SAFETY: all fields are integers, for which zero is valid.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as libc::sa_family_t;
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = interface.try_into().map_err(io::Error::other)?;
+    bind(fd, &address)
+}
+
+/// Binds an XDP socket.
+pub(super) fn bind_xdp(fd: &OwnedFd, address: &libc::sockaddr_xdp) -> io::Result<()> {
+    bind(fd, address)
+}
+
+fn bind<T>(fd: &OwnedFd, address: &T) -> io::Result<()> {
+    // SAFETY: the address lives through the call and its size is given.
+    check(unsafe {
+        libc::bind(
+            fd.as_raw_fd(),
+            std::ptr::from_ref(address).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    })
+    .map(drop)
+}
+
+/// Room for one control message with a `tpacket_auxdata`, aligned as the kernel wants it.
+#[repr(C, align(8))]
+struct AuxiliaryRoom([u8; 64]);
+
+/// Reads one frame that waits at a packet socket, without blocking. Returns its full length, which is more than the
+/// buffer's if it was cut off, and what the kernel tells beside it.
+pub(super) fn receive_packet(
+    fd: &OwnedFd,
+    buffer: &mut [u8],
+) -> io::Result<(usize, Option<libc::tpacket_auxdata>)> {
+    let mut vector = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    let mut room = AuxiliaryRoom([0; 64]);
+    // SAFETY: integers and pointers, for which zero is valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut vector;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut room).cast();
+    message.msg_controllen = size_of::<AuxiliaryRoom>();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    // SAFETY: the header points at one buffer and at room for control messages, with their lengths; all live through the
+    // call.
+    let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
+    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the kernel has filled the header and its control messages.
+    let first = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    if first.is_null() {
+        return Ok((length, None));
+    }
+    // SAFETY: CMSG_FIRSTHDR points at a whole header inside `room`.
+    let header = unsafe { first.read() };
+    let expected = (libc::SOL_PACKET, libc::PACKET_AUXDATA);
+    // SAFETY: takes a length only.
+    let whole =
+        header.cmsg_len >= unsafe { libc::CMSG_LEN(size_of::<libc::tpacket_auxdata>() as u32) } as usize;
+    if (header.cmsg_level, header.cmsg_type) != expected || !whole {
+        return Ok((length, None));
+    }
+    // SAFETY: by its type and length the message holds this structure of integers, wherever it is aligned.
+    let auxiliary = unsafe {
+        libc::CMSG_DATA(first)
+            .cast::<libc::tpacket_auxdata>()
+            .read_unaligned()
+    };
+    Ok((length, Some(auxiliary)))
+}
+
+/// Has the kernel look at a ring of an XDP socket's, without blocking.
+pub(super) fn kick(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: no data and no address are given, which an XDP socket wants.
+    let sent = unsafe {
+        libc::sendto(
+            fd.as_raw_fd(),
+            std::ptr::null(),
+            0,
+            libc::MSG_DONTWAIT,
+            std::ptr::null(),
+            0,
+        )
+    };
+    if sent < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Waits until one of the descriptors is ready or the time is over (`None`: for ever). Interruption by a signal counts
+/// as the end of the time.
+pub(super) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
+    let timeout = timeout.map(|timeout| libc::timespec {
+        tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
+    let pointer = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the descriptors' number is given; they and the time live through the call.
+    let ready = unsafe {
+        libc::ppoll(
+            fds.as_mut_ptr(),
+            fds.len() as libc::nfds_t,
+            pointer,
+            std::ptr::null(),
+        )
+    };
+    match check(ready) {
+        Ok(ready) => Ok(ready.unsigned_abs() as usize),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// What to wait for at one descriptor.
+pub(super) fn interest(fd: BorrowedFd<'_>, events: libc::c_short) -> libc::pollfd {
+    libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events,
+        revents: 0,
+    }
+}
+
+/// Memory shared with the kernel; unmapped when dropped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and no state of a thread is involved; who reads and writes it through
+// the pointers of `at` answers for the order of accesses.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; a shared reference gives nothing but pointers.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps what a socket shares at an offset, all of it present at once.
+    pub(super) fn of(fd: &OwnedFd, bytes: usize, offset: libc::off_t) -> io::Result<Self> {
+        Self::map(
+            fd.as_raw_fd(),
+            bytes,
+            offset,
+            libc::MAP_SHARED | libc::MAP_POPULATE,
+        )
+    }
+
+    /// Fresh zeroed pages.
+    pub(super) fn anonymous(bytes: usize) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        Self::map(-1, bytes, 0, flags)
+    }
+
+    fn map(fd: libc::c_int, bytes: usize, offset: libc::off_t, flags: libc::c_int) -> io::Result<Self> {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping is asked for, at an address of the kernel's choice.
+        let mapped = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, fd, offset) };
+        if mapped == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(mapped.cast()).ok_or_else(|| io::Error::other("mmap returned null"))?;
+        Ok(Self { base, bytes })
+    }
+
+    /// Where `bytes` bytes at an offset lie, if all of them lie inside. Valid while the mapping lives.
+    pub(super) fn at(&self, offset: usize, bytes: usize) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(bytes)?;
+        // SAFETY: offset + bytes lies inside the mapping.
+        (end <= self.bytes).then(|| unsafe { self.base.add(offset) })
+    }
+
+    /// Address of the first byte, for the kernel.
+    pub(super) fn address(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    /// Length.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping made in `map`; who holds pointers into it holds the mapping too.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,391 @@
+//! A network interface through `AF_XDP`: frames go past the system's network stack, and where the driver can, without being
+//! copied. The interface is the switch's alone: the network stack sees nothing that arrives there.
+//!
+//! XDP tells nothing about offloads: there is no way to know whether a frame's checksum is unfinished, as those that a
+//! network stack sends through a virtual link are. Turn offloads off on the far end of such a link
+//! (`ethtool -K INTERFACE tx off`), or use [`AF_PACKET`](super::packet), which finishes them. Segmentation offloads are
+//! turned off by the kernel itself, and VLAN tags stay in the frame, as long as an XDP program is attached.
+//!
+//! One receive queue is served: a port whose interface has more is refused rather than served in part.
+
+mod program;
+mod ring;
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Port, PortError, Readiness, Receive, RxCounters, Transmit, TxCounters, sys};
+use ring::{Ring, Umem};
+
+/// What the kernel keeps free before a received frame (`XDP_PACKET_HEADROOM`).
+const HEADROOM_BYTES: usize = 256;
+/// Ethernet header and two VLAN tags.
+const LINK_BYTES_MAX: usize = 14 + 2 * 4;
+const FRAME_BYTES_MIN: usize = 14;
+/// A frame and what is kept free before it lie in one chunk, and that in one page.
+const CHUNK_BYTES_MAX: usize = 4096;
+const MTU_MAX: usize = CHUNK_BYTES_MAX - HEADROOM_BYTES - LINK_BYTES_MAX;
+const TX_FRAMES: u32 = 1024;
+/// Frames that leave together, at the latest.
+const BATCH_FRAMES: u32 = 64;
+/// How long a full queue is waited for.
+const WAIT_MAX: Duration = Duration::from_millis(10);
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// How to open an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct XdpOptions {
+    /// Frames that the receive ring holds; rounded up to a power of two. 2 KiB each at an MTU of 1,500.
+    pub ring_frames: u32,
+    /// Refuses an interface whose driver cannot do without copies, instead of copying.
+    pub only_zero_copy: bool,
+}
+
+impl Default for XdpOptions {
+    fn default() -> Self {
+        Self {
+            ring_frames: 8192,
+            only_zero_copy: false,
+        }
+    }
+}
+
+/// Opens an interface of the calling thread's network namespace. The port stays there whichever thread uses it. The XDP
+/// program is attached as long as the receiving half lives.
+///
+/// # Errors
+/// When there is no such interface, when it has several receive queues, an MTU above 3,818 or an XDP program, or the kernel
+/// refuses; the step is named.
+pub fn open(interface: &str, options: &XdpOptions) -> Result<Port, PortError> {
+    let index = sys::interface_index(interface).map_err(|source| PortError::NoInterface {
+        interface: interface.to_owned(),
+        source,
+    })?;
+    let fail = |(step, source)| PortError::Kernel {
+        interface: interface.to_owned(),
+        step,
+        source,
+    };
+    let fd = sys::socket(libc::AF_XDP, libc::SOCK_RAW).map_err(|error| fail(("socket", error)))?;
+    let any = sys::socket(libc::AF_INET, libc::SOCK_DGRAM).map_err(|error| fail(("socket", error)))?;
+    let queues = sys::receive_queues(&any, interface).map_err(|error| fail(("ETHTOOL_GCHANNELS", error)))?;
+    if queues > 1 {
+        return Err(PortError::Queues {
+            interface: interface.to_owned(),
+            queues,
+        });
+    }
+    let mtu = sys::mtu(&any, interface).map_err(|error| fail(("SIOCGIFMTU", error)))?;
+    if mtu > MTU_MAX {
+        return Err(PortError::Mtu {
+            interface: interface.to_owned(),
+            mtu,
+            max: MTU_MAX,
+        });
+    }
+    prepare((fd, any), interface, index, mtu, options).map_err(fail)
+}
+
+fn prepare(
+    (fd, any): (OwnedFd, OwnedFd),
+    interface: &str,
+    index: u32,
+    mtu: usize,
+    options: &XdpOptions,
+) -> Result<Port, (&'static str, io::Error)> {
+    let rx_frames = options.ring_frames.clamp(64, 1 << 20).next_power_of_two();
+    let chunk_bytes = (mtu + LINK_BYTES_MAX + HEADROOM_BYTES)
+        .next_power_of_two()
+        .max(2048);
+    // The first chunks are for receiving, the others for sending, so that the halves share nothing that changes.
+    let umem = Umem::new((rx_frames + TX_FRAMES) as usize, chunk_bytes).map_err(|error| ("mmap", error))?;
+    let chunk = |number: u32| u64::from(number) * chunk_bytes as u64;
+    let set = |step, option, value| {
+        sys::set_option(&fd, libc::SOL_XDP, option, value).map_err(|error| (step, error))
+    };
+    sys::set_option(&fd, libc::SOL_XDP, libc::XDP_UMEM_REG, umem.registration())
+        .map_err(|error| ("XDP_UMEM_REG", error))?;
+    set("XDP_UMEM_FILL_RING", libc::XDP_UMEM_FILL_RING, rx_frames)?;
+    set(
+        "XDP_UMEM_COMPLETION_RING",
+        libc::XDP_UMEM_COMPLETION_RING,
+        TX_FRAMES,
+    )?;
+    set("XDP_RX_RING", libc::XDP_RX_RING, rx_frames)?;
+    set("XDP_TX_RING", libc::XDP_TX_RING, TX_FRAMES)?;
+    let offsets: libc::xdp_mmap_offsets = sys::get_option(&fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
+        .map_err(|error| ("XDP_MMAP_OFFSETS", error))?;
+    let mapped = |error| ("mmap", error);
+    let fill_at = libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t;
+    let completion_at = libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t;
+    let mut fill = Ring::map(&fd, rx_frames, offsets.fr, fill_at).map_err(mapped)?;
+    let completion = Ring::map(&fd, TX_FRAMES, offsets.cr, completion_at).map_err(mapped)?;
+    let rx = Ring::map(&fd, rx_frames, offsets.rx, libc::XDP_PGOFF_RX_RING).map_err(mapped)?;
+    let tx = Ring::map(&fd, TX_FRAMES, offsets.tx, libc::XDP_PGOFF_TX_RING).map_err(mapped)?;
+    for number in 0..rx_frames {
+        fill.push(chunk(number));
+    }
+    fill.publish();
+    let zero_copy = if options.only_zero_copy {
+        libc::XDP_ZEROCOPY
+    } else {
+        0
+    };
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        // Without a wish the kernel copies only if the driver cannot do without.
+        sxdp_flags: libc::XDP_USE_NEED_WAKEUP | zero_copy,
+        sxdp_ifindex: index,
+        sxdp_queue_id: 0,
+        sxdp_shared_umem_fd: 0,
+    };
+    sys::bind_xdp(&fd, &address).map_err(|error| ("bind", error))?;
+    let told: libc::xdp_options =
+        sys::get_option(&fd, libc::SOL_XDP, libc::XDP_OPTIONS).map_err(|error| ("XDP_OPTIONS", error))?;
+    let link = program::attach(index, &fd)?;
+    let shared = Arc::new(Shared {
+        fd,
+        any,
+        umem,
+        interface: interface.to_owned(),
+        index,
+        copies: told.flags & libc::XDP_OPTIONS_ZEROCOPY == 0,
+    });
+    Ok(Port {
+        receiver: Box::new(XdpReceiver {
+            rx,
+            fill,
+            shared: shared.clone(),
+            _link: link,
+            counters: RxCounters::default(),
+        }),
+        sender: Box::new(XdpSender {
+            tx,
+            completion,
+            free: (rx_frames..rx_frames + TX_FRAMES).map(chunk).collect(),
+            frame_bytes: mtu + LINK_BYTES_MAX,
+            shared,
+            counters: TxCounters::default(),
+            stuck: false,
+            down: false,
+        }),
+    })
+}
+
+/// What both halves use.
+#[derive(Debug)]
+struct Shared {
+    fd: OwnedFd,
+    /// A socket of the interface's namespace for questions, as an XDP socket knows no ioctl.
+    any: OwnedFd,
+    umem: Umem,
+    interface: String,
+    index: u32,
+    /// The driver cannot do without copies: the kernel sends in our calls, and only then.
+    copies: bool,
+}
+
+#[derive(Debug)]
+struct XdpReceiver {
+    rx: Ring<libc::xdp_desc>,
+    fill: Ring<u64>,
+    shared: Arc<Shared>,
+    _link: OwnedFd,
+    counters: RxCounters,
+}
+
+impl Receive for XdpReceiver {
+    fn receive(&mut self, limit: usize, take: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+        let umem = &self.shared.umem;
+        let chunk_mask = !(umem.chunk_bytes as u64 - 1);
+        let mut frames = 0;
+        while frames < limit
+            && let Some(descriptor) = self.rx.pop()
+        {
+            // SAFETY: the chunk came by the receive ring; it goes back below, after `take`, which cannot keep the slice.
+            let frame = unsafe { umem.frame(&descriptor) };
+            self.counters.frames += 1;
+            self.counters.bytes += frame.len() as u64;
+            take(frame);
+            self.fill.push(descriptor.addr & chunk_mask);
+            frames += 1;
+        }
+        if frames > 0 {
+            self.rx.release();
+            self.fill.publish();
+        } else if self.fill.needs_wakeup() {
+            // A driver that ran out of chunks looks for new ones when the socket is polled.
+            let polled = sys::poll(
+                &mut [sys::interest(self.shared.fd.as_fd(), libc::POLLIN)],
+                Some(Duration::ZERO),
+            );
+            polled.map_err(|source| self.shared.kernel("poll", source))?;
+        }
+        Ok(frames)
+    }
+
+    fn readiness(&self) -> Readiness<'_> {
+        Readiness::Fd(self.shared.fd.as_fd())
+    }
+
+    fn check(&mut self) -> Result<(), PortError> {
+        self.shared.check()
+    }
+
+    fn counters(&mut self) -> RxCounters {
+        let read =
+            sys::get_option::<libc::xdp_statistics>(&self.shared.fd, libc::SOL_XDP, libc::XDP_STATISTICS);
+        if let Ok(statistics) = read {
+            self.counters.dropped_full = statistics.rx_dropped + statistics.rx_ring_full;
+        }
+        self.counters
+    }
+}
+
+impl Shared {
+    /// Whether the interface is still there.
+    fn check(&self) -> Result<(), PortError> {
+        match sys::interface_exists(&self.any, self.index) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(PortError::NoInterface {
+                interface: self.interface.clone(),
+                source: io::Error::from_raw_os_error(libc::ENODEV),
+            }),
+            Err(source) => Err(self.kernel("SIOCGIFNAME", source)),
+        }
+    }
+
+    fn kernel(&self, step: &'static str, source: io::Error) -> PortError {
+        PortError::Kernel {
+            interface: self.interface.clone(),
+            step,
+            source,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct XdpSender {
+    tx: Ring<libc::xdp_desc>,
+    completion: Ring<u64>,
+    /// Chunks that hold nothing.
+    free: Vec<u64>,
+    frame_bytes: usize,
+    shared: Arc<Shared>,
+    counters: TxCounters,
+    /// The last wait was in vain; see [`super::packet`].
+    stuck: bool,
+    /// The last try found the interface down.
+    down: bool,
+}
+
+impl XdpSender {
+    /// Takes chunks back that have been sent, and counts what the kernel has taken. True when there was anything.
+    fn settle(&mut self) -> bool {
+        let counters = &mut self.counters;
+        let taken = self.tx.settle(|descriptor| {
+            counters.frames += 1;
+            counters.bytes += u64::from(descriptor.len);
+        });
+        let free = self.free.len();
+        while let Some(address) = self.completion.pop() {
+            self.free.push(address);
+        }
+        self.completion.release();
+        let progress = taken > 0 || self.free.len() > free;
+        self.stuck &= !progress;
+        self.down &= !progress;
+        progress
+    }
+
+    /// Has the kernel send what is in the ring. False when it cannot for now.
+    fn kick(&mut self) -> Result<bool, PortError> {
+        if self.shared.copies || self.tx.needs_wakeup() {
+            match sys::kick(&self.shared.fd) {
+                Ok(()) => {}
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => {}
+                    Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
+                        self.down = true;
+                        return Ok(false);
+                    }
+                    _ => return Err(self.shared.kernel("send", error)),
+                },
+            }
+        }
+        Ok(self.settle())
+    }
+
+    /// Pauses a little. False when it has been waited for long enough.
+    fn pause(&mut self, since: &mut Option<Instant>) -> bool {
+        self.counters.waited += 1;
+        let since = since.get_or_insert_with(Instant::now);
+        self.stuck |= since.elapsed() >= WAIT_MAX;
+        !self.stuck && !self.down && sys::poll(&mut [], Some(PAUSE)).is_ok()
+    }
+}
+
+impl Transmit for XdpSender {
+    fn send(&mut self, headers: &[u8], payload: &[u8]) -> Result<(), PortError> {
+        let length = headers.len() + payload.len();
+        if length < FRAME_BYTES_MIN {
+            self.counters.dropped_short += 1;
+            return Ok(());
+        }
+        if length > self.frame_bytes {
+            self.counters.dropped_long += 1;
+            return Ok(());
+        }
+        let mut waiting_since = None;
+        let address = loop {
+            if let Some(address) = self.free.pop() {
+                break address;
+            }
+            self.tx.publish();
+            if !self.kick()? && !self.pause(&mut waiting_since) {
+                let lost = if self.down {
+                    &mut self.counters.dropped_down
+                } else {
+                    &mut self.counters.dropped_full
+                };
+                *lost += 1;
+                return Ok(());
+            }
+        };
+        // SAFETY: the chunk is from the list of those that hold nothing.
+        let written = unsafe { self.shared.umem.write(address, headers, payload) };
+        let descriptor = libc::xdp_desc {
+            addr: address,
+            len: length as u32,
+            options: 0,
+        };
+        // There are as many places in the ring as chunks.
+        if !written || !self.tx.push(descriptor) {
+            self.free.push(address);
+            self.counters.dropped_full += 1;
+        } else if self.tx.unconsumed().is_multiple_of(BATCH_FRAMES) {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// What the kernel does not take in time stays in the ring and leaves later; what finds no place in the ring then is
+    /// counted as lost.
+    fn flush(&mut self) -> Result<(), PortError> {
+        self.tx.publish();
+        let mut waiting_since = None;
+        loop {
+            let progress = self.kick()?;
+            let done = self.tx.unconsumed() == 0 || !self.shared.copies;
+            if done || (!progress && !self.pause(&mut waiting_since)) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn counters(&self) -> TxCounters {
+        self.counters
+    }
+}

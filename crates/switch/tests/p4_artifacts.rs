@@ -1,0 +1,158 @@
+//! The compiled P4 programs in the tree are those of the sources beside them. Compiling needs p4c, which few machines have; this
+//! needs none.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+
+const MEND: &str = "run `make p4` and commit what it writes";
+
+fn p4() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4")
+}
+
+fn read(file: &str) -> Vec<u8> {
+    fs::read(p4().join(file)).unwrap_or_else(|error| panic!("p4/{file}: {error}; {MEND}"))
+}
+
+fn text(file: &str) -> String {
+    String::from_utf8(read(file)).unwrap()
+}
+
+/// A program of the list: its name, its source and its line.
+struct Program {
+    name: String,
+    source: String,
+    line: String,
+}
+
+fn programs() -> Vec<Program> {
+    let list = text("programs");
+    let lines = list
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty());
+    let programs: Vec<_> = lines
+        .map(|line| {
+            let mut words = line.split(' ');
+            Program {
+                name: words.next().unwrap().into(),
+                source: words.next().expect("NAME SOURCE OPTIONS").into(),
+                line: line.into(),
+            }
+        })
+        .collect();
+    assert!(!programs.is_empty());
+    programs
+}
+
+/// A source and everything that it includes by quotes, relative to p4/.
+fn sources(source: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![source.to_owned()];
+    while let Some(file) = open.pop() {
+        let folder = Path::new(&file).parent().unwrap().to_owned();
+        let text = text(&file);
+        let included = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("#include \"")?.split('"').next());
+        for name in included {
+            let path = folder.join(name).to_str().unwrap().to_owned();
+            if !found.contains(&path) {
+                open.push(path);
+            }
+        }
+        found.insert(file);
+    }
+    found
+}
+
+fn hash(bytes: &[u8]) -> String {
+    hex::encode(Sha256::digest(bytes))
+}
+
+#[test]
+fn compiled_programs_are_those_of_their_sources() {
+    for Program { name, source, line } in programs() {
+        let sums = text(&format!("compiled/{name}.sources"));
+        let noted: BTreeMap<&str, &str> = sums
+            .lines()
+            .map(|line| line.split_once("  ").expect("SHA-256, two blanks, FILE"))
+            .map(|(sum, file)| (file, sum))
+            .collect();
+        let mut files = sources(&source);
+        files.extend(["json", "p4info.txtpb"].map(|kind| format!("compiled/{name}.{kind}")));
+        let mut expected: BTreeMap<String, String> = files
+            .into_iter()
+            .map(|file| (file.clone(), hash(&read(&file))))
+            .collect();
+        expected.insert(format!("programs: {name}"), hash(format!("{line}\n").as_bytes()));
+        for (file, sum) in &expected {
+            assert!(
+                noted.get(file.as_str()) == Some(&sum.as_str()),
+                "{name}: {file} is not what p4/compiled/{name}.json was compiled from; {MEND}"
+            );
+        }
+        let unused: Vec<_> = noted
+            .keys()
+            .filter(|file| !expected.contains_key(**file))
+            .collect();
+        assert!(
+            unused.is_empty(),
+            "{name}: {unused:?} are no sources any more; {MEND}"
+        );
+    }
+}
+
+#[test]
+fn nothing_is_left_of_programs_that_are_gone() {
+    let names: BTreeSet<String> = programs().into_iter().map(|program| program.name).collect();
+    for entry in fs::read_dir(p4().join("compiled")).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        let (name, kind) = file.split_once('.').unwrap();
+        assert!(
+            names.contains(name),
+            "p4/compiled/{file}: no such program in p4/programs; remove it"
+        );
+        assert!(
+            ["json", "p4info.txtpb", "sources"].contains(&kind),
+            "p4/compiled/{file}"
+        );
+    }
+}
+
+#[test]
+fn every_packet_test_is_of_a_program() {
+    let names: Vec<String> = programs().into_iter().map(|program| program.name).collect();
+    let mut tested = BTreeSet::new();
+    for entry in fs::read_dir(p4().join("tests")).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        let program = names.iter().find(|name| file.starts_with(&format!("{name}-")));
+        let program =
+            program.unwrap_or_else(|| panic!("p4/tests/{file}: begins with the name of no program"));
+        let head = text(&format!("tests/{file}"));
+        assert!(
+            head.starts_with(&format!("# {program}: ")),
+            "p4/tests/{file}: is of another program"
+        );
+        tested.insert(program);
+    }
+    let untested: Vec<_> = names.iter().filter(|name| !tested.contains(name)).collect();
+    assert!(untested.is_empty(), "no packet test: {untested:?}");
+}
+
+#[test]
+fn compiled_programs_name_no_machine() {
+    for Program { name, .. } in programs() {
+        let json = text(&format!("compiled/{name}.json"));
+        assert!(!json.contains("source_info"), "{name}: {MEND}");
+        assert!(!json.contains("\"/"), "{name}: an absolute path; {MEND}");
+    }
+}

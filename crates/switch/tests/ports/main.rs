@@ -1,0 +1,9 @@
+//! The ports, on memory, files and real interfaces.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+mod memory;
+mod net;
+mod packet;
+mod pcap;
+mod xdp;

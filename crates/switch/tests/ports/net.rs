@@ -1,0 +1,146 @@
+//! Network namespaces without a name, which vanish with the test, and a forwarder between two ports in one.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use linewarden_switch::ports::{Port, PortCounters, PortId, PortSet, Waker};
+
+/// A namespace; it lives as long as this, or a socket or thread in it.
+pub struct Namespace {
+    file: File,
+}
+
+impl Namespace {
+    /// `None`, and a line that says so, when this process may not make one.
+    pub fn new() -> Option<Self> {
+        let made = thread::spawn(|| {
+            // SAFETY: takes no pointer, and concerns this short-lived thread only.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            File::open("/proc/thread-self/ns/net")
+        });
+        match made.join().unwrap() {
+            Ok(file) => {
+                let namespace = Self { file };
+                namespace.shell("ip link set lo up");
+                Some(namespace)
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                println!("SKIPPED: network namespaces need root: {error}");
+                None
+            }
+            Err(error) => panic!("no network namespace: {error}"),
+        }
+    }
+
+    /// Runs in the namespace. Sockets that are opened there stay there.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            let run = scope.spawn(|| {
+                self.enter();
+                work()
+            });
+            run.join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Moves the calling thread into the namespace.
+    pub fn enter(&self) {
+        // SAFETY: the descriptor is open, and only the calling thread moves.
+        let done = unsafe { libc::setns(self.file.as_raw_fd(), libc::CLONE_NEWNET) };
+        assert_eq!(done, 0, "setns: {}", io::Error::last_os_error());
+    }
+
+    /// Runs commands in the namespace.
+    pub fn shell(&self, commands: &str) -> String {
+        self.run(|| {
+            let run = Command::new("sh").args(["-ec", commands]).output().unwrap();
+            let errors = String::from_utf8_lossy(&run.stderr);
+            assert!(run.status.success(), "{commands}: {errors}");
+            String::from_utf8(run.stdout).unwrap()
+        })
+    }
+
+    /// Where commands find it.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+}
+
+/// Makes a silent link between two namespaces, both ends up.
+pub fn link(one: (&Namespace, &str), other: (&Namespace, &str)) {
+    one.0.shell(&format!(
+        "ip link add name {} type veth peer name {} netns {}",
+        one.1,
+        other.1,
+        other.0.path()
+    ));
+    for (namespace, interface) in [one, other] {
+        namespace.shell(&format!(
+            "sysctl -qw net.ipv6.conf.{interface}.accept_dad=0 net.ipv6.conf.{interface}.router_solicitations=0 \
+             net.ipv6.conf.{interface}.mldv2_unsolicited_report_interval=0
+             ip link set dev {interface} up"
+        ));
+    }
+}
+
+pub fn id(number: u16) -> PortId {
+    PortId::new(number).unwrap()
+}
+
+/// Forwards between ports 0 and 1 as long as it lives.
+pub struct Forwarder {
+    thread: Option<thread::JoinHandle<PortSet>>,
+    stop: std::sync::Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl Forwarder {
+    /// `look` sees each frame with the port that it came from.
+    pub fn start(ports: [Port; 2], mut look: impl FnMut(PortId, &[u8]) + Send + 'static) -> Self {
+        let mut set = PortSet::new().unwrap();
+        for (number, port) in (0..).zip(ports) {
+            set.add(id(number), port).unwrap();
+        }
+        let stop = std::sync::Arc::new(AtomicBool::new(false));
+        let (waker, stopped) = (set.waker(), stop.clone());
+        let thread = thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                set.serve(Some(Duration::from_secs(1)), |port, frame, senders| {
+                    look(port, frame);
+                    let (headers, payload) = frame.split_at(frame.len() / 3);
+                    senders.send(id(1 - port.get()), headers, payload);
+                })
+                .unwrap();
+            }
+            set
+        });
+        Self {
+            thread: Some(thread),
+            stop,
+            waker,
+        }
+    }
+
+    /// Ends it; gives both ports' counters.
+    pub fn stop(mut self) -> [PortCounters; 2] {
+        self.stop.store(true, Ordering::Relaxed);
+        self.waker.wake();
+        let mut set = self.thread.take().unwrap().join().unwrap();
+        [0, 1].map(|number| set.counters(id(number)).unwrap())
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.waker.wake();
+    }
+}

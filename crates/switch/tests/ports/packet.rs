@@ -1,0 +1,499 @@
+//! Interfaces through `AF_PACKET`, with the kernel's own network stack on the far ends and all its offloads on.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use linewarden_switch::ports::packet::{self, PacketOptions};
+use linewarden_switch::ports::{Port, PortError, PortId, PortSet, PortSetError};
+
+use crate::net::{Forwarder, Namespace, id, link};
+
+/// Long enough for any machine; nothing waits for its end unless it fails.
+pub const LONG: Duration = Duration::from_secs(60);
+
+fn small() -> PacketOptions {
+    PacketOptions {
+        ring_bytes: 2 << 20,
+        ..PacketOptions::default()
+    }
+}
+
+fn open(namespace: &Namespace, interface: &str, options: PacketOptions) -> Port {
+    namespace.run(|| packet::open(interface, &options)).unwrap()
+}
+
+/// client ── switch ── server, with addresses of both families, plain and in VLAN 5.
+pub struct Hosts {
+    pub client: Namespace,
+    pub switch: Namespace,
+    pub server: Namespace,
+    /// The kernel has VLAN devices (`CONFIG_VLAN_8021Q`).
+    vlan: bool,
+}
+
+impl Hosts {
+    pub fn new() -> Option<Self> {
+        let mut hosts = Self {
+            client: Namespace::new()?,
+            switch: Namespace::new()?,
+            server: Namespace::new()?,
+            vlan: true,
+        };
+        link((&hosts.client, "c0"), (&hosts.switch, "p0"));
+        link((&hosts.server, "s0"), (&hosts.switch, "p1"));
+        for (namespace, interface, number) in [(&hosts.client, "c0", 1), (&hosts.server, "s0", 2)] {
+            namespace.shell(&format!(
+                "ip addr add 10.0.0.{number}/24 dev {interface}
+                 ip addr add fd00::{number}/64 dev {interface} nodad"
+            ));
+            let vlan = namespace.shell(&format!(
+                "if ip link add link {interface} name vlan5 type vlan id 5; then
+                     ip link set dev vlan5 up
+                     ip addr add 10.0.5.{number}/24 dev vlan5
+                     echo made
+                 fi"
+            ));
+            hosts.vlan &= !vlan.is_empty();
+        }
+        Some(hosts)
+    }
+
+    fn ports(&self) -> [Port; 2] {
+        ["p0", "p1"].map(|interface| open(&self.switch, interface, small()))
+    }
+}
+
+/// Bytes that repeat nowhere near.
+pub fn content(bytes: usize) -> Vec<u8> {
+    let mut state = 1u32;
+    (0..bytes)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .collect()
+}
+
+/// Sends `bytes` by TCP from the client to the server and all of them back.
+pub fn echo(hosts: &Hosts, server: IpAddr, bytes: usize) {
+    let listener = hosts.server.run(|| TcpListener::bind((server, 7)).unwrap());
+    let sent = content(bytes);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut received = vec![0; bytes];
+            stream.set_read_timeout(Some(LONG)).unwrap();
+            stream.read_exact(&mut received).unwrap();
+            stream.write_all(&received).unwrap();
+        });
+        let address = SocketAddr::new(server, 7);
+        let mut stream = hosts
+            .client
+            .run(|| TcpStream::connect_timeout(&address, LONG).unwrap());
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.write_all(&sent).unwrap();
+        let mut received = vec![0; bytes];
+        stream.read_exact(&mut received).unwrap();
+        assert!(received == sent, "TCP has delivered something else than was sent");
+    });
+}
+
+/// What went through a forwarder.
+#[derive(Default)]
+struct Seen {
+    longest: usize,
+    tagged: usize,
+    untagged: usize,
+}
+
+fn look(seen: &Arc<Mutex<Seen>>) -> impl FnMut(PortId, &[u8]) + Send + use<> {
+    let seen = seen.clone();
+    move |_, frame| {
+        let mut seen = seen.lock().unwrap();
+        seen.longest = seen.longest.max(frame.len());
+        if frame[12..14] == [0x81, 0] {
+            assert_eq!(u16::from_be_bytes([frame[14], frame[15]]) & 0xfff, 5);
+            seen.tagged += 1;
+        } else {
+            seen.untagged += 1;
+        }
+    }
+}
+
+#[test]
+fn tcp_streams_pass_with_all_offloads_on() {
+    let Some(hosts) = Hosts::new() else { return };
+    let offloads = hosts.client.shell("ethtool -k c0");
+    for offload in [
+        "tx-checksumming: on",
+        "tcp-segmentation-offload: on",
+        "tx-vlan-offload: on",
+    ] {
+        assert!(offloads.contains(offload), "{offload} is not there to be tested");
+    }
+    for (server, link_bytes) in [("10.0.0.2", 14), ("fd00::2", 14), ("10.0.5.2", 18)] {
+        if link_bytes == 18 && !hosts.vlan {
+            println!("SKIPPED: TCP in a VLAN: this kernel has no VLAN devices");
+            continue;
+        }
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let forwarder = Forwarder::start(hosts.ports(), look(&seen));
+        echo(&hosts, server.parse().unwrap(), 4 << 20);
+        let [client, server_side] = forwarder.stop();
+        let seen = seen.lock().unwrap();
+        for counters in [client, server_side] {
+            assert!(
+                counters.rx.segmented > 0,
+                "{server}: no oversized frame came: {counters:?}"
+            );
+            assert!(counters.rx.checksums_completed > 0, "{server}: {counters:?}");
+            assert_eq!(
+                counters.rx.dropped_offload + counters.rx.dropped_truncated,
+                0,
+                "{counters:?}"
+            );
+            assert_eq!(
+                counters.tx.dropped_long + counters.tx.dropped_short,
+                0,
+                "{counters:?}"
+            );
+        }
+        assert_eq!(seen.longest, 1500 + link_bytes, "{server}");
+        // Multicast reports of the kernel's may be untagged.
+        assert_eq!(seen.tagged > seen.untagged, link_bytes == 18, "{server}");
+    }
+}
+
+#[test]
+fn datagrams_of_a_segmentation_offload_arrive_one_by_one() {
+    const UDP_SEGMENT: libc::c_int = 103;
+    let Some(hosts) = Hosts::new() else { return };
+    let forwarder = Forwarder::start(hosts.ports(), |_, _| {});
+    for (server, client) in [("10.0.0.2", "10.0.0.1"), ("fd00::2", "fd00::1")] {
+        let (server, client): (IpAddr, IpAddr) = (server.parse().unwrap(), client.parse().unwrap());
+        let receiver = hosts.server.run(|| UdpSocket::bind((server, 9)).unwrap());
+        receiver.set_read_timeout(Some(LONG)).unwrap();
+        let sender = hosts.client.run(|| UdpSocket::bind((client, 0)).unwrap());
+        sender.connect((server, 9)).unwrap();
+        let segment: libc::c_int = 1000;
+        // SAFETY: the value lives through the call and its size is given.
+        let done = unsafe {
+            libc::setsockopt(
+                sender.as_raw_fd(),
+                libc::SOL_UDP,
+                UDP_SEGMENT,
+                (&raw const segment).cast(),
+                size_of::<libc::c_int>() as libc::socklen_t,
+            )
+        };
+        assert_eq!(done, 0);
+        let sent = content(20_500);
+        assert_eq!(sender.send(&sent).unwrap(), sent.len());
+        let mut buffer = [0; 2000];
+        for part in sent.chunks(1000) {
+            let length = receiver.recv(&mut buffer).unwrap();
+            assert!(&buffer[..length] == part);
+        }
+    }
+    let [client, _] = forwarder.stop();
+    assert_eq!(client.rx.segmented, 2);
+}
+
+/// Two ends of one link, both open as ports. The kernel has nothing to say on it.
+fn pair(options: PacketOptions) -> Option<(Namespace, Namespace, Port, Port)> {
+    let (one, other) = (Namespace::new()?, Namespace::new()?);
+    for namespace in [&one, &other] {
+        namespace.shell("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
+    }
+    link((&one, "a"), (&other, "b"));
+    let ports = (open(&one, "a", options), open(&other, "b", options));
+    Some((one, other, ports.0, ports.1))
+}
+
+/// An Ethernet frame of a type that nobody speaks.
+pub fn frame(number: u32, bytes: usize) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
+    frame.extend(number.to_be_bytes());
+    frame.resize(bytes, number as u8);
+    frame
+}
+
+/// The number of a frame that [`frame`] has made.
+pub fn number_of(frame: &[u8]) -> u32 {
+    assert_eq!(frame[12..14], [0x88, 0xb5], "nobody else sends here");
+    u32::from_be_bytes(frame[14..18].try_into().unwrap())
+}
+
+/// Asks until there is an answer.
+pub fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < LONG, "no answer after {LONG:?}");
+        thread::yield_now();
+    }
+}
+
+pub fn next_frames(port: &mut Port) -> Vec<Vec<u8>> {
+    until(|| {
+        let mut came = Vec::new();
+        port.receiver
+            .receive(64, &mut |frame| came.push(frame.to_vec()))
+            .unwrap();
+        (!came.is_empty()).then_some(came)
+    })
+}
+
+#[test]
+fn frames_of_every_length_pass_unchanged_and_in_order() {
+    let Some((_one, _other, a, mut b)) = pair(small()) else {
+        return;
+    };
+    let mut sender = a.sender;
+    let lengths = || (18u32..=1518).chain([1518, 18]);
+    for (number, length) in (0..).zip(lengths()) {
+        let whole = frame(number, length as usize);
+        let (headers, payload) = whole.split_at(number as usize % 18);
+        sender.send(headers, payload).unwrap();
+        sender.flush().unwrap();
+        let came = next_frames(&mut b);
+        assert!(came == [whole], "frame {number} of {length} bytes");
+    }
+    sender.send(&frame(0, 1519), &[]).unwrap();
+    sender.send(&[0; 13], &[]).unwrap();
+    sender.flush().unwrap();
+    let counters = sender.counters();
+    assert_eq!((counters.dropped_long, counters.dropped_short), (1, 1));
+    assert_eq!(counters.frames, lengths().count() as u64);
+    assert_eq!(counters.bytes, lengths().map(u64::from).sum::<u64>());
+}
+
+/// Frames that take 16 KiB of the ring, and those of a loopback interface that take none of it.
+#[test]
+fn long_frames_pass() {
+    for (mtu, longest) in [(9000, 9018), (65_535, 65_535)] {
+        let (Some(one), Some(other)) = (Namespace::new(), Namespace::new()) else {
+            return;
+        };
+        for namespace in [&one, &other] {
+            namespace.shell("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
+        }
+        link((&one, "a"), (&other, "b"));
+        one.shell(&format!("ip link set dev a mtu {mtu}"));
+        other.shell(&format!("ip link set dev b mtu {mtu}"));
+        let mut sender = open(&one, "a", small()).sender;
+        let mut receiver = open(&other, "b", small());
+        for number in 0..300 {
+            let whole = frame(number, longest - number as usize % 20);
+            sender.send(&whole, &[]).unwrap();
+            sender.flush().unwrap();
+            assert!(next_frames(&mut receiver) == [whole], "MTU {mtu}, frame {number}");
+        }
+        assert_eq!(sender.counters().frames, 300);
+    }
+}
+
+/// The receiving end's kernel takes the outermost tag out before it hands a frame to anybody.
+#[test]
+fn tags_come_as_they_were_sent() {
+    let Some((_one, _other, a, mut b)) = pair(small()) else {
+        return;
+    };
+    let mut sender = a.sender;
+    for tags in [
+        vec![0x81, 0, 0, 7],
+        vec![0x81, 0, 0xef, 0xff],
+        vec![0x81, 0, 0, 0],
+        vec![0x88, 0xa8, 0x10, 1],
+        vec![0x88, 0xa8, 0, 9, 0x81, 0, 0, 8],
+    ] {
+        for bytes in [60, 1500] {
+            let mut whole = frame(0, bytes);
+            whole.splice(12..12, tags.clone());
+            sender.send(&whole, &[]).unwrap();
+            sender.flush().unwrap();
+            let came = next_frames(&mut b);
+            assert!(came == [whole], "tags {tags:x?}: {came:x?}");
+        }
+    }
+}
+
+#[test]
+fn a_port_does_not_hear_itself_and_hears_all_addresses() {
+    let Some((_one, _other, mut a, mut b)) = pair(small()) else {
+        return;
+    };
+    a.sender.send(&frame(1, 60), &[]).unwrap();
+    a.sender.flush().unwrap();
+    until(|| {
+        let mut take = |frame: &[u8]| assert_eq!(number_of(frame), 1);
+        (b.receiver.receive(64, &mut take).unwrap() == 1).then_some(())
+    });
+    assert_eq!(a.receiver.receive(1000, &mut |_| {}).unwrap(), 0);
+}
+
+#[test]
+fn a_full_ring_loses_frames_and_says_how_many() {
+    let Some((_one, _other, a, mut b)) = pair(small()) else {
+        return;
+    };
+    let mut sender = a.sender;
+    for number in 0..3000 {
+        sender.send(&frame(number, 64), &[]).unwrap();
+    }
+    sender.flush().unwrap();
+    let mut numbers = Vec::new();
+    let counters = until(|| {
+        b.receiver
+            .receive(64, &mut |frame| numbers.push(number_of(frame)))
+            .unwrap();
+        let counters = b.receiver.counters();
+        (counters.frames + counters.dropped_full == 3000).then_some(counters)
+    });
+    assert!(counters.dropped_full > 0, "{counters:?}");
+    assert_eq!(counters.frames, numbers.len() as u64);
+    assert_eq!(
+        numbers[..1024],
+        (0..1024).collect::<Vec<_>>(),
+        "those that were there first are kept"
+    );
+    // And it goes on.
+    sender.send(&frame(7777, 64), &[]).unwrap();
+    sender.flush().unwrap();
+    until(|| {
+        let mut take = |frame: &[u8]| assert_eq!(number_of(frame), 7777);
+        (b.receiver.receive(64, &mut take).unwrap() == 1).then_some(())
+    });
+}
+
+#[test]
+fn a_slow_link_pushes_back_and_what_it_does_not_take_is_counted() {
+    let options = PacketOptions {
+        bypass_qdisc: false,
+        ..small()
+    };
+    let Some((one, _other, a, b)) = pair(options) else {
+        return;
+    };
+    one.shell("tc qdisc add dev a root tbf rate 8mbit burst 2000 limit 20000");
+    let mut sender = a.sender;
+    for number in 0..400 {
+        sender.send(&frame(number, 1000), &[]).unwrap();
+    }
+    sender.flush().unwrap();
+    let counters = sender.counters();
+    assert!(counters.waited > 0, "{counters:?}");
+    assert!(counters.dropped_full > 0, "{counters:?}");
+    assert_eq!(counters.frames + counters.dropped_full, 400);
+    // All that was reported as sent arrives.
+    let mut came = 0;
+    let mut set = PortSet::new().unwrap();
+    set.add(id(0), b).unwrap();
+    while came < counters.frames {
+        let served = set.serve(Some(LONG), |_, _, _| came += 1).unwrap();
+        assert!(served > 0, "only {came} of {} came", counters.frames);
+    }
+}
+
+#[test]
+fn an_interface_that_goes_down_comes_back_and_one_that_is_removed_does_not() {
+    let Some((one, other, a, b)) = pair(small()) else {
+        return;
+    };
+    let mut sender = a.sender;
+    let mut set = PortSet::new().unwrap().with_spin_rounds(0);
+    set.add(id(3), b).unwrap();
+
+    one.shell("ip link set dev a down");
+    sender.send(&frame(1, 64), &[]).unwrap();
+    sender.flush().unwrap();
+    assert_eq!(sender.counters().dropped_down, 1);
+    other.shell("ip link set dev b down");
+    // The error is taken, not reported again and again.
+    while set.serve(Some(Duration::from_millis(20)), |_, _, _| {}).unwrap() > 0 {}
+
+    one.shell("ip link set dev a up");
+    other.shell("ip link set dev b up");
+    sender.send(&frame(2, 64), &[]).unwrap();
+    sender.flush().unwrap();
+    let mut came = Vec::new();
+    while came.is_empty() {
+        set.serve(Some(LONG), |_, frame, _| came.push(number_of(frame)))
+            .unwrap();
+    }
+    assert_eq!(came, [2]);
+
+    other.shell("ip link del dev b");
+    let lost = loop {
+        if let Err(error) = set.serve(Some(LONG), |_, _, _| {}) {
+            break error;
+        }
+    };
+    assert!(
+        matches!(&lost, PortSetError::Lost { port, source: PortError::NoInterface { interface, .. } }
+            if *port == id(3) && interface == "b"),
+        "{lost}"
+    );
+    sender.send(&frame(3, 64), &[]).unwrap();
+    sender.flush().unwrap();
+    assert_eq!(sender.counters().dropped_down, 2);
+}
+
+#[test]
+fn workers_share_an_interface_by_flow() {
+    let Some((_one, other, a, b)) = pair(small()) else {
+        return;
+    };
+    drop(b);
+    let shared = PacketOptions {
+        fanout_group: Some(77),
+        ..small()
+    };
+    let mut workers = [0, 1, 2].map(|_| open(&other, "b", shared));
+    let mut sender = a.sender;
+    // IPv4 and UDP, so that there are flows to hash: 32 of them, each frame numbered.
+    for number in 0..320u32 {
+        let mut frame = frame(number, 64);
+        frame[12..14].copy_from_slice(&[8, 0]);
+        frame[14..34].copy_from_slice(&[0x45, 0, 0, 50, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2]);
+        frame[34..38].copy_from_slice(&[10, (number % 32) as u8, 0, 9]);
+        frame[60..64].copy_from_slice(&number.to_be_bytes());
+        sender.send(&frame, &[]).unwrap();
+    }
+    sender.flush().unwrap();
+    let mut owner = [None; 32];
+    let mut came = Vec::new();
+    until(|| {
+        for (worker, port) in workers.iter_mut().enumerate() {
+            let mut take = |frame: &[u8]| {
+                let flow = usize::from(frame[35]);
+                assert_eq!(*owner[flow].get_or_insert(worker), worker, "flow {flow}");
+                came.push(u32::from_be_bytes(frame[60..64].try_into().unwrap()));
+            };
+            port.receiver.receive(64, &mut take).unwrap();
+        }
+        (came.len() >= 320).then_some(())
+    });
+    came.sort_unstable();
+    assert_eq!(came, (0..320).collect::<Vec<_>>());
+    let used: std::collections::BTreeSet<_> = owner.iter().flatten().collect();
+    assert!(used.len() > 1, "all flows went to one worker");
+}
+
+#[test]
+fn errors_name_the_interface() {
+    let Some(namespace) = Namespace::new() else { return };
+    let error = namespace
+        .run(|| packet::open("nosuch0", &PacketOptions::default()))
+        .unwrap_err();
+    assert!(
+        error.to_string().starts_with("interface nosuch0: No such device"),
+        "{error}"
+    );
+}

@@ -1,0 +1,204 @@
+//! Interfaces through `AF_XDP`.
+
+use linewarden_switch::ports::xdp::{self, XdpOptions};
+use linewarden_switch::ports::{Port, PortError, PortSet, PortSetError};
+
+use crate::net::{Forwarder, Namespace, id, link};
+use crate::packet::{Hosts, LONG, echo, frame, next_frames, number_of, until};
+
+fn open(namespace: &Namespace, interface: &str, ring_frames: u32) -> Port {
+    let options = XdpOptions {
+        ring_frames,
+        ..XdpOptions::default()
+    };
+    namespace.run(|| xdp::open(interface, &options)).unwrap()
+}
+
+/// Two ends of one link, both open as ports. The kernel has nothing to say on it.
+fn pair() -> Option<(Namespace, Namespace, Port, Port)> {
+    let (one, other) = (Namespace::new()?, Namespace::new()?);
+    for namespace in [&one, &other] {
+        namespace.shell("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
+    }
+    link((&one, "a"), (&other, "b"));
+    let ports = (open(&one, "a", 256), open(&other, "b", 256));
+    Some((one, other, ports.0, ports.1))
+}
+
+#[test]
+fn tcp_streams_pass() {
+    let Some(hosts) = Hosts::new() else { return };
+    hosts.client.shell("ethtool -K c0 tx off");
+    hosts.server.shell("ethtool -K s0 tx off");
+    let ports = ["p0", "p1"].map(|interface| open(&hosts.switch, interface, 4096));
+    let forwarder = Forwarder::start(ports, |_, _| {});
+    for server in ["10.0.0.2", "fd00::2"] {
+        echo(&hosts, server.parse().unwrap(), 1 << 20);
+    }
+    for counters in forwarder.stop() {
+        let tx = counters.tx;
+        assert_eq!(
+            tx.dropped_long + tx.dropped_short + tx.dropped_down,
+            0,
+            "{counters:?}"
+        );
+    }
+}
+
+#[test]
+fn frames_of_every_length_pass_unchanged_and_in_order() {
+    let Some((_one, _other, a, mut b)) = pair() else {
+        return;
+    };
+    let mut sender = a.sender;
+    let lengths = || (18u32..=1518).chain([1518, 18]);
+    for (number, length) in (0..).zip(lengths()) {
+        let mut whole = frame(number, length as usize);
+        if number % 3 == 0 {
+            whole[12..14].copy_from_slice(&[0x81, 0]);
+        }
+        let (headers, payload) = whole.split_at(number as usize % 18);
+        sender.send(headers, payload).unwrap();
+        sender.flush().unwrap();
+        let came = next_frames(&mut b);
+        assert!(came == [whole], "frame {number} of {length} bytes");
+    }
+    sender.send(&frame(0, 1523), &[]).unwrap();
+    sender.send(&[0; 13], &[]).unwrap();
+    sender.flush().unwrap();
+    let counters = sender.counters();
+    assert_eq!((counters.dropped_long, counters.dropped_short), (1, 1));
+    assert_eq!(counters.frames, lengths().count() as u64);
+    assert_eq!(counters.bytes, lengths().map(u64::from).sum::<u64>());
+}
+
+#[test]
+fn a_full_ring_loses_frames_and_says_how_many() {
+    let Some((_one, _other, a, mut b)) = pair() else {
+        return;
+    };
+    let mut sender = a.sender;
+    // Few enough for the link's own queue of 256 not to be what loses them.
+    for burst in 0..10 {
+        for number in 0..100 {
+            sender.send(&frame(burst * 100 + number, 64), &[]).unwrap();
+        }
+        sender.flush().unwrap();
+        until(|| {
+            let counters = b.receiver.counters();
+            let mut there = 256.min(u64::from(burst + 1) * 100);
+            there += counters.dropped_full;
+            (there == u64::from(burst + 1) * 100).then_some(())
+        });
+    }
+    assert_eq!(b.receiver.counters().dropped_full, 1000 - 256);
+    let mut numbers = Vec::new();
+    while b
+        .receiver
+        .receive(64, &mut |frame| numbers.push(number_of(frame)))
+        .unwrap()
+        > 0
+    {}
+    assert_eq!(numbers, (0..256).collect::<Vec<_>>());
+    // And it goes on.
+    sender.send(&frame(7777, 64), &[]).unwrap();
+    sender.flush().unwrap();
+    assert_eq!(number_of(&next_frames(&mut b)[0]), 7777);
+}
+
+#[test]
+fn many_more_frames_than_places_pass() {
+    let Some((_one, _other, a, b)) = pair() else {
+        return;
+    };
+    let mut sender = a.sender;
+    let mut set = PortSet::new().unwrap();
+    set.add(id(0), b).unwrap();
+    let mut next = 0;
+    for number in 0..50_000u32 {
+        sender.send(&frame(number, 100), &[]).unwrap();
+        if number % 64 == 63 || number == 49_999 {
+            sender.flush().unwrap();
+            while next <= number {
+                set.serve(Some(LONG), |_, frame, _| {
+                    assert_eq!(number_of(frame), next);
+                    next += 1;
+                })
+                .unwrap();
+            }
+        }
+    }
+    let counters = sender.counters();
+    assert_eq!((counters.frames, counters.dropped_full), (50_000, 0));
+}
+
+#[test]
+fn the_interface_is_the_kernels_again_when_the_port_is_closed() {
+    let Some((one, _other, a, b)) = pair() else { return };
+    assert!(one.shell("ip link show dev a").contains("prog/xdp"));
+    let taken = one.run(|| xdp::open("a", &XdpOptions::default())).unwrap_err();
+    assert!(
+        taken
+            .to_string()
+            .contains("interface a: bind: Device or resource busy"),
+        "{taken}"
+    );
+    drop((a, b));
+    assert!(!one.shell("ip link show dev a").contains("prog/xdp"));
+    drop(open(&one, "a", 64));
+}
+
+#[test]
+fn a_removed_interface_is_lost() {
+    let Some((one, other, a, b)) = pair() else { return };
+    let mut sender = a.sender;
+    let mut set = PortSet::new().unwrap().with_spin_rounds(0);
+    set.add(id(3), b).unwrap();
+    one.shell("ip link set dev a down");
+    for number in 0..2000 {
+        sender.send(&frame(number, 64), &[]).unwrap();
+    }
+    sender.flush().unwrap();
+    assert!(sender.counters().dropped_down > 0, "{:?}", sender.counters());
+    other.shell("ip link del dev b");
+    let lost = until(|| set.serve(Some(LONG), |_, _, _| {}).err());
+    assert!(
+        matches!(&lost, PortSetError::Lost { port, source: PortError::NoInterface { interface, .. } }
+            if *port == id(3) && interface == "b"),
+        "{lost}"
+    );
+}
+
+#[test]
+fn several_queues_are_refused() {
+    let Some(namespace) = Namespace::new() else { return };
+    namespace.shell("ip link add name a numrxqueues 2 numtxqueues 2 type veth peer name b");
+    namespace.shell("ethtool -L a rx 2");
+    let error = namespace
+        .run(|| xdp::open("a", &XdpOptions::default()))
+        .unwrap_err();
+    assert!(matches!(&error, PortError::Queues { queues: 2, .. }), "{error}");
+}
+
+#[test]
+fn jumbo_frames_are_refused() {
+    let Some(namespace) = Namespace::new() else { return };
+    namespace.shell("ip link add name a mtu 9000 type veth peer name b");
+    let error = namespace
+        .run(|| xdp::open("a", &XdpOptions::default()))
+        .unwrap_err();
+    let says = "interface a has an MTU of 9000, an XDP port takes at most 3818";
+    assert!(error.to_string().starts_with(says), "{error}");
+}
+
+#[test]
+fn zero_copy_can_be_insisted_on() {
+    let Some(namespace) = Namespace::new() else { return };
+    namespace.shell("ip link add name a type veth peer name b");
+    let options = XdpOptions {
+        only_zero_copy: true,
+        ..XdpOptions::default()
+    };
+    let error = namespace.run(|| xdp::open("a", &options)).unwrap_err();
+    assert!(error.to_string().starts_with("interface a: bind: "), "{error}");
+}
