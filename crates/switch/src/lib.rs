@@ -11,6 +11,7 @@ pub mod lower;
 pub mod meter;
 pub mod ports;
 pub mod program;
+pub mod reference;
 pub mod serve;
 pub mod setup;
 pub mod stf;

@@ -1,0 +1,351 @@
+//! The parser.
+
+use num_bigint::BigInt;
+use num_traits::{Signed, ToPrimitive, Zero};
+
+use super::number;
+use super::state::Packet;
+use super::statement::step;
+use super::{DropReason, Interpreter};
+use crate::program::Program;
+use crate::program::expr::Data;
+use crate::program::ids::{FieldRef, HeaderId, StateId};
+use crate::program::parser::{Extract, KeyPart, Match, ParserOp, State};
+
+/// Errors that every program has, in the order in which BMv2 numbers those that the JSON does not.
+const CORE_ERRORS: [&str; 7] = [
+    "NoError",
+    "PacketTooShort",
+    "NoMatch",
+    "StackOutOfBounds",
+    "HeaderTooShort",
+    "ParserTimeout",
+    "ParserInvalidArgument",
+];
+
+/// Why the parser stops.
+enum Stop {
+    /// With an error.
+    Error(BigInt),
+    /// The packet is dropped.
+    Drop(DropReason),
+}
+
+impl From<DropReason> for Stop {
+    fn from(reason: DropReason) -> Self {
+        Self::Drop(reason)
+    }
+}
+
+impl Stop {
+    fn core(program: &Program, name: &str) -> Self {
+        Self::Error(BigInt::from(core_error(program, name)))
+    }
+}
+
+/// The number of an error.
+fn core_error(program: &Program, name: &str) -> u32 {
+    if let Some(known) = program.errors.get(name) {
+        return *known;
+    }
+    let first = program.errors.values().max().map_or(0, |last| last + 1);
+    let unknown = CORE_ERRORS
+        .iter()
+        .filter(|error| !program.errors.contains_key(**error));
+    let numbered = (first..).zip(unknown).find(|(_, error)| **error == name);
+    numbered.map_or(first, |(number, _)| number)
+}
+
+impl<'a> Interpreter<'a> {
+    /// Parses a packet and verifies its checksums.
+    pub(super) fn parse(&mut self, packet: &mut Packet<'a>) -> Result<(), DropReason> {
+        let program = self.program;
+        packet.parser_error = BigInt::from(core_error(program, "NoError"));
+        packet.checksum_error = false;
+        let Some(mut at) = program.parser.init else {
+            return Ok(());
+        };
+        let mut parsed = 0;
+        while let Some(state) = program.parser.states.get(at.index()) {
+            step(packet)?;
+            match self.state(packet, state, &mut parsed) {
+                Ok(Some(next)) => at = next,
+                Ok(None) => break,
+                Err(Stop::Error(error)) => {
+                    packet.parser_error = error;
+                    break;
+                }
+                Err(Stop::Drop(reason)) => return Err(reason),
+            }
+        }
+        packet.data.drain(..parsed.min(packet.data.len()));
+        self.verify_checksums(packet);
+        Ok(())
+    }
+
+    /// Runs one state; returns the next.
+    fn state(
+        &mut self,
+        packet: &mut Packet<'a>,
+        state: &State,
+        parsed: &mut usize,
+    ) -> Result<Option<StateId>, Stop> {
+        for op in &state.ops {
+            self.op(packet, op, parsed)?;
+        }
+        let key: Vec<u8> = state
+            .key
+            .iter()
+            .flat_map(|part| key_part(packet, part, *parsed))
+            .collect();
+        let taken = state
+            .transitions
+            .iter()
+            .find(|transition| self.matches(state, &transition.matches, &key, packet));
+        Ok(taken.map_or(state.default, |transition| transition.next))
+    }
+
+    fn op(&mut self, packet: &mut Packet<'a>, op: &ParserOp, parsed: &mut usize) -> Result<(), Stop> {
+        match op {
+            ParserOp::Extract(what, length) => self.extract(packet, what, length.as_ref(), parsed)?,
+            ParserOp::Set(field, value) => {
+                let value = self.scope(packet, &[]).data(value);
+                packet.headers.set(*field, &value);
+            }
+            ParserOp::SetVl(to, from) => {
+                let from = Some((from.header, from.field));
+                packet.headers.assign_variable(Some((to.header, to.field)), from);
+            }
+            ParserOp::SetLookahead(field, offset, bits) => {
+                let end = *offset as usize + *bits as usize;
+                if end.div_ceil(8) > rest(packet, *parsed) {
+                    return Err(Stop::core(self.program, "PacketTooShort"));
+                }
+                let value = number::bits_of(&packet.data, *parsed * 8 + *offset as usize, *bits);
+                if packet.headers.bits(*field) == *bits {
+                    packet.headers.load(*field, &value);
+                } else {
+                    packet.headers.set(*field, &value);
+                }
+            }
+            ParserOp::Verify(condition, error) => {
+                let scope = self.scope(packet, &[]);
+                if !scope.bool(condition) {
+                    return Err(Stop::Error(scope.data(error)));
+                }
+            }
+            ParserOp::Shift(bytes) => self.skip(packet, &BigInt::from(*bytes), parsed)?,
+            ParserOp::Advance(bits) => {
+                let bits = self.scope(packet, &[]).data(bits);
+                let bytes = self.whole_bytes(&bits)?;
+                self.skip(packet, &bytes, parsed)?;
+            }
+            ParserOp::Statement(statement) => {
+                self.statements(packet, std::slice::from_ref(statement), &[])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn whole_bytes(&self, bits: &BigInt) -> Result<BigInt, Stop> {
+        if (bits & BigInt::from(7)).is_zero() {
+            Ok(bits >> 3u32)
+        } else {
+            Err(Stop::core(self.program, "ParserInvalidArgument"))
+        }
+    }
+
+    /// Takes bytes of the packet, if they are there.
+    fn skip(&self, packet: &Packet<'a>, bytes: &BigInt, parsed: &mut usize) -> Result<(), Stop> {
+        match bytes.to_usize().filter(|bytes| *bytes <= rest(packet, *parsed)) {
+            Some(bytes) => {
+                *parsed += bytes;
+                Ok(())
+            }
+            None => Err(Stop::core(self.program, "PacketTooShort")),
+        }
+    }
+
+    fn extract(
+        &self,
+        packet: &mut Packet<'a>,
+        what: &Extract,
+        length: Option<&Data>,
+        parsed: &mut usize,
+    ) -> Result<(), Stop> {
+        let next = match what {
+            Extract::Header(header) => Some(*header),
+            Extract::Stack(stack) => packet.headers.element(*stack, packet.headers.count(*stack)),
+            Extract::UnionStack(stack, member) => {
+                let at = packet.headers.union_count(*stack);
+                let union = packet.headers.union_element(*stack, at);
+                union.and_then(|union| packet.headers.member(Some(union), *member))
+            }
+        };
+        let Some(header) = next else {
+            return Err(Stop::core(self.program, "StackOutOfBounds"));
+        };
+        self.extract_header(packet, header, length, parsed)?;
+        match what {
+            Extract::Header(_) => {}
+            Extract::Stack(stack) => packet.headers.grow(*stack),
+            Extract::UnionStack(stack, _) => packet.headers.grow_unions(*stack),
+        }
+        Ok(())
+    }
+
+    fn extract_header(
+        &self,
+        packet: &mut Packet<'a>,
+        header: HeaderId,
+        length: Option<&Data>,
+        parsed: &mut usize,
+    ) -> Result<(), Stop> {
+        let Some(known) = self.program.type_of(header) else {
+            return Ok(());
+        };
+        let mut at = *parsed * 8;
+        let mut end = *parsed;
+        if known.variable().is_some() {
+            let bits = match (length, &known.variable_bits) {
+                (Some(length), _) => self.scope(packet, &[]).data(length),
+                (None, Some(own)) => {
+                    self.skip(packet, &BigInt::from(known.fixed_bits() / 8), &mut end.clone())?;
+                    let fields = self.fields_ahead(packet, header, at);
+                    self.scope(packet, &fields).data(own)
+                }
+                (None, None) => BigInt::zero(),
+            };
+            let bytes = self.whole_bytes(&bits)?;
+            if bytes.is_negative() {
+                return Err(Stop::core(self.program, "PacketTooShort"));
+            }
+            let whole = bytes + known.fixed_bits() / 8;
+            self.skip(packet, &whole, &mut end)?;
+            if known.max_bytes != 0 && whole > BigInt::from(known.max_bytes) {
+                return Err(Stop::core(self.program, "HeaderTooShort"));
+            }
+            packet.headers.set_variable_bits(header, number::low_u32(&bits));
+        } else {
+            self.skip(packet, &BigInt::from(known.fixed_bits() / 8), &mut end)?;
+        }
+        for field in packet.headers.fields(header) {
+            let bits = packet.headers.bits(field);
+            let value = number::bits_of(&packet.data, at, bits);
+            packet.headers.load(field, &value);
+            at += bits as usize;
+        }
+        packet.headers.mark_valid(header);
+        *parsed = end;
+        Ok(())
+    }
+
+    /// The values that a header's fields have when its field of variable length is reached: those before it come from
+    /// the packet, the others are as they were.
+    fn fields_ahead(&self, packet: &Packet<'a>, header: HeaderId, first_bit: usize) -> Vec<BigInt> {
+        let mut ahead = packet.headers.clone();
+        let mut at = first_bit;
+        for field in ahead.fields(header) {
+            let declared = ahead.declared(field);
+            if declared.is_some_and(|declared| declared.variable) {
+                break;
+            }
+            let bits = ahead.bits(field);
+            let value = number::bits_of(&packet.data, at, bits);
+            ahead.load(field, &value);
+            at += bits as usize;
+        }
+        ahead.fields(header).map(|field| ahead.field(field)).collect()
+    }
+
+    fn matches(&self, state: &State, matches: &Match, key: &[u8], packet: &Packet<'a>) -> bool {
+        match matches {
+            Match::Value { value, mask: None } => value == key,
+            Match::Value {
+                value,
+                mask: Some(mask),
+            } => *value == masked(key, mask),
+            Match::ValueSet(set, mask) => {
+                let Some(members) = self.forwarding.value_set(*set) else {
+                    return false;
+                };
+                let widths: Vec<u32> = state.key.iter().map(|part| width(packet, part)).collect();
+                members.iter().any(|member| {
+                    let member = pad(member, &widths);
+                    match mask {
+                        Some(mask) => masked(&member, mask) == masked(key, mask),
+                        None => member == key,
+                    }
+                })
+            }
+        }
+    }
+}
+
+/// Bytes that were not parsed yet.
+fn rest(packet: &Packet<'_>, parsed: usize) -> usize {
+    packet.visible().len().saturating_sub(parsed)
+}
+
+fn masked(bytes: &[u8], mask: &[u8]) -> Vec<u8> {
+    bytes.iter().zip(mask).map(|(byte, mask)| byte & mask).collect()
+}
+
+/// Brings a member of a value set, whose parts follow each other without padding, into the form of a key.
+fn pad(member: &[u8], widths: &[u32]) -> Vec<u8> {
+    let all: u32 = widths.iter().sum();
+    let mut at = (member.len() * 8).saturating_sub(all as usize);
+    let mut padded = Vec::new();
+    for bits in widths {
+        let value = number::bits_of(member, at, *bits);
+        padded.extend(number::to_bytes(value.magnitude(), *bits));
+        at += *bits as usize;
+    }
+    padded
+}
+
+fn field_of(packet: &Packet<'_>, part: &KeyPart) -> Option<FieldRef> {
+    let (header, field) = match part {
+        KeyPart::Field(field) => return Some(*field),
+        KeyPart::StackLast(stack, field) => (packet.headers.last(*stack), *field),
+        KeyPart::UnionStackLast(stack, member, field) => {
+            let union = packet.headers.union_last(*stack);
+            (packet.headers.member(union, *member), *field)
+        }
+        KeyPart::Lookahead(..) => return None,
+    };
+    header.map(|header| FieldRef { header, field })
+}
+
+/// Width of a part of the key, whether or not there is a header.
+fn width(packet: &Packet<'_>, part: &KeyPart) -> u32 {
+    let (header, field) = match part {
+        KeyPart::Lookahead(_, bits) => return *bits,
+        KeyPart::Field(field) => (Some(field.header), *field),
+        KeyPart::StackLast(stack, field) => (packet.headers.element(*stack, 0), field_at(*field)),
+        KeyPart::UnionStackLast(stack, member, field) => {
+            let union = packet.headers.union_element(*stack, 0);
+            (packet.headers.member(union, *member), field_at(*field))
+        }
+    };
+    header.map_or(0, |header| packet.headers.bits(FieldRef { header, ..field }))
+}
+
+fn field_at(field: u32) -> FieldRef {
+    FieldRef {
+        header: HeaderId(0),
+        field,
+    }
+}
+
+fn key_part(packet: &Packet<'_>, part: &KeyPart, parsed: usize) -> Vec<u8> {
+    let bits = width(packet, part);
+    let value = match part {
+        KeyPart::Lookahead(offset, bits) => {
+            let seen = packet.visible();
+            number::bits_of(seen, parsed * 8 + *offset as usize, *bits)
+        }
+        _ => field_of(packet, part).map_or_else(BigInt::zero, |field| packet.headers.raw(field).into()),
+    };
+    number::to_bytes(value.magnitude(), bits)
+}

@@ -1,0 +1,133 @@
+//! Pipelines: tables, conditions, and the way through them.
+
+use super::state::Packet;
+use super::statement::step;
+use super::{DropReason, Interpreter, checksum, number};
+use crate::program::ids::{ActionId, NodeId, TableId};
+use crate::program::pipeline::{KeySource, Next, Node, Pipeline, Table, TableKind};
+use crate::tables;
+use num_bigint::BigInt;
+
+const MICROSECONDS_PER_MS: u64 = 1_000;
+
+impl<'a> Interpreter<'a> {
+    /// Sends a packet through a pipeline.
+    pub(super) fn pipeline(
+        &mut self,
+        packet: &mut Packet<'a>,
+        pipeline: &'a Pipeline,
+    ) -> Result<(), DropReason> {
+        let mut at = pipeline.init;
+        while let Some(node) = at.and_then(|at| pipeline.nodes.get(at.index())) {
+            if packet.exit {
+                break;
+            }
+            step(packet)?;
+            at = match node {
+                Node::Table(table) => self.table(packet, *table)?,
+                Node::Condition {
+                    condition,
+                    on_true,
+                    on_false,
+                } => match self.scope(packet, &[]).bool(condition) {
+                    true => *on_true,
+                    false => *on_false,
+                },
+                Node::Action { action, next } => {
+                    self.call(packet, *action, &[])?;
+                    *next
+                }
+            };
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, packet: &mut Packet<'a>, action: ActionId, data: &[u8]) -> Result<(), DropReason> {
+        let program = self.program;
+        match program.actions.get(action.index()) {
+            Some(action) => self.action(packet, action, data),
+            None => Ok(()),
+        }
+    }
+
+    /// Applies a table; returns where to go on.
+    fn table(&mut self, packet: &mut Packet<'a>, id: TableId) -> Result<Option<NodeId>, DropReason> {
+        let (program, forwarding) = (self.program, self.forwarding);
+        let set = forwarding.tables();
+        let id_in_set = tables::TableId(id.0);
+        let (Some(table), Some(entries)) = (program.tables.get(id.index()), set.table(id_in_set)) else {
+            return Ok(None);
+        };
+        let entry = entries.lookup(&key(packet, table));
+        if let Some(entry) = entry {
+            if let Some(state) = entry.state() {
+                state.count(packet.ingress_length);
+                state.touch(self.now_us / MICROSECONDS_PER_MS);
+            }
+            if let Some((meter, target)) = table.direct_meter {
+                let color = entry
+                    .state()
+                    .and_then(|state| self.direct_color(packet, meter, state));
+                packet.headers.set(target, &color.unwrap_or_default());
+            }
+        }
+        let hit = entry.is_some();
+        let target = entry.map(|entry| entry.target()).or(entries.default_target());
+        let call = target.and_then(|target| set.resolve(id_in_set, target, || self.selector(packet, table)));
+        let Some(call) = call else {
+            return Ok(match table.next {
+                Next::ByHit { hit: after, .. } if hit => after,
+                _ => table.next_without_action,
+            });
+        };
+        let action = ActionId(call.action.0);
+        self.call(packet, action, &call.data)?;
+        Ok(match &table.next {
+            Next::ByHit { hit: after, .. } if hit => *after,
+            Next::ByHit { miss, .. } => *miss,
+            Next::ByAction(list) => list
+                .iter()
+                .find(|(known, _)| *known == action)
+                .and_then(|(_, next)| *next),
+        })
+    }
+
+    /// The hash by which a group's member is chosen.
+    fn selector(&self, packet: &Packet<'a>, table: &Table) -> u32 {
+        let TableKind::Selector(profile) = table.kind else {
+            return 0;
+        };
+        let profile = self.program.profiles.get(profile.index());
+        let selector = profile.and_then(|profile| profile.selector);
+        selector.map_or(0, |selector| {
+            let hash = checksum::output(self.program, self.calculations, packet, selector);
+            number::low_u32(&BigInt::from(hash))
+        })
+    }
+}
+
+/// A packet's key: fields of invalid headers count as 0.
+fn key(packet: &Packet<'_>, table: &Table) -> Vec<u8> {
+    let mut key = Vec::new();
+    for field in &table.key {
+        let mut bytes = match field.source {
+            KeySource::Valid(header) => vec![u8::from(packet.headers.is_valid(Some(header)))],
+            KeySource::Field(from) => {
+                let hidden = packet.headers.declared(from).is_none();
+                let bytes = packet.headers.bytes(from);
+                if hidden || packet.headers.is_valid(Some(from.header)) {
+                    bytes
+                } else {
+                    vec![0; bytes.len()]
+                }
+            }
+        };
+        if let Some(mask) = &field.mask {
+            for (byte, mask) in bytes.iter_mut().zip(mask) {
+                *byte &= mask;
+            }
+        }
+        key.append(&mut bytes);
+    }
+    key
+}

@@ -1,0 +1,556 @@
+//! What a packet is while it is processed: headers, stacks, and what was asked for.
+
+use num_bigint::{BigInt, BigUint};
+use num_traits::Zero;
+
+use super::STEPS_MAX;
+use super::number::{self, Bits};
+use crate::program::ids::{FieldRef, HeaderId, StackId, UnionId, UnionStackId};
+use crate::program::{Field, Program};
+
+/// A header of a packet.
+#[derive(Clone, Debug)]
+struct Header {
+    valid: bool,
+    /// Values of its fields; the last one is `$valid$`.
+    fields: Vec<BigInt>,
+    /// Width of its field of variable length, if it has one.
+    variable_bits: u32,
+}
+
+/// The headers of a packet.
+///
+/// A header that may not exist is an `Option`: without one, reads give 0 and writes are lost.
+#[derive(Clone)]
+pub struct Headers<'p> {
+    program: &'p Program,
+    headers: Vec<Header>,
+    /// How many elements each stack has now.
+    stacks: Vec<usize>,
+    union_stacks: Vec<usize>,
+}
+
+impl<'p> Headers<'p> {
+    /// Those of a packet that has just arrived.
+    pub fn new(program: &'p Program) -> Self {
+        let headers = (0u32..)
+            .zip(&program.headers)
+            .map(|(id, _)| Header {
+                valid: false,
+                fields: vec![BigInt::zero(); field_count(program, HeaderId(id)) + 1],
+                variable_bits: 0,
+            })
+            .collect();
+        Self {
+            program,
+            headers,
+            stacks: vec![0; program.stacks.len()],
+            union_stacks: vec![0; program.union_stacks.len()],
+        }
+    }
+
+    fn header(&self, header: HeaderId) -> Option<&Header> {
+        self.headers.get(header.index())
+    }
+
+    /// What is known of a field; none of `$valid$`.
+    pub fn declared(&self, field: FieldRef) -> Option<&'p Field> {
+        self.program.field(field)
+    }
+
+    fn metadata(&self, header: HeaderId) -> bool {
+        let known = self.program.headers.get(header.index());
+        known.is_some_and(|header| header.metadata)
+    }
+
+    /// Whether a header is valid; metadata always is.
+    pub fn is_valid(&self, header: Option<HeaderId>) -> bool {
+        header.is_some_and(|id| self.metadata(id) || self.header(id).is_some_and(|header| header.valid))
+    }
+
+    /// Width of a field now.
+    pub fn bits(&self, field: FieldRef) -> u32 {
+        match self.declared(field) {
+            Some(declared) if declared.variable => {
+                self.header(field.header).map_or(0, |header| header.variable_bits)
+            }
+            Some(declared) => declared.bits,
+            None => 1,
+        }
+    }
+
+    /// A field's value.
+    pub fn read(&self, header: Option<HeaderId>, field: u32) -> BigInt {
+        let header = header.and_then(|id| self.header(id));
+        let value = header.and_then(|header| header.fields.get(field as usize));
+        value.cloned().unwrap_or_default()
+    }
+
+    /// A field's value.
+    pub fn field(&self, field: FieldRef) -> BigInt {
+        self.read(Some(field.header), field.field)
+    }
+
+    /// A field's value as unsigned bits.
+    pub fn raw(&self, field: FieldRef) -> BigUint {
+        number::low_bits(&self.field(field), self.bits(field))
+    }
+
+    /// A field's value in whole bytes.
+    pub fn bytes(&self, field: FieldRef) -> Vec<u8> {
+        number::to_bytes(&self.raw(field), self.bits(field))
+    }
+
+    /// Stores a value as the field takes it: wrapped around or the nearest one.
+    pub fn write(&mut self, header: Option<HeaderId>, field: u32, value: &BigInt) {
+        let Some(header) = header else { return };
+        let field = FieldRef { header, field };
+        let bits = self.bits(field);
+        let (signed, saturating) = self
+            .declared(field)
+            .map_or((false, false), |field| (field.signed, field.saturating));
+        let value = if saturating {
+            let (low, high) = number::range(bits, signed);
+            number::clamp(value, low, high)
+        } else if signed {
+            number::wrap_signed(value, bits)
+        } else {
+            BigInt::from(number::low_bits(value, bits))
+        };
+        self.put(field, value);
+    }
+
+    /// Stores a value as above.
+    pub fn set(&mut self, field: FieldRef, value: &BigInt) {
+        self.write(Some(field.header), field.field, value);
+    }
+
+    /// Stores bits as they came from a packet.
+    pub fn load(&mut self, field: FieldRef, raw: &BigInt) {
+        let signed = self.declared(field).is_some_and(|field| field.signed);
+        let value = if signed {
+            number::wrap_signed(raw, self.bits(field))
+        } else {
+            raw.clone()
+        };
+        self.put(field, value);
+    }
+
+    fn put(&mut self, field: FieldRef, value: BigInt) {
+        let header = self.headers.get_mut(field.header.index());
+        if let Some(slot) = header.and_then(|header| header.fields.get_mut(field.field as usize)) {
+            *slot = value;
+        }
+    }
+
+    fn set_valid(&mut self, header: HeaderId, valid: bool) {
+        if let Some(state) = self.headers.get_mut(header.index()) {
+            state.valid = valid;
+            if let Some(hidden) = state.fields.last_mut() {
+                *hidden = BigInt::from(u8::from(valid));
+            }
+        }
+    }
+
+    /// Makes a header valid; of a union, the others invalid.
+    pub fn mark_valid(&mut self, header: HeaderId) {
+        let program = self.program;
+        for union in program
+            .unions
+            .iter()
+            .filter(|union| union.headers.contains(&header))
+        {
+            for other in union.headers.iter().filter(|other| **other != header) {
+                if self.header(*other).is_some_and(|other| other.valid) {
+                    self.set_valid(*other, false);
+                }
+            }
+        }
+        self.set_valid(header, true);
+    }
+
+    /// Makes a header invalid; its fields stay as they are.
+    pub fn mark_invalid(&mut self, header: HeaderId) {
+        self.set_valid(header, false);
+    }
+
+    /// Sets all fields to 0; the width of a field of variable length stays.
+    pub fn clear(&mut self, header: HeaderId) {
+        if let Some(state) = self.headers.get_mut(header.index()) {
+            state.fields.fill(BigInt::zero());
+        }
+    }
+
+    /// Sets all metadata to 0.
+    pub fn clear_metadata(&mut self) {
+        for id in (0u32..).map(HeaderId).take(self.headers.len()) {
+            if self.metadata(id) {
+                self.clear(id);
+            }
+        }
+    }
+
+    /// Gives the field of variable length its width.
+    pub fn set_variable_bits(&mut self, header: HeaderId, bits: u32) {
+        if let Some(state) = self.headers.get_mut(header.index()) {
+            state.variable_bits = bits;
+        }
+    }
+
+    /// The fields of a header in order, without `$valid$`.
+    pub fn fields(&self, header: HeaderId) -> impl Iterator<Item = FieldRef> + use<> {
+        let count = field_count(self.program, header);
+        (0u32..).take(count).map(move |field| FieldRef { header, field })
+    }
+
+    /// Adds a header's bits as they are sent.
+    pub fn emit(&self, header: HeaderId, into: &mut Bits) {
+        for field in self.fields(header) {
+            into.push(&self.raw(field), self.bits(field));
+        }
+    }
+
+    /// Length of a header in bytes.
+    pub fn bytes_of(&self, header: HeaderId) -> u64 {
+        let bits: u64 = self.fields(header).map(|field| u64::from(self.bits(field))).sum();
+        bits / 8
+    }
+
+    /// Copies a field of variable length with its width.
+    pub fn assign_variable(&mut self, to: Option<(HeaderId, u32)>, from: Option<(HeaderId, u32)>) {
+        let Some((to, to_field)) = to else { return };
+        let (bits, value) = match from {
+            Some((header, field)) => (
+                self.bits(FieldRef { header, field }),
+                self.read(Some(header), field),
+            ),
+            None => (0, BigInt::zero()),
+        };
+        self.set_variable_bits(to, bits);
+        self.write(Some(to), to_field, &value);
+    }
+
+    /// Copies a header with its validity; of an invalid one nothing but that.
+    pub fn assign_header(&mut self, to: Option<HeaderId>, from: Option<HeaderId>) {
+        let Some(to) = to else { return };
+        let Some(from) = from.filter(|from| self.is_valid(Some(*from))) else {
+            self.mark_invalid(to);
+            return;
+        };
+        self.mark_valid(to);
+        let hidden = field_count(self.program, to) as u32;
+        for field in 0..=hidden {
+            let declared = self.declared(FieldRef { header: to, field });
+            if declared.is_some_and(|field| field.variable) {
+                self.assign_variable(Some((to, field)), Some((from, field)));
+            } else {
+                let value = self.read(Some(from), field);
+                self.write(Some(to), field, &value);
+            }
+        }
+    }
+
+    fn members(&self, union: Option<UnionId>) -> &'p [HeaderId] {
+        let program = self.program;
+        let union = union.and_then(|union| program.unions.get(union.index()));
+        union.map_or(&[][..], |union| &union.headers)
+    }
+
+    /// The member of a union that is valid.
+    pub fn valid_member(&self, union: Option<UnionId>) -> Option<usize> {
+        let members = self.members(union);
+        members
+            .iter()
+            .position(|member| self.header(*member).is_some_and(|header| header.valid))
+    }
+
+    /// A member of a union.
+    pub fn member(&self, union: Option<UnionId>, member: u32) -> Option<HeaderId> {
+        self.members(union).get(member as usize).copied()
+    }
+
+    /// Copies a union member by member.
+    pub fn assign_union(&mut self, to: Option<UnionId>, from: Option<UnionId>) {
+        for (at, to) in self.members(to).iter().enumerate() {
+            let from = self.members(from).get(at).copied();
+            self.assign_header(Some(*to), from);
+        }
+    }
+
+    /// Whether two headers have the same type, are valid and equal. Widths of variable fields do not matter.
+    pub fn header_eq(&self, left: Option<HeaderId>, right: Option<HeaderId>) -> bool {
+        let (Some(left), Some(right)) = (left, right) else {
+            return false;
+        };
+        let type_of = |header: HeaderId| {
+            let header = self.program.headers.get(header.index());
+            header.map(|header| header.header_type)
+        };
+        let fields = |header: HeaderId| self.header(header).map(|header| &header.fields);
+        type_of(left) == type_of(right)
+            && self.is_valid(Some(left))
+            && self.is_valid(Some(right))
+            && fields(left) == fields(right)
+    }
+
+    /// Whether two unions have the same valid member, and it is equal.
+    pub fn union_eq(&self, left: Option<UnionId>, right: Option<UnionId>) -> bool {
+        let (Some(first), Some(second)) = (self.valid_member(left), self.valid_member(right)) else {
+            return false;
+        };
+        let member = |union, at| self.members(union).get(at).copied();
+        first == second && self.header_eq(member(left, first), member(right, second))
+    }
+
+    fn swap(&mut self, left: HeaderId, right: HeaderId) {
+        self.headers.swap(left.index(), right.index());
+    }
+
+    fn swap_unions(&mut self, left: UnionId, right: UnionId) {
+        let (left, right) = (self.members(Some(left)), self.members(Some(right)));
+        for (left, right) in left.iter().zip(right) {
+            self.swap(*left, *right);
+        }
+    }
+}
+
+/// Stacks.
+impl<'p> Headers<'p> {
+    /// Number of elements now.
+    pub fn count(&self, stack: StackId) -> usize {
+        self.stacks.get(stack.index()).copied().unwrap_or(0)
+    }
+
+    /// Number of elements now.
+    pub fn union_count(&self, stack: UnionStackId) -> usize {
+        self.union_stacks.get(stack.index()).copied().unwrap_or(0)
+    }
+
+    fn elements(&self, stack: StackId) -> &'p [HeaderId] {
+        let program = self.program;
+        let stack = program.stacks.get(stack.index());
+        stack.map_or(&[][..], |stack| &stack.headers)
+    }
+
+    fn union_elements(&self, stack: UnionStackId) -> &'p [UnionId] {
+        let program = self.program;
+        let stack = program.union_stacks.get(stack.index());
+        stack.map_or(&[][..], |stack| &stack.unions)
+    }
+
+    /// An element of a stack.
+    pub fn element(&self, stack: StackId, at: usize) -> Option<HeaderId> {
+        self.elements(stack).get(at).copied()
+    }
+
+    /// An element of a stack of unions.
+    pub fn union_element(&self, stack: UnionStackId, at: usize) -> Option<UnionId> {
+        self.union_elements(stack).get(at).copied()
+    }
+
+    /// The element that was added last.
+    pub fn last(&self, stack: StackId) -> Option<HeaderId> {
+        self.element(stack, self.count(stack).checked_sub(1)?)
+    }
+
+    /// The element that was added last.
+    pub fn union_last(&self, stack: UnionStackId) -> Option<UnionId> {
+        self.union_element(stack, self.union_count(stack).checked_sub(1)?)
+    }
+
+    /// Counts an element that was extracted.
+    pub fn grow(&mut self, stack: StackId) {
+        if let Some(count) = self.stacks.get_mut(stack.index()) {
+            *count += 1;
+        }
+    }
+
+    /// Counts an element that was extracted.
+    pub fn grow_unions(&mut self, stack: UnionStackId) {
+        if let Some(count) = self.union_stacks.get_mut(stack.index()) {
+            *count += 1;
+        }
+    }
+
+    /// Copies a stack element by element.
+    pub fn assign_stack(&mut self, to: StackId, from: StackId) {
+        let count = self.count(from);
+        if let Some(slot) = self.stacks.get_mut(to.index()) {
+            *slot = count;
+        }
+        for (at, to) in self.elements(to).iter().enumerate() {
+            let from = self.elements(from).get(at).copied();
+            self.assign_header(Some(*to), from);
+        }
+    }
+
+    /// Copies a stack of unions element by element.
+    pub fn assign_union_stack(&mut self, to: UnionStackId, from: UnionStackId) {
+        let count = self.union_count(from);
+        if let Some(slot) = self.union_stacks.get_mut(to.index()) {
+            *slot = count;
+        }
+        for (at, to) in self.union_elements(to).iter().enumerate() {
+            let from = self.union_elements(from).get(at).copied();
+            self.assign_union(Some(*to), from);
+        }
+    }
+
+    /// Moves the elements back by exchanging them, and invalidates the first ones.
+    pub fn push(&mut self, stack: StackId, by: usize) {
+        let elements = self.elements(stack);
+        let size = elements.len();
+        if let Some(count) = self.stacks.get_mut(stack.index()) {
+            *count = size.min(count.saturating_add(by));
+        }
+        for (from, to) in pairs_back(elements, by) {
+            self.swap(from, to);
+        }
+        for header in elements.iter().take(by) {
+            self.mark_invalid(*header);
+        }
+    }
+
+    /// Moves the elements to the front by exchanging them, and invalidates the last ones.
+    pub fn pop(&mut self, stack: StackId, by: usize) {
+        let elements = self.elements(stack);
+        if let Some(count) = self.stacks.get_mut(stack.index()) {
+            *count = count.saturating_sub(by);
+        }
+        for (to, from) in pairs_front(elements, by) {
+            self.swap(from, to);
+        }
+        for header in elements.iter().rev().take(by) {
+            self.mark_invalid(*header);
+        }
+    }
+
+    /// As [`push`](Self::push), of unions.
+    pub fn push_unions(&mut self, stack: UnionStackId, by: usize) {
+        let elements = self.union_elements(stack);
+        let size = elements.len();
+        if let Some(count) = self.union_stacks.get_mut(stack.index()) {
+            *count = size.min(count.saturating_add(by));
+        }
+        for (from, to) in pairs_back(elements, by) {
+            self.swap_unions(from, to);
+        }
+        for union in elements.iter().take(by) {
+            self.invalidate(*union);
+        }
+    }
+
+    /// As [`pop`](Self::pop), of unions.
+    pub fn pop_unions(&mut self, stack: UnionStackId, by: usize) {
+        let elements = self.union_elements(stack);
+        if let Some(count) = self.union_stacks.get_mut(stack.index()) {
+            *count = count.saturating_sub(by);
+        }
+        for (to, from) in pairs_front(elements, by) {
+            self.swap_unions(from, to);
+        }
+        for union in elements.iter().rev().take(by) {
+            self.invalidate(*union);
+        }
+    }
+
+    fn invalidate(&mut self, union: UnionId) {
+        for member in self.members(Some(union)) {
+            self.mark_invalid(*member);
+        }
+    }
+}
+
+/// Which elements change places when a stack moves back, in order: from, to.
+fn pairs_back<T: Copy>(elements: &[T], by: usize) -> Vec<(T, T)> {
+    let later = elements.get(by..).unwrap_or_default();
+    elements
+        .iter()
+        .copied()
+        .zip(later.iter().copied())
+        .rev()
+        .collect()
+}
+
+/// Which elements change places when a stack moves to the front, in order: to, from.
+fn pairs_front<T: Copy>(elements: &[T], by: usize) -> Vec<(T, T)> {
+    let later = elements.get(by..).unwrap_or_default();
+    elements.iter().copied().zip(later.iter().copied()).collect()
+}
+
+fn field_count(program: &Program, header: HeaderId) -> usize {
+    program.type_of(header).map_or(0, |known| known.fields.len())
+}
+
+/// What a packet asks of the traffic manager: simple_switch's packet registers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Requests {
+    /// A clone: session and field list.
+    pub clone: Option<(u16, u16)>,
+    /// A digest by its number in the JSON; 0: none.
+    pub digest: u16,
+    /// Resubmitting, with this field list; 0: not.
+    pub resubmit: u16,
+    /// Recirculating, with this field list; 0: not.
+    pub recirculate: u16,
+}
+
+/// A packet.
+#[derive(Clone)]
+pub struct Packet<'p> {
+    /// Its headers.
+    pub headers: Headers<'p>,
+    /// What was received; once parsed, what lies behind the headers.
+    pub data: Vec<u8>,
+    /// Most bytes of `data` that count.
+    pub truncated: usize,
+    /// Its length when it came in, for counters and meters.
+    pub ingress_length: u64,
+    /// Its length with the headers that were added and removed.
+    pub length: u64,
+    /// What it asks for.
+    pub requests: Requests,
+    /// Whether the pipeline ends.
+    pub exit: bool,
+    /// What the parser found wrong: the number of an error.
+    pub parser_error: BigInt,
+    /// Whether a checksum was wrong.
+    pub checksum_error: bool,
+    /// How many steps are left.
+    pub steps: u32,
+}
+
+impl<'p> Packet<'p> {
+    /// A packet with nothing known of it but its bytes.
+    pub fn new(program: &'p Program, data: Vec<u8>) -> Self {
+        let length = data.len() as u64;
+        Self {
+            headers: Headers::new(program),
+            data,
+            truncated: usize::MAX,
+            ingress_length: length,
+            length,
+            requests: Requests::default(),
+            exit: false,
+            parser_error: BigInt::zero(),
+            checksum_error: false,
+            steps: STEPS_MAX,
+        }
+    }
+
+    /// A copy: it asks for nothing and is not truncated.
+    pub fn copy(&self) -> Self {
+        Self {
+            truncated: usize::MAX,
+            requests: Requests::default(),
+            exit: false,
+            ..self.clone()
+        }
+    }
+
+    /// The bytes that count.
+    pub fn visible(&self) -> &[u8] {
+        let length = self.data.len().min(self.truncated);
+        self.data.get(..length).unwrap_or_default()
+    }
+}

@@ -1,0 +1,332 @@
+//! Statements and actions.
+
+use num_bigint::BigInt;
+use num_traits::{ToPrimitive, Zero};
+
+use super::eval::{self, Scope};
+use super::number;
+use super::state::Packet;
+use super::{DropReason, Interpreter, checksum};
+use crate::meter::{Color, Meter, MeterKind};
+use crate::program::MeterUnit;
+use crate::program::action::{Action, AnyStack, FieldSource, Place, Statement};
+use crate::program::expr::Data;
+use crate::program::ids::{FieldRef, HeaderId, MeterId};
+use crate::tables::EntryState;
+
+/// Where an action goes on.
+enum Flow {
+    Next,
+    Jump(u32),
+}
+
+impl<'a> Interpreter<'a> {
+    /// What expressions are evaluated with.
+    pub(super) fn scope<'s>(&'s self, packet: &'s Packet<'a>, args: &'s [BigInt]) -> Scope<'s, 'a> {
+        Scope {
+            headers: &packet.headers,
+            externs: self.externs,
+            args,
+        }
+    }
+
+    /// Runs an action with what a table's entry passes to it.
+    pub(super) fn action(
+        &mut self,
+        packet: &mut Packet<'a>,
+        action: &Action,
+        data: &[u8],
+    ) -> Result<(), DropReason> {
+        let (places, _) = crate::lower::lay_args(action.params.iter().map(|param| param.bits));
+        let args: Vec<BigInt> = places
+            .iter()
+            .map(|(at, bytes)| {
+                let end = at.saturating_add(*bytes) as usize;
+                number::from_bytes(data.get(*at as usize..end).unwrap_or_default())
+            })
+            .collect();
+        self.statements(packet, &action.body, &args)
+    }
+
+    /// Runs statements from the first to behind the last.
+    pub(super) fn statements(
+        &mut self,
+        packet: &mut Packet<'a>,
+        body: &[Statement],
+        args: &[BigInt],
+    ) -> Result<(), DropReason> {
+        let mut at = 0;
+        while let Some(statement) = body.get(at) {
+            step(packet)?;
+            at = match self.statement(packet, statement, args)? {
+                Flow::Next => at + 1,
+                Flow::Jump(to) => to as usize,
+            };
+        }
+        Ok(())
+    }
+
+    fn statement(
+        &mut self,
+        packet: &mut Packet<'a>,
+        statement: &Statement,
+        args: &[BigInt],
+    ) -> Result<Flow, DropReason> {
+        match statement {
+            Statement::Jump(to) => return Ok(Flow::Jump(*to)),
+            Statement::JumpIfZero(value, to) => {
+                if self.scope(packet, args).data(value).is_zero() {
+                    return Ok(Flow::Jump(*to));
+                }
+            }
+            Statement::Assert(value) => {
+                if self.scope(packet, args).data(value).is_zero() {
+                    return Err(DropReason::Assertion);
+                }
+            }
+            Statement::Exit => packet.exit = true,
+            Statement::LogMsg(..) | Statement::Noop => {}
+            Statement::Assign(..)
+            | Statement::AssignVl(..)
+            | Statement::AssignHeader(..)
+            | Statement::AssignUnion(..)
+            | Statement::AssignStack(..)
+            | Statement::AssignUnionStack(..)
+            | Statement::Push(..)
+            | Statement::Pop(..)
+            | Statement::AddHeader(_)
+            | Statement::RemoveHeader(_) => self.on_headers(packet, statement, args),
+            Statement::Hash { .. }
+            | Statement::Count(..)
+            | Statement::Meter(..)
+            | Statement::RegisterRead(..)
+            | Statement::RegisterWrite(..)
+            | Statement::Random(..) => self.on_externs(packet, statement, args),
+            Statement::Drop
+            | Statement::MarkToDrop(_)
+            | Statement::Digest(_)
+            | Statement::Clone(..)
+            | Statement::Resubmit(_)
+            | Statement::Recirculate(_)
+            | Statement::Truncate(_) => self.on_traffic(packet, statement, args),
+        }
+        Ok(Flow::Next)
+    }
+
+    fn on_headers(&mut self, packet: &mut Packet<'a>, statement: &Statement, args: &[BigInt]) {
+        let scope = self.scope(packet, args);
+        match statement {
+            Statement::Assign(place, value) => {
+                let value = scope.data(value);
+                self.store(packet, args, place, &value);
+            }
+            Statement::AssignVl(to, from) => {
+                let (to, from) = (source(&scope, to), source(&scope, from));
+                packet.headers.assign_variable(to, from);
+            }
+            Statement::AssignHeader(to, from) => {
+                let (to, from) = (scope.header(to), scope.header(from));
+                packet.headers.assign_header(to, from);
+            }
+            Statement::AssignUnion(to, from) => {
+                let (to, from) = (scope.union(to), scope.union(from));
+                packet.headers.assign_union(to, from);
+            }
+            Statement::AssignStack(to, from) => packet.headers.assign_stack(*to, *from),
+            Statement::AssignUnionStack(to, from) => packet.headers.assign_union_stack(*to, *from),
+            Statement::Push(stack, by) => {
+                let by = number::low_u64(&scope.data(by)) as usize;
+                match stack {
+                    AnyStack::Headers(stack) => packet.headers.push(*stack, by),
+                    AnyStack::Unions(stack) => packet.headers.push_unions(*stack, by),
+                }
+            }
+            Statement::Pop(stack, by) => {
+                let by = number::low_u64(&scope.data(by)) as usize;
+                match stack {
+                    AnyStack::Headers(stack) => packet.headers.pop(*stack, by),
+                    AnyStack::Unions(stack) => packet.headers.pop_unions(*stack, by),
+                }
+            }
+            Statement::AddHeader(header) => {
+                if let Some(header) = scope.header(header)
+                    && !packet.headers.is_valid(Some(header))
+                {
+                    packet.headers.clear(header);
+                    packet.headers.mark_valid(header);
+                    packet.length = packet.length.wrapping_add(packet.headers.bytes_of(header));
+                }
+            }
+            Statement::RemoveHeader(header) => {
+                if let Some(header) = scope.header(header)
+                    && packet.headers.is_valid(Some(header))
+                {
+                    packet.length = packet.length.wrapping_sub(packet.headers.bytes_of(header));
+                    packet.headers.mark_invalid(header);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_externs(&mut self, packet: &mut Packet<'a>, statement: &Statement, args: &[BigInt]) {
+        let scope = self.scope(packet, args);
+        match statement {
+            Statement::Hash {
+                target,
+                base,
+                calculation,
+                size,
+            } => {
+                let base = number::low_u64(&scope.data(base));
+                let size = number::low_u64(&scope.data(size)).max(1);
+                let hash = checksum::output(self.program, self.calculations, packet, *calculation);
+                let value = BigInt::from((hash % size).wrapping_add(base));
+                self.store(packet, args, target, &value);
+            }
+            Statement::Count(counter, index) => {
+                let index = scope.data(index).to_u64();
+                if let Some(counter) = index.and_then(|index| self.externs.counter(*counter, index)) {
+                    counter.count(packet.ingress_length);
+                }
+            }
+            Statement::Meter(meter, index, target) => {
+                let index = scope.data(index).to_u64();
+                if let Some(color) = index.and_then(|index| self.color(packet, *meter, index)) {
+                    self.store(packet, args, target, &color);
+                }
+            }
+            Statement::RegisterRead(target, register, index) => {
+                if let Some(cell) = eval::register_cell(self.externs, *register, &scope.data(index)) {
+                    self.store(packet, args, target, &cell);
+                }
+            }
+            Statement::RegisterWrite(register, index, value) => {
+                let place = Place::Register(*register, index.clone());
+                let value = scope.data(value);
+                self.store(packet, args, &place, &value);
+            }
+            Statement::Random(target, low, high) => {
+                let low = number::low_u64(&scope.data(low));
+                let high = number::low_u64(&scope.data(high));
+                if low <= high {
+                    let value = BigInt::from((self.random)(low, high));
+                    self.store(packet, args, target, &value);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_traffic(&mut self, packet: &mut Packet<'a>, statement: &Statement, args: &[BigInt]) {
+        let scope = self.scope(packet, args);
+        let id = |data: &Data| number::low_u16(&scope.data(data));
+        match statement {
+            Statement::Drop => {
+                self.set_named(packet, "standard_metadata", "egress_spec", self.config.drop_port);
+                self.set_named(packet, "intrinsic_metadata", "mcast_grp", 0);
+            }
+            Statement::MarkToDrop(header) => {
+                let known = self.set_in(packet, *header, "egress_spec", self.config.drop_port);
+                if known {
+                    self.set_in(packet, *header, "mcast_grp", 0);
+                }
+            }
+            Statement::Digest(digest) => packet.requests.digest = id(digest),
+            Statement::Clone(_, session, list) => {
+                packet.requests.clone = Some((id(session) & 0x7fff, id(list)));
+            }
+            Statement::Resubmit(list) => packet.requests.resubmit = id(list),
+            Statement::Recirculate(list) => packet.requests.recirculate = id(list),
+            Statement::Truncate(length) => {
+                let length = number::low_u64(&scope.data(length)) as usize;
+                packet.truncated = packet.truncated.min(length);
+            }
+            _ => {}
+        }
+    }
+
+    /// A packet's colour; none where there is no such meter.
+    fn color(&self, packet: &Packet<'a>, id: MeterId, index: u64) -> Option<BigInt> {
+        self.execute(packet, id, &mut *self.externs.meter(id, index)?)
+    }
+
+    /// A packet's colour by the meter of a table's entry.
+    pub(super) fn direct_color(
+        &self,
+        packet: &Packet<'a>,
+        id: MeterId,
+        state: &EntryState,
+    ) -> Option<BigInt> {
+        state.meter(|meter| self.execute(packet, id, meter))
+    }
+
+    fn execute(&self, packet: &Packet<'a>, id: MeterId, meter: &mut Meter) -> Option<BigInt> {
+        let kind = match self.program.meters.get(id.index())?.unit {
+            MeterUnit::Packets => MeterKind::Packets,
+            MeterUnit::Bytes => MeterKind::Bytes,
+        };
+        let color = meter.execute(kind, self.now_us, packet.ingress_length, Color::Green);
+        Some(BigInt::from(match color {
+            Color::Green => 0,
+            Color::Yellow => 1,
+            Color::Red => 2,
+        }))
+    }
+
+    fn store(&self, packet: &mut Packet<'a>, args: &[BigInt], place: &Place, value: &BigInt) {
+        let scope = self.scope(packet, args);
+        match place {
+            Place::Field(field) => packet.headers.set(*field, value),
+            Place::Access(header, field) => {
+                let header = scope.header(header);
+                packet.headers.write(header, *field, value);
+            }
+            Place::Register(register, index) => {
+                let index = scope.data(index);
+                let Some(mut registers) = self.externs.registers(*register) else {
+                    return;
+                };
+                if let Some(index) = index.to_u64() {
+                    let value = number::low_bits(value, registers.bits());
+                    registers.set(index, &value);
+                }
+            }
+        }
+    }
+
+    /// Stores a number in a field by its name, or one of its other names; whether there is one.
+    pub(super) fn set_named(
+        &self,
+        packet: &mut Packet<'a>,
+        header: &str,
+        field: &str,
+        value: impl Into<BigInt>,
+    ) -> bool {
+        let field = self.program.field_named(header, field);
+        if let Some(field) = field {
+            packet.headers.set(field, &value.into());
+        }
+        field.is_some()
+    }
+
+    fn set_in(&self, packet: &mut Packet<'a>, header: HeaderId, name: &str, value: u32) -> bool {
+        let found = self.program.type_of(header).and_then(|known| known.field(name));
+        if let Some(field) = found {
+            packet
+                .headers
+                .set(FieldRef { header, field }, &BigInt::from(value));
+        }
+        found.is_some()
+    }
+}
+
+/// Takes one of the steps that are left.
+pub fn step(packet: &mut Packet<'_>) -> Result<(), DropReason> {
+    packet.steps = packet.steps.checked_sub(1).ok_or(DropReason::Steps)?;
+    Ok(())
+}
+
+fn source(scope: &Scope<'_, '_>, source: &FieldSource) -> Option<(HeaderId, u32)> {
+    Some((scope.header(&source.header)?, source.field))
+}

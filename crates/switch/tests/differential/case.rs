@@ -1,0 +1,225 @@
+//! A program with what it was told and the packets that it gets.
+
+use std::sync::Arc;
+
+use linewarden_switch::forwarding::{Forwarding, ForwardingOp, MirrorSession, Replica};
+use linewarden_switch::lower::LowerError;
+use linewarden_switch::meter::Rate;
+use linewarden_switch::program::Program;
+use linewarden_switch::program::ids::{ActionId, ValueSetId};
+use linewarden_switch::program::parser::Parser;
+use linewarden_switch::program::pipeline::{Pipeline, TableKind};
+use linewarden_switch::setup;
+use linewarden_switch::tables::{
+    GroupHandle, HashSeed, MemberHandle, NewEntry, Priority, ProfileId, ProfileOp, Replicated, TableId,
+    TableOp, TableSetOp, Target,
+};
+
+use super::source::Source;
+use super::{parser, pipeline, shape};
+
+/// A packet that comes in.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// When.
+    pub now_us: u64,
+    /// Where.
+    pub port: u32,
+    /// Its bytes.
+    pub frame: Vec<u8>,
+}
+
+/// A case.
+#[derive(Debug)]
+pub struct Case {
+    /// The program.
+    pub program: Program,
+    /// What it is told before packets come.
+    pub ops: Vec<ForwardingOp>,
+    /// Rates of all meters; none: they are not set.
+    pub rates: Option<Rate>,
+    /// The packets.
+    pub packets: Vec<Arrival>,
+}
+
+fn empty() -> Program {
+    let pipeline = |name: &str| Pipeline {
+        name: name.into(),
+        init: None,
+        nodes: Vec::new(),
+    };
+    Program {
+        types: Vec::new(),
+        headers: Vec::new(),
+        stacks: Vec::new(),
+        unions: Vec::new(),
+        union_stacks: Vec::new(),
+        aliases: Default::default(),
+        errors: Default::default(),
+        enums: Default::default(),
+        value_sets: Vec::new(),
+        parser: Parser {
+            init: None,
+            states: Vec::new(),
+        },
+        deparser: Default::default(),
+        calculations: Vec::new(),
+        counters: Vec::new(),
+        meters: Vec::new(),
+        registers: Vec::new(),
+        actions: Vec::new(),
+        profiles: Vec::new(),
+        tables: Vec::new(),
+        ingress: pipeline("ingress"),
+        egress: pipeline("egress"),
+        checksums: Vec::new(),
+        digests: Vec::new(),
+        field_lists: Vec::new(),
+    }
+}
+
+/// The state before anything was told.
+pub fn initial(program: &Program) -> Result<Forwarding, LowerError> {
+    setup::forwarding(program, &HashSeed::new([1, 2, 3, 4]))
+}
+
+impl Case {
+    /// A case of these choices; none if its tables cannot be made.
+    pub fn of(source: &mut Source) -> Option<Self> {
+        let mut program = empty();
+        shape::headers(source, &mut program);
+        shape::objects(source, &mut program);
+        pipeline::calculations(source, &mut program);
+        pipeline::pipelines(source, &mut program);
+        parser::parser(source, &mut program);
+        let ops = told(source, &program)?;
+        let rates = source.percent(40).then(|| Rate {
+            units_per_us: source.below(3) as f64 / 100.0,
+            burst: source.below(150) as u64,
+        });
+        let mut now_us = 1_000;
+        let packets = (0..source.between(1, 4))
+            .map(|_| {
+                now_us += source.below(10_000) as u64;
+                let len = match source.below(4) {
+                    0 => source.below(20),
+                    _ => source.below(150),
+                };
+                Arrival {
+                    now_us,
+                    port: source.below(6) as u32,
+                    frame: source.bytes(len),
+                }
+            })
+            .collect();
+        Some(Self {
+            program,
+            ops,
+            rates,
+            packets,
+        })
+    }
+}
+
+fn told(source: &mut Source, program: &Program) -> Option<Vec<ForwardingOp>> {
+    let mut forwarding = initial(program).ok()?;
+    let mut ops = Vec::new();
+    let mut tell = |forwarding: &mut Forwarding, op: ForwardingOp| {
+        if forwarding.apply(op.clone()).is_ok() {
+            ops.push(op);
+        }
+    };
+    for session in 0..source.below(4) as u32 {
+        let to = MirrorSession {
+            port: (source.below(3) > 0).then(|| source.below(6) as u32),
+            group: (source.below(3) == 2).then(|| source.below(3) as u32),
+            bytes_max: match source.below(4) {
+                3 => source.below(60) as u32,
+                _ => 0,
+            },
+        };
+        tell(&mut forwarding, ForwardingOp::Mirror(session, Some(to)));
+    }
+    for group in 1..source.between(1, 4) as u32 {
+        let replicas: Arc<[Replica]> = (0..source.below(4))
+            .map(|_| Replica {
+                rid: source.below(5) as u16,
+                port: source.below(6) as u32,
+            })
+            .collect();
+        tell(&mut forwarding, ForwardingOp::Group(group, Some(replicas)));
+    }
+    for (at, set) in (0..).zip(&program.value_sets) {
+        let members = (0..source.below(4)).map(|_| {
+            let mut member = source.bytes(set.bits.div_ceil(8) as usize);
+            if !set.bits.is_multiple_of(8) {
+                member[0] &= (1 << (set.bits % 8)) - 1;
+            }
+            member
+        });
+        let members = Arc::new(members.collect());
+        tell(&mut forwarding, ForwardingOp::ValueSet(ValueSetId(at), members));
+    }
+    let profile = |id: ProfileId, op: ProfileOp| ForwardingOp::Tables(TableSetOp::Profile(id, op));
+    let all: Vec<ActionId> = (0..program.actions.len() as u32 - 2).map(ActionId).collect();
+    for (at, known) in (0..).zip(&program.profiles) {
+        for _ in 0..3 {
+            let table = program.tables.iter().find(|table| match table.kind {
+                TableKind::Simple => false,
+                TableKind::Indirect(id) | TableKind::Selector(id) => id.0 == at,
+            });
+            let actions = table.map_or(&all, |table| &table.actions);
+            let entry = pipeline::entry_of(source, program, actions);
+            let call = setup::action_call(program, &entry);
+            tell(
+                &mut forwarding,
+                profile(ProfileId(at), ProfileOp::AddMember(call)),
+            );
+        }
+        if known.selector.is_some() {
+            for _ in 0..2 {
+                let members = (0..source.between(1, 3) as u32).map(|at| (MemberHandle(at), 1));
+                let op = ProfileOp::AddGroup(members.collect());
+                tell(&mut forwarding, profile(ProfileId(at), op));
+            }
+        }
+    }
+    for (at, table) in (0..).map(TableId).zip(&program.tables) {
+        for _ in 0..source.below(5) {
+            let matches: Vec<_> = table
+                .key
+                .iter()
+                .map(|field| pipeline::wanted(source, field))
+                .collect();
+            let target = match table.kind {
+                TableKind::Simple => {
+                    let entry = pipeline::entry_of(source, program, &table.actions);
+                    Target::Action(setup::action_call(program, &entry))
+                }
+                TableKind::Selector(_) if source.below(2) == 0 => {
+                    Target::Group(GroupHandle(source.below(2) as u32))
+                }
+                _ => Target::Member(MemberHandle(source.below(3) as u32)),
+            };
+            let priority = Priority(source.below(4) as i32);
+            let spec = &forwarding.tables().table(at)?.spec().key;
+            let matches: Vec<_> = matches
+                .into_iter()
+                .zip(spec.fields())
+                .map(|(wanted, field)| wanted.canonical(field))
+                .collect();
+            let Ok(key) = spec.key(&matches, priority) else {
+                continue;
+            };
+            let new = NewEntry {
+                key,
+                target,
+                state: None,
+                constant: false,
+            };
+            let op = TableSetOp::Table(at, TableOp::Insert(new));
+            tell(&mut forwarding, ForwardingOp::Tables(op));
+        }
+    }
+    Some(ops)
+}

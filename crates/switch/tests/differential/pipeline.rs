@@ -1,0 +1,417 @@
+//! Random tables, entries, pipelines, and what comes after them.
+
+use linewarden_switch::program::expr::Bool;
+use linewarden_switch::program::ids::{
+    ActionId, CalculationId, FieldRef, HeaderId, MeterId, NodeId, ProfileId, RegisterId, TableId,
+};
+use linewarden_switch::program::pipeline::{
+    ActionEntry, KeyField, KeySource, MatchKind, Next, Node, Pipeline, Profile, Table, TableKind,
+};
+use linewarden_switch::program::{
+    Calculation, Checksum, ChecksumKind, Deparser, Digest, Input, MeterArray, MeterUnit, Program,
+    RegisterArray,
+};
+use linewarden_switch::tables::FieldMatch;
+use num_bigint::BigUint;
+
+use super::expression::Expressions;
+use super::shape::{self, USER};
+use super::source::Source;
+use super::statement::{self, Side, Statements};
+
+const ALGORITHMS: [&str; 9] = [
+    "crc16",
+    "crc32",
+    "csum16",
+    "xor16",
+    "xor32",
+    "identity",
+    "xxh64",
+    "hash_ex",
+    "round_robin",
+];
+
+/// Cells of the registers that show what egress made.
+const SHOWN: u32 = 12;
+
+fn inputs(source: &mut Source, program: &Program) -> Vec<Input> {
+    let mut inputs = Vec::new();
+    let mut whole_bytes = true;
+    for _ in 0..source.between(1, 5) {
+        inputs.push(match source.below(8) {
+            0 if whole_bytes => Input::Header(source.pick(&shape::packet_headers(program)).unwrap()),
+            1 => {
+                let bits = shape::width(source);
+                whole_bytes &= bits.is_multiple_of(8);
+                Input::Constant(source.bytes(bits.div_ceil(8) as usize), bits)
+            }
+            2 if source.below(2) == 1 => Input::Payload,
+            _ => {
+                let field = source.pick(&shape::fixed_fields(program)).unwrap();
+                whole_bytes &= program.bits(field).is_multiple_of(8);
+                Input::Field(field)
+            }
+        });
+    }
+    inputs
+}
+
+/// Declares calculations.
+pub fn calculations(source: &mut Source, program: &mut Program) {
+    for at in 0..source.below(4) {
+        let calculation = Calculation {
+            name: format!("calc{at}"),
+            algorithm: ALGORITHMS[source.below(ALGORITHMS.len())].into(),
+            inputs: inputs(source, program),
+        };
+        program.calculations.push(calculation);
+    }
+}
+
+fn checksums(source: &mut Source, program: &mut Program) {
+    for at in 0..source.below(3) {
+        let fields: Vec<FieldRef> = shape::fixed_fields(program)
+            .into_iter()
+            .filter(|field| field.header != shape::STANDARD)
+            .collect();
+        let ipv4: Vec<FieldRef> = fields
+            .iter()
+            .copied()
+            .filter(|field| {
+                let known = program.type_of(field.header).unwrap();
+                let short = known.fixed_bits() <= 480 && known.variable().is_none();
+                field.header != USER && program.bits(*field) == 16 && short
+            })
+            .collect();
+        let (target, kind) = match (source.below(4), source.pick(&ipv4)) {
+            (0, Some(target)) => (target, ChecksumKind::Ipv4),
+            _ if program.calculations.is_empty() => continue,
+            _ => {
+                let id = CalculationId(source.below(program.calculations.len()) as u32);
+                (source.pick(&fields).unwrap(), ChecksumKind::Calculation(id))
+            }
+        };
+        let condition = (source.below(2) == 1).then(|| {
+            let mut expressions = Expressions {
+                source,
+                program,
+                params: 0,
+            };
+            expressions.bool(1)
+        });
+        let checksum = Checksum {
+            name: format!("sum{at}"),
+            target,
+            kind,
+            condition,
+            verify: source.below(3) > 0,
+            update: source.below(3) > 0,
+        };
+        program.checksums.push(checksum);
+    }
+}
+
+fn deparser(source: &mut Source, program: &mut Program) {
+    let mut order = shape::packet_headers(program);
+    if source.percent(30) {
+        order.truncate(source.between(1, order.len()));
+        let turn = source.below(order.len());
+        order.rotate_left(turn);
+    }
+    let mut statements = Vec::new();
+    for _ in 0..source.below(3) {
+        if source.below(4) == 3 {
+            let mut make = Statements {
+                expressions: Expressions {
+                    source,
+                    program,
+                    params: 0,
+                },
+                side: Side::Plain,
+            };
+            statements.push(make.simple());
+        }
+    }
+    program.deparser = Deparser { statements, order };
+}
+
+fn actions(source: &mut Source, program: &mut Program) {
+    for number in 0..source.between(1, 6) as u32 {
+        let action = statement::action(source, program, number);
+        program.actions.push(action);
+    }
+}
+
+/// What packets have become is shown to the test: all fields by a digest of ingress, some by registers in egress.
+fn shows(source: &mut Source, program: &mut Program) -> (ActionId, ActionId) {
+    program.digests = vec![
+        Digest {
+            name: "all".into(),
+            json_id: 1,
+            fields: shape::fixed_fields(program),
+        },
+        Digest {
+            name: "user".into(),
+            json_id: 2,
+            fields: shape::fixed_fields_of(program, USER),
+        },
+    ];
+    let cells = RegisterId(program.registers.len() as u32);
+    program.registers.push(RegisterArray {
+        name: "shown".into(),
+        size: SHOWN,
+        bits: 300,
+    });
+    let fields = shape::fixed_fields(program);
+    let fields: Vec<FieldRef> = (1..SHOWN).map(|_| source.pick(&fields).unwrap()).collect();
+    let first = program.actions.len() as u32;
+    let ingress = statement::show(program, first, cells, Some(1), &[]);
+    let egress = statement::show(program, first + 1, cells, None, &fields);
+    program.actions.extend([ingress, egress]);
+    (ActionId(first), ActionId(first + 1))
+}
+
+fn key_field(source: &mut Source, program: &Program, at: usize, kinds: &[MatchKind]) -> KeyField {
+    let kind = source.pick(kinds).unwrap();
+    let name = format!("k{at}");
+    if kind == MatchKind::Valid {
+        let header = source.pick(&shape::packet_headers(program)).unwrap();
+        return KeyField {
+            name,
+            kind,
+            source: KeySource::Valid(header),
+            mask: None,
+            bits: 1,
+        };
+    }
+    let mut field = source.pick(&shape::fixed_fields(program)).unwrap();
+    if field.header.0 >= 2 && source.percent(10) {
+        field.field = program.type_of(field.header).unwrap().fields.len() as u32;
+    }
+    let bits = program.bits(field);
+    let mask = source.percent(15).then(|| {
+        let mut mask = source.bytes(bits.div_ceil(8) as usize);
+        if !bits.is_multiple_of(8) {
+            mask[0] &= (1 << (bits % 8)) - 1;
+        }
+        mask
+    });
+    KeyField {
+        name,
+        kind,
+        source: KeySource::Field(field),
+        mask,
+        bits,
+    }
+}
+
+fn table(
+    source: &mut Source,
+    program: &mut Program,
+    at: usize,
+    after: impl Fn(&mut Source) -> Option<NodeId>,
+) {
+    let match_kind = [
+        MatchKind::Exact,
+        MatchKind::Lpm,
+        MatchKind::Ternary,
+        MatchKind::Range,
+    ][source.below(4)];
+    let mut key: Vec<KeyField> = (0..source.below(3))
+        .map(|at| {
+            let kinds: &[MatchKind] = match match_kind {
+                MatchKind::Ternary => &[MatchKind::Ternary, MatchKind::Exact, MatchKind::Valid],
+                MatchKind::Range => &[MatchKind::Range, MatchKind::Ternary, MatchKind::Exact],
+                _ => &[MatchKind::Exact, MatchKind::Exact, MatchKind::Valid],
+            };
+            key_field(source, program, at, kinds)
+        })
+        .collect();
+    if match_kind == MatchKind::Lpm {
+        key.push(key_field(source, program, 9, &[MatchKind::Lpm]));
+    }
+    let all: Vec<ActionId> = (0..program.actions.len() as u32).map(ActionId).collect();
+    let mut actions: Vec<ActionId> = (0..source.between(1, 3))
+        .map(|_| source.pick(&all).unwrap())
+        .collect();
+    actions.sort_unstable();
+    actions.dedup();
+    let next = match source.below(3) {
+        0 => Next::ByHit {
+            hit: after(source),
+            miss: after(source),
+        },
+        _ => Next::ByAction(actions.iter().map(|action| (*action, after(source))).collect()),
+    };
+    let next_without_action = match next {
+        Next::ByHit { miss, .. } => miss,
+        Next::ByAction(_) => after(source),
+    };
+    let default = (source.below(4) > 0).then(|| entry_of(source, program, &actions));
+    let kind = match source.below(6) {
+        0 if default.is_none() => TableKind::Indirect(profile(source, program, false)),
+        1 if default.is_none() => TableKind::Selector(profile(source, program, true)),
+        _ => TableKind::Simple,
+    };
+    let direct_meter = source.percent(15).then(|| {
+        let target = source.pick(&shape::fixed_fields_of(program, USER)).unwrap();
+        program.meters.push(MeterArray {
+            name: format!("direct{at}"),
+            unit: MeterUnit::Bytes,
+            rates: 2,
+            size: 0,
+            direct: Some(target),
+        });
+        (MeterId(program.meters.len() as u32 - 1), target)
+    });
+    program.tables.push(Table {
+        name: format!("t{at}"),
+        json_id: at as u32,
+        kind,
+        match_kind,
+        key,
+        size: 64,
+        with_counters: source.below(2) == 1,
+        with_timeout: false,
+        direct_meter,
+        actions,
+        default,
+        default_action_const: false,
+        default_entry_const: false,
+        entries: None,
+        next,
+        next_without_action,
+    });
+}
+
+fn profile(source: &mut Source, program: &mut Program, selects: bool) -> ProfileId {
+    let selector = selects.then(|| {
+        let inputs = inputs(source, program);
+        program.calculations.push(Calculation {
+            name: format!("selector{}", program.calculations.len()),
+            algorithm: "crc16".into(),
+            inputs,
+        });
+        CalculationId(program.calculations.len() as u32 - 1)
+    });
+    program.profiles.push(Profile {
+        name: format!("p{}", program.profiles.len()),
+        size: 16,
+        selector,
+    });
+    ProfileId(program.profiles.len() as u32 - 1)
+}
+
+/// An action of these with arguments.
+pub fn entry_of(source: &mut Source, program: &Program, actions: &[ActionId]) -> ActionEntry {
+    let action = source.pick(actions).unwrap();
+    let params = &program.actions[action.index()].params;
+    let args = params
+        .iter()
+        .map(|param| {
+            let bytes = source.bytes(param.bits.div_ceil(8) as usize);
+            BigUint::from_bytes_be(&bytes) & ((BigUint::from(1u8) << param.bits) - 1u8)
+        })
+        .collect();
+    ActionEntry { action, args }
+}
+
+/// What an entry asks of a field.
+pub fn wanted(source: &mut Source, field: &KeyField) -> FieldMatch {
+    let value = |source: &mut Source| {
+        let mut bytes = source.bytes(field.bits.div_ceil(8) as usize);
+        if !field.bits.is_multiple_of(8) {
+            bytes[0] &= (1 << (field.bits % 8)) - 1;
+        }
+        bytes
+    };
+    match field.kind {
+        MatchKind::Exact => FieldMatch::Exact(value(source)),
+        MatchKind::Valid => FieldMatch::Valid(source.below(2) == 1),
+        MatchKind::Lpm => FieldMatch::Lpm {
+            value: value(source),
+            prefix_bits: source.below(field.bits as usize + 1) as u32,
+        },
+        MatchKind::Ternary => FieldMatch::Ternary {
+            value: value(source),
+            mask: value(source),
+        },
+        MatchKind::Range => {
+            let (low, high) = (value(source), value(source));
+            FieldMatch::Range {
+                low: low.clone().min(high.clone()),
+                high: high.max(low),
+            }
+        }
+    }
+}
+
+fn pipeline(source: &mut Source, program: &mut Program, name: &str, show: ActionId) -> Pipeline {
+    let count = source.between(1, 4);
+    // One more node shows what was made: in ingress it comes first.
+    let first_show = name == "ingress";
+    let shown = NodeId(count as u32);
+    let mut nodes = Vec::new();
+    for at in 0..count {
+        let last = if first_show { count - 1 } else { count };
+        let after = move |source: &mut Source| match source.below(6) {
+            0 => None,
+            _ if at == last => None,
+            _ => Some(NodeId(source.between(at + 1, last) as u32)),
+        };
+        match source.below(4) {
+            0 => {
+                let mut expressions = Expressions {
+                    source,
+                    program,
+                    params: 0,
+                };
+                let condition = match expressions.source.below(4) {
+                    0 => Bool::Valid(Box::new(linewarden_switch::program::expr::HeaderExpr::Header(
+                        HeaderId(2),
+                    ))),
+                    _ => expressions.bool(3),
+                };
+                nodes.push(Node::Condition {
+                    condition,
+                    on_true: after(source),
+                    on_false: after(source),
+                });
+            }
+            1 => {
+                let plain: Vec<ActionId> = (0..program.actions.len() as u32)
+                    .map(ActionId)
+                    .filter(|id| program.actions[id.index()].params.is_empty())
+                    .collect();
+                nodes.push(Node::Action {
+                    action: source.pick(&plain).unwrap(),
+                    next: after(source),
+                });
+            }
+            _ => {
+                let id = program.tables.len();
+                table(source, program, id, after);
+                nodes.push(Node::Table(TableId(id as u32)));
+            }
+        }
+    }
+    nodes.push(Node::Action {
+        action: show,
+        next: first_show.then_some(NodeId(0)),
+    });
+    Pipeline {
+        name: name.into(),
+        init: Some(if first_show { shown } else { NodeId(0) }),
+        nodes,
+    }
+}
+
+/// Makes everything but headers and parser.
+pub fn pipelines(source: &mut Source, program: &mut Program) {
+    actions(source, program);
+    let (ingress, egress) = shows(source, program);
+    program.ingress = pipeline(source, program, "ingress", ingress);
+    program.egress = pipeline(source, program, "egress", egress);
+    checksums(source, program);
+    deparser(source, program);
+}

@@ -1,0 +1,85 @@
+//! Choices that a case is made of. They are kept, so that a case that fails is made smaller by making smaller choices.
+
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+/// Where choices come from: recorded ones first, then a generator, or 0.
+pub struct Source {
+    choices: Vec<u64>,
+    at: usize,
+    rng: Option<ChaCha8Rng>,
+}
+
+impl Source {
+    /// Choices of this seed.
+    pub fn seeded(seed: u64) -> Self {
+        Self {
+            choices: Vec::new(),
+            at: 0,
+            rng: Some(ChaCha8Rng::seed_from_u64(seed)),
+        }
+    }
+
+    /// These choices, then zeros.
+    pub fn recorded(choices: Vec<u64>) -> Self {
+        Self {
+            choices,
+            at: 0,
+            rng: None,
+        }
+    }
+
+    /// The choices that were made.
+    pub fn into_choices(mut self) -> Vec<u64> {
+        self.choices.truncate(self.at);
+        self.choices
+    }
+
+    /// A number below a bound; 0 is the simplest choice.
+    pub fn below(&mut self, bound: usize) -> usize {
+        let bound = bound.max(1) as u64;
+        let choice = match (self.choices.get(self.at), &mut self.rng) {
+            (Some(choice), _) => *choice % bound,
+            (None, Some(rng)) => {
+                let choice = rng.random_range(0..bound);
+                self.choices.push(choice);
+                choice
+            }
+            (None, None) => 0,
+        };
+        self.at += 1;
+        choice as usize
+    }
+
+    /// True in so many of a hundred cases.
+    pub fn percent(&mut self, percent: usize) -> bool {
+        self.below(100) >= 100 - percent
+    }
+
+    /// A number between two, both included.
+    pub fn between(&mut self, low: usize, high: usize) -> usize {
+        low + self.below(high.saturating_sub(low) + 1)
+    }
+
+    /// One of these; none if there are none.
+    pub fn pick<T: Clone>(&mut self, of: &[T]) -> Option<T> {
+        match of.len() {
+            0 => None,
+            len => of.get(self.below(len)).cloned(),
+        }
+    }
+
+    /// Bytes, most of them small.
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.byte()).collect()
+    }
+
+    fn byte(&mut self) -> u8 {
+        match self.below(8) {
+            0..=2 => 0,
+            3..=5 => self.below(4) as u8,
+            6 => 255,
+            _ => self.below(256) as u8,
+        }
+    }
+}

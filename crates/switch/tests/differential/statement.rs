@@ -1,0 +1,409 @@
+//! Random statements and actions.
+
+use linewarden_switch::program::Program;
+use linewarden_switch::program::action::{Action, AnyStack, CloneKind, FieldSource, Param, Place, Statement};
+use linewarden_switch::program::expr::{Binary, Bool, Compare, Data, HeaderExpr};
+use linewarden_switch::program::ids::{
+    CalculationId, CounterId, FieldRef, HeaderId, MeterId, RegisterId, StackId, TypeId, UnionStackId,
+};
+use num_bigint::BigInt;
+
+use super::expression::Expressions;
+use super::shape;
+use super::source::Source;
+
+/// The register array that bounds what could go on for ever.
+const BOUNDS: RegisterId = RegisterId(0);
+
+/// Where statements stand: not everything makes sense everywhere.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// In the parser or deparser.
+    Plain,
+    /// In an action.
+    Action,
+}
+
+fn number(value: impl Into<BigInt>) -> Data {
+    Data::Const(value.into())
+}
+
+fn bound(cell: usize) -> Data {
+    Data::Register(BOUNDS, Box::new(number(cell)))
+}
+
+/// 1 as long as a cell is below its bound.
+fn below_bound(cell: usize, bound_at: usize) -> Data {
+    let (cell, most) = (Box::new(bound(cell)), Box::new(number(bound_at)));
+    Data::FromBool(Box::new(Bool::Compare(Compare::Lt, cell, most)))
+}
+
+fn count_bound(cell: usize) -> Statement {
+    let next = Data::Binary(Binary::Add, Box::new(bound(cell)), Box::new(number(1)));
+    Statement::RegisterWrite(BOUNDS, number(cell), next)
+}
+
+/// Makes statements.
+pub struct Statements<'e> {
+    /// Expressions of the same place.
+    pub expressions: Expressions<'e>,
+    /// Where they stand.
+    pub side: Side,
+}
+
+impl Statements<'_> {
+    fn source(&mut self) -> &mut Source {
+        self.expressions.source
+    }
+
+    fn program(&self) -> &Program {
+        self.expressions.program
+    }
+
+    fn data(&mut self) -> Data {
+        let depth = self.source().below(4);
+        self.expressions.data(depth)
+    }
+
+    /// A field that may be written.
+    fn target(&mut self) -> FieldRef {
+        const WRITABLE: [&str; 4] = ["egress_spec", "mcast_grp", "egress_rid", "priority"];
+        if self.source().percent(8) {
+            return shape::standard(WRITABLE[self.source().below(WRITABLE.len())]);
+        }
+        let fields: Vec<FieldRef> = shape::fixed_fields(self.program())
+            .into_iter()
+            .filter(|field| field.header != shape::STANDARD)
+            .collect();
+        self.source().pick(&fields).unwrap()
+    }
+
+    fn place(&mut self) -> Place {
+        match self.source().below(6) {
+            0 => {
+                if let Some((header, of)) = self.expressions.any_header() {
+                    let fields = shape::fixed_fields_of(self.program(), of);
+                    return Place::Access(header, self.source().pick(&fields).unwrap().field);
+                }
+                Place::Field(self.target())
+            }
+            1 if self.program().registers.len() > 1 => {
+                let register = self.register();
+                Place::Register(register, self.expressions.index())
+            }
+            _ => Place::Field(self.target()),
+        }
+    }
+
+    fn field_place(&mut self) -> Place {
+        match self.place() {
+            Place::Register(..) => Place::Field(self.target()),
+            place => place,
+        }
+    }
+
+    /// Any register array but the first.
+    fn register(&mut self) -> RegisterId {
+        let others = self.program().registers.len().saturating_sub(1);
+        RegisterId(1 + self.source().below(others) as u32)
+    }
+
+    /// A statement without jumps.
+    pub fn simple(&mut self) -> Statement {
+        let kinds = if self.side == Side::Plain { 14 } else { 24 };
+        match self.source().below(kinds) {
+            0..=4 => {
+                let place = self.place();
+                Statement::Assign(place, self.data())
+            }
+            5 | 6 => self.header_copy(),
+            7 | 8 => match self.expressions.any_header() {
+                Some((header, _)) => Statement::AddHeader(header),
+                None => Statement::Noop,
+            },
+            9 => match self.expressions.any_header() {
+                Some((header, _)) => Statement::RemoveHeader(header),
+                None => Statement::Noop,
+            },
+            10 | 11 => self.move_stack(),
+            12 => self.union_copy(),
+            13 => self.variable_copy(),
+            14 | 15 => self.registers(),
+            16 => self.hash(),
+            17 => match self.program().counters.len() {
+                0 => Statement::Noop,
+                count => {
+                    let counter = CounterId(self.source().below(count) as u32);
+                    Statement::Count(counter, self.expressions.index())
+                }
+            },
+            18 => match self
+                .program()
+                .meters
+                .iter()
+                .filter(|meter| meter.direct.is_none())
+                .count()
+            {
+                0 => Statement::Noop,
+                count => {
+                    let meter = MeterId(self.source().below(count) as u32);
+                    let index = self.expressions.index();
+                    Statement::Meter(meter, index, self.field_place())
+                }
+            },
+            19 => {
+                let place = self.place();
+                let (low, high) = (self.expressions.index(), self.data());
+                Statement::Random(place, low, high)
+            }
+            20 => Statement::Assign(
+                Place::Field(shape::standard("egress_spec")),
+                number(self.source().below(8)),
+            ),
+            21 => match self.source().below(3) {
+                0 => Statement::MarkToDrop(shape::STANDARD),
+                1 => Statement::Drop,
+                _ => Statement::Exit,
+            },
+            22 => Statement::Truncate(number(self.source().below(80))),
+            _ => match self.source().below(4) {
+                0 => Statement::Assert(self.data()),
+                1 => Statement::LogMsg("{}".into(), vec![self.data()]),
+                2 => Statement::Digest(number(self.source().below(3))),
+                _ => Statement::Noop,
+            },
+        }
+    }
+
+    fn header_copy(&mut self) -> Statement {
+        let Some((to, of)) = self.expressions.any_header() else {
+            return Statement::Noop;
+        };
+        let header_type = self.program().headers[of.index()].header_type;
+        Statement::AssignHeader(to, self.expressions.header_of(header_type))
+    }
+
+    fn stack(&mut self) -> Option<AnyStack> {
+        let mut stacks: Vec<AnyStack> = Vec::new();
+        stacks.extend(shape::stacks(self.program()).into_iter().map(AnyStack::Headers));
+        stacks.extend(
+            shape::union_stacks(self.program())
+                .into_iter()
+                .map(AnyStack::Unions),
+        );
+        self.source().pick(&stacks)
+    }
+
+    fn move_stack(&mut self) -> Statement {
+        let Some(stack) = self.stack() else {
+            return Statement::Noop;
+        };
+        let by = number(self.source().below(6));
+        match self.source().below(2) {
+            0 => Statement::Push(stack, by),
+            _ => Statement::Pop(stack, by),
+        }
+    }
+
+    fn union_copy(&mut self) -> Statement {
+        match self.source().below(3) {
+            0 => {
+                let (Some((to, _)), Some((from, _))) = (self.expressions.union(), self.expressions.union())
+                else {
+                    return Statement::Noop;
+                };
+                Statement::AssignUnion(to, from)
+            }
+            1 => match self.stack() {
+                Some(AnyStack::Headers(to)) => Statement::AssignStack(to, self.same_stack(to)),
+                Some(AnyStack::Unions(to)) => Statement::AssignUnionStack(to, self.same_union_stack(to)),
+                None => Statement::Noop,
+            },
+            _ => Statement::Noop,
+        }
+    }
+
+    fn same_stack(&mut self, of: StackId) -> StackId {
+        let known = |stack: &StackId| {
+            let stack = &self.program().stacks[stack.index()];
+            (stack.header_type, stack.headers.len())
+        };
+        let same: Vec<StackId> = shape::stacks(self.program())
+            .into_iter()
+            .filter(|stack| known(stack) == known(&of))
+            .collect();
+        self.source().pick(&same).unwrap()
+    }
+
+    fn same_union_stack(&mut self, of: UnionStackId) -> UnionStackId {
+        let known = |stack: &UnionStackId| self.program().union_stacks[stack.index()].unions.len();
+        let same: Vec<UnionStackId> = shape::union_stacks(self.program())
+            .into_iter()
+            .filter(|stack| known(stack) == known(&of))
+            .collect();
+        self.source().pick(&same).unwrap()
+    }
+
+    fn variable_copy(&mut self) -> Statement {
+        let types: Vec<(u32, u32)> = (0u32..)
+            .zip(&self.program().types)
+            .filter_map(|(at, known)| Some((at, known.variable()? as u32)))
+            .collect();
+        let Some((header_type, field)) = self.source().pick(&types) else {
+            return Statement::Noop;
+        };
+        let used = |header: &&linewarden_switch::program::Header| header.header_type == TypeId(header_type);
+        if self.program().headers.iter().find(used).is_none() {
+            return Statement::Noop;
+        }
+        let mut side = || FieldSource {
+            header: self.expressions.header_of(TypeId(header_type)),
+            field,
+        };
+        Statement::AssignVl(side(), side())
+    }
+
+    fn registers(&mut self) -> Statement {
+        if self.program().registers.len() < 2 {
+            return Statement::Noop;
+        }
+        let (register, index) = (self.register(), self.expressions.index());
+        match self.source().below(2) {
+            0 => Statement::RegisterRead(self.field_place(), register, index),
+            _ => Statement::RegisterWrite(register, index, self.data()),
+        }
+    }
+
+    fn hash(&mut self) -> Statement {
+        match self.program().calculations.len() {
+            0 => Statement::Noop,
+            count => Statement::Hash {
+                calculation: CalculationId(self.source().below(count) as u32),
+                target: self.place(),
+                base: self.expressions.index(),
+                size: self.data(),
+            },
+        }
+    }
+
+    /// What makes more packets of one.
+    fn traffic(&mut self) -> Statement {
+        let list = number(self.source().below(4));
+        match self.source().below(4) {
+            0 => Statement::Resubmit(list),
+            1 => Statement::Recirculate(list),
+            _ => {
+                let kind = match self.source().below(2) {
+                    0 => CloneKind::Ingress,
+                    _ => CloneKind::Egress,
+                };
+                Statement::Clone(kind, number(self.source().below(4)), list)
+            }
+        }
+    }
+
+    /// Adds statements, some of them under conditions and in loops.
+    pub fn body(&mut self, count: usize) -> Vec<Statement> {
+        let mut body = Vec::new();
+        for _ in 0..count {
+            let at = body.len() as u32;
+            match self.source().below(12) {
+                0 | 1 => {
+                    let condition = self.expressions.bool(2);
+                    let inner: Vec<Statement> =
+                        (0..self.source().between(1, 3)).map(|_| self.simple()).collect();
+                    let after = at + 1 + inner.len() as u32;
+                    body.push(Statement::JumpIfZero(Data::FromBool(Box::new(condition)), after));
+                    body.extend(inner);
+                }
+                2 => {
+                    let inner = [self.simple(), self.simple()];
+                    body.push(Statement::JumpIfZero(below_bound(1, 5), at + 5));
+                    body.push(count_bound(1));
+                    body.extend(inner);
+                    body.push(Statement::Jump(at));
+                }
+                3 => {
+                    let statement = self.traffic();
+                    body.push(Statement::JumpIfZero(below_bound(2, 4), at + 3));
+                    body.push(count_bound(2));
+                    body.push(statement);
+                }
+                4 => {
+                    body.push(Statement::Jump(at + 2));
+                    body.push(self.simple());
+                }
+                _ => body.push(self.simple()),
+            }
+        }
+        body
+    }
+}
+
+/// A random action.
+pub fn action(source: &mut Source, program: &Program, number: u32) -> Action {
+    let params: Vec<Param> = (0..source.below(4))
+        .map(|at| Param {
+            name: format!("p{at}"),
+            bits: shape::width(source),
+        })
+        .collect();
+    let count = source.between(1, 6);
+    let mut statements = Statements {
+        expressions: Expressions {
+            source,
+            program,
+            params: params.len(),
+        },
+        side: Side::Action,
+    };
+    Action {
+        name: format!("a{number}"),
+        json_id: number,
+        body: statements.body(count),
+        params,
+    }
+}
+
+/// An action that shows what a packet's headers are: their validity and stacks in a field each, by a digest the rest.
+pub fn show(
+    program: &Program,
+    number_: u32,
+    cells: RegisterId,
+    digest: Option<u32>,
+    fields: &[FieldRef],
+) -> Action {
+    let mut body = Vec::new();
+    if let Some(digest) = digest {
+        body.push(Statement::Digest(number(digest)));
+    }
+    let mut valid = number(1);
+    for header in shape::packet_headers(program) {
+        let bit = Data::FromBool(Box::new(Bool::Valid(Box::new(HeaderExpr::Header(HeaderId(
+            header.0,
+        ))))));
+        valid = Data::Binary(
+            Binary::Add,
+            Box::new(Data::Binary(Binary::Shl, Box::new(valid), Box::new(number(1)))),
+            Box::new(bit),
+        );
+    }
+    for stack in shape::stacks(program) {
+        valid = Data::Binary(
+            Binary::Add,
+            Box::new(Data::Binary(Binary::Shl, Box::new(valid), Box::new(number(3)))),
+            Box::new(Data::Size(stack)),
+        );
+    }
+    let mut values = vec![valid];
+    values.extend(fields.iter().map(|field| Data::Field(*field)));
+    for (at, value) in values.into_iter().enumerate() {
+        body.push(Statement::RegisterWrite(cells, number(at), value));
+    }
+    Action {
+        name: format!("show{number_}"),
+        json_id: number_,
+        params: Vec::new(),
+        body,
+    }
+}
