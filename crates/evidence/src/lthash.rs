@@ -14,7 +14,7 @@
 //! bytes: leaf l gets the groups l, l + 8, l + 16, ... Each leaf is hashed by BLAKE3 keyed with `linewarden evidence leaf 1`, and the eight
 //! hashes together by BLAKE3 keyed with the text of what it is ([`DigestKind`]).
 
-mod leaves;
+mod lanes;
 
 use std::fmt;
 
@@ -104,9 +104,11 @@ impl Expansion {
 
     /// Expands another element in its place.
     pub fn set(&mut self, element: &[u8]) {
-        let mut hasher = blake3::Hasher::new_keyed(&ELEMENT);
-        hasher.update(element);
-        hasher.finalize_xof().fill(&mut self.0);
+        if !lanes::expand(&ELEMENT, element, &mut self.0) {
+            let mut hasher = blake3::Hasher::new_keyed(&ELEMENT);
+            hasher.update(element);
+            hasher.finalize_xof().fill(&mut self.0);
+        }
     }
 
     const fn words(&self) -> &[[u8; 2]] {
@@ -186,7 +188,7 @@ impl LtHash {
     /// What is shown of it.
     #[must_use]
     pub fn digest(&self, kind: DigestKind) -> Digest {
-        let leaves = leaves::hashes(&LEAF, &self.0);
+        let leaves = lanes::hashes(&LEAF, &self.0);
         Digest(*blake3::keyed_hash(&kind.key(), &leaves).as_bytes())
     }
 }

@@ -126,6 +126,8 @@ proptest! {
         }
         prop_assert_eq!(lived.snapshot().digests, fresh.snapshot().digests);
         prop_assert_eq!(lived.objects(), fresh.objects());
+        let drift = lived.rescan_hashes();
+        prop_assert!(drift.objects.is_empty() && drift.are_sums_right);
         let inventory: Vec<_> = lived.entries().map(|encoded| Entry::decode(&encoded.whole()).unwrap()).collect();
         prop_assert_eq!(inventory.len(), there.len());
         for entry in inventory {
@@ -157,6 +159,7 @@ proptest! {
         prop_assert_eq!(state.snapshot().digests, fresh.snapshot().digests);
         prop_assert_eq!(state.objects(), fresh.objects());
         prop_assert_eq!(state.rescan_array(id, |i, out| array.read(i, out)).unwrap(), None);
+        prop_assert!(state.rescan_hashes().are_sums_right);
     }
 }
 

@@ -124,6 +124,31 @@ impl Ledger {
         })
     }
 
+    /// The objects whose hash is not that of their entries.
+    pub fn damaged(&self) -> impl Iterator<Item = Object> + '_ {
+        let recomputed = |set: &Set| {
+            let mut hash = LtHash::EMPTY;
+            let mut expansion = Expansion::ZERO;
+            for (identity, content) in &set.entries {
+                expansion.set(&[&**identity, &**content].concat());
+                hash.add(&expansion);
+            }
+            hash
+        };
+        let damaged = self
+            .sets
+            .iter()
+            .filter(move |(_, set)| recomputed(set) != *set.hash);
+        damaged.map(|(object, _)| object.clone())
+    }
+
+    /// Whether the sum is that of the objects' hashes.
+    pub fn is_summed(&self) -> bool {
+        let mut sum = LtHash::EMPTY;
+        self.sets.values().for_each(|set| sum.add_all(&set.hash));
+        sum == *self.sum
+    }
+
     /// What lies in memory otherwise than it was measured. An entry that lies there twice is told with its second place.
     pub fn compare(&self, object: &Object, found: impl IntoIterator<Item = Entry>) -> Vec<EntryDrift> {
         let mut missing: BTreeMap<&[u8], &[u8]> = match self.sets.get(object) {
@@ -186,5 +211,41 @@ impl fmt::Display for EntryDrift {
             // No comparison gives it.
             (None, None) => f.write_str("nothing"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encoding::{PortSetting, ValueSetMember};
+
+    /// A bit of the hashes' own memory that has turned.
+    #[test]
+    fn a_hash_that_is_not_of_its_entries_is_told() {
+        let mut ledger = Ledger::default();
+        let setting = |port| {
+            Entry::from(PortSetting {
+                port,
+                queue: None,
+                name: "up".to_owned(),
+                value: 1,
+            })
+        };
+        let member = Entry::from(ValueSetMember {
+            set: "types".to_owned(),
+            key: Vec::new(),
+        });
+        for entry in [setting(1), setting(2), member.clone()] {
+            ledger.put(entry.object(), entry.encode_parts());
+        }
+        assert_eq!(ledger.damaged().count(), 0);
+        assert!(ledger.is_summed());
+        let stray = Expansion::of(b"stray");
+        ledger.sum.add(&stray);
+        assert_eq!(ledger.damaged().count(), 0);
+        assert!(!ledger.is_summed());
+        ledger.sets.get_mut(&member.object()).unwrap().hash.add(&stray);
+        assert!(ledger.damaged().eq([member.object()]));
+        assert!(ledger.is_summed());
     }
 }

@@ -128,6 +128,15 @@ pub struct ArrayDrift {
     pub found: Digest,
 }
 
+/// What is wrong with the hashes themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HashDrift {
+    /// Objects whose hash is not that of their entries.
+    pub objects: Vec<Object>,
+    /// Whether the digests of tables and registers are over their parts' hashes.
+    pub are_sums_right: bool,
+}
+
 /// What a running data plane is measured to be.
 #[derive(Clone, Debug)]
 pub struct Measured {
@@ -228,7 +237,7 @@ impl Measured {
     }
 
     /// Takes up what has changed in an array since the last time; `read` writes a cell's value into its argument, big-endian
-    /// in as many bytes as the width needs. How many cells have another value.
+    /// in as many bytes as the width needs, zeros above the width. How many cells have another value.
     ///
     /// # Errors
     /// No such array, or the cells' width is not the array's; then nothing is taken up.
@@ -301,6 +310,16 @@ impl Measured {
     /// Compares an object's entries, as they lie in the data plane's memory, with what was measured.
     pub fn rescan_object(&self, object: &Object, found: impl IntoIterator<Item = Entry>) -> Vec<EntryDrift> {
         self.ledger.compare(object, found)
+    }
+
+    /// Checks the hashes themselves, whose memory may be damaged as any other: the objects whose hash is not that of their entries, and
+    /// whether both sums are those of their parts. Register arrays are checked by [`Self::rescan_array`].
+    #[must_use]
+    pub fn rescan_hashes(&self) -> HashDrift {
+        HashDrift {
+            objects: self.ledger.damaged().collect(),
+            are_sums_right: self.ledger.is_summed() && self.registers.is_summed(),
+        }
     }
 
     /// Compares an array's memory with what was measured. Dirty cells must have been folded.

@@ -135,6 +135,17 @@ impl Registers {
         self.arrays.iter().map(digest).collect()
     }
 
+    /// Whether the sum is that of the arrays' hashes.
+    pub fn is_summed(&self) -> bool {
+        let mut sum = LtHash::EMPTY;
+        let counted = self
+            .arrays
+            .iter()
+            .filter(|array| array.stability == Stability::Static);
+        counted.for_each(|array| sum.add_all(&array.hash));
+        sum == self.sum
+    }
+
     /// Goes through the encodings of all cells that are not zero.
     pub fn each_cell(
         &self,
