@@ -259,11 +259,16 @@ impl<'a> Machine<'a> {
                 Op::Fuel => {
                     if self.fuel == 0 {
                         self.context.fault = Some(Fault::Fuel);
+                        self.held.clear();
                         return;
                     }
                     self.fuel -= 1;
                 }
                 _ => match self.rare(op) {
+                    Flow::On if self.context.fault.is_some() => {
+                        self.held.clear();
+                        return;
+                    }
                     Flow::On => {}
                     Flow::To(to) => pc = to as usize,
                     Flow::Stop => return,
