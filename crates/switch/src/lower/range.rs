@@ -127,10 +127,17 @@ pub fn of(program: &Program, args: &[u32], data: &Data) -> Option<Range> {
                 high: -range.low - 1,
             }
         }
-        Data::Cast(cast, _, bits) => match cast {
-            Cast::TwoCompMod | Cast::Saturate => Range::signed(*bits),
-            Cast::SaturateUnsigned => Range::unsigned(*bits),
-        },
+        Data::Cast(cast, value, bits) => {
+            let target = match cast {
+                Cast::TwoCompMod | Cast::Saturate => Range::signed(*bits),
+                Cast::SaturateUnsigned => Range::unsigned(*bits),
+            };
+            // What needs no cast is the value itself, whose range says how it is widened.
+            match of(value) {
+                Some(range) if range.within(&target) => range,
+                _ => target,
+            }
+        }
         Data::FromBool(_) => Range::unsigned(1),
         Data::LastIndex(_) => Range {
             low: BigInt::from(-1),
