@@ -189,7 +189,10 @@ impl<'f> Run<'_, 'f> {
         let scratch = &mut self.engine.scratch;
         let mut machine = Self::machine(self.batch, scratch, self.random, context, bytes);
         machine.run(executable.parser);
-        machine.run(executable.verify);
+        // As in BMv2, a parser that begins nowhere verifies nothing.
+        if executable.program.parser.init.is_some() {
+            machine.run(executable.verify);
+        }
     }
 
     fn ingress(&mut self, pass: Pass<'f>) {

@@ -278,7 +278,7 @@ impl<'a> Machine<'a> {
             ParserOp::Shift(bytes) => self.advance(u64::from(*bytes)),
             ParserOp::Advance(bits) => {
                 let bits = self.data(bits);
-                let bits = num_traits::ToPrimitive::to_u64(&bits).ok_or(errors.packet_too_short)?;
+                let bits = super::tree::low64(&bits);
                 if bits % 8 != 0 {
                     return Err(errors.invalid_argument);
                 }
@@ -349,30 +349,26 @@ impl<'a> Machine<'a> {
             return Ok(());
         };
         let packet = self.payload();
-        if packet.len() < place.bytes as usize {
-            return Err(errors.packet_too_short);
-        }
+        let too_short = packet.len() < place.bytes as usize;
         let Some(variable) = place.variable else {
+            if too_short {
+                return Err(errors.packet_too_short);
+            }
             self.take_bits(packet, 0, place.start * 8, place.bytes * 8);
             self.context.parsed += place.bytes as usize;
             self.mark(header, true);
             return Ok(());
         };
         let bits = match length {
+            // BMv2 looks at the length that the program gives before it looks at the packet's.
             Some(length) => self.data(length),
-            None => {
-                // The fields before it decide: they are there first.
-                self.take_bits(packet, 0, place.start * 8, variable.bits_before);
-                match executable.lengths.get(header.index()).and_then(Option::as_ref) {
-                    Some(length) => self.data(length),
-                    None => num_bigint::BigInt::default(),
-                }
-            }
+            None if too_short => return Err(errors.packet_too_short),
+            None => self.own_length(header, place.start, variable.bits_before, packet),
         };
-        let bits = num_traits::ToPrimitive::to_u32(&bits).ok_or(errors.packet_too_short)?;
-        if bits % 8 != 0 {
+        if super::tree::low64(&bits) % 8 != 0 {
             return Err(errors.invalid_argument);
         }
+        let bits = num_traits::ToPrimitive::to_u32(&bits).ok_or(errors.packet_too_short)?;
         let whole = u64::from(place.bytes) + u64::from(bits / 8);
         if (packet.len() as u64) < whole {
             return Err(errors.packet_too_short);
@@ -389,6 +385,19 @@ impl<'a> Machine<'a> {
         self.context.parsed += whole as usize;
         self.mark(header, true);
         Ok(())
+    }
+
+    /// The bits of a header's field of variable length by the header's own expression over the fields before it,
+    /// which are put back: whether the header is extracted is not known yet.
+    fn own_length(&mut self, header: HeaderId, start: u32, before: u32, packet: &'a [u8]) -> num_bigint::BigInt {
+        let Some(length) = self.world.executable.lengths.get(header.index()).and_then(Option::as_ref) else {
+            return num_bigint::BigInt::default();
+        };
+        let kept = bits::read(&self.context.arena, start as usize * 8, before as usize);
+        self.take_bits(packet, 0, start * 8, before);
+        let bits = self.data(length);
+        bits::write(&mut self.context.arena, start as usize * 8, before as usize, &kept);
+        bits
     }
 
     /// Copies bits of the packet into the arena.

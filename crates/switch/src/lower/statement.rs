@@ -10,7 +10,7 @@ use super::value::{Reg, Want, narrow_store};
 use crate::exec::op::{Alu, Asked, Op, Pc, R};
 use crate::layout;
 use crate::program::action::{Action, CloneKind, Place, Statement};
-use crate::program::expr::Data;
+use crate::program::expr::{Bool, Data};
 use crate::program::ids::{FieldRef, RegisterId};
 
 /// An action in executable form.
@@ -105,7 +105,7 @@ impl Builder<'_> {
             }
             Statement::JumpIfZero(value, to) => {
                 let to = label(*to)?;
-                let condition = crate::program::expr::Bool::FromData(Box::new(value.clone()));
+                let condition = Bool::FromData(Box::new(value.clone()));
                 match value {
                     Data::FromBool(condition) => self.branch(condition, false, to),
                     _ => self.branch(&condition, false, to),
@@ -176,7 +176,11 @@ impl Builder<'_> {
             Statement::Recirculate(list) => self.ask(Asked::Recirculate, list, None)?,
             Statement::Digest(number) => self.ask(Asked::Digest, number, None)?,
             Statement::Truncate(bytes) => self.ask(Asked::Truncate, bytes, None)?,
-            Statement::Assert(value) => self.ask(Asked::Assert, value, None)?,
+            Statement::Assert(value) => {
+                // All of its bits count, not only the low ones.
+                let holds = Data::FromBool(Box::new(Bool::FromData(Box::new(value.clone()))));
+                self.ask(Asked::Assert, &holds, None)?
+            }
             _ => false,
         };
         if !done {
