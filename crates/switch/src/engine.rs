@@ -189,7 +189,7 @@ impl<'f> Run<'_, 'f> {
         let scratch = &mut self.engine.scratch;
         let mut machine = Self::machine(self.batch, scratch, self.random, context, bytes);
         machine.run(executable.parser);
-        // As in BMv2, a parser that begins nowhere verifies nothing.
+        // As in BMv2, a parser that has no states verifies nothing.
         if executable.program.parser.init.is_some() {
             machine.run(executable.verify);
         }
@@ -249,7 +249,7 @@ impl<'f> Run<'_, 'f> {
                 Instance::Replication as u64,
             );
             self.multicast(
-                &context,
+                &mut context,
                 &bytes,
                 u32::try_from(group).unwrap_or(u32::MAX),
                 usize::MAX,
@@ -292,22 +292,24 @@ impl<'f> Run<'_, 'f> {
         let mut copy = self.engine.spare.pop().unwrap_or_default();
         Context::clone_from(&mut copy, context);
         copy.requests = Requests::default();
+        copy.exit = false;
         // BMv2's copies forget how short the packet was to become.
         copy.bytes_max = usize::MAX;
         copy
     }
 
-    fn multicast(&mut self, context: &Context, bytes: &Bytes<'f>, group: u32, bytes_max: usize) {
+    /// Copies a packet for each member of a group. As in BMv2, the packet itself has the last copy's `egress_rid`.
+    fn multicast(&mut self, context: &mut Context, bytes: &Bytes<'f>, group: u32, bytes_max: usize) {
         let Some(replicas) = self.batch.world.forwarding.group(group).cloned() else {
             return;
         };
         let standard = self.batch.world.executable.standard;
         for replica in replicas.iter() {
+            if let Some(place) = standard.egress_rid {
+                set(&mut context.arena, place, u64::from(replica.rid));
+            }
             let mut copy = self.copy_of(context);
             copy.bytes_max = bytes_max;
-            if let Some(place) = standard.egress_rid {
-                set(&mut copy.arena, place, u64::from(replica.rid));
-            }
             self.enqueue(copy, bytes.clone(), replica.port);
         }
     }
@@ -332,6 +334,8 @@ impl<'f> Run<'_, 'f> {
             u64::from(context.ingress_port),
         );
         self.parse(&mut copy, bytes.get());
+        // Of what the parser made, BMv2 keeps the headers only.
+        clear_metadata(executable, &mut copy);
         keep(executable, &mut copy, context, list, Instance::IngressClone);
         self.mirror(copy, bytes, session);
     }
@@ -347,7 +351,7 @@ impl<'f> Run<'_, 'f> {
         }
         if let Some(group) = session.group {
             let bytes_max = copy.bytes_max;
-            self.multicast(&copy, bytes, group, bytes_max);
+            self.multicast(&mut copy, bytes, group, bytes_max);
         }
         match session.port {
             Some(port) => self.enqueue(copy, bytes.clone(), port),
@@ -483,10 +487,7 @@ impl<'f> Run<'_, 'f> {
         };
         let executable = self.batch.world.executable;
         let mut copy = self.copy_of(context);
-        let metadata = executable.layout.metadata.start as usize..executable.layout.metadata.end as usize;
-        if let Some(bytes) = copy.arena.get_mut(metadata) {
-            bytes.fill(0);
-        }
+        clear_metadata(executable, &mut copy);
         keep(executable, &mut copy, context, list, Instance::EgressClone);
         self.mirror(copy, bytes, session);
     }
@@ -506,6 +507,13 @@ impl<'f> Run<'_, 'f> {
         set(&mut copy.arena, executable.standard.packet_length, length);
         copy.ingress_length = length;
         self.again(copy, Bytes::Made(whole));
+    }
+}
+
+fn clear_metadata(executable: &Executable, context: &mut Context) {
+    let metadata = executable.layout.metadata.start as usize..executable.layout.metadata.end as usize;
+    if let Some(bytes) = context.arena.get_mut(metadata) {
+        bytes.fill(0);
     }
 }
 

@@ -41,8 +41,12 @@ impl Machine<'_> {
                 }
                 InputStep::Header(header) => self.append_header(*header),
                 InputStep::Payload => {
+                    // BMv2 counts a packet that is to become shorter as short at once.
                     let payload = self.payload();
-                    self.scratch.input.append_bytes(payload);
+                    let length = payload.len().min(self.context.bytes_max);
+                    self.scratch
+                        .input
+                        .append_bytes(payload.get(..length).unwrap_or(payload));
                 }
             }
         }
@@ -91,8 +95,13 @@ impl Machine<'_> {
             return;
         };
         let computed = self.compute(checksum);
-        if let Some(place) = executable.layout.field(checksum.target) {
-            self.set_place(place, computed);
+        match executable.layout.field(checksum.target) {
+            Some(place) if place.saturating => {
+                let (header, field) = (checksum.target.header, checksum.target.field);
+                self.set_field(header, field, &computed.into());
+            }
+            Some(place) => self.set_place(place, computed),
+            None => {}
         }
     }
 
@@ -103,8 +112,8 @@ impl Machine<'_> {
                 self.scratch.input.clear();
                 self.append_header(checksum.target.header);
                 let mut header = self.scratch.input.bytes().to_vec();
-                if let Some(field) = header.get_mut(IPV4_CHECKSUM_OFFSET..IPV4_CHECKSUM_OFFSET + 2) {
-                    field.fill(0);
+                for byte in header.iter_mut().skip(IPV4_CHECKSUM_OFFSET).take(2) {
+                    *byte = 0;
                 }
                 u64::from(crate::calculations::checksum16(&header))
             }

@@ -53,16 +53,21 @@ impl<'a> Machine<'a> {
         key.clear();
         let arena = &self.context.arena;
         for step in &plan.steps {
+            let (KeyStep::Copy { valid, .. } | KeyStep::Bits { valid, .. }) = *step;
+            if valid.is_some_and(|at| arena.get(at as usize) == Some(&0)) {
+                key.resize(key.len() + step.bytes() as usize, 0);
+                continue;
+            }
             match *step {
-                KeyStep::Copy { at, bytes } => {
+                KeyStep::Copy { at, bytes, .. } => {
                     let part = arena.get(at as usize..(at + bytes) as usize).unwrap_or(&[]);
                     key.extend_from_slice(part);
                 }
-                KeyStep::Bits { bit, bits } if bits <= 64 => {
+                KeyStep::Bits { bit, bits, .. } if bits <= 64 => {
                     let value = bits::read64(arena, bit as usize, bits as usize).to_be_bytes();
                     key.extend_from_slice(value.get(8 - bits.div_ceil(8) as usize..).unwrap_or(&[]));
                 }
-                KeyStep::Bits { bit, bits } => {
+                KeyStep::Bits { bit, bits, .. } => {
                     key.extend_from_slice(&bits::read(arena, bit as usize, bits as usize));
                 }
             }
@@ -264,7 +269,14 @@ impl<'a> Machine<'a> {
                     return Err(errors.packet_too_short);
                 }
                 let bytes = bits::read(self.payload(), *offset as usize, *width as usize);
-                let value = num_bigint::BigInt::from_bytes_be(num_bigint::Sign::Plus, &bytes);
+                let mut value = num_bigint::BigInt::from_bytes_be(num_bigint::Sign::Plus, &bytes);
+                let target = self.world.executable.program.field(*field);
+                if target.is_some_and(|target| target.signed && target.bits == *width)
+                    && value.bit(u64::from(*width) - 1)
+                {
+                    // Bits that fill a field are that field, sign and all.
+                    value -= num_bigint::BigInt::from(1u8) << *width;
+                }
                 self.set_field(field.header, field.field, &value);
                 Ok(())
             }
@@ -272,16 +284,16 @@ impl<'a> Machine<'a> {
                 if self.condition(condition) {
                     return Ok(());
                 }
-                let error = super::tree::low64(&self.data(error));
-                Err(u32::try_from(error).unwrap_or(u32::MAX))
+                // As BMv2 takes it: its low 32 bits.
+                Err(super::tree::low64(&self.data(error)) as u32)
             }
             ParserOp::Shift(bytes) => self.advance(u64::from(*bytes)),
             ParserOp::Advance(bits) => {
                 let bits = self.data(bits);
-                let bits = super::tree::low64(&bits);
-                if bits % 8 != 0 {
+                if !super::tree::low64(&bits).is_multiple_of(8) {
                     return Err(errors.invalid_argument);
                 }
+                let bits = num_traits::ToPrimitive::to_u64(&bits).ok_or(errors.packet_too_short)?;
                 self.advance(bits / 8)
             }
             ParserOp::Statement(statement) => {
@@ -363,9 +375,17 @@ impl<'a> Machine<'a> {
             // BMv2 looks at the length that the program gives before it looks at the packet's.
             Some(length) => self.data(length),
             None if too_short => return Err(errors.packet_too_short),
-            None => self.own_length(header, place.start, variable.bits_before, packet),
+            None => {
+                // The fields before it decide: they are there first.
+                self.take_bits(packet, 0, place.start * 8, variable.bits_before);
+                match executable.lengths.get(header.index()).and_then(Option::as_ref) {
+                    Some(length) => self.data(length),
+                    None => num_bigint::BigInt::default(),
+                }
+            }
         };
-        if super::tree::low64(&bits) % 8 != 0 {
+        let low = super::tree::low64(&bits);
+        if low % 8 != 0 {
             return Err(errors.invalid_argument);
         }
         let bits = num_traits::ToPrimitive::to_u32(&bits).ok_or(errors.packet_too_short)?;
@@ -385,19 +405,6 @@ impl<'a> Machine<'a> {
         self.context.parsed += whole as usize;
         self.mark(header, true);
         Ok(())
-    }
-
-    /// The bits of a header's field of variable length by the header's own expression over the fields before it,
-    /// which are put back: whether the header is extracted is not known yet.
-    fn own_length(&mut self, header: HeaderId, start: u32, before: u32, packet: &'a [u8]) -> num_bigint::BigInt {
-        let Some(length) = self.world.executable.lengths.get(header.index()).and_then(Option::as_ref) else {
-            return num_bigint::BigInt::default();
-        };
-        let kept = bits::read(&self.context.arena, start as usize * 8, before as usize);
-        self.take_bits(packet, 0, start * 8, before);
-        let bits = self.data(length);
-        bits::write(&mut self.context.arena, start as usize * 8, before as usize, &kept);
-        bits
     }
 
     /// Copies bits of the packet into the arena.

@@ -259,11 +259,16 @@ impl<'a> Machine<'a> {
                 Op::Fuel => {
                     if self.fuel == 0 {
                         self.context.fault = Some(Fault::Fuel);
+                        self.held.clear();
                         return;
                     }
                     self.fuel -= 1;
                 }
                 _ => match self.rare(op) {
+                    Flow::On if self.context.fault.is_some() => {
+                        self.held.clear();
+                        return;
+                    }
                     Flow::On => {}
                     Flow::To(to) => pc = to as usize,
                     Flow::Stop => return,
@@ -469,7 +474,11 @@ impl<'a> Machine<'a> {
 
     /// A packet on which an assertion failed goes no further.
     fn unless_faulty(&self) -> Flow {
-        if self.context.fault.is_some() { Flow::Stop } else { Flow::On }
+        if self.context.fault.is_some() {
+            Flow::Stop
+        } else {
+            Flow::On
+        }
     }
 
     /// Carries out a request, as simple_switch keeps it: in 16 bits each.

@@ -25,7 +25,8 @@ impl Machine<'_> {
                 }
             }
             Statement::AssignUnion(to, from) => {
-                if let (Some(to), Some(from)) = (self.union(to), self.union(from)) {
+                let (to, from) = (self.union(to), self.union(from));
+                if let Some(to) = to {
                     self.assign_union(to, from);
                 }
             }
@@ -196,11 +197,13 @@ impl Machine<'_> {
     }
 
     fn assign_variable(&mut self, to: &FieldSource, from: &FieldSource) {
-        let (Some(target), Some(source)) = (self.header(&to.header), self.header(&from.header)) else {
+        let Some(target) = self.header(&to.header) else {
             return;
         };
-        let bits = self.variable_bits(source);
-        let value = self.field(source, from.field);
+        // Outside a stack it is empty.
+        let source = self.header(&from.header);
+        let bits = source.map_or(0, |source| self.variable_bits(source));
+        let value = source.map_or_else(BigInt::zero, |source| self.field(source, from.field));
         self.set_variable_bits(target, bits);
         self.set_field(target, to.field, &value);
     }
@@ -242,14 +245,16 @@ impl Machine<'_> {
         }
     }
 
-    fn assign_union(&mut self, to: UnionId, from: UnionId) {
+    /// Copies a union member by member; outside a stack none of them is valid.
+    fn assign_union(&mut self, to: UnionId, from: Option<UnionId>) {
         let program = &self.world.executable.program;
-        let (Some(target), Some(source)) = (program.unions.get(to.index()), program.unions.get(from.index()))
-        else {
+        let source = from.and_then(|from| program.unions.get(from.index()));
+        let Some(target) = program.unions.get(to.index()) else {
             return;
         };
-        for (to, from) in target.headers.iter().zip(&source.headers) {
-            self.assign_header(*to, Some(*from));
+        for (at, to) in target.headers.iter().enumerate() {
+            let from = source.and_then(|source| source.headers.get(at));
+            self.assign_header(*to, from.copied());
         }
     }
 
@@ -277,7 +282,7 @@ impl Machine<'_> {
         let count = self.union_stack_count(from);
         self.set_union_stack_count(to, count);
         for (to, from) in target.unions.iter().zip(&source.unions) {
-            self.assign_union(*to, *from);
+            self.assign_union(*to, Some(*from));
         }
     }
 

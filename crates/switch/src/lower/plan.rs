@@ -11,6 +11,8 @@ use crate::program::{Calculation, Input, Program};
 pub enum KeyStep {
     /// Whole bytes.
     Copy {
+        /// Where the header's validity stands: an invalid one counts as zeros. None for what always counts.
+        valid: Option<u32>,
         /// Where from.
         at: u32,
         /// How many.
@@ -18,11 +20,24 @@ pub enum KeyStep {
     },
     /// Bits, padded to whole bytes at their front.
     Bits {
+        /// As above.
+        valid: Option<u32>,
         /// The first bit, counted from the arena's first byte's most significant.
         bit: u32,
         /// How many.
         bits: u32,
     },
+}
+
+impl KeyStep {
+    /// Its length in the key.
+    #[must_use]
+    pub const fn bytes(&self) -> u32 {
+        match self {
+            Self::Copy { bytes, .. } => *bytes,
+            Self::Bits { bits, .. } => bits.div_ceil(8),
+        }
+    }
 }
 
 /// How a table's key is made.
@@ -48,22 +63,28 @@ pub fn key(layout: &Layout, table: &Table) -> Result<KeyPlan, LowerError> {
             KeySource::Valid(header) => {
                 let place = layout.header(header).ok_or_else(dangling)?;
                 KeyStep::Copy {
+                    valid: None,
                     at: place.valid,
                     bytes: 1,
                 }
             }
             KeySource::Field(source) => {
                 let place = layout.field(source).ok_or_else(dangling)?;
-                let metadata = layout.header(source.header).is_some_and(|header| header.metadata);
+                let header = layout.header(source.header).ok_or_else(dangling)?;
+                let metadata = header.metadata;
+                let hidden = source.field as usize + 1 == header.fields.len();
+                let valid = (!metadata && !hidden).then_some(header.valid);
                 // The bits above a field of metadata are always 0.
                 if place.whole_bytes() || metadata {
                     KeyStep::Copy {
+                        valid,
                         at: place.end - bytes,
                         bytes,
                     }
                 } else {
                     let bit = place.end * 8 - u32::from(place.shift) - place.bits;
                     KeyStep::Bits {
+                        valid,
                         bit,
                         bits: place.bits,
                     }
@@ -129,7 +150,8 @@ pub fn inputs(
                 program.type_of(*header).ok_or_else(dangling)?;
                 InputStep::Header(*header)
             }
-            Input::Payload => InputStep::Payload,
+            // Wherever it stands, BMv2 appends it.
+            Input::Payload => continue,
         };
         if let (
             Some(InputStep::Bits {
@@ -150,6 +172,9 @@ pub fn inputs(
             continue;
         }
         steps.push(step);
+    }
+    if calculation.inputs.contains(&Input::Payload) {
+        steps.push(InputStep::Payload);
     }
     Ok(steps)
 }

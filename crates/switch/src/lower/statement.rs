@@ -177,7 +177,7 @@ impl Builder<'_> {
             Statement::Digest(number) => self.ask(Asked::Digest, number, None)?,
             Statement::Truncate(bytes) => self.ask(Asked::Truncate, bytes, None)?,
             Statement::Assert(value) => {
-                // All of its bits count, not only the low ones.
+                // Not its low bits only: any number but 0 holds.
                 let holds = Data::FromBool(Box::new(Bool::FromData(Box::new(value.clone()))));
                 self.ask(Asked::Assert, &holds, None)?
             }

@@ -16,8 +16,8 @@
 //! * an index of registers, counters or meters is the number that it is, not its low 32 bits: where there is no such
 //!   cell nothing is written, the target keeps its value, and an expression that reads it is 0;
 //! * what is extracted or looked at (`SetLookahead`) beyond the packet is `PacketTooShort`; in a transition's key,
-//!   bits beyond the packet are 0. A header whose length is negative, or follows from its own fields, is checked in the
-//!   same way;
+//!   bits beyond the packet are 0. A length that is negative is `PacketTooShort`, too, and one that
+//!   follows from the header's own fields is checked like others;
 //! * an assertion that fails drops the packet;
 //! * a parser, pipeline or action that does not end within [`STEPS_MAX`] steps drops the packet;
 //! * a packet is resubmitted and recirculated at most [`PASSES_MAX`] times and makes at most [`COPIES_MAX`] copies;

@@ -211,7 +211,9 @@ impl<'a> Interpreter<'a> {
                 (Some(length), _) => self.scope(packet, &[]).data(length),
                 (None, Some(own)) => {
                     self.skip(packet, &BigInt::from(known.fixed_bits() / 8), &mut end.clone())?;
-                    let fields = self.fields_ahead(packet, header, at);
+                    load_ahead(packet, header, at);
+                    let fields = packet.headers.fields(header);
+                    let fields: Vec<BigInt> = fields.map(|field| packet.headers.field(field)).collect();
                     self.scope(packet, &fields).data(own)
                 }
                 (None, None) => BigInt::zero(),
@@ -240,24 +242,6 @@ impl<'a> Interpreter<'a> {
         Ok(())
     }
 
-    /// The values that a header's fields have when its field of variable length is reached: those before it come from
-    /// the packet, the others are as they were.
-    fn fields_ahead(&self, packet: &Packet<'a>, header: HeaderId, first_bit: usize) -> Vec<BigInt> {
-        let mut ahead = packet.headers.clone();
-        let mut at = first_bit;
-        for field in ahead.fields(header) {
-            let declared = ahead.declared(field);
-            if declared.is_some_and(|declared| declared.variable) {
-                break;
-            }
-            let bits = ahead.bits(field);
-            let value = number::bits_of(&packet.data, at, bits);
-            ahead.load(field, &value);
-            at += bits as usize;
-        }
-        ahead.fields(header).map(|field| ahead.field(field)).collect()
-    }
-
     fn matches(&self, state: &State, matches: &Match, key: &[u8], packet: &Packet<'a>) -> bool {
         match matches {
             Match::Value { value, mask: None } => value == key,
@@ -279,6 +263,21 @@ impl<'a> Interpreter<'a> {
                 })
             }
         }
+    }
+}
+
+/// Stores the fields before the one of variable length, which depends on them.
+fn load_ahead(packet: &mut Packet<'_>, header: HeaderId, first_bit: usize) {
+    let mut at = first_bit;
+    for field in packet.headers.fields(header) {
+        let declared = packet.headers.declared(field);
+        if declared.is_some_and(|declared| declared.variable) {
+            break;
+        }
+        let bits = packet.headers.bits(field);
+        let value = number::bits_of(&packet.data, at, bits);
+        packet.headers.load(field, &value);
+        at += bits as usize;
     }
 }
 

@@ -80,14 +80,14 @@ impl Statements<'_> {
 
     fn place(&mut self) -> Place {
         match self.source().below(6) {
-            0 => {
+            5 => {
                 if let Some((header, of)) = self.expressions.any_header() {
                     let fields = shape::fixed_fields_of(self.program(), of);
                     return Place::Access(header, self.source().pick(&fields).unwrap().field);
                 }
                 Place::Field(self.target())
             }
-            1 if self.program().registers.len() > 1 => {
+            4 if self.program().registers.len() > 1 => {
                 let register = self.register();
                 Place::Register(register, self.expressions.index())
             }
@@ -112,7 +112,8 @@ impl Statements<'_> {
     pub fn simple(&mut self) -> Statement {
         let kinds = if self.side == Side::Plain { 14 } else { 24 };
         match self.source().below(kinds) {
-            0..=4 => {
+            0 => Statement::Noop,
+            1..=4 => {
                 let place = self.place();
                 Statement::Assign(place, self.data())
             }
@@ -308,7 +309,7 @@ impl Statements<'_> {
         for _ in 0..count {
             let at = body.len() as u32;
             match self.source().below(12) {
-                0 | 1 => {
+                7 | 8 => {
                     let condition = self.expressions.bool(2);
                     let inner: Vec<Statement> =
                         (0..self.source().between(1, 3)).map(|_| self.simple()).collect();
@@ -316,20 +317,20 @@ impl Statements<'_> {
                     body.push(Statement::JumpIfZero(Data::FromBool(Box::new(condition)), after));
                     body.extend(inner);
                 }
-                2 => {
+                9 => {
                     let inner = [self.simple(), self.simple()];
                     body.push(Statement::JumpIfZero(below_bound(1, 5), at + 5));
                     body.push(count_bound(1));
                     body.extend(inner);
                     body.push(Statement::Jump(at));
                 }
-                3 => {
+                10 => {
                     let statement = self.traffic();
                     body.push(Statement::JumpIfZero(below_bound(2, 4), at + 3));
                     body.push(count_bound(2));
                     body.push(statement);
                 }
-                4 => {
+                11 => {
                     body.push(Statement::Jump(at + 2));
                     body.push(self.simple());
                 }
