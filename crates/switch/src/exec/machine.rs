@@ -383,6 +383,7 @@ impl<'a> Machine<'a> {
                 if let Some(statement) = side.statements.get(statement as usize) {
                     self.statement(statement);
                 }
+                return self.unless_faulty();
             }
             Op::ParserTree { op } => {
                 if let Some(op) = side.parser_ops.get(op as usize)
@@ -391,6 +392,7 @@ impl<'a> Machine<'a> {
                     self.parser_error(error);
                     return Flow::Stop;
                 }
+                return self.unless_faulty();
             }
             Op::Select { state } => {
                 let to = self.select(state);
@@ -463,10 +465,20 @@ impl<'a> Machine<'a> {
             Op::Ask { what, r, b } => {
                 let (value, second) = (self.scratch.r(r), self.scratch.r(b));
                 self.ask(what, value, second);
+                return self.unless_faulty();
             }
             _ => {}
         }
         Flow::On
+    }
+
+    /// A packet on which an assertion failed goes no further.
+    fn unless_faulty(&self) -> Flow {
+        if self.context.fault.is_some() {
+            Flow::Stop
+        } else {
+            Flow::On
+        }
     }
 
     /// Carries out a request, as simple_switch keeps it: in 16 bits each.

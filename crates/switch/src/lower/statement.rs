@@ -105,7 +105,7 @@ impl Builder<'_> {
             }
             Statement::JumpIfZero(value, to) => {
                 let to = label(*to)?;
-                let condition = crate::program::expr::Bool::FromData(Box::new(value.clone()));
+                let condition = Bool::FromData(Box::new(value.clone()));
                 match value {
                     Data::FromBool(condition) => self.branch(condition, false, to),
                     _ => self.branch(&condition, false, to),
