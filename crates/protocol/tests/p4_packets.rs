@@ -14,6 +14,8 @@ mod p4_packets {
     pub mod cipher;
     pub mod classic;
     pub mod lap;
+    pub mod lap_gates;
+    pub mod lap_handshakes;
     pub mod router;
     pub mod stf;
 }
