@@ -1,6 +1,7 @@
 // Every kind of thing that P4Runtime can name on v1model, for the tests of this crate.
 //
-// p4c-bm2-ss --p4runtime-files everything.p4info.txtpb -o everything.json everything.p4
+// p4c-bm2-ss --p4runtime-files everything.p4info.txtpb --p4runtime-entries-files everything.entries.txtpb \
+//     -o everything.json everything.p4
 #include <core.p4>
 #include <v1model.p4>
 

@@ -1,0 +1,322 @@
+//! Values of P4's types, as registers hold and digests carry them (specification 8.5).
+
+use crate::bytes::Bits;
+use crate::error::EntityError;
+use crate::p4info::{HeaderType, Type};
+use crate::proto::v1;
+use v1::p4_data::Data as Wire;
+
+/// A value; what it is a value of is in P4Info.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "the names are P4's")]
+pub enum Data {
+    Bits(Bits),
+    /// The two's complement.
+    Signed(Bits),
+    /// As wide as it is at the moment; no bits at all is a value too.
+    Varbit(Bits),
+    Bool(bool),
+    Tuple(Vec<Data>),
+    Struct(Vec<Data>),
+    /// Fields in order; absent for a header that is not valid.
+    Header(Option<Vec<Data>>),
+    /// The valid member, by its place, and its fields; absent where none is valid.
+    Union(Option<(usize, Vec<Data>)>),
+    Stack(Vec<Option<Vec<Data>>>),
+    UnionStack(Vec<Option<(usize, Vec<Data>)>>),
+    Enum(String),
+    Error(String),
+    EnumValue(Bits),
+}
+
+type HeaderData = Option<Vec<Data>>;
+type UnionData = Option<(usize, Vec<Data>)>;
+type UnionMembers = [(String, std::sync::Arc<HeaderType>)];
+
+impl Data {
+    /// What a message says, if it is of this type.
+    pub fn decode(of: &Type, message: &v1::P4Data) -> Result<Self, EntityError> {
+        let data = message
+            .data
+            .as_ref()
+            .ok_or_else(|| EntityError::invalid("no value is given"))?;
+        match (of, data) {
+            (Type::Bits(width), Wire::Bitstring(string)) => Ok(Self::Bits(Bits::parse(*width, string)?)),
+            (Type::Signed(width), Wire::Bitstring(string)) => {
+                Ok(Self::Signed(Bits::parse_signed(*width, string)?))
+            }
+            (Type::Varbit(most), Wire::Varbit(varbit)) => Ok(Self::Varbit(decode_varbit(*most, varbit)?)),
+            (Type::Bool, Wire::Bool(value)) => Ok(Self::Bool(*value)),
+            (Type::Tuple(types), Wire::Tuple(tuple)) => {
+                let types: Vec<&Type> = types.iter().map(|of| &**of).collect();
+                Ok(Self::Tuple(decode_members(&types, &tuple.members)?))
+            }
+            (Type::Struct(members), Wire::Struct(structure)) => {
+                let types: Vec<&Type> = members.iter().map(|(_, of)| &**of).collect();
+                Ok(Self::Struct(decode_members(&types, &structure.members)?))
+            }
+            (Type::Header(of), Wire::Header(header)) => Ok(Self::Header(decode_header(of, header)?)),
+            (Type::Union(members), Wire::HeaderUnion(union)) => {
+                Ok(Self::Union(decode_union(members, union)?))
+            }
+            (Type::Stack(of, size), Wire::HeaderStack(stack)) => {
+                count(stack.entries.len(), *size as usize, "headers")?;
+                Ok(Self::Stack(
+                    stack
+                        .entries
+                        .iter()
+                        .map(|header| decode_header(of, header))
+                        .collect::<Result<_, _>>()?,
+                ))
+            }
+            (Type::UnionStack(members, size), Wire::HeaderUnionStack(stack)) => {
+                count(stack.entries.len(), *size as usize, "header unions")?;
+                let entries = stack.entries.iter().map(|union| decode_union(members, union));
+                Ok(Self::UnionStack(entries.collect::<Result<_, _>>()?))
+            }
+            (Type::Enum(members), Wire::Enum(name)) => Ok(Self::Enum(known(members, name)?)),
+            (Type::Error(members), Wire::Error(name)) => Ok(Self::Error(known(members, name)?)),
+            (Type::SerializableEnum(width), Wire::EnumValue(string)) => {
+                Ok(Self::EnumValue(Bits::parse(*width, string)?))
+            }
+            (Type::Text, _) => Err(EntityError::unimplemented(
+                "values that are written as names (sdn_string) are not translated here",
+            )),
+            (of, data) => Err(EntityError::invalid(format!(
+                "a value of {} is needed, not {}",
+                type_name(of),
+                wire_name(data)
+            ))),
+        }
+    }
+
+    /// The canonical message. A union's member is named by its type; without the type the name stays empty.
+    pub fn encode(&self, of: &Type) -> v1::P4Data {
+        let data = match self {
+            Self::Bits(bits) => Wire::Bitstring(bits.canonical().to_vec()),
+            Self::Signed(bits) => Wire::Bitstring(bits.canonical_signed()),
+            Self::Varbit(bits) => Wire::Varbit(v1::P4Varbit {
+                bitstring: bits.as_bytes().to_vec(),
+                bitwidth: i32::try_from(bits.width()).unwrap_or(i32::MAX),
+            }),
+            Self::Bool(value) => Wire::Bool(*value),
+            Self::Tuple(members) => {
+                let types: Vec<&Type> = match of {
+                    Type::Tuple(types) => types.iter().map(|of| &**of).collect(),
+                    _ => Vec::new(),
+                };
+                Wire::Tuple(encode_members(members, &types))
+            }
+            Self::Struct(members) => {
+                let types: Vec<&Type> = match of {
+                    Type::Struct(types) => types.iter().map(|(_, of)| &**of).collect(),
+                    _ => Vec::new(),
+                };
+                Wire::Struct(encode_members(members, &types))
+            }
+            Self::Header(header) => Wire::Header(encode_header(header.as_deref())),
+            Self::Union(union) => Wire::HeaderUnion(encode_union(union.as_ref(), of)),
+            Self::Stack(headers) => Wire::HeaderStack(v1::P4HeaderStack {
+                entries: headers
+                    .iter()
+                    .map(|header| encode_header(header.as_deref()))
+                    .collect(),
+            }),
+            Self::UnionStack(unions) => Wire::HeaderUnionStack(v1::P4HeaderUnionStack {
+                entries: unions
+                    .iter()
+                    .map(|union| encode_union(union.as_ref(), of))
+                    .collect(),
+            }),
+            Self::Enum(name) => Wire::Enum(name.clone()),
+            Self::Error(name) => Wire::Error(name.clone()),
+            Self::EnumValue(bits) => Wire::EnumValue(bits.canonical().to_vec()),
+        };
+        v1::P4Data { data: Some(data) }
+    }
+}
+
+fn decode_members(types: &[&Type], members: &[v1::P4Data]) -> Result<Vec<Data>, EntityError> {
+    count(members.len(), types.len(), "members")?;
+    let pairs = types.iter().zip(members).enumerate();
+    let decoded = pairs.map(|(place, (of, member))| {
+        Data::decode(of, member).map_err(|error| error.at(format!("member {place}")))
+    });
+    decoded.collect()
+}
+
+fn decode_header(of: &HeaderType, header: &v1::P4Header) -> Result<HeaderData, EntityError> {
+    if !header.is_valid {
+        count(header.bitstrings.len(), 0, "fields of a header that is not valid")?;
+        return Ok(None);
+    }
+    count(header.bitstrings.len(), of.fields.len(), "fields")?;
+    let fields = of
+        .fields
+        .iter()
+        .zip(&header.bitstrings)
+        .map(|((name, of), string)| {
+            let field = match of {
+                Type::Signed(width) => Bits::parse_signed(*width, string).map(Data::Signed),
+                // P4Runtime gives a header's varbit no width of its own: as many bits as its whole bytes
+                // have.
+                Type::Varbit(most) => varbit(*most, string).map(Data::Varbit),
+                Type::Bits(width) => Bits::parse(*width, string).map(Data::Bits),
+                _ => return Err(EntityError::invalid("a header has only numbers").at(name)),
+            };
+            field.map_err(|error| EntityError::from(error).at(name))
+        });
+    fields.collect::<Result<_, _>>().map(Some)
+}
+
+fn decode_union(members: &UnionMembers, union: &v1::P4HeaderUnion) -> Result<UnionData, EntityError> {
+    if union.valid_header_name.is_empty() {
+        return match union.valid_header {
+            None => Ok(None),
+            Some(_) => Err(EntityError::invalid(
+                "a header union has a valid header without a name",
+            )),
+        };
+    }
+    let place = members
+        .iter()
+        .position(|(name, _)| *name == union.valid_header_name);
+    let (place, of) = place
+        .and_then(|place| members.get(place).map(|(_, of)| (place, of)))
+        .ok_or_else(|| {
+            EntityError::invalid(format!("the header union has no \"{}\"", union.valid_header_name))
+        })?;
+    let header = union
+        .valid_header
+        .as_ref()
+        .map(|header| decode_header(of, header))
+        .transpose()?
+        .flatten();
+    let fields =
+        header.ok_or_else(|| EntityError::invalid("the header union's valid header is not valid"))?;
+    Ok(Some((place, fields)))
+}
+
+fn decode_varbit(most: u32, message: &v1::P4Varbit) -> Result<Bits, EntityError> {
+    let width = u32::try_from(message.bitwidth)
+        .ok()
+        .filter(|width| *width <= most)
+        .ok_or_else(|| {
+            EntityError::out_of_range(format!(
+                "a width of {} bits; up to {most} are allowed",
+                message.bitwidth
+            ))
+        })?;
+    if width == 0 {
+        return Ok(Bits::zero(0));
+    }
+    Ok(Bits::parse(width, &message.bitstring)?)
+}
+
+fn varbit(most: u32, string: &[u8]) -> Result<Bits, crate::bytes::BytesError> {
+    if string.is_empty() {
+        return Ok(Bits::zero(0));
+    }
+    let width = u32::try_from(string.len()).unwrap_or(u32::MAX).saturating_mul(8);
+    if width > most.next_multiple_of(8) {
+        let needed_bits = string.len() * 8;
+        return Err(crate::bytes::BytesError::TooWide {
+            needed_bits,
+            width_bits: most,
+        });
+    }
+    Bits::parse(width.min(most), string)
+}
+
+fn known(members: &[String], name: &str) -> Result<String, EntityError> {
+    let found = members.iter().find(|member| *member == name);
+    found
+        .cloned()
+        .ok_or_else(|| EntityError::invalid(format!("\"{name}\" is none of {}", members.join(", "))))
+}
+
+fn count(given: usize, needed: usize, what: &str) -> Result<(), EntityError> {
+    if given == needed {
+        Ok(())
+    } else {
+        Err(EntityError::invalid(format!(
+            "{given} {what} are given, {needed} are needed"
+        )))
+    }
+}
+
+fn encode_members(members: &[Data], types: &[&Type]) -> v1::P4StructLike {
+    let of = |place: usize| types.get(place).copied().unwrap_or(&Type::Bool);
+    v1::P4StructLike {
+        members: members
+            .iter()
+            .enumerate()
+            .map(|(place, member)| member.encode(of(place)))
+            .collect(),
+    }
+}
+
+fn encode_header(fields: Option<&[Data]>) -> v1::P4Header {
+    let bitstrings = fields.unwrap_or_default().iter().map(|field| match field {
+        Data::Signed(bits) => bits.canonical_signed(),
+        Data::Varbit(bits) => bits.as_bytes().to_vec(),
+        Data::Bits(bits) | Data::EnumValue(bits) => bits.canonical().to_vec(),
+        _ => vec![0],
+    });
+    v1::P4Header {
+        is_valid: fields.is_some(),
+        bitstrings: bitstrings.collect(),
+    }
+}
+
+fn encode_union(union: Option<&(usize, Vec<Data>)>, of: &Type) -> v1::P4HeaderUnion {
+    let Some((place, fields)) = union else {
+        return v1::P4HeaderUnion::default();
+    };
+    let name = match of {
+        Type::Union(members) | Type::UnionStack(members, _) => {
+            members.get(*place).map(|(name, _)| name.clone())
+        }
+        _ => None,
+    };
+    v1::P4HeaderUnion {
+        valid_header_name: name.unwrap_or_default(),
+        valid_header: Some(encode_header(Some(fields))),
+    }
+}
+
+fn type_name(of: &Type) -> String {
+    match of {
+        Type::Bits(width) => format!("bit<{width}>"),
+        Type::Signed(width) => format!("int<{width}>"),
+        Type::Varbit(most) => format!("varbit<{most}>"),
+        Type::Bool => "bool".into(),
+        Type::Tuple(_) => "a tuple".into(),
+        Type::Struct(_) => "a struct".into(),
+        Type::Header(_) => "a header".into(),
+        Type::Union(_) => "a header union".into(),
+        Type::Stack(..) => "a header stack".into(),
+        Type::UnionStack(..) => "a stack of header unions".into(),
+        Type::Enum(_) => "an enum".into(),
+        Type::Error(_) => "error".into(),
+        Type::SerializableEnum(width) => format!("an enum over bit<{width}>"),
+        Type::Text => "a translated name".into(),
+    }
+}
+
+fn wire_name(data: &Wire) -> &'static str {
+    match data {
+        Wire::Bitstring(_) => "a bit string",
+        Wire::Varbit(_) => "a varbit",
+        Wire::Bool(_) => "a bool",
+        Wire::Tuple(_) => "a tuple",
+        Wire::Struct(_) => "a struct",
+        Wire::Header(_) => "a header",
+        Wire::HeaderUnion(_) => "a header union",
+        Wire::HeaderStack(_) => "a header stack",
+        Wire::HeaderUnionStack(_) => "a stack of header unions",
+        Wire::Enum(_) => "an enum's member",
+        Wire::Error(_) => "an error",
+        Wire::EnumValue(_) => "an enum's number",
+    }
+}

@@ -1,0 +1,285 @@
+//! The P4Runtime service in front of a [`Target`].
+//!
+//! Everything that changes something has a lock to itself, for as long as it runs on a thread where it may
+//! block; reads share it. So requests are serial as the specification wants them (12.1, 13.3), also where a
+//! client gives up half-way, and a takeover only has to wait for that lock.
+//!
+//! Every role may do everything: what a role's configuration means is agreed on outside of P4Runtime (5.2), and is
+//! repeated here, not judged.
+
+mod config;
+mod read;
+mod status;
+mod stream;
+mod write;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, RwLock};
+use tokio::time::Instant;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::arbitration::{Arbitration, Limits, StreamId};
+use crate::digest::Digests;
+use crate::proto::v1;
+use crate::target::{EventReceiver, Pipeline, Target};
+use v1::p4_runtime_server::{P4Runtime, P4RuntimeServer};
+
+/// The version of the API that is answered with.
+pub const API_VERSION: &str = "1.5.0";
+/// The largest request that is taken: programs exceed gRPC's usual 4 MiB (appendix, "Guidelines").
+const REQUEST_BYTES_MAX: usize = 128 << 20;
+/// How often a connection without traffic is asked whether its controller lives, and how long it may be
+/// silent then: a primary that is gone keeps others from writing.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a server is told of its switch.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The number that controllers know this switch by.
+    pub device_id: u64,
+    /// How much of clients' doing is remembered.
+    pub limits: Limits,
+    /// The program that the switch runs already, if it does.
+    pub pipeline: Option<Pipeline>,
+}
+
+/// Which program runs, and which is prepared: what writes and reads mean is the latter, if there is one.
+#[derive(Debug, Default)]
+struct Programs {
+    live: Option<Arc<Pipeline>>,
+    saved: Option<Arc<Pipeline>>,
+}
+
+impl Programs {
+    fn meant(&self) -> Result<Arc<Pipeline>, Status> {
+        let none =
+            || Status::failed_precondition("no program is set: SetForwardingPipelineConfig comes first");
+        self.saved
+            .as_ref()
+            .or(self.live.as_ref())
+            .cloned()
+            .ok_or_else(none)
+    }
+}
+
+/// Who is connected.
+struct Clients {
+    arbitration: Arbitration,
+    outboxes: BTreeMap<StreamId, stream::Outbox>,
+    streams: u64,
+}
+
+struct Shared<T> {
+    target: Arc<T>,
+    device_id: u64,
+    programs: Arc<RwLock<Programs>>,
+    /// The program that runs, for what comes from the switch and must not wait for writes.
+    live: Mutex<Option<Arc<Pipeline>>>,
+    clients: Mutex<Clients>,
+    digests: Mutex<Digests>,
+    /// Digests' settings have changed, or a list was acknowledged.
+    digests_changed: Arc<Notify>,
+    started: Instant,
+}
+
+impl<T> Shared<T> {
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn digests(&self) -> MutexGuard<'_, Digests> {
+        self.digests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn live(&self) -> MutexGuard<'_, Option<Arc<Pipeline>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn check_device(&self, device_id: u64) -> Result<(), Status> {
+        if device_id == self.device_id {
+            return Ok(());
+        }
+        Err(Status::not_found(format!(
+            "device {device_id} is not here; this is device {}",
+            self.device_id
+        )))
+    }
+
+    /// Whether a request that changes something comes from a primary (12, 14; in this order).
+    fn check_primary(
+        &self,
+        device_id: u64,
+        role: &str,
+        role_id: u64,
+        election_id: Option<v1::Uint128>,
+    ) -> Result<(), Status> {
+        if role_id != 0 && role.is_empty() {
+            return Err(stream::old_role(role_id));
+        }
+        let election_id = election_id.map(|id| election_id_of(&id));
+        Ok(self
+            .clients()
+            .arbitration
+            .may_write(device_id, role, election_id)?)
+    }
+}
+
+/// P4Runtime for one switch. Clones are the same service.
+pub struct Service<T> {
+    shared: Arc<Shared<T>>,
+}
+
+impl<T> Clone for Service<T> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: self.shared.clone(),
+        }
+    }
+}
+
+impl<T: Target> Service<T> {
+    /// Serves this switch and passes on what it tells. Must be called within a tokio runtime.
+    pub fn new(target: Arc<T>, events: EventReceiver, options: Options) -> Self {
+        let programs = Programs {
+            live: options.pipeline.map(Arc::new),
+            saved: None,
+        };
+        let shared = Arc::new(Shared {
+            target,
+            device_id: options.device_id,
+            live: Mutex::new(programs.live.clone()),
+            programs: Arc::new(RwLock::new(programs)),
+            clients: Mutex::new(Clients {
+                arbitration: Arbitration::new(options.device_id, options.limits),
+                outboxes: BTreeMap::new(),
+                streams: 0,
+            }),
+            digests: Mutex::new(Digests::new()),
+            digests_changed: Arc::new(Notify::new()),
+            started: Instant::now(),
+        });
+        tokio::spawn(stream::pass_on_events(Arc::downgrade(&shared), events));
+        Self { shared }
+    }
+
+    /// The gRPC service, for a server that serves others beside it.
+    pub fn into_grpc(self) -> P4RuntimeServer<Self> {
+        P4RuntimeServer::new(self)
+            .max_decoding_message_size(REQUEST_BYTES_MAX)
+            .max_encoding_message_size(REQUEST_BYTES_MAX)
+    }
+
+    /// Answers on this socket until `until` is over; then open streams end.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        until: impl Future<Output = ()>,
+    ) -> Result<(), tonic::transport::Error> {
+        let shared = Arc::downgrade(&self.shared);
+        let until = async move {
+            until.await;
+            end_all_streams(&shared);
+        };
+        tonic::transport::Server::builder()
+            .tcp_nodelay(true)
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .add_service(self.into_grpc())
+            .serve_with_incoming_shutdown(TcpListenerStream::new(listener), until)
+            .await
+    }
+
+    /// A socket to serve on.
+    pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+        TcpListener::bind(address).await
+    }
+}
+
+fn end_all_streams<T>(shared: &Weak<Shared<T>>) {
+    if let Some(shared) = shared.upgrade() {
+        for outbox in shared.clients().outboxes.values() {
+            outbox.end(Status::unavailable("the server ends"));
+        }
+    }
+}
+
+fn election_id_of(id: &v1::Uint128) -> u128 {
+    u128::from(id.high) << 64 | u128::from(id.low)
+}
+
+/// Nanoseconds since 1970, for messages that carry the time of day.
+fn timestamp_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[tonic::async_trait]
+impl<T: Target> P4Runtime for Service<T> {
+    type ReadStream = read::Responses;
+    type StreamChannelStream = stream::Outgoing;
+
+    async fn write(&self, request: Request<v1::WriteRequest>) -> Result<Response<v1::WriteResponse>, Status> {
+        write::write(&self.shared, request.into_inner())
+            .await
+            .map(Response::new)
+    }
+
+    async fn read(&self, request: Request<v1::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+        read::read(&self.shared, request.into_inner())
+            .await
+            .map(Response::new)
+    }
+
+    async fn set_forwarding_pipeline_config(
+        &self,
+        request: Request<v1::SetForwardingPipelineConfigRequest>,
+    ) -> Result<Response<v1::SetForwardingPipelineConfigResponse>, Status> {
+        config::set(&self.shared, request.into_inner())
+            .await
+            .map(Response::new)
+    }
+
+    async fn get_forwarding_pipeline_config(
+        &self,
+        request: Request<v1::GetForwardingPipelineConfigRequest>,
+    ) -> Result<Response<v1::GetForwardingPipelineConfigResponse>, Status> {
+        config::get(&self.shared, &request.into_inner())
+            .await
+            .map(Response::new)
+    }
+
+    async fn stream_channel(
+        &self,
+        request: Request<Streaming<v1::StreamMessageRequest>>,
+    ) -> Result<Response<Self::StreamChannelStream>, Status> {
+        Ok(Response::new(stream::open(
+            self.shared.clone(),
+            request.into_inner(),
+        )))
+    }
+
+    async fn capabilities(
+        &self,
+        request: Request<v1::CapabilitiesRequest>,
+    ) -> Result<Response<v1::CapabilitiesResponse>, Status> {
+        match request.into_inner().device_id {
+            0 => {}
+            device_id => self.shared.check_device(device_id)?,
+        }
+        Ok(Response::new(v1::CapabilitiesResponse {
+            p4runtime_api_version: API_VERSION.to_owned(),
+            experimental: None,
+        }))
+    }
+}

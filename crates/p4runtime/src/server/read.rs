@@ -1,0 +1,106 @@
+//! The Read RPC (13).
+
+use std::sync::Arc;
+
+use prost::Message;
+use tonic::Status;
+
+use super::Shared;
+use super::status::{broken, of_batch};
+use crate::error::EntityError;
+use crate::p4info::P4Info;
+use crate::proto::v1;
+use crate::target::Target;
+use crate::translate::Translator;
+
+/// The answer's messages: entities, then what went wrong.
+pub(super) type Responses = tokio_stream::Iter<std::vec::IntoIter<Result<v1::ReadResponse, Status>>>;
+
+/// A message is closed once its entities exceed this, far below what clients take.
+const RESPONSE_BYTES: usize = 256 << 10;
+
+pub(super) async fn read<T: Target>(
+    shared: &Arc<Shared<T>>,
+    request: v1::ReadRequest,
+) -> Result<Responses, Status> {
+    shared.check_device(request.device_id)?;
+    let programs = shared.programs.clone().read_owned().await;
+    let pipeline = programs.meant()?;
+    let target = shared.target.clone();
+    // The whole answer is made under the lock, so that it shows one state, and sent without it: a client that
+    // is slow to take it keeps nobody from writing.
+    let answer = tokio::task::spawn_blocking(move || {
+        let answer = answer(&*target, &pipeline.info, &request.entities);
+        drop(programs);
+        answer
+    });
+    let (responses, results) = answer.await.map_err(|error| broken(&error))?;
+    let mut messages: Vec<_> = responses.into_iter().map(Ok).collect();
+    if let Err(status) = of_batch(&results, "requests") {
+        messages.push(Err(status));
+    }
+    Ok(tokio_stream::iter(messages))
+}
+
+fn answer<T: Target>(
+    target: &T,
+    info: &P4Info,
+    requests: &[v1::Entity],
+) -> (Vec<v1::ReadResponse>, Vec<Result<(), EntityError>>) {
+    let mut chunks = Chunks::default();
+    let results = requests
+        .iter()
+        .map(|request| answer_one(target, info, request, &mut chunks))
+        .collect();
+    (chunks.close(), results)
+}
+
+fn answer_one<T: Target>(
+    target: &T,
+    info: &P4Info,
+    request: &v1::Entity,
+    chunks: &mut Chunks,
+) -> Result<(), EntityError> {
+    let translator = Translator::new(info);
+    let read = translator.decode_read(request)?;
+    let mut found_any = false;
+    for query in translator.queries(&read) {
+        target.read(&query, &mut |found| {
+            if let Some(entity) = read.select(found) {
+                found_any = true;
+                chunks.push(translator.encode_entity(&entity));
+            }
+        })?;
+    }
+    if read.must_find() && !found_any {
+        return Err(EntityError::not_found("there is no such entry"));
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Chunks {
+    closed: Vec<v1::ReadResponse>,
+    open: Vec<v1::Entity>,
+    open_bytes: usize,
+}
+
+impl Chunks {
+    fn push(&mut self, entity: v1::Entity) {
+        self.open_bytes += entity.encoded_len();
+        self.open.push(entity);
+        if self.open_bytes > RESPONSE_BYTES {
+            self.open_bytes = 0;
+            self.closed.push(v1::ReadResponse {
+                entities: std::mem::take(&mut self.open),
+            });
+        }
+    }
+
+    fn close(mut self) -> Vec<v1::ReadResponse> {
+        if !self.open.is_empty() {
+            self.closed.push(v1::ReadResponse { entities: self.open });
+        }
+        self.closed
+    }
+}
