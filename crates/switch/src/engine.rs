@@ -12,9 +12,11 @@ use crate::lower::Executable;
 use crate::program::FieldList;
 use crate::program::ids::FieldRef;
 
-/// Most passes of one packet: resubmitted and recirculated. A cipher that recirculates for each quarter round
-/// needs 160.
+/// Most passes that one received packet and its copies are given: resubmitted and recirculated. A cipher that
+/// recirculates for each quarter round needs 160.
 pub const PASSES_MAX: u32 = 4096;
+/// Most passes through egress that one received packet leads to. A clone that is cloned again has no other end.
+pub const COPIES_MAX: u32 = 65_536;
 /// Most packets that wait for another pass, as in BMv2.
 pub const WAITING_MAX: usize = 1024;
 
@@ -114,6 +116,8 @@ impl Engine {
             waiting: VecDeque::new(),
             next: None,
             leaving: VecDeque::new(),
+            passes: 0,
+            copies: 0,
         };
         run.ingress(Pass {
             context,
@@ -145,6 +149,8 @@ struct Run<'r, 'f> {
     /// The first of those that leave: most packets are the only one, and need no queue.
     next: Option<Leaving<'f>>,
     leaving: VecDeque<Leaving<'f>>,
+    passes: u32,
+    copies: u32,
 }
 
 impl<'f> Run<'_, 'f> {
@@ -275,6 +281,10 @@ impl<'f> Run<'_, 'f> {
         if priority >= self.batch.queues {
             return self.fault(Fault::Queue, context);
         }
+        if self.copies >= COPIES_MAX {
+            return self.fault(Fault::Copies, context);
+        }
+        self.copies += 1;
         if let (Some(stamp), Some(depth)) = (standard.enq_timestamp, standard.enq_qdepth) {
             set(&mut context.arena, stamp, self.batch.world.now_us);
             // Packets are finished at once: nothing ever waits before them.
@@ -366,7 +376,6 @@ impl<'f> Run<'_, 'f> {
         copy.ingress_port = from.ingress_port;
         copy.ingress_length = from.ingress_length;
         copy.length = length;
-        copy.passes = from.passes;
         copy
     }
 
@@ -394,14 +403,14 @@ impl<'f> Run<'_, 'f> {
         self.again(copy, bytes);
     }
 
-    fn again(&mut self, mut context: Box<Context>, bytes: Bytes<'f>) {
-        context.passes += 1;
-        if context.passes > PASSES_MAX {
+    fn again(&mut self, context: Box<Context>, bytes: Bytes<'f>) {
+        if self.passes >= PASSES_MAX {
             return self.fault(Fault::Passes, context);
         }
         if self.waiting.len() >= WAITING_MAX {
             return self.fault(Fault::Queue, context);
         }
+        self.passes += 1;
         self.waiting.push_back(Pass { context, bytes });
     }
 

@@ -63,6 +63,9 @@ pub const PASSES_MAX: u32 = 4_096;
 /// Most passes through egress that a packet that was received leads to.
 pub const COPIES_MAX: u32 = 65_536;
 
+/// Most packets that wait to be parsed again: simple_switch's queue of them.
+pub const WAITING_MAX: usize = 1_024;
+
 /// How simple_switch is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReferenceConfig {
@@ -98,6 +101,8 @@ pub enum DropReason {
     Passes,
     /// It was to make more than [`COPIES_MAX`] copies.
     Copies,
+    /// More than [`WAITING_MAX`] packets were to wait.
+    Waiting,
 }
 
 /// What became of a packet.

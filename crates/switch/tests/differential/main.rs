@@ -10,6 +10,7 @@
 )]
 
 mod case;
+mod endless;
 mod expression;
 mod parser;
 mod pipeline;
