@@ -215,7 +215,8 @@ impl<'f> Run<'_, 'f> {
             let wrong = u64::from(context.checksum_error);
             set(&mut context.arena, place, wrong);
         }
-        if context.fault.is_none() {
+        // An exit in the parser leaves out the pipeline.
+        if context.fault.is_none() && !context.exit {
             let start = executable.ingress;
             Self::machine(
                 self.batch,
@@ -344,6 +345,9 @@ impl<'f> Run<'_, 'f> {
             u64::from(context.ingress_port),
         );
         self.parse(&mut copy, bytes.get());
+        if let Some(fault) = copy.fault {
+            return self.fault(fault, copy);
+        }
         // Of what the parser made, BMv2 keeps the headers only.
         clear_metadata(executable, &mut copy);
         keep(executable, &mut copy, context, list, Instance::IngressClone);
@@ -422,15 +426,17 @@ impl<'f> Run<'_, 'f> {
         } = leaving;
         self.begin_egress(&mut context, port);
         let executable = self.batch.world.executable;
-        let start = executable.egress;
-        Self::machine(
-            self.batch,
-            &mut self.engine.scratch,
-            self.random,
-            &mut context,
-            bytes.get(),
-        )
-        .run(start);
+        if !context.exit {
+            let start = executable.egress;
+            Self::machine(
+                self.batch,
+                &mut self.engine.scratch,
+                self.random,
+                &mut context,
+                bytes.get(),
+            )
+            .run(start);
+        }
         // An exit in egress is not taken back: nothing comes after it.
         if let Some(fault) = context.fault {
             return self.fault(fault, context);
@@ -453,6 +459,10 @@ impl<'f> Run<'_, 'f> {
             bytes.get(),
         )
         .deparse(&mut out);
+        if let Some(fault) = context.fault {
+            self.engine.out = out;
+            return self.fault(fault, context);
+        }
         let payload = bytes.get().get(context.parsed..).unwrap_or(&[]);
         if context.requests.recirculate != 0 {
             self.recirculate(&context, &out, payload);

@@ -385,7 +385,7 @@ impl<'a> Machine<'a> {
             }
         };
         let low = super::tree::low64(&bits);
-        if low % 8 != 0 {
+        if !low.is_multiple_of(8) {
             return Err(errors.invalid_argument);
         }
         let bits = num_traits::ToPrimitive::to_u32(&bits).ok_or(errors.packet_too_short)?;
