@@ -18,6 +18,9 @@
 //! * what is extracted or looked at (`SetLookahead`) beyond the packet is `PacketTooShort`; in a transition's key,
 //!   bits beyond the packet are 0. A length that is negative is `PacketTooShort`, too, and one that
 //!   follows from the header's own fields is checked like others;
+//! * a parser that truncates the packet parses on as if it did not, and what it hashes as the payload is what it has
+//!   not parsed yet, not the whole packet;
+//! * a stack that is moved by a negative number of elements stays as it is;
 //! * an assertion that fails drops the packet;
 //! * a parser, pipeline or action that does not end within [`STEPS_MAX`] steps drops the packet;
 //! * a packet is resubmitted and recirculated at most [`PASSES_MAX`] times and makes at most [`COPIES_MAX`] copies;
