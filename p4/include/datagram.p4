@@ -45,13 +45,14 @@ struct parsed_t {
     // Of the innermost tag.
     bit<16> ether_type;
     bit<1> is_udp;
+    bit<1> is_icmpv6;
     bit<16> udp_port;
     bit<16> udp_length;
 }
 
 parser DatagramParser(packet_in packet, out network_t net, out parsed_t parsed) {
     state start {
-        parsed = { 0, 0, 0, 0 };
+        parsed = { 0, 0, 0, 0, 0 };
         packet.extract(net.ethernet);
         parsed.ether_type = net.ethernet.ether_type;
         transition select(net.ethernet.ether_type) {
@@ -92,10 +93,16 @@ parser DatagramParser(packet_in packet, out network_t net, out parsed_t parsed) 
     }
     state ipv6 {
         packet.extract(net.ipv6);
-        transition select(net.ipv6.version, net.ipv6.next_header) {
-            (6, PROTOCOL_UDP): udp;
+        transition select(net.ipv6.version, net.ipv6.next_header, net.ipv6.payload_length) {
+            (6, PROTOCOL_UDP, _): udp;
+            (6, PROTOCOL_ICMPV6, 0): accept;
+            (6, PROTOCOL_ICMPV6, _): icmpv6;
             default: accept;
         }
+    }
+    state icmpv6 {
+        parsed.is_icmpv6 = 1;
+        transition accept;
     }
     state udp {
         packet.extract(net.udp);

@@ -25,7 +25,8 @@ use v1::set_forwarding_pipeline_config_request::Action;
 use v1::stream_message_request::Update as Outgoing;
 use v1::stream_message_response::Update as Incoming;
 
-/// Answers with an error for each update of a large batch do not fit gRPC's usual 8 KiB (appendix, "Guidelines").
+/// Answers with an error for each update of a large batch do not fit gRPC's usual 8 KiB (appendix,
+/// "Guidelines").
 const HEADERS_BYTES_MAX: u32 = 16 << 20;
 /// The largest answer that is taken: a program with its P4Info.
 const ANSWER_BYTES_MAX: usize = 128 << 20;
@@ -334,7 +335,8 @@ impl Events {
         }
     }
 
-    /// What a message tells; nothing if it is of an architecture's own kind, or of a program that is not known.
+    /// What a message tells; nothing if it is of an architecture's own kind, or of a program that is not
+    /// known.
     fn told(&self, message: Incoming) -> Result<Option<Told>, ClientError> {
         let info = info_of(&self.known);
         Ok(match (message, info) {

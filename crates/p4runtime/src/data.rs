@@ -158,7 +158,8 @@ fn decode_header(of: &HeaderType, header: &v1::P4Header) -> Result<HeaderData, E
         .map(|((name, of), string)| {
             let field = match of {
                 Type::Signed(width) => Bits::parse_signed(*width, string).map(Data::Signed),
-                // P4Runtime gives a header's varbit no width of its own: as many bits as its whole bytes have.
+                // P4Runtime gives a header's varbit no width of its own: as many bits as its whole bytes
+                // have.
                 Type::Varbit(most) => varbit(*most, string).map(Data::Varbit),
                 Type::Bits(width) => Bits::parse(*width, string).map(Data::Bits),
                 _ => return Err(EntityError::invalid("a header has only numbers").at(name)),

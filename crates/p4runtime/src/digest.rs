@@ -10,7 +10,8 @@ use crate::ids::DigestId;
 
 /// Messages in one list, where the controller sets no limit.
 const LIST_MESSAGES_MAX: usize = 4096;
-/// Messages of one digest that were sent and are not acknowledged; beyond, the oldest list counts as acknowledged.
+/// Messages of one digest that were sent and are not acknowledged; beyond, the oldest list counts as
+/// acknowledged.
 const UNACKNOWLEDGED_MAX: usize = 65_536;
 
 /// A list to be sent.

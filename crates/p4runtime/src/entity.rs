@@ -1,15 +1,16 @@
-//! What P4Runtime reads and writes, as values that were checked against P4Info: no protobuf, no unknown ids, every
-//! number in its width.
+//! What P4Runtime reads and writes, as values that were checked against P4Info: no protobuf, no unknown ids,
+//! every number in its width.
 //!
-//! Each of them was or can be made by [`translate`](crate::translate). What only a target knows is not checked here:
-//! whether an entity exists, whether there is room, which action executes which direct resource.
+//! Each of them was or can be made by [`translate`](crate::translate). What only a target knows is not
+//! checked here: whether an entity exists, whether there is room, which action executes which direct
+//! resource.
 
 use crate::bytes::Bits;
 use crate::data::Data;
 use crate::ids::*;
 
-/// What one field of a key takes. "Any value" has one form for each kind: a prefix of no bits of zero, a mask of
-/// zero, the whole range, no optional value.
+/// What one field of a key takes. "Any value" has one form for each kind: a prefix of no bits of zero, a mask
+/// of zero, the whole range, no optional value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "the variants say it")]
 pub enum FieldMatch {
@@ -70,8 +71,8 @@ pub struct Action {
 pub struct Port {
     /// The number.
     pub number: u32,
-    /// Whether the client wrote it in the field that P4Runtime 1.4 deprecated, and gets it back there. It has no
-    /// other meaning.
+    /// Whether the client wrote it in the field that P4Runtime 1.4 deprecated, and gets it back there. It has
+    /// no other meaning.
     pub deprecated_field: bool,
 }
 
@@ -164,8 +165,8 @@ pub struct MeterCounters {
     pub red: CounterData,
 }
 
-/// An entry's direct resources (9.1.7). What is absent on insertion starts at its default, no counts and a meter
-/// that is always green; on modification counts stay, and the meter becomes always green.
+/// An entry's direct resources (9.1.7). What is absent on insertion starts at its default, no counts and a
+/// meter that is always green; on modification counts stay, and the meter becomes always green.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectResources {
     /// Its counter.

@@ -1,7 +1,8 @@
 //! P4Runtime 1.5: its messages, and what both ends of a connection have to get right.
 //!
-//! The specification is the [P4.org API Working Group's](https://p4.org/p4-spec/p4runtime/main/P4Runtime-Spec.html);
-//! numbers in brackets in this crate are its sections.
+//! The specification is the [P4.org API Working
+//! Group's](https://p4.org/p4-spec/p4runtime/main/P4Runtime-Spec.html); numbers in brackets in this crate are
+//! its sections.
 
 pub mod arbitration;
 pub mod bytes;

@@ -1,8 +1,11 @@
 //! The P4Runtime service in front of a [`Target`].
 //!
-//! Everything that changes something has a lock to itself, for as long as it runs on a thread where it may block;
-//! reads share it. So requests are serial as the specification wants them (12.1, 13.3), also where a client gives up
-//! half-way, and a takeover only has to wait for that lock.
+//! Everything that changes something has a lock to itself, for as long as it runs on a thread where it may
+//! block; reads share it. So requests are serial as the specification wants them (12.1, 13.3), also where a
+//! client gives up half-way, and a takeover only has to wait for that lock.
+//!
+//! Every role may do everything: what a role's configuration means is agreed on outside of P4Runtime (5.2), and is
+//! repeated here, not judged.
 
 mod config;
 mod read;
@@ -31,8 +34,8 @@ use v1::p4_runtime_server::{P4Runtime, P4RuntimeServer};
 pub const API_VERSION: &str = "1.5.0";
 /// The largest request that is taken: programs exceed gRPC's usual 4 MiB (appendix, "Guidelines").
 const REQUEST_BYTES_MAX: usize = 128 << 20;
-/// How often a connection without traffic is asked whether its controller lives, and how long it may be silent then:
-/// a primary that is gone keeps others from writing.
+/// How often a connection without traffic is asked whether its controller lives, and how long it may be
+/// silent then: a primary that is gone keeps others from writing.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 

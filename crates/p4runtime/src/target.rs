@@ -33,39 +33,41 @@ pub enum Atomicity {
     DataplaneAtomic,
 }
 
-/// A switch. The server calls it from several threads: reads at the same time, all that changes something one at a
-/// time and with no read beside it. Everything that P4Info can judge has been judged before.
+/// A switch. The server calls it from several threads: reads at the same time, all that changes something one
+/// at a time and with no read beside it. Everything that P4Info can judge has been judged before.
 pub trait Target: Send + Sync + 'static {
-    /// Whether this program could be run: INVALID_ARGUMENT says why not. Nothing changes.
+    /// Whether this program could be run: INVALID_ARGUMENT says why not, also where it asks for more than the
+    /// platform has (`pkg_info.platform_properties`). Nothing changes.
     fn verify(&self, pipeline: &Pipeline) -> Result<(), EntityError>;
 
-    /// Prepares this program, with its initial entries and nothing else; packets go on through the one before. From
-    /// now on writes and reads mean the prepared one. What was prepared before and never committed is forgotten. On
-    /// error nothing has changed.
+    /// Prepares this program, with its initial entries and nothing else; packets go on through the one
+    /// before. From now on writes and reads mean the prepared one. What was prepared before and never
+    /// committed is forgotten. On error nothing has changed.
     fn save(&self, pipeline: &Pipeline) -> Result<(), EntityError>;
 
-    /// Has packets go through the prepared program, with what was written to it. The server calls it only where one
-    /// is prepared. On error nothing has changed.
+    /// Has packets go through the prepared program, with what was written to it. The server calls it only
+    /// where one is prepared. On error nothing has changed.
     fn commit(&self) -> Result<(), EntityError>;
 
     /// Runs this program and keeps all that was written; INVALID_ARGUMENT if it does not fit, and nothing has
-    /// changed.
+    /// changed. What was prepared is forgotten.
     fn reconcile(&self, pipeline: &Pipeline) -> Result<(), EntityError>;
 
     /// Carries out updates in their order; one result for each. Where all or none was promised and one fails,
-    /// nothing has changed, whatever the other results say. An error of the whole means that nothing was tried:
-    /// UNIMPLEMENTED if this atomicity is not to be had for these.
+    /// nothing has changed, whatever the other results say. An error of the whole means that nothing was
+    /// tried: UNIMPLEMENTED if this atomicity is not to be had for these.
     fn write(
         &self,
         updates: &[Update],
         atomicity: Atomicity,
     ) -> Result<Vec<Result<(), EntityError>>, EntityError>;
 
-    /// Hands over everything that answers this. What is not there is no error. Resources are read where `want` asks
-    /// for them and they are there.
+    /// Hands over everything that answers this. What is not there is no error. Resources are read where
+    /// `want` asks for them and they are there.
     fn read(&self, query: &Query, found: &mut dyn FnMut(Entity)) -> Result<(), EntityError>;
 
-    /// Takes a packet from the controller, with a value for each field of the program's header; must not wait.
+    /// Takes a packet from the controller, with a value for each field of the program's header; must not
+    /// wait.
     fn packet_out(&self, metadata: Vec<Bits>, payload: Vec<u8>) -> Result<(), EntityError>;
 }
 
@@ -106,8 +108,8 @@ pub fn events(capacity: usize) -> (EventSender, EventReceiver) {
 }
 
 impl EventSender {
-    /// Hands over an event. Returns whether it was taken: it is lost where the queue is full or the server is gone,
-    /// which P4Runtime allows for all of them.
+    /// Hands over an event. Returns whether it was taken: it is lost where the queue is full or the server is
+    /// gone, which P4Runtime allows for all of them.
     #[must_use = "an event that is lost is to be counted"]
     pub fn send(&self, event: Event) -> bool {
         self.0.try_send(event).is_ok()

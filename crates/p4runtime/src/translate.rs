@@ -1,8 +1,8 @@
 //! Between P4Runtime's messages and checked values: everything that P4Info alone can judge.
 //!
-//! Both ends use it. A server decodes updates and questions, which come from anybody, and encodes what was read; a
-//! client encodes updates and questions, and decodes what was read. What is encoded is canonical: shortest byte
-//! strings, keys in P4Info's order, fields that take any value left out.
+//! Both ends use it. A server decodes updates and questions, which come from anybody, and encodes what was
+//! read; a client encodes updates and questions, and decodes what was read. What is encoded is canonical:
+//! shortest byte strings, keys in P4Info's order, fields that take any value left out.
 #![allow(
     deprecated,
     reason = "fields that P4Runtime 1.4 deprecated are taken, and given back where they were used"

@@ -13,6 +13,9 @@ mod p4_packets {
     pub mod bench;
     pub mod cipher;
     pub mod classic;
+    pub mod lap;
+    pub mod lap_gates;
+    pub mod lap_handshakes;
     pub mod router;
     pub mod stf;
 }
@@ -20,7 +23,7 @@ mod p4_packets {
 use std::path::Path;
 
 use p4_packets::stf::Stf;
-use p4_packets::{attest, cipher, classic, router};
+use p4_packets::{attest, cipher, classic, lap, router};
 
 fn assert_current(tests: impl IntoIterator<Item = Stf>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/tests");
@@ -57,4 +60,9 @@ fn the_attesting_programs_packets_are_current() {
 #[test]
 fn the_classic_profiles_packets_are_current() {
     assert_current(classic::tests());
+}
+
+#[test]
+fn the_gateway_s_packets_are_current() {
+    assert_current(lap::tests());
 }

@@ -27,8 +27,8 @@ pub(super) async fn read<T: Target>(
     let programs = shared.programs.clone().read_owned().await;
     let pipeline = programs.meant()?;
     let target = shared.target.clone();
-    // The whole answer is made under the lock, so that it shows one state, and sent without it: a client that is slow
-    // to take it keeps nobody from writing.
+    // The whole answer is made under the lock, so that it shows one state, and sent without it: a client that
+    // is slow to take it keeps nobody from writing.
     let answer = tokio::task::spawn_blocking(move || {
         let answer = answer(&*target, &pipeline.info, &request.entities);
         drop(programs);

@@ -63,7 +63,8 @@ fn write_batch<T: Target>(
         results.push(translator.decode_update(update).map(|update| valid.push(update)));
     }
     let all_or_none = atomicity != Atomicity::ContinueOnError;
-    if !valid.is_empty() && !(all_or_none && valid.len() < updates.len()) {
+    let hopeless = all_or_none && valid.len() < updates.len();
+    if !hopeless && !valid.is_empty() {
         let mut written = target.write(&valid, atomicity)?.into_iter();
         for result in results.iter_mut().filter(|result| result.is_ok()) {
             *result = written.next().unwrap_or_else(|| {

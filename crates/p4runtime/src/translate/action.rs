@@ -264,7 +264,8 @@ pub(super) fn decode_weight(profile: &Profile, weight: i32) -> Result<u32, Entit
     }
 }
 
-/// What is wrong with a group of these weights, if it is larger than `max`, as the selector counts; zero is no limit.
+/// What is wrong with a group of these weights, if it is larger than `max`, as the selector counts; zero is
+/// no limit.
 pub(super) fn excess_of(profile: &Profile, max: u32, weights: impl Iterator<Item = u32>) -> Option<String> {
     let (size, counted) = match profile.semantics {
         SizeSemantics::SumOfWeights => (weights.map(u64::from).sum(), "its members' weights"),

@@ -96,8 +96,8 @@ impl ControllerHeader {
         Ok(bits.div_ceil(8))
     }
 
-    /// The header as it stands in front of a frame. It has the widths of P4Info: where a field's type is translated,
-    /// the data plane's differ, and only the target can make the header.
+    /// The header as it stands in front of a frame. It has the widths of P4Info: where a field's type is
+    /// translated, the data plane's differ, and only the target can make the header.
     pub fn pack(&self, values: &[Bits]) -> Result<Vec<u8>, PackError> {
         let mut header = vec![0; self.length_bytes()?];
         let mut place = 0;

@@ -161,8 +161,8 @@ impl<'a> Translator<'a> {
 fn decode_group(profile: &Profile, message: &v1::ActionProfileGroup) -> Result<Group, EntityError> {
     let id = chosen(message.group_id, "a group's id")?;
     let max_size = unsigned32(message.max_size, "max_size")?;
-    // The specification's 9.2.2.1 wants max_size set where P4Info has a limit; the message's own description, and
-    // every client, leave it at 0 for that limit.
+    // The specification's 9.2.2.1 wants max_size set where P4Info has a limit; the message's own description,
+    // and every client, leave it at 0 for that limit.
     if profile.max_group_size > 0 && max_size > profile.max_group_size {
         return Err(EntityError::invalid(format!(
             "max_size {max_size}; the program allows {}",

@@ -2,7 +2,7 @@
 
 use super::cells::{decode_index, index_message};
 use super::{Translator, entity_of, no_externs, sets};
-use crate::entity::{Entity, EntryKey, EntryRef, Query, TableEntry, Want};
+use crate::entity::{Entity, EntryAction, EntryKey, EntryRef, Query, TableEntry, Want};
 use crate::error::EntityError;
 use crate::ids::*;
 use crate::p4info::Table;
@@ -25,9 +25,10 @@ pub struct EntryFilter {
 
 impl EntryFilter {
     fn passes(&self, entry: &TableEntry) -> bool {
-        let action = self.action.is_none_or(
-            |wanted| matches!(&entry.action, Some(crate::entity::EntryAction::Action(action)) if action.id == wanted),
-        );
+        let action = self.action.is_none_or(|wanted| match &entry.action {
+            Some(EntryAction::Action(action)) => action.id == wanted,
+            _ => false,
+        });
         action
             && (self.priority == 0 || self.priority == entry.key.priority)
             && (self.controller_metadata == 0 || self.controller_metadata == entry.controller_metadata)

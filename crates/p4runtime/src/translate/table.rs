@@ -53,7 +53,7 @@ impl Translator<'_> {
             entry.action.is_some() || !entry.metadata.is_empty() || entry.controller_metadata != 0;
         if table.is_const && (kind != Kind::Modify || changes_more || entry.idle_timeout_ns != 0) {
             return Err(EntityError::denied(
-                "its entries are the program's: only their counters and meters can be modified, with the action left out",
+                "its entries are the program's: only their counters and meters can be modified, without an action",
             ));
         }
         let key = self.decode_key(table, entry)?;

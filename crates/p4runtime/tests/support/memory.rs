@@ -10,9 +10,7 @@ use linewarden_p4runtime::error::EntityError;
 use linewarden_p4runtime::ids::*;
 use linewarden_p4runtime::p4info::{P4Info, Type};
 use linewarden_p4runtime::proto::v1;
-use linewarden_p4runtime::target::{
-    Atomicity, Event, EventReceiver, EventSender, Pipeline, Target, events,
-};
+use linewarden_p4runtime::target::{Atomicity, Event, EventReceiver, EventSender, Pipeline, Target, events};
 use linewarden_p4runtime::translate::Translator;
 
 type Written = Result<(), EntityError>;
@@ -41,7 +39,6 @@ struct States {
 }
 
 /// Holds up writes, to see what may happen meanwhile.
-#[derive(Default)]
 pub struct Gate {
     closed: Mutex<bool>,
     waiting: tokio::sync::Semaphore,
@@ -49,6 +46,14 @@ pub struct Gate {
 }
 
 impl Gate {
+    fn new() -> Self {
+        Self {
+            closed: Mutex::new(false),
+            waiting: tokio::sync::Semaphore::new(0),
+            opened: Condvar::new(),
+        }
+    }
+
     pub fn close(&self) {
         *self.closed.lock().unwrap() = true;
     }
@@ -89,7 +94,7 @@ impl Memory {
             states: Mutex::default(),
             initial: super::text("p4.v1.WriteRequest", initial),
             events: sender,
-            gate: Gate::default(),
+            gate: Gate::new(),
         };
         (Arc::new(memory), receiver)
     }
@@ -115,12 +120,28 @@ impl Memory {
         };
         let mut state = State {
             entries: BTreeMap::new(),
-            defaults: info.tables().iter().map(|table| (table.id, default_of(table.id))).collect(),
+            defaults: info
+                .tables()
+                .iter()
+                .map(|table| (table.id, default_of(table.id)))
+                .collect(),
             members: BTreeMap::new(),
             groups: BTreeMap::new(),
-            counters: info.counters().iter().map(|of| (of.id, vec![CounterData::default(); of.size as usize])).collect(),
-            meters: info.meters().iter().map(|of| (of.id, vec![None; of.size as usize])).collect(),
-            registers: info.registers().iter().map(|of| (of.id, vec![zero(&of.data); of.size as usize])).collect(),
+            counters: info
+                .counters()
+                .iter()
+                .map(|of| (of.id, vec![CounterData::default(); of.size as usize]))
+                .collect(),
+            meters: info
+                .meters()
+                .iter()
+                .map(|of| (of.id, vec![None; of.size as usize]))
+                .collect(),
+            registers: info
+                .registers()
+                .iter()
+                .map(|of| (of.id, vec![zero(&of.data); of.size as usize]))
+                .collect(),
             multicast: BTreeMap::new(),
             clones: BTreeMap::new(),
             value_sets: info.value_sets().iter().map(|of| (of.id, Vec::new())).collect(),
@@ -129,9 +150,19 @@ impl Memory {
         };
         let info = state.info.clone();
         for update in &self.initial.updates {
-            let entity = Translator::new(&info).decode_entity(update.entity.as_ref().unwrap()).unwrap();
-            let Entity::TableEntry(entry) = entity else { panic!("no entry: {update:?}") };
-            state.entries.insert(entry.key.clone(), TableEntry { is_const: true, ..*entry });
+            let entity = Translator::new(&info)
+                .decode_entity(update.entity.as_ref().unwrap())
+                .unwrap();
+            let Entity::TableEntry(entry) = entity else {
+                panic!("no entry: {update:?}")
+            };
+            state.entries.insert(
+                entry.key.clone(),
+                TableEntry {
+                    is_const: true,
+                    ..*entry
+                },
+            );
         }
         state
     }
@@ -183,7 +214,10 @@ impl Target for Memory {
         self.gate.pass();
         let mut states = self.states();
         let States { live, saved } = &mut *states;
-        let state = saved.as_mut().or(live.as_mut()).ok_or_else(|| EntityError::precondition("no program"))?;
+        let state = saved
+            .as_mut()
+            .or(live.as_mut())
+            .ok_or_else(|| EntityError::precondition("no program"))?;
         let before = state.clone();
         let results: Vec<_> = updates.iter().map(|update| state.update(update)).collect();
         if atomicity != Atomicity::ContinueOnError && results.iter().any(Result::is_err) {
@@ -195,17 +229,49 @@ impl Target for Memory {
     fn read(&self, query: &Query, found: &mut dyn FnMut(Entity)) -> Result<(), EntityError> {
         let states = self.states();
         let state = states.saved.as_ref().or(states.live.as_ref());
-        state.ok_or_else(|| EntityError::precondition("no program"))?.read(query, found)
+        state
+            .ok_or_else(|| EntityError::precondition("no program"))?
+            .read(query, found)
     }
 
-    /// Comes back as a packet-in from the port it was sent to.
+    /// Comes back as a packet-in from the port it was sent to; two payloads have the switch tell something else.
     fn packet_out(&self, metadata: Vec<Bits>, payload: Vec<u8>) -> Result<(), EntityError> {
-        if payload.len() > 1500 {
-            return Err(EntityError::invalid(format!("a packet of {} bytes", payload.len())));
+        match payload.as_slice() {
+            b"learn" => self.tell(self.learned()),
+            b"idle" => self.tell(Event::IdleTimeout(self.mortal())),
+            payload if payload.len() > 1500 => {
+                return Err(EntityError::invalid(format!(
+                    "a packet of {} bytes",
+                    payload.len()
+                )));
+            }
+            _ => self.tell(Event::PacketIn {
+                metadata: vec![metadata[0].clone(), Bits::zero(7)],
+                payload,
+            }),
         }
-        let metadata = vec![metadata[0].clone(), Bits::zero(7)];
-        self.tell(Event::PacketIn { metadata, payload });
         Ok(())
+    }
+}
+
+impl Memory {
+    fn learned(&self) -> Event {
+        let bits = |width, value| Data::Bits(Bits::from_u128(width, value).unwrap());
+        let data = Data::Struct(vec![bits(48, 0xaa), bits(9, 3), Data::Bool(true)]);
+        Event::Digest {
+            id: DigestId(super::id("learned_t")),
+            data,
+        }
+    }
+
+    /// The entries that have a time to live.
+    fn mortal(&self) -> Vec<TableEntry> {
+        let states = self.states();
+        let entries = states.live.iter().flat_map(|state| state.entries.values());
+        entries
+            .filter(|entry| entry.idle_timeout_ns > 0)
+            .cloned()
+            .collect()
     }
 }
 
@@ -215,20 +281,28 @@ impl State {
             Update::TableEntry(change) => self.update_entry(change),
             Update::DefaultEntry(entry) => {
                 let default = self.defaults.get_mut(&entry.table).unwrap();
-                *default = if entry.action.is_some() { (**entry).clone() } else { default_of(entry.table) };
+                *default = if entry.action.is_some() {
+                    (**entry).clone()
+                } else {
+                    default_of(entry.table)
+                };
                 Ok(())
             }
             Update::Member(change) => self.update_member(change),
             Update::Group(change) => self.update_group(change),
-            Update::Counter { id, index, data } => {
-                each(self.counters.get_mut(id).unwrap(), *index, |cell| *cell = data.unwrap_or(*cell))
-            }
-            Update::Meter { reset_counters: true, .. } => Err(EntityError::unimplemented("no counters of marks")),
-            Update::Meter { id, index, config, .. } => {
-                each(self.meters.get_mut(id).unwrap(), *index, |cell| *cell = *config)
-            }
+            Update::Counter { id, index, data } => each(self.counters.get_mut(id).unwrap(), *index, |cell| {
+                *cell = data.unwrap_or(*cell)
+            }),
+            Update::Meter {
+                reset_counters: true, ..
+            } => Err(EntityError::unimplemented("no counters of marks")),
+            Update::Meter {
+                id, index, config, ..
+            } => each(self.meters.get_mut(id).unwrap(), *index, |cell| *cell = *config),
             Update::Register { id, index, data } => {
-                each(self.registers.get_mut(id).unwrap(), *index, |cell| *cell = data.clone())
+                each(self.registers.get_mut(id).unwrap(), *index, |cell| {
+                    *cell = data.clone()
+                })
             }
             Update::DirectCounter { entry, data } => {
                 let resources = self.resources(entry)?;
@@ -269,10 +343,16 @@ impl State {
             entry.action = entry.action.or_else(|| there.action.clone());
             entry.resources.counter = entry.resources.counter.or(there.resources.counter);
             entry.is_const = constant;
-            return apply(&mut self.entries, &Change::Modify(entry), |entry| entry.key.clone());
+            return apply(&mut self.entries, &Change::Modify(entry), |entry| {
+                entry.key.clone()
+            });
         }
         let size = self.info.tables().get(key.table).unwrap().size;
-        let of_table = self.entries.keys().filter(|other| other.table == key.table).count();
+        let of_table = self
+            .entries
+            .keys()
+            .filter(|other| other.table == key.table)
+            .count();
         if matches!(change, Change::Insert(_)) && there.is_none() && of_table as u64 >= size {
             return Err(EntityError::exhausted(format!("the table has {size} entries")));
         }
@@ -281,7 +361,9 @@ impl State {
 
     /// Members and groups exist, and one profile has either those or one-shot entries.
     fn check_action(&self, table: TableId, action: Option<&EntryAction>) -> Written {
-        let Some(profile) = self.info.tables().get(table).unwrap().profile else { return Ok(()) };
+        let Some(profile) = self.info.tables().get(table).unwrap().profile else {
+            return Ok(());
+        };
         let one_shots = self.entries.values().any(|entry| {
             self.info.tables().get(entry.key.table).unwrap().profile == Some(profile)
                 && matches!(entry.action, Some(EntryAction::OneShot(_)))
@@ -307,7 +389,10 @@ impl State {
             let in_group = self.groups.values().any(|group| {
                 group.profile == *profile && group.members.iter().any(|member| member.id == *id)
             });
-            let in_entry = self.uses(*profile, |action| matches!(action, EntryAction::Member(of) if of == id));
+            let in_entry = self.uses(
+                *profile,
+                |action| matches!(action, EntryAction::Member(of) if of == id),
+            );
             if in_group || in_entry {
                 return Err(EntityError::precondition("the member is in use"));
             }
@@ -330,7 +415,10 @@ impl State {
                 }
             }
             Change::Delete((profile, id)) => {
-                if self.uses(*profile, |action| matches!(action, EntryAction::Group(of) if of == id)) {
+                if self.uses(
+                    *profile,
+                    |action| matches!(action, EntryAction::Group(of) if of == id),
+                ) {
                     return Err(EntityError::precondition("the group is in use"));
                 }
             }
@@ -362,44 +450,84 @@ impl State {
                 for entry in self.entries.values().filter(wanted) {
                     let resources = self.wanted(*table, &entry.resources, want);
                     let since_hit_ns = want.since_hit.then_some(5);
-                    found(Entity::TableEntry(Box::new(TableEntry { resources, since_hit_ns, ..entry.clone() })));
+                    found(Entity::TableEntry(Box::new(TableEntry {
+                        resources,
+                        since_hit_ns,
+                        ..entry.clone()
+                    })));
                 }
             }
             Query::DefaultEntry { table, want } => {
                 let entry = &self.defaults[table];
                 let resources = self.wanted(*table, &entry.resources, want);
-                found(Entity::DefaultEntry(Box::new(DefaultEntry { resources, ..entry.clone() })));
+                found(Entity::DefaultEntry(Box::new(DefaultEntry {
+                    resources,
+                    ..entry.clone()
+                })));
             }
             Query::Members { profile, member } => {
-                let wanted = |(of, id): &(ProfileId, MemberId)| of == profile && member.is_none_or(|member| member == *id);
+                let wanted = |(of, id): &(ProfileId, MemberId)| {
+                    of == profile && member.is_none_or(|member| member == *id)
+                };
                 let members = self.members.iter().filter(|(key, _)| wanted(key));
                 members.for_each(|(_, member)| found(Entity::Member(member.clone())));
             }
             Query::Groups { profile, group } => {
-                let wanted = |(of, id): &(ProfileId, GroupId)| of == profile && group.is_none_or(|group| group == *id);
+                let wanted =
+                    |(of, id): &(ProfileId, GroupId)| of == profile && group.is_none_or(|group| group == *id);
                 let groups = self.groups.iter().filter(|(key, _)| wanted(key));
                 groups.for_each(|(_, group)| found(Entity::Group(group.clone())));
             }
             Query::Counters { id, index } => {
-                cells(&self.counters[id], *index, |index, data| found(Entity::Counter { id: *id, index, data: *data }));
+                cells(&self.counters[id], *index, |index, data| {
+                    found(Entity::Counter {
+                        id: *id,
+                        index,
+                        data: *data,
+                    })
+                });
             }
-            Query::Meters { counters: true, .. } => return Err(EntityError::unimplemented("no counters of marks")),
+            Query::Meters { counters: true, .. } => {
+                return Err(EntityError::unimplemented("no counters of marks"));
+            }
             Query::Meters { id, index, .. } => cells(&self.meters[id], *index, |index, config| {
-                found(Entity::Meter { id: *id, index, config: *config, counters: None });
+                found(Entity::Meter {
+                    id: *id,
+                    index,
+                    config: *config,
+                    counters: None,
+                });
             }),
             Query::Registers { id, index } => cells(&self.registers[id], *index, |index, data| {
-                found(Entity::Register { id: *id, index, data: data.clone() });
+                found(Entity::Register {
+                    id: *id,
+                    index,
+                    data: data.clone(),
+                });
             }),
             Query::MulticastGroups(id) => {
-                let groups = self.multicast.values().filter(|group| id.is_none_or(|id| id == group.id));
+                let groups = self
+                    .multicast
+                    .values()
+                    .filter(|group| id.is_none_or(|id| id == group.id));
                 groups.for_each(|group| found(Entity::MulticastGroup(group.clone())));
             }
             Query::CloneSessions(id) => {
-                let sessions = self.clones.values().filter(|session| id.is_none_or(|id| id == session.id));
+                let sessions = self
+                    .clones
+                    .values()
+                    .filter(|session| id.is_none_or(|id| id == session.id));
                 sessions.for_each(|session| found(Entity::CloneSession(session.clone())));
             }
-            Query::ValueSet(id) => found(Entity::ValueSet { id: *id, members: self.value_sets[id].clone() }),
-            Query::Digest(id) => self.digests.get(id).into_iter().for_each(|digest| found(Entity::Digest(*digest))),
+            Query::ValueSet(id) => found(Entity::ValueSet {
+                id: *id,
+                members: self.value_sets[id].clone(),
+            }),
+            Query::Digest(id) => self
+                .digests
+                .get(id)
+                .into_iter()
+                .for_each(|digest| found(Entity::Digest(*digest))),
         }
         Ok(())
     }
@@ -414,15 +542,26 @@ impl State {
     }
 }
 
-fn apply<K: Ord + Clone, E: Clone>(all: &mut BTreeMap<K, E>, change: &Change<E, K>, key: impl Fn(&E) -> K) -> Written {
+fn apply<K: Ord + Clone, E: Clone>(
+    all: &mut BTreeMap<K, E>,
+    change: &Change<E, K>,
+    key: impl Fn(&E) -> K,
+) -> Written {
     match change {
-        Change::Insert(entity) if all.contains_key(&key(entity)) => Err(EntityError::already_exists("it is there already")),
-        Change::Modify(entity) if !all.contains_key(&key(entity)) => Err(EntityError::not_found("it is not there")),
+        Change::Insert(entity) if all.contains_key(&key(entity)) => {
+            Err(EntityError::already_exists("it is there already"))
+        }
+        Change::Modify(entity) if !all.contains_key(&key(entity)) => {
+            Err(EntityError::not_found("it is not there"))
+        }
         Change::Insert(entity) | Change::Modify(entity) => {
             all.insert(key(entity), entity.clone());
             Ok(())
         }
-        Change::Delete(key) => all.remove(key).map(|_| ()).ok_or_else(|| EntityError::not_found("it is not there")),
+        Change::Delete(key) => all
+            .remove(key)
+            .map(|_| ())
+            .ok_or_else(|| EntityError::not_found("it is not there")),
     }
 }
 

@@ -21,13 +21,17 @@ use linewarden_p4runtime::target::Pipeline;
 use memory::Memory;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use tokio::sync::oneshot;
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 use v1::p4_runtime_client::P4RuntimeClient;
+use v1::update::Type;
 
 pub const DEVICE: u64 = 1;
 
 pub fn data(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -38,13 +42,19 @@ pub fn info() -> Arc<P4Info> {
 }
 
 pub fn pipeline() -> Pipeline {
-    Pipeline { info: info(), device_config: Arc::from(&b"a program"[..]), cookie: Some(7) }
+    Pipeline {
+        info: info(),
+        device_config: Arc::from(&b"a program"[..]),
+        cookie: Some(7),
+    }
 }
 
 /// A message in text format, in which `@NAME@` stands for the id of the element of that name.
 pub fn text<M: prost::Message + Default>(name: &str, text: &str) -> M {
     let pool = DescriptorPool::decode(DESCRIPTORS).unwrap();
-    let descriptor = pool.get_message_by_name(name).unwrap_or_else(|| panic!("no message {name}"));
+    let descriptor = pool
+        .get_message_by_name(name)
+        .unwrap_or_else(|| panic!("no message {name}"));
     let mut numbered = String::new();
     for (place, part) in text.split('@').enumerate() {
         match place % 2 {
@@ -53,7 +63,10 @@ pub fn text<M: prost::Message + Default>(name: &str, text: &str) -> M {
         }
     }
     let message = DynamicMessage::parse_text_format(descriptor, &numbered);
-    message.unwrap_or_else(|error| panic!("{error} in {numbered}")).transcode_to().unwrap()
+    message
+        .unwrap_or_else(|error| panic!("{error} in {numbered}"))
+        .transcode_to()
+        .unwrap()
 }
 
 pub fn entity(of: &str) -> v1::Entity {
@@ -61,7 +74,10 @@ pub fn entity(of: &str) -> v1::Entity {
 }
 
 pub fn update(kind: v1::update::Type, of: &str) -> v1::Update {
-    v1::Update { r#type: kind.into(), entity: Some(entity(of)) }
+    v1::Update {
+        r#type: kind.into(),
+        entity: Some(entity(of)),
+    }
 }
 
 /// The id of the element of this name.
@@ -77,7 +93,56 @@ pub fn id(name: &str) -> u32 {
         info.digests().named(name).map(|of| of.id.0),
         info.value_sets().named(name).map(|of| of.id.0),
     ];
-    found.into_iter().flatten().next().unwrap_or_else(|| panic!("nothing is named {name}"))
+    found
+        .into_iter()
+        .flatten()
+        .next()
+        .unwrap_or_else(|| panic!("nothing is named {name}"))
+}
+
+pub type Raw = v1::p4_runtime_client::P4RuntimeClient<tonic::transport::Channel>;
+
+pub fn write_request(updates: Vec<v1::Update>, atomicity: v1::write_request::Atomicity) -> v1::WriteRequest {
+    v1::WriteRequest {
+        device_id: DEVICE,
+        election_id: Some(v1::Uint128 { high: 0, low: 10 }),
+        updates,
+        atomicity: atomicity.into(),
+        ..Default::default()
+    }
+}
+
+pub async fn write(raw: &mut Raw, kind: Type, of: &str) -> Result<(), Status> {
+    let request = write_request(
+        vec![update(kind, of)],
+        v1::write_request::Atomicity::ContinueOnError,
+    );
+    raw.write(request).await.map(|_| ())
+}
+
+pub async fn read(raw: &mut Raw, requests: &[&str]) -> (Vec<v1::Entity>, Result<(), Status>) {
+    let entities = requests.iter().map(|request| entity(request)).collect();
+    let request = v1::ReadRequest {
+        device_id: DEVICE,
+        entities,
+        ..Default::default()
+    };
+    let mut answer = raw.read(request).await.unwrap().into_inner();
+    let mut found = Vec::new();
+    loop {
+        match answer.message().await {
+            Ok(Some(response)) => found.extend(response.entities),
+            Ok(None) => return (found, Ok(())),
+            Err(status) => return (found, Err(status)),
+        }
+    }
+}
+
+pub fn counter(index: u64, packets: u64) -> v1::Update {
+    let of = format!(
+        "counter_entry {{ counter_id: @In.seen_by_port@ index {{ index: {index} }} data {{ packet_count: {packets} }} }}"
+    );
+    update(Type::Modify, &of)
 }
 
 /// A server with a switch in memory behind it.
@@ -95,9 +160,22 @@ impl Server {
         if let Some(pipeline) = &pipeline {
             switch.run(pipeline);
         }
-        let limits = Limits { streams_per_role: 4, roles: 4 };
-        let service = Service::new(switch.clone(), events, Options { device_id: DEVICE, limits, pipeline });
-        let listener = Service::<Memory>::listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let limits = Limits {
+            streams_per_role: 10,
+            roles: 4,
+        };
+        let service = Service::new(
+            switch.clone(),
+            events,
+            Options {
+                device_id: DEVICE,
+                limits,
+                pipeline,
+            },
+        );
+        let listener = Service::<Memory>::listen("127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap();
         let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let (until, ended) = oneshot::channel::<()>();
         let served = tokio::spawn(async move {
@@ -106,7 +184,12 @@ impl Server {
             };
             service.serve(listener, ended).await.unwrap();
         });
-        Self { endpoint, switch, until: Some(until), served }
+        Self {
+            endpoint,
+            switch,
+            until: Some(until),
+            served,
+        }
     }
 
     /// Has it end, as a signal would.
@@ -114,12 +197,24 @@ impl Server {
         drop(self.until.take());
     }
 
+    /// The generated client, with HTTP/2's smallest window: what it does not take stays with the server.
     pub async fn raw(&self) -> P4RuntimeClient<Channel> {
-        P4RuntimeClient::new(self.endpoint.clone().http2_max_header_list_size(1 << 20).connect().await.unwrap())
+        let endpoint = self.endpoint.clone().http2_max_header_list_size(1 << 20);
+        P4RuntimeClient::new(
+            endpoint
+                .initial_stream_window_size(65_535)
+                .connect()
+                .await
+                .unwrap(),
+        )
     }
 
     pub async fn client(&self, election_id: u128) -> (Client, Events, Standing) {
-        let session = Session { device_id: DEVICE, role: String::new(), election_id };
+        let session = Session {
+            device_id: DEVICE,
+            role: String::new(),
+            election_id,
+        };
         Client::connect(self.endpoint.clone(), session).await.unwrap()
     }
 

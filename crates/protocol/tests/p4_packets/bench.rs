@@ -62,12 +62,19 @@ pub struct Bench {
     pub stf: Stf,
     pub gateway: Gateway,
     pub now: Now,
+    /// MAC addresses and the ports that they are behind.
+    pub bridged: BTreeMap<[u8; 6], u16>,
     counted: BTreeMap<u8, u64>,
 }
 
 impl Bench {
     /// Of a program whose ingress control has that name.
     pub fn new(control: &str, stf: Stf, gateway: Gateway) -> Self {
+        Self::bridging(control, "", stf, gateway)
+    }
+
+    /// As [`Bench::new`], where the bridge's entries say more than a port.
+    pub fn bridging(control: &str, more: &str, stf: Stf, gateway: Gateway) -> Self {
         let now = Now {
             monotonic_ms: 50_000,
             boot_ms: 90_000,
@@ -76,6 +83,7 @@ impl Bench {
             stf,
             gateway,
             now,
+            bridged: BTreeMap::from([(service_end().mac, SERVICE_PORT)]),
             counted: BTreeMap::new(),
         };
         bench
@@ -84,7 +92,7 @@ impl Bench {
         for line in [
             "local4 hdr.net.ipv4.dst:0x0a4200fe is_local()".to_owned(),
             "local6 hdr.net.ipv6.dst:0xfd6600000000000000000000000000fe is_local()".to_owned(),
-            format!("bridge hdr.net.ethernet.dst:0x02000000ff02 to_port(port:{SERVICE_PORT})"),
+            format!("bridge hdr.net.ethernet.dst:0x02000000ff02 to_port(port:{SERVICE_PORT}{more})"),
         ] {
             bench.stf.line(&format!("add {control}.{line}"));
         }
@@ -106,19 +114,26 @@ impl Bench {
         self.stf.packet(port, frame);
         let mut bytes = frame.to_vec();
         let handled = self.gateway.handle(self.now, port.into(), &mut bytes);
-        *self.counted.entry(handled.verdict.number()).or_default() += 1;
+        self.note(handled.verdict);
         let mut out = bytes[handled.frame.clone()].to_vec();
         out.extend_from_slice(handled.behind.as_ref().map_or(&[][..], |behind| &behind[..]));
         match handled.verdict.disposition() {
             Disposition::Reply => {
                 self.stf.expect(port, &out);
             }
-            Disposition::Pass if out.starts_with(&service_end().mac) => {
-                self.stf.expect(SERVICE_PORT, &out);
+            Disposition::Pass => {
+                if let Some(port) = out.first_chunk().and_then(|mac| self.bridged.get(mac)) {
+                    self.stf.expect(*port, &out);
+                }
             }
-            _ => {}
+            Disposition::Drop => {}
         }
         (handled.verdict, out)
+    }
+
+    /// Counts a verdict.
+    pub fn note(&mut self, verdict: Verdict) {
+        *self.counted.entry(verdict.number()).or_default() += 1;
     }
 
     /// A frame with that verdict, or the test is not what it says.

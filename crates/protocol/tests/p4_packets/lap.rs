@@ -1,0 +1,288 @@
+//! lap.p4: the gateway's fast path against the oracle.
+
+use linewarden_protocol::data::{Channel, Direction, Route, Sequence, seal};
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::ip_bytes;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::gateway::{DeviceInstall, FreshValue, Gate, Gateway, GatewayConfig, Row};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId, Suite};
+use linewarden_protocol::keys::{AuthKey, RowKey, SessionKey};
+use linewarden_protocol::tag;
+use linewarden_protocol::verdict::{Disposition, Verdict};
+use linewarden_protocol::wire::{FLAG_BOUND, Header, LAP_PORT, Request, Response, message_type};
+use zerocopy::IntoBytes as _;
+use zerocopy::byteorder::big_endian::U32;
+
+use super::bench::{Bench, GATEWAY, OWN_V6, PORT, SERVICE_PORT, device_end, gateway_end, service_end, v6};
+use super::stf::Stf;
+use super::{lap_gates, lap_handshakes};
+
+pub const SUITE: Suite = Suite::SipHash128;
+pub const LEASE_S: u32 = 600;
+pub const MTU: u16 = 1500;
+pub const FRESH: u64 = 0x4e5f_0001_0203_0405;
+pub const FRESH_BEFORE: u64 = 0x1e5f_a1a2_a3a4_a5a6;
+pub const LATER_US: u64 = 1 << 46;
+
+/// A device: number, how its credential works, where it is.
+#[derive(Clone, Copy)]
+pub struct Device {
+    pub number: u8,
+    pub mode: Mode,
+    pub from: Endpoint,
+    pub vlan: Option<u16>,
+}
+
+pub fn device(number: u8, mode: Mode) -> Device {
+    Device {
+        number,
+        mode,
+        from: device_end(number),
+        vlan: None,
+    }
+}
+
+impl Device {
+    pub fn id(&self) -> DeviceId {
+        DeviceId(0x0101_0202_0303_0000 + u64::from(self.number))
+    }
+
+    pub fn row(&self, idx: u32) -> Row {
+        let mut bytes: [u8; 16] =
+            std::array::from_fn(|at| self.number.wrapping_mul(17) ^ u8::try_from(at).unwrap());
+        let mut challenge = [0; 8];
+        if self.mode == Mode::Pool {
+            bytes[8..12].copy_from_slice(&idx.to_le_bytes());
+            challenge = [0xc0, 1, 2, 3, 4, 5, 6, idx.to_le_bytes()[0]];
+        }
+        let auth_key = AuthKey::derive(
+            &RowKey::from_bytes(bytes),
+            SUITE,
+            self.mode,
+            RowIndex(idx),
+            GATEWAY,
+        );
+        Row { challenge, auth_key }
+    }
+
+    pub fn frame(&self, to: Endpoint, payload: &[u8]) -> Vec<u8> {
+        let to = if self.from.ip.is_ipv6() && to.ip.is_ipv4() {
+            v6(to)
+        } else {
+            to
+        };
+        let builder = FrameBuilder::new(self.from, to);
+        match self.vlan {
+            Some(vid) => builder.vlan(vid).udp(payload),
+            None => builder.udp(payload),
+        }
+    }
+
+    pub fn request(&self, nonce: u8) -> Vec<u8> {
+        let request = Request {
+            header: Header::new(message_type::REQUEST, SUITE, 0, self.id()),
+            nonce: std::array::from_fn(|at| nonce.wrapping_add(u8::try_from(at * 9).unwrap())),
+            reserved: [0; 32],
+        };
+        self.frame(gateway_end(), request.as_bytes())
+    }
+
+    pub fn message(&self, idx: u32, fresh: u64, bound: bool) -> Response {
+        let flags = if bound { FLAG_BOUND } else { 0 };
+        let mut response = Response {
+            header: Header::new(message_type::RESPONSE, SUITE, flags, self.id()),
+            nonce: [0x4e; 16],
+            idx: U32::new(idx),
+            gateway_id: U32::new(GATEWAY.0),
+            fresh: fresh.to_be_bytes(),
+            tag: [0; 16],
+        };
+        let loc = tag::loc(bound.then_some(self.from.mac));
+        response.tag = tag::response(&self.row(idx).auth_key, &response, &loc);
+        response
+    }
+
+    pub fn response(&self, idx: u32, fresh: u64, bound: bool) -> Vec<u8> {
+        self.frame(gateway_end(), self.message(idx, fresh, bound).as_bytes())
+    }
+
+    /// The keys of the session that the RESPONSE for that row opens.
+    pub fn session(&self, idx: u32, bound: bool) -> (SessionId, SessionKey) {
+        let response = self.message(idx, FRESH, bound);
+        let key = SessionKey::derive(&self.row(idx).auth_key, SUITE, &response.tag);
+        (
+            SessionId::from_wire(response.tag[..8].try_into().unwrap()).unwrap(),
+            key,
+        )
+    }
+
+    pub fn data_up(&self, idx: u32, bound: bool, seq: u32, port: u16, payload: &[u8]) -> Vec<u8> {
+        let (session, key) = self.session(idx, bound);
+        let to = if self.from.ip.is_ipv6() {
+            v6(service_end())
+        } else {
+            service_end()
+        };
+        let to = Endpoint { port: LAP_PORT, ..to };
+        let route = Route {
+            source: ip_bytes(self.from.ip),
+            destination: ip_bytes(to.ip),
+        };
+        let channel = Channel {
+            suite: SUITE,
+            device: self.id(),
+            session,
+            addr: ip_bytes(self.from.ip),
+            key: &key,
+        };
+        let mut message = vec![0; 56 + payload.len()];
+        let seq = Sequence::from_wire(seq.into()).unwrap();
+        seal(&channel, Direction::Up, seq, port, &route, payload, &mut message).unwrap();
+        self.frame(to, &message)
+    }
+}
+
+pub fn bench(what: &str, gate: Gate) -> Bench {
+    bench_with(what, gate, |_| {})
+}
+
+pub fn bench_with(what: &str, gate: Gate, configure: impl FnOnce(&mut GatewayConfig)) -> Bench {
+    let mut config = GatewayConfig::new(GATEWAY, &[gateway_end().ip, OWN_V6.into()]);
+    config.gate = gate;
+    configure(&mut config);
+    config.lease_s = LEASE_S;
+    let mut bench = Bench::bridging(
+        "LapIngress",
+        ", devices:0",
+        Stf::new("lap", what),
+        Gateway::new(config),
+    );
+    for number in 1..16u8 {
+        bench.bridged.insert(device_end(number).mac, PORT);
+        bench.stf.line(&format!(
+            "add LapIngress.bridge hdr.net.ethernet.dst:0x0200000000{number:02x} to_port(port:{PORT}, devices:1)"
+        ));
+    }
+    bench.stf.line(&format!(
+        "add LapIngress.ports standard.ingress_port:{SERVICE_PORT} services()"
+    ));
+    bench
+}
+
+pub fn set(bench: &mut Bench, gate: Gate, stopping: bool) {
+    let gate = match gate {
+        Gate::Sealed => 0,
+        Gate::Open => 1,
+        Gate::Off => 2,
+    };
+    bench.gateway.set_stopping(stopping);
+    bench.stf.line(&format!(
+        "setdefault LapIngress.gateway set_gateway(gateway_id:{}, lease_s:{LEASE_S}, gate:{gate}, mtu:{MTU}, stopping:{})",
+        GATEWAY.0,
+        u8::from(stopping)
+    ));
+}
+
+/// Draws both freshness values.
+pub fn refresh(bench: &mut Bench) {
+    for (index, value) in [(1, FRESH_BEFORE), (0, FRESH)] {
+        bench
+            .stf
+            .line(&format!("register_write LapIngress.fresh {index} {value}"));
+        let value = FreshValue::from_wire(value.to_be_bytes()).unwrap();
+        bench.gateway.set_fresh(value, bench.now);
+    }
+    bench
+        .stf
+        .line(&format!("register_write LapIngress.fresh_until_us 0 {LATER_US}"));
+}
+
+pub fn install(bench: &mut Bench, device: &Device, first: u32, rows: u32, mark: Option<u32>) {
+    let number = device.number;
+    let key_mode = device.mode == Mode::Key;
+    bench.stf.line(&format!(
+        "add LapIngress.devices hdr.lap.device_id:{:#x} set_device(device:{number}, key_mode:{})",
+        device.id().0,
+        u8::from(key_mode)
+    ));
+    let rows: Vec<Row> = (0..rows).map(|ahead| device.row(first + ahead)).collect();
+    for (ahead, row) in (0..).zip(&rows) {
+        let idx = first + ahead;
+        let [key0, key1] = [0..8, 8..16].map(|half| hex::encode(&row.auth_key.as_bytes()[half]));
+        let keys = format!("key0:0x{key0}, key1:0x{key1}");
+        if key_mode {
+            bench.stf.line(&format!(
+                "add LapIngress.keys meta.device:{number} set_key({keys})"
+            ));
+        } else {
+            bench.stf.line(&format!(
+                "add LapIngress.rows meta.device:{number} meta.next:{idx} set_row(challenge:0x{}, {keys})",
+                hex::encode(row.challenge)
+            ));
+        }
+    }
+    bench
+        .stf
+        .line(&format!("register_write LapIngress.next_idx {number} {first}"));
+    bench.stf.line(&format!(
+        "register_write LapIngress.marks {number} {}",
+        mark.unwrap_or(u32::MAX)
+    ));
+    bench
+        .gateway
+        .install(DeviceInstall {
+            device: device.id(),
+            mode: device.mode,
+            next_idx: RowIndex(first),
+            rows,
+            mark: mark.map(RowIndex),
+        })
+        .unwrap();
+}
+
+pub fn bent(frame: &[u8], at: usize) -> Vec<u8> {
+    let mut bent = frame.to_vec();
+    bent[at] ^= 0x10;
+    bent
+}
+
+/// Where the payload of an untagged IPv4 datagram begins.
+pub const PAYLOAD: usize = 42;
+
+impl Bench {
+    /// A frame that comes in from the service's side.
+    pub fn send_down(&mut self, frame: &[u8]) -> Verdict {
+        self.stf.packet(SERVICE_PORT, frame);
+        let mut out = frame.to_vec();
+        let verdict = self.gateway.seal_frame(self.now, MTU.into(), false, &mut out);
+        self.note(verdict);
+        if verdict.disposition() == Disposition::Pass {
+            self.stf.expect(PORT, &out);
+        }
+        verdict
+    }
+
+    pub fn expect_down(&mut self, verdict: Verdict, frame: &[u8]) {
+        assert_eq!(self.send_down(frame), verdict);
+    }
+}
+
+/// From the service to a device.
+pub fn down(to: Endpoint) -> FrameBuilder {
+    let from = if to.ip.is_ipv6() {
+        v6(service_end())
+    } else {
+        service_end()
+    };
+    FrameBuilder::new(from, to)
+}
+
+pub fn tests() -> Vec<Stf> {
+    let mut tests = vec![
+        lap_handshakes::handshakes(),
+        lap_handshakes::owners(),
+        lap_gates::sealed(),
+    ];
+    tests.extend(lap_gates::gates());
+    tests
+}

@@ -1,0 +1,246 @@
+//! lap.p4: what passes the gate, and sealed datagrams both ways.
+
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::gateway::Gate;
+use linewarden_protocol::ids::Mode;
+use linewarden_protocol::verdict::Verdict;
+use linewarden_protocol::wire::{Header, LAP_PORT};
+use zerocopy::IntoBytes as _;
+
+use super::bench::{Bench, device_end, gateway_end, service_end, v6};
+use super::lap::{Device, FRESH, PAYLOAD, SUITE, bench, bent, device, down, install, refresh, set};
+use super::stf::Stf;
+
+/// Frames that are no messages: each gate's list.
+fn foreign(bench: &mut Bench) {
+    let from = device_end(1);
+    let to_service = FrameBuilder::new(from, service_end());
+    let to_us = FrameBuilder::new(from, gateway_end());
+    let far = FrameBuilder::new(v6(from), v6(service_end()));
+    let to_lap = FrameBuilder::new(
+        from,
+        Endpoint {
+            port: LAP_PORT,
+            ..service_end()
+        },
+    );
+    let mut cut = to_service.udp(b"cut");
+    cut.truncate(30);
+    let mut long = to_service.udp(b"length");
+    long[38] = 1;
+    let mut ours = to_us.udp(b"length");
+    ours[38] = 1;
+    for frame in [
+        to_service.udp(b"datagram"),
+        to_service.ip(6, b"segment"),
+        to_service.arp_request(),
+        to_service.ethernet(0x88cc, b"lldp"),
+        to_service.clone().vlan(1).vlan(2).vlan(3).udp(b"three tags"),
+        to_service.clone().fragment(0, true).udp(b"first"),
+        to_service.clone().options(&[1]).udp(b"options"),
+        to_us.clone().fragment(2, false).udp(b"last"),
+        to_us.clone().options(&[1]).udp(b"options"),
+        to_us.udp(b"short"),
+        to_us.udp(b""),
+        to_service.dhcp(),
+        far.dhcp(),
+        far.neighbour_solicitation([0xfd; 16]),
+        far.icmpv6(134, &[0; 12]),
+        far.icmpv6(137, &[0; 12]),
+        far.icmpv6(128, &[0; 12]),
+        far.clone().extension(0).udp(b"extension"),
+        far.clone().extension(44).udp(b"fragment"),
+        far.clone().fragment(0, false).udp(b"fragment"),
+        to_lap.udp(&[0; 64]),
+        to_lap.udp(&[0; 4]),
+        far.ip(58, b""),
+        cut,
+        long,
+        ours,
+    ] {
+        bench.send(&frame);
+    }
+}
+
+pub fn gates() -> Vec<Stf> {
+    [("off", Gate::Off), ("open", Gate::Open), ("sealed", Gate::Sealed)]
+        .into_iter()
+        .map(|(name, gate)| {
+            let mut bench = bench(&format!("gate_{name}"), gate);
+            set(&mut bench, gate, false);
+            bench.say("What is no message.");
+            foreign(&mut bench);
+            bench.say("Messages in the wrong direction, of types that are not served, and malformed ones.");
+            let pool = device(1, Mode::Pool);
+            install(&mut bench, &pool, 4, 3, None);
+            refresh(&mut bench);
+            for kind in 0..20 {
+                for bytes in [16, 55, 56, 64, 72, 96] {
+                    let length = u16::try_from(bytes).unwrap();
+                    let header = Header::with_length(kind, SUITE, 0, pool.id(), length);
+                    let mut message = header.as_bytes().to_vec();
+                    message.resize(bytes, 0);
+                    bench.send(&pool.frame(gateway_end(), &message));
+                }
+            }
+            let mut frames = vec![pool.request(0x21), pool.response(4, FRESH ^ 1, true)];
+            frames.push(FrameBuilder::new(device_end(1), service_end()).udp(b"datagram"));
+            frames.push(FrameBuilder::new(device_end(1), service_end()).arp_request());
+            frames.push(FrameBuilder::new(v6(device_end(1)), v6(service_end())).dhcp());
+            bench.say("Bent: whatever the oracle makes of them.");
+            bench.bend(0x5eed_0005, 150, &frames);
+            bench.finish()
+        })
+        .collect()
+}
+
+pub fn sealed() -> Stf {
+    let mut bench = bench("sealed", Gate::Sealed);
+    set(&mut bench, Gate::Sealed, false);
+    let near = device(1, Mode::Pool);
+    let far = Device {
+        from: v6(device_end(2)),
+        ..device(2, Mode::Key)
+    };
+    let absent = device(3, Mode::Pool);
+    install(&mut bench, &near, 4, 3, None);
+    install(&mut bench, &far, 0, 1, None);
+    install(&mut bench, &absent, 1, 1, None);
+    refresh(&mut bench);
+    let text: Vec<u8> = (0..200).map(|at: u8| at.wrapping_mul(7)).collect();
+    bench.say("Without a session nothing passes.");
+    bench.expect(Verdict::DropSession, &near.data_up(4, false, 1, 9000, b"early"));
+    bench.expect_down(Verdict::DropSession, &down(near.from).udp(b"early"));
+    bench.expect(Verdict::ReplyAck, &near.response(4, FRESH, false));
+    bench.expect(Verdict::ReplyAck, &far.response(0, FRESH, true));
+    bench.expect(Verdict::DropGate, &near.frame(service_end(), b"not sealed"));
+    bench.say("Upwards: every size of payload, IPv4 and IPv6.");
+    let mut seq = 0;
+    for bytes in (0..=24).chain([31, 32, 33, 63, 64, 100, 120, 127, 128]) {
+        seq += 1;
+        bench.expect(
+            Verdict::PassData,
+            &near.data_up(4, false, seq, 9000, &text[..bytes]),
+        );
+        bench.expect(
+            Verdict::PassData,
+            &far.data_up(0, true, seq, 0x1234, &text[..bytes]),
+        );
+    }
+    bench.say("Downwards, likewise.");
+    for bytes in (0..=24).chain([31, 32, 33, 63, 64, 100, 120, 127, 128]) {
+        let datagram = &text[..bytes];
+        bench.expect_down(Verdict::PassSealed, &down(near.from).udp(datagram));
+        bench.expect_down(Verdict::PassSealed, &down(far.from).vlan(9).udp(datagram));
+    }
+    bench.say("Numbers: a window of 24, each once, in any order.");
+    for (seq, verdict) in [
+        (100, Verdict::PassData),
+        (100, Verdict::DropSequence),
+        (77, Verdict::PassData),
+        (76, Verdict::DropSequence),
+        (99, Verdict::PassData),
+        (77, Verdict::DropSequence),
+        (101, Verdict::PassData),
+        (77, Verdict::DropSequence),
+        (78, Verdict::PassData),
+        (124, Verdict::PassData),
+        (100, Verdict::DropSequence),
+        (123, Verdict::PassData),
+        (1000, Verdict::PassData),
+        (124, Verdict::DropSequence),
+        (u32::MAX, Verdict::PassData),
+        (u32::MAX - 23, Verdict::PassData),
+        (u32::MAX - 24, Verdict::DropSequence),
+    ] {
+        bench.expect(verdict, &near.data_up(4, false, seq, 9000, b"window"));
+    }
+    bench.say("Each byte counts, and so do the ends.");
+    let right = far.data_up(0, true, 500, 9000, &text[..29]);
+    let payload = PAYLOAD + 20;
+    bench.expect(Verdict::DropSession, &bent(&right, payload + 20));
+    bench.expect(Verdict::DropSequence, &bent(&right, payload + 25));
+    for at in [30, 32, 33].into_iter().chain(40..56).chain(56..85) {
+        bench.expect(Verdict::DropTag, &bent(&right, payload + at));
+    }
+    bench.expect(Verdict::DropSource, &bent(&right, 37));
+    bench.expect(Verdict::DropTag, &bent(&right, 53));
+    for port in [0, LAP_PORT] {
+        bench.expect(Verdict::DropGatePort, &near.data_up(4, false, 7, port, b"port"));
+    }
+    bench.expect(Verdict::DropSession, &absent.data_up(1, false, 1, 9000, b"none"));
+    bench.expect(
+        Verdict::DropUnknownDevice,
+        &device(9, Mode::Pool).data_up(1, false, 1, 9000, b"none"),
+    );
+    bench.expect(Verdict::PassData, &right);
+    bench.say(
+        "Checksums: none over IPv4 stays none, a wrong one stays wrong; what stands behind the packet goes.",
+    );
+    let mut none = far.data_up(0, true, 501, 9000, b"behind");
+    none.extend_from_slice(&[0xee; 9]);
+    bench.expect(Verdict::PassData, &none);
+    bench.expect(Verdict::ReplyAck, &near.response(5, FRESH, false));
+    let mut none = near.data_up(5, false, 1, 9000, b"no checksum");
+    none[40..42].fill(0);
+    bench.expect(Verdict::PassData, &none);
+    let wrong = bent(&near.data_up(5, false, 2, 9000, b"wrong checksum"), 41);
+    bench.expect(Verdict::PassData, &wrong);
+    let mut none = down(near.from).udp(b"no checksum");
+    none[40..42].fill(0);
+    none.extend_from_slice(&[0xee; 9]);
+    bench.expect_down(Verdict::PassSealed, &none);
+    for value in 0..64u8 {
+        let seq = 3 + u32::from(value);
+        let payload = [value.wrapping_mul(37), value, value.wrapping_mul(101)];
+        bench.expect(Verdict::PassData, &near.data_up(5, false, seq, 9000, &payload));
+        bench.expect_down(Verdict::PassSealed, &down(near.from).udp(&payload));
+    }
+    bench.say("Downwards, what is not sealed.");
+    let to = FrameBuilder::new(service_end(), near.from);
+    let far_to = FrameBuilder::new(v6(service_end()), far.from);
+    let mut cut = to.udp(b"cut");
+    cut.truncate(36);
+    let mut short = to.udp(b"does not fill");
+    short[39] -= 1;
+    let server = Endpoint {
+        port: 67,
+        ..service_end()
+    };
+    let client = Endpoint {
+        port: 68,
+        ..near.from
+    };
+    for frame in [
+        to.arp_request(),
+        to.ethernet(0x88cc, b"lldp"),
+        to.ip(6, b"segment"),
+        to.clone().fragment(0, true).udp(b"first"),
+        to.clone().options(&[1]).udp(b"options"),
+        far_to.neighbour_solicitation([0xfd; 16]),
+        far_to.icmpv6(136, &[0; 20]),
+        far_to.icmpv6(128, &[0; 20]),
+        far_to.clone().extension(60).udp(b"extension"),
+        FrameBuilder::new(server, client).udp(b"dhcp"),
+        FrameBuilder::new(service_end(), absent.from).udp(b"no session"),
+        to.udp(&[1; 1500 - 28 - 55]),
+        cut,
+        short,
+    ] {
+        bench.send_down(&frame);
+    }
+    bench.say("Revoked.");
+    bench.stf.line("register_write LapIngress.revoked 2 1");
+    bench.gateway.revoke(far.id()).unwrap();
+    bench.expect(Verdict::DropRevoked, &far.data_up(0, true, 600, 9000, b"revoked"));
+    bench.expect_down(Verdict::DropSession, &far_to.udp(b"revoked"));
+    bench.say("Bent: whatever the oracle makes of them.");
+    let frames = [
+        near.data_up(5, false, 200, 9000, &text[..50]),
+        near.data_up(5, false, 201, 9000, &text[..8]),
+        near.data_up(5, false, 201, 9000, b""),
+    ];
+    bench.bend(0x5eed_0006, 200, &frames);
+    bench.finish()
+}

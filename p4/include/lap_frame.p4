@@ -1,0 +1,233 @@
+// What lap.p4 parses, what it knows of a frame, and what it tells the control plane.
+#ifndef LW_LAP_FRAME_P4
+#define LW_LAP_FRAME_P4
+
+#include "datagram.p4"
+#include "lap.p4"
+#include "lw_verdicts.p4"
+#include "siphash.p4"
+
+#define CPU_PORT 510
+#define DEVICES 65536
+// Buckets of owners, a power of two.
+#define BUCKETS 262144
+#define PAYLOAD_WORDS 16
+#define PAYLOAD_BYTES 128
+
+const lw_verdict_t UNDECIDED = 0;
+const bit<8> NAK_NO_ROWS = 1;
+const bit<8> NAK_STOPPING = 2;
+
+// Sealed where nothing is set.
+const bit<2> GATE_SEALED = 0;
+const bit<2> GATE_OPEN = 1;
+const bit<2> GATE_OFF = 2;
+
+header packet_out_t {
+    bit<16> port;
+}
+
+header icmpv6_t {
+    bit<8> type;
+}
+
+header word_t {
+    bit<64> w;
+}
+
+#define TAIL(bytes) header tail##bytes##_t { bit<(8 * bytes)> w; }
+TAIL(1)
+TAIL(2)
+TAIL(3)
+TAIL(4)
+TAIL(5)
+TAIL(6)
+TAIL(7)
+
+struct headers_t {
+    packet_out_t packet_out;
+    network_t net;
+    icmpv6_t icmpv6;
+    lap_t lap;
+    lap_body_t lap_body;
+    lap_data_t lap_data;
+    word_t[PAYLOAD_WORDS] words;
+    tail1_t tail1;
+    tail2_t tail2;
+    tail3_t tail3;
+    tail4_t tail4;
+    tail5_t tail5;
+    tail6_t tail6;
+    tail7_t tail7;
+}
+
+struct session_digest_t {
+    bit<64> device_id;
+    bit<64> session_id;
+    bit<64> tag1;
+    bit<32> idx;
+    bit<128> address;
+    bit<9> ingress;
+    bit<48> at_us;
+}
+
+struct event_digest_t {
+    bit<64> device_id;
+    bit<8> verdict;
+    bit<32> idx;
+    bit<9> ingress;
+}
+
+struct metadata_t {
+    parsed_t parsed;
+    bit<16> left;
+    bit<16> behind_header;
+    frame_t frame;
+    lw_verdict_t verdict;
+    bit<1> local;
+    // Settings.
+    bit<1> is_set;
+    bit<1> stopping;
+    bit<2> gate;
+    bit<32> gateway_id;
+    bit<32> lease_s;
+    bit<16> mtu;
+    bit<1> from_devices;
+    bit<1> to_devices;
+    // Freshness.
+    bit<64> fresh;
+    bit<64> fresh_before;
+    bit<48> fresh_until;
+    // The device's line.
+    bit<32> device;
+    bit<1> key_mode;
+    bit<1> has_row;
+    bit<1> revoked;
+    bit<32> next;
+    bit<64> challenge;
+    bit<64> key0;
+    bit<64> key1;
+    // Its session.
+    bit<64> session_id;
+    bit<64> session_key0;
+    bit<64> session_key1;
+    bit<64> tag1;
+    bit<48> lease_until;
+    bit<32> session_lease_s;
+    bit<128> address;
+    bit<106> session_place;
+    bit<56> window;
+    bit<64> seq;
+    bit<64> sealed_device;
+    // The sender, but for its address: bound 1, port 16, ingress 9, VLANs 32, MAC 48.
+    bit<106> place;
+    bit<32> address_bucket;
+    bit<32> mac_bucket;
+    bit<1> tag_fits;
+    // Hashing.
+    sip_t sip;
+    bit<64> h0;
+    bit<64> ig;
+    bit<64> w5;
+    bit<64> w6;
+    bit<64> d1;
+    bit<64> d2;
+    bit<64> peer0;
+    bit<64> peer1;
+    bit<64> t0;
+    bit<64> t1;
+    bit<8> hashed;
+    bit<16> checksum;
+    bit<32> sum;
+    bit<32> gone;
+}
+
+parser LapParser(packet_in packet, out headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    DatagramParser() datagram;
+
+    state start {
+        transition select(standard.ingress_port) {
+            CPU_PORT: sent;
+            default: frame;
+        }
+    }
+    state sent {
+        packet.extract(hdr.packet_out);
+        transition accept;
+    }
+    state frame {
+        datagram.apply(packet, hdr.net, meta.parsed);
+        // Without a whole LAP header it is no message, whatever its port.
+        meta.behind_header = meta.parsed.udp_length |-| 23;
+        meta.left = meta.parsed.udp_length |-| 8;
+        transition select(meta.parsed.is_udp, meta.parsed.udp_port, meta.behind_header, meta.parsed.is_icmpv6) {
+            (1, LAP_PORT, 0, _): accept;
+            (1, LAP_PORT, _, _): lap;
+            (1, _, _, _): payload;
+            (_, _, _, 1): icmpv6;
+            default: accept;
+        }
+    }
+    state icmpv6 {
+        packet.extract(hdr.icmpv6);
+        transition accept;
+    }
+    state lap {
+        packet.extract(hdr.lap);
+        meta.behind_header = meta.parsed.udp_length |-| (LAP_DATA_BYTES + 7);
+        transition select(hdr.lap.type, meta.parsed.udp_length, meta.behind_header) {
+            (LAP_REQUEST, LAP_MESSAGE_BYTES + 8, _): lap_body;
+            (LAP_RESPONSE, LAP_MESSAGE_BYTES + 8, _): lap_body;
+            (LAP_NAK, LAP_MESSAGE_BYTES + 8, _): lap_body;
+            (LAP_DATA_UP, _, 0): accept;
+            (LAP_DATA_DOWN, _, 0): accept;
+            (LAP_DATA_UP, _, _): lap_data;
+            (LAP_DATA_DOWN, _, _): lap_data;
+            default: accept;
+        }
+    }
+    state lap_body {
+        packet.extract(hdr.lap_body);
+        transition accept;
+    }
+    state lap_data {
+        packet.extract(hdr.lap_data);
+        meta.left = meta.parsed.udp_length |-| (LAP_DATA_BYTES + 8);
+        transition payload;
+    }
+    state payload {
+        meta.behind_header = meta.left |-| PAYLOAD_BYTES;
+        transition select(meta.behind_header) {
+            0: words;
+            default: accept;
+        }
+    }
+    state words {
+        transition select(meta.left) {
+            0: accept;
+            1: tail1;
+            2: tail2;
+            3: tail3;
+            4: tail4;
+            5: tail5;
+            6: tail6;
+            7: tail7;
+            default: word;
+        }
+    }
+    state word {
+        packet.extract(hdr.words.next);
+        meta.left = meta.left - 8;
+        transition words;
+    }
+#define TAIL_STATE(name) state name { packet.extract(hdr.name); transition accept; }
+    TAIL_STATE(tail1)
+    TAIL_STATE(tail2)
+    TAIL_STATE(tail3)
+    TAIL_STATE(tail4)
+    TAIL_STATE(tail5)
+    TAIL_STATE(tail6)
+    TAIL_STATE(tail7)
+}
+
+#endif

@@ -1,0 +1,462 @@
+// The gateway of LAP/1 in the switch (docs/protocols.md 1): suite 1, pool and key mode, sessions, leases, the gate.
+//
+// Who writes what. The pipeline alone writes `next_idx` and everything of a session; what decides and what writes is one action, which
+// simple_switch runs under the locks of all registers that it names. The control plane
+//   sets `gateway` (without it nothing is answered and nothing passes) and fills `ports`, `local4`, `local6`, `bridge`, `devices`;
+//   puts rows, which carry their idx, into `rows` and keys of key mode into `keys`; removes them when they are spent;
+//   writes `next_idx` of a device that has none yet, `marks` (rows below the mark may be spent) and `revoked`;
+//   writes `fresh` (0 current, 1 previous: previous first) and `fresh_until_us`, after which the pipeline stops answering,
+//   on the pipeline's clock, which every frame that it sends through port CPU_PORT writes to `clock_us`;
+//   closes a session by writing 0 to `session_ids`; takes digests.
+//
+// Missing, beside what docs/protocols.md lists as missing everywhere:
+//   the slow path (unknown devices: drop_unknown_device), PROOFs (p4dra.p4 judges them), classic profiles (classic_puf.p4);
+//   sealed payloads longer than PAYLOAD_BYTES (drop_too_big, both ways), and down to LAP's port (drop_unsealed);
+//   from one device to another under a sealed gate: drop_unsealed, for it had to be opened and sealed in one pass;
+//   requests to attest under a sealed gate, unless they come through CPU_PORT;
+//   a bucket of two owners for each address: a third that hashes there is drop_table_full;
+//   leases end to the microsecond, not with a whole second; NAKs and events are limited by meters, for all CPUs together.
+#include <core.p4>
+#include <v1model.p4>
+#include "include/lap_frame.p4"
+#include "include/lap_order.p4"
+#include "include/reply.p4"
+
+control LapVerify(inout headers_t hdr, inout metadata_t meta) {
+    apply {
+    }
+}
+
+control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+#include "include/lap_state.p4"
+
+    Classify() classify;
+    LapOrder() lap_order;
+    TurnRound() turn_round;
+
+    apply {
+        meta.verdict = UNDECIDED;
+        if (hdr.packet_out.isValid()) {
+            clock_us.write(0, standard.ingress_global_timestamp);
+            if (hdr.packet_out.port == 0) {
+                standard.mcast_grp = 1;
+            } else {
+                standard.egress_spec = hdr.packet_out.port[8:0];
+            }
+            hdr.packet_out.setInvalid();
+            exit;
+        }
+        meta.from_devices = 1;
+        gateway.apply();
+        ports.apply();
+        classify.apply(hdr.net, standard.packet_length, meta.frame);
+        bridge.apply();
+        if (hdr.net.ipv4.isValid()) {
+            local4.apply();
+        } else if (hdr.net.ipv6.isValid()) {
+            local6.apply();
+        }
+        bit<16> src_port = 0;
+        bit<16> dst_port = 0;
+        if (hdr.net.udp.isValid()) {
+            src_port = hdr.net.udp.src_port;
+            dst_port = hdr.net.udp.dst_port;
+        }
+        bool is_udp = meta.frame.kind == FRAME_UDP;
+        bool ours = meta.local == 1 && is_udp && dst_port == LAP_PORT;
+        bool is_data = meta.gate == GATE_SEALED && is_udp && dst_port == LAP_PORT && hdr.lap.isValid() && hdr.lap.magic == LAP_MAGIC
+            && hdr.lap.version == LAP_VERSION && hdr.lap.type == LAP_DATA_UP;
+        // What is to be done with the device that a message names, or that a datagram goes to.
+        bool challenges = false;
+        bool judges = false;
+        bool again = false;
+        bool opens = false;
+        bool seals = false;
+
+        if (meta.from_devices == 0) {
+            if (meta.gate != GATE_SEALED || meta.to_devices == 0) {
+                meta.verdict = LW_PASS_FOREIGN;
+            } else if (meta.frame.kind == FRAME_BROKEN || meta.frame.kind == FRAME_UDP_LENGTH) {
+                meta.verdict = LW_DROP_TRUNCATED;
+            } else if (meta.frame.kind == FRAME_ARP) {
+                meta.verdict = LW_PASS_ALWAYS;
+            } else if (meta.frame.kind == FRAME_FRAGMENT) {
+                meta.verdict = LW_DROP_GATE_FRAGMENT;
+            } else if (meta.frame.kind == FRAME_EXTENSION) {
+                meta.verdict = LW_DROP_GATE_EXTENSION;
+            } else if (hdr.icmpv6.isValid() && hdr.icmpv6.type >= 133 && hdr.icmpv6.type <= 136) {
+                meta.verdict = LW_PASS_ALWAYS;
+            } else if (!is_udp) {
+                meta.verdict = LW_DROP_UNSEALED;
+            } else if ((hdr.net.ipv4.isValid() && src_port == 67 && dst_port == 68)
+                    || (hdr.net.ipv6.isValid() && src_port == 547 && dst_port == 546)) {
+                meta.verdict = LW_PASS_ALWAYS;
+            } else if (dst_port == LAP_PORT) {
+                meta.verdict = LW_DROP_UNSEALED;
+            } else if (meta.frame.payload_bytes + 8 != meta.frame.ip_payload_bytes) {
+                meta.verdict = LW_DROP_LENGTH;
+            } else {
+                hash(meta.address_bucket, HashAlgorithm.crc32, 32w0, { meta.frame.dst }, (bit<32>)BUCKETS);
+                find_receiver();
+                if (meta.verdict == UNDECIDED) {
+                    // Of the whole packet.
+                    bit<16> packet_bytes = meta.frame.ip_payload_bytes + LAP_DATA_BYTES;
+                    if (hdr.net.ipv4.isValid()) {
+                        packet_bytes = packet_bytes + 20;
+                    } else {
+                        packet_bytes = packet_bytes + 40;
+                    }
+                    if (packet_bytes > meta.mtu || meta.frame.payload_bytes > PAYLOAD_BYTES) {
+                        meta.verdict = LW_DROP_TOO_BIG;
+                    } else {
+                        read_session();
+                        take_number();
+                        seals = meta.verdict == UNDECIDED;
+                    }
+                }
+            }
+        } else if (ours || is_data) {
+            if (meta.frame.answerable == 0) {
+                meta.verdict = LW_DROP_UNANSWERABLE;
+            } else {
+                lap_order.apply(hdr.lap, hdr.lap_body, hdr.lap_data, meta.frame.payload_bytes, meta.verdict);
+            }
+            bool responds = hdr.lap.type == LAP_RESPONSE;
+            if (meta.verdict == UNDECIDED) {
+                if (is_data) {
+                    if (meta.frame.payload_bytes + 8 != meta.frame.ip_payload_bytes) {
+                        meta.verdict = LW_DROP_LENGTH;
+                    } else if (hdr.lap_data.port == 0 || hdr.lap_data.port == LAP_PORT) {
+                        meta.verdict = LW_DROP_GATE_PORT;
+                    }
+                } else if (hdr.lap.type == LAP_REQUEST || responds) {
+                    read_fresh();
+                    if (meta.is_set == 0 || meta.fresh == 0 || standard.ingress_global_timestamp > meta.fresh_until) {
+                        meta.verdict = LW_DROP_STOPPED;
+                    } else if (responds && hdr.lap_body.w2[31:0] != meta.gateway_id) {
+                        meta.verdict = LW_DROP_GATEWAY;
+                    }
+                } else if (hdr.lap.type == LAP_DATA_UP) {
+                    meta.verdict = LW_DROP_NOT_SEALED;
+                } else if (hdr.lap.type == LAP_PROOF) {
+                    meta.verdict = LW_DROP_UNSUPPORTED_TYPE;
+                } else {
+                    meta.verdict = LW_DROP_DIRECTION;
+                }
+            }
+            if (meta.verdict == UNDECIDED) {
+                if (devices.apply().hit) {
+                    read_line();
+                    if (meta.revoked == 1) {
+                        meta.verdict = LW_DROP_REVOKED;
+                    }
+                } else {
+                    meta.verdict = LW_DROP_UNKNOWN_DEVICE;
+                }
+            }
+            if (meta.verdict == UNDECIDED) {
+                read_session();
+                meta.place = hdr.lap.flags[0:0] ++ src_port ++ standard.ingress_port ++ meta.frame.vlans ++ hdr.net.ethernet.src;
+                bool is_live = meta.session_id != 0 && standard.ingress_global_timestamp < meta.lease_until;
+                if (is_data) {
+                    meta.seq = hdr.lap_data.seq;
+                    if (meta.session_id == 0 || hdr.lap_data.session_id != meta.session_id) {
+                        meta.verdict = LW_DROP_SESSION;
+                    } else if (!is_live) {
+                        meta.verdict = LW_DROP_GATE_LEASE;
+                    } else if (meta.frame.src != meta.address) {
+                        meta.verdict = LW_DROP_SOURCE;
+                    } else {
+                        mark_number(0);
+                        if (meta.verdict == UNDECIDED && meta.frame.payload_bytes > LAP_DATA_BYTES + PAYLOAD_BYTES) {
+                            meta.verdict = LW_DROP_TOO_BIG;
+                        }
+                        opens = meta.verdict == UNDECIDED;
+                    }
+                } else {
+                    if (meta.key_mode == 1) {
+                        keys.apply();
+                    } else {
+                        rows.apply();
+                    }
+                    if (!responds) {
+                        bit<2> colour = 0;
+                        bit<8> reason = NAK_NO_ROWS;
+                        if (meta.stopping == 1) {
+                            reason = NAK_STOPPING;
+                        }
+                        if (meta.stopping == 0 && meta.has_row == 1) {
+                            challenges = true;
+                        } else {
+                            naks.execute_meter(0, colour);
+                            if (colour != 0) {
+                                meta.verdict = LW_DROP_NAK_LIMIT;
+                            } else {
+                                meta.verdict = LW_REPLY_NAK;
+                                hdr.lap.type = LAP_NAK;
+                                hdr.lap_body.w0 = meta.next ++ reason ++ 24w0;
+                                hdr.lap_body.w1 = 0;
+                            }
+                        }
+                    } else if (meta.next != 0 && hdr.lap_body.w2[63:32] == meta.next - 1) {
+                        if (is_live && meta.session_id == hdr.lap_body.w4 && meta.tag1 == hdr.lap_body.w5
+                                && meta.address == meta.frame.src && meta.session_place[104:0] == meta.place[104:0]) {
+                            again = true;
+                        } else {
+                            meta.verdict = LW_DROP_REPLAY;
+                        }
+                    } else if (hdr.lap_body.w2[63:32] != meta.next) {
+                        meta.verdict = LW_DROP_INDEX;
+                    } else if (meta.has_row == 0) {
+                        meta.verdict = LW_DROP_NO_ROWS;
+                    } else if (hdr.lap_body.w3 == 0 || (hdr.lap_body.w3 != meta.fresh && hdr.lap_body.w3 != meta.fresh_before)) {
+                        meta.verdict = LW_DROP_FRESH;
+                    } else {
+                        judges = true;
+                    }
+                }
+            }
+        } else if (meta.gate == GATE_OFF) {
+            if (meta.frame.kind == FRAME_UDP_LENGTH && meta.local == 1 && dst_port == LAP_PORT) {
+                meta.verdict = LW_DROP_TRUNCATED;
+            } else if ((meta.frame.kind == FRAME_FRAGMENT || meta.frame.kind == FRAME_EXTENSION) && meta.local == 1) {
+                meta.verdict = LW_PASS_UNPARSED;
+            } else {
+                meta.verdict = LW_PASS_FOREIGN;
+            }
+        } else if (meta.frame.kind == FRAME_BROKEN || meta.frame.kind == FRAME_UDP_LENGTH) {
+            meta.verdict = LW_DROP_TRUNCATED;
+        } else if (meta.frame.kind == FRAME_ARP) {
+            meta.verdict = LW_PASS_ALWAYS;
+        } else if (meta.frame.kind == FRAME_FRAGMENT) {
+            meta.verdict = LW_DROP_GATE_FRAGMENT;
+        } else if (meta.frame.kind == FRAME_EXTENSION) {
+            meta.verdict = LW_DROP_GATE_EXTENSION;
+        } else if (hdr.icmpv6.isValid() && (hdr.icmpv6.type == 133 || hdr.icmpv6.type == 135 || hdr.icmpv6.type == 136)) {
+            meta.verdict = LW_PASS_ALWAYS;
+        } else if ((hdr.net.ipv4.isValid() && is_udp && src_port == 68 && dst_port == 67)
+                || (hdr.net.ipv6.isValid() && is_udp && src_port == 546 && dst_port == 547)) {
+            meta.verdict = LW_PASS_ALWAYS;
+        } else if (is_udp && dst_port == LAP_PORT) {
+            meta.verdict = LW_DROP_GATE_PORT;
+        } else if (meta.gate == GATE_SEALED) {
+            meta.verdict = LW_DROP_GATE;
+        } else {
+            meta.place = 1w0 ++ src_port ++ standard.ingress_port ++ meta.frame.vlans ++ hdr.net.ethernet.src;
+            hash(meta.mac_bucket, HashAlgorithm.crc32, 32w0, { meta.place[88:0] }, (bit<32>)BUCKETS);
+            find_sender();
+        }
+
+        if (challenges || judges) {
+            if (challenges) {
+                hdr.lap.type = LAP_CHALLENGE;
+                meta.ig = meta.next ++ meta.gateway_id;
+                meta.w5 = meta.challenge;
+                meta.w6 = meta.fresh;
+            } else {
+                meta.ig = hdr.lap_body.w2;
+                meta.w5 = hdr.lap_body.w3;
+                meta.w6 = 0;
+                if (hdr.lap.flags == LAP_FLAG_BOUND) {
+                    meta.w6 = hdr.net.ethernet.src ++ 16w0;
+                }
+            }
+            set_h0();
+            hash_seven();
+            if (challenges) {
+                hdr.lap_body.w3 = hdr.lap_body.w0;
+                hdr.lap_body.w0 = meta.ig;
+                hdr.lap_body.w1 = meta.challenge;
+                hdr.lap_body.w2 = meta.fresh;
+                hdr.lap_body.w4 = meta.t0;
+                hdr.lap_body.w5 = meta.t1;
+                meta.verdict = LW_REPLY_CHALLENGE;
+            } else {
+                if (meta.t0 == hdr.lap_body.w4 && meta.t1 == hdr.lap_body.w5) {
+                    meta.tag_fits = 1;
+                }
+                hash(meta.address_bucket, HashAlgorithm.crc32, 32w0, { meta.frame.src }, (bit<32>)BUCKETS);
+                hash(meta.mac_bucket, HashAlgorithm.crc32, 32w0, { meta.place[88:0] }, (bit<32>)BUCKETS);
+                derive_session_key();
+                decide();
+                if (meta.verdict == LW_REPLY_ACK) {
+                    digest<session_digest_t>(1, { hdr.lap.device_id, hdr.lap_body.w4, hdr.lap_body.w5, meta.next,
+                                                  meta.frame.src, standard.ingress_port, standard.ingress_global_timestamp });
+                    meta.session_id = hdr.lap_body.w4;
+                    meta.session_lease_s = meta.lease_s;
+                } else if (meta.verdict == LW_DROP_TAG || meta.verdict == LW_DROP_MARK) {
+                    bit<2> event_colour;
+                    events.execute_meter(0, event_colour);
+                    if (event_colour == 0) {
+                        digest<event_digest_t>(2, { hdr.lap.device_id, meta.verdict, meta.next, standard.ingress_port });
+                    }
+                }
+            }
+        }
+
+        bool acknowledges = again || meta.verdict == LW_REPLY_ACK;
+        if (acknowledges || opens || seals) {
+            if (acknowledges) {
+                hdr.lap.type = LAP_ACK;
+                hdr.lap.flags = 0;
+                meta.d1 = hdr.lap_body.w2[63:32] ++ meta.session_lease_s;
+                meta.d2 = meta.session_id;
+                meta.peer0 = meta.frame.src[127:64];
+                meta.peer1 = meta.frame.src[63:0];
+            } else if (opens) {
+                meta.d1 = hdr.lap_data.seq;
+                meta.d2 = hdr.lap_data.port ++ 48w0;
+                meta.peer0 = meta.frame.dst[127:64];
+                meta.peer1 = meta.frame.dst[63:0];
+            } else {
+                hdr.lap.setValid();
+                hdr.lap = { LAP_MAGIC, LAP_VERSION, LAP_DATA_DOWN, LAP_SUITE, 0, LAP_DATA_BYTES + meta.frame.payload_bytes,
+                            meta.sealed_device };
+                hdr.lap_data.setValid();
+                hdr.lap_data = { meta.session_id, meta.seq, dst_port, 0, 0, 0 };
+                meta.d1 = meta.seq;
+                meta.d2 = dst_port ++ src_port ++ 32w0;
+                meta.peer0 = meta.frame.src[127:64];
+                meta.peer1 = meta.frame.src[63:0];
+            }
+            set_h0();
+            hash_five();
+#define HASH_WORD(i) if (hdr.words[i].isValid()) { hash_word(hdr.words[i].w); }
+            HASH_WORD(0)
+            HASH_WORD(1)
+            HASH_WORD(2)
+            HASH_WORD(3)
+            HASH_WORD(4)
+            HASH_WORD(5)
+            HASH_WORD(6)
+            HASH_WORD(7)
+            HASH_WORD(8)
+            HASH_WORD(9)
+            HASH_WORD(10)
+            HASH_WORD(11)
+            HASH_WORD(12)
+            HASH_WORD(13)
+            HASH_WORD(14)
+            HASH_WORD(15)
+            bit<64> tail = 0;
+            bool has_tail = true;
+            if (hdr.tail1.isValid()) {
+                tail = hdr.tail1.w ++ 56w0;
+            } else if (hdr.tail2.isValid()) {
+                tail = hdr.tail2.w ++ 48w0;
+            } else if (hdr.tail3.isValid()) {
+                tail = hdr.tail3.w ++ 40w0;
+            } else if (hdr.tail4.isValid()) {
+                tail = hdr.tail4.w ++ 32w0;
+            } else if (hdr.tail5.isValid()) {
+                tail = hdr.tail5.w ++ 24w0;
+            } else if (hdr.tail6.isValid()) {
+                tail = hdr.tail6.w ++ 16w0;
+            } else if (hdr.tail7.isValid()) {
+                tail = hdr.tail7.w ++ 8w0;
+            } else {
+                has_tail = false;
+            }
+            if (has_tail) {
+                hash_word(tail);
+            }
+            finish_hash();
+            if (acknowledges) {
+                hdr.lap_body.w0 = meta.d1;
+                hdr.lap_body.w1 = meta.d2;
+                hdr.lap_body.w2 = meta.t0;
+                hdr.lap_body.w3 = meta.t1;
+                hdr.lap_body.w4 = meta.peer0;
+                hdr.lap_body.w5 = meta.peer1;
+                if (again) {
+                    meta.verdict = LW_REPLY_ACK_AGAIN;
+                }
+            } else {
+                // What stands behind the packet goes.
+                bit<32> whole = standard.packet_length - (bit<32>)meta.frame.room;
+                if (hdr.net.ipv4.isValid()) {
+                    whole = whole + 20;
+                } else {
+                    whole = whole + 40;
+                }
+                whole = whole + (bit<32>)meta.frame.ip_payload_bytes;
+                if (opens) {
+                    if (meta.t0 == hdr.lap_data.tag0 && meta.t1 == hdr.lap_data.tag1) {
+                        mark_number(1);
+                        if (meta.verdict == UNDECIDED) {
+                            open_datagram();
+                            truncate(whole - (bit<32>)LAP_DATA_BYTES);
+                        }
+                    } else {
+                        meta.verdict = LW_DROP_TAG;
+                    }
+                } else {
+                    seal_datagram();
+                    truncate(whole + (bit<32>)LAP_DATA_BYTES);
+                }
+            }
+        }
+
+        if (meta.from_devices == 1 && meta.to_devices == 1 && meta.gate == GATE_SEALED && meta.verdict < 16
+                && meta.verdict != LW_PASS_ALWAYS) {
+            meta.verdict = LW_DROP_UNSEALED;
+        }
+        verdicts.count((bit<32>)meta.verdict);
+        if (meta.verdict >= 32) {
+            drop();
+        } else if (meta.verdict >= 16) {
+            turn_round.apply(hdr.net);
+            standard.mcast_grp = 0;
+            standard.egress_spec = standard.ingress_port;
+        }
+    }
+}
+
+#define BODY_WORDS(b) b.w0, b.w1, b.w2, b.w3, b.w4, b.w5
+#define LAP_WORDS(l) l.magic, l.version, l.type, l.suite, l.flags, l.length, l.device_id
+#define UDP_WORDS(u) 8w0, PROTOCOL_UDP, u.length, u.src_port, u.dst_port, u.length
+
+control LapEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    apply {
+        if (meta.verdict >= 16 && hdr.lap_body.isValid() && hdr.lap.isValid() && hdr.net.udp.isValid()) {
+            if (hdr.net.ipv4.isValid()) {
+                hash(meta.checksum, HashAlgorithm.csum16, 16w0, { hdr.net.ipv4.src, hdr.net.ipv4.dst, UDP_WORDS(hdr.net.udp),
+                     LAP_WORDS(hdr.lap), BODY_WORDS(hdr.lap_body) }, 32w0x10000);
+            } else if (hdr.net.ipv6.isValid()) {
+                hash(meta.checksum, HashAlgorithm.csum16, 16w0, { hdr.net.ipv6.src, hdr.net.ipv6.dst, UDP_WORDS(hdr.net.udp),
+                     LAP_WORDS(hdr.lap), BODY_WORDS(hdr.lap_body) }, 32w0x10000);
+            }
+            if (meta.checksum == 0) {
+                meta.checksum = 0xffff;
+            }
+            hdr.net.udp.checksum = meta.checksum;
+        }
+    }
+}
+
+control LapUpdate(inout headers_t hdr, inout metadata_t meta) {
+    apply {
+        update_checksum(meta.verdict >= 16 && hdr.net.ipv4.isValid(), IPV4_CHECKSUM_WORDS(hdr.net.ipv4), hdr.net.ipv4.checksum,
+                        HashAlgorithm.csum16);
+    }
+}
+
+control LapDeparser(packet_out packet, in headers_t hdr) {
+    apply {
+        packet.emit(hdr.net);
+        packet.emit(hdr.icmpv6);
+        packet.emit(hdr.lap);
+        packet.emit(hdr.lap_body);
+        packet.emit(hdr.lap_data);
+        packet.emit(hdr.words);
+        packet.emit(hdr.tail1);
+        packet.emit(hdr.tail2);
+        packet.emit(hdr.tail3);
+        packet.emit(hdr.tail4);
+        packet.emit(hdr.tail5);
+        packet.emit(hdr.tail6);
+        packet.emit(hdr.tail7);
+    }
+}
+
+V1Switch(LapParser(), LapVerify(), LapIngress(), LapEgress(), LapUpdate(), LapDeparser()) main;
