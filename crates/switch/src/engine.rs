@@ -12,9 +12,11 @@ use crate::lower::Executable;
 use crate::program::FieldList;
 use crate::program::ids::FieldRef;
 
-/// Most passes of one packet: resubmitted and recirculated. A cipher that recirculates for each quarter round
-/// needs 160.
+/// Most passes that one received packet and its copies are given: resubmitted and recirculated. A cipher that
+/// recirculates for each quarter round needs 160.
 pub const PASSES_MAX: u32 = 4096;
+/// Most passes through egress that one received packet leads to. A clone that is cloned again has no other end.
+pub const COPIES_MAX: u32 = 65_536;
 /// Most packets that wait for another pass, as in BMv2.
 pub const WAITING_MAX: usize = 1024;
 
@@ -114,6 +116,8 @@ impl Engine {
             waiting: VecDeque::new(),
             next: None,
             leaving: VecDeque::new(),
+            passes: 0,
+            copies: 0,
         };
         run.ingress(Pass {
             context,
@@ -145,6 +149,8 @@ struct Run<'r, 'f> {
     /// The first of those that leave: most packets are the only one, and need no queue.
     next: Option<Leaving<'f>>,
     leaving: VecDeque<Leaving<'f>>,
+    passes: u32,
+    copies: u32,
 }
 
 impl<'f> Run<'_, 'f> {
@@ -209,7 +215,8 @@ impl<'f> Run<'_, 'f> {
             let wrong = u64::from(context.checksum_error);
             set(&mut context.arena, place, wrong);
         }
-        if context.fault.is_none() {
+        // An exit in the parser leaves out the pipeline.
+        if context.fault.is_none() && !context.exit {
             let start = executable.ingress;
             Self::machine(
                 self.batch,
@@ -275,6 +282,10 @@ impl<'f> Run<'_, 'f> {
         if priority >= self.batch.queues {
             return self.fault(Fault::Queue, context);
         }
+        if self.copies >= COPIES_MAX {
+            return self.fault(Fault::Copies, context);
+        }
+        self.copies += 1;
         if let (Some(stamp), Some(depth)) = (standard.enq_timestamp, standard.enq_qdepth) {
             set(&mut context.arena, stamp, self.batch.world.now_us);
             // Packets are finished at once: nothing ever waits before them.
@@ -334,6 +345,9 @@ impl<'f> Run<'_, 'f> {
             u64::from(context.ingress_port),
         );
         self.parse(&mut copy, bytes.get());
+        if let Some(fault) = copy.fault {
+            return self.fault(fault, copy);
+        }
         // Of what the parser made, BMv2 keeps the headers only.
         clear_metadata(executable, &mut copy);
         keep(executable, &mut copy, context, list, Instance::IngressClone);
@@ -366,7 +380,6 @@ impl<'f> Run<'_, 'f> {
         copy.ingress_port = from.ingress_port;
         copy.ingress_length = from.ingress_length;
         copy.length = length;
-        copy.passes = from.passes;
         copy
     }
 
@@ -394,14 +407,14 @@ impl<'f> Run<'_, 'f> {
         self.again(copy, bytes);
     }
 
-    fn again(&mut self, mut context: Box<Context>, bytes: Bytes<'f>) {
-        context.passes += 1;
-        if context.passes > PASSES_MAX {
+    fn again(&mut self, context: Box<Context>, bytes: Bytes<'f>) {
+        if self.passes >= PASSES_MAX {
             return self.fault(Fault::Passes, context);
         }
         if self.waiting.len() >= WAITING_MAX {
             return self.fault(Fault::Queue, context);
         }
+        self.passes += 1;
         self.waiting.push_back(Pass { context, bytes });
     }
 
@@ -413,15 +426,17 @@ impl<'f> Run<'_, 'f> {
         } = leaving;
         self.begin_egress(&mut context, port);
         let executable = self.batch.world.executable;
-        let start = executable.egress;
-        Self::machine(
-            self.batch,
-            &mut self.engine.scratch,
-            self.random,
-            &mut context,
-            bytes.get(),
-        )
-        .run(start);
+        if !context.exit {
+            let start = executable.egress;
+            Self::machine(
+                self.batch,
+                &mut self.engine.scratch,
+                self.random,
+                &mut context,
+                bytes.get(),
+            )
+            .run(start);
+        }
         // An exit in egress is not taken back: nothing comes after it.
         if let Some(fault) = context.fault {
             return self.fault(fault, context);
@@ -444,6 +459,10 @@ impl<'f> Run<'_, 'f> {
             bytes.get(),
         )
         .deparse(&mut out);
+        if let Some(fault) = context.fault {
+            self.engine.out = out;
+            return self.fault(fault, context);
+        }
         let payload = bytes.get().get(context.parsed..).unwrap_or(&[]);
         if context.requests.recirculate != 0 {
             self.recirculate(&context, &out, payload);

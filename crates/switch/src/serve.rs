@@ -61,7 +61,7 @@ impl Sink for Out<'_> {
 
     fn fault(&mut self, fault: Fault) {
         count(match fault {
-            Fault::Fuel | Fault::Passes => &self.counters.circles,
+            Fault::Fuel | Fault::Passes | Fault::Copies => &self.counters.circles,
             Fault::Assertion => &self.counters.assertions,
             Fault::Queue => &self.counters.queue_full,
         });

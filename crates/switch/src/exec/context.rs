@@ -12,6 +12,8 @@ pub enum Fault {
     Assertion,
     /// The packet was resubmitted or recirculated too often.
     Passes,
+    /// The packet made too many copies of itself.
+    Copies,
     /// The queue of packets that come back is full.
     Queue,
 }
@@ -54,8 +56,6 @@ pub struct Context {
     pub fault: Option<Fault>,
     /// The port that it came in by.
     pub ingress_port: u32,
-    /// Passes so far.
-    pub passes: u32,
 }
 
 impl Context {
@@ -73,7 +73,6 @@ impl Context {
         self.checksum_error = false;
         self.fault = None;
         self.ingress_port = 0;
-        self.passes = 0;
     }
 }
 

@@ -46,7 +46,7 @@ fn gather(packet: &Packet<'_>, inputs: &[Input]) -> Vec<u8> {
     }
     let mut bytes = bits.into_bytes();
     if inputs.contains(&Input::Payload) {
-        bytes.extend_from_slice(packet.visible());
+        bytes.extend_from_slice(packet.payload());
     }
     bytes
 }

@@ -18,6 +18,9 @@
 //! * what is extracted or looked at (`SetLookahead`) beyond the packet is `PacketTooShort`; in a transition's key,
 //!   bits beyond the packet are 0. A length that is negative is `PacketTooShort`, too, and one that
 //!   follows from the header's own fields is checked like others;
+//! * a parser that truncates the packet parses on as if it did not, and what it hashes as the payload is what it has
+//!   not parsed yet, not the whole packet;
+//! * a stack that is moved by a negative number of elements stays as it is;
 //! * an assertion that fails drops the packet;
 //! * a parser, pipeline or action that does not end within [`STEPS_MAX`] steps drops the packet;
 //! * a packet is resubmitted and recirculated at most [`PASSES_MAX`] times and makes at most [`COPIES_MAX`] copies;
@@ -63,6 +66,9 @@ pub const PASSES_MAX: u32 = 4_096;
 /// Most passes through egress that a packet that was received leads to.
 pub const COPIES_MAX: u32 = 65_536;
 
+/// Most packets that wait to be parsed again: simple_switch's queue of them.
+pub const WAITING_MAX: usize = 1_024;
+
 /// How simple_switch is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReferenceConfig {
@@ -98,6 +104,8 @@ pub enum DropReason {
     Passes,
     /// It was to make more than [`COPIES_MAX`] copies.
     Copies,
+    /// More than [`WAITING_MAX`] packets were to wait.
+    Waiting,
 }
 
 /// What became of a packet.

@@ -78,6 +78,7 @@ impl<'a> Interpreter<'a> {
                 Err(Stop::Drop(reason)) => return Err(reason),
             }
         }
+        packet.parsed = 0;
         packet.data.drain(..parsed.min(packet.data.len()));
         self.verify_checksums(packet);
         Ok(())
@@ -141,6 +142,7 @@ impl<'a> Interpreter<'a> {
                 self.skip(packet, &bytes, parsed)?;
             }
             ParserOp::Statement(statement) => {
+                packet.parsed = *parsed;
                 self.statements(packet, std::slice::from_ref(statement), &[])?;
             }
         }
@@ -283,7 +285,7 @@ fn load_ahead(packet: &mut Packet<'_>, header: HeaderId, first_bit: usize) {
 
 /// Bytes that were not parsed yet.
 fn rest(packet: &Packet<'_>, parsed: usize) -> usize {
-    packet.visible().len().saturating_sub(parsed)
+    packet.data.len().saturating_sub(parsed)
 }
 
 fn masked(bytes: &[u8], mask: &[u8]) -> Vec<u8> {
@@ -341,8 +343,7 @@ fn key_part(packet: &Packet<'_>, part: &KeyPart, parsed: usize) -> Vec<u8> {
     let bits = width(packet, part);
     let value = match part {
         KeyPart::Lookahead(offset, bits) => {
-            let seen = packet.visible();
-            number::bits_of(seen, parsed * 8 + *offset as usize, *bits)
+            number::bits_of(&packet.data, parsed * 8 + *offset as usize, *bits)
         }
         _ => field_of(packet, part).map_or_else(BigInt::zero, |field| packet.headers.raw(field).into()),
     };

@@ -502,6 +502,8 @@ pub struct Packet<'p> {
     pub headers: Headers<'p>,
     /// What was received; once parsed, what lies behind the headers.
     pub data: Vec<u8>,
+    /// How many bytes of `data` the parser has taken when a statement of it runs.
+    pub parsed: usize,
     /// Most bytes of `data` that count.
     pub truncated: usize,
     /// Its length when it came in, for counters and meters.
@@ -527,6 +529,7 @@ impl<'p> Packet<'p> {
         Self {
             headers: Headers::new(program),
             data,
+            parsed: 0,
             truncated: usize::MAX,
             ingress_length: length,
             length,
@@ -546,6 +549,12 @@ impl<'p> Packet<'p> {
             exit: false,
             ..self.clone()
         }
+    }
+
+    /// What calculations take for the payload.
+    pub fn payload(&self) -> &[u8] {
+        let behind = self.data.get(self.parsed..).unwrap_or_default();
+        behind.get(..self.truncated).unwrap_or(behind)
     }
 
     /// The bytes that count.

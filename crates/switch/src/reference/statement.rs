@@ -1,6 +1,6 @@
 //! Statements and actions.
 
-use num_bigint::BigInt;
+use num_bigint::{BigInt, Sign};
 use num_traits::{ToPrimitive, Zero};
 
 use super::eval::{self, Scope};
@@ -135,14 +135,14 @@ impl<'a> Interpreter<'a> {
             Statement::AssignStack(to, from) => packet.headers.assign_stack(*to, *from),
             Statement::AssignUnionStack(to, from) => packet.headers.assign_union_stack(*to, *from),
             Statement::Push(stack, by) => {
-                let by = number::low_u64(&scope.data(by)) as usize;
+                let by = elements(&scope.data(by));
                 match stack {
                     AnyStack::Headers(stack) => packet.headers.push(*stack, by),
                     AnyStack::Unions(stack) => packet.headers.push_unions(*stack, by),
                 }
             }
             Statement::Pop(stack, by) => {
-                let by = number::low_u64(&scope.data(by)) as usize;
+                let by = elements(&scope.data(by));
                 match stack {
                     AnyStack::Headers(stack) => packet.headers.pop(*stack, by),
                     AnyStack::Unions(stack) => packet.headers.pop_unions(*stack, by),
@@ -325,6 +325,14 @@ impl<'a> Interpreter<'a> {
 pub fn step(packet: &mut Packet<'_>) -> Result<(), DropReason> {
     packet.steps = packet.steps.checked_sub(1).ok_or(DropReason::Steps)?;
     Ok(())
+}
+
+/// By how many elements a stack moves.
+fn elements(by: &BigInt) -> usize {
+    match by.sign() {
+        Sign::Minus => 0,
+        _ => by.to_usize().unwrap_or(usize::MAX),
+    }
 }
 
 fn source(scope: &Scope<'_, '_>, source: &FieldSource) -> Option<(HeaderId, u32)> {

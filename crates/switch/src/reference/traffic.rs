@@ -6,7 +6,7 @@ use num_bigint::BigInt;
 
 use super::number;
 use super::state::{Packet, Requests};
-use super::{COPIES_MAX, DropReason, Interpreter, PASSES_MAX, STEPS_MAX};
+use super::{COPIES_MAX, DropReason, Interpreter, PASSES_MAX, STEPS_MAX, WAITING_MAX};
 use crate::program::FieldList;
 
 /// What `instance_type` says of a packet.
@@ -266,6 +266,9 @@ impl<'a> Interpreter<'a> {
     fn pass(&mut self, packet: Packet<'a>, queues: &mut Queues<'a>) {
         if queues.passes >= PASSES_MAX {
             return self.drop_for(DropReason::Passes);
+        }
+        if queues.ingress.len() >= WAITING_MAX {
+            return self.drop_for(DropReason::Waiting);
         }
         queues.passes += 1;
         queues.ingress.push_back(packet);

@@ -148,7 +148,16 @@ impl Expressions<'_> {
                 Box::new(self.data(depth)),
                 Box::new(Data::Const(BigInt::from(255))),
             ),
-            _ => Data::Const(-BigInt::from(self.source.below(3))),
+            _ => match self.source.below(4) {
+                0 => Data::Const(-BigInt::from(self.source.below(3))),
+                1 => Data::Cast(Cast::TwoCompMod, Box::new(self.data(depth)), 8),
+                2 => Data::Binary(
+                    Binary::And,
+                    Box::new(self.data(depth)),
+                    Box::new(Data::Const(BigInt::from(0xffff))),
+                ),
+                _ => Data::Field(self.field()),
+            },
         }
     }
 

@@ -10,6 +10,7 @@
 )]
 
 mod case;
+mod endless;
 mod expression;
 mod parser;
 mod pipeline;
@@ -125,7 +126,7 @@ fn minimise(mut found: (String, Vec<u64>, Case)) -> (String, Vec<u64>, Case) {
 #[test]
 fn the_switch_does_what_the_plain_interpreter_does() {
     let first = setting("LINEWARDEN_DIFFERENTIAL_SEED", 1);
-    let cases = setting("LINEWARDEN_DIFFERENTIAL_CASES", 300);
+    let cases = setting("LINEWARDEN_DIFFERENTIAL_CASES", 2_000);
     let (mut same, mut refused, mut sent) = (0, 0, 0);
     let mut failures = Vec::new();
     for seed in first..first + cases {

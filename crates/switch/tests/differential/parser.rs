@@ -155,10 +155,11 @@ fn op(source: &mut Source, program: &Program) -> (ParserOp, bool) {
             _ => Data::Const(BigInt::from(8 * expressions.source.below(4))),
         }),
         _ => {
-            let mut statements = Statements {
-                expressions,
-                side: Side::Plain,
+            let side = match expressions.source.below(5) {
+                4 => Side::Action,
+                _ => Side::Plain,
             };
+            let mut statements = Statements { expressions, side };
             ParserOp::Statement(statements.simple())
         }
     };

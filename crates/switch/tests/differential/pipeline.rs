@@ -119,7 +119,7 @@ fn deparser(source: &mut Source, program: &mut Program) {
         order.rotate_left(turn);
     }
     let mut statements = Vec::new();
-    for _ in 0..source.below(3) {
+    for at in 0..source.below(3) {
         if source.below(4) == 3 {
             let mut make = Statements {
                 expressions: Expressions {
@@ -127,7 +127,10 @@ fn deparser(source: &mut Source, program: &mut Program) {
                     program,
                     params: 0,
                 },
-                side: Side::Plain,
+                side: match at {
+                    0 => Side::Plain,
+                    _ => Side::Action,
+                },
             };
             statements.push(make.simple());
         }

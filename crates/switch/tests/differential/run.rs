@@ -141,7 +141,8 @@ pub fn by_reference(case: &Case) -> Observed {
                     seen.dropped += count;
                     continue;
                 }
-                DropReason::Priority | DropReason::Copies => "queue",
+                DropReason::Priority | DropReason::Waiting => "queue",
+                DropReason::Copies => "copies",
                 DropReason::Assertion => "assertion",
                 DropReason::Steps => "steps",
                 DropReason::Passes => "passes",
@@ -169,6 +170,7 @@ impl Sink for Seen {
             Fault::Assertion => "assertion",
             Fault::Passes => "passes",
             Fault::Queue => "queue",
+            Fault::Copies => "copies",
         };
         *self.faults.entry(fault).or_default() += 1;
     }
@@ -280,6 +282,11 @@ fn line<T: Debug + PartialEq + ?Sized>(text: &mut String, name: &str, wanted: &T
 }
 
 impl Seen {
+    /// How many packets were dropped for this reason.
+    pub fn fault(&self, fault: &str) -> u64 {
+        self.faults.get(fault).copied().unwrap_or(0)
+    }
+
     /// How many packets were sent.
     pub fn packets(&self) -> usize {
         self.sent.len()

@@ -321,9 +321,10 @@ pub fn objects(source: &mut Source, program: &mut Program) {
             direct: None,
         })
         .collect();
+    let any = source.percent(20);
     let metadata: Vec<FieldRef> = fixed_fields(program)
         .into_iter()
-        .filter(|field| field.header == USER || *field == standard("ingress_port"))
+        .filter(|field| any || field.header == USER || *field == standard("ingress_port"))
         .collect();
     program.field_lists = (0..source.between(1, 3) as u32)
         .map(|at| FieldList {

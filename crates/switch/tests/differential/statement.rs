@@ -166,11 +166,11 @@ impl Statements<'_> {
                 1 => Statement::Drop,
                 _ => Statement::Exit,
             },
-            22 => Statement::Truncate(number(self.source().below(80))),
+            22 => Statement::Truncate(self.small(80)),
             _ => match self.source().below(4) {
                 0 => Statement::Assert(self.data()),
                 1 => Statement::LogMsg("{}".into(), vec![self.data()]),
-                2 => Statement::Digest(number(self.source().below(3))),
+                2 => Statement::Digest(self.small(3)),
                 _ => Statement::Noop,
             },
         }
@@ -199,7 +199,7 @@ impl Statements<'_> {
         let Some(stack) = self.stack() else {
             return Statement::Noop;
         };
-        let by = number(self.source().below(6));
+        let by = self.small(6);
         match self.source().below(2) {
             0 => Statement::Push(stack, by),
             _ => Statement::Pop(stack, by),
@@ -287,9 +287,17 @@ impl Statements<'_> {
         }
     }
 
+    /// A number, most often a constant below a bound.
+    fn small(&mut self, bound: usize) -> Data {
+        match self.source().below(10) {
+            9 => self.data(),
+            _ => number(self.source().below(bound)),
+        }
+    }
+
     /// What makes more packets of one.
     fn traffic(&mut self) -> Statement {
-        let list = number(self.source().below(4));
+        let list = self.small(4);
         match self.source().below(4) {
             0 => Statement::Resubmit(list),
             1 => Statement::Recirculate(list),
@@ -298,7 +306,7 @@ impl Statements<'_> {
                     0 => CloneKind::Ingress,
                     _ => CloneKind::Egress,
                 };
-                Statement::Clone(kind, number(self.source().below(4)), list)
+                Statement::Clone(kind, self.small(4), list)
             }
         }
     }
