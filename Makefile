@@ -48,8 +48,9 @@ lint: setup ## formatting, clippy, documentation, shell scripts, licences, the s
 fmt: setup ## format the Rust sources
 	cargo fmt --all
 
-generate: setup ## rewrite what is generated from the list of verdicts: C and P4 headers, docs/verdicts.md
+generate: setup ## rewrite what is generated: C and P4 headers and docs/verdicts.md, P4Runtime's messages
 	cargo run -q -p linewarden-protocol --features alloc --example generate
+	cargo run -q -p linewarden-p4runtime --example generate
 	scripts/verdict-table > docs/verdicts.md
 
 p4: ## compile the P4 programs again, with p4c from PATH (or P4C=COMPILER)
