@@ -40,6 +40,7 @@ const bit<8> AGAIN = 255;
 // No verdict yet.
 const lw_verdict_t UNDECIDED = 0;
 
+@controller_header("packet_out")
 header packet_out_t {
     bit<16> port;
 }

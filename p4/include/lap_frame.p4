@@ -23,6 +23,7 @@ const bit<2> GATE_SEALED = 0;
 const bit<2> GATE_OPEN = 1;
 const bit<2> GATE_OFF = 2;
 
+@controller_header("packet_out")
 header packet_out_t {
     bit<16> port;
 }

@@ -2,7 +2,7 @@
 //!
 //! Without input, output and clock: time is an argument, in nanoseconds from any origin.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::data::Data;
 use crate::entity::DigestConfig;
@@ -26,18 +26,12 @@ pub struct DigestList {
 }
 
 #[derive(Debug)]
-struct Sent {
-    list_id: u64,
-    at_ns: u64,
-    messages: Vec<Data>,
-}
-
-#[derive(Debug)]
 struct Gathering {
     config: DigestConfig,
     waiting: Vec<Data>,
     since_ns: u64,
-    sent: VecDeque<Sent>,
+    /// Lists that are not acknowledged, by when they count as such, as it was set when they were sent, and number.
+    sent: BTreeMap<(u64, u64), Vec<Data>>,
     /// All messages of `waiting` and `sent`.
     known: BTreeSet<Data>,
 }
@@ -65,7 +59,7 @@ impl Digests {
             config,
             waiting: Vec::new(),
             since_ns: 0,
-            sent: VecDeque::new(),
+            sent: BTreeMap::new(),
             known: BTreeSet::new(),
         };
         self.enabled.entry(id).or_insert(new).config = config;
@@ -116,10 +110,9 @@ impl Digests {
         let Some(gathering) = self.enabled.get_mut(&id) else {
             return;
         };
-        if let Some(place) = gathering.sent.iter().position(|sent| sent.list_id == list_id)
-            && let Some(sent) = gathering.sent.remove(place)
-        {
-            gathering.forget(sent);
+        let key = gathering.sent.keys().find(|(_, sent)| *sent == list_id).copied();
+        if let Some(messages) = key.and_then(|key| gathering.sent.remove(&key)) {
+            gathering.forget(messages);
         }
     }
 }
@@ -132,14 +125,11 @@ impl Gathering {
     fn list(&mut self, now_ns: u64, id: DigestId, lists: &mut u64) -> DigestList {
         *lists += 1;
         let data = std::mem::take(&mut self.waiting);
-        self.sent.push_back(Sent {
-            list_id: *lists,
-            at_ns: now_ns,
-            messages: data.clone(),
-        });
+        let until_ns = now_ns.saturating_add(self.config.ack_timeout_ns);
+        self.sent.insert((until_ns, *lists), data.clone());
         self.expire(now_ns);
         while self.known.len() > UNACKNOWLEDGED_MAX
-            && let Some(oldest) = self.sent.pop_front()
+            && let Some((_, oldest)) = self.sent.pop_first()
         {
             self.forget(oldest);
         }
@@ -150,18 +140,17 @@ impl Gathering {
         }
     }
 
-    /// Lists are acknowledged in any order, but they age in the order in which they were sent.
     fn expire(&mut self, now_ns: u64) {
-        while let Some(oldest) = self.sent.front()
-            && oldest.at_ns.saturating_add(self.config.ack_timeout_ns) <= now_ns
-            && let Some(oldest) = self.sent.pop_front()
+        while let Some(oldest) = self.sent.first_entry()
+            && oldest.key().0 <= now_ns
         {
-            self.forget(oldest);
+            let messages = oldest.remove();
+            self.forget(messages);
         }
     }
 
-    fn forget(&mut self, sent: Sent) {
-        for message in sent.messages {
+    fn forget(&mut self, messages: Vec<Data>) {
+        for message in messages {
             self.known.remove(&message);
         }
     }

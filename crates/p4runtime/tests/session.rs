@@ -222,7 +222,7 @@ async fn a_roles_configuration_is_repeated_and_an_unset_id_stands_by() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_takeover_waits_for_the_writes_of_the_primary_before() {
     let (server, mut first, mut first_events) = Server::controlled().await;
-    server.switch.gate.close();
+    let closed = server.switch.gate.close();
     let writing = tokio::spawn(async move {
         let result = first.write(&[counter_write()], Atomicity::ContinueOnError).await;
         (first, result)
@@ -239,9 +239,10 @@ async fn a_takeover_waits_for_the_writes_of_the_primary_before() {
         (Standing::Backup, Some(11)),
         "the first hears of it at once"
     );
-    // A second write of the first one's comes too late, whether it is sent now or waits behind the other.
+    let early = tokio::time::timeout(Duration::from_millis(50), &mut candidate).await;
+    assert!(early.is_err(), "became primary beside the write");
     assert!(!writing.is_finished());
-    server.switch.gate.open();
+    drop(closed);
     let (mut first, result) = writing.await.unwrap();
     result.unwrap();
     assert_eq!(candidate.await.unwrap().2, Standing::Primary);
@@ -257,7 +258,7 @@ async fn a_takeover_waits_for_the_writes_of_the_primary_before() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_nobody_waits_for_still_excludes_others() {
     let (server, mut first, _events) = Server::controlled().await;
-    server.switch.gate.close();
+    let closed = server.switch.gate.close();
     let writing =
         tokio::spawn(async move { first.write(&[counter_write()], Atomicity::ContinueOnError).await });
     server.switch.gate.reached().await;
@@ -268,7 +269,7 @@ async fn a_write_that_nobody_waits_for_still_excludes_others() {
         tokio::pin!(candidate);
         let early = tokio::time::timeout(Duration::from_millis(50), &mut candidate).await;
         assert!(early.is_err(), "became primary beside the write");
-        server.switch.gate.open();
+        drop(closed);
         let (second, events, standing) = candidate.await.unwrap();
         assert_eq!(standing, Standing::Primary);
         (second, events)

@@ -54,18 +54,15 @@ impl Gate {
         }
     }
 
-    pub fn close(&self) {
+    /// Until what this returns is dropped, also by a test that fails.
+    pub fn close(&self) -> Closed<'_> {
         *self.closed.lock().unwrap() = true;
+        Closed(self)
     }
 
     /// Waits until a write has come to it.
     pub async fn reached(&self) {
         self.waiting.acquire().await.unwrap().forget();
-    }
-
-    pub fn open(&self) {
-        *self.closed.lock().unwrap() = false;
-        self.opened.notify_all();
     }
 
     fn pass(&self) {
@@ -76,6 +73,16 @@ impl Gate {
         while *closed {
             closed = self.opened.wait(closed).unwrap();
         }
+    }
+}
+
+/// A gate that is closed.
+pub struct Closed<'a>(&'a Gate);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        *self.0.closed.lock().unwrap() = false;
+        self.0.opened.notify_all();
     }
 }
 

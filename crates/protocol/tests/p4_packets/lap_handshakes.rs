@@ -15,6 +15,8 @@ use super::lap::{
 };
 use super::stf::Stf;
 
+const CPU_PORT: u16 = 510;
+
 pub fn handshakes() -> Stf {
     let mut bench = bench("handshakes", Gate::Open);
     let pool = device(1, Mode::Pool);
@@ -29,6 +31,12 @@ pub fn handshakes() -> Stf {
     let revoked = device(6, Mode::Pool);
     let last = device(7, Mode::Key);
     let stranger = device(9, Mode::Pool);
+    bench.say("The control plane's own frames go where it says, whatever the gate.");
+    let frame = pool.frame(service_end(), b"from the control plane");
+    bench
+        .stf
+        .packet(CPU_PORT, &[&[0, 3][..], &frame].concat())
+        .expect(3, &frame);
     bench.say("Nothing is set: nothing is answered.");
     bench.expect(Verdict::DropStopped, &pool.request(1));
     set(&mut bench, Gate::Open, false);

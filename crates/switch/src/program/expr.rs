@@ -1,7 +1,7 @@
 //! Expressions, typed: a value, a condition, a header or a union.
 //!
 //! Values are integers of any size and sign, as in BMv2: nothing wraps but where the compiler wrote it (`&` with a
-//! mask, [`Data::TwoCompMod`], the saturating casts) and where a value is stored in a field.
+//! mask, [`Cast::TwoCompMod`], the saturating casts) and where a value is stored in a field.
 
 use num_bigint::BigInt;
 
