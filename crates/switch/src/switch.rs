@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
+
 use crate::calculations::Calculation;
 use crate::engine::{Batch, Engine, Sink};
 use crate::exec::{CoreErrors, RandomSource, World};
@@ -117,67 +119,105 @@ impl Switch {
         self.publisher.all_or_nothing(ops)
     }
 
-    /// Somebody who takes packets through the switch, on a thread of its own if need be.
+    /// Somebody who takes packets through this switch.
     #[must_use]
     pub fn worker(&self) -> Worker {
-        Worker {
+        let slot = Slot::default();
+        slot.run(self);
+        slot.worker()
+    }
+
+    fn live(&self) -> Live {
+        Live {
             executable: Arc::clone(&self.executable),
             reader: self.publisher.reader(),
             externs: Arc::clone(&self.externs),
             calculations: Arc::clone(&self.calculations),
             errors: self.errors,
             settings: self.settings,
-            engine: Engine::default(),
         }
     }
 }
 
-/// Takes packets through a switch. Several may work side by side.
+/// What packets need of a switch.
 #[derive(Debug)]
-pub struct Worker {
+struct Live {
     executable: Arc<Executable>,
     reader: Reader<Forwarding>,
     externs: Arc<Externs>,
     calculations: Arc<[Calculation]>,
     errors: CoreErrors,
     settings: Settings,
+}
+
+/// The place where workers find the switch that packets go through now. Exchanging it is one store: a batch that has
+/// begun is finished by the program before.
+#[derive(Clone, Debug, Default)]
+pub struct Slot(Arc<ArcSwapOption<Live>>);
+
+impl Slot {
+    /// From the next batch on, packets go through this switch.
+    pub fn run(&self, switch: &Switch) {
+        self.0.store(Some(Arc::new(switch.live())));
+    }
+
+    /// Somebody who takes packets through whatever runs here, on a thread of its own if need be. Several may work side
+    /// by side. While nothing runs, all packets are dropped.
+    #[must_use]
+    pub fn worker(&self) -> Worker {
+        Worker {
+            slot: self.clone(),
+            engine: Engine::default(),
+        }
+    }
+}
+
+/// Takes packets through a switch.
+#[derive(Debug)]
+pub struct Worker {
+    slot: Slot,
     engine: Engine,
 }
 
 impl Worker {
-    /// Runs `with` over a batch: all its packets see the same tables. It must not wait for anything: a change of the
-    /// tables may wait for its end.
+    /// Runs `with` over a batch: all its packets see the same program and the same tables. It must not wait for anything:
+    /// a change of the tables may wait for its end.
     pub fn batch<T>(&mut self, now_us: u64, with: impl FnOnce(&mut Taking<'_>) -> T) -> T {
-        let forwarding = self.reader.snapshot();
+        let live = self.slot.0.load();
+        let Some(live) = live.as_ref() else {
+            return with(&mut Taking { through: None });
+        };
+        let forwarding = live.reader.snapshot();
         let world = World {
-            executable: &self.executable,
+            executable: &live.executable,
             forwarding: &forwarding,
-            externs: &self.externs,
-            calculations: &self.calculations,
-            errors: self.errors,
-            drop_port: self.settings.drop_port,
+            externs: &live.externs,
+            calculations: &live.calculations,
+            errors: live.errors,
+            drop_port: live.settings.drop_port,
             now_us,
         };
         let batch = Batch {
             world,
-            queues: self.settings.queues,
+            queues: live.settings.queues,
         };
         with(&mut Taking {
-            engine: &mut self.engine,
-            batch,
+            through: Some((&mut self.engine, batch)),
         })
     }
 }
 
 /// A worker within a batch.
 pub struct Taking<'a> {
-    engine: &'a mut Engine,
-    batch: Batch<'a>,
+    through: Option<(&'a mut Engine, Batch<'a>)>,
 }
 
 impl Taking<'_> {
     /// Takes one packet through the switch, to completion.
     pub fn packet(&mut self, port: u32, frame: &[u8], random: &mut dyn RandomSource, sink: &mut dyn Sink) {
-        self.engine.process(&self.batch, random, port, frame, sink);
+        match &mut self.through {
+            Some((engine, batch)) => engine.process(batch, random, port, frame, sink),
+            None => sink.dropped(),
+        }
     }
 }

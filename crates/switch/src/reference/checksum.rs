@@ -79,7 +79,7 @@ impl<'a> Interpreter<'a> {
     pub(super) fn verify_checksums(&self, packet: &mut Packet<'a>) {
         for checksum in self.program.checksums.iter().filter(|checksum| checksum.verify) {
             if packet.headers.is_valid(Some(checksum.target.header)) && self.applies(packet, checksum) {
-                let stands = number::low_u64(&packet.headers.field(checksum.target));
+                let stands = number::low_u64(&packet.headers.raw(checksum.target).into());
                 if self.checksum(packet, checksum) != stands {
                     packet.checksum_error = true;
                 }

@@ -21,6 +21,7 @@
 //! * a parser that truncates the packet parses on as if it did not, and what it hashes as the payload is what it has
 //!   not parsed yet, not the whole packet;
 //! * a stack that is moved by a negative number of elements stays as it is;
+//! * a checksum that stands in a signed field is compared by its bits;
 //! * an assertion that fails drops the packet;
 //! * a parser, pipeline or action that does not end within [`STEPS_MAX`] steps drops the packet;
 //! * a packet is resubmitted and recirculated at most [`PASSES_MAX`] times and makes at most [`COPIES_MAX`] copies;

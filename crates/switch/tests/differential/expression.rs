@@ -72,6 +72,16 @@ impl Expressions<'_> {
                 Some((header, of)) => Data::Access(Box::new(header), self.field_of(of)),
                 None => Data::Field(self.field()),
             },
+            _ if self.source.percent(20) => {
+                // Whether it is valid, as a field.
+                let headers = shape::packet_headers(self.program);
+                let header = self.source.pick(&headers).unwrap();
+                let hidden = self.program.type_of(header).unwrap().fields.len();
+                Data::Field(FieldRef {
+                    header,
+                    field: hidden as u32,
+                })
+            }
             _ => Data::Field(self.field()),
         }
     }
