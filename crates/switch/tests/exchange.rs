@@ -1,0 +1,110 @@
+//! Programs are exchanged while packets flow.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use linewarden_switch::engine::Sink;
+use linewarden_switch::exec::{Fault, RandomSource};
+use linewarden_switch::switch::{Settings, Slot, Switch};
+use linewarden_switch::tables::HashSeed;
+use serde_json::json;
+
+/// A program that sends everything to one port, in its smallest form.
+fn program(port: u32) -> Vec<u8> {
+    let field = |name: &str| json!({"type": "field", "value": ["standard_metadata", name]});
+    let empty = json!([]);
+    let pipeline = |name: &str, init: serde_json::Value, tables: serde_json::Value| json!({"name": name, "init_table": init, "tables": tables, "conditionals": []});
+    let table = json!([{
+        "name": "all", "id": 0, "type": "simple", "match_type": "exact", "key": [], "max_size": 1,
+        "action_ids": [0], "next_tables": {"send": null},
+        "default_entry": {"action_id": 0, "action_data": [], "action_const": true, "action_entry_const": true}
+    }]);
+    let standard = json!([
+        ["ingress_port", 9],
+        ["egress_spec", 9],
+        ["egress_port", 9],
+        ["instance_type", 32],
+        ["packet_length", 32],
+        ["pad", 5]
+    ]);
+    let document = json!({
+        "header_types": [{"name": "standard_metadata", "id": 0, "fields": standard}],
+        "headers": [{"name": "standard_metadata", "id": 0, "header_type": "standard_metadata", "metadata": true}],
+        "parsers": [{"name": "parser", "init_state": "start", "parse_states": [
+            {"name": "start", "parser_ops": [], "transition_key": [], "transitions": []}
+        ]}],
+        "deparsers": [{"name": "deparser", "order": empty}],
+        "actions": [{"name": "send", "id": 0, "runtime_data": [], "primitives": [
+            {"op": "assign", "parameters": [field("egress_spec"), {"type": "hexstr", "value": format!("{port:#x}")}]}
+        ]}],
+        "pipelines": [pipeline("ingress", json!("all"), table), pipeline("egress", json!(null), json!([]))],
+    });
+    document.to_string().into_bytes()
+}
+
+struct NoRandom;
+
+impl RandomSource for NoRandom {
+    fn between(&mut self, low: u64, _high: u64) -> u64 {
+        low
+    }
+}
+
+#[derive(Default)]
+struct Ports {
+    sent: Vec<u32>,
+    dropped: u32,
+}
+
+impl Sink for Ports {
+    fn send(&mut self, port: u32, _headers: &[u8], _payload: &[u8]) {
+        self.sent.push(port);
+    }
+
+    fn digest(&mut self, _number: u32, _values: Vec<Vec<u8>>) {}
+
+    fn fault(&mut self, _fault: Fault) {}
+
+    fn dropped(&mut self) {
+        self.dropped += 1;
+    }
+}
+
+#[test]
+fn without_a_program_packets_are_dropped() {
+    let mut ports = Ports::default();
+    Slot::default()
+        .worker()
+        .batch(0, |taking| taking.packet(0, b"packet", &mut NoRandom, &mut ports));
+    assert_eq!((ports.sent, ports.dropped), (vec![], 1));
+}
+
+#[test]
+fn every_batch_runs_through_one_program_whole() {
+    let switch = |port| Switch::new(&program(port), Settings::default(), &HashSeed::random()).unwrap();
+    let (one, two) = (switch(1), switch(2));
+    let slot = Slot::default();
+    slot.run(&one);
+    let mut worker = slot.worker();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                slot.run(&two);
+                slot.run(&one);
+            }
+        });
+        let mut seen = [false; 3];
+        while !(seen[1] && seen[2]) {
+            let mut ports = Ports::default();
+            worker.batch(0, |taking| {
+                for _ in 0..16 {
+                    taking.packet(0, b"packet", &mut NoRandom, &mut ports);
+                }
+            });
+            let first = ports.sent[0];
+            assert_eq!(ports.sent, vec![first; 16]);
+            seen[first as usize] = true;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
