@@ -23,11 +23,6 @@ pub enum Cells {
 pub struct Registers {
     bits: u32,
     cells: Cells,
-    /// One bit a cell: whether it was written since this was last taken.
-    dirty: Vec<u64>,
-    /// The cells whose bit is set, each once.
-    changed: Vec<u32>,
-    track: bool,
 }
 
 impl Registers {
@@ -38,13 +33,7 @@ impl Registers {
             0..=64 => Cells::Narrow(vec![0; size as usize]),
             _ => Cells::Wide(vec![BigUint::default(); size as usize]),
         };
-        Self {
-            bits,
-            cells,
-            dirty: Vec::new(),
-            changed: Vec::new(),
-            track: false,
-        }
+        Self { bits, cells }
     }
 
     /// Width of a cell in bits.
@@ -68,23 +57,6 @@ impl Registers {
         self.len() == 0
     }
 
-    /// From now on, remembers which cells are written.
-    pub fn track_changes(&mut self) {
-        self.track = true;
-        self.dirty = vec![0; self.len().div_ceil(64)];
-        self.changed.clear();
-    }
-
-    /// The cells that were written since the last call, each once.
-    pub fn take_changed(&mut self) -> Vec<u32> {
-        for index in &self.changed {
-            if let Some(word) = self.dirty.get_mut((index / 64) as usize) {
-                *word = 0;
-            }
-        }
-        std::mem::take(&mut self.changed)
-    }
-
     /// A cell of up to 64 bits; none if there is no such cell.
     #[inline]
     #[must_use]
@@ -106,24 +78,7 @@ impl Registers {
             return false;
         };
         *cell = value & mask;
-        if self.track {
-            self.mark(index);
-        }
         true
-    }
-
-    #[inline]
-    fn mark(&mut self, index: u64) {
-        let bit = 1u64 << (index % 64);
-        let word = usize::try_from(index / 64)
-            .ok()
-            .and_then(|word| self.dirty.get_mut(word));
-        if let (Some(word), Ok(index)) = (word, u32::try_from(index))
-            && *word & bit == 0
-        {
-            *word |= bit;
-            self.changed.push(index);
-        }
     }
 
     /// A cell's value.
@@ -150,9 +105,6 @@ impl Registers {
             return false;
         };
         *cell = masked;
-        if self.track {
-            self.mark(index);
-        }
         true
     }
 

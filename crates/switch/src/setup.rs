@@ -9,8 +9,8 @@ use crate::program::Program;
 use crate::program::pipeline::{ActionEntry, EntryMatch, MatchKind, Table, TableKind};
 use crate::tables::MatchKind as TableMatchKind;
 use crate::tables::{
-    ActionCall, ActionId, DefaultPolicy, FieldMatch, HashSeed, KeyField, KeySpec, MatchType, NewEntry,
-    Priority, ProfileSpec, Replicated, TableId, TableOp, TableSet, TableSetOp, TableSpec, Target, TargetKind,
+    ActionCall, DefaultPolicy, FieldMatch, HashSeed, KeyField, KeySpec, MatchType, NewEntry, Priority,
+    ProfileSpec, Replicated, TableId, TableOp, TableSet, TableSetOp, TableSpec, Target, TargetKind,
 };
 
 /// The calculations of a program.
@@ -101,7 +101,7 @@ fn spec(program: &Program, table: &Table) -> Result<TableSpec, LowerError> {
         table.default_entry_const,
     ) {
         (Some(_), _, true) => DefaultPolicy::Constant,
-        (Some(entry), true, false) => DefaultPolicy::ConstantAction(ActionId(entry.action.0)),
+        (Some(entry), true, false) => DefaultPolicy::ConstantAction(entry.action),
         _ => DefaultPolicy::Free,
     };
     Ok(TableSpec {
@@ -138,7 +138,7 @@ pub fn action_call(program: &Program, entry: &ActionEntry) -> ActionCall {
         }
     }
     ActionCall {
-        action: ActionId(entry.action.0),
+        action: entry.action,
         data: data.into(),
     }
 }

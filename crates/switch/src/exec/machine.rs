@@ -403,7 +403,6 @@ impl<'a> Machine<'a> {
             Op::MarkToDrop { spec } => self.mark_to_drop(crate::program::ids::HeaderId(spec)),
             Op::Exit => self.context.exit = true,
             Op::Lock { set } => self.lock(set),
-            Op::Unlock => self.held.clear(),
             Op::RegisterRead {
                 r,
                 index,

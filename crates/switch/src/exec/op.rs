@@ -490,8 +490,6 @@ pub enum Op {
         /// The set's number.
         set: Index,
     },
-    /// Lets go of all locks.
-    Unlock,
     /// `r :=` a cell of up to 64 bits; nothing changes if there is no such cell.
     RegisterRead {
         /// Target.

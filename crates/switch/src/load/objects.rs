@@ -153,6 +153,10 @@ pub fn stacks(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
                 .get(header.index())
                 .is_some_and(|header| header.header_type == header_type)
         };
+        // The number of its elements is kept in 16 bits.
+        if headers.len() > usize::from(u16::MAX) {
+            return Err(item.error("has more than 65535 headers"));
+        }
         if headers.is_empty() || !headers.iter().all(same) {
             return Err(item.error("has no headers, or some of another type"));
         }
@@ -214,6 +218,9 @@ pub fn union_stacks(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
                 found.ok_or_else(|| union.error(format_args!("there is no header union with id {number}")))
             })
             .collect::<Loaded<Vec<_>>>()?;
+        if unions.len() > usize::from(u16::MAX) {
+            return Err(item.error("has more than 65535 unions"));
+        }
         if unions.is_empty() {
             return Err(item.error("has no unions"));
         }

@@ -253,10 +253,12 @@ impl Builder<'_> {
     }
 
     fn binary(&mut self, op: Binary, left: &Data, right: &Data, want: Want, lane: Lane) -> Lowered<Reg> {
+        // A mask is lowered once or not at all: trying its value again in another way would double the work at each
+        // level of a deep expression.
         if op == Binary::And
-            && let Some(masked) = self.masked(left, right, lane)?
+            && let Some((value, mask)) = mask_of(left, right, lane)
         {
-            return Ok(Some(masked));
+            return self.masked(value, mask, lane);
         }
         match op {
             Binary::Add | Binary::Sub | Binary::Mul | Binary::And | Binary::Or | Binary::Xor => {
@@ -302,17 +304,10 @@ impl Builder<'_> {
     }
 
     /// `value & (2^n - 1)`, and any other mask that is a constant: only so many bits of the value matter.
-    fn masked(&mut self, left: &Data, right: &Data, lane: Lane) -> Lowered<Reg> {
-        let (value, mask) = match (left, right) {
-            (value, Data::Const(mask)) | (Data::Const(mask), value) if !mask.is_negative() => (value, mask),
-            _ => return Ok(None),
-        };
+    fn masked(&mut self, value: &Data, mask: &BigInt, lane: Lane) -> Lowered<Reg> {
         let bits = u32::try_from(mask.bits()).unwrap_or(u32::MAX);
         if bits == 0 {
             return Ok(Some(self.constant(mask, lane)?));
-        }
-        if bits > lane.bits() {
-            return Ok(None);
         }
         let all_ones = mask == &((BigInt::one() << bits) - 1);
         if all_ones
@@ -607,6 +602,15 @@ impl Builder<'_> {
         }
         Ok(None)
     }
+}
+
+/// A value and the constant that masks it, where the lane holds the mask.
+fn mask_of<'d>(left: &'d Data, right: &'d Data, lane: Lane) -> Option<(&'d Data, &'d BigInt)> {
+    let (value, mask) = match (left, right) {
+        (value, Data::Const(mask)) | (Data::Const(mask), value) => (value, mask),
+        _ => return None,
+    };
+    (!mask.is_negative() && mask.bits() <= u64::from(lane.bits())).then_some((value, mask))
 }
 
 /// The narrowest lane that holds a range.

@@ -6,9 +6,7 @@ use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// An action of the program: its position in [`Program::actions`](crate::program::Program).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ActionId(pub u32);
+pub use crate::program::ids::ActionId;
 
 /// The arguments of an action behind each other, in whatever packing the executor gave them. Short ones, which nearly
 /// all are, lie in the entry itself.

@@ -8,13 +8,7 @@ use super::table::{Table, TableChange, TableError, TableOp, TableSpec};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// A table of the program, counted in the order in which the set was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TableId(pub u32);
-
-/// An action profile of the program, counted in the order in which the set was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ProfileId(pub u32);
+pub use crate::program::ids::{ProfileId, TableId};
 
 /// Why a change is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
