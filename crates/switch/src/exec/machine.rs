@@ -3,12 +3,13 @@
 use smallvec::SmallVec;
 use std::sync::MutexGuard;
 
+use super::alu::{alu64, alu128, bounds, clamp128, test64, test128};
 use super::bits::{
     load1, load2, load4, load8, load16, mask64, mask128, read64, sign_extend64, sign_extend128, store1,
     store2, store4, store8, store16,
 };
 use super::context::{Context, Fault, Scratch};
-use super::op::{Alu, Asked, Op, Pc, Test};
+use super::op::{Asked, Op, Pc};
 use crate::calculations::Calculation;
 use crate::externs::{Externs, Registers};
 use crate::forwarding::Forwarding;
@@ -633,86 +634,4 @@ enum Flow {
     On,
     To(Pc),
     Stop,
-}
-
-#[inline(always)]
-fn alu64(op: Alu, a: u64, b: u64) -> u64 {
-    let by = u32::try_from(b).unwrap_or(u32::MAX);
-    match op {
-        Alu::Add => a.wrapping_add(b),
-        Alu::Sub => a.wrapping_sub(b),
-        Alu::Mul => a.wrapping_mul(b),
-        Alu::Div => a.checked_div(b).unwrap_or(0),
-        Alu::Mod => a.checked_rem(b).unwrap_or(0),
-        Alu::And => a & b,
-        Alu::Or => a | b,
-        Alu::Xor => a ^ b,
-        Alu::Shl => a.checked_shl(by).unwrap_or(0),
-        Alu::Shr => a.checked_shr(by).unwrap_or(0),
-        Alu::Sar => ((a as i64) >> by.min(63)) as u64,
-    }
-}
-
-fn alu128(op: Alu, a: u128, b: u128) -> u128 {
-    let by = u32::try_from(b).unwrap_or(u32::MAX);
-    match op {
-        Alu::Add => a.wrapping_add(b),
-        Alu::Sub => a.wrapping_sub(b),
-        Alu::Mul => a.wrapping_mul(b),
-        Alu::Div => a.checked_div(b).unwrap_or(0),
-        Alu::Mod => a.checked_rem(b).unwrap_or(0),
-        Alu::And => a & b,
-        Alu::Or => a | b,
-        Alu::Xor => a ^ b,
-        Alu::Shl => a.checked_shl(by).unwrap_or(0),
-        Alu::Shr => a.checked_shr(by).unwrap_or(0),
-        Alu::Sar => ((a as i128) >> by.min(127)) as u128,
-    }
-}
-
-#[inline(always)]
-fn test64(test: Test, a: u64, b: u64) -> bool {
-    match test {
-        Test::Eq => a == b,
-        Test::Ne => a != b,
-        Test::Below => a < b,
-        Test::BelowEq => a <= b,
-        Test::Less => (a as i64) < (b as i64),
-        Test::LessEq => (a as i64) <= (b as i64),
-    }
-}
-
-fn test128(test: Test, a: u128, b: u128) -> bool {
-    match test {
-        Test::Eq => a == b,
-        Test::Ne => a != b,
-        Test::Below => a < b,
-        Test::BelowEq => a <= b,
-        Test::Less => (a as i128) < (b as i128),
-        Test::LessEq => (a as i128) <= (b as i128),
-    }
-}
-
-/// The smallest and the greatest number of up to 64 bits.
-fn bounds(bits: u8, signed: bool) -> (i128, i128) {
-    let bits = u32::from(bits.clamp(1, 64));
-    match signed {
-        true => (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1),
-        false => (0, (1i128 << bits) - 1),
-    }
-}
-
-/// The nearest number in range, of a value whose lane holds both it and the range.
-fn clamp128(value: u128, signed: bool, bits: u8, to_signed: bool) -> u128 {
-    let bits = u32::from(bits.clamp(1, 128));
-    let negative = signed && (value as i128) < 0;
-    let high = match to_signed {
-        true => (u128::MAX >> 1) >> (128 - bits),
-        false => u128::MAX >> (128 - bits),
-    };
-    if negative {
-        let low = if to_signed { i128::MIN >> (128 - bits) } else { 0 };
-        return (value as i128).max(low) as u128;
-    }
-    value.min(high)
 }

@@ -1,6 +1,7 @@
 //! Runs programs in executable form, one packet at a time, without a byte outside its bounds whatever the program
 //! and the packet are: all memory is reached through checked slices.
 
+mod alu;
 mod bits;
 mod context;
 mod deparse;
