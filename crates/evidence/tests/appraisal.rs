@@ -99,7 +99,10 @@ impl Running {
             (0..size).for_each(|index| dirty.mark_u64(index, 0));
             let read = |index: u32, out: &mut [u8]| out.copy_from_slice(&cells[index as usize].to_be_bytes());
             state.fold(array, &mut dirty, read).unwrap();
-            encodings.extend(state.cells(array, read).unwrap());
+            state
+                .check_array(array)
+                .unwrap()
+                .each_cell(read, |cell| encodings.push(cell.to_vec()));
         }
         let mut snapshot = state.snapshot();
         if self.lies {

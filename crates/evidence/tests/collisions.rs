@@ -288,7 +288,7 @@ fn many_copies_of_an_entry_are_one() {
 fn tables_of_a_program_that_was_swapped_out_are_gone() {
     let mut state = measured();
     state.put(&route(0x100, 1)).unwrap();
-    state.set_program(program_digest(b"program"));
+    state = state.successor(program_digest(b"program"));
     assert_eq!(state.snapshot().digests, with_entries(&[]));
 }
 

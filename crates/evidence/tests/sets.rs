@@ -158,7 +158,7 @@ proptest! {
         array.dirty_zero(&mut fresh, other);
         prop_assert_eq!(state.snapshot().digests, fresh.snapshot().digests);
         prop_assert_eq!(state.objects(), fresh.objects());
-        prop_assert_eq!(state.rescan_array(id, |i, out| array.read(i, out)).unwrap(), None);
+        prop_assert_eq!(state.check_array(id).unwrap().compare(|i, out| array.read(i, out)), None);
         prop_assert!(state.rescan_hashes().are_sums_right);
     }
 }
@@ -267,11 +267,18 @@ fn memory_that_was_changed_behind_its_back_is_told() {
     let mut array = Array::new(16, 300);
     (0..300).for_each(|index| array.write(index, u128::from(index)));
     array.fold(&mut state, id);
-    assert_eq!(state.rescan_array(id, |i, out| array.read(i, out)).unwrap(), None);
+    assert_eq!(
+        state
+            .check_array(id)
+            .unwrap()
+            .compare(|i, out| array.read(i, out)),
+        None
+    );
     array.cells[17] ^= 1;
     let drift = state
-        .rescan_array(id, |i, out| array.read(i, out))
+        .check_array(id)
         .unwrap()
+        .compare(|i, out| array.read(i, out))
         .unwrap();
     assert_eq!(drift.measured, state.objects()[0].digest);
     assert_ne!(drift.measured, drift.found);
@@ -308,15 +315,12 @@ fn another_program_begins_with_nothing() {
     array.write(0, 1);
     array.fold(&mut state, id);
     let before = state.snapshot();
-    state.set_program(program_digest(b"another"));
+    state = state.successor(program_digest(b"another"));
     let after = state.snapshot();
     assert_ne!(before.digests.program, after.digests.program);
     assert!(after.sequence > before.sequence);
     assert!(state.objects().is_empty());
-    assert!(matches!(
-        state.rescan_array(id, |_, _| ()),
-        Err(StateError::Array(_))
-    ));
+    assert!(matches!(state.check_array(id), Err(StateError::Array(_))));
     let empty = registers(&mut Measured::new(
         SwitchId(1),
         BootCount(1),

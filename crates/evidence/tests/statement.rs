@@ -244,7 +244,10 @@ fn running(entries: &[Entry]) -> (Evidence, Vec<Vec<u8>>) {
     let read = |index: u32, out: &mut [u8]| out.copy_from_slice(&[0, if index == 3 { 9 } else { 0 }]);
     state.fold(array, &mut dirty, read).unwrap();
     let mut inventory: Vec<_> = state.entries().map(|encoded| encoded.whole()).collect();
-    inventory.extend(state.cells(array, read).unwrap());
+    state
+        .check_array(array)
+        .unwrap()
+        .each_cell(read, |cell| inventory.push(cell.to_vec()));
     let statement = Statement {
         snapshot: state.snapshot(),
         objects: state.objects(),

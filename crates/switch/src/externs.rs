@@ -1,10 +1,12 @@
 //! What packets change: registers, counters, meters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use linewarden_evidence::state::{ArrayId, DirtyCells, Measured, StateError};
 use num_bigint::BigUint;
 
+use crate::evidence::{Touched, is_shown};
 use crate::meter::Meter;
 use crate::program::Program;
 use crate::program::ids::{CounterId, MeterId, RegisterId};
@@ -18,11 +20,46 @@ pub enum Cells {
     Wide(Vec<BigUint>),
 }
 
+impl Cells {
+    /// Writes a cell as evidence reads it: big-endian, in as many bytes as `out` has; zero if there is no such cell.
+    pub(crate) fn write(&self, index: u32, out: &mut [u8]) {
+        match self {
+            Self::Narrow(cells) => {
+                let value = cells.get(index as usize).copied().unwrap_or_default();
+                pad(&value.to_be_bytes(), out);
+            }
+            Self::Wide(cells) => {
+                let value = cells.get(index as usize).map(BigUint::to_bytes_be);
+                pad(value.as_deref().unwrap_or_default(), out);
+            }
+        }
+    }
+}
+
+/// Writes a big-endian number right-aligned.
+fn pad(number: &[u8], out: &mut [u8]) {
+    out.fill(0);
+    for (to, from) in out.iter_mut().rev().zip(number.iter().rev()) {
+        *to = *from;
+    }
+}
+
+/// Remembers for evidence what is written.
+#[derive(Clone, Debug)]
+struct Tracked {
+    dirty: DirtyCells,
+    touched: Arc<Touched>,
+    id: RegisterId,
+}
+
 /// A register array.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Registers {
     bits: u32,
     cells: Cells,
+    /// Whether writes are ignored: the array shows digests to the program.
+    is_shown: bool,
+    tracked: Option<Tracked>,
 }
 
 impl Registers {
@@ -33,7 +70,72 @@ impl Registers {
             0..=64 => Cells::Narrow(vec![0; size as usize]),
             _ => Cells::Wide(vec![BigUint::default(); size as usize]),
         };
-        Self { bits, cells }
+        Self {
+            bits,
+            cells,
+            is_shown: false,
+            tracked: None,
+        }
+    }
+
+    /// The cells.
+    #[must_use]
+    pub fn cells(&self) -> &Cells {
+        &self.cells
+    }
+
+    /// From now on tells of its writes.
+    pub(crate) fn track(&mut self, touched: &Arc<Touched>, id: RegisterId) {
+        let size = u32::try_from(self.len()).unwrap_or(u32::MAX);
+        let mut tracked = Tracked {
+            dirty: DirtyCells::new(self.bits, size),
+            touched: Arc::clone(touched),
+            id,
+        };
+        // What was written before is taken up with the next fold: to evidence, the cells held zero.
+        let zero = vec![0; self.bits.div_ceil(8) as usize];
+        for index in 0..size {
+            if self
+                .get(u64::from(index))
+                .is_some_and(|value| value != BigUint::default())
+            {
+                tracked.dirty.mark(index, &zero);
+                tracked.touched.set(id);
+            }
+        }
+        self.tracked = Some(tracked);
+    }
+
+    /// Has what was written measured.
+    pub(crate) fn fold(&mut self, measured: &mut Measured, array: ArrayId) -> Result<(), StateError> {
+        let Some(mut tracked) = self.tracked.take() else {
+            return Ok(());
+        };
+        let cells = &self.cells;
+        let folded = measured.fold(array, &mut tracked.dirty, |index, out| cells.write(index, out));
+        self.tracked = Some(tracked);
+        folded.map(|_| ())
+    }
+
+    /// Writes the front of a digest into a cell that shows it.
+    pub(crate) fn show(&mut self, index: u64, digest: &[u8; 32]) {
+        let value = BigUint::from_bytes_be(digest);
+        let value = match u64::from(self.bits) {
+            bits @ 0..256 => value >> (256 - bits),
+            bits => value << (bits - 256),
+        };
+        self.is_shown = false;
+        self.set(index, &value);
+        self.is_shown = true;
+    }
+
+    /// Notes what a cell held before it is written.
+    #[inline]
+    fn mark(tracked: &mut Option<Tracked>, index: u64, mark: impl FnOnce(&mut DirtyCells, u32)) {
+        if let (Some(tracked), Ok(index)) = (tracked, u32::try_from(index)) {
+            mark(&mut tracked.dirty, index);
+            tracked.touched.set(tracked.id);
+        }
     }
 
     /// Width of a cell in bits.
@@ -67,7 +169,8 @@ impl Registers {
         }
     }
 
-    /// Stores the low bits of a value in a cell of up to 64 bits; whether there is one.
+    /// Stores the low bits of a value in a cell of up to 64 bits; whether there is one. An array that shows digests stays
+    /// as it is.
     #[inline]
     pub fn set_narrow(&mut self, index: u64, value: u64) -> bool {
         let mask = u64::MAX >> (64 - self.bits.clamp(1, 64));
@@ -77,6 +180,13 @@ impl Registers {
         let Some(cell) = usize::try_from(index).ok().and_then(|index| cells.get_mut(index)) else {
             return false;
         };
+        if self.is_shown {
+            return true;
+        }
+        let old = *cell;
+        Self::mark(&mut self.tracked, index, |dirty, index| {
+            dirty.mark_u64(index, old)
+        });
         *cell = value & mask;
         true
     }
@@ -91,7 +201,7 @@ impl Registers {
         }
     }
 
-    /// Stores the low bits of a value; whether there is such a cell.
+    /// Stores the low bits of a value; whether there is such a cell. An array that shows digests stays as it is.
     pub fn set(&mut self, index: u64, value: &BigUint) -> bool {
         let masked = value & ((BigUint::from(1u8) << self.bits) - 1u8);
         if let Cells::Narrow(_) = self.cells {
@@ -104,7 +214,16 @@ impl Registers {
         let Some(cell) = usize::try_from(index).ok().and_then(|at| cells.get_mut(at)) else {
             return false;
         };
-        *cell = masked;
+        if self.is_shown {
+            return true;
+        }
+        let old = std::mem::replace(cell, masked);
+        let bytes = self.bits.div_ceil(8) as usize;
+        Self::mark(&mut self.tracked, index, |dirty, index| {
+            let mut padded = vec![0; bytes];
+            pad(&old.to_bytes_be(), &mut padded);
+            dirty.mark(index, &padded);
+        });
         true
     }
 
@@ -164,7 +283,11 @@ impl Externs {
         let registers = program
             .registers
             .iter()
-            .map(|array| Mutex::new(Registers::new(array.size, array.bits)))
+            .map(|array| {
+                let mut cells = Registers::new(array.size, array.bits);
+                cells.is_shown = is_shown(&array.name);
+                Mutex::new(cells)
+            })
             .collect();
         let counters = program
             .counters

@@ -8,6 +8,8 @@
 //! Every field of up to 64 bits is within the 8 bytes that end where it ends, every one of up to 121 bits within
 //! 16: one load, one shift, one mask. The guards let those loads reach before the first field.
 
+use serde::Serialize;
+
 use crate::program::ids::{FieldRef, HeaderId, StackId, UnionId, UnionStackId};
 use crate::program::{HeaderType, Program};
 
@@ -18,7 +20,7 @@ const GUARD_BYTES: u32 = 16;
 pub const ARENA_BYTES_MAX: u32 = 1 << 24;
 
 /// Where a field lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Place {
     /// The byte behind its last bit's byte.
     pub end: u32,
@@ -51,7 +53,7 @@ impl Place {
 }
 
 /// A header's field of variable length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Variable {
     /// Its position among the fields.
     pub field: u32,
@@ -66,7 +68,7 @@ pub struct Variable {
 }
 
 /// A header's place.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HeaderPlace {
     /// Where its validity stands (1 byte).
     pub valid: u32,
@@ -85,7 +87,7 @@ pub struct HeaderPlace {
 }
 
 /// Where everything lies.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Layout {
     /// Bytes of the arena.
     pub bytes: u32,

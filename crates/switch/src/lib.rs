@@ -2,6 +2,7 @@
 
 pub mod calculations;
 pub mod engine;
+pub mod evidence;
 pub mod exec;
 pub mod externs;
 pub mod forwarding;

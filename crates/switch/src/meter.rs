@@ -77,6 +77,15 @@ pub struct Rate {
     pub burst: u64,
 }
 
+impl Rate {
+    /// Tokens per second, to the nearest whole number.
+    #[must_use]
+    pub fn per_s(self) -> u64 {
+        // Rates are finite and not below zero; the cast stops at the largest number.
+        (self.units_per_us * MICROSECONDS_PER_S).round() as u64
+    }
+}
+
 /// Rates of a meter as P4Runtime's `MeterConfig` writes them: units per second, and units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MeterConfig {

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
@@ -64,7 +64,7 @@ fn sources(source: &str) -> BTreeSet<String> {
             .lines()
             .filter_map(|line| line.strip_prefix("#include \"")?.split('"').next());
         for name in included {
-            let path = folder.join(name).to_str().unwrap().to_owned();
+            let path = normal(&folder.join(name));
             if !found.contains(&path) {
                 open.push(path);
             }
@@ -72,6 +72,18 @@ fn sources(source: &str) -> BTreeSet<String> {
         found.insert(file);
     }
     found
+}
+
+/// A path without `..`.
+fn normal(path: &Path) -> String {
+    let mut parts = Vec::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(parts.pop()),
+            part => parts.push(part.as_os_str().to_str().unwrap()),
+        }
+    }
+    parts.join("/")
 }
 
 fn hash(bytes: &[u8]) -> String {

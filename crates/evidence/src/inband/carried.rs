@@ -135,6 +135,12 @@ impl Content {
     }
 }
 
+/// Whether a frame is of evidence's Ethernet type, behind its VLAN tags.
+#[must_use]
+pub fn is_clone(frame: &[u8]) -> bool {
+    Ethernet::of(frame).is_ok_and(|ethernet| ethernet.ethertype == CLONE_ETHERTYPE)
+}
+
 /// Reads the evidence of an IPv6 packet; nothing if there is none. A frame that says two things at once is malformed.
 ///
 /// # Errors

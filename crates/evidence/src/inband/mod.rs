@@ -29,7 +29,7 @@ mod stamper;
 mod tag;
 
 pub use appraiser::{Appraiser, PacketEvidence, Refused};
-pub use carried::{Carried, Content, Route, Tagged, read_clone, read_option};
+pub use carried::{Carried, Content, Route, Tagged, is_clone, read_clone, read_option};
 pub use packet::Invariants;
 pub use stamper::{Counts, Form, Stamper};
 pub use tag::{EvidenceKey, MasterKey};

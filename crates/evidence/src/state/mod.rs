@@ -37,7 +37,7 @@ use sha2::{Digest as _, Sha256};
 
 pub use dirty::DirtyCells;
 pub use ledger::{EntryDrift, Put};
-pub use registers::{ArrayId, Stability};
+pub use registers::{ArrayCheck, ArrayId, Stability};
 
 use ledger::Ledger;
 use registers::Registers;
@@ -137,6 +137,9 @@ pub struct HashDrift {
     pub are_sums_right: bool,
 }
 
+/// The numbers of a program's states: enough for years of changes.
+const PROGRAM_SHIFT: u32 = 40;
+
 /// What a running data plane is measured to be.
 #[derive(Clone, Debug)]
 pub struct Measured {
@@ -167,11 +170,22 @@ impl Measured {
         }
     }
 
-    /// Another program runs. All that was set for the one before is gone, its arrays too; the numbers of states go on.
-    pub fn set_program(&mut self, program: Digest) {
-        let sequence = Sequence(self.sequence.0.wrapping_add(1));
-        *self = Self::new(self.switch, self.boot_count, program);
-        self.sequence = sequence;
+    /// Another program runs, with nothing set yet. The one before may still be measured for a while: the numbers of the states go on
+    /// at the next multiple of 2^40.
+    #[must_use]
+    pub fn successor(&self, program: Digest) -> Self {
+        let sequence = (self.sequence.0 >> PROGRAM_SHIFT).wrapping_add(1) << PROGRAM_SHIFT;
+        Self {
+            sequence: Sequence(sequence),
+            ..Self::new(self.switch, self.boot_count, program)
+        }
+    }
+
+    /// A number for a state that is not measured here, but made of this one's parts by the data plane.
+    pub fn skip(&mut self) -> Sequence {
+        let skipped = Sequence(self.sequence.0.wrapping_add(1));
+        self.sequence = Sequence(skipped.0.wrapping_add(1));
+        skipped
     }
 
     /// An entry is in force now, in place of one with the same identity if there is one.
@@ -292,28 +306,13 @@ impl Measured {
         self.ledger.entries()
     }
 
-    /// The encodings of an array's cells that are not zero, as they lie in memory. Dirty cells should have been folded.
-    ///
-    /// # Errors
-    /// No such array.
-    pub fn cells(
-        &self,
-        array: ArrayId,
-        read: impl FnMut(u32, &mut [u8]),
-    ) -> Result<Vec<Vec<u8>>, StateError> {
-        let mut cells = Vec::new();
-        self.registers
-            .each_cell(array, read, |cell| cells.push(cell.to_vec()))?;
-        Ok(cells)
-    }
-
     /// Compares an object's entries, as they lie in the data plane's memory, with what was measured.
     pub fn rescan_object(&self, object: &Object, found: impl IntoIterator<Item = Entry>) -> Vec<EntryDrift> {
         self.ledger.compare(object, found)
     }
 
     /// Checks the hashes themselves, whose memory may be damaged as any other: the objects whose hash is not that of their entries, and
-    /// whether both sums are those of their parts. Register arrays are checked by [`Self::rescan_array`].
+    /// whether both sums are those of their parts. Register arrays are checked by [`Self::check_array`].
     #[must_use]
     pub fn rescan_hashes(&self) -> HashDrift {
         HashDrift {
@@ -322,15 +321,12 @@ impl Measured {
         }
     }
 
-    /// Compares an array's memory with what was measured. Dirty cells must have been folded.
+    /// An array as it is measured now: its cells' encodings, and whether a copy of its memory is what was measured. Dirty cells must have
+    /// been folded when the copy is made; the work itself needs nobody to wait.
     ///
     /// # Errors
     /// No such array.
-    pub fn rescan_array(
-        &self,
-        array: ArrayId,
-        read: impl FnMut(u32, &mut [u8]),
-    ) -> Result<Option<ArrayDrift>, StateError> {
-        self.registers.compare(array, read)
+    pub fn check_array(&self, array: ArrayId) -> Result<ArrayCheck, StateError> {
+        self.registers.check(array)
     }
 }

@@ -147,13 +147,23 @@ impl Registers {
     }
 
     /// Goes through the encodings of all cells that are not zero.
-    pub fn each_cell(
-        &self,
-        id: ArrayId,
-        mut read: impl FnMut(u32, &mut [u8]),
-        mut each: impl FnMut(&[u8]),
-    ) -> Result<&LtHash, StateError> {
-        let array = self.arrays.get(id.0).ok_or(StateError::Array(id.0))?;
+    /// An array as it is measured now, to be compared with a copy of its memory.
+    pub fn check(&self, id: ArrayId) -> Result<ArrayCheck, StateError> {
+        self.arrays
+            .get(id.0)
+            .map(|array| ArrayCheck(array.clone()))
+            .ok_or(StateError::Array(id.0))
+    }
+}
+
+/// An array as it was measured at one moment.
+#[derive(Clone, Debug)]
+pub struct ArrayCheck(Array);
+
+impl ArrayCheck {
+    /// Goes through the encodings of the cells that are not zero; `read` as in [`super::Measured::fold`].
+    pub fn each_cell(&self, mut read: impl FnMut(u32, &mut [u8]), mut each: impl FnMut(&[u8])) {
+        let array = &self.0;
         let mut encoder = array.encoder.clone();
         let mut value = vec![0; array.value_bytes];
         for index in 0..array.size {
@@ -163,24 +173,22 @@ impl Registers {
                 each(element);
             }
         }
-        Ok(&array.hash)
     }
 
-    pub fn compare(
-        &self,
-        id: ArrayId,
-        read: impl FnMut(u32, &mut [u8]),
-    ) -> Result<Option<ArrayDrift>, StateError> {
+    /// Compares memory of the same moment with what was measured.
+    #[must_use]
+    pub fn compare(&self, read: impl FnMut(u32, &mut [u8])) -> Option<ArrayDrift> {
         let mut found = LtHash::EMPTY;
         let mut expansion = Expansion::ZERO;
-        let measured = self.each_cell(id, read, |element| {
+        self.each_cell(read, |element| {
             expansion.set(element);
             found.add(&expansion);
-        })?;
-        Ok((found != *measured).then(|| ArrayDrift {
+        });
+        let measured = &self.0.hash;
+        (found != *measured).then(|| ArrayDrift {
             measured: measured.digest(DigestKind::Object),
             found: found.digest(DigestKind::Object),
-        }))
+        })
     }
 }
 

@@ -52,7 +52,7 @@ pub enum InventoryError {
 }
 
 impl Inventory {
-    /// Takes encodings together, as [`crate::state::Measured::entries`] and [`crate::state::Measured::cells`] give them.
+    /// Takes encodings together, as [`crate::state::Measured::entries`] and [`crate::state::ArrayCheck::each_cell`] give them.
     ///
     /// # Errors
     /// What is no entry, or two that exclude each other.

@@ -4,6 +4,8 @@
 //! more, or that only the low bits matter. What needs more, or is rare, refers to a tree of the program by its
 //! number and is evaluated with integers of any size.
 
+use serde::Serialize;
+
 /// A register of 64 bits.
 pub type R = u8;
 /// A register of 128 bits.
@@ -14,7 +16,7 @@ pub type Pc = u32;
 pub type Index = u32;
 
 /// An operation on two registers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Alu {
     /// Sum.
     Add,
@@ -41,7 +43,7 @@ pub enum Alu {
 }
 
 /// A comparison of two registers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Test {
     /// Equal.
     Eq,
@@ -58,7 +60,7 @@ pub enum Test {
 }
 
 /// An operation. `to` is where execution goes on if it branches.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Op {
     /// `r := value`.
     Const {
@@ -570,7 +572,7 @@ pub enum Op {
 }
 
 /// What a program can ask the traffic manager for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Asked {
     /// A clone: session, field list.
     Clone,

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use num_bigint::BigInt;
 
+use serde::Serialize;
+
 use crate::exec::op::{Index, Op, Pc, R, W};
 use crate::layout::Layout;
 use crate::program::Program;
@@ -59,7 +61,7 @@ pub enum LowerError {
 pub struct Label(u32);
 
 /// Lists that operations refer to by number.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Side {
     /// Constants of up to 128 bits.
     pub wide: Vec<u128>,

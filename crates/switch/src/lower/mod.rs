@@ -21,6 +21,8 @@ pub use self::builder::{LowerError, Side};
 pub use self::pipeline::Onward;
 pub use self::statement::{ActionCode, lay_args};
 
+use serde::Serialize;
+
 use self::builder::{Builder, Finished};
 use self::parser::Selection;
 use self::plan::{InputStep, KeyPlan};
@@ -33,7 +35,7 @@ use crate::program::ids::HeaderId;
 use crate::program::parser::{KeyPart, Match};
 
 /// A choice among parser transitions that is made by tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Choice {
     /// What the key is made of.
     pub key: Vec<KeyPart>,
@@ -44,7 +46,7 @@ pub struct Choice {
 }
 
 /// A program in executable form.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Executable {
     /// The program.
     pub program: Program,

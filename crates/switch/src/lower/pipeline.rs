@@ -1,5 +1,7 @@
 //! Pipelines: tables and conditions in the order in which packets meet them.
 
+use serde::Serialize;
+
 use super::builder::{Builder, Label, LowerError};
 use super::statement::ActionCode;
 use crate::exec::op::{Op, Pc};
@@ -8,7 +10,7 @@ use crate::program::ids::NodeId;
 use crate::program::pipeline::{Next, Node, Pipeline, Table};
 
 /// Where a pipeline goes on after a table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Onward {
     /// After a hit, by action; of all actions if there is one only.
     pub hit: Vec<Pc>,

@@ -1,5 +1,7 @@
 //! What is copied from the arena for keys, hashes and checksums, decided once.
 
+use serde::Serialize;
+
 use super::builder::LowerError;
 use crate::layout::Layout;
 use crate::program::ids::FieldRef;
@@ -7,7 +9,7 @@ use crate::program::pipeline::{KeySource, Table};
 use crate::program::{Calculation, Input, Program};
 
 /// A part of a table's key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum KeyStep {
     /// Whole bytes.
     Copy {
@@ -41,7 +43,7 @@ impl KeyStep {
 }
 
 /// How a table's key is made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct KeyPlan {
     /// Its parts.
     pub steps: Vec<KeyStep>,
@@ -106,7 +108,7 @@ pub fn key(layout: &Layout, table: &Table) -> Result<KeyPlan, LowerError> {
 }
 
 /// A part of what a calculation is made over.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum InputStep {
     /// Bits of a header, if it is valid.
     Bits {

@@ -1,12 +1,14 @@
 //! The fields through which a v1model program and the switch speak.
 
+use serde::Serialize;
+
 use super::builder::LowerError;
 use crate::layout::{Layout, Place};
 use crate::program::Program;
 use crate::program::ids::FieldRef;
 
 /// Where the standard metadata lies. Those that a program may lack are optional.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Standard {
     /// Port that the packet came in by.
     pub ingress_port: Place,

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use num_bigint::BigInt;
 
+use serde::Serialize;
+
 use super::access;
 use super::builder::{Builder, Label, LowerError};
 use super::value::{Reg, Want, narrow_store};
@@ -14,7 +16,7 @@ use crate::program::expr::{Bool, Data};
 use crate::program::ids::{FieldRef, RegisterId};
 
 /// An action in executable form.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ActionCode {
     /// Its first operation.
     pub start: Pc,

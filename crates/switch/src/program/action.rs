@@ -1,10 +1,12 @@
 //! Actions: what they are called with, and the statements that they run.
 
+use serde::Serialize;
+
 use super::expr::{Data, HeaderExpr, UnionExpr};
 use super::ids::{CalculationId, CounterId, FieldRef, HeaderId, MeterId, RegisterId, StackId, UnionStackId};
 
 /// An action.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Action {
     /// Its full name.
     pub name: String,
@@ -17,7 +19,7 @@ pub struct Action {
 }
 
 /// A parameter of an action.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Param {
     /// Its name.
     pub name: String,
@@ -26,7 +28,7 @@ pub struct Param {
 }
 
 /// What a value is stored in.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Place {
     /// A field.
     Field(FieldRef),
@@ -37,7 +39,7 @@ pub enum Place {
 }
 
 /// Which packet a clone is made from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum CloneKind {
     /// The packet as it was received.
     Ingress,
@@ -46,7 +48,7 @@ pub enum CloneKind {
 }
 
 /// A statement. Names follow the primitives of BMv2 and simple_switch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Statement {
     /// Stores a value.
     Assign(Place, Data),
@@ -118,7 +120,7 @@ pub enum Statement {
 }
 
 /// A field named as the source or target of a copy with its length.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldSource {
     /// The header.
     pub header: HeaderExpr,
@@ -127,7 +129,7 @@ pub struct FieldSource {
 }
 
 /// A stack of headers or of unions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum AnyStack {
     /// Of headers.
     Headers(StackId),

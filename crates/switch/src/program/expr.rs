@@ -5,10 +5,12 @@
 
 use num_bigint::BigInt;
 
+use serde::Serialize;
+
 use super::ids::{FieldRef, HeaderId, RegisterId, StackId, UnionId, UnionStackId};
 
 /// An operation on two integers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Binary {
     /// Sum.
     Add,
@@ -33,7 +35,7 @@ pub enum Binary {
 }
 
 /// A comparison of two integers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Compare {
     /// Equal.
     Eq,
@@ -50,7 +52,7 @@ pub enum Compare {
 }
 
 /// How a value is brought into a width.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Cast {
     /// Two's complement of that many bits.
     TwoCompMod,
@@ -61,7 +63,7 @@ pub enum Cast {
 }
 
 /// An expression that is an integer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Data {
     /// A constant.
     Const(BigInt),
@@ -92,7 +94,7 @@ pub enum Data {
 }
 
 /// An expression that is true or false.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Bool {
     /// A constant.
     Const(bool),
@@ -121,7 +123,7 @@ pub enum Bool {
 }
 
 /// An expression that is a header.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum HeaderExpr {
     /// A header by name.
     Header(HeaderId),
@@ -134,7 +136,7 @@ pub enum HeaderExpr {
 }
 
 /// An expression that is a header union.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum UnionExpr {
     /// A union by name.
     Union(UnionId),
@@ -143,7 +145,7 @@ pub enum UnionExpr {
 }
 
 /// An expression of any of these types, as a compiled program may pass it to a primitive.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Expr {
     /// An integer.
     Data(Data),

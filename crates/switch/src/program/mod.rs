@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 
 use num_bigint::BigUint;
 
+use serde::Serialize;
+
 use self::action::Action;
 use self::expr::{Bool, Data};
 use self::ids::{CalculationId, FieldRef, HeaderId, StackId, TypeId, UnionId};
@@ -21,7 +23,7 @@ use self::parser::{Parser, ValueSet};
 use self::pipeline::{Pipeline, Profile, Table};
 
 /// A field of a header type.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Field {
     /// Its name.
     pub name: String,
@@ -36,7 +38,7 @@ pub struct Field {
 }
 
 /// A header type.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HeaderType {
     /// Its name.
     pub name: String,
@@ -83,7 +85,7 @@ impl HeaderType {
 pub const VALID_FIELD: &str = "$valid$";
 
 /// A header instance.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Header {
     /// Its name.
     pub name: String,
@@ -94,7 +96,7 @@ pub struct Header {
 }
 
 /// A stack of headers of one type.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stack {
     /// Its name.
     pub name: String,
@@ -105,7 +107,7 @@ pub struct Stack {
 }
 
 /// A union: at most one of its headers is valid.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Union {
     /// Its name.
     pub name: String,
@@ -116,7 +118,7 @@ pub struct Union {
 }
 
 /// A stack of unions of one type.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnionStack {
     /// Its name.
     pub name: String,
@@ -125,7 +127,7 @@ pub struct UnionStack {
 }
 
 /// What a calculation is made over.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Input {
     /// A field; nothing if its header is invalid.
     Field(FieldRef),
@@ -138,7 +140,7 @@ pub enum Input {
 }
 
 /// A calculation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Calculation {
     /// Its name.
     pub name: String,
@@ -149,7 +151,7 @@ pub struct Calculation {
 }
 
 /// What a checksum is computed by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum ChecksumKind {
     /// The IPv4 header checksum over the whole header of the target.
     Ipv4,
@@ -158,7 +160,7 @@ pub enum ChecksumKind {
 }
 
 /// A checksum.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checksum {
     /// Its name.
     pub name: String,
@@ -175,7 +177,7 @@ pub struct Checksum {
 }
 
 /// An array of registers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RegisterArray {
     /// Its name.
     pub name: String,
@@ -186,7 +188,7 @@ pub struct RegisterArray {
 }
 
 /// An array of counters, each of packets and bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CounterArray {
     /// Its name.
     pub name: String,
@@ -197,7 +199,7 @@ pub struct CounterArray {
 }
 
 /// What a meter counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum MeterUnit {
     /// Packets.
     Packets,
@@ -206,7 +208,7 @@ pub enum MeterUnit {
 }
 
 /// An array of meters.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MeterArray {
     /// Its name.
     pub name: String,
@@ -221,7 +223,7 @@ pub struct MeterArray {
 }
 
 /// A digest: values that are told to the control plane.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Digest {
     /// Its name.
     pub name: String,
@@ -232,7 +234,7 @@ pub struct Digest {
 }
 
 /// Fields that a copy of a packet keeps.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldList {
     /// Its number in the JSON.
     pub json_id: u32,
@@ -241,7 +243,7 @@ pub struct FieldList {
 }
 
 /// The deparser: which headers are sent, in order, where they are valid.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Deparser {
     /// Statements run before.
     pub statements: Vec<action::Statement>,
@@ -250,7 +252,7 @@ pub struct Deparser {
 }
 
 /// A program.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Program {
     /// Header types.
     pub types: Vec<HeaderType>,

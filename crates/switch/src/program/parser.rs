@@ -1,11 +1,13 @@
 //! Parsers: states, what they extract and set, and where they go on.
 
+use serde::Serialize;
+
 use super::action::Statement;
 use super::expr::{Bool, Data};
 use super::ids::{FieldRef, HeaderId, StackId, StateId, UnionStackId, ValueSetId};
 
 /// A parser.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Parser {
     /// Where it begins; none: it extracts nothing.
     pub init: Option<StateId>,
@@ -14,7 +16,7 @@ pub struct Parser {
 }
 
 /// A state of a parser.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct State {
     /// Its name.
     pub name: String,
@@ -29,7 +31,7 @@ pub struct State {
 }
 
 /// Which header is extracted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Extract {
     /// A header by name.
     Header(HeaderId),
@@ -40,7 +42,7 @@ pub enum Extract {
 }
 
 /// An operation of a parser state.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum ParserOp {
     /// Takes a header from the packet; with the number of bits of its field of variable length, if it has one.
     Extract(Extract, Option<Data>),
@@ -61,7 +63,7 @@ pub enum ParserOp {
 }
 
 /// A part of what transitions look at.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum KeyPart {
     /// A field.
     Field(FieldRef),
@@ -74,7 +76,7 @@ pub enum KeyPart {
 }
 
 /// A transition.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Transition {
     /// When it is taken.
     pub matches: Match,
@@ -83,7 +85,7 @@ pub struct Transition {
 }
 
 /// When a transition is taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Match {
     /// The key's bits under the mask are these (already masked).
     Value {
@@ -97,7 +99,7 @@ pub enum Match {
 }
 
 /// A value set: filled at run time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ValueSet {
     /// Its name.
     pub name: String,

@@ -1,11 +1,13 @@
 //! Pipelines: tables and conditions, and the way through them.
 
+use serde::Serialize;
+
 use super::expr::Bool;
 use super::ids::{ActionId, CalculationId, FieldRef, HeaderId, MeterId, NodeId, ProfileId, TableId};
 use num_bigint::BigUint;
 
 /// A pipeline.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pipeline {
     /// `ingress` or `egress`.
     pub name: String,
@@ -16,7 +18,7 @@ pub struct Pipeline {
 }
 
 /// A node of the control flow.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Node {
     /// Applies a table.
     Table(TableId),
@@ -39,7 +41,7 @@ pub enum Node {
 }
 
 /// How a key's field is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum MatchKind {
     /// Equal.
     Exact,
@@ -54,7 +56,7 @@ pub enum MatchKind {
 }
 
 /// A field of a table's key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeyField {
     /// Its name for the control plane.
     pub name: String,
@@ -69,7 +71,7 @@ pub struct KeyField {
 }
 
 /// What a key's field is read from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum KeySource {
     /// A field.
     Field(FieldRef),
@@ -78,7 +80,7 @@ pub enum KeySource {
 }
 
 /// Where a table's actions come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum TableKind {
     /// Entries name actions.
     Simple,
@@ -89,7 +91,7 @@ pub enum TableKind {
 }
 
 /// Where the pipeline goes on after a table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Next {
     /// By the action that was run.
     ByAction(Vec<(ActionId, Option<NodeId>)>),
@@ -103,7 +105,7 @@ pub enum Next {
 }
 
 /// A table's action and its arguments, as the program gives them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ActionEntry {
     /// The action.
     pub action: ActionId,
@@ -112,7 +114,7 @@ pub struct ActionEntry {
 }
 
 /// A field of an entry's match, as the program gives it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum EntryMatch {
     /// A value.
     Exact(Vec<u8>),
@@ -127,7 +129,7 @@ pub enum EntryMatch {
 }
 
 /// An entry that the program brings with it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConstEntry {
     /// What it matches.
     pub key: Vec<EntryMatch>,
@@ -138,7 +140,7 @@ pub struct ConstEntry {
 }
 
 /// A table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Table {
     /// Its full name.
     pub name: String,
@@ -175,7 +177,7 @@ pub struct Table {
 }
 
 /// An action profile.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Profile {
     /// Its name.
     pub name: String,

@@ -1,0 +1,450 @@
+//! What is in force, as entries of evidence.
+
+use std::collections::BTreeMap;
+
+use linewarden_evidence::encoding::{
+    Action, ActionRef, Bits, BitsError, Calculation, CounterConfig, DefaultAction, Entry, GroupMember,
+    KeyField, Match, MatchError, MeterCell, MeterConfig, MeterRate, MirrorSession, MulticastGroup,
+    PortSetting, ProfileGroup, ProfileMember, Replica, Replicas, TableEntry, Unit, ValueSetMember,
+};
+
+use crate::externs::Externs;
+use crate::forwarding::{self, Forwarding, ForwardingChange, ValueSetMembers};
+use crate::lower::lay_args;
+use crate::meter;
+use crate::program::ids::{MeterId, ProfileId, TableId, ValueSetId};
+use crate::program::pipeline::Table;
+use crate::program::{MeterUnit, Program};
+use crate::switch::Settings;
+use crate::tables::{
+    ActionCall, Entry as InTable, FieldMatch, Group, GroupHandle, KeySpec, MatchKey, MemberHandle,
+    ProfileChange, TableChange, TableSetChange, Target,
+};
+
+/// The port number under which settings of all ports stand.
+const ALL_PORTS: u32 = u32::MAX;
+const NANOSECONDS_PER_MS: u64 = 1_000_000;
+
+/// Why something in force has no encoding. The program asks for more than evidence can hold, or contradicts itself.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DescribeError {
+    /// A value.
+    #[error(transparent)]
+    Bits(#[from] BitsError),
+    /// A match.
+    #[error(transparent)]
+    Match(#[from] MatchError),
+    /// Something is in force that the program does not have.
+    #[error("{0} is in force, and the program has no such thing")]
+    Unknown(String),
+}
+
+/// What a change does to the set of entries.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Put(Entry),
+    Remove(Entry),
+}
+
+/// Writes a program's state as entries.
+#[derive(Clone, Copy)]
+pub(crate) struct Describer<'a> {
+    pub(super) program: &'a Program,
+}
+
+fn unknown(what: &str, id: impl std::fmt::Debug) -> DescribeError {
+    DescribeError::Unknown(format!("{what} {id:?}"))
+}
+
+impl<'a> Describer<'a> {
+    fn table(self, id: TableId) -> Result<&'a Table, DescribeError> {
+        let table = self.program.tables.get(id.index());
+        table.ok_or_else(|| unknown("table", id))
+    }
+
+    fn profile(self, id: ProfileId) -> Result<&'a str, DescribeError> {
+        let profile = self.program.profiles.get(id.index());
+        profile
+            .map(|profile| profile.name.as_str())
+            .ok_or_else(|| unknown("action profile", id))
+    }
+
+    fn action(self, call: &ActionCall) -> Result<Action, DescribeError> {
+        let action = self.program.actions.get(call.action.index());
+        let action = action.ok_or_else(|| unknown("action", call.action))?;
+        let widths = || action.params.iter().map(|param| param.bits);
+        let (places, _) = lay_args(widths());
+        let data = widths()
+            .zip(places)
+            .map(|(bits, (at, length))| {
+                let value = call.data.get(at as usize..(at + length) as usize);
+                Bits::new(bits, value.unwrap_or_default())
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Action {
+            name: action.name.clone(),
+            data,
+        })
+    }
+
+    fn target(self, target: &Target) -> Result<ActionRef, DescribeError> {
+        Ok(match target {
+            Target::Action(call) => ActionRef::Action(self.action(call)?),
+            Target::Member(member) => ActionRef::Member(member.0),
+            Target::Group(group) => ActionRef::Group(group.0),
+        })
+    }
+
+    /// An entry of a table, with its idle timeout as it is now.
+    pub fn entry(self, id: TableId, spec: &KeySpec, entry: &InTable) -> Result<Entry, DescribeError> {
+        let timeout_ms = entry.state().map_or(0, crate::tables::EntryState::timeout_ms);
+        Ok(TableEntry {
+            table: self.table(id)?.name.clone(),
+            key: key(spec, entry.key())?,
+            priority: entry.priority().0.cast_unsigned(),
+            action: self.target(entry.target())?,
+            idle_timeout_ns: timeout_ms.saturating_mul(NANOSECONDS_PER_MS),
+        }
+        .into())
+    }
+
+    fn default(self, id: TableId, target: Option<&Target>) -> Result<Entry, DescribeError> {
+        let table = self.table(id)?;
+        Ok(DefaultAction {
+            table: table.name.clone(),
+            is_const: table.default_action_const,
+            action: target.map(|target| self.target(target)).transpose()?,
+        }
+        .into())
+    }
+
+    fn member(self, id: ProfileId, member: MemberHandle, call: &ActionCall) -> Result<Entry, DescribeError> {
+        Ok(ProfileMember {
+            profile: self.profile(id)?.to_owned(),
+            member: member.0,
+            action: self.action(call)?,
+        }
+        .into())
+    }
+
+    fn group(self, id: ProfileId, handle: GroupHandle, group: &Group) -> Result<Entry, DescribeError> {
+        let members = group.members().iter().map(|(member, weight)| {
+            let how = GroupMember {
+                weight: *weight,
+                watch_port: Vec::new(),
+            };
+            (member.0, how)
+        });
+        Ok(ProfileGroup {
+            profile: self.profile(id)?.to_owned(),
+            group: handle.0,
+            size_max: 0,
+            members: members.collect(),
+        }
+        .into())
+    }
+
+    fn value_set(self, id: ValueSetId, members: &ValueSetMembers) -> Result<Vec<Entry>, DescribeError> {
+        let set = self.program.value_sets.get(id.index());
+        let set = set.ok_or_else(|| unknown("value set", id))?;
+        let entry = |member: &Vec<u8>| {
+            let key = vec![KeyField {
+                name: String::new(),
+                matches: Match::exact(Bits::new(set.bits, member)?),
+            }];
+            let set = set.name.clone();
+            Ok(ValueSetMember { set, key }.into())
+        };
+        members.iter().map(entry).collect()
+    }
+
+    /// The configuration of a meter.
+    fn meter(self, id: MeterId, cell: MeterCell, rates: &[meter::Rate]) -> Result<Entry, DescribeError> {
+        let array = self.program.meters.get(id.index());
+        let array = array.ok_or_else(|| unknown("meter", id))?;
+        Ok(MeterConfig {
+            meter: array.name.clone(),
+            cell,
+            unit: match array.unit {
+                MeterUnit::Packets => Unit::Packets,
+                MeterUnit::Bytes => Unit::Bytes,
+            },
+            rates: rates
+                .iter()
+                .map(|rate| MeterRate {
+                    rate_per_s: rate.per_s(),
+                    burst: rate.burst,
+                })
+                .collect(),
+        }
+        .into())
+    }
+
+    /// What setting a meter's rates does; without rates it is as if nobody had.
+    pub fn meter_step(
+        self,
+        id: MeterId,
+        cell: MeterCell,
+        rates: &[meter::Rate],
+    ) -> Result<Step, DescribeError> {
+        let entry = self.meter(id, cell, rates)?;
+        Ok(match rates {
+            [] => Step::Remove(entry),
+            [..] => Step::Put(entry),
+        })
+    }
+
+    /// The same for an entry's own meter.
+    pub fn direct_meter_step(
+        self,
+        id: MeterId,
+        spec: &KeySpec,
+        entry: &InTable,
+        rates: &[meter::Rate],
+    ) -> Result<Step, DescribeError> {
+        self.meter_step(id, cell_of(spec, entry)?, rates)
+    }
+
+    /// The configurations of all meters that are no entries' own.
+    fn meters(self, externs: &Externs) -> Result<Vec<Entry>, DescribeError> {
+        let mut entries = Vec::new();
+        for id in (0u32..).map(MeterId).take(self.program.meters.len()) {
+            for index in 0..externs.meters(id) as u64 {
+                let rates = externs
+                    .meter(id, index)
+                    .map(|meter| meter.rates().collect::<Vec<_>>());
+                if let Some(rates) = rates.filter(|rates| !rates.is_empty()) {
+                    entries.push(self.meter(id, MeterCell::Index(index), &rates)?);
+                }
+            }
+        }
+        Ok(entries)
+    }
+
+    fn direct_meter(
+        self,
+        id: TableId,
+        spec: &KeySpec,
+        entry: &InTable,
+    ) -> Result<Option<Entry>, DescribeError> {
+        let (Some((meter, _)), Some(state)) = (self.table(id)?.direct_meter, entry.state()) else {
+            return Ok(None);
+        };
+        let rates = state.meter(|meter| meter.rates().collect::<Vec<_>>());
+        if rates.is_empty() {
+            return Ok(None);
+        }
+        self.meter(meter, cell_of(spec, entry)?, &rates).map(Some)
+    }
+
+    /// What does not change while a program runs: counters, calculations, settings.
+    fn fixed(self, settings: &Settings) -> Vec<Entry> {
+        let counters = self.program.counters.iter().map(|counter| {
+            CounterConfig {
+                counter: counter.name.clone(),
+                unit: Unit::Both,
+                size: counter.direct.as_ref().map_or(u64::from(counter.size), |_| 0),
+            }
+            .into()
+        });
+        let calculations = self.program.calculations.iter().map(|calculation| {
+            Calculation {
+                name: calculation.name.clone(),
+                algorithm: calculation.algorithm.clone(),
+                parameters: BTreeMap::new(),
+            }
+            .into()
+        });
+        let ports = [
+            ("drop_port", u64::from(settings.drop_port)),
+            ("priority_queues", settings.queues),
+        ]
+        .map(|(name, value)| {
+            PortSetting {
+                port: ALL_PORTS,
+                queue: None,
+                name: name.to_owned(),
+                value,
+            }
+            .into()
+        });
+        counters.chain(calculations).chain(ports).collect()
+    }
+
+    /// Everything that is measured, but for register arrays, as it lies in memory.
+    pub fn all(
+        self,
+        forwarding: &Forwarding,
+        externs: &Externs,
+        settings: &Settings,
+    ) -> Result<Vec<Entry>, DescribeError> {
+        let mut entries = self.fixed(settings);
+        entries.extend(self.meters(externs)?);
+        for (id, table) in forwarding.tables().tables() {
+            entries.push(self.default(id, table.default_target())?);
+            let spec = &table.spec().key;
+            for entry in table.iter() {
+                entries.push(self.entry(id, spec, entry)?);
+                entries.extend(self.direct_meter(id, spec, entry)?);
+            }
+        }
+        for id in (0u32..).map(ProfileId).take(self.program.profiles.len()) {
+            let Some(profile) = forwarding.tables().profile(id) else {
+                continue;
+            };
+            for (member, call) in profile.members() {
+                entries.push(self.member(id, member, call)?);
+            }
+            for (handle, group) in profile.groups() {
+                entries.push(self.group(id, handle, group)?);
+            }
+        }
+        entries.extend(forwarding.groups().map(|(id, replicas)| multicast(id, replicas)));
+        entries.extend(forwarding.mirrors().map(|(id, session)| mirror(id, session)));
+        for id in (0u32..).map(ValueSetId).take(self.program.value_sets.len()) {
+            if let Some(members) = forwarding.value_set(id) {
+                entries.extend(self.value_set(id, members)?);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// What a change does; `spec` gives the key of a table.
+    pub fn steps(
+        self,
+        change: &ForwardingChange,
+        forwarding: &Forwarding,
+    ) -> Result<Vec<Step>, DescribeError> {
+        match change {
+            ForwardingChange::Tables(TableSetChange::Table(id, change)) => {
+                let table = forwarding.tables().table(*id);
+                let table = table.ok_or_else(|| unknown("table", id))?;
+                self.table_steps(*id, &table.spec().key, change)
+            }
+            ForwardingChange::Tables(TableSetChange::Profile(id, change)) => self.profile_step(*id, change),
+            ForwardingChange::Group(id, old, new) => Ok(exchange(
+                old.as_ref().map(|old| multicast(*id, old)),
+                new.as_ref().map(|new| multicast(*id, new)),
+            )),
+            ForwardingChange::Mirror(id, old, new) => Ok(exchange(
+                old.map(|old| mirror(*id, old)),
+                new.map(|new| mirror(*id, new)),
+            )),
+            ForwardingChange::ValueSet(id, old, new) => {
+                let removed = self.value_set(*id, &(&**old - &**new))?;
+                let added = self.value_set(*id, &(&**new - &**old))?;
+                let removed = removed.into_iter().map(Step::Remove);
+                Ok(removed.chain(added.into_iter().map(Step::Put)).collect())
+            }
+        }
+    }
+
+    fn table_steps(
+        self,
+        id: TableId,
+        spec: &KeySpec,
+        change: &TableChange,
+    ) -> Result<Vec<Step>, DescribeError> {
+        Ok(match change {
+            TableChange::Inserted(entry) => {
+                let mut steps = vec![Step::Put(self.entry(id, spec, entry)?)];
+                steps.extend(self.direct_meter(id, spec, entry)?.map(Step::Put));
+                steps
+            }
+            TableChange::Modified(_, entry) => vec![Step::Put(self.entry(id, spec, entry)?)],
+            TableChange::Deleted(entry) => {
+                let mut steps = vec![Step::Remove(self.entry(id, spec, entry)?)];
+                steps.extend(self.direct_meter(id, spec, entry)?.map(Step::Remove));
+                steps
+            }
+            TableChange::Default(_, target) => vec![Step::Put(self.default(id, target.as_ref())?)],
+            TableChange::Sealed(_) => Vec::new(),
+        })
+    }
+
+    fn profile_step(self, id: ProfileId, change: &ProfileChange) -> Result<Vec<Step>, DescribeError> {
+        let (before, after) = match change {
+            ProfileChange::Member {
+                member,
+                before,
+                after,
+            } => {
+                let entry = |call: &std::sync::Arc<ActionCall>| self.member(id, *member, call);
+                (
+                    before.as_ref().map(entry).transpose()?,
+                    after.as_ref().map(entry).transpose()?,
+                )
+            }
+            ProfileChange::Group { group, before, after } => {
+                let entry = |content: &std::sync::Arc<Group>| self.group(id, *group, content);
+                (
+                    before.as_ref().map(entry).transpose()?,
+                    after.as_ref().map(entry).transpose()?,
+                )
+            }
+        };
+        Ok(exchange(before, after))
+    }
+}
+
+fn cell_of(spec: &KeySpec, entry: &InTable) -> Result<MeterCell, DescribeError> {
+    Ok(MeterCell::Entry {
+        key: key(spec, entry.key())?,
+        priority: entry.priority().0.cast_unsigned(),
+    })
+}
+
+/// An entry takes the place of one with the same identity.
+fn exchange(before: Option<Entry>, after: Option<Entry>) -> Vec<Step> {
+    after
+        .map(Step::Put)
+        .or(before.map(Step::Remove))
+        .into_iter()
+        .collect()
+}
+
+fn key(spec: &KeySpec, key: &MatchKey) -> Result<Vec<KeyField>, DescribeError> {
+    let fields = spec.fields().iter().zip(spec.matches(key));
+    fields
+        .map(|(field, matches)| {
+            let bits = |value: &[u8]| Bits::new(field.bits, value);
+            let matches = match matches {
+                FieldMatch::Exact(value) => Match::exact(bits(&value)?),
+                FieldMatch::Lpm { value, prefix_bits } => Match::lpm(bits(&value)?, prefix_bits)?,
+                FieldMatch::Ternary { value, mask } => Match::ternary(bits(&value)?, bits(&mask)?)?,
+                FieldMatch::Optional(value) => Match::optional(value.map(|value| bits(&value)).transpose()?),
+                FieldMatch::Range { low, high } => Match::range(bits(&low)?, bits(&high)?)?,
+                FieldMatch::Valid(valid) => Match::exact(Bits::from_u64(1, u64::from(valid))?),
+            };
+            Ok(KeyField {
+                name: field.name.clone(),
+                matches,
+            })
+        })
+        .collect()
+}
+
+fn multicast(group: u32, replicas: &[forwarding::Replica]) -> Entry {
+    let mut counted = Replicas::new();
+    for replica in replicas {
+        let place = Replica {
+            port: replica.port,
+            instance: u32::from(replica.rid),
+        };
+        *counted.entry(place).or_default() += 1;
+    }
+    let replicas = counted;
+    MulticastGroup { group, replicas }.into()
+}
+
+fn mirror(session: u32, to: forwarding::MirrorSession) -> Entry {
+    MirrorSession {
+        session,
+        port: to.port,
+        multicast_group: to.group,
+        replicas: Replicas::new(),
+        class_of_service: 0,
+        truncate_bytes: to.bytes_max,
+    }
+    .into()
+}

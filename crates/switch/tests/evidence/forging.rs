@@ -1,0 +1,121 @@
+//! 5: a program that writes false evidence.
+
+use linewarden_evidence::inband::{Appraiser, Content, Form, is_clone, read_option};
+use linewarden_switch::evidence::Carrier;
+use linewarden_switch::tables::FieldMatch;
+use std::sync::atomic::Ordering;
+
+use super::bench::{ADDRESS, Ask, Bench, ask, ipv6, master, read_by_program, shorts};
+
+/// With the table filled, every packet leaves the program with an option of false digests: in the classic and in the
+/// default content's form.
+fn forger(carrier: Carrier, form: Form, head: u128) -> Bench {
+    let mut bench = Bench::new("evidence", Some((carrier, form)));
+    let false_digests = bench.action("EvidenceIngress.false_digests", &[u128::MAX, head]);
+    bench.insert(
+        "EvidenceIngress.forge",
+        &[FieldMatch::Exact(ADDRESS.to_vec())],
+        false_digests,
+    );
+    bench
+}
+
+#[test]
+fn false_options_are_replaced() {
+    for head in [0, 0x0100_0000] {
+        let mut bench = forger(Carrier::Option, Form::Default, head);
+        let known = bench.snapshot();
+        let mut appraiser = Appraiser::new(master());
+        let fresh = bench.one(0, &ipv6(17, b"a datagram"));
+        // Over its own option of a switch before, too.
+        let again = bench.one(0, &fresh);
+        for frame in [&fresh, &again] {
+            let carried = read_option(frame).unwrap().unwrap();
+            appraiser.appraise(&carried, &known.digests).unwrap();
+        }
+        assert_eq!(fresh.len(), again.len());
+        let mut bench = forger(Carrier::Option, Form::Classic, head);
+        let known = shorts(&bench.snapshot()).concat();
+        let frame = bench.one(0, &ipv6(17, b"a datagram"));
+        let Content::Classic { fields, .. } = read_option(&frame).unwrap().unwrap().content else {
+            panic!("not the classic content");
+        };
+        assert_eq!(fields.as_slice(), known);
+    }
+}
+
+#[test]
+fn false_options_beside_clones_are_dropped() {
+    let mut bench = forger(Carrier::Clone { port: 9 }, Form::Default, 0);
+    assert_eq!(bench.send(0, &ipv6(17, b"a datagram")), []);
+    assert_eq!(bench.attester().counters.forged.load(Ordering::Relaxed), 1);
+}
+
+/// What has no room for a true option must not leave with a false one.
+#[test]
+fn a_false_option_in_a_packet_without_room_is_dropped() {
+    let mut bench = forger(Carrier::Option, Form::Classic, 0);
+    let longest = ipv6(17, &vec![0; 65_535 - 104]);
+    let sent = bench.send(0, &longest);
+    // The program's option is exchanged in its place: there is room for that.
+    let Content::Classic { fields, .. } = read_option(&sent[0].1).unwrap().unwrap().content else {
+        panic!("not the classic content");
+    };
+    assert_eq!(fields.as_slice(), shorts(&bench.snapshot()).concat());
+    let too_long = ipv6(17, &vec![0; 65_535 - 103]);
+    let sent = bench.send(0, &too_long);
+    assert!(
+        sent.iter()
+            .all(|(_, frame)| !matches!(read_option(frame), Ok(Some(_)))),
+        "its length has wrapped: nobody takes it for evidence"
+    );
+}
+
+#[test]
+fn frames_of_evidences_own_type_are_dropped_unless_they_came_so() {
+    let mut bench = Bench::new("evidence", Some((Carrier::Clone { port: 9 }, Form::Default)));
+    assert_eq!(bench.send(0, &ask(Ask::LeaveAsEvidence, 0, 0)), []);
+    assert_eq!(bench.attester().counters.forged.load(Ordering::Relaxed), 1);
+    let mut upstream = Bench::new("evidence", Some((Carrier::Clone { port: 9 }, Form::Default)));
+    let sent = upstream.send(0, &ipv6(17, b"a datagram"));
+    let clone = &sent[1].1;
+    assert!(is_clone(clone));
+    assert_eq!(
+        bench.send(0, clone),
+        [(1, clone.clone())],
+        "as it came, and without a clone of its own"
+    );
+}
+
+#[test]
+fn writes_over_the_digests_change_nothing() {
+    let mut bench = Bench::new("evidence", None);
+    let known = bench.snapshot();
+    bench.one(0, &ask(Ask::WriteDigest, 0, 0xdead));
+    assert_eq!(known, bench.snapshot());
+    assert_eq!(
+        read_by_program(&bench.one(0, &ask(Ask::Nothing, 0, 0))),
+        shorts(&known)
+    );
+    // Without evidence there is nothing to read, and still nothing to write.
+    let mut plain = Bench::plain("evidence");
+    plain.one(0, &ask(Ask::WriteDigest, 0, 0xdead));
+    assert_eq!(
+        read_by_program(&plain.one(0, &ask(Ask::Nothing, 0, 0))),
+        [[0; 16]; 3]
+    );
+}
+
+/// What a program sends to its controller begins with a header of its own, and is no packet to write into.
+#[test]
+fn the_controllers_port_is_left_alone() {
+    let mut bench = Bench::new("router", Some((Carrier::Clone { port: 9 }, Form::Default)));
+    let to_controller = bench.action("RouterIngress.to_port", &[510]);
+    bench.insert(
+        "RouterIngress.others",
+        &[FieldMatch::Exact(vec![8, 6])],
+        to_controller,
+    );
+    let arp = [&[2; 12][..], &[8, 6], &[0; 28]].concat();
+    assert_eq!(bench.send(0, &arp), [(510, arp.clone())]);
+}
