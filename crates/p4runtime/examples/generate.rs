@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The vendored protocol buffers and where the generated files go, under the crate's directory.
-const SOURCES: [&str; 4] = [
+/// The protocol buffers and where the generated files go, under the crate's directory.
+const SOURCES: [&str; 5] = [
     "p4/v1/p4runtime.proto",
     "p4/v1/p4data.proto",
     "p4/config/v1/p4info.proto",
     "google/rpc/status.proto",
+    "linewarden/evidence/v1.proto",
 ];
 const TARGET: &str = "src/proto";
 

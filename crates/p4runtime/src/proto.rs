@@ -1,4 +1,4 @@
-//! The messages of P4Runtime, generated from `proto/`, where they are explained.
+//! The messages of P4Runtime and of evidence, generated from `proto/`, where they are explained.
 //!
 //! `cargo run -p linewarden-p4runtime --example generate` writes them anew; the test `generated` compares.
 #![allow(
@@ -26,6 +26,15 @@ pub mod p4 {
 pub mod google {
     pub mod rpc {
         include!("proto/google.rpc.rs");
+    }
+}
+
+/// Linewarden's own.
+pub mod linewarden {
+    pub mod evidence {
+        pub mod v1 {
+            include!("proto/linewarden.evidence.v1.rs");
+        }
     }
 }
 
