@@ -40,7 +40,9 @@ impl Source for Switch {
 }
 
 async fn served(has_key: bool) -> Client {
-    let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))
+        .await
+        .unwrap();
     let address = listener.local_addr().unwrap();
     let server = tonic::transport::Server::builder().add_service(service(Arc::new(Switch { has_key })));
     tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));

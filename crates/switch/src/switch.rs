@@ -3,23 +3,17 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use linewarden_evidence::encoding::MeterCell;
 
 use crate::calculations::Calculation;
-use crate::engine::{Batch, Engine, Sink};
-use crate::evidence::{
-    Attester, Describe, DescribeError, EvidenceError, EvidenceSettings, Marker, Rescan, Step,
-};
+use crate::engine::{self, Engine, Sink};
+use crate::evidence::{Attester, EvidenceError, EvidenceSettings, Marker, Rescan};
 use crate::exec::{CoreErrors, RandomSource, World};
 use crate::externs::Externs;
 use crate::forwarding::{Forwarding, ForwardingChange, ForwardingError, ForwardingOp};
 use crate::load::LoadError;
 use crate::lower::{Executable, LowerError};
-use crate::meter::{Meter, MeterError, Rate};
 use crate::program::ids::{MeterId, TableId};
-use crate::tables::{
-    BatchError, Current, Entry, EntryHandle, HashSeed, Publisher, Reader, Snapshot, TableError, TableSpec,
-};
+use crate::tables::{Batch, BatchError, Current, EntryHandle, HashSeed, Publisher, Reader, Snapshot};
 use crate::{load, lower, setup};
 
 /// The port that means "drop", unless something else is asked for.
@@ -36,37 +30,13 @@ pub enum ProgramError {
     Lower(#[from] LowerError),
 }
 
-/// Why a setting beside the forwarding state is refused.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ConfigureError {
-    /// No such meter array.
-    #[error("the program has no meter {0:?}")]
-    NoMeter(MeterId),
-    /// The array is shorter.
-    #[error("meter {meter} has no cell {index}")]
-    NoMeterCell {
-        /// The array.
-        meter: String,
-        /// The cell that was asked for.
-        index: u64,
-    },
-    /// No such table.
-    #[error("the program has no table {0:?}")]
-    NoTable(TableId),
-    /// The table's entries have no such thing.
-    #[error("entries of table {table} have no place for {what}")]
-    Without {
-        /// The table.
-        table: String,
-        /// What they lack.
-        what: &'static str,
-    },
-    /// By the table.
-    #[error(transparent)]
-    Table(#[from] TableError),
-    /// By the meter.
-    #[error(transparent)]
-    Meter(#[from] MeterError),
+/// What is configured beside the forwarding state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Configured {
+    /// The rates of a meter of an array.
+    Meter(MeterId, u64),
+    /// An entry's own meter, or its idle timeout.
+    Entry(TableId, EntryHandle),
 }
 
 /// How a switch behaves beside its program.
@@ -186,7 +156,7 @@ impl Switch {
     pub fn change(&mut self, op: ForwardingOp) -> Result<ForwardingChange, ForwardingError> {
         let mut batch = self.publisher.begin();
         let change = batch.apply(op)?;
-        commit(batch, self.attester.as_deref());
+        commit(batch, self.attester.as_deref(), &[]);
         Ok(change)
     }
 
@@ -202,82 +172,24 @@ impl Switch {
         for (index, op) in ops.into_iter().enumerate() {
             batch.apply(op).map_err(|error| BatchError { index, error })?;
         }
-        commit(batch, self.attester.as_deref());
+        commit(batch, self.attester.as_deref(), &[]);
         Ok(())
     }
 
-    /// Sets the rates of a meter, the lowest first; without rates it says green to everything.
+    /// Makes changes that depend on each other, visible together; none if `work` fails. Whatever `work` sets beside the
+    /// forwarding state it tells of, so that it is measured with it.
     ///
     /// # Errors
-    /// No such meter, or rates that it does not take; nothing has changed then.
-    pub fn set_meter(&mut self, id: MeterId, index: u64, rates: &[Rate]) -> Result<(), ConfigureError> {
-        let array = self.executable.program.meters.get(id.index());
-        let array = array.ok_or(ConfigureError::NoMeter(id))?;
-        let meter = self.externs.meter(id, index);
-        let mut meter = meter.ok_or_else(|| ConfigureError::NoMeterCell {
-            meter: array.name.clone(),
-            index,
-        })?;
-        set_rates(&mut meter, array.rates, rates)?;
-        drop(meter);
-        self.measure(|describe| describe.meter_step(id, MeterCell::Index(index), rates));
-        Ok(())
-    }
-
-    /// Sets the rates of an entry's own meter.
-    ///
-    /// # Errors
-    /// No such entry, no meter, or rates that it does not take; nothing has changed then.
-    pub fn set_direct_meter(
+    /// What `work` fails with.
+    pub fn change_with<T, E>(
         &mut self,
-        table: TableId,
-        entry: EntryHandle,
-        rates: &[Rate],
-    ) -> Result<(), ConfigureError> {
-        let forwarding = self.publisher.current();
-        let (spec, entry) = entry_of(&forwarding, table, entry)?;
-        let tables = &self.executable.program.tables;
-        let of_table = tables.get(table.index()).and_then(|table| table.direct_meter);
-        let without = || ConfigureError::Without {
-            table: spec.name.clone(),
-            what: "a meter",
-        };
-        let (id, _) = of_table.ok_or_else(without)?;
-        let state = entry.state().ok_or_else(without)?;
-        let array = self.executable.program.meters.get(id.index());
-        let count = array.ok_or(ConfigureError::NoMeter(id))?.rates;
-        state.meter(|meter| set_rates(meter, count, rates))?;
-        self.measure(|describe| describe.direct_meter_step(id, &spec.key, entry, rates));
-        Ok(())
-    }
-
-    /// Sets after how long without a hit an entry is told to be idle, from now on; 0 is never. `now_ms` is on the clock of
-    /// the workers' batches.
-    ///
-    /// # Errors
-    /// No such entry, or no timeouts in its table; nothing has changed then.
-    pub fn set_idle_timeout(
-        &mut self,
-        table: TableId,
-        entry: EntryHandle,
-        now_ms: u64,
-        timeout_ms: u64,
-    ) -> Result<(), ConfigureError> {
-        let forwarding = self.publisher.current();
-        let (spec, entry) = entry_of(&forwarding, table, entry)?;
-        let state = entry.state().ok_or_else(|| ConfigureError::Without {
-            table: spec.name.clone(),
-            what: "timeouts",
-        })?;
-        state.set_timeout(now_ms, timeout_ms);
-        self.measure(|describe| describe.entry(table, &spec.key, entry).map(Step::Put));
-        Ok(())
-    }
-
-    fn measure(&self, step: impl FnOnce(Describe<'_>) -> Result<Step, DescribeError>) {
-        if let Some(attester) = &self.attester {
-            attester.take(step);
-        }
+        work: impl FnOnce(&mut Batch<'_, Forwarding>, &mut Vec<Configured>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut batch = self.publisher.begin();
+        let mut configured = Vec::new();
+        let done = work(&mut batch, &mut configured)?;
+        commit(batch, self.attester.as_deref(), &configured);
+        Ok(done)
     }
 
     /// Somebody who takes packets through this switch.
@@ -301,33 +213,13 @@ impl Switch {
     }
 }
 
-fn commit(batch: crate::tables::Batch<'_, Forwarding>, attester: Option<&Attester>) {
+fn commit(batch: Batch<'_, Forwarding>, attester: Option<&Attester>, configured: &[Configured]) {
     match attester {
-        Some(attester) => attester.commit(batch),
+        Some(attester) => attester.commit(batch, configured),
         None => {
             batch.commit();
         }
     }
-}
-
-fn set_rates(meter: &mut Meter, count: u32, rates: &[Rate]) -> Result<(), MeterError> {
-    if rates.is_empty() {
-        meter.reset();
-        return Ok(());
-    }
-    meter.set_rates(count as usize, rates)
-}
-
-fn entry_of(
-    forwarding: &Forwarding,
-    table: TableId,
-    entry: EntryHandle,
-) -> Result<(&TableSpec, &Entry), ConfigureError> {
-    let table = forwarding
-        .tables()
-        .table(table)
-        .ok_or(ConfigureError::NoTable(table))?;
-    Ok((table.spec(), table.get(entry)?))
 }
 
 /// What packets need of a switch.
@@ -391,7 +283,7 @@ impl Worker {
             drop_port: live.settings.drop_port,
             now_us,
         };
-        let batch = Batch {
+        let batch = engine::Batch {
             world,
             queues: live.settings.queues,
         };
@@ -419,7 +311,7 @@ fn begin(live: &Live, marker: &mut Option<Marker>) -> Snapshot<Forwarding> {
 
 /// A worker within a batch.
 pub struct Taking<'a> {
-    through: Option<(&'a mut Engine, Batch<'a>, Option<&'a mut Marker>)>,
+    through: Option<(&'a mut Engine, engine::Batch<'a>, Option<&'a mut Marker>)>,
 }
 
 impl Taking<'_> {

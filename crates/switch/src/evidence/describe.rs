@@ -15,7 +15,7 @@ use crate::meter;
 use crate::program::ids::{MeterId, ProfileId, TableId, ValueSetId};
 use crate::program::pipeline::Table;
 use crate::program::{MeterUnit, Program};
-use crate::switch::Settings;
+use crate::switch::{Configured, Settings};
 use crate::tables::{
     ActionCall, Entry as InTable, FieldMatch, Group, GroupHandle, KeySpec, MatchKey, MemberHandle,
     ProfileChange, TableChange, TableSetChange, Target,
@@ -41,15 +41,15 @@ pub enum DescribeError {
 
 /// What a change does to the set of entries.
 #[derive(Clone, Debug)]
-pub(crate) enum Step {
+pub(super) enum Step {
     Put(Entry),
     Remove(Entry),
 }
 
 /// Writes a program's state as entries.
 #[derive(Clone, Copy)]
-pub(crate) struct Describer<'a> {
-    pub(super) program: &'a Program,
+pub(super) struct Describer<'a> {
+    pub program: &'a Program,
 }
 
 fn unknown(what: &str, id: impl std::fmt::Debug) -> DescribeError {
@@ -180,13 +180,8 @@ impl<'a> Describer<'a> {
         .into())
     }
 
-    /// What setting a meter's rates does; without rates it is as if nobody had.
-    pub fn meter_step(
-        self,
-        id: MeterId,
-        cell: MeterCell,
-        rates: &[meter::Rate],
-    ) -> Result<Step, DescribeError> {
+    /// What is put, or taken out, when a meter has these rates; without rates it is as if nobody had set it.
+    fn meter_step(self, id: MeterId, cell: MeterCell, rates: &[meter::Rate]) -> Result<Step, DescribeError> {
         let entry = self.meter(id, cell, rates)?;
         Ok(match rates {
             [] => Step::Remove(entry),
@@ -194,15 +189,51 @@ impl<'a> Describer<'a> {
         })
     }
 
-    /// The same for an entry's own meter.
-    pub fn direct_meter_step(
+    /// The same for an entry's own meter; nothing where the table has none.
+    fn direct_meter_step(
         self,
-        id: MeterId,
+        id: TableId,
         spec: &KeySpec,
         entry: &InTable,
-        rates: &[meter::Rate],
-    ) -> Result<Step, DescribeError> {
-        self.meter_step(id, cell_of(spec, entry)?, rates)
+    ) -> Result<Option<Step>, DescribeError> {
+        let (Some((meter, _)), Some(state)) = (self.table(id)?.direct_meter, entry.state()) else {
+            return Ok(None);
+        };
+        let rates = state.meter(|meter| meter.rates().collect::<Vec<_>>());
+        self.meter_step(meter, cell_of(spec, entry)?, &rates).map(Some)
+    }
+
+    /// What was configured beside the forwarding state.
+    pub fn configured(
+        self,
+        what: Configured,
+        forwarding: &Forwarding,
+        externs: &Externs,
+    ) -> Result<Vec<Step>, DescribeError> {
+        match what {
+            Configured::Meter(id, index) => {
+                let rates = externs
+                    .meter(id, index)
+                    .map(|meter| meter.rates().collect::<Vec<_>>());
+                let step = self.meter_step(id, MeterCell::Index(index), &rates.unwrap_or_default())?;
+                Ok(vec![step])
+            }
+            Configured::Entry(id, handle) => {
+                let table = forwarding.tables().table(id);
+                let table = table.ok_or_else(|| unknown("table", id))?;
+                // The same batch may have deleted it.
+                match table.get(handle) {
+                    Ok(entry) => self.entry_steps(id, &table.spec().key, entry),
+                    Err(_) => Ok(Vec::new()),
+                }
+            }
+        }
+    }
+
+    fn entry_steps(self, id: TableId, spec: &KeySpec, entry: &InTable) -> Result<Vec<Step>, DescribeError> {
+        let mut steps = vec![Step::Put(self.entry(id, spec, entry)?)];
+        steps.extend(self.direct_meter_step(id, spec, entry)?);
+        Ok(steps)
     }
 
     /// The configurations of all meters that are no entries' own.
@@ -219,22 +250,6 @@ impl<'a> Describer<'a> {
             }
         }
         Ok(entries)
-    }
-
-    fn direct_meter(
-        self,
-        id: TableId,
-        spec: &KeySpec,
-        entry: &InTable,
-    ) -> Result<Option<Entry>, DescribeError> {
-        let (Some((meter, _)), Some(state)) = (self.table(id)?.direct_meter, entry.state()) else {
-            return Ok(None);
-        };
-        let rates = state.meter(|meter| meter.rates().collect::<Vec<_>>());
-        if rates.is_empty() {
-            return Ok(None);
-        }
-        self.meter(meter, cell_of(spec, entry)?, &rates).map(Some)
     }
 
     /// What does not change while a program runs: counters, calculations, settings.
@@ -284,8 +299,11 @@ impl<'a> Describer<'a> {
             entries.push(self.default(id, table.default_target())?);
             let spec = &table.spec().key;
             for entry in table.iter() {
-                entries.push(self.entry(id, spec, entry)?);
-                entries.extend(self.direct_meter(id, spec, entry)?);
+                for step in self.entry_steps(id, spec, entry)? {
+                    if let Step::Put(entry) = step {
+                        entries.push(entry);
+                    }
+                }
             }
         }
         for id in (0u32..).map(ProfileId).take(self.program.profiles.len()) {
@@ -346,16 +364,16 @@ impl<'a> Describer<'a> {
         change: &TableChange,
     ) -> Result<Vec<Step>, DescribeError> {
         Ok(match change {
-            TableChange::Inserted(entry) => {
-                let mut steps = vec![Step::Put(self.entry(id, spec, entry)?)];
-                steps.extend(self.direct_meter(id, spec, entry)?.map(Step::Put));
-                steps
+            TableChange::Inserted(entry) | TableChange::Modified(_, entry) => {
+                self.entry_steps(id, spec, entry)?
             }
-            TableChange::Modified(_, entry) => vec![Step::Put(self.entry(id, spec, entry)?)],
+            // What an entry is now may not be what it was measured as: all that has its identity goes.
             TableChange::Deleted(entry) => {
-                let mut steps = vec![Step::Remove(self.entry(id, spec, entry)?)];
-                steps.extend(self.direct_meter(id, spec, entry)?.map(Step::Remove));
-                steps
+                let steps = self.entry_steps(id, spec, entry)?;
+                let gone = |step| match step {
+                    Step::Put(entry) | Step::Remove(entry) => Step::Remove(entry),
+                };
+                steps.into_iter().map(gone).collect()
             }
             TableChange::Default(_, target) => vec![Step::Put(self.default(id, target.as_ref())?)],
             TableChange::Sealed(_) => Vec::new(),

@@ -31,13 +31,13 @@ use linewarden_evidence::state::{ArrayCheck, ArrayId, Measured, Snapshot, Stabil
 use linewarden_evidence::statement::{Inventory, InventoryError, Kind, Nonce, Statement, StatementError};
 use linewarden_evidence::{BootCount, Digest, SwitchId};
 
-pub(crate) use self::describe::{Describer as Describe, Step};
+use self::describe::{Describer, Step};
 use crate::externs::{Cells, Externs};
 use crate::forwarding::Forwarding;
 use crate::lower::Executable;
 use crate::program::Program;
 use crate::program::ids::RegisterId;
-use crate::switch::Settings;
+use crate::switch::{Configured, Settings};
 use crate::tables::{Batch, Reader, Snapshot as InForce};
 
 /// The last part of the name of the register array in which a program may read the digests: registers, tables and
@@ -196,7 +196,7 @@ impl Attester {
             Some(before) => before.state().measured.successor(digest),
             None => Measured::new(settings.identity.switch, settings.identity.boot_count, digest),
         };
-        let describer = Describe { program };
+        let describer = Describer { program };
         for entry in describer.all(forwarding, externs, switch)? {
             measured.put(&entry)?;
         }
@@ -243,38 +243,32 @@ impl Attester {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn describer(&self) -> Describe<'_> {
-        Describe {
+    fn describer(&self) -> Describer<'_> {
+        Describer {
             program: &self.executable.program,
         }
     }
 
-    /// Makes a batch visible and measures it in one step, as far as anybody sees who asks for evidence.
-    pub(crate) fn commit(&self, batch: Batch<'_, Forwarding>) {
+    /// Makes a batch visible and measures it, with what is configured beside it, in one step as far as anybody sees who
+    /// asks for evidence.
+    pub(crate) fn commit(&self, batch: Batch<'_, Forwarding>, configured: &[Configured]) {
         let describer = self.describer();
-        let steps: Result<Vec<Vec<Step>>, DescribeError> = batch
+        let of_changes = batch
             .changes()
             .iter()
-            .map(|change| describer.steps(change, batch.state()))
-            .collect();
+            .map(|change| describer.steps(change, batch.state()));
+        let of_settings = configured
+            .iter()
+            .map(|what| describer.configured(*what, batch.state(), &self.externs));
+        let steps: Result<Vec<Vec<Step>>, DescribeError> = of_changes.chain(of_settings).collect();
         let mut state = self.state();
         match steps {
             Ok(steps) => state.take(steps.into_iter().flatten()),
             Err(error) => state.damage(&error),
         }
         state.version = batch.commit();
-    }
-
-    /// Measures what is no part of the forwarding state: a meter's configuration, an idle timeout.
-    pub(crate) fn take(&self, step: impl FnOnce(Describe<'_>) -> Result<Step, DescribeError>) {
-        let step = step(self.describer());
-        let mut state = self.state();
-        match step {
-            Ok(step) => state.take([step]),
-            Err(error) => state.damage(&error),
-        }
         drop(state);
-        // So that packets of batches to come carry it.
+        // Packets carry what is configured from now on, though the forwarding state's version may be the same.
         self.touched.ask();
     }
 

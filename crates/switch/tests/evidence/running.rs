@@ -5,7 +5,6 @@ use linewarden_evidence::inband::{Appraiser, Form, read_option};
 use linewarden_evidence::keys::{Ed25519Signer, Signer as _};
 use linewarden_evidence::statement::{Nonce, verify};
 use linewarden_switch::evidence::{Carrier, EvidenceError};
-use linewarden_switch::meter::Rate;
 use linewarden_switch::switch::{Settings, Switch};
 use linewarden_switch::tables::HashSeed;
 
@@ -76,19 +75,6 @@ fn what_was_set_before_measuring_counts_as_if_it_came_later() {
 
 #[test]
 fn a_rescan_finds_what_was_measured() {
-    let mut bench = Bench::new("lap", None);
-    let program = &bench.switch.executable().program;
-    let meter = program.meters.iter().position(|meter| meter.direct.is_none());
-    if let Some(meter) = meter {
-        let rate = Rate {
-            units_per_us: 0.5,
-            burst: 10,
-        };
-        let count = program.meters[meter].rates as usize;
-        let id = linewarden_switch::program::ids::MeterId(meter as u32);
-        bench.switch.set_meter(id, 0, &vec![rate; count]).unwrap();
-    }
-    assert!(bench.switch.rescan().unwrap().unwrap().is_clean());
     let mut bench = Bench::new("evidence", None);
     bench.one(0, &ask(Ask::WriteLarge, 1, 77));
     assert!(bench.switch.rescan().unwrap().unwrap().is_clean());
