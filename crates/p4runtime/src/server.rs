@@ -22,6 +22,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, RwLock};
 use tokio::time::Instant;
 use tokio_stream::wrappers::TcpListenerStream;
+pub use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::arbitration::{Arbitration, Limits, StreamId};
@@ -180,9 +181,10 @@ impl<T: Target> Service<T> {
             .max_encoding_message_size(REQUEST_BYTES_MAX)
     }
 
-    /// Answers on this socket until `until` is over; then open streams end.
+    /// Answers on this socket, with `others` beside it, until `until` is over; then open streams end.
     pub async fn serve(
         self,
+        others: Routes,
         listener: TcpListener,
         until: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
@@ -195,6 +197,7 @@ impl<T: Target> Service<T> {
             .tcp_nodelay(true)
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .add_routes(others)
             .add_service(self.into_grpc())
             .serve_with_incoming_shutdown(TcpListenerStream::new(listener), until)
             .await

@@ -16,6 +16,7 @@ use linewarden_p4runtime::arbitration::{Limits, Standing};
 use linewarden_p4runtime::client::{Client, Events, Session};
 use linewarden_p4runtime::p4info::P4Info;
 use linewarden_p4runtime::proto::{DESCRIPTORS, v1};
+use linewarden_p4runtime::server::Routes;
 use linewarden_p4runtime::server::{Options, Service};
 use linewarden_p4runtime::target::Pipeline;
 use memory::Memory;
@@ -182,7 +183,7 @@ impl Server {
             let ended = async {
                 let _ = ended.await;
             };
-            service.serve(listener, ended).await.unwrap();
+            service.serve(Routes::default(), listener, ended).await.unwrap();
         });
         Self {
             endpoint,

@@ -6,6 +6,7 @@
 
 mod actions;
 mod ageing;
+mod attest;
 mod binding;
 mod book;
 mod cells;
@@ -30,6 +31,7 @@ use linewarden_p4runtime::error::EntityError;
 use linewarden_p4runtime::target::{Atomicity, Event, EventSender, Pipeline, Target};
 
 use self::ageing::Ageing;
+pub use self::attest::Attesting;
 use self::binding::Binding;
 use self::book::Book;
 pub use self::wire::Wire;
@@ -54,9 +56,17 @@ struct Installed {
 struct Programs {
     live: Option<Installed>,
     saved: Option<Installed>,
+    /// What runs without a P4Info, where nothing else does: evidence is given of it, and controllers can name nothing of it.
+    bare: Option<Switch>,
 }
 
 impl Programs {
+    /// What packets go through.
+    fn running(&self) -> Option<&Switch> {
+        let live = self.live.as_ref().map(|live| &live.running.switch);
+        live.or(self.bare.as_ref())
+    }
+
     /// The one that writes and reads mean.
     fn meant(&self) -> Result<&Running, EntityError> {
         let meant = self.saved.as_ref().or(self.live.as_ref());
@@ -88,6 +98,7 @@ pub struct Control {
     programs: RwLock<Programs>,
     cpu: Mutex<Option<CpuPort>>,
     ageing: Mutex<Ageing>,
+    attesting: Option<Attesting>,
 }
 
 impl fmt::Debug for Control {
@@ -111,7 +122,27 @@ impl Control {
             programs: RwLock::default(),
             cpu: Mutex::default(),
             ageing: Mutex::default(),
+            attesting: None,
         }
+    }
+
+    /// Gives evidence of every program from the next one on.
+    #[must_use]
+    pub fn with_evidence(mut self, attesting: Attesting) -> Self {
+        self.attesting = Some(attesting);
+        self
+    }
+
+    /// Runs a program without a P4Info, until a controller sends one.
+    ///
+    /// # Errors
+    /// No evidence can be given of it, though it was asked for.
+    pub fn run_bare(&self, mut switch: Switch) -> Result<(), EntityError> {
+        let mut programs = self.programs_mut();
+        self.measure(&programs, &mut switch)?;
+        self.slot.run(&switch);
+        programs.bare = Some(switch);
+        Ok(())
     }
 
     /// Where workers hand over digests.
@@ -198,6 +229,7 @@ impl Control {
             .forget();
         programs.live = Some(installed);
         programs.saved = None;
+        programs.bare = None;
     }
 }
 
@@ -230,7 +262,11 @@ impl Target for Control {
     fn commit(&self) -> Result<(), EntityError> {
         let mut programs = self.programs_mut();
         let saved = programs.saved.take();
-        let saved = saved.ok_or_else(|| EntityError::not_found("no program is saved"))?;
+        let mut saved = saved.ok_or_else(|| EntityError::not_found("no program is saved"))?;
+        if let Err(error) = self.measure(&programs, &mut saved.running.switch) {
+            programs.saved = Some(saved);
+            return Err(error);
+        }
         self.run(&mut programs, saved);
         Ok(())
     }
@@ -251,6 +287,7 @@ impl Target for Control {
         if let Some(live) = &programs.live {
             reconcile::carry_over(&live.running, &mut installed.running, now_ms)?;
         }
+        self.measure(&programs, &mut installed.running.switch)?;
         self.run(&mut programs, installed);
         Ok(())
     }

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linewarden_p4runtime::server::{Options, Service};
+use linewarden_p4runtime::evidence;
+use linewarden_p4runtime::server::{Options, Routes, Service};
 use linewarden_p4runtime::target::EventReceiver;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -72,13 +73,14 @@ impl Server {
         let (until, ended) = oneshot::channel::<()>();
         let served = {
             let control = Arc::clone(control);
+            let others = Routes::new(evidence::service(Arc::clone(&control)));
             runtime.spawn(async move {
                 let service = Service::new(control, events, options);
                 let ended = async {
                     // Also when the other end is gone.
                     let _ = ended.await;
                 };
-                let served = service.serve(listener, ended).await;
+                let served = service.serve(others, listener, ended).await;
                 served.map_err(|error| error.to_string())
             })
         };

@@ -5,6 +5,7 @@
 mod ageing;
 mod batches;
 mod cells;
+mod evidence;
 mod packets;
 mod pipeline;
 mod profiles;

@@ -1,11 +1,14 @@
 //! A switch with four ports in memory, served to one controller.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use linewarden_evidence::keys::Ed25519Signer;
+use linewarden_evidence::{BootCount, SwitchId};
 use linewarden_p4runtime::arbitration::Standing;
 use linewarden_p4runtime::bytes::Bits;
 use linewarden_p4runtime::client::{Client, ClientError, Events, Session, Told};
@@ -15,8 +18,9 @@ use linewarden_p4runtime::ids::TableId;
 use linewarden_p4runtime::p4info::{Format, P4Info};
 use linewarden_p4runtime::server::Options;
 use linewarden_p4runtime::target::{Pipeline, events};
-use linewarden_switch::control::Control;
 use linewarden_switch::control::server::Server;
+use linewarden_switch::control::{Attesting, Control};
+use linewarden_switch::evidence::{EvidenceSettings, Identity, Rescan};
 use linewarden_switch::ports::memory::{MemoryPeer, memory_port};
 use linewarden_switch::ports::{PortId, PortSet, Waker};
 use linewarden_switch::serve::{WorkerCounters, serve};
@@ -29,6 +33,10 @@ pub const LONG: Duration = Duration::from_secs(60);
 const DEVICE: u64 = 3;
 pub const CPU: u16 = 510;
 const PORTS: u16 = 4;
+pub const SWITCH: SwitchId = SwitchId(0x5117);
+pub const BOOT: BootCount = BootCount(4);
+/// RFC 8032, 7.1, test 1.
+pub const KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----\n";
 
 pub fn pipeline_of(directory: &str, name: &str) -> Pipeline {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
@@ -45,6 +53,20 @@ pub fn pipeline_of(directory: &str, name: &str) -> Pipeline {
 /// Packet-ins and -outs, digests, clones.
 pub fn packets() -> Pipeline {
     pipeline_of("tests/control/data", "packets")
+}
+
+/// Evidence of every program, so that each of these tests ends with a look at what was measured of it.
+fn attesting() -> Attesting {
+    let settings = EvidenceSettings {
+        identity: Identity::new(SWITCH, BOOT),
+        in_band: None,
+        volatile: Default::default(),
+    };
+    Attesting::new(
+        settings,
+        "test",
+        Some(Box::new(Ed25519Signer::from_pem(KEY).unwrap())),
+    )
 }
 
 /// Everything that P4Runtime can name.
@@ -76,7 +98,8 @@ impl Lab {
         let (sender, receiver) = events(1024);
         let (slot, start) = (Slot::default(), Instant::now());
         let clock = Box::new(move || start.elapsed().as_micros() as u64);
-        let control = Arc::new(Control::new(slot.clone(), Settings::default(), clock, sender));
+        let control = Control::new(slot.clone(), Settings::default(), clock, sender);
+        let control = Arc::new(control.with_evidence(attesting()));
         let cpu = control.cpu_port().unwrap();
         ports.add(PortId::new(CPU).unwrap(), cpu).unwrap();
         let options = Options {
@@ -117,9 +140,14 @@ impl Lab {
         (lab, controller)
     }
 
+    /// Where it is served.
+    pub fn address(&self) -> SocketAddr {
+        self.server.as_ref().unwrap().address()
+    }
+
     /// The primary controller.
     pub fn controller(&self) -> Controller {
-        let address = self.server.as_ref().unwrap().address();
+        let address = self.address();
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
         let session = Session {
             device_id: DEVICE,
@@ -168,6 +196,11 @@ impl Drop for Lab {
         self.waker.wake();
         if let Some(worker) = self.worker.take() {
             let _ = worker.join();
+        }
+        if !std::thread::panicking() {
+            let rescan = self.control.rescan().unwrap();
+            let clean = rescan.as_ref().is_none_or(Rescan::is_clean);
+            assert!(clean, "not all that controllers did was measured: {rescan:#?}");
         }
     }
 }
