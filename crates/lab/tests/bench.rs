@@ -13,7 +13,7 @@ use std::path::Path;
 
 use common::skipped;
 use linewarden_lab::bench::scale::{Part, Size};
-use linewarden_lab::bench::{self, Scale, attest, figures};
+use linewarden_lab::bench::{self, Scale, attest, figures, switch};
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
 
 #[test]
@@ -124,5 +124,47 @@ fn the_attest_bench_encrypts_seals_and_sends_back() {
     let directory = tempfile::tempdir().unwrap();
     let drawn = attest::figures::draw(&report, directory.path()).unwrap();
     assert_eq!(drawn.len(), 4);
+    assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
+}
+
+#[test]
+fn the_switch_bench_forwards_encrypts_and_verifies() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("SKIPPED: sender and switch need a processor each");
+        return;
+    }
+    let p4 = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4");
+    let report = switch::run(&switch::Size::QUICK, &p4, &switch::Part::ALL, &mut |_, _| {}).unwrap();
+    for name in [
+        "router.ns_per_packet",
+        "router.ipv6.ns_per_packet",
+        "router.copy_ns",
+        "router.lookups_ns",
+        "router.af_packet_pps",
+        "forwarder.af_packet_pps",
+        "plain.loss_free_mbit_s",
+        "register_write.fold_ns",
+        "register_write.fold_65536_over_16",
+        "lap.ns_per_message",
+        "p4dra.ns_per_proof",
+        "p4dra.recirculations",
+        "p4dra.one_pass.ns_per_proof",
+        "p4.forro14.quarter-round.block_ns",
+        "p4.chacha20.round.block_ns",
+        "p4.rate.forro14.quarter-round.10k.out",
+        "p4.rate.chacha20.round.most",
+        "ports.forro.quarter-round.28x1.measured",
+        "ports.chacha.round.10x1.computed",
+        "ports.off_by_most",
+    ] {
+        let value = report.value(name).unwrap_or_else(|| panic!("no row {name}"));
+        assert!(value.is_finite() && value > 0.0, "{name} = {value}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let drawn = switch::figures::draw(&report, directory.path()).unwrap();
+    assert_eq!(drawn.len(), 2);
     assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
 }

@@ -47,6 +47,8 @@ pub trait Sink {
     fn fault(&mut self, fault: Fault);
     /// A program drops a packet.
     fn dropped(&mut self);
+    /// A packet begins another pass: it was resubmitted or recirculated.
+    fn again(&mut self) {}
 }
 
 /// The bytes of a packet: those that were received, or those that a pass produced.
@@ -415,6 +417,7 @@ impl<'f> Run<'_, 'f> {
             return self.fault(Fault::Queue, context);
         }
         self.passes += 1;
+        self.sink.again();
         self.waiting.push_back(Pass { context, bytes });
     }
 

@@ -1,5 +1,5 @@
 //! The benches. `linewarden bench auth`: what authentication costs, in one run on one machine, beside the papers'
-//! figures. `linewarden bench scale`: [`scale`]. `linewarden bench attest`: [`attest`].
+//! figures. `linewarden bench scale`: [`scale`]. `linewarden bench attest`: [`attest`]. `linewarden bench switch`: [`switch`].
 //!
 //! | part | what is measured |
 //! |---|---|
@@ -17,7 +17,10 @@ pub mod latency;
 pub mod micro;
 pub mod rate;
 pub mod scale;
+pub mod switch;
 mod wait;
+
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -30,6 +33,11 @@ use crate::netns::NetNsError;
 use crate::pace::PaceError;
 use crate::packet_socket::PacketSocketError;
 use crate::topology::LabError;
+use linewarden_evidence::state::StateError;
+use linewarden_switch::ports::{PortError, PortSetError};
+use linewarden_switch::serve::ServeError;
+use linewarden_switch::stf::StfError;
+use linewarden_switch::stf::run::RunError;
 
 /// Why a bench could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +73,37 @@ pub enum BenchError {
         what: &'static str,
         /// The system's word.
         source: std::io::Error,
+    },
+    /// A port of the switch.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The switch's ports.
+    #[error(transparent)]
+    Ports(#[from] PortSetError),
+    /// The switch's worker.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// Evidence of registers.
+    #[error("evidence: {0}")]
+    Evidence(#[from] StateError),
+    /// A file of a P4 program.
+    #[error("{}: {source}; --p4 names the directory with compiled/ and tests/", path.display())]
+    P4File {
+        /// Which.
+        path: PathBuf,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// A packet test cannot be read.
+    #[error(transparent)]
+    PacketTest(#[from] StfError),
+    /// A P4 program, or a packet test for it.
+    #[error("{name}: {source}")]
+    P4Program {
+        /// Which.
+        name: String,
+        /// What is wrong.
+        source: RunError,
     },
     /// What was measured is not what was meant to be measured.
     #[error("the bench contradicts itself: {0}")]

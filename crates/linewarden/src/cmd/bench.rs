@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use linewarden_lab::bench::scale::{Part, Progress, Size};
-use linewarden_lab::bench::{self, BenchError, Better, Report, Row, Scale, attest, figures};
+use linewarden_lab::bench::{self, BenchError, Better, Report, Row, Scale, attest, figures, switch};
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -51,6 +51,43 @@ Examples:
   linewarden bench attest --only link --figures figures
   linewarden bench attest --quick")]
     Attest(BenchAttestArgs),
+    /// The P4 switch: cost per packet, rate over interfaces, ciphers and verifiers in P4
+    #[command(after_help = "\
+Needs the compiled programs and packet tests of the repository (--p4). The parts link and rate need root: they build a private \
+network. Nothing of it leaves the machine. Costs are the minimum of several runs. The parts: router (in memory), link (over packet \
+sockets, veth to veth, and the search for what passes without loss), registers (what evidence costs a register write), messages \
+(LAP/1 and proofs), ciphers (Forró and ChaCha in P4), rate (their output by input), ports (rate by recirculations and \
+recirculation ports).
+
+Examples:
+  linewarden bench switch
+  linewarden bench switch --json switch.json --figures figures
+  linewarden bench switch --only router --only ciphers
+  linewarden bench switch --quick")]
+    Switch(BenchSwitchArgs),
+}
+
+/// How to measure.
+#[derive(Args, Debug)]
+pub struct BenchSwitchArgs {
+    /// Where to write the rows of name, value, unit, better
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Where to draw Figure 10 of the P4DRA paper for the P4 ciphers, and rate by recirculations
+    #[arg(long, value_name = "DIR")]
+    pub figures: Option<PathBuf>,
+    /// Where the P4 programs are: compiled/NAME.json and tests/NAME-*.stf
+    #[arg(long, value_name = "DIR", default_value = "p4")]
+    pub p4: PathBuf,
+    /// Timings are the minimum of so many runs
+    #[arg(long, value_name = "COUNT", default_value_t = switch::Size::FULL.runs, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// Only this part; several are named one by one
+    #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(switch::Part::ALL.map(switch::Part::name)))]
+    pub only: Vec<String>,
+    /// A few seconds only, to see that it works; the figures say little
+    #[arg(long, conflicts_with = "runs")]
+    pub quick: bool,
 }
 
 /// How to measure.
@@ -119,7 +156,28 @@ pub fn run(command: &BenchCommand) -> Result<(), Failure> {
         BenchCommand::Auth(args) => auth(args),
         BenchCommand::Scale(args) => scale(args),
         BenchCommand::Attest(args) => attest(args),
+        BenchCommand::Switch(args) => switch(args),
     }
+}
+
+fn switch(args: &BenchSwitchArgs) -> Result<(), Failure> {
+    let output = Output::new(false);
+    let _figures = prepare(args.json.as_deref(), args.figures.as_deref())?;
+    let size = match args.quick {
+        true => switch::Size::QUICK,
+        false => switch::Size {
+            runs: args.runs,
+            ..switch::Size::FULL
+        },
+    };
+    let parts: Vec<_> = switch::Part::ALL
+        .into_iter()
+        .filter(|part| wanted(&args.only, part.name()))
+        .collect();
+    let report = with_progress(output, |told| switch::run(&size, &args.p4, &parts, told))?;
+    print(output, &report)?;
+    write_json(args.json.as_deref(), &report)?;
+    draw(output, args.figures.as_deref(), &report, switch::figures::draw)
 }
 
 fn attest(args: &BenchAttestArgs) -> Result<(), Failure> {
@@ -287,6 +345,7 @@ fn failure(error: BenchError) -> Failure {
         BenchError::Lab(LabError::Capability(_)) | BenchError::Load(LoadError::Capability(_)) => {
             Failure::privilege(error)
         }
+        BenchError::P4File { .. } => Failure::input(error),
         _ => Failure::failed(error),
     }
 }

@@ -30,6 +30,14 @@ fn results_that_cannot_be_written_are_refused_before_the_work() {
             "bench attest --quick --json no/x.json",
             "no/x.json: cannot be written",
         ),
+        (
+            "bench switch --quick --json no/x.json",
+            "no/x.json: cannot be written",
+        ),
+        (
+            "bench switch --quick --only router --p4 no",
+            "no/compiled/router.json: ",
+        ),
         ("demo --out no/out", "no/out: cannot be made"),
         ("demo --out out --json no/x.json", "no/x.json: cannot be written"),
         (
@@ -74,6 +82,7 @@ fn without_rights_a_bench_says_what_is_missing() {
         "bench scale --quick --only memory",
         "bench scale --quick --only latency",
         "bench attest --quick --only cipher",
+        "bench switch --quick --only rate",
     ] {
         let error = bare(words).refused(3);
         assert!(

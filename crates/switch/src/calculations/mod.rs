@@ -261,29 +261,50 @@ impl Calculation {
 /// The Internet checksum (RFC 1071), as it is put into a header: the complement of the one's complement sum of
 /// the big-endian 16-bit words; a lone last byte is a word's high byte. Of nothing, and of zeros, 0xffff.
 pub fn checksum16(input: &[u8]) -> u16 {
-    // The sum may be taken in the machine's byte order and in words as wide as wanted (RFC 1071, section 2 B
-    // and C); only the result is turned round.
-    let (words, mut rest) = input.as_chunks::<8>();
-    let mut sum = words
-        .iter()
-        .fold(0, |sum, word| add_around(sum, u64::from_le_bytes(*word)));
-    if let Some((four, behind)) = rest.split_first_chunk() {
-        sum = add_around(sum, u64::from(u32::from_le_bytes(*four)));
-        rest = behind;
+    let mut sum = InternetSum::default();
+    sum.add(input);
+    sum.finish()
+}
+
+/// The Internet checksum, part by part.
+///
+/// The sum may be taken in the machine's byte order and in words as wide as wanted (RFC 1071, section 2 B and C); only the
+/// result is turned round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InternetSum(u64);
+
+impl InternetSum {
+    /// Adds bytes. All parts but the last must have an even number of them.
+    #[inline]
+    pub fn add(&mut self, input: &[u8]) {
+        let (words, mut rest) = input.as_chunks::<8>();
+        let mut sum = words
+            .iter()
+            .fold(self.0, |sum, word| add_around(sum, u64::from_le_bytes(*word)));
+        if let Some((four, behind)) = rest.split_first_chunk() {
+            sum = add_around(sum, u64::from(u32::from_le_bytes(*four)));
+            rest = behind;
+        }
+        if let Some((two, behind)) = rest.split_first_chunk() {
+            sum = add_around(sum, u64::from(u16::from_le_bytes(*two)));
+            rest = behind;
+        }
+        if let [last] = rest {
+            sum = add_around(sum, u64::from(*last));
+        }
+        self.0 = sum;
     }
-    if let Some((two, behind)) = rest.split_first_chunk() {
-        sum = add_around(sum, u64::from(u16::from_le_bytes(*two)));
-        rest = behind;
+
+    /// The checksum of all that was added.
+    #[inline]
+    pub fn finish(self) -> u16 {
+        let sum = (self.0 >> 32) + (self.0 & 0xffff_ffff);
+        let sum = (sum >> 32) + (sum & 0xffff_ffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        let [low, high, ..] = sum.to_le_bytes();
+        !u16::from_be_bytes([low, high])
     }
-    if let [last] = rest {
-        sum = add_around(sum, u64::from(*last));
-    }
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    let [low, high, ..] = sum.to_le_bytes();
-    !u16::from_be_bytes([low, high])
 }
 
 fn add_around(sum: u64, word: u64) -> u64 {

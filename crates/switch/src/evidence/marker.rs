@@ -200,6 +200,10 @@ impl Sink for Marking<'_> {
     fn dropped(&mut self) {
         self.sink.dropped();
     }
+
+    fn again(&mut self) {
+        self.sink.again();
+    }
 }
 
 fn route(received: &[u8]) -> Option<Route> {

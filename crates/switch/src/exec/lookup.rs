@@ -1,6 +1,6 @@
 //! Tables and parser transitions: keys are gathered, something is found, and execution goes on there.
 
-use super::bits::{self};
+use super::bits::{self, load1};
 use super::machine::Machine;
 use super::op::Pc;
 use crate::lower::plan::{KeyPlan, KeyStep};
@@ -19,13 +19,12 @@ impl<'a> Machine<'a> {
         ) else {
             return Pc::MAX;
         };
-        self.gather(plan);
         let id = TableId(table);
         let tables = world.forwarding.tables();
         let Some(found) = tables.table(id) else {
             return onward.none;
         };
-        let entry = found.lookup(&self.scratch.key);
+        let entry = found.lookup(self.key(plan));
         let (target, next) = match entry {
             Some(entry) => {
                 if let Some(state) = entry.state() {
@@ -46,6 +45,24 @@ impl<'a> Machine<'a> {
         let then = next.get(call.action.0 as usize).copied().unwrap_or(onward.none);
         self.call(then, &call.data, &code.args);
         code.start
+    }
+
+    /// A table's key: where it lies if it is one stretch of bytes, else gathered.
+    fn key(&mut self, plan: &KeyPlan) -> &[u8] {
+        let stretch = match (plan.steps.as_slice(), &plan.mask) {
+            ([KeyStep::Copy { valid, at, bytes }], None) => {
+                let counts = valid.is_none_or(|valid| load1(&self.context.arena, valid) != 0);
+                counts.then_some(*at as usize..(*at + *bytes) as usize)
+            }
+            _ => None,
+        };
+        match stretch {
+            Some(stretch) => self.context.arena.get(stretch).unwrap_or(&[]),
+            None => {
+                self.gather(plan);
+                &self.scratch.key
+            }
+        }
     }
 
     fn gather(&mut self, plan: &KeyPlan) {

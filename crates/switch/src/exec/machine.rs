@@ -126,7 +126,8 @@ impl<'a> Machine<'a> {
     pub fn run(&mut self, start: Pc) {
         let mut pc = start as usize;
         let executable = self.world.executable;
-        while let Some(op) = executable.code.get(pc) {
+        let code = executable.code.as_slice();
+        while let Some(op) = code.get(pc) {
             pc += 1;
             match *op {
                 Op::Const { r, value } => self.scratch.set_r(r, value),
@@ -180,6 +181,10 @@ impl<'a> Machine<'a> {
                     let sum = self.scratch.r(a).wrapping_add(value) & mask64(bits);
                     self.scratch.set_r(r, sum);
                 }
+                Op::AddToByte { at, value } => {
+                    let sum = load1(&self.context.arena, at).wrapping_add(value);
+                    store1(&mut self.context.arena, at, sum);
+                }
                 Op::Not { r, a } => self.scratch.set_r(r, !self.scratch.r(a)),
                 Op::Move { r, a } => self.scratch.set_r(r, self.scratch.r(a)),
                 Op::SignExtend { r, bits } => {
@@ -187,6 +192,13 @@ impl<'a> Machine<'a> {
                     self.scratch.set_r(r, value);
                 }
                 Op::Arg { r, at } => self.scratch.set_r(r, load8(self.args, at)),
+                Op::StoreArg { arg, at, bits } => {
+                    let value = load8(self.args, arg) & mask64(bits);
+                    store8(&mut self.context.arena, at, value);
+                }
+                Op::CopyArg { arg, at, bytes } => {
+                    copy_arg(self.args, arg, &mut self.context.arena, at, bytes)
+                }
                 Op::Jump { to } => pc = to as usize,
                 Op::Branch { test, a, b, to } => {
                     if test64(test, self.scratch.r(a), self.scratch.r(b)) {
@@ -211,6 +223,32 @@ impl<'a> Machine<'a> {
                         .copied()
                         .unwrap_or_default();
                     if self.scratch.r(a) & mask == value {
+                        pc = to as usize;
+                    }
+                }
+                Op::BranchByte {
+                    at,
+                    mask,
+                    low,
+                    high,
+                    inside,
+                    to,
+                } => {
+                    let above = (load1(&self.context.arena, at) & mask).wrapping_sub(low);
+                    if (above <= high.wrapping_sub(low)) == inside {
+                        pc = to as usize;
+                    }
+                }
+                Op::BranchPair {
+                    at,
+                    mask,
+                    low,
+                    high,
+                    inside,
+                    to,
+                } => {
+                    let above = (load2(&self.context.arena, at) & mask).wrapping_sub(low);
+                    if (above <= high.wrapping_sub(low)) == inside {
                         pc = to as usize;
                     }
                 }
@@ -628,6 +666,31 @@ pub fn get(arena: &[u8], place: Place) -> u64 {
     }
     let bit = place.end as usize * 8 - usize::from(place.shift) - bits as usize;
     read64(arena, bit, bits as usize)
+}
+
+/// Copies the low bytes of an argument; the sizes of addresses by themselves, for a copy of unknown length is a call.
+#[inline]
+fn copy_arg(args: &[u8], arg: u32, arena: &mut [u8], at: u32, bytes: u8) {
+    match bytes {
+        1 => store1(arena, at, load1(args, arg + 7)),
+        2 => store2(arena, at, load2(args, arg + 6)),
+        4 => store4(arena, at, load4(args, arg + 4)),
+        6 => {
+            store2(arena, at, load2(args, arg + 2));
+            store4(arena, at + 2, load4(args, arg + 4));
+        }
+        8 => store8(arena, at, load8(args, arg)),
+        _ => {
+            let value = load8(args, arg).to_be_bytes();
+            let low = value.len() - usize::from(bytes).min(value.len());
+            if let (Some(low), Some(to)) = (
+                value.get(low..),
+                arena.get_mut(at as usize..at as usize + value.len() - low),
+            ) {
+                to.copy_from_slice(low);
+            }
+        }
+    }
 }
 
 enum Flow {

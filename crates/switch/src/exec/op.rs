@@ -203,6 +203,24 @@ pub enum Op {
         /// Its bytes, at most 16.
         bytes: u8,
     },
+    /// Stores an argument of the action in eight bytes, less the bits above `bits`.
+    StoreArg {
+        /// Where its eight bytes begin among the argument's bytes.
+        arg: u32,
+        /// Where to.
+        at: u32,
+        /// Bits that are kept.
+        bits: u8,
+    },
+    /// Copies the low bytes of an argument of the action.
+    CopyArg {
+        /// Where its eight bytes begin among the argument's bytes.
+        arg: u32,
+        /// Where to.
+        at: u32,
+        /// How many, at most 8.
+        bytes: u8,
+    },
     /// `r := a op b`.
     Alu {
         /// Operation.
@@ -235,6 +253,13 @@ pub enum Op {
         bits: u8,
         /// Right.
         value: u64,
+    },
+    /// Adds to one byte, modulo 256: a TTL less one.
+    AddToByte {
+        /// Where it stands.
+        at: u32,
+        /// What is added.
+        value: u8,
     },
     /// `r := !a`.
     Not {
@@ -378,6 +403,36 @@ pub enum Op {
         to: Pc,
         /// The number of the pair of value and mask.
         pair: Index,
+    },
+    /// Branches if bits of one byte are (not) within bounds, all where they stand.
+    BranchByte {
+        /// Where the byte stands.
+        at: u32,
+        /// Bits that count.
+        mask: u8,
+        /// The least.
+        low: u8,
+        /// The greatest.
+        high: u8,
+        /// Whether to branch if they are within.
+        inside: bool,
+        /// Where.
+        to: Pc,
+    },
+    /// The same with two bytes.
+    BranchPair {
+        /// Where the first byte stands.
+        at: u32,
+        /// Bits that count.
+        mask: u16,
+        /// The least.
+        low: u16,
+        /// The greatest.
+        high: u16,
+        /// Whether to branch if they are within.
+        inside: bool,
+        /// Where.
+        to: Pc,
     },
     /// Branches if the test holds.
     WideBranch {
@@ -597,6 +652,8 @@ impl Op {
             | Self::BranchEq { to, .. }
             | Self::BranchNe { to, .. }
             | Self::BranchMasked { to, .. }
+            | Self::BranchByte { to, .. }
+            | Self::BranchPair { to, .. }
             | Self::WideBranch { to, .. }
             | Self::BranchValid { to, .. }
             | Self::BranchTree { to, .. } => (Some(to), None),

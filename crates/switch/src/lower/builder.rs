@@ -236,11 +236,45 @@ impl<'p> Builder<'p> {
                 *target = bound.ok_or_else(|| LowerError::Dangling(self.context.clone()))?;
             }
         }
+        straighten(&mut self.code, &mut self.labels);
         Ok(Finished {
             code: self.code,
             side: self.side,
             labels: self.labels,
         })
+    }
+}
+
+/// Jumps that lead to jumps, or to an end, become what is there in the end.
+fn straighten(code: &mut [Op], labels: &mut [Option<Pc>]) {
+    /// No program has longer chains that are worth it; some jump in a circle.
+    const JUMPS_MAX: usize = 8;
+    let ends: Vec<Pc> = (0..code.len() as Pc)
+        .map(|start| {
+            let jump = |at: &Pc| match code.get(*at as usize) {
+                Some(Op::Jump { to }) => Some(*to),
+                _ => None,
+            };
+            std::iter::successors(Some(start), jump)
+                .take(JUMPS_MAX)
+                .last()
+                .unwrap_or(start)
+        })
+        .collect();
+    let end_of = |at: Pc| ends.get(at as usize).copied().unwrap_or(at);
+    for label in labels.iter_mut().flatten() {
+        *label = end_of(*label);
+    }
+    let is_end: Vec<bool> = code.iter().map(|op| *op == Op::End).collect();
+    for op in code {
+        for target in op.targets_mut() {
+            *target = end_of(*target);
+        }
+        if let Op::Jump { to } = op
+            && is_end.get(*to as usize) == Some(&true)
+        {
+            *op = Op::End;
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use super::builder::{Builder, Label, LowerError, low_bits};
 use super::value::{Lane, Want, lane_of};
 use crate::exec::op::{Op, Test};
 use crate::program::expr::{Bool, Compare, Data, HeaderExpr, UnionExpr};
+use crate::program::ids::FieldRef;
 
 impl Builder<'_> {
     /// Emits a jump to the label that is taken if the condition is `wanted`.
@@ -151,6 +152,10 @@ impl Builder<'_> {
         wanted: bool,
         to: Label,
     ) -> Result<(), LowerError> {
+        if let Some(op) = self.compare_bytes((compare, left, right), wanted, to) {
+            self.emit(op);
+            return Ok(());
+        }
         let ranges = (self.range(left), self.range(right));
         let joined = match &ranges {
             (Some(a), Some(b)) => Some(a.join(b)),
@@ -202,6 +207,68 @@ impl Builder<'_> {
             }
         }
         Ok(())
+    }
+}
+
+impl Builder<'_> {
+    /// A field of up to two bytes against a constant, in one operation; none if they are something else.
+    fn compare_bytes(
+        &self,
+        (compare, left, right): (Compare, &Data, &Data),
+        wanted: bool,
+        to: Label,
+    ) -> Option<Op> {
+        let (Data::Field(field), Data::Const(value)) = (left, right) else {
+            return None;
+        };
+        let value = u16::try_from(value).ok()?;
+        let (low, high, inside) = match compare {
+            Compare::Eq => (value, value, true),
+            Compare::Ne => (value, value, false),
+            Compare::Le => (0, value, true),
+            Compare::Gt => (0, value, false),
+            Compare::Lt => (0, value.checked_sub(1)?, true),
+            Compare::Ge => (0, value.checked_sub(1)?, false),
+        };
+        self.branch_bytes(*field, (low, high), inside == wanted, to)
+    }
+
+    /// Branches if a field of up to two bytes is (not) within bounds; none if it is another field, or cannot be so great.
+    pub fn branch_bytes(
+        &self,
+        field: FieldRef,
+        (low, high): (u16, u16),
+        inside: bool,
+        to: Label,
+    ) -> Option<Op> {
+        let place = self.layout.field(field)?;
+        if place.variable || place.signed || place.bits == 0 || place.bits > 16 {
+            return None;
+        }
+        let most = u16::MAX >> (16 - place.bits);
+        let to = Self::to(to);
+        if high > most {
+            return None;
+        }
+        match place.bits + u32::from(place.shift) {
+            ..=8 => Some(Op::BranchByte {
+                at: place.end - 1,
+                mask: (most << place.shift) as u8,
+                low: (low << place.shift) as u8,
+                high: (high << place.shift) as u8,
+                inside,
+                to,
+            }),
+            9..=16 => Some(Op::BranchPair {
+                at: place.end - 2,
+                mask: most << place.shift,
+                low: low << place.shift,
+                high: high << place.shift,
+                inside,
+                to,
+            }),
+            _ => None,
+        }
     }
 }
 

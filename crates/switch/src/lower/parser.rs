@@ -6,7 +6,7 @@ use crate::exec::op::{Alu, Op, R};
 use crate::layout::Place;
 use crate::program::expr::Data;
 use crate::program::ids::{FieldRef, StateId};
-use crate::program::parser::{Extract, KeyPart, Match, ParserOp, State};
+use crate::program::parser::{Extract, KeyPart, Match, Parser, ParserOp, State};
 
 /// A choice among transitions whose key no register holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,13 +37,21 @@ impl Builder<'_> {
                 found.ok_or_else(|| LowerError::Dangling("a parser state".to_owned()))
             }
         };
-        let first = target(program.parser.init)?;
-        self.emit(Op::Jump { to: Self::to(first) });
-        for (state, label) in states.iter().zip(&labels) {
+        let first = program.parser.init.map(StateId::index);
+        let mut order: Vec<_> = states.iter().zip(&labels).zip(loops(&program.parser)).collect();
+        match first {
+            Some(first) => match order.get_mut(..=first) {
+                Some(upto) => upto.rotate_right(1),
+                None => return Err(LowerError::Dangling("the parser's first state".to_owned())),
+            },
+            None => self.emit(Op::End),
+        }
+        for ((state, label), loops) in order {
             self.context = format!("parser state {}", state.name);
             self.bind(*label)?;
-            // A parser may loop; each state costs fuel, which is one comparison.
-            self.emit(Op::Fuel);
+            if loops {
+                self.emit(Op::Fuel);
+            }
             for op in &state.ops {
                 let mark = self.mark();
                 self.parser_operation(op)?;
@@ -111,6 +119,13 @@ impl Builder<'_> {
             });
             return Ok(());
         }
+        if let Some(ops) = self.plain_cases(state, target)? {
+            self.code.extend(ops);
+            self.emit(Op::Jump {
+                to: Self::to(default),
+            });
+            return Ok(());
+        }
         let plain = state
             .transitions
             .iter()
@@ -148,6 +163,31 @@ impl Builder<'_> {
             to: Self::to(default),
         });
         Ok(())
+    }
+
+    /// The cases of a key that is one field of up to two bytes, each in one operation; none if it is anything else.
+    fn plain_cases(
+        &self,
+        state: &State,
+        target: &impl Fn(Option<StateId>) -> Result<Label, LowerError>,
+    ) -> Result<Option<Vec<Op>>, LowerError> {
+        let [KeyPart::Field(field)] = state.key.as_slice() else {
+            return Ok(None);
+        };
+        let mut ops = Vec::new();
+        for case in &state.transitions {
+            let Match::Value { value, mask: None } = &case.matches else {
+                return Ok(None);
+            };
+            let Ok(value) = u16::try_from(number(value)) else {
+                return Ok(None);
+            };
+            match self.branch_bytes(*field, (value, value), true, target(case.next)?) {
+                Some(op) => ops.push(op),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(ops))
     }
 
     /// The key in one register, each part padded to whole bytes; none if it does not fit.
@@ -231,6 +271,49 @@ impl Builder<'_> {
         }
         self.narrow(&data, Want::Low(bits.min(64)))
     }
+}
+
+/// Of each state, whether a transition leads back to it from what it leads to: every circle has such a state.
+fn loops(parser: &Parser) -> Vec<bool> {
+    let following = |state: usize| {
+        let state = parser.states.get(state);
+        let transitions = state.map_or(&[][..], |state| state.transitions.as_slice());
+        let next = transitions.iter().map(|case| case.next);
+        next.chain(state.map(|state| state.default)).flatten()
+    };
+    let mut loops = vec![false; parser.states.len()];
+    // Whether a state has been met, and whether it is on the way from the first one to here.
+    let mut met = vec![(false, false); parser.states.len()];
+    let mut way: Vec<(usize, Vec<StateId>)> = Vec::new();
+    let first = parser.init.map(StateId::index);
+    if let Some(first) = first {
+        way.push((first, following(first).collect()));
+    }
+    if let Some(known) = first.and_then(|first| met.get_mut(first)) {
+        *known = (true, true);
+    }
+    while let Some((state, left)) = way.last_mut() {
+        let Some(next) = left.pop().map(StateId::index) else {
+            if let Some(known) = met.get_mut(*state) {
+                known.1 = false;
+            }
+            way.pop();
+            continue;
+        };
+        match met.get_mut(next) {
+            Some((true, on_the_way)) => {
+                if *on_the_way && let Some(loops) = loops.get_mut(next) {
+                    *loops = true;
+                }
+            }
+            Some(known) => {
+                *known = (true, true);
+                way.push((next, following(next).collect()));
+            }
+            None => {}
+        }
+    }
+    loops
 }
 
 /// Up to 8 bytes as a number.

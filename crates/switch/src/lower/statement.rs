@@ -242,6 +242,56 @@ impl Builder<'_> {
         }
     }
 
+    /// One operation for the three that add a constant to a byte in its place, if those are what was emitted.
+    fn join_sum(&mut self, first: usize) {
+        let Some(
+            [
+                Op::Load1 { at: from, .. },
+                Op::AddMasked { bits: 8, value, .. },
+                Op::Store1 { at, .. },
+            ],
+        ) = self.code.get(first..)
+        else {
+            return;
+        };
+        if from == at {
+            let (at, value) = (*at, *value as u8);
+            self.code.truncate(first);
+            self.emit(Op::AddToByte { at, value });
+        }
+    }
+
+    /// Stores an argument of the action in a field of whole bytes, or in one with bytes of its own.
+    fn store_arg(&mut self, place: layout::Place, value: &Data) -> bool {
+        let Data::Param(param) = value else { return false };
+        let (Some(width), Some(arg)) = (
+            self.params.get(*param as usize),
+            self.args.get(*param as usize).copied(),
+        ) else {
+            return false;
+        };
+        if *width > 64 || place.bits > 64 {
+            return false;
+        }
+        let op = if place.own {
+            Op::StoreArg {
+                arg,
+                at: place.end - 8,
+                bits: place.bits as u8,
+            }
+        } else if place.whole_bytes() {
+            Op::CopyArg {
+                arg,
+                at: place.start(),
+                bytes: (place.bits / 8) as u8,
+            }
+        } else {
+            return false;
+        };
+        self.emit(op);
+        true
+    }
+
     /// Stores a value in a field; false if only a tree does.
     pub fn assign(&mut self, field: FieldRef, value: &Data) -> Result<bool, LowerError> {
         let Some(place) = self.layout.field(field) else {
@@ -250,15 +300,17 @@ impl Builder<'_> {
         if place.variable || place.saturating {
             return Ok(false);
         }
-        if self.copy(field, place, value) {
+        if self.copy(field, place, value) || self.store_arg(place, value) {
             return Ok(true);
         }
         let span = place.bits + u32::from(place.shift);
         if span <= 64 {
+            let first = self.code.len();
             let Some(r) = self.narrow(value, Want::Low(place.bits))? else {
                 return Ok(false);
             };
             self.emit(narrow_store(r, place));
+            self.join_sum(first);
             return Ok(true);
         }
         if let Data::Const(value) = value

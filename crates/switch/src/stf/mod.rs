@@ -68,6 +68,7 @@ mod lines;
 pub mod names;
 mod numbers;
 mod parse;
+pub mod replay;
 pub mod run;
 
 use thiserror::Error;

@@ -17,6 +17,7 @@ use crate::program::Program;
 use crate::program::action::Action;
 use crate::program::ids::{ActionId, CounterId, MeterId, RegisterId, ValueSetId};
 use crate::program::pipeline::{ActionEntry, KeyField, MatchKind, Table, TableKind};
+use crate::serve::Told;
 use crate::setup::action_call;
 use crate::switch::{ProgramError, Settings, Switch, Worker};
 use crate::tables::{
@@ -49,29 +50,11 @@ pub enum RunError {
 /// # Errors
 /// What did not go as the test says.
 pub fn run(json: &[u8], test: &Test) -> Result<(), RunError> {
-    let seed = HashSeed::new([1, 2, 3, 4]);
-    let switch = Switch::new(json, Settings::default(), &seed)?;
-    let mut runner = Runner {
-        worker: switch.worker(),
-        switch,
-        record: Record::default(),
-        random: Counting(0),
-        now_us: 0,
-        entries: HashMap::new(),
-        members: HashMap::new(),
-        groups: HashMap::new(),
-        nodes: Vec::new(),
-        multicast: BTreeMap::new(),
-    };
+    let mut runner = Runner::new(json)?;
     for statement in &test.statements {
-        runner.statement(statement).map_err(|what| RunError::Command {
-            line: statement.line,
-            what: what.to_string(),
-        })?;
+        runner.carry_out(statement)?;
     }
-    Expectations::of(test)
-        .check(&runner.record.sent)
-        .map_err(RunError::Packets)
+    runner.check(test)
 }
 
 /// Numbers for programs that ask for random ones: the same in every run.
@@ -89,9 +72,11 @@ impl RandomSource for Counting {
 
 /// What came out.
 #[derive(Default)]
-struct Record {
-    sent: BTreeMap<u32, Vec<Vec<u8>>>,
-    digests: Vec<(u32, Vec<Vec<u8>>)>,
+pub(super) struct Record {
+    pub(super) sent: BTreeMap<u32, Vec<Vec<u8>>>,
+    pub(super) digests: Vec<Told>,
+    /// Passes that packets began again.
+    pub(super) again: u32,
 }
 
 impl Sink for Record {
@@ -109,6 +94,10 @@ impl Sink for Record {
     fn fault(&mut self, _fault: Fault) {}
 
     fn dropped(&mut self) {}
+
+    fn again(&mut self) {
+        self.again += 1;
+    }
 }
 
 /// Why a command cannot be carried out.
@@ -134,10 +123,10 @@ fn other<T>(what: impl Into<String>) -> Done<T> {
     Err(CommandError::Other(what.into()))
 }
 
-struct Runner {
-    switch: Switch,
+pub(super) struct Runner {
+    pub(super) switch: Switch,
     worker: Worker,
-    record: Record,
+    pub(super) record: Record,
     random: Counting,
     now_us: u64,
     /// Entries that the test named.
@@ -152,6 +141,35 @@ struct Runner {
 }
 
 impl Runner {
+    pub(super) fn new(json: &[u8]) -> Result<Self, RunError> {
+        let switch = Switch::new(json, Settings::default(), &HashSeed::new([1, 2, 3, 4]))?;
+        Ok(Self {
+            worker: switch.worker(),
+            switch,
+            record: Record::default(),
+            random: Counting(0),
+            now_us: 0,
+            entries: HashMap::new(),
+            members: HashMap::new(),
+            groups: HashMap::new(),
+            nodes: Vec::new(),
+            multicast: BTreeMap::new(),
+        })
+    }
+
+    pub(super) fn carry_out(&mut self, statement: &Statement) -> Result<(), RunError> {
+        self.statement(statement).map_err(|what| RunError::Command {
+            line: statement.line,
+            what: what.to_string(),
+        })
+    }
+
+    pub(super) fn check(&self, test: &Test) -> Result<(), RunError> {
+        Expectations::of(test)
+            .check(&self.record.sent)
+            .map_err(RunError::Packets)
+    }
+
     fn program(&self) -> &Program {
         &self.switch.executable().program
     }

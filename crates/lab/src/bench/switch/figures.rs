@@ -1,0 +1,237 @@
+//! The pictures: Figure 10 of the paper of P4DRA for the P4 ciphers, and the model that it leaves to future work. SVG.
+
+use std::path::{Path, PathBuf};
+
+use plotters::prelude::*;
+
+use super::ciphers::WIRE_BYTES;
+use super::{paced, ports};
+use crate::bench::figures::{COLOURS, text};
+use crate::bench::{BenchError, Report};
+
+/// Draws the pictures whose rows are there into `directory`, which must be there, and returns their paths.
+///
+/// # Errors
+/// A file that cannot be written, named.
+pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
+    type Picture = fn(&Path, &Report) -> Result<Option<PathBuf>, String>;
+    let pictures: [(&str, Picture); 2] = [
+        ("p4-fig10.svg", rates),
+        ("p4-recirculation.svg", by_recirculations),
+    ];
+    let mut drawn = Vec::new();
+    for (name, picture) in pictures {
+        let failed = |reason| BenchError::Picture {
+            picture: name.to_owned(),
+            reason,
+        };
+        drawn.extend(picture(&directory.join(name), report).map_err(failed)?);
+    }
+    Ok(drawn)
+}
+
+/// A name and points.
+type Line = (String, Vec<(f64, f64)>);
+
+/// Of frames as they would take the wire.
+fn mbit(packets_per_s: f64) -> f64 {
+    packets_per_s * WIRE_BYTES as f64 * 8.0 / 1e6
+}
+
+/// Input and output of a program, Mbit/s, in the order of the runs.
+fn line(report: &Report, name: &str) -> Vec<(f64, f64)> {
+    let prefix = format!("p4.rate.{name}.");
+    let inputs = report.rows.iter().filter_map(|row| {
+        let rate = row.name.strip_prefix(&prefix)?.strip_suffix(".in")?;
+        let output = report.value(&format!("{prefix}{rate}.out"))?;
+        Some((mbit(row.value), mbit(output)))
+    });
+    inputs.collect()
+}
+
+fn most(lines: &[Line], of: impl Fn(&(f64, f64)) -> f64) -> f64 {
+    let points = lines.iter().flat_map(|(_, line)| line);
+    points.map(of).fold(0.0, f64::max)
+}
+
+fn rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+    let lines: Vec<Line> = paced::variants()
+        .map(|variant| (variant.name(), line(report, &variant.name())))
+        .collect();
+    let (widest, highest) = (most(&lines, |point| point.0), most(&lines, |point| point.1));
+    if highest == 0.0 {
+        return Ok(None);
+    }
+    let root = SVGBackend::new(path, (900, 520)).into_drawing_area();
+    root.fill(&WHITE).map_err(text)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption(
+            "Output by input rate, 64 bytes of each packet decrypted in P4, one core (P4DRA paper, Fig. 10)",
+            ("sans-serif", 18),
+        )
+        .margin(12)
+        .x_label_area_size(42)
+        .y_label_area_size(52)
+        .build_cartesian_2d(0.0..widest * 1.05, 0.0..highest * 1.6)
+        .map_err(text)?;
+    chart
+        .configure_mesh()
+        .x_desc("input, Mbit/s of 98-byte frames with preamble and gap")
+        .y_desc("output, Mbit/s")
+        .draw()
+        .map_err(text)?;
+    let colours = COLOURS.into_iter().chain([BLACK, GREEN, MAGENTA]);
+    for ((name, line), colour) in lines.into_iter().zip(colours) {
+        chart
+            .draw_series(LineSeries::new(line, colour.stroke_width(2)).point_size(3))
+            .map_err(text)?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.3))
+        .draw()
+        .map_err(text)?;
+    root.present().map_err(text)?;
+    Ok(Some(path.to_owned()))
+}
+
+/// What was measured of a program with so many ports: recirculations and packets a second.
+fn measured(report: &Report, program: &str, ports: u32) -> Vec<(f64, f64)> {
+    let (prefix, suffix) = (format!("ports.{program}."), format!("x{ports}.measured"));
+    let points = report.rows.iter().filter_map(|row| {
+        let recirculations = row.name.strip_prefix(&prefix)?.strip_suffix(&suffix)?;
+        Some((recirculations.parse().ok()?, row.value))
+    });
+    points.collect()
+}
+
+fn by_recirculations(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+    let programs: Vec<_> = ports::programs()
+        .filter_map(|(cipher, share)| {
+            let program = format!("{cipher}.{}", share.name());
+            let cost = ports::Cost {
+                once: report.value(&format!("ports.{program}.once_ns"))?,
+                again: report.value(&format!("ports.{program}.again_ns"))?,
+            };
+            Some((program, cost))
+        })
+        .collect();
+    if programs.is_empty() {
+        return Ok(None);
+    }
+    let root = SVGBackend::new(path, (900, 960)).into_drawing_area();
+    root.fill(&WHITE).map_err(text)?;
+    let (upper, lower) = root.split_vertically(500);
+    software(&upper, report, &programs)?;
+    chip(&lower)?;
+    root.present().map_err(text)?;
+    Ok(Some(path.to_owned()))
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+
+/// This switch: measured points on computed lines.
+fn software(area: &Area<'_>, report: &Report, programs: &[(String, ports::Cost)]) -> Result<(), String> {
+    const RECIRCULATIONS: std::ops::RangeInclusive<u32> = 1..=44;
+    let rates = programs
+        .iter()
+        .flat_map(|(_, cost)| [cost.rate(1.0, 4.0), cost.rate(44.0, 1.0)]);
+    let highest = rates.clone().fold(0.0, f64::max) * 6.0;
+    let lowest = rates.fold(highest, f64::min) / 1.5;
+    let mut chart = ChartBuilder::on(area)
+        .caption(
+            "This switch: rate by recirculations per packet and recirculation ports (workers)",
+            ("sans-serif", 18),
+        )
+        .margin(12)
+        .x_label_area_size(42)
+        .y_label_area_size(70)
+        .build_cartesian_2d(0.0..45.0, (lowest..highest).log_scale())
+        .map_err(text)?;
+    chart
+        .configure_mesh()
+        .x_desc("recirculations per packet")
+        .y_desc("packets/s (log)")
+        .draw()
+        .map_err(text)?;
+    for ((program, cost), colour) in programs.iter().zip(COLOURS) {
+        for ports in [1, 2, 4] {
+            let computed = RECIRCULATIONS
+                .map(f64::from)
+                .map(|recirculations| (recirculations, cost.rate(recirculations, f64::from(ports))));
+            let width = if ports == 4 { 1 } else { 2 };
+            let drawn = chart
+                .draw_series(LineSeries::new(computed, colour.stroke_width(width)))
+                .map_err(text)?;
+            if ports == 1 {
+                drawn
+                    .label(format!(
+                        "{program}: P / ({:.0} ns + {:.0} ns R); lines P = 1, 2, 4, points measured",
+                        cost.once, cost.again
+                    ))
+                    .legend(move |(x, y)| {
+                        PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3))
+                    });
+            }
+            let points = measured(report, program, ports);
+            chart
+                .draw_series(
+                    points
+                        .into_iter()
+                        .map(|point| Circle::new(point, 4, colour.filled())),
+                )
+                .map_err(text)?;
+        }
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.3))
+        .draw()
+        .map_err(text)
+}
+
+/// A switching chip, computed.
+fn chip(area: &Area<'_>) -> Result<(), String> {
+    let mut chart = ChartBuilder::on(area)
+        .caption(
+            "A switching chip whose packets that come back queue beside those that come in, computed",
+            ("sans-serif", 18),
+        )
+        .margin(12)
+        .x_label_area_size(42)
+        .y_label_area_size(70)
+        .build_cartesian_2d(0.0..0.4, 0.0..0.25)
+        .map_err(text)?;
+    chart
+        .configure_mesh()
+        .x_desc("input, shares of what one recirculation port lets through")
+        .y_desc("output, likewise")
+        .draw()
+        .map_err(text)?;
+    let lines = [12, 28, 40]
+        .into_iter()
+        .flat_map(|recirculations| [(recirculations, 2), (recirculations, 4)]);
+    for ((recirculations, ports), colour) in lines.zip(COLOURS) {
+        let points = (0..=200)
+            .map(|step| f64::from(step) * 0.002)
+            .map(|input| (input, ports::chip(input, recirculations, f64::from(ports))));
+        chart
+            .draw_series(LineSeries::new(points, colour.stroke_width(2)))
+            .map_err(text)?
+            .label(format!("{recirculations} recirculations, {ports} ports"))
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.3))
+        .draw()
+        .map_err(text)
+}

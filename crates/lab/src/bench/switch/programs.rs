@@ -1,0 +1,59 @@
+//! Compiled P4 programs and their packet tests, where the repository has them.
+
+use std::path::{Path, PathBuf};
+
+use linewarden_switch::stf::Test;
+use linewarden_switch::stf::replay::{self, Passage};
+use linewarden_switch::switch::Switch;
+
+use crate::bench::BenchError;
+
+/// The directory of the programs, `p4` of the repository.
+#[derive(Clone, Debug)]
+pub struct Programs(PathBuf);
+
+impl Programs {
+    /// Those of that directory.
+    #[must_use]
+    pub fn new(directory: &Path) -> Self {
+        Self(directory.to_owned())
+    }
+
+    /// A switch with that program, set up by the commands of a packet test.
+    ///
+    /// # Errors
+    /// A file that is not there; a program or a command that is refused.
+    pub fn switch(&self, name: &str, commands: &str) -> Result<Switch, BenchError> {
+        let test = Test::parse(&format!("what {name} is set up with"), commands)?;
+        replay::prepare(&self.json(name)?, &test).map_err(failed(name))
+    }
+
+    /// What becomes of the packets of one of the program's own packet tests.
+    ///
+    /// # Errors
+    /// A file that is not there; a test that fails.
+    pub fn passages(&self, name: &str, test: &str) -> Result<Vec<Passage>, BenchError> {
+        let path = self.0.join("tests").join(format!("{name}-{test}.stf"));
+        let text = String::from_utf8_lossy(&read(&path)?).into_owned();
+        let test = Test::parse(&path.display().to_string(), &text)?;
+        replay::passages(&self.json(name)?, &test).map_err(failed(name))
+    }
+
+    fn json(&self, name: &str) -> Result<Vec<u8>, BenchError> {
+        read(&self.0.join("compiled").join(format!("{name}.json")))
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, BenchError> {
+    std::fs::read(path).map_err(|source| BenchError::P4File {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn failed(name: &str) -> impl FnOnce(linewarden_switch::stf::run::RunError) -> BenchError {
+    move |source| BenchError::P4Program {
+        name: name.to_owned(),
+        source,
+    }
+}

@@ -1,0 +1,215 @@
+//! The router in memory, on one core, beside what it cannot do without.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Instant;
+
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_switch::switch::Switch;
+use linewarden_switch::tables::TableId;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::programs::Programs;
+use super::{Size, memory};
+use crate::bench::scale::Progress;
+use crate::bench::{BenchError, Row};
+
+/// Routes of each family.
+const ROUTES: usize = 1_000;
+/// Destinations, each on a route drawn at random.
+const DESTINATIONS: usize = 1_024;
+/// The port that all routes lead to.
+pub const OUTPUT: u16 = 1;
+/// Payload that makes an IPv4 frame 64 bytes, without its frame check sequence.
+const PAYLOAD_BYTES: usize = 22;
+
+/// A set of routes, as commands of a packet test, and addresses that they cover.
+pub struct Routes {
+    /// Entries for all of the router's tables.
+    pub commands: String,
+    /// Destinations behind the IPv4 routes.
+    pub v4: Vec<Ipv4Addr>,
+    /// Destinations behind the IPv6 routes.
+    pub v6: Vec<Ipv6Addr>,
+}
+
+impl Routes {
+    /// 1,000 of each family, the same every time: prefixes of 16 to 28 bits, and of 32 to 64.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut commands =
+            format!("add ports standard.egress_port:{OUTPUT} set_source(mac:0x02000000aa01)\n");
+        let v4 = prefixes(&mut rng, 32, 16..=28);
+        let v6 = prefixes(&mut rng, 128, 32..=64);
+        for (version, prefixes) in [(4, &v4), (6, &v6)] {
+            for (value, bits) in prefixes {
+                // Writing to a String cannot fail.
+                let _ = writeln!(
+                    commands,
+                    "add routes{version} hdr.ipv{version}.dst:{value:#x}/{bits} forward{version}(port:{OUTPUT}, next_hop:0x02000000bb01)"
+                );
+            }
+        }
+        let v4 = covered(&mut rng, 32, &v4);
+        let v6 = covered(&mut rng, 128, &v6);
+        Self {
+            commands,
+            v4: v4
+                .into_iter()
+                .map(|address| Ipv4Addr::from(address as u32))
+                .collect(),
+            v6: v6.into_iter().map(Ipv6Addr::from).collect(),
+        }
+    }
+
+    /// Datagrams to the IPv4 destinations, in random order, 64 bytes each.
+    #[must_use]
+    pub fn frames_v4(&self) -> Vec<Vec<u8>> {
+        let from = Ipv4Addr::new(192, 0, 2, 1);
+        let frame = |to: &Ipv4Addr| datagram(from.into(), (*to).into(), PAYLOAD_BYTES);
+        self.v4.iter().map(frame).collect()
+    }
+
+    /// The same to the IPv6 destinations, 84 bytes each.
+    #[must_use]
+    pub fn frames_v6(&self) -> Vec<Vec<u8>> {
+        let frame = |to: &Ipv6Addr| datagram(SOURCE_V6.into(), (*to).into(), PAYLOAD_BYTES);
+        self.v6.iter().map(frame).collect()
+    }
+}
+
+impl Default for Routes {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Who sends by IPv6.
+pub const SOURCE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+
+type Prefixes = BTreeSet<(u128, u32)>;
+
+fn prefixes(rng: &mut ChaCha8Rng, width: u32, lengths: std::ops::RangeInclusive<u32>) -> Prefixes {
+    let mut prefixes = Prefixes::new();
+    while prefixes.len() < ROUTES {
+        let bits = rng.random_range(lengths.clone());
+        // Unicast, in either family.
+        let first = 1u128 << (width - 3);
+        let value = (rng.random::<u128>() >> (128 - width) >> 3) | first;
+        let host = width - bits;
+        prefixes.insert((value >> host << host, bits));
+    }
+    prefixes
+}
+
+/// Addresses on routes drawn at random.
+fn covered(rng: &mut ChaCha8Rng, width: u32, prefixes: &Prefixes) -> Vec<u128> {
+    let routes: Vec<_> = prefixes.iter().copied().collect();
+    let address = |_| {
+        let (value, bits) = *routes.get(rng.random_range(0..routes.len()))?;
+        Some(value | (rng.random::<u128>() & ((1u128 << (width - bits)) - 1)))
+    };
+    (0..DESTINATIONS).filter_map(address).collect()
+}
+
+/// A datagram to a router, whose address no station of the lab has, so that only a switch takes it.
+#[must_use]
+pub fn datagram(from: std::net::IpAddr, to: std::net::IpAddr, payload_bytes: usize) -> Vec<u8> {
+    let from = Endpoint {
+        mac: [2, 0, 0, 0, 0, 1],
+        ip: from,
+        port: 4_000,
+    };
+    let to = Endpoint {
+        mac: [2, 0, 0, 0, 0xff, 1],
+        ip: to,
+        port: 4_000,
+    };
+    FrameBuilder::new(from, to).udp(&vec![0x5a; payload_bytes])
+}
+
+/// `router.ns_per_packet` and its floors, all in turns.
+///
+/// # Errors
+/// Those of the program; packets that are not forwarded.
+pub fn rows(
+    size: &Size,
+    programs: &Programs,
+    progress: Progress<'_>,
+    rows: &mut Vec<Row>,
+) -> Result<(), BenchError> {
+    progress("router in memory", None);
+    let routes = Routes::new();
+    let switch = programs.switch("router", &routes.commands)?;
+    let mut worker = switch.worker();
+    let (v4, v6) = (routes.frames_v4(), routes.frames_v6());
+    let lookups = Lookups::new(&switch, &routes)?;
+    let [mut four, mut six, mut copy, mut lookup] = [f64::MAX; 4];
+    for _ in 0..size.runs {
+        four = four.min(memory::ns_per_packet(&mut worker, &v4, size.packets)?);
+        six = six.min(memory::ns_per_packet(&mut worker, &v6, size.packets)?);
+        copy = copy.min(memory::copy_ns(&v4, size.packets));
+        lookup = lookup.min(lookups.ns(&switch, size.packets)?);
+    }
+    rows.extend([
+        Row::lower("router.ns_per_packet", four, "ns", Some(300.0)),
+        Row::lower("router.ipv6.ns_per_packet", six, "ns", None),
+        Row::fact("router.copy_ns", copy, "ns"),
+        Row::fact("router.lookups_ns", lookup, "ns"),
+    ]);
+    Ok(())
+}
+
+/// The look-ups of an IPv4 packet and nothing else: route and port.
+struct Lookups {
+    routes: TableId,
+    ports: TableId,
+    destinations: Vec<[u8; 4]>,
+}
+
+impl Lookups {
+    fn new(switch: &Switch, routes: &Routes) -> Result<Self, BenchError> {
+        let tables = &switch.executable().program.tables;
+        let table = |name: &str| {
+            let found = (0..)
+                .map(TableId)
+                .zip(tables)
+                .find(|(_, table)| table.name == name);
+            found
+                .map(|(id, _)| id)
+                .ok_or_else(|| BenchError::Contradiction(format!("the router has no table {name}")))
+        };
+        Ok(Self {
+            routes: table("RouterIngress.routes4")?,
+            ports: table("RouterEgress.ports")?,
+            destinations: routes.v4.iter().map(Ipv4Addr::octets).collect(),
+        })
+    }
+
+    fn ns(&self, switch: &Switch, packets: u32) -> Result<f64, BenchError> {
+        let forwarding = switch.forwarding();
+        let tables = forwarding.tables();
+        let (Some(routes), Some(ports)) = (tables.table(self.routes), tables.table(self.ports)) else {
+            return Err(BenchError::Contradiction("a table is gone".to_owned()));
+        };
+        let port = OUTPUT.to_be_bytes();
+        let mut found = 0;
+        let start = Instant::now();
+        for destination in self.destinations.iter().cycle().take(packets as usize) {
+            let route = routes.lookup(black_box(destination));
+            let port = ports.lookup(black_box(&port));
+            found += u32::from(route.is_some() && port.is_some());
+        }
+        let elapsed = start.elapsed();
+        if found != packets {
+            let text = format!("{found} of {packets} destinations have a route");
+            return Err(BenchError::Contradiction(text));
+        }
+        Ok(elapsed.as_nanos() as f64 / f64::from(packets))
+    }
+}
