@@ -12,7 +12,7 @@ use crate::forwarding::{Forwarding, ForwardingChange, ForwardingError, Forwardin
 use crate::load::LoadError;
 use crate::lower::{Executable, LowerError};
 use crate::tables::{BatchError, Current, HashSeed, Publisher, Reader};
-use crate::{load, lower, setup};
+use crate::{load, lower, setup, tables};
 
 /// The port that means "drop", unless something else is asked for.
 pub const DROP_PORT: u32 = 511;
@@ -117,6 +117,20 @@ impl Switch {
         ops: impl IntoIterator<Item = ForwardingOp>,
     ) -> Result<(), BatchError<ForwardingError>> {
         self.publisher.all_or_nothing(ops)
+    }
+
+    /// Makes changes that depend on each other, visible together; none if `work` fails.
+    ///
+    /// # Errors
+    /// What `work` fails with.
+    pub fn change_with<T, E>(
+        &mut self,
+        work: impl FnOnce(&mut tables::Batch<'_, Forwarding>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut batch = self.publisher.begin();
+        let done = work(&mut batch)?;
+        batch.commit();
+        Ok(done)
     }
 
     /// Somebody who takes packets through this switch.

@@ -1,5 +1,6 @@
 //! `linewarden switch`.
 
+mod control;
 mod run;
 mod stf;
 
@@ -12,11 +13,12 @@ use crate::failure::Failure;
 pub enum SwitchCommand {
     /// Run a program on interfaces or capture files
     #[command(after_help = "\
-The program is what p4c writes for BMv2: p4c-bm2-ss --arch v1model -o router.json router.p4. Until the P4Runtime server \
-is there, its tables hold what the program itself puts in them.
+The program is what p4c writes for BMv2: p4c-bm2-ss --arch v1model --p4runtime-files router.txtpb -o router.json \
+router.p4. Controllers fill its tables by P4Runtime, or send another program.
 
 Examples:
-  linewarden switch run router.json -i 0@veth0 -i 1@veth1
+  linewarden switch run router.json --p4info router.txtpb -i 0@veth0 -i 1@veth1
+  linewarden switch run --no-p4 --cpu-port 510 -i 0@veth0 -i 1@veth1
   linewarden switch run router.json -i 0@port0 --use-files 0    # port0_in.pcap, port0_out.pcap")]
     Run(run::RunArgs),
     /// Run packet tests in p4c's STF format against compiled programs

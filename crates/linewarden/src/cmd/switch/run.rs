@@ -1,6 +1,6 @@
 //! `linewarden switch run`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use linewarden_switch::ports::{PortError, PortSet, PortSpec, packet, pcap, xdp};
 use linewarden_switch::serve::{ServeError, WorkerCounters, serve};
-use linewarden_switch::switch::{DROP_PORT, Settings, Switch};
+use linewarden_switch::switch::{DROP_PORT, Settings, Slot, Switch};
 use linewarden_switch::tables::HashSeed;
 use serde::Serialize;
 
+use super::control::{self, ControlArgs};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
@@ -32,8 +33,12 @@ enum Io {
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// The compiled program
-    #[arg(value_name = "PROGRAM.json")]
-    program: PathBuf,
+    #[arg(
+        value_name = "PROGRAM.json",
+        required_unless_present = "no_p4",
+        conflicts_with = "no_p4"
+    )]
+    program: Option<PathBuf>,
     /// A port: its number in the program, and its interface; may be repeated
     #[arg(short = 'i', long = "interface", value_name = "PORT@INTERFACE")]
     interfaces: Vec<PortSpec>,
@@ -49,6 +54,8 @@ pub struct RunArgs {
     /// Priority queues of a port; packets of a higher priority are dropped
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     priority_queues: u64,
+    #[command(flatten)]
+    control: ControlArgs,
     /// JSON for machines
     #[arg(long)]
     pub json: bool,
@@ -78,47 +85,80 @@ struct Report {
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let output = Output::new(args.json);
     let signals = Signals::to_stop()?;
-    let named =
-        |error: &dyn std::fmt::Display| Failure::input(format_args!("{}: {error}", args.program.display()));
-    let json = std::fs::read(&args.program).map_err(|error| named(&error))?;
     let settings = Settings {
         drop_port: args.drop_port,
         queues: args.priority_queues,
     };
-    let switch = Switch::new(&json, settings, &HashSeed::random()).map_err(|error| named(&error))?;
+    let program = args.program.as_deref().map(read).transpose()?;
     let mut ports = open(args)?;
-    output.line(format_args!(
-        "{} runs on {}",
-        args.program.display(),
-        args.interfaces
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(", "),
-    ))?;
+    let (slot, start) = (Slot::default(), Instant::now());
+    let controlled = if args.control.is_asked_for() {
+        let run = (&slot, settings, start);
+        Some(control::start(&args.control, program, run, &mut ports)?)
+    } else {
+        if let Some((path, json)) = program {
+            let switch =
+                Switch::new(&json, settings, &HashSeed::random()).map_err(|error| wrong(path, &error))?;
+            slot.run(&switch);
+        }
+        None
+    };
+    tell(args, output, controlled.as_ref())?;
     let (counters, stop) = (
         Arc::new(WorkerCounters::default()),
         Arc::new(AtomicBool::new(false)),
     );
-    let (waker, mut worker, start) = (ports.waker(), switch.worker(), Instant::now());
+    let (waker, mut worker) = (ports.waker(), slot.worker());
+    let wire = controlled.as_ref().map(control::Controlled::wire);
     let thread = {
         let (counters, stop) = (Arc::clone(&counters), Arc::clone(&stop));
         std::thread::spawn(move || {
-            let ended = serve(&mut worker, &mut ports, &counters, &mut |_| {}, start, &stop);
+            let mut digests = |told| {
+                if let Some(wire) = &wire {
+                    wire.digest(told);
+                }
+            };
+            let ended = serve(&mut worker, &mut ports, &counters, &mut digests, start, &stop);
             (ports, ended)
         })
     };
     while !thread.is_finished() {
-        if signals.wait(STOP_WAIT)?.is_some() {
+        let broken = controlled.as_ref().is_some_and(control::Controlled::has_ended);
+        if broken || signals.wait(STOP_WAIT)?.is_some() {
             stop.store(true, Ordering::Relaxed);
             waker.wake();
         }
     }
+    let stopped = controlled.map_or(Ok(()), control::Controlled::stop);
     let (mut ports, ended) = thread
         .join()
         .map_err(|_| Failure::failed("the worker has crashed"))?;
     report(args, output, &mut ports, &counters)?;
-    ended.map_err(|error: ServeError| Failure::failed(error))
+    ended.map_err(|error: ServeError| Failure::failed(error))?;
+    stopped
+}
+
+fn wrong(path: &Path, what: &dyn std::fmt::Display) -> Failure {
+    Failure::input(format_args!("{}: {what}", path.display()))
+}
+
+fn read(path: &Path) -> Result<(&Path, Vec<u8>), Failure> {
+    let json = std::fs::read(path).map_err(|error| wrong(path, &error))?;
+    Ok((path, json))
+}
+
+/// Says what runs where.
+fn tell(args: &RunArgs, output: Output, controlled: Option<&control::Controlled>) -> Result<(), Failure> {
+    let interfaces: Vec<String> = args.interfaces.iter().map(ToString::to_string).collect();
+    let interfaces = interfaces.join(", ");
+    match &args.program {
+        Some(program) => output.line(format_args!("{} runs on {interfaces}", program.display()))?,
+        None => output.line(format_args!("no program runs yet on {interfaces}"))?,
+    }
+    match controlled {
+        Some(controlled) => output.line(controlled.describe()),
+        None => Ok(()),
+    }
 }
 
 fn open(args: &RunArgs) -> Result<PortSet, Failure> {
@@ -162,14 +202,18 @@ fn report(
     ports: &mut PortSet,
     counters: &WorkerCounters,
 ) -> Result<(), Failure> {
-    let ports: Vec<PortReport> = args
+    let interfaces = args
         .interfaces
         .iter()
-        .filter_map(|spec| {
-            let counted = ports.counters(spec.port)?;
+        .map(|spec| (spec.port, spec.interface.as_str()));
+    let controllers = args.control.cpu_port().map(|port| (port, "controllers"));
+    let ports: Vec<PortReport> = interfaces
+        .chain(controllers)
+        .filter_map(|(port, interface)| {
+            let counted = ports.counters(port)?;
             Some(PortReport {
-                port: spec.port.get(),
-                interface: spec.interface.clone(),
+                port: port.get(),
+                interface: interface.to_owned(),
                 received: counted.rx.frames,
                 sent: counted.tx.frames,
             })

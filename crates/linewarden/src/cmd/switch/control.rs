@@ -1,0 +1,164 @@
+//! `linewarden switch run`: control by P4Runtime.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::Args;
+use linewarden_p4runtime::arbitration::Limits;
+use linewarden_p4runtime::p4info::P4Info;
+use linewarden_p4runtime::server::Options;
+use linewarden_p4runtime::target::{Pipeline, Target as _, events};
+use linewarden_switch::control::server::{Server, ServerError};
+use linewarden_switch::control::{Control, Wire};
+use linewarden_switch::ports::{PortId, PortSet};
+use linewarden_switch::switch::{Settings, Slot, Switch};
+use linewarden_switch::tables::HashSeed;
+
+use crate::failure::Failure;
+
+/// Where the server listens if nothing else is asked for: simple_switch_grpc's port, from this machine only.
+const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9559);
+/// Packet-ins, digests and notifications that wait for the server.
+const EVENTS: usize = 4096;
+
+/// Control by P4Runtime. Any of these starts the server.
+#[derive(Args, Debug)]
+pub struct ControlArgs {
+    /// Start without a program: drop everything until a controller sends one
+    #[arg(long)]
+    no_p4: bool,
+    /// The program's P4Info (text format); without it controllers can do nothing but send another program
+    #[arg(long, value_name = "FILE", conflicts_with = "no_p4")]
+    p4info: Option<PathBuf>,
+    /// Serve P4Runtime here [default: 127.0.0.1:9559]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    grpc_server_addr: Option<SocketAddr>,
+    /// The number that controllers know this switch by [default: 0]
+    #[arg(long, value_name = "NUMBER")]
+    device_id: Option<u64>,
+    /// The port through which controllers send and receive packets
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(..512))]
+    cpu_port: Option<u16>,
+}
+
+impl ControlArgs {
+    /// Whether controllers are to be served.
+    pub fn is_asked_for(&self) -> bool {
+        self.no_p4
+            || self.p4info.is_some()
+            || self.grpc_server_addr.is_some()
+            || self.device_id.is_some()
+            || self.cpu_port.is_some()
+    }
+
+    /// The CPU port.
+    pub fn cpu_port(&self) -> Option<PortId> {
+        self.cpu_port.and_then(PortId::new)
+    }
+}
+
+/// Control that runs.
+pub struct Controlled {
+    control: Arc<Control>,
+    server: Server,
+    device_id: u64,
+}
+
+/// Runs the program, if there is one, and serves controllers.
+pub fn start(
+    args: &ControlArgs,
+    program: Option<(&Path, Vec<u8>)>,
+    (slot, settings, start): (&Slot, Settings, Instant),
+    ports: &mut PortSet,
+) -> Result<Controlled, Failure> {
+    let (sender, receiver) = events(EVENTS);
+    let clock = Box::new(move || u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX));
+    let control = Arc::new(Control::new(slot.clone(), settings, clock, sender));
+    let pipeline = match program {
+        None => None,
+        Some((path, json)) => install(args, &control, slot, settings, path, json)?,
+    };
+    if let Some(port) = args.cpu_port() {
+        let cpu = control.cpu_port().map_err(Failure::failed)?;
+        ports.add(port, cpu).map_err(Failure::input)?;
+    }
+    let address = args.grpc_server_addr.unwrap_or(ADDRESS);
+    if !address.ip().is_loopback() {
+        tracing::warn!(
+            "P4Runtime on {address} is neither encrypted nor authenticated: whoever reaches it controls the switch"
+        );
+    }
+    let device_id = args.device_id.unwrap_or(0);
+    let options = Options {
+        device_id,
+        limits: Limits::default(),
+        pipeline,
+    };
+    let server = Server::start(address, &control, receiver, options).map_err(|error| match error {
+        ServerError::Listen { .. } => Failure::input(error),
+        _ => Failure::failed(error),
+    })?;
+    Ok(Controlled {
+        control,
+        server,
+        device_id,
+    })
+}
+
+/// Has packets go through a program; with its P4Info controllers can use it at once.
+fn install(
+    args: &ControlArgs,
+    control: &Control,
+    slot: &Slot,
+    settings: Settings,
+    path: &Path,
+    json: Vec<u8>,
+) -> Result<Option<Pipeline>, Failure> {
+    let wrong = |path: &Path, what: &dyn std::fmt::Display| {
+        Failure::input(format_args!("{}: {what}", path.display()))
+    };
+    let Some(info_path) = &args.p4info else {
+        let switch =
+            Switch::new(&json, settings, &HashSeed::random()).map_err(|error| wrong(path, &error))?;
+        slot.run(&switch);
+        return Ok(None);
+    };
+    let text = std::fs::read_to_string(info_path).map_err(|error| wrong(info_path, &error))?;
+    let info = P4Info::from_text(&text).map_err(|error| wrong(info_path, &error))?;
+    let pipeline = Pipeline {
+        info: Arc::new(info),
+        device_config: json.into(),
+        cookie: None,
+    };
+    let committed = control.save(&pipeline).and_then(|()| control.commit());
+    committed.map_err(|error| wrong(path, &error))?;
+    Ok(Some(pipeline))
+}
+
+impl Controlled {
+    /// Where workers hand over digests.
+    pub fn wire(&self) -> Arc<Wire> {
+        Arc::clone(self.control.wire())
+    }
+
+    /// Whether the server has broken off.
+    pub fn has_ended(&self) -> bool {
+        self.server.has_ended()
+    }
+
+    /// For a person.
+    pub fn describe(&self) -> String {
+        format!(
+            "P4Runtime on {}, device {}",
+            self.server.address(),
+            self.device_id
+        )
+    }
+
+    /// Ends all streams, and the server.
+    pub fn stop(self) -> Result<(), Failure> {
+        self.server.stop().map_err(Failure::failed)
+    }
+}

@@ -1,0 +1,104 @@
+//! Keys of entries: P4Runtime's fields in P4Info's order, and the switch's in the program's.
+
+use linewarden_p4runtime::bytes::Bits;
+use linewarden_p4runtime::entity::{EntryKey, FieldMatch as NamedMatch};
+use linewarden_p4runtime::error::EntityError;
+use linewarden_p4runtime::p4info::{self, Format, MatchKind as NamedKind};
+use num_bigint::BigUint;
+
+use super::binding::TableBinding;
+use super::values::bits;
+use crate::tables::{FieldMatch, KeySpec, MatchKey, MatchKind, Priority};
+
+impl TableBinding {
+    /// What a key asks of packets.
+    pub(super) fn key(&self, spec: &KeySpec, key: &EntryKey) -> Result<MatchKey, EntityError> {
+        let mut matches = Vec::with_capacity(self.places.len());
+        for (place, field) in self.places.iter().zip(spec.fields()) {
+            let named = key.fields.get(*place);
+            let named = named.ok_or_else(|| EntityError::invalid("the key has too few fields"))?;
+            matches.push(field_match(field.kind, named));
+        }
+        let priority = if spec.has_priority() {
+            Priority::from_p4runtime(key.priority)
+        } else {
+            Priority::default()
+        };
+        spec.key(&matches, priority)
+            .map_err(|error| EntityError::invalid(error.to_string()))
+    }
+
+    /// The key that was made of it.
+    pub(super) fn named_key(&self, table: &p4info::Table, spec: &KeySpec, key: &MatchKey) -> EntryKey {
+        let matches = spec.matches(key);
+        let field = |(at, field): (usize, &p4info::MatchField)| {
+            let position = self.places.iter().position(|place| *place == at)?;
+            Some(named_match(field, matches.get(position)?))
+        };
+        EntryKey {
+            table: table.id,
+            fields: table.fields.iter().enumerate().filter_map(field).collect(),
+            priority: if spec.has_priority() {
+                key.priority().to_p4runtime()
+            } else {
+                0
+            },
+        }
+    }
+}
+
+fn bytes(bits: &Bits) -> Vec<u8> {
+    bits.as_bytes().to_vec()
+}
+
+fn field_match(kind: MatchKind, named: &NamedMatch) -> FieldMatch {
+    match named {
+        NamedMatch::Exact(value) if kind == MatchKind::Valid => FieldMatch::Valid(!value.is_zero()),
+        NamedMatch::Exact(value) => FieldMatch::Exact(bytes(value)),
+        NamedMatch::Lpm { value, prefix_bits } => FieldMatch::Lpm {
+            value: bytes(value),
+            prefix_bits: *prefix_bits,
+        },
+        NamedMatch::Ternary { value, mask } => FieldMatch::Ternary {
+            value: bytes(value),
+            mask: bytes(mask),
+        },
+        NamedMatch::Range { low, high } => FieldMatch::Range {
+            low: bytes(low),
+            high: bytes(high),
+        },
+        NamedMatch::Optional(value) => FieldMatch::Optional(value.as_ref().map(bytes)),
+    }
+}
+
+fn named_match(field: &p4info::MatchField, found: &FieldMatch) -> NamedMatch {
+    let width = match field.format {
+        Format::Bits(width) => width,
+        Format::Unwritable => 1,
+    };
+    let value = |bytes: &[u8]| bits(width, &BigUint::from_bytes_be(bytes));
+    match found {
+        FieldMatch::Exact(exact) => NamedMatch::Exact(value(exact)),
+        FieldMatch::Valid(valid) => NamedMatch::Exact(value(&[u8::from(*valid)])),
+        FieldMatch::Lpm {
+            value: prefix,
+            prefix_bits,
+        } => NamedMatch::Lpm {
+            value: value(prefix),
+            prefix_bits: *prefix_bits,
+        },
+        // The JSON calls optional fields ternary.
+        FieldMatch::Ternary { value: exact, mask } if field.kind == NamedKind::Optional => {
+            NamedMatch::Optional((!value(mask).is_zero()).then(|| value(exact)))
+        }
+        FieldMatch::Ternary { value: under, mask } => NamedMatch::Ternary {
+            value: value(under),
+            mask: value(mask),
+        },
+        FieldMatch::Optional(exact) => NamedMatch::Optional(exact.as_deref().map(value)),
+        FieldMatch::Range { low, high } => NamedMatch::Range {
+            low: value(low),
+            high: value(high),
+        },
+    }
+}

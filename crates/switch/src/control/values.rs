@@ -1,0 +1,197 @@
+//! P4Runtime's values as the numbers that the switch holds, and back.
+
+use linewarden_p4runtime::bytes::Bits;
+use linewarden_p4runtime::data::Data;
+use linewarden_p4runtime::error::EntityError;
+use linewarden_p4runtime::p4info::Type;
+use num_bigint::BigUint;
+use num_traits::{ToPrimitive as _, Zero as _};
+
+/// The number.
+pub(super) fn number(bits: &Bits) -> BigUint {
+    BigUint::from_bytes_be(bits.as_bytes())
+}
+
+/// The low `width` bits of a number.
+pub(super) fn bits(width: u32, number: &BigUint) -> Bits {
+    let low = number & ((BigUint::from(1u8) << width) - 1u8);
+    Bits::parse(width, &low.to_bytes_be()).unwrap_or_else(|_| Bits::zero(width))
+}
+
+/// Numbers behind each other without padding, in as many bytes as they need, the first in the highest bits.
+pub(super) fn join<'a>(parts: impl IntoIterator<Item = (u32, &'a BigUint)>) -> Vec<u8> {
+    let (mut all, mut total) = (BigUint::zero(), 0u32);
+    for (width, part) in parts {
+        all = (all << width) | part;
+        total += width;
+    }
+    padded(&all, total.div_ceil(8) as usize)
+}
+
+/// The opposite: numbers of these widths.
+pub(super) fn split(bytes: &[u8], widths: &[u32]) -> Vec<BigUint> {
+    let mut rest = BigUint::from_bytes_be(bytes);
+    let mut parts: Vec<BigUint> = widths
+        .iter()
+        .rev()
+        .map(|width| {
+            let part = &rest & ((BigUint::from(1u8) << *width) - 1u8);
+            rest >>= *width;
+            part
+        })
+        .collect();
+    parts.reverse();
+    parts
+}
+
+/// The number in so many bytes.
+fn padded(number: &BigUint, length: usize) -> Vec<u8> {
+    let digits = number.to_bytes_be();
+    let digits = digits
+        .get(digits.len().saturating_sub(length)..)
+        .unwrap_or_default();
+    let mut bytes = vec![0; length - digits.len()];
+    bytes.extend_from_slice(digits);
+    bytes
+}
+
+/// A type of P4Info whose values are a row of numbers here.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    of: std::sync::Arc<Type>,
+    widths: Vec<u32>,
+}
+
+/// What a value of a type is made of: how wide each number is; none where P4Info does not say.
+fn leaves(of: &Type, into: &mut Vec<Option<u32>>) -> Result<(), EntityError> {
+    match of {
+        Type::Bits(width) | Type::Signed(width) | Type::SerializableEnum(width) => into.push(Some(*width)),
+        Type::Bool => into.push(Some(1)),
+        Type::Enum(_) | Type::Error(_) => into.push(None),
+        Type::Tuple(types) => types.iter().try_for_each(|of| leaves(of, into))?,
+        Type::Struct(members) => members.iter().try_for_each(|(_, of)| leaves(of, into))?,
+        Type::Varbit(_)
+        | Type::Header(_)
+        | Type::Union(_)
+        | Type::Stack(..)
+        | Type::UnionStack(..)
+        | Type::Text => {
+            return Err(EntityError::unimplemented(
+                "only numbers, bool, enum, error, and tuples and structs of them are carried here",
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl Shape {
+    /// The shape of a value that is one number of `bits` in the program.
+    pub(super) fn within(of: &std::sync::Arc<Type>, bits: u32) -> Result<Self, EntityError> {
+        let mut found = Vec::new();
+        leaves(of, &mut found)?;
+        let known: u32 = found.iter().flatten().sum();
+        let widths: Vec<u32> = match found.iter().filter(|width| width.is_none()).count() {
+            0 if known == bits => found.into_iter().flatten().collect(),
+            1 if known < bits => found
+                .into_iter()
+                .map(|width| width.unwrap_or(bits - known))
+                .collect(),
+            _ => {
+                return Err(EntityError::invalid(format!(
+                    "its type has {known} bits, the program's {bits}"
+                )));
+            }
+        };
+        Ok(Self {
+            of: of.clone(),
+            widths,
+        })
+    }
+
+    /// The shape of a value that is so many numbers in the program, of these widths.
+    pub(super) fn of_fields(of: &std::sync::Arc<Type>, widths: Vec<u32>) -> Result<Self, EntityError> {
+        let mut found = Vec::new();
+        leaves(of, &mut found)?;
+        let fits = |(known, width): (&Option<u32>, &u32)| known.is_none_or(|known| known == *width);
+        if found.len() != widths.len() || !found.iter().zip(&widths).all(fits) {
+            return Err(EntityError::invalid(format!(
+                "its type does not have the program's fields of {widths:?} bits"
+            )));
+        }
+        Ok(Self {
+            of: of.clone(),
+            widths,
+        })
+    }
+
+    /// A value as one number.
+    pub(super) fn to_number(&self, data: &Data) -> Result<BigUint, EntityError> {
+        let mut numbers = Vec::new();
+        flatten(&self.of, data, &mut numbers)?;
+        let parts = self.widths.iter().copied().zip(&numbers);
+        Ok(BigUint::from_bytes_be(&join(parts)))
+    }
+
+    /// The value of one number.
+    pub(super) fn of_number(&self, number: &BigUint) -> Data {
+        self.of_numbers(&split(&number.to_bytes_be(), &self.widths))
+    }
+
+    /// The value of its numbers.
+    pub(super) fn of_numbers(&self, numbers: &[BigUint]) -> Data {
+        let mut widths = self.widths.iter().copied();
+        let mut numbers = numbers.iter();
+        build(&self.of, &mut || {
+            (
+                widths.next().unwrap_or_default(),
+                numbers.next().cloned().unwrap_or_default(),
+            )
+        })
+    }
+}
+
+fn flatten(of: &Type, data: &Data, into: &mut Vec<BigUint>) -> Result<(), EntityError> {
+    match (of, data) {
+        (_, Data::Bits(value) | Data::Signed(value) | Data::EnumValue(value)) => into.push(number(value)),
+        (_, Data::Bool(value)) => into.push(BigUint::from(u8::from(*value))),
+        (Type::Enum(names), Data::Enum(name)) | (Type::Error(names), Data::Error(name)) => {
+            let place = names.iter().position(|known| known == name).unwrap_or_default();
+            into.push(BigUint::from(place));
+        }
+        (Type::Tuple(types), Data::Tuple(members)) => {
+            for (of, member) in types.iter().zip(members) {
+                flatten(of, member, into)?;
+            }
+        }
+        (Type::Struct(types), Data::Struct(members)) => {
+            for ((_, of), member) in types.iter().zip(members) {
+                flatten(of, member, into)?;
+            }
+        }
+        _ => return Err(EntityError::invalid("the value is of another type")),
+    }
+    Ok(())
+}
+
+fn build(of: &Type, next: &mut dyn FnMut() -> (u32, BigUint)) -> Data {
+    let name = |names: &[String], number: &BigUint| {
+        let place = number.to_usize();
+        let known = place.and_then(|place| names.get(place)).cloned();
+        known.unwrap_or_else(|| number.to_string())
+    };
+    match of {
+        Type::Tuple(types) => Data::Tuple(types.iter().map(|of| build(of, next)).collect()),
+        Type::Struct(types) => Data::Struct(types.iter().map(|(_, of)| build(of, next)).collect()),
+        leaf => {
+            let (width, number) = next();
+            match leaf {
+                Type::Signed(_) => Data::Signed(bits(width, &number)),
+                Type::Bool => Data::Bool(!number.is_zero()),
+                Type::Enum(names) => Data::Enum(name(names, &number)),
+                Type::Error(names) => Data::Error(name(names, &number)),
+                Type::SerializableEnum(_) => Data::EnumValue(bits(width, &number)),
+                _ => Data::Bits(bits(width, &number)),
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Batches that fail: what is left of them.
+
+use linewarden_p4runtime::data::Data;
+use linewarden_p4runtime::entity::*;
+use linewarden_p4runtime::error::Code;
+
+use crate::support::*;
+
+const RATE: MeterConfig = MeterConfig {
+    committed_rate: 1,
+    committed_burst: 2,
+    peak_rate: 3,
+    peak_burst: 4,
+    excess_burst: 0,
+};
+
+/// One update of every kind, on the program that has everything.
+fn of_every_kind(of: &Controller) -> Vec<Update> {
+    let info = of.info();
+    let profile = info.profiles().named("In.ports").unwrap().id;
+    let forward = |port| EntryAction::Action(of.action("In.forward", &[port]));
+    let one_shot = EntryAction::OneShot(ActionSet {
+        group_action: None,
+        actions: vec![WeightedAction {
+            action: of.action("In.route", &[1, 2]),
+            weight: 1,
+            watch: None,
+        }],
+        mode: SelectionMode::OfSelector,
+        size: SizeMode::OfSelector,
+    });
+    let any = FieldMatch::Lpm {
+        value: bits(32, 0),
+        prefix_bits: 0,
+    };
+    let mut timed = of.entry("In.mac", vec![exact(48, 5), exact(9, 0)], forward(1));
+    (timed.idle_timeout_ns, timed.metadata) = (5_000_000_000, b"noted".to_vec());
+    let replica = Replica {
+        port: port(1),
+        instance: 1,
+        backups: Vec::new(),
+    };
+    vec![
+        insert(timed),
+        insert(of.entry("In.routes", vec![exact(12, 0), any], one_shot)),
+        Update::Member(Change::Insert(Member {
+            profile,
+            id: 1.into(),
+            action: of.action("In.forward", &[2]),
+        })),
+        insert(of.entry("In.indirect", vec![exact(48, 6)], EntryAction::Member(1.into()))),
+        Update::DefaultEntry(Box::new(DefaultEntry {
+            table: of.table("In.everywhere"),
+            action: Some(of.action("In.forward", &[3])),
+            controller_metadata: 0,
+            metadata: b"default".to_vec(),
+            resources: DirectResources::default(),
+            is_const: false,
+        })),
+        Update::MulticastGroup(Change::Insert(MulticastGroup {
+            id: 1.into(),
+            replicas: vec![replica.clone()],
+            metadata: b"group".to_vec(),
+        })),
+        Update::CloneSession(Change::Insert(CloneSession {
+            id: 1.into(),
+            replicas: vec![replica],
+            class_of_service: 0,
+            packet_length_bytes: 64,
+        })),
+        Update::ValueSet {
+            id: info.value_sets().named("Parse.tunnel_types").unwrap().id,
+            members: vec![vec![exact(16, 0x1111)]],
+        },
+        Update::Digest(Change::Insert(Digest {
+            id: info.digests().named("learned_t").unwrap().id,
+            config: DigestConfig::default(),
+        })),
+    ]
+}
+
+/// One update of every kind of cell.
+fn of_every_cell(of: &Controller) -> Vec<Update> {
+    let info = of.info();
+    vec![
+        Update::Counter {
+            id: info.counters().named("In.seen_by_port").unwrap().id,
+            index: None,
+            data: Some(CounterData { bytes: 9, packets: 1 }),
+        },
+        Update::Meter {
+            id: info.meters().named("In.rate_by_port").unwrap().id,
+            index: Some(2),
+            config: Some(RATE),
+            reset_counters: false,
+        },
+        Update::Register {
+            id: info.registers().named("In.last_seen").unwrap().id,
+            index: Some(15),
+            data: Data::Bits(bits(48, 0xffff_ffff_ffff)),
+        },
+    ]
+}
+
+fn failing(of: &Controller) -> Update {
+    let action = EntryAction::Member(99.into());
+    insert(of.entry("In.indirect", vec![exact(48, 7)], action))
+}
+
+#[test]
+fn a_batch_that_is_all_or_none_leaves_nothing_when_its_last_update_fails() {
+    let (_lab, mut controller) = Lab::with(&everything());
+    let before = controller.everything();
+    for (atomicity, with_cells) in [
+        (Atomicity::RollbackOnError, true),
+        (Atomicity::DataplaneAtomic, false),
+    ] {
+        let mut updates = of_every_kind(&controller);
+        if with_cells {
+            updates.extend(of_every_cell(&controller));
+        }
+        updates.push(failing(&controller));
+        let mut wanted = vec![Code::Aborted; updates.len()];
+        *wanted.last_mut().unwrap() = Code::NotFound;
+        assert_eq!(codes(controller.try_write(&updates, atomicity)), wanted);
+        assert_eq!(controller.everything(), before);
+        // And nothing that would be in the way of the same batch without its last update.
+        updates.pop();
+        controller.try_write(&updates, atomicity).unwrap();
+        assert_ne!(controller.everything(), before);
+        controller.set(&everything());
+        assert_eq!(controller.everything(), before);
+    }
+}
+
+#[test]
+fn a_batch_that_goes_on_keeps_what_succeeded() {
+    let (_lab, mut controller) = Lab::with(&everything());
+    let mut updates = Vec::new();
+    for update in of_every_kind(&controller)
+        .into_iter()
+        .chain(of_every_cell(&controller))
+    {
+        updates.extend([update, failing(&controller)]);
+    }
+    let result = controller.try_write(&updates, Atomicity::ContinueOnError);
+    let wanted: Vec<Code> = (0..updates.len())
+        .map(|place| if place % 2 == 0 { Code::Ok } else { Code::NotFound })
+        .collect();
+    assert_eq!(codes(result), wanted);
+    let after = controller.everything();
+    controller.set(&everything());
+    let good: Vec<Update> = updates.into_iter().step_by(2).collect();
+    controller.write(&good);
+    assert_eq!(controller.everything(), after);
+}
+
+#[test]
+fn cells_are_not_changed_in_one_step_with_others() {
+    let (_lab, mut controller) = Lab::with(&everything());
+    let before = controller.everything();
+    for cell in of_every_cell(&controller).into_iter().skip(1) {
+        let mut updates = of_every_kind(&controller);
+        updates.push(cell.clone());
+        let refused = controller.try_write(&updates, Atomicity::DataplaneAtomic);
+        let Err(Refusal::Refused(status)) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(status.code(), Code::Unimplemented);
+        assert_eq!(controller.everything(), before);
+        // One cell alone has no steps.
+        controller.try_write(&[cell], Atomicity::DataplaneAtomic).unwrap();
+        controller.set(&everything());
+    }
+}
+
+#[test]
+fn an_update_that_fails_half_way_leaves_nothing_of_itself() {
+    let (_lab, mut controller) = Lab::with(&everything());
+    let before = controller.everything();
+    let action = |port| WeightedAction {
+        action: controller.action("In.route", &[1, port]),
+        weight: 1,
+        watch: None,
+    };
+    let mut watching = action(2);
+    watching.watch = Some(port(2));
+    let set = EntryAction::OneShot(ActionSet {
+        group_action: None,
+        actions: vec![action(1), watching],
+        mode: SelectionMode::OfSelector,
+        size: SizeMode::OfSelector,
+    });
+    let any = FieldMatch::Lpm {
+        value: bits(32, 0),
+        prefix_bits: 0,
+    };
+    let entry = controller.entry("In.routes", vec![exact(12, 0), any], set);
+    // More often than the selector has members.
+    for _ in 0..200 {
+        assert_eq!(
+            controller.refused(insert(entry.clone())).code,
+            Code::Unimplemented
+        );
+    }
+    assert_eq!(controller.everything(), before);
+}

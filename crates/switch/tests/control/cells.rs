@@ -1,0 +1,240 @@
+//! Counters, meters and registers, with packets.
+
+use linewarden_p4runtime::data::Data;
+use linewarden_p4runtime::entity::*;
+use linewarden_p4runtime::error::Code;
+
+use crate::support::*;
+
+fn counter(controller: &mut Controller, index: u64) -> CounterData {
+    let id = controller.info().counters().named("In.received").unwrap().id;
+    let read = controller.read(Read::Counters {
+        id: Some(id),
+        index: Some(index),
+    });
+    match read[..] {
+        [Entity::Counter { data, .. }] => data,
+        _ => panic!("{read:?}"),
+    }
+}
+
+#[test]
+fn counters_count_from_what_was_written() {
+    let (lab, mut controller) = Lab::with(&packets());
+    let id = controller.info().counters().named("In.received").unwrap().id;
+    let flow = controller.flow(1, "In.to_port", &[2]);
+    let data = Some(CounterData {
+        bytes: 1000,
+        packets: 10,
+    });
+    let index = Some(1);
+    controller.write(&[insert(flow.clone()), Update::Counter { id, index, data }]);
+    let sent = frame(1, 0x1234, &[7; 50]);
+    lab.send(1, &sent);
+    assert_eq!(lab.receive(2), sent);
+    let counted = CounterData {
+        bytes: 1064,
+        packets: 11,
+    };
+    assert_eq!(counter(&mut controller, 1), counted);
+    assert_eq!(counter(&mut controller, 0), CounterData::default());
+    let read = controller.entries("In.flows");
+    let once = CounterData {
+        bytes: 64,
+        packets: 1,
+    };
+    assert_eq!(read[0].resources.counter, Some(once));
+    let entry = EntryRef::Entry(flow.key.clone());
+    controller.write(&[Update::DirectCounter {
+        entry: entry.clone(),
+        data,
+    }]);
+    lab.send(1, &sent);
+    lab.receive(2);
+    let table = Some(flow.key.table);
+    let read = controller.read(Read::DirectCounters {
+        table,
+        entry: Some(entry.clone()),
+    });
+    let data = CounterData {
+        bytes: 1064,
+        packets: 11,
+    };
+    assert_eq!(read, [Entity::DirectCounter { entry, data }]);
+    let default = Update::DirectCounter {
+        entry: EntryRef::Default(flow.key.table),
+        data: Some(data),
+    };
+    assert_eq!(controller.refused(default).code, Code::Unimplemented);
+}
+
+#[test]
+fn registers_wider_than_a_machine_word_go_both_ways() {
+    let (lab, mut controller) = Lab::with(&packets());
+    let id = controller.info().registers().named("In.words").unwrap().id;
+    let word = 0x0123_4567_89ab_cdef_ffff_ffff_u128;
+    let write = Update::Register {
+        id,
+        index: Some(5),
+        data: Data::Bits(bits(96, word)),
+    };
+    let add = controller.flow(1, "In.add_word", &[1, 5]);
+    controller.write(&[write, insert(add)]);
+    lab.send(3, &frame(1, 0x1234, b"add"));
+    lab.receive(3);
+    let read = controller.read(Read::Registers {
+        id: Some(id),
+        index: None,
+    });
+    assert_eq!(read.len(), 8);
+    for (place, cell) in read.into_iter().enumerate() {
+        let value = if place == 5 { word + 1 } else { 0 };
+        let wanted = Entity::Register {
+            id,
+            index: place as u64,
+            data: Data::Bits(bits(96, value)),
+        };
+        assert_eq!(cell, wanted);
+    }
+    let everywhere = Update::Register {
+        id,
+        index: None,
+        data: Data::Bits(bits(96, 9)),
+    };
+    controller.write(&[everywhere]);
+    let read = controller.read(Read::Registers {
+        id: Some(id),
+        index: None,
+    });
+    let nine = Data::Bits(bits(96, 9));
+    assert!(
+        read.iter()
+            .all(|cell| matches!(cell, Entity::Register { data, .. } if *data == nine))
+    );
+    let beyond = Update::Register {
+        id,
+        index: Some(8),
+        data: Data::Bits(bits(96, 0)),
+    };
+    assert_eq!(controller.refused(beyond).code, Code::OutOfRange);
+}
+
+/// Rates of zero and buckets of two packets: the third packet is red.
+#[test]
+fn meters_mark_by_the_rates_that_were_written() {
+    let (lab, mut controller) = Lab::with(&packets());
+    let id = controller.info().meters().named("In.rates").unwrap().id;
+    let flow = controller.flow(1, "In.police", &[2]);
+    let config = MeterConfig {
+        committed_rate: 0,
+        committed_burst: 2,
+        peak_rate: 0,
+        peak_burst: 2,
+        excess_burst: 0,
+    };
+    let meter = |config| Update::Meter {
+        id,
+        index: Some(1),
+        config,
+        reset_counters: false,
+    };
+    controller.write(&[insert(flow), meter(Some(config))]);
+    let read = controller.read(Read::Meters {
+        id: Some(id),
+        index: Some(1),
+        counters: false,
+    });
+    let cell = |config| Entity::Meter {
+        id,
+        index: 1,
+        config,
+        counters: None,
+    };
+    assert_eq!(read, [cell(Some(config))]);
+    for number in 0..4u8 {
+        lab.send(1, &frame(1, 0x1234, &[number]));
+    }
+    for number in 0..2u8 {
+        assert_eq!(lab.receive(2)[14], number);
+    }
+    // All four were taken once the counter says so.
+    let start = std::time::Instant::now();
+    while counter(&mut controller, 1).packets < 4 {
+        assert!(start.elapsed() < LONG);
+    }
+    controller.write(&[meter(None)]);
+    lab.send(1, &frame(1, 0x1234, &[10]));
+    assert_eq!(lab.receive(2)[14], 10);
+    for wrong in [
+        MeterConfig {
+            committed_rate: 5,
+            peak_rate: 4,
+            ..config
+        },
+        MeterConfig {
+            committed_rate: u64::MAX >> 1,
+            committed_burst: 1,
+            peak_rate: 1,
+            ..config
+        },
+    ] {
+        assert_eq!(controller.refused(meter(Some(wrong))).code, Code::InvalidArgument);
+    }
+}
+
+#[test]
+fn a_direct_meter_is_its_entrys() {
+    let (_lab, mut controller) = Lab::with(&everything());
+    let config = MeterConfig {
+        committed_rate: 1,
+        committed_burst: 2,
+        peak_rate: 3,
+        peak_burst: 4,
+        excess_burst: 0,
+    };
+    let fields = vec![
+        FieldMatch::Ternary {
+            value: bits(32, 0),
+            mask: bits(32, 0),
+        },
+        FieldMatch::Optional(None),
+        FieldMatch::Range {
+            low: bits(16, 0),
+            high: bits(16, 0xffff),
+        },
+        exact(9, 0),
+    ];
+    let action = EntryAction::Action(controller.action("In.permit", &[]));
+    let mut entry = controller.entry("In.acl", fields, action);
+    entry.key.priority = 1;
+    entry.resources = DirectResources {
+        counter: Some(CounterData::default()),
+        meter: Some(config),
+        meter_counters: None,
+    };
+    controller.write(&[insert(entry.clone())]);
+    assert_eq!(controller.entries("In.acl"), [entry.clone()]);
+    // A modification without a configuration takes it away.
+    let green = |entry: &TableEntry| TableEntry {
+        resources: DirectResources {
+            meter: None,
+            ..entry.resources
+        },
+        ..entry.clone()
+    };
+    controller.write(&[modify(green(&entry))]);
+    assert_eq!(controller.entries("In.acl"), [green(&entry)]);
+    let again = Update::DirectMeter {
+        entry: EntryRef::Entry(entry.key.clone()),
+        config: Some(config),
+        reset_counters: false,
+    };
+    controller.write(&[again]);
+    assert_eq!(controller.entries("In.acl"), [entry.clone()]);
+    let marks = Update::DirectMeter {
+        entry: EntryRef::Entry(entry.key),
+        config: Some(config),
+        reset_counters: true,
+    };
+    assert_eq!(controller.refused(marks).code, Code::Unimplemented);
+}

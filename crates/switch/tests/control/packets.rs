@@ -1,0 +1,225 @@
+//! Packets between controller and switch, digests, copies.
+
+use linewarden_p4runtime::client::Told;
+use linewarden_p4runtime::data::Data;
+use linewarden_p4runtime::entity::*;
+use linewarden_p4runtime::error::Code;
+
+use crate::support::*;
+
+#[test]
+fn a_packet_goes_to_the_controller_and_comes_back() {
+    let (lab, mut controller) = Lab::with(&packets());
+    let flow = controller.flow(1, "In.to_controller", &[5]);
+    controller.write(&[insert(flow)]);
+    let sent = frame(1, 0x1234, b"for the controller");
+    lab.send(3, &sent);
+    let metadata = vec![bits(9, 3), bits(7, 5)];
+    let payload = sent.clone();
+    assert_eq!(controller.told(), Told::PacketIn { metadata, payload });
+    // The worker sleeps by now, or soon: each packet wakes it.
+    for port in [2, 0, 2] {
+        controller.packet_out(port, &sent);
+        assert_eq!(lab.receive(port.into()), sent);
+    }
+}
+
+#[test]
+fn packets_of_a_switch_without_a_program_are_refused() {
+    let lab = Lab::start();
+    let mut controller = lab.controller();
+    let refused = controller.try_set(&linewarden_p4runtime::target::Pipeline {
+        device_config: b"no program"[..].into(),
+        ..packets()
+    });
+    let Err(Refusal::Refused(status)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(status.code(), Code::InvalidArgument);
+    lab.send(0, &frame(1, 0, b"dropped"));
+    assert!(lab.is_silent());
+}
+
+#[test]
+fn multicast_copies_carry_their_instances() {
+    let (lab, mut controller) = Lab::with(&packets());
+    let copy = |number, instance| Replica {
+        port: port(number),
+        instance,
+        backups: Vec::new(),
+    };
+    let mut group = MulticastGroup {
+        id: 9.into(),
+        replicas: vec![copy(1, 1), copy(2, 7), copy(2, 8)],
+        metadata: b"mine".to_vec(),
+    };
+    let flow = controller.flow(0xffff_ffff_ffff, "In.to_group", &[9]);
+    controller.write(&[
+        insert(flow),
+        Update::MulticastGroup(Change::Insert(group.clone())),
+    ]);
+    let read = controller.read(Read::MulticastGroups(None));
+    assert_eq!(read, [Entity::MulticastGroup(group.clone())]);
+    let sent = frame(0xffff_ffff_ffff, 0x1234, b"for all");
+    lab.send(0, &sent);
+    for port in [1, 2, 2] {
+        assert_eq!(lab.receive(port), sent);
+    }
+    group.replicas.remove(0);
+    controller.write(&[Update::MulticastGroup(Change::Modify(group.clone()))]);
+    lab.send(0, &sent);
+    for port in [2, 2] {
+        assert_eq!(lab.receive(port), sent);
+    }
+    assert!(lab.is_silent());
+    for (wrong, code) in [
+        (copy(512, 0), Code::InvalidArgument),
+        (copy(1, 65_536), Code::InvalidArgument),
+        (
+            Replica {
+                backups: vec![(2, 2)],
+                ..copy(1, 1)
+            },
+            Code::Unimplemented,
+        ),
+    ] {
+        let replicas = vec![wrong];
+        let update = Update::MulticastGroup(Change::Modify(MulticastGroup {
+            replicas,
+            ..group.clone()
+        }));
+        assert_eq!(controller.refused(update).code, code);
+    }
+    let high = MulticastGroup {
+        id: 65_536.into(),
+        ..group
+    };
+    let update = Update::MulticastGroup(Change::Insert(high));
+    assert_eq!(controller.refused(update).code, Code::InvalidArgument);
+}
+
+#[test]
+fn clones_go_where_their_session_says_and_no_longer_than_that() {
+    let (lab, mut controller) = Lab::with(&packets());
+    let copy = |number, instance| Replica {
+        port: port(number),
+        instance,
+        backups: Vec::new(),
+    };
+    let mut session = CloneSession {
+        id: 100.into(),
+        replicas: vec![copy(CPU.into(), 0)],
+        class_of_service: 0,
+        packet_length_bytes: 20,
+    };
+    let flow = controller.flow(1, "In.copy", &[2, 100]);
+    controller.write(&[
+        insert(flow),
+        Update::CloneSession(Change::Insert(session.clone())),
+    ]);
+    let sent = frame(1, 0x1234, b"twice, and the second time cut off");
+    lab.send(0, &sent);
+    assert_eq!(lab.receive(2), sent);
+    // The length is that of the frame that leaves, header included.
+    let Told::PacketIn { payload, .. } = controller.told() else {
+        panic!("no packet");
+    };
+    assert_eq!(payload, sent[..18]);
+    (session.replicas, session.packet_length_bytes) = (vec![copy(1, 3), copy(3, 4)], 0);
+    controller.write(&[Update::CloneSession(Change::Modify(session.clone()))]);
+    let read = controller.read(Read::CloneSessions(None));
+    assert_eq!(read, [Entity::CloneSession(session.clone())]);
+    lab.send(0, &sent);
+    for port in [1, 2, 3] {
+        assert_eq!(lab.receive(port), sent);
+    }
+    controller.write(&[Update::CloneSession(Change::Delete(session.id))]);
+    lab.send(0, &sent);
+    assert_eq!(lab.receive(2), sent);
+    assert!(lab.is_silent());
+}
+
+#[test]
+fn digests_are_told_once_until_they_are_acknowledged() {
+    let (lab, mut controller) = Lab::with(&packets());
+    let id = controller.info().digests().named("seen_t").unwrap().id;
+    let digest = Digest {
+        id,
+        config: DigestConfig {
+            max_timeout_ns: 0,
+            max_list_size: 1,
+            ack_timeout_ns: 1_000_000_000_000,
+        },
+    };
+    let flow = controller.flow(1, "In.learn", &[2]);
+    controller.write(&[insert(flow), Update::Digest(Change::Insert(digest))]);
+    assert_eq!(controller.read(Read::Digests(None)), [Entity::Digest(digest)]);
+    lab.send(0, &frame(1, 0x1234, b"from 0"));
+    lab.send(0, &frame(1, 0x1234, b"from 0 again"));
+    lab.send(3, &frame(1, 0x1234, b"from 3"));
+    let mut ports = Vec::new();
+    for _ in 0..2 {
+        let Told::Digest(list) = controller.told() else {
+            panic!("no digest");
+        };
+        let [Data::Struct(members)] = &list.data[..] else {
+            panic!("{list:?}");
+        };
+        assert_eq!(members[0], Data::Bits(bits(48, 0xaa)));
+        assert_eq!(members[2], Data::Bool(false));
+        ports.push(members[1].clone());
+    }
+    ports.sort();
+    assert_eq!(ports, [0, 3].map(|port| Data::Bits(bits(9, port))));
+}
+
+#[test]
+fn a_value_set_decides_what_the_parser_takes() {
+    let (lab, mut controller) = Lab::with(&everything());
+    let id = controller
+        .info()
+        .value_sets()
+        .named("Parse.tunnel_types")
+        .unwrap()
+        .id;
+    let set = |types: &[u128]| Update::ValueSet {
+        id,
+        members: types.iter().map(|of| vec![exact(16, *of)]).collect(),
+    };
+    // An IPv4 packet that no route takes leaves by port 0, all others go where the default action says.
+    let default = DefaultEntry {
+        table: controller.table("In.everywhere"),
+        action: Some(controller.action("In.forward", &[3])),
+        controller_metadata: 0,
+        metadata: Vec::new(),
+        resources: DirectResources::default(),
+        is_const: false,
+    };
+    controller.write(&[Update::DefaultEntry(Box::new(default))]);
+    let mut sent = ipv4([1, 1, 1, 1], [2, 2, 2, 2], 17);
+    sent[12..14].copy_from_slice(&[0x11, 0x22]);
+    lab.send(1, &sent);
+    assert_eq!(lab.receive(3), sent);
+    controller.write(&[set(&[0x3344, 0x1122])]);
+    let read = controller.read(Read::ValueSets(None));
+    let members = [0x1122, 0x3344].map(|of| vec![exact(16, of)]).to_vec();
+    assert_eq!(read, [Entity::ValueSet { id, members }]);
+    lab.send(1, &sent);
+    assert_eq!(lab.receive(0), sent);
+    controller.write(&[set(&[])]);
+    lab.send(1, &sent);
+    assert_eq!(lab.receive(3), sent);
+    let refused = controller.refused(set(&[1, 2, 3, 4, 5]));
+    assert_eq!(refused.code, Code::ResourceExhausted);
+}
+
+#[test]
+fn a_server_that_ends_ends_its_streams() {
+    let (mut lab, mut controller) = Lab::with(&packets());
+    lab.stop_server();
+    let ended = lab.runtime.block_on(controller.events.next());
+    let Err(Refusal::Refused(status)) = ended else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(status.code(), Code::Unavailable);
+}

@@ -1,0 +1,252 @@
+//! Programs: verified, prepared, exchanged under traffic, and what was written taken along.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use linewarden_p4runtime::data::Data;
+use linewarden_p4runtime::entity::*;
+use linewarden_p4runtime::error::Code;
+use linewarden_p4runtime::p4info::P4Info;
+use linewarden_p4runtime::target::{Pipeline, Target};
+
+use crate::support::*;
+
+/// The same program in other bytes.
+fn respelt(pipeline: &Pipeline) -> Pipeline {
+    let json: serde_json::Value = serde_json::from_slice(&pipeline.device_config).unwrap();
+    let spaced = serde_json::to_vec_pretty(&json).unwrap();
+    assert_ne!(*pipeline.device_config, *spaced);
+    Pipeline {
+        device_config: spaced.into(),
+        ..pipeline.clone()
+    }
+}
+
+#[test]
+fn a_p4info_that_does_not_fit_is_refused_by_name() {
+    let text = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../p4runtime/tests/data/everything.p4info.txtpb"
+    ));
+    let text = text.unwrap();
+    let lab = Lab::start();
+    for (from, to, named) in [
+        ("name: \"In.mac\"", "name: \"In.macs\"", "table \"In.macs\""),
+        ("name: \"In.route\"", "name: \"In.way\"", "action \"In.way\""),
+        (
+            "name: \"hdr.ipv4.dst\"",
+            "name: \"hdr.ipv4.to\"",
+            "\"hdr.ipv4.dst\"",
+        ),
+        (
+            "name: \"next\"\n    bitwidth: 48",
+            "name: \"next\"\n    bitwidth: 47",
+            "\"In.route\"",
+        ),
+        (
+            "name: \"meta.vrf\"\n    bitwidth: 12",
+            "name: \"meta.vrf\"\n    bitwidth: 13",
+            "\"meta.vrf\"",
+        ),
+        ("match_type: LPM", "match_type: EXACT", "\"hdr.ipv4.dst\""),
+        ("name: \"In.next_hops\"", "name: \"In.hops\"", "In.routes"),
+        (
+            "with_selector: true",
+            "with_selector: false",
+            "action profile \"In.next_hops\"",
+        ),
+        (
+            "name: \"In.seen_by_port\"",
+            "name: \"In.seen\"",
+            "counter \"In.seen\"",
+        ),
+        (
+            "name: \"In.rate_by_port\"",
+            "name: \"In.rate\"",
+            "meter \"In.rate\"",
+        ),
+        (
+            "name: \"In.last_seen\"",
+            "name: \"In.seen_last\"",
+            "register \"In.seen_last\"",
+        ),
+        (
+            "bit {\n        bitwidth: 48\n      }\n    }\n  }\n  size: 16",
+            "bit {\n        bitwidth: 49\n      }\n    }\n  }\n  size: 16",
+            "register \"In.last_seen\"",
+        ),
+        (
+            "name: \"Parse.tunnel_types\"",
+            "name: \"Parse.types\"",
+            "value set \"Parse.types\"",
+        ),
+        (
+            "name: \"learned_t\"\n    alias",
+            "name: \"taught_t\"\n    alias",
+            "digest \"taught_t\"",
+        ),
+        (
+            "id: 2\n    name: \"reason\"\n    bitwidth: 7",
+            "id: 2\n    name: \"reason\"\n    bitwidth: 8",
+            "packet_in",
+        ),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let info = P4Info::from_text(&text.replace(from, to)).unwrap_or_else(|error| panic!("{to}: {error}"));
+        let pipeline = Pipeline {
+            info: Arc::new(info),
+            ..everything()
+        };
+        let refused = lab.control.verify(&pipeline).unwrap_err();
+        assert_eq!(refused.code, Code::InvalidArgument, "{to}: {refused}");
+        assert!(refused.message.contains(named), "{to}: {refused}");
+    }
+    lab.control.verify(&everything()).unwrap();
+}
+
+#[test]
+fn every_compiled_program_of_ours_can_be_controlled() {
+    let lab = Lab::start();
+    let directory = "../../p4/compiled";
+    let mut programs = 0;
+    for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../p4/compiled")).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        if let Some(name) = name.strip_suffix(".json") {
+            let verified = lab.control.verify(&pipeline_of(directory, name));
+            verified.unwrap_or_else(|error| panic!("{name}: {error}"));
+            programs += 1;
+        }
+    }
+    assert!(programs > 10);
+}
+
+/// Writes go to the program that is prepared, packets through the one that runs.
+#[test]
+fn a_program_is_prepared_while_another_one_runs() {
+    let (lab, mut controller) = Lab::with(&packets());
+    let running = controller.flow(1, "In.to_port", &[1]);
+    controller.write(&[insert(running.clone())]);
+    lab.control.save(&respelt(&packets())).unwrap();
+    assert_eq!(controller.entries("In.flows"), []);
+    let prepared = controller.flow(1, "In.to_port", &[2]);
+    controller.write(&[insert(prepared.clone())]);
+    let sent = frame(1, 0x1234, b"before");
+    lab.send(0, &sent);
+    assert_eq!(lab.receive(1), sent);
+    lab.control.commit().unwrap();
+    lab.send(0, &sent);
+    assert_eq!(lab.receive(2), sent);
+    assert_eq!(lab.control.commit().unwrap_err().code, Code::NotFound);
+}
+
+fn fill(controller: &mut Controller) {
+    let info = controller.info();
+    let mut flow = controller.flow(1, "In.to_port", &[1]);
+    (flow.metadata, flow.idle_timeout_ns) = (b"kept".to_vec(), 3_600_000_000_000);
+    flow.resources.counter = Some(CounterData {
+        bytes: 900,
+        packets: 10,
+    });
+    let replica = Replica {
+        port: port(1),
+        instance: 1,
+        backups: Vec::new(),
+    };
+    let updates = [
+        insert(flow),
+        insert(controller.flow(2, "In.copy", &[2, 9])),
+        Update::DefaultEntry(Box::new(DefaultEntry {
+            table: controller.table("In.flows"),
+            action: Some(controller.action("In.to_port", &[3])),
+            controller_metadata: 5,
+            metadata: Vec::new(),
+            resources: DirectResources::default(),
+            is_const: false,
+        })),
+        Update::Register {
+            id: info.registers().named("In.words").unwrap().id,
+            index: Some(7),
+            data: Data::Bits(bits(96, 1 << 95)),
+        },
+        Update::Meter {
+            id: info.meters().named("In.rates").unwrap().id,
+            index: Some(3),
+            config: Some(MeterConfig {
+                committed_rate: 1,
+                committed_burst: 2,
+                peak_rate: 3,
+                peak_burst: 4,
+                excess_burst: 0,
+            }),
+            reset_counters: false,
+        },
+        Update::CloneSession(Change::Insert(CloneSession {
+            id: 9.into(),
+            replicas: vec![replica.clone()],
+            class_of_service: 0,
+            packet_length_bytes: 0,
+        })),
+        Update::MulticastGroup(Change::Insert(MulticastGroup {
+            id: 4.into(),
+            replicas: vec![replica],
+            metadata: Vec::new(),
+        })),
+    ];
+    controller.write(&updates);
+}
+
+#[test]
+fn what_was_written_is_taken_along_or_nothing_changes() {
+    let (lab, mut controller) = Lab::with(&packets());
+    fill(&mut controller);
+    let before = controller.everything();
+    controller.reconcile(&respelt(&packets())).unwrap();
+    assert_eq!(controller.everything(), before);
+    // The same program keeps running.
+    controller.reconcile(&respelt(&packets())).unwrap();
+    assert_eq!(controller.everything(), before);
+    let sent = frame(2, 0x1234, b"copied");
+    lab.send(0, &sent);
+    for port in [1, 2] {
+        assert_eq!(lab.receive(port), sent);
+    }
+    let before = controller.everything();
+    let refused = controller.reconcile(&everything());
+    let Err(Refusal::Refused(status)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(controller.everything(), before);
+    lab.send(0, &sent);
+    assert_eq!(lab.receive(1), sent);
+}
+
+#[test]
+fn no_packet_is_lost_while_programs_are_exchanged() {
+    const PACKETS: u32 = 20_000;
+    let (lab, mut controller) = Lab::with(&packets());
+    let flow = controller.flow(1, "In.to_port", &[1]);
+    controller.write(&[insert(flow)]);
+    let (one, other) = (packets(), respelt(&packets()));
+    let done = AtomicBool::new(false);
+    let exchanged = std::thread::scope(|scope| {
+        let exchanging = scope.spawn(|| {
+            let mut exchanged = 0;
+            while !done.load(Ordering::Relaxed) || exchanged == 0 {
+                for pipeline in [&other, &one] {
+                    controller.reconcile(pipeline).unwrap();
+                    exchanged += 1;
+                }
+            }
+            exchanged
+        });
+        for number in 0..PACKETS {
+            lab.send(0, &frame(1, 0x1234, &number.to_be_bytes()));
+            assert_eq!(lab.receive(1)[14..], number.to_be_bytes());
+        }
+        done.store(true, Ordering::Relaxed);
+        exchanging.join().unwrap()
+    });
+    assert!(exchanged > 1, "{exchanged}");
+    assert!(lab.is_silent());
+}

@@ -1,0 +1,173 @@
+//! Members, groups and one-shot entries, and the packets that they lead.
+
+use std::collections::BTreeMap;
+
+use linewarden_p4runtime::entity::*;
+use linewarden_p4runtime::error::Code;
+use linewarden_p4runtime::ids::ProfileId;
+
+use crate::support::*;
+
+fn selector(of: &Controller) -> ProfileId {
+    of.info().profiles().named("In.next_hops").unwrap().id
+}
+
+fn member(of: &Controller, id: u32, port: u128) -> Member {
+    Member {
+        profile: selector(of),
+        id: id.into(),
+        action: of.action("In.route", &[u128::from(id), port]),
+    }
+}
+
+fn group(of: &Controller, members: &[(u32, u32)]) -> Group {
+    let member = |(id, weight): &(u32, u32)| GroupMember {
+        id: (*id).into(),
+        weight: *weight,
+        watch: None,
+    };
+    Group {
+        profile: selector(of),
+        id: 7.into(),
+        members: members.iter().map(member).collect(),
+        max_size: 0,
+    }
+}
+
+/// Everything from port 1, whose VRF is 10.
+fn route(of: &Controller, action: EntryAction) -> TableEntry {
+    let any = FieldMatch::Lpm {
+        value: bits(32, 0),
+        prefix_bits: 0,
+    };
+    of.entry("In.routes", vec![exact(12, 10), any], action)
+}
+
+/// How many of 400 packets of different flows leave by each port.
+fn spread(lab: &Lab) -> BTreeMap<usize, usize> {
+    let mut by_port = BTreeMap::new();
+    for flow in 0..400u16 {
+        let [high, low] = flow.to_be_bytes();
+        lab.send(1, &ipv4([10, 0, high, low], [10, 1, low, high], 17));
+    }
+    let mut left = 400;
+    let start = std::time::Instant::now();
+    while left > 0 && start.elapsed() < LONG {
+        for port in 1..4 {
+            while lab.try_receive(port) {
+                *by_port.entry(port).or_default() += 1;
+                left -= 1;
+            }
+        }
+        std::thread::yield_now();
+    }
+    by_port
+}
+
+#[test]
+fn a_group_spreads_flows_by_weight() {
+    let (lab, mut controller) = Lab::with(&everything());
+    let members = [member(&controller, 1, 1), member(&controller, 2, 2)];
+    let group = group(&controller, &[(2, 3), (1, 1)]);
+    let entry = route(&controller, EntryAction::Group(7.into()));
+    controller.write(&[
+        Update::Member(Change::Insert(members[0].clone())),
+        Update::Member(Change::Insert(members[1].clone())),
+        Update::Group(Change::Insert(group.clone())),
+        insert(entry.clone()),
+    ]);
+    let (profile, any) = (Some(selector(&controller)), None);
+    let read = controller.read(Read::Groups { profile, group: any });
+    assert_eq!(read, [Entity::Group(group)]);
+    let read = controller.read(Read::Members {
+        profile,
+        member: None,
+    });
+    assert_eq!(read, members.map(Entity::Member));
+    assert_eq!(controller.entries("In.routes"), [entry]);
+    let by_port = spread(&lab);
+    assert_eq!(by_port.values().sum::<usize>(), 400);
+    assert!(by_port[&2] > 2 * by_port[&1], "{by_port:?}");
+}
+
+#[test]
+fn what_is_in_use_stays() {
+    let (_lab, mut controller) = Lab::with(&everything());
+    let one = member(&controller, 1, 1);
+    let all = group(&controller, &[(1, 1)]);
+    let entry = route(&controller, EntryAction::Group(7.into()));
+    let (profile, id) = (one.profile, one.id);
+    let delete_member = Update::Member(Change::Delete((profile, id)));
+    let delete_group = Update::Group(Change::Delete((profile, all.id)));
+    assert_eq!(controller.refused(insert(entry.clone())).code, Code::NotFound);
+    assert_eq!(
+        controller
+            .refused(Update::Group(Change::Insert(all.clone())))
+            .code,
+        Code::NotFound
+    );
+    controller.write(&[
+        Update::Member(Change::Insert(one.clone())),
+        Update::Group(Change::Insert(all.clone())),
+        insert(entry.clone()),
+    ]);
+    assert_eq!(
+        controller.refused(Update::Member(Change::Insert(one))).code,
+        Code::AlreadyExists
+    );
+    for update in [&delete_member, &delete_group] {
+        assert_eq!(controller.refused(update.clone()).code, Code::FailedPrecondition);
+    }
+    let watched = GroupMember {
+        watch: Some(port(1)),
+        ..all.members[0].clone()
+    };
+    let watching = Group {
+        members: vec![watched],
+        ..all
+    };
+    assert_eq!(
+        controller.refused(Update::Group(Change::Modify(watching))).code,
+        Code::Unimplemented
+    );
+    controller.write(&[delete(&entry), delete_group, delete_member]);
+}
+
+#[test]
+fn a_one_shot_entry_brings_its_group_and_takes_it_away() {
+    let (lab, mut controller) = Lab::with(&everything());
+    let set = |of: &Controller, ports: &[u128]| {
+        let weighted = |port: &u128| WeightedAction {
+            action: of.action("In.route", &[0xee, *port]),
+            weight: 2,
+            watch: None,
+        };
+        EntryAction::OneShot(ActionSet {
+            group_action: None,
+            actions: ports.iter().map(weighted).collect(),
+            mode: SelectionMode::Hash,
+            size: SizeMode::SumOfWeights,
+        })
+    };
+    let entry = route(&controller, set(&controller, &[1, 2, 3]));
+    controller.write(&[insert(entry.clone())]);
+    assert_eq!(controller.entries("In.routes"), [entry.clone()]);
+    assert_eq!(spread(&lab).keys().copied().collect::<Vec<_>>(), [1, 2, 3]);
+    let one = member(&controller, 1, 1);
+    let refused = controller.refused(Update::Member(Change::Insert(one.clone())));
+    assert_eq!(refused.code, Code::InvalidArgument);
+    let entry = route(&controller, set(&controller, &[2]));
+    controller.write(&[modify(entry.clone())]);
+    assert_eq!(controller.entries("In.routes"), [entry.clone()]);
+    assert_eq!(spread(&lab), BTreeMap::from([(2, 400)]));
+    // A selector of 128 members has room for as many such entries as come and go.
+    for _ in 0..50 {
+        controller.write(&[
+            delete(&entry),
+            insert(route(&controller, set(&controller, &[1, 2, 3]))),
+        ]);
+    }
+    controller.write(&[delete(&entry), Update::Member(Change::Insert(one))]);
+    let refused = controller.refused(insert(entry));
+    assert_eq!(refused.code, Code::InvalidArgument);
+}

@@ -1,0 +1,396 @@
+//! A switch with four ports in memory, served to one controller.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linewarden_p4runtime::arbitration::Standing;
+use linewarden_p4runtime::bytes::Bits;
+use linewarden_p4runtime::client::{Client, ClientError, Events, Session, Told};
+use linewarden_p4runtime::entity::*;
+use linewarden_p4runtime::error::{Code, EntityError};
+use linewarden_p4runtime::ids::TableId;
+use linewarden_p4runtime::p4info::{Format, P4Info};
+use linewarden_p4runtime::server::Options;
+use linewarden_p4runtime::target::{Pipeline, events};
+use linewarden_switch::control::Control;
+use linewarden_switch::control::server::Server;
+use linewarden_switch::ports::memory::{MemoryPeer, memory_port};
+use linewarden_switch::ports::{PortId, PortSet, Waker};
+use linewarden_switch::serve::{WorkerCounters, serve};
+use linewarden_switch::switch::{Settings, Slot};
+use tokio::runtime::Runtime;
+use tonic::transport::Endpoint;
+
+/// Long enough for any machine; nothing waits for its end unless it fails.
+pub const LONG: Duration = Duration::from_secs(60);
+const DEVICE: u64 = 3;
+pub const CPU: u16 = 510;
+const PORTS: u16 = 4;
+
+pub fn pipeline_of(directory: &str, name: &str) -> Pipeline {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
+    let info = std::fs::read_to_string(directory.join(format!("{name}.p4info.txtpb"))).unwrap();
+    Pipeline {
+        info: Arc::new(P4Info::from_text(&info).unwrap()),
+        device_config: std::fs::read(directory.join(format!("{name}.json")))
+            .unwrap()
+            .into(),
+        cookie: Some(1),
+    }
+}
+
+/// Packet-ins and -outs, digests, clones.
+pub fn packets() -> Pipeline {
+    pipeline_of("tests/control/data", "packets")
+}
+
+/// Everything that P4Runtime can name.
+pub fn everything() -> Pipeline {
+    pipeline_of("../p4runtime/tests/data", "everything")
+}
+
+pub struct Lab {
+    pub runtime: Runtime,
+    pub control: Arc<Control>,
+    server: Option<Server>,
+    peers: Vec<MemoryPeer>,
+    worker: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl Lab {
+    pub fn start() -> Self {
+        let mut ports = PortSet::new().unwrap().with_spin_rounds(0);
+        let mut peers = Vec::new();
+        for port in 0..PORTS {
+            let (port, peer) = memory_port(4096)
+                .map(|(made, peer)| ((port, made), peer))
+                .unwrap();
+            ports.add(PortId::new(port.0).unwrap(), port.1).unwrap();
+            peers.push(peer);
+        }
+        let (sender, receiver) = events(1024);
+        let (slot, start) = (Slot::default(), Instant::now());
+        let clock = Box::new(move || start.elapsed().as_micros() as u64);
+        let control = Arc::new(Control::new(slot.clone(), Settings::default(), clock, sender));
+        let cpu = control.cpu_port().unwrap();
+        ports.add(PortId::new(CPU).unwrap(), cpu).unwrap();
+        let options = Options {
+            device_id: DEVICE,
+            limits: Default::default(),
+            pipeline: None,
+        };
+        let server = Server::start("127.0.0.1:0".parse().unwrap(), &control, receiver, options).unwrap();
+        let (waker, stop) = (ports.waker(), Arc::new(AtomicBool::new(false)));
+        let worker = {
+            let (wire, stop) = (Arc::clone(control.wire()), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                let (mut worker, counters) = (slot.worker(), WorkerCounters::default());
+                let mut digests = |told| wire.digest(told);
+                serve(&mut worker, &mut ports, &counters, &mut digests, start, &stop).unwrap();
+            })
+        };
+        Self {
+            runtime: tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build()
+                .unwrap(),
+            control,
+            server: Some(server),
+            peers,
+            worker: Some(worker),
+            stop,
+            waker,
+        }
+    }
+
+    /// With this program, and its controller.
+    pub fn with(pipeline: &Pipeline) -> (Self, Controller) {
+        let lab = Self::start();
+        let mut controller = lab.controller();
+        controller.set(pipeline);
+        (lab, controller)
+    }
+
+    /// The primary controller.
+    pub fn controller(&self) -> Controller {
+        let address = self.server.as_ref().unwrap().address();
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+        let session = Session {
+            device_id: DEVICE,
+            role: String::new(),
+            election_id: 1,
+        };
+        let connected = self.runtime.block_on(Client::connect(endpoint, session));
+        let (client, events, standing) = connected.unwrap();
+        assert_eq!(standing, Standing::Primary);
+        Controller {
+            handle: self.runtime.handle().clone(),
+            client,
+            events,
+        }
+    }
+
+    pub fn send(&self, port: usize, frame: &[u8]) {
+        assert!(self.peers[port].send(frame));
+    }
+
+    /// What comes out of a port next.
+    pub fn receive(&self, port: usize) -> Vec<u8> {
+        let frame = self.peers[port].receive(LONG);
+        frame.unwrap_or_else(|| panic!("nothing comes out of port {port}"))
+    }
+
+    /// Whether something has come out of a port; then it is gone.
+    pub fn try_receive(&self, port: usize) -> bool {
+        self.peers[port].try_receive().is_some()
+    }
+
+    /// Nothing has come out that was not received.
+    pub fn is_silent(&self) -> bool {
+        self.peers.iter().all(|peer| peer.try_receive().is_none())
+    }
+
+    /// Ends the server, as a signal would.
+    pub fn stop_server(&mut self) {
+        self.server.take().unwrap().stop().unwrap();
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.waker.wake();
+        if let Some(worker) = self.worker.take() {
+            let _ = worker.join();
+        }
+    }
+}
+
+/// A controller that waits for each answer.
+pub struct Controller {
+    handle: tokio::runtime::Handle,
+    pub client: Client,
+    pub events: Events,
+}
+
+pub use linewarden_p4runtime::client::ClientError as Refusal;
+pub use linewarden_p4runtime::target::Atomicity;
+pub use linewarden_p4runtime::translate::{EntryFilter, Read};
+
+impl Controller {
+    pub fn set(&mut self, pipeline: &Pipeline) {
+        self.handle.block_on(self.client.set_pipeline(pipeline)).unwrap();
+    }
+
+    pub fn try_set(&mut self, pipeline: &Pipeline) -> Result<(), ClientError> {
+        self.handle.block_on(self.client.set_pipeline(pipeline))
+    }
+
+    pub fn reconcile(&mut self, pipeline: &Pipeline) -> Result<(), ClientError> {
+        self.handle.block_on(self.client.reconcile_pipeline(pipeline))
+    }
+
+    pub fn info(&self) -> Arc<P4Info> {
+        self.client.info().unwrap()
+    }
+
+    pub fn write(&mut self, updates: &[Update]) {
+        self.try_write(updates, Atomicity::ContinueOnError).unwrap();
+    }
+
+    pub fn try_write(&mut self, updates: &[Update], atomicity: Atomicity) -> Result<(), ClientError> {
+        self.handle.block_on(self.client.write(updates, atomicity))
+    }
+
+    /// What becomes of a single update that is refused.
+    pub fn refused(&mut self, update: Update) -> EntityError {
+        match self.try_write(std::slice::from_ref(&update), Atomicity::ContinueOnError) {
+            Err(ClientError::Batch(results)) => results.into_iter().next().unwrap().unwrap_err(),
+            other => panic!("{update:?}: {other:?}"),
+        }
+    }
+
+    pub fn read(&mut self, request: Read) -> Vec<Entity> {
+        self.handle
+            .block_on(self.client.read(&[request.clone()]))
+            .unwrap_or_else(|error| panic!("{request:?}: {error}"))
+    }
+
+    /// The entries of a table with counters and meters.
+    pub fn entries(&mut self, table: &str) -> Vec<TableEntry> {
+        let table = Some(self.table(table));
+        let want = Want {
+            counter: true,
+            meter: true,
+            ..Want::default()
+        };
+        let read = self.read(Read::TableEntries {
+            table,
+            key: None,
+            filter: EntryFilter::default(),
+            want,
+        });
+        read.into_iter()
+            .filter_map(|entity| match entity {
+                Entity::TableEntry(entry) => Some(*entry),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// All that can be read, but the program's own entries.
+    pub fn everything(&mut self) -> Vec<Entity> {
+        let want = Want {
+            counter: true,
+            meter: true,
+            ..Want::default()
+        };
+        let requests = [
+            Read::TableEntries {
+                table: None,
+                key: None,
+                filter: EntryFilter::default(),
+                want,
+            },
+            Read::DefaultEntries { table: None, want },
+            Read::Members {
+                profile: None,
+                member: None,
+            },
+            Read::Groups {
+                profile: None,
+                group: None,
+            },
+            Read::Counters {
+                id: None,
+                index: None,
+            },
+            Read::Meters {
+                id: None,
+                index: None,
+                counters: false,
+            },
+            Read::Registers {
+                id: None,
+                index: None,
+            },
+            Read::MulticastGroups(None),
+            Read::CloneSessions(None),
+            Read::ValueSets(None),
+        ];
+        requests
+            .into_iter()
+            .flat_map(|request| self.read(request))
+            .collect()
+    }
+
+    /// The next thing that the switch tells.
+    pub fn told(&mut self) -> Told {
+        let Self { handle, events, .. } = self;
+        let told = handle.block_on(async { tokio::time::timeout(LONG, events.next()).await });
+        told.expect("the switch tells nothing").unwrap()
+    }
+
+    pub fn packet_out(&mut self, port: u16, payload: &[u8]) {
+        let metadata = [bits(9, port.into()), bits(7, 0)];
+        let sent = self.client.packet_out(&metadata, payload.to_vec());
+        self.handle.block_on(sent).unwrap();
+    }
+
+    pub fn table(&self, name: &str) -> TableId {
+        self.info().tables().named(name).unwrap().id
+    }
+
+    /// An action with arguments in the widths of its parameters.
+    pub fn action(&self, name: &str, args: &[u128]) -> Action {
+        let info = self.info();
+        let action = info.actions().named(name).unwrap();
+        assert_eq!(action.params.len(), args.len(), "{name}");
+        let value = |(param, value): (&linewarden_p4runtime::p4info::Param, &u128)| match param.format {
+            Format::Bits(width) => bits(width, *value),
+            Format::Unwritable => panic!("{name}"),
+        };
+        Action {
+            id: action.id,
+            params: action.params.iter().zip(args).map(value).collect(),
+        }
+    }
+
+    pub fn entry(&self, table: &str, fields: Vec<FieldMatch>, action: EntryAction) -> TableEntry {
+        let key = EntryKey {
+            table: self.table(table),
+            fields,
+            priority: 0,
+        };
+        TableEntry::new(key, action)
+    }
+
+    /// An entry of `flows` of the program `packets`.
+    pub fn flow(&self, dst: u64, action: &str, args: &[u128]) -> TableEntry {
+        let action = EntryAction::Action(self.action(action, args));
+        self.entry("In.flows", vec![exact(48, dst.into())], action)
+    }
+}
+
+pub fn insert(entry: TableEntry) -> Update {
+    Update::TableEntry(Box::new(Change::Insert(entry)))
+}
+
+pub fn modify(entry: TableEntry) -> Update {
+    Update::TableEntry(Box::new(Change::Modify(entry)))
+}
+
+pub fn delete(entry: &TableEntry) -> Update {
+    Update::TableEntry(Box::new(Change::Delete(entry.key.clone())))
+}
+
+pub fn bits(width: u32, value: u128) -> Bits {
+    Bits::from_u128(width, value).unwrap()
+}
+
+pub fn exact(width: u32, value: u128) -> FieldMatch {
+    FieldMatch::Exact(bits(width, value))
+}
+
+pub fn port(number: u32) -> Port {
+    Port {
+        number,
+        deprecated_field: false,
+    }
+}
+
+/// A frame to this address, from address 0xaa.
+pub fn frame(dst: u64, ether_type: u16, payload: &[u8]) -> Vec<u8> {
+    let address = |value: u64| value.to_be_bytes()[2..].to_vec();
+    [
+        address(dst),
+        address(0xaa),
+        ether_type.to_be_bytes().to_vec(),
+        payload.to_vec(),
+    ]
+    .concat()
+}
+
+/// An IPv4 frame.
+pub fn ipv4(src: [u8; 4], dst: [u8; 4], protocol: u8) -> Vec<u8> {
+    let mut header = vec![0x45, 0, 0, 64, 0, 0, 0, 0, 64, protocol, 0, 0];
+    header.extend(src);
+    header.extend(dst);
+    header.extend([7; 44]);
+    frame(1, 0x0800, &header)
+}
+
+/// The results of a batch that failed: how each went.
+pub fn codes(result: Result<(), ClientError>) -> Vec<Code> {
+    let Err(ClientError::Batch(results)) = result else {
+        panic!("{result:?}");
+    };
+    let code = |result: Result<(), EntityError>| result.err().map_or(Code::Ok, |error| error.code);
+    results.into_iter().map(code).collect()
+}

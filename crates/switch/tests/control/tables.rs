@@ -1,0 +1,209 @@
+//! Entries of every kind of key: written, read, hit by packets.
+
+use linewarden_p4runtime::entity::*;
+use linewarden_p4runtime::error::Code;
+
+use crate::support::*;
+
+/// An entry of `acl` for packets of port 1, whose VRF is 10: source under a mask, protocol, lengths.
+fn acl(
+    of: &Controller,
+    (src, mask): (u128, u128),
+    protocol: Option<u128>,
+    priority: i32,
+    action: &str,
+) -> TableEntry {
+    let fields = vec![
+        FieldMatch::Ternary {
+            value: bits(32, src),
+            mask: bits(32, mask),
+        },
+        FieldMatch::Optional(protocol.map(|protocol| bits(8, protocol))),
+        FieldMatch::Range {
+            low: bits(16, 20),
+            high: bits(16, 1500),
+        },
+        exact(9, 1),
+    ];
+    let mut entry = of.entry("In.acl", fields, EntryAction::Action(of.action(action, &[])));
+    entry.key.priority = priority;
+    entry.resources.counter = Some(CounterData::default());
+    entry
+}
+
+fn route(of: &Controller, dst: u128, prefix_bits: u32, action: EntryAction) -> TableEntry {
+    let fields = vec![
+        exact(12, 10),
+        FieldMatch::Lpm {
+            value: bits(32, dst),
+            prefix_bits,
+        },
+    ];
+    of.entry("In.routes", fields, action)
+}
+
+/// Routes everything in 10/8 to a port.
+fn route_all(of: &mut Controller, port: u128) {
+    let profile = of.info().profiles().named("In.next_hops").unwrap().id;
+    let action = of.action("In.route", &[0xcc, port]);
+    let member = Member {
+        profile,
+        id: 1.into(),
+        action,
+    };
+    let entry = route(of, 0x0a00_0000, 8, EntryAction::Member(1.into()));
+    of.write(&[Update::Member(Change::Insert(member)), insert(entry)]);
+}
+
+/// Without a route, what is permitted goes to port 0.
+#[test]
+fn the_highest_priority_wins() {
+    let (lab, mut controller) = Lab::with(&everything());
+    let deny = acl(&controller, (0x0a00_0000, 0xff00_0000), None, 10, "In.deny");
+    let permit = acl(&controller, (0x0a01_0000, 0xffff_0000), Some(17), 20, "In.permit");
+    controller.write(&[insert(deny.clone()), insert(permit.clone())]);
+    assert_eq!(controller.entries("In.acl"), [deny.clone(), permit.clone()]);
+
+    let denied = ipv4([10, 1, 0, 1], [10, 9, 9, 9], 6);
+    let permitted = ipv4([10, 1, 0, 1], [10, 9, 9, 9], 17);
+    let unknown = ipv4([11, 1, 0, 1], [10, 9, 9, 9], 6);
+    for frame in [&denied, &permitted, &unknown] {
+        lab.send(1, frame);
+    }
+    assert_eq!(lab.receive(0), permitted);
+    assert_eq!(lab.receive(0), unknown);
+    // The other way round the entry for everything comes first.
+    let (mut deny, mut permit) = (deny, permit);
+    controller.write(&[delete(&deny), delete(&permit)]);
+    (deny.key.priority, permit.key.priority) = (20, 10);
+    controller.write(&[insert(deny), insert(permit)]);
+    for frame in [&denied, &permitted, &unknown] {
+        lab.send(1, frame);
+    }
+    assert_eq!(lab.receive(0), unknown);
+    let hits: Vec<_> = controller
+        .entries("In.acl")
+        .iter()
+        .map(|entry| (entry.key.priority, entry.resources.counter.unwrap().packets))
+        .collect();
+    assert_eq!(hits, [(20, 2), (10, 0)]);
+}
+
+#[test]
+fn the_longest_prefix_wins() {
+    let (lab, mut controller) = Lab::with(&everything());
+    route_all(&mut controller, 1);
+    let profile = controller.info().profiles().named("In.next_hops").unwrap().id;
+    let action = controller.action("In.route", &[0xdd, 2]);
+    let member = Member {
+        profile,
+        id: 2.into(),
+        action,
+    };
+    let longer = route(&controller, 0x0a01_0200, 23, EntryAction::Member(2.into()));
+    controller.write(&[Update::Member(Change::Insert(member)), insert(longer.clone())]);
+    lab.send(1, &ipv4([1, 1, 1, 1], [10, 1, 3, 9], 17));
+    lab.send(1, &ipv4([1, 1, 1, 1], [10, 1, 4, 9], 17));
+    assert_eq!(lab.receive(2)[5], 0xdd);
+    assert_eq!(lab.receive(1)[5], 0xcc);
+    assert_eq!(
+        controller.refused(insert(longer.clone())).code,
+        Code::AlreadyExists
+    );
+    controller.write(&[delete(&longer)]);
+    assert_eq!(controller.refused(delete(&longer)).code, Code::NotFound);
+    assert_eq!(controller.refused(modify(longer)).code, Code::NotFound);
+    lab.send(1, &ipv4([1, 1, 1, 1], [10, 1, 3, 9], 17));
+    assert_eq!(lab.receive(1)[5], 0xcc);
+}
+
+#[test]
+fn the_programs_entries_are_read_and_not_changed() {
+    let (_lab, mut controller) = Lab::with(&everything());
+    let entries = controller.entries("In.vrf_of_port");
+    assert_eq!(entries.len(), 2);
+    assert!(entries.iter().all(|entry| entry.is_const));
+    let action = EntryAction::Action(controller.action("In.set_vrf", &[10]));
+    assert_eq!(entries[0].key.fields, [exact(9, 1)]);
+    assert_eq!(entries[0].action, Some(action));
+    assert_eq!(
+        controller.refused(delete(&entries[0])).code,
+        Code::PermissionDenied
+    );
+}
+
+#[test]
+fn a_default_action_can_be_set_and_taken_back() {
+    let (lab, mut controller) = Lab::with(&everything());
+    let table = controller.table("In.everywhere");
+    let programs = DefaultEntry {
+        table,
+        action: Some(controller.action("In.drop", &[])),
+        controller_metadata: 0,
+        metadata: Vec::new(),
+        resources: DirectResources::default(),
+        is_const: false,
+    };
+    let set = DefaultEntry {
+        action: Some(controller.action("In.forward", &[3])),
+        metadata: b"mine".to_vec(),
+        ..programs.clone()
+    };
+    let read = |controller: &mut Controller| {
+        controller.read(Read::DefaultEntries {
+            table: Some(table),
+            want: Want::default(),
+        })
+    };
+    assert_eq!(
+        read(&mut controller),
+        [Entity::DefaultEntry(Box::new(programs.clone()))]
+    );
+    controller.write(&[Update::DefaultEntry(Box::new(set.clone()))]);
+    assert_eq!(read(&mut controller), [Entity::DefaultEntry(Box::new(set))]);
+    lab.send(0, &frame(9, 0x1234, b"to the default"));
+    assert_eq!(lab.receive(3)[5], 9);
+    let back = DefaultEntry {
+        action: None,
+        ..programs.clone()
+    };
+    controller.write(&[Update::DefaultEntry(Box::new(back))]);
+    assert_eq!(read(&mut controller), [Entity::DefaultEntry(Box::new(programs))]);
+}
+
+#[test]
+fn what_a_controller_notes_is_read_as_it_was_written() {
+    let (_lab, mut controller) = Lab::with(&packets());
+    let mut entry = controller.flow(1, "In.to_port", &[1]);
+    entry.metadata = vec![0, 1, 2];
+    entry.idle_timeout_ns = 1_000_000_000_001;
+    entry.resources.counter = Some(CounterData { bytes: 7, packets: 1 });
+    controller.write(&[insert(entry.clone())]);
+    assert_eq!(controller.entries("In.flows"), [entry.clone()]);
+    // Without an action the one that is there stays; counts that are not given stay too.
+    let mut note = entry.clone();
+    (note.action, note.metadata, note.resources.counter) = (None, b"other".to_vec(), None);
+    controller.write(&[modify(note)]);
+    entry.metadata = b"other".to_vec();
+    assert_eq!(controller.entries("In.flows"), [entry.clone()]);
+    // Nothing is left of it for the next entry in its place.
+    let fresh = controller.flow(1, "In.to_port", &[2]);
+    controller.write(&[delete(&entry), insert(fresh.clone())]);
+    let read = controller.entries("In.flows");
+    assert_eq!(read[0].metadata, b"");
+    assert_eq!(read[0].idle_timeout_ns, 0);
+    assert_eq!(read[0].resources.counter, Some(CounterData::default()));
+}
+
+#[test]
+fn a_full_table_says_so() {
+    let (_lab, mut controller) = Lab::with(&everything());
+    let forward = EntryAction::Action(controller.action("In.forward", &[1]));
+    let entries: Vec<Update> = (0..5)
+        .map(|dst| insert(controller.entry("In.mac", vec![exact(48, dst), exact(9, 0)], forward.clone())))
+        .collect();
+    let result = controller.try_write(&entries, Atomicity::ContinueOnError);
+    let mut wanted = vec![Code::Ok; 4];
+    wanted.push(Code::ResourceExhausted);
+    assert_eq!(codes(result), wanted);
+}
