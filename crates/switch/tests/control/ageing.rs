@@ -1,5 +1,6 @@
 //! Idle entries, on a clock that the test advances.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -126,19 +127,19 @@ fn an_entry_is_told_of_after_its_time_and_again_after_that_time() {
     lab.at_ms(999);
     assert_eq!(lab.idle(), []);
     lab.at_ms(1000);
-    assert_eq!(lab.idle(), [short.clone()]);
+    assert_eq!(lab.idle(), from_ref(&short));
     assert_eq!(lab.idle(), []);
     lab.at_ms(1999);
     assert_eq!(lab.idle(), []);
     lab.at_ms(2000);
-    assert_eq!(lab.idle(), [short.clone()]);
+    assert_eq!(lab.idle(), from_ref(&short));
     // A hit begins the time anew.
     lab.at_ms(2500);
     lab.hit(1);
     lab.at_ms(3400);
     assert_eq!(lab.idle(), []);
     lab.at_ms(3500);
-    assert_eq!(lab.idle(), [short.clone()]);
+    assert_eq!(lab.idle(), from_ref(&short));
     lab.at_ms(5000);
     assert_eq!(lab.idle(), [short.clone(), long.clone()]);
     lab.write(Change::Delete(short.key));

@@ -218,7 +218,7 @@ impl Controller {
 
     pub fn read(&mut self, request: Read) -> Vec<Entity> {
         self.handle
-            .block_on(self.client.read(&[request.clone()]))
+            .block_on(self.client.read(std::slice::from_ref(&request)))
             .unwrap_or_else(|error| panic!("{request:?}: {error}"))
     }
 
@@ -294,7 +294,8 @@ impl Controller {
     pub fn told(&mut self) -> Told {
         let Self { handle, events, .. } = self;
         let told = handle.block_on(async { tokio::time::timeout(LONG, events.next()).await });
-        told.expect("the switch tells nothing").unwrap()
+        told.unwrap_or_else(|_| panic!("the switch tells nothing"))
+            .unwrap()
     }
 
     pub fn packet_out(&mut self, port: u16, payload: &[u8]) {

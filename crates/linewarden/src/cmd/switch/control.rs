@@ -15,6 +15,7 @@ use linewarden_switch::control::{Control, Wire};
 use linewarden_switch::ports::{PortId, PortSet};
 use linewarden_switch::switch::{Settings, Slot, Switch};
 use linewarden_switch::tables::HashSeed;
+use serde::Serialize;
 
 use crate::failure::Failure;
 
@@ -57,6 +58,15 @@ impl ControlArgs {
     pub fn cpu_port(&self) -> Option<PortId> {
         self.cpu_port.and_then(PortId::new)
     }
+}
+
+/// Where controllers find a switch.
+#[derive(Serialize)]
+pub struct Serving {
+    /// The server's address.
+    pub p4runtime: SocketAddr,
+    /// The switch's number.
+    pub device_id: u64,
 }
 
 /// Control that runs.
@@ -148,13 +158,12 @@ impl Controlled {
         self.server.has_ended()
     }
 
-    /// For a person.
-    pub fn describe(&self) -> String {
-        format!(
-            "P4Runtime on {}, device {}",
-            self.server.address(),
-            self.device_id
-        )
+    /// Where controllers find it.
+    pub fn serving(&self) -> Serving {
+        Serving {
+            p4runtime: self.server.address(),
+            device_id: self.device_id,
+        }
     }
 
     /// Ends all streams, and the server.

@@ -155,10 +155,15 @@ fn tell(args: &RunArgs, output: Output, controlled: Option<&control::Controlled>
         Some(program) => output.line(format_args!("{} runs on {interfaces}", program.display()))?,
         None => output.line(format_args!("no program runs yet on {interfaces}"))?,
     }
-    match controlled {
-        Some(controlled) => output.line(controlled.describe()),
-        None => Ok(()),
-    }
+    let Some(controlled) = controlled else {
+        return Ok(());
+    };
+    let serving = controlled.serving();
+    output.object(&serving)?;
+    output.line(format_args!(
+        "P4Runtime on {}, device {}",
+        serving.p4runtime, serving.device_id
+    ))
 }
 
 fn open(args: &RunArgs) -> Result<PortSet, Failure> {

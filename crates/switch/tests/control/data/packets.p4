@@ -1,5 +1,8 @@
 // What controllers and packets say to each other: packet-ins and -outs, digests, clones, copies, registers of more than
-// 64 bits. p4c-bm2-ss --arch v1model --p4runtime-files packets.p4info.txtpb -o packets.json packets.p4
+// 64 bits.
+//
+// p4c-bm2-ss --arch v1model --p4runtime-files packets.p4info.txtpb -o packets.json packets.p4
+// The compiler's notes on source lines (source_info) are taken out.
 #include <core.p4>
 #include <v1model.p4>
 

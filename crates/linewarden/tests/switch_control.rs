@@ -1,0 +1,174 @@
+//! `linewarden switch run` under p4runtime-shell, the client that most people use, with packets over real interfaces.
+//!
+//! It runs with the Python that `LINEWARDEN_P4RUNTIME_PYTHON` names, or the one in `.venv` of this tree, if
+//! p4runtime-shell 0.0.6 is installed there.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use support::{Namespace, run};
+
+fn python() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let python = std::env::var_os("LINEWARDEN_P4RUNTIME_PYTHON")
+        .map_or_else(|| root.join(".venv/bin/python"), PathBuf::from);
+    let import = Command::new(&python)
+        .args(["-c", "import p4runtime_sh.shell"])
+        .stderr(Stdio::null())
+        .status();
+    import.is_ok_and(|status| status.success()).then_some(python)
+}
+
+/// A namespace with veths between hN, where the test is, and pN, where the switch is.
+fn network(at: &Path) -> Option<Namespace> {
+    let namespace = Namespace::new()?;
+    for port in 0..4 {
+        namespace.run(
+            at,
+            &format!("ip link add name h{port} type veth peer name p{port}"),
+        );
+        for interface in [format!("h{port}"), format!("p{port}")] {
+            namespace.run(
+                at,
+                &format!("sysctl -qw net.ipv6.conf.{interface}.disable_ipv6=1"),
+            );
+            namespace.run(at, &format!("ip link set dev {interface} up"));
+        }
+    }
+    Some(namespace)
+}
+
+/// A command in the namespace.
+fn inside(namespace: &Namespace, program: &Path) -> Command {
+    let wrapper = namespace.wrapper();
+    let mut command = Command::new(&wrapper[0]);
+    command.args(&wrapper[1..]).arg(program);
+    command
+}
+
+fn tests() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
+const PORTS: &str = "-i 0@p0 -i 1@p1 -i 2@p2 -i 3@p3";
+
+#[test]
+fn p4runtime_shell_programs_a_switch_and_its_packets_follow() {
+    let Some(python) = python() else {
+        println!("SKIPPED: p4runtime-shell is not installed for Python (see tests/switch_control.rs)");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let Some(namespace) = network(directory.path()) else {
+        println!("SKIPPED: network namespaces need root");
+        return;
+    };
+    let words = format!(
+        "switch run --json --no-p4 --grpc-server-addr 127.0.0.1:0 --device-id 5 --cpu-port 510 {PORTS}"
+    );
+    let switch = namespace.start(directory.path(), &words);
+    let serving = switch.wait_for("server", |line| line["p4runtime"].is_string());
+    assert_eq!(serving["device_id"], 5);
+    let mut shell = inside(&namespace, &python);
+    shell
+        .arg(tests().join("switch_control/shell.py"))
+        .arg(serving["p4runtime"].as_str().unwrap())
+        .arg(tests().join("../../switch/tests/control/data"));
+    let said = run(shell);
+    assert!(said.contains("everything went where it should"), "{said}");
+    let lines = switch.terminate();
+    let report = lines.last().unwrap();
+    let ports: Vec<&Value> = report["ports"].as_array().unwrap().iter().collect();
+    assert_eq!(ports.len(), 5);
+    assert_eq!(ports[4]["interface"], "controllers");
+    assert!(
+        ports.iter().all(|port| port["sent"].as_u64() > Some(0)),
+        "{report}"
+    );
+}
+
+/// With its P4Info a program can be controlled from the start; a controller that is still there hears the end.
+#[test]
+fn a_program_can_be_there_before_its_controller() {
+    let Some(python) = python() else {
+        println!("SKIPPED: p4runtime-shell is not installed for Python (see tests/switch_control.rs)");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let Some(namespace) = network(directory.path()) else {
+        println!("SKIPPED: network namespaces need root");
+        return;
+    };
+    let data = tests()
+        .join("../../switch/tests/control/data")
+        .canonicalize()
+        .unwrap();
+    let data = data.display();
+    let words = format!(
+        "switch run --json {data}/packets.json --p4info {data}/packets.p4info.txtpb \
+         --grpc-server-addr 127.0.0.1:0 {PORTS}"
+    );
+    let switch = namespace.start(directory.path(), &words);
+    let serving = switch.wait_for("server", |line| line["p4runtime"].is_string());
+    let mut shell = inside(&namespace, &python);
+    shell
+        .arg(tests().join("switch_control/until_the_end.py"))
+        .arg(serving["p4runtime"].as_str().unwrap())
+        .arg(switch.id().to_string());
+    let said = run(shell);
+    assert!(said.contains("the server ends"), "{said}");
+    let lines = switch.ended_well();
+    assert_eq!(lines.last().unwrap()["dropped"], json!(0));
+}
+
+#[test]
+fn what_contradicts_itself_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = tests()
+        .join("../../switch/tests/control/data")
+        .canonicalize()
+        .unwrap();
+    let other = tests()
+        .join("../../p4runtime/tests/data/everything.p4info.txtpb")
+        .canonicalize()
+        .unwrap();
+    let (data, other) = (data.display(), other.display());
+    for (words, code, why) in [
+        ("switch run -i 0@p0".to_owned(), 2, "PROGRAM.json"),
+        (
+            format!("switch run --no-p4 {data}/packets.json -i 0@p0"),
+            2,
+            "cannot be used with",
+        ),
+        ("switch run --no-p4 --cpu-port 512 -i 0@p0".to_owned(), 2, "512"),
+        (
+            format!("switch run {data}/packets.json --p4info {other} --use-files 0 -i 0@p0"),
+            2,
+            "P4Info does not fit the program",
+        ),
+        (
+            format!("switch run {data}/packets.json --cpu-port 0 --use-files 0 -i 0@p0"),
+            2,
+            "port 0 exists already",
+        ),
+    ] {
+        // A capture file with nothing in it.
+        let header = [
+            0xd4u8, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0,
+        ];
+        std::fs::write(directory.path().join("p0_in.pcap"), header).unwrap();
+        let output = support::linewarden(directory.path(), &words).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{words}: {said}");
+        assert!(said.contains(why), "{words}: {said}");
+    }
+}
