@@ -8,5 +8,6 @@ mod cells;
 mod packets;
 mod pipeline;
 mod profiles;
+mod random;
 mod support;
 mod tables;
