@@ -90,6 +90,7 @@ fn p4runtime_shell_programs_a_switch_and_its_packets_follow() {
     let ports: Vec<&Value> = report["ports"].as_array().unwrap().iter().collect();
     assert_eq!(ports.len(), 5);
     assert_eq!(ports[4]["interface"], "controllers");
+    assert_eq!(report["events_lost"], 0);
     assert!(
         ports.iter().all(|port| port["sent"].as_u64() > Some(0)),
         "{report}"

@@ -79,6 +79,8 @@ struct Report {
     assertions: u64,
     queue_full: u64,
     digests: u64,
+    /// Packet-ins, digests and notifications that the server did not take in time.
+    events_lost: u64,
 }
 
 /// Does it.
@@ -111,7 +113,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let (waker, mut worker) = (ports.waker(), slot.worker());
     let wire = controlled.as_ref().map(control::Controlled::wire);
     let thread = {
-        let (counters, stop) = (Arc::clone(&counters), Arc::clone(&stop));
+        let (counters, stop, wire) = (Arc::clone(&counters), Arc::clone(&stop), wire.clone());
         std::thread::spawn(move || {
             let mut digests = |told| {
                 if let Some(wire) = &wire {
@@ -133,7 +135,8 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let (mut ports, ended) = thread
         .join()
         .map_err(|_| Failure::failed("the worker has crashed"))?;
-    report(args, output, &mut ports, &counters)?;
+    let events_lost = wire.map_or(0, |wire| wire.lost());
+    report(args, output, &mut ports, &counters, events_lost)?;
     ended.map_err(|error: ServeError| Failure::failed(error))?;
     stopped
 }
@@ -206,6 +209,7 @@ fn report(
     output: Output,
     ports: &mut PortSet,
     counters: &WorkerCounters,
+    events_lost: u64,
 ) -> Result<(), Failure> {
     let interfaces = args
         .interfaces
@@ -231,6 +235,7 @@ fn report(
         assertions: counters.assertions.load(Ordering::Relaxed),
         queue_full: counters.queue_full.load(Ordering::Relaxed),
         digests: counters.digests.load(Ordering::Relaxed),
+        events_lost,
     };
     output.object(&report)?;
     let rows = report.ports.iter().map(|port| {
