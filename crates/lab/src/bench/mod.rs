@@ -21,6 +21,7 @@ mod wait;
 
 use serde::Serialize;
 
+use linewarden_controller::Denial;
 use linewarden_dataplane::DataPlaneError;
 use linewarden_registry::RegistryError;
 
@@ -77,6 +78,15 @@ pub enum BenchError {
         /// The plotter's word.
         reason: String,
     },
+}
+
+impl From<Denial> for BenchError {
+    fn from(denial: Denial) -> Self {
+        match denial {
+            Denial::Registry(error) => error.into(),
+            Denial::Untrusted { .. } => Self::Contradiction(denial.to_string()),
+        }
+    }
 }
 
 pub(crate) fn io(what: &'static str) -> impl FnOnce(std::io::Error) -> BenchError {
