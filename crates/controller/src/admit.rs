@@ -9,7 +9,7 @@ use zerocopy::IntoBytes as _;
 
 use crate::keys::Keys;
 use crate::link::Link;
-use crate::message::{Knock, Provision, Reception, Refusal};
+use crate::message::{Denial, Knock, Provision, Reception, Refusal};
 
 impl Link {
     /// Receives devices that the gateway does not hold; answers in their order. `fresh` is the gateway's current value.
@@ -18,8 +18,9 @@ impl Link {
     /// same rows again, as long as the gateway asks: it must not once it has had them in its data plane.
     ///
     /// # Errors
-    /// An old fence, or a failure of the database: ask again.
-    pub async fn receive(&self, knocks: &[Knock], fresh: [u8; 8]) -> Result<Vec<Reception>, RegistryError> {
+    /// An old fence, a failure of the database, or a gateway that is not trusted: ask again.
+    pub async fn receive(&self, knocks: &[Knock], fresh: [u8; 8]) -> Result<Vec<Reception>, Denial> {
+        self.check_trust()?;
         let mut receptions = Vec::with_capacity(knocks.len());
         let mut proven = Vec::new();
         for (at, knock) in knocks.iter().enumerate() {

@@ -11,6 +11,7 @@
 //!   now and then ─────────────────── changes ────► what was enrolled and revoked, who is elsewhere by now
 //!   a device's ticket ────────────── ticket ─────► opens it, renews rows or key   ► the change and its number, durable
 //!   a round of attestation ───────── Verifier ───► keys before, decisions after   ► what it has shown, durable
+//!   what its data plane runs ─────── trust ──────► appraises; no rows without it   ► a fence, where it is another thing
 //! ```
 //!
 //! A device's rows are leased to a gateway only after the device has proved there that it holds one of them, so nobody
@@ -25,9 +26,11 @@ mod link;
 mod message;
 mod report;
 mod ticket;
+pub mod trust;
 
 pub use link::{Controller, Leases, Link, Policy};
 pub use message::{
-    Changes, Chunk, Elsewhere, Knock, Provision, Reception, Refusal, Refused, Reported, SessionReport, Want,
+    Changes, Chunk, Denial, Elsewhere, Knock, Provision, Reception, Refusal, Refused, Reported,
+    SessionReport, Want,
 };
 pub use ticket::Carrier;

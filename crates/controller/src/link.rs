@@ -12,7 +12,8 @@ use linewarden_registry::{
 
 use crate::attest::{Inbox, Signer};
 use crate::keys::Keys;
-use crate::message::{Changes, Chunk, Elsewhere, Provision, Refusal, Refused, Want};
+use crate::message::{Changes, Chunk, Denial, Elsewhere, Provision, Refusal, Refused, Want};
+use crate::trust::Book;
 
 /// Devices read from the registry at once.
 const CHUNK_DEVICES: u32 = 500;
@@ -49,6 +50,8 @@ pub struct Controller {
     signer: Option<Arc<Signer>>,
     /// Evidence on its way in.
     inbox: Arc<Mutex<Inbox>>,
+    /// Gateways that must show what they run.
+    trust: Arc<Mutex<Book>>,
 }
 
 impl Controller {
@@ -61,6 +64,7 @@ impl Controller {
             mark_block: Arc::new(AtomicU32::new(policy.mark_block)),
             signer: None,
             inbox: Arc::default(),
+            trust: Arc::default(),
         }
     }
 
@@ -94,12 +98,19 @@ impl Controller {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a gateway, which has just started: whoever was connected under that id gets nothing from now on.
+    pub(crate) fn trust(&self) -> MutexGuard<'_, Book> {
+        // Likewise.
+        self.trust.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a gateway, which has just started: whoever was connected under that id gets nothing from now on. It has shown nothing
+    /// yet of what it runs.
     ///
     /// # Errors
     /// A damaged record, or a failure of the database.
     pub async fn connect(&self, gateway: GatewayId, now_s: u64) -> Result<Link, RegistryError> {
         let fence = self.registry.register_gateway(gateway, now_s).await?;
+        self.trust().begin(gateway);
         Ok(Link {
             controller: self.clone(),
             fence,
@@ -120,14 +131,14 @@ impl Controller {
 /// One registration of one gateway. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Link {
-    controller: Controller,
-    fence: Fence,
+    pub(crate) controller: Controller,
+    pub(crate) fence: Fence,
 }
 
 /// A walk over what a gateway held when it stopped; made by [`Link::held`].
 #[derive(Debug)]
 pub struct Leases {
-    gateway: GatewayId,
+    link: Link,
     stream: LeasedStream,
 }
 
@@ -135,8 +146,8 @@ impl Leases {
     /// The next part, until [`Chunk::last`].
     ///
     /// # Errors
-    /// An old fence, or a failure of the database: ask again.
-    pub async fn next_chunk(&mut self) -> Result<Chunk, RegistryError> {
+    /// An old fence, a failure of the database, or a gateway that is not trusted: ask again.
+    pub async fn next_chunk(&mut self) -> Result<Chunk, Denial> {
         let Some(sealed) = self.read().await? else {
             let end = self.stream.feed_from().0;
             return Ok(Chunk {
@@ -153,8 +164,9 @@ impl Leases {
     ///
     /// # Errors
     /// As [`Leases::next_chunk`], of which this is the one half.
-    pub async fn read(&mut self) -> Result<Option<SealedChunk>, RegistryError> {
-        self.stream.next_sealed().await
+    pub async fn read(&mut self) -> Result<Option<SealedChunk>, Denial> {
+        self.link.check_trust()?;
+        Ok(self.stream.next_sealed().await?)
     }
 
     /// Opens a part and derives this gateway's keys.
@@ -165,7 +177,7 @@ impl Leases {
             let keys = Keys {
                 info: &device.info,
                 credentials: &device.credentials,
-                gateway: self.gateway,
+                gateway: self.link.gateway(),
             };
             let lease = &device.lease;
             keys.provision(lease.mark.0..lease.rows.end, lease.mark)
@@ -220,7 +232,7 @@ impl Link {
     #[must_use]
     pub fn held(&self) -> Leases {
         Leases {
-            gateway: self.gateway(),
+            link: self.clone(),
             stream: self.registry().stream_leased(self.fence, CHUNK_DEVICES),
         }
     }
@@ -228,8 +240,9 @@ impl Link {
     /// More rows, and marks moved ahead, for devices that the gateway holds.
     ///
     /// # Errors
-    /// An old fence, or a failure of the database: ask again.
-    pub async fn lease(&self, wants: &[Want]) -> Result<(Vec<Provision>, Vec<Refused>), RegistryError> {
+    /// An old fence, a failure of the database, or a gateway that is not trusted: ask again.
+    pub async fn lease(&self, wants: &[Want]) -> Result<(Vec<Provision>, Vec<Refused>), Denial> {
+        self.check_trust()?;
         let requests: Vec<LeaseRequest> = wants
             .iter()
             .map(|want| LeaseRequest {

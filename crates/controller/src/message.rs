@@ -5,7 +5,7 @@ use std::ops::Range;
 use linewarden_protocol::gateway::Row;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::wire::MESSAGE_BYTES;
-use linewarden_registry::{Change, Revision};
+use linewarden_registry::{Change, RegistryError, Revision};
 
 /// A message of a device that the gateway does not hold: a REQUEST, or a RESPONSE whose fresh value the gateway has
 /// found to be one of its own.
@@ -96,6 +96,22 @@ pub enum Refusal {
     Gone,
     /// Its record cannot be used.
     Damaged(String),
+}
+
+/// Why a gateway gets nothing at all.
+#[derive(Debug, thiserror::Error)]
+pub enum Denial {
+    /// An old fence, a damaged record, or a failure of the database.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// Its data plane has not shown that it is what it should be, or has shown that it is not.
+    #[error("gateway {gateway} is not trusted, and gets no rows: {why}")]
+    Untrusted {
+        /// Which.
+        gateway: GatewayId,
+        /// Why.
+        why: String,
+    },
 }
 
 /// A part of what a gateway held when it stopped.

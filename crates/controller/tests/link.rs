@@ -6,7 +6,7 @@
     clippy::indexing_slicing
 )]
 
-use linewarden_controller::{Controller, Knock, Link, Policy, Provision, Reception, Refusal, Want};
+use linewarden_controller::{Controller, Denial, Knock, Link, Policy, Provision, Reception, Refusal, Want};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
 use linewarden_protocol::tag;
@@ -282,7 +282,9 @@ async fn a_restart_takes_up_what_was_held_at_the_mark() {
     assert_eq!((held[1].0, held[1].1.len()), (KEY, 1));
     assert!(leases.next_chunk().await.unwrap().last);
     // The process before gets nothing, whatever it asks.
-    let old = |error: RegistryError| matches!(error, RegistryError::OldFence { .. });
+    fn old(error: impl Into<Denial>) -> bool {
+        matches!(error.into(), Denial::Registry(RegistryError::OldFence { .. }))
+    }
     assert!(old(site.link.receive(&[request(POOL)], FRESH).await.unwrap_err()));
     assert!(old(site.link.lease(&[want(0, 0, 6)]).await.unwrap_err()));
     assert!(old(site

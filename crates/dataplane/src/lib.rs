@@ -23,6 +23,7 @@ pub mod event;
 mod frames;
 pub mod host;
 pub mod layout;
+mod measurement;
 pub mod miss;
 pub mod p4dra;
 mod rate;
@@ -40,6 +41,7 @@ use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 pub use self::config::{Classic, ClassicProfile, Config, ConfigError, Gate, Live, P4dra, P4draProver};
 pub use self::counters::Counters;
 pub use self::event::{Event, EventKind, Opening};
+pub use self::measurement::Measurement;
 pub use self::miss::Miss;
 pub use self::p4dra::P4draControl;
 pub use self::store::adopt::{Left, LeftDevice};
@@ -66,6 +68,9 @@ pub struct Capabilities {
     pub classic: bool,
     /// Whether it sees VLAN tags.
     pub vlans: bool,
+    /// Whether somebody else than the process itself can say what handles packets: the kernel says it of eBPF programs. What a process
+    /// says of its own code is worth nothing.
+    pub evidence: bool,
 }
 
 /// Why a backend cannot do something.
@@ -169,6 +174,14 @@ pub trait DataPlane: Send {
     fn status(&self, device: DeviceId) -> Option<LineStatus>;
     /// What the device's session is bound to; `None` without one, and while it changes.
     fn session(&self, device: DeviceId) -> Option<SessionView>;
+    /// What it is measured to run now; `None` where nothing but the process itself could say it. In `xdp` the calling thread has to
+    /// be in the network namespace of the interfaces.
+    ///
+    /// # Errors
+    /// Those of the kernel; a program that is not the one that was loaded.
+    fn measure(&self) -> Result<Option<Measurement>, DataPlaneError> {
+        Ok(None)
+    }
     /// Puts other settings into force: all, or after an error none; `boot_s` is the boot-time clock.
     ///
     /// # Errors
@@ -266,6 +279,10 @@ pub(crate) trait StoreBacked: Send {
         self.store().set_live(live, boot_s);
         Ok(())
     }
+    /// Only the kernel's word counts.
+    fn measure(&self) -> Result<Option<Measurement>, DataPlaneError> {
+        Ok(None)
+    }
     /// Only memory in the kernel outlives a process.
     fn take_left(&mut self) -> Option<Left> {
         None
@@ -327,6 +344,9 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn session(&self, device: DeviceId) -> Option<SessionView> {
         self.store().session(device)
+    }
+    fn measure(&self) -> Result<Option<Measurement>, DataPlaneError> {
+        StoreBacked::measure(self)
     }
     fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {
         StoreBacked::reconfigure(self, live, boot_s)

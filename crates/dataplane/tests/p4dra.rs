@@ -379,7 +379,7 @@ fn over_a_link(gone: &str, start: impl FnOnce(&mut Config, u32) -> Option<Box<dy
         assert!(plane.p4dra().unwrap().open_round(round(asked)));
         assert_eq!(
             plane.p4dra().unwrap().silent(&round(asked)).count(),
-            P4DRA_PROVERS.into()
+            usize::from(P4DRA_PROVERS)
         );
         plane.ask_p4dra(&round(asked)).unwrap();
         assert_eq!(station.receive(), Some(request(asked)));

@@ -1,8 +1,9 @@
 //! Files that people and crashes spoil: reading that is bounded, secrets that only their owner can read, writing that
-//! lasts.
+//! lasts, numbers that never come twice.
 
 #![forbid(unsafe_code)]
 
+mod counter;
 mod private;
 mod write;
 
@@ -10,6 +11,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
+pub use counter::{CounterError, next_count};
 pub use private::{PrivateFileError, create_private, read_private};
 pub use write::{can_replace, replace, replace_private, sync_parent};
 

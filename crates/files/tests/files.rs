@@ -8,7 +8,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use linewarden_files::{
-    PrivateFileError, create_private, read_bounded, read_private, read_text_bounded, replace, replace_private,
+    CounterError, PrivateFileError, create_private, next_count, read_bounded, read_private,
+    read_text_bounded, replace, replace_private,
 };
 
 #[test]
@@ -80,4 +81,24 @@ fn a_secret_is_its_owners_and_never_overwritten() {
         read_private(&path, 64),
         Err(PrivateFileError::Unsafe { .. })
     ));
+}
+
+#[test]
+fn a_count_goes_on_and_a_damaged_one_is_refused_and_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("boot-count");
+    for expected in 1..=3 {
+        assert_eq!(next_count(&path).unwrap(), expected);
+    }
+    let text = std::fs::read_to_string(&path).unwrap();
+    let damaged = text.replace('3', "2");
+    std::fs::write(&path, &damaged).unwrap();
+    let error = next_count(&path).unwrap_err();
+    assert!(error.to_string().contains("damaged"), "{error}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), damaged);
+    std::fs::write(&path, [0xff]).unwrap();
+    assert!(matches!(next_count(&path), Err(CounterError::Damaged(_))));
+    std::fs::write(&path, text).unwrap();
+    assert_eq!(next_count(&path).unwrap(), 4);
+    assert!(next_count(&directory.path().join("missing/boot-count")).is_err());
 }

@@ -31,6 +31,10 @@ pub struct GatewayConfig {
     pub p4dra_classic: Option<P4draClassicSection>,
     /// What devices run is checked; nobody's if left out.
     pub attest: Option<AttestSection>,
+    /// What its data plane runs is signed; nothing if left out.
+    pub evidence: Option<EvidenceSection>,
+    /// It gets rows only while it shows that its data plane runs what it should; always if left out.
+    pub trust: Option<TrustSection>,
     /// Its log.
     #[serde(default)]
     pub log: LogSection,
@@ -161,6 +165,38 @@ pub struct AttestSection {
     pub signing_key: Option<PathBuf>,
 }
 
+/// `[evidence]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvidenceSection {
+    /// With which statements are signed: a private key, or one that the TPM has encrypted; of mode 0600.
+    pub key: PathBuf,
+    /// The TPM that the key is of, by its TCTI; the key is in the file itself if left out.
+    pub tpm: Option<String>,
+    /// The file in which starts are counted. It must be kept as long as the key.
+    pub boot_count: PathBuf,
+    /// The socket where statements are asked for on this machine; none if left out.
+    pub socket: Option<PathBuf>,
+}
+
+/// `[trust]`: the controller's.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrustSection {
+    /// What the data plane is to run.
+    pub reference: PathBuf,
+    /// By whom that must be signed; by nobody if left out.
+    pub reference_key: Option<PathBuf>,
+    /// The public key of the data plane's statements.
+    pub key: PathBuf,
+    /// From one look to the next, seconds.
+    #[serde(default = "default_trust_every_s")]
+    pub every_s: u32,
+    /// How long an answer may take, seconds.
+    #[serde(default = "default_trust_answer_s")]
+    pub answer_s: u32,
+}
+
 /// `[log]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -282,6 +318,12 @@ fn default_provers() -> u32 {
 fn default_period_s() -> u32 {
     ATTEST_PERIOD_S_MAX
 }
+fn default_trust_every_s() -> u32 {
+    60
+}
+fn default_trust_answer_s() -> u32 {
+    10
+}
 fn default_audit_per_s() -> u32 {
     100
 }
@@ -332,6 +374,8 @@ impl FieldError {
 impl GatewayConfig {
     /// Makes the paths absolute, seen from the configuration file's directory.
     pub fn resolve_paths(&mut self, directory: &Path) {
+        let evidence = self.evidence.as_mut().map(EvidenceSection::paths);
+        let trust = self.trust.as_mut().map(TrustSection::paths);
         let paths = [
             Some(&mut self.registry.path),
             self.registry.master_key_file.as_mut(),
@@ -348,9 +392,31 @@ impl GatewayConfig {
         // An empty one stays empty, and is a mistake.
         let named = paths
             .into_iter()
+            .chain(evidence.into_iter().flatten())
+            .chain(trust.into_iter().flatten())
             .flatten()
             .filter(|path| !path.as_os_str().is_empty());
         named.for_each(|path| *path = directory.join(&*path));
+    }
+}
+
+impl EvidenceSection {
+    fn paths(&mut self) -> [Option<&mut PathBuf>; 3] {
+        [
+            Some(&mut self.key),
+            Some(&mut self.boot_count),
+            self.socket.as_mut(),
+        ]
+    }
+}
+
+impl TrustSection {
+    fn paths(&mut self) -> [Option<&mut PathBuf>; 3] {
+        [
+            Some(&mut self.reference),
+            self.reference_key.as_mut(),
+            Some(&mut self.key),
+        ]
     }
 }
 

@@ -1,8 +1,10 @@
 //! What the node asks its controller, and what comes back.
 
 use linewarden_controller::attest::{Appraised, Plan, PlanWish, ProverIds, Provers, RoundOutcome};
-use linewarden_controller::{Changes, Chunk, Knock, Provision, Reception, Refused, Reported, Want};
-use linewarden_dataplane::Opening;
+use linewarden_controller::trust::Scrutiny;
+use linewarden_controller::{Changes, Chunk, Denial, Knock, Provision, Reception, Refused, Reported, Want};
+use linewarden_dataplane::{Measurement, Opening};
+use linewarden_evidence::statement::Nonce;
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_registry::{RegistryError, Revision, Settlement};
 
@@ -31,6 +33,13 @@ pub enum Ask {
         /// Since when.
         since: Revision,
     },
+    /// What the data plane is measured to run, to be signed and judged.
+    Evidence {
+        /// What it answers.
+        nonce: Nonce,
+        /// Measured after the nonce had come.
+        measurement: Box<Measurement>,
+    },
     /// What is to be attested.
     Plan(PlanWish),
     /// Provers, with this gateway's keys of a period.
@@ -54,8 +63,19 @@ pub enum Ask {
 pub enum LinkError {
     /// Something failed, in words; the same may be asked again.
     Failed(String),
+    /// The data plane has not shown that it is what it should be.
+    Untrusted(String),
     /// Another process has registered as this gateway: nothing is answered any more.
     Replaced(String),
+}
+
+impl From<Denial> for LinkError {
+    fn from(denial: Denial) -> Self {
+        match denial {
+            Denial::Registry(error) => error.into(),
+            Denial::Untrusted { .. } => Self::Untrusted(denial.to_string()),
+        }
+    }
 }
 
 impl From<RegistryError> for LinkError {
@@ -101,5 +121,9 @@ pub enum Answer {
         result: Result<Changes, LinkError>,
         /// When ages in it count from, boot-time clock of the gateway, ns.
         at_ns: u64,
+        /// What the controller wants to see, and how this gateway stands; `None` where it asks for no evidence.
+        scrutiny: Option<Scrutiny>,
     },
+    /// To [`Ask::Evidence`].
+    Judged(Result<Scrutiny, LinkError>),
 }

@@ -1,19 +1,22 @@
 //! The controller's side of the exchange: questions in, answers out, on a thread of its own.
 //!
-//! Five tasks serve them, so that a revocation does not wait behind a fleet that is being loaded, nor a device that
-//! wants to authenticate behind either, nor anybody behind reports of sessions or attestation.
+//! Six tasks serve them, so that a revocation does not wait behind a fleet that is being loaded, nor a device that
+//! wants to authenticate behind either, nor anybody behind reports of sessions, attestation or a slow key.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use linewarden_controller::attest::{RoundOutcome, Verifier};
-use linewarden_controller::{Chunk, Controller, Leases, Link, Reported, SessionReport};
-use linewarden_dataplane::Opening;
+use linewarden_controller::trust::{Scrutiny, Times, Verdict};
+use linewarden_controller::{Chunk, Controller, Denial, Leases, Link, Reported, SessionReport};
+use linewarden_dataplane::{Measurement, Opening};
+use linewarden_evidence::statement::Nonce;
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{BootId, Moment, RegistryError};
-use tokio::sync::OnceCell;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::exchange::{Answer, Ask};
+use crate::attester::Attester;
+use crate::exchange::{Answer, Ask, LinkError};
 use crate::gateway::random;
 use crate::time::{Clock, boot_id};
 
@@ -23,6 +26,7 @@ pub(crate) struct Desks {
     rows: UnboundedSender<Ask>,
     reports: UnboundedSender<Ask>,
     changes: UnboundedSender<Ask>,
+    evidence: UnboundedSender<Ask>,
     attestation: UnboundedSender<Ask>,
 }
 
@@ -35,6 +39,7 @@ impl Desks {
             Ask::Lease(_) | Ask::Receive { .. } | Ask::Settle(_) => &self.rows,
             Ask::Report(_) => &self.reports,
             Ask::Enter | Ask::Changes { .. } => &self.changes,
+            Ask::Evidence { .. } => &self.evidence,
             // In one line: what is decided about a prover is what its next keys go by.
             Ask::Plan(_) | Ask::Provers { .. } | Ask::Appraise(_) | Ask::ProverIds { .. } => {
                 &self.attestation
@@ -51,27 +56,35 @@ pub(crate) struct Feeder {
     rows: UnboundedReceiver<Ask>,
     reports: UnboundedReceiver<Ask>,
     changes: UnboundedReceiver<Ask>,
+    evidence: UnboundedReceiver<Ask>,
     attestation: UnboundedReceiver<Ask>,
 }
 
 impl Feeder {
-    pub(crate) fn new(controller: Controller, gateway: GatewayId) -> (Self, Desks) {
+    pub(crate) fn new(
+        controller: Controller,
+        gateway: GatewayId,
+        attester: Option<Arc<Mutex<Attester>>>,
+    ) -> (Self, Desks) {
         let (resume, resume_inbox) = unbounded_channel();
         let (rows, rows_inbox) = unbounded_channel();
         let (reports, reports_inbox) = unbounded_channel();
         let (changes, changes_inbox) = unbounded_channel();
+        let (evidence, evidence_inbox) = unbounded_channel();
         let (attestation, attestation_inbox) = unbounded_channel();
         let feeder = Self {
             office: Office {
                 controller,
                 gateway,
                 boot: boot_id(),
-                link: OnceCell::new(),
+                link: tokio::sync::Mutex::default(),
+                attester,
             },
             resume: resume_inbox,
             rows: rows_inbox,
             reports: reports_inbox,
             changes: changes_inbox,
+            evidence: evidence_inbox,
             attestation: attestation_inbox,
         };
         let desks = Desks {
@@ -79,6 +92,7 @@ impl Feeder {
             rows,
             reports,
             changes,
+            evidence,
             attestation,
         };
         (feeder, desks)
@@ -92,6 +106,7 @@ impl Feeder {
             rows,
             reports,
             changes,
+            evidence,
             attestation,
         } = self;
         tokio::join!(
@@ -99,16 +114,25 @@ impl Feeder {
             office.serve(rows, &answer),
             office.serve(reports, &answer),
             office.serve(changes, &answer),
+            office.serve(evidence, &answer),
             office.serve(attestation, &answer),
         );
     }
 }
 
-/// What a line of questions goes on with.
+/// What a line of questions goes on with, by the number of the registration that it is of.
 #[derive(Default)]
 struct Course {
-    leases: Option<Leases>,
-    verifier: Option<Verifier>,
+    leases: Option<(u64, Leases)>,
+    verifier: Option<(u64, Verifier)>,
+}
+
+fn random_32() -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    for eight in bytes.chunks_exact_mut(8) {
+        eight.copy_from_slice(&random()?);
+    }
+    Some(bytes)
 }
 
 fn now_s() -> u64 {
@@ -126,7 +150,8 @@ struct Office {
     controller: Controller,
     gateway: GatewayId,
     boot: Option<BootId>,
-    link: OnceCell<Link>,
+    link: tokio::sync::Mutex<Option<Link>>,
+    attester: Option<Arc<Mutex<Attester>>>,
 }
 
 impl Office {
@@ -138,29 +163,37 @@ impl Office {
     }
 
     async fn answer(&self, ask: Ask, course: &mut Course) -> Answer {
+        self.controller.pass_time(Clock::now().boot_ns);
         match ask {
-            Ask::Enter => Answer::Entered(self.link().await.map(Link::number).map_err(Into::into)),
-            Ask::Resume => Answer::Chunk(self.resume(&mut course.leases).await.map_err(Into::into)),
+            Ask::Enter => {
+                let number = self.link().await.map(|link| link.number());
+                Answer::Entered(number.map_err(|error| self.failed(error)))
+            }
+            Ask::Resume => {
+                let chunk = self.resume(&mut course.leases).await;
+                Answer::Chunk(chunk.map_err(|error| self.failed(error)))
+            }
+            Ask::Evidence { nonce, measurement } => Answer::Judged(self.show(nonce, *measurement).await),
             Ask::Lease(wants) => Answer::Rows(
                 async { self.link().await?.lease(&wants).await }
                     .await
-                    .map_err(Into::into),
+                    .map_err(|error| self.failed(error)),
             ),
             Ask::Receive { knocks, fresh } => Answer::Receptions(
                 async { self.link().await?.receive(&knocks, fresh).await }
                     .await
-                    .map_err(Into::into),
+                    .map_err(|error| self.failed(error)),
             ),
             Ask::Settle(settlements) => Answer::Settled(
                 async { self.link().await?.settle(&settlements).await }
                     .await
-                    .map_err(Into::into),
+                    .map_err(|error| self.failed(error)),
             ),
             Ask::Report(openings) => {
                 let at_ns = Clock::now().boot_ns;
                 let result = self.report(&openings, at_ns).await;
                 Answer::Reported {
-                    result: result.map_err(Into::into),
+                    result: result.map_err(|error| self.failed(error)),
                     at_ns,
                 }
             }
@@ -169,14 +202,14 @@ impl Office {
                     let verifier = self.verifier(&mut course.verifier).await?;
                     verifier.plan(wish, now_s(), &mut random).await
                 };
-                Answer::Plan(plan.await.map_err(Into::into))
+                Answer::Plan(plan.await.map_err(|error| self.failed(error)))
             }
             Ask::Provers { start, since } => {
                 let provers = async {
-                    let verifier = self.verifier(&mut course.verifier).await?;
+                    let verifier = self.verifier(&mut course.verifier).await.map_err(Denial::from)?;
                     verifier.provers(start, since).await
                 };
-                Answer::Provers(provers.await.map_err(Into::into))
+                Answer::Provers(provers.await.map_err(|error| self.failed(error)))
             }
             Ask::Appraise(round) => {
                 let appraised = async {
@@ -184,20 +217,23 @@ impl Office {
                     let now_s = now_s();
                     verifier.appraise(&round, ended_s(&round, now_s), now_s).await
                 };
-                Answer::Appraised(appraised.await.map_err(Into::into))
+                Answer::Appraised(appraised.await.map_err(|error| self.failed(error)))
             }
             Ask::ProverIds { since } => Answer::ProverIds(
                 async { self.link().await?.prover_ids(since).await }
                     .await
-                    .map_err(Into::into),
+                    .map_err(|error| self.failed(error)),
             ),
             Ask::Changes { since } => {
                 let at_ns = Clock::now().boot_ns;
                 let now = self.moment(at_ns);
+                // Before what may fail because of it.
+                let scrutiny = self.look().await;
                 let result = async { self.link().await?.changes(since, now).await }.await;
                 Answer::Changes {
-                    result: result.map_err(Into::into),
+                    result: result.map_err(|error| self.failed(error)),
                     at_ns,
+                    scrutiny,
                 }
             }
         }
@@ -227,25 +263,105 @@ impl Office {
         self.link().await?.report(&reports, now).await
     }
 
-    async fn resume(&self, leases: &mut Option<Leases>) -> Result<Chunk, RegistryError> {
-        let leases = match leases {
-            Some(leases) => leases,
-            None => leases.insert(self.link().await?.held()),
+    async fn resume(&self, place: &mut Option<(u64, Leases)>) -> Result<Chunk, Denial> {
+        let link = self.link().await?;
+        let number = link.number();
+        let (_, leases) = match place {
+            Some(leases) if leases.0 == number => leases,
+            _ => place.insert((number, link.held())),
         };
         leases.next_chunk().await
     }
 
     /// Knows how the provers stood once the registry has told it.
-    async fn verifier<'a>(&self, place: &'a mut Option<Verifier>) -> Result<&'a mut Verifier, RegistryError> {
-        match place {
-            Some(verifier) => Ok(verifier),
-            None => Ok(place.insert(Verifier::open(self.link().await?.clone()).await?)),
+    async fn verifier<'a>(
+        &self,
+        place: &'a mut Option<(u64, Verifier)>,
+    ) -> Result<&'a mut Verifier, RegistryError> {
+        let link = self.link().await?;
+        let number = link.number();
+        if place.as_ref().is_none_or(|(of, _)| *of != number) {
+            *place = None;
         }
+        let (_, verifier) = match place {
+            Some(verifier) => verifier,
+            None => place.insert((number, Verifier::open(link).await?)),
+        };
+        Ok(verifier)
     }
 
     /// Registers this process with the first question, and never again: a second time would end the first.
-    async fn link(&self) -> Result<&Link, RegistryError> {
-        let connect = async || self.controller.connect(self.gateway, now_s()).await;
-        self.link.get_or_try_init(connect).await
+    async fn link(&self) -> Result<Link, RegistryError> {
+        let mut link = self.link.lock().await;
+        match &*link {
+            Some(link) => Ok(link.clone()),
+            None => {
+                let connected = self.controller.connect(self.gateway, now_s()).await?;
+                Ok(link.insert(connected).clone())
+            }
+        }
+    }
+
+    /// What the controller wants to see, and how this gateway stands.
+    async fn look(&self) -> Option<Scrutiny> {
+        let looked = async { self.link().await?.look(times(), &mut random_32).await }.await;
+        match looked {
+            Ok(verdict) => Some(self.conclude(verdict?).await),
+            Err(error) => {
+                tracing::debug!(%error, "whether this gateway is trusted was not found out; asked again");
+                None
+            }
+        }
+    }
+
+    /// Has a measurement signed and judged.
+    async fn show(&self, nonce: Nonce, measurement: Measurement) -> Result<Scrutiny, LinkError> {
+        let failed = |error: &dyn std::fmt::Display| LinkError::Failed(error.to_string());
+        let attester = self.attester.as_ref();
+        let attester = attester.ok_or_else(|| failed(&"this gateway has no key to sign evidence with"))?;
+        let attester = Arc::clone(attester);
+        // A TPM takes its time, and others wait on this thread.
+        let sign = move || {
+            let mut attester = attester.lock().unwrap_or_else(PoisonError::into_inner);
+            attester.show(nonce, measurement)
+        };
+        let shown = tokio::task::spawn_blocking(sign).await;
+        let shown = shown
+            .map_err(|error| failed(&error))?
+            .map_err(|error| failed(&error))?;
+        let link = self.link().await.map_err(|error| self.failed(error))?;
+        let judged = link
+            .judge(&shown.statement, Some(&shown.inventory), times())
+            .await
+            .map_err(|error| self.failed(error))?;
+        match judged {
+            Ok(verdict) => Ok(self.conclude(verdict).await),
+            Err(error) => Err(LinkError::Untrusted(error.to_string())),
+        }
+    }
+
+    async fn conclude(&self, Verdict { scrutiny, link }: Verdict) -> Scrutiny {
+        if let Some(link) = link {
+            *self.link.lock().await = Some(link);
+        }
+        scrutiny
+    }
+
+    /// An old fence tells of another process, unless this one has lost its leases.
+    fn failed(&self, error: impl Into<Denial>) -> LinkError {
+        let denial = error.into();
+        match &denial {
+            Denial::Registry(error) if self.controller.has_distrusted(error) => {
+                LinkError::Untrusted(error.to_string())
+            }
+            _ => denial.into(),
+        }
+    }
+}
+
+fn times() -> Times {
+    Times {
+        now_ns: Clock::now().boot_ns,
+        now_s: now_s(),
     }
 }

@@ -12,6 +12,7 @@ use linewarden_dataplane::{Counters, DataPlane, DataPlaneError, Live};
 use linewarden_protocol::ids::GatewayId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use crate::attester::Attester;
 use crate::audit::{AuditLog, AuditState, Happening};
 use crate::exchange::{Answer, Ask};
 use crate::feeder::{Desks, Feeder};
@@ -167,10 +168,24 @@ impl Gateway {
         gateway_id: GatewayId,
         settings: Settings,
     ) -> Result<Self, GatewayError> {
+        Self::start_with(plane, controller, gateway_id, settings, None)
+    }
+
+    /// Likewise, with who signs what the data plane is measured to run.
+    ///
+    /// # Errors
+    /// As [`Gateway::start`].
+    pub fn start_with(
+        plane: Box<dyn DataPlane>,
+        controller: Controller,
+        gateway_id: GatewayId,
+        settings: Settings,
+        attester: Option<Arc<Mutex<Attester>>>,
+    ) -> Result<Self, GatewayError> {
         let node = Node::new(plane, settings)?;
         let (messages, inbox) = Post::new()?;
         let shared = Arc::new(Shared::default());
-        let desks = start_feeder(controller.clone(), gateway_id, &messages)?;
+        let desks = start_feeder(Feeder::new(controller.clone(), gateway_id, attester), &messages)?;
         let control = Control {
             node,
             inbox,
@@ -293,8 +308,7 @@ impl Drop for Gateway {
     }
 }
 
-fn start_feeder(controller: Controller, gateway: GatewayId, messages: &Post) -> Result<Desks, GatewayError> {
-    let (feeder, desks) = Feeder::new(controller, gateway);
+fn start_feeder((feeder, desks): (Feeder, Desks), messages: &Post) -> Result<Desks, GatewayError> {
     // The database's own work is done by threads of the driver; unsealing is a few milliseconds a chunk.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -18,10 +18,12 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+mod attester;
 pub mod audit;
 pub mod classic;
 pub mod config;
 mod desk;
+pub mod evidence_desk;
 mod exchange;
 mod feeder;
 mod gateway;
@@ -30,11 +32,12 @@ pub mod p4dra;
 pub mod plane;
 mod time;
 
+pub use attester::{Attester, AttesterError, Shown};
 pub use desk::{Counts as DeskCounts, Desk, DeskError, DeskSockets};
 pub use exchange::{Answer, Ask, LinkError};
 pub use gateway::{Change, Gateway, GatewayError, PlaneHandle, Stopped};
 pub use node::{
     AttestStatus, Eviction, LinkState, Node, P4draStatus, ReconfigureError, Settings, SettingsError, Status,
-    WRONG_TAGS,
+    TrustState, WRONG_TAGS,
 };
 pub use time::Clock;

@@ -157,6 +157,7 @@ impl Bench {
                     more: false,
                 }),
                 at_ns: self.now_ns,
+                scrutiny: None,
             },
             Ask::Plan(wish) => {
                 let first = self.numbers;

@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::cmd::{
-    agent, attest, bench, check, completions, config, demo, device, puf, registry, serve, switch,
+    agent, appraise, attest, bench, check, completions, config, demo, device, evidence, puf, registry, serve,
+    switch,
 };
 use crate::failure::exit_codes;
 
@@ -92,6 +93,17 @@ Examples:
   linewarden attest explain d1 --config gateway.toml"
     )]
     Attest(attest::AttestCommand),
+    /// Show what a data plane runs, signed
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden evidence key --out gateway.evidence-key > gateway.pub
+  linewarden evidence ask --socket evidence.sock --out s.cose --inventory s.inventory"
+    )]
+    Evidence(evidence::EvidenceCommand),
+    /// Compare what a data plane runs with what it should, and name what differs
+    Appraise(Box<appraise::AppraiseArgs>),
     /// Make and check registries
     #[command(
         subcommand,
@@ -149,6 +161,8 @@ impl Command {
             Self::Check(args) => args.json,
             Self::Device(command) => command.wants_json(),
             Self::Attest(command) => command.wants_json(),
+            Self::Evidence(command) => command.wants_json(),
+            Self::Appraise(args) => args.json,
             Self::Registry(command) => command.wants_json(),
             Self::Puf(command) => command.wants_json(),
             Self::Switch(command) => command.wants_json(),

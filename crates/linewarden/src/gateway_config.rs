@@ -4,14 +4,18 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use linewarden_controller::attest::Signer;
+use linewarden_controller::trust::TrustPolicy;
 use linewarden_dataplane::capability::{self, Capability};
 use linewarden_dataplane::{ethtool, xdp};
+use linewarden_evidence::SwitchId;
+use linewarden_evidence::keys::Signer as EvidenceSigner;
+use linewarden_evidence::statement::Kind;
 use linewarden_gateway::config::{Backend, FieldError, Gate, GatewayConfig, Resolved};
 use linewarden_registry::{MasterKey, Registry};
 
 use crate::config_file::{ConfigFile, Problem, read_text, refuse_other_role};
 use crate::failure::Failure;
-use crate::{log, secret_file};
+use crate::{cmd, evidence_key, log, secret_file};
 
 /// The oldest kernel that the eBPF program is meant for.
 const KERNEL_MIN: (u32, u32) = (6, 1);
@@ -77,6 +81,8 @@ pub async fn examine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     problems.extend(pin_directory(file));
     problems.extend(audit(file));
     problems.extend(signer(file).err());
+    problems.extend(evidence(file));
+    problems.extend(trust(file).err());
     problems.extend(registry(file).await);
     problems
 }
@@ -298,6 +304,97 @@ pub fn signer(file: &ConfigFile<GatewayConfig>) -> Result<Option<Signer>, Proble
             .problem(&["attest", "signing_key"], &failure.to_string())
             .with_code(failure.code())),
     }
+}
+
+/// What this machine lacks to sign evidence with, and whether [trust] expects this very key.
+fn evidence(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let Some(section) = &file.value.evidence else {
+        return Vec::new();
+    };
+    let mut problems = Vec::new();
+    match evidence_signer(file) {
+        Err(problem) => problems.push(problem),
+        Ok(None) => {}
+        Ok(Some(signer)) => {
+            if let Ok(Some(policy)) = trust(file)
+                && policy.key != signer.public_key()
+            {
+                let problem = "it is not the public half of [evidence] key: nothing that this gateway signs would be believed";
+                problems.push(file.problem(&["trust", "key"], problem));
+            }
+        }
+    }
+    let places = [
+        ("boot_count", Some(&section.boot_count)),
+        ("socket", section.socket.as_ref()),
+    ];
+    for (field, path) in places {
+        let directory = path.and_then(|path| path.parent());
+        if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
+            let problem = format!("{}: no such directory", directory.display());
+            problems.push(file.problem(&["evidence", field], &problem));
+        }
+    }
+    problems
+}
+
+/// The key that signs evidence, if there is to be any.
+///
+/// # Errors
+/// It cannot be read, is no key, another TPM's, or others can read it.
+pub fn evidence_signer(
+    file: &ConfigFile<GatewayConfig>,
+) -> Result<Option<Box<dyn EvidenceSigner + Send>>, Problem> {
+    let Some(section) = &file.value.evidence else {
+        return Ok(None);
+    };
+    match evidence_key::signer(&section.key, section.tpm.as_deref()) {
+        Ok(signer) => Ok(Some(signer)),
+        Err(failure) => Err(file
+            .problem(&["evidence", "key"], &failure.to_string())
+            .with_code(failure.code())),
+    }
+}
+
+/// What the gateway must show to get rows, if anything.
+///
+/// # Errors
+/// Reference values or a key that cannot be read; reference values of another data plane.
+pub fn trust(file: &ConfigFile<GatewayConfig>) -> Result<Option<TrustPolicy>, Problem> {
+    let Some(section) = &file.value.trust else {
+        return Ok(None);
+    };
+    let problem = |field: &str, failure: &Failure| {
+        file.problem(&["trust", field], &failure.to_string())
+            .with_code(failure.code())
+    };
+    let key = evidence_key::public(&section.key).map_err(|failure| problem("key", &failure))?;
+    let reference_key = section.reference_key.as_deref();
+    let reference_key = reference_key
+        .map(evidence_key::public)
+        .transpose()
+        .map_err(|failure| problem("reference_key", &failure))?;
+    let reference = cmd::appraise::read_reference(&section.reference, reference_key.as_ref())
+        .map_err(|failure| problem("reference", &failure))?;
+    let id = SwitchId(file.value.gateway.id.into());
+    if reference.switch.is_some_and(|switch| switch != id) || reference.kind != Kind::Xdp {
+        let said = format!(
+            "it is for data plane {}, of kind {}; this gateway is data plane {id}, of kind {}",
+            reference
+                .switch
+                .map_or("any".to_owned(), |switch| switch.to_string()),
+            reference.kind.name(),
+            Kind::Xdp.name()
+        );
+        return Err(file.problem(&["trust", "reference"], &said));
+    }
+    let nanoseconds = |seconds: u32| u64::from(seconds).saturating_mul(1_000_000_000);
+    Ok(Some(TrustPolicy {
+        reference,
+        key,
+        every_ns: nanoseconds(section.every_s),
+        answer_ns: nanoseconds(section.answer_s),
+    }))
 }
 
 async fn registry(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {

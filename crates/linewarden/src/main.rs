@@ -4,6 +4,7 @@
 mod cli;
 mod cmd;
 mod config_file;
+mod evidence_key;
 mod failure;
 mod gateway_config;
 mod log;

@@ -16,6 +16,7 @@ use super::plan::{GroupPlan, Plan, PlanWish, ROUNDS_RESERVED, periods, rounds_fl
 use super::standing::Standing;
 use super::unanswered::{Sight, Spared};
 use crate::link::Link;
+use crate::message::Denial;
 
 /// Devices read from the registry at once.
 const PAGE_DEVICES: u32 = 1_000;
@@ -275,8 +276,9 @@ impl Verifier {
     /// The next part of the provers that have changed since a revision, with this gateway's keys of a period.
     ///
     /// # Errors
-    /// An old fence, or a failure of the database: ask again.
-    pub async fn provers(&mut self, start: PeriodStart, since: u64) -> Result<Provers, RegistryError> {
+    /// An old fence, a failure of the database, or a gateway that is not trusted: ask again.
+    pub async fn provers(&mut self, start: PeriodStart, since: u64) -> Result<Provers, Denial> {
+        self.link.check_trust()?;
         let registry = self.link.registry().clone();
         registry.verify_fence(self.link.fence()).await?;
         let page = registry.provers_since(since, PAGE_PROVERS).await?;

@@ -396,6 +396,7 @@ impl StoreBacked for Host {
         gate: false,
         classic: true,
         vlans: false,
+        evidence: false,
     };
 
     fn store(&self) -> &Store {

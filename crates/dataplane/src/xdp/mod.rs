@@ -11,6 +11,7 @@ mod forward;
 mod keep;
 #[cfg(test)]
 mod layout_test;
+mod measure;
 pub mod microbench;
 pub mod p4dra_bench;
 mod passes;
@@ -50,6 +51,7 @@ use crate::counters::Counters;
 use crate::event::Event;
 use crate::frames::FrameSender;
 use crate::layout::WaitingProof;
+use crate::measurement::Measurement;
 use crate::miss::{Carrier, Miss};
 use crate::p4dra::{P4draAsker, P4draControl};
 use crate::store::adopt::Left;
@@ -356,6 +358,7 @@ impl StoreBacked for Xdp {
         gate: true,
         classic: true,
         vlans: true,
+        evidence: true,
     };
 
     fn store(&self) -> &Store {
@@ -421,6 +424,10 @@ impl StoreBacked for Xdp {
             self.send_frame(*ingress, &run.frame);
         }
         Ok(())
+    }
+
+    fn measure(&self) -> Result<Option<Measurement>, DataPlaneError> {
+        Xdp::measure(self).map(Some)
     }
 
     fn take_left(&mut self) -> Option<Left> {

@@ -47,6 +47,13 @@ pub enum Happening {
     Lapsed,
     /// The controller is back.
     Resumed,
+    /// The controller trusts this gateway: its data plane is measured to run what it should.
+    Trusted,
+    /// It does not, and takes the leases away.
+    Distrusted {
+        /// What differs, or what was wrong.
+        why: String,
+    },
     /// Another configuration is in force.
     Reloaded,
     /// Another configuration was refused: the old one stays.
@@ -327,6 +334,8 @@ impl Happening {
             | Self::Started { .. }
             | Self::Stopped { .. }
             | Self::Replaced
+            | Self::Trusted
+            | Self::Distrusted { .. }
             | Self::Reloaded
             | Self::Verdicts { .. }
             | Self::Suppressed { .. }
@@ -343,6 +352,8 @@ impl Happening {
             | Self::Replaced
             | Self::Lapsed
             | Self::Resumed
+            | Self::Trusted
+            | Self::Distrusted { .. }
             | Self::Reloaded
             | Self::ReloadRefused { .. }
             | Self::Quarantined { .. }

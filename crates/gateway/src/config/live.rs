@@ -19,6 +19,8 @@ impl GatewayConfig {
             classic,
             p4dra_classic,
             attest,
+            evidence,
+            trust,
             log: _,
             audit: _,
         } = self;
@@ -36,6 +38,12 @@ impl GatewayConfig {
             (Some(attest), Some(next)) => errors.extend(attest.needing_restart(next)),
             (None, None) => {}
             _ => errors.push(restart(&["attest"])),
+        }
+        if *evidence != next.evidence {
+            errors.push(restart(&["evidence"]));
+        }
+        if *trust != next.trust {
+            errors.push(restart(&["trust"]));
         }
         errors
     }

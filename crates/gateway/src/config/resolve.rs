@@ -17,6 +17,10 @@ use crate::{addresses, classic, p4dra};
 
 /// Shorter audit files could not hold what a day brings.
 const AUDIT_BYTES_MIN: u64 = 4096;
+/// Seldomer, nobody could speak of trust.
+const TRUST_EVERY_S_MAX: u32 = 86_400;
+/// So long a gateway that says nothing keeps its rows at most.
+const TRUST_ANSWER_S_MAX: u32 = 600;
 
 impl GatewayConfig {
     /// Checks everything that can be checked without this machine's interfaces and the registry.
@@ -71,6 +75,7 @@ impl GatewayConfig {
     ) -> Result<dataplane::Config, Vec<FieldError>> {
         let mut errors = self.sources();
         errors.extend(self.empty_paths());
+        errors.extend(self.evidence_contradictions());
         let section = &self.gateway;
         errors.extend(section.contradictions());
         errors.extend(section.desk_port(self.classic.as_ref()).err());
@@ -177,10 +182,53 @@ impl GatewayConfig {
         errors
     }
 
+    fn evidence_contradictions(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        let mut refuse = |path: &[&'static str], problem: String| errors.push(FieldError::new(path, problem));
+        let is_host = self.gateway.dataplane == Backend::Host;
+        if is_host && self.evidence.is_some() {
+            let problem = "the host data plane is a part of the gateway's own process, whose word for itself is worth nothing; \
+                           only `dataplane = \"xdp\"` can be measured";
+            refuse(&["evidence"], problem.to_owned());
+        }
+        let Some(trust) = &self.trust else {
+            return errors;
+        };
+        if self.evidence.is_none() {
+            let problem = "it needs [evidence], by which the data plane shows what it runs";
+            refuse(&["trust"], problem.to_owned());
+        }
+        for (field, value, most) in [
+            ("every_s", trust.every_s, TRUST_EVERY_S_MAX),
+            ("answer_s", trust.answer_s, TRUST_ANSWER_S_MAX),
+        ] {
+            if !(1..=most).contains(&value) {
+                refuse(&["trust", field], format!("{value}: allowed is 1 to {most}"));
+            }
+        }
+        errors
+    }
+
     fn empty_paths(&self) -> Vec<FieldError> {
         let audit = self.audit.as_ref().map(|audit| &audit.path);
         let attest = self.attest.as_ref();
-        let paths: [(&[&'static str], Option<&PathBuf>); 5] = [
+        let (evidence, trust) = (self.evidence.as_ref(), self.trust.as_ref());
+        let paths: [(&[&'static str], Option<&PathBuf>); 11] = [
+            (&["evidence", "key"], evidence.map(|section| &section.key)),
+            (
+                &["evidence", "boot_count"],
+                evidence.map(|section| &section.boot_count),
+            ),
+            (
+                &["evidence", "socket"],
+                evidence.and_then(|section| section.socket.as_ref()),
+            ),
+            (&["trust", "reference"], trust.map(|section| &section.reference)),
+            (
+                &["trust", "reference_key"],
+                trust.and_then(|section| section.reference_key.as_ref()),
+            ),
+            (&["trust", "key"], trust.map(|section| &section.key)),
             (&["registry", "path"], Some(&self.registry.path)),
             (
                 &["registry", "master_key_file"],

@@ -132,6 +132,10 @@ impl Node {
     /// Takes in a device that was not here, with what the controller leased; says whether it is in the data plane now.
     pub(super) fn admit(&mut self, provision: Provision) -> bool {
         let device = provision.device;
+        // Leased before the leases were lost.
+        if !self.may_have_rows() {
+            return false;
+        }
         // The feed may have told since of a change that the rows do not know.
         if self
             .meanwhile

@@ -62,7 +62,13 @@ impl Node {
             Answer::Provers(result) => self.take_provers(result, clock),
             Answer::Appraised(result) => self.take_appraised(result, clock),
             Answer::ProverIds(result) => self.take_prover_ids(result, clock),
-            Answer::Changes { result, at_ns } => {
+            Answer::Judged(result) => self.take_judged(result, now_ns),
+            Answer::Changes {
+                result,
+                at_ns,
+                scrutiny,
+            } => {
+                self.take_scrutiny(scrutiny);
                 if let Some(changes) = self.unwrap_answer(result, now_ns, |node| &mut node.feed) {
                     self.take_changes(&changes, now_ns, at_ns);
                 }
@@ -83,8 +89,9 @@ impl Node {
         asks.extend(self.ask_to_enter(clock));
         if self.enter.done {
             asks.extend(self.ask_what_changed(clock));
+            asks.extend(self.ask_to_judge(clock));
         }
-        if !self.is_following() {
+        if !self.is_following() || !self.may_have_rows() {
             return asks;
         }
         asks.extend(self.ask_what_was_held(clock));
@@ -167,6 +174,10 @@ impl Node {
     }
 
     fn take_chunk(&mut self, chunk: Chunk) {
+        if !self.may_have_rows() {
+            // Of what was held before the leases were lost.
+            return;
+        }
         for damaged in &chunk.damaged {
             tracing::error!(record = damaged, "left out");
         }
@@ -254,6 +265,11 @@ impl Node {
                     );
                 }
                 self.status.link = LinkState::Lost { error };
+                None
+            }
+            // The controller says why with its scrutiny.
+            Err(LinkError::Untrusted(_)) => {
+                channel(self).backoff.fail(now_ns);
                 None
             }
             Err(LinkError::Replaced(error)) => {

@@ -22,6 +22,7 @@ mod channel;
 mod departure;
 mod devices;
 mod eviction;
+mod evidence;
 mod freshness;
 mod link;
 mod p4dra;
@@ -45,13 +46,14 @@ use self::channel::Channel;
 use self::devices::Held;
 pub use self::eviction::Eviction;
 use self::eviction::Policy;
+use self::evidence::Showing;
 use self::freshness::Freshness;
 use self::p4dra::P4draRounds;
 pub use self::packets::WRONG_TAGS;
 use self::roaming::Reports;
 pub(crate) use self::settings::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, WIPE_AFTER_MS};
 pub use self::settings::{ReconfigureError, Settings, SettingsError};
-pub use self::status::{AttestStatus, LinkState, P4draStatus, Status};
+pub use self::status::{AttestStatus, LinkState, P4draStatus, Status, TrustState};
 use self::visitors::Visitors;
 use crate::audit::{AuditState, Happening, Record, Trail};
 use crate::exchange::Ask;
@@ -107,6 +109,7 @@ pub struct Node {
     settle: Channel,
     report: Channel,
     feed: Channel,
+    showing: Showing,
     /// Whether the data plane attests provers.
     attests: bool,
     attestation: Attestation,
@@ -166,6 +169,7 @@ impl Node {
             settle: Channel::default(),
             report: Channel::default(),
             feed: Channel::default(),
+            showing: Showing::default(),
             attests: false,
             attestation: Attestation::default(),
             strays: Strays::default(),

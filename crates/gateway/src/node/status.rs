@@ -16,6 +16,21 @@ pub enum LinkState {
     },
 }
 
+/// How the controller takes what the data plane is measured to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum TrustState {
+    /// It has seen nothing yet, and gives no rows.
+    Unproven,
+    /// It is what it should be.
+    Trusted,
+    /// It is not, and has no rows.
+    Distrusted {
+        /// What differs, or what was wrong.
+        why: String,
+    },
+}
+
 /// How attestation stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AttestStatus {
@@ -131,6 +146,11 @@ pub struct Status {
     /// `p4dra-classic`; `None` where it is off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p4dra: Option<P4draStatus>,
+    /// Whether the controller trusts this gateway; `None` where it asks for no evidence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trust: Option<TrustState>,
+    /// Times that evidence was wanted and the data plane could not be measured.
+    pub unmeasured: u64,
     /// The link to the controller.
     pub link: LinkState,
 }

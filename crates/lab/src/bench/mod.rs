@@ -24,6 +24,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use linewarden_controller::Denial;
 use linewarden_dataplane::DataPlaneError;
 use linewarden_registry::RegistryError;
 
@@ -116,6 +117,15 @@ pub enum BenchError {
         /// The plotter's word.
         reason: String,
     },
+}
+
+impl From<Denial> for BenchError {
+    fn from(denial: Denial) -> Self {
+        match denial {
+            Denial::Registry(error) => error.into(),
+            Denial::Untrusted { .. } => Self::Contradiction(denial.to_string()),
+        }
+    }
 }
 
 pub(crate) fn io(what: &'static str) -> impl FnOnce(std::io::Error) -> BenchError {

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub mod agent;
+pub mod appraise;
 pub mod attest;
 pub mod bench;
 pub mod check;
@@ -8,6 +9,7 @@ pub mod completions;
 pub mod config;
 pub mod demo;
 pub mod device;
+pub mod evidence;
 pub mod puf;
 pub mod registry;
 pub mod serve;
@@ -30,7 +32,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         // The wrong tags there are their own attackers'.
         Command::Demo(_) | Command::Bench(_) => log::start(flag, None, &format!("warn,{WRONG_TAGS}=error"))?,
         // What the library says of a TPM's answers is told by the command, or was expected.
-        Command::Attest(_) => log::start(flag, None, "warn,tss_esapi=off")?,
+        Command::Attest(_) | Command::Evidence(_) => log::start(flag, None, "warn,tss_esapi=off")?,
         _ => log::start(flag, None, "warn")?,
     }
     match cli.command {
@@ -39,6 +41,8 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Bench(command) => bench::run(&command),
         Command::Device(command) => device::run(command),
         Command::Attest(command) => attest::run(&command),
+        Command::Evidence(command) => evidence::run(&command),
+        Command::Appraise(args) => appraise::run(&args, Output::new(args.json)),
         Command::Registry(command) => registry::run(&command),
         Command::Puf(command) => puf::run(&command),
         Command::Switch(command) => switch::run(&command),

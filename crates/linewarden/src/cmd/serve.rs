@@ -1,5 +1,6 @@
 //! `linewarden serve`.
 
+mod evidence;
 mod reload;
 
 use std::path::PathBuf;
@@ -12,7 +13,8 @@ use linewarden_dataplane::Counters;
 use linewarden_gateway::audit::{AuditLog, Happening};
 use linewarden_gateway::config::{Backend, Gate, GatewayConfig, Resolved};
 use linewarden_gateway::{
-    AttestStatus, Desk, DeskCounts, DeskSockets, Gateway, LinkState, P4draStatus, Status, Stopped, plane,
+    AttestStatus, Desk, DeskCounts, DeskSockets, Gateway, LinkState, P4draStatus, Status, Stopped,
+    TrustState, plane,
 };
 use serde::Serialize;
 
@@ -109,6 +111,8 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     examine(&runtime.block_on(gateway_config::examine(&file)))?;
     let audit = open_audit(&file).map_err(|problem| Failure::all(&[problem]))?;
     let signer = gateway_config::signer(&file).map_err(|problem| Failure::all(&[problem]))?;
+    let trust = gateway_config::trust(&file).map_err(|problem| Failure::all(&[problem]))?;
+    let attester = evidence::attester(&file).map_err(|problem| Failure::all(&[problem]))?;
     let opened = runtime.block_on(registry::open(&config.registry))?;
     // Before the interface is touched: a port that is taken refuses the start.
     let desk = bind_desk(&resolved)?;
@@ -119,12 +123,19 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
         Some(signer) => controller.signing(signer),
         None => controller,
     };
-    let gateway = Gateway::start(
+    let controller = match trust {
+        Some(policy) => controller.trusting(resolved.config.gateway_id, policy),
+        None => controller,
+    };
+    let gateway = Gateway::start_with(
         plane,
         controller.clone(),
         resolved.config.gateway_id,
         resolved.settings,
+        attester.clone(),
     )?;
+    let evidence_desk =
+        evidence::desk(&file, &gateway, attester).map_err(|problem| Failure::all(&[problem]))?;
     gateway.set_audit(audit)?;
     gateway.record(started(config, &resolved));
     let plane = gateway.plane_handle();
@@ -152,6 +163,7 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
         } = desk.close();
         tracing::info!(answered, strange, limited, silent, failed, "tickets");
     }
+    drop(evidence_desk);
     let stopped = gateway.stop()?;
     runtime.block_on(opened.close());
     told?;
@@ -299,9 +311,12 @@ impl Watch<'_> {
 
     /// The end of loading, the registry's coming and going, and whether anything is answered, are told at once.
     fn is_urgent(&self, status: &Status) -> bool {
-        status.loaded
+        (status.loaded || status.trust.is_some())
             && self.last.as_ref().is_none_or(|(before, _)| {
-                before.loaded != status.loaded || before.link != status.link || before.lapsed != status.lapsed
+                before.loaded != status.loaded
+                    || before.link != status.link
+                    || before.lapsed != status.lapsed
+                    || before.trust != status.trust
             })
     }
 
@@ -401,6 +416,7 @@ fn describe(status: &Status) -> String {
         ("reloads", status.reloads),
         ("reloads refused", status.reloads_refused),
         ("audit records lost", status.audit_lost),
+        ("times not measured", status.unmeasured),
     ];
     for (what, count) in notes.iter().filter(|(_, count)| *count > 0) {
         text.push_str(&format!(", {what} {count}"));
@@ -415,6 +431,13 @@ fn describe(status: &Status) -> String {
     }
     if status.link != LinkState::Reachable {
         text.push_str(", controller away");
+    }
+    match &status.trust {
+        None | Some(TrustState::Trusted) => {}
+        Some(TrustState::Unproven) => text.push_str(", not shown yet what it runs: no rows"),
+        Some(TrustState::Distrusted { why }) => {
+            text.push_str(&format!(", NOT TRUSTED, no rows: {why}"));
+        }
     }
     let states = [
         (status.replaced, ", REPLACED: answering nothing"),

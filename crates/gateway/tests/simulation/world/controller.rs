@@ -27,7 +27,9 @@ pub(super) fn failed(ask: &Ask, error: LinkError) -> Answer {
         Ask::Changes { .. } => Answer::Changes {
             result: Err(error),
             at_ns: 0,
+            scrutiny: None,
         },
+        Ask::Evidence { .. } => Answer::Judged(Err(error)),
         Ask::Plan(_) => Answer::Plan(Err(error)),
         Ask::Provers { .. } => Answer::Provers(Err(error)),
         Ask::Appraise(_) => Answer::Appraised(Err(error)),
@@ -47,6 +49,7 @@ fn is_failure(answer: &Answer) -> bool {
         Answer::Settled(result) => has_failed(result),
         Answer::Reported { result, .. } => has_failed(result),
         Answer::Changes { result, .. } => has_failed(result),
+        Answer::Judged(result) => has_failed(result),
         Answer::Plan(result) => has_failed(result),
         Answer::Provers(result) => has_failed(result),
         Answer::Appraised(result) => has_failed(result),
@@ -232,11 +235,14 @@ impl World {
                     at_ns: boot_ns,
                 }
             }
+            // Nobody asks for evidence here.
+            Ask::Evidence { .. } => Answer::Judged(Err(lost())),
             Ask::Changes { since } => Answer::Changes {
                 result: runtime
                     .block_on(link.changes(since, Some(now)))
                     .map_err(Into::into),
                 at_ns: boot_ns,
+                scrutiny: None,
             },
         }
     }

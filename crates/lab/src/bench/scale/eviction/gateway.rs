@@ -210,6 +210,11 @@ impl<'r> Gateway<'r> {
             Ask::Plan(_) | Ask::Provers { .. } | Ask::Appraise(_) => {
                 return Err(BenchError::Contradiction("nobody is attested here".to_owned()));
             }
+            Ask::Evidence { .. } => {
+                return Err(BenchError::Contradiction(
+                    "nobody asks for evidence here".to_owned(),
+                ));
+            }
             Ask::ProverIds { since } => Answer::ProverIds(Ok(runtime.block_on(link.prover_ids(since))?)),
             Ask::Report(openings) => {
                 // One gateway: nobody is elsewhere.
@@ -224,6 +229,7 @@ impl<'r> Gateway<'r> {
                 Answer::Changes {
                     result: Ok(runtime.block_on(link.changes(since, Some(now)))?),
                     at_ns,
+                    scrutiny: None,
                 }
             }
         })

@@ -1,0 +1,202 @@
+//! The gateways that must show what they run, and what their standing does to their links.
+
+use std::collections::BTreeMap;
+
+use linewarden_protocol::ids::GatewayId;
+use linewarden_registry::RegistryError;
+
+use super::{Scrutiny, Standing, Trust, TrustPolicy, Unbelieved};
+use crate::link::{Controller, Link};
+use crate::message::Denial;
+
+/// When something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// By a clock that only goes forward, ns.
+    pub now_ns: u64,
+    /// Seconds since 1970-01-01 UTC.
+    pub now_s: u64,
+}
+
+/// What came of a look.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// What is wanted, and how the gateway stands.
+    pub scrutiny: Scrutiny,
+    /// The fence was raised: the gateway's leases are taken away, and this is its link from now on.
+    pub link: Option<Link>,
+}
+
+/// What is known of all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    gateways: BTreeMap<GatewayId, Page>,
+    now_ns: u64,
+}
+
+#[derive(Debug)]
+struct Page {
+    trust: Trust,
+    /// It is distrusted, and its fence has not been raised for it yet.
+    is_fence_due: bool,
+    /// The number of the registration by which it was.
+    raised: Option<u64>,
+}
+
+impl Page {
+    /// What `change` does to the standing; a gateway that becomes distrusted loses its leases.
+    fn change<T>(&mut self, change: impl FnOnce(&mut Trust) -> T) -> T {
+        let was_distrusted = is_distrusted(&self.trust);
+        let result = change(&mut self.trust);
+        self.is_fence_due |= !was_distrusted && is_distrusted(&self.trust);
+        result
+    }
+}
+
+fn is_distrusted(trust: &Trust) -> bool {
+    matches!(trust.standing(), Standing::Distrusted { .. })
+}
+
+impl Book {
+    pub(crate) fn begin(&mut self, gateway: GatewayId) {
+        if let Some(page) = self.gateways.get_mut(&gateway) {
+            page.trust.begin();
+            // The registration has raised it.
+            page.is_fence_due = false;
+        }
+    }
+}
+
+impl Controller {
+    /// The same, which gives a gateway rows only while it shows what it runs.
+    #[must_use]
+    pub fn trusting(self, gateway: GatewayId, policy: TrustPolicy) -> Self {
+        let page = Page {
+            trust: Trust::new(policy),
+            is_fence_due: false,
+            raised: None,
+        };
+        self.trust().gateways.insert(gateway, page);
+        self
+    }
+
+    /// It is this late now: whoever owes a statement for too long gets nothing any more. To be told before each question is answered.
+    pub fn pass_time(&self, now_ns: u64) {
+        let mut book = self.trust();
+        book.now_ns = book.now_ns.max(now_ns);
+    }
+
+    /// Whether an old fence is old because the gateway lost its leases, and not because another process has registered.
+    #[must_use]
+    pub fn has_distrusted(&self, error: &RegistryError) -> bool {
+        let RegistryError::OldFence { gateway, newest, .. } = error else {
+            return false;
+        };
+        let book = self.trust();
+        let page = book.gateways.get(gateway);
+        page.is_some_and(|page| page.is_fence_due || page.raised == Some(*newest))
+    }
+}
+
+impl Link {
+    /// Refuses a gateway that has to show what it runs, and does not.
+    ///
+    /// # Errors
+    /// [`Denial::Untrusted`].
+    pub(crate) fn check_trust(&self) -> Result<(), Denial> {
+        let book = self.controller.trust();
+        let Some(page) = book.gateways.get(&self.gateway()) else {
+            return Ok(());
+        };
+        if page.trust.gives_rows(book.now_ns) {
+            return Ok(());
+        }
+        Err(Denial::Untrusted {
+            gateway: self.gateway(),
+            why: match page.trust.standing() {
+                Standing::Distrusted { why } => why.clone(),
+                Standing::Unproven => "it has not shown yet what it runs".to_owned(),
+                Standing::Trusted => "its statement is overdue".to_owned(),
+            },
+        })
+    }
+
+    /// What is wanted of this gateway now; nothing where nobody asks for its evidence. `random` as in [`Trust::look`].
+    ///
+    /// # Errors
+    /// An old fence, or a failure of the database: ask again.
+    pub async fn look(
+        &self,
+        times: Times,
+        random: &mut (dyn FnMut() -> Option<[u8; 32]> + Send),
+    ) -> Result<Option<Verdict>, RegistryError> {
+        let scrutiny = {
+            let mut book = self.controller.trust();
+            let Some(page) = book.gateways.get_mut(&self.gateway()) else {
+                return Ok(None);
+            };
+            page.change(|trust| trust.look(times.now_ns, random))
+        };
+        self.conclude(scrutiny, times).await.map(Some)
+    }
+
+    /// Judges a statement of this gateway, with the entries behind it if they came along.
+    ///
+    /// # Errors
+    /// It is not believed: then nothing has changed. An old fence, or a failure of the database: ask again.
+    pub async fn judge(
+        &self,
+        statement: &[u8],
+        inventory: Option<&[u8]>,
+        times: Times,
+    ) -> Result<Result<Verdict, Unbelieved>, RegistryError> {
+        // A process of before has the same key, and must not speak for this one.
+        self.registry().verify_fence(self.fence()).await?;
+        let judged = {
+            let mut book = self.controller.trust();
+            let Some(page) = book.gateways.get_mut(&self.gateway()) else {
+                return Ok(Err(Unbelieved::Unasked));
+            };
+            let judged = page.change(|trust| trust.judge(statement, inventory, times.now_ns));
+            judged.map(|()| Scrutiny {
+                nonce: None,
+                standing: page.trust.standing().clone(),
+            })
+        };
+        match judged {
+            Ok(scrutiny) => Ok(Ok(self.conclude(scrutiny, times).await?)),
+            Err(error) => {
+                tracing::error!(gateway = %self.gateway(), %error, "a statement was refused");
+                Ok(Err(error))
+            }
+        }
+    }
+
+    /// Takes the leases away from a gateway that has become distrusted: what its link asked for before comes to nothing.
+    async fn conclude(&self, scrutiny: Scrutiny, times: Times) -> Result<Verdict, RegistryError> {
+        let gateway = self.gateway();
+        let is_due = |page: &Page| page.is_fence_due;
+        if !self.controller.trust().gateways.get(&gateway).is_some_and(is_due) {
+            return Ok(Verdict { scrutiny, link: None });
+        }
+        // Of a registration that is over nothing more can be taken away, and another process's must stay.
+        self.registry().verify_fence(self.fence()).await?;
+        let fence = self.registry().register_gateway(gateway, times.now_s).await?;
+        let mut book = self.controller.trust();
+        if let Some(page) = book.gateways.get_mut(&gateway) {
+            page.is_fence_due = false;
+            page.raised = Some(fence.number());
+        }
+        drop(book);
+        if let Standing::Distrusted { why } = &scrutiny.standing {
+            tracing::error!(%gateway, why, "the gateway is not trusted any more, and loses its leases");
+        }
+        Ok(Verdict {
+            scrutiny,
+            link: Some(Self {
+                controller: self.controller.clone(),
+                fence,
+            }),
+        })
+    }
+}

@@ -1,0 +1,255 @@
+//! Which gateways are trusted: those whose data plane shows, again and again, that it runs what it should (RATS, RFC 9334).
+//!
+//! ```text
+//!              registered            a statement that matches
+//!   (unknown) ───────────► Unproven ──────────────────────────► Trusted
+//!                              │                                 ▲    │ another content, an older one,
+//!                              │ likewise, or nothing in time    │    │ or nothing in time
+//!                              ▼                                 │    ▼
+//!                          Distrusted ───────────────────────────┴─ Distrusted: the fence is raised
+//! ```
+//!
+//! A [`Trust`] asks with a nonce of its own each time and takes one answer. What it does not believe (a wrong signature, another nonce)
+//! changes nothing: whoever forges statements must not be able to shut a gateway out. What the gateway's own key has signed counts,
+//! for it or against it. While a gateway is not trusted, its link gives no rows and no keys.
+
+mod book;
+
+use linewarden_evidence::appraisal::{Appraisal, Reference, ReferenceError, appraise};
+use linewarden_evidence::keys::PublicKey;
+use linewarden_evidence::statement::{Evidence, Inventory, InventoryError, Nonce, StatementError, verify};
+use linewarden_evidence::{BootCount, Sequence};
+
+pub(crate) use self::book::Book;
+pub use self::book::{Times, Verdict};
+
+/// Lines of a reason that are told; it says how many more there are.
+const TOLD_MAX: usize = 20;
+
+/// What a gateway must show.
+#[derive(Clone, Debug)]
+pub struct TrustPolicy {
+    /// What its data plane is to run.
+    pub reference: Reference,
+    /// Its key.
+    pub key: PublicKey,
+    /// From one look to the next, ns.
+    pub every_ns: u64,
+    /// How long a statement may take, ns.
+    pub answer_ns: u64,
+}
+
+/// How a gateway stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It has shown nothing since it was registered.
+    Unproven,
+    /// It runs what it should.
+    Trusted,
+    /// It does not, or does not show it.
+    Distrusted {
+        /// What differs, or what was wrong.
+        why: String,
+    },
+}
+
+/// What a controller wants of a gateway, and what it makes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scrutiny {
+    /// A statement is wanted in answer to this; the same until it has come, or the time for it is over.
+    pub nonce: Option<Nonce>,
+    /// How the gateway stands.
+    pub standing: Standing,
+}
+
+/// Why a statement is not taken. It changes nothing of how the gateway stands.
+#[derive(Debug, thiserror::Error)]
+pub enum Unbelieved {
+    /// Nobody has asked, or not any more.
+    #[error("nobody waits for a statement of this gateway: it comes too late, or a second time")]
+    Unasked,
+    /// It is not signed by the gateway, or answers another question.
+    #[error(transparent)]
+    Statement(#[from] StatementError),
+    /// The reference values say two things at once.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+}
+
+/// What a gateway was asked.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    nonce: Nonce,
+    at_ns: u64,
+}
+
+/// What is known of one gateway. Times are of one clock that only goes forward.
+#[derive(Debug)]
+pub struct Trust {
+    policy: TrustPolicy,
+    standing: Standing,
+    asked: Option<Asked>,
+    /// When it is asked next.
+    due_ns: u64,
+    /// The newest state that its key has signed.
+    seen: Option<(BootCount, Sequence)>,
+    /// What was not believed since it was asked.
+    refused: Option<String>,
+}
+
+impl Trust {
+    /// Of a gateway that has shown nothing yet.
+    #[must_use]
+    pub fn new(policy: TrustPolicy) -> Self {
+        Self {
+            policy,
+            standing: Standing::Unproven,
+            asked: None,
+            due_ns: 0,
+            seen: None,
+            refused: None,
+        }
+    }
+
+    /// The gateway was registered anew: what it showed before was another process's. What it did wrong stays.
+    pub fn begin(&mut self) {
+        if self.standing == Standing::Trusted {
+            self.standing = Standing::Unproven;
+        }
+        self.asked = None;
+        self.due_ns = 0;
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub const fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    /// Whether it gets rows at that moment: it is trusted, and no answer is overdue.
+    #[must_use]
+    pub fn gives_rows(&self, now_ns: u64) -> bool {
+        self.standing == Standing::Trusted && self.overdue(now_ns).is_none()
+    }
+
+    fn overdue(&self, now_ns: u64) -> Option<Asked> {
+        self.asked
+            .filter(|asked| now_ns.saturating_sub(asked.at_ns) >= self.policy.answer_ns)
+    }
+
+    /// What is wanted of it now. `random` gives 32 random bytes, or `None` where the source fails: then it is asked later, and time
+    /// goes against it.
+    pub fn look(&mut self, now_ns: u64, random: &mut dyn FnMut() -> Option<[u8; 32]>) -> Scrutiny {
+        if self.overdue(now_ns).is_some() {
+            self.asked = None;
+            self.due_ns = now_ns;
+            self.distrust(self.silence());
+        }
+        if self.asked.is_none() && self.due_ns <= now_ns {
+            match random() {
+                Some(nonce) => {
+                    let nonce = Nonce(nonce);
+                    self.asked = Some(Asked { nonce, at_ns: now_ns });
+                    self.refused = None;
+                }
+                None if now_ns.saturating_sub(self.due_ns) >= self.policy.answer_ns => {
+                    self.distrust("nothing could be asked: no random bytes for a nonce".to_owned());
+                }
+                None => {}
+            }
+        }
+        Scrutiny {
+            nonce: self.asked.map(|asked| asked.nonce),
+            standing: self.standing.clone(),
+        }
+    }
+
+    fn silence(&self) -> String {
+        let seconds = self.policy.answer_ns / 1_000_000_000;
+        match &self.refused {
+            None => format!("it has not answered for {seconds} s"),
+            Some(refused) => {
+                format!("no statement that can be believed for {seconds} s; the last was refused: {refused}")
+            }
+        }
+    }
+
+    /// Judges a statement, with the entries behind it if they came along.
+    ///
+    /// # Errors
+    /// It is not believed.
+    pub fn judge(
+        &mut self,
+        statement: &[u8],
+        inventory: Option<&[u8]>,
+        now_ns: u64,
+    ) -> Result<(), Unbelieved> {
+        let asked = match self.overdue(now_ns) {
+            None => self.asked.ok_or(Unbelieved::Unasked)?,
+            Some(_) => return Err(Unbelieved::Unasked),
+        };
+        let judged = verify(statement, &self.policy.key, asked.nonce)
+            .map_err(Unbelieved::from)
+            .and_then(|evidence| Ok((self.reason(&evidence, inventory)?, evidence)));
+        let (reason, evidence) = judged.inspect_err(|error| self.refused = Some(error.to_string()))?;
+        self.asked = None;
+        self.due_ns = now_ns.saturating_add(self.policy.every_ns);
+        let state = (evidence.snapshot().boot_count, evidence.snapshot().sequence);
+        match reason {
+            None => self.standing = Standing::Trusted,
+            Some(reason) => self.distrust(reason),
+        }
+        self.seen = self.seen.max(Some(state));
+        Ok(())
+    }
+
+    /// What speaks against what it has signed.
+    fn reason(
+        &self,
+        evidence: &Evidence,
+        inventory: Option<&[u8]>,
+    ) -> Result<Option<String>, ReferenceError> {
+        let snapshot = evidence.snapshot();
+        if let Some((boot_count, sequence)) = self.seen
+            && (snapshot.boot_count, snapshot.sequence) < (boot_count, sequence)
+        {
+            return Ok(Some(format!(
+                "it says that this is state {} of its start {}, and has shown state {sequence} of its start {boot_count} \
+                 before: its state directory was put back, or somebody else has its key",
+                snapshot.sequence, snapshot.boot_count
+            )));
+        }
+        let proven = inventory
+            .map(|bytes| Inventory::read(bytes)?.prove(evidence))
+            .transpose();
+        let (proven, problem) = match proven {
+            Ok(proven) => (proven, None),
+            Err(error) => (None, Some(error)),
+        };
+        let appraisal = appraise(evidence, &self.policy.reference, proven.as_ref())?;
+        Ok((!appraisal.is_affirmed()).then(|| told(&appraisal, problem.as_ref())))
+    }
+
+    fn distrust(&mut self, why: String) {
+        self.standing = Standing::Distrusted { why };
+    }
+}
+
+/// What differs, in few enough lines.
+fn told(appraisal: &Appraisal, problem: Option<&InventoryError>) -> String {
+    let text = appraisal.to_string();
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let mut told = lines
+        .iter()
+        .take(TOLD_MAX)
+        .copied()
+        .collect::<Vec<_>>()
+        .join("; ");
+    if let Some(more) = lines.len().checked_sub(TOLD_MAX).filter(|more| *more > 0) {
+        told.push_str(&format!("; and {more} more"));
+    }
+    if let Some(problem) = problem {
+        told.push_str(&format!("; {problem}"));
+    }
+    told
+}

@@ -1,0 +1,167 @@
+//! What lies in the maps that are configuration.
+//!
+//! What packets, devices or time change is left out ([`LEFT_OUT`]). What is secret is told by one digest of all of it.
+
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+use libbpf_rs::{Map, MapCore as _, MapFlags, Object};
+use linewarden_evidence::encoding::BpfMapEntry;
+use sha2::{Digest as _, Sha256};
+
+use super::super::config::region;
+use crate::layout::{ClassicCrp, Control, LiveCells, P4draProver, ProgramConfig};
+use crate::{DataPlaneError, ethtool};
+
+/// What no entry tells.
+pub(super) const LEFT_OUT: [&str; 6] = [
+    "packets that are being processed",
+    "devices' lines, sessions, rows and windows, which the packet path writes; who is enrolled, provers' keys and rounds",
+    "what counters have counted, events and messages that wait",
+    "the fresh values, the hash seed of this start, and since when a lease is in force",
+    "secrets of the classic profiles, but for one digest of each map of them",
+    "what the kernel does with a frame beside eBPF programs and filters: its routes, its own filters, its drivers",
+];
+
+/// Bytes of a piece of the program's constants.
+const PIECE_BYTES: usize = 64;
+
+/// Begins what is hashed of a map with secrets.
+const LABEL: &[u8] = b"linewarden secret map 1\0";
+
+/// The entries of a map that are configuration; none of one that is state. `programs` names programs by their ids.
+pub(super) fn of(
+    object: &Object,
+    map: &Map<'_>,
+    name: &str,
+    programs: &mut dyn FnMut(u32) -> Result<String, DataPlaneError>,
+) -> Result<Vec<BpfMapEntry>, DataPlaneError> {
+    let entry = |key: &[u8], value: Vec<u8>| BpfMapEntry {
+        map: name.to_owned(),
+        key: key.to_vec(),
+        value,
+    };
+    let first = || -> Result<(Vec<u8>, Vec<u8>), DataPlaneError> {
+        let key = vec![0; map.key_size() as usize];
+        let value = read(map, name, &key)?.unwrap_or_default();
+        Ok((key, value))
+    };
+    Ok(match name {
+        // In pieces, so that a difference is told where it is.
+        ".rodata" => {
+            let (_, mut value) = first()?;
+            zero(
+                &mut value,
+                offset_of!(ProgramConfig, hash_seed)..size_of::<[u64; 2]>(),
+            );
+            let offsets = (0u32..).step_by(PIECE_BYTES);
+            let pieces = offsets.zip(value.chunks(PIECE_BYTES));
+            pieces
+                .map(|(offset, piece)| entry(&offset.to_be_bytes(), piece.to_vec()))
+                .collect()
+        }
+        ".bss" => {
+            let (key, value) = first()?;
+            vec![entry(&key, value)]
+        }
+        "control" => {
+            let (key, value) = first()?;
+            vec![entry(&key, settings(&value))]
+        }
+        "programs" => {
+            let mut entries = Vec::new();
+            for slot in 0..map.max_entries() {
+                if let Some(value) = read(map, name, &slot.to_ne_bytes())? {
+                    let id = value.first_chunk().map_or(0, |id| u32::from_ne_bytes(*id));
+                    entries.push(entry(&slot.to_be_bytes(), programs(id)?.into_bytes()));
+                }
+            }
+            entries
+        }
+        "forward" | "own_mac" => {
+            let mut entries = Vec::new();
+            for key in map.keys() {
+                let ifindex = key.first_chunk().map_or(0, |index| u32::from_ne_bytes(*index));
+                let value = match name {
+                    "own_mac" => read(map, name, &key)?.unwrap_or_default(),
+                    _ => Vec::new(),
+                };
+                entries.push(entry(interface(ifindex).as_bytes(), value));
+            }
+            entries
+        }
+        "classic_crps" => vec![entry(&[], classic(object, map)?)],
+        "p4dra_provers" => vec![entry(&[], p4dra(object, map)?)],
+        _ => Vec::new(),
+    })
+}
+
+/// An interface by its name, which is the same after a boot.
+pub(super) fn interface(ifindex: u32) -> String {
+    ethtool::name_of(ifindex).unwrap_or_else(|| format!("interface {ifindex}"))
+}
+
+fn read(map: &Map<'_>, name: &str, key: &[u8]) -> Result<Option<Vec<u8>>, DataPlaneError> {
+    map.lookup(key, MapFlags::ANY)
+        .map_err(|error| DataPlaneError::kernel(format!("reading map {name}"), error))
+}
+
+fn zero(bytes: &mut [u8], range: Range<usize>) {
+    if let Some(bytes) = bytes.get_mut(range) {
+        bytes.fill(0);
+    }
+}
+
+/// The settings of `struct lw_control`, but for since when a lease is in force.
+fn settings(control: &[u8]) -> Vec<u8> {
+    let live = offset_of!(Control, live);
+    let settings = control.get(live..live + size_of::<LiveCells>());
+    let mut settings = settings.unwrap_or_default().to_vec();
+    let from = offset_of!(LiveCells, lease_from_s);
+    zero(&mut settings, from..from + size_of::<u32>());
+    settings
+}
+
+fn classic(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {
+    let crps = region::<ClassicCrp>(object, "classic_crps", map.max_entries())?;
+    let mut hash = secret("classic_crps");
+    for crp in crps.iter() {
+        hash.update(crp.challenge.load(Relaxed).to_be_bytes());
+        hash.update(crp.crc.load(Relaxed).to_be_bytes());
+        crp.response
+            .iter()
+            .for_each(|word| hash.update(word.load(Relaxed).to_be_bytes()));
+    }
+    Ok(hash.finalize().to_vec())
+}
+
+/// In the order of their ids: where they lie depends on the hash seed.
+fn p4dra(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {
+    let places = region::<P4draProver>(object, "p4dra_provers", map.max_entries())?;
+    let used = places.iter().filter(|place| place.used.load(Relaxed) != 0);
+    let provers: BTreeMap<[u64; 2], [u32; 16]> = used
+        .map(|place| {
+            let id = [&place.id[0], &place.id[1]].map(|word| word.load(Relaxed));
+            (
+                id,
+                std::array::from_fn(|at| place.matrix.get(at).map_or(0, |word| word.load(Relaxed))),
+            )
+        })
+        .collect();
+    let mut hash = secret("p4dra_provers");
+    for (id, matrix) in provers {
+        id.iter().for_each(|word| hash.update(word.to_be_bytes()));
+        matrix.iter().for_each(|word| hash.update(word.to_be_bytes()));
+    }
+    Ok(hash.finalize().to_vec())
+}
+
+fn secret(name: &str) -> Sha256 {
+    let mut hash = Sha256::new();
+    hash.update(LABEL);
+    hash.update(name);
+    hash.update([0]);
+    hash
+}

@@ -1,0 +1,218 @@
+//! The filters that the traffic control layer has at an interface (rtnetlink(7), RTM_GETTFILTER), and tcx programs.
+//!
+//! A filter sees what the XDP program lets through, or what leaves, and may drop, change or redirect it.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
+use libbpf_rs::libbpf_sys;
+
+const RTM_NEWTFILTER: u16 = 44;
+const RTM_GETTFILTER: u16 = 46;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
+/// The two hooks of the qdisc `clsact`; filters of `ingress` are at the first as well.
+const HOOKS: [(&str, u32); 2] = [("tc-ingress", 0xffff_fff2), ("tc-egress", 0xffff_fff3)];
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TCA_BPF_ID: u16 = 11;
+/// Bytes of nlmsghdr and tcmsg.
+const HEADER_BYTES: usize = 16;
+const MESSAGE_BYTES: usize = 20;
+const ANSWER_BYTES: usize = 1 << 16;
+/// `BPF_MPROG_MAX`.
+const TCX_MAX: usize = 64;
+
+/// One filter.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Filter {
+    /// Where, with its priority and handle.
+    pub(super) hook: String,
+    /// Of which kind, as `flower`.
+    pub(super) kind: String,
+    /// The kernel's id of its program, if it is an eBPF one.
+    pub(super) program: Option<u32>,
+}
+
+/// All filters at an interface of the calling thread's network namespace.
+pub(super) fn of(ifindex: u32) -> io::Result<Vec<Filter>> {
+    let mut filters = Vec::new();
+    for (name, parent) in HOOKS {
+        let netlink = open()?;
+        send(&netlink, ifindex, parent)?;
+        let mut answer = vec![0u8; ANSWER_BYTES];
+        while take(receive(&netlink, &mut answer)?, name, &mut filters)? {}
+    }
+    for (hook, attach_type) in [
+        ("tcx-ingress", libbpf_sys::BPF_TCX_INGRESS),
+        ("tcx-egress", libbpf_sys::BPF_TCX_EGRESS),
+    ] {
+        let listed = tcx(ifindex, attach_type)?.into_iter().enumerate();
+        filters.extend(listed.map(|(place, id)| Filter {
+            hook: format!("{hook} {place}"),
+            kind: "bpf".to_owned(),
+            program: Some(id),
+        }));
+    }
+    Ok(filters)
+}
+
+/// Programs that Linux 6.6 and later runs before the filters, in their order.
+fn tcx(ifindex: u32, attach_type: libbpf_sys::bpf_attach_type) -> io::Result<Vec<u32>> {
+    let mut ids = [0u32; TCX_MAX];
+    let mut count = TCX_MAX as u32;
+    // SAFETY: the kernel writes no more than `count` ids, which is how many there is room for, and then their number.
+    let result = unsafe {
+        libbpf_sys::bpf_prog_query(
+            ifindex.cast_signed(),
+            attach_type,
+            0,
+            std::ptr::null_mut(),
+            ids.as_mut_ptr(),
+            &raw mut count,
+        )
+    };
+    match result.wrapping_neg() {
+        0 => Ok(ids.into_iter().take(count as usize).collect()),
+        // An older kernel, which has no such hook; and nothing there.
+        libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP => Ok(Vec::new()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+fn open() -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    let fd = unsafe {
+        libc::socket(
+            libc::AF_NETLINK,
+            libc::SOCK_RAW | libc::SOCK_CLOEXEC,
+            libc::NETLINK_ROUTE,
+        )
+    };
+    match fd {
+        ..0 => Err(io::Error::last_os_error()),
+        // SAFETY: just opened and owned by nobody else.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}
+
+fn send(netlink: &OwnedFd, ifindex: u32, parent: u32) -> io::Result<()> {
+    let total = HEADER_BYTES + MESSAGE_BYTES;
+    let parts: [&[u8]; 9] = [
+        &(total as u32).to_ne_bytes(),
+        &RTM_GETTFILTER.to_ne_bytes(),
+        &(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes(),
+        &1u32.to_ne_bytes(),
+        // Port of the kernel; family and padding; then the interface, any handle, the hook.
+        &[0; 8],
+        &ifindex.to_ne_bytes(),
+        &[0; 4],
+        &parent.to_ne_bytes(),
+        &[0; 4],
+    ];
+    let request = parts.concat();
+    // SAFETY: the buffer is valid for its length; the kernel is the socket's default peer.
+    let sent = unsafe { libc::send(netlink.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
+    match sent {
+        ..0 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+fn receive<'a>(netlink: &OwnedFd, answer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    // SAFETY: the buffer is valid for its length. The kernel has begun to answer before send() returned.
+    let got = unsafe {
+        libc::recv(
+            netlink.as_raw_fd(),
+            answer.as_mut_ptr().cast(),
+            answer.len(),
+            libc::MSG_DONTWAIT,
+        )
+    };
+    let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+    answer.get(..got).ok_or_else(cut_off)
+}
+
+fn cut_off() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is cut off")
+}
+
+/// Takes the messages of one answer; whether another one follows.
+fn take(mut answer: &[u8], hook: &str, filters: &mut Vec<Filter>) -> io::Result<bool> {
+    while !answer.is_empty() {
+        let length = answer
+            .first_chunk()
+            .map_or(0, |length| u32::from_ne_bytes(*length)) as usize;
+        let kind = u16_at(answer, 4).ok_or_else(cut_off)?;
+        let message = answer
+            .get(..length)
+            .filter(|message| message.len() >= HEADER_BYTES)
+            .ok_or_else(cut_off)?;
+        let body = message.get(HEADER_BYTES..).unwrap_or_default();
+        match kind {
+            NLMSG_DONE => return Ok(false),
+            NLMSG_ERROR => {
+                let code = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
+                // There is no such qdisc, and so no filter.
+                return match code.wrapping_neg() {
+                    0 | libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP => Ok(false),
+                    errno => Err(io::Error::from_raw_os_error(errno)),
+                };
+            }
+            RTM_NEWTFILTER => filters.extend(filter(body, hook)),
+            _ => {}
+        }
+        answer = answer.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(true)
+}
+
+/// `None`: the chain itself, which the kernel lists without a handle before its filters.
+fn filter(body: &[u8], hook: &str) -> Option<Filter> {
+    let handle = u32_at(body, 8)?;
+    // Priority and protocol.
+    let priority = u32_at(body, 16)? >> 16;
+    let attributes = body.get(MESSAGE_BYTES..)?;
+    let kind = attribute(attributes, TCA_KIND)?;
+    let options = attribute(attributes, TCA_OPTIONS);
+    if handle == 0 && options.is_none() {
+        return None;
+    }
+    let program = options.and_then(|options| attribute(options, TCA_BPF_ID));
+    let kind = kind.split(|byte| *byte == 0).next().unwrap_or_default();
+    Some(Filter {
+        hook: format!("{hook} {priority}:{handle:x}"),
+        kind: String::from_utf8_lossy(kind).into_owned(),
+        program: program.and_then(|id| u32_at(id, 0)),
+    })
+}
+
+/// The content of a routing attribute.
+fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
+    while let (Some(length), Some(kind)) = (u16_at(attributes, 0), u16_at(attributes, 2)) {
+        let length = usize::from(length);
+        let content = attributes.get(4..length)?;
+        // The highest bits say how it is encoded.
+        if kind & 0x3fff == wanted {
+            return Some(content);
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
+    None
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .map(|word| u16::from_ne_bytes(*word))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .map(|word| u32::from_ne_bytes(*word))
+}

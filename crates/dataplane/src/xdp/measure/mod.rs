@@ -1,0 +1,184 @@
+//! What the kernel runs for this gateway, read back from it ([why so](../../../../docs/adr/0028-what-is-measured-of-ebpf.md)).
+//!
+//! A program that is loaded does not change any more, so what its instructions are was said when it was loaded; the kernel's tag must
+//! agree. Which programs run, where, and with which maps and settings, may change behind our back, and is asked the kernel.
+
+mod contents;
+mod filters;
+mod instructions;
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use libbpf_rs::skel::Skel as _;
+use libbpf_rs::{Map, MapCore as _, MapInfo, Program, ProgramHandle, XdpFlags};
+use linewarden_evidence::encoding::{BpfAttachment, BpfMap, BpfProgram, Entry};
+use linewarden_evidence::statement::Kind;
+use sha2::{Digest as _, Sha256};
+
+use self::contents::interface;
+use super::Xdp;
+use crate::DataPlaneError;
+use crate::measurement::Measurement;
+
+/// Begins what is hashed of a program that is not ours.
+const FOREIGN: &[u8] = b"linewarden foreign eBPF program 1\0";
+
+/// Programs by their ids in the kernel: ours, and others that were met.
+#[derive(Default)]
+struct Programs {
+    names: BTreeMap<u32, String>,
+    found: Vec<BpfProgram>,
+}
+
+impl Programs {
+    /// What a program is called. One that is not ours is called what the kernel calls it, and never like one of ours.
+    fn name(&mut self, id: u32) -> Result<String, DataPlaneError> {
+        if let Some(name) = self.names.get(&id) {
+            return Ok(name.clone());
+        }
+        let kernel =
+            ProgramHandle::from_prog_id(id).map_err(|error| asking(&format!("program {id}"), error))?;
+        let tag = kernel.tag();
+        let name = format!("foreign {}, tag {}", kernel.name().to_string_lossy(), hex(&tag));
+        let instructions = Sha256::new().chain_update(FOREIGN).chain_update(tag).finalize();
+        if !self.names.values().any(|known| *known == name) {
+            self.found.push(BpfProgram {
+                name: name.clone(),
+                instructions: instructions.into(),
+            });
+        }
+        self.names.insert(id, name.clone());
+        Ok(name)
+    }
+}
+
+impl Xdp {
+    /// Asks the kernel what it runs for this gateway, from the network namespace of its interfaces.
+    ///
+    /// # Errors
+    /// The kernel's; a program whose tag is not that of what was loaded.
+    pub fn measure(&self) -> Result<Measurement, DataPlaneError> {
+        let object = self.skeleton.object();
+        let maps: BTreeMap<i32, String> = object
+            .maps()
+            .map(|map| (map.as_fd().as_raw_fd(), map_name(&map)))
+            .collect();
+        let mut programs = Programs::default();
+        for program in object.progs().filter(|program| program.autoload()) {
+            own_program(&program, &maps, &mut programs)?;
+        }
+        let mut entries = Vec::new();
+        for ifindex in &self.inside {
+            let attachments = self.attachments_of(*ifindex, &mut programs)?;
+            entries.extend(attachments.into_iter().map(Entry::from));
+        }
+        for map in object.maps() {
+            let name = map_name(&map);
+            entries.push(definition(&map, &name)?.into());
+            let contents = contents::of(object, &map, &name, &mut |id| programs.name(id))?;
+            entries.extend(contents.into_iter().map(Entry::from));
+        }
+        entries.extend(programs.found.iter().cloned().map(Entry::from));
+        Ok(Measurement {
+            kind: Kind::Xdp,
+            programs: programs.found,
+            entries,
+            left_out: contents::LEFT_OUT.map(str::to_owned).to_vec(),
+        })
+    }
+
+    fn attachments_of(
+        &self,
+        ifindex: u32,
+        programs: &mut Programs,
+    ) -> Result<Vec<BpfAttachment>, DataPlaneError> {
+        let name = interface(ifindex);
+        let attached = |hook: String, program: String| BpfAttachment {
+            interface: name.clone(),
+            hook,
+            program,
+        };
+        let mut found = Vec::new();
+        let hook = libbpf_rs::Xdp::new(self.program().as_fd())
+            .query(ifindex.cast_signed(), XdpFlags::NONE)
+            .map_err(|error| asking(&format!("the XDP programs of {name}"), error))?;
+        for (mode, id) in [
+            ("xdp-driver", hook.drv_prog_id),
+            ("xdp-generic", hook.skb_prog_id),
+            ("xdp-hardware", hook.hw_prog_id),
+        ] {
+            if id != 0 {
+                found.push(attached(mode.to_owned(), programs.name(id)?));
+            }
+        }
+        let filters =
+            filters::of(ifindex).map_err(|error| asking(&format!("the filters of {name}"), error))?;
+        for filter in filters {
+            let program = match filter.program {
+                Some(id) => programs.name(id)?,
+                None => filter.kind,
+            };
+            found.push(attached(filter.hook, program));
+        }
+        Ok(found)
+    }
+}
+
+fn own_program(
+    program: &Program<'_>,
+    maps: &BTreeMap<i32, String>,
+    programs: &mut Programs,
+) -> Result<(), DataPlaneError> {
+    let name = program.name().to_string_lossy().into_owned();
+    let what = || format!("program {name}");
+    let id = Program::id_from_fd(program.as_fd()).map_err(|error| asking(&what(), error))?;
+    let kernel = ProgramHandle::from_prog_id(id).map_err(|error| asking(&what(), error))?;
+    if !instructions::is_tag(kernel.tag(), program.insns()) {
+        return Err(asking(
+            &what(),
+            format!(
+                "the kernel's tag of it, {}, is not that of what was loaded",
+                hex(&kernel.tag())
+            ),
+        ));
+    }
+    let digest = instructions::digest(program.insns(), maps)
+        .ok_or_else(|| asking(&what(), "it uses a map that is not the gateway's"))?;
+    programs.found.push(BpfProgram {
+        name: name.clone(),
+        instructions: digest,
+    });
+    programs.names.insert(id, name);
+    Ok(())
+}
+
+/// As the kernel has it.
+fn definition(map: &Map<'_>, name: &str) -> Result<BpfMap, DataPlaneError> {
+    let kernel = MapInfo::new(map.as_fd()).map_err(|error| asking(&format!("map {name}"), error))?;
+    Ok(BpfMap {
+        name: name.to_owned(),
+        map_type: kernel.info.type_,
+        key_bytes: kernel.info.key_size,
+        value_bytes: kernel.info.value_size,
+        entries_max: kernel.info.max_entries,
+        flags: kernel.info.map_flags,
+    })
+}
+
+/// Those of the compiler's sections are called after the object, too.
+fn map_name(map: &Map<'_>) -> String {
+    let name = map.name().to_string_lossy().into_owned();
+    match name.rsplit_once('.') {
+        Some((_, section)) => format!(".{section}"),
+        None => name,
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn asking(what: &str, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> DataPlaneError {
+    DataPlaneError::kernel(format!("measuring {what}"), error)
+}

@@ -1,0 +1,222 @@
+//! What the kernel is measured to run: the same twice, and what is changed behind the gateway's back. Needs root.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+
+use libbpf_rs::libbpf_sys::{self, bpf_insn};
+use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo, ProgInfoIter, ProgInfoQueryOptions};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Program, TC_EGRESS, TcHook, XdpFlags};
+use linewarden_dataplane::xdp::Xdp;
+use linewarden_dataplane::{Config, DataPlane, DataPlaneError, Measurement};
+use linewarden_evidence::encoding::Entry;
+
+use support::netns::{ip, leave_namespace};
+use support::shape::Shape;
+
+/// `None`, with the reason, where it may not be loaded.
+fn load(config: &Config) -> Option<Xdp> {
+    match Xdp::load(config) {
+        Ok(plane) => Some(plane),
+        Err(DataPlaneError::Privilege { needed, .. }) => {
+            println!("SKIPPED: needs {needed}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn config(seed: u64) -> Config {
+    let mut config = Shape::OFF.config();
+    config.geometry.hash_seed = [seed, !seed];
+    config
+}
+
+fn told(measurement: &Measurement) -> BTreeMap<String, String> {
+    let line = |entry: &Entry| (format!("{} {}", entry.object(), entry.which()), entry.what());
+    measurement.entries.iter().map(line).collect()
+}
+
+/// What is another, in words.
+fn changed(before: &Measurement, after: &Measurement) -> Vec<String> {
+    let (before, after) = (told(before), told(after));
+    let mut names: Vec<_> = before.keys().chain(after.keys()).collect();
+    names.sort();
+    names.dedup();
+    let differs = names
+        .into_iter()
+        .filter(|name| before.get(*name) != after.get(*name));
+    differs.cloned().collect()
+}
+
+#[test]
+fn the_same_object_loaded_twice_measures_the_same() {
+    let Some(first) = load(&config(1)) else { return };
+    let second = load(&config(2)).unwrap();
+    let (first, second) = (first.measure().unwrap(), second.measure().unwrap());
+    assert_eq!(first, second, "{:?}", changed(&first, &second));
+    assert!(
+        first
+            .programs
+            .iter()
+            .any(|program| program.name == "linewarden_gateway")
+    );
+    let mut other = config(1);
+    other.lease_s += 1;
+    let other = load(&other).unwrap().measure().unwrap();
+    assert_eq!(changed(&first, &other), ["eBPF map control entry 00000000"]);
+}
+
+#[test]
+fn what_packets_and_the_node_do_changes_nothing() {
+    let Some(mut plane) = load(&config(1)) else { return };
+    let before = plane.measure().unwrap();
+    plane.set_fresh([7; 8], 1);
+    plane.set_stopping(true);
+    plane.set_filtering(true);
+    plane.enrol(linewarden_protocol::ids::DeviceId(7));
+    plane.set_owner(9);
+    plane.test_run(&[0xff; 64]).unwrap();
+    let after = plane.measure().unwrap();
+    assert_eq!(before, after, "{:?}", changed(&before, &after));
+}
+
+#[test]
+fn what_is_attached_and_set_behind_its_back_is_named() {
+    let Some(mut plane) = load(&config(1)) else { return };
+    if !leave_namespace() {
+        return;
+    }
+    ip("link add lw-a type veth peer name lw-b");
+    ip("link set lw-a up");
+    let index = index_of("lw-a");
+    plane.attach(index).unwrap();
+    let before = plane.measure().unwrap();
+    let attached = told(&before);
+    let mut hooks = attached.iter().filter(|(name, _)| name.contains("of interface"));
+    let (hook_name, program) = hooks.next().unwrap();
+    assert!(
+        hook_name.contains("xdp-") && hook_name.contains("lw-a"),
+        "{hook_name}"
+    );
+    assert!(
+        program.contains("linewarden_gateway") && !program.contains("foreign"),
+        "{program}"
+    );
+
+    // A filter of somebody else.
+    let filter = foreign(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, c"let_all_out");
+    let mut hook = TcHook::new(filter.as_fd());
+    hook.ifindex(index.cast_signed())
+        .attach_point(TC_EGRESS)
+        .handle(1)
+        .priority(7);
+    hook.create().unwrap();
+    hook.attach().unwrap();
+    let names = changed(&before, &plane.measure().unwrap());
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert!(
+        names[0].contains("program foreign let_all_out, tag "),
+        "{names:?}"
+    );
+    assert!(names[1].contains("tc-egress 7:1"), "{names:?}");
+    hook.detach().unwrap();
+    assert_eq!(plane.measure().unwrap(), before);
+
+    // The hook itself, by somebody who has found the link.
+    let program = foreign(libbpf_sys::BPF_PROG_TYPE_XDP, c"linewarden_gateway");
+    let ours = Xdp::measure(&plane).unwrap();
+    let back = exchange(index, &program);
+    let after = plane.measure().unwrap();
+    let now = &told(&after)[hook_name];
+    assert!(now.contains("foreign linewarden_gate, tag "), "{now}");
+    assert_ne!(after.programs, ours.programs);
+    exchange(index, &back);
+    assert_eq!(plane.measure().unwrap(), before);
+
+    // The settings, by somebody who has found the map.
+    let control = map_of(index, "control");
+    let key = 0u32.to_ne_bytes();
+    let mut value = control.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+    value[64] ^= 1; // lease_s
+    control.update(&key, &value, MapFlags::ANY).unwrap();
+    let after = plane.measure().unwrap();
+    assert_eq!(changed(&before, &after), ["eBPF map control entry 00000000"]);
+}
+
+fn index_of(name: &str) -> u32 {
+    let name = std::ffi::CString::new(name).unwrap();
+    // SAFETY: a string that ends with a zero byte.
+    unsafe { libc::if_nametoindex(name.as_ptr()) }
+}
+
+/// A program that lets everything through.
+fn foreign(kind: libbpf_sys::bpf_prog_type, name: &CStr) -> OwnedFd {
+    let mut instructions = [bpf_insn::default(); 2];
+    // r0 = 2, which lets a frame pass; exit.
+    (instructions[0].code, instructions[0].imm) = (0xb7, 2);
+    instructions[1].code = 0x95;
+    let mut options = libbpf_sys::bpf_prog_load_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    if kind == libbpf_sys::BPF_PROG_TYPE_XDP {
+        // As libbpf loads the gateway's: a link takes no other.
+        options.expected_attach_type = libbpf_sys::BPF_XDP;
+    }
+    // SAFETY: strings that end with a zero byte, and as many instructions as said.
+    let fd = unsafe {
+        libbpf_sys::bpf_prog_load(
+            kind,
+            name.as_ptr(),
+            c"GPL".as_ptr(),
+            instructions.as_ptr(),
+            2,
+            &raw mut options,
+        )
+    };
+    assert!(fd > 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: just opened and owned by nobody else.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Puts a program into the link at an interface, in the place of the one that it had, which is returned.
+fn exchange(index: u32, program: &OwnedFd) -> OwnedFd {
+    let is_there = |link: &LinkInfo| matches!(&link.info, LinkTypeInfo::Xdp(xdp) if xdp.ifindex == index);
+    let link = LinkInfoIter::default().find(is_there).unwrap();
+    let before = Program::fd_from_id(link.prog_id).unwrap();
+    // SAFETY: both take numbers only.
+    let result = unsafe {
+        let fd = libbpf_sys::bpf_link_get_fd_by_id(link.id);
+        assert!(fd > 0, "{}", std::io::Error::last_os_error());
+        let fd = OwnedFd::from_raw_fd(fd);
+        libbpf_sys::bpf_link_update(fd.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
+    };
+    assert_eq!(result, 0);
+    before
+}
+
+/// A map of the program on an interface, found as anybody with the privilege finds it.
+fn map_of(index: u32, name: &str) -> MapHandle {
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let hook = libbpf_rs::Xdp::new(null.as_fd());
+    let id = hook.query_id(index.cast_signed(), XdpFlags::NONE).unwrap();
+    let options = ProgInfoQueryOptions::default().include_map_ids(true);
+    let program = ProgInfoIter::with_query_opts(options)
+        .find(|program| program.id == id)
+        .unwrap();
+    let maps = program
+        .map_ids
+        .iter()
+        .map(|id| MapHandle::from_map_id(*id).unwrap());
+    maps.into_iter().find(|map| map.name() == name).unwrap()
+}
