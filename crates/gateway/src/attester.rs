@@ -94,7 +94,7 @@ impl Attester {
         let first = || (Measured::new(self.switch, self.boot_count, program), program);
         let (measured, known) = self.measured.get_or_insert_with(first);
         if *known != program {
-            measured.set_program(program);
+            *measured = measured.successor(program);
             *known = program;
             self.entries.clear();
         }

@@ -17,10 +17,11 @@ use linewarden_switch::switch::{Settings, Slot, Switch};
 use linewarden_switch::tables::HashSeed;
 use serde::Serialize;
 
+use super::attest::AttestArgs;
 use crate::failure::Failure;
 
 /// Where the server listens if nothing else is asked for: simple_switch_grpc's port, from this machine only.
-const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9559);
+pub const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9559);
 /// Packet-ins, digests and notifications that wait for the server.
 const EVENTS: usize = 4096;
 
@@ -79,16 +80,21 @@ pub struct Controlled {
 /// Runs the program, if there is one, and serves controllers.
 pub fn start(
     args: &ControlArgs,
+    attest: &AttestArgs,
     program: Option<(&Path, Vec<u8>)>,
     (slot, settings, start): (&Slot, Settings, Instant),
     ports: &mut PortSet,
 ) -> Result<Controlled, Failure> {
     let (sender, receiver) = events(EVENTS);
     let clock = Box::new(move || u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX));
-    let control = Arc::new(Control::new(slot.clone(), settings, clock, sender));
+    let mut control = Control::new(slot.clone(), settings, clock, sender);
+    if let Some(attesting) = attest.attesting(args.cpu_port)? {
+        control = control.with_evidence(attesting);
+    }
+    let control = Arc::new(control);
     let pipeline = match program {
         None => None,
-        Some((path, json)) => install(args, &control, slot, settings, path, json)?,
+        Some((path, json)) => install(args, &control, settings, path, json)?,
     };
     if let Some(port) = args.cpu_port() {
         let cpu = control.cpu_port().map_err(Failure::failed)?;
@@ -121,7 +127,6 @@ pub fn start(
 fn install(
     args: &ControlArgs,
     control: &Control,
-    slot: &Slot,
     settings: Settings,
     path: &Path,
     json: Vec<u8>,
@@ -132,7 +137,7 @@ fn install(
     let Some(info_path) = &args.p4info else {
         let switch =
             Switch::new(&json, settings, &HashSeed::random()).map_err(|error| wrong(path, &error))?;
-        slot.run(&switch);
+        control.run_bare(switch).map_err(|error| wrong(path, &error))?;
         return Ok(None);
     };
     let text = std::fs::read_to_string(info_path).map_err(|error| wrong(info_path, &error))?;
@@ -148,6 +153,21 @@ fn install(
 }
 
 impl Controlled {
+    /// Compares memory with what was measured. What differs is logged; the switch gives no evidence from then on.
+    pub fn rescan(&self) {
+        match self.control.rescan() {
+            Ok(rescan) => {
+                if let Some(rescan) = rescan.filter(|rescan| !rescan.is_clean()) {
+                    tracing::error!(
+                        ?rescan,
+                        "memory is not what was measured: no evidence is given any more"
+                    );
+                }
+            }
+            Err(error) => tracing::error!("memory cannot be compared with what was measured: {error}"),
+        }
+    }
+
     /// Where workers hand over digests.
     pub fn wire(&self) -> Arc<Wire> {
         Arc::clone(self.control.wire())

@@ -12,6 +12,7 @@ use linewarden_switch::switch::{DROP_PORT, Settings, Slot, Switch};
 use linewarden_switch::tables::HashSeed;
 use serde::Serialize;
 
+use super::attest::AttestArgs;
 use super::control::{self, ControlArgs};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -56,6 +57,8 @@ pub struct RunArgs {
     priority_queues: u64,
     #[command(flatten)]
     control: ControlArgs,
+    #[command(flatten)]
+    attest: AttestArgs,
     /// JSON for machines
     #[arg(long)]
     pub json: bool,
@@ -94,9 +97,15 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let program = args.program.as_deref().map(read).transpose()?;
     let mut ports = open(args)?;
     let (slot, start) = (Slot::default(), Instant::now());
-    let controlled = if args.control.is_asked_for() {
+    let controlled = if args.control.is_asked_for() || args.attest.is_asked_for() {
         let run = (&slot, settings, start);
-        Some(control::start(&args.control, program, run, &mut ports)?)
+        Some(control::start(
+            &args.control,
+            &args.attest,
+            program,
+            run,
+            &mut ports,
+        )?)
     } else {
         if let Some((path, json)) = program {
             let switch =
@@ -124,7 +133,14 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
             (ports, ended)
         })
     };
+    let mut rescanned = Instant::now();
     while !thread.is_finished() {
+        if let (Some(every), Some(controlled)) = (args.attest.rescan_every(), &controlled)
+            && rescanned.elapsed() >= every
+        {
+            controlled.rescan();
+            rescanned = Instant::now();
+        }
         let broken = controlled.as_ref().is_some_and(control::Controlled::has_ended);
         if broken || signals.wait(STOP_WAIT)?.is_some() {
             stop.store(true, Ordering::Relaxed);

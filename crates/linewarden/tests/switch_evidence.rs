@@ -1,0 +1,245 @@
+//! Evidence of `linewarden switch run`: in packets, and asked for.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Output;
+
+use linewarden_evidence::inband::{Appraiser, Content, MasterKey, read_clone, read_option};
+use linewarden_evidence::state::Digests;
+use linewarden_evidence::{BootCount, SwitchId};
+use linewarden_switch::evidence::{EvidenceSettings, Identity};
+use linewarden_switch::switch::{Settings, Switch};
+use linewarden_switch::tables::HashSeed;
+use serde_json::Value;
+use support::{Namespace, linewarden};
+
+const PACKET_KEY: &str = "000102030405060708090a0b0c0d0e0f";
+
+fn program(name: &str) -> String {
+    let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/compiled");
+    let path = compiled.canonicalize().unwrap().join(format!("{name}.json"));
+    path.display().to_string()
+}
+
+/// What a switch is measured to be that runs a program with nothing set.
+fn digests(name: &str) -> Digests {
+    let json = std::fs::read(program(name)).unwrap();
+    let mut switch = Switch::new(&json, Settings::default(), &HashSeed::new([1; 4])).unwrap();
+    let settings = EvidenceSettings {
+        identity: Identity::new(SwitchId(1), BootCount(1)),
+        in_band: None,
+        volatile: BTreeSet::new(),
+    };
+    switch.attest(settings, None).unwrap().snapshot().unwrap().digests
+}
+
+fn output(at: &Path, words: &str) -> Output {
+    linewarden(at, words).output().unwrap()
+}
+
+/// Standard error of a command that fails with this code.
+fn refused(at: &Path, words: &str, code: i32) -> String {
+    let output = output(at, words);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{words}: {said}");
+    said
+}
+
+/// A capture file (Ethernet) of these frames.
+fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = vec![
+        0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0,
+    ];
+    for frame in frames {
+        let length = (frame.len() as u32).to_le_bytes();
+        file.extend([0; 8]);
+        file.extend(length);
+        file.extend(length);
+        file.extend(frame);
+    }
+    file
+}
+
+fn captured(path: &Path) -> Vec<Vec<u8>> {
+    let file = std::fs::read(path).unwrap();
+    let (mut rest, mut frames) = (&file[24..], Vec::new());
+    while !rest.is_empty() {
+        let length = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
+        frames.push(rest[16..16 + length].to_vec());
+        rest = &rest[16 + length..];
+    }
+    frames
+}
+
+fn ipv6(payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2; 12];
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 7]);
+    frame.extend(u16::try_from(payload.len()).unwrap().to_be_bytes());
+    frame.extend([17, 64]);
+    frame.extend([0x11; 32]);
+    frame.extend(payload);
+    frame
+}
+
+fn secret(path: &Path, text: &str) {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .unwrap();
+    std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+}
+
+/// Frames go in by p0 and out by p1, with evidence in them or beside them, start by start.
+#[test]
+fn packets_carry_evidence_that_the_holder_of_the_key_believes() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    secret(&at.join("packet.key"), &format!("{PACKET_KEY}\n"));
+    let sent: Vec<Vec<u8>> = (0..5).map(|at| ipv6(&[at; 40])).collect();
+    let mut key = [0; 16];
+    hex::decode_to_slice(PACKET_KEY, &mut key).unwrap();
+    let mut appraiser = Appraiser::new(MasterKey::new(key));
+    let known = digests("evidence");
+    for (boot, how) in [(1, "option"), (2, "clone --evidence-port 2"), (3, "option")] {
+        std::fs::write(at.join("p0_in.pcap"), capture(&sent)).unwrap();
+        for port in ["p1", "p2"] {
+            std::fs::write(at.join(format!("{port}_in.pcap")), capture(&[])).unwrap();
+        }
+        let words = format!(
+            "switch run {} --use-files 0 -i 0@p0 -i 1@p1 -i 2@p2 --grpc-server-addr 127.0.0.1:0 \
+             --switch-id 77 --boot-count boots --evidence-in {how} --packet-key packet.key",
+            program("evidence")
+        );
+        let ran = output(at, &words);
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        let (from, read): (_, fn(&[u8]) -> _) = match how {
+            "option" => ("p1_out.pcap", read_option),
+            _ => ("p2_out.pcap", read_clone),
+        };
+        let carrying = captured(&at.join(from));
+        assert_eq!(carrying.len(), sent.len());
+        for frame in &carrying {
+            let carried = read(frame).unwrap().unwrap();
+            let Content::Default(tagged) = carried.content else {
+                panic!("not the default content");
+            };
+            assert_eq!(
+                (tagged.switch, tagged.boot_count),
+                (SwitchId(77), BootCount(boot))
+            );
+            appraiser.appraise(&carried, &known).unwrap();
+            assert!(appraiser.appraise(&carried, &known).is_err(), "shown twice");
+        }
+    }
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_refused_and_count_no_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    std::fs::write(at.join("p0_in.pcap"), capture(&[])).unwrap();
+    let run = format!("switch run {} --use-files 0 -i 0@p0", program("evidence"));
+    let attest = format!("{run} --switch-id 7 --boot-count boots");
+    std::fs::write(at.join("open.key"), PACKET_KEY).unwrap();
+    secret(&at.join("short.key"), "00ff");
+    for (words, code, why) in [
+        (format!("{run} --switch-id 7"), 2, "--boot-count"),
+        (format!("{run} --evidence-in option"), 2, "--switch-id"),
+        (format!("{attest} --evidence-in option"), 2, "--packet-key"),
+        (
+            format!("{attest} --packet-key short.key"),
+            2,
+            "32 hexadecimal digits",
+        ),
+        (format!("{attest} --packet-key open.key"), 4, "open.key"),
+        (format!("{attest} --evidence-key none.key"), 2, "none.key"),
+    ] {
+        let said = refused(at, &words, code);
+        assert!(said.contains(why), "{words}: {said}");
+        assert!(!at.join("boots").exists(), "{words}");
+    }
+    let said = refused(
+        at,
+        &format!("{attest} --volatile no.such.array --grpc-server-addr 127.0.0.1:0"),
+        2,
+    );
+    assert!(said.contains("no.such.array"), "{said}");
+    std::fs::write(at.join("boots"), "linewarden count 1: 7 0000000000000000\n").unwrap();
+    let said = refused(at, &attest, 2);
+    assert!(said.contains("boots") && said.contains("damaged"), "{said}");
+}
+
+/// A switch in a namespace, asked there.
+#[test]
+fn what_is_asked_for_is_signed_and_appraised() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let Some(namespace) = Namespace::new() else {
+        println!("SKIPPED: network namespaces need root");
+        return;
+    };
+    namespace.run(at, "ip link set dev lo up");
+    namespace.run(at, "ip link add name h0 type veth peer name p0");
+    namespace.run(at, "ip link set dev h0 up");
+    namespace.run(at, "ip link set dev p0 up");
+    let made = output(at, "evidence key --out switch.key");
+    std::fs::write(at.join("switch.pub"), &made.stdout).unwrap();
+    let start = |name: &str| {
+        let words = format!(
+            "switch run --json {} -i 0@p0 --grpc-server-addr 127.0.0.1:0 --switch-id 9 --boot-count boots \
+             --evidence-key switch.key",
+            program(name)
+        );
+        let switch = namespace.start(at, &words);
+        let serving = switch.wait_for("server", |line| line["p4runtime"].is_string());
+        let address = serving["p4runtime"].as_str().unwrap().to_owned();
+        (switch, address)
+    };
+    let ask = |address: &str, words: &str| -> Value {
+        let words = format!("switch evidence --json --grpc-addr {address} {words}");
+        let asked = namespace.start(at, &words).ended_well();
+        asked.last().unwrap().clone()
+    };
+    let (switch, address) = start("router");
+    let first = ask(&address, "");
+    assert_eq!(
+        (&first["switch_id"], &first["boot_count"]),
+        (&9.into(), &1.into())
+    );
+    ask(&address, "--out router.cose --inventory router.inventory");
+    switch.terminate();
+    let made = output(
+        at,
+        "appraise router.cose --key switch.pub --inventory router.inventory --make-reference router.reference",
+    );
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    for (name, boot, affirmed) in [("router", 2, true), ("evidence", 3, false)] {
+        let (switch, address) = start(name);
+        assert_eq!(ask(&address, "")["boot_count"], boot);
+        let nonce = hex::encode([boot as u8; 32]);
+        ask(
+            &address,
+            &format!("--out now.cose --inventory now.inventory --nonce {nonce} --force"),
+        );
+        switch.terminate();
+        let words = format!(
+            "appraise now.cose --key switch.pub --nonce {nonce} --inventory now.inventory --reference router.reference"
+        );
+        let appraised = output(at, &words);
+        let said = String::from_utf8_lossy(&appraised.stdout).into_owned();
+        assert_eq!(appraised.status.success(), affirmed, "{said}");
+        assert_eq!(said.contains("RouterIngress.routes4"), !affirmed, "{said}");
+    }
+}
