@@ -17,7 +17,7 @@ OUT ?= out
 SUDO ?=
 export SUDO
 
-.PHONY: help setup demo test kernel bench lint fmt generate p4 doc fuzz readme clean
+.PHONY: help setup demo test kernel bench lint fmt generate p4 bmv2 doc fuzz readme clean
 
 help: ## list the targets
 	@printf 'Linewarden: make TARGET [ARGS="..."]\n\n'
@@ -55,6 +55,9 @@ generate: setup ## rewrite what is generated: C and P4 headers and docs/verdicts
 
 p4: ## compile the P4 programs again, with p4c from PATH (or P4C=COMPILER)
 	@scripts/compile-p4 $(ARGS)
+
+bmv2: ## run the inputs of p4/features through BMv2 again, from PATH (or SIMPLE_SWITCH=, SIMPLE_SWITCH_CLI=)
+	@scripts/bmv2-outputs $(ARGS)
 
 doc: setup ## the crates' documentation as HTML in target/doc
 	cargo doc --workspace --no-deps
