@@ -65,6 +65,8 @@ doc: setup ## the crates' documentation as HTML in target/doc
 fuzz: setup ## the seeded simulations and differential tests, longer: FUZZ_SEEDS=20000 by default
 	LINEWARDEN_SEEDS=$${FUZZ_SEEDS:-20000} PROPTEST_CASES=$${FUZZ_SEEDS:-20000} \
 		cargo test -p linewarden-protocol -p linewarden-dataplane $(ARGS)
+	LINEWARDEN_SEEDS=$${FUZZ_SEEDS:-20000} LINEWARDEN_DIFFERENTIAL_CASES=$${FUZZ_SEEDS:-20000} \
+		cargo test -p linewarden-switch --test loading --test differential $(ARGS)
 
 readme: setup ## run demo and bench and put their output into README.md
 	cargo build --release -p linewarden
