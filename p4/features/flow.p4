@@ -170,6 +170,10 @@ control FlowIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
                 // Port 0 is what no assignment gives.
                 standard.egress_spec = 0;
             }
+            10: {
+                // There is one queue unless the switch is started with more.
+                standard.priority = (bit<3>)hdr.order.n;
+            }
             0x10 :
             0x11: {
                 TRACE(0xa)
