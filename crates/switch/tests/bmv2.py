@@ -359,6 +359,7 @@ class Run:
         self.out.append(f"expect_register {words[0]} {words[1]} {value:#x}")
 
     def do_timeout(self, words, _text):
+        assert self.switch.told, "idle timeouts want a simple_switch with nanomsg"
         table, handle = self.entries[words[0]]
         self.switch.do(f"table_set_timeout {table['name']} {handle} {int(words[1]) // 1000}")
 
