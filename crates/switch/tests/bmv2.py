@@ -373,6 +373,8 @@ class Run:
             assert time.monotonic() < deadline, f"{words[0]} is not idle"
             time.sleep(0.1)
             self.switch.told.take()
+        # The next time it must be told again.
+        self.switch.told.idle.discard((table["id"], handle))
 
     def do_expect_used(self, words, _text):
         table, handle = self.entries[words[0]]
