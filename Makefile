@@ -17,7 +17,7 @@ OUT ?= out
 SUDO ?=
 export SUDO
 
-.PHONY: help setup demo test kernel bench lint fmt generate p4 doc fuzz readme clean
+.PHONY: help setup demo test kernel bench lint fmt generate p4 bmv2 doc fuzz readme clean
 
 help: ## list the targets
 	@printf 'Linewarden: make TARGET [ARGS="..."]\n\n'
@@ -56,12 +56,17 @@ generate: setup ## rewrite what is generated: C and P4 headers and docs/verdicts
 p4: ## compile the P4 programs again, with p4c from PATH (or P4C=COMPILER)
 	@scripts/compile-p4 $(ARGS)
 
+bmv2: ## run the inputs of p4/features through BMv2 again, from PATH (or SIMPLE_SWITCH=, SIMPLE_SWITCH_CLI=)
+	@scripts/bmv2-outputs $(ARGS)
+
 doc: setup ## the crates' documentation as HTML in target/doc
 	cargo doc --workspace --no-deps
 
 fuzz: setup ## the seeded simulations and differential tests, longer: FUZZ_SEEDS=20000 by default
 	LINEWARDEN_SEEDS=$${FUZZ_SEEDS:-20000} PROPTEST_CASES=$${FUZZ_SEEDS:-20000} \
 		cargo test -p linewarden-protocol -p linewarden-dataplane $(ARGS)
+	LINEWARDEN_SEEDS=$${FUZZ_SEEDS:-20000} LINEWARDEN_DIFFERENTIAL_CASES=$${FUZZ_SEEDS:-20000} \
+		cargo test -p linewarden-switch --test loading --test differential $(ARGS)
 
 readme: setup ## run demo and bench and put their output into README.md
 	cargo build --release -p linewarden

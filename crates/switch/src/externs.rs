@@ -138,6 +138,15 @@ impl Registers {
         }
     }
 
+    /// Most bytes of memory that a cell of so many bits takes.
+    #[must_use]
+    pub fn cell_bytes(bits: u32) -> usize {
+        match bits {
+            0..=64 => size_of::<u64>(),
+            _ => size_of::<BigUint>() + bits.div_ceil(8).next_multiple_of(8) as usize,
+        }
+    }
+
     /// Width of a cell in bits.
     #[must_use]
     pub fn bits(&self) -> u32 {

@@ -252,6 +252,22 @@ fn our_own_commands_are_read() {
         }
     );
     assert_eq!(only("expect_idle E"), Command::ExpectIdle { entry: "E".into() });
+    assert_eq!(only("expect_used E"), Command::ExpectUsed { entry: "E".into() });
+    assert_eq!(only("no_digest"), Command::NoDigest);
+    let Command::EntryRates { entry, rates } = only("entry_rates E 0.5:1 2:30") else {
+        panic!("no rates of an entry");
+    };
+    let bursts: Vec<_> = rates.iter().map(|rate| rate.burst).collect();
+    assert_eq!((entry.as_str(), bursts), ("E", vec![1, 30]));
+    let Command::ExpectRegister {
+        register,
+        index,
+        value,
+    } = only("expect_register p.r 3 0xff")
+    else {
+        panic!("no register");
+    };
+    assert_eq!((register.as_str(), index, value.to_u64()), ("p.r", 3, Some(255)));
     assert_eq!(only("advance_us 5"), Command::AdvanceClock { by_us: 5 });
     let Command::ExpectDigest { digest, values } = only("expect_digest d_t 0x1 2 0b11") else {
         panic!("no digest");

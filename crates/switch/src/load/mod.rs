@@ -5,6 +5,7 @@
 
 mod action;
 mod cursor;
+mod depth;
 mod expression;
 mod number;
 mod objects;
@@ -14,6 +15,7 @@ mod scope;
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize as _;
 use serde_json::Value;
 
 pub use self::cursor::LoadError;
@@ -33,7 +35,12 @@ const FORMAT_MAJOR: u32 = 2;
 /// # Errors
 /// The element that is malformed, and why.
 pub fn load(text: &[u8]) -> Result<Program, LoadError> {
-    let value: Value = serde_json::from_slice(text).map_err(|error| LoadError {
+    depth::check(text)?;
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    // Its own limit is 128 levels, which long sums exceed.
+    reader.disable_recursion_limit();
+    let value = Value::deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
+    let value = value.map_err(|error| LoadError {
         place: format!("line {}, column {}", error.line(), error.column()),
         what: format!("is no JSON: {error}"),
     })?;
@@ -62,6 +69,7 @@ fn read(root: &Node<'_>) -> Loaded<Program> {
     let mut counters = Vec::new();
     let mut meters = Vec::new();
     let mut registers = Vec::new();
+    let mut room = objects::Room::default();
     if let Some(list) = root.optional("calculations") {
         for item in list.items()? {
             let id = CalculationId(next_index(calculations.len(), &item)?);
@@ -73,21 +81,21 @@ fn read(root: &Node<'_>) -> Loaded<Program> {
         for item in list.items()? {
             let id = CounterId(next_index(counters.len(), &item)?);
             scope.counters.insert(item.str_at("name")?.to_owned(), id);
-            counters.push(objects::counter(&item)?);
+            counters.push(objects::counter(&mut room, &item)?);
         }
     }
     if let Some(list) = root.optional("meter_arrays") {
         for item in list.items()? {
             let id = MeterId(next_index(meters.len(), &item)?);
             scope.meters.insert(item.str_at("name")?.to_owned(), id);
-            meters.push(objects::meter(&scope, &item)?);
+            meters.push(objects::meter(&mut room, &scope, &item)?);
         }
     }
     if let Some(list) = root.optional("register_arrays") {
         for item in list.items()? {
             let id = RegisterId(next_index(registers.len(), &item)?);
             scope.registers.insert(item.str_at("name")?.to_owned(), id);
-            registers.push(objects::register(&item)?);
+            registers.push(objects::register(&mut room, &item)?);
         }
     }
     let (parsers, deparsers) = (root.field("parsers")?, root.field("deparsers")?);

@@ -1,9 +1,13 @@
 //! Headers, externs and lists: everything but parsers, actions and pipelines.
 
+use std::sync::Mutex;
+
 use super::cursor::{Loaded, Node};
 use super::expression::{BITS_MAX, Expressions, Locals};
 use super::number;
 use super::scope::{Scope, next_index};
+use crate::externs::{Counter, Registers};
+use crate::meter::Meter;
 use crate::program::ids::{FieldRef, HeaderId, StackId, TypeId, UnionId, UnionStackId};
 use crate::program::{
     Calculation, Checksum, ChecksumKind, CounterArray, Digest, Field, FieldList, Header, HeaderType, Input,
@@ -12,6 +16,8 @@ use crate::program::{
 
 /// Greatest number of cells of an array: 2^26 registers of 8 bytes are half a GiB.
 const CELLS_MAX: u32 = 1 << 26;
+/// Most bytes of all registers, counters and meters of a program together.
+const ARRAYS_BYTES_MAX: u64 = 1 << 30;
 
 /// Reads header types.
 pub fn header_types(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
@@ -277,20 +283,49 @@ fn wider(bytes: Vec<u8>, bits: u32, node: &Node<'_>) -> Loaded<Vec<u8>> {
     Ok(padded)
 }
 
-fn cells(node: &Node<'_>) -> Loaded<u32> {
-    let size = node.u32_at("size")?;
-    if size > CELLS_MAX {
-        return Err(node.error(format_args!("has {size} cells, more than {CELLS_MAX}")));
+/// What the arrays of a program may still take, together.
+pub struct Room {
+    bytes: u64,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            bytes: ARRAYS_BYTES_MAX,
+        }
     }
-    Ok(size)
+}
+
+impl Room {
+    /// Number of cells of an array, each of which takes so many bytes.
+    fn cells(&mut self, node: &Node<'_>, cell_bytes: usize) -> Loaded<u32> {
+        let size = node.u32_at("size")?;
+        if size > CELLS_MAX {
+            return Err(node.error(format_args!("has {size} cells, more than {CELLS_MAX}")));
+        }
+        let bytes = u64::from(size) * cell_bytes as u64;
+        match self.bytes.checked_sub(bytes) {
+            Some(left) => self.bytes = left,
+            None => {
+                return Err(node.error(format_args!(
+                    "takes {bytes} bytes; of the {ARRAYS_BYTES_MAX} for all arrays of a program, {} are left",
+                    self.bytes
+                )));
+            }
+        }
+        Ok(size)
+    }
 }
 
 /// Reads one array of counters.
-pub fn counter(node: &Node<'_>) -> Loaded<CounterArray> {
+pub fn counter(room: &mut Room, node: &Node<'_>) -> Loaded<CounterArray> {
     let direct = node.flag("is_direct")?;
     Ok(CounterArray {
         name: node.str_at("name")?.to_owned(),
-        size: if direct { 0 } else { cells(node)? },
+        size: match direct {
+            true => 0,
+            false => room.cells(node, size_of::<Counter>())?,
+        },
         direct: if direct {
             Some(node.str_at("binding")?.to_owned())
         } else {
@@ -300,7 +335,7 @@ pub fn counter(node: &Node<'_>) -> Loaded<CounterArray> {
 }
 
 /// Reads one array of meters.
-pub fn meter(scope: &Scope, node: &Node<'_>) -> Loaded<MeterArray> {
+pub fn meter(room: &mut Room, scope: &Scope, node: &Node<'_>) -> Loaded<MeterArray> {
     let unit = match node.str_at("type")? {
         "packets" => MeterUnit::Packets,
         "bytes" => MeterUnit::Bytes,
@@ -314,7 +349,10 @@ pub fn meter(scope: &Scope, node: &Node<'_>) -> Loaded<MeterArray> {
     if rates == 0 || rates > 2 {
         return Err(node.error(format_args!("has {rates} rates, not 1 or 2")));
     }
-    let size = if direct.is_some() { 0 } else { cells(node)? };
+    let size = match direct {
+        Some(_) => 0,
+        None => room.cells(node, size_of::<Mutex<Meter>>())?,
+    };
     Ok(MeterArray {
         name: node.str_at("name")?.to_owned(),
         unit,
@@ -325,14 +363,12 @@ pub fn meter(scope: &Scope, node: &Node<'_>) -> Loaded<MeterArray> {
 }
 
 /// Reads one array of registers.
-pub fn register(node: &Node<'_>) -> Loaded<RegisterArray> {
+pub fn register(room: &mut Room, node: &Node<'_>) -> Loaded<RegisterArray> {
     let bits = node.u32_at("bitwidth")?;
-    let size = cells(node)?;
-    if bits == 0 || bits > BITS_MAX || u64::from(size) * u64::from(bits) > u64::from(CELLS_MAX) * 64 {
-        return Err(node.error(format_args!(
-            "has {size} cells of {bits} bits, which is nothing or too much"
-        )));
+    if bits == 0 || bits > BITS_MAX {
+        return Err(node.error(format_args!("has cells of {bits} bits, not 1 to {BITS_MAX}")));
     }
+    let size = room.cells(node, Registers::cell_bytes(bits))?;
     Ok(RegisterArray {
         name: node.str_at("name")?.to_owned(),
         size,

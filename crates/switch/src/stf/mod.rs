@@ -35,6 +35,7 @@
 //!
 //! ```text
 //! expect_digest DIGEST NUMBER..         the next digest of that name holds these values, in its fields' order
+//! no_digest                             no digest but those that were expected until here
 //! vset_add SET VALUE                    adds a member to a parser value set (`NUMBER`, `&&&`, `->`)
 //! member_add PROFILE MEMBER ACTION(..)  adds a member to an action profile
 //! group_add PROFILE GROUP               adds an empty group to an action selector
@@ -42,7 +43,10 @@
 //! add_member TABLE [PRIORITY] KEY:VALUE.. MEMBER [= ENTRY]   an entry that names a member
 //! add_group TABLE [PRIORITY] KEY:VALUE.. GROUP [= ENTRY]     an entry that names a group
 //! timeout ENTRY MICROSECONDS            gives an entry, named where it was added, an idle timeout
-//! expect_idle ENTRY                     the next idle notification is about this entry
+//! expect_idle ENTRY                     the entry was idle for as long as its timeout
+//! expect_used ENTRY                     it was not
+//! entry_rates ENTRY RATE:BURST..        sets the rates of an entry's direct meter
+//! expect_register NAME INDEX VALUE      a cell holds this value
 //! advance_us MICROSECONDS               moves the switch's clock on
 //! ```
 //!
@@ -381,6 +385,8 @@ pub enum Command {
         /// Its fields' values.
         values: Vec<Number>,
     },
+    /// `no_digest`: none was told that no line before expected.
+    NoDigest,
     /// `vset_add`.
     ValueSetAdd {
         /// The value set, as written.
@@ -424,6 +430,27 @@ pub enum Command {
     ExpectIdle {
         /// The entry's name.
         entry: String,
+    },
+    /// `expect_used`.
+    ExpectUsed {
+        /// The entry's name.
+        entry: String,
+    },
+    /// `entry_rates`: of an entry that was named.
+    EntryRates {
+        /// The entry's name.
+        entry: String,
+        /// Rates, the lowest first.
+        rates: Vec<Rate>,
+    },
+    /// `expect_register`.
+    ExpectRegister {
+        /// The register array, as written.
+        register: String,
+        /// The cell.
+        index: u64,
+        /// What it must hold.
+        value: Number,
     },
     /// `advance_us`.
     AdvanceClock {

@@ -156,6 +156,7 @@ fn own_commands(keyword: &str, line: &mut Cursor<'_>) -> Result<Option<Command>,
             digest: line.name("a digest")?,
             values: one_or_more(line, plain_number)?,
         },
+        "no_digest" => Command::NoDigest,
         "vset_add" => Command::ValueSetAdd {
             value_set: line.name("a value set")?,
             value: key_value(line)?,
@@ -180,6 +181,18 @@ fn own_commands(keyword: &str, line: &mut Cursor<'_>) -> Result<Option<Command>,
         },
         "expect_idle" => Command::ExpectIdle {
             entry: named_entry(line)?,
+        },
+        "expect_used" => Command::ExpectUsed {
+            entry: named_entry(line)?,
+        },
+        "entry_rates" => Command::EntryRates {
+            entry: named_entry(line)?,
+            rates: rates(line)?,
+        },
+        "expect_register" => Command::ExpectRegister {
+            register: line.name("a register array")?,
+            index: line.integer(INDEX)?,
+            value: plain_number(line)?,
         },
         "advance_us" => Command::AdvanceClock {
             by_us: microseconds(line)?,

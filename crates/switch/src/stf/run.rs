@@ -270,6 +270,10 @@ impl Runner {
                 Ok(())
             }
             Command::ExpectDigest { digest, values } => self.expect_digest(digest, values),
+            Command::NoDigest => match self.record.digests.is_empty() {
+                true => Ok(()),
+                false => other(format!("more digests were told: {:?}", self.record.digests)),
+            },
             Command::ValueSetAdd { value_set, value } => self.value_set_add(value_set, value),
             Command::MemberAdd {
                 profile,
@@ -283,7 +287,14 @@ impl Runner {
                 member,
             } => self.group_add_member(profile, *group, *member),
             Command::IdleTimeout { entry, timeout_us } => self.idle_timeout(entry, *timeout_us),
-            Command::ExpectIdle { entry } => self.expect_idle(entry),
+            Command::ExpectIdle { entry } => self.expect_idle(entry, true),
+            Command::ExpectUsed { entry } => self.expect_idle(entry, false),
+            Command::EntryRates { entry, rates } => self.entry_rates(entry, rates),
+            Command::ExpectRegister {
+                register,
+                index,
+                value,
+            } => self.expect_register(register, *index, value),
             Command::AdvanceClock { by_us } => {
                 self.now_us += by_us;
                 Ok(())
@@ -600,10 +611,12 @@ impl Runner {
 
     fn member_add(&mut self, profile: &str, member: u32, action: &ActionCall) -> Done<()> {
         let id = self.profile(profile)?;
-        let actions: Vec<ActionId> = (0u32..)
-            .map(ActionId)
-            .take(self.program().actions.len())
-            .collect();
+        // All tables of a profile have the same actions, under the same names.
+        let tables = &self.program().tables;
+        let table = tables
+            .iter()
+            .find(|table| profile_of(table).is_ok_and(|of| of == id));
+        let actions = table.map(|table| table.actions.clone()).unwrap_or_default();
         let entry = self.action_entry(&actions, action)?;
         let call = action_call(self.program(), &entry);
         match self.profile_change(id, ProfileOp::AddMember(call))? {
@@ -640,12 +653,46 @@ impl Runner {
         set.ok_or_else(|| CommandError::Other(format!("the table of entry {entry} has no timeouts")))
     }
 
-    fn expect_idle(&mut self, entry: &str) -> Done<()> {
+    fn expect_idle(&mut self, entry: &str, wanted: bool) -> Done<()> {
         let now_ms = self.now_us / 1000;
         match self.entry_state(entry, |state| state.is_idle(now_ms))? {
-            Some(true) => Ok(()),
+            Some(idle) if idle == wanted => Ok(()),
+            Some(true) => other(format!("entry {entry} is idle")),
             Some(false) => other(format!("entry {entry} is not idle")),
             None => other(format!("the table of entry {entry} has no timeouts")),
+        }
+    }
+
+    fn entry_rates(&mut self, entry: &str, rates: &[Rate]) -> Done<()> {
+        let Some((table, _)) = self.entries.get(entry) else {
+            return other(format!("no entry has the name {entry}"));
+        };
+        let table = self.program().tables.get(table.0 as usize);
+        let meter = table.and_then(|table| table.direct_meter);
+        let meter = meter.and_then(|(meter, _)| self.program().meters.get(meter.index()));
+        let Some(count) = meter.map(|meter| meter.rates as usize) else {
+            return other(format!("the table of entry {entry} has no meter"));
+        };
+        let set = self.entry_state(entry, |state| state.meter(|meter| meter.set_rates(count, rates)))?;
+        match set {
+            Some(set) => Ok(set?),
+            None => other(format!("entry {entry} has no meter")),
+        }
+    }
+
+    fn expect_register(&mut self, register: &str, index: u64, value: &Number) -> Done<()> {
+        let id = self.register(register)?;
+        let held = self
+            .switch
+            .externs()
+            .registers(id)
+            .map(|array| (array.bits(), array.get(index)));
+        let Some((bits, Some(held))) = held else {
+            return other(format!("register {register} has no cell {index}"));
+        };
+        match held == BigUint::from_bytes_be(&value.to_bytes(bits)?) {
+            true => Ok(()),
+            false => other(format!("register {register} holds {held:#x}")),
         }
     }
 }

@@ -1,0 +1,416 @@
+"""Runs inputs of p4/features through BMv2's simple_switch and writes what it does as packet tests.
+
+Usage: bmv2.py SIMPLE_SWITCH SIMPLE_SWITCH_CLI P4_DIRECTORY [NAME..], in a network namespace of its own (scripts/bmv2-outputs).
+
+features/NAME.inputs is a packet test (crates/switch/src/stf) without its results, which are put in here: `expect` after
+every packet, `expect_digest` at the end, the numbers of `check_counter` and `expect_register`. `expect_idle` must come true. Beyond
+the tests' words, `packets COUNT PORT HEX` stands for COUNT packets, with random digits where HEX has `?`: the same in every run.
+Ternary keys are written with `&&&`. An empty packet cannot be sent here: each has 14 bytes or more, and no VLAN tag.
+"""
+
+import hashlib
+import json
+import pathlib
+import re
+import select
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+PORTS = range(8)
+# No packet for so long, in seconds: nothing more comes of the last one.
+QUIET_S = 0.08
+# BMv2 looks for idle entries once a second.
+SWEEP_S = 3.5
+# BMv2 keeps digests for a second, or until it has 16.
+DIGEST_S = 2
+PROMPT = "RuntimeCmd: "
+VLAN_TYPES = ("8100", "88a8", "9100")
+
+
+class Ports:
+    """One veth pair per port: `sN` is the switch's end, `hN` is ours."""
+
+    def __init__(self):
+        subprocess.run(["sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1"], check=True)
+        self.sockets = []
+        for port in PORTS:
+            ends = [f"h{port}", f"s{port}"]
+            subprocess.run(["ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1]], check=True)
+            for end in ends:
+                subprocess.run(["ip", "link", "set", end, "mtu", "9000", "up"], check=True)
+            end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+            end.bind((ends[0], 0))
+            self.sockets.append(end)
+
+    def drain(self, quiet_s: float) -> list[tuple[int, bytes]]:
+        """What comes out, until nothing came for a while: port and bytes, each port's in order."""
+        out = []
+        while ready := select.select(self.sockets, [], [], quiet_s)[0]:
+            for end in ready:
+                frame, address = end.recvfrom(65536)
+                if address[2] != socket.PACKET_OUTGOING:
+                    out.append((self.sockets.index(end), frame))
+        return sorted(out, key=lambda sent: sent[0])
+
+
+class Notifications:
+    """Digests and idle entries, from nanomsg's publisher: a connection to it, of its wire protocol."""
+
+    def __init__(self, address: str):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(5)
+        self.socket.connect(address)
+        self.socket.sendall(b"\0SP\0\0\x21\0\0")
+        assert self.exactly(8)[:4] == b"\0SP\0"
+        self.digests, self.idle = [], set()
+
+    def exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self.socket.recv(count - len(data))
+            assert more, "the switch closed its notifications"
+            data += more
+        return data
+
+    def take(self):
+        """Reads what has been told."""
+        while select.select([self.socket], [], [], 0)[0]:
+            _, length = struct.unpack(">BQ", self.exactly(9))
+            message = self.exactly(length)
+            if message.startswith(b"LEA|"):
+                _, _, _, number, buffer, count = struct.unpack("<4sQIiQI", message[:32])
+                self.digests.append((number, buffer, count, message[32:]))
+            elif message.startswith(b"AGE|"):
+                _, _, _, _, table, count = struct.unpack("<4sQIQiI", message[:32])
+                self.idle.update((table, handle) for handle in struct.unpack(f"<{count}I", message[32:]))
+
+
+class Switch:
+    """A simple_switch with a program, and its command line."""
+
+    def __init__(self, command: str, cli: str, program: pathlib.Path, folder: str):
+        self.port = port = 9000 + int(hashlib.sha256(program.name.encode()).hexdigest(), 16) % 900
+        told = f"{folder}/{program.stem}.ipc"
+        wired = [word for number in PORTS for word in ("-i", f"{number}@s{number}")]
+        common = [command, *wired, "--thrift-port", str(port), "--log-file", f"{folder}/{program.stem}", "-L", "off"]
+        tells = "--notifications-addr" in subprocess.run([command, "--help"], capture_output=True, text=True).stdout
+        tell = ["--notifications-addr", f"ipc://{told}"] if tells else []
+        self.process = subprocess.Popen([*common, *tell, str(program)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline and self.process.poll() is None, "simple_switch does not start"
+                time.sleep(0.05)
+        self.told = Notifications(told) if tells else None
+        self.cli = subprocess.Popen(
+            [cli, "--thrift-port", str(port)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={"PYTHONUNBUFFERED": "1"},
+        )
+        self.answer()
+
+    def answer(self) -> str:
+        text = ""
+        while not text.endswith(PROMPT):
+            read = self.cli.stdout.read1(65536)
+            assert read, f"simple_switch_CLI ended: {text}"
+            text += read.decode()
+        return text.removesuffix(PROMPT)
+
+    def do(self, line: str, wanted: str = "") -> str:
+        """Carries out a command; the part of its answer that `wanted` says in brackets."""
+        self.cli.stdin.write(f"{line}\n".encode())
+        self.cli.stdin.flush()
+        answer = self.answer()
+        found = re.search(wanted, answer)
+        if not found or re.search(r"Invalid|Error|error|unknown|Unknown", answer):
+            raise RuntimeError(f"{line}\n{answer}")
+        return found.group(1) if found.groups() else ""
+
+    def value_set_add(self, name: str, value: bytes):
+        """By Thrift: the command line's own word pads the value to one byte too many."""
+
+        def text(data: bytes) -> bytes:
+            return struct.pack(">i", len(data)) + data
+
+        call = struct.pack(">I", 0x80010001) + text(b"standard:bm_parse_vset_add") + struct.pack(">i", 0)
+        call += struct.pack(">bhi", 8, 1, 0) + struct.pack(">bh", 11, 2) + text(name.encode())
+        call += struct.pack(">bh", 11, 3) + text(value) + b"\0"
+        with socket.create_connection(("127.0.0.1", self.port)) as connection:
+            connection.sendall(call)
+            answer = connection.recv(4096)
+        assert answer[3] == 2 and answer.endswith(b"\0\0\0\0\0"), f"{name}: {answer}"
+
+    def stop(self):
+        for process in (self.cli, self.process):
+            process.kill()
+            process.wait()
+
+
+class Program:
+    """The compiled program: what the words of a test mean in it."""
+
+    def __init__(self, path: pathlib.Path):
+        self.json = json.loads(path.read_text())
+        self.tables = {table["name"]: table for line in self.json["pipelines"] for table in line["tables"]}
+        self.actions = {action["id"]: action for action in self.json["actions"]}
+
+    @staticmethod
+    def named(written: str, names) -> str:
+        found = [name for name in names if name == written] or [name for name in names if name.endswith(f".{written}")]
+        if len(found) != 1:
+            raise RuntimeError(f"{written}: {found or 'not'} among {sorted(names)}")
+        return found[0]
+
+    def table(self, written: str) -> dict:
+        return self.tables[self.named(written, self.tables)]
+
+    def call(self, written: str, ids) -> tuple[str, list[str]]:
+        """`ACTION(NAME:NUMBER, ..)` as the name and its arguments in order."""
+        name, arguments = re.fullmatch(r"([\w.$]+)\((.*)\)", written).groups()
+        among = {self.actions[number]["name"]: self.actions[number] for number in ids}
+        action = among[self.named(name, among)]
+        given = dict(re.findall(r"(\w+)\s*:\s*(\w+)", arguments))
+        return action["name"], [given[parameter["name"]] for parameter in action["runtime_data"]]
+
+    def keys(self, table: dict, written: list[str]) -> str:
+        given = dict(key.rsplit(":", 1) for key in written)
+        names = [key["name"] for key in table["key"]]
+        by_name = {self.named(name, names): value for name, value in given.items()}
+        values = []
+        for key in table["key"]:
+            value = by_name[key["name"]]
+            assert (key["match_type"] == "ternary") == ("&&&" in value), f"{value} of a key that is {key['match_type']}"
+            values.append(value)
+        return " ".join(values)
+
+    def digest(self, number: int, sample: bytes) -> tuple[int, list[int]]:
+        """The fields of the first sample, and how many bytes it has."""
+        learn = next(learn for learn in self.json["learn_lists"] if learn["id"] == number)
+        types = {kind["name"]: dict(field[:2] for field in kind["fields"]) for kind in self.json["header_types"]}
+        headers = {header["name"]: types[header["header_type"]] for header in self.json["headers"]}
+        at, values = 0, []
+        for element in learn["elements"]:
+            header, field = element["value"]
+            size = (headers[header][field] + 7) // 8
+            values.append(int.from_bytes(sample[at : at + size], "big"))
+            at += size
+        return at, [learn["name"], *map(hex, values)]
+
+
+class Run:
+    """One inputs file against one switch."""
+
+    def __init__(self, name: str, switch: Switch, program: Program, ports: Ports):
+        self.name, self.switch, self.program, self.ports = name, switch, program, ports
+        self.entries, self.members, self.groups, self.out = {}, {}, {}, []
+
+    def line(self, text: str):
+        words = text.split("#")[0].split()
+        handler = getattr(self, f"do_{words[0]}", None) if words else None
+        if words and words[0] == "packets":
+            for number in range(int(words[1])):
+                self.packet(int(words[2]), self.filled("".join(words[3:]), f"{text} {number}"))
+            return
+        if not words or words[0] not in ("packet", "check_counter", "expect_register"):
+            self.out.append(text)
+        if handler:
+            handler(words[1:], text)
+        elif words:
+            # The rest is spelt as in the command line.
+            self.switch.do(" ".join(words))
+
+    def filled(self, template: str, seed: str) -> str:
+        digits = iter(hashlib.shake_256(f"{self.name} {seed}".encode()).hexdigest(len(template)))
+        return "".join(next(digits) if digit == "?" else digit for digit in template)
+
+    def do_packet(self, words, _text):
+        self.packet(int(words[0]), "".join(words[1:]))
+
+    def packet(self, port: int, digits: str):
+        assert len(digits) >= 28 and digits[24:28].lower() not in VLAN_TYPES, f"{digits}: cannot be sent"
+        self.out.append(f"packet {port} {digits}")
+        self.ports.sockets[port].send(bytes.fromhex(digits))
+        for at, frame in self.ports.drain(QUIET_S):
+            self.out.append(f"expect {at} {frame.hex()}$")
+        assert self.switch.process.poll() is None, f"simple_switch ended at packet {digits}"
+
+    def digests(self):
+        """What was told, at the end: BMv2 collects."""
+        if not self.program.json["learn_lists"]:
+            return
+        assert self.switch.told, "digests want a simple_switch with nanomsg"
+        time.sleep(DIGEST_S)
+        self.switch.told.take()
+        for number, buffer, count, samples in self.switch.told.digests:
+            for _ in range(count):
+                size, (name, *values) = self.program.digest(number, samples)
+                self.out.append(f"expect_digest {name} {' '.join(values)}")
+                samples = samples[size:]
+        self.out.append("no_digest")
+
+    def entry(self, words: list[str], verb: str, target):
+        name = words[words.index("=") + 1] if "=" in words else None
+        words = words[: words.index("=")] if "=" in words else words
+        table = self.program.table(words[0])
+        priority = ""
+        if words[1].isdigit():
+            priority = f" {10000 - int(words.pop(1))}" if table["match_type"] in ("ternary", "range") else ""
+        count = len(table["key"])
+        head, tail = target(table, words[1 + count :])
+        keys = self.program.keys(table, words[1 : 1 + count])
+        handle = self.switch.do(f"{verb} {table['name']}{head} {keys} => {tail}{priority}", r"added with handle (\d+)")
+        if name:
+            self.entries[name] = (table, int(handle))
+
+    def do_add(self, words, _text):
+        def target(table, rest):
+            action, arguments = self.program.call("".join(rest), table["action_ids"])
+            return f" {action}", " ".join(arguments)
+
+        self.entry(words, "table_add", target)
+
+    def do_add_member(self, words, _text):
+        self.entry(words, "table_indirect_add", lambda table, rest: ("", str(self.members[self.profile(table), rest[0]])))
+
+    def do_add_group(self, words, _text):
+        def target(table, rest):
+            return "", str(self.groups[self.profile(table), rest[0]])
+
+        self.entry(words, "table_indirect_add_with_group", target)
+
+    @staticmethod
+    def profile(table: dict) -> str:
+        return table["action_profile"]
+
+    def do_setdefault(self, words, _text):
+        table = self.program.table(words[0])
+        action, arguments = self.program.call("".join(words[1:]), table["action_ids"])
+        self.switch.do(f"table_set_default {table['name']} {action} {' '.join(arguments)}")
+
+    def in_profile(self, written: str) -> str:
+        names = [profile["name"] for line in self.program.json["pipelines"] for profile in line["action_profiles"]]
+        return self.program.named(written, names)
+
+    def do_member_add(self, words, _text):
+        profile = self.in_profile(words[0])
+        tables = [table for table in self.program.tables.values() if table.get("action_profile") == profile]
+        action, arguments = self.program.call("".join(words[2:]), tables[0]["action_ids"])
+        command = f"act_prof_create_member {profile} {action} {' '.join(arguments)}"
+        self.members[profile, words[1]] = self.switch.do(command, r"created with handle (\d+)")
+
+    def do_group_add(self, words, _text):
+        profile = self.in_profile(words[0])
+        created = self.switch.do(f"act_prof_create_group {profile}", r"created with handle (\d+)")
+        self.groups[profile, words[1]] = created
+
+    def do_group_add_member(self, words, _text):
+        profile = self.in_profile(words[0])
+        member, group = self.members[profile, words[2]], self.groups[profile, words[1]]
+        self.switch.do(f"act_prof_add_member_to_group {profile} {member} {group}")
+
+    def do_vset_add(self, words, _text):
+        sets = {known["name"]: known["compressed_bitwidth"] for known in self.program.json["parse_vsets"]}
+        name = self.program.named(words[0], sets)
+        self.switch.value_set_add(name, int(words[1], 0).to_bytes((sets[name] + 7) // 8, "big"))
+
+    def full(self, kind: str, written: str) -> str:
+        return self.program.named(written, [array["name"] for array in self.program.json[kind]])
+
+    def do_register_write(self, words, _text):
+        name, value = self.full("register_arrays", words[0]), int(words[2], 0)
+        self.switch.do(f"register_write {name} {words[1]} {value}")
+
+    def do_register_reset(self, words, _text):
+        self.switch.do(f"register_reset {self.full('register_arrays', words[0])}")
+
+    def do_counter_write(self, words, _text):
+        self.switch.do(" ".join(["counter_write", self.full("counter_arrays", words[0]), *words[1:]]))
+
+    def do_meter_set_rates(self, words, _text):
+        self.switch.do(" ".join(["meter_set_rates", self.full("meter_arrays", words[0]), *words[1:]]))
+
+    def do_meter_array_set_rates(self, words, _text):
+        self.switch.do(" ".join(["meter_array_set_rates", self.full("meter_arrays", words[0]), *words[1:]]))
+
+    def do_entry_rates(self, words, _text):
+        table, handle = self.entries[words[0]]
+        self.switch.do(" ".join(["meter_set_rates", table["direct_meters"], str(handle), *words[1:]]))
+
+    def do_check_counter(self, words, text):
+        written, cell = re.fullmatch(r"([\w.]+)\((\$?\w+)\)", words[0]).groups()
+        name = self.full("counter_arrays", written)
+        index = self.entries[cell[1:]][1] if cell.startswith("$") else cell
+        counted = self.switch.do(f"counter_read {name} {index}", r"(\d+ bytes, \d+ packets)")
+        for count, unit in re.findall(r"(\d+) (\w+)", counted):
+            self.out.append(f"check_counter {words[0]} {unit} == {count}")
+
+    def do_expect_register(self, words, _text):
+        name = self.full("register_arrays", words[0])
+        bits = next(array["bitwidth"] for array in self.program.json["register_arrays"] if array["name"] == name)
+        assert bits < 64, f"{name}: BMv2 tells no more than 63 bits of a cell; let a packet read it"
+        value = int(self.switch.do(f"register_read {name} {words[1]}", r"\]= *(-?\d+)")) % (1 << bits)
+        self.out.append(f"expect_register {words[0]} {words[1]} {value:#x}")
+
+    def do_timeout(self, words, _text):
+        assert self.switch.told, "idle timeouts want a simple_switch with nanomsg"
+        table, handle = self.entries[words[0]]
+        self.switch.do(f"table_set_timeout {table['name']} {handle} {int(words[1]) // 1000}")
+
+    def do_advance_us(self, words, _text):
+        time.sleep(int(words[0]) / 1e6)
+
+    def do_expect_idle(self, words, _text):
+        table, handle = self.entries[words[0]]
+        deadline = time.monotonic() + SWEEP_S
+        while (table["id"], handle) not in self.switch.told.idle:
+            assert time.monotonic() < deadline, f"{words[0]} is not idle"
+            time.sleep(0.1)
+            self.switch.told.take()
+        # The next time it must be told again.
+        self.switch.told.idle.discard((table["id"], handle))
+
+    def do_expect_used(self, words, _text):
+        table, handle = self.entries[words[0]]
+        self.switch.told.take()
+        assert (table["id"], handle) not in self.switch.told.idle, f"{words[0]} is idle"
+
+
+def main():
+    command, cli, folder, *wanted = sys.argv[1:]
+    p4 = pathlib.Path(folder)
+    ports = Ports()
+    inputs = sorted((p4 / "features").glob("*.inputs"))
+    for path in inputs:
+        name = path.stem
+        if wanted and name not in wanted:
+            continue
+        text = path.read_text()
+        compiled = p4 / "compiled" / f"feature-{name}.json"
+        with tempfile.TemporaryDirectory() as scratch:
+            switch = Switch(command, cli, compiled, scratch)
+            try:
+                run = Run(name, switch, Program(compiled), ports)
+                ports.drain(0.3)
+                for number, line in enumerate(text.splitlines(), 1):
+                    try:
+                        run.line(line)
+                    except Exception as error:
+                        raise RuntimeError(f"{path.name}:{number}: {line}") from error
+                run.digests()
+            finally:
+                switch.stop()
+        head = f"# feature-{name}: what BMv2 makes of p4/features/{name}.inputs; written by scripts/bmv2-outputs.\n"
+        head += f"# SHA-256 of the inputs: {hashlib.sha256(text.encode()).hexdigest()}\n"
+        test = p4 / "tests" / f"feature-{name}-bmv2.stf"
+        test.write_text(head + "\n".join(run.out) + "\n")
+        print(f"p4/tests/{test.name}")
+
+
+main()

@@ -1,0 +1,386 @@
+//! The programs of p4/features: that together they have everything that the switch is to run, and that what BMv2 said of them is
+//! checked in for the inputs beside them. `tests/programs.rs` runs them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+/// What must occur, as [`words`] calls it.
+const REQUIRED: &[(&str, &[&str])] = &[
+    (
+        "parsers",
+        &[
+            "op extract",
+            "op extract_VL",
+            "op set",
+            "op verify",
+            "op advance",
+            "op primitive",
+            "type lookahead",
+            "type stack_field",
+            "type hexstr",
+            "type default",
+            "type parse_vset",
+            "parser mask",
+            "parser loop",
+            "new error",
+        ],
+    ),
+    (
+        "headers",
+        &[
+            "varbit",
+            "header stack",
+            "header union",
+            "union stack",
+            "op push",
+            "op pop",
+            "op add_header",
+            "op remove_header",
+            "op assign_header",
+            "op assign_header_stack",
+            "op assign_VL",
+            "op dereference_header_stack",
+            "op last_stack_index",
+            "op valid_union",
+        ],
+    ),
+    (
+        "arithmetic",
+        &[
+            "op +",
+            "op -",
+            "op *",
+            "op <<",
+            "op >>",
+            "op &",
+            "op |",
+            "op ^",
+            "op ~",
+            "op ==",
+            "op !=",
+            "op <",
+            "op <=",
+            "op >",
+            "op >=",
+            "op and",
+            "op or",
+            "op not",
+            "op ?",
+            "op b2d",
+            "op d2b",
+            "op two_comp_mod",
+            "op sat_cast",
+            "op usat_cast",
+            "field of at most 64 bits",
+            "field of at most 128 bits",
+            "field of more bits",
+            "signed field",
+        ],
+    ),
+    (
+        "hashes and checksums",
+        &[
+            "op modify_field_with_hash_based_offset",
+            "algo crc16",
+            "algo crc32",
+            "algo crc16_custom",
+            "algo crc32_custom",
+            "algo csum16",
+            "algo xor16",
+            "algo identity",
+            "type payload",
+            "checksum verified",
+            "checksum updated",
+            "checksum on condition",
+        ],
+    ),
+    (
+        "registers, counters, meters",
+        &[
+            "op register_read",
+            "op register_write",
+            "register of at most 64 bits",
+            "register of at most 128 bits",
+            "register of more bits",
+            "op count",
+            "direct counter",
+            "op execute_meter",
+            "meter of packets",
+            "meter of bytes",
+            "meter of two rates",
+            "direct meter",
+        ],
+    ),
+    (
+        "tables",
+        &[
+            "match exact",
+            "match lpm",
+            "match ternary",
+            "match range",
+            "key with a mask",
+            "no key",
+            "constant entries",
+            "constant default",
+            "action profile",
+            "action selector",
+            "idle timeout",
+            "op _jump",
+            "op _jump_if_zero",
+            "hit and miss",
+            "next by action",
+        ],
+    ),
+    (
+        "traffic",
+        &[
+            "op clone_ingress_pkt_to_egress",
+            "op clone_egress_pkt_to_egress",
+            "op resubmit",
+            "op recirculate",
+            "op generate_digest",
+            "op truncate",
+            "op mark_to_drop",
+            "field list",
+            "mcast_grp",
+            "egress_rid",
+        ],
+    ),
+    (
+        "the rest",
+        &[
+            "op exit",
+            "op assert",
+            "op assume",
+            "op log_msg",
+            "op modify_field_rng_uniform",
+            "value set",
+        ],
+    ),
+];
+
+fn p4() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4")
+}
+
+fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    value.get(name).and_then(Value::as_array).into_iter().flatten()
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
+    value.get(name).and_then(Value::as_str)
+}
+
+fn is(value: &Value, name: &str) -> bool {
+    value.get(name) == Some(&Value::Bool(true))
+}
+
+/// What a compiled program consists of.
+fn words(program: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    everywhere(program, &mut found);
+    for (kind, name) in [
+        ("header_stacks", "header stack"),
+        ("header_unions", "header union"),
+        ("header_union_stacks", "union stack"),
+        ("field_lists", "field list"),
+        ("parse_vsets", "value set"),
+    ] {
+        if list(program, kind).next().is_some() {
+            found.insert(name.into());
+        }
+    }
+    // The core library has seven errors.
+    if list(program, "errors").count() > 7 {
+        found.insert("new error".into());
+    }
+    for field in list(program, "header_types").flat_map(|kind| list(kind, "fields")) {
+        let signed = field.get(2) == Some(&Value::Bool(true));
+        match field.get(1).and_then(Value::as_u64) {
+            None => found.insert("varbit".into()),
+            Some(bits) => found.insert(format!("field of {}", width(bits))),
+        };
+        if signed {
+            found.insert("signed field".into());
+        }
+    }
+    for array in list(program, "register_arrays") {
+        let bits = array.get("bitwidth").and_then(Value::as_u64).unwrap();
+        found.insert(format!("register of {}", width(bits)));
+    }
+    for array in list(program, "meter_arrays") {
+        found.insert(format!("meter of {}", text(array, "type").unwrap()));
+        if array.get("rate_count") == Some(&2.into()) {
+            found.insert("meter of two rates".into());
+        }
+    }
+    for sum in list(program, "checksums") {
+        for (said, name) in [("verify", "checksum verified"), ("update", "checksum updated")] {
+            if is(sum, said) {
+                found.insert(name.into());
+            }
+        }
+        if sum.get("if_cond").is_some_and(Value::is_object) {
+            found.insert("checksum on condition".into());
+        }
+    }
+    list(program, "parsers").for_each(|parser| parser_words(parser, &mut found));
+    for pipeline in list(program, "pipelines") {
+        list(pipeline, "tables").for_each(|table| table_words(table, &mut found));
+    }
+    found
+}
+
+fn width(bits: u64) -> &'static str {
+    match bits {
+        0..=64 => "at most 64 bits",
+        65..=128 => "at most 128 bits",
+        _ => "more bits",
+    }
+}
+
+/// Operations and kinds, wherever they stand.
+fn everywhere(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (key, name) in [
+                ("op", "op"),
+                ("type", "type"),
+                ("match_type", "match"),
+                ("algo", "algo"),
+            ] {
+                if let Some(said) = text(value, key) {
+                    found.insert(format!("{name} {said}"));
+                }
+            }
+            fields.values().for_each(|inner| everywhere(inner, found));
+        }
+        Value::Array(items) => items.iter().for_each(|inner| everywhere(inner, found)),
+        Value::String(said) if said == "mcast_grp" || said == "egress_rid" => {
+            found.insert(said.clone());
+        }
+        _ => {}
+    }
+}
+
+fn parser_words(parser: &Value, found: &mut BTreeSet<String>) {
+    let mut before = BTreeSet::new();
+    for state in list(parser, "parse_states") {
+        before.insert(text(state, "name").unwrap());
+        for transition in list(state, "transitions") {
+            if transition.get("mask").is_some_and(Value::is_string) {
+                found.insert("parser mask".into());
+            }
+            if text(transition, "next_state").is_some_and(|next| before.contains(next)) {
+                found.insert("parser loop".into());
+            }
+        }
+    }
+}
+
+fn table_words(table: &Value, found: &mut BTreeSet<String>) {
+    let next = table.get("next_tables").and_then(Value::as_object).unwrap();
+    let default = table.get("default_entry");
+    let kind = text(table, "type");
+    for (there, name) in [
+        (list(table, "key").next().is_none(), "no key"),
+        (
+            list(table, "key").any(|key| !key["mask"].is_null()),
+            "key with a mask",
+        ),
+        (list(table, "entries").next().is_some(), "constant entries"),
+        (
+            default.is_some_and(|entry| is(entry, "action_const")),
+            "constant default",
+        ),
+        (kind == Some("indirect"), "action profile"),
+        (kind == Some("indirect_ws"), "action selector"),
+        (is(table, "support_timeout"), "idle timeout"),
+        (is(table, "with_counters"), "direct counter"),
+        (table["direct_meters"].is_string(), "direct meter"),
+        (next.contains_key("__HIT__"), "hit and miss"),
+        (next.len() > 1 && !next.contains_key("__HIT__"), "next by action"),
+    ] {
+        if there {
+            found.insert(name.into());
+        }
+    }
+}
+
+/// The words of each compiled program whose name is chosen.
+fn programs(folder: &Path, chosen: impl Fn(&str) -> bool) -> BTreeMap<String, BTreeSet<String>> {
+    let mut programs = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        if path.extension().is_some_and(|extension| extension == "json") && chosen(&name) {
+            let program = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+            programs.insert(name, words(&program));
+        }
+    }
+    programs
+}
+
+fn features() -> BTreeMap<String, BTreeSet<String>> {
+    programs(&p4().join("compiled"), |name| name.starts_with("feature-"))
+}
+
+#[test]
+fn every_construct_occurs_in_a_feature_program() {
+    let features = features();
+    let mut missing = Vec::new();
+    for (subject, constructs) in REQUIRED {
+        for construct in *constructs {
+            let with: Vec<_> = features
+                .iter()
+                .filter(|(_, words)| words.contains(*construct))
+                .map(|(name, _)| name.as_str())
+                .collect();
+            println!("{subject}: {construct}: {}", with.join(" "));
+            if with.is_empty() {
+                missing.push(format!("{subject}: {construct}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "in no program of p4/features: {missing:#?}");
+}
+
+/// Ours, and those of p4c's suite where `LINEWARDEN_P4C_COMPILED` names it (tests/p4c.rs).
+#[test]
+fn no_other_program_has_what_no_feature_program_has() {
+    let covered: BTreeSet<String> = features().into_values().flatten().collect();
+    let mut others = programs(&p4().join("compiled"), |name| !name.starts_with("feature-"));
+    if let Some(folder) = std::env::var_os("LINEWARDEN_P4C_COMPILED") {
+        others.append(&mut programs(Path::new(&folder), |_| true));
+    }
+    for (name, words) in others {
+        let alone: Vec<_> = words.difference(&covered).collect();
+        assert!(
+            alone.is_empty(),
+            "{name} alone has {alone:?}: put it into a program of p4/features"
+        );
+    }
+}
+
+#[test]
+fn outputs_of_bmv2_are_of_the_inputs_beside_the_programs() {
+    const MEND: &str = "run `make bmv2` where BMv2 is installed, and commit what it writes";
+    for name in features().keys() {
+        let feature = name.strip_prefix("feature-").unwrap();
+        let inputs = p4().join(format!("features/{feature}.inputs"));
+        // A program whose inputs are not BMv2's has tests of its own; tests/p4_artifacts.rs asks for them.
+        let Ok(inputs) = fs::read(inputs) else { continue };
+        let test = p4().join(format!("tests/{name}-bmv2.stf"));
+        let test = fs::read_to_string(test).unwrap_or_else(|error| panic!("{name}: {error}; {MEND}"));
+        let sum = hex::encode(Sha256::digest(inputs));
+        assert!(
+            test.contains(&format!("# SHA-256 of the inputs: {sum}\n")),
+            "{name}: its inputs have changed since; {MEND}"
+        );
+    }
+}

@@ -1,0 +1,249 @@
+//! What `load` makes of programs that are deep, big or damaged: it names what is wrong, or the program runs.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use linewarden_switch::engine::Sink;
+use linewarden_switch::exec::{Fault, RandomSource};
+use linewarden_switch::load::load;
+use linewarden_switch::switch::{Settings, Switch};
+use linewarden_switch::tables::HashSeed;
+use rand::{Rng as _, RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
+
+fn compiled() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/compiled")
+}
+
+fn program(name: &str) -> Value {
+    let text = fs::read(compiled().join(format!("{name}.json"))).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+/// A program with an expression so deep: `((a + 1) + 1) + ..`.
+fn sum(depth: usize) -> String {
+    let mut program = program("feature-arithmetic");
+    let actions = program["actions"].as_array_mut().unwrap();
+    let statements = actions.iter_mut().flat_map(|action| {
+        let primitives = action["primitives"].as_array_mut();
+        primitives.unwrap().iter_mut()
+    });
+    let assigned = statements
+        .filter(|statement| statement["op"] == "assign")
+        .map(|statement| &mut statement["parameters"][1])
+        .find(|value| value["type"] == "expression");
+    *assigned.unwrap() = json!("the sum");
+    let one = json!({ "type": "hexstr", "value": "0x1" });
+    let left = format!(r#"{{"type":"expression","value":{{"op":"+","right":{one},"left":"#);
+    let innermost = json!({ "type": "field", "value": ["in_", "a"] });
+    let sum = format!("{}{innermost}{}", left.repeat(depth), "}}".repeat(depth));
+    program.to_string().replace(r#""the sum""#, &sum)
+}
+
+#[test]
+fn long_sums_are_read() {
+    Switch::new(sum(390).as_bytes(), Settings::default(), &seed()).unwrap();
+}
+
+#[test]
+fn what_is_too_deep_is_refused_wherever_it_stands() {
+    let error = load(sum(450).as_bytes()).unwrap_err();
+    assert!(
+        error.what.contains("nested more than 400 deep") && error.place.starts_with("actions["),
+        "{error}"
+    );
+    for open in ["[", r#"{"a":"#, r#"{"a":["#] {
+        let text = format!("{{\n \"]\\\"\": {}", open.repeat(100_000));
+        let error = load(text.as_bytes()).unwrap_err();
+        assert_eq!(error.what, "is nested more than 1024 deep");
+        assert!(error.place.starts_with("line 2, column "), "{error}");
+    }
+    let error = load(sum(100_000).as_bytes()).unwrap_err();
+    assert_eq!(error.what, "is nested more than 1024 deep");
+}
+
+#[test]
+fn brackets_within_strings_are_not_levels() {
+    let mut program = program("router");
+    program["note"] = json!(r#"\"[{"#.repeat(2000));
+    load(program.to_string().as_bytes()).unwrap();
+}
+
+#[test]
+fn arrays_have_a_limit_together() {
+    let mut program = program("router");
+    let array = |name: &str, size: u32| json!({ "name": name, "id": 0, "size": size, "bitwidth": 64 });
+    // Two times half a GiB is all there is.
+    program["register_arrays"] = json!([array("a", 1 << 26), array("b", 1 << 26)]);
+    load(program.to_string().as_bytes()).unwrap();
+    program["counter_arrays"] = json!([{ "name": "c", "id": 0, "is_direct": false, "size": 1 }]);
+    let error = load(program.to_string().as_bytes()).unwrap_err();
+    assert_eq!(error.place, "register_arrays[1] (b)");
+    assert!(
+        error
+            .what
+            .starts_with("takes 536870912 bytes; of the 1073741824 "),
+        "{error}"
+    );
+    program["register_arrays"] = json!([array("a", (1 << 26) + 1)]);
+    let error = load(program.to_string().as_bytes()).unwrap_err();
+    assert_eq!(error.what, "has 67108865 cells, more than 67108864");
+}
+
+fn seed() -> HashSeed {
+    HashSeed::new([1, 2, 3, 4])
+}
+
+/// Takes everything and keeps nothing.
+struct Nothing;
+
+impl Sink for Nothing {
+    fn send(&mut self, _port: u32, _headers: &[u8], _payload: &[u8]) {}
+    fn digest(&mut self, _number: u32, _values: Vec<Vec<u8>>) {}
+    fn fault(&mut self, _fault: Fault) {}
+    fn dropped(&mut self) {}
+}
+
+impl RandomSource for Nothing {
+    fn between(&mut self, low: u64, _high: u64) -> u64 {
+        low
+    }
+}
+
+/// Every place in a document, as the steps that lead there.
+fn places(value: &Value, here: &str, found: &mut Vec<String>) {
+    found.push(here.to_owned());
+    match value {
+        Value::Object(fields) => {
+            for (name, inner) in fields {
+                let name = name.replace('~', "~0").replace('/', "~1");
+                places(inner, &format!("{here}/{name}"), found);
+            }
+        }
+        Value::Array(items) => {
+            for (at, inner) in items.iter().enumerate() {
+                places(inner, &format!("{here}/{at}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Puts something else in a place: most often what stands under the same name elsewhere, else what nobody writes there.
+fn damage(program: &mut Value, places: &[String], rng: &mut ChaCha8Rng) {
+    let mut pick = || &places[rng.random_range(0..places.len())];
+    let target = pick().clone();
+    let name = |place: &str| place.rsplit_once('/').map(|(_, name)| name.to_owned());
+    let alike = (0..500)
+        .map(|_| pick().clone())
+        .find(|place| name(place) == name(&target));
+    let anything = pick().clone();
+    let elsewhere = |place: &str| program.pointer(place).cloned().unwrap_or(Value::Null);
+    let (alike, anything) = (alike.map(|place| elsewhere(&place)), elsewhere(&anything));
+    let Some(value) = program.pointer_mut(&target) else {
+        return;
+    };
+    let random = rng.next_u32();
+    *value = match random % 32 {
+        0 => Value::Null,
+        1 => json!(random >> 5),
+        2 => json!(-1),
+        3 => json!(u64::MAX),
+        4 => json!(0),
+        5 => json!(""),
+        6 => json!("0xffffffffffffffffffffffffffffffff"),
+        7 => json!([]),
+        8 => json!({}),
+        9 => anything,
+        10..16 => match value {
+            Value::Bool(flag) => json!(!*flag),
+            Value::Number(number) => json!(number.as_u64().unwrap_or(0) ^ (1 << (random >> 5 & 15))),
+            _ => value.clone(),
+        },
+        _ => alike.unwrap_or(Value::Null),
+    };
+}
+
+/// As many programs as `LINEWARDEN_SEEDS` says, from `LINEWARDEN_SEED` on, each damaged in one to three places; those that are taken
+/// all the same get packets.
+#[test]
+fn damaged_programs_are_refused_by_name_or_run() {
+    let number = |name: &str, otherwise: u64| {
+        let given = std::env::var(name);
+        given.map_or(otherwise, |number| number.parse().unwrap())
+    };
+    let (first, count) = (number("LINEWARDEN_SEED", 0), number("LINEWARDEN_SEEDS", 1500));
+    let mut names: Vec<String> = fs::read_dir(compiled())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter_map(|name| Some(name.strip_suffix(".json")?.to_owned()))
+        .filter(|name| name.starts_with("feature-") || name == "router")
+        .collect();
+    names.sort();
+    let sound: Vec<(Value, Vec<String>)> = names
+        .iter()
+        .map(|name| {
+            let program = program(name);
+            let mut found = Vec::new();
+            places(&program, "", &mut found);
+            // The program as a whole is not worth damaging.
+            (program, found.split_off(1))
+        })
+        .collect();
+    let (mut refused, mut ran) = (0, 0);
+    for seed in first..first + count {
+        let name = &names[seed as usize % names.len()];
+        println!("{name}: LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats it");
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let (mut program, places) = sound[seed as usize % sound.len()].clone();
+        for _ in 0..rng.random_range(1..4) {
+            damage(&mut program, &places, &mut rng);
+        }
+        match load(program.to_string().as_bytes()) {
+            Err(error) => {
+                refused += 1;
+                assert!(!error.place.is_empty() && !error.what.is_empty(), "{error:?}");
+            }
+            Ok(_) => ran += u64::from(runs(&program, &mut rng)),
+        }
+    }
+    println!("{refused} refused, {ran} ran");
+    assert!(count < 1000 || (refused > count / 10 && ran > count / 10));
+}
+
+/// Whether a program that was read can be installed; it is given packets then.
+fn runs(program: &Value, rng: &mut ChaCha8Rng) -> bool {
+    // Arrays of a GiB are taken, but are no use here.
+    let big = |kind: &str| {
+        let arrays = program[kind].as_array().into_iter().flatten();
+        arrays
+            .filter_map(|array| array["size"].as_u64())
+            .any(|size| size > 1 << 16)
+    };
+    if ["register_arrays", "counter_arrays", "meter_arrays"]
+        .into_iter()
+        .any(big)
+    {
+        return false;
+    }
+    let text = program.to_string();
+    let Ok(switch) = Switch::new(text.as_bytes(), Settings::default(), &seed()) else {
+        return false;
+    };
+    let mut worker = switch.worker();
+    for now_us in 0..4 {
+        let mut packet = vec![0; rng.random_range(0..120)];
+        rng.fill_bytes(&mut packet[..]);
+        worker.batch(now_us, |taking| {
+            taking.packet(1, &packet, &mut Nothing, &mut Nothing)
+        });
+    }
+    true
+}
