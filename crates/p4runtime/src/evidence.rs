@@ -23,6 +23,8 @@ pub const NONCE_BYTES: usize = 32;
 const PIECE_BYTES: usize = 1 << 20;
 /// The longest inventory that a client takes.
 const INVENTORY_BYTES_MAX: usize = 1 << 30;
+/// The longest message that a client takes: a statement is one.
+const ANSWER_BYTES_MAX: usize = 32 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a switch gives no evidence, for the one who asks.
@@ -57,12 +59,12 @@ pub trait Source: Send + Sync + 'static {
 struct Server<S> {
     source: Arc<S>,
     /// One at a time: each costs a signature, and an inventory as much memory as the tables.
-    turn: Semaphore,
+    turn: Arc<Semaphore>,
 }
 
 /// The gRPC service, for a server that serves P4Runtime too.
 pub fn service<S: Source>(source: Arc<S>) -> EvidenceServer<impl Evidence> {
-    let turn = Semaphore::new(1);
+    let turn = Arc::new(Semaphore::new(1));
     EvidenceServer::new(Server { source, turn })
 }
 
@@ -71,10 +73,15 @@ impl<S: Source> Server<S> {
         &self,
         what: impl FnOnce(&S) -> Result<T, NoEvidence> + Send + 'static,
     ) -> Result<T, Status> {
-        let turn = self.turn.acquire().await;
-        let _turn = turn.map_err(|_| Status::unavailable("the server ends"))?;
+        let turn = Arc::clone(&self.turn).acquire_owned().await;
+        let turn = turn.map_err(|_| Status::unavailable("the server ends"))?;
         let source = Arc::clone(&self.source);
-        let asked = tokio::task::spawn_blocking(move || what(&source)).await;
+        // The turn ends with the work, also where the one who asked has gone.
+        let asked = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            what(&source)
+        })
+        .await;
         asked
             .map_err(|error| Status::internal(error.to_string()))?
             .map_err(|NoEvidence(why)| Status::failed_precondition(why))
@@ -149,7 +156,8 @@ impl Client {
     pub async fn connect(address: SocketAddr) -> Result<Self, AskError> {
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
         let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).connect().await?;
-        Ok(Self(EvidenceClient::new(channel)))
+        let client = EvidenceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+        Ok(Self(client))
     }
 
     /// The digests as they are now; nothing proves them.

@@ -31,7 +31,7 @@ pub enum ProgramError {
 }
 
 /// What is configured beside the forwarding state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Configured {
     /// The rates of a meter of an array.
     Meter(MeterId, u64),
@@ -156,7 +156,7 @@ impl Switch {
     pub fn change(&mut self, op: ForwardingOp) -> Result<ForwardingChange, ForwardingError> {
         let mut batch = self.publisher.begin();
         let change = batch.apply(op)?;
-        commit(batch, self.attester.as_deref(), &[]);
+        commit(batch, self.attester.as_deref(), &[], || ());
         Ok(change)
     }
 
@@ -172,23 +172,22 @@ impl Switch {
         for (index, op) in ops.into_iter().enumerate() {
             batch.apply(op).map_err(|error| BatchError { index, error })?;
         }
-        commit(batch, self.attester.as_deref(), &[]);
+        commit(batch, self.attester.as_deref(), &[], || ());
         Ok(())
     }
 
-    /// Makes changes that depend on each other, visible together; none if `work` fails. Whatever `work` sets beside the
-    /// forwarding state it tells of, so that it is measured with it.
+    /// Makes changes that depend on each other, visible together; none if `work` fails. What is to be set beside the forwarding
+    /// state `work` only hands over, so that it is set and measured in one step.
     ///
     /// # Errors
     /// What `work` fails with.
-    pub fn change_with<T, E>(
+    pub fn change_with<T, E, S: FnOnce()>(
         &mut self,
-        work: impl FnOnce(&mut Batch<'_, Forwarding>, &mut Vec<Configured>) -> Result<T, E>,
+        work: impl FnOnce(&mut Batch<'_, Forwarding>) -> Result<(T, Vec<Configured>, S), E>,
     ) -> Result<T, E> {
         let mut batch = self.publisher.begin();
-        let mut configured = Vec::new();
-        let done = work(&mut batch, &mut configured)?;
-        commit(batch, self.attester.as_deref(), &configured);
+        let (done, configured, set) = work(&mut batch)?;
+        commit(batch, self.attester.as_deref(), &configured, set);
         Ok(done)
     }
 
@@ -213,10 +212,16 @@ impl Switch {
     }
 }
 
-fn commit(batch: Batch<'_, Forwarding>, attester: Option<&Attester>, configured: &[Configured]) {
+fn commit(
+    batch: Batch<'_, Forwarding>,
+    attester: Option<&Attester>,
+    configured: &[Configured],
+    set: impl FnOnce(),
+) {
     match attester {
-        Some(attester) => attester.commit(batch, configured),
+        Some(attester) => attester.commit(batch, configured, set),
         None => {
+            set();
             batch.commit();
         }
     }

@@ -121,11 +121,12 @@ pub struct Statement {
 
 impl Statement {
     /// What the P4 switch's digests leave out.
-    pub const LEFT_OUT_P4: [&'static str; 4] = [
+    pub const LEFT_OUT_P4: [&'static str; 5] = [
         "packets that are being processed, recirculated or wait in queues",
         "what counters have counted and what is in meters' buckets",
         "digests and idle notifications that the control plane has not taken",
         "the values of volatile register arrays, but for their own digests",
+        "which interface is which port, how packets carry evidence, and the P4Info by which controllers are served",
     ];
 
     /// Signs it, as the answer to a nonce.

@@ -38,7 +38,7 @@ Exit codes: 0 nothing differs; 1 something does, or the statement is not believe
 Examples:
   linewarden appraise s.cose --key gateway.pub --inventory s.inventory --make-reference gateway.reference
   linewarden appraise s.cose --key gateway.pub --nonce $NONCE --inventory s.inventory --reference gateway.reference
-  linewarden appraise s.cose --key gateway.pub --reference gateway.reference --ear result.json --json")]
+  linewarden appraise s.cose --key gateway.pub --nonce $NONCE --reference gateway.reference --ear result.json --json")]
 pub struct AppraiseArgs {
     /// The statement
     statement: PathBuf,
@@ -78,7 +78,8 @@ pub struct AppraiseArgs {
     #[arg(long, requires = "make_reference")]
     force: bool,
     /// Write the result (EAR): signed with --signing-key, which `attest key` has made, else its claims
-    #[arg(long, value_name = "FILE", requires = "reference")]
+    // A result is new; without a nonce the statement may be old.
+    #[arg(long, value_name = "FILE", requires_all = ["reference", "nonce"])]
     ear: Option<PathBuf>,
     /// JSON for machines
     #[arg(long)]

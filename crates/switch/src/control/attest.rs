@@ -1,6 +1,6 @@
 //! Evidence of the program that runs, for whoever asks beside P4Runtime.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use linewarden_evidence::keys::Signer;
 use linewarden_evidence::statement::Nonce;
@@ -46,21 +46,17 @@ impl Control {
             .map_err(|error| EntityError::invalid(format!("no evidence can be given of it: {error}")))
     }
 
-    fn attester<T>(
-        &self,
-        with: impl FnOnce(&Attesting, &Attester) -> Result<T, NoEvidence>,
-    ) -> Result<T, NoEvidence> {
-        let refuse = |why: &str| NoEvidence(why.to_owned());
-        let attesting = self.attesting.as_ref();
-        let attesting = attesting.ok_or_else(|| {
-            refuse("this switch gives no evidence: start it with --switch-id and --boot-count")
-        })?;
-        let attester = {
-            let programs = self.programs();
-            programs.running().and_then(|switch| switch.attester().cloned())
-        };
-        let attester = attester.ok_or_else(|| refuse("no program runs yet"))?;
-        with(attesting, &attester)
+    fn attesting(&self) -> Result<&Attesting, NoEvidence> {
+        let none = "this switch gives no evidence: start it with --switch-id and --boot-count";
+        self.attesting.as_ref().ok_or_else(|| NoEvidence(none.to_owned()))
+    }
+
+    /// Of the program that runs now.
+    fn attester(&self) -> Result<Arc<Attester>, NoEvidence> {
+        self.attesting()?;
+        let programs = self.programs();
+        let attester = programs.running().and_then(|switch| switch.attester().cloned());
+        attester.ok_or_else(|| NoEvidence("no program runs yet".to_owned()))
     }
 
     /// Compares memory with what was measured; nothing where nothing is measured.
@@ -76,33 +72,37 @@ impl Control {
 
 impl Source for Control {
     fn digests(&self) -> Result<Digests, NoEvidence> {
-        self.attester(|_, attester| {
-            let snapshot = attester.snapshot().map_err(no_evidence)?;
-            let digests = snapshot.digests;
-            Ok(Digests {
-                switch_id: snapshot.switch.0,
-                boot_count: snapshot.boot_count.0,
-                sequence: snapshot.sequence.0,
-                registers: digests.registers.0.to_vec(),
-                tables: digests.tables.0.to_vec(),
-                program: digests.program.0.to_vec(),
-            })
+        let snapshot = self.attester()?.snapshot().map_err(no_evidence)?;
+        let digests = snapshot.digests;
+        Ok(Digests {
+            switch_id: snapshot.switch.0,
+            boot_count: snapshot.boot_count.0,
+            sequence: snapshot.sequence.0,
+            registers: digests.registers.0.to_vec(),
+            tables: digests.tables.0.to_vec(),
+            program: digests.program.0.to_vec(),
         })
     }
 
     fn attest(&self, nonce: [u8; NONCE_BYTES], with_inventory: bool) -> Result<Attested, NoEvidence> {
-        self.attester(|attesting, attester| {
-            let none =
-                || NoEvidence("this switch has no key to sign with: start it with --evidence-key".to_owned());
-            let signer = attesting.signer.as_ref().ok_or_else(none)?;
-            // A signer that panicked has no state that could be half written.
-            let mut signer = signer.lock().unwrap_or_else(PoisonError::into_inner);
-            let stated = attester.statement(Nonce(nonce), &attesting.software_version, signer.as_mut());
-            let (statement, inventory) = stated.map_err(no_evidence)?;
-            Ok(Attested {
-                statement,
-                inventory: with_inventory.then(|| inventory.to_bytes()),
-            })
+        let attesting = self.attesting()?;
+        let none =
+            || NoEvidence("this switch has no key to sign with: start it with --evidence-key".to_owned());
+        let signer = attesting.signer.as_ref().ok_or_else(none)?;
+        // A signer that panicked has no state that could be half written. It is waited for first: the statement is of the
+        // program that runs when it is signed.
+        let mut signer = signer.lock().unwrap_or_else(PoisonError::into_inner);
+        let attester = self.attester()?;
+        let stated = attester.statement(Nonce(nonce), &attesting.software_version, signer.as_mut());
+        let (statement, inventory) = stated.map_err(no_evidence)?;
+        if !Arc::ptr_eq(&attester, &self.attester()?) {
+            return Err(NoEvidence(
+                "another program runs since this was asked: ask again".to_owned(),
+            ));
+        }
+        Ok(Attested {
+            statement,
+            inventory: with_inventory.then(|| inventory.to_bytes()),
         })
     }
 }

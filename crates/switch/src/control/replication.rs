@@ -51,7 +51,10 @@ fn copies(replicas: &[NamedReplica]) -> Result<Vec<Replica>, EntityError> {
         })?;
         Ok(Replica { rid, port })
     };
-    replicas.iter().map(copy).collect()
+    let mut copies = replicas.iter().map(copy).collect::<Result<Vec<_>, _>>()?;
+    // P4Runtime gives replicas no order, and evidence measures none: there must be none that packets see.
+    copies.sort_unstable();
+    Ok(copies)
 }
 
 /// Whether a change fits what is there: what is inserted is not, what is modified or deleted is.

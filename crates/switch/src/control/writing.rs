@@ -3,6 +3,7 @@
 //! Cells (registers, counters, meters, times to live) are judged at once and set last: right before the forwarding state
 //! that the same batch has made becomes visible. So a batch that fails has set none.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use linewarden_p4runtime::entity::Update;
@@ -178,7 +179,7 @@ impl Running {
         let executable = Arc::clone(self.switch.executable());
         let externs = Arc::clone(self.switch.externs());
         let (binding, book) = (&self.binding, &mut self.book);
-        self.switch.change_with(|batch, configured| {
+        self.switch.change_with(|batch| {
             let mut writing = Writing {
                 batch,
                 binding,
@@ -189,13 +190,27 @@ impl Running {
                 now_ms,
             };
             let done = work(&mut writing)?;
-            for effect in writing.effects {
-                configured.extend(effect.configures());
-                effect.apply(&externs);
-            }
-            Ok(done)
+            let effects = last_of_each(writing.effects);
+            let configured = effects.iter().filter_map(Effect::configures).collect();
+            let set = || effects.into_iter().for_each(|effect| effect.apply(&externs));
+            Ok((done, configured, set))
         })
     }
+}
+
+/// Of what is configured twice, only the last: what a batch sets and takes back has never been in force.
+fn last_of_each(effects: Vec<Effect>) -> Vec<Effect> {
+    let mut seen = HashSet::new();
+    let mut kept = effects;
+    kept.reverse();
+    kept.retain(|effect| {
+        let what = effect
+            .configures()
+            .map(|what| (what, std::mem::discriminant(effect)));
+        what.is_none_or(|what| seen.insert(what))
+    });
+    kept.reverse();
+    kept
 }
 
 impl Writing<'_, '_> {

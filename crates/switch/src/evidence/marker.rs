@@ -18,6 +18,8 @@ pub struct Marker {
     attester: Arc<Attester>,
     /// The version of the forwarding state that `snapshot` was taken with.
     version: u64,
+    /// What was new when `snapshot` was taken.
+    news: u64,
     /// None once the measurement is not believed any more.
     snapshot: Option<Snapshot>,
     stamper: Option<Stamper>,
@@ -28,6 +30,7 @@ pub struct Marker {
 impl Marker {
     /// For one program; the forwarding state is the one to begin with.
     pub(crate) fn new(attester: &Arc<Attester>, reader: &Reader<Forwarding>) -> (Self, InForce<Forwarding>) {
+        let news = attester.touched.news();
         let (in_force, snapshot) = attester.in_force(reader);
         let in_band = attester.settings.in_band.as_ref();
         let stamper = in_band
@@ -36,6 +39,7 @@ impl Marker {
         let marker = Self {
             attester: Arc::clone(attester),
             version: in_force.version(),
+            news,
             snapshot,
             stamper,
             frame: Vec::new(),
@@ -57,6 +61,7 @@ impl Marker {
             return in_force;
         }
         drop(in_force);
+        self.news = self.attester.touched.news();
         let (in_force, snapshot) = self.attester.in_force(reader);
         self.version = in_force.version();
         self.set(snapshot);
@@ -66,7 +71,9 @@ impl Marker {
     /// Takes up what packets have written.
     #[inline]
     fn refresh(&mut self) {
-        if self.attester.touched.is_set() {
+        let news = self.attester.touched.news();
+        if news != self.news {
+            self.news = news;
             let tables = self.snapshot.map(|snapshot| snapshot.digests.tables);
             let snapshot = tables.and_then(|tables| self.attester.within_batch(self.version, tables));
             self.set(snapshot);

@@ -249,10 +249,12 @@ impl Attester {
         }
     }
 
-    /// Makes a batch visible and measures it, with what is configured beside it, in one step as far as anybody sees who
-    /// asks for evidence.
-    pub(crate) fn commit(&self, batch: Batch<'_, Forwarding>, configured: &[Configured]) {
+    /// Makes a batch visible, sets what goes with it, and measures both, in one step as far as anybody sees who asks for
+    /// evidence: nothing is in force that is not measured.
+    pub(crate) fn commit(&self, batch: Batch<'_, Forwarding>, configured: &[Configured], set: impl FnOnce()) {
         let describer = self.describer();
+        let mut state = self.state();
+        set();
         let of_changes = batch
             .changes()
             .iter()
@@ -261,7 +263,6 @@ impl Attester {
             .iter()
             .map(|what| describer.configured(*what, batch.state(), &self.externs));
         let steps: Result<Vec<Vec<Step>>, DescribeError> = of_changes.chain(of_settings).collect();
-        let mut state = self.state();
         match steps {
             Ok(steps) => state.take(steps.into_iter().flatten()),
             Err(error) => state.damage(&error),

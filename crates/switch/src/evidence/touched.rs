@@ -1,13 +1,14 @@
 //! Which register arrays packets have written since evidence was made last.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::program::ids::RegisterId;
 
-/// Flags that are set under an array's lock and looked at without it: a packet that wrote nothing asks one of them.
+/// Flags that are set under an array's lock and looked at without it, and a number that says that something is new: each worker
+/// compares it with the one that it has seen, so nobody takes the news from another. A packet that wrote nothing asks only this.
 #[derive(Debug)]
 pub struct Touched {
-    any: AtomicBool,
+    news: AtomicU64,
     arrays: Box<[AtomicBool]>,
 }
 
@@ -16,7 +17,7 @@ impl Touched {
     #[must_use]
     pub fn new(arrays: usize) -> Self {
         Self {
-            any: AtomicBool::new(false),
+            news: AtomicU64::new(0),
             arrays: (0..arrays).map(|_| AtomicBool::new(false)).collect(),
         }
     }
@@ -26,29 +27,27 @@ impl Touched {
         if let Some(flag) = self.arrays.get(array.index()) {
             flag.store(true, Ordering::Release);
         }
-        self.any.store(true, Ordering::Release);
+        self.ask();
     }
 
     /// Has workers look at the measurement again, though no array was written.
     pub fn ask(&self) {
-        self.any.store(true, Ordering::Release);
+        self.news.fetch_add(1, Ordering::Release);
     }
 
-    /// Whether any array has.
+    /// How much has been new so far. Who reads it before taking the flags misses nothing.
     #[inline]
     #[must_use]
-    pub fn is_set(&self) -> bool {
-        self.any.load(Ordering::Acquire)
+    pub fn news(&self) -> u64 {
+        self.news.load(Ordering::Acquire)
     }
 
     /// The arrays that have; their flags are taken back. One that is marked while this runs is in it or in the next.
     pub fn take(&self) -> impl Iterator<Item = RegisterId> {
-        let any = self.any.swap(false, Ordering::AcqRel);
-        let arrays = if any { &*self.arrays } else { &[] };
         let taken = |(flag, id): (&AtomicBool, u32)| {
             let was = flag.load(Ordering::Acquire) && flag.swap(false, Ordering::AcqRel);
             was.then_some(RegisterId(id))
         };
-        arrays.iter().zip(0u32..).filter_map(taken)
+        self.arrays.iter().zip(0u32..).filter_map(taken)
     }
 }

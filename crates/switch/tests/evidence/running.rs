@@ -110,6 +110,33 @@ fn programs_are_exchanged_and_numbers_go_on() {
     );
 }
 
+/// Whoever asks for the digests folds what was written; packets carry it all the same.
+#[test]
+fn a_reader_of_the_digests_takes_no_news_from_workers() {
+    let mut bench = Bench::new("evidence", Some((Carrier::Option, Form::Default)));
+    let mut appraiser = Appraiser::new(master());
+    bench.one(0, &ipv6(17, b"a datagram"));
+    let small = bench.register("EvidenceIngress.small");
+    for value in 1..4 {
+        assert!(
+            bench
+                .switch
+                .externs()
+                .registers(small)
+                .unwrap()
+                .set_narrow(0, value)
+        );
+        let known = bench.snapshot();
+        let carried = read_option(&bench.one(0, &ipv6(17, b"a datagram")))
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            *appraiser.appraise(&carried, &known.digests).unwrap().snapshot(),
+            known
+        );
+    }
+}
+
 /// Workers write registers and send, the control plane changes tables: no packet carries a number twice, and equal numbers
 /// of states are equal states.
 #[test]

@@ -52,10 +52,8 @@ pub(super) fn of(
         // In pieces, so that a difference is told where it is.
         ".rodata" => {
             let (_, mut value) = first()?;
-            zero(
-                &mut value,
-                offset_of!(ProgramConfig, hash_seed)..size_of::<[u64; 2]>(),
-            );
+            let seed = offset_of!(ProgramConfig, hash_seed);
+            zero(&mut value, seed..seed + size_of::<[u64; 2]>());
             let offsets = (0u32..).step_by(PIECE_BYTES);
             let pieces = offsets.zip(value.chunks(PIECE_BYTES));
             pieces
@@ -84,9 +82,13 @@ pub(super) fn of(
             let mut entries = Vec::new();
             for key in map.keys() {
                 let ifindex = key.first_chunk().map_or(0, |index| u32::from_ne_bytes(*index));
+                let value = read(map, name, &key)?.unwrap_or_default();
                 let value = match name {
-                    "own_mac" => read(map, name, &key)?.unwrap_or_default(),
-                    _ => Vec::new(),
+                    "own_mac" => value,
+                    // Where frames go: the interface's number is not the same after a boot.
+                    _ => value
+                        .first_chunk()
+                        .map_or_else(Vec::new, |to| interface(u32::from_ne_bytes(*to)).into_bytes()),
                 };
                 entries.push(entry(interface(ifindex).as_bytes(), value));
             }
