@@ -506,4 +506,36 @@ proptest! {
             prop_assert!(left.len() == frame.len() || left.len() == frame.len() + 104);
         }
     }
+
+    #[test]
+    fn a_front_is_stamped_as_the_whole_frame_or_not_at_all(
+        options in prop::collection::vec(any::<u8>(), 0..120),
+        has_options: bool,
+        payload_bytes in 0usize..200,
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let options = if has_options { header(&options) } else { Vec::new() };
+        let mut frame = packet(&options, payload_bytes);
+        for (at, byte) in edits {
+            let at = at.index(frame.len());
+            frame[at] = byte;
+        }
+        let stamper = &mut stamper(Form::Default);
+        let (mut whole, mut out) = (Vec::new(), Vec::new());
+        let of_whole = stamper.stamp(&frame, Counter(1), None, &mut whole).ok();
+        let stamped_before = stamper.counts();
+        let (front, behind) = frame.split_at(cut.index(frame.len() + 1));
+        match stamper.stamp_front(front, behind.len(), Counter(1), None, &mut out) {
+            Some(taken) => {
+                prop_assert_eq!(of_whole, Some(taken));
+                prop_assert_eq!(out, whole);
+            }
+            None => {
+                prop_assert_eq!(stamper.counts(), stamped_before);
+                // Ethernet, IPv6, options and 8 bytes are all that is looked at.
+                prop_assert!(of_whole.is_none_or(|taken| front.len() < taken + 8));
+            }
+        }
+    }
 }

@@ -15,6 +15,8 @@ pub(super) const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 /// What an Ethernet frame of the smallest size has behind an IPv6 header without payload.
 const PADDING_MAX: usize = 6;
+/// What a tag binds of the transport's header.
+const TRANSPORT_BYTES: usize = 8;
 
 /// What of a packet stays the same between a switch and the appraiser, 48 bytes:
 /// `family u8 (4, 6, 0 other) | protocol u8 | Ethernet type u16 | length u32 | source[16] | destination[16] | transport[8]`.
@@ -46,12 +48,12 @@ impl Invariants {
     }
 
     pub(super) fn of_ipv6(packet: &Ipv6<'_>) -> Self {
-        let (next, after) = packet.after_options();
+        let next = packet.after_options();
         let destination = match next {
             ROUTING => &[0; 16],
             _ => packet.destination(),
         };
-        let length = u32::try_from(after.len()).unwrap_or(u32::MAX);
+        let length = u32::try_from(packet.after_bytes).unwrap_or(u32::MAX);
         Self::made(
             6,
             next,
@@ -59,7 +61,7 @@ impl Invariants {
             length,
             packet.source(),
             destination,
-            transport(next, after),
+            transport(next, packet.after),
         )
     }
 
@@ -117,7 +119,7 @@ impl Invariants {
         length: u32,
         source: &[u8; 16],
         destination: &[u8; 16],
-        transport: [u8; 8],
+        transport: [u8; TRANSPORT_BYTES],
     ) -> Self {
         let mut bytes = [0; Self::BYTES];
         let (head, rest) = bytes.split_at_mut(8);
@@ -133,7 +135,7 @@ impl Invariants {
     }
 }
 
-fn transport(protocol: u8, after: &[u8]) -> [u8; 8] {
+fn transport(protocol: u8, after: &[u8]) -> [u8; TRANSPORT_BYTES] {
     let counted: u64 = match protocol {
         // TCP, SCTP, ESP.
         6 | 132 | 50 => u64::MAX,
@@ -142,7 +144,7 @@ fn transport(protocol: u8, after: &[u8]) -> [u8; 8] {
         1 | 58 => 0xffff_0000_ffff_ffff,
         _ => 0,
     };
-    match after.first_chunk::<8>() {
+    match after.first_chunk::<TRANSPORT_BYTES>() {
         Some(first) => (u64::from_be_bytes(*first) & counted).to_be_bytes(),
         None => [0; 8],
     }
@@ -191,14 +193,24 @@ pub(super) struct Ipv6<'a> {
     pub header: &'a [u8; IPV6_BYTES],
     /// The hop-by-hop header; empty if there is none.
     pub options: &'a [u8],
-    /// What follows both.
+    /// What follows both, or its front.
     pub after: &'a [u8],
+    /// Bytes that follow both.
+    pub after_bytes: usize,
     /// Bytes of the frame up to the IPv6 header.
     pub at: usize,
 }
 
 impl<'a> Ipv6<'a> {
     pub fn of(ethernet: &Ethernet<'a>) -> Result<Self, FrameError> {
+        Self::of_front(ethernet, 0)
+    }
+
+    /// Of a frame's front, behind which so many more bytes lie.
+    ///
+    /// # Errors
+    /// Also where more than the front must be read to tell.
+    pub fn of_front(ethernet: &Ethernet<'a>, behind: usize) -> Result<Self, FrameError> {
         if ethernet.ethertype != IPV6 {
             return Err(FrameError::NotIpv6);
         }
@@ -211,10 +223,13 @@ impl<'a> Ipv6<'a> {
             return Err(FrameError::Malformed);
         }
         let length = usize::from(u16::from_be_bytes([*high, *low]));
-        if length == 0 && (*next == HOP_BY_HOP || rest.len() > PADDING_MAX) {
+        if length == 0 && (*next == HOP_BY_HOP || rest.len() + behind > PADDING_MAX) {
             return Err(FrameError::TooLong);
         }
-        let payload = rest.get(..length).ok_or(FrameError::Malformed)?;
+        if length > rest.len() + behind {
+            return Err(FrameError::Malformed);
+        }
+        let payload = rest.get(..length).unwrap_or(rest);
         let options_bytes = match *next {
             HOP_BY_HOP => 8 + 8 * usize::from(*payload.get(1).ok_or(FrameError::Malformed)?),
             _ => 0,
@@ -222,10 +237,15 @@ impl<'a> Ipv6<'a> {
         let (options, after) = payload
             .split_at_checked(options_bytes)
             .ok_or(FrameError::Malformed)?;
+        let after_bytes = length - options_bytes;
+        if after.len() < after_bytes.min(TRANSPORT_BYTES) {
+            return Err(FrameError::Malformed);
+        }
         Ok(Self {
             header,
             options,
             after,
+            after_bytes,
             at: ethernet.head.len() + 2,
         })
     }
@@ -235,10 +255,9 @@ impl<'a> Ipv6<'a> {
         *next
     }
 
-    /// What comes after the hop-by-hop header, with its number.
-    fn after_options(&self) -> (u8, &'a [u8]) {
-        let next = self.options.first().copied().unwrap_or_else(|| self.next());
-        (next, self.after)
+    /// The number of what comes after the hop-by-hop header.
+    fn after_options(&self) -> u8 {
+        self.options.first().copied().unwrap_or_else(|| self.next())
     }
 
     fn source(&self) -> &'a [u8; 16] {

@@ -83,8 +83,7 @@ impl Stamper {
         upstream: Option<&Route>,
         out: &mut Vec<u8>,
     ) -> Result<usize, FrameError> {
-        out.clear();
-        let stamped = self.write_headers(frame, counter, upstream, out);
+        let stamped = self.write_headers((frame, 0), counter, upstream, out);
         match stamped {
             Ok(_) => self.counts.stamped += 1,
             Err(error) => {
@@ -95,14 +94,30 @@ impl Stamper {
         stamped
     }
 
+    /// The same by a frame's front, so that a long frame need not lie in one piece: behind it lie so many more bytes. Nothing if more
+    /// must be read, or nothing can be stamped: [`Self::stamp`] tells, and counts. What `out` holds is worth nothing then.
+    pub fn stamp_front(
+        &mut self,
+        front: &[u8],
+        behind: usize,
+        counter: Counter,
+        upstream: Option<&Route>,
+        out: &mut Vec<u8>,
+    ) -> Option<usize> {
+        let taken = self.write_headers((front, behind), counter, upstream, out).ok()?;
+        self.counts.stamped += 1;
+        Some(taken)
+    }
+
     fn write_headers(
         &self,
-        frame: &[u8],
+        (front, behind): (&[u8], usize),
         counter: Counter,
         upstream: Option<&Route>,
         out: &mut Vec<u8>,
     ) -> Result<usize, FrameError> {
-        let packet = Ipv6::of(&Ethernet::of(frame)?)?;
+        out.clear();
+        let packet = Ipv6::of_front(&Ethernet::of(front)?, behind)?;
         let mut data = [0; DATA_BYTES];
         let (head, content) = data.split_at_mut(DATA_BYTES - CONTENT_BYTES);
         match self.form {
@@ -118,11 +133,11 @@ impl Stamper {
         }
         let (at, before) = (packet.at, packet.options.len());
         let taken = at + packet.header.len() + before;
-        out.extend_from_slice(frame.get(..at).unwrap_or_default());
+        out.extend_from_slice(front.get(..at).unwrap_or_default());
         out.extend_from_slice(packet.header);
         let next = packet.next();
         write(packet.options, next, &data, out)?;
-        let length = packet.after.len() + out.len() - at - packet.header.len();
+        let length = packet.after_bytes + out.len() - at - packet.header.len();
         let length = u16::try_from(length).map_err(|_| FrameError::TooLong)?;
         let header = out.get_mut(at..).unwrap_or_default();
         if let [_, _, _, _, high, low, next, ..] = header {

@@ -35,6 +35,7 @@ use crate::pace::PaceError;
 use crate::packet_socket::PacketSocketError;
 use crate::topology::LabError;
 use linewarden_evidence::state::StateError;
+use linewarden_switch::evidence::EvidenceError;
 use linewarden_switch::ports::{PortError, PortSetError};
 use linewarden_switch::serve::ServeError;
 use linewarden_switch::stf::StfError;
@@ -87,6 +88,9 @@ pub enum BenchError {
     /// Evidence of registers.
     #[error("evidence: {0}")]
     Evidence(#[from] StateError),
+    /// Evidence of a switch.
+    #[error("evidence: {0}")]
+    Attest(#[from] EvidenceError),
     /// A file of a P4 program.
     #[error("{}: {source}; --p4 names the directory with compiled/ and tests/", path.display())]
     P4File {

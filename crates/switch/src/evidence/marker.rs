@@ -12,6 +12,10 @@ use crate::exec::Fault;
 use crate::forwarding::Forwarding;
 use crate::tables::{Reader, Snapshot as InForce};
 
+/// Bytes of what the program has not parsed that are copied behind its headers before a packet is stamped: options and a transport's header,
+/// as a rule. Where they do not do, everything is copied.
+const FRONT_BYTES: usize = 64;
+
 /// A worker's view of an attester.
 #[derive(Debug)]
 pub struct Marker {
@@ -136,10 +140,12 @@ impl Marker {
         if to_controller {
             return sink.send(port, headers, payload);
         }
+        let (front, behind) = payload.split_at(payload.len().min(FRONT_BYTES));
         self.frame.clear();
         self.frame.extend_from_slice(headers);
-        self.frame.extend_from_slice(payload);
+        self.frame.extend_from_slice(front);
         if is_clone(&self.frame) {
+            self.frame.extend_from_slice(behind);
             // Another switch's evidence passes as it came; what differs from it was made here, by the program.
             if self.frame == received {
                 return sink.send(port, headers, payload);
@@ -150,11 +156,15 @@ impl Marker {
         let (Some(stamper), Some(in_band)) = (&mut self.stamper, in_band) else {
             return sink.send(port, headers, payload);
         };
-        let (frame, out) = (self.frame.as_slice(), &mut self.out);
+        let (frame, out) = (&mut self.frame, &mut self.out);
         let counter = self.attester.count();
-        if in_band.carrier == Carrier::Option
-            && let Ok(taken) = stamper.stamp(frame, counter, route, out)
-        {
+        let is_option = in_band.carrier == Carrier::Option;
+        if is_option && let Some(taken) = stamper.stamp_front(frame, behind.len(), counter, route, out) {
+            out.extend_from_slice(frame.get(taken..).unwrap_or_default());
+            return sink.send(port, out, behind);
+        }
+        frame.extend_from_slice(behind);
+        if is_option && let Ok(taken) = stamper.stamp(frame, counter, route, out) {
             return sink.send(port, out, frame.get(taken..).unwrap_or_default());
         }
         // What cannot be stamped leaves as it is, but with nothing of the program's that looks like evidence.

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use linewarden_switch::ports::packet::{self, PacketOptions};
 use linewarden_switch::ports::{PortId, PortSet};
 use linewarden_switch::serve::{WorkerCounters, serve};
-use linewarden_switch::switch::Switch;
+use linewarden_switch::switch::{Switch, Worker};
 
+use super::Size;
 use super::programs::Programs;
-use super::router::{OUTPUT, Routes, SOURCE_V6, datagram};
-use super::{Size, memory};
+use super::router::{OUTPUT, Routes};
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Row, io};
 use crate::napi::{pin_task, run_first};
@@ -29,12 +29,8 @@ const CPU: usize = 0;
 const QUIET: Duration = Duration::from_millis(50);
 /// The longest sleep of the bare forwarder.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
-/// Payload of the paper's datagrams, bytes.
-const PAYLOAD_BYTES: usize = 1362;
-/// Room for them and 104 bytes of evidence.
+/// Room for the paper's datagrams and 104 bytes of evidence.
 const MTU: u16 = 1600;
-/// What the paper's search begins with, bit/s of payload.
-const FIRST_BITS_PER_S: u64 = 100_000_000;
 /// What the search for frames of 64 bytes begins with, 1/s.
 const FIRST_FRAMES_PER_S: u64 = 100_000;
 
@@ -87,7 +83,18 @@ impl<'lab> Through<'lab> {
         switch: &Switch,
         measure: impl FnOnce(&mut Self) -> Result<T, BenchError>,
     ) -> Result<T, BenchError> {
-        let mut worker = switch.worker();
+        self.worker(switch.worker(), measure)
+    }
+
+    /// The same with a worker, and whatever is put into its slot meanwhile.
+    ///
+    /// # Errors
+    /// Those of its ports, and of `measure`.
+    pub fn worker<T>(
+        &mut self,
+        mut worker: Worker,
+        measure: impl FnOnce(&mut Self) -> Result<T, BenchError>,
+    ) -> Result<T, BenchError> {
         let counters = WorkerCounters::default();
         self.serving(
             |ports, stop| {
@@ -282,10 +289,7 @@ pub fn rows(
     rows: &mut Vec<Row>,
 ) -> Result<(), BenchError> {
     let routes = Routes::new();
-    let mut commands = routes.commands.clone();
-    // The one destination of the paper's flow.
-    commands += "add routes6 hdr.ipv6.dst:0x20010db8000000000000000000000002/128 forward6(port:1, next_hop:0x02000000bb01)\n";
-    let switch = programs.switch("router", &commands)?;
+    let switch = programs.switch("router", &routes.commands)?;
     let lab = lab()?;
     let mut through = Through::new(&lab)?;
     let frame = routes.frames_v4().swap_remove(0);
@@ -300,32 +304,10 @@ pub fn rows(
     let router = through.switch(&switch, |through| {
         search.run(|rate, length| through.send(&frame, rate, length))
     })?;
-    progress("the paper's search", None);
-    let frame = datagram(SOURCE_V6.into(), DESTINATION_V6.into(), PAYLOAD_BYTES);
-    let search = Search {
-        first: FIRST_BITS_PER_S / (8 * PAYLOAD_BYTES as u64),
-        length: Duration::from_millis(size.search_ms),
-        ..search
-    };
-    let plain = through.switch(&switch, |through| {
-        search.run(|rate, length| through.send(&frame, rate, length))
-    })?;
-    let mut worker = switch.worker();
-    let in_memory = memory::ns_per_packet(&mut worker, &[frame], size.packets)?;
     rows.extend([
         Row::higher("router.af_packet_pps", router, "packets/s", Some(600_000.0)),
         Row::fact("forwarder.af_packet_pps", floor, "packets/s"),
         Row::higher("router_over_forwarder.rate", router / floor, "ratio", None),
-        Row::higher(
-            "plain.loss_free_mbit_s",
-            plain * 8.0 * PAYLOAD_BYTES as f64 / 1e6,
-            "Mbit/s",
-            None,
-        ),
-        Row::lower("plain.memory_ns_per_packet", in_memory, "ns", None),
     ]);
     Ok(())
 }
-
-/// Where the paper's flow goes.
-const DESTINATION_V6: std::net::Ipv6Addr = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);

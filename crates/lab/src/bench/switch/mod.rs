@@ -3,7 +3,8 @@
 //! | part | what is measured |
 //! |---|---|
 //! | [`router`] | the router in memory, beside floors: copying the packet, looking up alone |
-//! | [`link`] | the router over packet sockets, veth to veth, beside a bare forwarder; the paper's search for what passes without loss |
+//! | [`link`] | the router over packet sockets, veth to veth, beside a bare forwarder; a search for what passes without loss |
+//! | [`evidence`] | the router with and without evidence in every packet: in memory, past saturation, in the paper's search |
 //! | [`registers`] | what evidence costs a register write |
 //! | [`messages`] | messages of LAP/1 and proofs of `attest/2`, packet after packet |
 //! | [`ciphers`] | Forró and ChaCha in P4, a block after the other; recirculations per packet |
@@ -12,6 +13,7 @@
 //! | [`figures`] | the pictures |
 
 pub mod ciphers;
+pub mod evidence;
 pub mod figures;
 pub mod link;
 pub mod memory;
@@ -43,7 +45,7 @@ pub struct Size {
     pub search_ms: u64,
     /// Input rates of the ciphers, packets per second.
     pub rates: &'static [u64],
-    /// Runs at a rate of which the largest output counts.
+    /// Runs past saturation, or at a rate, of which the largest output counts.
     pub paced_runs: u32,
     /// Length of each, ms.
     pub paced_ms: u64,
@@ -60,8 +62,8 @@ impl Size {
         rates: &[
             10_000, 20_000, 40_000, 80_000, 120_000, 160_000, 240_000, 320_000, 480_000, 640_000,
         ],
-        paced_runs: 5,
-        paced_ms: 200,
+        paced_runs: 3,
+        paced_ms: 100,
     };
     /// A few seconds, to see that it works.
     pub const QUICK: Self = Self {
@@ -83,6 +85,8 @@ pub enum Part {
     Router,
     /// [`link`]
     Link,
+    /// [`evidence`]
+    Evidence,
     /// [`registers`]
     Registers,
     /// [`messages`]
@@ -97,9 +101,10 @@ pub enum Part {
 
 impl Part {
     /// All, in the order in which they are run.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Router,
         Self::Link,
+        Self::Evidence,
         Self::Registers,
         Self::Messages,
         Self::Ciphers,
@@ -113,6 +118,7 @@ impl Part {
         match self {
             Self::Router => "router",
             Self::Link => "link",
+            Self::Evidence => "evidence",
             Self::Registers => "registers",
             Self::Messages => "messages",
             Self::Ciphers => "ciphers",
@@ -134,7 +140,8 @@ pub fn run(size: &Size, p4: &Path, parts: &[Part], progress: Progress<'_>) -> Re
         match part {
             Part::Router => router::rows(size, &programs, progress, rows)?,
             Part::Link => link::rows(size, &programs, progress, rows)?,
-            Part::Registers => registers::rows(size, progress, rows)?,
+            Part::Evidence => evidence::rows(size, &programs, progress, rows)?,
+            Part::Registers => registers::rows(size, &programs, progress, rows)?,
             Part::Messages => messages::rows(size, &programs, progress, rows)?,
             Part::Ciphers => ciphers::rows(size, &programs, progress, rows)?,
             Part::Rate => paced::rows(size, &programs, progress, rows)?,

@@ -4,14 +4,14 @@
 //! *This switch.* A worker takes a packet through all of its passes, so a recirculation port is a worker on a core of its own. If
 //! the first pass with all that a packet costs once takes a, and each recirculation b, then P workers let P / (a + b R) packets
 //! of R recirculations a second through, whatever comes in. a and b are found from what one worker does (least squares over the
-//! relative error), and must then tell what two do.
+//! relative error, neither below zero), and must then tell what two do.
 //!
 //! *A switching chip.* P ports let C passes a second each through. Packets that come back share these with those that come in,
 //! and what finds no room is dropped, whichever it was. If q of the packets get through at each of R recirculations, an input of
 //! I asks for I (1 + q + ... + q^(R-1)) passes and gets P C of them: I (q + q^2 + ... + q^R) = P C, and I q^R come out. Up to
 //! I = P C / R everything does (q = 1); beyond that less and less ([`chip`]): the paper's Figure 10.
 
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use linewarden_switch::switch::Switch;
@@ -54,7 +54,7 @@ impl Cost {
         ports * 1e9 / (self.once + self.again * recirculations)
     }
 
-    /// From points of one port: the least squares of the relative error.
+    /// From points of one port: the least squares of the relative error, by costs that are not below zero.
     fn of(points: &[Point]) -> Option<Self> {
         let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
             points
@@ -70,9 +70,24 @@ impl Cost {
         );
         let (wn, wrn) = (sum(&|_, ns| 1.0 / ns), sum(&|r, ns| r / ns));
         let determinant = w * wrr - wr * wr;
-        (determinant.abs() > f64::EPSILON * w * wrr).then(|| Self {
+        if determinant.abs() <= f64::EPSILON * w * wrr {
+            return None;
+        }
+        let free = Self {
             once: (wn * wrr - wrn * wr) / determinant,
             again: (w * wrn - wr * wn) / determinant,
+        };
+        // Noise can make one of two costs negative: the best that is allowed then has it at zero.
+        Some(match free {
+            Self { once, .. } if once < 0.0 => Self {
+                once: 0.0,
+                again: wrn / wrr,
+            },
+            Self { again, .. } if again < 0.0 => Self {
+                once: wn / w,
+                again: 0.0,
+            },
+            free => free,
         })
     }
 }
@@ -117,19 +132,7 @@ pub fn rows(
     for (cipher, share) in programs() {
         let program = format!("{cipher}.{}", share.name());
         progress(&format!("rate by recirculations, {program}"), None);
-        let mut points = Vec::new();
-        for variant in Variant::all().filter(|variant| (variant.cipher, variant.share) == (cipher, share)) {
-            let switch = variant.switch(p4)?;
-            let recirculations = ciphers::recirculations(&switch)? as f64;
-            for ports in 1..=processors.min(2) {
-                let ns = least_ns(&switch, ports, size)?;
-                points.push(Point {
-                    recirculations,
-                    ports,
-                    ns,
-                });
-            }
-        }
+        let points = points(cipher, share, processors.min(2), p4, size)?;
         let of_one: Vec<_> = points.iter().copied().filter(|point| point.ports == 1).collect();
         let cost = Cost::of(&of_one);
         let cost = cost.ok_or_else(|| BenchError::Contradiction(format!("{program} never recirculates")))?;
@@ -148,14 +151,42 @@ pub fn rows(
     Ok(())
 }
 
-/// The least time that a packet takes a worker while so many work side by side.
-fn least_ns(switch: &Switch, workers: usize, size: &Size) -> Result<f64, BenchError> {
-    let mut least = f64::MAX;
-    for _ in 0..size.runs {
-        let slowest = side_by_side(switch, workers, size.blocks)?;
-        least = least.min(slowest.as_nanos() as f64 / f64::from(size.blocks));
+/// The least time that a packet takes a worker while so many work side by side, for every number of rounds. All have their turn in
+/// every run: what disturbs the machine for a while falls on no point alone.
+fn points(
+    cipher: &str,
+    share: Share,
+    ports: usize,
+    p4: &Programs,
+    size: &Size,
+) -> Result<Vec<Point>, BenchError> {
+    let mut measured = Vec::new();
+    for variant in Variant::all().filter(|variant| (variant.cipher, variant.share) == (cipher, share)) {
+        let switch = variant.switch(p4)?;
+        let recirculations = ciphers::recirculations(&switch)? as f64;
+        measured.push((switch, recirculations));
     }
-    Ok(least)
+    let mut points: Vec<_> = measured
+        .into_iter()
+        .flat_map(|(switch, recirculations)| {
+            let switch = Arc::new(switch);
+            (1..=ports).map(move |ports| {
+                let point = Point {
+                    recirculations,
+                    ports,
+                    ns: f64::MAX,
+                };
+                (Arc::clone(&switch), point)
+            })
+        })
+        .collect();
+    for _ in 0..size.runs {
+        for (switch, point) in &mut points {
+            let slowest = side_by_side(switch, point.ports, size.blocks)?;
+            point.ns = point.ns.min(slowest.as_nanos() as f64 / f64::from(size.blocks));
+        }
+    }
+    Ok(points.into_iter().map(|(_, point)| point).collect())
 }
 
 /// How long the slowest of so many workers takes for so many packets each.
@@ -209,6 +240,28 @@ mod tests {
         assert!(
             (found.once - 900.0).abs() < 1e-6 && (found.again - 350.0).abs() < 1e-6,
             "{found:?}"
+        );
+    }
+
+    #[test]
+    fn no_cost_is_below_zero() {
+        let points = |ns: [f64; 2]| {
+            let point = |(recirculations, ns)| Point {
+                recirculations,
+                ports: 1,
+                ns,
+            };
+            [3.0, 12.0].into_iter().zip(ns).map(point).collect::<Vec<_>>()
+        };
+        let steep = Cost::of(&points([100.0, 900.0])).expect("two points");
+        assert!(
+            steep.once == 0.0 && steep.again > 33.0 && steep.again < 75.0,
+            "{steep:?}"
+        );
+        let falling = Cost::of(&points([900.0, 600.0])).expect("two points");
+        assert!(
+            falling.again == 0.0 && falling.once > 600.0 && falling.once < 900.0,
+            "{falling:?}"
         );
     }
 

@@ -1,0 +1,203 @@
+//! The router with and without evidence in every packet (default content, as a hop-by-hop option), the two in turns on one worker: the
+//! flow of the paper on the attesting BMv2.
+
+use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use linewarden_evidence::inband::{Form, MasterKey};
+use linewarden_evidence::{BootCount, SwitchId};
+use linewarden_switch::evidence::{Carrier, EvidenceSettings, Identity, InBand};
+use linewarden_switch::switch::{Slot, Switch};
+
+use super::link::{self, Search, Through};
+use super::programs::Programs;
+use super::router::{Routes, SOURCE_V6, datagram};
+use super::{Size, memory};
+use crate::bench::scale::Progress;
+use crate::bench::{BenchError, Row};
+
+/// Payload of the paper's datagrams, bytes.
+const PAYLOAD_BYTES: usize = 1362;
+/// Where they go.
+const DESTINATION: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
+/// What the paper's search begins with, bit/s of payload.
+const FIRST_BITS_PER_S: u64 = 100_000_000;
+/// Ten times what passes through the paper's switch, Mbit/s of payload.
+const LOSS_FREE_MIN: f64 = 2_700.0;
+/// One step of the search down.
+const STEP: f64 = 15.0 / 16.0;
+/// More than passes, frames a second.
+const SATURATING_PER_S: u64 = 2_000_000;
+
+/// Has a switch give evidence, in every packet that can carry it.
+///
+/// # Errors
+/// Those of the measurement.
+pub fn attest(switch: &mut Switch) -> Result<(), BenchError> {
+    let (id, boot_count) = (SwitchId(1), BootCount(1));
+    let settings = EvidenceSettings {
+        identity: Identity::new(id, boot_count),
+        in_band: Some(InBand {
+            carrier: Carrier::Option,
+            form: Form::Default,
+            key: MasterKey::new([0x42; 16]).key(id, boot_count),
+            cpu_port: None,
+        }),
+        volatile: BTreeSet::new(),
+    };
+    switch.attest(settings, None)?;
+    Ok(())
+}
+
+/// One program twice.
+struct Both {
+    plain: Switch,
+    evidence: Switch,
+}
+
+/// A figure of each.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    plain: f64,
+    evidence: f64,
+}
+
+impl Both {
+    fn new(programs: &Programs) -> Result<Self, BenchError> {
+        let mut commands = Routes::new().commands;
+        // The one destination of the paper's flow.
+        commands += "add routes6 hdr.ipv6.dst:0x20010db8000000000000000000000002/128 forward6(port:1, next_hop:0x02000000bb01)\n";
+        let mut evidence = programs.switch("router", &commands)?;
+        attest(&mut evidence)?;
+        Ok(Self {
+            plain: programs.switch("router", &commands)?,
+            evidence,
+        })
+    }
+
+    /// ns a packet from memory to memory, the least of the runs.
+    fn in_memory(&self, frame: &[u8], size: &Size) -> Result<Pair, BenchError> {
+        let frames = [frame.to_vec()];
+        let (mut plain, mut evidence) = (self.plain.worker(), self.evidence.worker());
+        let mut least = Pair {
+            plain: f64::MAX,
+            evidence: f64::MAX,
+        };
+        for _ in 0..size.runs {
+            let ns = memory::ns_per_packet(&mut plain, &frames, size.packets)?;
+            least.plain = least.plain.min(ns);
+            let ns = memory::ns_per_packet(&mut evidence, &frames, size.packets)?;
+            least.evidence = least.evidence.min(ns);
+        }
+        Ok(least)
+    }
+
+    /// Packets a second that leave when more come than can, the most of the runs.
+    fn saturated(
+        &self,
+        slot: &Slot,
+        through: &mut Through<'_>,
+        frame: &[u8],
+        size: &Size,
+    ) -> Result<Pair, BenchError> {
+        let length = Duration::from_millis(size.paced_ms);
+        let mut best = |switch: &Switch, most: &mut f64| {
+            slot.run(switch);
+            let run = through.send_meanwhile(frame, SATURATING_PER_S, length)?;
+            *most = most.max(run.received_per_s());
+            Ok::<_, BenchError>(())
+        };
+        let mut most = Pair {
+            plain: 0.0,
+            evidence: 0.0,
+        };
+        for _ in 0..size.runs.max(size.paced_runs) {
+            best(&self.plain, &mut most.plain)?;
+            best(&self.evidence, &mut most.evidence)?;
+        }
+        Ok(most)
+    }
+
+    /// Packets a second of which none is lost.
+    fn loss_free(
+        &self,
+        slot: &Slot,
+        through: &mut Through<'_>,
+        frame: &[u8],
+        size: &Size,
+    ) -> Result<Pair, BenchError> {
+        let search = Search {
+            first: FIRST_BITS_PER_S / (8 * PAYLOAD_BYTES as u64),
+            length: Duration::from_millis(size.search_ms),
+            runs: size.search_runs,
+        };
+        let mut found = |switch| {
+            slot.run(switch);
+            search.run(|rate, length| through.send(frame, rate, length))
+        };
+        Ok(Pair {
+            plain: found(&self.plain)?,
+            evidence: found(&self.evidence)?,
+        })
+    }
+}
+
+/// `evidence_over_plain.*`, `plain.*`, `evidence.*`
+///
+/// # Errors
+/// Those of the lab, of the program and of its evidence.
+pub fn rows(
+    size: &Size,
+    programs: &Programs,
+    progress: Progress<'_>,
+    rows: &mut Vec<Row>,
+) -> Result<(), BenchError> {
+    let both = Both::new(programs)?;
+    let frame = datagram(SOURCE_V6.into(), DESTINATION.into(), PAYLOAD_BYTES);
+    progress("evidence in every packet, in memory", None);
+    let ns = both.in_memory(&frame, size)?;
+    let lab = link::lab()?;
+    let mut through = Through::new(&lab)?;
+    let slot = Slot::default();
+    let (saturated, loss_free) = through.worker(slot.worker(), |through| {
+        progress("evidence in every packet, past saturation", None);
+        let saturated = both.saturated(&slot, through, &frame, size)?;
+        progress("evidence in every packet, the paper's search", None);
+        Ok((saturated, both.loss_free(&slot, through, &frame, size)?))
+    })?;
+    let mbit = |packets_per_s: f64| packets_per_s * 8.0 * PAYLOAD_BYTES as f64 / 1e6;
+    rows.extend([
+        Row::higher(
+            "evidence_over_plain.rate",
+            saturated.evidence / saturated.plain,
+            "ratio",
+            Some(0.9),
+        ),
+        Row::fact("plain.saturated_pps", saturated.plain, "packets/s"),
+        Row::fact("evidence.saturated_pps", saturated.evidence, "packets/s"),
+        Row::higher(
+            "evidence_over_plain.in_memory",
+            ns.plain / ns.evidence,
+            "ratio",
+            None,
+        ),
+        Row::lower("plain.memory_ns_per_packet", ns.plain, "ns", None),
+        Row::lower("evidence.memory_ns_per_packet", ns.evidence, "ns", None),
+        Row::higher("plain.loss_free_mbit_s", mbit(loss_free.plain), "Mbit/s", None),
+        Row::higher(
+            "evidence.loss_free_mbit_s",
+            mbit(loss_free.evidence),
+            "Mbit/s",
+            Some(LOSS_FREE_MIN),
+        ),
+        // A sender that is a little late must not make two equal steps differ.
+        Row::higher(
+            "evidence_over_plain.loss_free",
+            loss_free.evidence / loss_free.plain,
+            "ratio",
+            Some(STEP - 0.005),
+        ),
+    ]);
+    Ok(())
+}
