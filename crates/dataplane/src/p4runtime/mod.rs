@@ -43,7 +43,6 @@ use linewarden_protocol::ids::DeviceId;
 pub struct P4Runtime {
     link: Link,
     config: Config,
-    mtu: u16,
     live: Live,
     stopping: bool,
     book: Book,
@@ -69,7 +68,6 @@ impl P4Runtime {
             book: Book::new(config.geometry.slots),
             live: config.live(),
             config: config.clone(),
-            mtu: options.mtu,
             stopping: false,
             clock,
             fresh: 0,

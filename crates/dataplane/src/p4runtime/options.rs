@@ -4,7 +4,7 @@ use linewarden_protocol::frame::Mac;
 use linewarden_protocol::wire::LAP_PORT;
 
 use super::program::DEVICES;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Gate};
 
 /// Name of the backend.
 pub(super) const NAME: &str = "p4runtime";
@@ -23,8 +23,6 @@ pub struct P4Options {
     pub election_id: u128,
     /// Who is behind which port. What goes to any other address is dropped.
     pub bridge: Vec<Neighbour>,
-    /// The largest packet that a port takes, bytes; of a sealed gate.
-    pub mtu: u16,
 }
 
 /// Somebody behind one of the switch's ports.
@@ -44,6 +42,7 @@ pub(super) fn check(config: &Config, options: &P4Options) -> Result<(), ConfigEr
     let missing = [
         (config.lap_port != LAP_PORT, "UDP port but 20550"),
         (config.miss_per_s != 0, "slow path (set miss_per_s to 0)"),
+        (config.gate == Gate::Sealed, "sealed gate"),
         (config.provers != 0, "PROOFs"),
         (config.classic.is_some(), "classic profile"),
         (config.p4dra.is_some(), "p4dra-classic"),

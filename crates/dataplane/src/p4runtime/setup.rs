@@ -67,7 +67,8 @@ impl P4Runtime {
             self.config.gateway_id.0.into(),
             self.live.lease_s.into(),
             gate,
-            self.mtu.into(),
+            // Of a sealed gate.
+            0,
             self.stopping.into(),
         ];
         self.link.program.set_default("gateway", "set_gateway", &values)

@@ -96,7 +96,6 @@ impl Switch {
                 port: SERVICES,
                 is_devices: false,
             }],
-            mtu: u16::MAX,
         }
     }
 
