@@ -1,4 +1,5 @@
-//! The [`DataPlane`] trait, the line store that its backends share, and the backends: `host` (UDP) and `xdp` (eBPF).
+//! The [`DataPlane`] trait, the line store that its backends share, and the backends: `host` (UDP), `xdp` (eBPF) and
+//! `p4runtime` (a P4 switch).
 //!
 //! ```text
 //!  gateway (control thread)          packets
@@ -9,6 +10,8 @@
 //!  │           │           │ index · bindings · control  │◄── host: threads on UDP sockets
 //!  └───────────┘           └─────────────────────────────┘
 //! ```
+//!
+//! A switch has memory of its own; `p4runtime` writes there what the store holds for the others.
 //!
 //! A packet path never waits for anything: it reads and claims what lies in that memory. What it answers is compared
 //! byte for byte with `linewarden_protocol::gateway`, the oracle.
@@ -26,6 +29,7 @@ pub mod layout;
 mod measurement;
 pub mod miss;
 pub mod p4dra;
+pub mod p4runtime;
 mod rate;
 pub mod store;
 pub mod xdp;
@@ -85,6 +89,9 @@ pub enum DataPlaneError {
     /// The configuration contradicts itself.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The P4 switch refused something, or is lost.
+    #[error(transparent)]
+    Switch(#[from] p4runtime::SwitchError),
     /// A privilege is missing.
     #[error("the {backend} data plane needs {needed}: {hint}")]
     Privilege {

@@ -74,6 +74,9 @@ pub enum StoreError {
     /// Both buckets of the device index are full.
     #[error("device {0}: the device index is full at its place; raise `slots`")]
     IndexFull(DeviceId),
+    /// Of `p4runtime`: nothing is known of the device's rows any more; the data plane's failure says why.
+    #[error("device {0}: the switch that holds its rows did not do what it was to")]
+    Switch(DeviceId),
 }
 
 /// What a line holds, for display and tests.

@@ -329,7 +329,11 @@ fn refused() -> Vec<Record> {
         ),
         record(
             "the last number of all: nothing can follow",
-            |w| w.pool(A, u32::MAX, 1),
+            |w| {
+                w.pool(A, u32::MAX, 1);
+                // There it is `drop_mark`: no mark lies above that number.
+                w.leave_switch_behind();
+            },
             |w| right(w, A, true),
             DropNoRows,
         ),

@@ -1,5 +1,5 @@
-//! One configuration, one state, one clock for the oracle, `xdp` and `host`; every packet goes through all of them and
-//! every difference is a failure.
+//! One configuration, one state, one clock for the oracle, `xdp` and `host`, and a P4 switch where it is asked for; every packet
+//! goes through all of them and every difference is a failure.
 
 pub mod attest;
 mod events;
@@ -7,6 +7,7 @@ pub mod forward;
 pub mod p4dra;
 mod provision;
 mod settings;
+mod switch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use super::shape::{CLASSIC_PORT, Shape};
 use super::{reply, view};
 use forward::Forwarding;
 use settings::Settings;
+use switch::SwitchSide;
 
 /// What `BPF_PROG_TEST_RUN` says a frame came in on: the loopback interface.
 const INGRESS: u32 = 1;
@@ -52,11 +54,11 @@ struct XdpSide {
     counted: Counters,
 }
 
-/// What was installed of a device, with the generations that the stores' slots had then: `host`, `xdp`.
+/// What was installed of a device, with the generations that the stores' slots had then: `host`, `xdp`, the switch.
 #[derive(Clone, Copy)]
 struct Installed {
     mode: Mode,
-    generations: [u32; 2],
+    generations: [u32; 3],
     /// The idx after the last row ever given.
     end: u32,
 }
@@ -66,6 +68,7 @@ pub struct World {
     oracle: Gateway,
     host: Option<HostSide>,
     xdp: Option<XdpSide>,
+    switch: Option<SwitchSide>,
     installed: BTreeMap<Dev, Installed>,
     settings: Settings,
     forwarding: Option<Forwarding>,
@@ -118,6 +121,15 @@ pub fn load_xdp(config: &Config) -> Option<Xdp> {
 impl World {
     /// A world on one CPU, with fresh values and no device.
     pub fn new(shape: Shape) -> Self {
+        Self::build(shape, None)
+    }
+
+    /// With a switch.
+    pub fn with_switch(shape: Shape) -> Self {
+        Self::build(shape, Some(SwitchSide::start(&shape.config())))
+    }
+
+    fn build(shape: Shape, switch: Option<SwitchSide>) -> Self {
         let cpu = super::pin_to_one_cpu();
         let config = shape.config();
         let host = (shape.gate == Gate::Off).then(|| {
@@ -139,6 +151,7 @@ impl World {
                 counted: Counters::default(),
             }),
             host,
+            switch,
             shape,
             installed: BTreeMap::new(),
             settings: Settings::new(config.live()),
@@ -165,6 +178,7 @@ impl World {
         for device in devices {
             self.wipe(device);
         }
+        self.reset_switch();
         self.stopping(false);
         self.forget_provers();
         self.forget_settings();
@@ -187,13 +201,16 @@ impl World {
         real_now().plus_ms(self.shift_ms)
     }
 
-    /// Both data planes, with their places in [`Installed::generations`].
+    /// All data planes, with their places in [`Installed::generations`].
     fn each_plane(&mut self, mut work: impl FnMut(&mut dyn DataPlane, usize)) {
         if let Some(host) = &mut self.host {
             work(&mut host.host, 0);
         }
         if let Some(xdp) = &mut self.xdp {
             work(&mut xdp.xdp, 1);
+        }
+        if let Some(switch) = self.switch.as_mut().filter(|switch| !switch.left_behind) {
+            work(&mut switch.plane, 2);
         }
     }
 
@@ -311,6 +328,7 @@ impl World {
         self.shortened += u64::from(host != out || xdp != out);
         self.send_xdp(frame, verdict, &xdp);
         self.send_host(now, frame, verdict, &host);
+        self.send_switch(frame, verdict, &out);
         if self.shape.p4dra {
             self.send_p4dra_host(frame, verdict, &host);
             self.compare_p4dra();
@@ -377,6 +395,7 @@ impl World {
         let now = self.now();
         let mut out = frame.to_vec();
         let verdict = self.oracle.seal_frame(now, LOOPBACK_MTU, false, &mut out);
+        self.leave_switch_behind();
         self.sent[0] += 1;
         // The kernel does not run a program on less than an Ethernet header.
         if let Some(side) = self.xdp.as_mut().filter(|_| frame.len() >= 14) {
@@ -400,6 +419,7 @@ impl World {
     /// Sets how many numbers towards the device were taken in the session's present generation.
     pub fn set_down(&mut self, device: Dev, count: u64) {
         self.oracle.set_down(device.id(), count);
+        self.leave_switch_behind();
         if let Some(side) = &self.xdp {
             let (line, place) = side.xdp.store().line(device.id()).unwrap();
             let generation = CommitWord(line.commit.load(Acquire)).window_generation();
@@ -463,6 +483,7 @@ impl World {
             }
         }
         self.compare_down(device);
+        self.compare_switch_line(device);
     }
 
     /// Who counts the numbers towards the device: the same count in the same generation, counted from the

@@ -1,4 +1,4 @@
-//! What both data planes must report of one frame: told by what it did to the oracle's line (LAP/1 1.4.5, 1.4.6, 1.4.11).
+//! What the data planes must report of one frame: told by what it did to the oracle's line (LAP/1 1.4.5, 1.4.6, 1.4.11).
 
 use linewarden_dataplane::{DataPlane as _, Event, EventKind, Opening};
 use linewarden_protocol::frame::parse;
@@ -60,6 +60,7 @@ impl World {
             assert_eq!(got, expected, "events of xdp, {verdict}");
             assert!(began_ns.is_none_or(|ns| (before.real_ns..=after_ns).contains(&ns)));
         }
+        self.compare_switch_events(expected, frame, verdict);
     }
 
     fn expected(&self, before: &Before, frame: &[u8], verdict: Verdict) -> Vec<Event> {

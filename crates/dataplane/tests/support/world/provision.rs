@@ -1,4 +1,4 @@
-//! What user space does, on the oracle and both data planes alike.
+//! What user space does, on the oracle and all data planes alike.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
@@ -15,7 +15,7 @@ use crate::support::device::Dev;
 use crate::support::shape::RING;
 
 impl World {
-    fn store_rows(device: Dev, mode: Mode, first: u32, count: u32) -> Vec<StoreRow> {
+    pub(super) fn store_rows(device: Dev, mode: Mode, first: u32, count: u32) -> Vec<StoreRow> {
         let row = |idx| StoreRow {
             challenge: device.challenge(mode, RowIndex(idx)),
             auth_key: device.auth_key(mode, RowIndex(idx)),
@@ -41,7 +41,7 @@ impl World {
         };
         let is_ok = self.oracle.install(install).is_ok();
         let store_rows = Self::store_rows(device, mode, next, rows);
-        let mut generations = [0; 2];
+        let mut generations = [0; 3];
         self.each_plane(|plane, at| {
             let result = plane.install(device.id(), mode, RowIndex(next), &store_rows, mark);
             assert_eq!(result.is_ok(), is_ok, "{}: {result:?}", plane.name());
@@ -212,6 +212,9 @@ impl World {
         if let Some(xdp) = &mut self.xdp {
             xdp.xdp.set_fresh(fresh, read_clock(libc::CLOCK_MONOTONIC));
         }
+        if let Some(switch) = &mut self.switch {
+            switch.plane.set_fresh(fresh, read_clock(libc::CLOCK_MONOTONIC));
+        }
         fresh
     }
 
@@ -229,6 +232,7 @@ impl World {
     /// Lets time go by on both clocks. `xdp` reads the machine's: there the past moves back instead.
     pub fn advance(&mut self, seconds: u32) {
         self.shift_ms += u64::from(seconds) * 1000;
+        self.leave_switch_behind();
         if let Some(xdp) = &self.xdp {
             let regions = xdp.xdp.store().regions();
             let at = &regions.control[0].fresh_at_ns;
@@ -250,6 +254,7 @@ impl World {
     /// A BUSY line owns the addresses of its session, which may have been closed before: then it owns them only as long
     /// as no sweep has been there. Here one has, for the oracle too.
     pub fn half_win(&mut self, device: Dev, from: &[u8]) {
+        self.leave_switch_behind();
         let now = self.now();
         if self.last_held(device).is_none() {
             self.oracle.sweep_bindings();

@@ -1,4 +1,4 @@
-//! Settings that change while packets flow, on the oracle and both data planes alike, and what lease a repeated ACK names
+//! Settings that change while packets flow, on the oracle and all data planes alike, and what lease a repeated ACK names
 //! after such a change (LAP/1 1.4.4).
 
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -90,8 +90,9 @@ impl World {
     }
 
     /// By how much that is ahead of what each data plane's memory counts in.
-    pub(super) fn shifts_s(&self) -> [u32; 2] {
-        [0, u32::try_from(self.shift_ms / 1000).unwrap()]
+    pub(super) fn shifts_s(&self) -> [u32; 3] {
+        let shift_s = u32::try_from(self.shift_ms / 1000).unwrap();
+        [0, shift_s, shift_s]
     }
 
     /// What each data plane must reply where the oracle replies `out`: the lease in a repeated ACK may be a shorter one.

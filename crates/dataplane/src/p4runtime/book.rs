@@ -1,0 +1,85 @@
+//! What this side knows of each device: which registers are its, and which of its rows the switch holds. No keys.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use linewarden_protocol::ids::{DeviceId, Mode};
+
+/// A device that is installed.
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    /// Of its cells in the registers.
+    pub cell: u32,
+    pub mode: Mode,
+    /// Rows below it may be spent; `None`: all.
+    pub mark: Option<u32>,
+    /// Rows in the table, by number; of key mode always one. Beyond 32 bits, for there is a last row.
+    pub rows: Range<u64>,
+    pub is_revoked: bool,
+    /// Its last session that was told.
+    pub told: Option<Session>,
+}
+
+/// Where a session was opened from, so that it is not told again when it is renewed there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Session {
+    pub address: u128,
+    /// Port, ingress, VLANs and MAC address, as the register has them.
+    pub place: Option<u128>,
+    /// End of its lease, on the switch's clock.
+    pub until_us: u64,
+}
+
+impl Device {
+    /// Rows left at `next`, that one included; 1 in key mode.
+    pub fn rows_left(&self, next: u32) -> u32 {
+        match self.mode {
+            Mode::Key => 1,
+            Mode::Pool if u64::from(next) < self.rows.start => 0,
+            Mode::Pool => u32::try_from(self.rows.end.saturating_sub(next.into())).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// Devices, and the cells that no device has.
+#[derive(Debug)]
+pub(super) struct Book {
+    pub devices: HashMap<DeviceId, Device>,
+    slots: u32,
+    /// Cells from here on were never used.
+    unused: u32,
+    free: Vec<u32>,
+    /// Of devices that were wiped a moment ago: a packet may still be on its way with their numbers.
+    resting: Vec<u32>,
+}
+
+impl Book {
+    pub fn new(slots: u32) -> Self {
+        Self {
+            devices: HashMap::new(),
+            slots,
+            unused: 0,
+            free: Vec::new(),
+            resting: Vec::new(),
+        }
+    }
+
+    /// A cell for a new device.
+    pub fn take_cell(&mut self) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            let cell = self.unused;
+            let fits = cell < self.slots;
+            self.unused += u32::from(fits);
+            fits.then_some(cell)
+        })
+    }
+
+    /// Its device was wiped; it may be another's after the next [`Book::reclaim`].
+    pub fn rest(&mut self, cell: u32) {
+        self.resting.push(cell);
+    }
+
+    pub fn reclaim(&mut self) {
+        self.free.append(&mut self.resting);
+    }
+}

@@ -1,0 +1,376 @@
+//! A device's rows and registers at the switch: what [`Store`](crate::Store) does in memory.
+//!
+//! One batch is carried out whole and in its order, between packets or among them: rows before what makes them current, and
+//! the device's entry last.
+
+use linewarden_p4runtime::entity::Update;
+use linewarden_protocol::commit::{self, CommitWord};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
+use linewarden_protocol::keys::halves;
+
+use super::book::Device;
+use super::{P4Runtime, SwitchError};
+use crate::store::{LineStatus, Row, SessionView, StoreError};
+
+/// Stands for no mark: no row has a number above it.
+const NO_MARK: u32 = u32::MAX;
+/// A tag of a VLAN is set (`VLAN_TAGGED` in p4/include/datagram.p4).
+const VLAN_TAGGED: u16 = 0x1000;
+
+impl P4Runtime {
+    pub(super) fn device(&self, device: DeviceId) -> Result<&Device, StoreError> {
+        let found = self.book.devices.get(&device);
+        found.ok_or(StoreError::NotInstalled(device))
+    }
+
+    fn check_rows(&self, device: DeviceId, mode: Mode, rows: &[Row]) -> Result<(), StoreError> {
+        if device.0 == 0 {
+            return Err(StoreError::DeviceZero);
+        }
+        if self.book.devices.contains_key(&device) {
+            return Err(StoreError::Installed(device));
+        }
+        let most = match mode {
+            Mode::Key => 1,
+            Mode::Pool => self.config.geometry.ring as usize + 1,
+        };
+        if (1..=most).contains(&rows.len()) {
+            return Ok(());
+        }
+        Err(StoreError::RowCount {
+            device,
+            given: rows.len(),
+            least: 1,
+            most,
+        })
+    }
+
+    pub(super) fn install_rows(
+        &mut self,
+        device: DeviceId,
+        mode: Mode,
+        next: RowIndex,
+        rows: &[Row],
+        mark: Option<RowIndex>,
+    ) -> Result<(), StoreError> {
+        self.check_rows(device, mode, rows)?;
+        let cell = self.book.take_cell().ok_or(StoreError::Full(device))?;
+        let first = u64::from(next.0);
+        let held = Device {
+            cell,
+            mode,
+            mark: mark.filter(|_| mode == Mode::Pool).map(|mark| mark.0),
+            rows: first..first + rows.len() as u64,
+            is_revoked: false,
+            told: None,
+        };
+        let written = self.check().and_then(|()| {
+            let updates = self.installation(device, &held, rows)?;
+            self.link.write(&updates)
+        });
+        self.of_device(device, written)?;
+        self.book.devices.insert(device, held);
+        Ok(())
+    }
+
+    fn installation(
+        &self,
+        device: DeviceId,
+        held: &Device,
+        rows: &[Row],
+    ) -> Result<Vec<Update>, SwitchError> {
+        let program = &self.link.program;
+        let cell = held.cell;
+        let mut updates = vec![
+            program.cell("next_idx", cell, held.rows.start.into())?,
+            program.cell("marks", cell, held.mark.unwrap_or(NO_MARK).into())?,
+            program.cell("session_ids", cell, 0)?,
+            program.cell("revoked", cell, 0)?,
+        ];
+        for (idx, row) in held.rows.clone().zip(rows) {
+            updates.push(self.row(held, idx, row)?);
+        }
+        let line = [cell.into(), u128::from(held.mode == Mode::Key)];
+        updates.push(program.insert(("devices", &[device.0.into()]), ("set_device", &line))?);
+        Ok(updates)
+    }
+
+    fn row(&self, held: &Device, idx: u64, row: &Row) -> Result<Update, SwitchError> {
+        let word = |bytes| u128::from(u64::from_be_bytes(bytes));
+        let [key0, key1] = halves(row.auth_key.as_bytes()).map(word);
+        let cell = u128::from(held.cell);
+        match held.mode {
+            Mode::Key => self
+                .link
+                .program
+                .insert(("keys", &[cell]), ("set_key", &[key0, key1])),
+            Mode::Pool => self.link.program.insert(
+                ("rows", &[cell, idx.into()]),
+                ("set_row", &[word(row.challenge), key0, key1]),
+            ),
+        }
+    }
+
+    /// The row that the device spends next.
+    fn next(&self, held: &Device) -> Result<u32, SwitchError> {
+        let [next] = self.link.cells([("next_idx", held.cell)])?;
+        Ok(next as u32)
+    }
+
+    pub(super) fn refill_rows(
+        &mut self,
+        device: DeviceId,
+        first: RowIndex,
+        rows: &[Row],
+    ) -> Result<RowIndex, StoreError> {
+        let held = self.device(device)?.clone();
+        if held.is_revoked {
+            return Err(StoreError::Revoked(device));
+        }
+        let idx_of = |end: u64| RowIndex(u32::try_from(end).unwrap_or(u32::MAX));
+        if held.mode == Mode::Key {
+            return Ok(idx_of(held.rows.end));
+        }
+        let refilled = self.check().and_then(|()| {
+            let next = self.next(&held)?;
+            self.refill_from(&held, next, (first.0.into(), rows))
+        });
+        let rows = self.of_device(device, refilled)?;
+        let end = idx_of(rows.end);
+        if let Some(held) = self.book.devices.get_mut(&device) {
+            held.rows = rows;
+        }
+        Ok(end)
+    }
+
+    /// Writes the rows that follow those at the switch and fit; where none is left, from the first one on that is given. Rows
+    /// that were spent go. Returns which rows the switch holds then.
+    fn refill_from(
+        &self,
+        held: &Device,
+        next: u32,
+        (first, rows): (u64, &[Row]),
+    ) -> Result<std::ops::Range<u64>, SwitchError> {
+        let next = u64::from(next);
+        let is_empty = next >= held.rows.end;
+        let mut range = held.rows.clone();
+        let mut updates = Vec::new();
+        let given = || (first..).zip(rows);
+        if is_empty && let Some((idx, _)) = given().find(|(idx, _)| *idx >= next.max(held.rows.end)) {
+            range = idx..idx;
+        } else {
+            range.start = range.start.max(next.min(range.end));
+        }
+        let last = next.max(range.start) + u64::from(self.config.geometry.ring);
+        for (idx, row) in given() {
+            if idx == range.end && idx <= last {
+                updates.push(self.row(held, idx, row)?);
+                range.end += 1;
+            }
+        }
+        if is_empty && range.start > next {
+            // Nobody else writes it while there is no row for it.
+            let cell = self
+                .link
+                .program
+                .cell("next_idx", held.cell, range.start.into())?;
+            updates.push(cell);
+        }
+        for idx in held.rows.start..held.rows.end.min(next) {
+            updates.push(
+                self.link
+                    .program
+                    .delete("rows", &[held.cell.into(), idx.into()])?,
+            );
+        }
+        self.link.write(&updates)?;
+        Ok(range)
+    }
+
+    /// Takes the rows below `next` out of the switch.
+    pub(super) fn delete_spent(&mut self, device: DeviceId, next: u32) -> Result<(), SwitchError> {
+        let Some(held) = self.book.devices.get_mut(&device) else {
+            return Ok(());
+        };
+        let spent = held.rows.start..held.rows.end.min(next.into());
+        if held.mode == Mode::Key || spent.is_empty() {
+            return Ok(());
+        }
+        let cell = u128::from(held.cell);
+        let delete = |idx: u64| self.link.program.delete("rows", &[cell, idx.into()]);
+        let updates: Vec<Update> = spent.clone().map(delete).collect::<Result<_, _>>()?;
+        self.link.write(&updates)?;
+        held.rows.start = spent.end;
+        Ok(())
+    }
+
+    /// The same of all devices, as the registers tell it: for digests may be lost.
+    pub(super) fn delete_all_spent(&mut self) -> Result<(), SwitchError> {
+        let pools = self
+            .book
+            .devices
+            .iter()
+            .filter(|(_, held)| held.mode == Mode::Pool);
+        let cells: Vec<(DeviceId, u32)> = pools.map(|(device, held)| (*device, held.cell)).collect();
+        let nexts = self
+            .link
+            .column("next_idx", cells.iter().map(|(_, cell)| *cell))?;
+        for ((device, _), next) in cells.into_iter().zip(nexts) {
+            self.delete_spent(device, next as u32)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn move_mark(&mut self, device: DeviceId, mark: RowIndex) -> Result<(), StoreError> {
+        let held = self.device(device)?;
+        let Some(before) = held.mark else {
+            return Ok(());
+        };
+        let (cell, mark) = (held.cell, before.max(mark.0));
+        let written = self.check().and_then(|()| {
+            let update = self.link.program.cell("marks", cell, mark.into())?;
+            self.link.write(&[update])
+        });
+        self.of_device(device, written)?;
+        if let Some(held) = self.book.devices.get_mut(&device) {
+            held.mark = Some(mark);
+        }
+        Ok(())
+    }
+
+    pub(super) fn shut_out(&mut self, device: DeviceId) -> Result<(), StoreError> {
+        let cell = self.device(device)?.cell;
+        let written = self.check().and_then(|()| {
+            let update = self.link.program.cell("revoked", cell, 1)?;
+            self.link.write(&[update])
+        });
+        self.of_device(device, written)?;
+        if let Some(held) = self.book.devices.get_mut(&device) {
+            held.is_revoked = true;
+        }
+        Ok(())
+    }
+
+    /// Not in one step with the pipeline: a session that the device opens at this very moment is closed in its place, and the
+    /// device opens another.
+    pub(super) fn close(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
+        let cell = self.device(device)?.cell;
+        let wire = u128::from(u64::from_be_bytes(session.to_wire()));
+        let closed = self.check().and_then(|()| {
+            let [id] = self.link.cells([("session_ids", cell)])?;
+            if id == wire {
+                let update = self.link.program.cell("session_ids", cell, 0)?;
+                self.link.write(&[update])?;
+            }
+            Ok(id == wire)
+        });
+        let closed = self.of_device(device, closed)?;
+        if closed && let Some(held) = self.book.devices.get_mut(&device) {
+            held.told = None;
+        }
+        Ok(closed)
+    }
+
+    pub(super) fn remove(&mut self, device: DeviceId) -> Result<(), StoreError> {
+        let held = self.device(device)?.clone();
+        let written = self.check().and_then(|()| {
+            let updates = self.removal(device, &held)?;
+            self.link.write(&updates)
+        });
+        self.of_device(device, written)?;
+        self.book.devices.remove(&device);
+        self.book.rest(held.cell);
+        Ok(())
+    }
+
+    fn removal(&self, device: DeviceId, held: &Device) -> Result<Vec<Update>, SwitchError> {
+        let program = &self.link.program;
+        let cell = held.cell;
+        let mut updates = vec![
+            program.cell("revoked", cell, 1)?,
+            program.delete("devices", &[device.0.into()])?,
+        ];
+        for name in [
+            "session_ids",
+            "session_key0s",
+            "session_key1s",
+            "tag1s",
+            "addresses",
+            "places",
+        ] {
+            updates.push(program.cell(name, cell, 0)?);
+        }
+        match held.mode {
+            Mode::Key => updates.push(program.delete("keys", &[cell.into()])?),
+            Mode::Pool => {
+                for idx in held.rows.clone() {
+                    updates.push(program.delete("rows", &[cell.into(), idx.into()])?);
+                }
+            }
+        }
+        Ok(updates)
+    }
+
+    pub(super) fn line_status(&self, device: DeviceId) -> Result<Option<LineStatus>, SwitchError> {
+        let Some(held) = self.book.devices.get(&device) else {
+            return Ok(None);
+        };
+        self.check()?;
+        let cell = held.cell;
+        let [next, session, until_us] =
+            self.link
+                .cells([("next_idx", cell), ("session_ids", cell), ("lease_untils", cell)])?;
+        let rows_left = held.rows_left(next as u32);
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = flag(rows_left > 0, commit::VALID)
+            | flag(held.is_revoked, commit::REVOKED)
+            | flag(held.mode == Mode::Key, commit::KEY);
+        // Each win is one row further.
+        let word = CommitWord::new(RowIndex(next as u32), next as u32, flags);
+        Ok(Some(LineStatus {
+            commit: word.granted(held.mark.map(RowIndex)),
+            rows_left,
+            has_session: session != 0,
+            lease_until_s: (self.clock.boot_us(until_us as u64) / 1_000_000) as u32,
+        }))
+    }
+
+    pub(super) fn session_view(&self, device: DeviceId) -> Result<Option<SessionView>, SwitchError> {
+        let Some(held) = self.book.devices.get(&device).filter(|held| !held.is_revoked) else {
+            return Ok(None);
+        };
+        self.check()?;
+        let cell = held.cell;
+        let names = [
+            "session_ids",
+            "addresses",
+            "places",
+            "lease_untils",
+            "lease_lengths",
+        ];
+        let cells = names.map(|name| (name, cell));
+        let read = self.link.cells(cells)?;
+        // Only if nothing was written meanwhile.
+        if self.link.cells(cells)? != read {
+            return Ok(None);
+        }
+        let [id, address, place, until_us, lease_s] = read;
+        let Some(id) = SessionId::from_wire((id as u64).to_be_bytes()) else {
+            return Ok(None);
+        };
+        let began_us = (until_us as u64).saturating_sub(lease_s as u64 * 1_000_000);
+        let [_, _, mac @ ..] = (place as u64 & 0xffff_ffff_ffff).to_be_bytes();
+        let vlan = |word: u16| (word & VLAN_TAGGED != 0).then_some(word & (VLAN_TAGGED - 1));
+        // `place` of lap.p4: BOUND, UDP port, ingress (9 bits), two VLANs, MAC address.
+        Ok(Some(SessionView {
+            id,
+            addr: address.to_be_bytes(),
+            lease_until_s: (self.clock.boot_us(until_us as u64) / 1_000_000) as u32,
+            proven_before_ns: (self.clock.boot_us(began_us) + 1) * 1000,
+            port: (place >> 89) as u16,
+            mac,
+            is_bound: place >> 105 & 1 == 1,
+            vlans: [vlan((place >> 64) as u16), vlan((place >> 48) as u16)],
+        }))
+    }
+}

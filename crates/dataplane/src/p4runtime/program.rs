@@ -1,0 +1,156 @@
+//! The program `lap` as it is built in, and its tables, registers and actions by name.
+
+use std::sync::Arc;
+
+use linewarden_p4runtime::bytes::Bits;
+use linewarden_p4runtime::data::Data;
+use linewarden_p4runtime::entity::{
+    Action, Change, DefaultEntry, DirectResources, EntryAction, EntryKey, FieldMatch, TableEntry, Update,
+};
+use linewarden_p4runtime::ids::{DigestId, RegisterId};
+use linewarden_p4runtime::p4info::{Format, P4Info, Type};
+use linewarden_p4runtime::target::Pipeline;
+
+use super::error::SwitchError;
+
+/// What p4c made of p4/lap.p4; a test of the switch compares it with its sources.
+const JSON: &[u8] = include_bytes!("../../../../p4/compiled/lap.json");
+const INFO: &str = include_str!("../../../../p4/compiled/lap.p4info.txtpb");
+
+/// Devices that the program has registers for (`DEVICES` in p4/include/lap_frame.p4).
+pub(super) const DEVICES: u32 = 65_536;
+
+/// Updates in the program's own names.
+#[derive(Debug)]
+pub(super) struct Program {
+    info: Arc<P4Info>,
+}
+
+impl Program {
+    pub fn new() -> Result<Self, SwitchError> {
+        Ok(Self {
+            info: Arc::new(P4Info::from_text(INFO)?),
+        })
+    }
+
+    pub fn pipeline(&self) -> Pipeline {
+        Pipeline {
+            info: self.info.clone(),
+            device_config: JSON.into(),
+            cookie: None,
+        }
+    }
+
+    pub fn info(&self) -> &P4Info {
+        &self.info
+    }
+
+    /// A cell's number and width.
+    pub fn register(&self, name: &'static str) -> Result<(RegisterId, u32), SwitchError> {
+        let register = self.info.registers().named(name);
+        match register.map(|register| (register.id, &*register.data)) {
+            Some((id, Type::Bits(width))) => Ok((id, *width)),
+            _ => Err(SwitchError::Program(name)),
+        }
+    }
+
+    /// Writes one cell.
+    pub fn cell(&self, name: &'static str, index: u32, value: u128) -> Result<Update, SwitchError> {
+        let (id, width) = self.register(name)?;
+        Ok(Update::Register {
+            id,
+            index: Some(index.into()),
+            data: Data::Bits(bits(name, width, value)?),
+        })
+    }
+
+    pub fn digest(&self, name: &'static str) -> Result<DigestId, SwitchError> {
+        let digest = self.info.digests().named(name);
+        Ok(digest.ok_or(SwitchError::Program(name))?.id)
+    }
+
+    /// A key of exact fields.
+    pub fn key(&self, table: &'static str, fields: &[u128]) -> Result<EntryKey, SwitchError> {
+        let wrong = || SwitchError::Program(table);
+        let found = self.info.tables().named(table).ok_or_else(wrong)?;
+        if found.fields.len() != fields.len() {
+            return Err(wrong());
+        }
+        let exact = found.fields.iter().zip(fields).map(|(field, value)| {
+            let Format::Bits(width) = field.format else {
+                return Err(wrong());
+            };
+            bits(table, width, *value).map(FieldMatch::Exact)
+        });
+        Ok(EntryKey {
+            table: found.id,
+            fields: exact.collect::<Result<_, _>>()?,
+            priority: 0,
+        })
+    }
+
+    fn action(&self, name: &'static str, values: &[u128]) -> Result<Action, SwitchError> {
+        let wrong = || SwitchError::Program(name);
+        let action = self.info.actions().named(name).ok_or_else(wrong)?;
+        if action.params.len() != values.len() {
+            return Err(wrong());
+        }
+        let params = action.params.iter().zip(values).map(|(param, value)| {
+            let Format::Bits(width) = param.format else {
+                return Err(wrong());
+            };
+            bits(name, width, *value)
+        });
+        Ok(Action {
+            id: action.id,
+            params: params.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// A new entry of a table.
+    pub fn insert(
+        &self,
+        (table, fields): (&'static str, &[u128]),
+        (action, values): (&'static str, &[u128]),
+    ) -> Result<Update, SwitchError> {
+        let entry = TableEntry::new(
+            self.key(table, fields)?,
+            EntryAction::Action(self.action(action, values)?),
+        );
+        Ok(Update::TableEntry(Box::new(Change::Insert(entry))))
+    }
+
+    pub fn delete(&self, table: &'static str, fields: &[u128]) -> Result<Update, SwitchError> {
+        let key = self.key(table, fields)?;
+        Ok(Update::TableEntry(Box::new(Change::Delete(key))))
+    }
+
+    /// What a table without a key does.
+    pub fn set_default(
+        &self,
+        table: &'static str,
+        action: &'static str,
+        values: &[u128],
+    ) -> Result<Update, SwitchError> {
+        let found = self.info.tables().named(table);
+        Ok(Update::DefaultEntry(Box::new(DefaultEntry {
+            table: found.ok_or(SwitchError::Program(table))?.id,
+            action: Some(self.action(action, values)?),
+            controller_metadata: 0,
+            metadata: Vec::new(),
+            resources: DirectResources::default(),
+            is_const: false,
+        })))
+    }
+}
+
+fn bits(what: &'static str, width: u32, value: u128) -> Result<Bits, SwitchError> {
+    Bits::from_u128(width, value).ok_or(SwitchError::Program(what))
+}
+
+/// The number that a value of at most 128 bits is.
+pub(super) fn number(bits: &Bits) -> u128 {
+    bits.as_bytes()
+        .iter()
+        .fold(0, |sum, byte| sum << 8 | u128::from(*byte))
+}
