@@ -12,7 +12,7 @@
 mod records;
 mod support;
 
-use linewarden_dataplane::StoreError;
+use linewarden_dataplane::{Gate, StoreError};
 use linewarden_protocol::verdict::Verdict;
 
 use records::{Group, Record};
@@ -22,7 +22,8 @@ use support::world::World;
 
 /// Whether the switch has what these records are about. Its limits are buckets that fill steadily, not counts of a second.
 fn is_declared(shape: &Shape) -> bool {
-    shape.nak_per_s == u32::MAX
+    shape.gate != Gate::Sealed
+        && shape.nak_per_s == u32::MAX
         && shape.classic.is_none()
         && shape.miss_per_s == 0
         && shape.provers == 0

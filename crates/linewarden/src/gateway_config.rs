@@ -374,7 +374,7 @@ pub fn trust(file: &ConfigFile<GatewayConfig>) -> Result<Option<TrustPolicy>, Pr
         .map(evidence_key::public)
         .transpose()
         .map_err(|failure| problem("reference_key", &failure))?;
-    let reference = cmd::appraise::read_reference(&section.reference, reference_key.as_ref())
+    let mut reference = cmd::appraise::read_reference(&section.reference, reference_key.as_ref())
         .map_err(|failure| problem("reference", &failure))?;
     let id = SwitchId(file.value.gateway.id.into());
     if reference.switch.is_some_and(|switch| switch != id) || reference.kind != Kind::Xdp {
@@ -388,6 +388,8 @@ pub fn trust(file: &ConfigFile<GatewayConfig>) -> Result<Option<TrustPolicy>, Pr
         );
         return Err(file.problem(&["trust", "reference"], &said));
     }
+    // One key on two gateways, and values for any: still the one's statement does not stand for the other.
+    reference.switch = Some(id);
     let nanoseconds = |seconds: u32| u64::from(seconds).saturating_mul(1_000_000_000);
     Ok(Some(TrustPolicy {
         reference,

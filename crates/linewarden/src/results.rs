@@ -17,6 +17,16 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
     written.map_err(|error| Failure::failed(cannot("be written", path, error)))
 }
 
+/// As [`write()`], readable by nobody else: for what may have secrets in it.
+pub fn write_private(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
+    let content = content.as_ref();
+    let written = match path.metadata() {
+        Ok(metadata) if !metadata.is_file() => std::fs::write(path, content),
+        _ => linewarden_files::replace_private(path, content),
+    };
+    written.map_err(|error| Failure::failed(cannot("be written", path, error)))
+}
+
 /// As [`check()`], and refuses to write over a file unless that is wanted.
 pub fn check_new(path: &Path, force: bool) -> Result<(), Failure> {
     if !force && path.metadata().is_ok_and(|metadata| metadata.is_file()) {

@@ -25,12 +25,14 @@ mod appraiser;
 mod carried;
 mod option;
 mod packet;
+mod resembling;
 mod stamper;
 mod tag;
 
 pub use appraiser::{Appraiser, PacketEvidence, Refused};
 pub use carried::{Carried, Content, Route, Tagged, is_clone, read_clone, read_option};
 pub use packet::Invariants;
+pub use resembling::resembles_evidence;
 pub use stamper::{Counts, Form, Stamper};
 pub use tag::{EvidenceKey, MasterKey};
 

@@ -36,9 +36,10 @@ after you have started it, on a machine that you know. --volatile names what may
 Exit codes: 0 nothing differs; 1 something does, or the statement is not believed; 2 a file that is damaged or none.
 
 Examples:
-  linewarden appraise s.cose --key gateway.pub --inventory s.inventory --make-reference gateway.reference
-  linewarden appraise s.cose --key gateway.pub --nonce $NONCE --inventory s.inventory --reference gateway.reference
-  linewarden appraise s.cose --key gateway.pub --nonce $NONCE --reference gateway.reference --ear result.json --json")]
+  linewarden appraise s.cose --key gateway.pub --inventory s.inventory --make-reference g.reference
+  linewarden appraise s.cose --key gateway.pub --nonce $NONCE --reference g.reference
+  linewarden appraise s.cose --key gateway.pub --nonce $NONCE --reference g.reference \\
+    --inventory s.inventory --ear result.json --json")]
 pub struct AppraiseArgs {
     /// The statement
     statement: PathBuf,
@@ -270,7 +271,8 @@ fn make(
     };
     let signer = signer.as_mut().map(|signer| &mut **signer as &mut dyn Signer);
     let bytes = reference.to_file(signer).map_err(Failure::failed)?;
-    results::write(path, bytes)?;
+    // Entries are in it, and a table's may be keys.
+    results::write_private(path, bytes)?;
     let objects = reference.objects.len() as u64;
     output.object(&serde_json::json!({ "reference": path, "name": name, "objects": objects }))?;
     output.line(format_args!(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use linewarden_evidence::inband::{Content, Form, Route, Stamper, is_clone, read_option};
+use linewarden_evidence::inband::{Content, Form, Route, Stamper, is_clone, read_option, resembles_evidence};
 use linewarden_evidence::state::Snapshot;
 
 use super::{Attester, Carrier};
@@ -153,19 +153,27 @@ impl Marker {
             self.attester.counters.forged.fetch_add(1, Ordering::Relaxed);
             return sink.dropped();
         }
-        let (Some(stamper), Some(in_band)) = (&mut self.stamper, in_band) else {
+        let Some(in_band) = in_band else {
             return sink.send(port, headers, payload);
         };
         let (frame, out) = (&mut self.frame, &mut self.out);
-        let counter = self.attester.count();
-        let is_option = in_band.carrier == Carrier::Option;
-        if is_option && let Some(taken) = stamper.stamp_front(frame, behind.len(), counter, route, out) {
-            out.extend_from_slice(frame.get(taken..).unwrap_or_default());
-            return sink.send(port, out, behind);
-        }
-        frame.extend_from_slice(behind);
-        if is_option && let Ok(taken) = stamper.stamp(frame, counter, route, out) {
-            return sink.send(port, out, frame.get(taken..).unwrap_or_default());
+        let mut stamper = self
+            .stamper
+            .as_mut()
+            .map(|stamper| (stamper, self.attester.count()));
+        if in_band.carrier == Carrier::Option
+            && let Some((stamper, counter)) = &mut stamper
+        {
+            if let Some(taken) = stamper.stamp_front(frame, behind.len(), *counter, route, out) {
+                out.extend_from_slice(frame.get(taken..).unwrap_or_default());
+                return sink.send(port, out, behind);
+            }
+            frame.extend_from_slice(behind);
+            if let Ok(taken) = stamper.stamp(frame, *counter, route, out) {
+                return sink.send(port, out, frame.get(taken..).unwrap_or_default());
+            }
+        } else {
+            frame.extend_from_slice(behind);
         }
         // What cannot be stamped leaves as it is, but with nothing of the program's that looks like evidence.
         if forges(frame, received) {
@@ -173,7 +181,7 @@ impl Marker {
             return sink.dropped();
         }
         sink.send(port, headers, payload);
-        if let Carrier::Clone { port: to } = in_band.carrier
+        if let (Carrier::Clone { port: to }, Some((stamper, counter))) = (in_band.carrier, stamper)
             && stamper.clone_frame(frame, counter, out).is_ok()
         {
             sink.send(to, out, &[]);
@@ -230,8 +238,10 @@ fn route(received: &[u8]) -> Option<Route> {
     }
 }
 
-/// Whether a frame has an option of evidence that did not come in with it.
+/// Whether a frame has something that a careless reader would take for evidence, and that did not come in with it.
 fn forges(frame: &[u8], received: &[u8]) -> bool {
     let option = |frame| read_option(frame).ok().flatten().map(|carried| carried.content);
-    option(frame).is_some_and(|content| option(received) != Some(content))
+    resembles_evidence(frame)
+        && frame != received
+        && option(frame).is_none_or(|content| option(received) != Some(content))
 }

@@ -1,6 +1,8 @@
 //! The six aspects, as the paper numbers them.
 
-use linewarden_evidence::inband::{Appraiser, Content, Form, Route, read_clone, read_option};
+use linewarden_evidence::inband::{
+    Appraiser, Content, Form, Route, read_clone, read_option, resembles_evidence,
+};
 use linewarden_switch::evidence::Carrier;
 use linewarden_switch::forwarding::{ForwardingOp, MirrorSession, Replica};
 use linewarden_switch::tables::{TableChange, TableOp};
@@ -128,6 +130,7 @@ proptest! {
         prop_assert_eq!(&plain, &frame);
         let stamped = Bench::new("evidence", Some((Carrier::Option, form))).one(0, &frame);
         prop_assert_eq!(stamped.len(), frame.len() + OPTION_BYTES);
+        prop_assert!(resembles_evidence(&stamped) && !resembles_evidence(&frame));
         let mut taken_out = stamped.clone();
         taken_out.drain(54..54 + OPTION_BYTES);
         taken_out[18..20].copy_from_slice(&frame[18..20]);
@@ -138,6 +141,7 @@ proptest! {
         let cloning = Bench::new("evidence", Some((Carrier::Clone { port: 9 }, form))).send(0, &frame);
         prop_assert_eq!(&cloning[0], &(1, frame));
         prop_assert_eq!((cloning[1].0, cloning.len()), (9, 2));
+        prop_assert!(resembles_evidence(&cloning[1].1));
     }
 }
 

@@ -71,6 +71,24 @@ fn a_false_option_in_a_packet_without_room_is_dropped() {
     );
 }
 
+/// What no reader of ours takes for evidence, another might.
+#[test]
+fn what_resembles_evidence_leaves_only_as_it_came() {
+    let mut bench = Bench::new("evidence", Some((Carrier::Option, Form::Default)));
+    let tagged = [&[2; 12][..], &[0x81, 0, 0, 1].repeat(3), &[0x52, 0x41], &[7; 60]].concat();
+    assert_eq!(
+        bench.one(0, &tagged),
+        tagged,
+        "another switch's, behind three tags"
+    );
+    // The program's option in a packet whose length says less than there is.
+    let mut bench = forger(Carrier::Option, Form::Classic, 0);
+    let mut short = ipv6(17, b"a datagram");
+    short[18..20].copy_from_slice(&200u16.to_be_bytes());
+    assert_eq!(bench.send(0, &short), []);
+    assert_eq!(bench.attester().counters.forged.load(Ordering::Relaxed), 1);
+}
+
 #[test]
 fn frames_of_evidences_own_type_are_dropped_unless_they_came_so() {
     let mut bench = Bench::new("evidence", Some((Carrier::Clone { port: 9 }, Form::Default)));

@@ -20,7 +20,7 @@ with the nonce. Who will believe it draws the nonce; without --nonce one is draw
 entries behind the statement's digests, by which `appraise` names what differs.
 
 Examples:
-  linewarden evidence ask --socket /run/linewarden/evidence.sock --out s.cose --inventory s.inventory
+  linewarden evidence ask --socket evidence.sock --out s.cose --inventory s.inventory
   linewarden evidence ask --socket evidence.sock --nonce $(openssl rand -hex 32) --out s.cose")]
 pub struct AskArgs {
     /// The gateway's socket
@@ -61,7 +61,7 @@ pub fn run(args: &AskArgs, output: Output) -> Result<(), Failure> {
     let shown = evidence_desk::ask(&args.socket, nonce).map_err(Failure::failed)?;
     results::write(&args.out, &shown.statement)?;
     if let Some(path) = &args.inventory {
-        results::write(path, &shown.inventory)?;
+        results::write_private(path, &shown.inventory)?;
     }
     let nonce = hex::encode(nonce.0);
     output

@@ -75,7 +75,7 @@ pub fn run(args: &EvidenceArgs) -> Result<(), Failure> {
     let attested = runtime.block_on(asked).map_err(Failure::failed)?;
     results::write(out, &attested.statement)?;
     if let (Some(path), Some(inventory)) = (&args.inventory, &attested.inventory) {
-        results::write(path, inventory)?;
+        results::write_private(path, inventory)?;
     }
     let nonce = hex::encode(nonce.0);
     output.object(&serde_json::json!({ "nonce": nonce, "statement": out, "inventory": args.inventory }))?;

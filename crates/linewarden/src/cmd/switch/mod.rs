@@ -21,18 +21,19 @@ router.p4. Controllers fill its tables by P4Runtime, or send another program.
 Examples:
   linewarden switch run router.json --p4info router.txtpb -i 0@veth0 -i 1@veth1
   linewarden switch run --no-p4 --cpu-port 510 -i 0@veth0 -i 1@veth1
-  linewarden switch run router.json -i 0@veth0 -i 1@veth1 --switch-id 7 --boot-count boots --evidence-key switch.key
+  linewarden switch run router.json -i 0@veth0 -i 1@veth1 --switch-id 7 --boot-count boots \\
+    --evidence-key switch.key
   linewarden switch run router.json -i 0@port0 --use-files 0    # port0_in.pcap, port0_out.pcap")]
     Run(run::RunArgs),
     /// Ask a running switch what it runs: its digests, or a signed statement
     #[command(after_help = "\
-Without --out the digests are printed as they are now; nothing proves them. A statement is signed by the switch, with the nonce of \
-whoever is to believe it; `linewarden appraise` judges it.
+Without --out the digests are printed as they are now; nothing proves them. A statement is signed by the switch, with the \
+nonce of whoever is to believe it; `linewarden appraise` judges it.
 
 Examples:
   linewarden switch evidence
-  linewarden switch evidence --out s.cose --inventory s.inventory --nonce $(openssl rand -hex 32)
-  linewarden appraise s.cose --reference router.reference --key switch.pub --inventory s.inventory")]
+  linewarden switch evidence --out s.cose --inventory s.inventory --nonce $NONCE
+  linewarden appraise s.cose --reference r.reference --key switch.pub --inventory s.inventory")]
     Evidence(evidence::EvidenceArgs),
     /// Run packet tests in p4c's STF format against compiled programs
     #[command(after_help = "\
