@@ -26,6 +26,10 @@ async fn truncated_files_give_errors_and_no_wrong_answer() {
     let mut lengths: Vec<usize> = (0..whole.len()).step_by(4096).collect();
     lengths.extend([99, 100, 101, 4095, whole.len() - 1]);
     for length in lengths {
+        // SQLite reads what is missing of the last page as zeros: where those were there, nothing is gone.
+        if whole.len() - length < 4096 && whole[length..].iter().all(|byte| *byte == 0) {
+            continue;
+        }
         fs::write(&path, &whole[..length]).unwrap();
         let found = examine(&path).await;
         assert!(found.is_err(), "{length} of {} B: {found:?}", whole.len());
