@@ -10,17 +10,26 @@
 mod common;
 
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::skipped;
 use linewarden_lab::bench::scale::{Part, Size};
 use linewarden_lab::bench::{self, Scale, attest, figures, switch};
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
 
+/// A bench has the machine for itself: each pins its threads to all processors there are, before everything else.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn every_row_and_every_picture_comes_out() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
+    let _machine = alone();
     let report = bench::auth(&Scale::QUICK, &mut |_| {}).unwrap();
     for name in [
         "xdp.request_ns.hot",
@@ -53,6 +62,7 @@ fn a_small_fleet_goes_through_the_scale_bench_and_every_row_is_where_it_belongs(
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
+    let _machine = alone();
     let report = bench::scale::run(&Size::QUICK, &Part::ALL, &mut |_, _| {}).unwrap();
     for name in [
         "enroll.devices_per_s",
@@ -82,6 +92,7 @@ fn the_attest_bench_encrypts_seals_and_sends_back() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
+    let _machine = alone();
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         println!("SKIPPED: sender and program need a processor each");
         return;
@@ -132,6 +143,7 @@ fn the_switch_bench_forwards_encrypts_and_verifies() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
+    let _machine = alone();
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         println!("SKIPPED: sender and switch need a processor each");
         return;

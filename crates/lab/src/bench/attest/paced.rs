@@ -9,7 +9,7 @@ use super::{Size, cipher};
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Row};
 use crate::napi::NapiThreads;
-use crate::pace::{Paced, Pacer};
+use crate::pace::{Paced, Pacer, best_of};
 use crate::topology::{Lab, Topology};
 
 /// Processor of the program that is measured; the sender has the last one.
@@ -68,15 +68,8 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<
     Ok(())
 }
 
-/// The one with the largest output: what disturbs a run only takes from it.
 fn best_at_rate(lab: &Lab, pacer: &mut Pacer<'_>, rate: u64, size: &Size) -> Result<Paced, BenchError> {
-    let mut best = at_rate(lab, pacer, rate, size.paced_ms)?;
-    for _ in 1..size.paced_runs {
-        let run = at_rate(lab, pacer, rate, size.paced_ms)?;
-        if run.received > best.received {
-            best = run;
-        }
-    }
+    let best = best_of(size.paced_runs, || at_rate(lab, pacer, rate, size.paced_ms))?;
     // What was in the ring when a run began may come out in it.
     if best.received == 0 || best.received > best.sent + RING_FRAMES {
         let text = format!("{} packets came out of {}", best.received, best.sent);

@@ -12,7 +12,7 @@ use super::link::{self, Through};
 use super::programs::Programs;
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Row};
-use crate::pace::Paced;
+use crate::pace::{Paced, best_of};
 
 /// Those of the paper: Forró and ChaCha a quarter round a pipeline, and ChaCha's rounds in parallel.
 pub fn variants() -> impl Iterator<Item = Variant> {
@@ -60,17 +60,10 @@ pub fn rows(
     Ok(())
 }
 
-/// The one with the largest output: what disturbs a run only takes from it.
 fn best_at_rate(through: &mut Through<'_>, rate: u64, size: &Size) -> Result<Paced, BenchError> {
     let frame = ciphers::frame();
     let length = Duration::from_millis(size.paced_ms);
-    let mut best = Paced::default();
-    for _ in 0..size.paced_runs {
-        let run = through.send_meanwhile(&frame, rate, length)?;
-        if run.received >= best.received {
-            best = run;
-        }
-    }
+    let best = best_of(size.paced_runs, || through.send_meanwhile(&frame, rate, length))?;
     if best.received == 0 {
         return Err(BenchError::Contradiction("nothing came out".to_owned()));
     }

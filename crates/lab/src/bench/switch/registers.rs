@@ -35,10 +35,13 @@ pub fn rows(
     progress("register writes that are measured", None);
     let mut array = Array::new(CELLS)?;
     let (mut large, mut small) = (Writes::new(2, programs)?, Writes::new(1, programs)?);
+    let mut again = Writes::new(2, programs)?;
+    again.fill()?;
     let mut fold = f64::MAX;
     for _ in 0..size.runs {
         large.run(size.blocks)?;
         small.run(size.blocks)?;
+        again.run(size.blocks)?;
         fold = fold.min(array.fold_ns(size.blocks)?);
     }
     rows.extend([
@@ -49,6 +52,7 @@ pub fn rows(
             "ratio",
             Some(1.2),
         ),
+        Row::lower("register_write.again_ns", again.ns(), "ns", None),
         Row::fact("register_write.plain_packet_ns", large.plain_ns, "ns"),
         Row::fact("register_write.evidence_packet_ns", large.evidence_ns, "ns"),
         Row::fact("register_write.fold_ns", fold, "ns"),
@@ -94,8 +98,22 @@ impl Writes {
         Ok(())
     }
 
+    /// One write to every cell of the array: each later one takes a value out of the set and puts one in.
+    fn fill(&mut self) -> Result<(), BenchError> {
+        let cells = self.cells();
+        let frames: Vec<_> = (1..=cells).map(|number| self.frame(number)).collect();
+        self.written += cells;
+        memory::ns_per_packet(&mut self.plain, &frames, cells)?;
+        memory::ns_per_packet(&mut self.evidence, &frames, cells)?;
+        Ok(())
+    }
+
+    fn cells(&self) -> u32 {
+        if self.what == 2 { CELLS } else { 16 }
+    }
+
     fn frame(&self, number: u32) -> Vec<u8> {
-        let cells = if self.what == 2 { CELLS } else { 16 };
+        let cells = self.cells();
         let index = number.wrapping_mul(SPREAD) % cells;
         let mut frame = vec![2; 12];
         frame.extend([0x88, 0xb5, self.what]);
