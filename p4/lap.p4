@@ -3,19 +3,22 @@
 // Who writes what. The pipeline alone writes `next_idx` and everything of a session; what decides and what writes is one action, which
 // simple_switch runs under the locks of all registers that it names. The control plane
 //   sets `gateway` (without it nothing is answered and nothing passes) and fills `ports`, `local4`, `local6`, `bridge`, `devices`;
+//   names `enrolled` devices, whose messages go to CPU_PORT while they are not here, and the RESPONSEs `expected` of them, `armed`;
 //   puts rows, which carry their idx, into `rows` and keys of key mode into `keys`; removes them when they are spent;
+//   makes multicast group FLOOD of all ports, and may give `bridge` another default action;
 //   writes `next_idx` of a device that has none yet, `marks` (rows below the mark may be spent) and `revoked`;
 //   writes `fresh` (0 current, 1 previous: previous first) and `fresh_until_us`, after which the pipeline stops answering,
-//   on the pipeline's clock, which every frame that it sends through port CPU_PORT writes to `clock_us`;
-//   closes a session by writing 0 to `session_ids`; takes digests.
+//   on the pipeline's clock, which every frame that it sends to a port through CPU_PORT writes to `clock_us`;
+//   closes a session by writing 0 to `session_ids`, stops with `stopping`; takes digests;
+//   writes `bucket_keys`, random, before the first session: without them all owners have one bucket.
 //
 // Missing, beside what docs/protocols.md lists as missing everywhere:
-//   the slow path (unknown devices: drop_unknown_device), PROOFs (p4dra.p4 judges them), classic profiles (classic_puf.p4);
+//   PROOFs (p4dra.p4 judges them), classic profiles (classic_puf.p4);
 //   sealed payloads longer than PAYLOAD_BYTES (drop_too_big, both ways), and down to LAP's port (drop_unsealed);
 //   from one device to another under a sealed gate: drop_unsealed, for it had to be opened and sealed in one pass;
 //   requests to attest under a sealed gate, unless they come through CPU_PORT;
-//   a bucket of two owners for each address: a third that hashes there is drop_table_full;
-//   leases end to the microsecond, not with a whole second; NAKs and events are limited by meters, for all CPUs together.
+//   four places for the owner of an address, found by its hash: where others have them all, drop_table_full;
+//   leases end to the microsecond, not with a whole second; NAKs, events and the slow path are limited by meters, for all CPUs together.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/lap_frame.p4"
@@ -36,21 +39,28 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
 
     apply {
         meta.verdict = UNDECIDED;
-        if (hdr.packet_out.isValid()) {
+        meta.ingress = standard.ingress_port;
+        bit<32> frame_bytes = standard.packet_length;
+        if (hdr.packet_out.isValid() && hdr.packet_out.port == REPLAY) {
+            meta.ingress = hdr.packet_out.ingress[8:0];
+            frame_bytes = frame_bytes - PACKET_OUT_BYTES;
+            hdr.packet_out.setInvalid();
+        } else if (hdr.packet_out.isValid()) {
             clock_us.write(0, standard.ingress_global_timestamp);
-            if (hdr.packet_out.port == 0) {
-                standard.mcast_grp = 1;
-            } else {
-                standard.egress_spec = hdr.packet_out.port[8:0];
-            }
+            standard.egress_spec = hdr.packet_out.port[8:0];
             hdr.packet_out.setInvalid();
             exit;
         }
         meta.from_devices = 1;
         gateway.apply();
         ports.apply();
-        classify.apply(hdr.net, standard.packet_length, meta.frame);
-        bridge.apply();
+        classify.apply(hdr.net, frame_bytes, meta.frame);
+        if (hdr.net.ethernet.dst[40:40] == 1) {
+            standard.mcast_grp = FLOOD;
+            meta.to_devices = 1;
+        } else {
+            bridge.apply();
+        }
         if (hdr.net.ipv4.isValid()) {
             local4.apply();
         } else if (hdr.net.ipv6.isValid()) {
@@ -96,7 +106,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             } else if (meta.frame.payload_bytes + 8 != meta.frame.ip_payload_bytes) {
                 meta.verdict = LW_DROP_LENGTH;
             } else {
-                hash(meta.address_bucket, HashAlgorithm.crc32, 32w0, { meta.frame.dst }, (bit<32>)BUCKETS);
+                spread_address(meta.frame.dst);
                 find_receiver();
                 if (meta.verdict == UNDECIDED) {
                     // Of the whole packet.
@@ -152,11 +162,41 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                     }
                 } else {
                     meta.verdict = LW_DROP_UNKNOWN_DEVICE;
+                    bool knocks = !is_data && meta.slow == 1;
+                    if (knocks && responds) {
+                        knocks = hdr.lap_body.w3 != 0 && (hdr.lap_body.w3 == meta.fresh || hdr.lap_body.w3 == meta.fresh_before);
+                    }
+                    if (knocks && meta.filtering == 1) {
+                        knocks = enrolled.apply().hit;
+                    }
+                    if (knocks && responds) {
+                        if (expected.apply().hit) {
+                            take_expected();
+                        }
+                    }
+                    if (meta.is_expected == 1) {
+                        meta.verdict = LW_SLOW_PATH;
+                    } else if (knocks) {
+                        // A source is not known to be the sender's: it counts once half of what there is for all is gone.
+                        bit<2> of_source;
+                        bit<2> of_all;
+                        hash(meta.source_bucket, HashAlgorithm.crc32, 32w0, { meta.frame.src }, (bit<32>)SOURCES);
+                        sources.execute_meter(meta.source_bucket, of_source);
+                        if (responds) {
+                            unasked.execute_meter(0, of_all);
+                        } else {
+                            strangers.execute_meter(0, of_all);
+                        }
+                        meta.verdict = LW_SLOW_PATH;
+                        if (of_all == 2 || (of_all == 1 && of_source != 0)) {
+                            meta.verdict = LW_DROP_SHED;
+                        }
+                    }
                 }
             }
             if (meta.verdict == UNDECIDED) {
                 read_session();
-                meta.place = hdr.lap.flags[0:0] ++ src_port ++ standard.ingress_port ++ meta.frame.vlans ++ hdr.net.ethernet.src;
+                meta.place = hdr.lap.flags[0:0] ++ src_port ++ meta.ingress ++ meta.frame.vlans ++ hdr.net.ethernet.src;
                 bool is_live = meta.session_id != 0 && standard.ingress_global_timestamp < meta.lease_until;
                 if (is_data) {
                     meta.seq = hdr.lap_data.seq;
@@ -242,8 +282,8 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
         } else if (meta.gate == GATE_SEALED) {
             meta.verdict = LW_DROP_GATE;
         } else {
-            meta.place = 1w0 ++ src_port ++ standard.ingress_port ++ meta.frame.vlans ++ hdr.net.ethernet.src;
-            hash(meta.mac_bucket, HashAlgorithm.crc32, 32w0, { meta.place[88:0] }, (bit<32>)BUCKETS);
+            meta.place = 1w0 ++ src_port ++ meta.ingress ++ meta.frame.vlans ++ hdr.net.ethernet.src;
+            spread_mac();
             find_sender();
         }
 
@@ -275,20 +315,36 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                 if (meta.t0 == hdr.lap_body.w4 && meta.t1 == hdr.lap_body.w5) {
                     meta.tag_fits = 1;
                 }
-                hash(meta.address_bucket, HashAlgorithm.crc32, 32w0, { meta.frame.src }, (bit<32>)BUCKETS);
-                hash(meta.mac_bucket, HashAlgorithm.crc32, 32w0, { meta.place[88:0] }, (bit<32>)BUCKETS);
-                derive_session_key();
-                decide();
+                // Before it wins: a session that nobody is told of must not be the one that stays.
+                bit<2> renewal_colour = 0;
+                if (meta.key_mode == 1 && meta.tag_fits == 1) {
+                    renewals.execute_meter(meta.device, renewal_colour);
+                }
+                if (renewal_colour == 0) {
+                    spread_address(meta.frame.src);
+                    spread_mac();
+                    derive_session_key();
+                    decide();
+                } else {
+                    meta.verdict = LW_DROP_BUSY;
+                }
                 if (meta.verdict == LW_REPLY_ACK) {
-                    digest<session_digest_t>(1, { hdr.lap.device_id, hdr.lap_body.w4, hdr.lap_body.w5, meta.next,
-                                                  meta.frame.src, standard.ingress_port, standard.ingress_global_timestamp });
+                    digest<session_digest_t>(1, { hdr.lap.device_id, hdr.lap.flags, hdr.lap_body.w0, hdr.lap_body.w1, hdr.lap_body.w2,
+                                                  hdr.lap_body.w3, hdr.lap_body.w4, hdr.lap_body.w5, hdr.net.ethernet.src,
+                                                  meta.frame.src, meta.ingress, standard.ingress_global_timestamp });
                     meta.session_id = hdr.lap_body.w4;
                     meta.session_lease_s = meta.lease_s;
                 } else if (meta.verdict == LW_DROP_TAG || meta.verdict == LW_DROP_MARK) {
+                    // Who floods with wrong tags must not keep honest devices waiting for their marks.
                     bit<2> event_colour;
-                    events.execute_meter(0, event_colour);
+                    if (meta.verdict == LW_DROP_TAG) {
+                        events.execute_meter(0, event_colour);
+                    } else {
+                        credits.execute_meter(0, event_colour);
+                    }
                     if (event_colour == 0) {
-                        digest<event_digest_t>(2, { hdr.lap.device_id, meta.verdict, meta.next, standard.ingress_port });
+                        digest<event_digest_t>(2, { hdr.lap.device_id, meta.verdict, meta.next, meta.frame.src,
+                                                    meta.ingress });
                     }
                 }
             }
@@ -373,7 +429,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                 }
             } else {
                 // What stands behind the packet goes.
-                bit<32> whole = standard.packet_length - (bit<32>)meta.frame.room;
+                bit<32> whole = frame_bytes - (bit<32>)meta.frame.room;
                 if (hdr.net.ipv4.isValid()) {
                     whole = whole + 20;
                 } else {
@@ -402,12 +458,17 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             meta.verdict = LW_DROP_UNSEALED;
         }
         verdicts.count((bit<32>)meta.verdict);
-        if (meta.verdict >= 32) {
+        if (meta.verdict == LW_SLOW_PATH) {
+            hdr.packet_in.setValid();
+            hdr.packet_in.ingress = (bit<16>)meta.ingress;
+            standard.mcast_grp = 0;
+            standard.egress_spec = CPU_PORT;
+        } else if (meta.verdict >= 32) {
             drop();
         } else if (meta.verdict >= 16) {
             turn_round.apply(hdr.net);
             standard.mcast_grp = 0;
-            standard.egress_spec = standard.ingress_port;
+            standard.egress_spec = meta.ingress;
         }
     }
 }
@@ -418,7 +479,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
 
 control LapEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     apply {
-        if (meta.verdict >= 16 && hdr.lap_body.isValid() && hdr.lap.isValid() && hdr.net.udp.isValid()) {
+        if (meta.verdict >= 16 && meta.verdict < 32 && hdr.lap_body.isValid() && hdr.lap.isValid() && hdr.net.udp.isValid()) {
             if (hdr.net.ipv4.isValid()) {
                 hash(meta.checksum, HashAlgorithm.csum16, 16w0, { hdr.net.ipv4.src, hdr.net.ipv4.dst, UDP_WORDS(hdr.net.udp),
                      LAP_WORDS(hdr.lap), BODY_WORDS(hdr.lap_body) }, 32w0x10000);
@@ -431,18 +492,23 @@ control LapEgress(inout headers_t hdr, inout metadata_t meta, inout standard_met
             }
             hdr.net.udp.checksum = meta.checksum;
         }
+        // What a bridge has learnt to be where it came from has arrived already.
+        if (meta.verdict < 16 && standard.egress_port == meta.ingress) {
+            mark_to_drop(standard);
+        }
     }
 }
 
 control LapUpdate(inout headers_t hdr, inout metadata_t meta) {
     apply {
-        update_checksum(meta.verdict >= 16 && hdr.net.ipv4.isValid(), IPV4_CHECKSUM_WORDS(hdr.net.ipv4), hdr.net.ipv4.checksum,
+        update_checksum(meta.verdict >= 16 && meta.verdict < 32 && hdr.net.ipv4.isValid(), IPV4_CHECKSUM_WORDS(hdr.net.ipv4), hdr.net.ipv4.checksum,
                         HashAlgorithm.csum16);
     }
 }
 
 control LapDeparser(packet_out packet, in headers_t hdr) {
     apply {
+        packet.emit(hdr.packet_in);
         packet.emit(hdr.net);
         packet.emit(hdr.icmpv6);
         packet.emit(hdr.lap);

@@ -8,8 +8,16 @@
 #include "siphash.p4"
 
 #define CPU_PORT 510
+// The multicast group of all ports.
+#define FLOOD 1
+// What is sent through CPU_PORT to this port goes through the program, as if it had come in by the port that is named with it.
+#define REPLAY 0x8000
+#define PACKET_OUT_BYTES 4
+// Buckets of sources that the slow path takes messages of.
+#define SOURCES 4096
+#define EXPECTED 4096
 #define DEVICES 65536
-// Buckets of owners, a power of two.
+// Buckets of owners, by 18 bits of a hash.
 #define BUCKETS 262144
 #define PAYLOAD_WORDS 16
 #define PAYLOAD_BYTES 128
@@ -26,6 +34,12 @@ const bit<2> GATE_OFF = 2;
 @controller_header("packet_out")
 header packet_out_t {
     bit<16> port;
+    bit<16> ingress;
+}
+
+@controller_header("packet_in")
+header packet_in_t {
+    bit<16> ingress;
 }
 
 header icmpv6_t {
@@ -47,6 +61,7 @@ TAIL(7)
 
 struct headers_t {
     packet_out_t packet_out;
+    packet_in_t packet_in;
     network_t net;
     icmpv6_t icmpv6;
     lap_t lap;
@@ -62,11 +77,17 @@ struct headers_t {
     tail7_t tail7;
 }
 
+// The RESPONSE that opened the session, and where it came from.
 struct session_digest_t {
     bit<64> device_id;
-    bit<64> session_id;
-    bit<64> tag1;
-    bit<32> idx;
+    bit<8> flags;
+    bit<64> w0;
+    bit<64> w1;
+    bit<64> w2;
+    bit<64> w3;
+    bit<64> w4;
+    bit<64> w5;
+    bit<48> mac;
     bit<128> address;
     bit<9> ingress;
     bit<48> at_us;
@@ -76,6 +97,7 @@ struct event_digest_t {
     bit<64> device_id;
     bit<8> verdict;
     bit<32> idx;
+    bit<128> address;
     bit<9> ingress;
 }
 
@@ -85,9 +107,12 @@ struct metadata_t {
     bit<16> behind_header;
     frame_t frame;
     lw_verdict_t verdict;
+    bit<9> ingress;
     bit<1> local;
     // Settings.
     bit<1> is_set;
+    bit<1> slow;
+    bit<1> filtering;
     bit<1> stopping;
     bit<2> gate;
     bit<32> gateway_id;
@@ -122,8 +147,14 @@ struct metadata_t {
     bit<64> sealed_device;
     // The sender, but for its address: bound 1, port 16, ingress 9, VLANs 32, MAC 48.
     bit<106> place;
+    // Where its owner may lie: two buckets each.
     bit<32> address_bucket;
+    bit<32> address_bucket_b;
     bit<32> mac_bucket;
+    bit<32> mac_bucket_b;
+    bit<32> source_bucket;
+    bit<32> slot;
+    bit<1> is_expected;
     bit<1> tag_fits;
     // Hashing.
     sip_t sip;
@@ -154,7 +185,10 @@ parser LapParser(packet_in packet, out headers_t hdr, inout metadata_t meta, ino
     }
     state sent {
         packet.extract(hdr.packet_out);
-        transition accept;
+        transition select(hdr.packet_out.port) {
+            REPLAY: frame;
+            default: accept;
+        }
     }
     state frame {
         datagram.apply(packet, hdr.net, meta.parsed);

@@ -11,10 +11,17 @@
     register<bit<64>>(2) fresh;
     register<bit<48>>(1) fresh_until_us;
     register<bit<48>>(1) clock_us;
+    // Of the gateway: REQUESTs get a NAK.
+    register<bit<1>>(1) stopping;
+    // Likewise: messages of devices that are not in `enrolled` are dropped.
+    register<bit<1>>(1) filtering;
+    // By slot: the RESPONSE is still expected.
+    register<bit<1>>(EXPECTED) armed;
 
     // By device.
     register<bit<32>>(DEVICES) next_idx;
-    register<bit<32>>(DEVICES) marks;
+    // No row has a number above 2^32.
+    register<bit<33>>(DEVICES) marks;
     register<bit<1>>(DEVICES) revoked;
     register<bit<64>>(DEVICES) session_ids;
     register<bit<64>>(DEVICES) device_ids;
@@ -31,6 +38,8 @@
     register<bit<32>>(DEVICES) address_buckets;
     register<bit<32>>(DEVICES) mac_buckets;
 
+    // Secret factors of the hash that spreads addresses over buckets.
+    register<bit<64>>(5) bucket_keys;
     // Device + 1. A hint: it is believed only if the device's session lives and carries that very address.
     register<bit<32>>(BUCKETS) address_owner0s;
     register<bit<32>>(BUCKETS) address_owner1s;
@@ -39,15 +48,23 @@
 
     counter(128, CounterType.packets) verdicts;
     meter(1, MeterType.packets) naks;
+    // Of wrong tags, and of devices whose rows are above their mark.
     meter(1, MeterType.packets) events;
+    meter(1, MeterType.packets) credits;
+    // Of RESPONSEs of a device of key mode whose tag fits: its rows cost it nothing.
+    meter(DEVICES, MeterType.packets) renewals;
+    // To the slow path: REQUESTs, RESPONSEs that nobody expects, and both by their source.
+    meter(1, MeterType.packets) strangers;
+    meter(1, MeterType.packets) unasked;
+    meter(SOURCES, MeterType.packets) sources;
 
-    action set_gateway(bit<32> gateway_id, bit<32> lease_s, bit<2> gate, bit<16> mtu, bit<1> stopping) {
+    action set_gateway(bit<32> gateway_id, bit<32> lease_s, bit<2> gate, bit<16> mtu, bit<1> slow) {
         meta.is_set = 1;
         meta.gateway_id = gateway_id;
         meta.lease_s = lease_s;
         meta.gate = gate;
         meta.mtu = mtu;
-        meta.stopping = stopping;
+        meta.slow = slow;
     }
     table gateway {
         actions = { set_gateway; NoAction; }
@@ -59,7 +76,7 @@
     }
     // A port is the devices' unless it is named here.
     table ports {
-        key = { standard.ingress_port: exact; }
+        key = { meta.ingress: exact; }
         actions = { services; NoAction; }
         default_action = NoAction();
         size = 512;
@@ -86,13 +103,9 @@
         standard.egress_spec = port;
         meta.to_devices = devices;
     }
-    action to_group(bit<16> group, bit<1> devices) {
-        standard.mcast_grp = group;
-        meta.to_devices = devices;
-    }
     table bridge {
         key = { hdr.net.ethernet.dst: exact; }
-        actions = { to_port; to_group; drop; }
+        actions = { to_port; drop; }
         default_action = drop();
         size = 65536;
     }
@@ -132,10 +145,35 @@
         size = DEVICES;
     }
 
+    // Of devices that are not here: who may ask, and to what the slow path has sent a CHALLENGE.
+    table enrolled {
+        key = { hdr.lap.device_id: exact; }
+        actions = { NoAction; }
+        default_action = NoAction();
+        size = 1048576;
+    }
+    action set_expected(bit<32> slot) {
+        meta.slot = slot;
+    }
+    table expected {
+        key = { hdr.lap.device_id: exact; hdr.lap_body.w0: exact; hdr.lap_body.w1: exact; }
+        actions = { set_expected; NoAction; }
+        default_action = NoAction();
+        size = EXPECTED;
+    }
+
+    // It passes once.
+    action take_expected() {
+        armed.read(meta.is_expected, meta.slot);
+        armed.write(meta.slot, 0);
+    }
+
     action read_fresh() {
         fresh.read(meta.fresh, 0);
         fresh.read(meta.fresh_before, 1);
         fresh_until_us.read(meta.fresh_until, 0);
+        stopping.read(meta.stopping, 0);
+        filtering.read(meta.filtering, 0);
     }
     action read_line() {
         next_idx.read(meta.next, meta.device);
@@ -189,15 +227,36 @@
         SIP_FINISH(meta.sip, meta.hashed, meta.t0, meta.t1)
     }
 
-// How a way of a bucket stands to the device: free, its own, or another's live session's.
-#define LOOK_AT(owners, bucket, buckets, same, free, own, owned) \
+// Multiply-shift with secret factors (Dietzfelbinger 1996). The sum alone is linear: addresses in a row would keep their distances, and
+// whole fleets meet. Folding and another factor, which is odd, make any two as likely to meet as others.
+#define READ_FACTORS \
+    bit<64> k0; bit<64> k1; bit<64> k2; bit<64> k3; bit<64> k4; \
+    bucket_keys.read(k0, 0); bucket_keys.read(k1, 1); bucket_keys.read(k2, 2); bucket_keys.read(k3, 3); bucket_keys.read(k4, 4);
+#define TAKE_BUCKETS(sum, bucket, bucket_b) \
+    sum = (sum ^ (sum >> 32)) * k4; \
+    bucket = (bit<32>)sum[63:46]; \
+    bucket_b = (bit<32>)sum[45:28];
+    action spread_address(in bit<128> address) {
+        READ_FACTORS
+        k0 = k0 * (bit<64>)address[31:0] + k1 * (bit<64>)address[63:32] + k2 * (bit<64>)address[95:64] + k3 * (bit<64>)address[127:96];
+        TAKE_BUCKETS(k0, meta.address_bucket, meta.address_bucket_b)
+    }
+    // Bound sessions are told apart by MAC address, VLANs and port.
+    action spread_mac() {
+        READ_FACTORS
+        k0 = k0 * (bit<64>)meta.place[31:0] + k1 * (bit<64>)meta.place[63:32] + k2 * (bit<64>)meta.place[88:64] + k3;
+        TAKE_BUCKETS(k0, meta.mac_bucket, meta.mac_bucket_b)
+    }
+
+// How a place of a bucket stands to the device: free, its own, or another's live session's.
+#define LOOK_AT(owners, bucket, buckets, same, place, free, own, owned) \
     owners.read(holder, bucket); \
     if (holder == 0) { \
-        free = 1; \
+        free = free | place; \
     } else { \
         holder = holder - 1; \
         if (holder == meta.device) { \
-            own = 1; \
+            own = own | place; \
         } else { \
             session_ids.read(other_session, holder); \
             lease_untils.read(other_until, holder); \
@@ -207,7 +266,7 @@
             places.read(other_place, holder); \
             if (other_session == 0 || other_until <= standard.ingress_global_timestamp || other_revoked == 1 \
                     || other_bucket != bucket) { \
-                free = 1; \
+                free = free | place; \
             } else if (same) { \
                 owned = 1; \
             } \
@@ -215,11 +274,34 @@
     }
 #define SAME_ADDRESS other_address == meta.frame.src
 #define SAME_MAC other_place[105:105] == 1 && other_place[88:0] == meta.place[88:0]
+// In this order, so that second places fill only where both first ones are taken.
+#define LOOK_AT_ALL(owner0s, owner1s, bucket, bucket_b, buckets, same, free, own, owned) \
+    LOOK_AT(owner0s, bucket, buckets, same, 1, free, own, owned) \
+    LOOK_AT(owner0s, bucket_b, buckets, same, 2, free, own, owned) \
+    LOOK_AT(owner1s, bucket, buckets, same, 4, free, own, owned) \
+    LOOK_AT(owner1s, bucket_b, buckets, same, 8, free, own, owned)
+// Its own place before a free one.
+#define SETTLE(owner0s, owner1s, bucket, bucket_b, buckets, free, own) \
+    if (own != 0) { \
+        free = own; \
+    } \
+    if (free[0:0] == 1) { \
+        owner0s.write(bucket, meta.device + 1); \
+    } else if (free[1:1] == 1) { \
+        bucket = bucket_b; \
+        owner0s.write(bucket, meta.device + 1); \
+    } else if (free[2:2] == 1) { \
+        owner1s.write(bucket, meta.device + 1); \
+    } else { \
+        bucket = bucket_b; \
+        owner1s.write(bucket, meta.device + 1); \
+    } \
+    buckets.write(meta.device, bucket);
 
     // A RESPONSE that is current, with a tag that fits or not: decides, and if it wins spends the row and opens the session.
     action decide() {
         bit<32> next;
-        bit<32> mark;
+        bit<33> mark;
         bit<1> gone;
         bit<32> holder;
         bit<64> other_session;
@@ -228,39 +310,35 @@
         bit<32> other_bucket;
         bit<128> other_address;
         bit<106> other_place;
-        bit<1> free0 = 0;
-        bit<1> free1 = 0;
-        bit<1> own0 = 0;
-        bit<1> own1 = 0;
+        bit<4> free = 0;
+        bit<4> own = 0;
         bit<1> owned = 0;
-        bit<1> mac_free0 = 0;
-        bit<1> mac_free1 = 0;
-        bit<1> mac_own0 = 0;
-        bit<1> mac_own1 = 0;
+        bit<4> mac_free = 0;
+        bit<4> mac_own = 0;
         bit<1> mac_owned = 0;
         next_idx.read(next, meta.device);
         marks.read(mark, meta.device);
         revoked.read(gone, meta.device);
-        LOOK_AT(address_owner0s, meta.address_bucket, address_buckets, SAME_ADDRESS, free0, own0, owned)
-        LOOK_AT(address_owner1s, meta.address_bucket, address_buckets, SAME_ADDRESS, free1, own1, owned)
+        LOOK_AT_ALL(address_owner0s, address_owner1s, meta.address_bucket, meta.address_bucket_b, address_buckets, SAME_ADDRESS,
+                    free, own, owned)
         if (meta.place[105:105] == 1) {
-            LOOK_AT(mac_owner0s, meta.mac_bucket, mac_buckets, SAME_MAC, mac_free0, mac_own0, mac_owned)
-            LOOK_AT(mac_owner1s, meta.mac_bucket, mac_buckets, SAME_MAC, mac_free1, mac_own1, mac_owned)
+            LOOK_AT_ALL(mac_owner0s, mac_owner1s, meta.mac_bucket, meta.mac_bucket_b, mac_buckets, SAME_MAC,
+                        mac_free, mac_own, mac_owned)
         } else {
-            mac_free0 = 1;
+            mac_free = 1;
         }
         meta.verdict = LW_REPLY_ACK;
         if (owned == 1) {
             meta.verdict = LW_DROP_ADDRESS_OWNED;
-        } else if (free0 == 0 && free1 == 0 && own0 == 0 && own1 == 0) {
+        } else if (free == 0 && own == 0) {
             meta.verdict = LW_DROP_TABLE_FULL;
         } else if (mac_owned == 1) {
             meta.verdict = LW_DROP_ADDRESS_OWNED;
-        } else if (mac_free0 == 0 && mac_free1 == 0 && mac_own0 == 0 && mac_own1 == 0) {
+        } else if (mac_free == 0 && mac_own == 0) {
             meta.verdict = LW_DROP_TABLE_FULL;
         } else if (meta.tag_fits == 0) {
             meta.verdict = LW_DROP_TAG;
-        } else if (meta.key_mode == 0 && next >= mark) {
+        } else if (meta.key_mode == 0 && (bit<33>)next >= mark) {
             meta.verdict = LW_DROP_MARK;
         } else if (hdr.lap_body.w4 == 0) {
             meta.verdict = LW_DROP_SESSION_ZERO;
@@ -277,32 +355,27 @@
             tag1s.write(meta.device, hdr.lap_body.w5);
             session_key0s.write(meta.device, meta.session_key0);
             session_key1s.write(meta.device, meta.session_key1);
-            lease_untils.write(meta.device, standard.ingress_global_timestamp + (bit<48>)meta.lease_s * 1000000);
+            // The clock ends after nine years.
+            bit<64> until = (bit<64>)standard.ingress_global_timestamp + (bit<64>)meta.lease_s * 1000000;
+            if (until > 0xffffffffffff) {
+                until = 0xffffffffffff;
+            }
+            lease_untils.write(meta.device, until[47:0]);
             lease_lengths.write(meta.device, meta.lease_s);
             addresses.write(meta.device, meta.frame.src);
             places.write(meta.device, meta.place);
             windows.write(meta.device, 0);
             down_counts.write(meta.device, 0);
-            address_buckets.write(meta.device, meta.address_bucket);
-            mac_buckets.write(meta.device, meta.mac_bucket);
-            if (own0 == 1 || (own1 == 0 && free0 == 1)) {
-                address_owner0s.write(meta.address_bucket, meta.device + 1);
-            } else {
-                address_owner1s.write(meta.address_bucket, meta.device + 1);
-            }
+            SETTLE(address_owner0s, address_owner1s, meta.address_bucket, meta.address_bucket_b, address_buckets, free, own)
             if (meta.place[105:105] == 1) {
-                if (mac_own0 == 1 || (mac_own1 == 0 && mac_free0 == 1)) {
-                    mac_owner0s.write(meta.mac_bucket, meta.device + 1);
-                } else {
-                    mac_owner1s.write(meta.mac_bucket, meta.device + 1);
-                }
+                SETTLE(mac_owner0s, mac_owner1s, meta.mac_bucket, meta.mac_bucket_b, mac_buckets, mac_free, mac_own)
             }
         }
     }
 
-// Whether a live session of that way covers the sender.
-#define LOOK_FOR_SENDER(owners) \
-    owners.read(holder, meta.mac_bucket); \
+// Whether a live session of that place covers the sender.
+#define LOOK_FOR_SENDER(owners, bucket) \
+    owners.read(holder, bucket); \
     if (holder != 0) { \
         holder = holder - 1; \
         session_ids.read(other_session, holder); \
@@ -324,13 +397,15 @@
         bit<1> other_revoked;
         bit<106> other_place;
         meta.verdict = LW_DROP_GATE;
-        LOOK_FOR_SENDER(mac_owner0s)
-        LOOK_FOR_SENDER(mac_owner1s)
+        LOOK_FOR_SENDER(mac_owner0s, meta.mac_bucket)
+        LOOK_FOR_SENDER(mac_owner0s, meta.mac_bucket_b)
+        LOOK_FOR_SENDER(mac_owner1s, meta.mac_bucket)
+        LOOK_FOR_SENDER(mac_owner1s, meta.mac_bucket_b)
     }
 
 // The device whose live session has the destination address.
-#define LOOK_FOR_RECEIVER(owners) \
-    owners.read(holder, meta.address_bucket); \
+#define LOOK_FOR_RECEIVER(owners, bucket) \
+    owners.read(holder, bucket); \
     if (holder != 0) { \
         holder = holder - 1; \
         session_ids.read(other_session, holder); \
@@ -354,8 +429,10 @@
         bit<1> other_revoked;
         bit<128> other_address;
         meta.verdict = LW_DROP_SESSION;
-        LOOK_FOR_RECEIVER(address_owner0s)
-        LOOK_FOR_RECEIVER(address_owner1s)
+        LOOK_FOR_RECEIVER(address_owner0s, meta.address_bucket)
+        LOOK_FOR_RECEIVER(address_owner0s, meta.address_bucket_b)
+        LOOK_FOR_RECEIVER(address_owner1s, meta.address_bucket)
+        LOOK_FOR_RECEIVER(address_owner1s, meta.address_bucket_b)
     }
     // A number is taken once, and only in the session whose key seals.
     action take_number() {

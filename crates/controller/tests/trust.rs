@@ -195,6 +195,15 @@ fn silence_ends_it_and_says_what_was_refused() {
     );
 }
 
+/// A gateway that never asks what is wanted of it is not asked for a statement, and not trusted for longer either.
+#[test]
+fn who_does_not_ask_is_not_trusted_for_ever() {
+    let (_, trust, _) = trusted();
+    let due = S + EVERY;
+    assert!(trust.gives_rows(due + ANSWER - 1));
+    assert!(!trust.gives_rows(due + ANSWER));
+}
+
 #[test]
 fn without_randomness_nobody_stays_trusted() {
     let (_, mut trust, _) = trusted();
@@ -273,6 +282,8 @@ proptest! {
         let mut trust = Trust::new(plane.policy());
         let (mut random, mut now) = (nonces(), 0);
         let mut asked: Option<(Nonce, u64)> = None;
+        // When it has to be asked again.
+        let mut due = 0;
         let mut before: Vec<Vec<u8>> = Vec::new();
         let mut is_good = false;
         for step in steps {
@@ -295,7 +306,7 @@ proptest! {
                     let judged = trust.judge(&statement, None, now);
                     prop_assert_eq!(judged.is_ok(), live.is_some());
                     if live.is_some() {
-                        (asked, is_good) = (None, is_right);
+                        (asked, is_good, due) = (None, is_right, now + EVERY);
                         before.push(statement);
                     }
                     None
@@ -317,7 +328,8 @@ proptest! {
                 prop_assert!(trust.judge(&forged, None, now).is_err());
                 prop_assert_eq!(trust.standing(), &standing);
             }
-            let is_live = asked.is_none_or(|(_, at)| now - at < ANSWER);
+            let since = asked.map_or(due, |(_, at)| at);
+            let is_live = now.saturating_sub(since) < ANSWER;
             prop_assert_eq!(trust.gives_rows(now), is_good && is_live);
         }
     }

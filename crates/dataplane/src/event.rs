@@ -10,8 +10,6 @@ use linewarden_protocol::wire::MESSAGE_BYTES;
 pub enum EventKind {
     /// A session was opened, or has moved to another address; renewals are only counted.
     Session(Opening),
-    /// Likewise, from a data plane that does not keep the RESPONSE which proves it (`p4runtime`): no other gateway can be shown it.
-    Unproven(SessionId),
     /// Fewer rows than the low watermark are left, or few may be spent before the mark is moved, or none.
     RowsLow,
     /// The last row was spent.
@@ -44,7 +42,7 @@ pub struct Event {
     pub device: DeviceId,
     /// The row spent; for other kinds the current one; 0 of a wrong proof.
     pub idx: RowIndex,
-    /// Sender's address; `::` of a wrong tag or a mark in `p4runtime`, which does not tell it.
+    /// Sender's address.
     pub from: IpAddr,
     /// Interface it came in on.
     pub ingress: u32,

@@ -17,6 +17,7 @@
 //! byte for byte with `linewarden_protocol::gateway`, the oracle.
 
 mod ask;
+mod bell;
 pub mod capability;
 pub mod classic;
 pub mod config;
@@ -45,7 +46,7 @@ use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 pub use self::config::{Classic, ClassicProfile, Config, ConfigError, Gate, Live, P4dra, P4draProver};
 pub use self::counters::Counters;
 pub use self::event::{Event, EventKind, Opening};
-pub use self::measurement::Measurement;
+pub use self::measurement::{Measurement, Witness};
 pub use self::miss::Miss;
 pub use self::p4dra::P4draControl;
 pub use self::store::adopt::{Left, LeftDevice};
@@ -68,13 +69,35 @@ pub struct Capabilities {
     pub source_mac: SourceMac,
     /// Whether it sees, and can drop, traffic that is not addressed to it.
     pub gate: bool,
+    /// Whether it opens and seals what goes through that gate.
+    pub sealed: bool,
+    /// Whether it judges PROOFs, of `attest/2` and `p4dra-classic`.
+    pub attest: bool,
     /// Whether it serves the classic profiles.
     pub classic: bool,
     /// Whether it sees VLAN tags.
     pub vlans: bool,
-    /// Whether somebody else than the process itself can say what handles packets: the kernel says it of eBPF programs. What a process
-    /// says of its own code is worth nothing.
+    /// Whether somebody else than the process itself can say what handles packets: the kernel says it of eBPF programs, a P4 switch
+    /// of itself.
     pub evidence: bool,
+}
+
+impl Capabilities {
+    /// The first thing that a configuration asks for and that is not among them.
+    #[must_use]
+    pub fn missing(&self, config: &Config) -> Option<&'static str> {
+        let asked = [
+            (config.gate != Gate::Off, self.gate, "gate"),
+            (config.gate == Gate::Sealed, self.sealed, "sealed gate"),
+            (config.provers != 0, self.attest, "PROOFs"),
+            (config.p4dra.is_some(), self.attest, "p4dra-classic"),
+            (config.classic.is_some(), self.classic, "classic profile"),
+        ];
+        let missing = asked
+            .into_iter()
+            .find(|(is_asked, is_there, _)| *is_asked && !is_there);
+        missing.map(|(.., what)| what)
+    }
 }
 
 /// Why a backend cannot do something.
@@ -179,15 +202,18 @@ pub trait DataPlane: Send {
     fn outlives_process(&self) -> bool;
     /// What the device's line holds.
     fn status(&self, device: DeviceId) -> Option<LineStatus>;
+    /// The same of several, in their order: one step where each by itself would be a call to another process.
+    fn statuses(&self, devices: &[DeviceId]) -> Vec<Option<LineStatus>> {
+        devices.iter().map(|device| self.status(*device)).collect()
+    }
     /// What the device's session is bound to; `None` without one, and while it changes.
     fn session(&self, device: DeviceId) -> Option<SessionView>;
-    /// What it is measured to run now; `None` where nothing but the process itself could say it. In `xdp` the calling thread has to
-    /// be in the network namespace of the interfaces.
+    /// Who can say what it runs now. In `xdp` the calling thread has to be in the network namespace of the interfaces.
     ///
     /// # Errors
     /// Those of the kernel; a program that is not the one that was loaded.
-    fn measure(&self) -> Result<Option<Measurement>, DataPlaneError> {
-        Ok(None)
+    fn measure(&self) -> Result<Witness, DataPlaneError> {
+        Ok(Witness::Nobody)
     }
     /// Puts other settings into force: all, or after an error none; `boot_s` is the boot-time clock.
     ///
@@ -287,8 +313,8 @@ pub(crate) trait StoreBacked: Send {
         Ok(())
     }
     /// Only the kernel's word counts.
-    fn measure(&self) -> Result<Option<Measurement>, DataPlaneError> {
-        Ok(None)
+    fn measure(&self) -> Result<Witness, DataPlaneError> {
+        Ok(Witness::Nobody)
     }
     /// Only memory in the kernel outlives a process.
     fn take_left(&mut self) -> Option<Left> {
@@ -352,7 +378,7 @@ impl<T: StoreBacked> DataPlane for T {
     fn session(&self, device: DeviceId) -> Option<SessionView> {
         self.store().session(device)
     }
-    fn measure(&self) -> Result<Option<Measurement>, DataPlaneError> {
+    fn measure(&self) -> Result<Witness, DataPlaneError> {
         StoreBacked::measure(self)
     }
     fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {

@@ -3,6 +3,17 @@
 use linewarden_evidence::encoding::{BpfProgram, Entry};
 use linewarden_evidence::statement::Kind;
 
+/// Who can say what an engine runs. What a process says of its own code is worth nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Witness {
+    /// Nobody.
+    Nobody,
+    /// The kernel, which was asked.
+    Kernel(Box<Measurement>),
+    /// The engine, which measures itself and signs what it says.
+    Engine,
+}
+
 /// What was read back from the engine itself, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measurement {

@@ -112,3 +112,12 @@ pub(crate) fn datagram(frame: &[u8]) -> Option<(Frame, usize)> {
     let payload = udp.payload();
     (payload.len() == MESSAGE_BYTES).then_some((parsed, payload.start))
 }
+
+/// The frame as the reply to itself; `None` if it holds no message.
+pub(crate) fn reply_to(frame: &[u8], message: &[u8; MESSAGE_BYTES]) -> Option<Vec<u8>> {
+    let (parsed, at) = datagram(frame)?;
+    let mut reply = frame.to_vec();
+    reply.get_mut(at..at + MESSAGE_BYTES)?.copy_from_slice(message);
+    frame::turn_round(&mut reply, &parsed)?;
+    Some(reply)
+}

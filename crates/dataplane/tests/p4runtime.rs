@@ -12,22 +12,21 @@
 mod records;
 mod support;
 
-use linewarden_dataplane::{Gate, StoreError};
+use linewarden_dataplane::StoreError;
+use linewarden_dataplane::p4runtime::{P4Runtime, Place};
 use linewarden_protocol::verdict::Verdict;
 
 use records::{Group, Record};
-use support::device::A;
+use support::device::{A, gateway_end};
 use support::shape::Shape;
 use support::world::World;
+use support::world::switch::{DEVICES, LONG, Switch};
 
 /// Whether the switch has what these records are about. Its limits are buckets that fill steadily, not counts of a second.
 fn is_declared(shape: &Shape) -> bool {
-    shape.gate != Gate::Sealed
+    P4Runtime::CAPABILITIES.missing(&shape.config()).is_none()
         && shape.nak_per_s == u32::MAX
-        && shape.classic.is_none()
-        && shape.miss_per_s == 0
-        && shape.provers == 0
-        && !shape.p4dra
+        && [0, u32::MAX].contains(&shape.miss_per_s)
         && !shape.no_bindings
 }
 
@@ -87,6 +86,44 @@ fn a_switch_that_is_gone_is_told_and_takes_nothing() {
     assert_eq!(refused, Err(StoreError::Switch(A.id())));
 }
 
+/// A frame that is no IP packet, from the gateway to somebody.
+fn frame_to(mac: [u8; 6], number: u8) -> Vec<u8> {
+    [&mac[..], &gateway_end(false).mac, &[0x88, 0xb5, number], &[0; 45]].concat()
+}
+
+#[test]
+fn who_is_named_nowhere_is_elsewhere() {
+    const STRANGER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+    let switch = Switch::start();
+    let (mut options, config) = (switch.options(), Shape::OFF.config());
+    let _plane = P4Runtime::connect(&config, &options).unwrap();
+    assert!(switch.services.send(&frame_to(STRANGER, 1)));
+    // What the switch takes no earlier than that.
+    let known = frame_to(gateway_end(false).mac, 2);
+    assert!(switch.devices.send(&known));
+    assert_eq!(switch.services.receive(LONG).unwrap(), known);
+
+    options.election_id += 1;
+    options.elsewhere = Some(DEVICES);
+    let _plane = P4Runtime::connect(&config, &options).unwrap();
+    let stranger = frame_to(STRANGER, 3);
+    assert!(switch.services.send(&stranger));
+    assert_eq!(switch.devices.receive(LONG).unwrap(), stranger);
+
+    options.elsewhere = Some(Place { port: 510, ..DEVICES });
+    let refused = P4Runtime::connect(&config, &options).unwrap_err().to_string();
+    assert!(refused.contains("510"), "{refused}");
+}
+
+/// A mark that is moved for nothing costs an idle device rows when its gateway crashes.
+#[test]
+fn nobody_asks_for_a_device_that_has_spent_nothing() {
+    let mut world = World::with_switch(Shape::OFF);
+    world.pool_on_credit(A, 4, 3, 2);
+    let told = world.housekeep_switch();
+    assert_eq!(told, [], "it has neither asked nor spent");
+}
+
 #[test]
 fn messages_that_are_not_lap() {
     run(records::malformed::groups());
@@ -115,6 +152,11 @@ fn responses_from_owned_addresses() {
 #[test]
 fn closed_sessions() {
     run(records::closed::groups());
+}
+
+#[test]
+fn messages_of_devices_that_are_not_here() {
+    run(records::slow::groups());
 }
 
 #[test]

@@ -18,6 +18,8 @@ mod lanes;
 
 use std::fmt;
 
+use lanes::Block;
+
 /// Words of a state.
 pub const WORDS: usize = 1024;
 /// Bytes of a state, and of an element's expansion.
@@ -85,34 +87,32 @@ impl DigestKind {
     }
 }
 
-/// The expansion of one element, to be added to any number of states.
+/// The expansion of one element, to be added to any number of states: the hash of the set that has nothing else.
 #[derive(Clone)]
-#[repr(align(64))]
-pub struct Expansion([u8; STATE_BYTES]);
+pub struct Expansion(LtHash);
 
 impl Expansion {
     /// Expands an element's encoding.
     #[must_use]
     pub fn of(element: &[u8]) -> Self {
-        let mut expansion = Self::ZERO;
+        let mut expansion = Self(LtHash::EMPTY);
         expansion.set(element);
         expansion
     }
 
-    /// Of no element: changes nothing where it is added.
-    pub const ZERO: Self = Self([0; STATE_BYTES]);
-
     /// Expands another element in its place.
     pub fn set(&mut self, element: &[u8]) {
-        if !lanes::expand(&ELEMENT, element, &mut self.0) {
-            let mut hasher = blake3::Hasher::new_keyed(&ELEMENT);
-            hasher.update(element);
-            hasher.finalize_xof().fill(&mut self.0);
+        self.0 = LtHash::EMPTY;
+        if let Some(block) = Block::of(element) {
+            return lanes::exchange(&ELEMENT, None, Some(&block), &mut [&mut self.0]);
         }
-    }
-
-    const fn words(&self) -> &[[u8; 2]] {
-        self.0.as_chunks().0
+        let mut bytes = [0; STATE_BYTES];
+        let mut hasher = blake3::Hasher::new_keyed(&ELEMENT);
+        hasher.update(element);
+        hasher.finalize_xof().fill(&mut bytes);
+        for (word, bytes) in self.0.0.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u16::from_le_bytes(*bytes);
+        }
     }
 }
 
@@ -133,32 +133,25 @@ impl LtHash {
 
     /// Puts an element in, which must not be in.
     pub fn add(&mut self, element: &Expansion) {
-        self.replace(&Expansion::ZERO, element);
+        self.add_all(&element.0);
     }
 
     /// Takes an element out, which must be in.
     pub fn remove(&mut self, element: &Expansion) {
-        self.replace(element, &Expansion::ZERO);
+        self.remove_all(&element.0);
     }
 
-    /// Takes one out and puts another in, in one pass.
-    pub fn replace(&mut self, old: &Expansion, new: &Expansion) {
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: the CPU has the feature.
-            return unsafe { replace_avx2(self, old, new) };
+    /// Takes an element out of all of these sets and puts another in, by their encodings; either may be none. Faster than by expansions.
+    pub fn exchange(sets: &mut [&mut Self], old: Option<&[u8]>, new: Option<&[u8]>) {
+        let (old_block, new_block) = (old.and_then(Block::of), new.and_then(Block::of));
+        if old_block.is_some() == old.is_some() && new_block.is_some() == new.is_some() {
+            return lanes::exchange(&ELEMENT, old_block.as_ref(), new_block.as_ref(), sets);
         }
-        replace_portable(self, old, new);
-    }
-
-    /// The same in two sets at once.
-    pub fn replace_in_both(both: [&mut Self; 2], old: &Expansion, new: &Expansion) {
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: the CPU has the feature.
-            return unsafe { replace_in_both_avx2(both, old, new) };
+        let (old, new) = (old.map(Expansion::of), new.map(Expansion::of));
+        for set in sets {
+            old.iter().for_each(|old| set.remove(old));
+            new.iter().for_each(|new| set.add(new));
         }
-        replace_in_both_portable(both, old, new);
     }
 
     /// Adds all elements of another set, which must have none in common with this one.
@@ -190,37 +183,6 @@ impl LtHash {
     pub fn digest(&self, kind: DigestKind) -> Digest {
         let leaves = lanes::hashes(&LEAF, &self.0);
         Digest(*blake3::keyed_hash(&kind.key(), &leaves).as_bytes())
-    }
-}
-
-/// Compiled for wider vectors: nothing else is different.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn replace_avx2(set: &mut LtHash, old: &Expansion, new: &Expansion) {
-    replace_portable(set, old, new);
-}
-
-#[inline(always)]
-fn replace_portable(set: &mut LtHash, old: &Expansion, new: &Expansion) {
-    for ((word, &old), &new) in set.0.iter_mut().zip(old.words()).zip(new.words()) {
-        let change = u16::from_le_bytes(new).wrapping_sub(u16::from_le_bytes(old));
-        *word = word.wrapping_add(change);
-    }
-}
-
-/// Likewise.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn replace_in_both_avx2(sets: [&mut LtHash; 2], old: &Expansion, new: &Expansion) {
-    replace_in_both_portable(sets, old, new);
-}
-
-#[inline(always)]
-fn replace_in_both_portable([a, b]: [&mut LtHash; 2], old: &Expansion, new: &Expansion) {
-    for (((a, b), &old), &new) in a.0.iter_mut().zip(&mut b.0).zip(old.words()).zip(new.words()) {
-        let change = u16::from_le_bytes(new).wrapping_sub(u16::from_le_bytes(old));
-        *a = a.wrapping_add(change);
-        *b = b.wrapping_add(change);
     }
 }
 

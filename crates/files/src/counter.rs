@@ -1,8 +1,10 @@
 //! A number in a file that is one more at each start, and never the same twice.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use crate::write::parent_of;
 use crate::{read_text_bounded, replace};
 
 /// What the file begins with.
@@ -23,13 +25,16 @@ pub enum CounterError {
     Damaged(&'static str),
 }
 
-/// The number after the one in the file, which is there durably when this returns; 1 where no file is. Two processes must not call it
-/// for one file at once.
+/// The number after the one in the file, which is there durably when this returns; 1 where no file is. Processes that call it at once
+/// get different numbers.
 ///
 /// # Errors
 /// A file that cannot be read or written, or is damaged: then it is left as it is, for a number that was counted from it could have
 /// been given before.
 pub fn next_count(path: &Path) -> Result<u64, CounterError> {
+    // The file itself is replaced; its directory stays, and is locked until this returns.
+    let directory = File::open(parent_of(path))?;
+    directory.lock()?;
     let before = match read_text_bounded(path, FILE_BYTES_MAX) {
         Ok(text) => parse(&text)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,

@@ -67,9 +67,12 @@ fn draft_of(path: &Path) -> PathBuf {
 /// # Errors
 /// What the operating system says.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
-    let parent = path
-        .parent()
+    File::open(parent_of(path))?.sync_all()
+}
+
+/// The directory of a file.
+pub(crate) fn parent_of(path: &Path) -> &Path {
+    path.parent()
         .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    File::open(parent)?.sync_all()
+        .unwrap_or(Path::new("."))
 }

@@ -102,3 +102,20 @@ fn a_count_goes_on_and_a_damaged_one_is_refused_and_kept() {
     assert_eq!(next_count(&path).unwrap(), 4);
     assert!(next_count(&directory.path().join("missing/boot-count")).is_err());
 }
+
+#[test]
+fn starts_at_once_get_different_counts() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("boot-count");
+    let mut counts: Vec<u64> = std::thread::scope(|scope| {
+        let starting: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| (0..25).map(|_| next_count(&path).unwrap()).collect::<Vec<_>>()))
+            .collect();
+        starting
+            .into_iter()
+            .flat_map(|start| start.join().unwrap())
+            .collect()
+    });
+    counts.sort_unstable();
+    assert_eq!(counts, (1..=200).collect::<Vec<_>>());
+}

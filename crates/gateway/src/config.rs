@@ -4,6 +4,7 @@
 //! Paths are taken relative to the configuration file.
 
 mod live;
+mod p4;
 mod resolve;
 
 use std::net::IpAddr;
@@ -11,10 +12,12 @@ use std::path::{Path, PathBuf};
 
 use linewarden_controller::Policy;
 use linewarden_dataplane as dataplane;
+use linewarden_dataplane::p4runtime::{self, P4Options};
 use linewarden_protocol::classic::p4dra;
 use linewarden_protocol::frame::Mac;
 use serde::{Deserialize, Deserializer};
 
+pub use self::p4::{BridgeSection, P4Section, Side};
 use crate::node::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, Settings};
 
 /// A whole configuration file.
@@ -31,6 +34,8 @@ pub struct GatewayConfig {
     pub p4dra_classic: Option<P4draClassicSection>,
     /// What devices run is checked; nobody's if left out.
     pub attest: Option<AttestSection>,
+    /// The switch of `dataplane = "p4"`.
+    pub p4: Option<P4Section>,
     /// What its data plane runs is signed; nothing if left out.
     pub evidence: Option<EvidenceSection>,
     /// It gets rows only while it shows that its data plane runs what it should; always if left out.
@@ -76,9 +81,8 @@ pub struct GatewaySection {
     /// Lease of a session, seconds.
     #[serde(default = "default_lease_s")]
     pub lease_s: u32,
-    /// Devices that fit.
-    #[serde(default = "default_slots")]
-    pub slots: u32,
+    /// Devices that fit; see [`GatewaySection::slots`].
+    pub slots: Option<u32>,
     /// Rows held for a device beside the current one.
     #[serde(default = "default_ring")]
     pub ring: u32,
@@ -228,6 +232,8 @@ pub enum Backend {
     Xdp,
     /// Threads on UDP sockets.
     Host,
+    /// A P4 switch, over P4Runtime.
+    P4,
 }
 
 /// The gate.
@@ -284,9 +290,6 @@ fn default_pin_directory() -> PathBuf {
 }
 fn default_lease_s() -> u32 {
     300
-}
-fn default_slots() -> u32 {
-    100_000
 }
 fn default_ring() -> u32 {
     15
@@ -376,6 +379,7 @@ impl GatewayConfig {
     pub fn resolve_paths(&mut self, directory: &Path) {
         let evidence = self.evidence.as_mut().map(EvidenceSection::paths);
         let trust = self.trust.as_mut().map(TrustSection::paths);
+        let p4 = self.p4.as_mut().map(P4Section::paths);
         let paths = [
             Some(&mut self.registry.path),
             self.registry.master_key_file.as_mut(),
@@ -394,6 +398,7 @@ impl GatewayConfig {
             .into_iter()
             .chain(evidence.into_iter().flatten())
             .chain(trust.into_iter().flatten())
+            .chain(p4.into_iter().flatten())
             .flatten()
             .filter(|path| !path.as_os_str().is_empty());
         named.for_each(|path| *path = directory.join(&*path));
@@ -424,7 +429,17 @@ impl GatewaySection {
     /// Where the program is kept beyond the end of the process, if it is.
     #[must_use]
     pub fn pins(&self) -> Option<&Path> {
-        (self.gate != Gate::Off && self.when_gone == WhenGone::Closed).then_some(&self.pin_directory)
+        let is_kept = self.dataplane != Backend::P4 && self.gate != Gate::Off;
+        (is_kept && self.when_gone == WhenGone::Closed).then_some(&self.pin_directory)
+    }
+
+    /// Devices that fit: as many as `lap` has registers for, or 100,000.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.slots.unwrap_or(match self.dataplane {
+            Backend::P4 => p4runtime::DEVICES,
+            Backend::Xdp | Backend::Host => 100_000,
+        })
     }
 }
 
@@ -443,6 +458,8 @@ pub struct Resolved {
     pub forward_to: Vec<u32>,
     /// Where devices' tickets are taken, if anywhere.
     pub desk_port: Option<u16>,
+    /// The switch, of `dataplane = "p4"`.
+    pub p4: Option<P4Options>,
 }
 
 #[cfg(test)]

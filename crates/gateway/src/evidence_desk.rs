@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use linewarden_dataplane::Witness;
 use linewarden_evidence::statement::{INVENTORY_BYTES_MAX, NONCE_BYTES, Nonce};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
@@ -189,9 +190,17 @@ impl Clerk {
     fn show(&self, nonce: Nonce) -> Result<Shown, String> {
         let measured = self.plane.with_plane(|plane| (plane.name(), plane.measure()));
         let (name, measured) = measured.map_err(|error| error.to_string())?;
-        let measurement = measured.map_err(|error| error.to_string())?.ok_or_else(|| {
-            format!("the {name} data plane is a part of this process, whose word for itself is worth nothing")
-        })?;
+        let measurement = match measured.map_err(|error| error.to_string())? {
+            Witness::Kernel(measurement) => *measurement,
+            Witness::Engine => {
+                return Err("the switch signs itself what it runs: `linewarden switch evidence`".to_owned());
+            }
+            Witness::Nobody => {
+                return Err(format!(
+                    "the {name} data plane is a part of this process, whose word for itself is worth nothing"
+                ));
+            }
+        };
         let mut attester = self.attester.lock().unwrap_or_else(PoisonError::into_inner);
         attester
             .show(nonce, measurement)

@@ -33,12 +33,12 @@ pub enum Ask {
         /// Since when.
         since: Revision,
     },
-    /// What the data plane is measured to run, to be signed and judged.
+    /// What the data plane runs, to be judged.
     Evidence {
         /// What it answers.
         nonce: Nonce,
-        /// Measured after the nonce had come.
-        measurement: Box<Measurement>,
+        /// Measured after the nonce had come, to be signed; `None`: the engine is asked, and signs itself.
+        measurement: Option<Box<Measurement>>,
     },
     /// What is to be attested.
     Plan(PlanWish),
@@ -65,6 +65,8 @@ pub enum LinkError {
     Failed(String),
     /// The data plane has not shown that it is what it should be.
     Untrusted(String),
+    /// There is nothing to show, in words; the controller is not to blame, and asks again.
+    NotShown(String),
     /// Another process has registered as this gateway: nothing is answered any more.
     Replaced(String),
 }

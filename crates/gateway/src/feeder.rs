@@ -3,7 +3,6 @@
 //! Six tasks serve them, so that a revocation does not wait behind a fleet that is being loaded, nor a device that
 //! wants to authenticate behind either, nor anybody behind reports of sessions, attestation or a slow key.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use linewarden_controller::attest::{RoundOutcome, Verifier};
@@ -15,7 +14,7 @@ use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{BootId, Moment, RegistryError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::attester::Attester;
+use crate::attesting::Attesting;
 use crate::exchange::{Answer, Ask, LinkError};
 use crate::gateway::random;
 use crate::time::{Clock, boot_id};
@@ -64,7 +63,7 @@ impl Feeder {
     pub(crate) fn new(
         controller: Controller,
         gateway: GatewayId,
-        attester: Option<Arc<Mutex<Attester>>>,
+        attesting: Option<Attesting>,
     ) -> (Self, Desks) {
         let (resume, resume_inbox) = unbounded_channel();
         let (rows, rows_inbox) = unbounded_channel();
@@ -78,7 +77,7 @@ impl Feeder {
                 gateway,
                 boot: boot_id(),
                 link: tokio::sync::Mutex::default(),
-                attester,
+                attesting,
             },
             resume: resume_inbox,
             rows: rows_inbox,
@@ -151,7 +150,7 @@ struct Office {
     gateway: GatewayId,
     boot: Option<BootId>,
     link: tokio::sync::Mutex<Option<Link>>,
-    attester: Option<Arc<Mutex<Attester>>>,
+    attesting: Option<Attesting>,
 }
 
 impl Office {
@@ -173,7 +172,7 @@ impl Office {
                 let chunk = self.resume(&mut course.leases).await;
                 Answer::Chunk(chunk.map_err(|error| self.failed(error)))
             }
-            Ask::Evidence { nonce, measurement } => Answer::Judged(self.show(nonce, *measurement).await),
+            Ask::Evidence { nonce, measurement } => Answer::Judged(self.show(nonce, measurement).await),
             Ask::Lease(wants) => Answer::Rows(
                 async { self.link().await?.lease(&wants).await }
                     .await
@@ -314,21 +313,13 @@ impl Office {
         }
     }
 
-    /// Has a measurement signed and judged.
-    async fn show(&self, nonce: Nonce, measurement: Measurement) -> Result<Scrutiny, LinkError> {
+    /// Has a measurement signed, or the engine asked, and the statement judged.
+    async fn show(&self, nonce: Nonce, measurement: Option<Box<Measurement>>) -> Result<Scrutiny, LinkError> {
         let failed = |error: &dyn std::fmt::Display| LinkError::Failed(error.to_string());
-        let attester = self.attester.as_ref();
-        let attester = attester.ok_or_else(|| failed(&"this gateway has no key to sign evidence with"))?;
-        let attester = Arc::clone(attester);
-        // A TPM takes its time, and others wait on this thread.
-        let sign = move || {
-            let mut attester = attester.lock().unwrap_or_else(PoisonError::into_inner);
-            attester.show(nonce, measurement)
-        };
-        let shown = tokio::task::spawn_blocking(sign).await;
-        let shown = shown
-            .map_err(|error| failed(&error))?
-            .map_err(|error| failed(&error))?;
+        let attesting = self.attesting.as_ref();
+        let attesting = attesting.ok_or_else(|| failed(&"this gateway has no key to sign evidence with"))?;
+        let shown = attesting.show(nonce, measurement).await;
+        let shown = shown.map_err(|error| LinkError::NotShown(error.to_string()))?;
         let link = self.link().await.map_err(|error| self.failed(error))?;
         let judged = link
             .judge(&shown.statement, Some(&shown.inventory), times())

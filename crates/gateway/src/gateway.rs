@@ -12,7 +12,7 @@ use linewarden_dataplane::{Counters, DataPlane, DataPlaneError, Live};
 use linewarden_protocol::ids::GatewayId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::attester::Attester;
+use crate::attesting::Attesting;
 use crate::audit::{AuditLog, AuditState, Happening};
 use crate::exchange::{Answer, Ask};
 use crate::feeder::{Desks, Feeder};
@@ -171,7 +171,7 @@ impl Gateway {
         Self::start_with(plane, controller, gateway_id, settings, None)
     }
 
-    /// Likewise, with who signs what the data plane is measured to run.
+    /// Likewise, with who signs what the data plane runs.
     ///
     /// # Errors
     /// As [`Gateway::start`].
@@ -180,12 +180,12 @@ impl Gateway {
         controller: Controller,
         gateway_id: GatewayId,
         settings: Settings,
-        attester: Option<Arc<Mutex<Attester>>>,
+        attesting: Option<Attesting>,
     ) -> Result<Self, GatewayError> {
         let node = Node::new(plane, settings)?;
         let (messages, inbox) = Post::new()?;
         let shared = Arc::new(Shared::default());
-        let desks = start_feeder(Feeder::new(controller.clone(), gateway_id, attester), &messages)?;
+        let desks = start_feeder(Feeder::new(controller.clone(), gateway_id, attesting), &messages)?;
         let control = Control {
             node,
             inbox,

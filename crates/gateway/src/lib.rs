@@ -19,6 +19,7 @@
 
 pub mod addresses;
 mod attester;
+mod attesting;
 pub mod audit;
 pub mod classic;
 pub mod config;
@@ -33,6 +34,7 @@ pub mod plane;
 mod time;
 
 pub use attester::{Attester, AttesterError, Shown};
+pub use attesting::{Attesting, SwitchAttester};
 pub use desk::{Counts as DeskCounts, Desk, DeskError, DeskSockets};
 pub use exchange::{Answer, Ask, LinkError};
 pub use gateway::{Change, Gateway, GatewayError, PlaneHandle, Stopped};

@@ -1,6 +1,7 @@
 //! Starting the data plane that a configuration names.
 
-use linewarden_dataplane::{DataPlane, DataPlaneError, host, xdp};
+use linewarden_dataplane::config::ConfigError;
+use linewarden_dataplane::{DataPlane, DataPlaneError, host, p4runtime, xdp};
 
 use crate::config::{Backend, GatewaySection, Resolved};
 
@@ -25,10 +26,10 @@ pub fn release(section: &GatewaySection, resolved: &Resolved) -> Result<usize, D
 }
 
 /// Starts the data plane: the eBPF program on its interfaces, or the threads on their sockets, in the calling
-/// thread's network namespace.
+/// thread's network namespace; or takes hold of the switch.
 ///
 /// # Errors
-/// A missing privilege (the message says which, and what works without it), or the kernel's refusal.
+/// A missing privilege (the message says which, and what works without it), the kernel's refusal, or the switch's.
 pub fn start(section: &GatewaySection, resolved: &Resolved) -> Result<Box<dyn DataPlane>, DataPlaneError> {
     match section.dataplane {
         Backend::Xdp => {
@@ -63,6 +64,17 @@ pub fn start(section: &GatewaySection, resolved: &Resolved) -> Result<Box<dyn Da
                 options.threads = threads;
             }
             Ok(Box::new(host::Host::start(&resolved.config, &options)?))
+        }
+        Backend::P4 => {
+            // `GatewayConfig::check` has refused a configuration without a switch.
+            let options = resolved.p4.as_ref().ok_or(ConfigError::Unsupported {
+                backend: "p4",
+                what: "configuration without [p4]",
+            })?;
+            Ok(Box::new(p4runtime::P4Runtime::connect(
+                &resolved.config,
+                options,
+            )?))
         }
     }
 }

@@ -10,6 +10,9 @@
 //! | a host on the devices' side | 02:4c:57:00:00:fe | 10.66.0.254/16 | fd66::fe/64 |
 //! | gateway, service side | 02:4c:57:00:00:02 | 10.77.0.1/24 | fd77::1/64 |
 //! | service | 02:4c:57:00:00:03 | 10.77.0.2/24 | fd77::2/64 |
+//!
+//! Around a switch ([`crate::topology::Middle::Switch`]) the gateway is one station with the service, and has its MAC
+//! address there; the switch's two interfaces are 02:4c:57:00:00:04 and :05, which nobody sends to.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -94,6 +97,8 @@ pub const SERVICE: Station = Station::new(
     Ipv4Addr::new(10, 77, 0, 2),
     Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2),
 );
+/// The switch's interfaces, towards the devices and towards the service.
+pub const SWITCH: [Mac; 2] = [Mac([0x02, 0x4c, 0x57, 0, 0, 4]), Mac([0x02, 0x4c, 0x57, 0, 0, 5])];
 /// The ordinary host on the devices' side, if the topology has one.
 pub const DEVICE_HOST: Station = Station::new(
     0xfe,

@@ -5,6 +5,13 @@
 //!  dev-XXXXXX ════ veth ════ gwd-XXXXXX   forwards   gws-XXXXXX ════ veth ════ svc-XXXXXX
 //!  10.66.0.0/16, fd66::/64      .0.1                    .0.1            10.77.0.2, fd77::2
 //! ```
+//! With [`Middle::Switch`] the gateway namespace neither forwards nor has an address: a switch connects its two interfaces. The
+//! gateway's addresses towards the devices are the service's then, so whatever the switch does not answer is answered there:
+//! ```text
+//!  dev-XXXXXX ════ veth ════ gwd-XXXXXX   a switch   gws-XXXXXX ════ veth ════ svc-XXXXXX
+//!  10.66.0.0/16, fd66::/64                                              10.66.0.1, fd66::1
+//!                                                                       10.77.0.2, fd77::2
+//! ```
 //! It has no connection to any other network, and is silent: no router advertisement, no duplicate address
 //! detection, no addresses of the kernel's own making, so that counters of the data plane count only what the lab sends. (With
 //! IPv6 on, the kernel still reports its multicast groups once per interface; on the devices' side only if
@@ -20,7 +27,7 @@ use std::{fs, io};
 use linewarden_dataplane::ethtool::{self, EthtoolError, Offload};
 
 use crate::address::{
-    DEVICE_HOST, DEVICES_MAX, DeviceAddress, GATEWAY, GATEWAY_SERVICE_SIDE, Mac, SERVICE, Station,
+    DEVICE_HOST, DEVICES_MAX, DeviceAddress, GATEWAY, GATEWAY_SERVICE_SIDE, Mac, SERVICE, SWITCH, Station,
 };
 use crate::capability::{self, Missing};
 use crate::iproute::{self, IpError};
@@ -66,9 +73,21 @@ pub enum LabError {
     TooManyNeighbours(u32),
 }
 
+/// What stands between devices and service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Middle {
+    /// The network stack of the gateway namespace, which forwards IP packets.
+    #[default]
+    Router,
+    /// Nothing, until a switch connects the gateway namespace's two interfaces.
+    Switch,
+}
+
 /// What to build.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Topology {
+    /// Who forwards.
+    pub middle: Middle,
     /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Receive and transmit queues of each veth end.
@@ -77,7 +96,7 @@ pub struct Topology {
     pub ipv6: bool,
     /// Gives the devices' end of the link an IP address of its own, for programs that use ordinary sockets.
     pub device_host: bool,
-    /// Fixed neighbour entries at the gateway for the devices 0.., so that its network stack need not resolve them
+    /// Fixed neighbour entries for the devices 0.. where the gateway's addresses are, so that its network stack need not resolve them
     /// (at most [`DEVICES_MAX`]). Permanent entries do not count against the machine-wide `gc_thresh` limits, which
     /// a namespace cannot change.
     pub permanent_neighbours: u32,
@@ -89,6 +108,7 @@ pub struct Topology {
 impl Default for Topology {
     fn default() -> Self {
         Self {
+            middle: Middle::default(),
             mtu: 1500,
             queues: 1,
             ipv6: true,
@@ -127,6 +147,7 @@ pub struct Lab {
     pub gateway_service_end: Interface,
     /// In `service`.
     pub service_end: Interface,
+    middle: Middle,
     _devices_end_program: Option<XdpPass>,
 }
 
@@ -144,9 +165,12 @@ impl Lab {
         let gateway = NetNs::new()?;
         let service = NetNs::new()?;
         quiet(&devices, topology.ipv6 && topology.device_host)?;
-        quiet(&gateway, topology.ipv6)?;
+        let is_router = topology.middle == Middle::Router;
+        quiet(&gateway, topology.ipv6 && is_router)?;
         quiet(&service, topology.ipv6)?;
-        forward(&gateway, topology.ipv6)?;
+        if is_router {
+            forward(&gateway, topology.ipv6)?;
+        }
 
         let names = Names::random()?;
         let links = names.links(topology, &devices, &service);
@@ -155,6 +179,7 @@ impl Lab {
         iproute::batch(&service, &names.service_addresses(topology))?;
         iproute::batch(&devices, &names.device_addresses(topology))?;
 
+        let [gateway_devices, gateway_service, service_mac] = topology.macs();
         let devices_end = interface(&devices, names.devices, DEVICE_HOST.mac)?;
         let program = topology
             .devices_end_accepts_xdp
@@ -163,9 +188,10 @@ impl Lab {
         let lab = Self {
             devices_end,
             _devices_end_program: program,
-            gateway_devices_end: interface(&gateway, names.gateway_devices, GATEWAY.mac)?,
-            gateway_service_end: interface(&gateway, names.gateway_service, GATEWAY_SERVICE_SIDE.mac)?,
-            service_end: interface(&service, names.service, SERVICE.mac)?,
+            gateway_devices_end: interface(&gateway, names.gateway_devices, gateway_devices)?,
+            gateway_service_end: interface(&gateway, names.gateway_service, gateway_service)?,
+            service_end: interface(&service, names.service, service_mac)?,
+            middle: topology.middle,
             devices,
             gateway,
             service,
@@ -185,6 +211,15 @@ impl Lab {
         Ok(())
     }
 
+    /// Where the gateway's addresses are, with the interface towards the devices.
+    #[must_use]
+    pub fn gateway_stack(&self) -> (&NetNs, &Interface) {
+        match self.middle {
+            Middle::Router => (&self.gateway, &self.gateway_devices_end),
+            Middle::Switch => (&self.service, &self.service_end),
+        }
+    }
+
     /// Every interface with its namespace, from the devices to the service.
     #[must_use]
     pub fn ends(&self) -> [(&NetNs, &Interface); 4] {
@@ -194,6 +229,19 @@ impl Lab {
             (&self.gateway, &self.gateway_service_end),
             (&self.service, &self.service_end),
         ]
+    }
+}
+
+impl Topology {
+    /// Of the gateway's two interfaces, and of the service's.
+    fn macs(&self) -> [Mac; 3] {
+        match self.middle {
+            Middle::Router => [GATEWAY.mac, GATEWAY_SERVICE_SIDE.mac, SERVICE.mac],
+            Middle::Switch => {
+                let [devices_side, service_side] = SWITCH;
+                [devices_side, service_side, GATEWAY.mac]
+            }
+        }
     }
 }
 
@@ -228,33 +276,34 @@ impl Names {
                 netns.path()
             )
         };
-        let gateway_service = end(&self.gateway_service, GATEWAY_SERVICE_SIDE.mac);
+        let [gateway_devices, gateway_service, service_mac] = topology.macs();
         [
             pair(
-                end(&self.gateway_devices, GATEWAY.mac),
+                end(&self.gateway_devices, gateway_devices),
                 end(&self.devices, DEVICE_HOST.mac),
                 devices,
             ),
-            pair(gateway_service, end(&self.service, SERVICE.mac), service),
+            pair(
+                end(&self.gateway_service, gateway_service),
+                end(&self.service, service_mac),
+                service,
+            ),
         ]
         .concat()
     }
 
     fn gateway_addresses(&self, topology: &Topology) -> String {
         let mut script = up("lo");
-        script += &station(&self.gateway_devices, &GATEWAY, 16, topology.ipv6);
-        script += &station(&self.gateway_service, &GATEWAY_SERVICE_SIDE, 24, topology.ipv6);
-        script += &neighbour(&self.gateway_service, &SERVICE, topology.ipv6);
-        if topology.device_host {
-            script += &neighbour(&self.gateway_devices, &DEVICE_HOST, topology.ipv6);
-        }
-        for device in (0..topology.permanent_neighbours).map(DeviceAddress::new) {
-            let (v4, v6, mac) = (device.v4(), device.v6(), device.mac());
-            let dev = &self.gateway_devices;
-            // Writing to a String cannot fail.
-            let _ = writeln!(script, "neigh replace {v4} lladdr {mac} dev {dev} nud permanent");
-            if topology.ipv6 {
-                let _ = writeln!(script, "neigh replace {v6} lladdr {mac} dev {dev} nud permanent");
+        match topology.middle {
+            Middle::Router => {
+                script += &station(&self.gateway_devices, &GATEWAY, 16, topology.ipv6);
+                script += &station(&self.gateway_service, &GATEWAY_SERVICE_SIDE, 24, topology.ipv6);
+                script += &neighbour(&self.gateway_service, &SERVICE, topology.ipv6);
+                script += &device_neighbours(&self.gateway_devices, topology);
+            }
+            Middle::Switch => {
+                script += &up(&self.gateway_devices);
+                script += &up(&self.gateway_service);
             }
         }
         script
@@ -263,8 +312,16 @@ impl Names {
     fn service_addresses(&self, topology: &Topology) -> String {
         let mut script = up("lo");
         script += &station(&self.service, &SERVICE, 24, topology.ipv6);
-        script += &neighbour(&self.service, &GATEWAY_SERVICE_SIDE, topology.ipv6);
-        script += &default_route(&GATEWAY_SERVICE_SIDE, topology.ipv6);
+        match topology.middle {
+            Middle::Router => {
+                script += &neighbour(&self.service, &GATEWAY_SERVICE_SIDE, topology.ipv6);
+                script += &default_route(&GATEWAY_SERVICE_SIDE, topology.ipv6);
+            }
+            Middle::Switch => {
+                script += &station(&self.service, &GATEWAY, 16, topology.ipv6);
+                script += &device_neighbours(&self.service, topology);
+            }
+        }
         script
     }
 
@@ -301,6 +358,23 @@ fn neighbour(name: &str, station: &Station, ipv6: bool) -> String {
     let mut script = format!("neigh replace {v4} lladdr {mac} dev {name} nud permanent\n");
     if ipv6 {
         script += &format!("neigh replace {v6} lladdr {mac} dev {name} nud permanent\n");
+    }
+    script
+}
+
+/// The device host and the first devices.
+fn device_neighbours(name: &str, topology: &Topology) -> String {
+    let mut script = String::new();
+    if topology.device_host {
+        script += &neighbour(name, &DEVICE_HOST, topology.ipv6);
+    }
+    for device in (0..topology.permanent_neighbours).map(DeviceAddress::new) {
+        let (v4, v6, mac) = (device.v4(), device.v6(), device.mac());
+        // Writing to a String cannot fail.
+        let _ = writeln!(script, "neigh replace {v4} lladdr {mac} dev {name} nud permanent");
+        if topology.ipv6 {
+            let _ = writeln!(script, "neigh replace {v6} lladdr {mac} dev {name} nud permanent");
+        }
     }
     script
 }

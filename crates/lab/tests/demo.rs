@@ -1,4 +1,4 @@
-//! The demonstration as a whole, small: on both data planes, and spoilt, so that its judge is judged. Needs root.
+//! The demonstration as a whole, small: on all data planes, and spoilt, so that its judge is judged. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -40,22 +40,27 @@ fn run(options: &Options) -> (Report, Vec<Event>) {
 }
 
 fn assert_passed(report: &Report, devices: u64) {
+    assert_judged(report, devices, ["xdp", "host"]);
+    assert_eq!(report.attacks.len(), ALL.len() + 1);
+    assert_attested(report);
+}
+
+/// All of it but attestation, which not every data plane has.
+fn assert_judged(report: &Report, devices: u64, expected: [&str; 2]) {
     assert!(report.passed, "{:?}", report.findings);
     assert_eq!((report.false_accepts, report.false_rejects), (0, 0));
     assert_eq!((report.authenticated, report.inconclusive), (devices, 0));
-    assert_eq!(report.attacks.len(), ALL.len() + 1);
-    assert_attested(report);
     assert!(report.auth_per_s > 0.0);
     assert!(report.latency_us.p50 > 0.0 && report.latency_us.p50 <= report.latency_us.p99);
     let revocation = report.revocation.as_ref().unwrap();
     assert_eq!(revocation.others_authenticated, u64::from(demo::WITNESSES) - 1);
     let planes: Vec<_> = report.comparison.iter().map(|pass| pass.dataplane).collect();
-    assert_eq!(planes, ["xdp", "host"]);
+    assert_eq!(planes, expected);
     for pass in &report.comparison {
         assert_eq!(pass.devices, devices / 4);
     }
     let svg = demo::picture::latency_cdf(&report.comparison).unwrap();
-    assert!(svg.contains("xdp") && svg.contains("host"));
+    assert!(expected.iter().all(|name| svg.contains(name)));
 }
 
 /// The changed device was found, shut out and let in again; the junk did nothing.
@@ -131,6 +136,57 @@ fn on_host_all_devices_get_in_and_no_attack_does() {
     }
     assert!(report.service.is_none());
     assert!(report.left_out.iter().any(|left_out| left_out.contains("gate")));
+}
+
+#[test]
+fn on_a_p4_switch_all_devices_get_in_and_no_attack_does() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    let (report, events) = run(&options(Backend::P4, 64));
+    assert_judged(&report, 64, ["xdp", "p4"]);
+    assert_eq!(report.attacks.len(), ALL.len());
+    for attack in &report.attacks {
+        assert!(attack.attempts > 0 && attack.skipped.is_none(), "{attack:?}");
+    }
+    let service = report.service.as_ref().unwrap();
+    assert_eq!((service.reached, service.reached_before), (64, 0));
+    assert!(service.tried_before > 0);
+    assert!(report.attestation.is_none() && report.left_out.iter().any(|what| what.contains("PROOF")));
+    assert!(!events.contains(&Event::Stage(Stage::Attesting)));
+    // Who is enrolled is asked about, all others are dropped at the switch.
+    let count = |verdict: &str| report.verdicts.get(verdict).copied().unwrap_or(0);
+    assert!(
+        count("slow_path") > 0 && count("drop_unknown_device") > 0,
+        "{:?}",
+        report.verdicts
+    );
+}
+
+#[test]
+fn the_judge_of_a_p4_switch_notices_what_is_spoilt() {
+    if skipped(FOR_LOAD_GENERATOR) {
+        return;
+    }
+    let spoilt = |sabotage| Options {
+        sabotage: Some(sabotage),
+        limit: Duration::from_secs(20),
+        ..options(Backend::P4, 32)
+    };
+    let (refused, _) = run(&spoilt(Sabotage::RevokeBeforeTurn));
+    assert_eq!((refused.false_accepts, refused.false_rejects), (0, 1));
+    assert_eq!((refused.authenticated, refused.audit.refused), (31, 1));
+    let (open, _) = run(&spoilt(Sabotage::GateLeftOff));
+    let service = open.service.as_ref().unwrap();
+    assert!(service.reached_before > 0 && service.strangers > 0);
+    assert!(open.revocation.as_ref().unwrap().reached_after > 0);
+    assert!(open.false_accepts > 0 && !refused.passed && !open.passed);
+    let stop = AtomicBool::new(false);
+    let refused = demo::run(&spoilt(Sabotage::SecondFile), &stop, &mut |_| {});
+    assert!(
+        matches!(refused, Err(DemoError::NothingToSpoil("p4"))),
+        "{refused:?}"
+    );
 }
 
 #[test]
@@ -243,8 +299,10 @@ fn without_rights_it_runs_on_loopback_and_says_what_it_leaves_out() {
         assert_eq!((spoilt.false_accepts, spoilt.false_rejects), (0, 1));
         assert!(!spoilt.passed);
 
-        let xdp = demo::run(&options(Backend::Xdp, 64), &AtomicBool::new(false), &mut |_| {});
-        assert!(matches!(xdp, Err(DemoError::Capability(_))), "{xdp:?}");
+        for backend in [Backend::Xdp, Backend::P4] {
+            let refused = demo::run(&options(backend, 64), &AtomicBool::new(false), &mut |_| {});
+            assert!(matches!(refused, Err(DemoError::Capability(_))), "{refused:?}");
+        }
     });
 }
 
@@ -273,9 +331,9 @@ fn sizes_that_cannot_be_shown_are_refused() {
         assert!(matches!(result, Err(DemoError::Devices(_))), "{devices}");
     }
     let rows = Options {
-        rows: 2,
+        rows: demo::ROWS_MIN - 1,
         ..options(Backend::Host, 64)
     };
     let result = demo::run(&rows, &AtomicBool::new(false), &mut |_| {});
-    assert!(matches!(result, Err(DemoError::Rows(2))));
+    assert!(matches!(result, Err(DemoError::Rows(_))));
 }

@@ -14,6 +14,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::MetadataExt as _;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{skipped, wait_until};
@@ -22,7 +23,9 @@ use linewarden_lab::capability::{FOR_NETWORK, require};
 use linewarden_lab::napi::NapiThreads;
 use linewarden_lab::netns::NetNs;
 use linewarden_lab::packet_socket::{Fanout, Options, PacketSocket, TxBatch};
-use linewarden_lab::topology::{Lab, LabError, Topology};
+use linewarden_lab::topology::{Lab, LabError, Middle, Topology};
+use linewarden_switch::ports::packet::{self, PacketOptions};
+use linewarden_switch::ports::{PortId, PortSet};
 
 fn bind(netns: &NetNs, address: impl Into<SocketAddr>) -> UdpSocket {
     let address = address.into();
@@ -58,6 +61,59 @@ fn devices_reach_the_service_through_the_gateway() {
     let lab = Lab::build(&Topology::default()).unwrap();
     echo_once(&lab, (DEVICE_HOST.v4, 0).into(), (SERVICE.v4, 0).into());
     echo_once(&lab, (DEVICE_HOST.v6, 0).into(), (SERVICE.v6, 0).into());
+}
+
+#[test]
+fn around_a_switch_the_gateway_is_one_station_with_the_service() {
+    if skipped(FOR_NETWORK) {
+        return;
+    }
+    let lab = Lab::build(&Topology {
+        middle: Middle::Switch,
+        ..Topology::default()
+    })
+    .unwrap();
+    // It is the switch that connects them: the gateway namespace has no address, and forwards nothing.
+    let mut ports = lab.gateway.run(|| {
+        let mut ports = PortSet::new().unwrap();
+        for (number, end) in [&lab.gateway_devices_end, &lab.gateway_service_end]
+            .into_iter()
+            .enumerate()
+        {
+            let port = packet::open(&end.name, &PacketOptions::default()).unwrap();
+            ports.add(PortId::new(number as u16).unwrap(), port).unwrap();
+        }
+        ports
+    });
+    let ports = ports.as_mut().unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let waker = ports.waker();
+        let through = scope.spawn(|| {
+            let mut forwarded = 0;
+            while !stop.load(Ordering::Relaxed) {
+                ports
+                    .serve(None, |from, frame, senders| {
+                        forwarded += 1;
+                        senders.send(PortId::new(1 - from.get()).unwrap(), frame, &[]);
+                    })
+                    .unwrap();
+            }
+            forwarded
+        });
+        for service in [SERVICE, GATEWAY] {
+            echo_once(&lab, (DEVICE_HOST.v4, 0).into(), (service.v4, 0).into());
+            echo_once(&lab, (DEVICE_HOST.v6, 0).into(), (service.v6, 0).into());
+        }
+        stop.store(true, Ordering::Relaxed);
+        waker.wake();
+        assert!(through.join().unwrap() >= 8);
+    });
+    let (netns, end) = lab.gateway_stack();
+    assert_eq!(
+        (netns.inode().unwrap(), end.mac),
+        (lab.service.inode().unwrap(), GATEWAY.mac)
+    );
 }
 
 #[test]

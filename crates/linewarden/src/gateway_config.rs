@@ -1,13 +1,17 @@
 //! A gateway's configuration with all its mistakes, and what this machine lacks for it: for `check` and `serve`.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use linewarden_controller::attest::Signer;
 use linewarden_controller::trust::TrustPolicy;
 use linewarden_dataplane::capability::{self, Capability};
+use linewarden_dataplane::p4runtime::changing_objects;
 use linewarden_dataplane::{ethtool, xdp};
 use linewarden_evidence::SwitchId;
+use linewarden_evidence::appraisal::Reference;
+use linewarden_evidence::encoding::Object;
 use linewarden_evidence::keys::Signer as EvidenceSigner;
 use linewarden_evidence::statement::Kind;
 use linewarden_gateway::config::{Backend, FieldError, Gate, GatewayConfig, Resolved};
@@ -88,6 +92,9 @@ pub async fn examine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
 }
 
 fn privileges(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    if file.value.gateway.dataplane == Backend::P4 {
+        return Vec::new();
+    }
     if file.value.gateway.dataplane != Backend::Xdp {
         let is_raw = file.value.p4dra_classic.is_some();
         if !is_raw || capability::missing(&[Capability::NetRaw]).is_empty() {
@@ -166,7 +173,7 @@ fn gates(file: &ConfigFile<GatewayConfig>, resolved: &Resolved) -> Vec<Problem> 
         );
         if section.pins().is_none() {
             let field = match (section.dataplane, section.gate) {
-                (Backend::Host, _) => "dataplane",
+                (Backend::Host | Backend::P4, _) => "dataplane",
                 (Backend::Xdp, Gate::Off) => "gate",
                 (Backend::Xdp, _) => "when_gone",
             };
@@ -376,20 +383,8 @@ pub fn trust(file: &ConfigFile<GatewayConfig>) -> Result<Option<TrustPolicy>, Pr
         .map_err(|failure| problem("reference_key", &failure))?;
     let mut reference = cmd::appraise::read_reference(&section.reference, reference_key.as_ref())
         .map_err(|failure| problem("reference", &failure))?;
-    let id = SwitchId(file.value.gateway.id.into());
-    if reference.switch.is_some_and(|switch| switch != id) || reference.kind != Kind::Xdp {
-        let said = format!(
-            "it is for data plane {}, of kind {}; this gateway is data plane {id}, of kind {}",
-            reference
-                .switch
-                .map_or("any".to_owned(), |switch| switch.to_string()),
-            reference.kind.name(),
-            Kind::Xdp.name()
-        );
-        return Err(file.problem(&["trust", "reference"], &said));
-    }
-    // One key on two gateways, and values for any: still the one's statement does not stand for the other.
-    reference.switch = Some(id);
+    reference.switch =
+        Some(data_plane(file, &reference).map_err(|said| file.problem(&["trust", "reference"], &said))?);
     let nanoseconds = |seconds: u32| u64::from(seconds).saturating_mul(1_000_000_000);
     Ok(Some(TrustPolicy {
         reference,
@@ -397,6 +392,50 @@ pub fn trust(file: &ConfigFile<GatewayConfig>) -> Result<Option<TrustPolicy>, Pr
         every_ns: nanoseconds(section.every_s),
         answer_ns: nanoseconds(section.answer_s),
     }))
+}
+
+/// The data plane that statements must be of, which the reference values must be for.
+///
+/// # Errors
+/// They are for another, in words.
+fn data_plane(file: &ConfigFile<GatewayConfig>, reference: &Reference) -> Result<SwitchId, String> {
+    let (kind, id) = match file.value.gateway.dataplane {
+        // The switch has a number of its own, which only they tell.
+        Backend::P4 => (Kind::P4, reference.switch),
+        // One key on two gateways, and values for any: still the one's statement does not stand for the other.
+        Backend::Xdp | Backend::Host => (Kind::Xdp, Some(SwitchId(file.value.gateway.id.into()))),
+    };
+    let number = |switch: Option<SwitchId>| switch.map_or("any".to_owned(), |switch| switch.to_string());
+    let is_other = reference.switch.is_some_and(|switch| Some(switch) != id);
+    if is_other || reference.kind != kind {
+        return Err(format!(
+            "it is for data plane {}, of kind {}; this gateway's is {}, of kind {}",
+            number(reference.switch),
+            reference.kind.name(),
+            number(id),
+            kind.name()
+        ));
+    }
+    if kind == Kind::P4
+        && let Some(changing) = changing(reference)
+    {
+        return Err(format!(
+            "it was made without --gateway: {changing} changes while the gateway serves; make it anew"
+        ));
+    }
+    id.ok_or_else(|| {
+        "it is for any switch; name the one, for whoever has its key could be another".to_owned()
+    })
+}
+
+/// What changes all the time in a switch and is not left open.
+fn changing(reference: &Reference) -> Option<&Object> {
+    let names = changing_objects();
+    let changes: BTreeSet<Object> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    let mut fixed = reference.objects.iter().filter(|listed| !listed.is_volatile);
+    fixed
+        .find(|listed| changes.contains(&listed.object))
+        .map(|listed| &listed.object)
 }
 
 async fn registry(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = cli::Cli::parse_from(cmd::switch::without_separator(std::env::args_os()));
     cli.color.apply();
     let json = cli.command.wants_json();
     match cmd::run(cli) {

@@ -113,6 +113,39 @@ fn a_demonstration_prints_a_table_and_writes_figures_and_a_picture() {
 }
 
 #[test]
+fn a_demonstration_on_a_p4_switch_says_what_it_leaves_out() {
+    if skipped() {
+        return;
+    }
+    let demo = Demo::run(&["--devices", "32", "--dataplane", "p4"]);
+    assert!(demo.output.status.success(), "{}", demo.stderr());
+    let json = demo.json();
+    assert_eq!(
+        (&json["dataplane"], &json["authenticated"]),
+        (&"p4".into(), &32.into())
+    );
+    assert_eq!(
+        (&json["false_accepts"], &json["false_rejects"]),
+        (&0.into(), &0.into())
+    );
+    let svg = std::fs::read_to_string(demo.directory.path().join("out/demo-latency.svg")).unwrap();
+    assert!(svg.contains("xdp: 8 devices") && svg.contains("p4: 8 devices"));
+    let table = demo.stdout();
+    for text in [
+        "verifier: p4",
+        "attack: clone",
+        "left out: devices that prove",
+        "demo: passed",
+    ] {
+        assert!(table.contains(text), "{text}: {table}");
+    }
+    assert!(demo.left_behind().is_empty());
+
+    let spoilt = Demo::run(&["--devices", "32", "--dataplane", "p4", "--spoil", "second-file"]);
+    assert_eq!(spoilt.output.status.code(), Some(2), "{}", spoilt.stderr());
+}
+
+#[test]
 fn a_spoilt_demonstration_fails_and_says_why() {
     if skipped() {
         return;

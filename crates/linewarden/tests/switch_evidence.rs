@@ -6,12 +6,18 @@
     clippy::indexing_slicing
 )]
 
+#[path = "support/capture.rs"]
+mod capture;
 mod support;
+#[path = "../../tpm/tests/emulator/swtpm.rs"]
+#[allow(dead_code, reason = "it does more than is needed here")]
+mod swtpm;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Output;
 
+use capture::{capture, captured, ipv6};
 use linewarden_evidence::inband::{Appraiser, Content, MasterKey, read_clone, read_option};
 use linewarden_evidence::state::Digests;
 use linewarden_evidence::{BootCount, SwitchId};
@@ -19,7 +25,8 @@ use linewarden_switch::evidence::{EvidenceSettings, Identity};
 use linewarden_switch::switch::{Settings, Switch};
 use linewarden_switch::tables::HashSeed;
 use serde_json::Value;
-use support::{Namespace, linewarden};
+use support::{Namespace, PROGRAM, Process, linewarden};
+use swtpm::{Emulator, Maker};
 
 const PACKET_KEY: &str = "000102030405060708090a0b0c0d0e0f";
 
@@ -53,42 +60,6 @@ fn refused(at: &Path, words: &str, code: i32) -> String {
     said
 }
 
-/// A capture file (Ethernet) of these frames.
-fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
-    let mut file = vec![
-        0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0,
-    ];
-    for frame in frames {
-        let length = (frame.len() as u32).to_le_bytes();
-        file.extend([0; 8]);
-        file.extend(length);
-        file.extend(length);
-        file.extend(frame);
-    }
-    file
-}
-
-fn captured(path: &Path) -> Vec<Vec<u8>> {
-    let file = std::fs::read(path).unwrap();
-    let (mut rest, mut frames) = (&file[24..], Vec::new());
-    while !rest.is_empty() {
-        let length = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
-        frames.push(rest[16..16 + length].to_vec());
-        rest = &rest[16 + length..];
-    }
-    frames
-}
-
-fn ipv6(payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![2; 12];
-    frame.extend([0x86, 0xdd, 0x60, 0, 0, 7]);
-    frame.extend(u16::try_from(payload.len()).unwrap().to_be_bytes());
-    frame.extend([17, 64]);
-    frame.extend([0x11; 32]);
-    frame.extend(payload);
-    frame
-}
-
 fn secret(path: &Path, text: &str) {
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut options = std::fs::OpenOptions::new();
@@ -118,12 +89,15 @@ fn packets_carry_evidence_that_the_holder_of_the_key_believes() {
             std::fs::write(at.join(format!("{port}_in.pcap")), capture(&[])).unwrap();
         }
         let words = format!(
-            "switch run {} --use-files 0 -i 0@p0 -i 1@p1 -i 2@p2 --grpc-server-addr 127.0.0.1:0 \
+            "switch run --json {} --use-files 0 -i 0@p0 -i 1@p1 -i 2@p2 --grpc-server-addr 127.0.0.1:0 \
              --switch-id 77 --boot-count boots --evidence-in {how} --packet-key packet.key",
             program("evidence")
         );
         let ran = output(at, &words);
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        let said = String::from_utf8(ran.stdout).unwrap();
+        let report: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+        assert_eq!(report["forged"], 0, "{said}");
         let (from, read): (_, fn(&[u8]) -> _) = match how {
             "option" => ("p1_out.pcap", read_option),
             _ => ("p2_out.pcap", read_clone),
@@ -181,65 +155,142 @@ fn settings_that_contradict_each_other_are_refused_and_count_no_start() {
     assert!(said.contains("boots") && said.contains("damaged"), "{said}");
 }
 
-/// A switch in a namespace, asked there.
-#[test]
-fn what_is_asked_for_is_signed_and_appraised() {
-    let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    let Some(namespace) = Namespace::new() else {
-        println!("SKIPPED: network namespaces need root");
-        return;
-    };
-    namespace.run(at, "ip link set dev lo up");
-    namespace.run(at, "ip link add name h0 type veth peer name p0");
-    namespace.run(at, "ip link set dev h0 up");
-    namespace.run(at, "ip link set dev p0 up");
-    let made = output(at, "evidence key --out switch.key");
-    std::fs::write(at.join("switch.pub"), &made.stdout).unwrap();
-    let start = |name: &str| {
-        let words = format!(
-            "switch run --json {} -i 0@p0 --grpc-server-addr 127.0.0.1:0 --switch-id 9 --boot-count boots \
-             --evidence-key switch.key",
-            program(name)
-        );
-        let switch = namespace.start(at, &words);
+/// A namespace for a switch, which is asked there.
+struct Site {
+    directory: tempfile::TempDir,
+    namespace: Namespace,
+}
+
+impl Site {
+    fn new() -> Option<Self> {
+        let Some(namespace) = Namespace::new() else {
+            println!("SKIPPED: network namespaces need root");
+            return None;
+        };
+        let directory = tempfile::tempdir().unwrap();
+        for words in [
+            "ip link set dev lo up",
+            "ip link add name h0 type veth peer name p0",
+            "ip link set dev h0 up",
+            "ip link set dev p0 up",
+        ] {
+            namespace.run(directory.path(), words);
+        }
+        Some(Self { directory, namespace })
+    }
+
+    fn at(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A switch that signs with switch.key, and where it is asked.
+    fn start(&self, name: &str, how: &str) -> (Process, String) {
+        let words = run_words(name, how);
+        let switch = self.namespace.start(self.at(), &words);
         let serving = switch.wait_for("server", |line| line["p4runtime"].is_string());
         let address = serving["p4runtime"].as_str().unwrap().to_owned();
         (switch, address)
-    };
-    let ask = |address: &str, words: &str| -> Value {
+    }
+
+    fn ask(&self, address: &str, words: &str) -> Value {
         let words = format!("switch evidence --json --grpc-addr {address} {words}");
-        let asked = namespace.start(at, &words).ended_well();
+        let asked = self.namespace.start(self.at(), &words).ended_well();
         asked.last().unwrap().clone()
-    };
-    let (switch, address) = start("router");
-    let first = ask(&address, "");
+    }
+
+    fn make_reference(&self) {
+        let made = output(
+            self.at(),
+            "appraise router.cose --key switch.pub --inventory router.inventory --make-reference router.reference",
+        );
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+
+    /// Whether what was asked for with this nonce is affirmed, and what is said of it.
+    fn appraise(&self, nonce: &str) -> (bool, String) {
+        let words = format!(
+            "appraise now.cose --key switch.pub --nonce {nonce} --inventory now.inventory --reference router.reference"
+        );
+        let appraised = output(self.at(), &words);
+        let said = String::from_utf8_lossy(&appraised.stdout).into_owned();
+        (appraised.status.success(), said)
+    }
+}
+
+fn run_words(name: &str, how: &str) -> String {
+    format!(
+        "switch run --json {} -i 0@p0 --grpc-server-addr 127.0.0.1:0 --switch-id 9 --boot-count boots \
+         --evidence-key switch.key {how}",
+        program(name)
+    )
+}
+
+#[test]
+fn what_is_asked_for_is_signed_and_appraised() {
+    let Some(site) = Site::new() else { return };
+    let made = output(site.at(), "evidence key --out switch.key");
+    std::fs::write(site.at().join("switch.pub"), &made.stdout).unwrap();
+    let (switch, address) = site.start("router", "");
+    let first = site.ask(&address, "");
     assert_eq!(
         (&first["switch_id"], &first["boot_count"]),
         (&9.into(), &1.into())
     );
-    ask(&address, "--out router.cose --inventory router.inventory");
+    site.ask(&address, "--out router.cose --inventory router.inventory");
     switch.terminate();
-    let made = output(
-        at,
-        "appraise router.cose --key switch.pub --inventory router.inventory --make-reference router.reference",
-    );
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    site.make_reference();
     for (name, boot, affirmed) in [("router", 2, true), ("evidence", 3, false)] {
-        let (switch, address) = start(name);
-        assert_eq!(ask(&address, "")["boot_count"], boot);
+        let (switch, address) = site.start(name, "");
+        assert_eq!(site.ask(&address, "")["boot_count"], boot);
         let nonce = hex::encode([boot as u8; 32]);
-        ask(
+        site.ask(
             &address,
             &format!("--out now.cose --inventory now.inventory --nonce {nonce} --force"),
         );
         switch.terminate();
-        let words = format!(
-            "appraise now.cose --key switch.pub --nonce {nonce} --inventory now.inventory --reference router.reference"
-        );
-        let appraised = output(at, &words);
-        let said = String::from_utf8_lossy(&appraised.stdout).into_owned();
-        assert_eq!(appraised.status.success(), affirmed, "{said}");
+        let (is_affirmed, said) = site.appraise(&nonce);
+        assert_eq!(is_affirmed, affirmed, "{said}");
         assert_eq!(said.contains("RouterIngress.routes4"), !affirmed, "{said}");
     }
+}
+
+/// The TPM is an emulator in the switch's namespace. What the file holds is of no use without it.
+#[test]
+fn the_key_may_lie_in_a_tpm() {
+    if !swtpm::installed() {
+        return;
+    }
+    let Some(site) = Site::new() else { return };
+    let maker = Maker::new();
+    let emulator = || {
+        let inside = site.namespace.inside();
+        inside.run(|| Emulator::made_by(&maker)).unwrap()
+    };
+    let (own, other) = (emulator(), emulator());
+    let words = format!("{PROGRAM} evidence key --tpm {} --out switch.key", own.tcti());
+    let public = site.namespace.run(site.at(), &words);
+    assert!(public.starts_with("-----BEGIN PUBLIC KEY-----"), "{public}");
+    std::fs::write(site.at().join("switch.pub"), public).unwrap();
+    let (switch, address) = site.start("router", &format!("--evidence-tpm {}", own.tcti()));
+    site.ask(&address, "--out router.cose --inventory router.inventory");
+    site.make_reference();
+    let nonce = hex::encode([7; 32]);
+    site.ask(
+        &address,
+        &format!("--out now.cose --inventory now.inventory --nonce {nonce}"),
+    );
+    let (is_affirmed, said) = site.appraise(&nonce);
+    assert!(is_affirmed, "{said}");
+    assert!(!site.appraise(&hex::encode([8; 32])).0, "of another question");
+    switch.terminate();
+    for (how, code) in [
+        (format!("--evidence-tpm {}", other.tcti()), 1),
+        (String::new(), 2),
+    ] {
+        let switch = site.namespace.start(site.at(), &run_words("router", &how));
+        let (ended, seen) = switch.ended();
+        assert_eq!(ended, code, "{how}: {seen:?}");
+    }
+    let (switch, _) = site.start("router", &format!("--evidence-tpm {}", own.tcti()));
+    switch.terminate();
 }

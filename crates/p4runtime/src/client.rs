@@ -14,7 +14,7 @@ use crate::bytes::Bits;
 use crate::data::Data;
 use crate::digest::DigestList;
 use crate::entity::{Entity, TableEntry, Update};
-use crate::error::EntityError;
+use crate::error::{EntityError, causes, is_of_connection};
 use crate::ids::DigestId;
 use crate::p4info::{P4Info, P4InfoError};
 use crate::proto::{google, v1};
@@ -37,8 +37,11 @@ const OUTBOX_MESSAGES: usize = 1024;
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// It cannot be reached.
-    #[error("the switch cannot be reached: {0}")]
+    #[error("the switch cannot be reached: {}", causes(.0))]
     Unreachable(#[from] tonic::transport::Error),
+    /// The connection broke, maybe before it was any use: a server with TLS turns clients away that have no certificate.
+    #[error("the connection to the switch broke: {}", causes(.0))]
+    Broken(Box<Status>),
     /// It refused the whole request.
     #[error("the switch refused: {}: {}", .0.code(), .0.message())]
     Refused(#[from] Box<Status>),
@@ -63,6 +66,7 @@ impl From<Status> for ClientError {
     fn from(status: Status) -> Self {
         match results_of(&status) {
             Some(results) => Self::Batch(results),
+            None if is_of_connection(&status) => Self::Broken(Box::new(status)),
             None => Self::Refused(Box::new(status)),
         }
     }
@@ -97,6 +101,8 @@ pub enum Told {
     IdleTimeout(Vec<TableEntry>),
     /// A packet or an acknowledgement of this client was not taken.
     Error(EntityError),
+    /// Digests or notices that this client did not take in time are lost; in the switch's words.
+    Lost(String),
 }
 
 /// The P4Info that both ends mean, once known.
@@ -119,7 +125,8 @@ pub struct Events {
 }
 
 impl Client {
-    /// Connects, says who it is, and waits until the switch has said how it stands.
+    /// Connects, says who it is, and waits until the switch has said how it stands. [`crate::tls::endpoint`] makes endpoints
+    /// for TLS.
     pub async fn connect(
         endpoint: Endpoint,
         session: Session,
@@ -352,6 +359,12 @@ impl Events {
                         .election_id
                         .map(|id| u128::from(id.high) << 64 | u128::from(id.low)),
                 ))
+            }
+            // About no message of this client's.
+            (Incoming::Error(error), _)
+                if error.canonical_code == i32::from(Code::ResourceExhausted) && error.details.is_none() =>
+            {
+                Some(Told::Lost(error.message))
             }
             (Incoming::Error(error), _) => Some(Told::Error(EntityError::new(
                 Code::from_i32(error.canonical_code),

@@ -1,7 +1,10 @@
 //! Why something about one entity was refused.
 
+use std::error::Error as StdError;
+
 use thiserror::Error;
 pub use tonic::Code;
+use tonic::Status;
 
 /// What becomes of one update or one request that cannot be carried out: a `p4.v1.Error` (specification 10).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -73,4 +76,27 @@ impl From<crate::bytes::BytesError> for EntityError {
     fn from(error: crate::bytes::BytesError) -> Self {
         Self::out_of_range(error.to_string())
     }
+}
+
+/// What lies behind an error, from the outside in: "transport error" is all that tonic itself says of most.
+pub(crate) fn causes(error: &dyn StdError) -> String {
+    let mut said: Vec<String> = Vec::new();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        // Some repeat what is behind them.
+        if words != "transport error" && !said.iter().any(|before| before.contains(&words)) {
+            said.push(words);
+        }
+        cause = error.source();
+    }
+    match said.is_empty() {
+        true => error.to_string(),
+        false => said.join(": "),
+    }
+}
+
+/// Whether a status was made at this end, because the connection broke, and not by the server.
+pub(crate) fn is_of_connection(status: &Status) -> bool {
+    status.source().is_some()
 }

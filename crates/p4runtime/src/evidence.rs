@@ -7,10 +7,12 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio_stream::Stream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use crate::error::{causes, is_of_connection};
 use crate::proto::linewarden::evidence::v1;
+use crate::tls::{ClientTls, endpoint};
 use v1::attest_response::Piece;
 use v1::evidence_client::EvidenceClient;
 use v1::evidence_server::{Evidence, EvidenceServer};
@@ -21,7 +23,7 @@ pub use v1::DigestsResponse as Digests;
 pub const NONCE_BYTES: usize = 32;
 /// Bytes of an inventory in one message: below gRPC's usual 4 MiB.
 const PIECE_BYTES: usize = 1 << 20;
-/// The longest inventory that a client takes.
+/// The longest inventory that a client takes, unless it says less.
 const INVENTORY_BYTES_MAX: usize = 1 << 30;
 /// The longest message that a client takes: a statement is one.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
@@ -41,6 +43,21 @@ pub struct Attested {
     pub inventory: Option<Vec<u8>>,
 }
 
+/// Which entries an inventory names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Listing {
+    /// None: no inventory is asked for.
+    #[default]
+    Nothing,
+    /// Those of all objects but these, each as CLASS:NAME.
+    AllBut(Vec<String>),
+}
+
+impl Listing {
+    /// Every entry.
+    pub const ALL: Self = Self::AllBut(Vec::new());
+}
+
 /// A switch that gives evidence. Both calls may block.
 pub trait Source: Send + Sync + 'static {
     /// The digests as they are now.
@@ -53,7 +70,7 @@ pub trait Source: Send + Sync + 'static {
     ///
     /// # Errors
     /// There is no evidence, or no key.
-    fn attest(&self, nonce: [u8; NONCE_BYTES], with_inventory: bool) -> Result<Attested, NoEvidence>;
+    fn attest(&self, nonce: [u8; NONCE_BYTES], listing: Listing) -> Result<Attested, NoEvidence>;
 }
 
 struct Server<S> {
@@ -103,13 +120,16 @@ impl<S: Source> Evidence for Server<S> {
         let v1::AttestRequest {
             nonce,
             with_inventory,
+            without,
         } = request.into_inner();
         let nonce = <[u8; NONCE_BYTES]>::try_from(nonce.as_slice()).map_err(|_| {
             Status::invalid_argument(format!("a nonce of {} bytes: it has {NONCE_BYTES}", nonce.len()))
         })?;
-        let attested = self
-            .ask(move |source| source.attest(nonce, with_inventory))
-            .await?;
+        let listing = match with_inventory {
+            true => Listing::AllBut(without),
+            false => Listing::Nothing,
+        };
+        let attested = self.ask(move |source| source.attest(nonce, listing)).await?;
         let inventory = attested.inventory.unwrap_or_default();
         let mut pieces = vec![Piece::Statement(attested.statement)];
         pieces.extend(
@@ -128,8 +148,11 @@ impl<S: Source> Evidence for Server<S> {
 #[derive(Debug, Error)]
 pub enum AskError {
     /// The switch cannot be reached.
-    #[error("the switch cannot be reached: {0}")]
+    #[error("the switch cannot be reached: {}", causes(.0))]
     Unreachable(#[from] tonic::transport::Error),
+    /// The connection broke, maybe before it was any use: a server with TLS turns clients away that have no certificate.
+    #[error("the connection to the switch broke: {}", causes(.0))]
+    Broken(Box<Status>),
     /// It refused.
     #[error("the switch gives no evidence: {}: {}", .0.code(), .0.message())]
     Refused(#[from] Box<Status>),
@@ -140,24 +163,42 @@ pub enum AskError {
 
 impl From<Status> for AskError {
     fn from(status: Status) -> Self {
-        Self::Refused(Box::new(status))
+        match is_of_connection(&status) {
+            true => Self::Broken(Box::new(status)),
+            false => Self::Refused(Box::new(status)),
+        }
     }
 }
 
 /// Asks one switch for evidence.
 #[derive(Clone, Debug)]
-pub struct Client(EvidenceClient<Channel>);
+pub struct Client {
+    rpc: EvidenceClient<Channel>,
+    inventory_bytes_max: usize,
+}
 
 impl Client {
-    /// Connects.
+    /// Connects; without a TLS configuration in the clear.
     ///
     /// # Errors
-    /// The switch cannot be reached.
-    pub async fn connect(address: SocketAddr) -> Result<Self, AskError> {
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
+    /// The switch cannot be reached, or shows no certificate that is believed.
+    pub async fn connect(address: SocketAddr, tls: Option<&ClientTls>) -> Result<Self, AskError> {
+        let endpoint = endpoint(&address.to_string(), tls)?;
         let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).connect().await?;
         let client = EvidenceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
-        Ok(Self(client))
+        Ok(Self {
+            rpc: client,
+            inventory_bytes_max: INVENTORY_BYTES_MAX,
+        })
+    }
+
+    /// Takes no longer inventory.
+    #[must_use]
+    pub fn with_inventory_max(self, bytes: usize) -> Self {
+        Self {
+            inventory_bytes_max: bytes,
+            ..self
+        }
     }
 
     /// The digests as they are now; nothing proves them.
@@ -165,23 +206,24 @@ impl Client {
     /// # Errors
     /// The switch gives none.
     pub async fn digests(&mut self) -> Result<Digests, AskError> {
-        Ok(self.0.digests(v1::DigestsRequest {}).await?.into_inner())
+        Ok(self.rpc.digests(v1::DigestsRequest {}).await?.into_inner())
     }
 
     /// A statement with this nonce. Nothing of it is verified yet.
     ///
     /// # Errors
     /// The switch gives none.
-    pub async fn attest(
-        &mut self,
-        nonce: [u8; NONCE_BYTES],
-        with_inventory: bool,
-    ) -> Result<Attested, AskError> {
+    pub async fn attest(&mut self, nonce: [u8; NONCE_BYTES], listing: Listing) -> Result<Attested, AskError> {
+        let (with_inventory, without) = match listing {
+            Listing::Nothing => (false, Vec::new()),
+            Listing::AllBut(without) => (true, without),
+        };
         let request = v1::AttestRequest {
             nonce: nonce.to_vec(),
             with_inventory,
+            without,
         };
-        let mut pieces = self.0.attest(request).await?.into_inner();
+        let mut pieces = self.rpc.attest(request).await?.into_inner();
         let first = pieces.message().await?.and_then(|message| message.piece);
         let Some(Piece::Statement(statement)) = first else {
             return Err(AskError::Answer("begins with no statement"));
@@ -191,7 +233,7 @@ impl Client {
             let Some(Piece::Inventory(piece)) = message.piece else {
                 return Err(AskError::Answer("has a second statement"));
             };
-            if inventory.len() + piece.len() > INVENTORY_BYTES_MAX {
+            if inventory.len() + piece.len() > self.inventory_bytes_max {
                 return Err(AskError::Answer("has an inventory without an end"));
             }
             inventory.extend_from_slice(&piece);

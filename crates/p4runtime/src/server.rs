@@ -21,14 +21,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, RwLock};
 use tokio::time::Instant;
-use tokio_stream::wrappers::TcpListenerStream;
 pub use tonic::service::Routes;
+use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::arbitration::{Arbitration, Limits, StreamId};
 use crate::digest::Digests;
 use crate::proto::v1;
 use crate::target::{EventReceiver, Pipeline, Target};
+use crate::tls::ServerTls;
 use v1::p4_runtime_server::{P4Runtime, P4RuntimeServer};
 
 /// The version of the API that is answered with.
@@ -181,11 +182,13 @@ impl<T: Target> Service<T> {
             .max_encoding_message_size(REQUEST_BYTES_MAX)
     }
 
-    /// Answers on this socket, with `others` beside it, until `until` is over; then open streams end.
+    /// Answers on this socket, with `others` beside it, until `until` is over; then open streams end. Without TLS
+    /// whoever reaches the socket controls the switch.
     pub async fn serve(
         self,
         others: Routes,
         listener: TcpListener,
+        tls: Option<&ServerTls>,
         until: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
         let shared = Arc::downgrade(&self.shared);
@@ -193,13 +196,16 @@ impl<T: Target> Service<T> {
             until.await;
             end_all_streams(&shared);
         };
-        tonic::transport::Server::builder()
-            .tcp_nodelay(true)
+        let mut server = tonic::transport::Server::builder();
+        if let Some(tls) = tls {
+            server = server.tls_config(tls.to_tonic())?;
+        }
+        server
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .add_routes(others)
             .add_service(self.into_grpc())
-            .serve_with_incoming_shutdown(TcpListenerStream::new(listener), until)
+            .serve_with_incoming_shutdown(incoming(listener), until)
             .await
     }
 
@@ -207,6 +213,13 @@ impl<T: Target> Service<T> {
     pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
         TcpListener::bind(address).await
     }
+}
+
+/// Connections that wait for nothing before they send: Nagle's algorithm holds back a packet-in or a digest that follows
+/// another until the client acknowledges that one, which it delays by 40 ms where it has nothing to say itself. Of the
+/// server's own option tonic takes no notice where the listener is somebody else's.
+fn incoming(listener: TcpListener) -> TcpIncoming {
+    TcpIncoming::from(listener).with_nodelay(Some(true))
 }
 
 fn end_all_streams<T>(shared: &Weak<Shared<T>>) {
@@ -284,5 +297,23 @@ impl<T: Target> P4Runtime for Service<T> {
             p4runtime_api_version: API_VERSION.to_owned(),
             experimental: None,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use tokio_stream::StreamExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn connections_hold_nothing_back() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let _client = std::net::TcpStream::connect(address).unwrap();
+        let accepted = incoming(listener).next().await.unwrap().unwrap();
+        assert!(accepted.nodelay().unwrap());
     }
 }

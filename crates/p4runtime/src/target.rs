@@ -1,6 +1,7 @@
 //! What a switch has to offer so that it can be controlled, in terms of checked values.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 
@@ -93,32 +94,68 @@ pub enum Event {
     IdleTimeout(Vec<TableEntry>),
 }
 
-/// The switch's end of the events' queue. It never waits.
+/// The switch's end of the events' queues. It never waits.
 #[derive(Clone, Debug)]
-pub struct EventSender(mpsc::Sender<Event>);
+pub struct EventSender {
+    packets: mpsc::Sender<Event>,
+    notices: mpsc::Sender<Event>,
+    lost: Arc<AtomicU64>,
+}
 
 /// The server's end.
 #[derive(Debug)]
-pub struct EventReceiver(mpsc::Receiver<Event>);
+pub struct EventReceiver {
+    packets: mpsc::Receiver<Event>,
+    notices: mpsc::Receiver<Event>,
+    lost: Arc<AtomicU64>,
+}
 
-/// A queue for so many events.
+/// Queues for so many packets and so many other events: who floods with packets keeps nothing else from being told.
 pub fn events(capacity: usize) -> (EventSender, EventReceiver) {
-    let (sender, receiver) = mpsc::channel(capacity.max(1));
-    (EventSender(sender), EventReceiver(receiver))
+    let (packets, packets_end) = mpsc::channel(capacity.max(1));
+    let (notices, notices_end) = mpsc::channel(capacity.max(1));
+    let lost = Arc::<AtomicU64>::default();
+    let sender = EventSender {
+        packets,
+        notices,
+        lost: Arc::clone(&lost),
+    };
+    let receiver = EventReceiver {
+        packets: packets_end,
+        notices: notices_end,
+        lost,
+    };
+    (sender, receiver)
 }
 
 impl EventSender {
     /// Hands over an event. Returns whether it was taken: it is lost where the queue is full or the server is
-    /// gone, which P4Runtime allows for all of them.
+    /// gone, which P4Runtime allows for all of them. Clients are told how many were lost that were no packets.
     #[must_use = "an event that is lost is to be counted"]
     pub fn send(&self, event: Event) -> bool {
-        self.0.try_send(event).is_ok()
+        match event {
+            Event::PacketIn { .. } => self.packets.try_send(event).is_ok(),
+            Event::Digest { .. } | Event::IdleTimeout(_) => {
+                let is_taken = self.notices.try_send(event).is_ok();
+                self.lost.fetch_add(u64::from(!is_taken), Ordering::Relaxed);
+                is_taken
+            }
+        }
     }
 }
 
 impl EventReceiver {
     /// The next event; none once all senders are gone.
     pub async fn next(&mut self) -> Option<Event> {
-        self.0.recv().await
+        tokio::select! {
+            Some(event) = self.notices.recv() => Some(event),
+            Some(event) = self.packets.recv() => Some(event),
+            else => None,
+        }
+    }
+
+    /// Events but for packets that were lost since this was last asked.
+    pub(crate) fn take_lost(&self) -> u64 {
+        self.lost.swap(0, Ordering::Relaxed)
     }
 }

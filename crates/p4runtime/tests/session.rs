@@ -483,6 +483,37 @@ async fn digests_are_gathered_and_sent_once_until_they_are_acknowledged() {
     assert!(matches!(events.next().await.unwrap(), Told::PacketIn { .. }));
 }
 
+/// The service has no turn until this test waits.
+#[tokio::test]
+async fn digests_that_nobody_takes_in_time_are_told_to_be_lost() {
+    let (server, mut client, mut events) = Server::controlled().await;
+    let enable = Update::Digest(Change::Insert(digest(0, 0, 0)));
+    client.write(&[enable], Atomicity::ContinueOnError).await.unwrap();
+    let told = |source| Event::Digest {
+        id: DigestId(id("learned_t")),
+        data: learned(source),
+    };
+    let taken = (0..100).filter(|source| server.switch.events.send(told(*source)));
+    assert_eq!(taken.count(), 64);
+    let packet = Event::PacketIn {
+        metadata: Vec::new(),
+        payload: Vec::new(),
+    };
+    assert!(
+        server.switch.events.send(packet),
+        "packets have room of their own"
+    );
+    let (mut lists, mut losses) = (0, Vec::new());
+    while lists < 64 || losses.is_empty() {
+        match events.next().await.unwrap() {
+            Told::Digest(_) => lists += 1,
+            Told::Lost(what) => losses.push(what),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(losses.len() == 1 && losses[0].starts_with("36 "), "{losses:?}");
+}
+
 #[tokio::test]
 async fn a_list_that_is_not_full_is_sent_when_its_time_has_come() {
     let (server, mut client, mut events) = Server::controlled().await;

@@ -1,4 +1,5 @@
-"""What people do with p4runtime-shell. Usage: shell.py HOST:PORT DIRECTORY with everything.p4info.txtpb and .json
+"""What people do with p4runtime-shell. Usage: shell.py HOST:PORT DIRECTORY [CA CERTIFICATE KEY]
+The directory has everything.p4info.txtpb and .json. With files of certificates the connection is TLS.
 
 p4runtime-shell checks little by itself: every write is read again here and compared.
 """
@@ -8,14 +9,15 @@ import sys
 import threading
 
 import p4runtime_sh.shell as sh
-from p4runtime_sh.p4runtime import P4RuntimeException, P4RuntimeWriteException
+from p4runtime_sh.p4runtime import P4RuntimeException, P4RuntimeWriteException, SSLOptions
 
-address, data = sys.argv[1:]
+address, data, *certificates = sys.argv[1:]
 sh.setup(
     device_id=1,
     grpc_addr=address,
     election_id=(0, 1),
     config=sh.FwdPipeConfig(os.path.join(data, "everything.p4info.txtpb"), os.path.join(data, "everything.json")),
+    ssl_options=SSLOptions(False, *certificates) if certificates else None,
     verbose=False,
 )
 

@@ -2,13 +2,17 @@
 //!
 //! It runs with the Python that `LINEWARDEN_P4RUNTIME_PYTHON` names, or the one in `.venv` of this tree, if
 //! p4runtime-shell 0.0.6 is installed there.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail loudly, as tests do")]
 
 mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use linewarden_p4runtime::server::Routes;
+use linewarden_p4runtime::tls::{Identity, ServerTls};
 use support::Server;
+use support::authority::Authority;
 
 fn python() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -21,28 +25,18 @@ fn python() -> Option<PathBuf> {
     import.is_ok_and(|status| status.success()).then_some(python)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn p4runtime_shell_finds_everything_as_it_left_it() {
-    let Some(python) = python() else {
-        println!("SKIPPED: p4runtime-shell is not installed for Python (see tests/shell.rs)");
-        return;
-    };
-    let server = Server::start(None).await;
-    let address = server
-        .endpoint
-        .uri()
-        .authority()
-        .map(ToString::to_string)
-        .unwrap_or_default();
+/// Has the shell do everything, with these files of certificates if the server wants TLS.
+async fn is_left_as_it_was(python: PathBuf, server: &Server, certificates: &[PathBuf]) {
+    let authority = server.endpoint.uri().authority();
+    let address = authority.map(ToString::to_string).unwrap_or_default();
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    let output = tokio::task::spawn_blocking(move || {
-        Command::new(python)
-            .arg(tests.join("shell.py"))
-            .arg(address)
-            .arg(tests.join("data"))
-            .output()
-            .unwrap()
-    });
+    let mut shell = Command::new(python);
+    shell
+        .arg(tests.join("shell.py"))
+        .arg(address)
+        .arg(tests.join("data"))
+        .args(certificates);
+    let output = tokio::task::spawn_blocking(move || shell.output().unwrap());
     let output = output.await.unwrap();
     let said = format!(
         "{}{}",
@@ -53,4 +47,35 @@ async fn p4runtime_shell_finds_everything_as_it_left_it() {
         output.status.success() && said.contains("all of it is as it was left"),
         "{said}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p4runtime_shell_finds_everything_as_it_left_it() {
+    let Some(python) = python() else {
+        println!("SKIPPED: p4runtime-shell is not installed for Python (see tests/shell.rs)");
+        return;
+    };
+    let server = Server::start(None).await;
+    is_left_as_it_was(python, &server, &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p4runtime_shell_shows_its_certificate_and_believes_the_servers() {
+    let Some(python) = python() else {
+        println!("SKIPPED: p4runtime-shell is not installed for Python (see tests/shell.rs)");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let authority = Authority::new("fleet");
+    let own = authority.issue("127.0.0.1");
+    let identity = Identity::from_pem(own.cert.as_bytes(), own.key.as_bytes()).unwrap();
+    let tls = ServerTls::new(identity, Some(authority.pem.as_bytes())).unwrap();
+    let server = Server::start_with(None, Routes::default(), Some(tls)).await;
+    std::fs::write(at("ca.crt"), &authority.pem).unwrap();
+    let shown = authority.issue("controller");
+    std::fs::write(at("controller.crt"), &shown.cert).unwrap();
+    std::fs::write(at("controller.key"), &shown.key).unwrap();
+    let certificates = ["ca.crt", "controller.crt", "controller.key"].map(at);
+    is_left_as_it_was(python, &server, &certificates).await;
 }

@@ -117,16 +117,34 @@ impl Registers {
         folded.map(|_| ())
     }
 
-    /// Writes the front of a digest into a cell that shows it.
+    /// Writes the front of a digest into a cell that shows it. Nothing tracks such an array, and no memory is asked for: it is done
+    /// for every state.
     pub(crate) fn show(&mut self, index: u64, digest: &[u8; 32]) {
-        let value = BigUint::from_bytes_be(digest);
-        let value = match u64::from(self.bits) {
-            bits @ 0..256 => value >> (256 - bits),
-            bits => value << (bits - 256),
+        let Ok(index) = usize::try_from(index) else {
+            return;
         };
-        self.is_shown = false;
-        self.set(index, &value);
-        self.is_shown = true;
+        match &mut self.cells {
+            Cells::Narrow(cells) => {
+                let front = digest.first_chunk().copied().map_or(0, u64::from_be_bytes);
+                if let Some(cell) = cells.get_mut(index) {
+                    *cell = front >> (64 - self.bits.clamp(1, 64));
+                }
+            }
+            Cells::Wide(cells) => {
+                let Some(cell) = cells.get_mut(index) else {
+                    return;
+                };
+                let mut digits = [0; 8];
+                for (digit, bytes) in digits.iter_mut().rev().zip(digest.as_chunks().0) {
+                    *digit = u32::from_be_bytes(*bytes);
+                }
+                cell.assign_from_slice(&digits);
+                match self.bits {
+                    bits @ 0..256 => *cell >>= 256 - bits,
+                    bits => *cell <<= bits - 256,
+                }
+            }
+        }
     }
 
     /// Notes what a cell held before it is written.
@@ -349,5 +367,33 @@ impl Externs {
     #[must_use]
     pub fn meters(&self, id: MeterId) -> usize {
         self.meters.get(id.index()).map_or(0, Vec::len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_shows_the_front_of_a_digest_whatever_its_width() {
+        let one: [u8; 32] = std::array::from_fn(|i| 0x81 + 3 * i as u8);
+        let zeros_in_front = std::array::from_fn(|i| u8::from(i > 20) * 7);
+        for bits in [1, 8, 31, 32, 63, 64, 65, 127, 128, 200, 255, 256, 257, 300] {
+            let mut array = Registers::new(3, bits);
+            array.is_shown = true;
+            for digest in [one, zeros_in_front, one] {
+                array.show(1, &digest);
+                let whole = BigUint::from_bytes_be(&digest);
+                let front = if bits < 256 {
+                    whole >> (256 - bits)
+                } else {
+                    whole << (bits - 256)
+                };
+                assert_eq!(array.get(1), Some(front), "{bits} bits");
+            }
+            array.show(3, &one);
+            assert_eq!(array.get(0), Some(BigUint::default()));
+            assert_eq!(array.get(2), Some(BigUint::default()));
+        }
     }
 }

@@ -7,6 +7,7 @@ pub mod evidence;
 pub mod exec;
 pub mod externs;
 pub mod forwarding;
+pub mod hosted;
 pub mod layout;
 pub mod load;
 pub mod lower;

@@ -92,7 +92,7 @@ impl Switch {
         })
     }
 
-    /// From now on measures what runs here, and gives evidence of it. `before` is the program that ran until now, whose
+    /// From now on measures what runs here, and gives evidence of it; packets carry it from the next [`Slot::run`] on. `before` is the program that ran until now, whose
     /// numbers of states go on.
     ///
     /// # Errors

@@ -126,10 +126,12 @@ impl Trust {
         &self.standing
     }
 
-    /// Whether it gets rows at that moment: it is trusted, and no answer is overdue.
+    /// Whether it gets rows at that moment: it is trusted, and neither an answer nor the question is overdue. Who does not ask what
+    /// is wanted of it is not trusted for longer than who is asked.
     #[must_use]
     pub fn gives_rows(&self, now_ns: u64) -> bool {
-        self.standing == Standing::Trusted && self.overdue(now_ns).is_none()
+        let is_unasked = self.asked.is_none() && now_ns.saturating_sub(self.due_ns) >= self.policy.answer_ns;
+        self.standing == Standing::Trusted && self.overdue(now_ns).is_none() && !is_unasked
     }
 
     fn overdue(&self, now_ns: u64) -> Option<Asked> {

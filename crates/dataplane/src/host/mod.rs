@@ -48,7 +48,7 @@ use self::stats::Stats;
 use self::worker::{Service, Worker};
 use crate::ask::Asker;
 use crate::capability::{self, Capability};
-use crate::config::{Config, ConfigError, Gate};
+use crate::config::{Config, ConfigError};
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::miss::{Carrier, Miss};
@@ -160,11 +160,9 @@ impl Host {
     /// A configuration that cannot be used, or no descriptor for the bell.
     pub fn over(config: &Config, store: Store) -> Result<Self, DataPlaneError> {
         config.check()?;
-        if config.gate != Gate::Off {
-            return Err(DataPlaneError::Config(ConfigError::Unsupported {
-                backend: Self::NAME,
-                what: "gate",
-            }));
+        if let Some(what) = Self::CAPABILITIES.missing(config) {
+            let backend = Self::NAME;
+            return Err(DataPlaneError::Config(ConfigError::Unsupported { backend, what }));
         }
         let memory_error = |error| DataPlaneError::kernel("memory for the provers", error);
         let provers = (config.provers > 0)
@@ -394,6 +392,8 @@ impl StoreBacked for Host {
     const CAPABILITIES: Capabilities = Capabilities {
         source_mac: SourceMac::NeighbourTable,
         gate: false,
+        sealed: false,
+        attest: true,
         classic: true,
         vlans: false,
         evidence: false,

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::AcqRel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::engine::{MacSource, Moment, Origin};
 use super::socket::Socket;
+use crate::bell::Bell;
 use crate::miss::Miss;
 
 /// Messages that may wait for user space; further ones are dropped, and their senders repeat.
@@ -83,20 +84,14 @@ impl MacSource for Known {
 #[derive(Debug)]
 pub(super) struct SlowPath {
     waiting: Mutex<VecDeque<Miss>>,
-    bell: OwnedFd,
+    bell: Bell,
 }
 
 impl SlowPath {
     pub(super) fn new() -> io::Result<Self> {
-        // SAFETY: takes no pointer.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
         Ok(Self {
             waiting: Mutex::new(VecDeque::new()),
-            // SAFETY: just opened and owned by nobody else.
-            bell: unsafe { OwnedFd::from_raw_fd(fd) },
+            bell: Bell::new()?,
         })
     }
 
@@ -118,25 +113,16 @@ impl SlowPath {
     /// Wakes user space if it sleeps.
     pub(super) fn ring(&self, listening: &AtomicU64) {
         if listening.swap(0, AcqRel) != 0 {
-            let one = 1u64;
-            // A full counter has rung already.
-            // SAFETY: eight bytes of `one` are read during the call.
-            unsafe { libc::write(self.raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
+            self.bell.ring();
         }
     }
 
     /// Silences the bell, to listen again.
     pub(super) fn silence(&self) {
-        let mut count = 0u64;
-        // SAFETY: eight bytes of `count` are written during the call at most.
-        unsafe { libc::read(self.raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+        self.bell.silence();
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
-    fn raw_fd(&self) -> RawFd {
-        self.bell.as_raw_fd()
+        self.bell.fd()
     }
 }

@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use linewarden_protocol::ids::{DeviceId, Mode};
 
+use crate::event::EventKind;
+
 /// A device that is installed.
 #[derive(Clone, Debug)]
 pub(super) struct Device {
@@ -18,6 +20,8 @@ pub(super) struct Device {
     pub is_revoked: bool,
     /// Its last session that was told.
     pub told: Option<Session>,
+    /// The row at which it was told last whether it lacks rows; the first one when it is installed.
+    pub told_at: u32,
 }
 
 /// Where a session was opened from, so that it is not told again when it is renewed there.
@@ -31,6 +35,21 @@ pub(super) struct Session {
 }
 
 impl Device {
+    /// Whether it lacks rows at `next`: as few are left as the watermark says.
+    pub fn lacks_rows(&self, next: u32, low_rows: u32) -> Option<EventKind> {
+        match (self.mode, self.rows_left(next)) {
+            (Mode::Key, _) => None,
+            (Mode::Pool, 0) => Some(EventKind::RowsOut),
+            (Mode::Pool, left) => (left <= low_rows).then_some(EventKind::RowsLow),
+        }
+    }
+
+    /// Likewise rows below its mark.
+    pub fn lacks_credit(&self, next: u32, low_credit: u32) -> Option<EventKind> {
+        let is_low = |mark: u32| mark.saturating_sub(next) <= low_credit;
+        self.mark.is_some_and(is_low).then_some(EventKind::RowsLow)
+    }
+
     /// Rows left at `next`, that one included; 1 in key mode.
     pub fn rows_left(&self, next: u32) -> u32 {
         match self.mode {

@@ -3,6 +3,8 @@
 //! One batch is carried out whole and in its order, between packets or among them: rows before what makes them current, and
 //! the device's entry last.
 
+use std::net::Ipv6Addr;
+
 use linewarden_p4runtime::entity::Update;
 use linewarden_protocol::commit::{self, CommitWord};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
@@ -10,10 +12,15 @@ use linewarden_protocol::keys::halves;
 
 use super::book::Device;
 use super::{P4Runtime, SwitchError};
+use crate::event::Event;
 use crate::store::{LineStatus, Row, SessionView, StoreError};
 
 /// Stands for no mark: no row has a number above it.
-const NO_MARK: u32 = u32::MAX;
+const NO_MARK: u64 = 1 << 32;
+/// Updates of one batch.
+const UPDATES_AT_ONCE: usize = 4096;
+/// Devices of one call that reads.
+const DEVICES_AT_ONCE: usize = 4096;
 /// A tag of a VLAN is set (`VLAN_TAGGED` in p4/include/datagram.p4).
 const VLAN_TAGGED: u16 = 0x1000;
 
@@ -63,6 +70,7 @@ impl P4Runtime {
             rows: first..first + rows.len() as u64,
             is_revoked: false,
             told: None,
+            told_at: next.0,
         };
         let written = self.check().and_then(|()| {
             let updates = self.installation(device, &held, rows)?;
@@ -83,7 +91,7 @@ impl P4Runtime {
         let cell = held.cell;
         let mut updates = vec![
             program.cell("next_idx", cell, held.rows.start.into())?,
-            program.cell("marks", cell, held.mark.unwrap_or(NO_MARK).into())?,
+            program.cell("marks", cell, held.mark.map_or(NO_MARK, u64::from).into())?,
             program.cell("session_ids", cell, 0)?,
             program.cell("revoked", cell, 0)?,
         ];
@@ -138,6 +146,8 @@ impl P4Runtime {
         let rows = self.of_device(device, refilled)?;
         let end = idx_of(rows.end);
         if let Some(held) = self.book.devices.get_mut(&device) {
+            // Where a refill has moved it to, nothing was spent.
+            held.told_at = held.told_at.max(u32::try_from(rows.start).unwrap_or(u32::MAX));
             held.rows = rows;
         }
         Ok(end)
@@ -161,6 +171,14 @@ impl P4Runtime {
         } else {
             range.start = range.start.max(next.min(range.end));
         }
+        // First what goes, so that a full table has room.
+        for idx in held.rows.start..held.rows.end.min(next) {
+            updates.push(
+                self.link
+                    .program
+                    .delete("rows", &[held.cell.into(), idx.into()])?,
+            );
+        }
         let last = next.max(range.start) + u64::from(self.config.geometry.ring);
         for (idx, row) in given() {
             if idx == range.end && idx <= last {
@@ -176,49 +194,59 @@ impl P4Runtime {
                 .cell("next_idx", held.cell, range.start.into())?;
             updates.push(cell);
         }
-        for idx in held.rows.start..held.rows.end.min(next) {
-            updates.push(
-                self.link
-                    .program
-                    .delete("rows", &[held.cell.into(), idx.into()])?,
-            );
-        }
         self.link.write(&updates)?;
         Ok(range)
     }
 
-    /// Takes the rows below `next` out of the switch.
-    pub(super) fn delete_spent(&mut self, device: DeviceId, next: u32) -> Result<(), SwitchError> {
+    /// What takes the rows below `next` out of the switch; they count as gone from here on.
+    pub(super) fn take_out_spent(&mut self, device: DeviceId, next: u32) -> Result<Vec<Update>, SwitchError> {
         let Some(held) = self.book.devices.get_mut(&device) else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let spent = held.rows.start..held.rows.end.min(next.into());
         if held.mode == Mode::Key || spent.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
+        held.rows.start = spent.end;
         let cell = u128::from(held.cell);
         let delete = |idx: u64| self.link.program.delete("rows", &[cell, idx.into()]);
-        let updates: Vec<Update> = spent.clone().map(delete).collect::<Result<_, _>>()?;
-        self.link.write(&updates)?;
-        held.rows.start = spent.end;
-        Ok(())
+        spent.map(delete).collect()
     }
 
-    /// The same of all devices, as the registers tell it: for digests may be lost.
-    pub(super) fn delete_all_spent(&mut self) -> Result<(), SwitchError> {
+    /// The same of all devices, as the registers tell it: for digests may be lost. Who has spent rows since and lacks them is told
+    /// of. Marks are moved for who asks (LAP/1 1.4.6), and who asks in vain asks again.
+    pub(super) fn look_through(&mut self) -> Result<(), SwitchError> {
+        let low_rows = self.live.low_rows;
         let pools = self
             .book
             .devices
             .iter()
             .filter(|(_, held)| held.mode == Mode::Pool);
         let cells: Vec<(DeviceId, u32)> = pools.map(|(device, held)| (*device, held.cell)).collect();
-        let nexts = self
-            .link
-            .column("next_idx", cells.iter().map(|(_, cell)| *cell))?;
-        for ((device, _), next) in cells.into_iter().zip(nexts) {
-            self.delete_spent(device, next as u32)?;
+        let mut nexts = Vec::with_capacity(cells.len());
+        for some in cells.chunks(DEVICES_AT_ONCE) {
+            nexts.extend(self.link.column("next_idx", some.iter().map(|(_, cell)| *cell))?);
         }
-        Ok(())
+        let mut updates = Vec::new();
+        for ((device, _), next) in cells.into_iter().zip(nexts) {
+            let next = next as u32;
+            updates.extend(self.take_out_spent(device, next)?);
+            if let Some(held) = self.book.devices.get_mut(&device)
+                && std::mem::replace(&mut held.told_at, next) != next
+                && let Some(kind) = held.lacks_rows(next, low_rows)
+            {
+                self.low.push(Event {
+                    kind,
+                    device,
+                    idx: RowIndex(next),
+                    from: Ipv6Addr::UNSPECIFIED.into(),
+                    ingress: 0,
+                });
+            }
+        }
+        updates
+            .chunks(UPDATES_AT_ONCE)
+            .try_for_each(|some| self.link.write(some))
     }
 
     pub(super) fn move_mark(&mut self, device: DeviceId, mark: RowIndex) -> Result<(), StoreError> {
@@ -311,15 +339,25 @@ impl P4Runtime {
         Ok(updates)
     }
 
-    pub(super) fn line_status(&self, device: DeviceId) -> Result<Option<LineStatus>, SwitchError> {
-        let Some(held) = self.book.devices.get(&device) else {
-            return Ok(None);
-        };
+    pub(super) fn line_statuses(&self, devices: &[DeviceId]) -> Result<Vec<Option<LineStatus>>, SwitchError> {
         self.check()?;
-        let cell = held.cell;
-        let [next, session, until_us] =
-            self.link
-                .cells([("next_idx", cell), ("session_ids", cell), ("lease_untils", cell)])?;
+        let mut found = Vec::with_capacity(devices.len());
+        for some in devices.chunks(DEVICES_AT_ONCE) {
+            let held = || some.iter().map(|device| self.book.devices.get(device));
+            let names = ["next_idx", "session_ids", "lease_untils"];
+            let cells = held()
+                .flatten()
+                .flat_map(|held| names.map(|name| (name, held.cell)));
+            let read = self.link.read_cells(&cells.collect::<Vec<_>>())?;
+            let mut read = read.as_chunks().0.iter();
+            found.extend(held().map(|held| Some(self.line_status(held?, read.next()?))));
+        }
+        Ok(found)
+    }
+
+    /// From its next row, session and end of its lease.
+    fn line_status(&self, held: &Device, [next, session, until_us]: &[u128; 3]) -> LineStatus {
+        let (next, session, until_us) = (*next, *session, *until_us);
         let rows_left = held.rows_left(next as u32);
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         let flags = flag(rows_left > 0, commit::VALID)
@@ -327,12 +365,12 @@ impl P4Runtime {
             | flag(held.mode == Mode::Key, commit::KEY);
         // Each win is one row further.
         let word = CommitWord::new(RowIndex(next as u32), next as u32, flags);
-        Ok(Some(LineStatus {
+        LineStatus {
             commit: word.granted(held.mark.map(RowIndex)),
             rows_left,
             has_session: session != 0,
             lease_until_s: (self.clock.boot_us(until_us as u64) / 1_000_000) as u32,
-        }))
+        }
     }
 
     pub(super) fn session_view(&self, device: DeviceId) -> Result<Option<SessionView>, SwitchError> {

@@ -18,6 +18,17 @@ pub enum SwitchError {
         #[source]
         source: tonic::transport::Error,
     },
+    /// It cannot be connected to.
+    #[error("the switch at {address}: {source} ({hint})")]
+    Connect {
+        /// Where.
+        address: String,
+        /// Why.
+        #[source]
+        source: Box<ClientError>,
+        /// What may be amiss.
+        hint: &'static str,
+    },
     /// The switch refused, or cannot be reached.
     #[error(transparent)]
     Client(#[from] ClientError),

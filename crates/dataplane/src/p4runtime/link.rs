@@ -1,6 +1,8 @@
 //! The connection to the switch: calls that wait, and what the switch tells meanwhile.
 
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,25 +14,43 @@ use linewarden_p4runtime::digest::DigestList;
 use linewarden_p4runtime::entity::{Entity, Update};
 use linewarden_p4runtime::ids::RegisterId;
 use linewarden_p4runtime::target::Atomicity;
+use linewarden_p4runtime::tls::endpoint;
 use linewarden_p4runtime::translate::Read;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
-use tonic::transport::Endpoint;
 
 use super::error::SwitchError;
+use super::options::P4Options;
 use super::program::{Program, number};
+use crate::bell::Bell;
 
 /// Longest wait for an answer: a program of megabytes is loaded in less.
 const WAIT: Duration = Duration::from_secs(20);
-/// Lists of digests that wait to be taken; the switch sends a list once, and what finds no room here is counted.
-const LISTS_MAX: usize = 4096;
+/// Messages of digests that wait to be taken; the switch sends each once, and what finds no room here is counted.
+const MESSAGES_MAX: usize = 65_536;
+/// Lists that are taken at once: whoever takes them has more to do.
+const LISTS_AT_ONCE: usize = 16;
+/// Packet-ins that wait; what finds no room is dropped, for devices repeat their messages.
+const PACKETS_MAX: usize = 4096;
 
 /// What the switch has told since it was last asked.
 #[derive(Debug, Default)]
 struct Heard {
     lists: VecDeque<DigestList>,
+    /// Messages in these.
+    messages: usize,
+    /// Times that lists were lost, here or at the switch.
     lost: u64,
+    /// Frames, and the ports that they came in by.
+    packets: VecDeque<(u16, Vec<u8>)>,
     ended: Option<String>,
+}
+
+/// The bell, and whether somebody listens for it.
+#[derive(Debug)]
+struct Wake {
+    bell: Bell,
+    is_armed: AtomicBool,
 }
 
 /// A session at the switch, as its primary controller.
@@ -39,14 +59,15 @@ pub(super) struct Link {
     runtime: Runtime,
     client: Mutex<Client>,
     heard: Arc<Mutex<Heard>>,
+    wake: Arc<Wake>,
     pub program: Program,
 }
 
 impl Link {
     /// Connects, becomes the primary controller and has the switch run the program, with nothing in it.
-    pub fn open(address: &str, device_id: u64, election_id: u128) -> Result<Self, SwitchError> {
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|source| {
-            let address = address.to_owned();
+    pub fn open(options: &P4Options) -> Result<Self, SwitchError> {
+        let endpoint = endpoint(&options.address, options.tls.as_ref()).map_err(|source| {
+            let address = options.address.clone();
             SwitchError::Address { address, source }
         })?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -56,25 +77,41 @@ impl Link {
             .build()
             .map_err(SwitchError::Threads)?;
         let session = Session {
-            device_id,
+            device_id: options.device_id,
             role: String::new(),
-            election_id,
+            election_id: options.election_id,
         };
         let connect = Client::connect(endpoint, session);
-        let (client, events, standing) = in_time(&runtime, connect)?;
+        let (client, events, standing) = in_time(&runtime, connect).map_err(|error| match error {
+            SwitchError::Client(source @ (ClientError::Unreachable(_) | ClientError::Broken(_))) => {
+                let address = options.address.clone();
+                let hint = hint(options, &source);
+                SwitchError::Connect {
+                    address,
+                    source: source.into(),
+                    hint,
+                }
+            }
+            error => error,
+        })?;
         if standing != Standing::Primary {
             return Err(SwitchError::Held);
         }
         let heard = Arc::<Mutex<Heard>>::default();
+        let wake = Arc::new(Wake {
+            bell: Bell::new().map_err(SwitchError::Threads)?,
+            is_armed: AtomicBool::new(false),
+        });
         let link = Self {
             client: Mutex::new(client),
             heard: Arc::clone(&heard),
+            wake: Arc::clone(&wake),
             program: Program::new()?,
             runtime,
         };
         let pipeline = link.program.pipeline();
         link.call(async |client| client.set_pipeline(&pipeline).await)?;
-        link.runtime.spawn(listen(events, heard));
+        link.runtime.spawn(listen(events, heard, wake));
         Ok(link)
     }
 
@@ -112,7 +149,8 @@ impl Link {
         self.read_cells(&cells)
     }
 
-    fn read_cells(&self, cells: &[(&'static str, u32)]) -> Result<Vec<u128>, SwitchError> {
+    /// What these cells hold, in their order.
+    pub fn read_cells(&self, cells: &[(&'static str, u32)]) -> Result<Vec<u128>, SwitchError> {
         if cells.is_empty() {
             return Ok(Vec::new());
         }
@@ -144,18 +182,42 @@ impl Link {
         values.collect()
     }
 
-    /// Sends a packet that goes nowhere, but through the switch.
-    pub fn touch(&self, nowhere: u16) -> Result<(), SwitchError> {
-        let port = Bits::from_u128(16, nowhere.into()).ok_or(SwitchError::Program("packet_out"))?;
-        self.call(async |client| client.packet_out(&[port], Vec::new()).await)
+    /// Sends a frame through the CPU port (`packet_out_t` in p4/include/lap_frame.p4).
+    pub fn packet_out(&self, port: u16, ingress: u16, frame: Vec<u8>) -> Result<(), SwitchError> {
+        let field = |value: u16| Bits::from_u128(16, value.into()).ok_or(SwitchError::Program("packet_out"));
+        let header = [field(port)?, field(ingress)?];
+        self.call(async |client| client.packet_out(&header, frame).await)
     }
 
-    /// Lists of digests so far.
-    pub fn take_lists(&self) -> VecDeque<DigestList> {
-        std::mem::take(&mut self.heard().lists)
+    /// The bell rings once, when something is told.
+    pub fn listen(&self) {
+        self.wake.bell.silence();
+        self.wake.is_armed.store(true, Ordering::Release);
     }
 
-    /// Lists that found no room.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.wake.bell.fd()
+    }
+
+    /// Frames that have come, and the ports by which.
+    pub fn take_packets(&self) -> VecDeque<(u16, Vec<u8>)> {
+        std::mem::take(&mut self.heard().packets)
+    }
+
+    /// Lists of digests so far, a bounded number.
+    pub fn take_lists(&self) -> Vec<DigestList> {
+        let mut heard = self.heard();
+        let some = heard.lists.len().min(LISTS_AT_ONCE);
+        let taken: Vec<DigestList> = heard.lists.drain(..some).collect();
+        heard.messages -= messages_of(&taken);
+        if !heard.lists.is_empty() {
+            // Whoever listens comes again for the rest.
+            self.wake.bell.ring();
+        }
+        taken
+    }
+
+    /// How often lists were lost.
     pub fn lists_lost(&self) -> u64 {
         self.heard().lost
     }
@@ -167,6 +229,17 @@ impl Link {
 
     fn heard(&self) -> std::sync::MutexGuard<'_, Heard> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn hint(options: &P4Options, error: &ClientError) -> &'static str {
+    match (error, &options.tls) {
+        (ClientError::Unreachable(_), None) => "is it started there, and serves P4Runtime?",
+        (_, None) => "if it serves by TLS, its CA has to be named",
+        (ClientError::Unreachable(_), Some(_)) => {
+            "is it started there, with TLS and a certificate of that CA?"
+        }
+        (_, Some(_)) => "if it asks for a certificate, it wants one of its own CA that has not expired",
     }
 }
 
@@ -183,21 +256,50 @@ fn in_time<T>(
     }
 }
 
-async fn listen(mut events: Events, heard: Arc<Mutex<Heard>>) {
+async fn listen(mut events: Events, heard: Arc<Mutex<Heard>>, wake: Arc<Wake>) {
     loop {
         let told = events.next().await;
         let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.take(told);
+        let ends = heard.ended.is_some();
+        drop(heard);
+        if wake.is_armed.swap(false, Ordering::AcqRel) {
+            wake.bell.ring();
+        }
+        if ends {
+            return;
+        }
+    }
+}
+
+/// One at least for each list.
+fn messages_of(lists: &[DigestList]) -> usize {
+    lists.iter().map(|list| list.data.len().max(1)).sum()
+}
+
+impl Heard {
+    fn take(&mut self, told: Result<Told, ClientError>) {
         match told {
-            Ok(Told::Digest(_)) if heard.lists.len() >= LISTS_MAX => heard.lost += 1,
-            Ok(Told::Digest(list)) => heard.lists.push_back(list),
-            Ok(Told::Standing(Standing::Primary, _)) => {}
-            Ok(Told::Standing(..)) => heard.ended = Some(SwitchError::Held.to_string()),
-            Ok(Told::Error(error)) => tracing::warn!(%error, "the switch has not taken a message"),
-            Ok(Told::PacketIn { .. } | Told::IdleTimeout(_)) => {}
-            Err(error) => {
-                heard.ended = Some(error.to_string());
-                return;
+            Ok(Told::Digest(_)) if self.messages >= MESSAGES_MAX => self.lost += 1,
+            Ok(Told::Digest(list)) => {
+                self.messages += messages_of(std::slice::from_ref(&list));
+                self.lists.push_back(list);
             }
+            Ok(Told::Standing(Standing::Primary, _)) => {}
+            Ok(Told::Standing(..)) => self.ended = Some(SwitchError::Held.to_string()),
+            Ok(Told::Lost(what)) => {
+                tracing::warn!("{what}");
+                self.lost += 1;
+            }
+            Ok(Told::Error(error)) => tracing::warn!(%error, "the switch has not taken a message"),
+            Ok(Told::PacketIn { metadata, payload }) => {
+                let ingress = metadata.first().map(number).and_then(|port| port.try_into().ok());
+                if let (true, Some(ingress)) = (self.packets.len() < PACKETS_MAX, ingress) {
+                    self.packets.push_back((ingress, payload));
+                }
+            }
+            Ok(Told::IdleTimeout(_)) => {}
+            Err(error) => self.ended = Some(error.to_string()),
         }
     }
 }

@@ -3,12 +3,11 @@
 //! ```text
 //!  gateway ── DataPlane ──► P4Runtime ── writes, reads ──► rows · keys · registers · meters ──► packets
 //!                              ▲  └── packet-out ────────► clock_us                              │
-//!                              └──────── digests: sessions, wrong tags ◄─────────────────────────┘
+//!                              └─ digests: sessions, wrong tags; packet-ins: unknown devices ◄───┘
 //! ```
 //!
 //! The switch holds what the [`Store`](crate::Store) holds for other backends; this side knows which rows it was given, and
-//! no key. What the program leaves out (docs/switch.md) is refused when the data plane starts. Sessions are told without
-//! their RESPONSE, so that no other gateway can be shown them ([`EventKind::Unproven`](crate::EventKind::Unproven)).
+//! no key. What the program leaves out (docs/switch.md) is refused when the data plane starts.
 //!
 //! *Loss of the switch*: it restarts without rows, or the stream breaks, or it refuses something. Then nobody here knows what
 //! was spent, and [`crate::DataPlane::failure`] says so, as when any data plane ends: a gateway that starts anew has the switch
@@ -24,18 +23,22 @@ mod options;
 mod plane;
 mod program;
 mod setup;
+mod slow;
 
 use std::sync::Mutex;
 
 pub use self::error::SwitchError;
-pub use self::options::{Neighbour, P4Options};
+pub use self::options::{Neighbour, P4Options, Place};
+pub use self::program::{DEVICES, changing_objects};
 
 use self::book::Book;
 use self::clock::Reading;
 use self::link::Link;
-use crate::DataPlaneError;
+use self::slow::SlowPath;
 use crate::config::{Config, Live};
+use crate::event::Event;
 use crate::store::StoreError;
+use crate::{Capabilities, DataPlaneError, SourceMac};
 use linewarden_protocol::ids::DeviceId;
 
 /// The `p4runtime` data plane.
@@ -47,6 +50,12 @@ pub struct P4Runtime {
     stopping: bool,
     book: Book,
     clock: Reading,
+    slow: SlowPath,
+    /// When it last looked through all devices, on the monotonic clock.
+    looked_ns: Option<u64>,
+    /// Devices that were found to lack rows.
+    low: Vec<Event>,
+    wins_told: u64,
     /// The current one, as it is on the wire.
     fresh: u64,
     /// The first; what the switch holds since is not known.
@@ -54,6 +63,17 @@ pub struct P4Runtime {
 }
 
 impl P4Runtime {
+    /// What of it this data plane serves. `lap` has a sealed gate too, for short payloads, which is not joined to this yet.
+    pub const CAPABILITIES: Capabilities = Capabilities {
+        source_mac: SourceMac::Frame,
+        gate: true,
+        sealed: false,
+        attest: false,
+        classic: false,
+        vlans: true,
+        evidence: true,
+    };
+
     /// Takes hold of the switch: it forgets what it ran, runs `lap` with this configuration, and answers nothing until there is a
     /// fresh value.
     ///
@@ -61,21 +81,31 @@ impl P4Runtime {
     /// A configuration that asks for what `lap` has not; a switch that cannot be reached, is held by another controller, has no
     /// CPU port, or refuses.
     pub fn connect(config: &Config, options: &P4Options) -> Result<Self, DataPlaneError> {
-        options::check(config, options)?;
-        let link = Link::open(&options.address, options.device_id, options.election_id)?;
-        let clock = Reading::take(&link)?;
+        options.check(config)?;
+        let link = Link::open(options)?;
+        let clock = Reading::take(&link, None)?;
         let plane = Self {
             book: Book::new(config.geometry.slots),
             live: config.live(),
             config: config.clone(),
             stopping: false,
             clock,
+            slow: SlowPath::default(),
+            looked_ns: None,
+            low: Vec::new(),
+            wins_told: 0,
             fresh: 0,
             failure: Mutex::default(),
             link,
         };
-        plane.set_up(&options.bridge)?;
+        plane.set_up(options)?;
         Ok(plane)
+    }
+
+    /// RESPONSEs that have won and that the switch has told of so far: a moment after they have, or never where that is lost.
+    #[must_use]
+    pub fn wins_told(&self) -> u64 {
+        self.wins_told
     }
 
     fn failed(&self) -> std::sync::MutexGuard<'_, Option<String>> {
@@ -87,7 +117,10 @@ impl P4Runtime {
     /// Notes that what the switch holds is not known any more.
     fn note<T>(&self, result: Result<T, SwitchError>) -> Result<T, SwitchError> {
         if let Err(error) = &result {
-            self.failed().get_or_insert_with(|| error.to_string());
+            self.failed().get_or_insert_with(|| match error {
+                SwitchError::Lost(why) => why.clone(),
+                error => error.to_string(),
+            });
         }
         result
     }

@@ -18,7 +18,10 @@ use crate::event::Event;
 use crate::miss::Miss;
 use crate::store::adopt::Left;
 use crate::store::{LineStatus, Row, SessionView, StoreError};
-use crate::{Capabilities, DataPlane, DataPlaneError, SourceMac, host};
+use crate::{Capabilities, DataPlane, DataPlaneError, Witness, host};
+
+/// Between two looks through all devices: each reads a register of every one, and who wants room calls fifty times a second.
+const LOOK_EVERY_NS: u64 = 1_000_000_000;
 
 fn unsupported(what: &'static str) -> DataPlaneError {
     DataPlaneError::Config(ConfigError::Unsupported { backend: NAME, what })
@@ -28,11 +31,17 @@ impl P4Runtime {
     /// Both values, and until when they are taken.
     fn write_fresh(&mut self, fresh: u64, now_ns: u64) -> Result<(), SwitchError> {
         self.check()?;
-        self.clock = Reading::take(&self.link)?;
-        let now = host::now();
-        let age_us = now.monotonic_ns.saturating_sub(now_ns) / 1000;
-        let until_us =
-            (self.clock.switch_us(now.boot_ns / 1000) + FRESH_MAX_AGE_MS * 1000).saturating_sub(age_us);
+        // Zero is none, whatever the time is: nothing has to be waited for.
+        let until_us = match fresh {
+            0 => 0,
+            _ => {
+                self.clock = Reading::take(&self.link, Some(&self.clock))?;
+                let now = host::now();
+                let age_us = now.monotonic_ns.saturating_sub(now_ns) / 1000;
+                let until_us = self.clock.switch_us(now.boot_ns / 1000) + FRESH_MAX_AGE_MS * 1000;
+                until_us.saturating_sub(age_us)
+            }
+        };
         let program = &self.link.program;
         let updates = [
             program.cell("fresh", 1, self.fresh.into())?,
@@ -46,8 +55,15 @@ impl P4Runtime {
 
     fn write_settings(&self) -> Result<(), SwitchError> {
         self.check()?;
-        let [naks, alarms] = self.limits()?;
-        self.link.write(&[self.gateway()?, naks, alarms])
+        let mut updates = self.limits()?;
+        updates.push(self.gateway()?);
+        self.link.write(&updates)
+    }
+
+    fn write_stopping(&self) -> Result<(), SwitchError> {
+        self.check()?;
+        let update = self.link.program.cell("stopping", 0, self.stopping.into())?;
+        self.link.write(&[update])
     }
 
     fn read_counters(&self) -> Result<Counters, SwitchError> {
@@ -79,14 +95,7 @@ impl DataPlane for P4Runtime {
         NAME
     }
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            source_mac: SourceMac::Frame,
-            gate: true,
-            classic: false,
-            vlans: true,
-            // The switch's own statements are asked for elsewhere (`linewarden switch evidence`).
-            evidence: false,
-        }
+        Self::CAPABILITIES
     }
     fn install(
         &mut self,
@@ -123,15 +132,19 @@ impl DataPlane for P4Runtime {
         false
     }
     fn status(&self, device: DeviceId) -> Option<LineStatus> {
-        self.note(self.line_status(device)).ok().flatten()
+        self.statuses(&[device]).pop().flatten()
+    }
+    fn statuses(&self, devices: &[DeviceId]) -> Vec<Option<LineStatus>> {
+        self.note(self.line_statuses(devices))
+            .unwrap_or_else(|_| vec![None; devices.len()])
     }
     fn session(&self, device: DeviceId) -> Option<SessionView> {
         self.note(self.session_view(device)).ok().flatten()
     }
+    fn measure(&self) -> Result<Witness, DataPlaneError> {
+        Ok(Witness::Engine)
+    }
     fn reconfigure(&mut self, live: &Live, _boot_s: u32) -> Result<(), DataPlaneError> {
-        if live.miss_per_s != 0 {
-            return Err(unsupported("slow path (set miss_per_s to 0)"));
-        }
         if !live.forward_to.is_empty() {
             return Err(unsupported("forward_to: it bridges by itself"));
         }
@@ -150,7 +163,7 @@ impl DataPlane for P4Runtime {
     }
     fn set_stopping(&mut self, stopping: bool) {
         self.stopping = stopping;
-        if let Err(error) = self.note(self.write_settings()) {
+        if let Err(error) = self.note(self.write_stopping()) {
             tracing::error!(%error, "the switch was not told to stop");
         }
     }
@@ -161,15 +174,34 @@ impl DataPlane for P4Runtime {
         let taken = self.check().and_then(|()| self.take_events(sink));
         Ok(self.note(taken)?)
     }
-    fn drain_misses(&mut self, _sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
-        Ok(())
+    fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
+        let taken = self.check().and_then(|()| self.take_misses(sink));
+        Ok(self.note(taken)?)
     }
-    fn enrol(&mut self, _device: DeviceId) {}
-    fn set_filtering(&mut self, _filtering: bool) {}
-    fn send(&mut self, _miss: &Miss, _reply: &[u8; MESSAGE_BYTES]) {}
-    fn expect(&mut self, _miss: &Miss) {}
-    fn replay(&mut self, _miss: Miss) -> Result<(), DataPlaneError> {
-        Ok(())
+    fn enrol(&mut self, device: DeviceId) {
+        self.note_enrolled(device);
+    }
+    fn set_filtering(&mut self, filtering: bool) {
+        let written = self.filter(filtering);
+        if let Err(error) = self.note(written) {
+            tracing::error!(%error, "the switch was not told who is enrolled");
+        }
+    }
+    fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
+        let sent = self.answer(miss, reply);
+        if let Err(error) = self.note(sent) {
+            tracing::error!(%error, "the switch has not sent an answer");
+        }
+    }
+    fn expect(&mut self, miss: &Miss) {
+        let expected = self.expect_response(miss.message());
+        if let Err(error) = self.note(expected) {
+            tracing::error!(%error, "the switch was not told what to expect");
+        }
+    }
+    fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
+        let sent = self.send_through(miss);
+        Ok(self.note(sent)?)
     }
     fn session_request(
         &self,
@@ -182,13 +214,21 @@ impl DataPlane for P4Runtime {
     fn ask(&mut self, _requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {
         Err(unsupported("PROOFs"))
     }
-    fn listen(&mut self) {}
+    fn listen(&mut self) {
+        self.link.listen();
+    }
     fn bell(&self) -> Option<BorrowedFd<'_>> {
-        None
+        Some(self.link.bell())
     }
     fn housekeep(&mut self) {
         self.book.reclaim();
-        let deleted = self.check().and_then(|()| self.delete_all_spent());
+        let now_ns = host::now().monotonic_ns;
+        let is_recent = |looked_ns: u64| now_ns.saturating_sub(looked_ns) < LOOK_EVERY_NS;
+        if self.looked_ns.is_some_and(is_recent) {
+            return;
+        }
+        self.looked_ns = Some(now_ns);
+        let deleted = self.check().and_then(|()| self.look_through());
         if let Err(error) = self.note(deleted) {
             tracing::debug!(%error, "spent rows were not taken out of the switch");
         }

@@ -18,7 +18,26 @@ const JSON: &[u8] = include_bytes!("../../../../p4/compiled/lap.json");
 const INFO: &str = include_str!("../../../../p4/compiled/lap.p4info.txtpb");
 
 /// Devices that the program has registers for (`DEVICES` in p4/include/lap_frame.p4).
-pub(super) const DEVICES: u32 = 65_536;
+pub const DEVICES: u32 = 65_536;
+
+/// Rows that the program has room for (the size of `rows` in p4/include/lap_state.p4).
+pub(super) const ROWS: u64 = 1_048_576;
+
+/// What changes all the time while a gateway serves, as `linewarden_evidence` names it: what devices bring along and spend, and what
+/// the pipeline writes. No reference values have it.
+#[must_use]
+pub fn changing_objects() -> Vec<String> {
+    // What cannot be read could not be run either.
+    let Ok(info) = P4Info::from_text(INFO) else {
+        return Vec::new();
+    };
+    let tables = ["devices", "rows", "keys", "enrolled", "expected"].into_iter();
+    let tables = tables.filter_map(|name| info.tables().named(name));
+    let tables = tables.map(|table| format!("table:{}", table.name));
+    let registers = info.registers().iter();
+    let registers = registers.map(|register| format!("register:{}", register.name));
+    tables.chain(registers).collect()
+}
 
 /// Updates in the program's own names.
 #[derive(Debug)]
@@ -125,7 +144,7 @@ impl Program {
         Ok(Update::TableEntry(Box::new(Change::Delete(key))))
     }
 
-    /// What a table without a key does.
+    /// What a table does with a packet that no entry is for.
     pub fn set_default(
         &self,
         table: &'static str,
@@ -153,4 +172,17 @@ pub(super) fn number(bits: &Bits) -> u128 {
     bits.as_bytes()
         .iter()
         .fold(0, |sum, byte| sum << 8 | u128::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_changes_is_in_the_program() {
+        let changing = changing_objects();
+        let registers = P4Info::from_text(INFO).unwrap().registers().iter().count();
+        assert_eq!(changing.len(), 5 + registers);
+        assert!(registers > 0 && changing.contains(&"table:LapIngress.expected".to_owned()));
+    }
 }

@@ -1,25 +1,44 @@
 //! What the switch holds beside devices: gateway, addresses, bridge, limits, digests.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use linewarden_p4runtime::entity::{Change, Digest, DigestConfig, MeterConfig, Update};
+use linewarden_p4runtime::entity::{
+    Change, Digest, DigestConfig, MeterConfig, MulticastGroup, Port, Replica, Update,
+};
+use linewarden_p4runtime::ids::MulticastGroupId;
+use linewarden_protocol::keys::halves;
+use linewarden_protocol::prf::f;
 
-use super::{Neighbour, P4Runtime, SwitchError};
-use crate::config::Gate;
+use super::options::P4Options;
+use super::{P4Runtime, SwitchError};
+use crate::config::{Gate, Live};
 
 /// How long a digest waits for more of its kind, ns.
 const DIGEST_WAIT_NS: u64 = 5_000_000;
 /// Messages of one list.
 const LIST_MESSAGES: u32 = 256;
+/// The multicast group of all ports (`FLOOD` in p4/include/lap_frame.p4).
+const FLOOD: MulticastGroupId = MulticastGroupId(1);
+/// Of what goes to the slow path: RESPONSEs that nobody asked for, and what a source may send (as `store::shed` has it).
+const UNASKED_PART: u32 = 8;
+const SOURCE_PART: u32 = 64;
+/// Of devices that want their mark moved, which no setting may silence. Only a right tag asks for it.
+const CREDITS_PER_S: u32 = 1_000;
+/// Factors of the hash over addresses (`bucket_keys` in p4/include/lap_state.p4).
+const FACTORS: u32 = 5;
+/// Of sessions that one device of key mode opens: they cost it nothing, and who tells of them something.
+const RENEWALS_PER_S: u32 = 100;
 /// The digests of lap.p4: sessions, wrong tags and marks.
 pub(super) const SESSIONS: &str = "session_digest_t";
 pub(super) const ALARMS: &str = "event_digest_t";
 
 impl P4Runtime {
-    pub(super) fn set_up(&self, bridge: &[Neighbour]) -> Result<(), SwitchError> {
+    pub(super) fn set_up(&self, options: &P4Options) -> Result<(), SwitchError> {
         let program = &self.link.program;
         let mut updates = vec![self.gateway()?];
         updates.extend(self.limits()?);
+        updates.extend(self.bucket_keys()?);
         for ip in &self.config.local {
             let (table, address) = match ip {
                 IpAddr::V4(ip) => ("local4", u128::from(u32::from(*ip))),
@@ -27,21 +46,24 @@ impl P4Runtime {
             };
             updates.push(program.insert((table, &[address]), ("is_local", &[]))?);
         }
-        let mut services: Vec<u16> = Vec::new();
-        for Neighbour {
-            mac,
-            port,
-            is_devices,
-        } in bridge
-        {
-            let mac = mac.iter().fold(0, |sum, byte| sum << 8 | u128::from(*byte));
-            let to = [u128::from(*port), u128::from(*is_devices)];
+        for neighbour in &options.bridge {
+            let mac = neighbour
+                .mac
+                .iter()
+                .fold(0, |sum, byte| sum << 8 | u128::from(*byte));
+            let to = [u128::from(neighbour.port), u128::from(neighbour.is_devices)];
             updates.push(program.insert(("bridge", &[mac]), ("to_port", &to))?);
-            if !is_devices && !services.contains(port) {
-                services.push(*port);
-                updates.push(program.insert(("ports", &[u128::from(*port)]), ("services", &[]))?);
-            }
         }
+        if let Some(place) = options.elsewhere {
+            let to = [u128::from(place.port), u128::from(place.is_devices)];
+            updates.push(program.set_default("bridge", "to_port", &to)?);
+        }
+        let services = options.places().filter(|place| !place.is_devices);
+        let services: BTreeSet<u16> = services.map(|place| place.port).collect();
+        for port in services {
+            updates.push(program.insert(("ports", &[u128::from(port)]), ("services", &[]))?);
+        }
+        updates.push(flood(options));
         for name in [SESSIONS, ALARMS] {
             updates.push(Update::Digest(Change::Insert(Digest {
                 id: program.digest(name)?,
@@ -56,7 +78,21 @@ impl P4Runtime {
         self.link.write(&updates)
     }
 
-    /// The gateway's own settings, which are one entry.
+    /// The factors of the hash that spreads addresses over buckets, from the seed of this gateway's hashes: nobody else knows
+    /// which addresses meet.
+    fn bucket_keys(&self) -> Result<Vec<Update>, SwitchError> {
+        let [low, high] = self.config.geometry.hash_seed;
+        let key = (u128::from(high) << 64 | u128::from(low)).to_le_bytes();
+        (0..FACTORS)
+            .map(|index| {
+                let [factor, _] = halves(&f(&key, &[u64::from(index).to_be_bytes()]));
+                let odd = u64::from_be_bytes(factor) | 1;
+                self.link.program.cell("bucket_keys", index, odd.into())
+            })
+            .collect()
+    }
+
+    /// The gateway's own settings, which are one entry. Whether it stops is no setting, and so in a register.
     pub(super) fn gateway(&self) -> Result<Update, SwitchError> {
         let gate: u128 = match self.config.gate {
             Gate::Sealed => 0,
@@ -69,33 +105,68 @@ impl P4Runtime {
             gate,
             // Of a sealed gate.
             0,
-            self.stopping.into(),
+            (self.live.miss_per_s != 0).into(),
         ];
         self.link.program.set_default("gateway", "set_gateway", &values)
     }
 
-    /// How many NAKs and alarms a second.
-    pub(super) fn limits(&self) -> Result<[Update; 2], SwitchError> {
-        let limit = |name: &'static str, per_s: u32| -> Result<Update, SwitchError> {
+    /// How many NAKs, alarms and messages to the slow path a second; of the last, of each source as well, once half is gone.
+    pub(super) fn limits(&self) -> Result<Vec<Update>, SwitchError> {
+        let limit = |name: &'static str, per_s: u32, committed: u32| -> Result<Update, SwitchError> {
             let meter = self.link.program.info().meters().named(name);
-            let rate = u64::from(per_s);
+            let (committed, peak) = (u64::from(committed), u64::from(per_s));
             Ok(Update::Meter {
                 id: meter.ok_or(SwitchError::Program(name))?.id,
-                index: Some(0),
+                // All cells alike.
+                index: None,
                 // Without a limit it is always green.
                 config: (per_s != u32::MAX).then_some(MeterConfig {
-                    committed_rate: rate,
-                    committed_burst: rate,
-                    peak_rate: rate,
-                    peak_burst: rate,
+                    committed_rate: committed,
+                    committed_burst: committed,
+                    peak_rate: peak,
+                    peak_burst: peak,
                     excess_burst: 0,
                 }),
                 reset_counters: false,
             })
         };
-        Ok([
-            limit("naks", self.live.nak_per_s)?,
-            limit("events", self.live.alarm_per_s)?,
+        let Live {
+            nak_per_s,
+            alarm_per_s,
+            miss_per_s,
+            ..
+        } = self.live;
+        let share = |part: u32| match miss_per_s {
+            u32::MAX => u32::MAX,
+            per_s => (per_s / part).max(2),
+        };
+        let (all, unasked, source) = (share(1), share(UNASKED_PART), share(SOURCE_PART));
+        Ok(vec![
+            limit("naks", nak_per_s, nak_per_s)?,
+            limit("events", alarm_per_s, alarm_per_s)?,
+            limit("credits", CREDITS_PER_S, CREDITS_PER_S)?,
+            limit("renewals", RENEWALS_PER_S, RENEWALS_PER_S)?,
+            limit("strangers", all, all / 2)?,
+            limit("unasked", unasked, unasked / 2)?,
+            limit("sources", source, source)?,
         ])
     }
+}
+
+/// All ports, for frames to group addresses; they do not leave by the port that they came in on.
+fn flood(options: &P4Options) -> Update {
+    let ports: BTreeSet<u16> = options.places().map(|place| place.port).collect();
+    let replica = |port: u16| Replica {
+        port: Port {
+            number: port.into(),
+            deprecated_field: false,
+        },
+        instance: 0,
+        backups: Vec::new(),
+    };
+    Update::MulticastGroup(Change::Insert(MulticastGroup {
+        id: FLOOD,
+        replicas: ports.into_iter().map(replica).collect(),
+        metadata: Vec::new(),
+    }))
 }

@@ -3,7 +3,6 @@
 use std::io;
 use std::net::UdpSocket;
 
-use linewarden_protocol::frame;
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
 use super::LOOPBACK;
@@ -27,13 +26,4 @@ fn send_by_stack(frame: &[u8]) -> io::Result<()> {
     // What comes to this port never reaches a socket: the program takes it.
     let socket = UdpSocket::from(ask::exit_only((ip.src, udp.src_port).into())?);
     socket.send_to(payload, (ip.dst, udp.dst_port)).map(drop)
-}
-
-/// The frame as the reply to itself; `None` if it holds no message.
-pub(super) fn reply_to(frame: &[u8], message: &[u8; MESSAGE_BYTES]) -> Option<Vec<u8>> {
-    let (parsed, at) = miss::datagram(frame)?;
-    let mut reply = frame.to_vec();
-    reply.get_mut(at..at + MESSAGE_BYTES)?.copy_from_slice(message);
-    frame::turn_round(&mut reply, &parsed)?;
-    Some(reply)
 }

@@ -51,8 +51,8 @@ use crate::counters::Counters;
 use crate::event::Event;
 use crate::frames::FrameSender;
 use crate::layout::WaitingProof;
-use crate::measurement::Measurement;
-use crate::miss::{Carrier, Miss};
+use crate::measurement::Witness;
+use crate::miss::{self, Carrier, Miss};
 use crate::p4dra::{P4draAsker, P4draControl};
 use crate::store::adopt::Left;
 use crate::store::provers::Provers;
@@ -356,6 +356,8 @@ impl StoreBacked for Xdp {
     const CAPABILITIES: Capabilities = Capabilities {
         source_mac: SourceMac::Frame,
         gate: true,
+        sealed: true,
+        attest: true,
         classic: true,
         vlans: true,
         evidence: true,
@@ -410,7 +412,7 @@ impl StoreBacked for Xdp {
         let Carrier::Frame { frame, ingress } = &miss.carrier else {
             return;
         };
-        if let Some(reply) = answer::reply_to(frame, reply) {
+        if let Some(reply) = miss::reply_to(frame, reply) {
             self.send_frame(*ingress, &reply);
         }
     }
@@ -426,8 +428,8 @@ impl StoreBacked for Xdp {
         Ok(())
     }
 
-    fn measure(&self) -> Result<Option<Measurement>, DataPlaneError> {
-        Xdp::measure(self).map(Some)
+    fn measure(&self) -> Result<Witness, DataPlaneError> {
+        Xdp::measure(self).map(|measurement| Witness::Kernel(Box::new(measurement)))
     }
 
     fn take_left(&mut self) -> Option<Left> {

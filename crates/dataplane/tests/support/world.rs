@@ -7,7 +7,7 @@ pub mod forward;
 pub mod p4dra;
 mod provision;
 mod settings;
-mod switch;
+pub mod switch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

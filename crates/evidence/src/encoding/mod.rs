@@ -48,6 +48,7 @@ mod shown;
 mod wire;
 
 use std::fmt;
+use std::str::FromStr;
 
 pub use bits::{Bits, BitsError, WIDTH_MAX};
 pub use entry::*;
@@ -57,6 +58,7 @@ pub use wire::{BYTES_MAX, DecodeError, Why};
 
 pub(crate) use bits::byte_len;
 use entry::Body;
+use serde::de::{self, IntoDeserializer as _};
 use serde::{Deserialize, Serialize};
 use wire::{Reader, Writer};
 
@@ -325,6 +327,19 @@ impl fmt::Display for Object {
             "" => write!(f, "{}", self.class),
             name => write!(f, "{} {}", self.class, Shown(name)),
         }
+    }
+}
+
+impl FromStr for Object {
+    type Err = de::value::Error;
+
+    /// As options name it: `register:NAME`, or the class alone where it has no name (`multicast`).
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (class, name) = text.split_once(':').unwrap_or((text, ""));
+        Ok(Self {
+            class: Class::deserialize(class.into_deserializer())?,
+            name: name.to_owned(),
+        })
     }
 }
 

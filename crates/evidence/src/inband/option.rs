@@ -41,7 +41,8 @@ pub(super) fn find(header: &[u8]) -> Result<Vec<Range<usize>>, FrameError> {
 }
 
 /// Writes a hop-by-hop header that has our option once and everything else that was in it. `next` is what follows it if there
-/// was none. The first option 0x37 of the right length is overwritten, all others become padding.
+/// was none. The first option 0x37 of the right length is overwritten, all others become padding. Where the data lies in `out` is
+/// returned.
 ///
 /// # Errors
 /// Options that cannot be read, or no room.
@@ -50,12 +51,12 @@ pub(super) fn write(
     next: u8,
     data: &[u8; DATA_BYTES],
     out: &mut Vec<u8>,
-) -> Result<(), FrameError> {
+) -> Result<usize, FrameError> {
     if before.is_empty() {
-        // Units of 8 bytes beyond the first.
+        // 12 units of 8 bytes beyond the first.
         out.extend_from_slice(&[next, 12, OPTION, 100]);
         out.extend_from_slice(data);
-        return Ok(());
+        return Ok(out.len() - DATA_BYTES);
     }
     let found = find(before)?;
     let start = out.len();
@@ -65,6 +66,7 @@ pub(super) fn write(
     }
     out.extend_from_slice(before);
     let header = out.get_mut(start..).unwrap_or_default();
+    let mut data_at = None;
     for (place, range) in found.into_iter().enumerate() {
         let type_at = range.start.saturating_sub(2);
         let Some(place_of_data) = header.get_mut(range) else {
@@ -72,6 +74,7 @@ pub(super) fn write(
         };
         if Some(place) == ours {
             place_of_data.copy_from_slice(data);
+            data_at = Some(start + type_at + 2);
             continue;
         }
         place_of_data.fill(0);
@@ -79,13 +82,14 @@ pub(super) fn write(
             *option = PAD_N;
         }
     }
-    if ours.is_none() {
-        if let Some(length) = header.get_mut(1) {
-            *length += 13;
-        }
-        // Two bytes of padding, so that the fields lie at multiples of 8.
-        out.extend_from_slice(&[PAD_N, 0, OPTION, 100]);
-        out.extend_from_slice(data);
+    if let Some(data_at) = data_at {
+        return Ok(data_at);
     }
-    Ok(())
+    if let Some(length) = header.get_mut(1) {
+        *length += 13;
+    }
+    // Two bytes of padding, so that the fields lie at multiples of 8.
+    out.extend_from_slice(&[PAD_N, 0, OPTION, 100]);
+    out.extend_from_slice(data);
+    Ok(out.len() - DATA_BYTES)
 }

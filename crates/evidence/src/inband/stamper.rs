@@ -4,8 +4,11 @@ use super::carried::{CONTENT_BYTES, Content, Route, SWITCH_BYTES, Tagged};
 use super::option::{DATA_BYTES, GROWTH, write};
 use super::packet::{Ethernet, HOP_BY_HOP, Invariants, Ipv6};
 use super::tag::{EvidenceKey, Midstate};
-use super::{CLONE_ETHERTYPE, Counter, FrameError};
+use super::{CLONE_ETHERTYPE, Counter, FrameError, Tag};
 use crate::state::Snapshot;
+
+/// Bytes of the option's data before its content.
+const HEAD_BYTES: usize = DATA_BYTES - CONTENT_BYTES;
 
 /// Which content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +41,8 @@ pub struct Stamper {
     form: Form,
     snapshot: Snapshot,
     midstate: Midstate,
-    fields: [u8; SWITCH_BYTES],
+    /// The option's data but for what is each packet's own: counter and tag, or the way of classic content.
+    data: [u8; DATA_BYTES],
     counts: Counts,
 }
 
@@ -48,10 +52,10 @@ impl Stamper {
     pub fn new(key: EvidenceKey, form: Form, snapshot: &Snapshot) -> Self {
         Self {
             midstate: Midstate::new(&key, snapshot),
+            data: data(form, snapshot),
             key,
             form,
             snapshot: *snapshot,
-            fields: fields(snapshot),
             counts: Counts::default(),
         }
     }
@@ -61,7 +65,7 @@ impl Stamper {
         if self.snapshot != *snapshot {
             self.snapshot = *snapshot;
             self.midstate = Midstate::new(&self.key, snapshot);
-            self.fields = fields(snapshot);
+            self.data = data(self.form, snapshot);
         }
     }
 
@@ -118,31 +122,28 @@ impl Stamper {
     ) -> Result<usize, FrameError> {
         out.clear();
         let packet = Ipv6::of_front(&Ethernet::of(front)?, behind)?;
-        let mut data = [0; DATA_BYTES];
-        let (head, content) = data.split_at_mut(DATA_BYTES - CONTENT_BYTES);
-        match self.form {
-            Form::Classic => {
-                let (switch, route) = content.split_at_mut(SWITCH_BYTES);
-                switch.copy_from_slice(&self.fields);
-                route.copy_from_slice(&Route::joined(upstream, &self.fields).0);
-            }
-            Form::Default => {
-                head.copy_from_slice(&[1, 0, 0, 0]);
-                content.copy_from_slice(&self.content(counter, &Invariants::of_ipv6(&packet)));
-            }
-        }
-        let (at, before) = (packet.at, packet.options.len());
-        let taken = at + packet.header.len() + before;
-        out.extend_from_slice(front.get(..at).unwrap_or_default());
-        out.extend_from_slice(packet.header);
-        let next = packet.next();
-        write(packet.options, next, &data, out)?;
-        let length = packet.after_bytes + out.len() - at - packet.header.len();
+        // First, so that it is computed while the rest is copied.
+        let tag = match self.form {
+            Form::Classic => Tag::default(),
+            Form::Default => self.midstate.tag(counter, &Invariants::of_ipv6(&packet)),
+        };
+        let at = packet.at;
+        let options_at = at + packet.header.len();
+        let taken = options_at + packet.options.len();
+        out.extend_from_slice(front.get(..options_at).unwrap_or_default());
+        let data_at = write(packet.options, packet.next(), &self.data, out)?;
+        let length = packet.after_bytes + out.len() - options_at;
         let length = u16::try_from(length).map_err(|_| FrameError::TooLong)?;
         let header = out.get_mut(at..).unwrap_or_default();
         if let [_, _, _, _, high, low, next, ..] = header {
             [*high, *low] = length.to_be_bytes();
             *next = HOP_BY_HOP;
+        }
+        if let Some(data) = out.get_mut(data_at..).and_then(<[u8]>::first_chunk_mut) {
+            match self.form {
+                Form::Classic => pass_on(upstream, data),
+                Form::Default => sign(counter, &tag, data),
+            }
         }
         debug_assert!(
             out.len() == taken || out.len() == taken + GROWTH,
@@ -177,33 +178,19 @@ impl Stamper {
         out.extend_from_slice(ethernet.head.get(6..).unwrap_or_default());
         out.extend_from_slice(&CLONE_ETHERTYPE.to_be_bytes());
         match self.form {
-            Form::Classic => out.extend_from_slice(&self.fields),
+            Form::Classic => out.extend_from_slice(fields_of(&self.data).unwrap_or(&[0; SWITCH_BYTES])),
             Form::Default => {
-                out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+                let mut data = self.data;
+                sign(counter, &self.midstate.tag(counter, &invariants), &mut data);
+                let (head, content) = data.split_at(HEAD_BYTES);
+                out.extend_from_slice(head);
+                out.extend_from_slice(&[0; 4]);
                 out.extend_from_slice(&invariants.0);
-                out.extend_from_slice(&self.content(counter, &invariants));
+                out.extend_from_slice(content);
             }
         }
         self.counts.cloned += 1;
         Ok(())
-    }
-
-    fn content(&self, counter: Counter, invariants: &Invariants) -> [u8; CONTENT_BYTES] {
-        let Snapshot {
-            switch,
-            boot_count,
-            sequence,
-            ..
-        } = self.snapshot;
-        Content::Default(Tagged {
-            fields: self.fields,
-            switch,
-            boot_count,
-            sequence,
-            counter,
-            tag: self.midstate.tag(counter, invariants),
-        })
-        .to_bytes()
     }
 
     const fn count(&mut self, error: FrameError) {
@@ -213,6 +200,53 @@ impl Stamper {
             FrameError::TooLong => self.counts.too_long += 1,
         }
     }
+}
+
+/// The option's data of a state, with zeros for what is each packet's own.
+fn data(form: Form, snapshot: &Snapshot) -> [u8; DATA_BYTES] {
+    let fields = fields(snapshot);
+    let (head, content) = match form {
+        Form::Classic => ([0; HEAD_BYTES], Content::Classic { fields, route: None }),
+        Form::Default => {
+            let content = Content::Default(Tagged {
+                fields,
+                switch: snapshot.switch,
+                boot_count: snapshot.boot_count,
+                sequence: snapshot.sequence,
+                counter: Counter(0),
+                tag: Tag::default(),
+            });
+            ([1, 0, 0, 0], content)
+        }
+    };
+    let mut data = [0; DATA_BYTES];
+    let (front, rest) = data.split_at_mut(HEAD_BYTES);
+    front.copy_from_slice(&head);
+    rest.copy_from_slice(&content.to_bytes());
+    data
+}
+
+/// Writes what is each packet's own in default content.
+fn sign(counter: Counter, tag: &Tag, data: &mut [u8; DATA_BYTES]) {
+    let (before, place) = data.split_at_mut(DATA_BYTES - tag.len());
+    place.copy_from_slice(tag);
+    if let Some(place) = before.last_chunk_mut() {
+        *place = counter.0.to_be_bytes();
+    }
+}
+
+/// Likewise the way of classic content.
+fn pass_on(upstream: Option<&Route>, data: &mut [u8; DATA_BYTES]) {
+    let route = fields_of(data).map(|fields| Route::joined(upstream, fields));
+    if let (Some(place), Some(route)) = (data.last_chunk_mut(), route) {
+        *place = route.0;
+    }
+}
+
+/// The three fields in an option's data.
+fn fields_of(data: &[u8; DATA_BYTES]) -> Option<&[u8; SWITCH_BYTES]> {
+    let (_, content) = data.split_at(HEAD_BYTES);
+    content.first_chunk()
 }
 
 /// The three fields of 16 bytes.

@@ -64,12 +64,12 @@ impl Midstate {
     }
 
     pub fn tag(&self, counter: Counter, invariants: &Invariants) -> Tag {
-        let mut words = [0; 8 + Invariants::BYTES];
-        let (first, rest) = words.split_at_mut(8);
-        first.copy_from_slice(&counter.0.to_be_bytes());
-        rest.copy_from_slice(&invariants.0);
         let mut hasher = self.0;
-        hasher.write(&words);
+        // Word by word, which needs no loop over bytes.
+        hasher.write_u64(counter.0.to_be());
+        for word in invariants.0.as_chunks().0 {
+            hasher.write_u64(u64::from_ne_bytes(*word));
+        }
         hasher.finish128().as_bytes()
     }
 }

@@ -1,10 +1,16 @@
-//! BLAKE3, eight compressions side by side.
+//! BLAKE3, eight or sixteen compressions side by side.
 //!
 //! One BLAKE3 over the 2,048 bytes of a state is a chain of 32 compressions, each waiting for the one before: 1.1 µs, more than
-//! the change of an element itself. Eight chains of four, a lane each, take a third of that. And the library computes the 32
-//! blocks of an element's expansion side by side only where the CPU has AVX-512, else one after the other: seven times slower.
+//! the change of an element itself. Eight chains of four, a lane each, take a third of that.
+//!
+//! An element's expansion is 32 compressions that wait for nothing: they differ in a counter only. An element that takes another's place
+//! is expanded beside it, and what leaves the registers is the difference alone, added where it belongs: neither expansion is ever
+//! written down.
 
-use super::{STATE_BYTES, WORDS};
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use super::{LtHash, WORDS};
 
 /// Leaves of a state.
 pub(super) const LEAVES: usize = 8;
@@ -12,6 +18,8 @@ pub(super) const LEAVES: usize = 8;
 const BLOCK_WORDS: usize = 16;
 const BLOCK_BYTES: usize = 64;
 const BLOCK_BYTES_U32: u32 = 64;
+/// A block as a state has it.
+type Halves = [u16; 2 * BLOCK_WORDS];
 /// Flags of the compression function (BLAKE3 paper, table 3).
 const CHUNK_START: u32 = 1;
 const CHUNK_END: u32 = 2;
@@ -43,16 +51,114 @@ const fn schedule() -> [[usize; BLOCK_WORDS]; 7] {
     rounds
 }
 
-/// One 32-bit word of each leaf.
-trait Lanes: Copy {
-    fn from_words(words: [u32; LEAVES]) -> Self;
-    /// From halves of words, the low one first.
-    fn from_halves(halves: &[u16; 2 * LEAVES]) -> Self;
-    fn words(self) -> [u32; LEAVES];
+/// One 32-bit word of each of N compressions.
+trait Lanes<const N: usize>: Copy {
+    fn from_words(words: [u32; N]) -> Self;
+    /// The same in all.
+    fn splat(word: u32) -> Self;
+    fn words(self) -> [u32; N];
     fn add(self, other: Self) -> Self;
     fn xor(self, other: Self) -> Self;
     /// Rotates each word right.
     fn rotate<const BITS: u32>(self) -> Self;
+    /// The halves of words as numbers of their own: the difference.
+    fn sub_halves(self, other: Self) -> Self;
+    /// Likewise: adds block after block, each made of one word of each of these, to those that lie in all of the states.
+    fn add_blocks(words: &[Self; BLOCK_WORDS], states: &mut [&mut LtHash], first_block: usize);
+}
+
+/// Of leaves.
+trait Leaves: Lanes<LEAVES> {
+    /// From halves of words, the low one first.
+    fn from_halves(halves: &[u16; 2 * LEAVES]) -> Self;
+}
+
+/// An element of one block, with zeros behind it.
+pub(super) struct Block {
+    bytes: [u8; BLOCK_BYTES],
+    len: u32,
+}
+
+impl Block {
+    /// Nothing if it is longer.
+    pub(super) fn of(element: &[u8]) -> Option<Self> {
+        let mut bytes = [0; BLOCK_BYTES];
+        bytes.get_mut(..element.len())?.copy_from_slice(element);
+        let len = u32::try_from(element.len()).ok()?;
+        Some(Self { bytes, len })
+    }
+}
+
+/// Takes the expansion of `old`, if there is one, out of all states, and adds that of `new`.
+pub(super) fn exchange(key: &[u8; 32], old: Option<&Block>, new: Option<&Block>, states: &mut [&mut LtHash]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+            // SAFETY: the CPU has both features.
+            return unsafe { x86::exchange_avx512(key, old, new, states) };
+        }
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the CPU has the feature.
+            return unsafe { x86::exchange_avx2(key, old, new, states) };
+        }
+    }
+    exchange_by::<[u32; LEAVES], LEAVES>(key, old, new, states);
+}
+
+#[inline(always)]
+fn exchange_by<L: Lanes<N>, const N: usize>(
+    key: &[u8; 32],
+    old: Option<&Block>,
+    new: Option<&Block>,
+    states: &mut [&mut LtHash],
+) {
+    for first_block in (0..WORDS / (2 * BLOCK_WORDS)).step_by(N) {
+        let mut change = [L::splat(0); BLOCK_WORDS];
+        if let Some(new) = new {
+            change = expand::<L, N>(key, new, first_block);
+        }
+        if let Some(old) = old {
+            let old = expand::<L, N>(key, old, first_block);
+            for (word, old) in change.iter_mut().zip(old) {
+                *word = word.sub_halves(old);
+            }
+        }
+        L::add_blocks(&change, states, first_block);
+    }
+}
+
+/// So many blocks of an element's expansion, word by word.
+#[inline(always)]
+fn expand<L: Lanes<N>, const N: usize>(
+    key: &[u8; 32],
+    element: &Block,
+    first_block: usize,
+) -> [L; BLOCK_WORDS] {
+    const FLAGS: u32 = KEYED_HASH | CHUNK_START | CHUNK_END | ROOT;
+    let in_all_lanes = |word: &[u8; 4]| L::splat(u32::from_le_bytes(*word));
+    let chain = words(key).map(in_all_lanes);
+    let mut message = [L::splat(0); BLOCK_WORDS];
+    for (lanes, word) in message.iter_mut().zip(element.bytes.as_chunks().0) {
+        *lanes = in_all_lanes(word);
+    }
+    let mut number = first_block as u32;
+    let counter = L::from_words(std::array::from_fn(|_| {
+        number += 1;
+        number - 1
+    }));
+    let v = permute(&chain, &message, counter, element.len, FLAGS);
+    let (low, high) = halves(&v);
+    let mut output = [L::splat(0); BLOCK_WORDS];
+    let chained = high.iter().zip(&chain).map(|(&high, &chain)| high.xor(chain));
+    let outputs = low
+        .iter()
+        .zip(high)
+        .map(|(&low, &high)| low.xor(high))
+        .chain(chained);
+    for (output, word) in output.iter_mut().zip(outputs) {
+        *output = word;
+    }
+    output
 }
 
 /// The keyed hashes of the leaves of `state`, one after the other. Leaf l is made of the state's 4-byte groups l, l + 8,
@@ -60,81 +166,16 @@ trait Lanes: Copy {
 pub(super) fn hashes(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEAVES] {
     #[cfg(target_arch = "x86_64")]
     {
-        if has_avx512() {
+        if is_x86_feature_detected!("avx512vl") && is_x86_feature_detected!("avx512f") {
             // SAFETY: the CPU has both features, which include AVX2.
-            return unsafe { avx2::hashes_avx512(key, state) };
+            return unsafe { x86::hashes_avx512(key, state) };
         }
         if is_x86_feature_detected!("avx2") {
             // SAFETY: the CPU has the feature.
-            return unsafe { avx2::hashes(key, state) };
+            return unsafe { x86::hashes_avx2(key, state) };
         }
     }
     hashes_by::<[u32; LEAVES]>(key, state)
-}
-
-#[cfg(target_arch = "x86_64")]
-fn has_avx512() -> bool {
-    is_x86_feature_detected!("avx512vl") && is_x86_feature_detected!("avx512f")
-}
-
-/// BLAKE3's extendable output over an element, keyed, as far as it is faster here than by the library: for elements of one block, on CPUs
-/// with AVX2 and without AVX-512. Whether it was done.
-pub(super) fn expand(key: &[u8; 32], element: &[u8], out: &mut [u8; STATE_BYTES]) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(block) = padded(element)
-        && is_x86_feature_detected!("avx2")
-        && !has_avx512()
-    {
-        // SAFETY: the CPU has the feature.
-        unsafe { avx2::expand(key, &block, element.len(), out) };
-        return true;
-    }
-    let _ = (key, element, out);
-    false
-}
-
-/// An element of at most one block, with zeros behind it.
-fn padded(element: &[u8]) -> Option<[u8; BLOCK_BYTES]> {
-    let mut block = [0; BLOCK_BYTES];
-    block.get_mut(..element.len())?.copy_from_slice(element);
-    Some(block)
-}
-
-#[inline(always)]
-fn expand_by<L: Lanes>(key: &[u8; 32], block: &[u8; BLOCK_BYTES], len: usize, out: &mut [u8; STATE_BYTES]) {
-    const FLAGS: u32 = KEYED_HASH | CHUNK_START | CHUNK_END | ROOT;
-    let in_all_lanes = |word: &[u8; 4]| L::from_words([u32::from_le_bytes(*word); LEAVES]);
-    let chain = words(key).map(in_all_lanes);
-    let mut message = [L::from_words([0; LEAVES]); BLOCK_WORDS];
-    for (lanes, word) in message.iter_mut().zip(block.as_chunks::<4>().0) {
-        *lanes = in_all_lanes(word);
-    }
-    // No block is longer than 64 bytes.
-    let len = u32::try_from(len).unwrap_or_default();
-    let mut number = 0;
-    for blocks in out.as_chunks_mut::<{ BLOCK_BYTES * LEAVES }>().0 {
-        let counter = L::from_words(std::array::from_fn(|_| {
-            number += 1;
-            number - 1
-        }));
-        let v = permute(&chain, &message, counter, len, FLAGS);
-        let (low, high) = halves(&v);
-        let mut after = [[0; LEAVES]; BLOCK_WORDS];
-        let chained = high.iter().zip(&chain).map(|(&word, &chain)| word.xor(chain));
-        let outputs = low
-            .iter()
-            .zip(high)
-            .map(|(&low, &high)| low.xor(high))
-            .chain(chained);
-        for (lanes, word) in after.iter_mut().zip(outputs) {
-            *lanes = word.words();
-        }
-        for (lane, block) in blocks.as_chunks_mut::<BLOCK_BYTES>().0.iter_mut().enumerate() {
-            for (out, lanes) in block.as_chunks_mut::<4>().0.iter_mut().zip(&after) {
-                *out = lanes.get(lane).copied().unwrap_or_default().to_le_bytes();
-            }
-        }
-    }
 }
 
 /// Both halves of the compression's state.
@@ -151,8 +192,8 @@ fn words(key: &[u8; 32]) -> [&[u8; 4]; 8] {
 }
 
 #[inline(always)]
-fn hashes_by<L: Lanes>(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEAVES] {
-    let mut chain = words(key).map(|word| L::from_words([u32::from_le_bytes(*word); LEAVES]));
+fn hashes_by<L: Leaves>(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEAVES] {
+    let mut chain = words(key).map(|word| L::splat(u32::from_le_bytes(*word)));
     let blocks = state.as_chunks::<{ 2 * LEAVES }>().0.as_chunks::<BLOCK_WORDS>().0;
     for (number, block) in blocks.iter().enumerate() {
         let block = block.map(|halves| L::from_halves(&halves));
@@ -163,7 +204,7 @@ fn hashes_by<L: Lanes>(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEAVES
         if number + 1 == blocks.len() {
             flags |= CHUNK_END | ROOT;
         }
-        let v = permute(&chain, &block, L::from_words([0; LEAVES]), BLOCK_BYTES_U32, flags);
+        let v = permute(&chain, &block, L::splat(0), BLOCK_BYTES_U32, flags);
         let (low, high) = halves(&v);
         for ((chain, &low), &high) in chain.iter_mut().zip(low).zip(high) {
             *chain = low.xor(high);
@@ -182,36 +223,36 @@ fn hashes_by<L: Lanes>(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEAVES
 /// The compression function's rounds; counters are below 2³².
 #[inline(always)]
 #[allow(clippy::indexing_slicing)] // All indices are constants of the algorithm.
-fn permute<L: Lanes>(
+fn permute<L: Lanes<N>, const N: usize>(
     chain: &[L; 8],
     block: &[L; BLOCK_WORDS],
     counter: L,
     block_bytes: u32,
     flags: u32,
 ) -> [L; BLOCK_WORDS] {
-    let mut v = [L::from_words([0; LEAVES]); 16];
+    let mut v = [L::splat(0); BLOCK_WORDS];
     v[..8].copy_from_slice(chain);
     for (lanes, word) in v[8..]
         .iter_mut()
         .zip([IV[0], IV[1], IV[2], IV[3], 0, 0, block_bytes, flags])
     {
-        *lanes = L::from_words([word; LEAVES]);
+        *lanes = L::splat(word);
     }
     v[12] = counter;
-    round::<L, 0>(&mut v, block);
-    round::<L, 1>(&mut v, block);
-    round::<L, 2>(&mut v, block);
-    round::<L, 3>(&mut v, block);
-    round::<L, 4>(&mut v, block);
-    round::<L, 5>(&mut v, block);
-    round::<L, 6>(&mut v, block);
+    round::<L, N, 0>(&mut v, block);
+    round::<L, N, 1>(&mut v, block);
+    round::<L, N, 2>(&mut v, block);
+    round::<L, N, 3>(&mut v, block);
+    round::<L, N, 4>(&mut v, block);
+    round::<L, N, 5>(&mut v, block);
+    round::<L, N, 6>(&mut v, block);
     v
 }
 
 /// A round. Its number is a constant, so that the words' places are.
 #[inline(always)]
 #[allow(clippy::indexing_slicing)] // All indices are constants of the algorithm.
-fn round<L: Lanes, const ROUND: usize>(v: &mut [L; 16], block: &[L; BLOCK_WORDS]) {
+fn round<L: Lanes<N>, const N: usize, const ROUND: usize>(v: &mut [L; 16], block: &[L; BLOCK_WORDS]) {
     let m = |i: usize| block[const { SCHEDULE[ROUND] }[i]];
     mix(v, [0, 4, 8, 12], m(0), m(1));
     mix(v, [1, 5, 9, 13], m(2), m(3));
@@ -226,27 +267,26 @@ fn round<L: Lanes, const ROUND: usize>(v: &mut [L; 16], block: &[L; BLOCK_WORDS]
 /// The function G on four words of the state.
 #[inline(always)]
 #[allow(clippy::indexing_slicing)] // All indices are constants of the algorithm.
-fn mix<L: Lanes>(v: &mut [L; 16], [a, b, c, d]: [usize; 4], x: L, y: L) {
-    v[a] = v[a].add(v[b]).add(x);
+fn mix<L: Lanes<N>, const N: usize>(v: &mut [L; 16], [a, b, c, d]: [usize; 4], x: L, y: L) {
+    v[a] = v[a].add(x).add(v[b]);
     v[d] = v[d].xor(v[a]).rotate::<16>();
     v[c] = v[c].add(v[d]);
     v[b] = v[b].xor(v[c]).rotate::<12>();
-    v[a] = v[a].add(v[b]).add(y);
+    v[a] = v[a].add(y).add(v[b]);
     v[d] = v[d].xor(v[a]).rotate::<8>();
     v[c] = v[c].add(v[d]);
     v[b] = v[b].xor(v[c]).rotate::<7>();
 }
 
 #[allow(clippy::indexing_slicing)] // i is below the length of both.
-impl Lanes for [u32; LEAVES] {
+impl<const N: usize> Lanes<N> for [u32; N] {
     #[inline(always)]
     fn from_words(words: Self) -> Self {
         words
     }
     #[inline(always)]
-    fn from_halves(halves: &[u16; 2 * LEAVES]) -> Self {
-        let (halves, _) = halves.as_chunks::<2>();
-        std::array::from_fn(|i| u32::from(halves[i][0]) | u32::from(halves[i][1]) << 16)
+    fn splat(word: u32) -> Self {
+        [word; N]
     }
     #[inline(always)]
     fn words(self) -> Self {
@@ -264,101 +304,41 @@ impl Lanes for [u32; LEAVES] {
     fn rotate<const BITS: u32>(self) -> Self {
         self.map(|word| word.rotate_right(BITS))
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use std::arch::x86_64::{
-        __m256i, _mm_cvtsi32_si128, _mm256_add_epi32, _mm256_or_si256, _mm256_setr_epi8, _mm256_shuffle_epi8,
-        _mm256_sll_epi32, _mm256_srl_epi32, _mm256_xor_si256,
-    };
-    use std::mem::transmute;
-
-    use super::{BLOCK_BYTES, LEAVES, Lanes, STATE_BYTES, WORDS, expand_by, hashes_by};
-
-    /// Made only by [`hashes`], and so where the CPU has AVX2.
-    #[derive(Clone, Copy)]
-    struct Lanes8(__m256i);
-
-    #[target_feature(enable = "avx2")]
-    pub(super) fn hashes(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEAVES] {
-        hashes_by::<Lanes8>(key, state)
-    }
-
-    #[target_feature(enable = "avx2")]
-    pub(super) fn expand(key: &[u8; 32], block: &[u8; BLOCK_BYTES], len: usize, out: &mut [u8; STATE_BYTES]) {
-        expand_by::<Lanes8>(key, block, len, out);
-    }
-
-    /// The same code for CPUs that have twice as many registers, and rotations.
-    #[target_feature(enable = "avx512f,avx512vl")]
-    pub(super) fn hashes_avx512(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEAVES] {
-        hashes_by::<Lanes8>(key, state)
-    }
-
-    impl Lanes for Lanes8 {
-        #[inline(always)]
-        fn from_words(words: [u32; LEAVES]) -> Self {
-            // SAFETY: both are 32 bytes of any bits.
-            Self(unsafe { transmute::<[u32; LEAVES], __m256i>(words) })
-        }
-        #[inline(always)]
-        fn from_halves(halves: &[u16; 2 * LEAVES]) -> Self {
-            // SAFETY: both are 32 bytes of any bits; the CPU is little-endian, so low halves lie first.
-            Self(unsafe { transmute::<[u16; 2 * LEAVES], __m256i>(*halves) })
-        }
-        #[inline(always)]
-        fn words(self) -> [u32; LEAVES] {
-            // SAFETY: both are 32 bytes of any bits.
-            unsafe { transmute::<__m256i, [u32; LEAVES]>(self.0) }
-        }
-        #[inline(always)]
-        fn add(self, other: Self) -> Self {
-            // SAFETY: whoever has a value of this type runs where the CPU has AVX2.
-            Self(unsafe { _mm256_add_epi32(self.0, other.0) })
-        }
-        #[inline(always)]
-        fn xor(self, other: Self) -> Self {
-            // SAFETY: as above.
-            Self(unsafe { _mm256_xor_si256(self.0, other.0) })
-        }
-        #[inline(always)]
-        fn rotate<const BITS: u32>(self) -> Self {
-            // SAFETY: as above.
-            Self(unsafe { rotate::<BITS>(self.0) })
-        }
-    }
-
-    /// By whole bytes it is a shuffle, else two shifts.
-    ///
-    /// # Safety
-    /// The CPU has AVX2. (Not by `target_feature`, with which nothing is inlined for sure.)
     #[inline(always)]
-    unsafe fn rotate<const BITS: u32>(words: __m256i) -> __m256i {
-        // SAFETY: the caller's.
-        unsafe {
-            match BITS {
-                8 => {
-                    let bytes = _mm256_setr_epi8(
-                        1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12, 1, 2, 3, 0, 5, 6, 7, 4, 9, 10,
-                        11, 8, 13, 14, 15, 12,
-                    );
-                    _mm256_shuffle_epi8(words, bytes)
+    fn sub_halves(self, other: Self) -> Self {
+        std::array::from_fn(|i| {
+            let high = (self[i] >> 16).wrapping_sub(other[i] >> 16) << 16;
+            high | (self[i].wrapping_sub(other[i]) & 0xffff)
+        })
+    }
+    fn add_blocks(words: &[Self; BLOCK_WORDS], states: &mut [&mut LtHash], first_block: usize) {
+        for state in states {
+            let blocks = blocks::<N>(state, first_block).into_iter().flatten();
+            for (lane, block) in blocks.enumerate() {
+                for (halves, word) in block.as_chunks_mut().0.iter_mut().zip(words) {
+                    let [low, high]: &mut [u16; 2] = halves;
+                    *low = low.wrapping_add(word[lane] as u16);
+                    *high = high.wrapping_add((word[lane] >> 16) as u16);
                 }
-                16 => {
-                    let bytes = _mm256_setr_epi8(
-                        2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11,
-                        8, 9, 14, 15, 12, 13,
-                    );
-                    _mm256_shuffle_epi8(words, bytes)
-                }
-                _ => _mm256_or_si256(
-                    _mm256_srl_epi32(words, _mm_cvtsi32_si128(BITS.cast_signed())),
-                    _mm256_sll_epi32(words, _mm_cvtsi32_si128((32 - BITS).cast_signed())),
-                ),
             }
         }
     }
+}
+
+#[allow(clippy::indexing_slicing)] // i is below the length of both.
+impl Leaves for [u32; LEAVES] {
+    #[inline(always)]
+    fn from_halves(halves: &[u16; 2 * LEAVES]) -> Self {
+        let (halves, _) = halves.as_chunks::<2>();
+        std::array::from_fn(|i| u32::from(halves[i][0]) | u32::from(halves[i][1]) << 16)
+    }
+}
+
+/// N blocks of a state.
+#[inline(always)]
+fn blocks<const N: usize>(state: &mut LtHash, first_block: usize) -> Option<&mut [Halves; N]> {
+    let (blocks, _) = state.0.as_chunks_mut();
+    blocks.get_mut(first_block..)?.first_chunk_mut()
 }
 
 #[cfg(test)]
@@ -391,29 +371,62 @@ mod tests {
             #[cfg(target_arch = "x86_64")]
             if is_x86_feature_detected!("avx2") {
                 // SAFETY: the CPU has the feature.
-                prop_assert_eq!(&unsafe { avx2::hashes(&key, &state) }[..], &wanted[..]);
+                prop_assert_eq!(&unsafe { x86::hashes_avx2(&key, &state) }[..], &wanted[..]);
             }
         }
 
         #[test]
-        fn an_element_is_expanded_as_by_the_library(key: [u8; 32], element in prop::collection::vec(any::<u8>(), 0..80)) {
-            let mut wanted = [0; STATE_BYTES];
-            blake3::Hasher::new_keyed(&key).update(&element).finalize_xof().fill(&mut wanted);
-            let Some(block) = padded(&element) else {
-                prop_assert!(element.len() > BLOCK_BYTES);
-                prop_assert!(!expand(&key, &element, &mut wanted));
-                return Ok(());
+        fn elements_are_exchanged_as_the_library_expands_them(
+            key: [u8; 32],
+            before in prop::collection::vec(any::<u16>(), WORDS),
+            old in prop::option::of(prop::collection::vec(any::<u8>(), 0..80)),
+            new in prop::option::of(prop::collection::vec(any::<u8>(), 0..80)),
+        ) {
+            let is_short = |element: &Option<Vec<u8>>| element.as_ref().is_none_or(|element| element.len() <= BLOCK_BYTES);
+            let block = |element: &Option<Vec<u8>>| element.as_deref().and_then(Block::of);
+            for element in [&old, &new] {
+                prop_assert_eq!(block(element).is_some(), element.is_some() && is_short(element));
+            }
+            prop_assume!(is_short(&old) && is_short(&new));
+            let before = LtHash(before.try_into().unwrap());
+            let mut wanted = before.clone();
+            for (element, sign) in [(&old, u16::MAX), (&new, 1)] {
+                for (word, change) in wanted.0.iter_mut().zip(expanded(&key, element.as_deref())) {
+                    *word = word.wrapping_add(change.wrapping_mul(sign));
+                }
+            }
+            let (old, new) = (block(&old), block(&new));
+            let check = |exchange: &dyn Fn(&mut [&mut LtHash])| {
+                let (mut one, mut other) = (before.clone(), before.clone());
+                exchange(&mut [&mut one, &mut other]);
+                prop_assert!(one == wanted && other == wanted);
+                Ok(())
             };
-            let mut out = [0; STATE_BYTES];
-            expand_by::<[u32; LEAVES]>(&key, &block, element.len(), &mut out);
-            prop_assert_eq!(&out[..], &wanted[..]);
+            let (old, new) = (old.as_ref(), new.as_ref());
+            check(&|states| exchange(&key, old, new, states))?;
+            check(&|states| exchange_by::<[u32; 8], 8>(&key, old, new, states))?;
             #[cfg(target_arch = "x86_64")]
             if is_x86_feature_detected!("avx2") {
-                let mut out = [0; STATE_BYTES];
                 // SAFETY: the CPU has the feature.
-                unsafe { avx2::expand(&key, &block, element.len(), &mut out) };
-                prop_assert_eq!(&out[..], &wanted[..]);
+                check(&|states| unsafe { x86::exchange_avx2(&key, old, new, states) })?;
             }
         }
+    }
+
+    /// By the library; zeros of nothing.
+    fn expanded(key: &[u8; 32], element: Option<&[u8]>) -> Vec<u16> {
+        let mut bytes = vec![0; 2 * WORDS];
+        if let Some(element) = element {
+            blake3::Hasher::new_keyed(key)
+                .update(element)
+                .finalize_xof()
+                .fill(&mut bytes);
+        }
+        bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|word| u16::from_le_bytes(*word))
+            .collect()
     }
 }

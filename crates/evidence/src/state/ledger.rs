@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::ObjectDigest;
 use crate::encoding::{Encoded, Entry, Object};
-use crate::lthash::{DigestKind, Expansion, LtHash};
+use crate::lthash::{DigestKind, LtHash};
 
 /// What putting an entry has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,24 +38,10 @@ struct Set {
 }
 
 /// All objects that are no register arrays.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     sets: BTreeMap<Object, Set>,
     sum: Box<LtHash>,
-    /// Places to work in.
-    old: Box<Expansion>,
-    new: Box<Expansion>,
-}
-
-impl Default for Ledger {
-    fn default() -> Self {
-        Self {
-            sets: BTreeMap::new(),
-            sum: Box::default(),
-            old: Box::new(Expansion::ZERO),
-            new: Box::new(Expansion::ZERO),
-        }
-    }
 }
 
 impl Ledger {
@@ -69,16 +55,16 @@ impl Ledger {
         match set.entries.entry(identity) {
             btree_map::Entry::Occupied(there) if *there.get() == content => Put::Same,
             btree_map::Entry::Occupied(mut there) => {
-                self.old.set(&[&**there.key(), &**there.get()].concat());
-                self.new.set(&[&**there.key(), &*content].concat());
+                let old = [&**there.key(), &**there.get()].concat();
+                let new = [&**there.key(), &*content].concat();
                 there.insert(content);
-                LtHash::replace_in_both([&mut set.hash, &mut self.sum], &self.old, &self.new);
+                LtHash::exchange(&mut [&mut set.hash, &mut self.sum], Some(&old), Some(&new));
                 Put::Replaced
             }
             btree_map::Entry::Vacant(place) => {
-                self.new.set(&[&**place.key(), &*content].concat());
+                let new = [&**place.key(), &*content].concat();
                 place.insert(content);
-                LtHash::replace_in_both([&mut set.hash, &mut self.sum], &Expansion::ZERO, &self.new);
+                LtHash::exchange(&mut [&mut set.hash, &mut self.sum], None, Some(&new));
                 Put::Added
             }
         }
@@ -91,8 +77,8 @@ impl Ledger {
         let Some((identity, content)) = set.entries.remove_entry(identity) else {
             return false;
         };
-        self.old.set(&[identity, content].concat());
-        LtHash::replace_in_both([&mut set.hash, &mut self.sum], &self.old, &Expansion::ZERO);
+        let old = [identity, content].concat();
+        LtHash::exchange(&mut [&mut set.hash, &mut self.sum], Some(&old), None);
         if set.entries.is_empty() {
             self.sets.remove(object);
         }
@@ -116,8 +102,9 @@ impl Ledger {
         })
     }
 
-    pub fn entries(&self) -> impl Iterator<Item = Encoded> + '_ {
-        let entries = self.sets.values().flat_map(|set| &set.entries);
+    pub fn entries_of(&self, is_listed: impl Fn(&Object) -> bool) -> impl Iterator<Item = Encoded> {
+        let sets = self.sets.iter().filter(move |(object, _)| is_listed(object));
+        let entries = sets.flat_map(|(_, set)| &set.entries);
         entries.map(|(identity, content)| Encoded {
             identity: identity.clone(),
             content: content.clone(),
@@ -128,10 +115,9 @@ impl Ledger {
     pub fn damaged(&self) -> impl Iterator<Item = Object> + '_ {
         let recomputed = |set: &Set| {
             let mut hash = LtHash::EMPTY;
-            let mut expansion = Expansion::ZERO;
             for (identity, content) in &set.entries {
-                expansion.set(&[&**identity, &**content].concat());
-                hash.add(&expansion);
+                let entry = [&**identity, &**content].concat();
+                LtHash::exchange(&mut [&mut hash], None, Some(&entry));
             }
             hash
         };
@@ -218,6 +204,7 @@ impl fmt::Display for EntryDrift {
 mod tests {
     use super::*;
     use crate::encoding::{PortSetting, ValueSetMember};
+    use crate::lthash::Expansion;
 
     /// A bit of the hashes' own memory that has turned.
     #[test]

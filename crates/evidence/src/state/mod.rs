@@ -302,8 +302,13 @@ impl Measured {
     }
 
     /// All entries that are in force, object by object. Register cells are not among them.
-    pub fn entries(&self) -> impl Iterator<Item = Encoded> + '_ {
-        self.ledger.entries()
+    pub fn entries(&self) -> impl Iterator<Item = Encoded> {
+        self.entries_of(|_| true)
+    }
+
+    /// Likewise of some objects.
+    pub fn entries_of(&self, is_listed: impl Fn(&Object) -> bool) -> impl Iterator<Item = Encoded> {
+        self.ledger.entries_of(is_listed)
     }
 
     /// Compares an object's entries, as they lie in the data plane's memory, with what was measured.

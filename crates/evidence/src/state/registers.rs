@@ -3,7 +3,7 @@
 use super::dirty::DirtyCells;
 use super::{ArrayDrift, ObjectDigest, StateError};
 use crate::encoding::{CellEncoder, Class, Object, byte_len};
-use crate::lthash::{DigestKind, Expansion, LtHash};
+use crate::lthash::{DigestKind, LtHash};
 
 /// An array that was declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,41 +24,21 @@ struct Array {
     size: u32,
     value_bytes: usize,
     stability: Stability,
-    encoder: CellEncoder,
+    /// For what a cell held and for what it holds.
+    encoders: [CellEncoder; 2],
     hash: LtHash,
     /// Cells that are not zero.
     cells: u64,
 }
 
 /// All arrays.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Registers {
     arrays: Vec<Array>,
     /// Of all arrays that are not volatile.
     sum: LtHash,
-    scratch: Box<Scratch>,
-}
-
-/// Places to work in.
-#[derive(Clone, Debug)]
-struct Scratch {
+    /// A place to work in.
     value: Vec<u8>,
-    old: Expansion,
-    new: Expansion,
-}
-
-impl Default for Registers {
-    fn default() -> Self {
-        Self {
-            arrays: Vec::new(),
-            sum: LtHash::EMPTY,
-            scratch: Box::new(Scratch {
-                value: Vec::new(),
-                old: Expansion::ZERO,
-                new: Expansion::ZERO,
-            }),
-        }
-    }
 }
 
 impl Registers {
@@ -81,7 +61,7 @@ impl Registers {
             size,
             value_bytes: byte_len(width),
             stability,
-            encoder: CellEncoder::new(name, width),
+            encoders: [CellEncoder::new(name, width), CellEncoder::new(name, width)],
             hash: LtHash::EMPTY,
             cells: 0,
         });
@@ -105,18 +85,15 @@ impl Registers {
             return Ok((0, false));
         }
         let mut changed = 0;
-        let Scratch { value, old, new } = &mut *self.scratch;
+        let value = &mut self.value;
         value.resize(array.value_bytes, 0);
         dirty.drain(|index, was| {
             value.fill(0);
             read(index, value);
             if value != was {
                 changed += 1;
-                let (old, new) = array.change(index, was, value, old, new);
-                match counts {
-                    true => LtHash::replace_in_both([&mut array.hash, &mut self.sum], old, new),
-                    false => array.hash.replace(old, new),
-                }
+                let sum = counts.then_some(&mut self.sum);
+                array.change(index, was, value, sum);
             }
         });
         Ok((changed, counts && changed > 0))
@@ -146,7 +123,6 @@ impl Registers {
         sum == self.sum
     }
 
-    /// Goes through the encodings of all cells that are not zero.
     /// An array as it is measured now, to be compared with a copy of its memory.
     pub fn check(&self, id: ArrayId) -> Result<ArrayCheck, StateError> {
         self.arrays
@@ -164,7 +140,7 @@ impl ArrayCheck {
     /// Goes through the encodings of the cells that are not zero; `read` as in [`super::Measured::fold`].
     pub fn each_cell(&self, mut read: impl FnMut(u32, &mut [u8]), mut each: impl FnMut(&[u8])) {
         let array = &self.0;
-        let mut encoder = array.encoder.clone();
+        let [mut encoder, _] = array.encoders.clone();
         let mut value = vec![0; array.value_bytes];
         for index in 0..array.size {
             value.fill(0);
@@ -179,10 +155,8 @@ impl ArrayCheck {
     #[must_use]
     pub fn compare(&self, read: impl FnMut(u32, &mut [u8])) -> Option<ArrayDrift> {
         let mut found = LtHash::EMPTY;
-        let mut expansion = Expansion::ZERO;
         self.each_cell(read, |element| {
-            expansion.set(element);
-            found.add(&expansion);
+            LtHash::exchange(&mut [&mut found], None, Some(element))
         });
         let measured = &self.0.hash;
         (found != *measured).then(|| ArrayDrift {
@@ -193,25 +167,15 @@ impl ArrayCheck {
 }
 
 impl Array {
-    /// What a cell's change takes out of the set and puts in. A zero is in no set.
-    fn change<'a>(
-        &mut self,
-        index: u32,
-        old: &[u8],
-        new: &[u8],
-        old_place: &'a mut Expansion,
-        new_place: &'a mut Expansion,
-    ) -> (&'a Expansion, &'a Expansion) {
-        let mut expanded = |value, place: &'a mut Expansion| match self.encoder.encode(index, value) {
-            None => (0, &Expansion::ZERO),
-            Some(element) => {
-                place.set(element);
-                (1, &*place)
-            }
-        };
-        let (was, old) = expanded(old, old_place);
-        let (is, new) = expanded(new, new_place);
+    /// Takes out of the set what a cell held and puts in what it holds; likewise in a sum that the array is part of. A zero is in no set.
+    fn change(&mut self, index: u32, old: &[u8], new: &[u8], sum: Option<&mut LtHash>) {
+        let [for_old, for_new] = &mut self.encoders;
+        let (old, new) = (for_old.encode(index, old), for_new.encode(index, new));
+        let (was, is) = (u64::from(old.is_some()), u64::from(new.is_some()));
         self.cells = self.cells.wrapping_add(is).wrapping_sub(was);
-        (old, new)
+        match sum {
+            Some(sum) => LtHash::exchange(&mut [&mut self.hash, sum], old, new),
+            None => LtHash::exchange(&mut [&mut self.hash], old, new),
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Evidence;
 use crate::encoding::{DecodeError, Encoded, Entry, Object};
-use crate::lthash::{DigestKind, Expansion, LtHash};
+use crate::lthash::{DigestKind, LtHash};
 
 /// What a file with an inventory begins with.
 const MAGIC: &[u8] = b"linewarden evidence inventory 1\n";
@@ -151,10 +151,8 @@ impl Inventory {
 /// The set hash of entries, which must be distinct.
 pub(crate) fn hash(entries: &[Encoded]) -> LtHash {
     let mut hash = LtHash::EMPTY;
-    let mut expansion = Expansion::ZERO;
     for entry in entries {
-        expansion.set(&entry.whole());
-        hash.add(&expansion);
+        LtHash::exchange(&mut [&mut hash], None, Some(&entry.whole()));
     }
     hash
 }

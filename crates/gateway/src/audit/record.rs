@@ -29,7 +29,7 @@ pub enum Happening {
     Started {
         /// Of the program.
         program: &'static str,
-        /// "xdp" or "host".
+        /// "xdp", "host" or "p4".
         dataplane: String,
         /// The gate.
         gate: String,

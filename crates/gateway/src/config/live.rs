@@ -19,6 +19,7 @@ impl GatewayConfig {
             classic,
             p4dra_classic,
             attest,
+            p4,
             evidence,
             trust,
             log: _,
@@ -38,6 +39,9 @@ impl GatewayConfig {
             (Some(attest), Some(next)) => errors.extend(attest.needing_restart(next)),
             (None, None) => {}
             _ => errors.push(restart(&["attest"])),
+        }
+        if *p4 != next.p4 {
+            errors.push(restart(&["p4"]));
         }
         if *evidence != next.evidence {
             errors.push(restart(&["evidence"]));

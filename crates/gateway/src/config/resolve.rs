@@ -10,7 +10,7 @@ use linewarden_protocol::ticket;
 
 use super::{
     Backend, ClassicProfile, ClassicSection, FieldError, Gate, GatewayConfig, GatewaySection, LOW_CREDIT,
-    Resolved,
+    P4Section, Resolved,
 };
 use crate::node::{ATTEST_PERIOD_S_MAX, Eviction, P4DRA_ROUND_S, Settings, WIPE_AFTER_MS};
 use crate::{addresses, classic, p4dra};
@@ -53,6 +53,8 @@ impl GatewayConfig {
         if let Some(p4dra) = &mut config.p4dra {
             p4dra.interfaces.clone_from(&interfaces);
         }
+        let p4 = self.p4.as_ref().map(P4Section::options).transpose();
+        let p4 = p4.map_err(|error| vec![error])?;
         Ok(Resolved {
             policy: Policy {
                 lease_rows: section.ring.saturating_add(1),
@@ -63,6 +65,7 @@ impl GatewayConfig {
             interfaces,
             forward_to,
             desk_port: section.desk_port(self.classic.as_ref()).unwrap_or_default(),
+            p4,
         })
     }
 
@@ -76,6 +79,7 @@ impl GatewayConfig {
         let mut errors = self.sources();
         errors.extend(self.empty_paths());
         errors.extend(self.evidence_contradictions());
+        errors.extend(self.p4_contradictions());
         let section = &self.gateway;
         errors.extend(section.contradictions());
         errors.extend(section.desk_port(self.classic.as_ref()).err());
@@ -103,7 +107,7 @@ impl GatewayConfig {
             low_rows: section.low_rows,
             low_credit: LOW_CREDIT,
             geometry: dataplane::Geometry {
-                slots: section.slots,
+                slots: section.slots(),
                 ring: section.ring,
                 hash_seed,
             },
@@ -112,6 +116,14 @@ impl GatewayConfig {
             p4dra,
         };
         errors.extend(config.problems().into_iter().map(plane_field));
+        if section.dataplane == Backend::P4
+            && let Some(p4) = &self.p4
+        {
+            match p4.options() {
+                Ok(options) => errors.extend(options.check(&config).err().map(plane_field)),
+                Err(error) => errors.push(error),
+            }
+        }
         for error in self.settings().problems() {
             let path = match error.field {
                 "attest_period_s" => ["attest", "period_s"],
@@ -185,16 +197,25 @@ impl GatewayConfig {
     fn evidence_contradictions(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         let mut refuse = |path: &[&'static str], problem: String| errors.push(FieldError::new(path, problem));
-        let is_host = self.gateway.dataplane == Backend::Host;
-        if is_host && self.evidence.is_some() {
-            let problem = "the host data plane is a part of the gateway's own process, whose word for itself is worth nothing; \
-                           only `dataplane = \"xdp\"` can be measured";
-            refuse(&["evidence"], problem.to_owned());
+        let has_evidence = self.evidence.is_some();
+        match self.gateway.dataplane {
+            Backend::Host if has_evidence => refuse(
+                &["evidence"],
+                "the host data plane is a part of the gateway's own process, whose word for itself is worth nothing; only \
+                 `dataplane = \"xdp\"` can be measured"
+                    .to_owned(),
+            ),
+            Backend::P4 if has_evidence => refuse(
+                &["evidence"],
+                "the switch measures itself and has a key of its own: start it with --evidence-key; leave [evidence] out"
+                    .to_owned(),
+            ),
+            Backend::Xdp | Backend::Host | Backend::P4 => {}
         }
         let Some(trust) = &self.trust else {
             return errors;
         };
-        if self.evidence.is_none() {
+        if self.evidence.is_none() && self.gateway.dataplane != Backend::P4 {
             let problem = "it needs [evidence], by which the data plane shows what it runs";
             refuse(&["trust"], problem.to_owned());
         }
@@ -301,6 +322,9 @@ impl GatewayConfig {
 impl GatewaySection {
     fn desk_port(&self, classic: Option<&ClassicSection>) -> Result<Option<u16>, FieldError> {
         let refuse = |problem: String| Err(FieldError::new(&["gateway", "desk_port"], problem));
+        if self.dataplane == Backend::P4 {
+            return Ok(None);
+        }
         let Some(port) = self.desk_port.or(ticket::desk_port(self.port)) else {
             let problem = format!(
                 "desk_port is missing: {} plus 2 is no port; name one, or 0 for none",
@@ -323,17 +347,17 @@ impl GatewaySection {
     fn contradictions(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         let mut refuse = |path: &[&'static str], problem: String| errors.push(FieldError::new(path, problem));
-        let is_xdp = self.dataplane == Backend::Xdp;
-        if self.interfaces.is_empty() && is_xdp {
+        let is_host = self.dataplane == Backend::Host;
+        if self.interfaces.is_empty() && self.dataplane == Backend::Xdp {
             let problem = "interfaces is missing: name the interfaces on the devices' side, such as [\"eth1\"] (only the \
                            host data plane needs none)";
             refuse(&["gateway"], problem.to_owned());
-        } else if self.interfaces.is_empty() && self.addresses.is_none() {
+        } else if self.interfaces.is_empty() && self.addresses.is_none() && is_host {
             let problem = "addresses is missing: list the addresses that devices send to, or name interfaces that have \
                            them";
             refuse(&["gateway"], problem.to_owned());
         }
-        if !is_xdp && self.gate != Gate::Off {
+        if is_host && self.gate != Gate::Off {
             let problem =
                 "the host data plane sees only what is sent to it and has no gate; use dataplane = \"xdp\"";
             refuse(&["gateway", "gate"], problem.to_owned());
@@ -426,6 +450,8 @@ fn plane_field(error: dataplane::ConfigError) -> FieldError {
             "p4dra.ether_type" => vec!["p4dra_classic", "ether_type"],
             "p4dra.controller" => vec!["p4dra_classic", "controller"],
             "p4dra.provers" => vec!["p4dra_classic", "provers_file"],
+            "bridge" => vec!["p4", "bridge"],
+            "elsewhere" => vec!["p4", "devices_port"],
             other => vec!["gateway", other],
         },
         dataplane::ConfigError::Unsupported { .. } => vec!["gateway", "dataplane"],

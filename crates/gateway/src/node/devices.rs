@@ -425,18 +425,22 @@ impl Node {
 
     /// Queues every device that needs something, whatever events said.
     pub(super) fn look_through(&mut self) {
+        let (low_rows, low_credit) = (self.settings.low_rows, self.settings.low_credit);
         let is_low = |line: LineStatus| {
             let credit = line.commit.credit().unwrap_or(u32::MAX);
-            line.rows_left <= self.settings.low_rows || credit <= self.settings.low_credit
+            line.rows_left <= low_rows || credit <= low_credit
         };
-        let low: Vec<DeviceId> = self
+        let pools = self
             .devices
             .iter()
-            .filter(|(_, held)| held.state == State::Installed && held.mode == Mode::Pool)
-            .filter(|(device, _)| self.plane.status(**device).is_some_and(is_low))
-            .map(|(device, _)| *device)
-            .collect();
-        low.into_iter().for_each(|device| self.want(device));
+            .filter(|(_, held)| held.state == State::Installed && held.mode == Mode::Pool);
+        let pools: Vec<DeviceId> = pools.map(|(device, _)| *device).collect();
+        let lines = self.plane.statuses(&pools);
+        for (device, line) in pools.into_iter().zip(lines) {
+            if line.is_some_and(is_low) {
+                self.want(device);
+            }
+        }
     }
 }
 

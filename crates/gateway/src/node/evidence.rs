@@ -1,7 +1,7 @@
 //! Showing the controller what the data plane runs, and doing without rows while it does not trust us.
 
 use linewarden_controller::trust::{Scrutiny, Standing};
-use linewarden_dataplane::Measurement;
+use linewarden_dataplane::{Measurement, Witness};
 use linewarden_evidence::statement::Nonce;
 use linewarden_protocol::ids::{DeviceId, Mode};
 
@@ -19,8 +19,8 @@ use crate::time::Clock;
 pub(super) struct Showing {
     /// What was asked last.
     nonce: Option<Nonce>,
-    /// What was measured for it, until the controller has it.
-    measured: Option<Box<Measurement>>,
+    /// What is shown for it, as in [`Ask::Evidence`], until the controller has it.
+    shown: Option<Option<Box<Measurement>>>,
     channel: Channel,
 }
 
@@ -40,9 +40,10 @@ impl Node {
             return;
         };
         self.showing.nonce = Some(nonce);
-        self.showing.measured = match self.plane.measure() {
-            Ok(Some(measurement)) => Some(Box::new(measurement)),
-            Ok(None) => {
+        self.showing.shown = match self.plane.measure() {
+            Ok(Witness::Kernel(measurement)) => Some(Some(measurement)),
+            Ok(Witness::Engine) => Some(None),
+            Ok(Witness::Nobody) => {
                 let plane = self.plane.name();
                 tracing::error!(
                     plane,
@@ -55,14 +56,14 @@ impl Node {
                 None
             }
         };
-        if self.showing.measured.is_none() {
+        if self.showing.shown.is_none() {
             self.status.unmeasured += 1;
         }
     }
 
     pub(super) fn ask_to_judge(&mut self, clock: Clock) -> Option<Ask> {
         let nonce = self.showing.nonce?;
-        let measurement = self.showing.measured.clone()?;
+        let measurement = self.showing.shown.clone()?;
         self.showing
             .channel
             .try_ask(clock)
@@ -72,7 +73,7 @@ impl Node {
     pub(super) fn take_judged(&mut self, result: Result<Scrutiny, LinkError>, now_ns: u64) {
         let scrutiny = self.unwrap_answer(result, now_ns, |node| &mut node.showing.channel);
         if let Some(scrutiny) = scrutiny {
-            self.showing.measured = None;
+            self.showing.shown = None;
             self.take_scrutiny(Some(scrutiny));
         }
     }
@@ -100,7 +101,7 @@ impl Node {
             TrustState::Distrusted { why } => {
                 tracing::error!(
                     why,
-                    "the controller does not trust this gateway: it has no rows any more"
+                    "the controller does not trust this gateway: it gives no rows, and what was here is gone"
                 );
                 self.trail.note(Happening::Distrusted { why });
                 if !was_distrusted {
@@ -113,6 +114,8 @@ impl Node {
     /// Nothing of what is here is ours any more: all devices are shut out, and nothing is said of where they stood, for it would not
     /// be believed. What is trusted again begins as a process that has just started.
     fn lose_leases(&mut self) {
+        // Before anything else, in one write: from here on nothing is answered. The next value finds no devices.
+        self.plane.set_fresh([0; 8], 0);
         self.plane.set_stopping(true);
         self.left = None;
         self.freshness = Freshness::default();

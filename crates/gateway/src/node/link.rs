@@ -267,6 +267,13 @@ impl Node {
                 self.status.link = LinkState::Lost { error };
                 None
             }
+            Err(LinkError::NotShown(error)) => {
+                if channel(self).backoff.fail(now_ns) {
+                    tracing::error!(error, "the controller wants evidence, and gets none");
+                }
+                self.status.unmeasured += 1;
+                None
+            }
             // The controller says why with its scrutiny.
             Err(LinkError::Untrusted(_)) => {
                 channel(self).backoff.fail(now_ns);

@@ -36,11 +36,6 @@ impl Node {
                 self.note_opening(event.device, opening);
                 tracing::debug!(device = %event.device, idx = %event.idx, from = %event.from, "session");
             }
-            EventKind::Unproven(session) => {
-                self.status.sessions_opened += 1;
-                self.record_session(event, session);
-                tracing::debug!(device = %event.device, idx = %event.idx, from = %event.from, "session");
-            }
             EventKind::RowsLow | EventKind::RowsOut => self.want(event.device),
             EventKind::WrongTag => {
                 self.status.wrong_tags += 1;

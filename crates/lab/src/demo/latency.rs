@@ -11,6 +11,23 @@ pub(super) struct Measured {
     pub(super) refused: u64,
 }
 
+/// Lets each authenticate anew at a gateway that has just taken them up. It may not spend their rows yet, and asks its controller
+/// with the first RESPONSE of each, which is no matter of the data plane.
+pub(super) fn introduce(
+    fleet: &mut Fleet,
+    options: &Options,
+    audience: &mut Audience<'_>,
+) -> Result<(), DemoError> {
+    fleet.power_cycle();
+    fleet.authenticate(&mut Run {
+        window: options.window,
+        limit: options.limit,
+        stop: audience.stop,
+        progress: &mut |_| {},
+    })?;
+    audience.check()
+}
+
 /// Takes all devices' power away and lets each authenticate anew, with no other under way.
 pub(super) fn measure(
     fleet: &mut Fleet,

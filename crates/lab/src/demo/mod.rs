@@ -12,7 +12,7 @@
 //! the gate is closed; let all devices authenticate while the attackers work; compare every line of the gateway with
 //! what its device holds; send a datagram from every device through the gate; let some devices prove what they run, change
 //! one of them, and show that it is found and shut out until it is put right; revoke one device and show that it is out;
-//! measure latency on both data planes with the same devices.
+//! measure latency on two data planes with the same devices.
 //!
 //! What counts is read off the gateway's memory, the devices' state machines and the service's books
 //! ([`report::Report`]), never off an attacker's own view. Nothing here prints: whoever runs it gets [`Event`]s.
@@ -29,6 +29,7 @@ pub mod picture;
 pub mod report;
 mod siege;
 mod site;
+mod switch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -37,6 +38,8 @@ use linewarden_dataplane::DataPlaneError;
 use linewarden_gateway::GatewayError;
 use linewarden_measurement::files::PathError;
 use linewarden_registry::RegistryError;
+use linewarden_switch::hosted::HostError;
+use linewarden_switch::ports::{PortError, PortSetError};
 
 pub use self::report::{AttackOutcome, Report};
 use crate::attackers::AttackError;
@@ -54,6 +57,11 @@ pub const DEVICES_MIN: u32 = 2 * WITNESSES;
 /// Most devices: behind them lie the addresses of absent devices and attackers.
 pub const DEVICES_MAX: u32 = 60_000;
 
+/// Fewest rows of a device: it authenticates four times here, twice at each gateway.
+pub const ROWS_MIN: u32 = 4;
+/// Most rows.
+pub const ROWS_MAX: u32 = 64;
+
 /// The verifier's engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
@@ -61,6 +69,8 @@ pub enum Backend {
     Xdp,
     /// Threads on UDP sockets.
     Host,
+    /// The program `lap` on a P4 switch in this process, controlled by P4Runtime.
+    P4,
 }
 
 impl Backend {
@@ -70,15 +80,32 @@ impl Backend {
         match self {
             Self::Xdp => "xdp",
             Self::Host => "host",
+            Self::P4 => "p4",
         }
     }
 
-    /// The other one.
+    /// The one whose latency is measured beside it.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
             Self::Xdp => Self::Host,
-            Self::Host => Self::Xdp,
+            Self::Host | Self::P4 => Self::Xdp,
+        }
+    }
+
+    /// It stands between devices and service, and sees whole frames.
+    fn has_gate(self) -> bool {
+        match self {
+            Self::Xdp | Self::P4 => true,
+            Self::Host => false,
+        }
+    }
+
+    /// It judges what devices prove to run.
+    fn attests(self) -> bool {
+        match self {
+            Self::Xdp | Self::Host => true,
+            Self::P4 => false,
         }
     }
 }
@@ -92,7 +119,7 @@ pub struct Options {
     pub backend: Backend,
     /// Decides every chip, its noise, its enrolment and what attackers draw. Not the order in which packets meet.
     pub seed: u64,
-    /// Rows of each pool-mode device, at least 3: one for each time that it authenticates here.
+    /// Rows of each pool-mode device, at least [`ROWS_MIN`].
     pub rows: u32,
     /// Wrong bits of a PUF reading, as a share.
     pub bit_error_rate: f64,
@@ -130,10 +157,15 @@ impl Options {
         if !(DEVICES_MIN..=DEVICES_MAX).contains(&self.devices) {
             return Err(DemoError::Devices(self.devices));
         }
-        if !(3..=64).contains(&self.rows) {
+        if !(ROWS_MIN..=ROWS_MAX).contains(&self.rows) {
             return Err(DemoError::Rows(self.rows));
         }
-        Ok(())
+        match self.sabotage {
+            Some(Sabotage::FileLeftAlone | Sabotage::SecondFile) if !self.backend.attests() => {
+                Err(DemoError::NothingToSpoil(self.backend.name()))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -209,8 +241,11 @@ pub enum DemoError {
     #[error("{0} devices: from {DEVICES_MIN} to {DEVICES_MAX} can be shown")]
     Devices(u32),
     /// Too few for what a device does here, or more than a demonstration can use.
-    #[error("{0} rows per device: from 3 to 64 can be used")]
+    #[error("{0} rows per device: from {ROWS_MIN} to {ROWS_MAX} can be used")]
     Rows(u32),
+    /// A run without attestation whose attestation is to be spoilt.
+    #[error("the data plane {0} asks no device what it runs: that cannot be spoilt")]
+    NothingToSpoil(&'static str),
     /// Stopped by the user.
     #[error("interrupted; nothing was left behind")]
     Interrupted,
@@ -265,6 +300,15 @@ pub enum DemoError {
     /// Its data plane.
     #[error(transparent)]
     DataPlane(#[from] DataPlaneError),
+    /// The P4 switch.
+    #[error("switch: {0}")]
+    Switch(#[from] HostError),
+    /// Its ports.
+    #[error("switch: {0}")]
+    Port(#[from] PortError),
+    /// Its ports' numbers.
+    #[error("switch: {0}")]
+    Ports(#[from] PortSetError),
     /// The fleet.
     #[error("fleet: {0}")]
     Fleet(#[from] FleetError),
@@ -340,12 +384,13 @@ impl Audience<'_> {
 ///
 /// # Errors
 /// What kept it from being carried out, [`DemoError::Interrupted`] when `stop` was set, and
-/// [`DemoError::Capability`] when `xdp` is wanted and not allowed.
+/// [`DemoError::Capability`] when `xdp` or `p4` is wanted and not allowed.
 pub fn run(options: &Options, stop: &AtomicBool, watch: &mut dyn FnMut(Event)) -> Result<Report, DemoError> {
     options.check()?;
     let mut audience = Audience { stop, watch };
     match options.backend {
         Backend::Xdp => capability::require(FOR_LOAD_GENERATOR)?,
+        Backend::P4 => capability::require(FOR_NETWORK)?,
         Backend::Host => {
             if capability::require(FOR_NETWORK).is_err() {
                 return loopback::run(options, &mut audience);

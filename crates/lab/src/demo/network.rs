@@ -27,7 +27,7 @@ use crate::capability::{self, FOR_LOAD_GENERATOR};
 use crate::fleet::{Exchange, Fleet, Progress, Report as FleetReport, Run, device_id};
 use crate::iproute;
 use crate::service::EchoService;
-use crate::topology::{Lab, Topology};
+use crate::topology::{Lab, Middle, Topology};
 
 /// Between two looks at what the attackers have done.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -58,7 +58,7 @@ pub(super) fn run(options: &Options, audience: &mut Audience<'_>) -> Result<Repo
     let site = show.start_gateway(options.backend, audience)?;
     show.main_act(&site, cast, audience)?;
     show.measure(options.backend, audience)?;
-    show.stop_main(site)?;
+    site.stop()?;
     show.compare(has_bpf, audience)?;
     Ok(show.report.conclude())
 }
@@ -72,20 +72,25 @@ fn workers() -> usize {
 /// the whole machine.
 fn build(options: &Options, has_bpf: bool) -> Result<Lab, DemoError> {
     let lab = Lab::build(&Topology {
+        middle: match options.backend {
+            Backend::Xdp | Backend::Host => Middle::Router,
+            Backend::P4 => Middle::Switch,
+        },
         device_host: false,
         permanent_neighbours: options.devices,
         devices_end_accepts_xdp: has_bpf,
         ..Topology::default()
     })?;
+    let (netns, end) = lab.gateway_stack();
     let mut script = String::new();
     let puppets = PUPPETS_FROM..PUPPETS_FROM + PUPPETS;
     // The last address is the one from which attackers probe whether the gateway is through with their messages.
     for device in puppets.chain([DEVICES_MAX - 1]).map(DeviceAddress::new) {
-        let (ip, mac, dev) = (device.v4(), device.mac(), &lab.gateway_devices_end.name);
+        let (ip, mac, dev) = (device.v4(), device.mac(), &end.name);
         // Writing to a String cannot fail.
         let _ = writeln!(script, "neigh replace {ip} lladdr {mac} dev {dev} nud permanent");
     }
-    iproute::batch(&lab.gateway, &script)?;
+    iproute::batch(netns, &script)?;
     Ok(lab)
 }
 
@@ -105,19 +110,19 @@ impl Show<'_> {
     fn start_gateway(&self, backend: Backend, audience: &mut Audience<'_>) -> Result<Site, DemoError> {
         audience.stage(Stage::Loading)?;
         let config = site::config(self.options, backend, site::lab_addresses(), self.enrolled)?;
-        let plane = site::plane(self.lab, backend, &config)?;
+        let (plane, switch) = site::plane(self.lab, backend, &config)?;
         let wanted = u64::from(self.enrolled) - self.revoked;
         let home = self.home;
         let gateway = self.lab.gateway.run(|| site::gateway(plane, &config, home))??;
-        Site::load(gateway, wanted, audience)
+        Site::load(gateway, switch, wanted, audience)
     }
 
     fn has_gate(&self) -> bool {
-        self.options.backend == Backend::Xdp
+        self.options.backend.has_gate()
     }
 
-    /// Everything that is shown on the data plane of the main run, but its quiet latency.
-    fn main_act(&mut self, site: &Site, cast: Cast, audience: &mut Audience<'_>) -> Result<(), DemoError> {
+    /// What the data plane of the main run cannot do, or this network not show.
+    fn say_what_is_left_out(&mut self) {
         if !self.has_gate() {
             self.report.left_out.extend([
                 "the gate and the service behind it: the host data plane sees only what is sent to it".to_owned(),
@@ -126,6 +131,16 @@ impl Show<'_> {
                     .to_owned(),
             ]);
         }
+        if !self.options.backend.attests() {
+            self.report
+                .left_out
+                .push("devices that prove what they run: the program lap checks no PROOFs".to_owned());
+        }
+    }
+
+    /// Everything that is shown on the data plane of the main run, but its quiet latency.
+    fn main_act(&mut self, site: &Site, cast: Cast, audience: &mut Audience<'_>) -> Result<(), DemoError> {
+        self.say_what_is_left_out();
         let echo = EchoService::start(self.lab, ECHO_PORT)?;
         let mut books = ServiceReport::default();
         if self.has_gate() {
@@ -145,7 +160,9 @@ impl Show<'_> {
             self.reach_service(&echo, &mut books, audience)?;
             self.report.service = Some(books);
         }
-        self.show_attestation(site, &echo, audience)?;
+        if self.options.backend.attests() {
+            self.show_attestation(site, &echo, audience)?;
+        }
         self.show_revocation(site, &echo, audience)
     }
 
@@ -209,7 +226,7 @@ impl Show<'_> {
             puppets: cast.puppets.into_iter().map(Puppet::new).collect(),
             clones: cast.clones,
             service: self.has_gate().then_some((echo, ECHO_PORT)),
-            sees_frames: self.options.backend == Backend::Xdp,
+            sees_frames: self.options.backend.has_gate(),
             effort: self.options.effort,
             seed: self.options.seed,
         };
@@ -384,7 +401,7 @@ impl Show<'_> {
             fleet: &mut self.fleets.attested,
             ips,
             site,
-            service: (self.options.backend == Backend::Xdp).then_some(echo),
+            service: self.options.backend.has_gate().then_some(echo),
             stop: audience.stop,
         };
         let (mut books, counted) = act.run(&mut field, audience)?;
@@ -474,13 +491,7 @@ impl Show<'_> {
         Ok(())
     }
 
-    /// Ends the main run's gateway, which says where it stood.
-    fn stop_main(&mut self, site: Site) -> Result<(), DemoError> {
-        site.gateway.stop()?;
-        Ok(())
-    }
-
-    /// The same devices against the other data plane, in the same network.
+    /// The same devices against the other data plane, in the same network: `xdp` needs nothing of it beside the devices' link.
     fn compare(&mut self, has_bpf: bool, audience: &mut Audience<'_>) -> Result<(), DemoError> {
         let other = self.options.backend.other();
         if other == Backend::Xdp && !has_bpf {
@@ -490,8 +501,9 @@ impl Show<'_> {
             return Ok(());
         }
         let site = self.start_gateway(other, audience)?;
+        latency::introduce(&mut self.fleets.sampled, self.options, audience)?;
         self.measure(other, audience)?;
-        site.gateway.stop()?;
+        site.stop()?;
         self.report
             .comparison
             .sort_by_key(|pass| pass.dataplane != Backend::Xdp.name());

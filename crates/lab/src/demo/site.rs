@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 use linewarden_controller::{Controller, Policy};
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{Config, DataPlane, DataPlaneError, Gate, Geometry, LineStatus};
+use linewarden_dataplane::{Config, DataPlane, Gate, Geometry, LineStatus};
 use linewarden_gateway::{Gateway, Settings};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_protocol::wire::LAP_PORT;
+use linewarden_switch::hosted::Hosted;
 
 use super::attest::PERIOD_S;
 use super::cast::Groups;
 use super::home::Home;
-use super::{Audience, Backend, DemoError, Options, Sabotage};
+use super::{Audience, Backend, DemoError, Options, Sabotage, switch};
 use crate::address::GATEWAY;
 use crate::attackers::LineState;
 use crate::topology::Lab;
@@ -35,7 +36,7 @@ pub(super) fn config(
     local: Vec<IpAddr>,
     records: u32,
 ) -> Result<Config, DemoError> {
-    let wants_gate = backend == Backend::Xdp && options.sabotage != Some(Sabotage::GateLeftOff);
+    let wants_gate = backend.has_gate() && options.sabotage != Some(Sabotage::GateLeftOff);
     Ok(Config {
         gateway_id: GATEWAY_ID,
         lease_s: LEASE_S,
@@ -52,28 +53,36 @@ pub(super) fn config(
             ring: options.rows - 1,
             hash_seed: [getrandom::u64()?, getrandom::u64()?],
         },
-        provers: Groups::of(options).attested,
+        provers: if backend.attests() {
+            Groups::of(options).attested
+        } else {
+            0
+        },
         classic: None,
         p4dra: None,
     })
 }
 
+/// A data plane on the lab's link, and the switch below it, if it stands on one.
+pub(super) type Attached = (Box<dyn DataPlane>, Option<Hosted>);
+
 /// Starts the data plane on the gateway's end of the link.
-pub(super) fn plane(lab: &Lab, backend: Backend, config: &Config) -> Result<Box<dyn DataPlane>, DemoError> {
+pub(super) fn plane(lab: &Lab, backend: Backend, config: &Config) -> Result<Attached, DemoError> {
     let index = lab.gateway_devices_end.index;
-    let started = lab
-        .gateway
-        .run(|| -> Result<Box<dyn DataPlane>, DataPlaneError> {
-            match backend {
-                Backend::Xdp => {
-                    let mut plane = Xdp::load(config)?;
-                    plane.attach(index)?;
-                    Ok(Box::new(plane))
-                }
-                Backend::Host => Ok(Box::new(Host::start(config, &HostOptions::default())?)),
+    lab.gateway.run(|| -> Result<Attached, DemoError> {
+        match backend {
+            Backend::Xdp => {
+                let mut plane = Xdp::load(config)?;
+                plane.attach(index)?;
+                Ok((Box::new(plane), None))
             }
-        })?;
-    Ok(started?)
+            Backend::Host => Ok((Box::new(Host::start(config, &HostOptions::default())?), None)),
+            Backend::P4 => {
+                let (plane, switch) = switch::start(lab, config)?;
+                Ok((Box::new(plane), Some(switch)))
+            }
+        }
+    })?
 }
 
 /// The lab's addresses of the gateway.
@@ -98,12 +107,15 @@ pub(super) fn gateway(plane: Box<dyn DataPlane>, config: &Config, home: &Home) -
 /// A gateway at work that has the whole fleet.
 pub(super) struct Site {
     pub(super) gateway: Gateway,
+    /// Below the gateway's data plane; it ends after it.
+    switch: Option<Hosted>,
 }
 
 impl Site {
     /// Waits until the gateway has loaded `wanted` devices.
     pub(super) fn load(
         gateway: Gateway,
+        switch: Option<Hosted>,
         wanted: u64,
         audience: &mut Audience<'_>,
     ) -> Result<Self, DemoError> {
@@ -124,7 +136,13 @@ impl Site {
                 limit_s: LOAD_LIMIT.as_secs(),
             });
         }
-        Ok(Self { gateway })
+        Ok(Self { gateway, switch })
+    }
+
+    /// Ends the gateway, which says where it stood, and the switch.
+    pub(super) fn stop(self) -> Result<(), DemoError> {
+        self.gateway.stop()?;
+        self.switch.map_or(Ok(()), |switch| Ok(switch.stop()?))
     }
 
     /// A device's line, as attackers' judges want it. A gateway that is gone has no line.

@@ -1,11 +1,13 @@
 //! `linewarden appraise`.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use linewarden_controller::attest::Signer as ResultSigner;
+use linewarden_dataplane::p4runtime::changing_objects;
 use linewarden_evidence::appraisal::{Appraisal, REFERENCE_BYTES_MAX, Reference, appraise};
-use linewarden_evidence::encoding::{Class, Object};
+use linewarden_evidence::encoding::Object;
 use linewarden_evidence::keys::{PublicKey, Signer};
 use linewarden_evidence::statement::{
     Evidence, INVENTORY_BYTES_MAX, Inventory, NONCE_BYTES, Nonce, Proven, STATEMENT_BYTES_MAX,
@@ -31,7 +33,8 @@ statement's by --inventory, the other in the reference values) which entry. With
 tells so.
 
 --make-reference writes what the statement says as the reference values of this data plane. Do so only where you trust it: right \
-after you have started it, on a machine that you know. --volatile names what may be anything, by class and name as register:counts.
+after you have started it, on a machine that you know. --volatile names what may be anything, by class and name as register:counts; \
+--gateway what a gateway changes all the time in the switch that it controls.
 
 Exit codes: 0 nothing differs; 1 something does, or the statement is not believed; 2 a file that is damaged or none.
 
@@ -70,8 +73,11 @@ pub struct AppraiseArgs {
     #[arg(long, requires = "make_reference")]
     name: Option<String>,
     /// --make-reference: what may be anything, as register:NAME
-    #[arg(long, value_name = "OBJECT", requires = "make_reference", value_parser = parse_object)]
+    #[arg(long, value_name = "OBJECT", requires = "make_reference")]
     volatile: Vec<Object>,
+    /// --make-reference: of a switch that a gateway controls (`dataplane = "p4"`), whose devices, rows and registers may be anything
+    #[arg(long, requires = "make_reference")]
+    gateway: bool,
     /// --make-reference: who signs them; --ear: who signs the result
     #[arg(long, value_name = "FILE")]
     signing_key: Option<PathBuf>,
@@ -93,15 +99,6 @@ pub fn parse_nonce(text: &str) -> Result<Nonce, String> {
     hex::decode_to_slice(text, &mut nonce)
         .map_err(|error| format!("{error}; 64 hexadecimal digits are wanted"))?;
     Ok(Nonce(nonce))
-}
-
-fn parse_object(text: &str) -> Result<Object, String> {
-    let (class, name) = text.split_once(':').unwrap_or((text, ""));
-    let class: Class = serde_json::from_value(class.into()).map_err(|error| error.to_string())?;
-    Ok(Object {
-        class,
-        name: name.to_owned(),
-    })
 }
 
 /// What machines get.
@@ -246,6 +243,17 @@ fn tell(
     output.line(appraisal.to_string().trim_end())
 }
 
+/// What may be anything.
+fn volatile(args: &AppraiseArgs) -> Result<BTreeSet<Object>, Failure> {
+    let mut volatile: BTreeSet<Object> = args.volatile.iter().cloned().collect();
+    if args.gateway {
+        for name in changing_objects() {
+            volatile.insert(name.parse().map_err(Failure::failed)?);
+        }
+    }
+    Ok(volatile)
+}
+
 fn make(
     args: &AppraiseArgs,
     path: &Path,
@@ -258,11 +266,17 @@ fn make(
         let stem = path.file_stem().unwrap_or_default();
         stem.to_string_lossy().into_owned()
     });
-    let reference = Reference::of(&name, evidence, proven, |object| args.volatile.contains(object));
+    let volatile = volatile(args)?;
+    let reference = Reference::of(&name, evidence, proven, |object| volatile.contains(object));
     let unknown = |wanted: &&Object| !reference.objects.iter().any(|listed| listed.object == **wanted);
-    if let Some(unknown) = args.volatile.iter().find(unknown) {
+    if let Some(unknown) = volatile.iter().find(unknown) {
         return Err(Failure::input(format!(
-            "--volatile: the statement says nothing of {unknown}"
+            "--{}: the statement says nothing of {unknown}",
+            if args.volatile.contains(unknown) {
+                "volatile"
+            } else {
+                "gateway"
+            }
         )));
     }
     let mut signer = match &args.signing_key {

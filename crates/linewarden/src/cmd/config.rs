@@ -77,8 +77,8 @@ mod tests {
         let default: GatewayConfig = toml::from_str(smallest).unwrap();
         let (shown, default) = (shown.gateway, default.gateway);
         assert_eq!(
-            (shown.port, shown.lease_s, shown.slots, shown.ring),
-            (default.port, default.lease_s, default.slots, default.ring)
+            (shown.port, shown.lease_s, shown.slots(), shown.ring),
+            (default.port, default.lease_s, default.slots(), default.ring)
         );
         assert_eq!(
             (

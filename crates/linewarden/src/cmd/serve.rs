@@ -34,7 +34,8 @@ const LOG_LEVEL: &str = "info";
 Checks the configuration as `linewarden check --machine` does before anything is touched, attaches the data plane, takes \
 up the devices that it held before, and prints its state when it changes. Ends on SIGINT and SIGTERM: handshakes under \
 way may end, the registry is told which rows were used, and the data plane is detached; but a gate that is not off stays \
-shut however the gateway ends (`when_gone`), and the next start goes on with its sessions. SIGHUP reads the configuration \
+shut however the gateway ends (`when_gone`), and the next start goes on with its sessions; on a P4 switch devices \
+authenticate anew then. SIGHUP reads the configuration \
 again: all that may change changes at once, or, after any error, nothing does. SIGUSR1 prints all counters. Ends with \
 exit code 1 when the data plane ends by itself, so that a service manager starts it again.
 
@@ -132,7 +133,7 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
         controller.clone(),
         resolved.config.gateway_id,
         resolved.settings,
-        attester.clone(),
+        evidence::attesting(&file, &resolved, attester.as_ref()),
     )?;
     let evidence_desk =
         evidence::desk(&file, &gateway, attester).map_err(|problem| Failure::all(&[problem]))?;
@@ -261,6 +262,7 @@ fn dataplane_name(config: &GatewayConfig) -> &'static str {
     match config.gateway.dataplane {
         Backend::Xdp => "xdp",
         Backend::Host => "host",
+        Backend::P4 => "p4",
     }
 }
 

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -17,6 +18,7 @@ use linewarden_lab::topology::Interface;
 use linewarden_lab::xdp_pass::XdpPass;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::Value;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
@@ -60,6 +62,11 @@ impl Namespace {
 
     pub fn pid(&self) -> u32 {
         self.holder.0.id()
+    }
+
+    /// For what a thread of the test does there.
+    pub fn inside(&self) -> &NetNs {
+        &self.inside
     }
 
     /// Runs a program to its end, and gives what it printed.
@@ -289,4 +296,29 @@ pub fn echoed(from: &UdpSocket, to: SocketAddr) {
     let mut buffer = [0; 256];
     let bytes = from.recv(&mut buffer).unwrap();
     assert_eq!(buffer[..bytes], *payload);
+}
+
+/// Files of a CA: `NAME.crt`, and for each that it issues to `WHO.crt` and `WHO.key`.
+pub fn authority(at: &Path, name: &str, issued_to: &[(&str, &str)]) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let own = params.self_signed(&key).unwrap();
+    std::fs::write(at.join(format!("{name}.crt")), own.pem()).unwrap();
+    let issuer = Issuer::new(params, key);
+    for (file, who) in issued_to {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([(*who).to_owned()]).unwrap();
+        let issued = params.signed_by(&key, &issuer).unwrap();
+        std::fs::write(at.join(format!("{file}.crt")), issued.pem()).unwrap();
+        key_file(at, file, &key.serialize_pem(), 0o600);
+    }
+}
+
+pub fn key_file(at: &Path, name: &str, text: &str, mode: u32) {
+    let mut options = std::fs::OpenOptions::new();
+    let path = at.join(format!("{name}.key"));
+    let file = options.write(true).create_new(true).mode(mode).open(path);
+    std::io::Write::write_all(&mut file.unwrap(), text.as_bytes()).unwrap();
 }

@@ -22,6 +22,8 @@ pub struct AttestRequest {
     pub nonce: ::prost::alloc::vec::Vec<u8>,
     #[prost(bool, tag = "2")]
     pub with_inventory: bool,
+    #[prost(string, repeated, tag = "3")]
+    pub without: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AttestResponse {

@@ -1,6 +1,7 @@
 //! StreamChannel: sessions, packets, notifications (5, 15).
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -23,12 +24,15 @@ use v1::stream_message_response::Update as Message;
 
 /// Messages that wait for a client to take them.
 const OUTBOX_MESSAGES: usize = 1024;
-/// Of which so many places are only for arbitration, without which a client does not know where it stands.
+/// Of which packets take half at most, and so many places are only for arbitration, without which a client does not know where it
+/// stands.
 const OUTBOX_RESERVED: usize = 64;
 
 /// One client's end of the messages to it.
 pub(super) struct Outbox {
     queue: mpsc::Sender<v1::StreamMessageResponse>,
+    /// Messages but for packets that found no room since it was last said.
+    lost: Arc<AtomicU64>,
     ending: Arc<Ending>,
 }
 
@@ -46,12 +50,30 @@ impl Outbox {
         self.ending.said.notify_one();
     }
 
-    /// What a client may miss is dropped where it is slow.
+    /// What a client may miss is dropped where it is slow, packets first. What was no packet is told to be lost, once it has taken the
+    /// rest.
     fn offer(&self, message: Message) {
-        if self.queue.capacity() > OUTBOX_RESERVED {
+        let is_packet = matches!(message, Message::Packet(_));
+        let kept = if is_packet {
+            OUTBOX_MESSAGES / 2
+        } else {
+            OUTBOX_RESERVED
+        };
+        if self.queue.capacity() > kept {
             let _ = self.queue.try_send(v1::StreamMessageResponse {
                 update: Some(message),
             });
+        } else if !is_packet {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn lose(&self, lost: u64) {
+        if self.queue.capacity() > OUTBOX_RESERVED {
+            let update = Some(loss(lost));
+            let _ = self.queue.try_send(v1::StreamMessageResponse { update });
+        } else {
+            self.lost.fetch_add(lost, Ordering::Relaxed);
         }
     }
 
@@ -66,9 +88,19 @@ impl Outbox {
     }
 }
 
+/// Says that so many notices were lost (16.2: RESOURCE_EXHAUSTED, and no details, for it is about none of the client's messages).
+fn loss(lost: u64) -> Message {
+    Message::Error(v1::StreamError {
+        canonical_code: Code::ResourceExhausted.into(),
+        message: format!("{lost} notices were lost, for nobody took them in time"),
+        ..Default::default()
+    })
+}
+
 /// The messages to one client, and at last how its stream ends.
 pub struct Outgoing {
     queue: mpsc::Receiver<v1::StreamMessageResponse>,
+    lost: Arc<AtomicU64>,
     ending: Arc<Ending>,
     ended: bool,
 }
@@ -82,6 +114,13 @@ impl Stream for Outgoing {
                 self.ended = true;
                 Poll::Ready(self.ending.status.get().cloned().map(Err))
             }
+            Poll::Pending => match self.lost.swap(0, Ordering::Relaxed) {
+                0 => Poll::Pending,
+                lost => {
+                    let update = Some(loss(lost));
+                    Poll::Ready(Some(Ok(v1::StreamMessageResponse { update })))
+                }
+            },
             other => other.map(|message| message.map(Ok)),
         }
     }
@@ -94,6 +133,7 @@ pub(super) fn open<T: Target>(
 ) -> Outgoing {
     let (sender, queue) = mpsc::channel(OUTBOX_MESSAGES);
     let ending = Arc::new(Ending::default());
+    let lost = Arc::<AtomicU64>::default();
     let id = {
         let mut clients = shared.clients();
         clients.streams += 1;
@@ -102,6 +142,7 @@ pub(super) fn open<T: Target>(
             id,
             Outbox {
                 queue: sender,
+                lost: Arc::clone(&lost),
                 ending: ending.clone(),
             },
         );
@@ -110,6 +151,7 @@ pub(super) fn open<T: Target>(
     tokio::spawn(listen(shared, id, incoming, ending.clone()));
     Outgoing {
         queue,
+        lost,
         ending,
         ended: false,
     }
@@ -292,6 +334,15 @@ impl<T> Shared<T> {
         any
     }
 
+    /// So many events were lost before they were messages.
+    fn lose_for_primaries(&self, lost: u64) {
+        let clients = self.clients();
+        let primaries = clients.arbitration.primaries();
+        primaries
+            .filter_map(|id| clients.outboxes.get(&id))
+            .for_each(|outbox| outbox.lose(lost));
+    }
+
     fn offer_list(&self, list: &DigestList, data: Vec<v1::P4Data>) {
         let message = Message::Digest(v1::DigestList {
             digest_id: list.id.0,
@@ -363,6 +414,10 @@ pub(super) async fn pass_on_events<T: Target>(shared: Weak<Shared<T>>, mut event
         let Some(strong) = shared.upgrade() else { return };
         if let Some(event) = event {
             pass_on(&strong, event);
+        }
+        match events.take_lost() {
+            0 => {}
+            lost => strong.lose_for_primaries(lost),
         }
         let due = strong.digests().due(strong.now_ns());
         for list in due {

@@ -111,6 +111,11 @@ impl Memory {
         self.states().live = Some(self.state(pipeline));
     }
 
+    /// Whether a program runs.
+    pub fn has_program(&self) -> bool {
+        self.states().live.is_some()
+    }
+
     pub fn tell(&self, event: Event) {
         assert!(self.events.send(event));
     }

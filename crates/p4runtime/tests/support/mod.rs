@@ -7,6 +7,7 @@
     reason = "helpers of tests fail loudly, as tests do; no test uses all of them"
 )]
 
+pub mod authority;
 pub mod memory;
 
 use std::path::Path;
@@ -19,6 +20,7 @@ use linewarden_p4runtime::proto::{DESCRIPTORS, v1};
 use linewarden_p4runtime::server::Routes;
 use linewarden_p4runtime::server::{Options, Service};
 use linewarden_p4runtime::target::Pipeline;
+use linewarden_p4runtime::tls::ServerTls;
 use memory::Memory;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use tokio::sync::oneshot;
@@ -157,6 +159,11 @@ pub struct Server {
 impl Server {
     /// On a free port of this machine; with or without a program.
     pub async fn start(pipeline: Option<Pipeline>) -> Self {
+        Self::start_with(pipeline, Routes::default(), None).await
+    }
+
+    /// The same with other services beside it, and by TLS; the endpoint is still one without.
+    pub async fn start_with(pipeline: Option<Pipeline>, others: Routes, tls: Option<ServerTls>) -> Self {
         let (switch, events) = Memory::new(&data("everything.entries.txtpb"));
         if let Some(pipeline) = &pipeline {
             switch.run(pipeline);
@@ -183,7 +190,8 @@ impl Server {
             let ended = async {
                 let _ = ended.await;
             };
-            service.serve(Routes::default(), listener, ended).await.unwrap();
+            let served = service.serve(others, listener, tls.as_ref(), ended).await;
+            served.unwrap();
         });
         Self {
             endpoint,

@@ -19,6 +19,10 @@ pub const GATEWAY: GatewayId = GatewayId(7);
 pub const PORT: u16 = 1;
 /// Where what passes goes.
 pub const SERVICE_PORT: u16 = 2;
+/// The control plane's, by which it gets messages of devices that are not here.
+pub const CPU_PORT: u16 = 510;
+/// What is sent through it to this port goes through the program.
+const REPLAY: u16 = 0x8000;
 /// The gateway's own IPv6 address, beside that of [`gateway_end`].
 pub const OWN_V6: [u16; 8] = [0xfd66, 0, 0, 0, 0, 0, 0, 0xfe];
 
@@ -64,6 +68,8 @@ pub struct Bench {
     pub now: Now,
     /// MAC addresses and the ports that they are behind.
     pub bridged: BTreeMap<[u8; 6], u16>,
+    /// Where frames to a group address go.
+    pub flooded: Vec<u16>,
     counted: BTreeMap<u8, u64>,
 }
 
@@ -84,6 +90,7 @@ impl Bench {
             gateway,
             now,
             bridged: BTreeMap::from([(service_end().mac, SERVICE_PORT)]),
+            flooded: Vec::new(),
             counted: BTreeMap::new(),
         };
         bench
@@ -112,6 +119,10 @@ impl Bench {
     /// A frame comes in; what goes out instead.
     pub fn send_on(&mut self, port: u16, frame: &[u8]) -> (Verdict, Vec<u8>) {
         self.stf.packet(port, frame);
+        self.judge(port, frame)
+    }
+
+    fn judge(&mut self, port: u16, frame: &[u8]) -> (Verdict, Vec<u8>) {
         let mut bytes = frame.to_vec();
         let handled = self.gateway.handle(self.now, port.into(), &mut bytes);
         self.note(handled.verdict);
@@ -122,13 +133,33 @@ impl Bench {
                 self.stf.expect(port, &out);
             }
             Disposition::Pass => {
-                if let Some(port) = out.first_chunk().and_then(|mac| self.bridged.get(mac)) {
-                    self.stf.expect(*port, &out);
+                for to in self.ways(&out).into_iter().filter(|to| *to != port) {
+                    self.stf.expect(to, &out);
                 }
+            }
+            Disposition::Drop if handled.verdict == Verdict::SlowPath => {
+                self.stf
+                    .expect(CPU_PORT, &[&port.to_be_bytes()[..], frame].concat());
             }
             Disposition::Drop => {}
         }
         (handled.verdict, out)
+    }
+
+    /// A frame of [`PORT`] that the control plane hands to the program.
+    pub fn through(&mut self, frame: &[u8], verdict: Verdict) {
+        let header = [REPLAY.to_be_bytes(), PORT.to_be_bytes()].concat();
+        self.stf.packet(CPU_PORT, &[&header, frame].concat());
+        assert_eq!(self.judge(PORT, frame).0, verdict);
+    }
+
+    /// Where a frame that passes goes, but to where it came from.
+    fn ways(&self, frame: &[u8]) -> Vec<u16> {
+        match frame.first_chunk::<6>() {
+            Some([first, ..]) if first & 1 == 1 && !self.flooded.is_empty() => self.flooded.clone(),
+            Some(mac) => self.bridged.get(mac).copied().into_iter().collect(),
+            None => Vec::new(),
+        }
     }
 
     /// Counts a verdict.

@@ -22,6 +22,8 @@ pub const LEASE_S: u32 = 600;
 pub const MTU: u16 = 1500;
 pub const FRESH: u64 = 0x4e5f_0001_0203_0405;
 pub const FRESH_BEFORE: u64 = 0x1e5f_a1a2_a3a4_a5a6;
+/// No row has a number above it.
+const NO_MARK: u64 = 1 << 32;
 pub const LATER_US: u64 = 1 << 46;
 
 /// A device: number, how its credential works, where it is.
@@ -146,6 +148,15 @@ pub fn bench(what: &str, gate: Gate) -> Bench {
     bench_with(what, gate, |_| {})
 }
 
+/// Odd, and otherwise any.
+const BUCKET_KEYS: [u64; 5] = [
+    0x9e37_79b9_7f4a_7c15,
+    0xbf58_476d_1ce4_e5b9,
+    0x94d0_49bb_1331_11eb,
+    0xd6e8_feb8_6659_fd93,
+    0xa076_1d64_78bd_642f,
+];
+
 pub fn bench_with(what: &str, gate: Gate, configure: impl FnOnce(&mut GatewayConfig)) -> Bench {
     let mut config = GatewayConfig::new(GATEWAY, &[gateway_end().ip, OWN_V6.into()]);
     config.gate = gate;
@@ -164,23 +175,53 @@ pub fn bench_with(what: &str, gate: Gate, configure: impl FnOnce(&mut GatewayCon
         ));
     }
     bench.stf.line(&format!(
-        "add LapIngress.ports standard.ingress_port:{SERVICE_PORT} services()"
+        "add LapIngress.ports meta.ingress:{SERVICE_PORT} services()"
     ));
+    bench.flooded = vec![PORT, SERVICE_PORT];
+    for line in [
+        "mc_mgrp_create 1".to_owned(),
+        format!("mc_node_create 1 {PORT} {SERVICE_PORT}"),
+        "mc_node_associate 1 0".to_owned(),
+    ] {
+        bench.stf.line(&line);
+    }
+    spread(&mut bench, BUCKET_KEYS);
     bench
 }
 
-pub fn set(bench: &mut Bench, gate: Gate, stopping: bool) {
+pub fn set(bench: &mut Bench, gate: Gate) {
+    set_with(bench, gate, false);
+}
+
+/// Likewise, with a slow path or without.
+pub fn set_with(bench: &mut Bench, gate: Gate, slow: bool) {
     let gate = match gate {
         Gate::Sealed => 0,
         Gate::Open => 1,
         Gate::Off => 2,
     };
-    bench.gateway.set_stopping(stopping);
     bench.stf.line(&format!(
-        "setdefault LapIngress.gateway set_gateway(gateway_id:{}, lease_s:{LEASE_S}, gate:{gate}, mtu:{MTU}, stopping:{})",
+        "setdefault LapIngress.gateway set_gateway(gateway_id:{}, lease_s:{LEASE_S}, gate:{gate}, mtu:{MTU}, slow:{})",
         GATEWAY.0,
-        u8::from(stopping)
+        u8::from(slow)
     ));
+}
+
+/// The factors of the hash that spreads addresses over buckets; without them all have one bucket.
+pub fn spread(bench: &mut Bench, keys: [u64; 5]) {
+    for (index, key) in keys.into_iter().enumerate() {
+        bench
+            .stf
+            .line(&format!("register_write LapIngress.bucket_keys {index} {key}"));
+    }
+}
+
+pub fn set_stopping(bench: &mut Bench, stopping: bool) {
+    bench.gateway.set_stopping(stopping);
+    let value = u8::from(stopping);
+    bench
+        .stf
+        .line(&format!("register_write LapIngress.stopping 0 {value}"));
 }
 
 /// Draws both freshness values.
@@ -226,7 +267,7 @@ pub fn install(bench: &mut Bench, device: &Device, first: u32, rows: u32, mark: 
         .line(&format!("register_write LapIngress.next_idx {number} {first}"));
     bench.stf.line(&format!(
         "register_write LapIngress.marks {number} {}",
-        mark.unwrap_or(u32::MAX)
+        mark.map_or(NO_MARK, u64::from)
     ));
     bench
         .gateway
@@ -281,6 +322,8 @@ pub fn tests() -> Vec<Stf> {
     let mut tests = vec![
         lap_handshakes::handshakes(),
         lap_handshakes::owners(),
+        lap_handshakes::places(),
+        lap_handshakes::strangers(),
         lap_gates::sealed(),
     ];
     tests.extend(lap_gates::gates());

@@ -25,6 +25,15 @@ fn foreign(bench: &mut Bench) {
             ..service_end()
         },
     );
+    let to_all = |end: Endpoint| {
+        FrameBuilder::new(
+            from,
+            Endpoint {
+                mac: [0xff; 6],
+                ..end
+            },
+        )
+    };
     let mut cut = to_service.udp(b"cut");
     cut.truncate(30);
     let mut long = to_service.udp(b"length");
@@ -35,6 +44,12 @@ fn foreign(bench: &mut Bench) {
         to_service.udp(b"datagram"),
         to_service.ip(6, b"segment"),
         to_service.arp_request(),
+        to_all(service_end()).arp_request(),
+        to_all(service_end()).udp(b"to all"),
+        to_all(v6(service_end())).neighbour_solicitation([0xfd; 16]),
+        // Behind the port that it came from, and nowhere.
+        FrameBuilder::new(from, device_end(2)).arp_request(),
+        FrameBuilder::new(from, device_end(99)).arp_request(),
         to_service.ethernet(0x88cc, b"lldp"),
         to_service.clone().vlan(1).vlan(2).vlan(3).udp(b"three tags"),
         to_service.clone().fragment(0, true).udp(b"first"),
@@ -68,7 +83,7 @@ pub fn gates() -> Vec<Stf> {
         .into_iter()
         .map(|(name, gate)| {
             let mut bench = bench(&format!("gate_{name}"), gate);
-            set(&mut bench, gate, false);
+            set(&mut bench, gate);
             bench.say("What is no message.");
             foreign(&mut bench);
             bench.say("Messages in the wrong direction, of types that are not served, and malformed ones.");
@@ -97,7 +112,7 @@ pub fn gates() -> Vec<Stf> {
 
 pub fn sealed() -> Stf {
     let mut bench = bench("sealed", Gate::Sealed);
-    set(&mut bench, Gate::Sealed, false);
+    set(&mut bench, Gate::Sealed);
     let near = device(1, Mode::Pool);
     let far = Device {
         from: v6(device_end(2)),

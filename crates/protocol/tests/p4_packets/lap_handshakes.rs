@@ -1,21 +1,18 @@
 //! lap.p4: RESPONSEs that win, and all that do not; who owns an address.
 
-use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 
-use linewarden_protocol::classic::crc32::Crc32;
-use linewarden_protocol::frame::ip_bytes;
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::gateway::Gate;
 use linewarden_protocol::ids::{Mode, RowIndex};
 use linewarden_protocol::verdict::Verdict;
 
-use super::bench::{device_end, service_end, v6};
+use super::bench::{CPU_PORT, PORT, device_end, service_end, v6};
 use super::lap::{
     Device, FRESH, FRESH_BEFORE, PAYLOAD, bench, bench_with, bent, device, down, install, refresh, set,
+    set_stopping, set_with, spread,
 };
 use super::stf::Stf;
-
-const CPU_PORT: u16 = 510;
 
 pub fn handshakes() -> Stf {
     let mut bench = bench("handshakes", Gate::Open);
@@ -30,16 +27,17 @@ pub fn handshakes() -> Stf {
     let marked = device(5, Mode::Pool);
     let revoked = device(6, Mode::Pool);
     let last = device(7, Mode::Key);
+    let last_row = device(10, Mode::Pool);
     let stranger = device(9, Mode::Pool);
     bench.say("The control plane's own frames go where it says, whatever the gate.");
     let frame = pool.frame(service_end(), b"from the control plane");
     bench
         .stf
-        .packet(CPU_PORT, &[&[0, 3][..], &frame].concat())
+        .packet(CPU_PORT, &[&[0, 3, 0, 0][..], &frame].concat())
         .expect(3, &frame);
     bench.say("Nothing is set: nothing is answered.");
     bench.expect(Verdict::DropStopped, &pool.request(1));
-    set(&mut bench, Gate::Open, false);
+    set(&mut bench, Gate::Open);
     install(&mut bench, &pool, 4, 6, None);
     install(&mut bench, &weak, 0, 1, None);
     install(&mut bench, &far, 1, 3, None);
@@ -47,6 +45,7 @@ pub fn handshakes() -> Stf {
     install(&mut bench, &marked, 3, 3, Some(4));
     install(&mut bench, &revoked, 3, 3, None);
     install(&mut bench, &last, u32::MAX, 1, None);
+    install(&mut bench, &last_row, u32::MAX, 1, None);
     bench.stf.line("register_write LapIngress.revoked 6 1");
     bench.gateway.revoke(revoked.id()).unwrap();
     bench.say("No freshness value was drawn yet.");
@@ -61,10 +60,10 @@ pub fn handshakes() -> Stf {
     bench.expect(Verdict::ReplyNak, &empty.request(0x33));
     bench.expect(Verdict::DropRevoked, &revoked.request(0x33));
     bench.expect(Verdict::DropUnknownDevice, &stranger.request(0x33));
-    set(&mut bench, Gate::Open, true);
+    set_stopping(&mut bench, true);
     bench.expect(Verdict::ReplyNak, &pool.request(0x44));
     bench.expect(Verdict::ReplyNak, &empty.request(0x44));
-    set(&mut bench, Gate::Open, false);
+    set_stopping(&mut bench, false);
     bench.say("What a RESPONSE is refused for; nothing is spent.");
     bench.expect(Verdict::DropUnknownDevice, &stranger.response(4, FRESH, true));
     bench.expect(Verdict::DropRevoked, &revoked.response(3, FRESH, true));
@@ -75,6 +74,7 @@ pub fn handshakes() -> Stf {
     bench.expect(Verdict::DropFresh, &pool.response(4, FRESH ^ 1, true));
     bench.expect(Verdict::DropFresh, &pool.response(4, 0, true));
     bench.expect(Verdict::DropNoRows, &last.response(u32::MAX, FRESH, true));
+    bench.expect(Verdict::DropNoRows, &last_row.response(u32::MAX, FRESH, true));
     let right = pool.response(4, FRESH, true);
     bench.expect(Verdict::DropGateway, &bent(&right, PAYLOAD + 39));
     for at in (16..32).chain(48..64) {
@@ -191,40 +191,13 @@ pub fn handshakes() -> Stf {
     bench.finish()
 }
 
-/// Three addresses whose owners lie in one bucket of the program's, which holds two.
-fn crowded() -> [Endpoint; 3] {
-    const BUCKETS: u32 = 1 << 18;
-    let mut buckets = BTreeMap::<u32, Vec<[u8; 4]>>::new();
-    for last in 1..1u32 << 22 {
-        let [_, second, third, fourth] = last.to_be_bytes();
-        let address = [10, second, third, fourth];
-        let mapped = ip_bytes(address.into());
-        let found = buckets
-            .entry(Crc32::new().update(&mapped).finish() % BUCKETS)
-            .or_default();
-        found.push(address);
-        if let [a, b, c] = found[..] {
-            let mut number = 0;
-            return [a, b, c].map(|ip| {
-                number += 1;
-                Endpoint {
-                    ip: ip.into(),
-                    ..device_end(number)
-                }
-            });
-        }
-    }
-    panic!("no bucket has three");
-}
-
 pub fn owners() -> Stf {
     let mut bench = bench_with("owners", Gate::Sealed, |config| config.bindings_max = 2);
-    set(&mut bench, Gate::Sealed, false);
+    set(&mut bench, Gate::Sealed);
+    bench.say("All addresses in one bucket.");
+    spread(&mut bench, [0; 5]);
     refresh(&mut bench);
-    let [a, b, c] = crowded().map(|from| Device {
-        from,
-        ..device(from.mac[5], Mode::Key)
-    });
+    let [a, b, c] = [1, 2, 3].map(|number| device(number, Mode::Key));
     for device in [&a, &b, &c] {
         install(&mut bench, device, 0, 1, None);
     }
@@ -249,5 +222,91 @@ pub fn owners() -> Stf {
     bench.expect(Verdict::ReplyAck, &c.response(0, FRESH, false));
     bench.expect_down(Verdict::PassSealed, &down(c.from).udp(b"found"));
     bench.expect_down(Verdict::PassSealed, &down(b.from).udp(b"still found"));
+    bench.finish()
+}
+
+/// MAC addresses that meet in both of their buckets.
+pub fn places() -> Stf {
+    let mut bench = bench_with("places", Gate::Open, |config| config.bindings_max = 4);
+    set(&mut bench, Gate::Open);
+    bench.say("MAC addresses in buckets 1 and 2, IP addresses in buckets of their own.");
+    spread(&mut bench, [0, 0, 0, 1 << 46 | 2 << 28, 1]);
+    refresh(&mut bench);
+    let all: Vec<Device> = (1..=5)
+        .map(|number| {
+            let from = Endpoint {
+                ip: Ipv6Addr::new(0xfd66, number.into(), 0, 0, 0, 0, 0, 1).into(),
+                ..device_end(number)
+            };
+            Device {
+                from,
+                ..device(number, Mode::Key)
+            }
+        })
+        .collect();
+    for device in &all {
+        install(&mut bench, device, 0, 1, None);
+    }
+    let (last, first) = all.split_last().unwrap();
+    bench.say("Four have a place, and each is found; nothing is spent on a fifth.");
+    for device in first {
+        bench.expect(Verdict::ReplyAck, &device.response(0, FRESH, true));
+    }
+    bench.expect(Verdict::DropTableFull, &last.response(0, FRESH, true));
+    for device in first {
+        bench.expect(Verdict::PassSession, &device.frame(v6(service_end()), b"found"));
+    }
+    bench.expect(Verdict::DropGate, &last.frame(v6(service_end()), b"not found"));
+    bench.say("They go on in their places; whose session is closed makes room.");
+    for device in first {
+        bench.expect(Verdict::ReplyAck, &device.response(1, FRESH, true));
+    }
+    let gone = &first[2];
+    bench.stf.line("register_write LapIngress.session_ids 3 0");
+    bench.gateway.wipe(gone.id()).unwrap();
+    bench.gateway.sweep_bindings();
+    bench.expect(Verdict::ReplyAck, &last.response(0, FRESH, true));
+    for device in all.iter().filter(|device| device.number != gone.number) {
+        bench.expect(Verdict::PassSession, &device.frame(v6(service_end()), b"found"));
+    }
+    bench.expect(Verdict::DropGate, &gone.frame(v6(service_end()), b"closed"));
+    bench.finish()
+}
+
+/// Devices that are not here: the slow path takes their messages, and hands them to the program again.
+pub fn strangers() -> Stf {
+    let mut bench = bench_with("strangers", Gate::Open, |config| config.miss_per_s = u32::MAX);
+    set_with(&mut bench, Gate::Open, true);
+    refresh(&mut bench);
+    let near = device(1, Mode::Pool);
+    let far = Device {
+        from: v6(device_end(2)),
+        ..device(2, Mode::Key)
+    };
+    bench.say("A REQUEST, and a RESPONSE with an accepted value, go to the control plane as they came.");
+    for stranger in [&near, &far] {
+        bench.expect(Verdict::SlowPath, &stranger.request(0x33));
+        bench.expect(Verdict::SlowPath, &stranger.response(4, FRESH, true));
+        bench.expect(Verdict::SlowPath, &stranger.response(4, FRESH_BEFORE, false));
+        bench.expect(Verdict::DropUnknownDevice, &stranger.response(4, FRESH ^ 1, true));
+    }
+    bench.say("Once its device is here, a message goes through the program as if it came by its port.");
+    install(&mut bench, &near, 4, 3, None);
+    let response = near.response(4, FRESH, true);
+    bench.through(&response, Verdict::ReplyAck);
+    bench.expect(Verdict::ReplyAckAgain, &response);
+    bench.expect(
+        Verdict::PassSession,
+        &near.frame(service_end(), b"from the port that the session is bound to"),
+    );
+    bench.say("Of those who are not enrolled nothing is taken.");
+    bench.stf.line("register_write LapIngress.filtering 0 1");
+    bench.stf.packet(PORT, &far.request(0x44));
+    bench.note(Verdict::DropUnknownDevice);
+    bench.stf.line(&format!(
+        "add LapIngress.enrolled hdr.lap.device_id:{:#x} NoAction()",
+        far.id().0
+    ));
+    bench.expect(Verdict::SlowPath, &far.request(0x44));
     bench.finish()
 }

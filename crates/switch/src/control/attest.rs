@@ -1,11 +1,13 @@
 //! Evidence of the program that runs, for whoever asks beside P4Runtime.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use linewarden_evidence::encoding::Object;
 use linewarden_evidence::keys::Signer;
 use linewarden_evidence::statement::Nonce;
 use linewarden_p4runtime::error::EntityError;
-use linewarden_p4runtime::evidence::{Attested, Digests, NONCE_BYTES, NoEvidence, Source};
+use linewarden_p4runtime::evidence::{Attested, Digests, Listing, NONCE_BYTES, NoEvidence, Source};
 
 use super::{Control, Programs};
 use crate::evidence::{Attester, EvidenceSettings, Rescan};
@@ -59,6 +61,13 @@ impl Control {
         attester.ok_or_else(|| NoEvidence("no program runs yet".to_owned()))
     }
 
+    /// Packets that were dropped because a program had made what looks like evidence; nothing where none is given.
+    #[must_use]
+    pub fn forged(&self) -> Option<u64> {
+        let attesting = self.attesting.as_ref();
+        attesting.map(|attesting| attesting.settings.identity.forged())
+    }
+
     /// Compares memory with what was measured; nothing where nothing is measured.
     ///
     /// # Errors
@@ -84,8 +93,12 @@ impl Source for Control {
         })
     }
 
-    fn attest(&self, nonce: [u8; NONCE_BYTES], with_inventory: bool) -> Result<Attested, NoEvidence> {
+    fn attest(&self, nonce: [u8; NONCE_BYTES], listing: Listing) -> Result<Attested, NoEvidence> {
         let attesting = self.attesting()?;
+        let without = match listing {
+            Listing::Nothing => None,
+            Listing::AllBut(names) => Some(objects(&names)?),
+        };
         let none =
             || NoEvidence("this switch has no key to sign with: start it with --evidence-key".to_owned());
         let signer = attesting.signer.as_ref().ok_or_else(none)?;
@@ -93,7 +106,12 @@ impl Source for Control {
         // program that runs when it is signed.
         let mut signer = signer.lock().unwrap_or_else(PoisonError::into_inner);
         let attester = self.attester()?;
-        let stated = attester.statement(Nonce(nonce), &attesting.software_version, signer.as_mut());
+        let stated = attester.statement(
+            Nonce(nonce),
+            &attesting.software_version,
+            without.as_ref(),
+            signer.as_mut(),
+        );
         let (statement, inventory) = stated.map_err(no_evidence)?;
         if !Arc::ptr_eq(&attester, &self.attester()?) {
             return Err(NoEvidence(
@@ -102,9 +120,17 @@ impl Source for Control {
         }
         Ok(Attested {
             statement,
-            inventory: with_inventory.then(|| inventory.to_bytes()),
+            inventory: inventory.map(|inventory| inventory.to_bytes()),
         })
     }
+}
+
+fn objects(names: &[String]) -> Result<BTreeSet<Object>, NoEvidence> {
+    let object = |name: &String| {
+        name.parse()
+            .map_err(|error| NoEvidence(format!("{name} is no object: {error}")))
+    };
+    names.iter().map(object).collect()
 }
 
 fn no_evidence(error: crate::evidence::EvidenceError) -> NoEvidence {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use linewarden_p4runtime::evidence;
 use linewarden_p4runtime::server::{Options, Routes, Service};
 use linewarden_p4runtime::target::EventReceiver;
+use linewarden_p4runtime::tls::ServerTls;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -49,12 +50,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens and answers. The events are those whose other end the control has.
+    /// Listens and answers; without TLS everybody. The events are those whose other end the control has.
     ///
     /// # Errors
     /// When it cannot listen.
     pub fn start(
         address: SocketAddr,
+        tls: Option<ServerTls>,
         control: &Arc<Control>,
         events: EventReceiver,
         options: Options,
@@ -80,7 +82,7 @@ impl Server {
                     // Also when the other end is gone.
                     let _ = ended.await;
                 };
-                let served = service.serve(others, listener, ended).await;
+                let served = service.serve(others, listener, tls.as_ref(), ended).await;
                 served.map_err(|error| error.to_string())
             })
         };

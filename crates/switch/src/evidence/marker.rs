@@ -1,7 +1,6 @@
 //! One worker's hand: puts evidence into what leaves, and lets the program read it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use linewarden_evidence::inband::{Content, Form, Route, Stamper, is_clone, read_option, resembles_evidence};
 use linewarden_evidence::state::Snapshot;
@@ -143,14 +142,18 @@ impl Marker {
         let (front, behind) = payload.split_at(payload.len().min(FRONT_BYTES));
         self.frame.clear();
         self.frame.extend_from_slice(headers);
-        self.frame.extend_from_slice(front);
+        match front.first_chunk::<FRONT_BYTES>() {
+            // A copy of known length is a few instructions.
+            Some(front) => self.frame.extend_from_slice(front),
+            None => self.frame.extend_from_slice(front),
+        }
         if is_clone(&self.frame) {
             self.frame.extend_from_slice(behind);
             // Another switch's evidence passes as it came; what differs from it was made here, by the program.
             if self.frame == received {
                 return sink.send(port, headers, payload);
             }
-            self.attester.counters.forged.fetch_add(1, Ordering::Relaxed);
+            self.attester.count_forged();
             return sink.dropped();
         }
         let Some(in_band) = in_band else {
@@ -165,8 +168,10 @@ impl Marker {
             && let Some((stamper, counter)) = &mut stamper
         {
             if let Some(taken) = stamper.stamp_front(frame, behind.len(), *counter, route, out) {
-                out.extend_from_slice(frame.get(taken..).unwrap_or_default());
-                return sink.send(port, out, behind);
+                // As a rule nothing of the program's headers is left, and the payload leaves from where it lies.
+                out.extend_from_slice(headers.get(taken..).unwrap_or_default());
+                let of_payload = taken.saturating_sub(headers.len());
+                return sink.send(port, out, payload.get(of_payload..).unwrap_or_default());
             }
             frame.extend_from_slice(behind);
             if let Ok(taken) = stamper.stamp(frame, *counter, route, out) {
@@ -177,7 +182,7 @@ impl Marker {
         }
         // What cannot be stamped leaves as it is, but with nothing of the program's that looks like evidence.
         if forges(frame, received) {
-            self.attester.counters.forged.fetch_add(1, Ordering::Relaxed);
+            self.attester.count_forged();
             return sink.dropped();
         }
         sink.send(port, headers, payload);

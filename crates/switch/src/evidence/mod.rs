@@ -25,6 +25,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use linewarden_evidence::encoding::{Class, Object};
 use linewarden_evidence::inband::{EvidenceKey, Form};
 use linewarden_evidence::keys::Signer;
 use linewarden_evidence::state::{ArrayCheck, ArrayId, Measured, Snapshot, Stability, StateError};
@@ -35,7 +36,6 @@ use self::describe::{Describer, Step};
 use crate::externs::{Cells, Externs};
 use crate::forwarding::Forwarding;
 use crate::lower::Executable;
-use crate::program::Program;
 use crate::program::ids::RegisterId;
 use crate::switch::{Configured, Settings};
 use crate::tables::{Batch, Reader, Snapshot as InForce};
@@ -79,6 +79,8 @@ pub struct Identity {
     pub boot_count: BootCount,
     /// The number of the last packet that carried evidence: one for all programs and workers of this start.
     counter: Arc<AtomicU64>,
+    /// Packets that were dropped because a program had made what looks like evidence.
+    forged: Arc<AtomicU64>,
 }
 
 impl Identity {
@@ -89,7 +91,14 @@ impl Identity {
             switch,
             boot_count,
             counter: Arc::default(),
+            forged: Arc::default(),
         }
+    }
+
+    /// Packets that were dropped, since the start, because a program had made what looks like evidence.
+    #[must_use]
+    pub fn forged(&self) -> u64 {
+        self.forged.load(Ordering::Relaxed)
     }
 }
 
@@ -130,13 +139,6 @@ pub struct EvidenceSettings {
     pub volatile: BTreeSet<String>,
 }
 
-/// What was done to packets for evidence's sake.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Frames of evidence's Ethernet type that the program made: dropped.
-    pub forged: AtomicU64,
-}
-
 /// Measures one program with all that is in force, and makes evidence of it.
 #[derive(Debug)]
 pub struct Attester {
@@ -146,8 +148,6 @@ pub struct Attester {
     touched: Arc<Touched>,
     /// Where the program reads the digests.
     shown: Option<RegisterId>,
-    /// What was done to packets.
-    pub counters: Counters,
     state: Mutex<State>,
 }
 
@@ -184,11 +184,8 @@ impl Attester {
         before: Option<&Self>,
     ) -> Result<Self, EvidenceError> {
         let program = &executable.program;
-        if let Some(name) = settings
-            .volatile
-            .iter()
-            .find(|name| array(program, name).is_none())
-        {
+        let is_there = |name: &String| program.registers.iter().any(|array| array.name == *name);
+        if let Some(name) = settings.volatile.iter().find(|name| !is_there(name)) {
             return Err(EvidenceError::NoArray(name.clone()));
         }
         let digest = digest(executable)?;
@@ -228,7 +225,6 @@ impl Attester {
             externs: Arc::clone(externs),
             touched,
             shown: shown.and_then(|at| u32::try_from(at).ok()).map(RegisterId),
-            counters: Counters::default(),
             state: Mutex::new(State {
                 measured,
                 arrays,
@@ -316,7 +312,8 @@ impl Attester {
         Some(snapshot)
     }
 
-    /// A signed statement of the state as it is now, and the inventory that lets an appraiser name what differs.
+    /// A signed statement of the state as it is now, and the inventory that lets an appraiser name what differs, but for the objects
+    /// `without`; `None` makes no inventory.
     ///
     /// # Errors
     /// It cannot be made, or the measurement is not believed any more.
@@ -324,11 +321,13 @@ impl Attester {
         &self,
         nonce: Nonce,
         software_version: &str,
+        without: Option<&BTreeSet<Object>>,
         signer: &mut dyn Signer,
-    ) -> Result<(Vec<u8>, Inventory), EvidenceError> {
+    ) -> Result<(Vec<u8>, Option<Inventory>), EvidenceError> {
+        let is_listed = |object: &Object| without.is_some_and(|without| !without.contains(object));
         let (statement, mut encodings, arrays) = {
             let mut state = self.state();
-            let arrays = self.fold_and_copy(&mut state)?;
+            let arrays = self.fold_and_copy(&mut state, &is_listed)?;
             let statement = Statement {
                 kind: Kind::P4,
                 snapshot: state.snapshot()?,
@@ -336,7 +335,7 @@ impl Attester {
                 left_out: Statement::LEFT_OUT_P4.map(str::to_owned).to_vec(),
                 software_version: software_version.to_owned(),
             };
-            let entries = state.measured.entries().map(|entry| entry.whole());
+            let entries = state.measured.entries_of(&is_listed).map(|entry| entry.whole());
             (statement, entries.collect::<Vec<_>>(), arrays)
         };
         for copy in &arrays {
@@ -344,24 +343,41 @@ impl Attester {
             copy.check
                 .each_cell(|index, out| copy.cells.write(index, out), push);
         }
-        let inventory = Inventory::new(encodings.iter().map(Vec::as_slice))?;
+        let inventory = without
+            .map(|_| Inventory::new(encodings.iter().map(Vec::as_slice)))
+            .transpose()?;
         Ok((statement.sign(nonce, signer)?, inventory))
     }
 
-    /// Takes up all cells, and copies them: packets that write go on as soon as their array is copied, and what they write
-    /// is in neither.
-    fn fold_and_copy(&self, state: &mut State) -> Result<Vec<ArrayCopy>, EvidenceError> {
+    /// Takes up all cells, and copies those of the arrays that are listed: packets that write go on as soon as their array is copied,
+    /// and what they write is in neither.
+    fn fold_and_copy(
+        &self,
+        state: &mut State,
+        is_listed: &dyn Fn(&Object) -> bool,
+    ) -> Result<Vec<ArrayCopy>, EvidenceError> {
         let mut copies = Vec::new();
         for (id, array) in (0u32..).map(RegisterId).zip(state.arrays.clone()) {
             let (Some(array), Some(mut cells)) = (array, self.externs.registers(id)) else {
                 continue;
             };
             cells.fold(&mut state.measured, array)?;
-            copies.push(ArrayCopy {
-                id,
-                check: state.measured.check_array(array)?,
-                cells: cells.cells().clone(),
-            });
+            let object = self
+                .executable
+                .program
+                .registers
+                .get(id.index())
+                .map(|array| Object {
+                    class: Class::Register,
+                    name: array.name.to_string(),
+                });
+            if object.as_ref().is_some_and(is_listed) {
+                copies.push(ArrayCopy {
+                    id,
+                    check: state.measured.check_array(array)?,
+                    cells: cells.cells().clone(),
+                });
+            }
         }
         Ok(copies)
     }
@@ -370,6 +386,11 @@ impl Attester {
     #[must_use]
     pub fn settings(&self) -> &EvidenceSettings {
         &self.settings
+    }
+
+    /// A packet is dropped in which the program has made what looks like evidence.
+    fn count_forged(&self) {
+        self.settings.identity.forged.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The number of the next packet that carries evidence.
@@ -403,11 +424,6 @@ impl State {
     fn damage(&mut self, why: &dyn std::fmt::Display) {
         self.damaged.get_or_insert_with(|| why.to_string());
     }
-}
-
-fn array<'p>(program: &'p Program, name: &str) -> Option<&'p str> {
-    let array = program.registers.iter().find(|array| array.name == name)?;
-    Some(array.name.as_str())
 }
 
 /// Whether a register array of this name shows the digests to the program.

@@ -1,6 +1,7 @@
 //! Compares what lies in memory with what was measured.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use linewarden_evidence::encoding::{Entry, Object};
 use linewarden_evidence::state::{ArrayDrift, EntryDrift, HashDrift, Measured};
@@ -31,16 +32,20 @@ impl Rescan {
         } = &self.hashes;
         self.entries.is_empty() && self.arrays.is_empty() && objects.is_empty() && *are_sums_right
     }
+}
 
-    fn first(&self) -> String {
+/// What differs first, by name: what is in it may be secret.
+impl fmt::Display for Rescan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(drift) = self.entries.first() {
             let entry = drift.found.as_ref().or(drift.measured.as_ref());
             let object = entry.map_or_else(String::new, |entry| entry.object().to_string());
-            return format!("an entry of {object} in memory is not what was measured");
+            return write!(f, "an entry of {object} in memory is not what was measured");
         }
         match self.arrays.first() {
-            Some((name, _)) => format!("register array {name} in memory is not what was measured"),
-            None => "the hashes of what was measured are damaged".to_owned(),
+            Some((name, _)) => write!(f, "register array {name} in memory is not what was measured"),
+            None if self.is_clean() => f.write_str("memory is what was measured"),
+            None => f.write_str("the hashes of what was measured are damaged"),
         }
     }
 }
@@ -58,7 +63,7 @@ impl Attester {
         let describer = self.describer();
         let (entries, hashes, copies) = {
             let mut state = self.state();
-            let copies = self.fold_and_copy(&mut state)?;
+            let copies = self.fold_and_copy(&mut state, &|_| true)?;
             let forwarding = reader.snapshot();
             let found = describer.all(&forwarding, &self.externs, settings)?;
             let entries = compare(&state.measured, found);
@@ -76,7 +81,7 @@ impl Attester {
             hashes,
         };
         if !rescan.is_clean() {
-            self.state().damage(&rescan.first());
+            self.state().damage(&rescan);
             self.touched.ask();
         }
         Ok(rescan)

@@ -1,5 +1,9 @@
 //! Loads, stores and copies of bits. Positions outside the bytes read as 0 and take no writes.
 
+use std::ops::Range;
+
+use num_bigint::BigUint;
+
 /// The low `bits` bits, 1 to 64.
 #[inline(always)]
 pub fn mask64(bits: u8) -> u64 {
@@ -72,8 +76,16 @@ pub fn read64(bytes: &[u8], at: usize, bits: usize) -> u64 {
     ((value >> below) as u64) & (((1u128 << bits.min(64)) - 1) as u64)
 }
 
+/// Where bits lie that are whole bytes; nothing if they are not.
+fn whole_bytes(at: usize, bits: usize) -> Option<Range<usize>> {
+    (at.is_multiple_of(8) && bits.is_multiple_of(8)).then(|| at / 8..(at + bits) / 8)
+}
+
 /// Bits as bytes, padded at their front.
 pub fn read(bytes: &[u8], at: usize, bits: usize) -> Vec<u8> {
+    if let Some(whole) = whole_bytes(at, bits).and_then(|range| bytes.get(range)) {
+        return whole.to_vec();
+    }
     let mut out = Vec::with_capacity(bits.div_ceil(8));
     let head = bits % 8;
     let mut from = at;
@@ -90,6 +102,12 @@ pub fn read(bytes: &[u8], at: usize, bits: usize) -> Vec<u8> {
 
 /// Stores the last `bits` bits of bytes that are most significant first; missing ones are 0.
 pub fn write(bytes: &mut [u8], at: usize, bits: usize, value: &[u8]) {
+    if let Some(whole) = whole_bytes(at, bits).and_then(|range| bytes.get_mut(range)) {
+        let (missing, there) = whole.split_at_mut(whole.len().saturating_sub(value.len()));
+        missing.fill(0);
+        there.copy_from_slice(value.split_at(value.len() - there.len()).1);
+        return;
+    }
     for index in 0..bits {
         // The bit that lies `bits - 1 - index` above the last one.
         let above = bits - 1 - index;
@@ -99,6 +117,21 @@ pub fn write(bytes: &mut [u8], at: usize, bits: usize, value: &[u8]) {
             *byte = (*byte & !(1 << position)) | (u8::from(set) << position);
         }
     }
+}
+
+/// Stores the low bits of a number.
+pub fn write_number(bytes: &mut [u8], at: usize, bits: usize, value: &BigUint) {
+    let Some(whole) = whole_bytes(at, bits).and_then(|range| bytes.get_mut(range)) else {
+        return write(bytes, at, bits, &value.to_bytes_be());
+    };
+    let mut left = whole;
+    for digit in value.iter_u64_digits() {
+        let digit = digit.to_be_bytes();
+        let (rest, place) = left.split_at_mut(left.len().saturating_sub(digit.len()));
+        place.copy_from_slice(digit.split_at(digit.len() - place.len()).1);
+        left = rest;
+    }
+    left.fill(0);
 }
 
 /// Bytes that grow bit by bit.
@@ -175,6 +208,34 @@ mod tests {
         write(&mut target, 5, 9, &[0x01, 0x55]);
         assert_eq!(read(&target, 5, 9), vec![0x01, 0x55]);
         assert_eq!(read64(&target, 0, 5), 0);
+    }
+
+    /// Whole bytes take a way of their own: a bit further on, it is the other one.
+    #[test]
+    fn whole_bytes_are_written_and_read_as_any_other_bits() {
+        let value: [u8; 20] = std::array::from_fn(|i| 0xa1 + i as u8);
+        for bits in (0..=200).step_by(8) {
+            for length in 0..=value.len() {
+                let (mut whole, mut other) = ([0xff; 27], [0xff; 28]);
+                write(&mut whole, 8, bits, &value[..length]);
+                write(&mut other, 9, bits, &value[..length]);
+                let found = read(&whole, 8, bits);
+                let number = BigUint::from_bytes_be(&value[..length]);
+                for at in [8, 9] {
+                    let mut numbers = [0xff; 28];
+                    write_number(&mut numbers, at, bits, &number);
+                    assert_eq!(read(&numbers, at, bits), found);
+                    assert_eq!(numbers[0], 0xff);
+                }
+                assert_eq!(found, read(&other, 9, bits), "{bits} bits of {length} bytes");
+                assert_eq!(found, whole[1..1 + bits / 8]);
+                assert_eq!((whole[0], whole[26]), (0xff, 0xff));
+            }
+        }
+        let mut short = [0; 2];
+        write(&mut short, 8, 16, &[1, 2]);
+        assert_eq!(short, [0, 1], "what lies outside takes no writes");
+        assert_eq!(read(&short, 8, 16), [1, 0], "and reads as 0");
     }
 
     #[test]

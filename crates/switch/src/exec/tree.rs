@@ -1,5 +1,7 @@
 //! Expressions and headers with integers of any size: what the two lanes do not hold, and what is rare.
 
+use std::borrow::Cow;
+
 use num_bigint::{BigInt, BigUint, Sign};
 use num_traits::{One, Signed, ToPrimitive, Zero};
 
@@ -84,17 +86,18 @@ impl Machine<'_> {
         } else {
             place.bits
         };
-        let value = if place.saturating {
-            saturate(value, place.bits, place.signed)
-        } else {
-            value.clone()
-        };
-        let bytes = wrapped(&value, width);
         let start = match place.variable {
             true => place.start() as usize * 8,
             false => place.end as usize * 8 - usize::from(place.shift) - place.bits as usize,
         };
-        bits::write(&mut self.context.arena, start, width as usize, &bytes);
+        let mut value = Cow::Borrowed(value);
+        if place.saturating {
+            value = Cow::Owned(saturate(&value, place.bits, place.signed));
+        }
+        if value.is_negative() {
+            value = Cow::Owned(&*value & ((BigInt::one() << width) - 1));
+        }
+        bits::write_number(&mut self.context.arena, start, width as usize, value.magnitude());
     }
 
     /// The header that an expression means; none outside a stack.
@@ -378,10 +381,4 @@ fn saturate(value: &BigInt, width: u32, signed: bool) -> BigInt {
         false => (BigInt::zero(), (BigInt::one() << width) - 1),
     };
     value.clone().clamp(low, high)
-}
-
-/// The low bits of a value, most significant byte first.
-fn wrapped(value: &BigInt, width: u32) -> Vec<u8> {
-    let low: BigInt = value & ((BigInt::one() << width) - 1);
-    low.to_bytes_be().1
 }

@@ -1,14 +1,17 @@
 //! Evidence over gRPC, of what controllers do. That all of it is measured, every test of this directory checks at its end.
 
+use linewarden_evidence::encoding::{Class, Object};
 use linewarden_evidence::keys::{Ed25519Signer, Signer as _};
 use linewarden_evidence::statement::{Inventory, Nonce, verify};
 use linewarden_p4runtime::entity::*;
-use linewarden_p4runtime::evidence::{AskError, Client, Digests};
+use linewarden_p4runtime::evidence::{AskError, Client, Digests, Listing};
 
 use crate::support::*;
 
 fn client(lab: &Lab) -> Client {
-    lab.runtime.block_on(Client::connect(lab.address())).unwrap()
+    lab.runtime
+        .block_on(Client::connect(lab.address(), None))
+        .unwrap()
 }
 
 fn digests(lab: &Lab) -> Digests {
@@ -18,7 +21,7 @@ fn digests(lab: &Lab) -> Digests {
 }
 
 async fn client_of(lab: &Lab) -> Client {
-    Client::connect(lab.address()).await.unwrap()
+    Client::connect(lab.address(), None).await.unwrap()
 }
 
 #[test]
@@ -76,7 +79,10 @@ fn a_statement_answers_its_nonce_and_names_every_entry() {
     let flow = controller.flow(1, "In.to_port", &[2]);
     controller.write(&[insert(flow)]);
     let nonce = Nonce([0x3c; 32]);
-    let attested = lab.runtime.block_on(client(&lab).attest(nonce.0, true)).unwrap();
+    let attested = lab
+        .runtime
+        .block_on(client(&lab).attest(nonce.0, Listing::ALL))
+        .unwrap();
     let key = Ed25519Signer::from_pem(KEY).unwrap().public_key();
     let evidence = verify(&attested.statement, &key, nonce).unwrap();
     assert_eq!(
@@ -86,6 +92,35 @@ fn a_statement_answers_its_nonce_and_names_every_entry() {
     let inventory = Inventory::read(&attested.inventory.unwrap()).unwrap();
     inventory.prove(&evidence).unwrap();
     assert!(verify(&attested.statement, &key, Nonce([0; 32])).is_err());
+}
+
+#[test]
+fn an_inventory_leaves_out_what_it_is_told_to() {
+    let (lab, mut controller) = Lab::with(&packets());
+    let flow = controller.flow(1, "In.to_port", &[2]);
+    let info = controller.info();
+    let table = info.tables().iter().find(|table| table.id == flow.key.table);
+    let rows = Object {
+        class: Class::Table,
+        name: table.unwrap().name.to_string(),
+    };
+    controller.write(&[insert(flow)]);
+    let nonce = Nonce([0x3c; 32]);
+    let key = Ed25519Signer::from_pem(KEY).unwrap().public_key();
+    let ask = |without: &str| {
+        let listing = Listing::AllBut(vec![without.to_owned()]);
+        lab.runtime.block_on(client(&lab).attest(nonce.0, listing))
+    };
+    for (without, is_listed) in [("table:others", true), (&*format!("table:{}", rows.name), false)] {
+        let attested = ask(without).unwrap();
+        let evidence = verify(&attested.statement, &key, nonce).unwrap();
+        let inventory = Inventory::read(&attested.inventory.unwrap()).unwrap();
+        let proven = inventory.prove(&evidence).unwrap();
+        assert_eq!(proven.entries(&rows).is_some(), is_listed);
+    }
+    assert!(
+        matches!(ask("chair:rows"), Err(AskError::Refused(status)) if status.message().contains("chair"))
+    );
 }
 
 #[test]

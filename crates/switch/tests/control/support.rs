@@ -3,9 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linewarden_evidence::keys::Ed25519Signer;
 use linewarden_evidence::{BootCount, SwitchId};
@@ -16,15 +14,12 @@ use linewarden_p4runtime::entity::*;
 use linewarden_p4runtime::error::{Code, EntityError};
 use linewarden_p4runtime::ids::TableId;
 use linewarden_p4runtime::p4info::{Format, P4Info};
-use linewarden_p4runtime::server::Options;
-use linewarden_p4runtime::target::{Pipeline, events};
-use linewarden_switch::control::server::Server;
+use linewarden_p4runtime::target::Pipeline;
 use linewarden_switch::control::{Attesting, Control};
 use linewarden_switch::evidence::{EvidenceSettings, Identity, Rescan};
+use linewarden_switch::hosted::{HostOptions, Hosted};
 use linewarden_switch::ports::memory::{MemoryPeer, memory_port};
-use linewarden_switch::ports::{PortId, PortSet, Waker};
-use linewarden_switch::serve::{WorkerCounters, serve};
-use linewarden_switch::switch::{Settings, Slot};
+use linewarden_switch::ports::{PortId, PortSet};
 use tokio::runtime::Runtime;
 use tonic::transport::Endpoint;
 
@@ -77,11 +72,8 @@ pub fn everything() -> Pipeline {
 pub struct Lab {
     pub runtime: Runtime,
     pub control: Arc<Control>,
-    server: Option<Server>,
+    hosted: Hosted,
     peers: Vec<MemoryPeer>,
-    worker: Option<JoinHandle<()>>,
-    stop: Arc<AtomicBool>,
-    waker: Waker,
 }
 
 impl Lab {
@@ -89,46 +81,27 @@ impl Lab {
         let mut ports = PortSet::new().unwrap().with_spin_rounds(0);
         let mut peers = Vec::new();
         for port in 0..PORTS {
-            let (port, peer) = memory_port(4096)
-                .map(|(made, peer)| ((port, made), peer))
-                .unwrap();
-            ports.add(PortId::new(port.0).unwrap(), port.1).unwrap();
+            let (made, peer) = memory_port(4096).unwrap();
+            ports.add(PortId::new(port).unwrap(), made).unwrap();
             peers.push(peer);
         }
-        let (sender, receiver) = events(1024);
-        let (slot, start) = (Slot::default(), Instant::now());
-        let clock = Box::new(move || start.elapsed().as_micros() as u64);
-        let control = Control::new(slot.clone(), Settings::default(), clock, sender);
-        let control = Arc::new(control.with_evidence(attesting()));
-        let cpu = control.cpu_port().unwrap();
-        ports.add(PortId::new(CPU).unwrap(), cpu).unwrap();
-        let options = Options {
+        let options = HostOptions {
+            address: "127.0.0.1:0".parse().unwrap(),
             device_id: DEVICE,
-            limits: Default::default(),
-            pipeline: None,
+            cpu_port: PortId::new(CPU).unwrap(),
+            evidence: Some(attesting()),
+            tls: None,
         };
-        let server = Server::start("127.0.0.1:0".parse().unwrap(), &control, receiver, options).unwrap();
-        let (waker, stop) = (ports.waker(), Arc::new(AtomicBool::new(false)));
-        let worker = {
-            let (wire, stop) = (Arc::clone(control.wire()), Arc::clone(&stop));
-            std::thread::spawn(move || {
-                let (mut worker, counters) = (slot.worker(), WorkerCounters::default());
-                let mut digests = |told| wire.digest(told);
-                serve(&mut worker, &mut ports, &counters, &mut digests, start, &stop).unwrap();
-            })
-        };
+        let hosted = Hosted::start(ports, options).unwrap();
         Self {
             runtime: tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(1)
                 .enable_all()
                 .build()
                 .unwrap(),
-            control,
-            server: Some(server),
+            control: Arc::clone(hosted.control()),
+            hosted,
             peers,
-            worker: Some(worker),
-            stop,
-            waker,
         }
     }
 
@@ -142,7 +115,7 @@ impl Lab {
 
     /// Where it is served.
     pub fn address(&self) -> SocketAddr {
-        self.server.as_ref().unwrap().address()
+        self.hosted.address()
     }
 
     /// The primary controller.
@@ -186,18 +159,15 @@ impl Lab {
 
     /// Ends the server, as a signal would.
     pub fn stop_server(&mut self) {
-        self.server.take().unwrap().stop().unwrap();
+        self.hosted.stop_server().unwrap();
     }
 }
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.waker.wake();
-        if let Some(worker) = self.worker.take() {
-            let _ = worker.join();
-        }
+        let stopped = self.hosted.stop_packets();
         if !std::thread::panicking() {
+            stopped.unwrap();
             let rescan = self.control.rescan().unwrap();
             let clean = rescan.as_ref().is_none_or(Rescan::is_clean);
             assert!(clean, "not all that controllers did was measured: {rescan:#?}");

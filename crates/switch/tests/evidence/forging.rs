@@ -1,9 +1,9 @@
 //! 5: a program that writes false evidence.
 
-use linewarden_evidence::inband::{Appraiser, Content, Form, is_clone, read_option};
+use linewarden_evidence::inband::{Appraiser, Content, Form, is_clone, read_clone, read_option};
 use linewarden_switch::evidence::Carrier;
 use linewarden_switch::tables::FieldMatch;
-use std::sync::atomic::Ordering;
+use proptest::prelude::*;
 
 use super::bench::{ADDRESS, Ask, Bench, ask, ipv6, master, read_by_program, shorts};
 
@@ -48,7 +48,7 @@ fn false_options_are_replaced() {
 fn false_options_beside_clones_are_dropped() {
     let mut bench = forger(Carrier::Clone { port: 9 }, Form::Default, 0);
     assert_eq!(bench.send(0, &ipv6(17, b"a datagram")), []);
-    assert_eq!(bench.attester().counters.forged.load(Ordering::Relaxed), 1);
+    assert_eq!(bench.attester().settings().identity.forged(), 1);
 }
 
 /// What has no room for a true option must not leave with a false one.
@@ -86,14 +86,14 @@ fn what_resembles_evidence_leaves_only_as_it_came() {
     let mut short = ipv6(17, b"a datagram");
     short[18..20].copy_from_slice(&200u16.to_be_bytes());
     assert_eq!(bench.send(0, &short), []);
-    assert_eq!(bench.attester().counters.forged.load(Ordering::Relaxed), 1);
+    assert_eq!(bench.attester().settings().identity.forged(), 1);
 }
 
 #[test]
 fn frames_of_evidences_own_type_are_dropped_unless_they_came_so() {
     let mut bench = Bench::new("evidence", Some((Carrier::Clone { port: 9 }, Form::Default)));
     assert_eq!(bench.send(0, &ask(Ask::LeaveAsEvidence, 0, 0)), []);
-    assert_eq!(bench.attester().counters.forged.load(Ordering::Relaxed), 1);
+    assert_eq!(bench.attester().settings().identity.forged(), 1);
     let mut upstream = Bench::new("evidence", Some((Carrier::Clone { port: 9 }, Form::Default)));
     let sent = upstream.send(0, &ipv6(17, b"a datagram"));
     let clone = &sent[1].1;
@@ -136,4 +136,74 @@ fn the_controllers_port_is_left_alone() {
     );
     let arp = [&[2; 12][..], &[8, 6], &[0; 28]].concat();
     assert_eq!(bench.send(0, &arp), [(510, arp.clone())]);
+}
+
+/// Bases, each bent in up to three places, cut or longer, by up to three VLAN tags and extension headers.
+fn frames() -> impl Strategy<Value = Vec<u8>> {
+    let mut upstream = Bench::new("evidence", Some((Carrier::Option, Form::Default)));
+    let mut cloning = Bench::new("evidence", Some((Carrier::Clone { port: 9 }, Form::Default)));
+    let plain = ipv6(17, b"a datagram");
+    let bases = vec![
+        upstream.one(0, &plain),
+        cloning.send(0, &plain)[1].1.clone(),
+        // A hop-by-hop header with room, a destination header behind it, another first.
+        ipv6(0, &[&[17, 0, 1, 4, 0, 0, 0, 0][..], b"a datagram"].concat()),
+        ipv6(
+            0,
+            &[&[60, 0, 1, 4, 0, 0, 0, 0, 17, 0, 1, 4, 0, 0, 0, 0][..], b"more"].concat(),
+        ),
+        ipv6(
+            43,
+            &[&[0, 0, 0, 0, 0, 0, 0, 0, 17, 0, 1, 4, 0, 0, 0, 0][..], b"more"].concat(),
+        ),
+        ask(Ask::LeaveAsEvidence, 0, 0),
+        plain,
+    ];
+    let base = prop::sample::select(bases);
+    let bends = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
+    let tags = 0..4usize;
+    (base, bends, tags, 0..12usize, any::<bool>()).prop_map(|(mut frame, bends, tags, end, cut)| {
+        for (at, byte) in bends {
+            // Headers more often than what they carry.
+            let end = frame.len().min(80);
+            let at = at.index(end);
+            frame[at] = byte;
+        }
+        for _ in 0..tags {
+            frame.splice(12..12, [0x81, 0, 0, 1]);
+        }
+        match cut {
+            true => frame.truncate(frame.len() - end),
+            false => frame.resize(frame.len() + end, 0),
+        }
+        frame
+    })
+}
+
+proptest! {
+    /// Whatever comes in, what a reader takes for evidence is true, or has come in so.
+    #[test]
+    fn what_leaves_as_evidence_is_true_or_has_come_so(sent in prop::collection::vec(frames(), 1..8)) {
+        for carrier in [Carrier::Option, Carrier::Clone { port: 9 }] {
+            let honest = Bench::new("evidence", Some((carrier, Form::Default)));
+            for mut bench in [honest, forger(carrier, Form::Default, 0), forger(carrier, Form::Default, 0x0100_0000)] {
+                let mut appraiser = Appraiser::new(master());
+                for frame in &sent {
+                    for (port, left) in bench.send(0, frame) {
+                        if left == *frame {
+                            continue;
+                        }
+                        let known = bench.snapshot().digests;
+                        for read in [read_option(&left), read_clone(&left)] {
+                            if let Ok(Some(carried)) = read {
+                                let judged = appraiser.appraise(&carried, &known);
+                                prop_assert!(judged.is_ok(), "port {port}: {judged:?}");
+                            }
+                        }
+                        prop_assert!(port == 9 || !is_clone(&left));
+                    }
+                }
+            }
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! Statements, rescans, several workers, and exchanged programs.
 
+use std::collections::BTreeSet;
+
 use linewarden_evidence::encoding::Class;
 use linewarden_evidence::inband::{Appraiser, Form, read_option};
 use linewarden_evidence::keys::{Ed25519Signer, Signer as _};
@@ -21,7 +23,7 @@ fn a_statement_is_of_the_state_and_proves_its_inventory() {
     let mut signer = signer();
     let (statement, inventory) = bench
         .attester()
-        .statement(Nonce([9; 32]), "test", &mut signer)
+        .statement(Nonce([9; 32]), "test", Some(&BTreeSet::new()), &mut signer)
         .unwrap();
     let evidence = verify(&statement, &signer.public_key(), Nonce([9; 32])).unwrap();
     assert_eq!(*evidence.snapshot(), bench.snapshot());
@@ -35,7 +37,7 @@ fn a_statement_is_of_the_state_and_proves_its_inventory() {
             .iter()
             .any(|object| object.object.name.ends_with("linewarden_evidence"))
     );
-    inventory.prove(&evidence).unwrap();
+    inventory.unwrap().prove(&evidence).unwrap();
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub(super) struct Before {
     /// Of the device that it names.
     line: Option<LineView>,
     /// Of the boot-time clock: the real one, and that of oracle and `host`.
-    real_ns: u64,
+    pub(super) real_ns: u64,
     now_ms: u64,
 }
 
@@ -60,7 +60,7 @@ impl World {
             assert_eq!(got, expected, "events of xdp, {verdict}");
             assert!(began_ns.is_none_or(|ns| (before.real_ns..=after_ns).contains(&ns)));
         }
-        self.compare_switch_events(expected, frame, verdict);
+        self.compare_switch_events(&expected, frame, before);
     }
 
     fn expected(&self, before: &Before, frame: &[u8], verdict: Verdict) -> Vec<Event> {
@@ -144,7 +144,7 @@ fn opening(before: &Before, payload: &[u8], frame: &[u8]) -> Option<Opening> {
 }
 
 /// Takes out when the session began, if there is one.
-fn began(events: &mut [Event]) -> Option<u64> {
+pub(super) fn began(events: &mut [Event]) -> Option<u64> {
     let mut openings = events.iter_mut().filter_map(|event| match &mut event.kind {
         EventKind::Session(opening) => Some(opening),
         _ => None,

@@ -51,7 +51,7 @@ pub(super) fn run(options: &Options, audience: &mut Audience<'_>) -> Result<Repo
     };
     let plane = Host::start(&config, &threads)?;
     let gateway = site::gateway(Box::new(plane), &config, &home)?;
-    let site = Site::load(gateway, enrolled.into(), audience)?;
+    let site = Site::load(gateway, None, enrolled.into(), audience)?;
     let gateway = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), config.lap_port);
     let mut show = Show {
         options,
@@ -63,7 +63,7 @@ pub(super) fn run(options: &Options, audience: &mut Audience<'_>) -> Result<Repo
         report,
     };
     show.main_act(&site, cast, audience)?;
-    site.gateway.stop()?;
+    site.stop()?;
     Ok(show.report.conclude())
 }
 

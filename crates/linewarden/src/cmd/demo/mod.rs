@@ -63,6 +63,8 @@ pub enum DataPlaneName {
     Xdp,
     /// Threads on UDP sockets
     Host,
+    /// A P4 switch in this process, through P4Runtime
+    P4,
 }
 
 /// A way to spoil a run.
@@ -83,6 +85,7 @@ impl DemoArgs {
         let backend = match self.dataplane {
             DataPlaneName::Xdp => Backend::Xdp,
             DataPlaneName::Host => Backend::Host,
+            DataPlaneName::P4 => Backend::P4,
         };
         Options {
             limit: Duration::from_secs(self.limit),
@@ -139,7 +142,7 @@ fn failure(error: DemoError) -> Failure {
         DemoError::Capability(_) | DemoError::DataPlane(DataPlaneError::Privilege { .. }) => {
             Failure::privilege(error).and("or use `--dataplane host`, which works without, over loopback")
         }
-        DemoError::Devices(_) | DemoError::Rows(_) => Failure::input(error),
+        DemoError::Devices(_) | DemoError::Rows(_) | DemoError::NothingToSpoil(_) => Failure::input(error),
         other => Failure::failed(other),
     }
 }

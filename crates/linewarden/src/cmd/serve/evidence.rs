@@ -4,13 +4,28 @@ use std::sync::{Arc, Mutex};
 
 use linewarden_evidence::BootCount;
 use linewarden_files::next_count;
-use linewarden_gateway::config::GatewayConfig;
+use linewarden_gateway::config::{GatewayConfig, Resolved};
 use linewarden_gateway::evidence_desk::EvidenceDesk;
-use linewarden_gateway::{Attester, Gateway};
+use linewarden_gateway::{Attester, Attesting, Gateway, SwitchAttester};
 use linewarden_protocol::ids::GatewayId;
 
 use crate::config_file::{ConfigFile, Problem};
 use crate::gateway_config;
+
+/// Who signs: this process for what the kernel runs, or the switch itself.
+pub fn attesting(
+    file: &ConfigFile<GatewayConfig>,
+    resolved: &Resolved,
+    attester: Option<&Arc<Mutex<Attester>>>,
+) -> Option<Attesting> {
+    match (&file.value.p4, &resolved.p4) {
+        (Some(p4), Some(options)) => Some(Attesting::Switch(SwitchAttester {
+            address: p4.address,
+            tls: options.tls.clone(),
+        })),
+        _ => attester.cloned().map(Attesting::Gateway),
+    }
+}
 
 /// Signs for this start, which is counted, if evidence is wanted.
 ///

@@ -10,6 +10,7 @@ use linewarden_p4runtime::arbitration::Limits;
 use linewarden_p4runtime::p4info::P4Info;
 use linewarden_p4runtime::server::Options;
 use linewarden_p4runtime::target::{Pipeline, Target as _, events};
+use linewarden_p4runtime::tls::ServerTls;
 use linewarden_switch::control::server::{Server, ServerError};
 use linewarden_switch::control::{Control, Wire};
 use linewarden_switch::ports::{PortId, PortSet};
@@ -18,6 +19,7 @@ use linewarden_switch::tables::HashSeed;
 use serde::Serialize;
 
 use super::attest::AttestArgs;
+use super::tls::ServerTlsArgs;
 use crate::failure::Failure;
 
 /// Where the server listens if nothing else is asked for: simple_switch_grpc's port, from this machine only.
@@ -43,6 +45,8 @@ pub struct ControlArgs {
     /// The port through which controllers send and receive packets
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(..512))]
     cpu_port: Option<u16>,
+    #[command(flatten)]
+    tls: ServerTlsArgs,
 }
 
 impl ControlArgs {
@@ -53,6 +57,7 @@ impl ControlArgs {
             || self.grpc_server_addr.is_some()
             || self.device_id.is_some()
             || self.cpu_port.is_some()
+            || self.tls.is_asked_for()
     }
 
     /// The CPU port.
@@ -68,6 +73,50 @@ pub struct Serving {
     pub p4runtime: SocketAddr,
     /// The switch's number.
     pub device_id: u64,
+    /// How the connection is protected.
+    pub tls: Tls,
+}
+
+/// How much of TLS there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tls {
+    /// In the clear.
+    None,
+    /// The switch shows a certificate.
+    Server,
+    /// Controllers too.
+    Mutual,
+}
+
+impl Tls {
+    fn of(tls: Option<&ServerTls>) -> Self {
+        match tls {
+            None => Self::None,
+            Some(tls) if tls.authenticates_clients() => Self::Mutual,
+            Some(_) => Self::Server,
+        }
+    }
+
+    /// For people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::None => "in the clear",
+            Self::Server => "TLS",
+            Self::Mutual => "mutual TLS",
+        }
+    }
+
+    /// Nothing but the network keeps others from an address like this.
+    fn warn_of(self, address: SocketAddr) {
+        let lacks = match self {
+            _ if address.ip().is_loopback() => return,
+            Self::Mutual => return,
+            Self::None => "is neither encrypted nor authenticated",
+            Self::Server => "asks controllers for no certificate (--grpc-server-cacert)",
+        };
+        tracing::warn!("P4Runtime on {address} {lacks}: whoever reaches it controls the switch");
+    }
 }
 
 /// Control that runs.
@@ -75,6 +124,7 @@ pub struct Controlled {
     control: Arc<Control>,
     server: Server,
     device_id: u64,
+    tls: Tls,
 }
 
 /// Runs the program, if there is one, and serves controllers.
@@ -85,6 +135,7 @@ pub fn start(
     (slot, settings, start): (&Slot, Settings, Instant),
     ports: &mut PortSet,
 ) -> Result<Controlled, Failure> {
+    let tls = args.tls.read()?;
     let (sender, receiver) = events(EVENTS);
     let clock = Box::new(move || u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX));
     let mut control = Control::new(slot.clone(), settings, clock, sender);
@@ -101,18 +152,15 @@ pub fn start(
         ports.add(port, cpu).map_err(Failure::input)?;
     }
     let address = args.grpc_server_addr.unwrap_or(ADDRESS);
-    if !address.ip().is_loopback() {
-        tracing::warn!(
-            "P4Runtime on {address} is neither encrypted nor authenticated: whoever reaches it controls the switch"
-        );
-    }
+    let protection = Tls::of(tls.as_ref());
+    protection.warn_of(address);
     let device_id = args.device_id.unwrap_or(0);
     let options = Options {
         device_id,
         limits: Limits::default(),
         pipeline,
     };
-    let server = Server::start(address, &control, receiver, options).map_err(|error| match error {
+    let server = Server::start(address, tls, &control, receiver, options).map_err(|error| match error {
         ServerError::Listen { .. } => Failure::input(error),
         _ => Failure::failed(error),
     })?;
@@ -120,6 +168,7 @@ pub fn start(
         control,
         server,
         device_id,
+        tls: protection,
     })
 }
 
@@ -158,14 +207,16 @@ impl Controlled {
         match self.control.rescan() {
             Ok(rescan) => {
                 if let Some(rescan) = rescan.filter(|rescan| !rescan.is_clean()) {
-                    tracing::error!(
-                        ?rescan,
-                        "memory is not what was measured: no evidence is given any more"
-                    );
+                    tracing::error!("no evidence is given any more: {rescan}");
                 }
             }
             Err(error) => tracing::error!("memory cannot be compared with what was measured: {error}"),
         }
+    }
+
+    /// What is controlled, beyond the server's end.
+    pub fn control(&self) -> Arc<Control> {
+        Arc::clone(&self.control)
     }
 
     /// Where workers hand over digests.
@@ -183,6 +234,7 @@ impl Controlled {
         Serving {
             p4runtime: self.server.address(),
             device_id: self.device_id,
+            tls: self.tls,
         }
     }
 

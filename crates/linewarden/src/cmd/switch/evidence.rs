@@ -4,10 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use linewarden_dataplane::p4runtime::changing_objects;
 use linewarden_evidence::statement::Nonce;
-use linewarden_p4runtime::evidence::{AskError, Client, Digests};
+use linewarden_p4runtime::evidence::{AskError, Client, Digests, Listing};
+use linewarden_p4runtime::tls::ClientTls;
 use serde::Serialize;
 
+use super::tls::ClientTlsArgs;
 use crate::cmd::appraise::parse_nonce;
 use crate::cmd::random_u64;
 use crate::failure::Failure;
@@ -20,12 +23,17 @@ pub struct EvidenceArgs {
     /// Where the switch serves P4Runtime
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = super::control::ADDRESS)]
     grpc_addr: SocketAddr,
+    #[command(flatten)]
+    tls: ClientTlsArgs,
     /// Where to put a signed statement
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Where to put the entries behind it, by which `appraise` names what differs
     #[arg(long, value_name = "FILE", requires = "out")]
     inventory: Option<PathBuf>,
+    /// --inventory: leave out what a gateway changes in the switch all the time: devices, rows, which are keys, and registers
+    #[arg(long, requires = "inventory")]
+    gateway: bool,
     /// What is to be in the statement, 64 hexadecimal digits; else it is drawn here, and printed
     #[arg(long, value_name = "HEX", value_parser = parse_nonce, requires = "out")]
     nonce: Option<Nonce>,
@@ -51,14 +59,15 @@ struct Shown {
 /// Asks.
 pub fn run(args: &EvidenceArgs) -> Result<(), Failure> {
     let output = Output::new(args.json);
+    let tls = args.tls.read()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Failure::failed)?;
     let Some(out) = &args.out else {
         let digests = runtime
-            .block_on(digests(args.grpc_addr))
-            .map_err(Failure::failed)?;
+            .block_on(digests(args.grpc_addr, tls.as_ref()))
+            .map_err(|error| failed(&error, &args.tls))?;
         return show(output, &digests);
     };
     for path in [Some(out), args.inventory.as_ref()].into_iter().flatten() {
@@ -69,10 +78,17 @@ pub fn run(args: &EvidenceArgs) -> Result<(), Failure> {
         None => drawn()?,
     };
     let asked = async {
-        let mut client = Client::connect(args.grpc_addr).await?;
-        client.attest(nonce.0, args.inventory.is_some()).await
+        let mut client = Client::connect(args.grpc_addr, tls.as_ref()).await?;
+        let listing = match args.inventory {
+            Some(_) if args.gateway => Listing::AllBut(changing_objects()),
+            Some(_) => Listing::ALL,
+            None => Listing::Nothing,
+        };
+        client.attest(nonce.0, listing).await
     };
-    let attested = runtime.block_on(asked).map_err(Failure::failed)?;
+    let attested = runtime
+        .block_on(asked)
+        .map_err(|error| failed(&error, &args.tls))?;
     results::write(out, &attested.statement)?;
     if let (Some(path), Some(inventory)) = (&args.inventory, &attested.inventory) {
         results::write_private(path, inventory)?;
@@ -83,8 +99,16 @@ pub fn run(args: &EvidenceArgs) -> Result<(), Failure> {
     output.line(format_args!("statement: {}", out.display()))
 }
 
-async fn digests(address: SocketAddr) -> Result<Digests, AskError> {
-    Client::connect(address).await?.digests().await
+/// A connection that broke may be one that the switch did not want.
+fn failed(error: &AskError, args: &ClientTlsArgs) -> Failure {
+    match error {
+        AskError::Broken(_) => Failure::failed(format_args!("{error}; {}", args.hint())),
+        _ => Failure::failed(error),
+    }
+}
+
+async fn digests(address: SocketAddr, tls: Option<&ClientTls>) -> Result<Digests, AskError> {
+    Client::connect(address, tls).await?.digests().await
 }
 
 fn show(output: Output, digests: &Digests) -> Result<(), Failure> {

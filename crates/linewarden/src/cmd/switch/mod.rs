@@ -4,9 +4,13 @@ mod attest;
 mod control;
 mod evidence;
 mod run;
+mod simple_switch;
 mod stf;
+mod tls;
 
 use clap::Subcommand;
+
+pub use self::simple_switch::without_separator;
 
 use crate::failure::Failure;
 
@@ -23,6 +27,8 @@ Examples:
   linewarden switch run --no-p4 --cpu-port 510 -i 0@veth0 -i 1@veth1
   linewarden switch run router.json -i 0@veth0 -i 1@veth1 --switch-id 7 --boot-count boots \\
     --evidence-key switch.key
+  linewarden switch run --no-p4 -i 0@veth0 --grpc-server-addr 192.0.2.1:9559 \\
+    --grpc-server-cert tls.crt --grpc-server-key tls.key --grpc-server-cacert ca.crt
   linewarden switch run router.json -i 0@port0 --use-files 0    # port0_in.pcap, port0_out.pcap")]
     Run(run::RunArgs),
     /// Ask a running switch what it runs: its digests, or a signed statement
@@ -33,7 +39,8 @@ nonce of whoever is to believe it; `linewarden appraise` judges it.
 Examples:
   linewarden switch evidence
   linewarden switch evidence --out s.cose --inventory s.inventory --nonce $NONCE
-  linewarden appraise s.cose --reference r.reference --key switch.pub --inventory s.inventory")]
+  linewarden appraise s.cose --reference r.reference --key switch.pub --inventory s.inventory
+  linewarden switch evidence --grpc-addr 192.0.2.1:9559 --ca ca.crt --cert me.crt --key-file me.key")]
     Evidence(evidence::EvidenceArgs),
     /// Run packet tests in p4c's STF format against compiled programs
     #[command(after_help = "\

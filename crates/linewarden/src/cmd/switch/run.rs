@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::attest::AttestArgs;
 use super::control::{self, ControlArgs};
+use super::simple_switch::SimpleSwitchArgs;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
@@ -56,6 +57,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     priority_queues: u64,
     #[command(flatten)]
+    simple_switch: SimpleSwitchArgs,
+    #[command(flatten)]
     control: ControlArgs,
     #[command(flatten)]
     attest: AttestArgs,
@@ -84,10 +87,14 @@ struct Report {
     digests: u64,
     /// Packet-ins, digests and notifications that the server did not take in time.
     events_lost: u64,
+    /// Packets in which the program had made what looks like evidence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forged: Option<u64>,
 }
 
 /// Does it.
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
+    args.simple_switch.check()?;
     let output = Output::new(args.json);
     let signals = Signals::to_stop()?;
     let settings = Settings {
@@ -147,12 +154,14 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
             waker.wake();
         }
     }
+    let control = controlled.as_ref().map(control::Controlled::control);
     let stopped = controlled.map_or(Ok(()), control::Controlled::stop);
     let (mut ports, ended) = thread
         .join()
         .map_err(|_| Failure::failed("the worker has crashed"))?;
     let events_lost = wire.map_or(0, |wire| wire.lost());
-    report(args, output, &mut ports, &counters, events_lost)?;
+    let forged = control.and_then(|control| control.forged());
+    report(args, output, &mut ports, &counters, (events_lost, forged))?;
     ended.map_err(|error: ServeError| Failure::failed(error))?;
     stopped
 }
@@ -180,8 +189,10 @@ fn tell(args: &RunArgs, output: Output, controlled: Option<&control::Controlled>
     let serving = controlled.serving();
     output.object(&serving)?;
     output.line(format_args!(
-        "P4Runtime on {}, device {}",
-        serving.p4runtime, serving.device_id
+        "P4Runtime on {}, {}, device {}",
+        serving.p4runtime,
+        serving.tls.words(),
+        serving.device_id
     ))
 }
 
@@ -225,7 +236,7 @@ fn report(
     output: Output,
     ports: &mut PortSet,
     counters: &WorkerCounters,
-    events_lost: u64,
+    (events_lost, forged): (u64, Option<u64>),
 ) -> Result<(), Failure> {
     let interfaces = args
         .interfaces
@@ -252,6 +263,7 @@ fn report(
         queue_full: counters.queue_full.load(Ordering::Relaxed),
         digests: counters.digests.load(Ordering::Relaxed),
         events_lost,
+        forged,
     };
     output.object(&report)?;
     let rows = report.ports.iter().map(|port| {
@@ -267,5 +279,11 @@ fn report(
         &[0, 2, 3],
         rows.collect(),
     )?;
-    output.line(format_args!("dropped by the program: {}", report.dropped))
+    output.line(format_args!("dropped by the program: {}", report.dropped))?;
+    match forged {
+        Some(forged) => output.line(format_args!(
+            "dropped as evidence that the program forged: {forged}"
+        )),
+        None => Ok(()),
+    }
 }

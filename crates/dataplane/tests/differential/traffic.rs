@@ -1,0 +1,241 @@
+//! Frames of random runs: right, wrong, mutated, and of others.
+
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::parse;
+use linewarden_protocol::frame::write::{Endpoint, TTL};
+use rand::RngExt as _;
+
+use super::Run;
+use crate::support::device::{Dev, Response, gateway_end, sealed_frame, service_end};
+use crate::support::world::forward::{nowhere, other_service};
+
+impl Run<'_> {
+    /// A frame to the gateway, mostly from the device's own place.
+    pub(super) fn envelope(&mut self, device: Dev) -> FrameBuilder {
+        let v6 = self.one_in(3);
+        let mut end = device.end(v6);
+        if self.one_in(12) {
+            let other = self.device();
+            end = Endpoint {
+                ip: other.end(v6).ip,
+                ..end
+            };
+        }
+        if self.one_in(12) {
+            let other = self.device();
+            end.mac = other.mac();
+        }
+        if self.one_in(20) {
+            end.port = self.rng.random();
+        }
+        let mut target = gateway_end(v6);
+        if self.one_in(40) {
+            target.port = self.pick(&[20_551, 53, 0]);
+        }
+        if self.one_in(40) {
+            target.ip = service_end(v6).ip;
+        }
+        let mut builder = FrameBuilder::new(end, target);
+        if self.one_in(6) {
+            for _ in 0..self.rng.random_range(1..=3) {
+                let (kind, tci) = (self.pick(&[0x8100, 0x88a8]), self.pick(&[0, 7, 0xe007, 0xffff]));
+                builder = builder.tag(kind, tci);
+            }
+        }
+        if self.one_in(60) {
+            builder = builder.fragment(self.rng.random_range(0..3), self.rng.random());
+        }
+        if self.one_in(60) {
+            builder = if v6 {
+                builder.extension(60)
+            } else {
+                builder.options(&[1, 1, 1, 1])
+            };
+        }
+        if self.one_in(10) {
+            builder = builder.ip_fields(self.rng.random(), self.rng.random(), self.rng.random());
+        }
+        if self.one_in(10) {
+            let padding = vec![self.rng.random(); self.rng.random_range(0..40)];
+            builder = builder.padding(&padding);
+        }
+        builder
+    }
+
+    pub(super) fn request(&mut self) -> Vec<u8> {
+        let device = self.device();
+        let mut message = self.world.request(device);
+        message[16] = self.rng.random_range(0..4);
+        self.envelope(device).udp(&message)
+    }
+
+    pub(super) fn response(&mut self) -> Vec<u8> {
+        let device = self.device();
+        let mut response: Response = self.world.response(device);
+        if self.one_in(2) {
+            let sender = if self.one_in(12) { self.device() } else { device };
+            response = response.bound(sender.mac());
+        }
+        if self.one_in(8) {
+            response.nonce = [self.rng.random_range(0..3); 16];
+        }
+        if self.one_in(10) {
+            let step = self.pick(&[1, 2, u32::MAX, u32::MAX - 1]);
+            response.idx = response.idx.wrapping_add(step);
+        }
+        if self.one_in(20) {
+            response.gateway.0 ^= 1;
+        }
+        if self.one_in(8) {
+            // The previous value, the one before, one to come, none.
+            let [.., last] = &mut response.fresh;
+            *last = last.wrapping_sub(self.rng.random_range(0..4)).wrapping_add(1);
+            if self.one_in(4) {
+                response.fresh = [0; 8];
+            }
+        }
+        self.envelope(device).udp(&response.bytes(device))
+    }
+
+    /// A DATA_UP, mostly right and mostly with the next number.
+    pub(super) fn sealed(&mut self) -> Vec<u8> {
+        let device = self.device();
+        let Some(held) = self.world.last_held(device) else {
+            return self.request();
+        };
+        let sender = if self.one_in(20) { self.device() } else { device };
+        let v6 = self.one_in(3);
+        let mut to = if self.one_in(10) {
+            gateway_end(v6)
+        } else {
+            service_end(v6)
+        };
+        if self.is_forwarding && self.one_in(3) {
+            let [unknown, unrouted] = nowhere(v6);
+            to = self.pick(&[other_service(v6), other_service(v6), unknown, unrouted]);
+        }
+        to.port = self.pick(&[8080, 53, 1, 65_535, 20_550, 0]);
+        if !self.one_in(20) {
+            to.port = 8080;
+        }
+        if self.one_in(12) {
+            // A frame that is somebody else's to route.
+            to.mac[5] ^= 1;
+        }
+        let top = self.world.top(device);
+        let seq = match self.rng.random_range(0..10) {
+            0 => top.saturating_sub(self.rng.random_range(0..30)),
+            1 => top.saturating_add(self.rng.random_range(0..30)),
+            2 if self.one_in(10) => u32::MAX - self.rng.random_range(0..30),
+            _ => top.saturating_add(1),
+        };
+        let mut payload = vec![0u8; self.pick(&[0, 1, 5, 8, 20, 64, 300, 1232, 1233, 1252, 1253])];
+        self.rng.fill(&mut payload[..]);
+        let mut builder = sealed_frame(sender, &to);
+        if self.one_in(6) {
+            for _ in 0..self.rng.random_range(1..=3) {
+                builder = builder.tag(self.pick(&[0x8100, 0x88a8]), self.pick(&[0, 7, 0xffff]));
+            }
+        }
+        if self.one_in(10) {
+            builder = builder.padding(&vec![self.rng.random(); self.rng.random_range(0..40)]);
+        }
+        if self.one_in(10) {
+            let lives = [0, 1, 2, 255, self.rng.random()];
+            builder = builder.ip_fields(self.rng.random(), self.rng.random(), self.pick(&lives));
+        } else if self.one_in(10) {
+            builder = builder.ip_fields(0, carrying(device, &to, payload.len()), TTL);
+        }
+        builder.udp(&held.seal(seq.max(1), &to, &payload))
+    }
+
+    /// Something towards a device.
+    pub(super) fn downwards(&mut self) {
+        let (device, v6) = (self.device(), self.one_in(3));
+        let mut builder = FrameBuilder::new(service_end(v6), device.end(v6));
+        if self.one_in(6) {
+            builder = builder.vlan(self.pick(&[0, 7]));
+        }
+        if self.one_in(10) {
+            builder = builder.padding(&vec![self.rng.random(); self.rng.random_range(0..40)]);
+        }
+        let mut payload = vec![0u8; self.pick(&[0, 1, 5, 8, 20, 64, 300])];
+        self.rng.fill(&mut payload[..]);
+        let mut frame = match self.rng.random_range(0..12) {
+            0 => builder.arp_request(),
+            1 => builder.ip(self.rng.random(), &payload),
+            2 => builder
+                .fragment(self.rng.random_range(0..3), self.rng.random())
+                .udp(&payload),
+            _ => builder.udp(&payload),
+        };
+        // The kernel's test run wants whole IP headers.
+        if self.one_in(8) {
+            let at = self.rng.random_range(14..frame.len());
+            frame[at] ^= 1 << self.rng.random_range(0..8);
+        }
+        let (verdict, _) = self.world.send_down(&frame);
+        *self.verdicts.entry(verdict).or_default() += 1;
+    }
+
+    /// What devices send to others, and what the gate lets pass or not.
+    pub(super) fn other_traffic(&mut self) -> Vec<u8> {
+        let device = self.device();
+        let v6 = self.one_in(2);
+        let mut through = FrameBuilder::new(device.end(v6), service_end(v6));
+        if self.one_in(4) {
+            through = through.vlan(self.pick(&[0, 7]));
+        }
+        match self.rng.random_range(0..6) {
+            0 => through.arp_request(),
+            1 => through.dhcp(),
+            2 => FrameBuilder::new(device.end(true), service_end(true))
+                .icmpv6(self.rng.random_range(130..140), &[0; 8]),
+            3 => through.ip(self.rng.random(), &[0x11; 30]),
+            _ => through.udp(b"a measurement"),
+        }
+    }
+
+    pub(super) fn garbage(&mut self) -> Vec<u8> {
+        let device = self.device();
+        let mut message = vec![0u8; self.rng.random_range(0..140)];
+        self.rng.fill(&mut message[..]);
+        if self.one_in(2) && message.len() >= 16 {
+            let length = u16::try_from(message.len()).unwrap();
+            message[..6].copy_from_slice(&[0x4c, 0x57, 1, self.rng.random_range(0..20), 1, 0]);
+            message[6..8].copy_from_slice(&length.to_be_bytes());
+        }
+        self.envelope(device).udp(&message)
+    }
+
+    /// Bits flipped, mostly in the message; cut off; made longer.
+    pub(super) fn mutate(&mut self, frame: &mut Vec<u8>) {
+        let payload = parse(frame)
+            .ok()
+            .and_then(|parsed| Some(parsed.datagram()?.1.payload()));
+        match self.rng.random_range(0..10) {
+            0 => frame.truncate(self.rng.random_range(0..=frame.len())),
+            1 => frame.extend_from_slice(&[0xa5; 7]),
+            _ if frame.is_empty() => {}
+            _ => {
+                let range = match payload {
+                    Some(payload) if !payload.is_empty() && !self.one_in(4) => payload,
+                    _ => 0..frame.len(),
+                };
+                for _ in 0..self.rng.random_range(1..=2) {
+                    let at = self.rng.random_range(range.clone());
+                    frame[at] ^= 1 << self.rng.random_range(0..8);
+                }
+            }
+        }
+    }
+}
+
+/// The IPv4 identification with which the checksum of an opened datagram carries when its TTL is counted down: as it
+/// comes about once in 65,536.
+fn carrying(device: Dev, to: &Endpoint, payload_bytes: usize) -> u16 {
+    let opened = FrameBuilder::new(device.end(to.ip.is_ipv6()), *to).udp(&vec![0; payload_bytes]);
+    let sum = u16::from_be_bytes([opened[24], opened[25]]);
+    let (id, carry) = sum.overflowing_add(0x0100);
+    id + u16::from(carry)
+}

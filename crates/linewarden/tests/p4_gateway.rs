@@ -1,0 +1,255 @@
+//! A gateway whose data plane is a P4 switch: a device behind the switch's port 0 gets to a service behind port 1 once it has
+//! authenticated, and the controller gives rows only while the switch shows that it runs what it should. Switch and gateway, device
+//! and service are in network namespaces of their own.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::net::UdpSocket;
+use std::path::Path;
+use std::time::Duration;
+
+use linewarden_p4runtime::bytes::Bits;
+use linewarden_p4runtime::client::{Client, Session};
+use linewarden_p4runtime::entity::{Action, Change, EntryAction, EntryKey, FieldMatch, TableEntry, Update};
+use linewarden_p4runtime::p4info::P4Info;
+use linewarden_p4runtime::target::Atomicity;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use support::{Namespace, PROGRAM, Process, authority, echoed};
+use tonic::transport::Endpoint;
+
+/// The service, whose address the switch takes LAP's messages for.
+const SERVICE: &str = "10.9.1.1";
+const SERVICE_MAC: &str = "02:00:00:00:00:51";
+const SWITCH: &str = "switch run --no-p4 --cpu-port 510 --grpc-server-addr 127.0.0.1:9559 -i 0@p0 -i 1@p1";
+const CONFIGURATION: &str = "\
+[gateway]
+id = 5
+dataplane = \"p4\"
+addresses = [\"10.9.1.1\"]
+gate = \"open\"
+[registry]
+path = \"fleet.registry\"
+master_key_file = \"master.key\"
+[p4]
+address = \"127.0.0.1:9559\"
+devices_port = 0
+[[p4.bridge]]
+mac = \"02:00:00:00:00:51\"
+port = 1
+";
+const TRUST: &str = "\
+[trust]
+reference = \"switch.reference\"
+key = \"switch.pub\"
+every_s = 1
+answer_s = 20
+";
+
+struct Site {
+    switch: Namespace,
+    device: Namespace,
+    service: Namespace,
+    directory: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Option<Self> {
+        let site = Self {
+            switch: Namespace::new()?,
+            device: Namespace::new()?,
+            service: Namespace::new()?,
+            directory: tempfile::tempdir().unwrap(),
+        };
+        let at = site.at();
+        for (port, end, far, host) in [("p0", "far0", &site.device, 2), ("p1", "far1", &site.service, 1)] {
+            let pid = far.pid();
+            site.switch.run(
+                at,
+                &format!("ip link add {port} type veth peer name {end} netns {pid}"),
+            );
+            site.switch.run(at, &format!("ip link set {port} up"));
+            if host == 1 {
+                far.run(at, &format!("ip link set {end} address {SERVICE_MAC}"));
+            }
+            far.run(at, &format!("ip addr add 10.9.1.{host}/24 dev {end}"));
+            far.run(at, &format!("ip link set {end} up"));
+        }
+        std::fs::write(at.join("gateway.toml"), CONFIGURATION).unwrap();
+        site.run("registry create --registry fleet.registry --key-file master.key");
+        site.run("device enroll simulated --device d1 --rows 60 --out devices --config gateway.toml");
+        Some(site)
+    }
+
+    fn at(&self) -> &Path {
+        self.directory.path()
+    }
+
+    #[track_caller]
+    fn run(&self, words: &str) -> String {
+        self.switch.run(self.at(), &format!("{PROGRAM} {words}"))
+    }
+
+    fn start_switch(&self, more: &str) -> Process {
+        let switch = self.switch.start(self.at(), &format!("{SWITCH} --json {more}"));
+        switch.wait_for("the server", |line| line["p4runtime"].is_string());
+        switch
+    }
+
+    fn serve(&self) -> Process {
+        self.switch
+            .start(self.at(), "serve --config gateway.toml --json --every 1")
+    }
+
+    /// Whether a device gets a session within that many seconds.
+    fn authenticates(&self, seconds: u32) -> bool {
+        let words = format!(
+            "agent --config devices/00000000000000d1.toml --gateway {SERVICE} --interface far0 --once --timeout {seconds} --json"
+        );
+        let (code, lines) = self.device.start(self.at(), &words).ended();
+        assert!(code == 0 || code == 5, "{lines:#?}");
+        code == 0
+    }
+
+    /// One of the device's sockets, and the service's port.
+    fn client(&self) -> UdpSocket {
+        self.service.echo(format!("{SERVICE}:9000").parse().unwrap());
+        self.device.socket("10.9.1.2:9001".parse().unwrap())
+    }
+
+    /// The switch as it is now is as it is to be.
+    fn make_reference(&self) {
+        self.run("switch evidence --out s.cose --inventory s.inventory --gateway");
+        self.run(
+            "appraise s.cose --key switch.pub --inventory s.inventory --gateway --make-reference switch.reference",
+        );
+    }
+
+    /// Puts a station into the bridge, or takes it out, as anybody can who reaches the switch's server.
+    fn change_bridge(&self, change: impl FnOnce(TableEntry) -> Change<TableEntry, EntryKey> + Send) {
+        let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/compiled");
+        let info = std::fs::read_to_string(compiled.join("lap.p4info.txtpb")).unwrap();
+        let info = P4Info::from_text(&info).unwrap();
+        let key = EntryKey {
+            table: info.tables().named("bridge").unwrap().id,
+            fields: vec![FieldMatch::Exact(Bits::from_u128(48, 0x0266).unwrap())],
+            priority: 0,
+        };
+        let action = EntryAction::Action(Action {
+            id: info.actions().named("to_port").unwrap().id,
+            params: [(9, 1), (1, 0)]
+                .map(|(width, value)| Bits::from_u128(width, value).unwrap())
+                .to_vec(),
+        });
+        let update = Update::TableEntry(Box::new(change(TableEntry::new(key, action))));
+        let session = Session {
+            device_id: 0,
+            role: "somebody".to_owned(),
+            election_id: 1,
+        };
+        let work = async {
+            let endpoint = Endpoint::from_static("http://127.0.0.1:9559");
+            let (mut client, _events, _) = Client::connect(endpoint, session).await.unwrap();
+            assert!(client.pipeline().await.unwrap().is_some());
+            client.write(&[update], Atomicity::ContinueOnError).await.unwrap();
+        };
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let run = || runtime().unwrap().block_on(work);
+        self.switch.inside().run(run).unwrap();
+    }
+}
+
+fn stands(state: &'static str) -> impl Fn(&Value) -> bool {
+    move |line| line["trust"]["state"] == state
+}
+
+/// A datagram through the gate comes back only to who has authenticated. Gateway and switch show each other certificates.
+#[test]
+fn a_device_gets_through_the_switch_once_it_has_authenticated() {
+    let Some(site) = Site::new() else {
+        println!("SKIPPED: no root, or no unshare and ip");
+        return;
+    };
+    authority(
+        site.at(),
+        "ca",
+        &[("switch", "switch.example"), ("gateway", "gateway")],
+    );
+    let mut switch = site.start_switch(
+        "--grpc-server-cert switch.crt --grpc-server-key switch.key --grpc-server-cacert ca.crt",
+    );
+    let tls =
+        "[p4]\nca = \"ca.crt\"\ncert = \"gateway.crt\"\nkey = \"gateway.key\"\ndomain = \"switch.example\"";
+    std::fs::write(site.at().join("gateway.toml"), CONFIGURATION.replace("[p4]", tls)).unwrap();
+    site.run("check --machine gateway.toml");
+    let serving = site.serve();
+    serving.wait_for("loaded fleet", |line| line["loaded"] == true);
+    let socket = site.client();
+    let service = format!("{SERVICE}:9000").parse().unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    socket.send_to(b"nobody", service).unwrap();
+    assert!(socket.recv(&mut [0; 16]).is_err());
+    serving.wait_for_count("drop_gate", 1);
+    socket.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    assert!(site.authenticates(60), "{:#?}", serving.seen());
+    echoed(&socket, service);
+    serving.wait_for("the session", |line| line["sessions_opened"] == 1);
+    site.run("device revoke d1 --config gateway.toml");
+    serving.wait_for("the revocation", |line| line["revoked"] == 1);
+    assert!(!site.authenticates(2));
+    serving.wait_for_count("drop_revoked", 1);
+
+    // Without its switch the gateway ends, for a service manager to start it again.
+    switch.end_by(Signal::SIGKILL);
+    let (code, lines) = serving.ended();
+    assert_eq!(code, 1, "{lines:#?}");
+}
+
+#[test]
+fn a_switch_that_is_changed_behind_its_gateway_s_back_gets_no_rows_until_it_is_put_right() {
+    let Some(site) = Site::new() else {
+        println!("SKIPPED: no root, or no unshare and ip");
+        return;
+    };
+    let public = site.run("evidence key --out switch.evidence-key");
+    std::fs::write(site.at().join("switch.pub"), public).unwrap();
+    let evidence = "--switch-id 9 --boot-count boots --evidence-key switch.evidence-key";
+    let _switch = site.start_switch(evidence);
+    let serving = site.serve();
+    serving.wait_for("loaded fleet", |line| line["loaded"] == true);
+    site.make_reference();
+    serving.terminate();
+
+    std::fs::write(site.at().join("gateway.toml"), format!("{CONFIGURATION}{TRUST}")).unwrap();
+    site.run("check --machine gateway.toml");
+    let serving = site.serve();
+    serving.wait_for("trust", stands("trusted"));
+    assert!(site.authenticates(60), "{:#?}", serving.seen());
+    let socket = site.client();
+    let service = format!("{SERVICE}:9000").parse().unwrap();
+    echoed(&socket, service);
+
+    site.change_bridge(Change::Insert);
+    let line = serving.wait_for("distrust", stands("distrusted"));
+    let why = line["trust"]["why"].as_str().unwrap().to_owned();
+    assert!(
+        why.contains("table LapIngress.bridge: differs") && why.contains("added"),
+        "{why}"
+    );
+    serving.wait_for("the loss", |line| line["devices"] == 0);
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    socket.send_to(b"of an open session", service).unwrap();
+    assert!(socket.recv(&mut [0; 32]).is_err());
+    assert!(!site.authenticates(2), "it has no rows");
+
+    site.change_bridge(|entry| Change::Delete(entry.key));
+    serving.wait_for("trust again", stands("trusted"));
+    assert!(site.authenticates(60), "{:#?}", serving.seen());
+    serving.terminate();
+}

@@ -1,0 +1,89 @@
+//! Command lines that were written for simple_switch.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+#[path = "support/capture.rs"]
+mod capture;
+mod support;
+
+use std::path::Path;
+
+use capture::{capture, captured, ipv6};
+use serde_json::Value;
+use support::linewarden;
+
+/// Sends three frames in by p0: the exit code, what the switch reports, what it says, and how many frames left by p1.
+fn ran(words: &str) -> (Option<i32>, Option<Value>, String, usize) {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let sent: Vec<Vec<u8>> = (0..3).map(|at| ipv6(&[at; 40])).collect();
+    std::fs::write(at.join("p0_in.pcap"), capture(&sent)).unwrap();
+    std::fs::write(at.join("p1_in.pcap"), capture(&[])).unwrap();
+    let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/compiled/evidence.json");
+    let program = compiled.canonicalize().unwrap();
+    let words = format!(
+        "switch run --json {} --use-files 0 -i 0@p0 -i 1@p1 {words}",
+        program.display()
+    );
+    let ran = linewarden(at, &words).output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    let report = String::from_utf8_lossy(&ran.stdout)
+        .lines()
+        .last()
+        .and_then(|line| serde_json::from_str(line).ok());
+    let left = at.join("p1_out.pcap");
+    let left = if left.exists() { captured(&left).len() } else { 0 };
+    (ran.status.code(), report, said, left)
+}
+
+#[test]
+fn flags_of_simple_switch_do_what_they_do_there() {
+    let (code, report, said, left) = ran("");
+    assert_eq!((code, left), (Some(0), 3), "{said}");
+    assert_eq!(report.unwrap()["dropped"], 0);
+    // The port that the program sends them to.
+    let (code, report, said, left) = ran("-- --drop-port 1 --priority-queues 8");
+    assert_eq!((code, left), (Some(0), 0), "{said}");
+    assert_eq!(report.unwrap()["dropped"], 3);
+}
+
+#[test]
+fn flags_that_change_nothing_are_taken_and_said_to() {
+    let (code, _, said, left) = ran(
+        "--log-console --log-flush --thrift-port 9090 -L debug --nanolog ipc://log --notifications-addr ipc://events -- \
+         --enable-swap",
+    );
+    assert_eq!((code, left), (Some(0), 3), "{said}");
+    for flag in ["thrift-port", "log-level", "nanolog", "notifications-addr"] {
+        assert!(
+            said.contains(&format!("--{flag} changes nothing")),
+            "{flag}: {said}"
+        );
+    }
+    assert!(
+        !said.contains("enable-swap") && !said.contains("log-console"),
+        "{said}"
+    );
+}
+
+#[test]
+fn flags_that_cannot_be_had_say_what_to_do_instead() {
+    for (flag, instead) in [
+        ("--pcap=captures", "tcpdump"),
+        ("--pcap", "tcpdump"),
+        ("--log-file all.log", "standard error"),
+        ("--restore-state state", "controller"),
+        ("-- --load-modules m.so", "v1model"),
+    ] {
+        let (code, _, said, left) = ran(flag);
+        assert_eq!((code, left), (Some(2), 0), "{flag}: {said}");
+        assert!(
+            said.contains("is not to be had here") && said.contains(instead),
+            "{flag}: {said}"
+        );
+    }
+}

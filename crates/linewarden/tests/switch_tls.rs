@@ -1,0 +1,162 @@
+//! `linewarden switch run` by TLS, and `linewarden switch evidence` as its client.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use support::{Namespace, authority, key_file, linewarden};
+
+fn program() -> PathBuf {
+    let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/compiled/router.json");
+    compiled.canonicalize().unwrap()
+}
+
+/// Standard error of a command that fails with this code.
+fn refused(at: &Path, words: &str, code: i32) -> String {
+    let output = linewarden(at, words).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{words}: {said}");
+    said
+}
+
+#[test]
+fn evidence_goes_to_who_shows_a_certificate() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let Some(namespace) = Namespace::new() else {
+        println!("SKIPPED: network namespaces need root");
+        return;
+    };
+    namespace.run(at, "ip link set dev lo up");
+    namespace.run(at, "ip link add name h0 type veth peer name p0");
+    namespace.run(at, "ip link set dev h0 up");
+    namespace.run(at, "ip link set dev p0 up");
+    authority(at, "ca", &[("switch", "switch.example"), ("me", "controller")]);
+    authority(at, "other", &[("stranger", "controller")]);
+    let words = format!(
+        "switch run --json {} -i 0@p0 --grpc-server-addr 127.0.0.1:0 --switch-id 9 --boot-count boots \
+         --grpc-server-ssl --grpc-server-cert switch.crt --grpc-server-key switch.key \
+         --grpc-server-cacert ca.crt --grpc-server-with-client-auth",
+        program().display()
+    );
+    let switch = namespace.start(at, &words);
+    let serving = switch.wait_for("server", |line| line["p4runtime"].is_string());
+    assert_eq!(serving["tls"], "mutual");
+    let address = serving["p4runtime"].as_str().unwrap();
+    let ask = |words: &str| {
+        namespace.start(
+            at,
+            &format!("switch evidence --json --grpc-addr {address} {words}"),
+        )
+    };
+    let mine = "--ca ca.crt --domain switch.example --cert me.crt --key-file me.key";
+    let shown: Value = ask(mine).ended_well().last().unwrap().clone();
+    assert_eq!(shown["switch_id"], 9);
+    for (words, why) in [
+        ("", "--ca is needed"),
+        (
+            "--ca ca.crt --domain switch.example",
+            "--cert and --key-file are needed",
+        ),
+        (
+            "--ca ca.crt --cert me.crt --key-file me.key",
+            "not valid for name",
+        ),
+        (
+            "--ca other.crt --domain switch.example --cert me.crt --key-file me.key",
+            "UnknownIssuer",
+        ),
+        (
+            "--ca ca.crt --domain switch.example --cert stranger.crt --key-file stranger.key",
+            "is not of the CA",
+        ),
+    ] {
+        let (wrapper, words) = (
+            namespace.wrapper(),
+            format!("switch evidence --grpc-addr {address} {words}"),
+        );
+        let mut asking = Command::new(&wrapper[0]);
+        let program = env!("CARGO_BIN_EXE_linewarden");
+        asking.args(&wrapper[1..]).arg(program).current_dir(at);
+        let output = asking.args(words.split_whitespace()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{words}: {said}");
+        // Who is hung up on may see that before the connection is whole.
+        let is_hint = why.starts_with("--") || why.starts_with("is not");
+        let early = is_hint && said.contains("cannot be reached");
+        assert!(early || said.contains(why), "{words}: {said}");
+    }
+    switch.terminate();
+}
+
+#[test]
+fn files_that_are_wrong_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    authority(at, "ca", &[("switch", "127.0.0.1"), ("other", "127.0.0.1")]);
+    let open = std::fs::read_to_string(at.join("switch.key")).unwrap();
+    key_file(at, "open", &open, 0o644);
+    // A capture file with nothing in it.
+    let header = [
+        0xd4u8, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0,
+    ];
+    std::fs::write(at.join("p0_in.pcap"), header).unwrap();
+    for (words, code, why) in [
+        ("cert switch.crt", 2, "--grpc-server-key"),
+        ("key switch.key", 2, "--grpc-server-cert"),
+        ("cacert ca.crt", 2, "--grpc-server-cert"),
+        ("ssl", 2, "--grpc-server-cert"),
+        (
+            "cert switch.crt --grpc-server-key switch.key --grpc-server-with-client-auth",
+            2,
+            "--grpc-server-cacert",
+        ),
+        (
+            "cert switch.crt --grpc-server-key other.key",
+            2,
+            "other.key: belongs to another certificate",
+        ),
+        ("cert switch.crt --grpc-server-key open.key", 4, "open.key"),
+        (
+            "cert switch.key --grpc-server-key switch.key",
+            2,
+            "switch.key: holds no certificate",
+        ),
+        ("cert none.crt --grpc-server-key switch.key", 2, "none.crt: "),
+        ("cert switch.crt --grpc-server-key none.key", 2, "none.key: "),
+        (
+            "cert switch.crt --grpc-server-key switch.key --grpc-server-cacert switch.key",
+            2,
+            "switch.key: holds no certificate",
+        ),
+    ] {
+        let words = format!("switch run --no-p4 --use-files 0 -i 0@p0 --grpc-server-{words}");
+        let said = refused(at, &words, code);
+        assert!(said.contains(why), "{words}: {said}");
+    }
+    for (words, code, why) in [
+        ("--domain switch.example", 2, "--ca"),
+        ("--cert switch.crt --key-file switch.key", 2, "--ca"),
+        ("--ca ca.crt --cert switch.crt", 2, "--key-file"),
+        ("--ca ca.crt --key-file switch.key", 2, "--cert"),
+        ("--ca switch.key", 2, "switch.key: holds no certificate"),
+        ("--ca ca.crt --cert switch.crt --key-file open.key", 4, "open.key"),
+        (
+            "--ca ca.crt --cert switch.crt --key-file other.key",
+            2,
+            "other.key: belongs",
+        ),
+        ("--ca ca.crt --domain ..", 2, "--domain: "),
+    ] {
+        let said = refused(at, &format!("switch evidence {words}"), code);
+        assert!(said.contains(why), "{words}: {said}");
+    }
+}
