@@ -25,7 +25,7 @@ use linewarden_switch::evidence::{EvidenceSettings, Identity};
 use linewarden_switch::switch::{Settings, Switch};
 use linewarden_switch::tables::HashSeed;
 use serde_json::Value;
-use support::{Namespace, PROGRAM, Process, linewarden};
+use support::{Namespace, PROGRAM, Process, key_file, linewarden};
 use swtpm::{Emulator, Maker};
 
 const PACKET_KEY: &str = "000102030405060708090a0b0c0d0e0f";
@@ -43,6 +43,7 @@ fn digests(name: &str) -> Digests {
     let settings = EvidenceSettings {
         identity: Identity::new(SwitchId(1), BootCount(1)),
         in_band: None,
+        cpu_port: None,
         volatile: BTreeSet::new(),
     };
     switch.attest(settings, None).unwrap().snapshot().unwrap().digests
@@ -60,24 +61,12 @@ fn refused(at: &Path, words: &str, code: i32) -> String {
     said
 }
 
-fn secret(path: &Path, text: &str) {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .unwrap();
-    std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
-}
-
 /// Frames go in by p0 and out by p1, with evidence in them or beside them, start by start.
 #[test]
 fn packets_carry_evidence_that_the_holder_of_the_key_believes() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
-    secret(&at.join("packet.key"), &format!("{PACKET_KEY}\n"));
+    key_file(at, "packet", &format!("{PACKET_KEY}\n"), 0o600);
     let sent: Vec<Vec<u8>> = (0..5).map(|at| ipv6(&[at; 40])).collect();
     let mut key = [0; 16];
     hex::decode_to_slice(PACKET_KEY, &mut key).unwrap();
@@ -127,7 +116,7 @@ fn settings_that_contradict_each_other_are_refused_and_count_no_start() {
     let run = format!("switch run {} --use-files 0 -i 0@p0", program("evidence"));
     let attest = format!("{run} --switch-id 7 --boot-count boots");
     std::fs::write(at.join("open.key"), PACKET_KEY).unwrap();
-    secret(&at.join("short.key"), "00ff");
+    key_file(at, "short", "00ff", 0o600);
     for (words, code, why) in [
         (format!("{run} --switch-id 7"), 2, "--boot-count"),
         (format!("{run} --evidence-in option"), 2, "--switch-id"),

@@ -2,6 +2,8 @@
 //! goes through all of them and every difference is a failure.
 
 pub mod attest;
+#[path = "../../../p4runtime/tests/support/authority.rs"]
+mod authority;
 mod events;
 pub mod forward;
 pub mod p4dra;

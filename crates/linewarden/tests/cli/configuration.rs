@@ -35,7 +35,7 @@ fn broken_configurations_are_told_with_file_line_and_field() {
         (
             format!("[gateway]\nid = 1\n{host}gate = \"open\"\n{registry}"),
             "error: g.toml:5:1: gateway.gate: the host data plane sees only what is sent to it and has no gate; use \
-             dataplane = \"xdp\"\n",
+             dataplane = \"xdp\" or \"p4\"\n",
         ),
         (
             format!("[gateway]\nid = 1\ninterfaces = [\"lw-none0\"]\n{registry}"),

@@ -1,6 +1,9 @@
 //! Processes and network namespaces of a test's own.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+#[path = "../../../p4runtime/tests/support/authority.rs"]
+mod authority;
+
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -8,6 +11,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -18,11 +22,14 @@ use linewarden_lab::topology::Interface;
 use linewarden_lab::xdp_pass::XdpPass;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::Value;
+
+use self::authority::Authority;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// A datagram that has not come by then was lost: for a neighbour's address the kernel asks three times, once a second.
+const LOST_AFTER: Duration = Duration::from_secs(5);
 
 /// Killed when dropped.
 struct Running(Child);
@@ -288,31 +295,34 @@ pub fn free_port() -> u16 {
     socket.local_addr().unwrap().port()
 }
 
-/// What is sent there comes back.
+/// What is sent there comes back. Where addresses have just changed a datagram may be lost before anybody judges it: it is
+/// sent again, and only its own answer counts.
 #[track_caller]
 pub fn echoed(from: &UdpSocket, to: SocketAddr) {
-    let payload = b"a measurement";
-    from.send_to(payload, to).unwrap();
-    let mut buffer = [0; 256];
-    let bytes = from.recv(&mut buffer).unwrap();
-    assert_eq!(buffer[..bytes], *payload);
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let payload = NUMBER.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    let until = Instant::now() + PATIENCE;
+    from.set_read_timeout(Some(LOST_AFTER)).unwrap();
+    loop {
+        from.send_to(&payload, to).unwrap();
+        let mut buffer = [0; 256];
+        while let Ok(bytes) = from.recv(&mut buffer) {
+            if buffer[..bytes] == payload {
+                return from.set_read_timeout(Some(PATIENCE)).unwrap();
+            }
+        }
+        assert!(Instant::now() < until, "{to} sends nothing back");
+    }
 }
 
 /// Files of a CA: `NAME.crt`, and for each that it issues to `WHO.crt` and `WHO.key`.
 pub fn authority(at: &Path, name: &str, issued_to: &[(&str, &str)]) {
-    let key = KeyPair::generate().unwrap();
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let own = params.self_signed(&key).unwrap();
-    std::fs::write(at.join(format!("{name}.crt")), own.pem()).unwrap();
-    let issuer = Issuer::new(params, key);
+    let ca = Authority::new(name);
+    std::fs::write(at.join(format!("{name}.crt")), &ca.pem).unwrap();
     for (file, who) in issued_to {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([(*who).to_owned()]).unwrap();
-        let issued = params.signed_by(&key, &issuer).unwrap();
-        std::fs::write(at.join(format!("{file}.crt")), issued.pem()).unwrap();
-        key_file(at, file, &key.serialize_pem(), 0o600);
+        let issued = ca.issue(who);
+        std::fs::write(at.join(format!("{file}.crt")), issued.cert).unwrap();
+        key_file(at, file, &issued.key, 0o600);
     }
 }
 
