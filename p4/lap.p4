@@ -9,7 +9,8 @@
 //   writes `next_idx` of a device that has none yet, `marks` (rows below the mark may be spent) and `revoked`;
 //   writes `fresh` (0 current, 1 previous: previous first) and `fresh_until_us`, after which the pipeline stops answering,
 //   on the pipeline's clock, which every frame that it sends to a port through CPU_PORT writes to `clock_us`;
-//   closes a session by writing 0 to `session_ids`, stops with `stopping`; takes digests;
+//   closes a session by writing 0 to `session_ids`, stops with `stopping`; takes digests; has strangers dropped with `filtering`;
+//   sets the rates of all meters, which are green without;
 //   writes `bucket_keys`, random, before the first session: without them all owners have one bucket.
 //
 // Missing, beside what docs/protocols.md lists as missing everywhere:
@@ -177,18 +178,26 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                     if (meta.is_expected == 1) {
                         meta.verdict = LW_SLOW_PATH;
                     } else if (knocks) {
-                        // A source is not known to be the sender's: it counts once half of what there is for all is gone.
+                        // Half of what there is for all is anybody's; the rest is for sources that have sent little. A source is not
+                        // known to be the sender's, and pays nothing for what is dropped.
                         bit<2> of_source;
                         bit<2> of_all;
                         hash(meta.source_bucket, HashAlgorithm.crc32, 32w0, { meta.frame.src }, (bit<32>)SOURCES);
                         sources.execute_meter(meta.source_bucket, of_source);
                         if (responds) {
-                            unasked.execute_meter(0, of_all);
+                            unasked.execute_meter(ANYBODY, of_all);
                         } else {
-                            strangers.execute_meter(0, of_all);
+                            strangers.execute_meter(ANYBODY, of_all);
+                        }
+                        if (of_all != 0 && of_source == 0) {
+                            if (responds) {
+                                unasked.execute_meter(SCARCE, of_all);
+                            } else {
+                                strangers.execute_meter(SCARCE, of_all);
+                            }
                         }
                         meta.verdict = LW_SLOW_PATH;
-                        if (of_all == 2 || (of_all == 1 && of_source != 0)) {
+                        if (of_all != 0) {
                             meta.verdict = LW_DROP_SHED;
                         }
                     }

@@ -15,6 +15,9 @@
 #define PACKET_OUT_BYTES 4
 // Buckets of sources that the slow path takes messages of.
 #define SOURCES 4096
+// The halves of what the slow path takes: of anybody, and of sources that have sent little.
+#define ANYBODY 0
+#define SCARCE 1
 #define EXPECTED 4096
 #define DEVICES 65536
 // Buckets of owners, by 18 bits of a hash.

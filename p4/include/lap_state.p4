@@ -53,9 +53,9 @@
     meter(1, MeterType.packets) credits;
     // Of RESPONSEs of a device of key mode whose tag fits: its rows cost it nothing.
     meter(DEVICES, MeterType.packets) renewals;
-    // To the slow path: REQUESTs, RESPONSEs that nobody expects, and both by their source.
-    meter(1, MeterType.packets) strangers;
-    meter(1, MeterType.packets) unasked;
+    // To the slow path: REQUESTs, RESPONSEs that nobody expects, each in halves (ANYBODY, SCARCE), and both by their source.
+    meter(2, MeterType.packets) strangers;
+    meter(2, MeterType.packets) unasked;
     meter(SOURCES, MeterType.packets) sources;
 
     action set_gateway(bit<32> gateway_id, bit<32> lease_s, bit<2> gate, bit<16> mtu, bit<1> slow) {

@@ -53,20 +53,9 @@ pub use self::store::adopt::{Left, LeftDevice};
 pub use self::store::provers::{ProverError, Provers};
 pub use self::store::{Geometry, LineStatus, Row, SessionView, Store, StoreError};
 
-/// Where a backend learns a sender's MAC address, which a BOUND session is tied to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SourceMac {
-    /// From the frame itself.
-    Frame,
-    /// From the kernel's neighbour table, which is as good as ARP and ND are.
-    NeighbourTable,
-}
-
-/// What a backend can do; the gateway refuses a configuration that asks for more.
+/// What a backend that cannot do everything can; a configuration that asks for more is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Where MAC addresses come from.
-    pub source_mac: SourceMac,
     /// Whether it sees, and can drop, traffic that is not addressed to it.
     pub gate: bool,
     /// Whether it opens and seals what goes through that gate.
@@ -75,11 +64,6 @@ pub struct Capabilities {
     pub attest: bool,
     /// Whether it serves the classic profiles.
     pub classic: bool,
-    /// Whether it sees VLAN tags.
-    pub vlans: bool,
-    /// Whether somebody else than the process itself can say what handles packets: the kernel says it of eBPF programs, a P4 switch
-    /// of itself.
-    pub evidence: bool,
 }
 
 impl Capabilities {
@@ -152,8 +136,6 @@ impl DataPlaneError {
 pub trait DataPlane: Send {
     /// Name in messages and metrics.
     fn name(&self) -> &'static str;
-    /// What it can do.
-    fn capabilities(&self) -> Capabilities;
     /// See [`Store::install`].
     ///
     /// # Errors
@@ -296,7 +278,6 @@ pub trait DataPlane: Send {
 /// A backend whose packet path works on a [`Store`]: all that distinguishes it from another one.
 pub(crate) trait StoreBacked: Send {
     const NAME: &'static str;
-    const CAPABILITIES: Capabilities;
     fn store(&self) -> &Store;
     fn store_mut(&mut self) -> &mut Store;
     fn provers(&mut self) -> Option<&mut Provers>;
@@ -331,9 +312,6 @@ pub(crate) trait StoreBacked: Send {
 impl<T: StoreBacked> DataPlane for T {
     fn name(&self) -> &'static str {
         T::NAME
-    }
-    fn capabilities(&self) -> Capabilities {
-        T::CAPABILITIES
     }
     fn install(
         &mut self,

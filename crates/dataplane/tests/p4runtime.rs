@@ -115,6 +115,22 @@ fn who_is_named_nowhere_is_elsewhere() {
     assert!(refused.contains("510"), "{refused}");
 }
 
+/// Who is not known must not be dropped for a stranger.
+#[test]
+fn more_are_enrolled_than_the_switch_has_room_for_and_all_may_come() {
+    let mut world = World::with_switch(Shape {
+        miss_per_s: u32::MAX,
+        ..Shape::OFF
+    });
+    let request = A.frame(false).udp(&world.request(A));
+    world.enrol_at_switch(1);
+    world.filter_at_switch();
+    assert_eq!(world.send_to_switch_alone(&request), Verdict::DropUnknownDevice);
+    world.enrol_at_switch(1_048_576);
+    world.filter_at_switch();
+    assert_eq!(world.send_to_switch_alone(&request), Verdict::SlowPath);
+}
+
 /// A mark that is moved for nothing costs an idle device rows when its gateway crashes.
 #[test]
 fn nobody_asks_for_a_device_that_has_spent_nothing() {

@@ -121,7 +121,7 @@ verdicts! {
     DropUnknownDevice = 48, Drop, "drop_unknown_device";
     /// The device is revoked.
     DropRevoked = 49, Drop, "drop_revoked";
-    /// The device's line is being committed by another CPU; the sender repeats.
+    /// The device's line is being committed by another CPU, or a P4 switch lets it open no more sessions this second; the sender repeats.
     DropBusy = 50, Drop, "drop_busy";
     /// No row is left for a RESPONSE.
     DropNoRows = 51, Drop, "drop_no_rows";

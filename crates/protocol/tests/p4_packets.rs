@@ -16,6 +16,7 @@ mod p4_packets {
     pub mod lap;
     pub mod lap_gates;
     pub mod lap_handshakes;
+    pub mod lap_limits;
     pub mod router;
     pub mod stf;
 }

@@ -55,7 +55,7 @@ use crate::miss::{Carrier, Miss};
 use crate::p4dra::{P4draAsker, P4draControl, P4draRegions};
 use crate::store::provers::{ProverRegions, Provers};
 use crate::store::{Regions, Store};
-use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked, ethtool};
+use crate::{Capabilities, DataPlaneError, StoreBacked, ethtool};
 
 /// How the host data plane runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +124,14 @@ impl Waking {
 }
 
 impl Host {
+    /// It sees only what is sent to it.
+    const CAPABILITIES: Capabilities = Capabilities {
+        gate: false,
+        sealed: false,
+        attest: true,
+        classic: true,
+    };
+
     /// Makes the memory; no packet is seen until [`Host::listen`].
     ///
     /// # Errors
@@ -389,15 +397,6 @@ pub(crate) fn now() -> Moment {
 
 impl StoreBacked for Host {
     const NAME: &'static str = "host";
-    const CAPABILITIES: Capabilities = Capabilities {
-        source_mac: SourceMac::NeighbourTable,
-        gate: false,
-        sealed: false,
-        attest: true,
-        classic: true,
-        vlans: false,
-        evidence: false,
-    };
 
     fn store(&self) -> &Store {
         &self.store

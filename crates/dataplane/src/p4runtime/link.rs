@@ -30,6 +30,8 @@ const WAIT: Duration = Duration::from_secs(20);
 const MESSAGES_MAX: usize = 65_536;
 /// Lists that are taken at once: whoever takes them has more to do.
 const LISTS_AT_ONCE: usize = 16;
+/// Packet-ins that are taken at once: each may cost a call, and revocations must not wait for all of them.
+const PACKETS_AT_ONCE: usize = 256;
 /// Packet-ins that wait; what finds no room is dropped, for devices repeat their messages.
 const PACKETS_MAX: usize = 4096;
 
@@ -39,7 +41,7 @@ struct Heard {
     lists: VecDeque<DigestList>,
     /// Messages in these.
     messages: usize,
-    /// Times that lists were lost, here or at the switch.
+    /// Messages that were lost here, and one for each time that the switch says it has lost some.
     lost: u64,
     /// Frames, and the ports that they came in by.
     packets: VecDeque<(u16, Vec<u8>)>,
@@ -199,9 +201,15 @@ impl Link {
         self.wake.bell.fd()
     }
 
-    /// Frames that have come, and the ports by which.
-    pub fn take_packets(&self) -> VecDeque<(u16, Vec<u8>)> {
-        std::mem::take(&mut self.heard().packets)
+    /// Frames that have come, and the ports by which, a bounded number.
+    pub fn take_packets(&self) -> Vec<(u16, Vec<u8>)> {
+        let mut heard = self.heard();
+        let some = heard.packets.len().min(PACKETS_AT_ONCE);
+        let taken = heard.packets.drain(..some).collect();
+        if !heard.packets.is_empty() {
+            self.wake.bell.ring();
+        }
+        taken
     }
 
     /// Lists of digests so far, a bounded number.
@@ -217,8 +225,8 @@ impl Link {
         taken
     }
 
-    /// How often lists were lost.
-    pub fn lists_lost(&self) -> u64 {
+    /// Messages that were lost, at least.
+    pub fn messages_lost(&self) -> u64 {
         self.heard().lost
     }
 
@@ -280,7 +288,9 @@ fn messages_of(lists: &[DigestList]) -> usize {
 impl Heard {
     fn take(&mut self, told: Result<Told, ClientError>) {
         match told {
-            Ok(Told::Digest(_)) if self.messages >= MESSAGES_MAX => self.lost += 1,
+            Ok(Told::Digest(list)) if self.messages >= MESSAGES_MAX => {
+                self.lost += messages_of(std::slice::from_ref(&list)) as u64;
+            }
             Ok(Told::Digest(list)) => {
                 self.messages += messages_of(std::slice::from_ref(&list));
                 self.lists.push_back(list);
@@ -299,6 +309,11 @@ impl Heard {
                 }
             }
             Ok(Told::IdleTimeout(_)) => {}
+            // Of the program that ran before, say.
+            Err(error @ ClientError::Answer(_)) => {
+                tracing::warn!(%error, "what the switch has told is lost");
+                self.lost += 1;
+            }
             Err(error) => self.ended = Some(error.to_string()),
         }
     }

@@ -38,7 +38,7 @@ use self::slow::SlowPath;
 use crate::config::{Config, Live};
 use crate::event::Event;
 use crate::store::StoreError;
-use crate::{Capabilities, DataPlaneError, SourceMac};
+use crate::{Capabilities, DataPlaneError};
 use linewarden_protocol::ids::DeviceId;
 
 /// The `p4runtime` data plane.
@@ -65,13 +65,10 @@ pub struct P4Runtime {
 impl P4Runtime {
     /// What of it this data plane serves. `lap` has a sealed gate too, for short payloads, which is not joined to this yet.
     pub const CAPABILITIES: Capabilities = Capabilities {
-        source_mac: SourceMac::Frame,
         gate: true,
         sealed: false,
         attest: false,
         classic: false,
-        vlans: true,
-        evidence: true,
     };
 
     /// Takes hold of the switch: it forgets what it ran, runs `lap` with this configuration, and answers nothing until there is a

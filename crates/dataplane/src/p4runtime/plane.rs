@@ -18,7 +18,7 @@ use crate::event::Event;
 use crate::miss::Miss;
 use crate::store::adopt::Left;
 use crate::store::{LineStatus, Row, SessionView, StoreError};
-use crate::{Capabilities, DataPlane, DataPlaneError, Witness, host};
+use crate::{DataPlane, DataPlaneError, Witness, host};
 
 /// Between two looks through all devices: each reads a register of every one, and who wants room calls fifty times a second.
 const LOOK_EVERY_NS: u64 = 1_000_000_000;
@@ -76,7 +76,7 @@ impl P4Runtime {
             index: None,
         }])?;
         let mut counters = Counters {
-            events_lost: self.link.lists_lost(),
+            events_lost: self.link.messages_lost(),
             ..Counters::default()
         };
         for entity in read {
@@ -93,9 +93,6 @@ impl P4Runtime {
 impl DataPlane for P4Runtime {
     fn name(&self) -> &'static str {
         NAME
-    }
-    fn capabilities(&self) -> Capabilities {
-        Self::CAPABILITIES
     }
     fn install(
         &mut self,
@@ -149,7 +146,8 @@ impl DataPlane for P4Runtime {
             return Err(unsupported("forward_to: it bridges by itself"));
         }
         let before = std::mem::replace(&mut self.live, live.clone());
-        if let Err(error) = self.write_settings() {
+        // What the switch has taken of it nobody knows.
+        if let Err(error) = self.note(self.write_settings()) {
             self.live = before;
             return Err(error.into());
         }
@@ -228,9 +226,9 @@ impl DataPlane for P4Runtime {
             return;
         }
         self.looked_ns = Some(now_ns);
-        let deleted = self.check().and_then(|()| self.look_through());
-        if let Err(error) = self.note(deleted) {
-            tracing::debug!(%error, "spent rows were not taken out of the switch");
+        let looked = self.check().and_then(|()| self.look_through());
+        if let Err(error) = self.note(looked) {
+            tracing::debug!(%error, "the switch's devices were not looked through");
         }
     }
     fn failure(&mut self) -> Option<String> {

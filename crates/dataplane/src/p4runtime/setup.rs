@@ -12,7 +12,7 @@ use linewarden_protocol::prf::f;
 
 use super::options::P4Options;
 use super::{P4Runtime, SwitchError};
-use crate::config::{Gate, Live};
+use crate::config::Gate;
 
 /// How long a digest waits for more of its kind, ns.
 const DIGEST_WAIT_NS: u64 = 5_000_000;
@@ -112,43 +112,37 @@ impl P4Runtime {
 
     /// How many NAKs, alarms and messages to the slow path a second; of the last, of each source as well, once half is gone.
     pub(super) fn limits(&self) -> Result<Vec<Update>, SwitchError> {
-        let limit = |name: &'static str, per_s: u32, committed: u32| -> Result<Update, SwitchError> {
+        let limit = |name: &'static str, per_s: u32| -> Result<Update, SwitchError> {
             let meter = self.link.program.info().meters().named(name);
-            let (committed, peak) = (u64::from(committed), u64::from(per_s));
+            let rate = u64::from(per_s);
             Ok(Update::Meter {
                 id: meter.ok_or(SwitchError::Program(name))?.id,
                 // All cells alike.
                 index: None,
-                // Without a limit it is always green.
+                // Without a limit it is always green, else green or red.
                 config: (per_s != u32::MAX).then_some(MeterConfig {
-                    committed_rate: committed,
-                    committed_burst: committed,
-                    peak_rate: peak,
-                    peak_burst: peak,
+                    committed_rate: rate,
+                    committed_burst: rate,
+                    peak_rate: rate,
+                    peak_burst: rate,
                     excess_burst: 0,
                 }),
                 reset_counters: false,
             })
         };
-        let Live {
-            nak_per_s,
-            alarm_per_s,
-            miss_per_s,
-            ..
-        } = self.live;
-        let share = |part: u32| match miss_per_s {
+        let share = |part: u32| match self.live.miss_per_s {
             u32::MAX => u32::MAX,
-            per_s => (per_s / part).max(2),
+            per_s => (per_s / part).max(1),
         };
-        let (all, unasked, source) = (share(1), share(UNASKED_PART), share(SOURCE_PART));
         Ok(vec![
-            limit("naks", nak_per_s, nak_per_s)?,
-            limit("events", alarm_per_s, alarm_per_s)?,
-            limit("credits", CREDITS_PER_S, CREDITS_PER_S)?,
-            limit("renewals", RENEWALS_PER_S, RENEWALS_PER_S)?,
-            limit("strangers", all, all / 2)?,
-            limit("unasked", unasked, unasked / 2)?,
-            limit("sources", source, source)?,
+            limit("naks", self.live.nak_per_s)?,
+            limit("events", self.live.alarm_per_s)?,
+            limit("credits", CREDITS_PER_S)?,
+            limit("renewals", RENEWALS_PER_S)?,
+            // Two halves each.
+            limit("strangers", share(2))?,
+            limit("unasked", share(2 * UNASKED_PART))?,
+            limit("sources", share(SOURCE_PART))?,
         ])
     }
 }

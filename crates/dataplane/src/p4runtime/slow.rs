@@ -16,6 +16,8 @@ const REPLAY: u16 = 0x8000;
 const EXPECTED_MAX: u32 = 4096;
 /// Devices that are told to the switch at once.
 const TOLD_AT_ONCE: usize = 4096;
+/// Devices that it has room for (the size of `enrolled` in p4/include/lap_state.p4).
+const ENROLLED_MAX: usize = 1_048_576;
 
 /// Device and nonce, as words.
 type Name = [u128; 3];
@@ -47,8 +49,16 @@ impl P4Runtime {
         }
     }
 
-    /// Tells the switch of devices that it does not know of.
+    /// Tells the switch of devices that it does not know of. More than it has room for would be dropped as strangers: then it
+    /// lets all of them through, and the limits of the slow path have to do.
     pub(super) fn tell_enrolled(&mut self) -> Result<(), SwitchError> {
+        if self.slow.enrolled.len() > ENROLLED_MAX && !self.slow.untold.is_empty() {
+            self.slow.untold.clear();
+            tracing::warn!(
+                "more than {ENROLLED_MAX} devices are enrolled: the switch does not tell them from strangers"
+            );
+            return self.write_filtering(false);
+        }
         while !self.slow.untold.is_empty() {
             self.check()?;
             let rest = self.slow.untold.len().saturating_sub(TOLD_AT_ONCE);
@@ -65,6 +75,10 @@ impl P4Runtime {
     /// Whoever is enrolled is told first, or would be dropped.
     pub(super) fn filter(&mut self, filtering: bool) -> Result<(), SwitchError> {
         self.tell_enrolled()?;
+        self.write_filtering(filtering && self.slow.enrolled.len() <= ENROLLED_MAX)
+    }
+
+    fn write_filtering(&self, filtering: bool) -> Result<(), SwitchError> {
         self.check()?;
         let update = self.link.program.cell("filtering", 0, filtering.into())?;
         self.link.write(&[update])

@@ -57,7 +57,7 @@ use crate::p4dra::{P4draAsker, P4draControl};
 use crate::store::adopt::Left;
 use crate::store::provers::Provers;
 use crate::store::{Region, Store};
-use crate::{Capabilities, DataPlaneError, SourceMac, StoreBacked};
+use crate::{DataPlaneError, StoreBacked};
 
 /// The `xdp` data plane.
 pub struct Xdp {
@@ -353,15 +353,6 @@ impl Xdp {
 
 impl StoreBacked for Xdp {
     const NAME: &'static str = "xdp";
-    const CAPABILITIES: Capabilities = Capabilities {
-        source_mac: SourceMac::Frame,
-        gate: true,
-        sealed: true,
-        attest: true,
-        classic: true,
-        vlans: true,
-        evidence: true,
-    };
 
     fn store(&self) -> &Store {
         &self.store

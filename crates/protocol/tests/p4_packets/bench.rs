@@ -167,6 +167,13 @@ impl Bench {
         *self.counted.entry(verdict.number()).or_default() += 1;
     }
 
+    /// A frame that the program's own limits or tables drop, of which the oracle knows nothing.
+    pub fn dropped(&mut self, verdict: Verdict, frame: &[u8]) {
+        assert_eq!(verdict.disposition(), Disposition::Drop);
+        self.stf.packet(PORT, frame);
+        self.note(verdict);
+    }
+
     /// A frame with that verdict, or the test is not what it says.
     pub fn expect(&mut self, verdict: Verdict, frame: &[u8]) {
         assert_eq!(self.send(frame), verdict);

@@ -15,7 +15,7 @@ use zerocopy::byteorder::big_endian::U32;
 
 use super::bench::{Bench, GATEWAY, OWN_V6, PORT, SERVICE_PORT, device_end, gateway_end, service_end, v6};
 use super::stf::Stf;
-use super::{lap_gates, lap_handshakes};
+use super::{lap_gates, lap_handshakes, lap_limits};
 
 pub const SUITE: Suite = Suite::SipHash128;
 pub const LEASE_S: u32 = 600;
@@ -323,6 +323,7 @@ pub fn tests() -> Vec<Stf> {
         lap_handshakes::handshakes(),
         lap_handshakes::owners(),
         lap_handshakes::places(),
+        lap_limits::limits(),
         lap_handshakes::strangers(),
         lap_gates::sealed(),
     ];

@@ -7,7 +7,7 @@ use linewarden_protocol::gateway::Gate;
 use linewarden_protocol::ids::{Mode, RowIndex};
 use linewarden_protocol::verdict::Verdict;
 
-use super::bench::{CPU_PORT, PORT, device_end, service_end, v6};
+use super::bench::{CPU_PORT, device_end, service_end, v6};
 use super::lap::{
     Device, FRESH, FRESH_BEFORE, PAYLOAD, bench, bench_with, bent, device, down, install, refresh, set,
     set_stopping, set_with, spread,
@@ -301,8 +301,7 @@ pub fn strangers() -> Stf {
     );
     bench.say("Of those who are not enrolled nothing is taken.");
     bench.stf.line("register_write LapIngress.filtering 0 1");
-    bench.stf.packet(PORT, &far.request(0x44));
-    bench.note(Verdict::DropUnknownDevice);
+    bench.dropped(Verdict::DropUnknownDevice, &far.request(0x44));
     bench.stf.line(&format!(
         "add LapIngress.enrolled hdr.lap.device_id:{:#x} NoAction()",
         far.id().0

@@ -9,13 +9,13 @@ use linewarden_dataplane::p4runtime::{Neighbour, P4Options, P4Runtime, Place};
 use linewarden_dataplane::{Config, Counters, DataPlane as _, Event, StoreError};
 use linewarden_p4runtime::tls::{ClientTls, Identity, ServerTls};
 use linewarden_protocol::commit;
-use linewarden_protocol::ids::{Mode, RowIndex};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_switch::hosted::{HostOptions, Hosted};
 use linewarden_switch::ports::memory::{MemoryPeer, memory_port};
 use linewarden_switch::ports::{PortId, PortSet};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
+use super::authority::Authority;
 use super::events::{Before, began};
 use super::{INGRESS, World, hex, read_clock};
 use crate::support::device::{Dev, gateway_end};
@@ -35,19 +35,13 @@ const CLOCK_END_S: u32 = ((1u64 << 48) / 1_000_000) as u32;
 
 /// Both ends of a connection on which each shows the other a certificate: neither answers in the clear.
 fn mutual_tls() -> (ServerTls, ClientTls) {
-    let key = KeyPair::generate().unwrap();
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let ca = params.self_signed(&key).unwrap().pem();
-    let issuer = Issuer::new(params, key);
+    let ca = Authority::new("fleet");
     let [switch, gateway] = ["127.0.0.1", "gateway"].map(|name| {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([name.to_owned()]).unwrap();
-        let issued = params.signed_by(&key, &issuer).unwrap();
-        Identity::from_pem(issued.pem().as_bytes(), key.serialize_pem().as_bytes()).unwrap()
+        let issued = ca.issue(name);
+        Identity::from_pem(issued.cert.as_bytes(), issued.key.as_bytes()).unwrap()
     });
-    let client = ClientTls::new(ca.as_bytes()).unwrap().with_identity(gateway);
-    (ServerTls::new(switch, Some(ca.as_bytes())).unwrap(), client)
+    let client = ClientTls::new(ca.pem.as_bytes()).unwrap().with_identity(gateway);
+    (ServerTls::new(switch, Some(ca.pem.as_bytes())).unwrap(), client)
 }
 
 /// A switch with two ports in memory, served on the loopback interface.
@@ -175,6 +169,26 @@ impl World {
         let mut told = Vec::new();
         side.plane.drain_events(&mut |event| told.push(event)).unwrap();
         told
+    }
+
+    /// So many others are enrolled, and not here.
+    pub fn enrol_at_switch(&mut self, others: u64) {
+        let side = self.switch.as_mut().unwrap();
+        (0..others).for_each(|number| side.plane.enrol(DeviceId(others << 32 | number)));
+    }
+
+    pub fn filter_at_switch(&mut self) {
+        self.switch.as_mut().unwrap().plane.set_filtering(true);
+    }
+
+    /// A frame of the devices' side that nothing comes out for; the verdict that is counted.
+    pub fn send_to_switch_alone(&mut self, frame: &[u8]) -> Verdict {
+        let side = self.switch.as_mut().unwrap();
+        assert!(side.switch.devices.send(frame));
+        let [(verdict, 1)] = side.counted()[..] else {
+            panic!("one frame has one verdict");
+        };
+        verdict
     }
 
     /// From now until the next reset the switch is not what the others are.
