@@ -1,10 +1,12 @@
 //! A number in a file that is one more at each start, and never the same twice.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use crate::write::parent_of;
+use rustix::fs::OFlags;
+
 use crate::{read_text_bounded, replace};
 
 /// What the file begins with.
@@ -32,9 +34,7 @@ pub enum CounterError {
 /// A file that cannot be read or written, or is damaged: then it is left as it is, for a number that was counted from it could have
 /// been given before.
 pub fn next_count(path: &Path) -> Result<u64, CounterError> {
-    // The file itself is replaced; its directory stays, and is locked until this returns.
-    let directory = File::open(parent_of(path))?;
-    directory.lock()?;
+    let _locked = lock_beside(path)?;
     let before = match read_text_bounded(path, FILE_BYTES_MAX) {
         Ok(text) => parse(&text)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
@@ -48,6 +48,22 @@ pub fn next_count(path: &Path) -> Result<u64, CounterError> {
         .ok_or(CounterError::Damaged("the greatest number there is"))?;
     replace(path, line(next).as_bytes())?;
     Ok(next)
+}
+
+/// A file beside it, `PATH.lock`, that is locked as long as this is held: the file itself is replaced. Nobody else may open it, for
+/// whoever opens a file can hold its lock.
+fn lock_beside(path: &Path) -> io::Result<File> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".lock");
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path.with_file_name(name))?;
+    lock.lock()?;
+    Ok(lock)
 }
 
 /// The number twice, so that a changed digit does not go unseen.

@@ -71,7 +71,7 @@ pub fn sync_parent(path: &Path) -> io::Result<()> {
 }
 
 /// The directory of a file.
-pub(crate) fn parent_of(path: &Path) -> &Path {
+fn parent_of(path: &Path) -> &Path {
     path.parent()
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."))

@@ -119,3 +119,14 @@ fn starts_at_once_get_different_counts() {
     counts.sort_unstable();
     assert_eq!(counts, (1..=200).collect::<Vec<_>>());
 }
+
+/// Anybody may lock what he may read.
+#[test]
+fn who_holds_the_directory_holds_no_start_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let held = fs::File::open(directory.path()).unwrap();
+    held.lock().unwrap();
+    assert_eq!(next_count(&directory.path().join("boot-count")).unwrap(), 1);
+    let lock = fs::metadata(directory.path().join("boot-count.lock")).unwrap();
+    assert_eq!(lock.permissions().mode() & 0o777, 0o600);
+}

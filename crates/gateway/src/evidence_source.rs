@@ -19,7 +19,7 @@ const INVENTORY_BYTES_MAX: usize = 64 << 20;
 
 /// Where statements come from.
 #[derive(Clone)]
-pub enum Attesting {
+pub enum EvidenceSource {
     /// This process, which has a key, signs what it has measured.
     Gateway(Arc<Mutex<Attester>>),
     /// The switch measures itself, and has the key.
@@ -51,7 +51,7 @@ pub(crate) enum ShowError {
     Unmeasured,
 }
 
-impl Attesting {
+impl EvidenceSource {
     /// A statement in answer to this nonce: of what was measured, or of the switch as it is now.
     pub(crate) async fn show(
         &self,

@@ -14,7 +14,7 @@ use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{BootId, Moment, RegistryError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::attesting::Attesting;
+use crate::evidence_source::EvidenceSource;
 use crate::exchange::{Answer, Ask, LinkError};
 use crate::gateway::random;
 use crate::time::{Clock, boot_id};
@@ -63,7 +63,7 @@ impl Feeder {
     pub(crate) fn new(
         controller: Controller,
         gateway: GatewayId,
-        attesting: Option<Attesting>,
+        source: Option<EvidenceSource>,
     ) -> (Self, Desks) {
         let (resume, resume_inbox) = unbounded_channel();
         let (rows, rows_inbox) = unbounded_channel();
@@ -77,7 +77,7 @@ impl Feeder {
                 gateway,
                 boot: boot_id(),
                 link: tokio::sync::Mutex::default(),
-                attesting,
+                source,
             },
             resume: resume_inbox,
             rows: rows_inbox,
@@ -150,7 +150,7 @@ struct Office {
     gateway: GatewayId,
     boot: Option<BootId>,
     link: tokio::sync::Mutex<Option<Link>>,
-    attesting: Option<Attesting>,
+    source: Option<EvidenceSource>,
 }
 
 impl Office {
@@ -316,9 +316,9 @@ impl Office {
     /// Has a measurement signed, or the engine asked, and the statement judged.
     async fn show(&self, nonce: Nonce, measurement: Option<Box<Measurement>>) -> Result<Scrutiny, LinkError> {
         let failed = |error: &dyn std::fmt::Display| LinkError::Failed(error.to_string());
-        let attesting = self.attesting.as_ref();
-        let attesting = attesting.ok_or_else(|| failed(&"this gateway has no key to sign evidence with"))?;
-        let shown = attesting.show(nonce, measurement).await;
+        let source = self.source.as_ref();
+        let source = source.ok_or_else(|| failed(&"this gateway has no key to sign evidence with"))?;
+        let shown = source.show(nonce, measurement).await;
         let shown = shown.map_err(|error| LinkError::NotShown(error.to_string()))?;
         let link = self.link().await.map_err(|error| self.failed(error))?;
         let judged = link

@@ -12,8 +12,8 @@ use linewarden_dataplane::{Counters, DataPlane, DataPlaneError, Live};
 use linewarden_protocol::ids::GatewayId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::attesting::Attesting;
 use crate::audit::{AuditLog, AuditState, Happening};
+use crate::evidence_source::EvidenceSource;
 use crate::exchange::{Answer, Ask};
 use crate::feeder::{Desks, Feeder};
 use crate::node::{Node, ReconfigureError, Settings, SettingsError, Status};
@@ -180,12 +180,12 @@ impl Gateway {
         controller: Controller,
         gateway_id: GatewayId,
         settings: Settings,
-        attesting: Option<Attesting>,
+        source: Option<EvidenceSource>,
     ) -> Result<Self, GatewayError> {
         let node = Node::new(plane, settings)?;
         let (messages, inbox) = Post::new()?;
         let shared = Arc::new(Shared::default());
-        let desks = start_feeder(Feeder::new(controller.clone(), gateway_id, attesting), &messages)?;
+        let desks = start_feeder(Feeder::new(controller.clone(), gateway_id, source), &messages)?;
         let control = Control {
             node,
             inbox,

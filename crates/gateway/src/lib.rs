@@ -19,12 +19,12 @@
 
 pub mod addresses;
 mod attester;
-mod attesting;
 pub mod audit;
 pub mod classic;
 pub mod config;
 mod desk;
 pub mod evidence_desk;
+mod evidence_source;
 mod exchange;
 mod feeder;
 mod gateway;
@@ -34,8 +34,8 @@ pub mod plane;
 mod time;
 
 pub use attester::{Attester, AttesterError, Shown};
-pub use attesting::{Attesting, SwitchAttester};
 pub use desk::{Counts as DeskCounts, Desk, DeskError, DeskSockets};
+pub use evidence_source::{EvidenceSource, SwitchAttester};
 pub use exchange::{Answer, Ask, LinkError};
 pub use gateway::{Change, Gateway, GatewayError, PlaneHandle, Stopped};
 pub use node::{

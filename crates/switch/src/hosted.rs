@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use linewarden_p4runtime::arbitration::Limits;
 use linewarden_p4runtime::server::Options;
 use linewarden_p4runtime::target::events;
 use linewarden_p4runtime::tls::ServerTls;
 
+use crate::clock::Clock;
 use crate::control::server::{Server, ServerError};
 use crate::control::{Attesting, Control};
 use crate::ports::{PortError, PortId, PortSet, PortSetError, Waker};
@@ -75,9 +75,9 @@ impl Hosted {
     /// An address or port number that is taken; no threads or descriptors left.
     pub fn start(mut ports: PortSet, options: HostOptions) -> Result<Self, HostError> {
         let (sender, receiver) = events(EVENTS);
-        let (slot, start) = (Slot::default(), Instant::now());
-        let clock = Box::new(move || u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX));
-        let mut control = Control::new(slot.clone(), Settings::default(), clock, sender);
+        let (slot, clock) = (Slot::default(), Clock::start());
+        let settings = Settings::default();
+        let mut control = Control::new(slot.clone(), settings, Box::new(move || clock.now_us()), sender);
         if let Some(evidence) = options.evidence {
             control = control.with_evidence(evidence);
         }
@@ -96,7 +96,7 @@ impl Hosted {
             .spawn(move || {
                 let (mut worker, counters) = (slot.worker(), WorkerCounters::default());
                 let mut digests = |told| wire.digest(told);
-                serve(&mut worker, &mut ports, &counters, &mut digests, start, &stopped)
+                serve(&mut worker, &mut ports, &counters, &mut digests, clock, &stopped)
             })
             .map_err(HostError::Thread)?;
         Ok(Self {

@@ -1,6 +1,7 @@
 //! The attesting P4 switch: runs what p4c compiles for BMv2 (v1model) with the semantics of simple_switch.
 
 pub mod calculations;
+pub mod clock;
 pub mod control;
 pub mod engine;
 pub mod evidence;

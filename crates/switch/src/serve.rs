@@ -1,11 +1,12 @@
 //! The loop of one worker: bursts of packets in, through the program, and out.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
+use crate::clock::Clock;
 use crate::engine::Sink;
 use crate::exec::{Fault, RandomSource};
 use crate::ports::{PortId, PortSet, PortSetError, Senders};
@@ -91,8 +92,7 @@ pub enum ServeError {
     Random(#[from] getrandom::Error),
 }
 
-/// Serves the ports until `stop` is set, or all of them were files that have been read. `start` is the switch's
-/// time 0.
+/// Serves the ports until `stop` is set, or all of them were files that have been read.
 ///
 /// # Errors
 /// When a port is lost.
@@ -101,7 +101,7 @@ pub fn serve(
     ports: &mut PortSet,
     counters: &WorkerCounters,
     digests: &mut dyn FnMut(Told),
-    start: Instant,
+    clock: Clock,
     stop: &AtomicBool,
 ) -> Result<(), ServeError> {
     let mut seed = [0; 32];
@@ -109,8 +109,7 @@ pub fn serve(
     let mut random = Random(ChaCha8Rng::from_seed(seed));
     let mut idle_rounds = 0;
     while !stop.load(Ordering::Relaxed) {
-        let now_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let frames = worker.batch(now_us, |taking| {
+        let frames = worker.batch(clock.now_us(), |taking| {
             ports.round(&mut |port, frame, senders| {
                 let mut out = Out {
                     senders,

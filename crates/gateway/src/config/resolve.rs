@@ -201,8 +201,8 @@ impl GatewayConfig {
         match self.gateway.dataplane {
             Backend::Host if has_evidence => refuse(
                 &["evidence"],
-                "the host data plane is a part of the gateway's own process, whose word for itself is worth nothing; only \
-                 `dataplane = \"xdp\"` can be measured"
+                "the host data plane is a part of the gateway's own process, whose word for itself is worth nothing; use \
+                 `dataplane = \"xdp\"`, or \"p4\" with a switch that measures itself"
                     .to_owned(),
             ),
             Backend::P4 if has_evidence => refuse(
@@ -349,8 +349,8 @@ impl GatewaySection {
         let mut refuse = |path: &[&'static str], problem: String| errors.push(FieldError::new(path, problem));
         let is_host = self.dataplane == Backend::Host;
         if self.interfaces.is_empty() && self.dataplane == Backend::Xdp {
-            let problem = "interfaces is missing: name the interfaces on the devices' side, such as [\"eth1\"] (only the \
-                           host data plane needs none)";
+            let problem = "interfaces is missing: name the interfaces on the devices' side, such as [\"eth1\"] (the data \
+                           planes host and p4 need none)";
             refuse(&["gateway"], problem.to_owned());
         } else if self.interfaces.is_empty() && self.addresses.is_none() && is_host {
             let problem = "addresses is missing: list the addresses that devices send to, or name interfaces that have \
@@ -358,8 +358,7 @@ impl GatewaySection {
             refuse(&["gateway"], problem.to_owned());
         }
         if is_host && self.gate != Gate::Off {
-            let problem =
-                "the host data plane sees only what is sent to it and has no gate; use dataplane = \"xdp\"";
+            let problem = "the host data plane sees only what is sent to it and has no gate; use dataplane = \"xdp\" or \"p4\"";
             refuse(&["gateway", "gate"], problem.to_owned());
         }
         if self.threads == Some(0) {

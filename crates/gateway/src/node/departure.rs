@@ -229,19 +229,20 @@ impl Node {
         for (device, held) in &self.devices {
             let first_pending = held.pending.as_ref().map(|pending| pending.first);
             let unused_from = match held.state {
-                // What is closed does not outlive its process: the next one draws fresh values of its own.
-                _ if held.mode == Mode::Key => None,
                 State::Waiting => first_pending,
+                // A switch goes on without its gateway: also whose rows never end must be out.
                 State::Installed | State::Leaving { .. } => match self.plane.revoke(*device) {
-                    Ok(()) => self
+                    Ok(()) if held.mode == Mode::Pool => self
                         .plane
                         .status(*device)
                         .filter(|line| !line.commit.is_busy())
                         .map(|line| line.commit.idx()),
-                    Err(_) => None,
+                    _ => None,
                 },
                 State::Settling | State::Revoked { .. } => None,
             };
+            // The next process draws fresh values of its own: of key mode there is nothing to say.
+            let unused_from = unused_from.filter(|_| held.mode == Mode::Pool);
             stood.extend(unused_from.map(|unused_from| Settlement {
                 device: *device,
                 epoch: held.epoch,

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::{
-    Capabilities, Config, Counters, DataPlane, DataPlaneError, Event, Left, LineStatus, Live, Miss, Provers,
-    Row, SessionView, Store, StoreError,
+    Config, Counters, DataPlane, DataPlaneError, Event, Left, LineStatus, Live, Miss, Provers, Row,
+    SessionView, Store, StoreError,
 };
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::frame::{Meta, ip_bytes, ip_from_bytes};
@@ -219,10 +219,6 @@ impl Inner {
 impl DataPlane for Plane {
     fn name(&self) -> &'static str {
         "simulated"
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.lock().unwrap().host.capabilities()
     }
 
     fn install(

@@ -133,7 +133,7 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
         controller.clone(),
         resolved.config.gateway_id,
         resolved.settings,
-        evidence::attesting(&file, &resolved, attester.as_ref()),
+        evidence::source(&file, &resolved, attester.as_ref()),
     )?;
     let evidence_desk =
         evidence::desk(&file, &gateway, attester).map_err(|problem| Failure::all(&[problem]))?;

@@ -134,11 +134,11 @@ impl Marker {
         sink: &mut dyn Sink,
     ) {
         let [headers, payload] = parts;
-        let in_band = self.attester.settings.in_band.as_ref();
-        let to_controller = in_band.is_some_and(|in_band| in_band.cpu_port == Some(port));
-        if to_controller {
+        let settings = &self.attester.settings;
+        if settings.cpu_port == Some(port) {
             return sink.send(port, headers, payload);
         }
+        let in_band = settings.in_band.as_ref();
         let (front, behind) = payload.split_at(payload.len().min(FRONT_BYTES));
         self.frame.clear();
         self.frame.extend_from_slice(headers);
@@ -210,7 +210,10 @@ pub(crate) struct Marking<'a> {
 
 impl Sink for Marking<'_> {
     fn send(&mut self, port: u32, headers: &[u8], payload: &[u8]) {
-        self.marker.refresh();
+        // Who carries nothing need not wait for those that measure.
+        if self.marker.attester.settings.in_band.is_some() {
+            self.marker.refresh();
+        }
         if self.marker.is_classic() && self.route.is_none() {
             self.route = Some(route(self.received));
         }

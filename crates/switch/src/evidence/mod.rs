@@ -123,8 +123,6 @@ pub struct InBand {
     pub form: Form,
     /// Makes the tags of the default content.
     pub key: EvidenceKey,
-    /// The port to the controller: what goes there begins with a header of the program's and carries nothing.
-    pub cpu_port: Option<u32>,
 }
 
 /// What is asked of evidence.
@@ -134,6 +132,8 @@ pub struct EvidenceSettings {
     pub identity: Identity,
     /// Whether packets carry it, and how.
     pub in_band: Option<InBand>,
+    /// The port to the controller: what goes there begins with a header of the program's, carries nothing and is not looked at.
+    pub cpu_port: Option<u32>,
     /// Register arrays whose values tell nothing of the switch: they stand in statements with digests of their own and
     /// count for no other.
     pub volatile: BTreeSet<String>,

@@ -55,6 +55,7 @@ fn attesting() -> Attesting {
     let settings = EvidenceSettings {
         identity: Identity::new(SWITCH, BOOT),
         in_band: None,
+        cpu_port: None,
         volatile: Default::default(),
     };
     Attesting::new(

@@ -35,8 +35,8 @@ pub fn settings(in_band: Option<(Carrier, Form)>) -> EvidenceSettings {
             carrier,
             form,
             key: master().key(SWITCH, BOOT),
-            cpu_port: Some(510),
         }),
+        cpu_port: Some(510),
         volatile: BTreeSet::new(),
     }
 }

@@ -136,6 +136,12 @@ fn the_controllers_port_is_left_alone() {
     );
     let arp = [&[2; 12][..], &[8, 6], &[0; 28]].concat();
     assert_eq!(bench.send(0, &arp), [(510, arp.clone())]);
+    // Behind such a header the end of a MAC address lies where a frame's type does: it may be that of evidence.
+    for in_band in [None, Some((Carrier::Clone { port: 9 }, Form::Default))] {
+        let mut bench = Bench::new("evidence", in_band);
+        assert_eq!(bench.send(510, &ask(Ask::LeaveAsEvidence, 0, 0)).len(), 1);
+        assert_eq!(bench.attester().settings().identity.forged(), 0);
+    }
 }
 
 /// Bases, each bent in up to three places, cut or longer, by up to three VLAN tags and extension headers.

@@ -42,8 +42,8 @@ pub fn attest(switch: &mut Switch) -> Result<(), BenchError> {
             carrier: Carrier::Option,
             form: Form::Default,
             key: MasterKey::new([0x42; 16]).key(id, boot_count),
-            cpu_port: None,
         }),
+        cpu_port: None,
         volatile: BTreeSet::new(),
     };
     switch.attest(settings, None)?;

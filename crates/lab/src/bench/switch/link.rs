@@ -9,6 +9,7 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use linewarden_switch::clock::Clock;
 use linewarden_switch::ports::packet::{self, PacketOptions};
 use linewarden_switch::ports::{PortId, PortSet};
 use linewarden_switch::serve::{WorkerCounters, serve};
@@ -98,7 +99,7 @@ impl<'lab> Through<'lab> {
         let counters = WorkerCounters::default();
         self.serving(
             |ports, stop| {
-                serve(&mut worker, ports, &counters, &mut |_| {}, Instant::now(), stop)
+                serve(&mut worker, ports, &counters, &mut |_| {}, Clock::start(), stop)
                     .map_err(BenchError::from)
             },
             measure,

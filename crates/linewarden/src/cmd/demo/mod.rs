@@ -25,7 +25,7 @@ const PICTURE: &str = "demo-latency.svg";
 #[command(after_help = "\
 Builds a private network of namespaces, enrols simulated devices with noisy PUFs into a fresh registry, and lets all of \
 them authenticate through a real gateway while attackers try what they can. Some prove round after round what they run, until \
-one is changed, found and shut out. Nothing of it leaves the machine, and nothing stays behind. Fails when anything unauthorised was accepted or an honest device was refused.
+one is changed, found and shut out (not with `--dataplane p4`). Nothing of it leaves the machine, and nothing stays behind. Fails when anything unauthorised was accepted or an honest device was refused.
 
 Needs root. With `--dataplane host` it also runs without: over loopback, and says what it leaves out.
 

@@ -6,24 +6,24 @@ use linewarden_evidence::BootCount;
 use linewarden_files::next_count;
 use linewarden_gateway::config::{GatewayConfig, Resolved};
 use linewarden_gateway::evidence_desk::EvidenceDesk;
-use linewarden_gateway::{Attester, Attesting, Gateway, SwitchAttester};
+use linewarden_gateway::{Attester, EvidenceSource, Gateway, SwitchAttester};
 use linewarden_protocol::ids::GatewayId;
 
 use crate::config_file::{ConfigFile, Problem};
 use crate::gateway_config;
 
 /// Who signs: this process for what the kernel runs, or the switch itself.
-pub fn attesting(
+pub fn source(
     file: &ConfigFile<GatewayConfig>,
     resolved: &Resolved,
     attester: Option<&Arc<Mutex<Attester>>>,
-) -> Option<Attesting> {
+) -> Option<EvidenceSource> {
     match (&file.value.p4, &resolved.p4) {
-        (Some(p4), Some(options)) => Some(Attesting::Switch(SwitchAttester {
+        (Some(p4), Some(options)) => Some(EvidenceSource::Switch(SwitchAttester {
             address: p4.address,
             tls: options.tls.clone(),
         })),
-        _ => attester.cloned().map(Attesting::Gateway),
+        _ => attester.cloned().map(EvidenceSource::Gateway),
     }
 }
 

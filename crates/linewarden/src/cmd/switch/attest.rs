@@ -111,11 +111,11 @@ impl AttestArgs {
                 Content::Classic => Form::Classic,
             },
             key: master.key(switch, boot_count),
-            cpu_port: cpu_port.map(u32::from),
         });
         let settings = EvidenceSettings {
             identity: Identity::new(switch, boot_count),
             in_band,
+            cpu_port: cpu_port.map(u32::from),
             volatile,
         };
         Ok(Some(Attesting::new(settings, env!("CARGO_PKG_VERSION"), signer)))

@@ -3,7 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use clap::Args;
 use linewarden_p4runtime::arbitration::Limits;
@@ -11,6 +10,7 @@ use linewarden_p4runtime::p4info::P4Info;
 use linewarden_p4runtime::server::Options;
 use linewarden_p4runtime::target::{Pipeline, Target as _, events};
 use linewarden_p4runtime::tls::ServerTls;
+use linewarden_switch::clock::Clock;
 use linewarden_switch::control::server::{Server, ServerError};
 use linewarden_switch::control::{Control, Wire};
 use linewarden_switch::ports::{PortId, PortSet};
@@ -132,13 +132,12 @@ pub fn start(
     args: &ControlArgs,
     attest: &AttestArgs,
     program: Option<(&Path, Vec<u8>)>,
-    (slot, settings, start): (&Slot, Settings, Instant),
+    (slot, settings, clock): (&Slot, Settings, Clock),
     ports: &mut PortSet,
 ) -> Result<Controlled, Failure> {
     let tls = args.tls.read()?;
     let (sender, receiver) = events(EVENTS);
-    let clock = Box::new(move || u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX));
-    let mut control = Control::new(slot.clone(), settings, clock, sender);
+    let mut control = Control::new(slot.clone(), settings, Box::new(move || clock.now_us()), sender);
     if let Some(attesting) = attest.attesting(args.cpu_port)? {
         control = control.with_evidence(attesting);
     }

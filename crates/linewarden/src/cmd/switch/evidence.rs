@@ -99,10 +99,12 @@ pub fn run(args: &EvidenceArgs) -> Result<(), Failure> {
     output.line(format_args!("statement: {}", out.display()))
 }
 
-/// A connection that broke may be one that the switch did not want.
+/// A connection that cannot be made, or broke, may be one that the switch did not want.
 fn failed(error: &AskError, args: &ClientTlsArgs) -> Failure {
     match error {
-        AskError::Broken(_) => Failure::failed(format_args!("{error}; {}", args.hint())),
+        AskError::Unreachable(_) | AskError::Broken(_) => {
+            Failure::failed(format_args!("{error}; {}", args.hint()))
+        }
         _ => Failure::failed(error),
     }
 }

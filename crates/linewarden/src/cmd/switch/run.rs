@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use linewarden_switch::clock::Clock;
 use linewarden_switch::ports::{PortError, PortSet, PortSpec, packet, pcap, xdp};
 use linewarden_switch::serve::{ServeError, WorkerCounters, serve};
 use linewarden_switch::switch::{DROP_PORT, Settings, Slot, Switch};
@@ -103,9 +104,9 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     };
     let program = args.program.as_deref().map(read).transpose()?;
     let mut ports = open(args)?;
-    let (slot, start) = (Slot::default(), Instant::now());
+    let (slot, clock) = (Slot::default(), Clock::start());
     let controlled = if args.control.is_asked_for() || args.attest.is_asked_for() {
-        let run = (&slot, settings, start);
+        let run = (&slot, settings, clock);
         Some(control::start(
             &args.control,
             &args.attest,
@@ -136,7 +137,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
                     wire.digest(told);
                 }
             };
-            let ended = serve(&mut worker, &mut ports, &counters, &mut digests, start, &stop);
+            let ended = serve(&mut worker, &mut ports, &counters, &mut digests, clock, &stop);
             (ports, ended)
         })
     };

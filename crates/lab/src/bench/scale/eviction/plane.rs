@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::{
-    Capabilities, Config, Counters, DataPlane, DataPlaneError, Event, Left, LineStatus, Live, Miss, Row,
-    SessionView, StoreError,
+    Config, Counters, DataPlane, DataPlaneError, Event, Left, LineStatus, Live, Miss, Row, SessionView,
+    StoreError,
 };
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::frame::{Meta, ip_from_bytes};
@@ -96,10 +96,6 @@ impl Inner {
 impl DataPlane for Plane {
     fn name(&self) -> &'static str {
         "host"
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner().host.capabilities()
     }
 
     fn install(
