@@ -87,3 +87,16 @@ fn flags_that_cannot_be_had_say_what_to_do_instead() {
         );
     }
 }
+
+#[test]
+fn each_port_and_each_interface_is_there_once() {
+    for (words, why) in [
+        ("-i 0@p2", "-i 0@p2: there is -i 0@p0 already"),
+        ("-i 2@p1", "-i 2@p1: there is -i 1@p1 already"),
+        ("-i 510@p2 --cpu-port 510", "port 510 is --cpu-port"),
+    ] {
+        let (code, _, said, left) = ran(words);
+        assert_eq!((code, left), (Some(2), 0), "{words}: {said}");
+        assert!(said.contains(why), "{words}: {said}");
+    }
+}

@@ -58,7 +58,7 @@ macro_rules! verdicts {
 pub const VERDICT_SLOTS: usize = 96;
 
 verdicts! {
-    /// Not for the gateway; the gate is off.
+    /// Not for the gateway, and no gate in its way: it is off, or the frame came in by a port of services.
     PassForeign = 1, Pass, "pass_foreign";
     /// On the gate's list of what always passes (ARP, neighbour discovery, DHCP; ATTEST_REQUESTs of the gateway's own).
     PassAlways = 2, Pass, "pass_always";

@@ -43,6 +43,8 @@ struct Heard {
     messages: usize,
     /// Messages that were lost here, and one for each time that the switch says it has lost some.
     lost: u64,
+    /// Why the switch has not taken a message, the last time.
+    refused: Option<String>,
     /// Frames, and the ports that they came in by.
     packets: VecDeque<(u16, Vec<u8>)>,
     ended: Option<String>,
@@ -85,7 +87,9 @@ impl Link {
         };
         let connect = Client::connect(endpoint, session);
         let (client, events, standing) = in_time(&runtime, connect).map_err(|error| match error {
-            SwitchError::Client(source @ (ClientError::Unreachable(_) | ClientError::Broken(_))) => {
+            SwitchError::Client(
+                source @ (ClientError::Unreachable(_) | ClientError::Broken(_) | ClientError::Refused(_)),
+            ) => {
                 let address = options.address.clone();
                 let hint = hint(options, &source);
                 SwitchError::Connect {
@@ -230,6 +234,11 @@ impl Link {
         self.heard().lost
     }
 
+    /// Whether the switch has not taken a message.
+    pub fn has_refused(&self) -> bool {
+        self.heard().refused.is_some()
+    }
+
     /// Why the switch tells nothing any more.
     pub fn ended(&self) -> Option<String> {
         self.heard().ended.clone()
@@ -242,6 +251,9 @@ impl Link {
 
 fn hint(options: &P4Options, error: &ClientError) -> &'static str {
     match (error, &options.tls) {
+        (ClientError::Refused(_), _) => {
+            "`device_id` in [p4] is the switch's --device-id; where another gateway controls it, stop that one, or set a higher `election_id`"
+        }
         (ClientError::Unreachable(_), None) => "is it started there, and serves P4Runtime?",
         (_, None) => "if it serves by TLS, its CA has to be named",
         (ClientError::Unreachable(_), Some(_)) => {
@@ -301,7 +313,13 @@ impl Heard {
                 tracing::warn!("{what}");
                 self.lost += 1;
             }
-            Ok(Told::Error(error)) => tracing::warn!(%error, "the switch has not taken a message"),
+            Ok(Told::Error(error)) => {
+                let why = error.to_string();
+                if self.refused.as_ref() != Some(&why) {
+                    tracing::warn!(%error, "the switch has not taken a message");
+                }
+                self.refused = Some(why);
+            }
             Ok(Told::PacketIn { metadata, payload }) => {
                 let ingress = metadata.first().map(number).and_then(|port| port.try_into().ok());
                 if let (true, Some(ingress)) = (self.packets.len() < PACKETS_MAX, ingress) {

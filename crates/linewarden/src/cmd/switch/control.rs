@@ -160,7 +160,9 @@ pub fn start(
         pipeline,
     };
     let server = Server::start(address, tls, &control, receiver, options).map_err(|error| match error {
-        ServerError::Listen { .. } => Failure::input(error),
+        ServerError::Listen { ref source, .. } => {
+            Failure::input(format_args!("{error}{}", listen_hint(source)))
+        }
         _ => Failure::failed(error),
     })?;
     Ok(Controlled {
@@ -169,6 +171,14 @@ pub fn start(
         device_id,
         tls: protection,
     })
+}
+
+fn listen_hint(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => "; stop the other switch, or choose another --grpc-server-addr",
+        std::io::ErrorKind::AddrNotAvailable => "; no interface has this address (--grpc-server-addr)",
+        _ => "",
+    }
 }
 
 /// Has packets go through a program; with its P4Info controllers can use it at once.

@@ -99,9 +99,18 @@ pub fn run(args: &EvidenceArgs) -> Result<(), Failure> {
     output.line(format_args!("statement: {}", out.display()))
 }
 
-/// A connection that cannot be made, or broke, may be one that the switch did not want.
+/// A connection that broke may be one that the switch did not want, also before it was whole.
 fn failed(error: &AskError, args: &ClientTlsArgs) -> Failure {
+    let said = error.to_string();
     match error {
+        AskError::Unreachable(_) if said.contains("refused") => {
+            Failure::failed(format_args!("{error}; is it started there?"))
+        }
+        AskError::Unreachable(_) if said.contains("invalid peer certificate") => {
+            Failure::failed(format_args!(
+                "{error}; what the switch shows must be of the CA of --ca, and for its address or --domain"
+            ))
+        }
         AskError::Unreachable(_) | AskError::Broken(_) => {
             Failure::failed(format_args!("{error}; {}", args.hint()))
         }

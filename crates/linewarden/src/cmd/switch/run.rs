@@ -201,6 +201,7 @@ fn open(args: &RunArgs) -> Result<PortSet, Failure> {
     if args.interfaces.is_empty() {
         return Err(Failure::input("no port: name one or more with -i PORT@INTERFACE"));
     }
+    check_ports(args)?;
     let failed = |error: PortError| match &error {
         PortError::Kernel { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
             Failure::privilege(&error)
@@ -230,6 +231,32 @@ fn open(args: &RunArgs) -> Result<PortSet, Failure> {
         set.add(id, port).map_err(Failure::input)?;
     }
     Ok(set)
+}
+
+/// Each number and each interface once.
+fn check_ports(args: &RunArgs) -> Result<(), Failure> {
+    let mut seen: Vec<&PortSpec> = Vec::new();
+    for spec in &args.interfaces {
+        let (port, interface) = (spec.port, &spec.interface);
+        if args.control.cpu_port() == Some(port) {
+            return Err(Failure::input(format_args!(
+                "-i {spec}: port {port} is --cpu-port"
+            )));
+        }
+        if u32::from(port.get()) == args.drop_port {
+            tracing::warn!("-i {spec}: what the program sends to port {port} is dropped (--drop-port)");
+        }
+        if let Some(other) = seen
+            .iter()
+            .find(|other| other.port == port || other.interface == *interface)
+        {
+            return Err(Failure::input(format_args!(
+                "-i {spec}: there is -i {other} already; each port and each interface once"
+            )));
+        }
+        seen.push(spec);
+    }
+    Ok(())
 }
 
 fn report(
