@@ -1,6 +1,7 @@
 //! The packet tests of the P4 programs (p4/tests), made from this crate: whatever answers them agrees with it byte for byte.
 //!
-//! `LINEWARDEN_WRITE=1 cargo test -p linewarden-protocol --test p4_packets` writes them anew.
+//! `LINEWARDEN_WRITE=1 cargo test -p linewarden-protocol --test p4_packets` writes them anew. They also run here, on the switch,
+//! with frames that are bent otherwise by each seed: `LINEWARDEN_SEEDS` says how many (10 without it), `LINEWARDEN_SEED` which first.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,8 +24,10 @@ mod p4_packets {
 
 use std::path::Path;
 
+use linewarden_switch::stf::Test;
+use linewarden_switch::stf::run::run;
 use p4_packets::stf::Stf;
-use p4_packets::{attest, cipher, classic, lap, router};
+use p4_packets::{attest, bench, cipher, classic, lap, router};
 
 fn assert_current(tests: impl IntoIterator<Item = Stf>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/tests");
@@ -66,4 +69,26 @@ fn the_classic_profiles_packets_are_current() {
 #[test]
 fn the_gateway_s_packets_are_current() {
     assert_current(lap::tests());
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+#[test]
+fn the_programs_agree_on_frames_that_are_bent_anew() {
+    let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/compiled");
+    let first = number("LINEWARDEN_SEED", 1);
+    for seed in first..first + number("LINEWARDEN_SEEDS", 10) {
+        bench::vary(seed);
+        let tests = attest::tests().into_iter().chain(classic::tests());
+        for test in tests.chain(lap::tests()) {
+            let json = std::fs::read(compiled.join(format!("{}.json", test.program()))).unwrap();
+            let parsed = Test::parse(&test.file_name(), test.text()).unwrap();
+            if let Err(error) = run(&json, &parsed) {
+                let name = test.file_name();
+                panic!("{name}: LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats it: {error}");
+            }
+        }
+    }
 }

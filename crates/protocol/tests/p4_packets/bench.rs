@@ -1,5 +1,6 @@
 //! The oracle beside a program: what it makes of a frame is what the program must make of it.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use linewarden_protocol::frame::builder::FrameBuilder;
@@ -62,6 +63,15 @@ pub fn v6(end: Endpoint) -> Endpoint {
     Endpoint { ip: ip.into(), ..end }
 }
 
+thread_local! {
+    static VARIANT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// From now on this thread bends frames otherwise; as for the files with 0.
+pub fn vary(variant: u64) {
+    VARIANT.set(variant);
+}
+
 pub struct Bench {
     pub stf: Stf,
     pub gateway: Gateway,
@@ -70,6 +80,8 @@ pub struct Bench {
     pub bridged: BTreeMap<[u8; 6], u16>,
     /// Where frames to a group address go.
     pub flooded: Vec<u16>,
+    /// Programs that leave this out get no bent frame from one device to another.
+    pub between_devices: bool,
     counted: BTreeMap<u8, u64>,
 }
 
@@ -91,6 +103,7 @@ impl Bench {
             now,
             bridged: BTreeMap::from([(service_end().mac, SERVICE_PORT)]),
             flooded: Vec::new(),
+            between_devices: true,
             counted: BTreeMap::new(),
         };
         bench
@@ -181,7 +194,7 @@ impl Bench {
 
     /// Frames with a byte or two that are others, cut off, or longer: whatever the oracle makes of them.
     pub fn bend(&mut self, seed: u64, times: u32, frames: &[Vec<u8>]) {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = ChaCha8Rng::seed_from_u64(seed ^ VARIANT.get() << 32);
         let mut below = |end: usize| usize::try_from(rng.next_u64() % u64::try_from(end).unwrap()).unwrap();
         for _ in 0..times {
             let mut frame = frames[below(frames.len())].clone();
@@ -198,7 +211,10 @@ impl Bench {
                     }
                 }
             }
-            self.send(&frame);
+            let to = frame.first_chunk::<6>().and_then(|mac| self.bridged.get(mac));
+            if self.between_devices || to != Some(&PORT) {
+                self.send(&frame);
+            }
         }
     }
 

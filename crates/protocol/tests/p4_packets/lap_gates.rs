@@ -112,6 +112,7 @@ pub fn gates() -> Vec<Stf> {
 
 pub fn sealed() -> Stf {
     let mut bench = bench("sealed", Gate::Sealed);
+    bench.between_devices = false;
     set(&mut bench, Gate::Sealed);
     let near = device(1, Mode::Pool);
     let far = Device {

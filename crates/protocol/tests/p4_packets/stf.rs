@@ -26,6 +26,10 @@ impl Stf {
         format!("{}-{}.stf", self.program, self.what)
     }
 
+    pub fn program(&self) -> &str {
+        &self.program
+    }
+
     pub fn text(&self) -> &str {
         &self.text
     }
