@@ -72,8 +72,10 @@ pub enum PaceError {
 pub struct Paced {
     /// How long frames were sent.
     pub elapsed: Duration,
-    /// How long it was counted what comes back: a little longer, until the kernel's last call ended.
+    /// How long it was counted what comes back: longer, by the kernel's last call and until somebody had the time to count.
     pub took: Duration,
+    /// When sending began, by CLOCK_MONOTONIC, ns.
+    begun_ns: u64,
     /// Frames that left, those that found no room at the other end included.
     pub sent: u64,
     /// Frames that came back.
@@ -85,6 +87,12 @@ impl Paced {
     #[must_use]
     pub fn sent_per_s(&self) -> f64 {
         self.sent as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// So many have come back by now.
+    pub fn count(&mut self, received: u64) {
+        self.received = received;
+        self.took = Duration::from_nanos(monotonic_ns().saturating_sub(self.begun_ns));
     }
 
     /// Output rate, 1/s.
@@ -163,7 +171,7 @@ impl<'lab> Pacer<'lab> {
     ) -> Result<Paced, PaceError> {
         let before = self.received()?;
         let (skeleton, offer_ns) = (&mut self.skeleton, &mut self.offer_ns);
-        let took = self.namespace.run(move || {
+        let end_ns = self.namespace.run(move || {
             // The whole of it: its parts are not made to go to another thread.
             let skeleton = skeleton;
             // Of this thread, which ends with the run.
@@ -174,9 +182,10 @@ impl<'lab> Pacer<'lab> {
             let program = &skeleton.progs.pace_send;
             loop {
                 let now_ns = monotonic_ns();
-                let Some(left_ns) = end_ns.checked_sub(now_ns).filter(|left_ns| *left_ns > 0) else {
-                    return Ok::<_, PaceError>(length + Duration::from_nanos(now_ns - end_ns));
-                };
+                let left_ns = end_ns.saturating_sub(now_ns);
+                if left_ns == 0 {
+                    return Ok::<_, PaceError>(end_ns);
+                }
                 let offered = (left_ns / *offer_ns).max(OFFERED_MIN);
                 let input = ProgramInput {
                     data_in: Some(frame),
@@ -193,12 +202,14 @@ impl<'lab> Pacer<'lab> {
             }
         })??;
         let sent = self.skeleton.maps.bss_data.as_deref().map(|state| state.sent);
-        Ok(Paced {
+        let mut paced = Paced {
             elapsed: length,
-            took,
+            begun_ns: end_ns.saturating_sub(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)),
             sent: sent.unwrap_or_default(),
-            received: self.received()? - before,
-        })
+            ..Paced::default()
+        };
+        paced.count(self.received()? - before);
+        Ok(paced)
     }
 
     fn received(&self) -> Result<u64, PaceError> {

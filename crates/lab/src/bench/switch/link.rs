@@ -189,7 +189,7 @@ impl<'lab> Through<'lab> {
     ) -> Result<Paced, BenchError> {
         let before = self.settled(u64::MAX)?;
         let mut run = self.pacer.run(frame, per_second, length, processors() - 1)?;
-        run.received = self.received()? - before;
+        run.count(self.received()? - before);
         Ok(run)
     }
 
