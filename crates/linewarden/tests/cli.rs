@@ -543,8 +543,8 @@ fn the_command_lines_in_the_documents_exist() {
             let Some(command) = line.strip_prefix("linewarden ") else {
                 continue;
             };
-            // What the shell takes: comments, redirections, the quotes round a word.
-            let command = command.split(['#', '>']).next().unwrap();
+            // What the shell takes: comments, redirections, the quotes round a word, the end of a line that goes on.
+            let command = command.split(['#', '>', '\\']).next().unwrap();
             let words: Vec<String> = command
                 .split_whitespace()
                 .map(|word| word.replace('"', ""))

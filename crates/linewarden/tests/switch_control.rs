@@ -159,7 +159,7 @@ fn what_contradicts_itself_is_refused() {
         (
             format!("switch run {data}/packets.json --cpu-port 0 --use-files 0 -i 0@p0"),
             2,
-            "port 0 exists already",
+            "port 0 is --cpu-port",
         ),
     ] {
         // A capture file with nothing in it.
