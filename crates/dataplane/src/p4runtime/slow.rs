@@ -52,8 +52,12 @@ impl P4Runtime {
     /// Tells the switch of devices that it does not know of. More than it has room for would be dropped as strangers: then it
     /// lets all of them through, and the limits of the slow path have to do.
     pub(super) fn tell_enrolled(&mut self) -> Result<(), SwitchError> {
-        if self.slow.enrolled.len() > ENROLLED_MAX && !self.slow.untold.is_empty() {
+        if self.slow.enrolled.len() > ENROLLED_MAX {
+            let before = self.slow.enrolled.len() - self.slow.untold.len();
             self.slow.untold.clear();
+            if before > ENROLLED_MAX {
+                return Ok(());
+            }
             tracing::warn!(
                 "more than {ENROLLED_MAX} devices are enrolled: the switch does not tell them from strangers"
             );
