@@ -1,4 +1,4 @@
-// The gateway of LAP/1 in the switch (docs/protocols.md 1): suite 1, pool and key mode, sessions, leases, the gate.
+// The gateway of LAP/1 in the switch (docs/protocols.md 1): suite 1, pool and key mode, sessions, leases, the gate, PROOFs.
 //
 // Who writes what. The pipeline alone writes `next_idx` and everything of a session; what decides and what writes is one action, which
 // simple_switch runs under the locks of all registers that it names. The control plane
@@ -11,10 +11,12 @@
 //   on the pipeline's clock, which every frame that it sends to a port through CPU_PORT writes to `clock_us`;
 //   closes a session by writing 0 to `session_ids`, stops with `stopping`; takes digests; has strangers dropped with `filtering`;
 //   sets the rates of all meters, which are green without;
-//   writes `bucket_keys`, random, before the first session: without them all owners have one bucket.
+//   writes `bucket_keys`, random, before the first session: without them all owners have one bucket;
+//   fills `provers` and `proof_keys`, begins a round by writing its lane (its number's lowest bit), the number last, and reads who is ok in
+//   `proved`, two words a prover; asks devices by frames of its own, from where each knows the gateway (`own_macs`, `own_addresses`).
 //
 // Missing, beside what docs/protocols.md lists as missing everywhere:
-//   PROOFs (p4dra.p4 judges them), classic profiles (classic_puf.p4);
+//   classic profiles (classic_puf.p4, p4dra.p4);
 //   sealed payloads longer than PAYLOAD_BYTES (drop_too_big, both ways), and down to LAP's port (drop_unsealed);
 //   from one device to another under a sealed gate: drop_unsealed, for it had to be opened and sealed in one pass;
 //   requests to attest under a sealed gate, unless they come through CPU_PORT;
@@ -26,6 +28,11 @@
 #include "include/lap_order.p4"
 #include "include/reply.p4"
 
+// The whole block of a PROOF in one pass.
+#define PASS_ALL
+#define WORK meta.work
+#define TRY_KEY begin(); FOURTEEN_ROUNDS feed_forward(); compare();
+
 control LapVerify(inout headers_t hdr, inout metadata_t meta) {
     apply {
     }
@@ -33,6 +40,8 @@ control LapVerify(inout headers_t hdr, inout metadata_t meta) {
 
 control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
 #include "include/lap_state.p4"
+#include "include/proof_state.p4"
+#include "include/proof_keys.p4"
 
     Classify() classify;
     LapOrder() lap_order;
@@ -83,6 +92,9 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
         bool again = false;
         bool opens = false;
         bool seals = false;
+        bool proves = false;
+        // What came of it is told, unless that was told often enough.
+        bool alarms = false;
 
         if (meta.from_devices == 0) {
             if (meta.gate != GATE_SEALED || meta.to_devices == 0) {
@@ -149,13 +161,32 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                     }
                 } else if (hdr.lap.type == LAP_DATA_UP) {
                     meta.verdict = LW_DROP_NOT_SEALED;
-                } else if (hdr.lap.type == LAP_PROOF) {
-                    meta.verdict = LW_DROP_UNSUPPORTED_TYPE;
-                } else {
+                } else if (hdr.lap.type != LAP_PROOF) {
                     meta.verdict = LW_DROP_DIRECTION;
+                } else if (meta.attests == 0) {
+                    meta.verdict = LW_DROP_UNSUPPORTED_TYPE;
+                } else if (hdr.lap_proof.gateway_id != meta.gateway_id) {
+                    meta.verdict = LW_DROP_GATEWAY;
+                } else {
+                    read_round();
+                    if (meta.number == 0 || meta.number != hdr.lap_proof.round || meta.nonce != hdr.lap_proof.nonce) {
+                        meta.verdict = LW_DROP_ROUND;
+                    } else if (standard.ingress_global_timestamp > meta.until) {
+                        meta.verdict = LW_DROP_LATE;
+                    } else if (!provers.apply().hit) {
+                        meta.verdict = LW_DROP_UNKNOWN_PROVER;
+                    } else {
+                        read_proved();
+                        if (meta.verdict == UNDECIDED) {
+                            if (!proof_keys.apply().hit) {
+                                meta.verdict = LW_DROP_NO_KEY;
+                            }
+                        }
+                        proves = meta.verdict == UNDECIDED;
+                    }
                 }
             }
-            if (meta.verdict == UNDECIDED) {
+            if (meta.verdict == UNDECIDED && !proves) {
                 if (devices.apply().hit) {
                     read_line();
                     if (meta.revoked == 1) {
@@ -203,7 +234,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                     }
                 }
             }
-            if (meta.verdict == UNDECIDED) {
+            if (meta.verdict == UNDECIDED && !proves) {
                 read_session();
                 meta.place = hdr.lap.flags[0:0] ++ src_port ++ meta.ingress ++ meta.frame.vlans ++ hdr.net.ethernet.src;
                 bool is_live = meta.session_id != 0 && standard.ingress_global_timestamp < meta.lease_until;
@@ -296,6 +327,21 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             find_sender();
         }
 
+        if (proves) {
+            TRY_KEY
+            if (meta.difference != 0 && meta.has_alternate == 1) {
+                use_other_key();
+                TRY_KEY
+            }
+            if (meta.difference == 0) {
+                prove();
+            } else {
+                meta.verdict = LW_DROP_PROOF;
+                meta.alarm_number = meta.number;
+                alarms = true;
+            }
+        }
+
         if (challenges || judges) {
             if (challenges) {
                 hdr.lap.type = LAP_CHALLENGE;
@@ -344,18 +390,21 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                     meta.session_id = hdr.lap_body.w4;
                     meta.session_lease_s = meta.lease_s;
                 } else if (meta.verdict == LW_DROP_TAG || meta.verdict == LW_DROP_MARK) {
-                    // Who floods with wrong tags must not keep honest devices waiting for their marks.
-                    bit<2> event_colour;
-                    if (meta.verdict == LW_DROP_TAG) {
-                        events.execute_meter(0, event_colour);
-                    } else {
-                        credits.execute_meter(0, event_colour);
-                    }
-                    if (event_colour == 0) {
-                        digest<event_digest_t>(2, { hdr.lap.device_id, meta.verdict, meta.next, meta.frame.src,
-                                                    meta.ingress });
-                    }
+                    meta.alarm_number = meta.next;
+                    alarms = true;
                 }
+            }
+        }
+        if (alarms) {
+            // Who floods with wrong tags must not keep honest devices waiting for their marks.
+            bit<2> event_colour;
+            if (meta.verdict == LW_DROP_MARK) {
+                credits.execute_meter(0, event_colour);
+            } else {
+                events.execute_meter(0, event_colour);
+            }
+            if (event_colour == 0) {
+                digest<event_digest_t>(2, { hdr.lap.device_id, meta.verdict, meta.alarm_number, meta.frame.src, meta.ingress });
             }
         }
 
@@ -523,6 +572,8 @@ control LapDeparser(packet_out packet, in headers_t hdr) {
         packet.emit(hdr.lap);
         packet.emit(hdr.lap_body);
         packet.emit(hdr.lap_data);
+        packet.emit(hdr.lap_proof);
+        packet.emit(hdr.proof);
         packet.emit(hdr.words);
         packet.emit(hdr.tail1);
         packet.emit(hdr.tail2);

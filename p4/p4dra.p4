@@ -10,7 +10,7 @@
 //   `p4dra_provers`, `bridge`;
 //   begins a round by writing its lane (`attest/2`: the number's lowest bit; classic: either), the number last;
 //   sends through port CPU_PORT, two bytes of egress port in front of the frame, 0: to multicast group 1;
-//   reads verdicts in `proved` and `p4dra_proved` (two words a prover: the number of the round in which it is ok), or takes
+//   reads verdicts in `proved` and `p4dra_proved` (two words a prover, with the number of the round in which it is ok), or takes
 //   digests.
 //
 // Not served: REQUEST and RESPONSE (drop_stopped, for no `fresh` is ever drawn here), the gate (it is off), suite 2, other Ethernet
@@ -18,12 +18,9 @@
 #include <core.p4>
 #include <v1model.p4>
 #include "include/datagram.p4"
-#include "include/forro.p4"
-#include "include/lap.p4"
-#include "include/lw_verdicts.p4"
+#include "include/proof.p4"
 
 #define CPU_PORT 510
-#define PROVERS 65536
 
 const bit<16> ETHER_P4DRA = 0x1234;
 const bit<8> P4DRA_START = 0;
@@ -102,15 +99,7 @@ struct metadata_t {
     bit<1> local;
     bit<1> serves;
     bit<32> gateway_id;
-    bit<1> lane;
-    bit<32> number;
-    bit<64> nonce;
-    bit<64> period;
-    bit<48> until;
-    bit<32> prover;
-    bit<1> has_alternate;
-    bit<32> difference;
-    matrix_t begin;
+    PROOF_FIELDS
 #ifdef PASS_ALL
     matrix_t work;
 #endif
@@ -243,17 +232,13 @@ control Step(inout words_t s, in bit<3> step) {
 #include "include/lap_order.p4"
 
 control AttestIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
-    // By lane. A lane without a round has number 0.
-    register<bit<32>>(2) round_number;
-    register<bit<64>>(2) round_nonce;
-    register<bit<64>>(2) round_period;
-    register<bit<48>>(2) round_until_us;
-    // The same of the classic profile; r and n as on the wire.
+#include "include/proof_state.p4"
+
+    // By lane, of the classic profile; r and n as on the wire. A lane without a round has number 0.
     register<bit<32>>(2) p4dra_number;
     register<bit<64>>(2) p4dra_r;
     register<bit<64>>(2) p4dra_n;
     // By prover and lane: the number of the round in which it is ok.
-    register<bit<32>>(2 * PROVERS) proved;
     register<bit<32>>(2 * PROVERS) p4dra_proved;
 
     counter(128, CounterType.packets) verdicts;
@@ -298,36 +283,10 @@ control AttestIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         size = 65536;
     }
 
-    action set_prover(bit<32> prover) {
-        meta.prover = prover;
-    }
-    table provers {
-        key = { hdr.lap.device_id: exact; }
-        actions = { set_prover; NoAction; }
-        default_action = NoAction();
-        size = PROVERS;
-    }
-
-    // kg, as little-endian words.
     action set_key(bit<1> has_alternate, bit<32> k0, bit<32> k1, bit<32> k2, bit<32> k3, bit<32> k4, bit<32> k5, bit<32> k6,
                    bit<32> k7) {
         meta.has_alternate = has_alternate;
-        meta.begin.v0 = k0;
-        meta.begin.v1 = k1;
-        meta.begin.v2 = k2;
-        meta.begin.v3 = k3;
-        meta.begin.v4 = hdr.lap_proof.round;
-        meta.begin.v5 = hdr.lap_proof.gateway_id;
-        meta.begin.v6 = FORRO_CONSTANT_0;
-        meta.begin.v7 = FORRO_CONSTANT_1;
-        meta.begin.v8 = k4;
-        meta.begin.v9 = k5;
-        meta.begin.v10 = k6;
-        meta.begin.v11 = k7;
-        meta.begin.v12 = SWAP32(hdr.lap_proof.nonce[63:32]);
-        meta.begin.v13 = SWAP32(hdr.lap_proof.nonce[31:0]);
-        meta.begin.v14 = FORRO_CONSTANT_2;
-        meta.begin.v15 = FORRO_CONSTANT_3;
+        SET_KEY(k0, k1, k2, k3, k4, k5, k6, k7)
     }
     table proof_keys {
         key = { hdr.lap.device_id: exact; meta.period: exact; meta.alternate: exact; }
@@ -375,37 +334,6 @@ control AttestIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         default_action = set_controller(0x080000000101);
     }
 
-    // One action each: simple_switch runs an action under the locks of all registers that it names.
-    action read_round() {
-        meta.lane = hdr.lap_proof.round[0:0];
-        round_number.read(meta.number, (bit<32>)meta.lane);
-        round_nonce.read(meta.nonce, (bit<32>)meta.lane);
-        round_period.read(meta.period, (bit<32>)meta.lane);
-        round_until_us.read(meta.until, (bit<32>)meta.lane);
-    }
-    action read_proved() {
-        bit<32> number;
-        proved.read(number, meta.prover * 2 + (bit<32>)meta.lane);
-        if (number == meta.number) {
-            meta.verdict = LW_DROP_PROVED;
-        }
-    }
-    // The verdict, once: of two with the proof one wins, and none counts for a round that is gone.
-    action prove() {
-        bit<32> running;
-        bit<32> number;
-        bit<32> at = meta.prover * 2 + (bit<32>)meta.lane;
-        round_number.read(running, (bit<32>)meta.lane);
-        proved.read(number, at);
-        meta.verdict = LW_PROOF_OK;
-        if (running != meta.number) {
-            meta.verdict = LW_DROP_ROUND;
-        } else if (number == meta.number) {
-            meta.verdict = LW_DROP_PROVED;
-        } else {
-            proved.write(at, meta.number);
-        }
-    }
     action find_p4dra_round() {
         bit<32> number;
         bit<64> r;
@@ -451,20 +379,6 @@ control AttestIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         }
     }
 
-#define COPY_WORD(w) WORK.w = meta.begin.w;
-    action begin() {
-        EACH_WORD(COPY_WORD)
-    }
-#define ADD_WORD(w) WORK.w = WORK.w + meta.begin.w;
-    action feed_forward() {
-        EACH_WORD(ADD_WORD)
-        meta.difference = 0;
-    }
-// All words, whatever the first ones are.
-#define COMPARE_WORD(w) meta.difference = meta.difference | (WORK.w ^ SWAP32(hdr.proof.w));
-    action compare() {
-        EACH_WORD(COMPARE_WORD)
-    }
 #define COMPARE_P4DRA_WORD(w) meta.difference = meta.difference | (WORK.w ^ hdr.proof.w);
     action compare_p4dra() {
         EACH_WORD(COMPARE_P4DRA_WORD)
@@ -477,12 +391,7 @@ control AttestIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         standard.egress_spec = meta.port;
     }
 
-#ifdef PASS_ALL
-    action double_round() {
-        FORRO_0(meta.work) FORRO_1(meta.work) FORRO_2(meta.work) FORRO_3(meta.work)
-        FORRO_4(meta.work) FORRO_5(meta.work) FORRO_6(meta.work) FORRO_7(meta.work)
-    }
-#else
+#ifndef PASS_ALL
     Step() step;
 #endif
     Classify() classify;
@@ -593,13 +502,7 @@ control AttestIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             if (meta.verdict == UNDECIDED) {
 #ifdef PASS_ALL
                 begin();
-                double_round();
-                double_round();
-                double_round();
-                double_round();
-                double_round();
-                double_round();
-                double_round();
+                FOURTEEN_ROUNDS
 #else
                 if (!hdr.progress.isValid() || hdr.progress.done == AGAIN) {
                     hdr.progress.setValid();

@@ -5,6 +5,7 @@
 #include "datagram.p4"
 #include "lap.p4"
 #include "lw_verdicts.p4"
+#include "proof.p4"
 #include "siphash.p4"
 
 #define CPU_PORT 510
@@ -70,6 +71,8 @@ struct headers_t {
     lap_t lap;
     lap_body_t lap_body;
     lap_data_t lap_data;
+    lap_proof_t lap_proof;
+    words_t proof;
     word_t[PAYLOAD_WORDS] words;
     tail1_t tail1;
     tail2_t tail2;
@@ -99,9 +102,22 @@ struct session_digest_t {
 struct event_digest_t {
     bit<64> device_id;
     bit<8> verdict;
-    bit<32> idx;
+    // The row, or of a wrong proof the round.
+    bit<32> number;
     bit<128> address;
     bit<9> ingress;
+}
+
+// kg of the configuration that is being rolled out, as little-endian words.
+struct other_key_t {
+    bit<32> k0;
+    bit<32> k1;
+    bit<32> k2;
+    bit<32> k3;
+    bit<32> k4;
+    bit<32> k5;
+    bit<32> k6;
+    bit<32> k7;
 }
 
 struct metadata_t {
@@ -121,6 +137,7 @@ struct metadata_t {
     bit<32> gateway_id;
     bit<32> lease_s;
     bit<16> mtu;
+    bit<1> attests;
     bit<1> from_devices;
     bit<1> to_devices;
     // Freshness.
@@ -175,6 +192,12 @@ struct metadata_t {
     bit<16> checksum;
     bit<32> sum;
     bit<32> gone;
+    bit<32> alarm_number;
+    // A PROOF.
+    PROOF_FIELDS
+    bit<1> alternate;
+    other_key_t other;
+    matrix_t work;
 }
 
 parser LapParser(packet_in packet, out headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
@@ -217,6 +240,7 @@ parser LapParser(packet_in packet, out headers_t hdr, inout metadata_t meta, ino
             (LAP_REQUEST, LAP_MESSAGE_BYTES + 8, _): lap_body;
             (LAP_RESPONSE, LAP_MESSAGE_BYTES + 8, _): lap_body;
             (LAP_NAK, LAP_MESSAGE_BYTES + 8, _): lap_body;
+            (LAP_PROOF, LAP_PROOF_BYTES + 8, _): lap_proof;
             (LAP_DATA_UP, _, 0): accept;
             (LAP_DATA_DOWN, _, 0): accept;
             (LAP_DATA_UP, _, _): lap_data;
@@ -226,6 +250,11 @@ parser LapParser(packet_in packet, out headers_t hdr, inout metadata_t meta, ino
     }
     state lap_body {
         packet.extract(hdr.lap_body);
+        transition accept;
+    }
+    state lap_proof {
+        packet.extract(hdr.lap_proof);
+        packet.extract(hdr.proof);
         transition accept;
     }
     state lap_data {

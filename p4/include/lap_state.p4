@@ -32,6 +32,9 @@
     register<bit<32>>(DEVICES) lease_lengths;
     register<bit<128>>(DEVICES) addresses;
     register<bit<106>>(DEVICES) places;
+    // As whom it knows the gateway.
+    register<bit<48>>(DEVICES) own_macs;
+    register<bit<128>>(DEVICES) own_addresses;
     register<bit<56>>(DEVICES) windows;
     register<bit<64>>(DEVICES) down_counts;
     // Where its entries lie.
@@ -48,7 +51,7 @@
 
     counter(128, CounterType.packets) verdicts;
     meter(1, MeterType.packets) naks;
-    // Of wrong tags, and of devices whose rows are above their mark.
+    // Of wrong tags and proofs, and of devices whose rows are above their mark.
     meter(1, MeterType.packets) events;
     meter(1, MeterType.packets) credits;
     // Of RESPONSEs of a device of key mode whose tag fits: its rows cost it nothing.
@@ -58,13 +61,15 @@
     meter(2, MeterType.packets) unasked;
     meter(SOURCES, MeterType.packets) sources;
 
-    action set_gateway(bit<32> gateway_id, bit<32> lease_s, bit<2> gate, bit<16> mtu, bit<1> slow) {
+    action set_gateway(bit<32> gateway_id, bit<32> lease_s, bit<2> gate, bit<16> mtu, bit<1> slow,
+                       bit<1> attests) {
         meta.is_set = 1;
         meta.gateway_id = gateway_id;
         meta.lease_s = lease_s;
         meta.gate = gate;
         meta.mtu = mtu;
         meta.slow = slow;
+        meta.attests = attests;
     }
     table gateway {
         actions = { set_gateway; NoAction; }
@@ -364,6 +369,8 @@
             lease_lengths.write(meta.device, meta.lease_s);
             addresses.write(meta.device, meta.frame.src);
             places.write(meta.device, meta.place);
+            own_macs.write(meta.device, hdr.net.ethernet.dst);
+            own_addresses.write(meta.device, meta.frame.dst);
             windows.write(meta.device, 0);
             down_counts.write(meta.device, 0);
             SETTLE(address_owner0s, address_owner1s, meta.address_bucket, meta.address_bucket_b, address_buckets, free, own)

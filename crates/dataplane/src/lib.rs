@@ -31,6 +31,7 @@ mod measurement;
 pub mod miss;
 pub mod p4dra;
 pub mod p4runtime;
+mod provers;
 mod rate;
 pub mod store;
 pub mod xdp;
@@ -49,6 +50,7 @@ pub use self::event::{Event, EventKind, Opening};
 pub use self::measurement::{Measurement, Witness};
 pub use self::miss::Miss;
 pub use self::p4dra::P4draControl;
+pub use self::provers::ProverSet;
 pub use self::store::adopt::{Left, LeftDevice};
 pub use self::store::provers::{ProverError, Provers};
 pub use self::store::{Geometry, LineStatus, Row, SessionView, Store, StoreError};
@@ -60,8 +62,10 @@ pub struct Capabilities {
     pub gate: bool,
     /// Whether it opens and seals what goes through that gate.
     pub sealed: bool,
-    /// Whether it judges PROOFs, of `attest/2` and `p4dra-classic`.
+    /// Whether it judges PROOFs.
     pub attest: bool,
+    /// Whether it judges the proofs of `p4dra-classic`.
+    pub p4dra: bool,
     /// Whether it serves the classic profiles.
     pub classic: bool,
 }
@@ -74,7 +78,7 @@ impl Capabilities {
             (config.gate != Gate::Off, self.gate, "gate"),
             (config.gate == Gate::Sealed, self.sealed, "sealed gate"),
             (config.provers != 0, self.attest, "PROOFs"),
-            (config.p4dra.is_some(), self.attest, "p4dra-classic"),
+            (config.p4dra.is_some(), self.p4dra, "p4dra-classic"),
             (config.classic.is_some(), self.classic, "classic profile"),
         ];
         let missing = asked
@@ -99,6 +103,16 @@ pub enum DataPlaneError {
     /// The P4 switch refused something, or is lost.
     #[error(transparent)]
     Switch(#[from] p4runtime::SwitchError),
+    /// Only what a device sends tells where it is, and it has sent nothing.
+    #[error(
+        "device {device} has sent nothing from {address} through this switch: behind which port it is nobody knows"
+    )]
+    Unplaced {
+        /// The device.
+        device: DeviceId,
+        /// Where it was to be asked.
+        address: IpAddr,
+    },
     /// A privilege is missing.
     #[error("the {backend} data plane needs {needed}: {hint}")]
     Privilege {
@@ -237,20 +251,33 @@ pub trait DataPlane: Send {
     /// Those of the kernel; an interface that is not there.
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError>;
     /// Provers, their keys and rounds; `None`: it attests nobody. Verdicts are those of now: ask anew before each look.
-    fn provers(&mut self) -> Option<&mut Provers> {
+    fn provers(&mut self) -> Option<&mut dyn ProverSet> {
         None
     }
-    /// What a device with a session here is asked in that round, under its session key, and the address of its session.
-    /// `None`: no session that lives at `now_s` of the boot-time clock, or one that changes just now.
-    fn session_request(&self, device: DeviceId, round: &Round, now_s: u32)
-    -> Option<(IpAddr, AttestRequest)>;
+    /// What devices with a session here are asked in that round, each under its session key, and the address of its session, in their
+    /// order. `None`: no session that lives at `now_s` of the boot-time clock, or one that changes just now.
+    fn session_requests(
+        &self,
+        devices: &[DeviceId],
+        round: &Round,
+        now_s: u32,
+    ) -> Vec<Option<(IpAddr, AttestRequest)>>;
+    /// The same of one.
+    fn session_request(
+        &self,
+        device: DeviceId,
+        round: &Round,
+        now_s: u32,
+    ) -> Option<(IpAddr, AttestRequest)> {
+        self.session_requests(&[device], round, now_s).pop().flatten()
+    }
     /// Asks devices, in this order and without waiting, from the gateway's own address and LAP's port. Of several addresses
-    /// of a family each request takes that which the kernel's route to its device begins at. Returns how many were sent, from
-    /// the first on. The rest may be tried again.
+    /// of a family each request takes that which the kernel's route to its device begins at, and through a P4 switch the one to which
+    /// the device sent its RESPONSE. Returns how many were sent, from the first on. The rest may be tried again.
     ///
     /// # Errors
-    /// The first of them cannot be sent, and not for want of room: there is no route, or no address of its family. Go on
-    /// behind it.
+    /// The first of them cannot be sent, and not for want of room: there is no route, or no address of its family, or
+    /// ([`DataPlaneError::Unplaced`]) nobody knows where the device is. Go on behind it.
     fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError>;
     /// Rounds of `p4dra-classic`; `None`: it is off.
     fn p4dra(&mut self) -> Option<&mut P4draControl> {
@@ -393,16 +420,17 @@ impl<T: StoreBacked> DataPlane for T {
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
         StoreBacked::replay(self, miss)
     }
-    fn provers(&mut self) -> Option<&mut Provers> {
-        StoreBacked::provers(self)
+    fn provers(&mut self) -> Option<&mut dyn ProverSet> {
+        StoreBacked::provers(self).map(|provers| provers as &mut dyn ProverSet)
     }
-    fn session_request(
+    fn session_requests(
         &self,
-        device: DeviceId,
+        devices: &[DeviceId],
         round: &Round,
         now_s: u32,
-    ) -> Option<(IpAddr, AttestRequest)> {
-        self.store().session_request(device, round, now_s)
+    ) -> Vec<Option<(IpAddr, AttestRequest)>> {
+        let request = |device: &DeviceId| self.store().session_request(*device, round, now_s);
+        devices.iter().map(request).collect()
     }
     fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {
         StoreBacked::ask(self, requests)

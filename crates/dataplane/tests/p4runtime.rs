@@ -12,14 +12,23 @@
 mod records;
 mod support;
 
-use linewarden_dataplane::StoreError;
+use std::net::SocketAddr;
+use std::time::Instant;
+
 use linewarden_dataplane::p4runtime::{P4Runtime, Place};
+use linewarden_dataplane::{DataPlaneError, StoreError};
+use linewarden_protocol::attest::RequestKey;
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::verdict::Verdict;
+use linewarden_protocol::wire::AttestRequest;
+use zerocopy::IntoBytes as _;
 
 use records::{Group, Record};
-use support::device::{A, gateway_end};
+use support::device::{A, B, Dev, gateway_end};
 use support::shape::Shape;
 use support::world::World;
+use support::world::attest::round;
 use support::world::switch::{DEVICES, LONG, Switch};
 
 /// Whether the switch has what these records are about. Its limits are buckets that fill steadily, not counts of a second.
@@ -183,4 +192,82 @@ fn frames_with_the_gate_off() {
 #[test]
 fn frames_with_the_gate_open() {
     run(records::gate::groups());
+}
+
+#[test]
+fn proofs() {
+    run(records::attest::groups());
+}
+
+/// A request to a port of the device's, as its frame comes out: from where the device knows the gateway.
+fn asked(device: Dev, port: u16, request: &AttestRequest) -> Vec<u8> {
+    let to = Endpoint {
+        port,
+        ..device.end(false)
+    };
+    FrameBuilder::new(gateway_end(false), to)
+        .ip_fields(0, 0, 64)
+        .udp(request.as_bytes())
+}
+
+#[test]
+fn provers_are_asked_where_they_were_and_nobody_else_is() {
+    const PORT: u16 = 7321;
+    let mut world = World::with_switch(Shape {
+        provers: 16,
+        ..Shape::SLOW
+    });
+    let round = round(4, 1);
+    let requests = |world: &mut World| world.session_requests(A, &round);
+    let to = |device: Dev| SocketAddr::new(device.end(false).ip, PORT);
+    for device in [A, B] {
+        assert!(world.prover(device, 4, 1, None));
+    }
+    assert!(world.open_round(round, false));
+    world.pool(A, 7, 3);
+    assert!(requests(&mut world).iter().all(Option::is_none));
+    world.open_bound(A, false);
+    let key = world.held(A).key;
+    let request = round.request(A.id(), &key);
+    for in_session in requests(&mut world) {
+        let (ip, got) = in_session.unwrap();
+        assert_eq!((ip, got.as_bytes()), (A.end(false).ip, request.as_bytes()));
+    }
+    assert_eq!(
+        world.ask_at_switch(to(A), request).unwrap(),
+        asked(A, PORT, &request)
+    );
+
+    let other = SocketAddr::new(B.end(false).ip, PORT);
+    let unplaced = |result| matches!(result, Err(DataPlaneError::Unplaced { .. }));
+    assert!(
+        unplaced(world.ask_at_switch(other, request)),
+        "it was never there"
+    );
+    world.revoke(A);
+    assert!(requests(&mut world).iter().all(Option::is_none));
+    world.wipe(A);
+    assert!(requests(&mut world).iter().all(Option::is_none));
+    // Shut out, it may prove itself again.
+    assert_eq!(
+        world.ask_at_switch(to(A), request).unwrap(),
+        asked(A, PORT, &request)
+    );
+
+    let request = round.request_without_session(B.id(), &RequestKey::from_bytes([7; 16]));
+    assert!(
+        unplaced(world.ask_at_switch(to(B), request)),
+        "it has sent nothing"
+    );
+    let knock = B.frame(false).udp(&world.request(B));
+    assert_eq!(world.send(&knock), Verdict::SlowPath);
+    let deadline = Instant::now() + LONG;
+    while world.drain_misses_at_switch() == 0 {
+        assert!(Instant::now() < deadline, "the switch hands on no message");
+        std::thread::yield_now();
+    }
+    assert_eq!(
+        world.ask_at_switch(to(B), request).unwrap(),
+        asked(B, PORT, &request)
+    );
 }

@@ -160,8 +160,7 @@ pub struct P4draClassicSection {
 #[serde(deny_unknown_fields)]
 pub struct AttestSection {
     /// Provers that fit.
-    #[serde(default = "default_provers")]
-    pub provers: u32,
+    pub provers: Option<u32>,
     /// How long a period lasts, seconds: devices measure themselves once a period.
     #[serde(default = "default_period_s")]
     pub period_s: u32,
@@ -315,9 +314,6 @@ fn default_miss_per_s() -> u32 {
 fn default_feed_poll_ms() -> u64 {
     50
 }
-fn default_provers() -> u32 {
-    100_000
-}
 fn default_period_s() -> u32 {
     ATTEST_PERIOD_S_MAX
 }
@@ -438,6 +434,16 @@ impl GatewaySection {
     pub fn slots(&self) -> u32 {
         self.slots.unwrap_or(match self.dataplane {
             Backend::P4 => p4runtime::DEVICES,
+            Backend::Xdp | Backend::Host => 100_000,
+        })
+    }
+}
+
+impl AttestSection {
+    /// Provers that fit: as many as `lap` has registers for, or 100,000.
+    fn provers(&self, dataplane: Backend) -> u32 {
+        self.provers.unwrap_or(match dataplane {
+            Backend::P4 => p4runtime::PROVERS,
             Backend::Xdp | Backend::Host => 100_000,
         })
     }

@@ -237,7 +237,8 @@ impl Bench {
 
     fn has_proven(&mut self, device: DeviceId, number: RoundNumber) -> bool {
         let provers = self.node.plane_mut().provers().unwrap();
-        provers.proved(device, number).is_some()
+        let proved = provers.proved_of(&[device], number).unwrap();
+        proved.iter().all(Option::is_some)
     }
 
     /// A device that the controller has let in here, in key mode.

@@ -41,13 +41,12 @@ fn run(options: &Options) -> (Report, Vec<Event>) {
 
 fn assert_passed(report: &Report, devices: u64) {
     assert_judged(report, devices, ["xdp", "host"]);
-    assert_eq!(report.attacks.len(), ALL.len() + 1);
-    assert_attested(report);
 }
 
-/// All of it but attestation, which not every data plane has.
 fn assert_judged(report: &Report, devices: u64, expected: [&str; 2]) {
     assert!(report.passed, "{:?}", report.findings);
+    assert_eq!(report.attacks.len(), ALL.len() + 1);
+    assert_attested(report);
     assert_eq!((report.false_accepts, report.false_rejects), (0, 0));
     assert_eq!((report.authenticated, report.inconclusive), (devices, 0));
     assert!(report.auth_per_s > 0.0);
@@ -145,15 +144,13 @@ fn on_a_p4_switch_all_devices_get_in_and_no_attack_does() {
     }
     let (report, events) = run(&options(Backend::P4, 64));
     assert_judged(&report, 64, ["xdp", "p4"]);
-    assert_eq!(report.attacks.len(), ALL.len());
     for attack in &report.attacks {
         assert!(attack.attempts > 0 && attack.skipped.is_none(), "{attack:?}");
     }
     let service = report.service.as_ref().unwrap();
     assert_eq!((service.reached, service.reached_before), (64, 0));
     assert!(service.tried_before > 0);
-    assert!(report.attestation.is_none() && report.left_out.iter().any(|what| what.contains("PROOF")));
-    assert!(!events.contains(&Event::Stage(Stage::Attesting)));
+    assert!(report.left_out.is_empty() && events.contains(&Event::Stage(Stage::Attesting)));
     // Who is enrolled is asked about, all others are dropped at the switch.
     let count = |verdict: &str| report.verdicts.get(verdict).copied().unwrap_or(0);
     assert!(
@@ -181,12 +178,6 @@ fn the_judge_of_a_p4_switch_notices_what_is_spoilt() {
     assert!(service.reached_before > 0 && service.strangers > 0);
     assert!(open.revocation.as_ref().unwrap().reached_after > 0);
     assert!(open.false_accepts > 0 && !refused.passed && !open.passed);
-    let stop = AtomicBool::new(false);
-    let refused = demo::run(&spoilt(Sabotage::SecondFile), &stop, &mut |_| {});
-    assert!(
-        matches!(refused, Err(DemoError::NothingToSpoil("p4"))),
-        "{refused:?}"
-    );
 }
 
 #[test]

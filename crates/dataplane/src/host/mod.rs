@@ -129,6 +129,7 @@ impl Host {
         gate: false,
         sealed: false,
         attest: true,
+        p4dra: true,
         classic: true,
     };
 

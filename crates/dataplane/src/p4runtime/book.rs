@@ -64,18 +64,32 @@ impl Device {
 #[derive(Debug)]
 pub(super) struct Book {
     pub devices: HashMap<DeviceId, Device>,
-    slots: u32,
-    /// Cells from here on were never used.
-    unused: u32,
-    free: Vec<u32>,
-    /// Of devices that were wiped a moment ago: a packet may still be on its way with their numbers.
-    resting: Vec<u32>,
+    pub cells: Cells,
 }
 
 impl Book {
     pub fn new(slots: u32) -> Self {
         Self {
             devices: HashMap::new(),
+            cells: Cells::new(slots),
+        }
+    }
+}
+
+/// Numbers of registers' cells that somebody can have.
+#[derive(Debug)]
+pub(super) struct Cells {
+    slots: u32,
+    /// Cells from here on were never used.
+    unused: u32,
+    free: Vec<u32>,
+    /// Of who was wiped a moment ago: a packet may still be on its way with their numbers.
+    resting: Vec<u32>,
+}
+
+impl Cells {
+    pub fn new(slots: u32) -> Self {
+        Self {
             slots,
             unused: 0,
             free: Vec::new(),
@@ -83,8 +97,8 @@ impl Book {
         }
     }
 
-    /// A cell for a new device.
-    pub fn take_cell(&mut self) -> Option<u32> {
+    /// A cell that nobody has.
+    pub fn take(&mut self) -> Option<u32> {
         self.free.pop().or_else(|| {
             let cell = self.unused;
             let fits = cell < self.slots;
@@ -93,7 +107,7 @@ impl Book {
         })
     }
 
-    /// Its device was wiped; it may be another's after the next [`Book::reclaim`].
+    /// Its owner was wiped; it may be another's after the next [`Cells::reclaim`].
     pub fn rest(&mut self, cell: u32) {
         self.resting.push(cell);
     }

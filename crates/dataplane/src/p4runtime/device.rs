@@ -7,6 +7,7 @@ use std::net::Ipv6Addr;
 
 use linewarden_p4runtime::entity::Update;
 use linewarden_protocol::commit::{self, CommitWord};
+use linewarden_protocol::frame::Mac;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::keys::halves;
 
@@ -18,9 +19,9 @@ use crate::store::{LineStatus, Row, SessionView, StoreError};
 /// Stands for no mark: no row has a number above it.
 const NO_MARK: u64 = 1 << 32;
 /// Updates of one batch.
-const UPDATES_AT_ONCE: usize = 4096;
+pub(super) const UPDATES_AT_ONCE: usize = 4096;
 /// Devices of one call that reads.
-const DEVICES_AT_ONCE: usize = 4096;
+pub(super) const DEVICES_AT_ONCE: usize = 4096;
 /// A tag of a VLAN is set (`VLAN_TAGGED` in p4/include/datagram.p4).
 const VLAN_TAGGED: u16 = 0x1000;
 
@@ -61,7 +62,7 @@ impl P4Runtime {
         mark: Option<RowIndex>,
     ) -> Result<(), StoreError> {
         self.check_rows(device, mode, rows)?;
-        let cell = self.book.take_cell().ok_or(StoreError::Full(device))?;
+        let cell = self.book.cells.take().ok_or(StoreError::Full(device))?;
         let first = u64::from(next.0);
         let held = Device {
             cell,
@@ -302,12 +303,13 @@ impl P4Runtime {
     pub(super) fn remove(&mut self, device: DeviceId) -> Result<(), StoreError> {
         let held = self.device(device)?.clone();
         let written = self.check().and_then(|()| {
+            self.note_whereabouts(device)?;
             let updates = self.removal(device, &held)?;
             self.link.write(&updates)
         });
         self.of_device(device, written)?;
         self.book.devices.remove(&device);
-        self.book.rest(held.cell);
+        self.book.cells.rest(held.cell);
         Ok(())
     }
 
@@ -325,6 +327,8 @@ impl P4Runtime {
             "tag1s",
             "addresses",
             "places",
+            "own_macs",
+            "own_addresses",
         ] {
             updates.push(program.cell(name, cell, 0)?);
         }
@@ -397,18 +401,43 @@ impl P4Runtime {
             return Ok(None);
         };
         let began_us = (until_us as u64).saturating_sub(lease_s as u64 * 1_000_000);
-        let [_, _, mac @ ..] = (place as u64 & 0xffff_ffff_ffff).to_be_bytes();
+        let from = Origin::unpack(place);
         let vlan = |word: u16| (word & VLAN_TAGGED != 0).then_some(word & (VLAN_TAGGED - 1));
-        // `place` of lap.p4: BOUND, UDP port, ingress (9 bits), two VLANs, MAC address.
         Ok(Some(SessionView {
             id,
             addr: address.to_be_bytes(),
             lease_until_s: (self.clock.boot_us(until_us as u64) / 1_000_000) as u32,
             proven_before_ns: (self.clock.boot_us(began_us) + 1) * 1000,
-            port: (place >> 89) as u16,
-            mac,
-            is_bound: place >> 105 & 1 == 1,
-            vlans: [vlan((place >> 64) as u16), vlan((place >> 48) as u16)],
+            port: from.port,
+            mac: from.mac,
+            is_bound: from.is_bound,
+            vlans: from.vlans.map(vlan),
         }))
+    }
+}
+
+/// `place` of lap.p4: where the RESPONSE of a session came from, but for its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    pub is_bound: bool,
+    /// UDP's.
+    pub port: u16,
+    /// The switch's, 9 bits.
+    pub ingress: u16,
+    /// Outer and inner, with `VLAN_TAGGED` set where there is one.
+    pub vlans: [u16; 2],
+    pub mac: Mac,
+}
+
+impl Origin {
+    pub fn unpack(place: u128) -> Self {
+        let [_, _, mac @ ..] = (place as u64 & 0xffff_ffff_ffff).to_be_bytes();
+        Self {
+            is_bound: place >> 105 & 1 == 1,
+            port: (place >> 89) as u16,
+            ingress: (place >> 80) as u16 & 0x1ff,
+            vlans: [(place >> 64) as u16, (place >> 48) as u16],
+            mac,
+        }
     }
 }

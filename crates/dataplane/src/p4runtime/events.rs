@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use linewarden_p4runtime::data::Data;
 use linewarden_p4runtime::digest::DigestList;
 use linewarden_p4runtime::entity::Update;
-use linewarden_protocol::ids::{DeviceId, RowIndex, SessionId, Suite};
+use linewarden_protocol::ids::{DeviceId, RoundNumber, RowIndex, SessionId, Suite};
 use linewarden_protocol::tag;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{FLAG_BOUND, Header, message_type};
@@ -162,18 +162,22 @@ impl Told {
 
 /// `event_digest_t` of lap.p4.
 fn take_alarm(message: &[u128], sink: &mut dyn FnMut(Event)) {
-    let &[id, verdict, idx, address, ingress] = message else {
+    let &[id, verdict, number, address, ingress] = message else {
         return;
     };
-    let kind = match low(verdict) {
-        verdict if verdict == u64::from(Verdict::DropTag.number()) => EventKind::WrongTag,
-        verdict if verdict == u64::from(Verdict::DropMark.number()) => EventKind::RowsLow,
+    let number = low(number) as u32;
+    let (kind, idx) = match low(verdict) {
+        verdict if verdict == u64::from(Verdict::DropTag.number()) => (EventKind::WrongTag, number),
+        verdict if verdict == u64::from(Verdict::DropMark.number()) => (EventKind::RowsLow, number),
+        verdict if verdict == u64::from(Verdict::DropProof.number()) => {
+            (EventKind::WrongProof(RoundNumber(number)), 0)
+        }
         _ => return,
     };
     sink(Event {
         kind,
         device: DeviceId(low(id)),
-        idx: RowIndex(low(idx) as u32),
+        idx: RowIndex(idx),
         from: sender(address),
         ingress: low(ingress) as u32,
     });

@@ -13,6 +13,7 @@
 //! was spent, and [`crate::DataPlane::failure`] says so, as when any data plane ends: a gateway that starts anew has the switch
 //! forget everything and asks for new rows. A switch that nobody controls answers nothing once the fresh value is 16 s old.
 
+mod asking;
 mod book;
 mod clock;
 mod device;
@@ -22,6 +23,7 @@ mod link;
 mod options;
 mod plane;
 mod program;
+mod provers;
 mod setup;
 mod slow;
 
@@ -29,11 +31,12 @@ use std::sync::Mutex;
 
 pub use self::error::SwitchError;
 pub use self::options::{Neighbour, P4Options, Place};
-pub use self::program::{DEVICES, changing_objects};
+pub use self::program::{DEVICES, PROVERS, changing_objects};
 
 use self::book::Book;
 use self::clock::Reading;
 use self::link::Link;
+use self::provers::ProverBook;
 use self::slow::SlowPath;
 use crate::config::{Config, Live};
 use crate::event::Event;
@@ -49,6 +52,7 @@ pub struct P4Runtime {
     live: Live,
     stopping: bool,
     book: Book,
+    provers: ProverBook,
     clock: Reading,
     slow: SlowPath,
     /// When it last looked through all devices, on the monotonic clock.
@@ -67,7 +71,8 @@ impl P4Runtime {
     pub const CAPABILITIES: Capabilities = Capabilities {
         gate: true,
         sealed: false,
-        attest: false,
+        attest: true,
+        p4dra: false,
         classic: false,
     };
 
@@ -83,6 +88,7 @@ impl P4Runtime {
         let clock = Reading::take(&link, None)?;
         let plane = Self {
             book: Book::new(config.geometry.slots),
+            provers: ProverBook::new(config.provers),
             live: config.live(),
             config: config.clone(),
             stopping: false,

@@ -7,7 +7,7 @@ use linewarden_protocol::frame::Mac;
 use linewarden_protocol::wire::LAP_PORT;
 
 use super::P4Runtime;
-use super::program::{DEVICES, ROWS};
+use super::program::{DEVICES, PROVERS, ROWS};
 use crate::config::{Config, ConfigError};
 
 /// Name of the backend.
@@ -46,6 +46,7 @@ impl P4Options {
                 config.geometry.slots > DEVICES,
                 "room for more than 65536 devices",
             ),
+            (config.provers > PROVERS, "room for more than 65536 provers"),
         ];
         let missing = missing.into_iter().find(|(is_asked, _)| *is_asked);
         let missing = missing.map(|(_, what)| what);

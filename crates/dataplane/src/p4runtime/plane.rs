@@ -18,7 +18,7 @@ use crate::event::Event;
 use crate::miss::Miss;
 use crate::store::adopt::Left;
 use crate::store::{LineStatus, Row, SessionView, StoreError};
-use crate::{DataPlane, DataPlaneError, Witness, host};
+use crate::{DataPlane, DataPlaneError, ProverSet, Witness, host};
 
 /// Between two looks through all devices: each reads a register of every one, and who wants room calls fifty times a second.
 const LOOK_EVERY_NS: u64 = 1_000_000_000;
@@ -201,16 +201,20 @@ impl DataPlane for P4Runtime {
         let sent = self.send_through(miss);
         Ok(self.note(sent)?)
     }
-    fn session_request(
-        &self,
-        _device: DeviceId,
-        _round: &Round,
-        _now_s: u32,
-    ) -> Option<(IpAddr, AttestRequest)> {
-        None
+    fn provers(&mut self) -> Option<&mut dyn ProverSet> {
+        (self.config.provers != 0).then_some(self as &mut dyn ProverSet)
     }
-    fn ask(&mut self, _requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {
-        Err(unsupported("PROOFs"))
+    fn session_requests(
+        &self,
+        devices: &[DeviceId],
+        round: &Round,
+        now_s: u32,
+    ) -> Vec<Option<(IpAddr, AttestRequest)>> {
+        self.note(self.requests_in_sessions(devices, round, now_s))
+            .unwrap_or_else(|_| vec![None; devices.len()])
+    }
+    fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {
+        self.ask_devices(requests)
     }
     fn listen(&mut self) {
         self.link.listen();
@@ -219,7 +223,8 @@ impl DataPlane for P4Runtime {
         Some(self.link.bell())
     }
     fn housekeep(&mut self) {
-        self.book.reclaim();
+        self.book.cells.reclaim();
+        self.provers.reclaim();
         let now_ns = host::now().monotonic_ns;
         let is_recent = |looked_ns: u64| now_ns.saturating_sub(looked_ns) < LOOK_EVERY_NS;
         if self.looked_ns.is_some_and(is_recent) {

@@ -20,8 +20,22 @@ const INFO: &str = include_str!("../../../../p4/compiled/lap.p4info.txtpb");
 /// Devices that the program has registers for (`DEVICES` in p4/include/lap_frame.p4).
 pub const DEVICES: u32 = 65_536;
 
+/// Provers that the program has registers for (`PROVERS` in p4/include/proof.p4).
+pub const PROVERS: u32 = 65_536;
+
 /// Rows that the program has room for (the size of `rows` in p4/include/lap_state.p4).
 pub(super) const ROWS: u64 = 1_048_576;
+
+/// Entries that come and go with devices, provers and periods.
+const CHANGING_TABLES: [&str; 7] = [
+    "devices",
+    "rows",
+    "keys",
+    "enrolled",
+    "expected",
+    "provers",
+    "proof_keys",
+];
 
 /// What changes all the time while a gateway serves, as `linewarden_evidence` names it: what devices bring along and spend, and what
 /// the pipeline writes. No reference values have it.
@@ -31,13 +45,16 @@ pub fn changing_objects() -> Vec<String> {
     let Ok(info) = P4Info::from_text(INFO) else {
         return Vec::new();
     };
-    let tables = ["devices", "rows", "keys", "enrolled", "expected"].into_iter();
+    let tables = CHANGING_TABLES.into_iter();
     let tables = tables.filter_map(|name| info.tables().named(name));
     let tables = tables.map(|table| format!("table:{}", table.name));
     let registers = info.registers().iter();
     let registers = registers.map(|register| format!("register:{}", register.name));
     tables.chain(registers).collect()
 }
+
+/// An action and its arguments.
+type Does<'a> = (&'static str, &'a [u128]);
 
 /// Updates in the program's own names.
 #[derive(Debug)]
@@ -127,16 +144,26 @@ impl Program {
     }
 
     /// A new entry of a table.
-    pub fn insert(
+    pub fn insert(&self, key: (&'static str, &[u128]), does: Does<'_>) -> Result<Update, SwitchError> {
+        let entry = self.entry(key, does)?;
+        Ok(Update::TableEntry(Box::new(Change::Insert(entry))))
+    }
+
+    /// Another action for an entry that is there.
+    pub fn modify(&self, key: (&'static str, &[u128]), does: Does<'_>) -> Result<Update, SwitchError> {
+        let entry = self.entry(key, does)?;
+        Ok(Update::TableEntry(Box::new(Change::Modify(entry))))
+    }
+
+    fn entry(
         &self,
         (table, fields): (&'static str, &[u128]),
-        (action, values): (&'static str, &[u128]),
-    ) -> Result<Update, SwitchError> {
-        let entry = TableEntry::new(
+        (action, values): Does<'_>,
+    ) -> Result<TableEntry, SwitchError> {
+        Ok(TableEntry::new(
             self.key(table, fields)?,
             EntryAction::Action(self.action(action, values)?),
-        );
-        Ok(Update::TableEntry(Box::new(Change::Insert(entry))))
+        ))
     }
 
     pub fn delete(&self, table: &'static str, fields: &[u128]) -> Result<Update, SwitchError> {
@@ -182,7 +209,7 @@ mod tests {
     fn all_that_changes_is_in_the_program() {
         let changing = changing_objects();
         let registers = P4Info::from_text(INFO).unwrap().registers().iter().count();
-        assert_eq!(changing.len(), 5 + registers);
+        assert_eq!(changing.len(), CHANGING_TABLES.len() + registers);
         assert!(registers > 0 && changing.contains(&"table:LapIngress.expected".to_owned()));
     }
 }

@@ -106,6 +106,7 @@ impl P4Runtime {
             // Of a sealed gate.
             0,
             (self.live.miss_per_s != 0).into(),
+            (self.config.provers != 0).into(),
         ];
         self.link.program.set_default("gateway", "set_gateway", &values)
     }

@@ -116,6 +116,7 @@ impl P4Runtime {
         self.tell_enrolled()?;
         for (ingress, frame) in self.link.take_packets() {
             if let Some(miss) = Miss::of_frame(&frame, ingress.into()) {
+                self.note_knock(&miss, &frame, ingress);
                 sink(miss);
             }
         }

@@ -81,6 +81,9 @@ pub enum ProverError {
     /// Round numbers increase, from 1.
     #[error("round {0} is not above round {1}, the last that began: reserve numbers that were never used")]
     RoundNotAbove(RoundNumber, RoundNumber),
+    /// The P4 switch did not do what it was to, or is lost: [`DataPlane::failure`](crate::DataPlane::failure) says why.
+    #[error("the P4 switch is lost")]
+    Switch,
 }
 
 /// Sizes of the provers' memory and the key of its hashes.

@@ -171,6 +171,16 @@ fn rounds_and_periods() -> Vec<Record> {
             DropNoKey,
         ),
         case(
+            "in a later period, after a while without any key",
+            |w| {
+                assert!(w.prover(B, 6, 1, None));
+                assert!(w.prover(A, 6, 1, None));
+                assert!(w.open_round(round(6, 2), false));
+            },
+            sends(A, round(6, 2), 1, false),
+            ProofOk,
+        ),
+        case(
             "of what is being rolled out",
             |w| assert!(w.prover(A, 4, 1, Some(2))),
             sends(A, round(4, 1), 2, false),

@@ -253,6 +253,16 @@ side = \"devices\"
     }
 
     #[test]
+    fn as_many_provers_as_the_switch_has_room_for_unless_it_says_fewer() {
+        for (attest, provers) in [("[attest]", 65_536), ("[attest]\nprovers = 9", 9)] {
+            let text = TEXT.replacen("[p4]", &format!("{attest}\n[p4]"), 1);
+            let config: GatewayConfig = toml::from_str(&text).unwrap();
+            let resolved = config.resolve([0; 2], 0).unwrap();
+            assert_eq!(resolved.config.provers, provers);
+        }
+    }
+
+    #[test]
     fn what_a_switch_has_not_is_refused_by_its_field() {
         for (before, after, field, why) in [
             (
@@ -273,7 +283,12 @@ side = \"devices\"
             ("id = 1", "id = 1\nslots = 65537", "gateway.dataplane", "65536"),
             ("\"open\"", "\"sealed\"", "gateway.dataplane", "sealed"),
             ("addresses = [\"192.0.2.1\"]\n", "", "gateway", "addresses"),
-            ("[p4]", "[attest]\n[p4]", "gateway.dataplane", "PROOFs"),
+            (
+                "[p4]",
+                "[attest]\nprovers = 65537\n[p4]",
+                "gateway.dataplane",
+                "65536 provers",
+            ),
             (
                 "[p4]",
                 "[evidence]\nkey = \"k\"\nboot_count = \"b\"\n[p4]",

@@ -111,7 +111,10 @@ impl GatewayConfig {
                 ring: section.ring,
                 hash_seed,
             },
-            provers: self.attest.as_ref().map_or(0, |attest| attest.provers),
+            provers: self
+                .attest
+                .as_ref()
+                .map_or(0, |attest| attest.provers(section.dataplane)),
             classic,
             p4dra,
         };
@@ -177,7 +180,11 @@ impl GatewayConfig {
             )),
             _ => {}
         }
-        if self.attest.as_ref().is_some_and(|attest| attest.provers == 0) {
+        if self
+            .attest
+            .as_ref()
+            .is_some_and(|attest| attest.provers == Some(0))
+        {
             let problem = "0: at least 1; leave [attest] out to attest nobody";
             errors.push(FieldError::new(&["attest", "provers"], problem));
         }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::{
-    Config, Counters, DataPlane, DataPlaneError, Event, Left, LineStatus, Live, Miss, Provers, Row,
-    SessionView, Store, StoreError,
+    Config, Counters, DataPlane, DataPlaneError, Event, Left, LineStatus, Live, Miss, ProverSet, Provers,
+    Row, SessionView, Store, StoreError,
 };
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::frame::{Meta, ip_bytes, ip_from_bytes};
@@ -351,17 +351,21 @@ impl DataPlane for Plane {
         Ok(())
     }
 
-    fn provers(&mut self) -> Option<&mut Provers> {
-        self.1.as_mut()
+    fn provers(&mut self) -> Option<&mut dyn ProverSet> {
+        self.1.as_mut().map(|provers| provers as &mut dyn ProverSet)
     }
 
-    fn session_request(
+    fn session_requests(
         &self,
-        device: DeviceId,
+        devices: &[DeviceId],
         round: &Round,
         now_s: u32,
-    ) -> Option<(IpAddr, AttestRequest)> {
-        self.0.lock().unwrap().host.session_request(device, round, now_s)
+    ) -> Vec<Option<(IpAddr, AttestRequest)>> {
+        self.0
+            .lock()
+            .unwrap()
+            .host
+            .session_requests(devices, round, now_s)
     }
 
     fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {

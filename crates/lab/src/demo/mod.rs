@@ -100,14 +100,6 @@ impl Backend {
             Self::Host => false,
         }
     }
-
-    /// It judges what devices prove to run.
-    fn attests(self) -> bool {
-        match self {
-            Self::Xdp | Self::Host => true,
-            Self::P4 => false,
-        }
-    }
 }
 
 /// What to demonstrate.
@@ -160,12 +152,7 @@ impl Options {
         if !(ROWS_MIN..=ROWS_MAX).contains(&self.rows) {
             return Err(DemoError::Rows(self.rows));
         }
-        match self.sabotage {
-            Some(Sabotage::FileLeftAlone | Sabotage::SecondFile) if !self.backend.attests() => {
-                Err(DemoError::NothingToSpoil(self.backend.name()))
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -243,9 +230,6 @@ pub enum DemoError {
     /// Too few for what a device does here, or more than a demonstration can use.
     #[error("{0} rows per device: from {ROWS_MIN} to {ROWS_MAX} can be used")]
     Rows(u32),
-    /// A run without attestation whose attestation is to be spoilt.
-    #[error("the data plane {0} asks no device what it runs: that cannot be spoilt")]
-    NothingToSpoil(&'static str),
     /// Stopped by the user.
     #[error("interrupted; nothing was left behind")]
     Interrupted,

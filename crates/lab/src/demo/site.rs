@@ -53,11 +53,7 @@ pub(super) fn config(
             ring: options.rows - 1,
             hash_seed: [getrandom::u64()?, getrandom::u64()?],
         },
-        provers: if backend.attests() {
-            Groups::of(options).attested
-        } else {
-            0
-        },
+        provers: Groups::of(options).attested,
         classic: None,
         p4dra: None,
     })

@@ -1,4 +1,4 @@
-//! p4dra.p4: `attest/2` and `p4dra-classic` against the oracle's.
+//! p4dra.p4, and lap.p4 of PROOFs: `attest/2` and `p4dra-classic` against the oracle's.
 
 use linewarden_protocol::attest::{
     AttestationKey, ConfigurationHash, PeriodStart, ProofKey, Round as AttestRound,
@@ -7,7 +7,7 @@ use linewarden_protocol::classic::p4dra::prover::Prover;
 use linewarden_protocol::classic::p4dra::verifier::Verifier;
 use linewarden_protocol::classic::p4dra::{CONTROLLER, ETHER_TYPE, Message, ProverId, Round, Template, sw};
 use linewarden_protocol::frame::builder::FrameBuilder;
-use linewarden_protocol::gateway::{Gateway, GatewayConfig, OpenRound, P4dra, ProverKeys};
+use linewarden_protocol::gateway::{Gate, Gateway, GatewayConfig, OpenRound, P4dra, ProverKeys};
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber, Suite};
 use linewarden_protocol::time::Monotonic;
 use linewarden_protocol::verdict::Verdict;
@@ -15,6 +15,7 @@ use linewarden_protocol::wire::{Header, message_type};
 use zerocopy::IntoBytes as _;
 
 use super::bench::{Bench, GATEWAY, OWN_V6, device_end, gateway_end, service_end, v6};
+use super::lap;
 use super::stf::Stf;
 
 const H: ConfigurationHash = ConfigurationHash([0x21; 32]);
@@ -58,70 +59,124 @@ fn args<'a>(prefix: &str, words: impl IntoIterator<Item = &'a u32>) -> String {
     words.join(", ")
 }
 
-fn install(bench: &mut Bench, number: u8, alternate: bool, has_keys: bool) {
-    let keys = ProverKeys {
-        current: key(number, &H),
-        alternate: alternate.then(|| key(number, &OTHER_H)),
-    };
-    let line = format!(
-        "add AttestIngress.provers hdr.lap.device_id:{:#x} set_prover(prover:{number})",
-        device(number).0
-    );
-    bench.stf.line(&line);
-    if has_keys {
-        let all = [(0, Some(&keys.current)), (1, keys.alternate.as_ref())];
-        for (which, key) in all {
-            let Some(key) = key else { continue };
-            let words: Vec<_> = key
-                .as_bytes()
-                .as_chunks::<4>()
-                .0
-                .iter()
-                .map(|word| u32::from_le_bytes(*word))
-                .collect();
-            bench.stf.line(&format!(
-                "add AttestIngress.proof_keys hdr.lap.device_id:{:#x} meta.period:{:#x} meta.alternate:{which} \
-                 set_key(has_alternate:{}, {})",
-                device(number).0,
-                START.period.0,
-                u8::from(alternate),
-                args("k", &words)
-            ));
+/// A program that judges PROOFs.
+#[derive(Clone, Copy)]
+enum Judge<'a> {
+    /// p4dra.p4, compiled under that name: a key's entry is of one of the two.
+    P4dra(&'a str),
+    /// lap.p4: both stand in one.
+    Lap,
+}
+
+impl Judge<'_> {
+    fn control(self) -> &'static str {
+        match self {
+            Judge::P4dra(_) => "AttestIngress",
+            Judge::Lap => "LapIngress",
+        }
+    }
+
+    /// Before it attests anybody.
+    fn bench(self) -> Bench {
+        match self {
+            Judge::P4dra(program) => Bench::new(self.control(), Stf::new(program, "proofs"), gateway(0)),
+            Judge::Lap => {
+                let mut bench = lap::bench("proofs", Gate::Off);
+                lap::configure(&mut bench, Gate::Off, false, false);
+                bench
+            }
+        }
+    }
+
+    fn begin_to_attest(self, bench: &mut Bench) {
+        bench.gateway = gateway(8);
+        match self {
+            Judge::P4dra(_) => {
+                let id = GATEWAY.0;
+                bench.stf.line(&format!(
+                    "setdefault AttestIngress.gateway set_gateway(gateway_id:{id})"
+                ));
+            }
+            Judge::Lap => lap::configure(bench, Gate::Off, false, true),
+        }
+    }
+
+    fn add_keys(self, bench: &mut Bench, number: u8, keys: &ProverKeys) {
+        let (device, period) = (device(number).0, START.period.0);
+        let (current, other) = (words(&keys.current), keys.alternate.as_ref().map(words));
+        let has_other = u8::from(other.is_some());
+        match self {
+            Judge::P4dra(_) => {
+                let all = [(0, Some(current)), (1, other)];
+                for (which, words) in all.into_iter().filter_map(|(which, words)| Some((which, words?))) {
+                    bench.stf.line(&format!(
+                        "add AttestIngress.proof_keys hdr.lap.device_id:{device:#x} meta.period:{period:#x} \
+                         meta.alternate:{which} set_key(has_alternate:{has_other}, {})",
+                        args("k", &words)
+                    ));
+                }
+            }
+            Judge::Lap => {
+                bench.stf.line(&format!(
+                    "add LapIngress.proof_keys meta.prover:{number} meta.period:{period:#x} \
+                     set_keys({}, has_alternate:{has_other}, {})",
+                    args("k", &current),
+                    args("a", &other.unwrap_or_default())
+                ));
+            }
+        }
+    }
+
+    fn install(self, bench: &mut Bench, number: u8, alternate: bool, has_keys: bool) {
+        let keys = ProverKeys {
+            current: key(number, &H),
+            alternate: alternate.then(|| key(number, &OTHER_H)),
+        };
+        bench.stf.line(&format!(
+            "add {}.provers hdr.lap.device_id:{:#x} set_prover(prover:{number})",
+            self.control(),
+            device(number).0
+        ));
+        // Known to the oracle by a key of another period, if it has none.
+        let period = Period(START.period.0 + u64::from(!has_keys));
+        if has_keys {
+            self.add_keys(bench, number, &keys);
         }
         bench
             .gateway
-            .install_prover(device(number), START.period, keys)
+            .install_prover(device(number), period, keys)
             .unwrap();
-        return;
     }
-    // Known to the oracle by a key of another period.
-    bench
-        .gateway
-        .install_prover(device(number), Period(START.period.0 + 1), keys)
-        .unwrap();
+
+    /// Begins a round, as the control plane does it: its number last.
+    fn open(self, bench: &mut Bench, round: &AttestRound, late: bool) {
+        let lane = round.number.0 & 1;
+        let lines = [
+            ("round_period", round.start.period.0),
+            ("round_nonce", u64::from_be_bytes(round.nonce)),
+            ("round_until_us", if late { 0 } else { LATER_US }),
+            ("round_number", round.number.0.into()),
+        ];
+        for (register, value) in lines {
+            let control = self.control();
+            bench
+                .stf
+                .line(&format!("register_write {control}.{register} {lane} {value}"));
+        }
+        let until = if late { 0 } else { bench.now.monotonic_ms + 1000 };
+        let open = OpenRound {
+            round: *round,
+            started: Monotonic(0),
+            until: Monotonic(until),
+        };
+        bench.gateway.open_round(open).unwrap();
+    }
 }
 
-/// Begins a round, as the control plane does it: its number last.
-fn open(bench: &mut Bench, round: &AttestRound, late: bool) {
-    let lane = round.number.0 & 1;
-    let lines = [
-        ("round_period", round.start.period.0),
-        ("round_nonce", u64::from_be_bytes(round.nonce)),
-        ("round_until_us", if late { 0 } else { LATER_US }),
-        ("round_number", round.number.0.into()),
-    ];
-    for (register, value) in lines {
-        bench
-            .stf
-            .line(&format!("register_write AttestIngress.{register} {lane} {value}"));
-    }
-    let until = if late { 0 } else { bench.now.monotonic_ms + 1000 };
-    let open = OpenRound {
-        round: *round,
-        started: Monotonic(0),
-        until: Monotonic(until),
-    };
-    bench.gateway.open_round(open).unwrap();
+/// As the programs have it.
+fn words(key: &ProofKey) -> [u32; 8] {
+    let (words, _) = key.as_bytes().as_chunks::<4>();
+    std::array::from_fn(|at| u32::from_le_bytes(words[at]))
 }
 
 fn gateway(provers_max: usize) -> Gateway {
@@ -138,19 +193,15 @@ fn proof(number: u8, round: &AttestRound, h: &ConfigurationHash) -> Vec<u8> {
     Bench::to_lap(device_end(number), answer.as_bytes())
 }
 
-fn proofs(program: &str) -> Stf {
-    let mut bench = Bench::new("AttestIngress", Stf::new(program, "proofs"), gateway(0));
+fn proofs(judge: Judge<'_>) -> Stf {
+    let mut bench = judge.bench();
     let (first, second) = (round(1), round(2));
     bench.say("Nobody is attested here yet.");
     bench.expect(Verdict::DropUnsupportedType, &proof(1, &first, &H));
-    bench.gateway = gateway(8);
     bench.say(
         "Provers 1 to 5: 2 and 3 are being rolled out to another configuration, 4 has no key of the period.",
     );
-    bench.stf.line(&format!(
-        "setdefault AttestIngress.gateway set_gateway(gateway_id:{})",
-        GATEWAY.0
-    ));
+    judge.begin_to_attest(&mut bench);
     for (number, alternate, has_keys) in [
         (1, false, true),
         (2, true, true),
@@ -158,14 +209,14 @@ fn proofs(program: &str) -> Stf {
         (4, false, false),
         (5, false, true),
     ] {
-        install(&mut bench, number, alternate, has_keys);
+        judge.install(&mut bench, number, alternate, has_keys);
     }
     bench.say("No round runs.");
     bench.expect(Verdict::DropRound, &proof(1, &first, &H));
     bench.say(
         "A round: one verdict a prover; the configuration that is valid, or the one that is rolled out.",
     );
-    open(&mut bench, &first, false);
+    judge.open(&mut bench, &first, false);
     bench.expect(Verdict::ProofOk, &proof(1, &first, &H));
     bench.expect(Verdict::ProofOk, &proof(2, &first, &OTHER_H));
     bench.stf.line("wait");
@@ -188,7 +239,7 @@ fn proofs(program: &str) -> Stf {
         &proof(5, &first, &ConfigurationHash([9; 32])),
     );
     bench.say("The next round runs beside it, by IPv6 and behind tags.");
-    open(&mut bench, &second, false);
+    judge.open(&mut bench, &second, false);
     let answer = second.answer(device(1), key(1, &H).prove(&second));
     let frame = FrameBuilder::new(v6(device_end(1)), v6(gateway_end()))
         .vlan(7)
@@ -208,7 +259,7 @@ fn proofs(program: &str) -> Stf {
     drain(&mut bench);
     bench.expect(Verdict::ProofOk, &right);
     bench.say("A round whose time is over.");
-    open(&mut bench, &round(3), true);
+    judge.open(&mut bench, &round(3), true);
     bench.expect(Verdict::DropLate, &proof(3, &round(3), &H));
     bench.expect(Verdict::DropRound, &proof(3, &first, &H));
     bench.say("What else comes to the port, and what does not.");
@@ -467,6 +518,7 @@ pub fn tests() -> Vec<Stf> {
     let programs = ["p4dra-recirculating", "p4dra-one-pass"];
     programs
         .into_iter()
-        .flat_map(|program| [proofs(program), classic(program)])
+        .flat_map(|program| [proofs(Judge::P4dra(program)), classic(program)])
+        .chain([proofs(Judge::Lap)])
         .collect()
 }

@@ -195,15 +195,21 @@ pub fn set(bench: &mut Bench, gate: Gate) {
 
 /// Likewise, with a slow path or without.
 pub fn set_with(bench: &mut Bench, gate: Gate, slow: bool) {
+    configure(bench, gate, slow, false);
+}
+
+/// With all that is set; `attests`: PROOFs are judged.
+pub fn configure(bench: &mut Bench, gate: Gate, slow: bool, attests: bool) {
     let gate = match gate {
         Gate::Sealed => 0,
         Gate::Open => 1,
         Gate::Off => 2,
     };
     bench.stf.line(&format!(
-        "setdefault LapIngress.gateway set_gateway(gateway_id:{}, lease_s:{LEASE_S}, gate:{gate}, mtu:{MTU}, slow:{})",
+        "setdefault LapIngress.gateway set_gateway(gateway_id:{}, lease_s:{LEASE_S}, gate:{gate}, mtu:{MTU}, slow:{}, attests:{})",
         GATEWAY.0,
-        u8::from(slow)
+        u8::from(slow),
+        u8::from(attests)
     ));
 }
 

@@ -62,8 +62,10 @@ impl World {
         let (id, period) = (device.id(), Period(period));
         let is_ok = self.oracle.install_prover(id, period, keys.clone()).is_ok();
         self.each_plane(|plane, _| {
-            let result = plane.provers().unwrap().install(id, period, &keys);
+            let provers = plane.provers().unwrap();
+            let result = provers.install(id, period, &keys);
             assert_eq!(result.is_ok(), is_ok, "{result:?}");
+            provers.commit().unwrap();
         });
         if is_ok {
             self.provers.insert(device);
@@ -74,7 +76,9 @@ impl World {
     pub fn wipe_prover(&mut self, device: Dev) {
         let was_here = self.oracle.wipe_prover(device.id());
         self.each_plane(|plane, _| {
-            assert_eq!(plane.provers().unwrap().wipe(device.id()), was_here);
+            let provers = plane.provers().unwrap();
+            assert_eq!(provers.wipe(device.id()), was_here);
+            provers.commit().unwrap();
         });
         self.provers.remove(&device);
     }
@@ -89,7 +93,8 @@ impl World {
         let (now, real) = (self.now().monotonic_ms, real_now().monotonic_ms);
         let is_ok = self.oracle.open_round(open(now)).is_ok();
         self.each_plane(|plane, at| {
-            let open = open(if at == 1 { real } else { now });
+            // `xdp` and the switch have clocks of their own.
+            let open = open(if at == 0 { now } else { real });
             let result = plane.provers().unwrap().open_round(&open);
             assert_eq!(result.is_ok(), is_ok, "{result:?}");
         });
@@ -129,7 +134,8 @@ impl World {
             let expected = self.oracle.proved(device.id(), number);
             let shift_ms = self.shift_ms;
             self.each_plane(|plane, at| {
-                let got = plane.provers().unwrap().proved(device.id(), number);
+                let got = plane.provers().unwrap().proved_of(&[device.id()], number);
+                let got = got.unwrap().pop().unwrap();
                 let configuration = |proved: Option<linewarden_protocol::gateway::Proved>| {
                     proved.map(|proved| proved.configuration)
                 };
@@ -139,7 +145,7 @@ impl World {
                     "{device:?} in round {number}"
                 );
                 if let (Some(got), Some(expected)) = (got, expected) {
-                    let moved = if at == 1 { shift_ms } else { 0 };
+                    let moved = if at == 0 { 0 } else { shift_ms };
                     let difference = got.elapsed_ms.abs_diff(expected.elapsed_ms);
                     assert!(u64::from(difference) <= moved + STEP_MS, "{got:?} {expected:?}");
                 }
@@ -150,16 +156,13 @@ impl World {
         };
         self.each_plane(|plane, _| {
             let held = plane.provers().unwrap();
-            let listed = held.verdicts(number).count();
-            assert_eq!(listed, provers.len(), "all provers are listed");
-            let ok = held
-                .verdicts(number)
-                .filter(|(_, proved)| proved.is_some())
-                .count();
-            let one_by_one = provers
-                .iter()
-                .filter(|dev| held.proved(dev.id(), number).is_some());
-            assert_eq!(ok, one_by_one.count());
+            let listed = held.verdicts(number).unwrap();
+            assert_eq!(listed.len(), provers.len(), "all provers are listed");
+            let count = |proved: &mut dyn Iterator<Item = bool>| proved.filter(|is_ok| *is_ok).count();
+            let ok = count(&mut listed.iter().map(|(_, proved)| proved.is_some()));
+            let ids: Vec<_> = provers.iter().map(|dev| dev.id()).collect();
+            let named = held.proved_of(&ids, number).unwrap();
+            assert_eq!(ok, count(&mut named.iter().map(Option::is_some)));
         });
     }
 }

@@ -3,14 +3,17 @@
 //! The switch has its own clock and registers that only packets write. A record that moves the clock, or stops a winner half way,
 //! goes on without it: it is *left behind* until the next reset.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use linewarden_dataplane::p4runtime::{Neighbour, P4Options, P4Runtime, Place};
-use linewarden_dataplane::{Config, Counters, DataPlane as _, Event, StoreError};
+use linewarden_dataplane::{Config, Counters, DataPlane as _, DataPlaneError, Event, StoreError};
 use linewarden_p4runtime::tls::{ClientTls, Identity, ServerTls};
+use linewarden_protocol::attest::Round;
 use linewarden_protocol::commit;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::verdict::{Disposition, Verdict};
+use linewarden_protocol::wire::AttestRequest;
 use linewarden_switch::hosted::{HostOptions, Hosted};
 use linewarden_switch::ports::memory::{MemoryPeer, memory_port};
 use linewarden_switch::ports::{PortId, PortSet};
@@ -189,6 +192,33 @@ impl World {
             panic!("one frame has one verdict");
         };
         verdict
+    }
+
+    /// What each data plane would ask a device in its session.
+    pub fn session_requests(&mut self, device: Dev, round: &Round) -> Vec<Option<(IpAddr, AttestRequest)>> {
+        let now_s = (read_clock(libc::CLOCK_BOOTTIME) / 1_000_000_000) as u32;
+        let mut requests = Vec::new();
+        self.each_plane(|plane, _| requests.push(plane.session_request(device.id(), round, now_s)));
+        requests
+    }
+
+    /// Asks through the switch; the frame that comes out to the devices.
+    pub fn ask_at_switch(
+        &mut self,
+        to: SocketAddr,
+        request: AttestRequest,
+    ) -> Result<Vec<u8>, DataPlaneError> {
+        let side = self.switch.as_mut().unwrap();
+        assert_eq!(side.plane.ask(&[(to, request)])?, 1);
+        Ok(side.switch.devices.receive(LONG).unwrap())
+    }
+
+    /// Takes the messages of devices that are not here.
+    pub fn drain_misses_at_switch(&mut self) -> u64 {
+        let side = self.switch.as_mut().unwrap();
+        let mut taken = 0;
+        side.plane.drain_misses(&mut |_| taken += 1).unwrap();
+        taken
     }
 
     /// From now until the next reset the switch is not what the others are.

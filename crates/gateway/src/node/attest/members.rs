@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use linewarden_controller::attest::{Plan, ProverProvision, Provers, Seen, Verdict};
-use linewarden_dataplane::{DataPlane, Provers as Held};
+use linewarden_dataplane::ProverSet;
 use linewarden_protocol::attest::{PeriodStart, RequestKey, Round};
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_protocol::wire::AttestRequest;
@@ -155,7 +155,7 @@ impl Members {
     }
 
     /// Takes a part of the provers; how many have no room.
-    pub(super) fn take(&mut self, provers: Provers, held: &mut Held, schedule: &Schedule) -> u64 {
+    pub(super) fn take(&mut self, provers: Provers, held: &mut dyn ProverSet, schedule: &Schedule) -> u64 {
         let lane = lane(provers.start.period);
         let expected = self.loaded.get_mut(lane).and_then(Option::as_mut);
         // Keys by which other configurations are proven than the plan has it are asked for again, after the next one.
@@ -194,6 +194,10 @@ impl Members {
             }
             self.refused.remove(&device);
             self.admit(group, provision, provers.start.period);
+        }
+        // One that is lost ends by itself.
+        if let Err(error) = held.commit() {
+            tracing::error!(%error, "keys of provers are not in force");
         }
         if !provers.more {
             self.tell_refused();
@@ -271,24 +275,22 @@ impl Members {
             .collect()
     }
 
-    /// What a prover is asked and where; `None`: there is no way to it from here, or nothing that it could prove, or it has been
+    /// What a prover is asked and where, if `session` is what it is asked in the session that it has here; `None`: there is no way to it from here, or nothing that it could prove, or it has been
     /// enrolled anew since the round began, and might have proven something in it by its old key. `is_last` is the last time in this
     /// round: under the request key, for a device may have lost the session that is here, or have one elsewhere that this gateway
     /// has not heard of.
     pub(super) fn request(
         &mut self,
-        plane: &dyn DataPlane,
+        session: Option<(IpAddr, AttestRequest)>,
         asked: Queued,
         round: &Round,
         is_last: bool,
-        now_s: u32,
     ) -> Option<Way> {
         let device = asked.device;
         let member = self.members.get_mut(&device)?;
         if member.enrolled_at != asked.enrolled_at {
             return None;
         }
-        let session = plane.session_request(device, round, now_s);
         member.address = session.map(|(address, _)| address).or(member.address);
         let key = member.key(round.start.period)?;
         let (address, request) = match session.filter(|_| !is_last) {

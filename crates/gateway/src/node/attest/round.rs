@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use linewarden_controller::attest::{GroupPlan, RoundOutcome, Seen, Verdict};
-use linewarden_dataplane::{DataPlaneError, Provers};
+use linewarden_dataplane::{DataPlaneError, ProverError, ProverSet};
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::gateway::OpenRound;
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
@@ -103,12 +103,14 @@ impl Running {
     }
 
     /// Who has proven moves over to the verdicts.
-    fn look(&mut self, provers: &Provers) {
+    fn look(&mut self, provers: &dyn ProverSet) -> Result<(), ProverError> {
         let (number, answer_ms) = (self.round.number, self.answer_ms);
+        let silent: Vec<DeviceId> = self.silent.iter().map(|asked| asked.prover.device).collect();
+        let mut proved = provers.proved_of(&silent, number)?.into_iter();
         let (verdicts, last) = (&mut self.verdicts, &mut self.last_verdict_ms);
         let repeated_to = &self.repeated_to;
         self.silent.retain(|asked| {
-            let Some(proved) = provers.proved(asked.prover.device, number) else {
+            let Some(proved) = proved.next().flatten() else {
                 return true;
             };
             // Where it was asked it can be asked. To whom nothing was sent has had the nonce from others: that is no answer, and
@@ -132,6 +134,7 @@ impl Running {
             });
             false
         });
+        Ok(())
     }
 
     fn outcome(mut self, clock: Clock) -> RoundOutcome {
@@ -288,8 +291,11 @@ impl Node {
             self.send_requests(attestation, &mut running, clock);
         }
         if running.queue.is_empty() || now_ns >= running.until_ns {
-            if let Some(provers) = self.plane.provers() {
-                running.look(provers);
+            let looked = self.plane.provers().map(|provers| running.look(provers));
+            if let Some(Err(error)) = looked {
+                // Nobody is silent for want of a look.
+                tracing::error!(%error, number = %running.round.number, "a round is given up");
+                return None;
             }
             let is_done = running.queue.is_empty() && running.silent.is_empty();
             if is_done || now_ns >= running.until_ns {
@@ -328,10 +334,12 @@ impl Node {
         let mut requests: Vec<(SocketAddr, AttestRequest)> = Vec::with_capacity(queued.len());
         let mut asked = Vec::with_capacity(queued.len());
         let is_last = running.repeats == REPEATS_PERCENT.len();
-        for queued in queued {
+        let devices: Vec<DeviceId> = queued.iter().map(|queued| queued.device).collect();
+        let sessions = self.plane.session_requests(&devices, &running.round, now_s);
+        for (queued, session) in queued.into_iter().zip(sessions) {
             let request = attestation
                 .members
-                .request(&*self.plane, queued, &running.round, is_last, now_s);
+                .request(session, queued, &running.round, is_last);
             if let Some(way) = request {
                 requests.push((way.to, way.request));
                 asked.push(Asked {
@@ -388,8 +396,13 @@ impl Node {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a device cannot be asked");
+                    // Who has no session comes through no gate: nobody gets away with anything by having none.
+                    let is_unplaced = matches!(error, DataPlaneError::Unplaced { .. });
                     running.refusal = Some(error);
-                    refused.extend(asked.get(done).map(|asked| asked.prover.device));
+                    if let Some(asked) = asked.get_mut(done) {
+                        asked.is_excused |= is_unplaced;
+                        refused.insert(asked.prover.device);
+                    }
                     done += 1;
                 }
             }

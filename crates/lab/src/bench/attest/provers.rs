@@ -1,6 +1,6 @@
 //! A fleet of provers for the benches: random keys, rounds, and the PROOFs of all, made side by side.
 
-use linewarden_dataplane::{Config, DataPlaneError, Provers};
+use linewarden_dataplane::{Config, DataPlaneError, ProverSet};
 use linewarden_forro::{Backend, Matrix, R14, blocks};
 use linewarden_protocol::attest::{PeriodStart, ProofKey, Round};
 use linewarden_protocol::gateway::{OpenRound, ProverKeys};
@@ -53,7 +53,7 @@ impl Fleet {
     ///
     /// # Errors
     /// The data plane's.
-    pub fn install(&self, provers: &mut Provers) -> Result<(), DataPlaneError> {
+    pub fn install(&self, provers: &mut dyn ProverSet) -> Result<(), DataPlaneError> {
         let mut order: Vec<_> = self.provers.iter().collect();
         order.sort_by_key(|(device, _)| device.0);
         order.into_iter().try_for_each(|(device, key)| {
@@ -100,7 +100,7 @@ impl Fleet {
 ///
 /// # Errors
 /// The data plane's.
-pub fn open(provers: &mut Provers, round: Round) -> Result<(), DataPlaneError> {
+pub fn open(provers: &mut dyn ProverSet, round: Round) -> Result<(), DataPlaneError> {
     let now_ms = monotonic_ns() / 1_000_000;
     let open = OpenRound {
         round,

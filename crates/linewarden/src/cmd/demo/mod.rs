@@ -142,7 +142,7 @@ fn failure(error: DemoError) -> Failure {
         DemoError::Capability(_) | DemoError::DataPlane(DataPlaneError::Privilege { .. }) => {
             Failure::privilege(error).and("or use `--dataplane host`, which works without, over loopback")
         }
-        DemoError::Devices(_) | DemoError::Rows(_) | DemoError::NothingToSpoil(_) => Failure::input(error),
+        DemoError::Devices(_) | DemoError::Rows(_) => Failure::input(error),
         other => Failure::failed(other),
     }
 }

@@ -202,13 +202,13 @@ impl DataPlane for Plane {
         Ok(())
     }
 
-    fn session_request(
+    fn session_requests(
         &self,
-        device: DeviceId,
+        devices: &[DeviceId],
         round: &Round,
         now_s: u32,
-    ) -> Option<(IpAddr, AttestRequest)> {
-        self.inner().host.session_request(device, round, now_s)
+    ) -> Vec<Option<(IpAddr, AttestRequest)>> {
+        self.inner().host.session_requests(devices, round, now_s)
     }
 
     /// This network has no way for it: nobody is attested here.
