@@ -230,7 +230,7 @@ fn many_at_once_are_judged_as_one_by_one() {
         let mut host = Host::with_lanes(&Shape::ATTESTING.config(), lanes).unwrap();
         install(&mut host);
         let second = open(round(4, 2));
-        host.provers().unwrap().open_round(&second).unwrap();
+        host.prover_store().unwrap().open_round(&second).unwrap();
         let thread = host.thread_state();
         (host.engine(), thread, host)
     };
@@ -272,7 +272,7 @@ fn many_at_once_are_judged_as_one_by_one() {
         };
         assert_eq!(counted(&at_once), counted(&one_by_one), "{count}");
         let ok = |mut host: Host| {
-            let provers = DataPlane::provers(&mut host).unwrap();
+            let provers = host.prover_store().unwrap();
             let proved = |(device, number)| provers.proved(Dev(device).id(), RoundNumber(number));
             // Of a device that proves both configurations only which comes first differs.
             (1..=PROVERS)
@@ -296,7 +296,7 @@ fn of_several_cpus_with_one_proof_one_wins() {
     let mut host = Host::new(&Shape::ATTESTING.config()).unwrap();
     install(&mut host);
     for number in 2..=rounds + 1 {
-        DataPlane::provers(&mut host)
+        host.prover_store()
             .unwrap()
             .open_round(&open(round(4, number)))
             .unwrap();
@@ -318,7 +318,7 @@ fn of_several_cpus_with_one_proof_one_wins() {
     };
     install(&mut xdp);
     for number in 2..=rounds + 1 {
-        DataPlane::provers(&mut xdp)
+        xdp.prover_store()
             .unwrap()
             .open_round(&open(round(4, number)))
             .unwrap();
@@ -364,11 +364,11 @@ fn no_verdict_is_one_of_a_much_later_round() {
     let (engine, mut thread) = (host.engine(), host.thread_state());
     let device = Dev(1);
     let mut prove = |host: &mut Host, number: u32| {
-        let provers = DataPlane::provers(host).unwrap();
+        let provers = host.prover_store().unwrap();
         assert_eq!(provers.proved(device.id(), RoundNumber(number)), None, "{number}");
         let message = whole(proof(device, &round(4, number), 1));
         engine.process_proofs(&mut thread, Moment::from(real_now()), &[message]);
-        let provers = DataPlane::provers(host).unwrap();
+        let provers = host.prover_store().unwrap();
         assert!(
             provers.proved(device.id(), RoundNumber(number)).is_some(),
             "{number}"
@@ -386,12 +386,12 @@ fn no_verdict_is_one_of_a_much_later_round() {
         u32::MAX - 1,
         u32::MAX,
     ] {
-        let provers = DataPlane::provers(&mut host).unwrap();
+        let provers = host.prover_store().unwrap();
         provers.open_round(&open(round(4, number))).unwrap();
         prove(&mut host, number);
     }
     // Of any round but the newest of its lane nothing is known.
-    let provers = DataPlane::provers(&mut host).unwrap();
+    let provers = host.prover_store().unwrap();
     assert_eq!(provers.proved(device.id(), RoundNumber(1 << 31)), None);
     assert_eq!(provers.verdicts(RoundNumber(1 << 31)).count(), 0);
 }
@@ -407,10 +407,10 @@ fn a_late_verdict_shuts_nobody_out() {
     let far = 1 << 14;
     while number < 5 * far {
         number += far - 1;
-        let provers = DataPlane::provers(&mut host).unwrap();
+        let provers = host.prover_store().unwrap();
         provers.open_round(&open(round(4, number))).unwrap();
         for age in [1, far / 2, far, 2 * far] {
-            let provers = DataPlane::provers(&mut host).unwrap();
+            let provers = host.prover_store().unwrap();
             let mark = number.wrapping_sub(age * 2) >> 1 & 0xffff;
             write_verdicts(provers, mark << 16 | PROVED);
             let message = whole(proof(device, &round(4, number), 1));
@@ -438,7 +438,7 @@ fn everybody_is_found_however_full_it_is() {
             .map(|step| number as u16 * 2_000 + step)
             .take(1_000 - live.len())
             .collect();
-        let provers = DataPlane::provers(&mut host).unwrap();
+        let provers = host.prover_store().unwrap();
         for number in &fresh {
             let keys = ProverKeys {
                 current: key(Dev(*number), GATEWAY, 4, 1),
@@ -462,7 +462,7 @@ fn everybody_is_found_however_full_it_is() {
         engine.process_proofs(&mut thread, Moment::from(real_now()), &messages);
         let counters: Vec<_> = host.counters().unwrap().nonzero().collect();
         assert_eq!(counters, [(Verdict::ProofOk, u64::from(number) * 1_000)]);
-        let provers = DataPlane::provers(&mut host).unwrap();
+        let provers = host.prover_store().unwrap();
         let ok = provers
             .verdicts(RoundNumber(number))
             .filter(|(_, proved)| proved.is_some());
@@ -492,17 +492,17 @@ fn nobody_takes_over_what_somebody_else_has_proven() {
             current: key(device, GATEWAY, 4, 1),
             alternate: None,
         };
-        let provers = DataPlane::provers(host).unwrap();
+        let provers = host.prover_store().unwrap();
         provers.install(device.id(), Period(4), &keys).unwrap();
     };
     install(&mut host, Dev(1));
-    let provers = DataPlane::provers(&mut host).unwrap();
+    let provers = host.prover_store().unwrap();
     provers.open_round(&open(round(4, 1))).unwrap();
     provers.wipe(Dev(1).id());
     write_verdicts(provers, PROVED);
     host.housekeep();
     host.housekeep();
     install(&mut host, Dev(2));
-    let provers = DataPlane::provers(&mut host).unwrap();
+    let provers = host.prover_store().unwrap();
     assert_eq!(provers.proved(Dev(2).id(), RoundNumber(1)), None);
 }

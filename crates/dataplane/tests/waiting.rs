@@ -70,7 +70,7 @@ fn attesting() -> Option<(Xdp, usize)> {
 }
 
 fn provers(xdp: &mut Xdp) -> &mut Provers {
-    DataPlane::provers(xdp).unwrap()
+    xdp.prover_store().unwrap()
 }
 
 /// A PROOF of a device that runs that.
@@ -229,7 +229,7 @@ fn whoever_looks_has_what_waits_settled() {
     };
     type Look = fn(&mut Xdp);
     let looks: [Look; 3] = [
-        |xdp| assert!(DataPlane::provers(xdp).is_some()),
+        |xdp| assert!(xdp.prover_store().is_some()),
         |xdp| assert_ne!(xdp.counters().unwrap(), Counters::default()),
         |xdp| xdp.drain_events(&mut |_| ()).unwrap(),
     ];
@@ -355,7 +355,7 @@ fn random_mixtures_end_as_one_by_one() {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         begin(&mut xdp, 4);
         let mut host = Host::new(&Shape::ATTESTING.config()).unwrap();
-        fill(DataPlane::provers(&mut host).unwrap(), 4);
+        fill(host.prover_store().unwrap(), 4);
         let (engine, mut thread) = (host.engine(), host.thread_state());
         let before = xdp.counters().unwrap();
         let looks_in = rng.random_range(2..40);
@@ -397,7 +397,7 @@ fn random_mixtures_end_as_one_by_one() {
                 let proved = provers.proved(Dev(device).id(), RoundNumber(number));
                 proved.map(|proved| proved.configuration)
             };
-            let expected = of(DataPlane::provers(&mut host).unwrap());
+            let expected = of(host.prover_store().unwrap());
             assert_eq!(of(provers(&mut xdp)), expected, "{device} in {number}");
         }
     }

@@ -356,6 +356,11 @@ impl Host {
     pub fn store(&self) -> &Store {
         &self.store
     }
+
+    /// The provers' memory, with the verdicts of now; `None`: it attests nobody.
+    pub fn prover_store(&mut self) -> Option<&mut Provers> {
+        StoreBacked::provers(self)
+    }
 }
 
 impl Drop for Host {

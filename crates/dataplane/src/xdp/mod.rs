@@ -349,6 +349,11 @@ impl Xdp {
     pub fn store(&self) -> &Store {
         &self.store
     }
+
+    /// The provers' memory, with the verdicts of now; `None`: it attests nobody.
+    pub fn prover_store(&mut self) -> Option<&mut Provers> {
+        StoreBacked::provers(self)
+    }
 }
 
 impl StoreBacked for Xdp {

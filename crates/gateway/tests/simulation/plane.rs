@@ -109,7 +109,10 @@ impl Plane {
     /// For the node, which keeps the provers: over the memory that the packet path works on.
     pub fn of_node(&self, config: &Config) -> Self {
         let mut inner = self.0.lock().unwrap();
-        let regions = DataPlane::provers(&mut inner.host).map(|provers| Arc::clone(provers.regions()));
+        let regions = inner
+            .host
+            .prover_store()
+            .map(|provers| Arc::clone(provers.regions()));
         let provers = regions.map(|regions| Provers::new(regions, config.prover_geometry()));
         Self(Arc::clone(&self.0), provers)
     }
