@@ -108,12 +108,11 @@ impl Registers {
 
     /// Has what was written measured.
     pub(crate) fn fold(&mut self, measured: &mut Measured, array: ArrayId) -> Result<(), StateError> {
-        let Some(mut tracked) = self.tracked.take() else {
+        let Some(tracked) = &mut self.tracked else {
             return Ok(());
         };
         let cells = &self.cells;
         let folded = measured.fold(array, &mut tracked.dirty, |index, out| cells.write(index, out));
-        self.tracked = Some(tracked);
         folded.map(|_| ())
     }
 
@@ -138,9 +137,12 @@ impl Registers {
                 for (digit, bytes) in digits.iter_mut().rev().zip(digest.as_chunks().0) {
                     *digit = u32::from_be_bytes(*bytes);
                 }
-                cell.assign_from_slice(&digits);
+                // Whole words that are not shown are not written at all; what is left is shifted out.
+                let hidden = 256usize.saturating_sub(self.bits as usize);
+                cell.assign_from_slice(digits.get(hidden / 32..).unwrap_or_default());
                 match self.bits {
-                    bits @ 0..256 => *cell >>= 256 - bits,
+                    0..256 if hidden.is_multiple_of(32) => {}
+                    0..256 => *cell >>= hidden % 32,
                     bits => *cell <<= bits - 256,
                 }
             }
@@ -193,6 +195,15 @@ impl Registers {
         match &self.cells {
             Cells::Narrow(cells) => cells.get(usize::try_from(index).ok()?).copied(),
             Cells::Wide(_) => None,
+        }
+    }
+
+    /// A cell of more than 64 bits; none if there is no such cell.
+    #[must_use]
+    pub fn wide(&self, index: u64) -> Option<&BigUint> {
+        match &self.cells {
+            Cells::Narrow(_) => None,
+            Cells::Wide(cells) => cells.get(usize::try_from(index).ok()?),
         }
     }
 

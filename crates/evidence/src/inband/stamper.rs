@@ -40,10 +40,17 @@ pub struct Stamper {
     key: EvidenceKey,
     form: Form,
     snapshot: Snapshot,
+    /// Of the snapshot, once a packet has been stamped with it: where packets write registers, many a state is never shown.
+    prepared: Option<Prepared>,
+    counts: Counts,
+}
+
+/// What is the same for all packets of a state.
+#[derive(Clone, Debug)]
+struct Prepared {
     midstate: Midstate,
     /// The option's data but for what is each packet's own: counter and tag, or the way of classic content.
     data: [u8; DATA_BYTES],
-    counts: Counts,
 }
 
 impl Stamper {
@@ -51,11 +58,10 @@ impl Stamper {
     #[must_use]
     pub fn new(key: EvidenceKey, form: Form, snapshot: &Snapshot) -> Self {
         Self {
-            midstate: Midstate::new(&key, snapshot),
-            data: data(form, snapshot),
             key,
             form,
             snapshot: *snapshot,
+            prepared: None,
             counts: Counts::default(),
         }
     }
@@ -64,9 +70,16 @@ impl Stamper {
     pub fn update(&mut self, snapshot: &Snapshot) {
         if self.snapshot != *snapshot {
             self.snapshot = *snapshot;
-            self.midstate = Midstate::new(&self.key, snapshot);
-            self.data = data(self.form, snapshot);
+            self.prepared = None;
         }
+    }
+
+    fn prepared(&mut self) -> &Prepared {
+        let (key, form, snapshot) = (&self.key, self.form, &self.snapshot);
+        self.prepared.get_or_insert_with(|| Prepared {
+            midstate: Midstate::new(key, snapshot),
+            data: data(form, snapshot),
+        })
     }
 
     /// What it has done so far.
@@ -114,7 +127,7 @@ impl Stamper {
     }
 
     fn write_headers(
-        &self,
+        &mut self,
         (front, behind): (&[u8], usize),
         counter: Counter,
         upstream: Option<&Route>,
@@ -122,16 +135,18 @@ impl Stamper {
     ) -> Result<usize, FrameError> {
         out.clear();
         let packet = Ipv6::of_front(&Ethernet::of(front)?, behind)?;
+        let form = self.form;
+        let prepared = self.prepared();
         // First, so that it is computed while the rest is copied.
-        let tag = match self.form {
+        let tag = match form {
             Form::Classic => Tag::default(),
-            Form::Default => self.midstate.tag(counter, &Invariants::of_ipv6(&packet)),
+            Form::Default => prepared.midstate.tag(counter, &Invariants::of_ipv6(&packet)),
         };
         let at = packet.at;
         let options_at = at + packet.header.len();
         let taken = options_at + packet.options.len();
         out.extend_from_slice(front.get(..options_at).unwrap_or_default());
-        let data_at = write(packet.options, packet.next(), &self.data, out)?;
+        let data_at = write(packet.options, packet.next(), &prepared.data, out)?;
         let length = packet.after_bytes + out.len() - options_at;
         let length = u16::try_from(length).map_err(|_| FrameError::TooLong)?;
         let header = out.get_mut(at..).unwrap_or_default();
@@ -140,7 +155,7 @@ impl Stamper {
             *next = HOP_BY_HOP;
         }
         if let Some(data) = out.get_mut(data_at..).and_then(<[u8]>::first_chunk_mut) {
-            match self.form {
+            match form {
                 Form::Classic => pass_on(upstream, data),
                 Form::Default => sign(counter, &tag, data),
             }
@@ -177,11 +192,13 @@ impl Stamper {
         out.extend_from_slice(&[0xff; 6]);
         out.extend_from_slice(ethernet.head.get(6..).unwrap_or_default());
         out.extend_from_slice(&CLONE_ETHERTYPE.to_be_bytes());
-        match self.form {
-            Form::Classic => out.extend_from_slice(fields_of(&self.data).unwrap_or(&[0; SWITCH_BYTES])),
+        let form = self.form;
+        let prepared = self.prepared();
+        match form {
+            Form::Classic => out.extend_from_slice(fields_of(&prepared.data).unwrap_or(&[0; SWITCH_BYTES])),
             Form::Default => {
-                let mut data = self.data;
-                sign(counter, &self.midstate.tag(counter, &invariants), &mut data);
+                let mut data = prepared.data;
+                sign(counter, &prepared.midstate.tag(counter, &invariants), &mut data);
                 let (head, content) = data.split_at(HEAD_BYTES);
                 out.extend_from_slice(head);
                 out.extend_from_slice(&[0; 4]);

@@ -16,17 +16,19 @@ use super::{LtHash, WORDS};
 pub(super) const LEAVES: usize = 8;
 /// Words of a block.
 const BLOCK_WORDS: usize = 16;
-const BLOCK_BYTES: usize = 64;
-const BLOCK_BYTES_U32: u32 = 64;
+/// Blocks of a state.
+const BLOCKS: usize = WORDS / (2 * BLOCK_WORDS);
+pub(super) const BLOCK_BYTES: usize = 64;
+pub(super) const BLOCK_BYTES_U32: u32 = 64;
 /// A block as a state has it.
 type Halves = [u16; 2 * BLOCK_WORDS];
 /// Flags of the compression function (BLAKE3 paper, table 3).
-const CHUNK_START: u32 = 1;
-const CHUNK_END: u32 = 2;
-const ROOT: u32 = 8;
-const KEYED_HASH: u32 = 16;
+pub(super) const CHUNK_START: u32 = 1;
+pub(super) const CHUNK_END: u32 = 2;
+pub(super) const ROOT: u32 = 8;
+pub(super) const KEYED_HASH: u32 = 16;
 /// SHA-256's initial values, which BLAKE3 takes over.
-const IV: [u32; 4] = [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a];
+pub(super) const IV: [u32; 4] = [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a];
 /// In what order each round takes the message's words: the paper's permutation, applied again and again.
 const SCHEDULE: [[usize; BLOCK_WORDS]; 7] = schedule();
 
@@ -112,53 +114,106 @@ fn exchange_by<L: Lanes<N>, const N: usize>(
     new: Option<&Block>,
     states: &mut [&mut LtHash],
 ) {
-    for first_block in (0..WORDS / (2 * BLOCK_WORDS)).step_by(N) {
-        let mut change = [L::splat(0); BLOCK_WORDS];
-        if let Some(new) = new {
-            change = expand::<L, N>(key, new, first_block);
-        }
-        if let Some(old) = old {
-            let old = expand::<L, N>(key, old, first_block);
-            for (word, old) in change.iter_mut().zip(old) {
-                *word = word.sub_halves(old);
+    // As a rule there is a new one, and nothing to be taken from it: then nothing is copied on its way. (No closures: they are not
+    // inlined for sure, and compiled for another CPU then.)
+    match (old, new) {
+        (None, None) => {}
+        (None, Some(new)) => {
+            let new = Begun::<L>::of::<N>(key, new);
+            for first_block in (0..BLOCKS).step_by(N) {
+                L::add_blocks(&new.expand(first_block), states, first_block);
             }
         }
-        L::add_blocks(&change, states, first_block);
+        (Some(old), None) => {
+            let old = Begun::<L>::of::<N>(key, old);
+            for first_block in (0..BLOCKS).step_by(N) {
+                let mut change = [L::splat(0); BLOCK_WORDS];
+                for (word, old) in change.iter_mut().zip(old.expand(first_block)) {
+                    *word = word.sub_halves(old);
+                }
+                L::add_blocks(&change, states, first_block);
+            }
+        }
+        (Some(old), Some(new)) => {
+            let (old, new) = (Begun::<L>::of::<N>(key, old), Begun::<L>::of::<N>(key, new));
+            for first_block in (0..BLOCKS).step_by(N) {
+                let mut change = new.expand(first_block);
+                for (word, old) in change.iter_mut().zip(old.expand(first_block)) {
+                    *word = word.sub_halves(old);
+                }
+                L::add_blocks(&change, states, first_block);
+            }
+        }
     }
 }
 
-/// So many blocks of an element's expansion, word by word.
-#[inline(always)]
-fn expand<L: Lanes<N>, const N: usize>(
-    key: &[u8; 32],
-    element: &Block,
-    first_block: usize,
-) -> [L; BLOCK_WORDS] {
-    const FLAGS: u32 = KEYED_HASH | CHUNK_START | CHUNK_END | ROOT;
-    let in_all_lanes = |word: &[u8; 4]| L::splat(u32::from_le_bytes(*word));
-    let chain = words(key).map(in_all_lanes);
-    let mut message = [L::splat(0); BLOCK_WORDS];
-    for (lanes, word) in message.iter_mut().zip(element.bytes.as_chunks().0) {
-        *lanes = in_all_lanes(word);
+/// An element's expansion as far as it is the same for all blocks: they differ in a counter, which three of the first round's four columns
+/// know nothing of.
+struct Begun<L> {
+    chain: [L; 8],
+    message: [L; BLOCK_WORDS],
+    v: [L; BLOCK_WORDS],
+}
+
+impl<L> Begun<L> {
+    #[inline(always)]
+    #[allow(clippy::indexing_slicing)] // All indices are constants of the algorithm.
+    fn of<const N: usize>(key: &[u8; 32], element: &Block) -> Self
+    where
+        L: Lanes<N>,
+    {
+        const FLAGS: u32 = KEYED_HASH | CHUNK_START | CHUNK_END | ROOT;
+        let mut chain = [[0]; 8];
+        for (word, bytes) in chain.iter_mut().zip(key.as_chunks().0) {
+            *word = [u32::from_le_bytes(*bytes)];
+        }
+        let mut message = [[0]; BLOCK_WORDS];
+        for (word, bytes) in message.iter_mut().zip(element.bytes.as_chunks().0) {
+            *word = [u32::from_le_bytes(*bytes)];
+        }
+        let mut v = start(&chain, [0], element.len, FLAGS);
+        column::<_, 1, 0>(&mut v, &message, 1);
+        column::<_, 1, 0>(&mut v, &message, 2);
+        column::<_, 1, 0>(&mut v, &message, 3);
+        let mut begun = Self {
+            chain: [L::splat(0); 8],
+            message: [L::splat(0); BLOCK_WORDS],
+            v: [L::splat(0); BLOCK_WORDS],
+        };
+        let lanes = begun
+            .chain
+            .iter_mut()
+            .chain(&mut begun.message)
+            .chain(&mut begun.v);
+        for (lanes, [word]) in lanes.zip(chain.into_iter().chain(message).chain(v)) {
+            *lanes = L::splat(word);
+        }
+        begun
     }
-    let mut number = first_block as u32;
-    let counter = L::from_words(std::array::from_fn(|_| {
-        number += 1;
-        number - 1
-    }));
-    let v = permute(&chain, &message, counter, element.len, FLAGS);
-    let (low, high) = halves(&v);
-    let mut output = [L::splat(0); BLOCK_WORDS];
-    let chained = high.iter().zip(&chain).map(|(&high, &chain)| high.xor(chain));
-    let outputs = low
-        .iter()
-        .zip(high)
-        .map(|(&low, &high)| low.xor(high))
-        .chain(chained);
-    for (output, word) in output.iter_mut().zip(outputs) {
-        *output = word;
+
+    /// So many blocks, word by word.
+    #[inline(always)]
+    #[allow(clippy::indexing_slicing)] // All indices are constants of the algorithm.
+    fn expand<const N: usize>(&self, first_block: usize) -> [L; BLOCK_WORDS]
+    where
+        L: Lanes<N>,
+    {
+        let mut v = self.v;
+        let mut counter = [first_block as u32; N];
+        for (lane, word) in (0..).zip(&mut counter) {
+            *word += lane;
+        }
+        v[12] = L::from_words(counter);
+        column::<L, N, 0>(&mut v, &self.message, 0);
+        diagonals::<L, N, 0>(&mut v, &self.message);
+        later_rounds(&mut v, &self.message);
+        let (low, high) = v.split_at_mut(BLOCK_WORDS / 2);
+        for ((low, high), chain) in low.iter_mut().zip(high).zip(&self.chain) {
+            *low = low.xor(*high);
+            *high = high.xor(*chain);
+        }
+        v
     }
-    output
 }
 
 /// The keyed hashes of the leaves of `state`, one after the other. Leaf l is made of the state's 4-byte groups l, l + 8,
@@ -204,28 +259,44 @@ fn hashes_by<L: Leaves>(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEAVE
         if number + 1 == blocks.len() {
             flags |= CHUNK_END | ROOT;
         }
-        let v = permute(&chain, &block, L::splat(0), BLOCK_BYTES_U32, flags);
+        let v = permute(&chain, &block, BLOCK_BYTES_U32, flags);
         let (low, high) = halves(&v);
         for ((chain, &low), &high) in chain.iter_mut().zip(low).zip(high) {
             *chain = low.xor(high);
         }
     }
-    let chain = chain.map(L::words);
+    let mut words_of = [[0; LEAVES]; 8];
+    for (words, lanes) in words_of.iter_mut().zip(chain) {
+        *words = lanes.words();
+    }
     let mut hashes = [0; 32 * LEAVES];
     for (leaf, hash) in hashes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        for (out, lanes) in hash.as_chunks_mut::<4>().0.iter_mut().zip(&chain) {
+        for (out, lanes) in hash.as_chunks_mut::<4>().0.iter_mut().zip(&words_of) {
             *out = lanes.get(leaf).copied().unwrap_or_default().to_le_bytes();
         }
     }
     hashes
 }
 
-/// The compression function's rounds; counters are below 2³².
+/// The compression function's rounds.
 #[inline(always)]
-#[allow(clippy::indexing_slicing)] // All indices are constants of the algorithm.
 fn permute<L: Lanes<N>, const N: usize>(
     chain: &[L; 8],
     block: &[L; BLOCK_WORDS],
+    block_bytes: u32,
+    flags: u32,
+) -> [L; BLOCK_WORDS] {
+    let mut v = start(chain, L::splat(0), block_bytes, flags);
+    round::<L, N, 0>(&mut v, block);
+    later_rounds(&mut v, block);
+    v
+}
+
+/// What the rounds begin with; counters are below 2³².
+#[inline(always)]
+#[allow(clippy::indexing_slicing)] // All indices are constants of the algorithm.
+fn start<L: Lanes<N>, const N: usize>(
+    chain: &[L; 8],
     counter: L,
     block_bytes: u32,
     flags: u32,
@@ -239,25 +310,45 @@ fn permute<L: Lanes<N>, const N: usize>(
         *lanes = L::splat(word);
     }
     v[12] = counter;
-    round::<L, N, 0>(&mut v, block);
-    round::<L, N, 1>(&mut v, block);
-    round::<L, N, 2>(&mut v, block);
-    round::<L, N, 3>(&mut v, block);
-    round::<L, N, 4>(&mut v, block);
-    round::<L, N, 5>(&mut v, block);
-    round::<L, N, 6>(&mut v, block);
     v
 }
 
-/// A round. Its number is a constant, so that the words' places are.
+/// All rounds but the first.
+#[inline(always)]
+fn later_rounds<L: Lanes<N>, const N: usize>(v: &mut [L; 16], block: &[L; BLOCK_WORDS]) {
+    round::<L, N, 1>(v, block);
+    round::<L, N, 2>(v, block);
+    round::<L, N, 3>(v, block);
+    round::<L, N, 4>(v, block);
+    round::<L, N, 5>(v, block);
+    round::<L, N, 6>(v, block);
+}
+
+#[inline(always)]
+fn round<L: Lanes<N>, const N: usize, const ROUND: usize>(v: &mut [L; 16], block: &[L; BLOCK_WORDS]) {
+    column::<L, N, ROUND>(v, block, 0);
+    column::<L, N, ROUND>(v, block, 1);
+    column::<L, N, ROUND>(v, block, 2);
+    column::<L, N, ROUND>(v, block, 3);
+    diagonals::<L, N, ROUND>(v, block);
+}
+
+/// One of the four columns of a round. The round is a constant, so that the words' places are.
 #[inline(always)]
 #[allow(clippy::indexing_slicing)] // All indices are constants of the algorithm.
-fn round<L: Lanes<N>, const N: usize, const ROUND: usize>(v: &mut [L; 16], block: &[L; BLOCK_WORDS]) {
+fn column<L: Lanes<N>, const N: usize, const ROUND: usize>(
+    v: &mut [L; 16],
+    block: &[L; BLOCK_WORDS],
+    at: usize,
+) {
     let m = |i: usize| block[const { SCHEDULE[ROUND] }[i]];
-    mix(v, [0, 4, 8, 12], m(0), m(1));
-    mix(v, [1, 5, 9, 13], m(2), m(3));
-    mix(v, [2, 6, 10, 14], m(4), m(5));
-    mix(v, [3, 7, 11, 15], m(6), m(7));
+    mix(v, [at, at + 4, at + 8, at + 12], m(2 * at), m(2 * at + 1));
+}
+
+#[inline(always)]
+#[allow(clippy::indexing_slicing)] // All indices are constants of the algorithm.
+fn diagonals<L: Lanes<N>, const N: usize, const ROUND: usize>(v: &mut [L; 16], block: &[L; BLOCK_WORDS]) {
+    let m = |i: usize| block[const { SCHEDULE[ROUND] }[i]];
     mix(v, [0, 5, 10, 15], m(8), m(9));
     mix(v, [1, 6, 11, 12], m(10), m(11));
     mix(v, [2, 7, 8, 13], m(12), m(13));

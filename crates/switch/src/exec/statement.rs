@@ -3,12 +3,14 @@
 use num_bigint::{BigInt, BigUint};
 use num_traits::{Signed, ToPrimitive, Zero};
 
+use super::bits;
 use super::machine::Machine;
 use super::op::Asked;
 use super::tree::low64;
+use crate::externs::Registers;
 use crate::program::action::{AnyStack, FieldSource, Place, Statement};
 use crate::program::expr::Data;
-use crate::program::ids::{HeaderId, RegisterId, StackId, UnionId, UnionStackId};
+use crate::program::ids::{FieldRef, HeaderId, RegisterId, StackId, UnionId, UnionStackId};
 
 impl Machine<'_> {
     /// Runs a statement that does not jump.
@@ -80,12 +82,8 @@ impl Machine<'_> {
                 }
             }
             Statement::RegisterRead(place, register, index) => {
-                if let Some(value) = self
-                    .data(index)
-                    .to_u64()
-                    .and_then(|index| self.cell(*register, index))
-                {
-                    self.store(place, &BigInt::from(value));
+                if let Some(index) = self.data(index).to_u64() {
+                    self.read_cell(place, *register, index);
                 }
             }
             Statement::RegisterWrite(register, index, value) => {
@@ -142,6 +140,40 @@ impl Machine<'_> {
                 self.set_cell(*register, &index, value);
             }
         }
+    }
+
+    /// Stores a register's cell; nothing if there is no such cell.
+    fn read_cell(&mut self, to: &Place, id: RegisterId, index: u64) {
+        let lies = match to {
+            Place::Field(field) => self.plain_bits(*field),
+            _ => None,
+        };
+        // Whatever needs no arithmetic goes from memory to memory.
+        if let Some((start, bits)) = lies {
+            let arena = &mut self.context.arena;
+            let mut write = |array: &Registers| {
+                let cell = array.wide(index)?;
+                bits::write_number(arena, start, bits, cell);
+                Some(())
+            };
+            let written = match self.held.iter().find(|(held, _)| *held == id) {
+                Some((_, array)) => write(array),
+                None => self.world.externs.registers(id).and_then(|array| write(&array)),
+            };
+            if written.is_some() {
+                return;
+            }
+        }
+        if let Some(value) = self.cell(id, index) {
+            self.store(to, &BigInt::from(value));
+        }
+    }
+
+    /// Where the bits of a field lie that takes what it is given, cut to its width.
+    fn plain_bits(&self, field: FieldRef) -> Option<(usize, usize)> {
+        let place = self.place(field.header)?.fields.get(field.field as usize)?;
+        let start = place.end as usize * 8 - usize::from(place.shift) - place.bits as usize;
+        (!place.variable && !place.saturating).then_some((start, place.bits as usize))
     }
 
     fn cell(&mut self, id: RegisterId, index: u64) -> Option<BigUint> {

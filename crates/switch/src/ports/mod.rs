@@ -8,6 +8,8 @@
 //! A [`PortSet`] serves all ports of a worker by turns, in bursts.
 
 #[forbid(unsafe_code)]
+mod checksum;
+#[forbid(unsafe_code)]
 pub mod memory;
 pub mod packet;
 #[forbid(unsafe_code)]

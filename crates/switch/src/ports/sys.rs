@@ -99,6 +99,15 @@ struct EthtoolChannels {
     combined_count: u32,
 }
 
+/// `struct ethtool_drvinfo` (linux/ethtool.h).
+#[repr(C)]
+struct EthtoolDriver {
+    cmd: u32,
+    driver: [u8; 32],
+    /// Versions, the bus, and what ends with five numbers of no interest here.
+    rest: [u8; 4 * 32 + 12 + 5 * 4],
+}
+
 /// How many receive queues an interface has; 1 when its driver does not know the question.
 pub(super) fn receive_queues(any_socket: &OwnedFd, interface: &str) -> io::Result<u32> {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
@@ -106,15 +115,43 @@ pub(super) fn receive_queues(any_socket: &OwnedFd, interface: &str) -> io::Resul
         cmd: ETHTOOL_GCHANNELS,
         ..EthtoolChannels::default()
     };
+    // SAFETY: the structure of its command.
+    let known = unsafe { ethtool(any_socket, interface, &mut channels) }?;
+    Ok(if known {
+        (channels.rx_count + channels.combined_count).max(1)
+    } else {
+        1
+    })
+}
+
+/// The name of an interface's driver, or of its kind where it is made of software: `veth`. Empty when the kernel knows none.
+pub(super) fn driver(any_socket: &OwnedFd, interface: &str) -> io::Result<String> {
+    const ETHTOOL_GDRVINFO: u32 = 0x3;
+    let mut driver = EthtoolDriver {
+        cmd: ETHTOOL_GDRVINFO,
+        driver: [0; 32],
+        rest: [0; 160],
+    };
+    // SAFETY: the structure of its command.
+    unsafe { ethtool(any_socket, interface, &mut driver) }?;
+    let name = driver.driver.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
+}
+
+/// Asks an interface's driver. False when it does not know the question.
+///
+/// # Safety
+/// `T` is the structure of integers of the command that its first word names.
+unsafe fn ethtool<T>(any_socket: &OwnedFd, interface: &str, question: &mut T) -> io::Result<bool> {
     // SAFETY: integers, addresses and pointers, for which zero is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     request.ifr_name = interface_name(interface);
-    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-    // SAFETY: SIOCETHTOOL takes an ifreq whose data points at the structure of its command; both live through the
-    // call.
+    request.ifr_ifru.ifru_data = (&raw mut *question).cast();
+    // SAFETY: SIOCETHTOOL takes an ifreq whose data points at the structure of its command, by the caller's promise; both live
+    // through the call.
     match check(unsafe { libc::ioctl(any_socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) }) {
-        Ok(_) => Ok((channels.rx_count + channels.combined_count).max(1)),
-        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
         Err(error) => Err(error),
     }
 }

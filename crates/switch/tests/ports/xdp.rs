@@ -1,10 +1,13 @@
 //! Interfaces through `AF_XDP`.
 
+use std::net::{IpAddr, UdpSocket};
+
+use linewarden_switch::ports::packet::{self, PacketOptions};
 use linewarden_switch::ports::xdp::{self, XdpOptions};
 use linewarden_switch::ports::{Port, PortError, PortSet, PortSetError};
 
 use crate::net::{Forwarder, Namespace, id, link};
-use crate::packet::{Hosts, LONG, echo, frame, next_frames, number_of, until};
+use crate::packet::{Hosts, LONG, content, echo, frame, next_frames, number_of, until};
 
 fn open(namespace: &Namespace, interface: &str, ring_frames: u32) -> Port {
     let options = XdpOptions {
@@ -25,17 +28,23 @@ fn pair() -> Option<(Namespace, Namespace, Port, Port)> {
     Some((one, other, ports.0, ports.1))
 }
 
+/// The stacks at both ends leave their checksums to hardware that a veth does not have.
 #[test]
-fn tcp_streams_pass() {
+fn tcp_streams_pass_whose_checksums_are_unfinished() {
     let Some(hosts) = Hosts::new() else { return };
-    hosts.client.shell("ethtool -K c0 tx off");
-    hosts.server.shell("ethtool -K s0 tx off");
+    assert!(
+        hosts
+            .client
+            .shell("ethtool -k c0")
+            .contains("tx-checksumming: on")
+    );
     let ports = ["p0", "p1"].map(|interface| open(&hosts.switch, interface, 4096));
     let forwarder = Forwarder::start(ports, |_, _| {});
     for server in ["10.0.0.2", "fd00::2"] {
         echo(&hosts, server.parse().unwrap(), 1 << 20);
     }
     for counters in forwarder.stop() {
+        assert!(counters.rx.checksums_completed > 0, "{counters:?}");
         let tx = counters.tx;
         assert_eq!(
             tx.dropped_long + tx.dropped_short + tx.dropped_down,
@@ -43,6 +52,64 @@ fn tcp_streams_pass() {
             "{counters:?}"
         );
     }
+}
+
+#[test]
+fn datagrams_arrive_with_right_checksums() {
+    let Some(hosts) = Hosts::new() else { return };
+    let ports = ["p0", "p1"].map(|interface| open(&hosts.switch, interface, 256));
+    let forwarder = Forwarder::start(ports, |_, _| {});
+    for (server, client) in [("10.0.0.2", "10.0.0.1"), ("fd00::2", "fd00::1")] {
+        let (server, client): (IpAddr, IpAddr) = (server.parse().unwrap(), client.parse().unwrap());
+        let receiver = hosts.server.run(|| UdpSocket::bind((server, 9)).unwrap());
+        receiver.set_read_timeout(Some(LONG)).unwrap();
+        let sender = hosts.client.run(|| UdpSocket::bind((client, 0)).unwrap());
+        let mut buffer = [0; 2000];
+        for bytes in [0, 1, 18, 1000, 1001] {
+            let sent = content(bytes);
+            assert_eq!(sender.send_to(&sent, (server, 9)).unwrap(), bytes);
+            // The receiving stack drops a datagram whose checksum is wrong.
+            let length = receiver.recv(&mut buffer).unwrap();
+            assert!(buffer[..length] == sent);
+        }
+    }
+    let [client, _] = forwarder.stop();
+    assert!(client.rx.checksums_completed >= 10, "{client:?}");
+}
+
+/// A tagged datagram as a stack would leave it, from a packet socket on the far end: its tag stands in the frame.
+#[test]
+fn a_tagged_frame_keeps_its_tag_and_gets_its_checksum() {
+    let (Some(one), Some(other)) = (Namespace::new(), Namespace::new()) else {
+        return;
+    };
+    for namespace in [&one, &other] {
+        namespace.shell("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
+    }
+    link((&one, "a"), (&other, "b"));
+    let mut sender = one
+        .run(|| packet::open("a", &PacketOptions::default()))
+        .unwrap()
+        .sender;
+    let mut receiver = open(&other, "b", 64);
+    for tags in [vec![0x81, 0, 0x20, 7], vec![0x88, 0xa8, 0, 9, 0x81, 0, 0, 8]] {
+        let mut whole = frame(0, 12);
+        whole.truncate(12);
+        whole.extend(&tags);
+        whole.extend([
+            8, 0, 0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ]);
+        // Ports 7 and 9; 0a00 + 0001 + 0a00 + 0002 + 17 + 12 = 1420 is all that the sender has summed.
+        whole.extend([0, 7, 0, 9, 0, 12, 0x14, 0x20, 1, 2, 3, 4]);
+        sender.send(&whole, &[]).unwrap();
+        sender.flush().unwrap();
+        // 1420 + 0007 + 0009 + 000c + 0102 + 0304 = 1842, and e7bd is its complement.
+        let at = whole.len() - 6;
+        whole[at..at + 2].copy_from_slice(&[0xe7, 0xbd]);
+        let came = next_frames(&mut receiver);
+        assert!(came == [whole], "tags {tags:x?}: {came:x?}");
+    }
+    assert_eq!(receiver.receiver.counters().checksums_completed, 2);
 }
 
 #[test]

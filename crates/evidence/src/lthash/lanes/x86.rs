@@ -1,13 +1,14 @@
 //! By the vectors of x86.
 
 use std::arch::x86_64::{
-    __m256i, __m512i, _mm_cvtsi32_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_or_si256,
-    _mm256_permute2x128_si256, _mm256_set1_epi32, _mm256_setr_epi8, _mm256_shuffle_epi8, _mm256_sll_epi32,
-    _mm256_srl_epi32, _mm256_sub_epi16, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32,
-    _mm256_unpacklo_epi64, _mm256_xor_si256, _mm512_add_epi16, _mm512_add_epi32, _mm512_ror_epi32,
-    _mm512_set1_epi32, _mm512_shuffle_i32x4, _mm512_sub_epi16, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
+    __m256i, __m512i, _mm_cvtsi32_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_load_si256,
+    _mm256_or_si256, _mm256_permute2x128_si256, _mm256_set1_epi32, _mm256_setr_epi8, _mm256_shuffle_epi8,
+    _mm256_sll_epi32, _mm256_srl_epi32, _mm256_sub_epi16, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64,
+    _mm256_unpacklo_epi32, _mm256_unpacklo_epi64, _mm256_xor_si256, _mm512_add_epi16, _mm512_add_epi32,
+    _mm512_ror_epi32, _mm512_set1_epi32, _mm512_shuffle_i32x4, _mm512_sub_epi16, _mm512_unpackhi_epi32,
+    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
 };
+use std::cell::UnsafeCell;
 use std::mem::transmute;
 
 use super::super::{LtHash, WORDS};
@@ -120,6 +121,20 @@ impl Leaves for Lanes8 {
     }
 }
 
+/// How a shuffle rotates words by 16 bits. If the compiler knew what is in it, it would make two shuffles of the one, by halves
+/// of words, which is a twentieth of all that is done here: so it is a cell, and `used` by whom nobody knows.
+#[repr(align(32))]
+struct Hidden(UnsafeCell<[u8; 32]>);
+
+// SAFETY: nobody writes it.
+unsafe impl Sync for Hidden {}
+
+#[used]
+static BY_16: Hidden = Hidden(UnsafeCell::new([
+    2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12,
+    13,
+]));
+
 /// By whole bytes it is a shuffle, else two shifts.
 ///
 /// # Safety
@@ -136,13 +151,7 @@ unsafe fn rotate8<const BITS: u32>(words: __m256i) -> __m256i {
                 );
                 _mm256_shuffle_epi8(words, bytes)
             }
-            16 => {
-                let bytes = _mm256_setr_epi8(
-                    2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8,
-                    9, 14, 15, 12, 13,
-                );
-                _mm256_shuffle_epi8(words, bytes)
-            }
+            16 => _mm256_shuffle_epi8(words, _mm256_load_si256(BY_16.0.get().cast())),
             _ => _mm256_or_si256(
                 _mm256_srl_epi32(words, _mm_cvtsi32_si128(BITS.cast_signed())),
                 _mm256_sll_epi32(words, _mm_cvtsi32_si128((32 - BITS).cast_signed())),

@@ -1,6 +1,6 @@
 //! What evidence costs a register write: a packet that writes a cell, on a switch with evidence and on one without, in turns. Evidence
 //! remembers what the cell held, and before the packet leaves takes it out of the array's set hash for what it holds now, and makes
-//! a new state of the result, with what every tag of that state begins with. Beside it the floor: the set hash alone.
+//! a new state of the result, whose digests the program reads. Beside it the floor: the set hash alone.
 
 use std::time::Instant;
 

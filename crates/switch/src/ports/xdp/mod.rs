@@ -1,15 +1,18 @@
 //! A network interface through `AF_XDP`: frames go past the system's network stack, and where the driver can, without being
 //! copied. The interface is the switch's alone: the network stack sees nothing that arrives there.
 //!
-//! XDP tells nothing about offloads: there is no way to know whether a frame's checksum is unfinished, as those that a
-//! network stack sends through a virtual link are. Turn offloads off on the far end of such a link
-//! (`ethtool -K INTERFACE tx off`), or use [`AF_PACKET`](super::packet), which finishes them. Segmentation offloads are
-//! turned off by the kernel itself, and VLAN tags stay in the frame, as long as an XDP program is attached.
+//! XDP tells nothing about offloads: where a network stack is at the far end of a link that is no wire, a frame's checksum may
+//! be unfinished, and no flag says so. On interfaces of such drivers it is [found out and completed](unfinished). Segmentation
+//! offloads are turned off by the kernel itself as long as an XDP program is attached. VLAN tags stay in the frame, unless somebody
+//! takes them out before XDP: a card (`ethtool -K INTERFACE rx-vlan-offload off`), or a VLAN device at the far end of a veth, which does
+//! not even put them in (`ethtool -K PEER tx-vlan-offload off`).
 //!
 //! One receive queue is served: a port whose interface has more is refused rather than served in part.
 
 mod program;
 mod ring;
+#[forbid(unsafe_code)]
+mod unfinished;
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -84,18 +87,32 @@ pub fn open(interface: &str, options: &XdpOptions) -> Result<Port, PortError> {
             max: MTU_MAX,
         });
     }
-    prepare((fd, any), interface, index, mtu, options).map_err(fail)
+    let driver = sys::driver(&any, interface).map_err(|error| fail(("ETHTOOL_GDRVINFO", error)))?;
+    let link = Link {
+        interface,
+        index,
+        mtu,
+        is_software: unfinished::is_software(&driver),
+    };
+    prepare((fd, any), link, options).map_err(fail)
+}
+
+/// An interface.
+struct Link<'a> {
+    interface: &'a str,
+    index: u32,
+    mtu: usize,
+    /// A network stack may be at its other end.
+    is_software: bool,
 }
 
 fn prepare(
     (fd, any): (OwnedFd, OwnedFd),
-    interface: &str,
-    index: u32,
-    mtu: usize,
+    link: Link<'_>,
     options: &XdpOptions,
 ) -> Result<Port, (&'static str, io::Error)> {
     let rx_frames = options.ring_frames.clamp(64, 1 << 20).next_power_of_two();
-    let chunk_bytes = (mtu + LINK_BYTES_MAX + HEADROOM_BYTES)
+    let chunk_bytes = (link.mtu + LINK_BYTES_MAX + HEADROOM_BYTES)
         .next_power_of_two()
         .max(2048);
     // The first chunks are for receiving, the others for sending, so that the halves share nothing that changes.
@@ -136,20 +153,20 @@ fn prepare(
         sxdp_family: libc::AF_XDP as u16,
         // Without a wish the kernel copies only if the driver cannot do without.
         sxdp_flags: libc::XDP_USE_NEED_WAKEUP | zero_copy,
-        sxdp_ifindex: index,
+        sxdp_ifindex: link.index,
         sxdp_queue_id: 0,
         sxdp_shared_umem_fd: 0,
     };
     bind(&fd, &address).map_err(|error| ("bind", error))?;
     let told: libc::xdp_options =
         sys::get_option(&fd, libc::SOL_XDP, libc::XDP_OPTIONS).map_err(|error| ("XDP_OPTIONS", error))?;
-    let link = program::attach(index, &fd)?;
+    let attached = program::attach(link.index, &fd)?;
     let shared = Arc::new(Shared {
         fd,
         any,
         umem,
-        interface: interface.to_owned(),
-        index,
+        interface: link.interface.to_owned(),
+        index: link.index,
         copies: told.flags & libc::XDP_OPTIONS_ZEROCOPY == 0,
     });
     Ok(Port {
@@ -157,14 +174,15 @@ fn prepare(
             rx,
             fill,
             shared: shared.clone(),
-            _link: link,
+            completes: link.is_software,
+            _attached: attached,
             counters: RxCounters::default(),
         }),
         sender: Box::new(XdpSender {
             tx,
             completion,
             free: (rx_frames..rx_frames + TX_FRAMES).map(chunk).collect(),
-            frame_bytes: mtu + LINK_BYTES_MAX,
+            frame_bytes: link.mtu + LINK_BYTES_MAX,
             shared,
             counters: TxCounters::default(),
             patience: Patience::default(),
@@ -207,7 +225,9 @@ struct XdpReceiver {
     rx: Ring<libc::xdp_desc>,
     fill: Ring<u64>,
     shared: Arc<Shared>,
-    _link: OwnedFd,
+    /// Checksums may be unfinished.
+    completes: bool,
+    _attached: OwnedFd,
     counters: RxCounters,
 }
 
@@ -219,11 +239,17 @@ impl Receive for XdpReceiver {
         while frames < limit
             && let Some(descriptor) = self.rx.pop()
         {
-            // SAFETY: the chunk came by the receive ring; it goes back below, after `take`, which cannot keep the slice.
-            let frame = unsafe { umem.frame(&descriptor) };
-            self.counters.frames += 1;
-            self.counters.bytes += frame.len() as u64;
-            take(frame);
+            let (completes, counters) = (self.completes, &mut self.counters);
+            let hand_over = |frame: &mut [u8]| {
+                if completes && unfinished::complete(frame) {
+                    counters.checksums_completed += 1;
+                }
+                counters.frames += 1;
+                counters.bytes += frame.len() as u64;
+                take(frame);
+            };
+            // SAFETY: the chunk came by the receive ring and goes back below; the sender writes into others only.
+            unsafe { umem.with_frame(&descriptor, hand_over) };
             self.fill.push(descriptor.addr & chunk_mask);
             frames += 1;
         }

@@ -182,17 +182,17 @@ impl Umem {
         }
     }
 
-    /// The frame that a descriptor names; empty when it lies outside.
+    /// Hands the frame that a descriptor names to `take`, which may change it; an empty one when it lies outside.
     ///
     /// # Safety
-    /// The kernel has given the chunk to us, by the receive ring, and it was not given back; it stays ours as
-    /// long as the slice is used.
-    pub(super) unsafe fn frame(&self, descriptor: &libc::xdp_desc) -> &[u8] {
+    /// The kernel has given the chunk to us, by the receive ring, it was not given back, and nobody else has a reference into
+    /// it.
+    pub(super) unsafe fn with_frame(&self, descriptor: &libc::xdp_desc, take: impl FnOnce(&mut [u8])) {
         let length = descriptor.len as usize;
         match self.memory.at(descriptor.addr as usize, length) {
-            // SAFETY: inside the mapping, initialised by it, and by the caller's promise not changing.
-            Some(frame) => unsafe { std::slice::from_raw_parts(frame.as_ptr(), length) },
-            None => &[],
+            // SAFETY: inside the mapping, initialised by it, and by the caller's promise nobody else's; `take` cannot keep it.
+            Some(frame) => take(unsafe { std::slice::from_raw_parts_mut(frame.as_ptr(), length) }),
+            None => take(&mut []),
         }
     }
 

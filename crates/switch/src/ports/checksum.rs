@@ -1,0 +1,165 @@
+//! The checksums of TCP, UDP and SCTP: where they stand in a frame, what they are over, and how one is completed that a
+//! sender's network stack has left unfinished.
+
+/// Bytes of a VLAN tag, TPID and TCI.
+pub(super) const TAG_BYTES: usize = 4;
+pub(super) const TCP: u8 = 6;
+pub(super) const UDP: u8 = 17;
+pub(super) const SCTP: u8 = 132;
+
+const ETHERNET_HEADER_BYTES: usize = 14;
+
+/// Completes an unfinished checksum: the field holds the sum over the pseudo-header already.
+pub(super) fn complete(frame: &mut [u8], start: usize, offset: usize) -> Option<()> {
+    const SCTP_CHECKSUM: usize = 8;
+    if offset == SCTP_CHECKSUM
+        && Layout::of(frame).is_some_and(|layout| layout.l4 == start && layout.protocol == SCTP)
+    {
+        let covered = frame.get_mut(start..)?;
+        *covered.get_mut(offset..)?.first_chunk_mut()? = [0; 4];
+        let sum = crc32c(covered).to_le_bytes();
+        *covered.get_mut(offset..)?.first_chunk_mut()? = sum;
+        return Some(());
+    }
+    let covered = frame.get_mut(start..)?;
+    let sum = not_zero(!fold(ones_sum(covered)));
+    *covered.get_mut(offset..)?.first_chunk_mut()? = sum.to_be_bytes();
+    Some(())
+}
+
+/// Where the headers of a frame lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Layout {
+    pub(super) l3: usize,
+    pub(super) ipv6: bool,
+    pub(super) l4: usize,
+    pub(super) protocol: u8,
+}
+
+impl Layout {
+    /// `None` when there is no whole, unfragmented IP packet that is addressed to its last destination.
+    pub(super) fn of(frame: &[u8]) -> Option<Self> {
+        const VLANS_MAX: usize = 4;
+        let mut l3 = ETHERNET_HEADER_BYTES;
+        for _ in 0..=VLANS_MAX {
+            match be16(frame, l3 - 2)? {
+                0x8100 | 0x88a8 => l3 += TAG_BYTES,
+                0x0800 => return Self::ipv4(frame, l3),
+                0x86dd => return Self::ipv6(frame, l3),
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    fn ipv4(frame: &[u8], l3: usize) -> Option<Self> {
+        const MORE_OR_OFFSET: u16 = 0x3fff;
+        let header_bytes = usize::from(frame.get(l3)? & 0xf) * 4;
+        let whole = be16(frame, l3 + 6)? & MORE_OR_OFFSET == 0;
+        (header_bytes >= 20 && whole).then_some(Self {
+            l3,
+            ipv6: false,
+            l4: l3 + header_bytes,
+            protocol: *frame.get(l3 + 9)?,
+        })
+    }
+
+    fn ipv6(frame: &[u8], l3: usize) -> Option<Self> {
+        const HOP_BY_HOP: u8 = 0;
+        const ROUTING: u8 = 43;
+        const DESTINATION: u8 = 60;
+        const EXTENSIONS_MAX: usize = 8;
+        let mut protocol = *frame.get(l3 + 6)?;
+        let mut l4 = l3 + 40;
+        for _ in 0..EXTENSIONS_MAX {
+            match protocol {
+                // The pseudo-header has the last destination, which then is not the one in the header.
+                ROUTING if *frame.get(l4 + 3)? != 0 => return None,
+                HOP_BY_HOP | ROUTING | DESTINATION => {
+                    protocol = *frame.get(l4)?;
+                    l4 += 8 * (1 + usize::from(*frame.get(l4 + 1)?));
+                }
+                _ => {
+                    return Some(Self {
+                        l3,
+                        ipv6: true,
+                        l4,
+                        protocol,
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    /// Where the IP packet ends, by its own word.
+    pub(super) fn end(self, frame: &[u8]) -> Option<usize> {
+        Some(if self.ipv6 {
+            self.l3 + 40 + usize::from(be16(frame, self.l3 + 4)?)
+        } else {
+            self.l3 + usize::from(be16(frame, self.l3 + 2)?)
+        })
+    }
+
+    /// Sum over the pseudo-header but for its length (RFC 9293 3.1, RFC 8200 8.1).
+    pub(super) fn pseudo_sum(self, frame: &[u8]) -> Option<u64> {
+        let addresses = if self.ipv6 {
+            frame.get(self.l3 + 8..self.l3 + 40)?
+        } else {
+            frame.get(self.l3 + 12..self.l3 + 20)?
+        };
+        Some(ones_sum(addresses) + u64::from(self.protocol))
+    }
+}
+
+pub(super) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+pub(super) fn set_be16(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
+    *bytes.get_mut(at..)?.first_chunk_mut()? = value.to_be_bytes();
+    Some(())
+}
+
+/// Sum of the 16-bit words (RFC 1071), an odd last byte filled up with zero; below 2^33 for frames of 64 KiB.
+pub(super) fn ones_sum(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<4>();
+    let sum: u64 = words
+        .iter()
+        .map(|word| u64::from(u32::from_be_bytes(*word)))
+        .sum();
+    let mut last = [0; 4];
+    for (to, from) in last.iter_mut().zip(rest) {
+        *to = *from;
+    }
+    let sum = sum + u64::from(u32::from_be_bytes(last));
+    // 2^16 counts as 1: the upper halves may be added to the lower ones.
+    (sum >> 32) + (sum & 0xffff_ffff)
+}
+
+/// Adds the carries until 16 bits are left.
+pub(super) fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    sum as u16
+}
+
+/// UDP says "no checksum" by zero, so that a sum of zero is sent as its other form (RFC 768).
+pub(super) fn not_zero(sum: u16) -> u16 {
+    if sum == 0 { 0xffff } else { sum }
+}
+
+/// CRC-32C as SCTP uses it (RFC 9260 appendix A). SCTP through a virtual link is rare enough for one bit at a time.
+pub(super) fn crc32c(bytes: &[u8]) -> u32 {
+    const REFLECTED_POLYNOMIAL: u32 = 0x82f6_3b78;
+    !bytes.iter().fold(!0u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (REFLECTED_POLYNOMIAL & (crc & 1).wrapping_neg())
+        })
+    })
+}
+
+#[cfg(test)]
+#[path = "checksum_samples.rs"]
+pub(super) mod samples;
