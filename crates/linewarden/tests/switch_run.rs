@@ -10,11 +10,19 @@
 mod capture;
 mod support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use capture::{capture, captured, ipv6};
+use linewarden_switch::ports::packet::{self, PacketOptions};
 use serde_json::Value;
-use support::linewarden;
+use support::{Namespace, PATIENCE, linewarden};
+
+/// Sends what comes by port 0 to port 1, and the other way round.
+fn program() -> PathBuf {
+    let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/compiled/evidence.json");
+    compiled.canonicalize().unwrap()
+}
 
 /// Sends three frames in by p0: the exit code, what the switch reports, what it says, and how many frames left by p1.
 fn ran(words: &str) -> (Option<i32>, Option<Value>, String, usize) {
@@ -23,11 +31,9 @@ fn ran(words: &str) -> (Option<i32>, Option<Value>, String, usize) {
     let sent: Vec<Vec<u8>> = (0..3).map(|at| ipv6(&[at; 40])).collect();
     std::fs::write(at.join("p0_in.pcap"), capture(&sent)).unwrap();
     std::fs::write(at.join("p1_in.pcap"), capture(&[])).unwrap();
-    let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/compiled/evidence.json");
-    let program = compiled.canonicalize().unwrap();
     let words = format!(
         "switch run --json {} --use-files 0 -i 0@p0 -i 1@p1 {words}",
-        program.display()
+        program().display()
     );
     let ran = linewarden(at, &words).output().unwrap();
     let said = String::from_utf8_lossy(&ran.stderr).into_owned();
@@ -99,4 +105,69 @@ fn each_port_and_each_interface_is_there_once() {
         assert_eq!((code, left), (Some(2), 0), "{words}: {said}");
         assert!(said.contains(why), "{words}: {said}");
     }
+}
+
+/// Two hosts, whose stacks leave their checksums unfinished, and a switch between them on AF_XDP.
+#[test]
+fn hosts_reach_each_other_by_af_xdp() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let (Some(middle), Some(client), Some(server)) = (Namespace::new(), Namespace::new(), Namespace::new())
+    else {
+        println!("SKIPPED: network namespaces need root");
+        return;
+    };
+    for (port, end, host, number) in [("p0", "c0", &client, 1), ("p1", "s0", &server, 2)] {
+        middle.run(
+            at,
+            &format!(
+                "ip link add name {port} type veth peer name {end} netns {}",
+                host.pid()
+            ),
+        );
+        middle.run(at, &format!("ip link set dev {port} up"));
+        host.run(at, &format!("sysctl -qw net.ipv6.conf.{end}.disable_ipv6=1"));
+        host.run(at, &format!("ip addr add 10.9.1.{number}/24 dev {end}"));
+        host.run(at, &format!("ip link set dev {end} up"));
+    }
+    let words = format!(
+        "switch run --json --io xdp {} -i 0@p0 -i 1@p1 --grpc-server-addr 127.0.0.1:0",
+        program().display()
+    );
+    let switch = middle.start(at, &words);
+    switch.wait_for("the server", |line| line["p4runtime"].is_string());
+    assert!(middle.run(at, "ip link show dev p0").contains("prog/xdp"));
+
+    server.echo("10.9.1.2:7".parse().unwrap());
+    let socket = client.socket("10.9.1.1:0".parse().unwrap());
+    let mut buffer = [0; 2048];
+    for bytes in [1, 100, 1472] {
+        let sent = vec![bytes as u8; bytes];
+        socket.send_to(&sent, "10.9.1.2:7").unwrap();
+        let length = socket.recv(&mut buffer).unwrap();
+        assert!(buffer[..length] == sent, "{bytes} bytes");
+    }
+
+    let open = |host: &Namespace, end| {
+        let opened = host.inside().run(|| packet::open(end, &PacketOptions::default()));
+        opened.unwrap().unwrap()
+    };
+    let (mut sender, mut receiver) = (open(&client, "c0").sender, open(&server, "s0").receiver);
+    let mut tagged = vec![2; 12];
+    tagged.extend([0x81, 0, 0x20, 5, 0x88, 0xb6, 1, 2, 3]);
+    sender.send(&tagged, &[]).unwrap();
+    sender.flush().unwrap();
+    let start = Instant::now();
+    let mut came = false;
+    while !came {
+        assert!(start.elapsed() < PATIENCE, "no tagged frame came");
+        receiver
+            .receive(64, &mut |frame| came |= frame == tagged)
+            .unwrap();
+        std::thread::yield_now();
+    }
+    let report = switch.terminate();
+    let ports = &report.last().unwrap()["ports"];
+    assert!(ports[0]["received"].as_u64() >= Some(4), "{report:#?}");
+    assert!(ports[1]["sent"].as_u64() >= Some(4), "{report:#?}");
 }

@@ -18,17 +18,17 @@ pub(super) const LEAVES: usize = 8;
 const BLOCK_WORDS: usize = 16;
 /// Blocks of a state.
 const BLOCKS: usize = WORDS / (2 * BLOCK_WORDS);
-pub(super) const BLOCK_BYTES: usize = 64;
-pub(super) const BLOCK_BYTES_U32: u32 = 64;
+const BLOCK_BYTES: usize = 64;
+const BLOCK_BYTES_U32: u32 = 64;
 /// A block as a state has it.
 type Halves = [u16; 2 * BLOCK_WORDS];
 /// Flags of the compression function (BLAKE3 paper, table 3).
-pub(super) const CHUNK_START: u32 = 1;
-pub(super) const CHUNK_END: u32 = 2;
-pub(super) const ROOT: u32 = 8;
-pub(super) const KEYED_HASH: u32 = 16;
+const CHUNK_START: u32 = 1;
+const CHUNK_END: u32 = 2;
+const ROOT: u32 = 8;
+const KEYED_HASH: u32 = 16;
 /// SHA-256's initial values, which BLAKE3 takes over.
-pub(super) const IV: [u32; 4] = [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a];
+const IV: [u32; 4] = [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a];
 /// In what order each round takes the message's words: the paper's permutation, applied again and again.
 const SCHEDULE: [[usize; BLOCK_WORDS]; 7] = schedule();
 
