@@ -130,6 +130,7 @@ impl Host {
         sealed: false,
         attest: true,
         classic: true,
+        in_packets: false,
     };
 
     /// Makes the memory; no packet is seen until [`Host::listen`].

@@ -114,6 +114,7 @@ impl GatewayConfig {
             provers: self.attest.as_ref().map_or(0, |attest| attest.provers),
             classic,
             p4dra,
+            in_packets: None,
         };
         errors.extend(config.problems().into_iter().map(plane_field));
         if section.dataplane == Backend::P4

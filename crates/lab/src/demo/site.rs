@@ -60,6 +60,7 @@ pub(super) fn config(
         },
         classic: None,
         p4dra: None,
+        in_packets: None,
     })
 }
 
