@@ -30,6 +30,7 @@ fn main() {
         "bench_p4dra",
         "bench_proof",
         "bench_sealed",
+        "bench_stamp",
     ] {
         let source = format!("src/xdp/bpf/{program}.bpf.c");
         let built = SkeletonBuilder::new()

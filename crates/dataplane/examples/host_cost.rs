@@ -50,6 +50,7 @@ fn config(devices: u32) -> Config {
         provers: 0,
         classic: None,
         p4dra: None,
+        in_packets: None,
     }
 }
 

@@ -38,6 +38,7 @@ fn main() {
         provers: 0,
         classic: None,
         p4dra: None,
+        in_packets: None,
     };
     let mut least = PAYLOADS.map(|_| [f64::MAX; 4]);
     for _ in 0..LOADS {

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use linewarden_evidence::inband::Form;
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
 use linewarden_protocol::classic::p4dra::ProverId;
 use linewarden_protocol::commit;
@@ -110,6 +111,8 @@ pub struct Config {
     pub classic: Option<Classic>,
     /// Off when `None`.
     pub p4dra: Option<P4dra>,
+    /// The evidence that IPv6 packets carry which pass the gate towards services; none when `None`. Of `xdp`, with a gate.
+    pub in_packets: Option<Form>,
 }
 
 /// What may change while a data plane runs; fields as in [`Config`].
@@ -260,6 +263,12 @@ impl Config {
             "low_credit",
             self.low_credit.to_string(),
             "less than the 14 that a line holds",
+        );
+        refuse_if(
+            self.in_packets.is_some() && self.gate == Gate::Off,
+            "in_packets",
+            "some".into(),
+            "what passes without a gate is none of the gateway's business: set one",
         );
         problems.extend(self.classic_problem());
         problems.extend(self.p4dra_problem());

@@ -385,7 +385,8 @@ pub struct ProgramConfig {
     pub classic_uav: u8,
     pub strong_order: u8,
     pub count_work: u8,
-    pub pad: [u8; 7],
+    pub stamp: u8,
+    pub pad: [u8; 6],
     pub crc: [[u32; 256]; 16],
 }
 

@@ -33,6 +33,7 @@ pub mod p4dra;
 pub mod p4runtime;
 mod provers;
 mod rate;
+mod stamp;
 pub mod store;
 pub mod xdp;
 
@@ -51,6 +52,7 @@ pub use self::measurement::{Measurement, Witness};
 pub use self::miss::Miss;
 pub use self::p4dra::P4draControl;
 pub use self::provers::ProverSet;
+pub use self::stamp::{STAMP_LIFE_NS, Stamp, StampCounts};
 pub use self::store::adopt::{Left, LeftDevice};
 pub use self::store::provers::{ProverError, Provers};
 pub use self::store::{Geometry, LineStatus, Row, SessionView, Store, StoreError};
@@ -68,6 +70,8 @@ pub struct Capabilities {
     pub p4dra: bool,
     /// Whether it serves the classic profiles.
     pub classic: bool,
+    /// Whether packets that pass its gate can carry evidence of itself.
+    pub in_packets: bool,
 }
 
 impl Capabilities {
@@ -80,6 +84,11 @@ impl Capabilities {
             (config.provers != 0, self.attest, "PROOFs"),
             (config.p4dra.is_some(), self.p4dra, "p4dra-classic"),
             (config.classic.is_some(), self.classic, "classic profile"),
+            (
+                config.in_packets.is_some(),
+                self.in_packets,
+                "evidence in packets",
+            ),
         ];
         let missing = asked
             .into_iter()
@@ -211,6 +220,16 @@ pub trait DataPlane: Send {
     fn measure(&self) -> Result<Witness, DataPlaneError> {
         Ok(Witness::Nobody)
     }
+    /// Has packets that pass the gate carry evidence of a state, until its time is over; `None`: they carry nothing. Only where the
+    /// [configuration](Config::in_packets) says that they carry any.
+    fn stamp(&self, _stamp: Option<&Stamp>) {}
+    /// What became of packets that pass the gate; `None`: they carry nothing by the configuration.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    fn stamped(&self) -> Result<Option<StampCounts>, DataPlaneError> {
+        Ok(None)
+    }
     /// Puts other settings into force: all, or after an error none; `boot_s` is the boot-time clock.
     ///
     /// # Errors
@@ -324,6 +343,11 @@ pub(crate) trait StoreBacked: Send {
     fn measure(&self) -> Result<Witness, DataPlaneError> {
         Ok(Witness::Nobody)
     }
+    /// Only what sees a gate's packets stamps them.
+    fn stamp(&self, _stamp: Option<&Stamp>) {}
+    fn stamped(&self) -> Result<Option<StampCounts>, DataPlaneError> {
+        Ok(None)
+    }
     /// Only memory in the kernel outlives a process.
     fn take_left(&mut self) -> Option<Left> {
         None
@@ -385,6 +409,12 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn measure(&self) -> Result<Witness, DataPlaneError> {
         StoreBacked::measure(self)
+    }
+    fn stamp(&self, stamp: Option<&Stamp>) {
+        StoreBacked::stamp(self, stamp);
+    }
+    fn stamped(&self) -> Result<Option<StampCounts>, DataPlaneError> {
+        StoreBacked::stamped(self)
     }
     fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {
         StoreBacked::reconfigure(self, live, boot_s)

@@ -100,6 +100,7 @@ fn packets_are_handled_without_the_allocator() {
         provers: 0,
         classic: None,
         p4dra: None,
+        in_packets: None,
     };
     let options = HostOptions {
         threads: 1,

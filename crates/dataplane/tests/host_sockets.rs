@@ -64,6 +64,7 @@ fn config(local: &[IpAddr], port: u16) -> Config {
         provers: 0,
         classic: None,
         p4dra: None,
+        in_packets: None,
     }
 }
 

@@ -17,8 +17,11 @@ use libbpf_rs::libbpf_sys::{self, bpf_insn};
 use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo, ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Program, TC_EGRESS, TcHook, XdpFlags};
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{Config, DataPlane, DataPlaneError, Measurement};
+use linewarden_dataplane::{Config, DataPlane, DataPlaneError, Measurement, Stamp};
 use linewarden_evidence::encoding::Entry;
+use linewarden_evidence::inband::{Form, MasterKey, Template};
+use linewarden_evidence::state::{Digests, Snapshot};
+use linewarden_evidence::{BootCount, Digest, Sequence, SwitchId};
 
 use support::netns::{ip, leave_namespace};
 use support::shape::Shape;
@@ -88,6 +91,69 @@ fn what_packets_and_the_node_do_changes_nothing() {
     plane.test_run(&[0xff; 64]).unwrap();
     let after = plane.measure().unwrap();
     assert_eq!(before, after, "{:?}", changed(&before, &after));
+}
+
+/// Evidence that packets carry is none of what it is evidence of; who writes it is.
+#[test]
+fn what_packets_carry_changes_nothing_and_who_stamps_is_told() {
+    let of = |form| Shape {
+        in_packets: form,
+        ..Shape::OPEN
+    };
+    let Some(plane) = load(&of(Some(Form::Default)).config()) else {
+        return;
+    };
+    let before = plane.measure().unwrap();
+    let snapshot = Snapshot {
+        switch: SwitchId(1),
+        boot_count: BootCount(2),
+        sequence: Sequence(3),
+        digests: Digests {
+            program: Digest([1; 32]),
+            tables: Digest([2; 32]),
+            registers: Digest([3; 32]),
+        },
+    };
+    let key = MasterKey::new([4; 16]).key(snapshot.switch, snapshot.boot_count);
+    plane.stamp(Some(&Stamp {
+        template: Template::new(&key, Form::Default, &snapshot),
+        until_ns: u64::MAX,
+    }));
+    plane.test_run(&[0xff; 64]).unwrap();
+    let after = plane.measure().unwrap();
+    assert_eq!(before, after, "{:?}", changed(&before, &after));
+
+    let is_there = |measurement: &Measurement, name: &str| {
+        let mut programs = measurement.programs.iter();
+        programs.any(|program| program.name == name)
+    };
+    let off = load(&of(None).config()).unwrap().measure().unwrap();
+    for (name, with, without) in [
+        ("linewarden_stamp", true, false),
+        ("linewarden_gateway_stamping", true, false),
+        ("linewarden_gateway", false, true),
+    ] {
+        assert_eq!(
+            (is_there(&before, name), is_there(&off, name)),
+            (with, without),
+            "{name}"
+        );
+    }
+    let names = changed(&off, &before);
+    assert!(
+        names.contains(&"eBPF map programs entry 00000003".to_owned()),
+        "{names:?}"
+    );
+    // What it writes is a constant of the program's.
+    let classic = load(&of(Some(Form::Classic)).config())
+        .unwrap()
+        .measure()
+        .unwrap();
+    let names = changed(&before, &classic);
+    assert!(
+        names.len() == 1 && names[0].starts_with("eBPF map .rodata entry"),
+        "{names:?}"
+    );
 }
 
 #[test]

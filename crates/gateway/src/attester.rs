@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use linewarden_dataplane::Measurement;
 use linewarden_evidence::encoding::Entry;
+use linewarden_evidence::inband::{EvidenceKey, MasterKey};
 use linewarden_evidence::keys::{PublicKey, Signer};
-use linewarden_evidence::state::{Measured, StateError, bpf_digest};
+use linewarden_evidence::state::{Measured, Snapshot, StateError, bpf_digest};
 use linewarden_evidence::statement::{Inventory, InventoryError, Nonce, Statement, StatementError};
 use linewarden_evidence::{BootCount, Digest, SwitchId};
 use linewarden_protocol::ids::GatewayId;
@@ -60,6 +61,22 @@ impl Attester {
     #[must_use]
     pub fn public_key(&self) -> PublicKey {
         self.signer.public_key()
+    }
+
+    /// By what packets prove its states.
+    pub(crate) fn packet_key(&self, master: &MasterKey) -> EvidenceKey {
+        master.key(self.switch, self.boot_count)
+    }
+
+    /// The state that was measured, for packets.
+    ///
+    /// # Errors
+    /// A measurement that contradicts itself.
+    pub(crate) fn snapshot(&mut self, measurement: Measurement) -> Result<Snapshot, AttesterError> {
+        let Measurement {
+            programs, entries, ..
+        } = measurement;
+        Ok(self.take(bpf_digest(programs), entries)?.snapshot())
     }
 
     /// Says, in answer to a nonce, what was measured after the nonce had come.

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use linewarden_controller::Policy;
 use linewarden_dataplane as dataplane;
 use linewarden_dataplane::p4runtime::{self, P4Options};
+use linewarden_evidence::inband::Form;
 use linewarden_protocol::classic::p4dra;
 use linewarden_protocol::frame::Mac;
 use serde::{Deserialize, Deserializer};
@@ -180,6 +181,33 @@ pub struct EvidenceSection {
     pub boot_count: PathBuf,
     /// The socket where statements are asked for on this machine; none if left out.
     pub socket: Option<PathBuf>,
+    /// How packets that pass the gate carry evidence; not at all if left out.
+    pub in_packets: Option<Carrier>,
+    /// What they carry; [`PacketContent::Default`] if left out.
+    pub packet_content: Option<PacketContent>,
+    /// The secret of their tags, which the appraiser has too: 32 hexadecimal digits; of mode 0600.
+    pub packet_key_file: Option<PathBuf>,
+}
+
+/// How packets carry evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Carrier {
+    /// IPv6 packets as a hop-by-hop option.
+    Option,
+    /// Any frame, in one of its own beside it; P4 switches do.
+    Clone,
+}
+
+/// What packets carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PacketContent {
+    /// With a tag that proves it.
+    #[default]
+    Default,
+    /// The attesting BMv2's: nothing in it is proven.
+    Classic,
 }
 
 /// `[trust]`: the controller's.
@@ -402,12 +430,23 @@ impl GatewayConfig {
 }
 
 impl EvidenceSection {
-    fn paths(&mut self) -> [Option<&mut PathBuf>; 3] {
+    fn paths(&mut self) -> [Option<&mut PathBuf>; 4] {
         [
             Some(&mut self.key),
             Some(&mut self.boot_count),
             self.socket.as_mut(),
+            self.packet_key_file.as_mut(),
         ]
+    }
+
+    /// What packets carry, if they are to carry anything.
+    #[must_use]
+    pub fn form(&self) -> Option<Form> {
+        let content = self.packet_content.unwrap_or_default();
+        self.in_packets.map(|_| match content {
+            PacketContent::Default => Form::Default,
+            PacketContent::Classic => Form::Classic,
+        })
     }
 }
 

@@ -28,6 +28,7 @@ mod evidence_source;
 mod exchange;
 mod feeder;
 mod gateway;
+mod in_packets;
 mod node;
 pub mod p4dra;
 pub mod plane;
@@ -38,8 +39,9 @@ pub use desk::{Counts as DeskCounts, Desk, DeskError, DeskSockets};
 pub use evidence_source::{EvidenceSource, SwitchAttester};
 pub use exchange::{Answer, Ask, LinkError};
 pub use gateway::{Change, Gateway, GatewayError, PlaneHandle, Stopped};
+pub use in_packets::InPackets;
 pub use node::{
-    AttestStatus, Eviction, LinkState, Node, P4draStatus, ReconfigureError, Settings, SettingsError, Status,
-    TrustState, WRONG_TAGS,
+    AttestStatus, Eviction, InPacketsStatus, LinkState, Node, P4draStatus, ReconfigureError, Settings,
+    SettingsError, Status, TrustState, WRONG_TAGS,
 };
 pub use time::Clock;

@@ -12,6 +12,7 @@ use linewarden_dataplane::{ethtool, xdp};
 use linewarden_evidence::SwitchId;
 use linewarden_evidence::appraisal::Reference;
 use linewarden_evidence::encoding::Object;
+use linewarden_evidence::inband::MasterKey as PacketKey;
 use linewarden_evidence::keys::Signer as EvidenceSigner;
 use linewarden_evidence::statement::Kind;
 use linewarden_gateway::config::{Backend, FieldError, Gate, GatewayConfig, Resolved};
@@ -331,6 +332,7 @@ fn evidence(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
             }
         }
     }
+    problems.extend(packet_key(file).err());
     let places = [
         ("boot_count", Some(&section.boot_count)),
         ("socket", section.socket.as_ref()),
@@ -361,6 +363,25 @@ pub fn evidence_signer(
             .problem(&["evidence", "key"], &failure.to_string())
             .with_code(failure.code())),
     }
+}
+
+/// The secret of packets' tags, if they are to carry evidence; classic content has none.
+///
+/// # Errors
+/// It cannot be read, is no key, or others can read it.
+pub fn packet_key(file: &ConfigFile<GatewayConfig>) -> Result<PacketKey, Problem> {
+    let path = file
+        .value
+        .evidence
+        .as_ref()
+        .and_then(|section| section.packet_key_file.as_ref());
+    let Some(path) = path else {
+        return Ok(PacketKey::new([0; 16]));
+    };
+    secret_file::packet_key(path).map_err(|failure| {
+        file.problem(&["evidence", "packet_key_file"], &failure.to_string())
+            .with_code(failure.code())
+    })
 }
 
 /// What the gateway must show to get rows, if anything.

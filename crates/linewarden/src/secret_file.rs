@@ -4,11 +4,14 @@ use std::io;
 use std::path::Path;
 
 use linewarden_controller::attest::Signer;
+use linewarden_evidence::inband::MasterKey;
 use linewarden_files::{PrivateFileError, create_private, read_private};
 use zeroize::Zeroizing;
 
 use crate::failure::Failure;
 
+/// Hexadecimal digits of the secret of packets' tags, and the line's end.
+const PACKET_KEY_BYTES_MAX: usize = 33;
 /// No signing key is read further.
 const SIGNING_KEY_BYTES_MAX: usize = 16_384;
 
@@ -29,6 +32,23 @@ pub fn read(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>, Failure
         ))),
         false => Ok(bytes),
     }
+}
+
+/// Reads the secret of packets' tags: 32 hexadecimal digits.
+///
+/// # Errors
+/// As [`read()`], or a file that holds something else.
+pub fn packet_key(path: &Path) -> Result<MasterKey, Failure> {
+    let text = read(path, PACKET_KEY_BYTES_MAX)?;
+    let digits = text.trim_ascii_end();
+    let mut key = Zeroizing::new([0; 16]);
+    hex::decode_to_slice(digits, &mut *key).map_err(|error| {
+        Failure::input(format_args!(
+            "{}: {error}; 32 hexadecimal digits are wanted",
+            path.display()
+        ))
+    })?;
+    Ok(MasterKey::new(*key))
 }
 
 /// Makes a file of mode 0600 with a secret, durably.

@@ -154,7 +154,7 @@ verdicts! {
     DropGate = 64, Drop, "drop_gate";
     /// The gate lets no fragment pass.
     DropGateFragment = 65, Drop, "drop_gate_fragment";
-    /// The gate lets no extension header or IP option pass.
+    /// The gate lets no extension header or IP option pass, nor, where packets carry evidence, anything else that could bring some.
     DropGateExtension = 66, Drop, "drop_gate_extension";
     /// LAP's port is never forwarded towards the service, nor port 0: of a frame, or inside a seal.
     DropGatePort = 67, Drop, "drop_gate_port";
@@ -163,7 +163,8 @@ verdicts! {
     /// Towards a device past a sealed gate, and neither a datagram, which could be sealed, nor on the list of what
     /// always passes.
     DropUnsealed = 69, Drop, "drop_unsealed";
-    /// Towards a device, and no room for the seal: beyond the link's MTU. `p4dra-classic`: no room for the longer reply.
+    /// Towards a device, and no room for the seal: beyond the link's MTU. Towards a service, and no room for evidence: its sender is
+    /// told the size. `p4dra-classic`: no room for the longer reply.
     DropTooBig = 70, Drop, "drop_too_big";
     /// Towards a device, several datagrams in one that a network card would cut up (GSO): they cannot be sealed.
     DropSegments = 71, Drop, "drop_segments";

@@ -131,6 +131,7 @@ impl Host {
         attest: true,
         p4dra: true,
         classic: true,
+        in_packets: false,
     };
 
     /// Makes the memory; no packet is seen until [`Host::listen`].

@@ -74,6 +74,8 @@ impl P4Runtime {
         attest: true,
         p4dra: false,
         classic: false,
+        // The switch stamps by itself, as it is told at its start.
+        in_packets: false,
     };
 
     /// Takes hold of the switch: it forgets what it ran, runs `lap` with this configuration, and answers nothing until there is a

@@ -361,6 +361,7 @@ mod tests {
             provers: 0,
             classic: None,
             p4dra: None,
+            in_packets: None,
         };
         let store = filled();
         let control = &store.regions().control[0];

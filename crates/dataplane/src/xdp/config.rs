@@ -6,6 +6,8 @@ use std::os::fd::AsFd as _;
 use libbpf_rs::{MapCore, MapFlags, Object, OpenObject};
 use zerocopy::IntoBytes as _;
 
+use linewarden_evidence::inband::Form;
+
 use crate::DataPlaneError;
 use crate::classic::{crc_tables, rng_state, store_crp};
 use crate::config::{ClassicProfile, Config, Gate};
@@ -54,7 +56,12 @@ impl ProgramConfig {
             classic_uav: 0,
             strong_order: u8::from(cfg!(target_arch = "x86_64")),
             count_work: u8::from(count_work),
-            pad: [0; 7],
+            stamp: match config.in_packets {
+                None => 0,
+                Some(Form::Default) => 1,
+                Some(Form::Classic) => 2,
+            },
+            pad: [0; 6],
             crc: crc_tables(),
         };
         for ip in &config.local {

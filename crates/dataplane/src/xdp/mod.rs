@@ -20,6 +20,8 @@ mod rings;
 mod seal;
 pub mod sealed_bench;
 mod skeleton;
+mod stamp;
+pub mod stamp_bench;
 mod waiting;
 
 use std::fs::File;
@@ -43,6 +45,7 @@ use self::keep::Memory;
 use self::rings::Rings;
 use self::seal::{DownCell, Seal};
 use self::skeleton::gateway::{GatewaySkel, GatewaySkelBuilder};
+use self::stamp::Stamping;
 use self::waiting::Waiting;
 use crate::ask::{self, Asker};
 use crate::capability::{self, Capability};
@@ -54,6 +57,7 @@ use crate::layout::WaitingProof;
 use crate::measurement::Witness;
 use crate::miss::{self, Carrier, Miss};
 use crate::p4dra::{P4draAsker, P4draControl};
+use crate::stamp::{Stamp, StampCounts};
 use crate::store::adopt::Left;
 use crate::store::provers::Provers;
 use crate::store::{Region, Store};
@@ -69,6 +73,8 @@ pub struct Xdp {
     p4dra: Option<P4draControl>,
     /// By slot, of a sealed gate.
     down: Option<Region<DownCell>>,
+    /// What packets carry, if they carry anything.
+    stamping: Option<Stamping>,
     seals: Vec<Seal>,
     /// Interfaces that are forwarded to.
     forwards: Vec<u32>,
@@ -164,7 +170,16 @@ impl Xdp {
         let is_sealed = config.gate == Gate::Sealed;
         open.progs.linewarden_proof.set_autoload(config.provers > 0);
         open.progs.linewarden_p4dra.set_autoload(config.p4dra.is_some());
-        open.progs.linewarden_sealed.set_autoload(is_sealed);
+        let stamps = config.in_packets.is_some();
+        open.progs.linewarden_gateway.set_autoload(is_sealed || !stamps);
+        open.progs
+            .linewarden_gateway_stamping
+            .set_autoload(!is_sealed && stamps);
+        open.progs.linewarden_sealed.set_autoload(is_sealed && !stamps);
+        open.progs
+            .linewarden_sealed_stamping
+            .set_autoload(is_sealed && stamps);
+        open.progs.linewarden_stamp.set_autoload(stamps);
         open.progs.linewarden_seal.set_autoload(is_sealed);
         open.progs.linewarden_seal_alive.set_autoload(is_sealed);
         let load_error =
@@ -194,6 +209,10 @@ impl Xdp {
         if config.p4dra.is_some() {
             link(programs, 2, &skeleton.progs.linewarden_p4dra)?;
         }
+        let stamping = stamps.then(|| Stamping::map(skeleton.object())).transpose()?;
+        if stamps {
+            link(programs, stamp::PROGRAM, &skeleton.progs.linewarden_stamp)?;
+        }
         let down = is_sealed
             .then(|| self::config::region(skeleton.object(), "down", config.geometry.slots))
             .transpose()?;
@@ -211,6 +230,7 @@ impl Xdp {
             waiting,
             p4dra,
             down,
+            stamping,
             seals: Vec::new(),
             forwards: Vec::new(),
             inside: Vec::new(),
@@ -262,9 +282,12 @@ impl Xdp {
 
     /// The one that gets what comes in.
     fn program(&self) -> &ProgramMut<'static> {
-        match self.down {
-            Some(_) => &self.skeleton.progs.linewarden_sealed,
-            None => &self.skeleton.progs.linewarden_gateway,
+        let programs = &self.skeleton.progs;
+        match (&self.down, &self.stamping) {
+            (Some(_), None) => &programs.linewarden_sealed,
+            (None, None) => &programs.linewarden_gateway,
+            (Some(_), Some(_)) => &programs.linewarden_sealed_stamping,
+            (None, Some(_)) => &programs.linewarden_gateway_stamping,
         }
     }
 
@@ -286,7 +309,8 @@ impl Xdp {
 
     /// Likewise, as if it came in on that interface of the calling thread's network namespace.
     fn run(&self, frame: &[u8], ingress: u32, repeat: u32) -> Result<TestRun, DataPlaneError> {
-        let mut out = vec![0u8; frame.len() + 64];
+        // Evidence makes it longer, and so does a reply of p4dra-classic.
+        let mut out = vec![0u8; frame.len() + 128];
         let mut context = test_context(frame.len(), ingress);
         let input = libbpf_rs::ProgramInput {
             data_in: Some(frame),
@@ -426,6 +450,17 @@ impl StoreBacked for Xdp {
 
     fn measure(&self) -> Result<Witness, DataPlaneError> {
         Xdp::measure(self).map(|measurement| Witness::Kernel(Box::new(measurement)))
+    }
+
+    fn stamp(&self, stamp: Option<&Stamp>) {
+        if let Some(stamping) = &self.stamping {
+            stamping.put(stamp);
+        }
+    }
+
+    fn stamped(&self) -> Result<Option<StampCounts>, DataPlaneError> {
+        let counts = || stamp::counts(&self.skeleton.maps.stamp_counts);
+        self.stamping.as_ref().map(|_| counts()).transpose()
     }
 
     fn take_left(&mut self) -> Option<Left> {

@@ -46,6 +46,11 @@ skeleton!(
     "bench_sealed.skel.rs"
 );
 skeleton!(
+    /// The programs of the bench of evidence in packets.
+    bench_stamp,
+    "bench_stamp.skel.rs"
+);
+skeleton!(
     /// The programs of the ciphers' benches.
     bench_cipher,
     "bench_cipher.skel.rs"

@@ -1,6 +1,7 @@
 //! Configurations of the data planes under test, and the oracle's of the same meaning.
 
 use linewarden_dataplane::{Classic, ClassicProfile, Config, Gate, Geometry, P4dra, P4draProver, classic};
+use linewarden_evidence::inband::Form;
 use linewarden_protocol::classic as oracle_classic;
 use linewarden_protocol::classic::p4dra;
 use linewarden_protocol::gateway::{self, Gate as OracleGate, Gateway, GatewayConfig};
@@ -35,6 +36,8 @@ pub struct Shape {
     pub p4dra: bool,
     /// The tables of bindings hold nothing.
     pub no_bindings: bool,
+    /// What packets carry that pass the gate.
+    pub in_packets: Option<Form>,
 }
 
 impl Shape {
@@ -46,6 +49,7 @@ impl Shape {
         provers: 0,
         p4dra: false,
         no_bindings: false,
+        in_packets: None,
     };
     pub const OPEN: Self = Self {
         gate: Gate::Open,
@@ -125,6 +129,7 @@ impl Shape {
                 interfaces: Vec::new(),
                 provers: (1..=P4DRA_PROVERS).map(Dev).map(Self::p4dra_prover).collect(),
             }),
+            in_packets: self.in_packets,
         }
     }
 

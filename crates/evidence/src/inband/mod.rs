@@ -28,6 +28,7 @@ mod packet;
 mod resembling;
 mod stamper;
 mod tag;
+mod template;
 
 pub use appraiser::{Appraiser, PacketEvidence, Refused};
 pub use carried::{Carried, Content, Route, Tagged, is_clone, read_clone, read_option};
@@ -35,6 +36,7 @@ pub use packet::Invariants;
 pub use resembling::resembles_evidence;
 pub use stamper::{Counts, Form, Stamper};
 pub use tag::{EvidenceKey, MasterKey};
+pub use template::Template;
 
 /// The Ethernet type of clones.
 pub const CLONE_ETHERTYPE: u16 = 0x5241;

@@ -220,7 +220,7 @@ impl Stamper {
 }
 
 /// The option's data of a state, with zeros for what is each packet's own.
-fn data(form: Form, snapshot: &Snapshot) -> [u8; DATA_BYTES] {
+pub(super) fn data(form: Form, snapshot: &Snapshot) -> [u8; DATA_BYTES] {
     let fields = fields(snapshot);
     let (head, content) = match form {
         Form::Classic => ([0; HEAD_BYTES], Content::Classic { fields, route: None }),
@@ -253,7 +253,7 @@ fn sign(counter: Counter, tag: &Tag, data: &mut [u8; DATA_BYTES]) {
 }
 
 /// Likewise the way of classic content.
-fn pass_on(upstream: Option<&Route>, data: &mut [u8; DATA_BYTES]) {
+pub(super) fn pass_on(upstream: Option<&Route>, data: &mut [u8; DATA_BYTES]) {
     let route = fields_of(data).map(|fields| Route::joined(upstream, fields));
     if let (Some(place), Some(route)) = (data.last_chunk_mut(), route) {
         *place = route.0;

@@ -44,6 +44,34 @@ impl EvidenceKey {
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
+
+    /// As SipHash takes it.
+    pub(super) fn halves(&self) -> (u64, u64) {
+        let (low, high) = self.0.split_at(8);
+        let word = |half: &[u8]| half.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        (word(low), word(high))
+    }
+}
+
+/// Bytes of a tag's input that are the same for every packet of one state.
+const PREFIX_BYTES: usize = 8 + 3 * 32 + 8 + 8;
+
+/// These.
+pub(super) fn prefix(snapshot: &Snapshot) -> [u8; PREFIX_BYTES] {
+    let digests = &snapshot.digests;
+    let (switch, sequence) = (snapshot.switch.0.to_be_bytes(), snapshot.sequence.0.to_be_bytes());
+    let parts: [&[u8]; 6] = [
+        &LABEL,
+        &digests.registers.0,
+        &digests.tables.0,
+        &digests.program.0,
+        &switch,
+        &sequence,
+    ];
+    let mut bytes = [0; PREFIX_BYTES];
+    let all = parts.into_iter().flatten();
+    bytes.iter_mut().zip(all).for_each(|(to, from)| *to = *from);
+    bytes
 }
 
 /// SipHash after all that is the same for every packet of one state.
@@ -52,14 +80,8 @@ pub(super) struct Midstate(SipHasher24);
 
 impl Midstate {
     pub fn new(key: &EvidenceKey, snapshot: &Snapshot) -> Self {
-        let digests = &snapshot.digests;
         let mut hasher = SipHasher24::new_with_key(&key.0);
-        hasher.write(&LABEL);
-        hasher.write(&digests.registers.0);
-        hasher.write(&digests.tables.0);
-        hasher.write(&digests.program.0);
-        hasher.write(&snapshot.switch.0.to_be_bytes());
-        hasher.write(&snapshot.sequence.0.to_be_bytes());
+        hasher.write(&prefix(snapshot));
         Self(hasher)
     }
 

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use linewarden_controller::Policy;
 use linewarden_dataplane as dataplane;
+use linewarden_evidence::inband::Form;
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::ticket;
 
 use super::{
-    Backend, ClassicProfile, ClassicSection, FieldError, Gate, GatewayConfig, GatewaySection, LOW_CREDIT,
-    P4Section, Resolved,
+    Backend, Carrier, ClassicProfile, ClassicSection, EvidenceSection, FieldError, Gate, GatewayConfig,
+    GatewaySection, LOW_CREDIT, P4Section, Resolved,
 };
 use crate::node::{ATTEST_PERIOD_S_MAX, Eviction, P4DRA_ROUND_S, Settings, WIPE_AFTER_MS};
 use crate::{addresses, classic, p4dra};
@@ -117,6 +118,11 @@ impl GatewayConfig {
                 .map_or(0, |attest| attest.provers(section.dataplane)),
             classic,
             p4dra,
+            // What goes without a gate, or in a frame of its own, is told of below.
+            in_packets: self.evidence.as_ref().and_then(|evidence| match section.gate {
+                Gate::Off => None,
+                Gate::Open | Gate::Sealed => evidence.form(),
+            }),
         };
         errors.extend(config.problems().into_iter().map(plane_field));
         if section.dataplane == Backend::P4
@@ -219,6 +225,9 @@ impl GatewayConfig {
             ),
             Backend::Xdp | Backend::Host | Backend::P4 => {}
         }
+        if let (Some(evidence), Backend::Xdp) = (&self.evidence, self.gateway.dataplane) {
+            in_packets_contradictions(evidence, self.gateway.gate, &mut refuse);
+        }
         let Some(trust) = &self.trust else {
             return errors;
         };
@@ -241,7 +250,7 @@ impl GatewayConfig {
         let audit = self.audit.as_ref().map(|audit| &audit.path);
         let attest = self.attest.as_ref();
         let (evidence, trust) = (self.evidence.as_ref(), self.trust.as_ref());
-        let paths: [(&[&'static str], Option<&PathBuf>); 11] = [
+        let paths: [(&[&'static str], Option<&PathBuf>); 12] = [
             (&["evidence", "key"], evidence.map(|section| &section.key)),
             (
                 &["evidence", "boot_count"],
@@ -250,6 +259,10 @@ impl GatewayConfig {
             (
                 &["evidence", "socket"],
                 evidence.and_then(|section| section.socket.as_ref()),
+            ),
+            (
+                &["evidence", "packet_key_file"],
+                evidence.and_then(|section| section.packet_key_file.as_ref()),
             ),
             (&["trust", "reference"], trust.map(|section| &section.reference)),
             (
@@ -418,6 +431,41 @@ impl GatewaySection {
         all.sort_unstable();
         all.dedup();
         Ok(all)
+    }
+}
+
+/// What packets cannot carry, and what is missing for it.
+fn in_packets_contradictions(
+    evidence: &EvidenceSection,
+    gate: Gate,
+    refuse: &mut dyn FnMut(&[&'static str], String),
+) {
+    let has_key = evidence.packet_key_file.is_some();
+    match evidence.in_packets {
+        None if evidence.packet_content.is_some() => {
+            let problem = "packets carry nothing: set in_packets = \"option\", or leave it out";
+            refuse(&["evidence", "packet_content"], problem.to_owned());
+        }
+        None if has_key => {
+            let problem = "packets carry nothing: set in_packets = \"option\", or leave it out";
+            refuse(&["evidence", "packet_key_file"], problem.to_owned());
+        }
+        None => return,
+        Some(Carrier::Clone) => {
+            let problem = "\"clone\": the xdp data plane sends no frame beside another: where it sees which packets pass, the way \
+                           that they will take is not known yet; use \"option\"";
+            refuse(&["evidence", "in_packets"], problem.to_owned());
+        }
+        Some(Carrier::Option) if gate == Gate::Off => {
+            let problem = "what passes without a gate is none of the gateway's business; set [gateway] gate, or leave it out";
+            refuse(&["evidence", "in_packets"], problem.to_owned());
+        }
+        Some(Carrier::Option) => {}
+    }
+    if evidence.form() == Some(Form::Default) && !has_key {
+        let problem = "packet_key_file is missing: the secret of packets' tags, in a file of mode 0600; `openssl rand -hex 16` \
+                       makes one";
+        refuse(&["evidence"], problem.to_owned());
     }
 }
 

@@ -53,7 +53,7 @@ pub use self::packets::WRONG_TAGS;
 use self::roaming::Reports;
 pub(crate) use self::settings::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, WIPE_AFTER_MS};
 pub use self::settings::{ReconfigureError, Settings, SettingsError};
-pub use self::status::{AttestStatus, LinkState, P4draStatus, Status, TrustState};
+pub use self::status::{AttestStatus, InPacketsStatus, LinkState, P4draStatus, Status, TrustState};
 use self::visitors::Visitors;
 use crate::audit::{AuditState, Happening, Record, Trail};
 use crate::exchange::Ask;
@@ -404,6 +404,7 @@ impl Node {
         self.retry_exhausted(clock);
         self.tell_shortages();
         self.count_strays();
+        self.count_stamps();
         let counted = self.plane.counters();
         if let Ok(counters) = &counted {
             self.trail.counters(counters, false);
@@ -419,6 +420,20 @@ impl Node {
             }
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "the counters cannot be read"),
+        }
+    }
+
+    fn count_stamps(&mut self) {
+        match self.plane.stamped() {
+            Ok(counts) => {
+                self.status.in_packets = counts.map(|counts| InPacketsStatus {
+                    stamped: counts.stamped,
+                    not_ipv6: counts.not_ipv6,
+                    stale: counts.stale,
+                    unfit: counts.unfit,
+                });
+            }
+            Err(error) => tracing::warn!(%error, "what packets carry cannot be counted"),
         }
     }
 

@@ -77,6 +77,19 @@ pub struct P4draStatus {
     pub unsent: u64,
 }
 
+/// What became of packets that have passed the gate, where they carry evidence of the data plane.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct InPacketsStatus {
+    /// With evidence.
+    pub stamped: u64,
+    /// Without: no IPv6.
+    pub not_ipv6: u64,
+    /// Without: nothing was measured yet, or lately.
+    pub stale: u64,
+    /// Without: too long for their way with it, or malformed.
+    pub unfit: u64,
+}
+
 /// Counts and states of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
@@ -151,6 +164,9 @@ pub struct Status {
     pub trust: Option<TrustState>,
     /// Times that evidence was wanted and the data plane could not be measured.
     pub unmeasured: u64,
+    /// Evidence in packets; `None` where they carry nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_packets: Option<InPacketsStatus>,
     /// The link to the controller.
     pub link: LinkState,
 }

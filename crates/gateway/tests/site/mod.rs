@@ -38,6 +38,7 @@ pub fn config() -> Config {
         provers: 0,
         classic: None,
         p4dra: None,
+        in_packets: None,
     }
 }
 

@@ -143,6 +143,7 @@ pub fn config(slots: u32, ring: u32) -> Config {
         provers: 0,
         classic: None,
         p4dra: None,
+        in_packets: None,
     }
 }
 

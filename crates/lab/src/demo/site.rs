@@ -56,6 +56,7 @@ pub(super) fn config(
         provers: Groups::of(options).attested,
         classic: None,
         p4dra: None,
+        in_packets: None,
     })
 }
 

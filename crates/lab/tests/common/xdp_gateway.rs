@@ -45,6 +45,7 @@ impl XdpGateway {
             provers: 0,
             classic: None,
             p4dra: None,
+            in_packets: None,
         };
         let index = lab.gateway_devices_end.index;
         let plane = lab

@@ -113,6 +113,8 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let audit = open_audit(&file).map_err(|problem| Failure::all(&[problem]))?;
     let signer = gateway_config::signer(&file).map_err(|problem| Failure::all(&[problem]))?;
     let trust = gateway_config::trust(&file).map_err(|problem| Failure::all(&[problem]))?;
+    let packet_key = gateway_config::packet_key(&file).map_err(|problem| Failure::all(&[problem]))?;
+    // After all that can be wrong: a start that fails is no start.
     let attester = evidence::attester(&file).map_err(|problem| Failure::all(&[problem]))?;
     let opened = runtime.block_on(registry::open(&config.registry))?;
     // Before the interface is touched: a port that is taken refuses the start.
@@ -135,6 +137,7 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
         resolved.settings,
         evidence::source(&file, &resolved, attester.as_ref()),
     )?;
+    let in_packets = evidence::in_packets(&file, &gateway, attester.as_ref(), &packet_key)?;
     let evidence_desk =
         evidence::desk(&file, &gateway, attester).map_err(|problem| Failure::all(&[problem]))?;
     gateway.set_audit(audit)?;
@@ -146,7 +149,7 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let mut watch = Watch {
         output,
         gateway: &gateway,
-        reloader: Reloader::new(file),
+        reloader: Reloader::new(file, in_packets),
         every: Duration::from_secs(args.every),
         last: None,
         bar: None,

@@ -4,6 +4,7 @@
 #include "lw_gateway.h"
 #include "lw_p4dra.h"
 #include "lw_seal.h"
+#include "lw_stamp.h"
 
 SEC("xdp")
 int linewarden_gateway(struct xdp_md *ctx)
@@ -30,6 +31,26 @@ SEC("xdp")
 int linewarden_sealed(struct xdp_md *ctx)
 {
 	return lw_sealed_gateway(ctx);
+}
+
+/* In the place of linewarden_gateway at an open gate, and of linewarden_sealed at a sealed one, where packets carry evidence. */
+SEC("xdp")
+int linewarden_gateway_stamping(struct xdp_md *ctx)
+{
+	return lw_gateway_stamping(ctx);
+}
+
+SEC("xdp")
+int linewarden_sealed_stamping(struct xdp_md *ctx)
+{
+	return lw_sealed_stamping(ctx);
+}
+
+/* What passes a gate, which these hand on. */
+SEC("xdp")
+int linewarden_stamp(struct xdp_md *ctx)
+{
+	return lw_stamp(ctx);
 }
 
 /* While a gateway lives, and after. */

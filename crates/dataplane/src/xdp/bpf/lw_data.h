@@ -25,12 +25,6 @@ _Static_assert(sizeof(struct lw_data) == LW_DATA_HEADER, "56 B");
 /* Magic, version and type DATA_UP, as a little-endian load. */
 #define LW_IS_DATA_UP 0x0601574cU
 
-/* Where the CPU may put loads out of order, an atomic addition of 0 keeps them; x86 keeps them itself. */
-static __always_inline __u64 lw_ordered_load(__u64 *from)
-{
-	return cfg.strong_order ? LW_READ(*from) : __sync_fetch_and_add(from, 0);
-}
-
 /* DATA.tag = F(session_key, H0, seq, port || sport || 0[4], peer, payload padded). */
 struct lw_seal_input {
 	__u64 key[2];

@@ -201,6 +201,8 @@ struct lw_percpu {
 #define LW_PROOF_IP6 0x80 /* the frame is IPv6; the offset is below that */
 
 enum lw_gate { LW_GATE_OFF = 0, LW_GATE_OPEN = 1, LW_GATE_SEALED = 2 };
+/* What packets carry that pass the gate. */
+enum lw_stamp_form { LW_STAMP_NONE = 0, LW_STAMP_DEFAULT = 1, LW_STAMP_CLASSIC = 2 };
 
 #define LW_LOCAL_MAX 4
 
@@ -234,7 +236,8 @@ struct lw_config {
 	__u8 classic_uav; /* 1: two CRPs */
 	__u8 strong_order; /* the CPU keeps stores in order (x86) */
 	__u8 count_work;
-	__u8 pad[7];
+	__u8 stamp; /* enum lw_stamp_form */
+	__u8 pad[6];
 	__u32 crc[16 * 256]; /* classic profiles: slicing-by-16 tables of the reflected CRC-32 (IEEE 802.3) */
 };
 

@@ -85,9 +85,9 @@ struct {
 
 /*
  * Programs that another one ends by calling: what authenticates behind a sealed gate, and what checks PROOFs and proofs of
- * p4dra-classic, for whose sixteen words the stack has no room beside all else.
+ * p4dra-classic, for whose sixteen words the stack has no room beside all else; and what stamps packets that pass.
  */
-enum lw_program { LW_PROGRAM_GATEWAY, LW_PROGRAM_PROOF, LW_PROGRAM_P4DRA, LW_PROGRAMS };
+enum lw_program { LW_PROGRAM_GATEWAY, LW_PROGRAM_PROOF, LW_PROGRAM_P4DRA, LW_PROGRAM_STAMP, LW_PROGRAMS };
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, LW_PROGRAMS);
@@ -124,6 +124,11 @@ static __always_inline void *lw_at(void *map, __u32 index)
 /* One access, not torn, not repeated and not moved by the compiler. */
 #define LW_READ(x) (*(volatile typeof(x) *)&(x))
 #define LW_WRITE(x, value) (*(volatile typeof(x) *)&(x) = (value))
+/* Where the CPU may put loads out of order, an atomic addition of 0 keeps them; x86 keeps them itself. */
+static __always_inline __u64 lw_ordered_load(__u64 *from)
+{
+	return cfg.strong_order ? LW_READ(*from) : __sync_fetch_and_add(from, 0);
+}
 /* A full barrier in BPF, and on every CPU. */
 #define LW_EXCHANGE(x, value) __sync_lock_test_and_set(&(x), value)
 

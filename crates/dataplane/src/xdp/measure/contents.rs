@@ -16,11 +16,12 @@ use crate::layout::{ClassicCrp, Control, LiveCells, P4draProver, ProgramConfig};
 use crate::{DataPlaneError, ethtool};
 
 /// What no entry tells.
-pub(super) const LEFT_OUT: [&str; 6] = [
+pub(super) const LEFT_OUT: [&str; 7] = [
     "packets that are being processed",
     "devices' lines, sessions, rows and windows, which the packet path writes; who is enrolled, provers' keys and rounds",
     "what counters have counted, events and messages that wait",
     "the fresh values, the hash seed of this start, and since when a lease is in force",
+    "the state that packets carry evidence of, what proves it, and how many have carried it",
     "secrets of the classic profiles, but for one digest of each map of them",
     "what the kernel does with a frame beside eBPF programs and filters: its routes, its own filters, its drivers",
 ];

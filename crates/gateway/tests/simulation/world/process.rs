@@ -69,6 +69,7 @@ pub(super) fn config(gateway: usize, attests: bool) -> Config {
         provers: if attests { PROVERS } else { 0 },
         classic: None,
         p4dra: None,
+        in_packets: None,
     }
 }
 

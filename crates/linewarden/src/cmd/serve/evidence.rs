@@ -3,13 +3,15 @@
 use std::sync::{Arc, Mutex};
 
 use linewarden_evidence::BootCount;
+use linewarden_evidence::inband::MasterKey;
 use linewarden_files::next_count;
-use linewarden_gateway::config::{GatewayConfig, Resolved};
+use linewarden_gateway::config::{EvidenceSection, GatewayConfig, Resolved};
 use linewarden_gateway::evidence_desk::EvidenceDesk;
-use linewarden_gateway::{Attester, EvidenceSource, Gateway, SwitchAttester};
+use linewarden_gateway::{Attester, EvidenceSource, Gateway, InPackets, SwitchAttester};
 use linewarden_protocol::ids::GatewayId;
 
 use crate::config_file::{ConfigFile, Problem};
+use crate::failure::Failure;
 use crate::gateway_config;
 
 /// Who signs: this process for what the kernel runs, or the switch itself.
@@ -42,6 +44,24 @@ pub fn attester(file: &ConfigFile<GatewayConfig>) -> Result<Option<Arc<Mutex<Att
     let gateway = GatewayId(file.value.gateway.id);
     let attester = Attester::new(gateway, BootCount(count), signer);
     Ok(Some(Arc::new(Mutex::new(attester))))
+}
+
+/// Has packets carry evidence, if they are to.
+///
+/// # Errors
+/// A secret that cannot be used, or no thread.
+pub fn in_packets(
+    file: &ConfigFile<GatewayConfig>,
+    gateway: &Gateway,
+    attester: Option<&Arc<Mutex<Attester>>>,
+    key: &MasterKey,
+) -> Result<Option<InPackets>, Failure> {
+    let form = file.value.evidence.as_ref().and_then(EvidenceSection::form);
+    let (Some(form), Some(attester)) = (form, attester) else {
+        return Ok(None);
+    };
+    let in_packets = InPackets::start(gateway.plane_handle(), Arc::clone(attester), key, form)?;
+    Ok(Some(in_packets))
 }
 
 /// Opens the socket, if one is named.

@@ -1,7 +1,7 @@
 //! Another configuration for a gateway at work: all that may change changes at once, or nothing does.
 
 use linewarden_gateway::config::GatewayConfig;
-use linewarden_gateway::{Change, Gateway, GatewayError};
+use linewarden_gateway::{Change, Gateway, GatewayError, InPackets};
 
 use super::{LOG_LEVEL, open_audit};
 use crate::config_file::{ConfigFile, Problem};
@@ -11,11 +11,13 @@ use crate::{gateway_config, log};
 /// Knows the configuration in force.
 pub struct Reloader {
     file: ConfigFile<GatewayConfig>,
+    /// What packets carry, which tells of settings.
+    in_packets: Option<InPackets>,
 }
 
 impl Reloader {
-    pub fn new(file: ConfigFile<GatewayConfig>) -> Self {
-        Self { file }
+    pub fn new(file: ConfigFile<GatewayConfig>, in_packets: Option<InPackets>) -> Self {
+        Self { file, in_packets }
     }
 
     /// Reads the file again. The audit record is opened anew in any case: it may have been moved away.
@@ -52,6 +54,9 @@ impl Reloader {
             audit,
         };
         gateway.change(change).map_err(|error| refused(&next, &error))?;
+        if let Some(in_packets) = &self.in_packets {
+            in_packets.refresh();
+        }
         log::change(next.value.log.level.as_deref(), LOG_LEVEL);
         if self.file.value.gateway.forward_to != next.value.gateway.forward_to {
             let forward_to = gateway_config::veths(&next);

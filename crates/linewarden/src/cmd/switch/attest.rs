@@ -1,7 +1,7 @@
 //! `linewarden switch run`: evidence of what runs.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -10,13 +10,9 @@ use linewarden_evidence::{BootCount, SwitchId};
 use linewarden_files::next_count;
 use linewarden_switch::control::Attesting;
 use linewarden_switch::evidence::{Carrier, EvidenceSettings, Identity, InBand};
-use zeroize::Zeroizing;
 
 use crate::failure::Failure;
 use crate::{evidence_key, secret_file};
-
-/// Hexadecimal digits of the secret of packets' tags, and the line's end.
-const PACKET_KEY_BYTES_MAX: usize = 33;
 
 /// What carries evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -124,24 +120,11 @@ impl AttestArgs {
     /// The secret of packets' tags; the classic content has none.
     fn master(&self) -> Result<MasterKey, Failure> {
         match (&self.packet_key, self.evidence_in, self.evidence_content) {
-            (Some(path), ..) => packet_key(path),
+            (Some(path), ..) => secret_file::packet_key(path),
             (None, Some(_), Content::Default) => Err(Failure::input(
                 "packets' evidence needs --packet-key FILE, for the tags that prove it; `openssl rand -hex 16` makes one",
             )),
             (None, ..) => Ok(MasterKey::new([0; 16])),
         }
     }
-}
-
-fn packet_key(path: &Path) -> Result<MasterKey, Failure> {
-    let text = secret_file::read(path, PACKET_KEY_BYTES_MAX)?;
-    let digits = text.trim_ascii_end();
-    let mut key = Zeroizing::new([0; 16]);
-    hex::decode_to_slice(digits, &mut *key).map_err(|error| {
-        Failure::input(format_args!(
-            "{}: {error}; 32 hexadecimal digits are wanted",
-            path.display()
-        ))
-    })?;
-    Ok(MasterKey::new(*key))
 }

@@ -1,0 +1,135 @@
+//! The state that packets carry evidence of (`bpf/lw_stamp.h`): published here, read by every packet that passes the gate.
+
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::{AtomicU64, fence};
+use std::sync::{Mutex, PoisonError};
+
+use libbpf_rs::{MapCore, MapFlags, Object};
+use linewarden_evidence::inband::Template;
+
+use super::config::region;
+use crate::DataPlaneError;
+use crate::layout::Shared;
+use crate::stamp::{Stamp, StampCounts};
+use crate::store::Region;
+
+/// Words of the option.
+const OPTION_WORDS: usize = Template::BYTES / 8;
+/// Number of this in `enum lw_program`.
+pub(super) const PROGRAM: u32 = 3;
+
+/// `struct lw_stamp`: evidence of one state.
+#[repr(C)]
+pub(super) struct StampCell {
+    pub(super) number: AtomicU64,
+    pub(super) until_ns: AtomicU64,
+    pub(super) option: [AtomicU64; OPTION_WORDS],
+    pub(super) midstate: [AtomicU64; 4],
+    pub(super) pad: [AtomicU64; 5],
+}
+
+/// `struct lw_stamping`.
+#[repr(C)]
+pub(super) struct StampingCell {
+    pub(super) slot: [StampCell; 2],
+    pub(super) current: AtomicU64,
+    pub(super) pad: [AtomicU64; 7],
+    pub(super) counter: AtomicU64,
+    pub(super) room: [AtomicU64; 7],
+}
+// SAFETY: repr(C), atomics only, valid when zero.
+unsafe impl Shared for StampingCell {}
+
+/// The state in force. Its memory holds what tags are made with: it is shown to nobody.
+pub(super) struct Stamping(Mutex<Region<StampingCell>>);
+
+impl Stamping {
+    pub(super) fn map(object: &Object) -> Result<Self, DataPlaneError> {
+        region(object, "stamping", 1).map(|region| Self(Mutex::new(region)))
+    }
+
+    /// Puts a state into force for all packets that come from now on, or goes on with the same; `None`: packets carry nothing.
+    pub(super) fn put(&self, stamp: Option<&Stamp>) {
+        // One after the other; whoever panicked has left a state that no packet takes for whole.
+        let region = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(cell) = region.first() else {
+            return;
+        };
+        let Some(Stamp { template, until_ns }) = stamp else {
+            cell.current.store(0, Release);
+            return;
+        };
+        // By number, for after a pause the numbers go on: a packet that still reads must not find one again.
+        let [even, odd] = &cell.slot;
+        let last = even.number.load(Relaxed).max(odd.number.load(Relaxed));
+        let slot = |number: u64| if number.is_multiple_of(2) { even } else { odd };
+        if last != 0 && cell.current.load(Relaxed) == last && slot(last).holds(template) {
+            slot(last).until_ns.store(*until_ns, Release);
+            return;
+        }
+        let number = last + 1;
+        slot(number).write(number, template, *until_ns);
+        cell.current.store(number, Release);
+    }
+}
+
+impl Drop for Stamping {
+    /// The memory may stay mapped in a program that goes on without this process.
+    fn drop(&mut self) {
+        let region = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cell) = region.first() {
+            cell.current.store(0, Release);
+            let words = cell.slot.iter().flat_map(|slot| &slot.midstate);
+            words.for_each(|word| word.store(0, Relaxed));
+        }
+    }
+}
+
+impl StampCell {
+    fn holds(&self, template: &Template) -> bool {
+        let is = |(cell, word): (&AtomicU64, u64)| cell.load(Relaxed) == word;
+        self.option.iter().zip(words(template)).all(is)
+            && self.midstate.iter().zip(*template.midstate).all(is)
+    }
+
+    /// A packet that reads it meanwhile finds another number when it is done.
+    fn write(&self, number: u64, template: &Template, until_ns: u64) {
+        self.number.store(0, Relaxed);
+        // Nothing of what follows is seen before that.
+        fence(Release);
+        self.until_ns.store(until_ns, Relaxed);
+        let put = |(cell, word): (&AtomicU64, u64)| cell.store(word, Relaxed);
+        self.option.iter().zip(words(template)).for_each(put);
+        self.midstate.iter().zip(*template.midstate).for_each(put);
+        self.number.store(number, Release);
+    }
+}
+
+/// As a native load gives them.
+fn words(template: &Template) -> impl Iterator<Item = u64> {
+    let words = template.option.as_chunks().0.iter();
+    words.map(|word| u64::from_ne_bytes(*word))
+}
+
+/// Sums `struct lw_stamp_counts` over the CPUs.
+pub(super) fn counts(map: &dyn MapCore) -> Result<StampCounts, DataPlaneError> {
+    let values = map
+        .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
+        .map_err(|error| DataPlaneError::kernel("reading what was stamped", error))?
+        .unwrap_or_default();
+    let mut sum = StampCounts::default();
+    for value in values {
+        let words = value.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+        let counters = [
+            &mut sum.stamped,
+            &mut sum.not_ipv6,
+            &mut sum.stale,
+            &mut sum.unfit,
+        ];
+        counters
+            .into_iter()
+            .zip(words)
+            .for_each(|(sum, word)| *sum += word);
+    }
+    Ok(sum)
+}

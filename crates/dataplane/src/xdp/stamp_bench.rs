@@ -1,0 +1,113 @@
+//! Evidence in packets on one CPU, packet after packet (`BPF_PROG_TEST_RUN`): `bpf/bench_stamp.bpf.c`.
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
+use libbpf_rs::{OpenObject, ProgramInput, ProgramMut};
+use linewarden_evidence::inband::Template;
+
+use super::skeleton::bench_stamp::{BenchStampSkel, BenchStampSkelBuilder};
+use super::stamp::Stamping;
+use super::{LOOPBACK, check_privileges, config, quiet_libbpf, test_context};
+use crate::layout::Shared;
+use crate::stamp::Stamp;
+use crate::store::Region;
+use crate::{Config, DataPlaneError};
+
+/// `struct lw_bench`.
+#[derive(Debug)]
+#[repr(C)]
+struct State {
+    frame: [AtomicU64; 8],
+}
+// SAFETY: repr(C), atomics only, valid when zero.
+unsafe impl Shared for State {}
+
+/// The bench programs, loaded.
+pub struct StampBench {
+    skeleton: BenchStampSkel<'static>,
+    state: Region<State>,
+    stamping: Stamping,
+}
+
+impl StampBench {
+    /// Loads the programs.
+    ///
+    /// # Errors
+    /// As [`super::Xdp::load`].
+    pub fn load(config: &Config) -> Result<Self, DataPlaneError> {
+        config.check()?;
+        check_privileges()?;
+        quiet_libbpf();
+        // libbpf wants the object's storage to outlive the skeleton; a few dozen bytes a load are left behind.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let error = |error| DataPlaneError::kernel("loading the bench programs", error);
+        let mut open = BenchStampSkelBuilder::default().open(storage).map_err(error)?;
+        config::configure(open.open_object_mut(), config, false)?;
+        let skeleton = open.load().map_err(error)?;
+        Ok(Self {
+            state: config::region(skeleton.object(), "bench", 1)?,
+            stamping: Stamping::map(skeleton.object())?,
+            skeleton,
+        })
+    }
+
+    /// What stamping this packet of IPv6 adds to it, ns; each program runs `repeat` times, `runs` times over, and the least counts.
+    ///
+    /// # Errors
+    /// The kernel's, or a packet that was dropped.
+    pub fn cost(
+        &self,
+        template: Template,
+        frame: &[u8],
+        repeat: u32,
+        runs: u32,
+    ) -> Result<f64, DataPlaneError> {
+        self.stamping.put(Some(&Stamp {
+            template,
+            until_ns: u64::MAX,
+        }));
+        if let Some(state) = self.state.first() {
+            for (word, bytes) in state.frame.iter().zip(frame.as_chunks().0) {
+                word.store(u64::from_ne_bytes(*bytes), Relaxed);
+            }
+        }
+        // The harness takes the front off.
+        let long = [&[0; Template::BYTES], frame].concat();
+        let least = |program: &ProgramMut<'_>| least(program, &long, repeat, runs);
+        let programs = &self.skeleton.progs;
+        let (harness, moves, all) = (
+            least(&programs.bench_stamp_harness)?,
+            least(&programs.bench_stamp_moves)?,
+            least(&programs.bench_stamp)?,
+        );
+        Ok(all - harness + (moves - harness) / 2.0)
+    }
+}
+
+fn least(program: &ProgramMut<'_>, frame: &[u8], repeat: u32, runs: u32) -> Result<f64, DataPlaneError> {
+    let mut best = f64::MAX;
+    for _ in 0..runs {
+        let mut out = vec![0u8; frame.len() + 128];
+        let mut context = test_context(frame.len(), LOOPBACK);
+        let input = ProgramInput {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            context_in: Some(&mut context),
+            repeat,
+            ..Default::default()
+        };
+        let output = program
+            .test_run(input)
+            .map_err(|error| DataPlaneError::kernel("BPF_PROG_TEST_RUN", error))?;
+        if output.return_value != libbpf_rs::libbpf_sys::XDP_PASS {
+            let name = program.name().to_string_lossy().into_owned();
+            let problem = format!("{name}: action {}", output.return_value);
+            return Err(DataPlaneError::kernel("the bench's last packet", problem));
+        }
+        best = best.min(output.duration.as_nanos() as f64);
+    }
+    Ok(best)
+}

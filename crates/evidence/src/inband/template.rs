@@ -1,0 +1,149 @@
+//! An option without what is each packet's own, for a writer that is not this crate: an eBPF program.
+
+use zeroize::Zeroizing;
+
+use super::option::{DATA_BYTES, GROWTH, write};
+use super::stamper::{Form, data, pass_on};
+use super::tag::EvidenceKey;
+use crate::state::Snapshot;
+
+/// What a writer needs to stamp packets of one state that have no hop-by-hop header. It writes into the option: the next header, into its
+/// first byte; in default content the counter, 8 bytes at [`Template::COUNTER_AT`], and the tag behind it.
+#[derive(Clone)]
+pub struct Template {
+    /// The hop-by-hop header with the option, with zeros for what the writer writes.
+    pub option: [u8; Template::BYTES],
+    /// SipHash-2-4's four words after the fifteen of the tag's input that are the same for every packet; seven more follow, which are the
+    /// counter and [`super::Invariants`], and the length's. Whoever knows them can write evidence. Zeros in classic content.
+    pub midstate: Zeroizing<[u64; 4]>,
+}
+
+impl Template {
+    /// Of the header.
+    pub const BYTES: usize = GROWTH;
+    /// Where the counter is.
+    pub const COUNTER_AT: usize = 80;
+
+    /// Of this state. `key` is [`super::MasterKey::key`] of the snapshot's switch and boot count.
+    #[must_use]
+    pub fn new(key: &EvidenceKey, form: Form, snapshot: &Snapshot) -> Self {
+        let mut data: [u8; DATA_BYTES] = data(form, snapshot);
+        let midstate = match form {
+            Form::Classic => {
+                // No switch is before it: its packets come in without options.
+                pass_on(None, &mut data);
+                Zeroizing::new([0; 4])
+            }
+            Form::Default => midstate(key, snapshot),
+        };
+        let mut bytes = Vec::with_capacity(GROWTH);
+        // A header of its own always has room.
+        let written = write(&[], 0, &data, &mut bytes);
+        debug_assert!(written.is_ok());
+        let mut option = [0; Self::BYTES];
+        option.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+        Self { option, midstate }
+    }
+}
+
+impl std::fmt::Debug for Template {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Template(..)")
+    }
+}
+
+/// As [`super::tag::Midstate`], whose hasher does not show its words.
+fn midstate(key: &EvidenceKey, snapshot: &Snapshot) -> Zeroizing<[u64; 4]> {
+    let (low, high) = key.halves();
+    let mut v = Zeroizing::new([
+        0x736f_6d65_7073_6575 ^ low,
+        0x646f_7261_6e64_6f6d ^ high ^ 0xee,
+        0x6c79_6765_6e65_7261 ^ low,
+        0x7465_6462_7974_6573 ^ high,
+    ]);
+    let prefix = super::tag::prefix(snapshot);
+    for word in prefix.as_chunks().0 {
+        absorb(&mut v, u64::from_le_bytes(*word));
+    }
+    v
+}
+
+/// A word of the input.
+const fn absorb(v: &mut [u64; 4], word: u64) {
+    let [.., v3] = v;
+    *v3 ^= word;
+    round(v);
+    round(v);
+    let [v0, ..] = v;
+    *v0 ^= word;
+}
+
+/// SipRound (Aumasson, Bernstein 2012).
+const fn round(v: &mut [u64; 4]) {
+    let [v0, v1, v2, v3] = v;
+    *v0 = v0.wrapping_add(*v1);
+    *v2 = v2.wrapping_add(*v3);
+    *v1 = v1.rotate_left(13) ^ *v0;
+    *v3 = v3.rotate_left(16) ^ *v2;
+    *v0 = v0.rotate_left(32);
+    *v2 = v2.wrapping_add(*v1);
+    *v0 = v0.wrapping_add(*v3);
+    *v1 = v1.rotate_left(17) ^ *v2;
+    *v3 = v3.rotate_left(21) ^ *v0;
+    *v2 = v2.rotate_left(32);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ids::{BootCount, Sequence, SwitchId};
+    use crate::inband::tag::Midstate;
+    use crate::inband::{Counter, Invariants, MasterKey};
+    use crate::lthash::Digest;
+    use crate::state::Digests;
+
+    /// What a writer makes of it.
+    fn tag(template: &Template, counter: Counter, invariants: &Invariants) -> [u8; 16] {
+        let mut v = *template.midstate;
+        absorb(&mut v, u64::from_le_bytes(counter.0.to_be_bytes()));
+        for word in invariants.0.as_chunks().0 {
+            absorb(&mut v, u64::from_le_bytes(*word));
+        }
+        absorb(&mut v, (22 * 8) << 56);
+        v[2] ^= 0xee;
+        (0..4).for_each(|_| round(&mut v));
+        let low = v.iter().fold(0, |all, word| all ^ word);
+        v[1] ^= 0xdd;
+        (0..4).for_each(|_| round(&mut v));
+        let high = v.iter().fold(0, |all, word| all ^ word);
+        let mut tag = [0; 16];
+        tag[..8].copy_from_slice(&low.to_le_bytes());
+        tag[8..].copy_from_slice(&high.to_le_bytes());
+        tag
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_tag_made_from_it_is_that_of_the_stamper(
+            master in any::<[u8; 16]>(), digests in any::<[[u8; 32]; 3]>(), numbers in any::<[u64; 4]>(), rest in any::<[[u8; 16]; 3]>(),
+        ) {
+            let [registers, tables, program] = digests.map(Digest);
+            let [switch, boot, sequence, counter] = numbers;
+            let snapshot = Snapshot {
+                switch: SwitchId(switch),
+                boot_count: BootCount(boot),
+                sequence: Sequence(sequence),
+                digests: Digests { program, tables, registers },
+            };
+            let key = MasterKey::new(master).key(snapshot.switch, snapshot.boot_count);
+            let invariants = Invariants(rest.concat().try_into().unwrap());
+            let template = Template::new(&key, Form::Default, &snapshot);
+            let expected = Midstate::new(&key, &snapshot).tag(Counter(counter), &invariants);
+            prop_assert_eq!(tag(&template, Counter(counter), &invariants), expected);
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Evidence in the packets of an `xdp` gateway: from a device through the open gate to a service, whose side judges it by what the
+//! gateway has signed. Each is in a network namespace of its own.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+use linewarden_evidence::inband::{
+    Appraiser, Content, MasterKey, PacketEvidence, Refused, Tagged, read_option,
+};
+use linewarden_evidence::keys::PublicKey;
+use linewarden_evidence::state::Snapshot;
+use linewarden_evidence::statement::verify_recorded;
+use linewarden_lab::address::{DEVICE_HOST, GATEWAY, SERVICE};
+use linewarden_lab::capability::{self, FOR_LOAD_GENERATOR};
+use linewarden_lab::netns::NetNs;
+use linewarden_lab::packet_socket::{Options, PacketSocket};
+use linewarden_lab::topology::{Lab, Topology};
+use linewarden_protocol::wire::LAP_PORT;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use support::{PATIENCE, PROGRAM, Process, echoed, key_file, linewarden};
+
+/// Where the service is.
+const PORT: u16 = 5683;
+/// More than fits into a few packets: a size that is too large is met again and again.
+const STREAM_BYTES: usize = 300_000;
+const PACKET_KEY: &str = "000102030405060708090a0b0c0d0e0f";
+
+/// A BPF filesystem of the test's own.
+struct BpfFilesystem(PathBuf);
+
+impl BpfFilesystem {
+    fn mount(at: PathBuf) -> Self {
+        std::fs::create_dir(&at).unwrap();
+        let mounted = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&at).status();
+        assert!(mounted.unwrap().success());
+        Self(at)
+    }
+}
+
+impl Drop for BpfFilesystem {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+struct Site {
+    lab: Lab,
+    gateway: Process,
+    _agent: Process,
+    seen: PacketSocket,
+    appraiser: Appraiser,
+    key: PublicKey,
+    _filesystem: BpfFilesystem,
+    directory: tempfile::TempDir,
+}
+
+fn socket(namespace: &NetNs, ip: impl Into<IpAddr>, port: u16) -> UdpSocket {
+    let at = SocketAddr::new(ip.into(), port);
+    namespace.run(|| UdpSocket::bind(at).unwrap()).unwrap()
+}
+
+fn run(namespace: &NetNs, directory: &Path, words: &str) -> String {
+    namespace
+        .run(|| support::run(linewarden(directory, words)))
+        .unwrap()
+}
+
+fn start(namespace: &NetNs, directory: &Path, words: &str) -> Process {
+    namespace
+        .run(|| Process::start(linewarden(directory, words)))
+        .unwrap()
+}
+
+impl Site {
+    fn new() -> Self {
+        let lab = Lab::build(&Topology::default()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path();
+        let filesystem = BpfFilesystem::mount(at.join("bpf"));
+        let text = format!(
+            "[gateway]\nid = 5\ninterfaces = [\"{}\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"open\"\nslots = 16\n\
+             pin_directory = \"bpf/gates\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
+             [evidence]\nkey = \"gateway.evidence-key\"\nboot_count = \"boots\"\nsocket = \"evidence.sock\"\n\
+             in_packets = \"option\"\npacket_key_file = \"packet.key\"\n",
+            lab.gateway_devices_end.name, GATEWAY.v4, GATEWAY.v6
+        );
+        std::fs::write(at.join("gateway.toml"), text).unwrap();
+        key_file(at, "packet", &format!("{PACKET_KEY}\n"), 0o600);
+        let public = run(&lab.gateway, at, "evidence key --out gateway.evidence-key");
+        run(
+            &lab.gateway,
+            at,
+            "registry create --registry fleet.registry --key-file master.key",
+        );
+        run(
+            &lab.gateway,
+            at,
+            "device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml",
+        );
+        run(&lab.gateway, at, "check --machine gateway.toml");
+        let gateway = start(&lab.gateway, at, "serve --config gateway.toml --json --every 1");
+        gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
+        let words = format!(
+            "agent --config devices/00000000000000d1.toml --gateway [{}]:{LAP_PORT} --interface {} --json",
+            GATEWAY.v6, lab.devices_end.name
+        );
+        let agent = start(&lab.devices, at, &words);
+        agent.wait_for("session", |line| line["event"] == "authenticated");
+        for ip in [IpAddr::from(SERVICE.v6), SERVICE.v4.into()] {
+            let echo = socket(&lab.service, ip, PORT);
+            std::thread::spawn(move || {
+                let mut buffer = [0; 2048];
+                while let Ok((bytes, from)) = echo.recv_from(&mut buffer) {
+                    let _ = echo.send_to(&buffer[..bytes], from);
+                }
+            });
+        }
+        let seen = PacketSocket::open(&lab.service, &lab.service_end, &Options::default()).unwrap();
+        let mut key = [0; 16];
+        hex::decode_to_slice(PACKET_KEY, &mut key).unwrap();
+        Self {
+            seen,
+            appraiser: Appraiser::new(MasterKey::new(key)),
+            key: PublicKey::from_pem(&public).unwrap(),
+            lab,
+            gateway,
+            _agent: agent,
+            _filesystem: filesystem,
+            directory,
+        }
+    }
+
+    /// What the gateway signs that it runs.
+    fn statement(&self) -> Snapshot {
+        let at = self.directory.path();
+        let words = "evidence ask --socket evidence.sock --out s.cose --inventory s.inventory --force";
+        run(&self.lab.gateway, at, words);
+        let statement = std::fs::read(at.join("s.cose")).unwrap();
+        *verify_recorded(&statement, &self.key).unwrap().snapshot()
+    }
+
+    /// The device's packets of IPv6 that have come to the service's side, as they came.
+    fn arrived(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        self.seen.receive(usize::MAX, |received| {
+            let frame = received.frame;
+            if frame[12..14] == [0x86, 0xdd] && frame[22..38] == DEVICE_HOST.v6.octets() {
+                frames.push(received.frame.to_vec());
+            }
+        });
+        frames
+    }
+
+    /// A datagram to the service and back, and what it carried on its way there.
+    fn carried(&mut self) -> Vec<Option<Tagged>> {
+        let device = socket(&self.lab.devices, DEVICE_HOST.v6, 0);
+        self.arrived();
+        echoed(&device, SocketAddr::new(SERVICE.v6.into(), PORT));
+        let content = |frame: &Vec<u8>| match read_option(frame).unwrap()?.content {
+            Content::Default(content) => Some(content),
+            Content::Classic { .. } => panic!("classic content was not asked for"),
+        };
+        self.arrived().iter().map(content).collect()
+    }
+
+    fn appraise(&mut self, frame: &[u8], known: &Snapshot) -> Result<PacketEvidence, Refused> {
+        let carried = read_option(frame).unwrap().expect("it carries evidence");
+        self.appraiser.appraise(&carried, &known.digests)
+    }
+
+    /// Changes a setting by its map, as anybody with the privilege can.
+    fn change_settings(&self) {
+        let directory = std::fs::read_dir(format!("/proc/{}/fdinfo", self.gateway.id())).unwrap();
+        let map_id = |text: String| {
+            let line = text.lines().find(|line| line.starts_with("map_id:"))?;
+            line.split_whitespace().nth(1)?.parse().ok()
+        };
+        let maps = directory
+            .filter_map(|entry| map_id(std::fs::read_to_string(entry.unwrap().path()).ok()?))
+            .map(|id| MapHandle::from_map_id(id).unwrap());
+        let control = maps.into_iter().find(|map| map.name() == "control").unwrap();
+        let key = 0u32.to_ne_bytes();
+        let mut value = control.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+        // The highest byte of the limit of NAKs, behind the lease and two numbers more.
+        value[64 + 5 * 4 + 3] ^= 1;
+        control.update(&key, &value, MapFlags::ANY).unwrap();
+    }
+}
+
+fn skipped() -> bool {
+    match capability::require(FOR_LOAD_GENERATOR) {
+        Ok(()) => false,
+        Err(missing) => {
+            println!("SKIPPED: {missing}");
+            true
+        }
+    }
+}
+
+#[test]
+fn what_a_service_gets_shows_what_the_gateway_runs() {
+    if skipped() {
+        return;
+    }
+    let mut site = Site::new();
+    let known = site.statement();
+    // Until the first measurement packets pass without.
+    let until = Instant::now() + PATIENCE;
+    while site.carried().iter().all(Option::is_none) {
+        assert!(Instant::now() < until, "nothing is carried");
+    }
+    let shown = datagrams(&mut site, &known);
+    a_stream_finds_its_size(&mut site, &known);
+
+    // Behind the gateway's back: the next state shows it, by itself.
+    site.change_settings();
+    let later = loop {
+        let carried = site.carried();
+        let later = carried.iter().flatten().find(|carried| carried.sequence > shown);
+        if let Some(later) = later {
+            break *later;
+        }
+        assert!(Instant::now() < until + PATIENCE, "nothing shows the change");
+    };
+    let changed = site.statement();
+    assert_eq!(changed.sequence, later.sequence);
+    assert_ne!(changed.digests.tables, known.digests.tables);
+    assert_eq!(later.fields[16..32], changed.digests.tables.0[..16]);
+    datagrams(&mut site, &changed);
+    site.carried();
+    let device = socket(&site.lab.devices, DEVICE_HOST.v6, 0);
+    echoed(&device, SocketAddr::new(SERVICE.v6.into(), PORT));
+    let frame = site.arrived().remove(0);
+    assert!(matches!(
+        site.appraise(&frame, &known),
+        Err(Refused::Differs {
+            tables: true,
+            program: false,
+            ..
+        })
+    ));
+
+    // IPv4 carries nothing, and is counted.
+    let device = socket(&site.lab.devices, DEVICE_HOST.v4, 0);
+    echoed(&device, SocketAddr::new(SERVICE.v4.into(), PORT));
+    let line = site.gateway.wait_for("the counts", |line| {
+        line["in_packets"]["not_ipv6"].as_u64() >= Some(1)
+    });
+    assert!(line["in_packets"]["stamped"].as_u64() > Some(100), "{line}");
+    assert_eq!(line["counters"]["drop_gate_extension"], Value::Null, "{line}");
+
+    // The gate goes on without its gateway, but shows nothing any more.
+    site.gateway.end_by(Signal::SIGKILL);
+    let carried = site.carried();
+    assert!(!carried.is_empty() && carried.iter().all(Option::is_none));
+    run(
+        &site.lab.gateway,
+        site.directory.path(),
+        "serve --config gateway.toml --release",
+    );
+}
+
+/// Every one of them carries the state that the gateway has signed; its number.
+fn datagrams(site: &mut Site, known: &Snapshot) -> linewarden_evidence::Sequence {
+    let device = socket(&site.lab.devices, DEVICE_HOST.v6, 0);
+    site.arrived();
+    for _ in 0..10 {
+        echoed(&device, SocketAddr::new(SERVICE.v6.into(), PORT));
+    }
+    let frames = site.arrived();
+    assert!(frames.len() >= 10);
+    for frame in &frames {
+        let shown = site.appraise(frame, known).unwrap();
+        assert_eq!(shown.snapshot(), known);
+        assert!(matches!(site.appraise(frame, known), Err(Refused::Replayed(_))));
+    }
+    known.sequence
+}
+
+/// Segments that would not fit any more are told of, and the stream goes on with smaller ones: all of them with evidence.
+fn a_stream_finds_its_size(site: &mut Site, known: &Snapshot) {
+    let at = SocketAddr::new(SERVICE.v6.into(), PORT);
+    let listener = site.lab.service.run(|| TcpListener::bind(at).unwrap()).unwrap();
+    let receiver = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    site.arrived();
+    let mut stream = site
+        .lab
+        .devices
+        .run(|| TcpStream::connect_timeout(&at, PATIENCE).unwrap())
+        .unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let sent: Vec<u8> = (0..STREAM_BYTES).map(|at| (at / 7) as u8).collect();
+    stream.write_all(&sent).unwrap();
+    drop(stream);
+    assert!(receiver.join().unwrap() == sent, "another stream");
+    let frames = site.arrived();
+    for frame in &frames {
+        assert_eq!(site.appraise(frame, known).unwrap().snapshot(), known);
+    }
+    let longest = frames.iter().map(Vec::len).max();
+    assert_eq!(longest, Some(14 + 1500), "of {} packets", frames.len());
+    site.gateway.wait_for_count("drop_too_big", 1);
+}
+
+/// What is asked for and cannot be is refused by field, before anything is touched.
+#[test]
+fn what_cannot_be_carried_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let config = |gate: &str, evidence: &str| {
+        format!(
+            "[gateway]\nid = 5\ninterfaces = [\"lo\"]\n{gate}\n[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n\
+             [evidence]\nkey = \"e\"\nboot_count = \"b\"\n{evidence}\n"
+        )
+    };
+    let open = "gate = \"open\"";
+    let key = "packet_key_file = \"p\"";
+    let option = "in_packets = \"option\"";
+    for (gate, evidence, said) in [
+        (
+            open,
+            format!("in_packets = \"clone\"\n{key}"),
+            "evidence.in_packets: \"clone\"",
+        ),
+        (
+            "",
+            format!("{option}\n{key}"),
+            "evidence.in_packets: what passes without a gate",
+        ),
+        (open, option.to_owned(), "packet_key_file is missing"),
+        (
+            open,
+            key.to_owned(),
+            "evidence.packet_key_file: packets carry nothing",
+        ),
+        (
+            open,
+            "packet_content = \"classic\"".to_owned(),
+            "evidence.packet_content: packets carry nothing",
+        ),
+        (open, format!("in_packets = \"header\"\n{key}"), "in_packets"),
+    ] {
+        std::fs::write(at.join("gateway.toml"), config(gate, &evidence)).unwrap();
+        let output = Command::new(PROGRAM)
+            .args(["check", "gateway.toml"])
+            .current_dir(at)
+            .output()
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{evidence}: {error}");
+        assert!(error.contains(said), "{error}");
+    }
+    for evidence in [
+        format!("{option}\n{key}"),
+        format!("{option}\npacket_content = \"classic\""),
+    ] {
+        std::fs::write(at.join("gateway.toml"), config(open, &evidence)).unwrap();
+        support::run(linewarden(at, "check gateway.toml"));
+    }
+}
