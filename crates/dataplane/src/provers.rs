@@ -32,10 +32,12 @@ pub trait ProverSet {
     /// `Switch`: nobody knows who is silent.
     fn proved_of(&self, devices: &[DeviceId], round: RoundNumber)
     -> Result<Vec<Option<Proved>>, ProverError>;
-    /// The same of all that are here, in no order. Of any other round there are none.
+    /// How far looks at verdicts should be apart, ns for each prover that is looked at, so that little time goes into looking.
+    fn look_spacing_ns(&self) -> u64;
+    /// Verdicts on all that are here, in no order. Of any other round there are none.
     ///
     /// # Errors
-    /// Likewise.
+    /// `Switch`.
     fn verdicts(&self, round: RoundNumber) -> Result<Vec<(DeviceId, Option<Proved>)>, ProverError>;
     /// Closes all rounds, forgets who was ok, and lets numbers begin anew: for tests. In operation a number never comes again.
     fn forget_rounds(&mut self);
@@ -60,6 +62,9 @@ impl ProverSet for Provers {
         round: RoundNumber,
     ) -> Result<Vec<Option<Proved>>, ProverError> {
         Ok(devices.iter().map(|device| self.proved(*device, round)).collect())
+    }
+    fn look_spacing_ns(&self) -> u64 {
+        100
     }
     fn verdicts(&self, round: RoundNumber) -> Result<Vec<(DeviceId, Option<Proved>)>, ProverError> {
         Ok(Self::verdicts(self, round).collect())

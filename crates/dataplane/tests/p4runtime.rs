@@ -210,6 +210,17 @@ fn asked(device: Dev, port: u16, request: &AttestRequest) -> Vec<u8> {
         .udp(request.as_bytes())
 }
 
+/// A message in a device's name, from somewhere, that the gateway takes notice of.
+fn knock(world: &mut World, from: Endpoint, device: Dev) {
+    let frame = FrameBuilder::new(from, gateway_end(false)).udp(&world.request(device));
+    assert_eq!(world.send(&frame), Verdict::SlowPath);
+    let deadline = Instant::now() + LONG;
+    while world.drain_misses_at_switch() == 0 {
+        assert!(Instant::now() < deadline, "the switch hands on no message");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn provers_are_asked_where_they_were_and_nobody_else_is() {
     const PORT: u16 = 7321;
@@ -238,34 +249,33 @@ fn provers_are_asked_where_they_were_and_nobody_else_is() {
         asked(A, PORT, &request)
     );
 
-    let other = SocketAddr::new(B.end(false).ip, PORT);
-    let unplaced = |result| matches!(result, Err(DataPlaneError::Unplaced { .. }));
-    assert!(
-        unplaced(world.ask_at_switch(other, request)),
-        "it was never there"
-    );
+    // It cannot get out of reach by moving on: what is sent to another address goes to where it is.
+    let elsewhere = SocketAddr::new([10, 66, 77, 78].into(), PORT);
+    let sent = world.ask_at_switch(elsewhere, request).unwrap();
+    assert_eq!(sent[..6], A.mac());
     world.revoke(A);
     assert!(requests(&mut world).iter().all(Option::is_none));
     world.wipe(A);
     assert!(requests(&mut world).iter().all(Option::is_none));
-    // Shut out, it may prove itself again.
+    // Shut out, it may prove itself again, whoever knocks in its name from its address.
+    let forger = Endpoint {
+        mac: [2, 6, 6, 6, 6, 6],
+        ..A.end(false)
+    };
+    knock(&mut world, forger, A);
     assert_eq!(
         world.ask_at_switch(to(A), request).unwrap(),
         asked(A, PORT, &request)
     );
+    assert_eq!(world.next_at_devices()[..6], forger.mac, "and there as well");
 
     let request = round.request_without_session(B.id(), &RequestKey::from_bytes([7; 16]));
+    let asked_of_b = world.ask_at_switch(to(B), request);
     assert!(
-        unplaced(world.ask_at_switch(to(B), request)),
+        matches!(asked_of_b, Err(DataPlaneError::Unplaced { .. })),
         "it has sent nothing"
     );
-    let knock = B.frame(false).udp(&world.request(B));
-    assert_eq!(world.send(&knock), Verdict::SlowPath);
-    let deadline = Instant::now() + LONG;
-    while world.drain_misses_at_switch() == 0 {
-        assert!(Instant::now() < deadline, "the switch hands on no message");
-        std::thread::yield_now();
-    }
+    knock(&mut world, B.end(false), B);
     assert_eq!(
         world.ask_at_switch(to(B), request).unwrap(),
         asked(B, PORT, &request)

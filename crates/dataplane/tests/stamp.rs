@@ -312,6 +312,18 @@ fn others() -> Vec<Case> {
     ]
 }
 
+/// The frame with tags of these types, the outer first.
+fn behind(types: &[u16], frame: &[u8]) -> Vec<u8> {
+    let (addresses, rest) = frame.split_at(12);
+    let tags = types.iter().flat_map(|tag| [tag.to_be_bytes(), [0, 1]].concat());
+    addresses
+        .iter()
+        .copied()
+        .chain(tags)
+        .chain(rest.iter().copied())
+        .collect()
+}
+
 /// What only a gate that stamps looks for: evidence where the evidence crate finds it, and the gate does not look.
 fn hidden() -> Vec<(&'static str, Vec<u8>)> {
     let clone = |builder: FrameBuilder| builder.ethernet(0x5241, &[0; 152]);
@@ -319,6 +331,18 @@ fn hidden() -> Vec<(&'static str, Vec<u8>)> {
         ("a clone", clone(frame(0))),
         ("a clone behind a tag", clone(frame(1))),
         ("a clone behind an old tag", clone(frame(0).tag(0x9100, 1))),
+        (
+            "a clone behind a made-up tag",
+            behind(&[0x9200], &clone(frame(0))),
+        ),
+        (
+            "evidence behind another",
+            behind(&[0x9300], &with_option(frame(0))),
+        ),
+        (
+            "evidence behind three tags",
+            behind(&[0x9100, 0x8100, 0x8100], &with_option(frame(0))),
+        ),
         ("evidence behind an old tag", with_option(frame(0).tag(0x9100, 1))),
         (
             "a routing header behind an old tag",

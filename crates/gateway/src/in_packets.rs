@@ -125,10 +125,13 @@ impl Hand {
     fn stamp(&self) -> Result<Stamp, StampError> {
         // Before it is measured: that is what it is evidence of.
         let until_ns = Clock::now().monotonic_ns.saturating_add(STAMP_LIFE_NS);
+        // What is measured first is taken first: an older state must not get a later number.
+        let mut attester = lock(&self.attester);
         let Witness::Kernel(measurement) = self.plane.with_plane(|plane| plane.measure())?? else {
             return Err(StampError::Unmeasured);
         };
-        let snapshot = lock(&self.attester).snapshot(*measurement)?;
+        let snapshot = attester.snapshot(*measurement)?;
+        drop(attester);
         Ok(Stamp {
             template: Template::new(&self.key, self.form, &snapshot),
             until_ns,

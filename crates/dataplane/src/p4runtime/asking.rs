@@ -18,8 +18,10 @@ use super::{P4Runtime, SwitchError};
 use crate::DataPlaneError;
 use crate::miss::Miss;
 
-/// Requests whose places are read at once.
-const ASKED_AT_ONCE: usize = 64;
+/// Requests whose places are read at once: each that has none costs another call.
+const ASKED_AT_ONCE: usize = 16;
+/// Places of each kind that are kept of a prover.
+const PLACES_MAX: usize = 4;
 /// Ethernet with two tags, IPv6, UDP and a message.
 const FRAME_BYTES_MAX: usize = 14 + 2 * 4 + 40 + 8 + MESSAGE_BYTES;
 
@@ -80,48 +82,63 @@ impl P4Runtime {
 
     /// Sends the first of them, as many as have a place.
     pub(super) fn ask_devices(
-        &self,
+        &mut self,
         requests: &[(SocketAddr, AttestRequest)],
     ) -> Result<usize, DataPlaneError> {
-        let some = requests
-            .get(..requests.len().min(ASKED_AT_ONCE))
-            .unwrap_or(requests);
-        let places = self.note(self.places_of(some))?;
+        let is_known = |(_, request): &&(SocketAddr, AttestRequest)| {
+            let device = request.header.device();
+            self.book.devices.contains_key(&device) || self.provers.seen(device).is_some()
+        };
+        let some = requests.iter().take(ASKED_AT_ONCE).take_while(is_known).count();
+        let some = requests.get(..some).unwrap_or_default();
+        let places = self.places_of(some);
+        let places = self.note(places)?;
         let mut sent = 0;
-        for ((to, request), place) in some.iter().zip(places) {
-            let frame = place.and_then(|place| Some((place.origin.ingress, place.frame(*to, request)?)));
-            let Some((port, frame)) = frame else {
-                if sent > 0 {
-                    break;
-                }
-                return Err(DataPlaneError::Unplaced {
-                    device: request.header.device(),
-                    address: to.ip(),
-                });
-            };
-            self.note(self.link.packet_out(port, 0, frame))?;
+        for ((to, request), places) in some.iter().zip(places) {
+            if places.is_empty() {
+                break;
+            }
+            // One of another family than the address is no way there.
+            let frames = places.iter().filter_map(|place| {
+                let frame = place.frame(*to, request)?;
+                Some((place.origin.ingress, frame))
+            });
+            for (port, frame) in frames {
+                self.note(self.link.packet_out(port, 0, frame))?;
+            }
             sent += 1;
         }
-        Ok(sent)
+        match requests.get(sent) {
+            Some((to, request)) if sent == 0 => Err(DataPlaneError::Unplaced {
+                device: request.header.device(),
+                address: to.ip(),
+            }),
+            _ => Ok(sent),
+        }
     }
 
-    /// Where each of them was at that address: by its last session here, else as it was noted.
+    /// Where each of them may be that is to be asked at an address: all places that it was seen at under that address, for somebody else may have
+    /// knocked in its name; else where its last session was. Whoever has had one is never without a place: a device that moves from
+    /// address to address is silent, and not out of reach.
     fn places_of(
-        &self,
+        &mut self,
         requests: &[(SocketAddr, AttestRequest)],
-    ) -> Result<Vec<Option<Whereabouts>>, SwitchError> {
+    ) -> Result<Vec<Vec<Whereabouts>>, SwitchError> {
         let devices = requests.iter().map(|(_, request)| request.header.device());
         let cells = devices.filter_map(|device| Some(self.book.devices.get(&device)?.cell));
         let mut read = self.whereabouts(cells)?.into_iter();
-        let place = |(to, request): &(SocketAddr, AttestRequest)| {
+        let mut places = Vec::with_capacity(requests.len());
+        for (to, request) in requests {
             let device = request.header.device();
-            let is_here = self.book.devices.contains_key(&device);
-            let of_session = is_here.then(|| read.next()).flatten().flatten();
-            let noted = || self.provers.whereabouts(device);
-            let is_there = |place: &Whereabouts| place.address == to.ip();
-            of_session.filter(is_there).or_else(|| noted().filter(is_there))
-        };
-        Ok(requests.iter().map(place).collect())
+            if self.book.devices.contains_key(&device)
+                && let Some(place) = read.next().flatten()
+            {
+                self.provers.note_session(device, place);
+            }
+            let seen = self.provers.seen(device);
+            places.push(seen.map(|seen| seen.at(to.ip())).unwrap_or_default());
+        }
+        Ok(places)
     }
 
     /// What the registers say of them, each.
@@ -136,25 +153,66 @@ impl P4Runtime {
 
     /// A prover is asked where its session was also when the switch has forgotten that: one that is shut out may prove itself again.
     pub(super) fn note_whereabouts(&mut self, device: DeviceId) -> Result<(), SwitchError> {
-        let Some(held) = self.book.devices.get(&device) else {
-            return Ok(());
-        };
-        if !self.provers.has(device) {
-            return Ok(());
+        let held = self.book.devices.get(&device);
+        if let Some(held) = held.filter(|_| self.provers.has(device))
+            && let Some(place) = self.whereabouts(std::iter::once(held.cell))?.pop().flatten()
+        {
+            self.provers.note_session(device, place);
         }
-        let place = self.whereabouts(std::iter::once(held.cell))?.pop().flatten();
-        self.provers.note_whereabouts(device, place);
         Ok(())
     }
 
-    /// A prover knocks that is not here. Anybody may have said so in its name: it counts until it has a session.
+    /// A prover knocks that is not here; or somebody in its name.
     pub(super) fn note_knock(&mut self, miss: &Miss, frame: &[u8], ingress: u16) {
         let device = miss.device();
-        if self.provers.has(device) && !self.book.devices.contains_key(&device) {
-            self.provers
-                .note_whereabouts(device, Whereabouts::of_frame(frame, ingress));
+        if self.provers.has(device)
+            && !self.book.devices.contains_key(&device)
+            && let Some(place) = Whereabouts::of_frame(frame, ingress)
+        {
+            self.provers.note_knock(device, place);
         }
     }
+}
+
+/// Where a prover was seen, each time the newest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    /// In sessions, each under another address: where it has proven something it is asked again, whoever moves its session.
+    sessions: Vec<Whereabouts>,
+    /// Where messages in its name came from while it was not here. They take the place of no session's.
+    knocks: Vec<Whereabouts>,
+}
+
+impl Seen {
+    pub fn note_session(&mut self, place: Whereabouts) {
+        keep(&mut self.sessions, place, |known| known.address == place.address);
+    }
+
+    pub fn note_knock(&mut self, place: Whereabouts) {
+        keep(&mut self.knocks, place, |known| *known == place);
+    }
+
+    /// Where it may be that is to be asked at that address.
+    fn at(&self, address: IpAddr) -> Vec<Whereabouts> {
+        let all = self.sessions.iter().chain(&self.knocks);
+        let mut places: Vec<Whereabouts> = Vec::new();
+        for place in all.filter(|place| place.address == address) {
+            if !places.iter().any(|known| known.is_same_way(place)) {
+                places.push(*place);
+            }
+        }
+        if places.is_empty() {
+            places.extend(self.sessions.first());
+        }
+        places
+    }
+}
+
+/// Puts a place in front, in the place of what `is_old`, or of the oldest of too many.
+fn keep(places: &mut Vec<Whereabouts>, place: Whereabouts, is_old: impl Fn(&Whereabouts) -> bool) {
+    places.retain(|known| !is_old(known));
+    places.insert(0, place);
+    places.truncate(PLACES_MAX);
 }
 
 /// Where a device is, and as whom it knows the gateway.
@@ -194,6 +252,12 @@ impl Whereabouts {
             own_mac: *frame.first_chunk()?,
             own_address: ip.dst,
         })
+    }
+
+    /// Whether frames to both take the same way.
+    fn is_same_way(&self, other: &Self) -> bool {
+        let way = |place: &Self| (place.origin.ingress, place.origin.vlans, place.origin.mac);
+        way(self) == way(other)
     }
 
     /// A request to its port `to`, from where it knows the gateway.
@@ -247,5 +311,38 @@ mod tests {
         assert_eq!(Whereabouts::of_session(&registers), Some(of_frame));
         assert_eq!(Whereabouts::of_session(&[0; 4]), None);
         assert_eq!(Whereabouts::of_frame(&knock[..40], 3), None);
+    }
+
+    fn place(address: u8, port: u16) -> Whereabouts {
+        Whereabouts {
+            address: IpAddr::from([192, 0, 2, address]),
+            origin: Origin::unpack(u128::from(port) << 80),
+            own_mac: [2, 0, 0, 0, 0, 1],
+            own_address: IpAddr::from([192, 0, 2, 1]),
+        }
+    }
+
+    #[test]
+    fn who_knocks_in_another_name_takes_no_place_away() {
+        let mut seen = Seen::default();
+        let (home, elsewhere) = (place(9, 3), place(8, 3));
+        assert_eq!(seen.at(home.address), []);
+        seen.note_knock(elsewhere);
+        assert_eq!(
+            seen.at(home.address),
+            [],
+            "a knock alone says nothing of other addresses"
+        );
+        seen.note_session(home);
+        (10..20).for_each(|port| seen.note_knock(place(9, port)));
+        let asked = seen.at(home.address);
+        assert_eq!((asked[0], asked.len()), (home, 1 + PLACES_MAX));
+        (20..40).for_each(|address| seen.note_knock(place(address, 7)));
+        assert_eq!(seen.at(home.address), [home]);
+        assert_eq!(seen.knocks.len(), PLACES_MAX);
+        // Its session was moved: at home it is still asked at home, and nowhere is it out of reach.
+        seen.note_session(elsewhere);
+        assert_eq!(seen.at(home.address), [home]);
+        assert_eq!(seen.at(place(77, 0).address), [elsewhere]);
     }
 }

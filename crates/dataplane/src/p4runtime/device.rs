@@ -7,7 +7,7 @@ use std::net::Ipv6Addr;
 
 use linewarden_p4runtime::entity::Update;
 use linewarden_protocol::commit::{self, CommitWord};
-use linewarden_protocol::frame::Mac;
+use linewarden_protocol::frame::{Mac, VLAN_TAGGED};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::keys::halves;
 
@@ -22,8 +22,6 @@ const NO_MARK: u64 = 1 << 32;
 pub(super) const UPDATES_AT_ONCE: usize = 4096;
 /// Devices of one call that reads.
 pub(super) const DEVICES_AT_ONCE: usize = 4096;
-/// A tag of a VLAN is set (`VLAN_TAGGED` in p4/include/datagram.p4).
-const VLAN_TAGGED: u16 = 0x1000;
 
 impl P4Runtime {
     pub(super) fn device(&self, device: DeviceId) -> Result<&Device, StoreError> {

@@ -3,7 +3,7 @@
 //! ```text
 //!  gateway ── DataPlane ──► P4Runtime ── writes, reads ──► rows · keys · registers · meters ──► packets
 //!                              ▲  └── packet-out ────────► clock_us                              │
-//!                              └─ digests: sessions, wrong tags; packet-ins: unknown devices ◄───┘
+//!                              └─ digests: sessions, wrong tags and proofs; packet-ins: unknown devices ◄───┘
 //! ```
 //!
 //! The switch holds what the [`Store`](crate::Store) holds for other backends; this side knows which rows it was given, and

@@ -11,7 +11,7 @@ use linewarden_protocol::gateway::{Configuration, OpenRound, Proved, ProverKeys}
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_protocol::time::Monotonic;
 
-use super::asking::Whereabouts;
+use super::asking::{Seen, Whereabouts};
 use super::book::Cells;
 use super::clock::Reading;
 use super::device::{DEVICES_AT_ONCE, UPDATES_AT_ONCE};
@@ -26,6 +26,8 @@ const PROVED_ALTERNATE: u128 = 1 << PROVED_AT_BITS;
 const PROVED_NUMBER_AT: u32 = PROVED_AT_BITS + 1;
 /// A period's keys lie in one of two lanes, a round in another of two, by the lowest bit of its number.
 const LANES: u32 = 2;
+/// Some ten times what it takes to read a cell.
+const LOOK_SPACING_NS: u64 = 30_000;
 
 /// A prover that is installed.
 #[derive(Clone, Copy, Debug)]
@@ -54,8 +56,8 @@ pub(super) struct ProverBook {
     opened: [Option<Opened>; LANES as usize],
     /// 0: none was opened.
     last_round: RoundNumber,
-    /// Where provers were last that have no session here.
-    whereabouts: HashMap<DeviceId, Whereabouts>,
+    /// Where provers were seen.
+    seen: HashMap<DeviceId, Seen>,
     /// What the switch has not been told yet, in its order.
     untold: Vec<Update>,
 }
@@ -68,7 +70,7 @@ impl ProverBook {
             periods: [None; LANES as usize],
             opened: [None; LANES as usize],
             last_round: RoundNumber(0),
-            whereabouts: HashMap::new(),
+            seen: HashMap::new(),
             untold: Vec::new(),
         }
     }
@@ -77,15 +79,16 @@ impl ProverBook {
         self.provers.contains_key(&device)
     }
 
-    pub fn whereabouts(&self, device: DeviceId) -> Option<Whereabouts> {
-        self.whereabouts.get(&device).copied()
+    pub fn seen(&self, device: DeviceId) -> Option<&Seen> {
+        self.seen.get(&device)
     }
 
-    /// Of a prover.
-    pub fn note_whereabouts(&mut self, device: DeviceId, place: Option<Whereabouts>) {
-        if let Some(place) = place {
-            self.whereabouts.insert(device, place);
-        }
+    pub fn note_session(&mut self, device: DeviceId, place: Whereabouts) {
+        self.seen.entry(device).or_default().note_session(place);
+    }
+
+    pub fn note_knock(&mut self, device: DeviceId, place: Whereabouts) {
+        self.seen.entry(device).or_default().note_knock(place);
     }
 
     fn opened(&self, round: RoundNumber) -> Option<&Opened> {
@@ -222,6 +225,8 @@ impl P4Runtime {
     fn begin_round(&mut self, open: &OpenRound) -> Result<(), SwitchError> {
         self.check()?;
         self.tell_provers()?;
+        // The machine may have slept since it was read.
+        self.clock = Reading::take(&self.link, Some(&self.clock))?;
         let round = &open.round;
         let until_us = self.clock.switch_us(boot_us_of(open.until));
         let at = round.number.0 & 1;
@@ -293,7 +298,7 @@ impl ProverSet for P4Runtime {
         let Some(prover) = self.provers.provers.remove(&device) else {
             return false;
         };
-        self.provers.whereabouts.remove(&device);
+        self.provers.seen.remove(&device);
         let told = self.remove_prover(device, prover);
         // Whoever asks next is told that the switch is lost.
         let _ = self.of_provers(told);
@@ -344,6 +349,10 @@ impl ProverSet for P4Runtime {
             .zip(read)
             .for_each(|(place, read)| *place = read);
         Ok(proved)
+    }
+
+    fn look_spacing_ns(&self) -> u64 {
+        LOOK_SPACING_NS
     }
 
     fn verdicts(&self, round: RoundNumber) -> Result<Vec<(DeviceId, Option<Proved>)>, ProverError> {

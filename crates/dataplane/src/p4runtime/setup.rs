@@ -29,7 +29,7 @@ const CREDITS_PER_S: u32 = 1_000;
 const FACTORS: u32 = 5;
 /// Of sessions that one device of key mode opens: they cost it nothing, and who tells of them something.
 const RENEWALS_PER_S: u32 = 100;
-/// The digests of lap.p4: sessions, wrong tags and marks.
+/// The digests of lap.p4: sessions; wrong tags, wrong proofs and marks.
 pub(super) const SESSIONS: &str = "session_digest_t";
 pub(super) const ALARMS: &str = "event_digest_t";
 

@@ -66,7 +66,8 @@ impl Xdp {
         if self.forwards.contains(&ifindex) {
             return Err(on_both_sides(ifindex));
         }
-        if !self.forwards.is_empty() {
+        // Stamping, too, tells by it whether a packet will be routed.
+        if !self.forwards.is_empty() || self.stamping.is_some() {
             self.know_mac(ifindex)?;
         }
         self.inside.push(ifindex);
@@ -74,7 +75,7 @@ impl Xdp {
     }
 
     fn know_mac(&self, ifindex: u32) -> Result<(), DataPlaneError> {
-        let what = || format!("forwarding from interface {ifindex}");
+        let what = || format!("the address of interface {ifindex}");
         let mac = ethtool::mac_of(ifindex).map_err(|error| DataPlaneError::kernel(what(), error))?;
         let [a, b, c, d, e, f] = mac;
         self.skeleton

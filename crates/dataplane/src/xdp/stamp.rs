@@ -79,6 +79,9 @@ impl Drop for Stamping {
         let region = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(cell) = region.first() {
             cell.current.store(0, Release);
+            // A packet that still reads must not take zeros for a state.
+            cell.slot.iter().for_each(|slot| slot.number.store(0, Relaxed));
+            fence(Release);
             let words = cell.slot.iter().flat_map(|slot| &slot.midstate);
             words.for_each(|word| word.store(0, Relaxed));
         }

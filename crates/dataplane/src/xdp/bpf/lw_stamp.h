@@ -22,6 +22,9 @@
 #define LW_TAG_WORDS (15 + 1 + LW_INVARIANT_WORDS)
 
 #define LW_ETH_P_QINQ_OLD bpf_htons(0x9100)
+/* Those that old switches made up. */
+#define LW_ETH_P_TAG_9200 bpf_htons(0x9200)
+#define LW_ETH_P_TAG_9300 bpf_htons(0x9300)
 #define LW_ETH_P_CLONE bpf_htons(0x5241)
 /* What an Ethernet frame of the smallest size has behind an IPv6 header without payload. */
 #define LW_PADDING_MAX 6
@@ -120,6 +123,10 @@ static __always_inline enum lw_look lw_look(struct xdp_md *ctx, struct lw_carrie
 		c->ip_at += sizeof(*vlan);
 	}
 	if (type == LW_ETH_P_CLONE)
+		return LW_LOOK_FORGED;
+	/* Behind more tags, or others, whoever takes them off finds what the gate has not seen. */
+	if (type == LW_ETH_P_8021Q || type == LW_ETH_P_8021AD || type == LW_ETH_P_QINQ_OLD ||
+	    type == LW_ETH_P_TAG_9200 || type == LW_ETH_P_TAG_9300)
 		return LW_LOOK_FORGED;
 	if (type != LW_ETH_P_IPV6) {
 		counts->not_ipv6++;
@@ -234,6 +241,12 @@ static __always_inline enum lw_verdict lw_insert(struct xdp_md *ctx, const struc
 	return passes;
 }
 
+/* Whether there is an address to tell a sender from: an own one, else the one that it has sent to, if that is one host's. */
+static __always_inline int lw_has_speaker(const struct lw_carrier *c)
+{
+	return cfg.local6_count || (c->invariants[3] & 0xff) != 0xff;
+}
+
 /* Packets up to this fit every link with the option. */
 #define LW_FITS (LW_IP6_MTU_MIN - LW_OPTION)
 
@@ -260,14 +273,17 @@ static __always_inline int lw_stamp(struct xdp_md *ctx)
 	if (look == LW_LOOK_STAMP && c.payload > LW_FITS - sizeof(struct lw_ip6)) {
 		mtu = lw_way_mtu(ctx, c.ip_at, LW_OPTION);
 		/* Past a seal, the sender knows another packet than the one that is too big. */
-		if (mtu && (cfg.gate == LW_GATE_SEALED || mtu - LW_OPTION < LW_IP6_MTU_MIN || !lw_may_be_told(ctx)))
+		if (mtu && (cfg.gate == LW_GATE_SEALED || mtu - LW_OPTION < LW_IP6_MTU_MIN || !lw_has_speaker(&c) ||
+			    !lw_may_be_told(ctx)))
+			look = LW_LOOK_UNFIT;
+		/* Who sends many such packets must not keep others from learning the size: theirs would be lost. */
+		if (mtu && look == LW_LOOK_STAMP &&
+		    !lw_within_rate(cpu->clock_ns, LW_TOLD_PER_S, &counts->told_second, &counts->told))
 			look = LW_LOOK_UNFIT;
 	}
 	if (look == LW_LOOK_STAMP && mtu) {
-		int tell = lw_within_rate(cpu->clock_ns, LW_TOLD_PER_S, &counts->told_second, &counts->told);
-
 		lw_count(cpu, LW_DROP_TOO_BIG);
-		return tell && lw_too_big(ctx, c.ip_at, mtu - LW_OPTION) ? XDP_TX : XDP_DROP;
+		return lw_too_big(ctx, c.ip_at, mtu - LW_OPTION) ? XDP_TX : XDP_DROP;
 	}
 	if (look == LW_LOOK_STAMP && bpf_xdp_adjust_head(ctx, -LW_OPTION))
 		look = LW_LOOK_UNFIT;

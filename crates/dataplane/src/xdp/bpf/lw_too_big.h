@@ -23,16 +23,17 @@ struct lw_icmp6_too_big {
 _Static_assert(LW_SUMMED % 4 == 0 && LW_SUMMED <= 512, "four sums");
 
 /*
- * The MTU of the packet's way, if it does not fit with `more` bytes; 0: it does. That of its route; where the kernel does
- * not route it (a bridge does not), that of the interface that it came in by.
+ * The MTU of the packet's way, if it does not fit with `more` bytes; 0: it does. That of its route if it is for the
+ * gateway to route; else (a bridge does not, and may have routes all the same) that of the interface that it came in by.
  */
 __noinline int lw_way_mtu(struct xdp_md *ctx, __u32 ip_at, __u32 more)
 {
 	void *end = (void *)(long)ctx->data_end;
+	struct lw_eth *eth = (void *)(long)ctx->data;
 	struct lw_ip6 *ip = (void *)(long)ctx->data + (ip_at & 31);
 	struct bpf_fib_lookup fib = { .family = LW_AF_INET6, .ifindex = ctx->ingress_ifindex };
 
-	if ((void *)(ip + 1) > end)
+	if ((void *)(eth + 1) > end || (void *)(ip + 1) > end)
 		return 0;
 	__u32 length = bpf_ntohs(ip->payload_length) + sizeof(*ip) + more;
 
@@ -43,12 +44,14 @@ __noinline int lw_way_mtu(struct xdp_md *ctx, __u32 ip_at, __u32 more)
 	fib.flowinfo = ip->version_class_flow & bpf_htonl(0x0fffffff);
 	__builtin_memcpy(fib.ipv6_src, ip->src, sizeof(ip->src));
 	__builtin_memcpy(fib.ipv6_dst, ip->dst, sizeof(ip->dst));
-	switch (bpf_fib_lookup(ctx, &fib, sizeof(fib), 0)) {
-	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
-		return fib.mtu_result;
-	case BPF_FIB_LKUP_RET_SUCCESS:
-	case BPF_FIB_LKUP_RET_NO_NEIGH:
-		return 0;
+	if (lw_is_own(ctx, eth)) {
+		switch (bpf_fib_lookup(ctx, &fib, sizeof(fib), 0)) {
+		case BPF_FIB_LKUP_RET_FRAG_NEEDED:
+			return fib.mtu_result;
+		case BPF_FIB_LKUP_RET_SUCCESS:
+		case BPF_FIB_LKUP_RET_NO_NEIGH:
+			return 0;
+		}
 	}
 	return bpf_check_mtu(ctx, 0, &length, 0, 0) == BPF_MTU_CHK_RET_FRAG_NEEDED ? length : 0;
 }

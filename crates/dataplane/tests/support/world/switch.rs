@@ -213,6 +213,17 @@ impl World {
         Ok(side.switch.devices.receive(LONG).unwrap())
     }
 
+    /// The next frame that comes out to the devices.
+    pub fn next_at_devices(&mut self) -> Vec<u8> {
+        self.switch
+            .as_mut()
+            .unwrap()
+            .switch
+            .devices
+            .receive(LONG)
+            .unwrap()
+    }
+
     /// Takes the messages of devices that are not here.
     pub fn drain_misses_at_switch(&mut self) -> u64 {
         let side = self.switch.as_mut().unwrap();

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use linewarden_controller::attest::{Plan, ProverProvision, Provers, Seen, Verdict};
-use linewarden_dataplane::ProverSet;
+use linewarden_dataplane::{ProverError, ProverSet};
 use linewarden_protocol::attest::{PeriodStart, RequestKey, Round};
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_protocol::wire::AttestRequest;
@@ -187,6 +187,10 @@ impl Members {
                     Ok(())
                 }
             };
+            if let Err(ProverError::Switch) = installed {
+                // It is not for want of room; the data plane has ended.
+                break;
+            }
             if let Err(error) = installed {
                 tracing::debug!(%error, %device, "a prover is left out");
                 self.refused.insert(device);
@@ -275,8 +279,9 @@ impl Members {
             .collect()
     }
 
-    /// What a prover is asked and where, if `session` is what it is asked in the session that it has here; `None`: there is no way to it from here, or nothing that it could prove, or it has been
-    /// enrolled anew since the round began, and might have proven something in it by its old key. `is_last` is the last time in this
+    /// What a prover is asked and where, if `session` is what it is asked in the session that it has here; `None`: there is no way to
+    /// it from here, or nothing that it could prove, or it has been enrolled anew since the round began, and might have proven
+    /// something in it by its old key. `is_last` is the last time in this
     /// round: under the request key, for a device may have lost the session that is here, or have one elsewhere that this gateway
     /// has not heard of.
     pub(super) fn request(

@@ -31,8 +31,6 @@ const REPEATS_PERCENT: [u64; 3] = [15, 35, 65];
 const LOOK_NS: u64 = 20_000_000;
 /// How often a gateway that cannot ask devices says so, ns.
 const UNREACHED_TELL_NS: u64 = 3_600_000_000_000;
-/// A look at many provers takes its time: at most about a hundredth of it goes into looking, ns for each prover.
-const LOOK_NS_PER_PROVER: u64 = 10_000;
 
 /// A prover that is asked.
 #[derive(Clone, Copy, Debug)]
@@ -319,7 +317,9 @@ impl Node {
             running.repeats += 1;
             running.queue = running.silent.iter().map(|asked| asked.prover).collect();
         }
-        let look_ns = LOOK_NS.max(LOOK_NS_PER_PROVER * running.silent.len() as u64 / 100);
+        let provers = self.plane.provers();
+        let spacing_ns = provers.map_or(0, |provers| provers.look_spacing_ns());
+        let look_ns = LOOK_NS.max(spacing_ns * running.silent.len() as u64);
         running.due_ns = match running.queue.is_empty() {
             true => now_ns.saturating_add(look_ns).min(running.until_ns),
             false => now_ns,
@@ -396,7 +396,7 @@ impl Node {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a device cannot be asked");
-                    // Who has no session comes through no gate: nobody gets away with anything by having none.
+                    // It has had no session here, and so comes through no gate: nobody gets away with anything by that.
                     let is_unplaced = matches!(error, DataPlaneError::Unplaced { .. });
                     running.refusal = Some(error);
                     if let Some(asked) = asked.get_mut(done) {
