@@ -113,7 +113,7 @@ fn a_demonstration_prints_a_table_and_writes_figures_and_a_picture() {
 }
 
 #[test]
-fn a_demonstration_on_a_p4_switch_says_what_it_leaves_out() {
+fn a_demonstration_on_a_p4_switch_leaves_nothing_out() {
     if skipped() {
         return;
     }
@@ -134,15 +134,14 @@ fn a_demonstration_on_a_p4_switch_says_what_it_leaves_out() {
     for text in [
         "verifier: p4",
         "attack: clone",
-        "left out: devices that prove",
+        "changed on disk",
+        "junk PROOFs",
         "demo: passed",
     ] {
         assert!(table.contains(text), "{text}: {table}");
     }
+    assert!(!table.contains("left out"), "{table}");
     assert!(demo.left_behind().is_empty());
-
-    let spoilt = Demo::run(&["--devices", "32", "--dataplane", "p4", "--spoil", "second-file"]);
-    assert_eq!(spoilt.output.status.code(), Some(2), "{}", spoilt.stderr());
 }
 
 #[test]
