@@ -2,7 +2,7 @@
 //! copied. The interface is the switch's alone: the network stack sees nothing that arrives there.
 //!
 //! XDP tells nothing about offloads: where a network stack is at the far end of a link that is no wire, a frame's checksum may
-//! be unfinished, and no flag says so. On interfaces of such drivers it is [found out and completed](unfinished). Segmentation
+//! be unfinished, and no flag says so. On interfaces of such drivers it is found out and completed (`unfinished.rs`). Segmentation
 //! offloads are turned off by the kernel itself as long as an XDP program is attached. VLAN tags stay in the frame, unless somebody
 //! takes them out before XDP: a card (`ethtool -K INTERFACE rx-vlan-offload off`), or a VLAN device at the far end of a veth, which does
 //! not even put them in (`ethtool -K PEER tx-vlan-offload off`).
