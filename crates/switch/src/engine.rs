@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::exec::{Context, Fault, Machine, RandomSource, Requests, Scratch, World, get, set};
+use crate::exec::{Context, Fault, Machine, RandomSource, Requests, Scratch, World, get, put, set};
 use crate::lower::Executable;
 use crate::program::FieldList;
 use crate::program::ids::FieldRef;
@@ -135,11 +135,9 @@ fn receive(context: &mut Context, batch: &Batch<'_>, port: u32, length: usize) {
     context.ingress_length = length as u64;
     context.length = i64::try_from(length).unwrap_or(i64::MAX);
     let arena = &mut context.arena;
-    set(arena, standard.ingress_port, u64::from(port));
-    set(arena, standard.packet_length, length as u64);
-    if let Some(place) = standard.ingress_global_timestamp {
-        set(arena, place, batch.world.now_us);
-    }
+    put(arena, standard.ingress_port, u64::from(port));
+    put(arena, standard.packet_length, length as u64);
+    put(arena, standard.ingress_global_timestamp, batch.world.now_us);
 }
 
 struct Run<'r, 'f> {
@@ -186,49 +184,28 @@ impl<'f> Run<'_, 'f> {
         context: &'m mut Context,
         bytes: &'m [u8],
     ) -> Machine<'m> {
-        Machine::new(batch.world, context, scratch, bytes, random)
-    }
-
-    fn parse(&mut self, context: &mut Context, bytes: &[u8]) {
-        let executable = self.batch.world.executable;
-        context.parser_error = self.batch.world.errors.none;
-        context.checksum_error = false;
-        context.parsed = 0;
-        let scratch = &mut self.engine.scratch;
-        let mut machine = Self::machine(self.batch, scratch, self.random, context, bytes);
-        machine.run(executable.parser);
-        // As in BMv2, a parser that has no states verifies nothing.
-        if executable.program.parser.init.is_some() {
-            machine.run(executable.verify);
-        }
+        Machine::new(&batch.world, context, scratch, bytes, random)
     }
 
     fn ingress(&mut self, pass: Pass<'f>) {
         let executable = self.batch.world.executable;
-        let standard = executable.standard;
+        let standard = &executable.standard;
         let Pass { mut context, bytes } = pass;
         let received = context.length;
-        self.parse(&mut context, bytes.get());
-        if let Some(place) = standard.parser_error {
-            let error = u64::from(context.parser_error);
-            set(&mut context.arena, place, error);
-        }
-        if let Some(place) = standard.checksum_error {
-            let wrong = u64::from(context.checksum_error);
-            set(&mut context.arena, place, wrong);
-        }
+        let mut machine = Self::machine(
+            self.batch,
+            &mut self.engine.scratch,
+            self.random,
+            &mut context,
+            bytes.get(),
+        );
+        machine.parse();
+        machine.tell_errors(standard);
         // An exit in the parser leaves out the pipeline.
-        if context.fault.is_none() && !context.exit {
-            let start = executable.ingress;
-            Self::machine(
-                self.batch,
-                &mut self.engine.scratch,
-                self.random,
-                &mut context,
-                bytes.get(),
-            )
-            .run(start);
+        if !machine.has_ended() {
+            machine.run(executable.ingress);
         }
+        drop(machine);
         context.exit = false;
         if let Some(fault) = context.fault {
             return self.fault(fault, context);
@@ -252,7 +229,7 @@ impl<'f> Run<'_, 'f> {
         let standard = self.batch.world.executable.standard;
         let group = standard.mcast_grp.map_or(0, |place| get(&context.arena, place));
         if group != 0 {
-            set(
+            put(
                 &mut context.arena,
                 standard.instance_type,
                 Instance::Replication as u64,
@@ -270,7 +247,7 @@ impl<'f> Run<'_, 'f> {
             self.sink.dropped();
             return self.give_back(context);
         }
-        set(
+        put(
             &mut context.arena,
             standard.instance_type,
             Instance::Normal as u64,
@@ -288,11 +265,10 @@ impl<'f> Run<'_, 'f> {
             return self.fault(Fault::Copies, context);
         }
         self.copies += 1;
-        if let (Some(stamp), Some(depth)) = (standard.enq_timestamp, standard.enq_qdepth) {
-            set(&mut context.arena, stamp, self.batch.world.now_us);
-            // Packets are finished at once: nothing ever waits before them.
-            set(&mut context.arena, depth, 0);
-        }
+        let arena = &mut context.arena;
+        put(arena, standard.enq_timestamp, self.batch.world.now_us);
+        // Packets are finished at once: nothing ever waits before them.
+        put(arena, standard.enq_qdepth, 0);
         let leaving = Leaving { context, bytes, port };
         if self.next.is_none() && self.leaving.is_empty() {
             self.next = Some(leaving);
@@ -318,9 +294,7 @@ impl<'f> Run<'_, 'f> {
         };
         let standard = self.batch.world.executable.standard;
         for replica in replicas.iter() {
-            if let Some(place) = standard.egress_rid {
-                set(&mut context.arena, place, u64::from(replica.rid));
-            }
+            put(&mut context.arena, standard.egress_rid, u64::from(replica.rid));
             let mut copy = self.copy_of(context);
             copy.bytes_max = bytes_max;
             self.enqueue(copy, bytes.clone(), replica.port);
@@ -341,12 +315,19 @@ impl<'f> Run<'_, 'f> {
         };
         let executable = self.batch.world.executable;
         let mut copy = self.fresh(context, received);
-        set(
+        put(
             &mut copy.arena,
             executable.standard.ingress_port,
             u64::from(context.ingress_port),
         );
-        self.parse(&mut copy, bytes.get());
+        Self::machine(
+            self.batch,
+            &mut self.engine.scratch,
+            self.random,
+            &mut copy,
+            bytes.get(),
+        )
+        .parse();
         if let Some(fault) = copy.fault {
             return self.fault(fault, copy);
         }
@@ -404,7 +385,7 @@ impl<'f> Run<'_, 'f> {
         let mut copy = self.fresh(&context, received);
         keep(executable, &mut copy, &context, list, Instance::Resubmitted);
         let length = u64::try_from(received).unwrap_or(0);
-        set(&mut copy.arena, executable.standard.packet_length, length);
+        put(&mut copy.arena, executable.standard.packet_length, length);
         self.give_back(context);
         self.again(copy, bytes);
     }
@@ -486,20 +467,16 @@ impl<'f> Run<'_, 'f> {
         let standard = &world.executable.standard;
         let length = u64::try_from(context.length).unwrap_or(0);
         let arena = &mut context.arena;
-        if let Some(place) = standard.egress_global_timestamp {
-            set(arena, place, world.now_us);
+        put(arena, standard.egress_global_timestamp, world.now_us);
+        put(arena, standard.deq_timedelta, 0);
+        put(arena, standard.deq_qdepth, 0);
+        if let Some(qid) = standard.qid {
+            let priority = standard.priority.map_or(0, |place| get(arena, place));
+            set(arena, qid, priority);
         }
-        if let (Some(delta), Some(depth)) = (standard.deq_timedelta, standard.deq_qdepth) {
-            set(arena, delta, 0);
-            set(arena, depth, 0);
-            if let Some(place) = standard.qid {
-                let priority = standard.priority.map_or(0, |place| get(arena, place));
-                set(arena, place, priority);
-            }
-        }
-        set(arena, standard.egress_port, u64::from(port));
+        put(arena, standard.egress_port, u64::from(port));
         set(arena, standard.egress_spec, u64::from(world.drop_port) + 1);
-        set(arena, standard.packet_length, length);
+        put(arena, standard.packet_length, length);
     }
 
     /// A clone of the packet as it is at the end of egress.
@@ -526,7 +503,7 @@ impl<'f> Run<'_, 'f> {
             context.requests.recirculate,
             Instance::Recirculated,
         );
-        set(&mut copy.arena, executable.standard.packet_length, length);
+        put(&mut copy.arena, executable.standard.packet_length, length);
         copy.ingress_length = length;
         self.again(copy, Bytes::Made(whole));
     }
@@ -551,7 +528,7 @@ fn keep(executable: &Executable, to: &mut Context, from: &Context, list: u16, in
         let value = crate::exec::read_bits(&from.arena, start, place.bits as usize);
         crate::exec::write_bits(&mut to.arena, start, place.bits as usize, &value);
     }
-    set(&mut to.arena, executable.standard.instance_type, instance as u64);
+    put(&mut to.arena, executable.standard.instance_type, instance as u64);
 }
 
 fn field_bytes(executable: &Executable, context: &Context, field: FieldRef) -> Vec<u8> {

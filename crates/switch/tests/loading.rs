@@ -48,6 +48,45 @@ fn sum(depth: usize) -> String {
 }
 
 #[test]
+fn what_a_program_mentions_is_known() {
+    let mentioned = |name: &str, alone: &str| {
+        let mut json = program(name);
+        if !alone.is_empty() {
+            let parameter = json!({ "type": "header", "value": alone });
+            let valid = json!({ "op": "remove_header", "parameters": [parameter] });
+            json["actions"][0]["primitives"]
+                .as_array_mut()
+                .unwrap()
+                .push(valid);
+        }
+        let program = load(json.to_string().as_bytes()).unwrap();
+        let standard = |field: &&str| {
+            let field = program.field_named("standard_metadata", field).unwrap();
+            program.mentioned.contains(&field)
+        };
+        let fields = [
+            "egress_spec",
+            "egress_port",
+            "checksum_error",
+            "ingress_port",
+            "packet_length",
+            "instance_type",
+        ];
+        fields.into_iter().filter(standard).collect::<Vec<_>>()
+    };
+    // `mark_to_drop` names the header, and only its egress_spec is looked at.
+    assert_eq!(
+        mentioned("router", ""),
+        ["egress_spec", "egress_port", "checksum_error"]
+    );
+    assert_eq!(
+        mentioned("router", "standard_metadata").len(),
+        6,
+        "who takes a header takes all fields"
+    );
+}
+
+#[test]
 fn long_sums_are_read() {
     Switch::new(sum(390).as_bytes(), Settings::default(), &seed()).unwrap();
 }

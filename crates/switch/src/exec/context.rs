@@ -1,7 +1,8 @@
 //! One packet on its way through the pipeline.
 
 use super::bits::BitVec;
-use super::op::{R, W};
+use super::op::{Pc, R, W};
+use std::hint::black_box;
 
 /// Why a packet is dropped by the switch itself, not by the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,6 +86,19 @@ pub struct Scratch {
     pub key: Vec<u8>,
     /// A calculation's input.
     pub input: BitVec,
+    guesses: [Onto; GUESSES],
+}
+
+/// Tables whose last outcome is remembered; a power of two.
+const GUESSES: usize = 64;
+
+/// Where a table leads: its action, and what comes after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Onto {
+    /// Where the action begins.
+    pub start: Pc,
+    /// Where to go on behind it.
+    pub then: Pc,
 }
 
 impl Default for Scratch {
@@ -94,11 +108,29 @@ impl Default for Scratch {
             w: [0; 256],
             key: Vec::new(),
             input: BitVec::default(),
+            guesses: [Onto::default(); GUESSES],
         }
     }
 }
 
 impl Scratch {
+    /// The same as it is given, but for most packets the processor need not wait for it: it comes from what the table led to last, and
+    /// that both are equal is a branch, which is predicted. So the operations of the action begin while the entry is still
+    /// looked up.
+    #[inline(always)]
+    pub fn guess(&mut self, table: u32, found: Onto) -> Onto {
+        // A remainder is always within the array.
+        #[allow(clippy::indexing_slicing)]
+        let last = &mut self.guesses[table as usize % GUESSES];
+        // Hidden from the compiler, which would take the one for the other where both are equal.
+        let guess = black_box(*last);
+        if *last == found {
+            return guess;
+        }
+        *last = found;
+        black_box(found)
+    }
+
     /// A register of 64 bits.
     #[inline(always)]
     pub fn r(&self, r: R) -> u64 {

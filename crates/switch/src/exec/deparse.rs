@@ -2,8 +2,8 @@
 
 use super::bits::{load1, load4};
 use super::machine::{Machine, get};
-use crate::calculations::{Algorithm, InternetSum};
-use crate::lower::plan::InputStep;
+use crate::calculations::InternetSum;
+use crate::lower::plan::{InputStep, Stretch};
 use crate::program::ids::HeaderId;
 use crate::program::{Checksum, ChecksumKind};
 
@@ -13,35 +13,26 @@ const IPV4_CHECKSUM_OFFSET: usize = 10;
 impl Machine<'_> {
     /// The result of a calculation over the packet.
     pub(super) fn hash(&mut self, calculation: usize) -> u64 {
+        if let Some(Some(stretches)) = self.world.executable.sums.get(calculation) {
+            return u64::from(self.sum(stretches));
+        }
         let Some(found) = self.world.calculations.get(calculation) else {
             return 0;
         };
-        if let Algorithm::Checksum16 = found.algorithm()
-            && let Some(checksum) = self.checksum_in_place(calculation)
-        {
-            return u64::from(checksum);
-        }
         self.gather_input(calculation);
         found.compute(self.scratch.input.bytes())
     }
 
-    /// The Internet checksum over stretches of whole words, added up where they lie; none if the input is anything else.
-    fn checksum_in_place(&self, calculation: usize) -> Option<u16> {
+    /// The Internet checksum over stretches of whole words, added up where they lie.
+    fn sum(&self, stretches: &[Stretch]) -> u16 {
         let arena = &self.context.arena;
         let mut sum = InternetSum::default();
-        for step in self.world.executable.inputs.get(calculation)? {
-            let InputStep::Bits { valid, bit, bits } = *step else {
-                return None;
-            };
-            if !bit.is_multiple_of(8) || !bits.is_multiple_of(16) {
-                return None;
-            }
+        for Stretch { valid, start, end } in stretches {
             if valid.is_none_or(|valid| load1(arena, valid) != 0) {
-                let start = bit as usize / 8;
-                sum.add(arena.get(start..start + bits as usize / 8)?);
+                sum.add(arena.get(*start as usize..*end as usize).unwrap_or(&[]));
             }
         }
-        Some(sum.finish())
+        sum.finish()
     }
 
     fn gather_input(&mut self, calculation: usize) {

@@ -1,6 +1,7 @@
 //! Tables and parser transitions: keys are gathered, something is found, and execution goes on there.
 
 use super::bits::{self, load1};
+use super::context::Onto;
 use super::machine::Machine;
 use super::op::Pc;
 use crate::lower::plan::{KeyPlan, KeyStep};
@@ -43,8 +44,15 @@ impl<'a> Machine<'a> {
             return onward.none;
         };
         let then = next.get(call.action.0 as usize).copied().unwrap_or(onward.none);
+        let Onto { start, then } = self.scratch.guess(
+            table,
+            Onto {
+                start: code.start,
+                then,
+            },
+        );
         self.call(then, &call.data, &code.args);
-        code.start
+        start
     }
 
     /// A table's key: where it lies if it is one stretch of bytes, else gathered.

@@ -13,4 +13,4 @@ mod tree;
 
 pub use self::bits::{read as read_bits, write as write_bits};
 pub use self::context::{Context, Fault, Requests, Scratch};
-pub use self::machine::{CoreErrors, FUEL, Machine, RandomSource, World, get, set};
+pub use self::machine::{CoreErrors, FUEL, Machine, RandomSource, World, get, put, set};

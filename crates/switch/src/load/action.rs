@@ -7,6 +7,7 @@ use super::expression::{BITS_MAX, Expressions, Locals};
 use super::scope::Scope;
 use crate::program::action::{Action, AnyStack, CloneKind, FieldSource, Param, Place, Statement};
 use crate::program::expr::{Binary, Data, Expr, HeaderExpr, UnionExpr};
+use crate::program::ids::HeaderId;
 
 /// Reads one action.
 pub fn action(scope: &Scope, node: &Node<'_>) -> Loaded<Action> {
@@ -74,10 +75,7 @@ impl Statements<'_> {
             "assert" | "assume" => Statement::Assert(args.number(0)?),
             "log_msg" => args.log_msg()?,
             "drop" => Statement::Drop,
-            "mark_to_drop" => match args.header(0)? {
-                HeaderExpr::Header(header) => Statement::MarkToDrop(header),
-                _ => return Err(node.error("mark_to_drop wants a header by name")),
-            },
+            "mark_to_drop" => Statement::MarkToDrop(args.marked_header()?),
             "generate_digest" => Statement::Digest(args.data(1)?),
             "add_header" | "add_header_fast" => Statement::AddHeader(args.header(0)?),
             "remove_header" => Statement::RemoveHeader(args.header(0)?),
@@ -184,6 +182,16 @@ impl Args<'_, '_> {
         match self.any(at)? {
             Expr::Header(header) => Ok(header),
             other => Err(self.wrong(at, &other, "a header")),
+        }
+    }
+
+    /// The header of `mark_to_drop`, which writes where packets go and reads nothing.
+    fn marked_header(&self) -> Loaded<HeaderId> {
+        let node = self.list.item(0)?;
+        let value = node.field("value")?;
+        match node.str_at("type")? {
+            "header" => self.reader.scope.known_header(value.str()?, &value),
+            _ => Err(self.node.error("mark_to_drop wants a header by name")),
         }
     }
 

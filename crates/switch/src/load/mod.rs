@@ -128,6 +128,7 @@ fn read(root: &Node<'_>) -> Loaded<Program> {
     check_numbers(root, "field_lists", field_lists.iter().map(|list| list.json_id))?;
     let aliases = aliases(&scope, root)?;
     Ok(Program {
+        mentioned: scope.mentioned(),
         aliases,
         errors: errors(root)?,
         enums: enums(root)?,
@@ -235,7 +236,7 @@ fn aliases(scope: &Scope, root: &Node<'_>) -> Loaded<BTreeMap<String, crate::pro
     if let Some(list) = root.optional("field_aliases") {
         for item in list.items()? {
             let target = item.item(1)?;
-            aliases.insert(item.item(0)?.str()?.to_owned(), scope.field(&target)?);
+            aliases.insert(item.item(0)?.str()?.to_owned(), scope.known_field(&target)?);
         }
     }
     Ok(aliases)

@@ -1,6 +1,7 @@
 //! What names mean while a program is read.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 
 use super::cursor::{LoadError, Loaded, Node};
 use crate::program::ids::{
@@ -32,6 +33,15 @@ pub struct Scope {
     pub registers: HashMap<String, RegisterId>,
     pub actions: HashMap<u32, ActionId>,
     pub profiles: HashMap<String, ProfileId>,
+    /// What was looked up so far by what reads or writes it.
+    mentions: RefCell<Mentions>,
+}
+
+/// Fields that a program mentions: by name, or with their whole header.
+#[derive(Default)]
+struct Mentions {
+    fields: BTreeSet<FieldRef>,
+    headers: BTreeSet<HeaderId>,
 }
 
 /// A dense number for the next item of a list.
@@ -56,7 +66,7 @@ macro_rules! lookups {
 impl Scope {
     lookups! {
         header_type: type_names -> TypeId, "header type";
-        header: header_names -> HeaderId, "header";
+        known_header: header_names -> HeaderId, "header";
         stack: stack_names -> StackId, "header stack";
         union: union_names -> UnionId, "header union";
         union_stack: union_stack_names -> UnionStackId, "stack of header unions";
@@ -73,6 +83,13 @@ impl Scope {
         found.ok_or_else(|| node.error(format_args!("there is no action with id {number}")))
     }
 
+    /// A header as a whole: all of its fields count as mentioned.
+    pub fn header(&self, name: &str, node: &Node<'_>) -> Loaded<HeaderId> {
+        let header = self.known_header(name, node)?;
+        self.mentions.borrow_mut().headers.insert(header);
+        Ok(header)
+    }
+
     pub fn type_of(&self, header: HeaderId, node: &Node<'_>) -> Loaded<&HeaderType> {
         self.headers
             .get(header.index())
@@ -82,9 +99,16 @@ impl Scope {
 
     /// A pair `[header, field]`.
     pub fn field(&self, node: &Node<'_>) -> Loaded<FieldRef> {
+        let field = self.known_field(node)?;
+        self.mentions.borrow_mut().fields.insert(field);
+        Ok(field)
+    }
+
+    /// The same where a name is explained, not used.
+    pub fn known_field(&self, node: &Node<'_>) -> Loaded<FieldRef> {
         let header_node = node.item(0)?;
         let name_node = node.item(1)?;
-        let header = self.header(header_node.str()?, &header_node)?;
+        let header = self.known_header(header_node.str()?, &header_node)?;
         let name = name_node.str()?;
         let field = self
             .type_of(header, node)?
@@ -131,5 +155,22 @@ impl Scope {
             .copied()
             .ok_or_else(|| node.error("the union has fewer headers than its type"))?;
         Ok((stack, next_index(at, node)?, header))
+    }
+
+    /// All fields that were mentioned.
+    pub fn mentioned(&self) -> BTreeSet<FieldRef> {
+        let Mentions { fields, headers } = &*self.mentions.borrow();
+        let all_of = |header: &HeaderId| {
+            let header_type = self.headers.get(header.index());
+            let header_type = header_type.and_then(|header| self.types.get(header.header_type.index()));
+            let count = header_type.map_or(0, |header_type| header_type.fields.len());
+            let header = *header;
+            (0u32..).take(count).map(move |field| FieldRef { header, field })
+        };
+        fields
+            .iter()
+            .copied()
+            .chain(headers.iter().flat_map(all_of))
+            .collect()
     }
 }

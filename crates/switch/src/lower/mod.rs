@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use self::builder::{Builder, Finished};
 use self::parser::Selection;
-use self::plan::{InputStep, KeyPlan};
+use self::plan::{InputStep, KeyPlan, Stretch};
 use self::standard::Standard;
 use crate::exec::op::{Op, Pc};
 use crate::layout::Layout;
@@ -80,6 +80,8 @@ pub struct Executable {
     pub keys: Vec<KeyPlan>,
     /// How calculations' inputs are gathered.
     pub inputs: Vec<Vec<InputStep>>,
+    /// Where calculations that are sums of whole words add up what they are made over.
+    pub sums: Vec<Option<Vec<Stretch>>>,
     /// Bits of headers' fields of variable length, where the header's type says how to compute them.
     pub lengths: Vec<Option<Data>>,
 }
@@ -101,6 +103,12 @@ pub fn lower(program: Program) -> Result<Executable, LowerError> {
         .iter()
         .map(|calculation| plan::inputs(&program, &layout, calculation))
         .collect::<Result<Vec<_>, _>>()?;
+    let sums = program
+        .calculations
+        .iter()
+        .zip(&inputs)
+        .map(|(calculation, inputs)| plan::stretches(calculation, inputs))
+        .collect();
     let lengths = (0u32..)
         .map(HeaderId)
         .take(program.headers.len())
@@ -153,6 +161,7 @@ pub fn lower(program: Program) -> Result<Executable, LowerError> {
         onward: by_table,
         keys,
         inputs,
+        sums,
         lengths,
         program,
     })

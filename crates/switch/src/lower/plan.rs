@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::builder::LowerError;
+use crate::calculations::Algorithm;
 use crate::layout::Layout;
 use crate::program::ids::FieldRef;
 use crate::program::pipeline::{KeySource, Table};
@@ -179,6 +180,35 @@ pub fn inputs(
         steps.push(InputStep::Payload);
     }
     Ok(steps)
+}
+
+/// Whole words of 16 bits of a header, if it is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Stretch {
+    /// Where the header's validity stands; none for metadata.
+    pub valid: Option<u32>,
+    /// The first byte.
+    pub start: u32,
+    /// The byte behind the last.
+    pub end: u32,
+}
+
+/// What an Internet checksum is summed over where it lies; none if the input has anything but stretches of whole words.
+pub fn stretches(calculation: &Calculation, inputs: &[InputStep]) -> Option<Vec<Stretch>> {
+    if Algorithm::from_name(&calculation.algorithm)? != Algorithm::Checksum16 {
+        return None;
+    }
+    let stretch = |step: &InputStep| match *step {
+        InputStep::Bits { valid, bit, bits } if bit.is_multiple_of(8) && bits.is_multiple_of(16) => {
+            Some(Stretch {
+                valid,
+                start: bit / 8,
+                end: (bit + bits) / 8,
+            })
+        }
+        _ => None,
+    };
+    inputs.iter().map(stretch).collect()
 }
 
 fn field_step(layout: &Layout, field: FieldRef) -> Option<InputStep> {

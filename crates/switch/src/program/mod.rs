@@ -10,7 +10,7 @@ pub mod ids;
 pub mod parser;
 pub mod pipeline;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use num_bigint::BigUint;
 
@@ -300,6 +300,10 @@ pub struct Program {
     pub digests: Vec<Digest>,
     /// Field lists.
     pub field_lists: Vec<FieldList>,
+    /// Fields that any of this reads or writes, by themselves or with their whole header (`mark_to_drop` alone does not count). What it does not mention, it cannot
+    /// tell from any other value.
+    #[serde(skip)]
+    pub mentioned: BTreeSet<FieldRef>,
 }
 
 impl Program {

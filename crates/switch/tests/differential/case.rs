@@ -1,12 +1,13 @@
 //! A program with what it was told and the packets that it gets.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use linewarden_switch::forwarding::{Forwarding, ForwardingOp, MirrorSession, Replica};
 use linewarden_switch::lower::LowerError;
 use linewarden_switch::meter::Rate;
 use linewarden_switch::program::Program;
-use linewarden_switch::program::ids::{ActionId, ValueSetId};
+use linewarden_switch::program::ids::{ActionId, FieldRef, HeaderId, ValueSetId};
 use linewarden_switch::program::parser::Parser;
 use linewarden_switch::program::pipeline::{Pipeline, TableKind};
 use linewarden_switch::setup;
@@ -42,6 +43,17 @@ pub struct Case {
     pub packets: Vec<Arrival>,
 }
 
+/// What a generated program mentions nobody keeps count of: it may be anything.
+fn all_fields(program: &Program) -> BTreeSet<FieldRef> {
+    let headers = (0u32..).map(HeaderId).take(program.headers.len());
+    headers
+        .flat_map(|header| {
+            let count = program.type_of(header).map_or(0, |kind| kind.fields.len());
+            (0u32..).take(count).map(move |field| FieldRef { header, field })
+        })
+        .collect()
+}
+
 fn empty() -> Program {
     let pipeline = |name: &str| Pipeline {
         name: name.into(),
@@ -75,6 +87,7 @@ fn empty() -> Program {
         checksums: Vec::new(),
         digests: Vec::new(),
         field_lists: Vec::new(),
+        mentioned: Default::default(),
     }
 }
 
@@ -112,6 +125,7 @@ impl Case {
                 }
             })
             .collect();
+        program.mentioned = all_fields(&program);
         Some(Self {
             program,
             ops,
