@@ -2,7 +2,7 @@
 //! goes through all of them and every difference is a failure.
 
 pub mod attest;
-#[path = "../../../p4runtime/tests/support/authority.rs"]
+#[path = "../../../p4runtime/tests/service/support/authority.rs"]
 mod authority;
 mod events;
 pub mod forward;

@@ -1,7 +1,7 @@
 //! Processes and network namespaces of a test's own.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-#[path = "../../../p4runtime/tests/support/authority.rs"]
+#[path = "../../../p4runtime/tests/service/support/authority.rs"]
 mod authority;
 
 use std::cell::RefCell;

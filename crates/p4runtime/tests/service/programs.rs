@@ -1,19 +1,10 @@
 //! Programs over gRPC: verified, saved, committed, reconciled, and told.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail loudly, as tests do"
-)]
 
-mod support;
-
+use crate::support::{DEVICE, Raw, Server, counter, entity, info, pipeline, read, write_request};
 use linewarden_p4runtime::error::Code;
 use linewarden_p4runtime::proto::v1;
 use linewarden_p4runtime::target::Pipeline;
 use linewarden_p4runtime::translate::Read;
-use support::{DEVICE, Raw, Server, counter, entity, info, pipeline, read, write_request};
 use tonic::Request;
 use v1::set_forwarding_pipeline_config_request::Action;
 

@@ -1,24 +1,15 @@
 //! Who gets through to a server with TLS, and what those hear who do not.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail loudly, as tests do"
-)]
-
-mod support;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::support::authority::{Authority, Issued};
+use crate::support::{DEVICE, Server, pipeline};
 use linewarden_p4runtime::arbitration::Standing;
 use linewarden_p4runtime::client::{Client, ClientError, Session};
 use linewarden_p4runtime::evidence::{self, Attested, Digests, Listing, NoEvidence, Source};
 use linewarden_p4runtime::server::Routes;
 use linewarden_p4runtime::tls::{ClientTls, Identity, Part, ServerTls, TlsError, endpoint};
-use support::authority::{Authority, Issued};
-use support::{DEVICE, Server, pipeline};
 
 /// What who is hung up on sees first: that, or the server's alert; before or after the connection is whole.
 const HUNG_UP: [&str; 2] = ["the connection to the switch broke: ", UNREACHABLE[0]];

@@ -1,20 +1,12 @@
 //! Enrolling, replacing, looking up, listing and revoking devices.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
-mod support;
-
+use crate::support::{
+    gateway, in_memory, key_device, lease, lease_all, pool_device, pool_device_from, record, rows,
+};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
     BulkOptions, Credentials, Filter, OnConflict, Progress, RegistryError, Revision, Status,
-};
-use support::{
-    gateway, in_memory, key_device, lease, lease_all, pool_device, pool_device_from, record, rows,
 };
 
 const REPLACE: BulkOptions = BulkOptions {

@@ -1,23 +1,15 @@
 //! Periods, numbers of rounds, rounds and the appraisals that they bring about.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
-
-mod support;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
 
+use crate::support::attestation::{NOW_S, appraisal, fleet, group, name, prover, round, told};
+use crate::support::{gateway, in_memory, pool_device};
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
     Appraisal, EnrolledAt, ROUNDS_KEPT, RegistryError, RoundRecord, SILENCES_MAX, State,
 };
-use support::attestation::{NOW_S, appraisal, fleet, group, name, prover, round, told};
-use support::{gateway, in_memory, pool_device};
 
 #[tokio::test]
 async fn a_period_is_drawn_once_and_begun_once() {

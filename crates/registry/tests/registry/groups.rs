@@ -1,22 +1,14 @@
 //! Groups of provers: what is kept, what is refused, and what their provers must fit.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
-
-mod support;
 
 use std::collections::BTreeMap;
 
+use crate::support::attestation::{NOW_S, configuration, fleet, group, name, prover};
+use crate::support::in_memory;
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::configuration::Configuration as Measured;
 use linewarden_measurement::pcr::{PcrIndex, PcrValues};
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{GroupName, GroupPolicy, NewGroup, NewProver, RegistryError, Reopen, RollOut};
-use support::attestation::{NOW_S, configuration, fleet, group, name, prover};
-use support::in_memory;
 
 #[test]
 fn names_of_groups_are_short_and_plain() {

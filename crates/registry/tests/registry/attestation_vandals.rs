@@ -1,24 +1,16 @@
 //! Whoever can write the file but lacks the master key changes nothing of attestation unseen, and spoils only what he
 //! touches.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
-
-mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
+use crate::support::attestation::{NOW_S, appraisal, group, name, prover, round, told};
+use crate::support::{fleet_file, gateway, open, sql};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{LOST_NUMBERS, Registry, RegistryError};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
-use support::attestation::{NOW_S, appraisal, group, name, prover, round, told};
-use support::{fleet_file, gateway, open, sql};
 use tempfile::TempDir;
 
 const PROVERS: u64 = 20;

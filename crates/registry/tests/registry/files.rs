@@ -1,12 +1,4 @@
 //! Foreign, newer, locked, unwritable and tampered files: each a clear error, and nothing is touched.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
-
-mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::support::{fleet_file, gateway, key_device, lease, master_key, open, pool_device, sql};
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_registry::{MasterKey, Options, Registry, RegistryError};
 use rand::{Rng as _, SeedableRng as _};
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
-use support::{fleet_file, gateway, key_device, lease, master_key, open, pool_device, sql};
 
 #[tokio::test]
 async fn foreign_files_are_recognised_and_left_alone() {
@@ -155,7 +147,7 @@ async fn an_unwritable_directory_is_named() {
     }
     let mut child = Command::new(&program);
     child
-        .args(["--ignored", "--exact", "child_in_an_unwritable_directory"])
+        .args(["--ignored", "--exact", "files::child_in_an_unwritable_directory"])
         .env(UNPRIVILEGED, &path);
     if root {
         child.uid(65_534).gid(65_534);

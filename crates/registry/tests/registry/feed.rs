@@ -1,18 +1,12 @@
 //! The change feed, and the walk over the active fleet that leads over to it.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
-
-mod support;
 
 use std::collections::BTreeMap;
 
+use crate::support::{
+    fleet_file, gateway, in_memory, lease, lease_all, open, pool_device, pool_device_from, sql,
+};
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_registry::{OnConflict, Registry, Revision, Settlement};
-use support::{fleet_file, gateway, in_memory, lease, lease_all, open, pool_device, pool_device_from, sql};
 
 async fn fleet(devices: u64) -> Registry {
     let registry = in_memory().await;

@@ -1,24 +1,16 @@
 //! Values of wrong types, and records of gateways and of where devices are, changed behind the registry's back: one
 //! record's damage each, named by the check, and nobody else's trouble.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
-
-mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::attestation::{NOW_S, appraisal, group, name, prover, round, told};
+use crate::support::{fleet_file, gateway, lease, lease_all, open, pool_device, sql, wish};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RowIndex};
 use linewarden_registry::{
     BootId, Filter, Moment, Opened, Registry, RegistryError, Renewal, Revision, Settlement, Standing,
 };
 use sqlx::{Connection as _, SqliteConnection};
-use support::attestation::{NOW_S, appraisal, group, name, prover, round, told};
-use support::{fleet_file, gateway, lease, lease_all, open, pool_device, sql, wish};
 use tempfile::TempDir;
 
 /// A fleet of which every table holds something, of device 7 among others.
@@ -41,7 +33,7 @@ async fn full_file() -> (TempDir, PathBuf) {
     let rows = Renewal::Rows {
         epoch: 0,
         first: 100,
-        rows: support::rows(7, 0, 1),
+        rows: crate::support::rows(7, 0, 1),
     };
     registry.renew(DeviceId(7), 1, rows).await.unwrap();
     let opened = [7, 40].map(|id| Opened {

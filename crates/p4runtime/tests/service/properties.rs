@@ -1,16 +1,8 @@
 //! Random values through the translation and back, and digests beside an obvious model.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail loudly, as tests do"
-)]
-
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::support::info;
 use linewarden_p4runtime::bytes::Bits;
 use linewarden_p4runtime::data::Data;
 use linewarden_p4runtime::digest::Digests;
@@ -21,7 +13,6 @@ use linewarden_p4runtime::proto::v1;
 use linewarden_p4runtime::translate::Translator;
 use proptest::prelude::*;
 use std::sync::Arc;
-use support::info;
 use v1::field_match::FieldMatchType;
 
 fn bits(width: u32) -> BoxedStrategy<Bits> {

@@ -1,20 +1,12 @@
 //! Where a device is: which of two sessions at two gateways is over, whatever order reports come in.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
-mod support;
-
+use crate::support::{in_memory, lease, pool_device};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{
     BootId, Fence, Moment, Opened, Registry, RegistryError, Revision, Roamed, Standing,
 };
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
-use support::{in_memory, lease, pool_device};
 
 const DEVICE: DeviceId = DeviceId(7);
 const BOOT: BootId = BootId([5; 16]);

@@ -2,17 +2,14 @@
 //!
 //! It runs with the Python that `LINEWARDEN_P4RUNTIME_PYTHON` names, or the one in `.venv` of this tree, if
 //! p4runtime-shell 0.0.6 is installed there.
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail loudly, as tests do")]
-
-mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::support::Server;
+use crate::support::authority::Authority;
 use linewarden_p4runtime::server::Routes;
 use linewarden_p4runtime::tls::{Identity, ServerTls};
-use support::Server;
-use support::authority::Authority;
 
 fn python() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -52,7 +49,7 @@ async fn is_left_as_it_was(python: PathBuf, server: &Server, certificates: &[Pat
 #[tokio::test(flavor = "multi_thread")]
 async fn p4runtime_shell_finds_everything_as_it_left_it() {
     let Some(python) = python() else {
-        println!("SKIPPED: p4runtime-shell is not installed for Python (see tests/shell.rs)");
+        println!("SKIPPED: p4runtime-shell is not installed for Python (see tests/service/shell.rs)");
         return;
     };
     let server = Server::start(None).await;
@@ -62,7 +59,7 @@ async fn p4runtime_shell_finds_everything_as_it_left_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn p4runtime_shell_shows_its_certificate_and_believes_the_servers() {
     let Some(python) = python() else {
-        println!("SKIPPED: p4runtime-shell is not installed for Python (see tests/shell.rs)");
+        println!("SKIPPED: p4runtime-shell is not installed for Python (see tests/service/shell.rs)");
         return;
     };
     let directory = tempfile::tempdir().unwrap();

@@ -1,16 +1,9 @@
 //! Random operations against a plain model in memory, with gateways that forget, stop, and are replaced without knowing.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
+use crate::support::{master_key, record, rows};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
@@ -18,7 +11,6 @@ use linewarden_registry::{
     Status,
 };
 use proptest::prelude::*;
-use support::{master_key, record, rows};
 
 /// Few ids, so that operations meet; both halves of the range, so that their signs do.
 const IDS: [u64; 5] = [1, 2, i64::MAX as u64, 1 << 63, u64::MAX];

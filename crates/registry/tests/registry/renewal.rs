@@ -1,20 +1,12 @@
 //! What devices renew by themselves: rows at the end of a pool, keys of key mode, each ticket once.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
-mod support;
-
+use crate::support::{gateway, in_memory, key_device, master_key, pool_device, rows, wish};
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
     Credentials, OnConflict, PoolRow, Registry, RegistryError, Renewal, RenewalResult, Revision, Settlement,
 };
 use sqlx::Connection as _;
-use support::{gateway, in_memory, key_device, master_key, pool_device, rows, wish};
 
 const POOL: DeviceId = DeviceId(0xd1);
 const KEY: DeviceId = DeviceId(0xd2);

@@ -1,23 +1,15 @@
 //! Export and import: what travels, what does not, and that bad files change nothing.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
-
-mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::support::{gateway, in_memory, key_device, lease, pool_device, pool_device_from};
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_registry::{
     BulkOptions, DeviceLine, ExportKey, Filter, MasterKey, OnConflict, OnDamage, Registry, RegistryError,
 };
 use rand::{RngExt as _, SeedableRng as _};
-use support::{gateway, in_memory, key_device, lease, pool_device, pool_device_from};
 use tempfile::TempDir;
 
 const REPLACE: BulkOptions = BulkOptions {
@@ -385,7 +377,7 @@ async fn all_wrong_lines_are_named() {
     }
     // With another key no line opens, which is one mistake of all.
     let fleet = in_memory().await;
-    let many = (1..=30).map(|id| support::pool_device(id, 1));
+    let many = (1..=30).map(|id| crate::support::pool_device(id, 1));
     fleet
         .enrol_bulk(many, BulkOptions::default(), |_| ())
         .await
@@ -421,7 +413,7 @@ async fn all_wrong_lines_are_named() {
 /// What is learnt of one row would answer for the other.
 #[tokio::test]
 async fn a_pool_with_one_row_twice_is_refused() {
-    let mut record = support::pool_device(1, 4);
+    let mut record = crate::support::pool_device(1, 4);
     let linewarden_registry::Credentials::Pool { rows, .. } = &mut record.credentials else {
         panic!("a pool");
     };

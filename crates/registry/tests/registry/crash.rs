@@ -1,24 +1,16 @@
 //! Killed at any moment, the registry never leases a row twice, and never gives the number of a round twice.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
-
-mod support;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{BufRead as _, BufReader, PipeWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::support::attestation::{NOW_S, appraisal, group, prover, round, told};
+use crate::support::{master_key, pool_device, wish};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_registry::{BulkOptions, Granted, Registry, Settlement};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
-use support::attestation::{NOW_S, appraisal, group, prover, round, told};
-use support::{master_key, pool_device, wish};
 
 const DEVICES: u64 = 6;
 const ROUNDS: u64 = 40;
@@ -134,7 +126,8 @@ fn spawn(path: &Path, seed: u64, writer: &PipeWriter) -> Child {
 
 fn spawn_test(name: &str, path: &Path, seed: u64, writer: &PipeWriter) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "--nocapture", name])
+        .args(["--ignored", "--exact", "--nocapture"])
+        .arg(format!("crash::{name}"))
         .env(PATH, path)
         .env(SEED, seed.to_string())
         .stdout(Stdio::null())

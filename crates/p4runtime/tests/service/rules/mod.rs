@@ -1,20 +1,11 @@
 //! What the server accepts, refuses and answers with, by P4Info alone: the rules of the specification's chapter 9.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail loudly, as tests do"
-)]
 
 mod refused;
-#[path = "../support/mod.rs"]
-mod support;
 
+use crate::support::{entity, info, update};
 use linewarden_p4runtime::proto::v1;
 use linewarden_p4runtime::translate::Translator;
 use refused::{ACL, DEFAULTS, MAC, OTHERS, ROUTES, Refused, TABLES};
-use support::{entity, info, update};
 use v1::update::Type::{self, Delete, Insert, Modify};
 
 fn check(cases: &[Refused], frame: impl Fn(&str) -> String) {

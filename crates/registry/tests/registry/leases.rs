@@ -1,18 +1,10 @@
 //! Leasing rows: to one gateway each, in increasing order, and none lost but to a loss of memory.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
-mod support;
-
+use crate::support::{in_memory, key_device, master_key, pool_device, pool_device_from};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_registry::{
     Fence, Granted, LeaseRequest, OnConflict, Registry, RegistryError, Result, Settlement,
 };
-use support::{in_memory, key_device, master_key, pool_device, pool_device_from};
 
 const D: DeviceId = DeviceId(5);
 const NOW_S: u64 = 1_790_000_000;
@@ -352,7 +344,7 @@ async fn a_pool_may_begin_above_zero() {
     assert!(credentials.row(RowIndex(999)).is_none() && credentials.row(RowIndex(1003)).is_none());
     assert_eq!(
         credentials.row(RowIndex(1001)),
-        Some(&support::rows(D.0, 1, 3)[1])
+        Some(&crate::support::rows(D.0, 1, 3)[1])
     );
 }
 

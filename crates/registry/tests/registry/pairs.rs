@@ -1,17 +1,9 @@
 //! Permissions for pairs as they lie in the file.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
-mod support;
-
+use crate::support::{key_device, master_key, pool_device};
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{Registry, RegistryError};
 use sqlx::Connection as _;
-use support::{key_device, master_key, pool_device};
 
 const A: DeviceId = DeviceId(1);
 /// With the highest bit set: bit-cast it is negative, and the higher id all the same.

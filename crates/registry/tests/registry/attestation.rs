@@ -1,22 +1,14 @@
 //! Provers and their evidence: what is kept, what is refused, what comes back.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
-
-mod support;
 
 use std::collections::HashSet;
 
+use crate::support::attestation::{NOW_S, configuration, fleet, group, name, prover};
+use crate::support::{master_key, pool_device, sql};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
     EVIDENCE_BYTES_MAX, EnrolledAt, Home, NewProver, Protection, Registry, RegistryError, Suspect,
 };
-use support::attestation::{NOW_S, configuration, fleet, group, name, prover};
-use support::{master_key, pool_device, sql};
 
 #[tokio::test]
 async fn a_prover_comes_back_as_it_was_enrolled() {

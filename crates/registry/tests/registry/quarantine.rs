@@ -1,20 +1,12 @@
 //! Quarantine: nobody gets a device in that is shut out, nor loses that it is.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
-mod support;
-
+use crate::support::{
+    fleet_file, gateway, in_memory, lease, lease_all, open, pool_device, pool_device_from, rows, sql, wish,
+};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_registry::{
     BulkOptions, Change, EnrolledAt, ExportKey, Filter, OnConflict, OnDamage, Quarantine, Registry,
     RegistryError, Renewal, Revision, Suspect,
-};
-use support::{
-    fleet_file, gateway, in_memory, lease, lease_all, open, pool_device, pool_device_from, rows, sql, wish,
 };
 
 const NOW_S: u64 = 1_800_000_000;

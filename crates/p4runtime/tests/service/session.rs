@@ -1,16 +1,8 @@
 //! Streams over gRPC: sessions, packets, digests, idle entries, errors.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail loudly, as tests do"
-)]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{DEVICE, Server, id, info, pipeline, text};
 use linewarden_p4runtime::arbitration::Standing;
 use linewarden_p4runtime::bytes::Bits;
 use linewarden_p4runtime::client::{Client, ClientError, Events, Session, Told};
@@ -21,7 +13,6 @@ use linewarden_p4runtime::error::Code;
 use linewarden_p4runtime::ids::DigestId;
 use linewarden_p4runtime::proto::v1;
 use linewarden_p4runtime::target::{Atomicity, Event};
-use support::{DEVICE, Server, id, info, pipeline, text};
 use tokio_stream::wrappers::ReceiverStream;
 use v1::stream_message_response::Update as Incoming;
 

@@ -1,22 +1,14 @@
 //! Damaged and edited records: each a clear error, never a panic, never a wrong answer.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
-
-mod support;
 
 use std::fs;
 use std::path::Path;
 
+use crate::support::{fleet_file, gateway, lease, lease_all, master_key, open, pool_device, sql, wish};
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_registry::{
     ExportKey, Filter, OnConflict, OnDamage, Registry, RegistryError, Revision, Settlement,
 };
 use rand::{Rng as _, SeedableRng as _};
-use support::{fleet_file, gateway, lease, lease_all, master_key, open, pool_device, sql, wish};
 
 /// Cut off anywhere, the file does not open, or what is gone is reported; the rest is right.
 #[tokio::test]

@@ -1,14 +1,8 @@
 //! The service over gRPC, with a switch in memory behind it: what is written is read, batches, programs.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail loudly, as tests do"
-)]
 
-mod support;
-
+use crate::support::{
+    DEVICE, Server, counter, entity, id, info, pipeline, read, update, write, write_request,
+};
 use linewarden_p4runtime::client::ClientError;
 use linewarden_p4runtime::entity::*;
 use linewarden_p4runtime::error::{Code, EntityError};
@@ -17,7 +11,6 @@ use linewarden_p4runtime::proto::{google, v1};
 use linewarden_p4runtime::target::Atomicity;
 use linewarden_p4runtime::translate::{EntryFilter, Read, Translator};
 use prost::Message;
-use support::{DEVICE, Server, counter, entity, id, info, pipeline, read, update, write, write_request};
 use tonic::Status;
 use v1::update::Type::{self, Delete, Insert, Modify};
 
