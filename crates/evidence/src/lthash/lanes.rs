@@ -73,6 +73,8 @@ trait Lanes<const N: usize>: Copy {
 trait Leaves: Lanes<LEAVES> {
     /// From halves of words, the low one first.
     fn from_halves(halves: &[u16; 2 * LEAVES]) -> Self;
+    /// The words of each leaf from each word of all leaves.
+    fn rows(words: [Self; 8]) -> [Self; LEAVES];
 }
 
 /// An element of one block, with zeros behind it.
@@ -175,20 +177,11 @@ impl<L> Begun<L> {
         column::<_, 1, 0>(&mut v, &message, 1);
         column::<_, 1, 0>(&mut v, &message, 2);
         column::<_, 1, 0>(&mut v, &message, 3);
-        let mut begun = Self {
-            chain: [L::splat(0); 8],
-            message: [L::splat(0); BLOCK_WORDS],
-            v: [L::splat(0); BLOCK_WORDS],
-        };
-        let lanes = begun
-            .chain
-            .iter_mut()
-            .chain(&mut begun.message)
-            .chain(&mut begun.v);
-        for (lanes, [word]) in lanes.zip(chain.into_iter().chain(message).chain(v)) {
-            *lanes = L::splat(word);
+        Self {
+            chain: splat_all(&chain),
+            message: splat_all(&message),
+            v: splat_all(&v),
         }
-        begun
     }
 
     /// So many blocks, word by word.
@@ -214,6 +207,16 @@ impl<L> Begun<L> {
         }
         v
     }
+}
+
+/// Each word in all lanes.
+#[inline(always)]
+fn splat_all<L: Lanes<N>, const N: usize, const COUNT: usize>(words: &[[u32; 1]; COUNT]) -> [L; COUNT] {
+    let mut all = [L::splat(0); COUNT];
+    for (lanes, [word]) in all.iter_mut().zip(words) {
+        *lanes = L::splat(*word);
+    }
+    all
 }
 
 /// The keyed hashes of the leaves of `state`, one after the other. Leaf l is made of the state's 4-byte groups l, l + 8,
@@ -251,7 +254,10 @@ fn hashes_by<L: Leaves>(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEAVE
     let mut chain = words(key).map(|word| L::splat(u32::from_le_bytes(*word)));
     let blocks = state.as_chunks::<{ 2 * LEAVES }>().0.as_chunks::<BLOCK_WORDS>().0;
     for (number, block) in blocks.iter().enumerate() {
-        let block = block.map(|halves| L::from_halves(&halves));
+        let mut words = [L::splat(0); BLOCK_WORDS];
+        for (word, halves) in words.iter_mut().zip(block) {
+            *word = L::from_halves(halves);
+        }
         let mut flags = KEYED_HASH;
         if number == 0 {
             flags |= CHUNK_START;
@@ -259,20 +265,16 @@ fn hashes_by<L: Leaves>(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEAVE
         if number + 1 == blocks.len() {
             flags |= CHUNK_END | ROOT;
         }
-        let v = permute(&chain, &block, BLOCK_BYTES_U32, flags);
+        let v = permute(&chain, &words, BLOCK_BYTES_U32, flags);
         let (low, high) = halves(&v);
         for ((chain, &low), &high) in chain.iter_mut().zip(low).zip(high) {
             *chain = low.xor(high);
         }
     }
-    let mut words_of = [[0; LEAVES]; 8];
-    for (words, lanes) in words_of.iter_mut().zip(chain) {
-        *words = lanes.words();
-    }
     let mut hashes = [0; 32 * LEAVES];
-    for (leaf, hash) in hashes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        for (out, lanes) in hash.as_chunks_mut::<4>().0.iter_mut().zip(&words_of) {
-            *out = lanes.get(leaf).copied().unwrap_or_default().to_le_bytes();
+    for (hash, words) in hashes.as_chunks_mut::<32>().0.iter_mut().zip(L::rows(chain)) {
+        for (out, word) in hash.as_chunks_mut::<4>().0.iter_mut().zip(words.words()) {
+            *out = word.to_le_bytes();
         }
     }
     hashes
@@ -422,6 +424,10 @@ impl Leaves for [u32; LEAVES] {
     fn from_halves(halves: &[u16; 2 * LEAVES]) -> Self {
         let (halves, _) = halves.as_chunks::<2>();
         std::array::from_fn(|i| u32::from(halves[i][0]) | u32::from(halves[i][1]) << 16)
+    }
+    #[inline(always)]
+    fn rows(words: [Self; 8]) -> [Self; LEAVES] {
+        std::array::from_fn(|leaf| std::array::from_fn(|word| words[word][leaf]))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::MutexGuard;
 use super::alu::{alu64, alu128, bounds, clamp128, test64, test128};
 use super::bits::{
     load1, load2, load4, load8, load16, mask64, mask128, read64, sign_extend64, sign_extend128, store1,
-    store2, store4, store8, store16,
+    store2, store4, store8, store16, write_number,
 };
 use super::context::{Context, Fault, Scratch};
 use super::op::{Asked, Op, Pc};
@@ -493,6 +493,17 @@ impl<'a> Machine<'a> {
                     array.set_narrow(index, value);
                 }
             }
+            Op::CellRead {
+                index,
+                held,
+                bit,
+                bits,
+            } => {
+                if let Some((_, array)) = self.held.get(usize::from(held)) {
+                    let (index, bit, bits) = (self.scratch.r(index), bit as usize, bits as usize);
+                    read_wide(array, index, &mut self.context.arena, bit, bits);
+                }
+            }
             Op::Count { counter, index } => {
                 if let Some(counter) = self
                     .world
@@ -707,6 +718,15 @@ pub fn get(arena: &[u8], place: Place) -> u64 {
     }
     let bit = place.end as usize * 8 - usize::from(place.shift) - bits as usize;
     read64(arena, bit, bits as usize)
+}
+
+/// Copies a cell of more than 64 bits to so many bits of the arena; whether there is one.
+pub(super) fn read_wide(array: &Registers, index: u64, arena: &mut [u8], bit: usize, bits: usize) -> bool {
+    let cell = array.wide(index);
+    if let Some(cell) = cell {
+        write_number(arena, bit, bits, cell);
+    }
+    cell.is_some()
 }
 
 /// Copies the low bytes of an argument; the sizes of addresses by themselves, for a copy of unknown length is a call.

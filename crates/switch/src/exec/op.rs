@@ -567,6 +567,17 @@ pub enum Op {
         /// Which of the locked arrays.
         held: u8,
     },
+    /// Bits of the arena `:=` a cell of more than 64 bits, cut to them; nothing changes if there is no such cell.
+    CellRead {
+        /// Index.
+        index: R,
+        /// Which of the locked arrays.
+        held: u8,
+        /// The first bit.
+        bit: u32,
+        /// How many.
+        bits: u32,
+    },
     /// Counts the packet.
     Count {
         /// The array.

@@ -3,8 +3,7 @@
 use num_bigint::{BigInt, BigUint};
 use num_traits::{Signed, ToPrimitive, Zero};
 
-use super::bits;
-use super::machine::Machine;
+use super::machine::{Machine, read_wide};
 use super::op::Asked;
 use super::tree::low64;
 use crate::externs::Registers;
@@ -151,16 +150,12 @@ impl Machine<'_> {
         // Whatever needs no arithmetic goes from memory to memory.
         if let Some((start, bits)) = lies {
             let arena = &mut self.context.arena;
-            let mut write = |array: &Registers| {
-                let cell = array.wide(index)?;
-                bits::write_number(arena, start, bits, cell);
-                Some(())
+            let mut read = |array: &Registers| read_wide(array, index, arena, start, bits);
+            let read = match self.held.iter().find(|(held, _)| *held == id) {
+                Some((_, array)) => read(array),
+                None => self.world.externs.registers(id).is_some_and(|array| read(&array)),
             };
-            let written = match self.held.iter().find(|(held, _)| *held == id) {
-                Some((_, array)) => write(array),
-                None => self.world.externs.registers(id).and_then(|array| write(&array)),
-            };
-            if written.is_some() {
+            if read {
                 return;
             }
         }

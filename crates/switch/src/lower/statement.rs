@@ -385,11 +385,12 @@ impl Builder<'_> {
         register: RegisterId,
         index: &Data,
     ) -> Result<bool, LowerError> {
-        let (Place::Field(field), Some(held), true) =
-            (place, self.held_slot(register), self.narrow_register(register))
-        else {
+        let (Place::Field(field), Some(held)) = (place, self.held_slot(register)) else {
             return Ok(false);
         };
+        if !self.narrow_register(register) {
+            return self.wide_register_read(*field, held, index);
+        }
         if self.stores_narrow(*field).is_none() {
             return Ok(false);
         }
@@ -406,6 +407,24 @@ impl Builder<'_> {
         });
         self.store(*field, r);
         self.bind(missing)?;
+        Ok(true)
+    }
+
+    /// Into a field that takes what it is given, cut to its width.
+    fn wide_register_read(&mut self, field: FieldRef, held: u8, index: &Data) -> Result<bool, LowerError> {
+        let place = self.layout.field(field);
+        let Some(place) = place.filter(|place| !place.variable && !place.saturating) else {
+            return Ok(false);
+        };
+        let Some(index) = self.narrow(index, Want::Exact)? else {
+            return Ok(false);
+        };
+        self.emit(Op::CellRead {
+            index,
+            held,
+            bit: place.end * 8 - u32::from(place.shift) - place.bits,
+            bits: place.bits,
+        });
         Ok(true)
     }
 

@@ -119,6 +119,21 @@ impl Leaves for Lanes8 {
         // SAFETY: both are 32 bytes of any bits; the CPU is little-endian, so low halves lie first.
         Self(unsafe { transmute::<[u16; 2 * LEAVES], __m256i>(*halves) })
     }
+    #[inline(always)]
+    fn rows([a, b, c, d, e, f, g, h]: [Self; 8]) -> [Self; LEAVES] {
+        // SAFETY: whoever has values of this type runs where the CPU has AVX2.
+        let [a, b, c, d, e, f, g, h] = unsafe { transposed8([a.0, b.0, c.0, d.0, e.0, f.0, g.0, h.0]) };
+        [
+            Self(a),
+            Self(b),
+            Self(c),
+            Self(d),
+            Self(e),
+            Self(f),
+            Self(g),
+            Self(h),
+        ]
+    }
 }
 
 /// How a shuffle rotates words by 16 bits. If the compiler knew what is in it, it would make two shuffles of the one, by halves
