@@ -16,7 +16,7 @@ use std::time::Instant;
 use capture::{capture, captured, ipv6};
 use linewarden_switch::ports::packet::{self, PacketOptions};
 use serde_json::Value;
-use support::{Namespace, PATIENCE, linewarden};
+use support::{Namespace, PATIENCE, echoed_whole, linewarden};
 
 /// Sends what comes by port 0 to port 1, and the other way round.
 fn program() -> PathBuf {
@@ -140,12 +140,8 @@ fn hosts_reach_each_other_by_af_xdp() {
 
     server.echo("10.9.1.2:7".parse().unwrap());
     let socket = client.socket("10.9.1.1:0".parse().unwrap());
-    let mut buffer = [0; 2048];
     for bytes in [1, 100, 1472] {
-        let sent = vec![bytes as u8; bytes];
-        socket.send_to(&sent, "10.9.1.2:7").unwrap();
-        let length = socket.recv(&mut buffer).unwrap();
-        assert!(buffer[..length] == sent, "{bytes} bytes");
+        echoed_whole(&socket, "10.9.1.2:7".parse().unwrap(), bytes);
     }
 
     let open = |host: &Namespace, end| {

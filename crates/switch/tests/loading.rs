@@ -47,43 +47,112 @@ fn sum(depth: usize) -> String {
     program.to_string().replace(r#""the sum""#, &sum)
 }
 
+/// Which fields of the standard metadata are set for `router`, changed so.
+fn set_for(change: impl FnOnce(&mut Value)) -> Vec<&'static str> {
+    let mut json = program("router");
+    change(&mut json);
+    let switch = Switch::new(json.to_string().as_bytes(), Settings::default(), &seed()).unwrap();
+    let standard = &switch.executable().standard;
+    let fields = [
+        ("egress_port", standard.egress_port),
+        ("checksum_error", standard.checksum_error),
+        ("ingress_port", standard.ingress_port),
+        ("packet_length", standard.packet_length),
+        ("mcast_grp", standard.mcast_grp),
+        ("priority", standard.priority),
+    ];
+    let set = fields.into_iter().filter(|(_, place)| place.is_some());
+    set.map(|(name, _)| name).collect()
+}
+
+/// A statement at the end of the first action.
+fn statement(json: &mut Value, op: &str, parameter: &Value) {
+    let statement = json!({ "op": op, "parameters": [parameter] });
+    json["actions"][0]["primitives"]
+        .as_array_mut()
+        .unwrap()
+        .push(statement);
+}
+
+/// `NAME.FIELD` is to be that other field.
+fn alias(json: &mut Value, name: &str, field: [&str; 2]) {
+    let aliases = json["field_aliases"].as_array_mut().unwrap();
+    aliases.retain(|alias| alias[0] != name);
+    aliases.push(json!([name, field]));
+}
+
 #[test]
-fn what_a_program_mentions_is_known() {
-    let mentioned = |name: &str, alone: &str| {
-        let mut json = program(name);
-        if !alone.is_empty() {
-            let parameter = json!({ "type": "header", "value": alone });
-            let valid = json!({ "op": "remove_header", "parameters": [parameter] });
-            json["actions"][0]["primitives"]
-                .as_array_mut()
-                .unwrap()
-                .push(valid);
-        }
-        let program = load(json.to_string().as_bytes()).unwrap();
-        let standard = |field: &&str| {
-            let field = program.field_named("standard_metadata", field).unwrap();
-            program.mentioned.contains(&field)
-        };
-        let fields = [
-            "egress_spec",
-            "egress_port",
-            "checksum_error",
-            "ingress_port",
-            "packet_length",
-            "instance_type",
-        ];
-        fields.into_iter().filter(standard).collect::<Vec<_>>()
+fn standard_metadata_is_set_as_far_as_anybody_can_tell() {
+    // `mark_to_drop` names the header, and looks at where packets go alone.
+    assert_eq!(set_for(|_| ()), ["egress_port", "checksum_error"]);
+    let all = [
+        "egress_port",
+        "checksum_error",
+        "ingress_port",
+        "packet_length",
+        "mcast_grp",
+        "priority",
+    ];
+    let header = json!({ "type": "header", "value": "standard_metadata" });
+    assert_eq!(set_for(|json| statement(json, "remove_header", &header)), all);
+    let by_number = |json: &mut Value| {
+        let headers = json["headers"].as_array().unwrap();
+        let standard = headers
+            .iter()
+            .find(|header| header["name"] == "standard_metadata");
+        let (id, kind) = (
+            standard.unwrap()["id"].clone(),
+            standard.unwrap()["header_type"].clone(),
+        );
+        json["header_stacks"] =
+            json!([{ "name": "s", "id": 0, "header_type": kind, "size": 1, "header_ids": [id] }]);
     };
-    // `mark_to_drop` names the header, and only its egress_spec is looked at.
     assert_eq!(
-        mentioned("router", ""),
-        ["egress_spec", "egress_port", "checksum_error"]
+        set_for(by_number),
+        all,
+        "its fields are reached through the stack"
     );
+    let ipv4 = |json: &mut Value| {
+        let checksum = &mut json["checksums"].as_array_mut().unwrap()[0];
+        checksum["type"] = json!("ipv4");
+        checksum["target"] = json!(["standard_metadata", "egress_spec"]);
+    };
+    assert_eq!(set_for(ipv4), all, "a checksum over it");
+}
+
+/// The switch reads where packets go, their group and their priority, by whatever field those names stand for.
+#[test]
+fn what_the_switch_reads_by_another_name_is_set() {
+    let group = |json: &mut Value| {
+        alias(
+            json,
+            "intrinsic_metadata.mcast_grp",
+            ["standard_metadata", "ingress_port"],
+        )
+    };
     assert_eq!(
-        mentioned("router", "standard_metadata").len(),
-        6,
-        "who takes a header takes all fields"
+        set_for(group),
+        ["egress_port", "checksum_error", "ingress_port", "mcast_grp"]
     );
+    let priority = |json: &mut Value| {
+        alias(
+            json,
+            "intrinsic_metadata.priority",
+            ["standard_metadata", "packet_length"],
+        )
+    };
+    assert_eq!(
+        set_for(priority),
+        ["egress_port", "checksum_error", "packet_length", "priority"]
+    );
+    let spec = |json: &mut Value| {
+        alias(
+            json,
+            "standard_metadata.packet_length",
+            ["standard_metadata", "egress_spec"],
+        )
+    };
+    assert_eq!(set_for(spec), ["egress_port", "checksum_error", "packet_length"]);
 }
 
 #[test]

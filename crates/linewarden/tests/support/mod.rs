@@ -299,13 +299,20 @@ pub fn free_port() -> u16 {
 /// sent again, and only its own answer counts.
 #[track_caller]
 pub fn echoed(from: &UdpSocket, to: SocketAddr) {
+    echoed_whole(from, to, 8);
+}
+
+/// The same with so many bytes, at least 8 (or fewer, which may be those of another datagram).
+#[track_caller]
+pub fn echoed_whole(from: &UdpSocket, to: SocketAddr, bytes: usize) {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let payload = NUMBER.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    let mut payload = NUMBER.fetch_add(1, Ordering::Relaxed).to_le_bytes().to_vec();
+    payload.resize(bytes, bytes as u8);
     let until = Instant::now() + PATIENCE;
     from.set_read_timeout(Some(LOST_AFTER)).unwrap();
     loop {
         from.send_to(&payload, to).unwrap();
-        let mut buffer = [0; 256];
+        let mut buffer = [0; 2048];
         while let Ok(bytes) = from.recv(&mut buffer) {
             if buffer[..bytes] == payload {
                 return from.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -82,7 +82,15 @@ impl Machine<'_> {
         let start = place.start as usize * 8;
         let all = place.bytes as usize * 8;
         let Some(variable) = place.variable else {
-            return self.scratch.input.append(arena, start, all);
+            if !place.metadata {
+                return self.scratch.input.append(arena, start, all);
+            }
+            // Its fields have bytes of their own; the hidden one is no part of it.
+            for field in place.fields.iter().rev().skip(1).rev() {
+                let bit = field.end as usize * 8 - usize::from(field.shift) - field.bits as usize;
+                self.scratch.input.append(arena, bit, field.bits as usize);
+            }
+            return;
         };
         let before = variable.bits_before as usize;
         let bits = load4(arena, variable.length).min(variable.bits_max) as usize;

@@ -21,7 +21,7 @@ use crate::meter::MeterKind;
 use crate::program::MeterUnit;
 use crate::program::ids::{CounterId, MeterId, RegisterId};
 
-/// Steps that a packet may go back in one pass through a pipeline: more than any program needs.
+/// Steps that a packet may go back in the parser and ingress together, in egress, or in the deparser: more than any program needs.
 pub const FUEL: u32 = 1_000_000;
 
 /// Random numbers for programs: a number between two others, both included.

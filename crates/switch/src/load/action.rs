@@ -185,12 +185,12 @@ impl Args<'_, '_> {
         }
     }
 
-    /// The header of `mark_to_drop`, which writes where packets go and reads nothing.
+    /// The header of `mark_to_drop`.
     fn marked_header(&self) -> Loaded<HeaderId> {
         let node = self.list.item(0)?;
         let value = node.field("value")?;
         match node.str_at("type")? {
-            "header" => self.reader.scope.known_header(value.str()?, &value),
+            "header" => self.reader.scope.marked_header(value.str()?, &value),
             _ => Err(self.node.error("mark_to_drop wants a header by name")),
         }
     }

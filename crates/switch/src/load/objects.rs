@@ -138,11 +138,7 @@ pub fn headers(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
 fn header_ids(scope: &Scope, node: &Node<'_>) -> Loaded<Vec<HeaderId>> {
     let list = node.field("header_ids")?;
     list.items()?
-        .map(|item| {
-            let number = item.u32()?;
-            let found = scope.header_numbers.get(&number).copied();
-            found.ok_or_else(|| item.error(format_args!("there is no header with id {number}")))
-        })
+        .map(|item| scope.header_numbered(item.u32()?, &item))
         .collect()
 }
 
@@ -379,7 +375,12 @@ pub fn register(room: &mut Room, node: &Node<'_>) -> Loaded<RegisterArray> {
 /// Reads one checksum.
 pub fn checksum(scope: &Scope, node: &Node<'_>) -> Loaded<Checksum> {
     let kind = match node.str_at("type")? {
-        "ipv4" => ChecksumKind::Ipv4,
+        "ipv4" => {
+            let target = node.field("target")?;
+            let header = target.item(0)?;
+            scope.header(header.str()?, &header)?;
+            ChecksumKind::Ipv4
+        }
         "generic" => {
             let name = node.field("calculation")?;
             ChecksumKind::Calculation(scope.calculation(name.str()?, &name)?)

@@ -90,6 +90,26 @@ impl Scope {
         Ok(header)
     }
 
+    /// A header as part of a stack or union, by whose names its fields can be reached.
+    pub fn header_numbered(&self, number: u32, node: &Node<'_>) -> Loaded<HeaderId> {
+        let found = self.header_numbers.get(&number).copied();
+        let header = found.ok_or_else(|| node.error(format_args!("there is no header with id {number}")))?;
+        self.mentions.borrow_mut().headers.insert(header);
+        Ok(header)
+    }
+
+    /// The header of `mark_to_drop`, which writes two of its fields; of those, one that is set to 0 counts for nothing.
+    pub fn marked_header(&self, name: &str, node: &Node<'_>) -> Loaded<HeaderId> {
+        let header = self.known_header(name, node)?;
+        if let Some(field) = self.type_of(header, node)?.field("egress_spec") {
+            self.mentions
+                .borrow_mut()
+                .fields
+                .insert(FieldRef { header, field });
+        }
+        Ok(header)
+    }
+
     pub fn type_of(&self, header: HeaderId, node: &Node<'_>) -> Loaded<&HeaderType> {
         self.headers
             .get(header.index())

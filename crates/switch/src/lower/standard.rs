@@ -7,6 +7,37 @@ use crate::layout::{Layout, Place};
 use crate::program::Program;
 use crate::program::ids::FieldRef;
 
+/// Without these a program cannot be run.
+const REQUIRED: [&str; 5] = [
+    "standard_metadata.egress_spec",
+    "standard_metadata.ingress_port",
+    "standard_metadata.egress_port",
+    "standard_metadata.instance_type",
+    "standard_metadata.packet_length",
+];
+/// What a queue tells of a packet: all of it or nothing.
+const QUEUEING: [&str; 4] = [
+    "queueing_metadata.enq_timestamp",
+    "queueing_metadata.enq_qdepth",
+    "queueing_metadata.deq_timedelta",
+    "queueing_metadata.deq_qdepth",
+];
+/// All others that the switch knows.
+const OPTIONAL: [&str; 12] = [
+    "standard_metadata.parser_error",
+    "standard_metadata.checksum_error",
+    "intrinsic_metadata.mcast_grp",
+    "intrinsic_metadata.egress_rid",
+    "intrinsic_metadata.ingress_global_timestamp",
+    "intrinsic_metadata.egress_global_timestamp",
+    "intrinsic_metadata.priority",
+    "queueing_metadata.qid",
+    QUEUEING[0],
+    QUEUEING[1],
+    QUEUEING[2],
+    QUEUEING[3],
+];
+
 /// Where the standard metadata lies. What a program lacks or never mentions is none, and is not set for it: most programs look
 /// at a few of these fields, and setting them all would be a tenth of what a packet costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -50,42 +81,48 @@ pub struct Standard {
 impl Standard {
     /// Finds the fields.
     pub fn of(program: &Program, layout: &Layout) -> Result<Self, LowerError> {
-        let find = |header: &str, field: &str| program.field_named(header, field);
-        let mentioned = |field: Option<FieldRef>| {
-            let field = field.filter(|field| program.mentioned.contains(field))?;
-            layout.field(field)
+        let find = |name: &str| {
+            let (header, field) = name.split_once('.')?;
+            program.field_named(header, field)
         };
-        let required = |field: &'static str| {
-            let short = field.rsplit('.').next().unwrap_or(field);
-            find("standard_metadata", short).ok_or(LowerError::NoField(field))
-        };
-        let egress_spec = required("standard_metadata.egress_spec")?;
-        // As simple_switch: queues are told of where all of their fields are there.
-        let has_queues = ["enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth"]
+        for name in REQUIRED {
+            find(name).ok_or(LowerError::NoField(name))?;
+        }
+        let known: Vec<FieldRef> = REQUIRED
             .iter()
-            .all(|field| find("queueing_metadata", field).is_some());
-        let queueing = |field| mentioned(find("queueing_metadata", field).filter(|_| has_queues));
-        let intrinsic = |field| mentioned(find("intrinsic_metadata", field));
+            .chain(&OPTIONAL)
+            .filter_map(|name| find(name))
+            .collect();
+        let kept = |name: &str| {
+            let field = find(name)?;
+            // By an alias, one may be another, which the switch itself reads.
+            let is_shared = known.iter().filter(|other| **other == field).count() > 1;
+            let is_kept = is_shared || program.mentioned.contains(&field);
+            is_kept.then(|| layout.field(field)).flatten()
+        };
+        // As simple_switch: queues are told of where all of their fields are there.
+        let has_queues = QUEUEING.iter().all(|name| find(name).is_some());
+        let queueing = |name: &str| kept(name).filter(|_| has_queues);
+        let [spec, ..] = REQUIRED;
+        let egress_spec = find(spec).and_then(|field| layout.field(field));
         Ok(Self {
-            egress_spec: layout
-                .field(egress_spec)
-                .ok_or(LowerError::NoField("standard_metadata.egress_spec"))?,
-            ingress_port: mentioned(Some(required("standard_metadata.ingress_port")?)),
-            egress_port: mentioned(Some(required("standard_metadata.egress_port")?)),
-            instance_type: mentioned(Some(required("standard_metadata.instance_type")?)),
-            packet_length: mentioned(Some(required("standard_metadata.packet_length")?)),
-            parser_error: mentioned(find("standard_metadata", "parser_error")),
-            checksum_error: mentioned(find("standard_metadata", "checksum_error")),
-            mcast_grp: intrinsic("mcast_grp"),
-            egress_rid: intrinsic("egress_rid"),
-            ingress_global_timestamp: intrinsic("ingress_global_timestamp"),
-            egress_global_timestamp: intrinsic("egress_global_timestamp"),
-            enq_timestamp: queueing("enq_timestamp"),
-            enq_qdepth: queueing("enq_qdepth"),
-            deq_timedelta: queueing("deq_timedelta"),
-            deq_qdepth: queueing("deq_qdepth"),
-            qid: queueing("qid"),
-            priority: intrinsic("priority"),
+            egress_spec: egress_spec.ok_or(LowerError::NoField(spec))?,
+            ingress_port: kept("standard_metadata.ingress_port"),
+            egress_port: kept("standard_metadata.egress_port"),
+            instance_type: kept("standard_metadata.instance_type"),
+            packet_length: kept("standard_metadata.packet_length"),
+            parser_error: kept("standard_metadata.parser_error"),
+            checksum_error: kept("standard_metadata.checksum_error"),
+            mcast_grp: kept("intrinsic_metadata.mcast_grp"),
+            egress_rid: kept("intrinsic_metadata.egress_rid"),
+            ingress_global_timestamp: kept("intrinsic_metadata.ingress_global_timestamp"),
+            egress_global_timestamp: kept("intrinsic_metadata.egress_global_timestamp"),
+            enq_timestamp: queueing("queueing_metadata.enq_timestamp"),
+            enq_qdepth: queueing("queueing_metadata.enq_qdepth"),
+            deq_timedelta: queueing("queueing_metadata.deq_timedelta"),
+            deq_qdepth: queueing("queueing_metadata.deq_qdepth"),
+            qid: queueing("queueing_metadata.qid"),
+            priority: kept("intrinsic_metadata.priority"),
         })
     }
 }

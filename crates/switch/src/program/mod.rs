@@ -300,8 +300,9 @@ pub struct Program {
     pub digests: Vec<Digest>,
     /// Field lists.
     pub field_lists: Vec<FieldList>,
-    /// Fields that any of this reads or writes, by themselves or with their whole header (`mark_to_drop` alone does not count). What it does not mention, it cannot
-    /// tell from any other value.
+    /// Fields that any of this reads or writes, by themselves or with their whole header (of which `mark_to_drop` takes the
+    /// `egress_spec` alone). What the program does not mention, it cannot tell from any other value; what the switch itself reads
+    /// by another name, `lower` adds.
     #[serde(skip)]
     pub mentioned: BTreeSet<FieldRef>,
 }

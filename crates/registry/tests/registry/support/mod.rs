@@ -1,5 +1,4 @@
 //! Devices for the tests.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub mod attestation;
 
