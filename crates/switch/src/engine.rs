@@ -189,7 +189,6 @@ impl<'f> Run<'_, 'f> {
 
     fn ingress(&mut self, pass: Pass<'f>) {
         let executable = self.batch.world.executable;
-        let standard = &executable.standard;
         let Pass { mut context, bytes } = pass;
         let received = context.length;
         let mut machine = Self::machine(
@@ -200,7 +199,7 @@ impl<'f> Run<'_, 'f> {
             bytes.get(),
         );
         machine.parse();
-        machine.tell_errors(standard);
+        machine.tell_errors();
         // An exit in the parser leaves out the pipeline.
         if !machine.has_ended() {
             machine.run(executable.ingress);

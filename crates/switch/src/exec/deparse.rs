@@ -1,7 +1,8 @@
 //! What is computed over a packet, and what is sent of it: hashes, checksums, headers.
 
 use super::bits::{load1, load4};
-use super::machine::{Machine, get};
+use super::machine::Machine;
+use super::place::get;
 use crate::calculations::InternetSum;
 use crate::lower::plan::{InputStep, Stretch};
 use crate::program::ids::HeaderId;

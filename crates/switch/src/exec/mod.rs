@@ -8,9 +8,11 @@ mod deparse;
 mod lookup;
 mod machine;
 pub mod op;
+mod place;
 mod statement;
 mod tree;
 
 pub use self::bits::{read as read_bits, write as write_bits};
 pub use self::context::{Context, Fault, Requests, Scratch};
-pub use self::machine::{CoreErrors, FUEL, Machine, RandomSource, World, get, put, set};
+pub use self::machine::{CoreErrors, FUEL, Machine, RandomSource, World};
+pub use self::place::{get, put, set};

@@ -3,8 +3,9 @@
 use num_bigint::{BigInt, BigUint};
 use num_traits::{Signed, ToPrimitive, Zero};
 
-use super::machine::{Machine, read_wide};
+use super::machine::Machine;
 use super::op::Asked;
+use super::place::read_wide;
 use super::tree::low64;
 use crate::externs::Registers;
 use crate::program::action::{AnyStack, FieldSource, Place, Statement};

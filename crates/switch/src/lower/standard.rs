@@ -22,22 +22,6 @@ const QUEUEING: [&str; 4] = [
     "queueing_metadata.deq_timedelta",
     "queueing_metadata.deq_qdepth",
 ];
-/// All others that the switch knows.
-const OPTIONAL: [&str; 12] = [
-    "standard_metadata.parser_error",
-    "standard_metadata.checksum_error",
-    "intrinsic_metadata.mcast_grp",
-    "intrinsic_metadata.egress_rid",
-    "intrinsic_metadata.ingress_global_timestamp",
-    "intrinsic_metadata.egress_global_timestamp",
-    "intrinsic_metadata.priority",
-    "queueing_metadata.qid",
-    QUEUEING[0],
-    QUEUEING[1],
-    QUEUEING[2],
-    QUEUEING[3],
-];
-
 /// Where the standard metadata lies. What a program lacks or never mentions is none, and is not set for it: most programs look
 /// at a few of these fields, and setting them all would be a tenth of what a packet costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -88,41 +72,48 @@ impl Standard {
         for name in REQUIRED {
             find(name).ok_or(LowerError::NoField(name))?;
         }
-        let known: Vec<FieldRef> = REQUIRED
-            .iter()
-            .chain(&OPTIONAL)
-            .filter_map(|name| find(name))
-            .collect();
-        let kept = |name: &str| {
+        // As simple_switch: queues are told of where all of their fields are there.
+        let has_queues = QUEUEING.iter().all(|name| find(name).is_some());
+        let find = |name: &'static str| {
+            let found = find(name);
+            found.filter(|_| has_queues || !name.starts_with("queueing_metadata."))
+        };
+        let [spec, ..] = REQUIRED;
+        let egress_spec = find(spec).and_then(|field| layout.field(field));
+        let egress_spec = egress_spec.ok_or(LowerError::NoField(spec))?;
+        let mut known: Vec<FieldRef> = find(spec).into_iter().collect();
+        Self::fill(egress_spec, |name| {
+            known.extend(find(name));
+            None
+        });
+        Ok(Self::fill(egress_spec, |name| {
             let field = find(name)?;
             // By an alias, one may be another, which the switch itself reads.
             let is_shared = known.iter().filter(|other| **other == field).count() > 1;
             let is_kept = is_shared || program.mentioned.contains(&field);
             is_kept.then(|| layout.field(field)).flatten()
-        };
-        // As simple_switch: queues are told of where all of their fields are there.
-        let has_queues = QUEUEING.iter().all(|name| find(name).is_some());
-        let queueing = |name: &str| kept(name).filter(|_| has_queues);
-        let [spec, ..] = REQUIRED;
-        let egress_spec = find(spec).and_then(|field| layout.field(field));
-        Ok(Self {
-            egress_spec: egress_spec.ok_or(LowerError::NoField(spec))?,
-            ingress_port: kept("standard_metadata.ingress_port"),
-            egress_port: kept("standard_metadata.egress_port"),
-            instance_type: kept("standard_metadata.instance_type"),
-            packet_length: kept("standard_metadata.packet_length"),
-            parser_error: kept("standard_metadata.parser_error"),
-            checksum_error: kept("standard_metadata.checksum_error"),
-            mcast_grp: kept("intrinsic_metadata.mcast_grp"),
-            egress_rid: kept("intrinsic_metadata.egress_rid"),
-            ingress_global_timestamp: kept("intrinsic_metadata.ingress_global_timestamp"),
-            egress_global_timestamp: kept("intrinsic_metadata.egress_global_timestamp"),
-            enq_timestamp: queueing("queueing_metadata.enq_timestamp"),
-            enq_qdepth: queueing("queueing_metadata.enq_qdepth"),
-            deq_timedelta: queueing("queueing_metadata.deq_timedelta"),
-            deq_qdepth: queueing("queueing_metadata.deq_qdepth"),
-            qid: queueing("queueing_metadata.qid"),
-            priority: kept("intrinsic_metadata.priority"),
-        })
+        }))
+    }
+
+    fn fill(egress_spec: Place, mut place: impl FnMut(&'static str) -> Option<Place>) -> Self {
+        Self {
+            egress_spec,
+            ingress_port: place("standard_metadata.ingress_port"),
+            egress_port: place("standard_metadata.egress_port"),
+            instance_type: place("standard_metadata.instance_type"),
+            packet_length: place("standard_metadata.packet_length"),
+            parser_error: place("standard_metadata.parser_error"),
+            checksum_error: place("standard_metadata.checksum_error"),
+            mcast_grp: place("intrinsic_metadata.mcast_grp"),
+            egress_rid: place("intrinsic_metadata.egress_rid"),
+            ingress_global_timestamp: place("intrinsic_metadata.ingress_global_timestamp"),
+            egress_global_timestamp: place("intrinsic_metadata.egress_global_timestamp"),
+            enq_timestamp: place("queueing_metadata.enq_timestamp"),
+            enq_qdepth: place("queueing_metadata.enq_qdepth"),
+            deq_timedelta: place("queueing_metadata.deq_timedelta"),
+            deq_qdepth: place("queueing_metadata.deq_qdepth"),
+            qid: place("queueing_metadata.qid"),
+            priority: place("intrinsic_metadata.priority"),
+        }
     }
 }
