@@ -1,10 +1,11 @@
 //! Files that people and crashes spoil: reading that is bounded, secrets that only their owner can read, writing that
-//! lasts, numbers that never come twice.
+//! lasts, numbers that never come twice, blobs that only a key opens.
 
 #![forbid(unsafe_code)]
 
 mod counter;
 mod private;
+pub mod seal;
 mod write;
 
 use std::fs::File;

@@ -440,6 +440,12 @@ const SQLITE_FULL: u32 = 13;
 const SQLITE_CANTOPEN: u32 = 14;
 const SQLITE_NOTADB: u32 = 26;
 
+impl From<getrandom::Error> for RegistryError {
+    fn from(error: getrandom::Error) -> Self {
+        Self::Entropy(error)
+    }
+}
+
 impl From<sqlx::Error> for RegistryError {
     fn from(error: sqlx::Error) -> Self {
         if let sqlx::Error::Database(database) = &error

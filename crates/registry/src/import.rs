@@ -11,9 +11,9 @@ use linewarden_protocol::ids::DeviceId;
 use crate::enrol::{BulkOptions, IDS_PER_QUERY, NewDevice, OnConflict, Progress};
 use crate::error::{LineMistake, RegistryError, Result};
 use crate::key::ExportKey;
-use crate::seal::Sealer;
 use crate::store::Registry;
 use crate::transfer::{parse_device, parse_header};
+use linewarden_files::seal::Sealer;
 
 /// No line is longer: a device with the most rows has 50 MiB of hexadecimal digits.
 const LINE_BYTES_MAX: u64 = 64 << 20;

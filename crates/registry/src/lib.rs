@@ -75,7 +75,6 @@ mod renew;
 mod revoke;
 mod roaming;
 mod row;
-mod seal;
 mod store;
 mod transfer;
 mod walk;
@@ -96,12 +95,12 @@ pub use key::{ExportKey, KEY_BYTES, MasterKey};
 pub use lease::{
     Granted, Lease, LeaseRequest, LeasedChunk, LeasedDevice, LeasedStream, SealedChunk, Settlement,
 };
+pub use linewarden_files::seal::SEAL_OVERHEAD_BYTES;
 pub use pair::{PAIR_LIFETIME_S, PairKey};
 pub use quarantine::{ShutOut, Suspect};
 pub use query::{Filter, Page};
 pub use renew::{Enrolment, Renewal, RenewalResult};
 pub use roaming::{BootId, Moment, Opened, Roamed, Standing};
-pub use seal::SEAL_OVERHEAD_BYTES;
 pub use store::{Options, Registry};
 pub use transfer::{DeviceLine, Exported, OnDamage};
 pub use walk::ActiveDevice;

@@ -21,7 +21,7 @@ use crate::error::{RegistryError, Result};
 use crate::key::MasterKey;
 use crate::migrations::{self, Schema};
 use crate::record_mac::RecordMac;
-use crate::seal::{Sealer, derive_key};
+use linewarden_files::seal::{Sealer, derive_key};
 
 /// Marks the file as ours in SQLite's header (`PRAGMA application_id`): the ASCII letters "LWRG".
 const APPLICATION_ID: u32 = 0x4C57_5247;

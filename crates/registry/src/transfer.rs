@@ -23,9 +23,9 @@ use crate::enrol::{NewDevice, Progress};
 use crate::error::{RegistryError, Result};
 use crate::key::ExportKey;
 
-use crate::seal::Sealer;
 use crate::store::{Registry, draft_path, publish, refuse_existing};
 use crate::walk::StoredDevice;
+use linewarden_files::seal::Sealer;
 
 /// Version of the file format.
 const FORMAT: u32 = 1;

@@ -1,8 +1,8 @@
 //! Sealing at rest: XChaCha20-Poly1305 with a random nonce, bound to the place where the blob belongs.
 //!
 //! A sealed blob is `nonce[24] | ciphertext | tag[16]`. The 192-bit nonce is drawn from the operating system for
-//! each blob, so no counter has to survive a restored backup. The key is derived from the master key and the
-//! registry's own id, so one master key may serve several registries.
+//! each blob, so no counter has to survive a restored backup. The key is derived from a secret and a public salt, so one
+//! secret may serve several stores.
 
 use chacha20poly1305::aead::inout::InOutBuf;
 use chacha20poly1305::{AeadInOut as _, Key, KeyInit as _, Tag, XChaCha20Poly1305, XNonce};
@@ -10,25 +10,25 @@ use hkdf::Hkdf;
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use crate::error::{RegistryError, Result};
-
 const NONCE_BYTES: usize = 24;
 const TAG_BYTES: usize = 16;
 /// Bytes that sealing adds to a plaintext.
 pub const SEAL_OVERHEAD_BYTES: usize = NONCE_BYTES + TAG_BYTES;
 
 /// A blob that does not authenticate: damaged, moved, or sealed under another key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NotAuthentic;
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it is damaged, was sealed for another place, or under another key")]
+pub struct NotAuthentic;
 
 /// Seals and opens blobs under one derived key.
-pub(crate) struct Sealer {
+pub struct Sealer {
     cipher: XChaCha20Poly1305,
 }
 
 impl Sealer {
     /// Derives the sealing key from 32 secret bytes, a public salt and a label that separates purposes.
-    pub(crate) fn derive(secret: &[u8; 32], salt: &[u8], purpose: &str) -> Self {
+    #[must_use]
+    pub fn derive(secret: &[u8; 32], salt: &[u8], purpose: &str) -> Self {
         let key = derive_key::<32>(secret, salt, purpose);
         Self {
             cipher: XChaCha20Poly1305::new(&Key::from(*key)),
@@ -37,14 +37,17 @@ impl Sealer {
 
     /// Seals `plaintext_len` bytes that `write` appends; the plaintext exists only in the buffer where it is
     /// overwritten by its ciphertext.
-    pub(crate) fn seal(
+    ///
+    /// # Errors
+    /// The operating system has no random bytes.
+    pub fn seal(
         &self,
         aad: &[u8],
         plaintext_len: usize,
         write: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<Vec<u8>> {
+    ) -> Result<Vec<u8>, getrandom::Error> {
         let mut nonce = [0u8; NONCE_BYTES];
-        getrandom::fill(&mut nonce).map_err(RegistryError::Entropy)?;
+        getrandom::fill(&mut nonce)?;
         Ok(self.seal_with_nonce(nonce, aad, plaintext_len, write))
     }
 
@@ -75,7 +78,10 @@ impl Sealer {
     }
 
     /// Opens a blob that was sealed with the same `aad`.
-    pub(crate) fn open(&self, aad: &[u8], sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, NotAuthentic> {
+    ///
+    /// # Errors
+    /// It was not, or not under this key, or has changed since.
+    pub fn open(&self, aad: &[u8], sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, NotAuthentic> {
         let (nonce, rest) = sealed.split_first_chunk::<NONCE_BYTES>().ok_or(NotAuthentic)?;
         let (body, tag) = rest.split_last_chunk::<TAG_BYTES>().ok_or(NotAuthentic)?;
         let mut plaintext = Zeroizing::new(body.to_vec());
@@ -91,12 +97,9 @@ impl Sealer {
     }
 }
 
-/// HKDF-SHA-256 to `N` bytes, at most 64 here.
-pub(crate) fn derive_key<const N: usize>(
-    secret: &[u8; 32],
-    salt: &[u8],
-    purpose: &str,
-) -> Zeroizing<[u8; N]> {
+/// HKDF-SHA-256 (RFC 5869) to `N` bytes, at most 64 here.
+#[must_use]
+pub fn derive_key<const N: usize>(secret: &[u8; 32], salt: &[u8], purpose: &str) -> Zeroizing<[u8; N]> {
     let mut key = Zeroizing::new([0u8; N]);
     // RFC 5869 bounds the output by 255 hashes; two are always within it.
     let expanded = Hkdf::<Sha256>::new(Some(salt), secret).expand(purpose.as_bytes(), &mut *key);
