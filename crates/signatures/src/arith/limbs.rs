@@ -1,0 +1,24 @@
+//! Long numbers in bytes and in limbs of 64 bits.
+
+/// The limbs of a big-endian number, least significant first; limbs that it does not reach are zero.
+pub(super) fn from_be(limbs: &mut [u64], bytes: &[u8]) {
+    limbs.fill(0);
+    for (limb, bytes) in limbs.iter_mut().zip(bytes.rchunks(8)) {
+        *limb = bytes.iter().fold(0, |limb, byte| limb << 8 | u64::from(*byte));
+    }
+}
+
+/// The big-endian bytes of a number; limbs and bytes of the same length.
+pub(super) fn to_be(bytes: &mut [u8], limbs: &[u64]) {
+    for (bytes, limb) in bytes.rchunks_exact_mut(8).zip(limbs) {
+        bytes.copy_from_slice(&limb.to_be_bytes());
+    }
+}
+
+/// So many bits of a number from one on, fewer than 64. In constant time but for the place.
+pub(super) fn digit(limbs: &[u64], from: usize, bits: usize) -> u64 {
+    let limb = |index: usize| limbs.get(index).copied().unwrap_or_default();
+    let (index, shift) = (from / 64, (from % 64) as u32);
+    let above = limb(index + 1).checked_shl(64 - shift).unwrap_or_default();
+    (limb(index) >> shift | above) & ((1 << bits) - 1)
+}

@@ -1,0 +1,122 @@
+//! ECDSA over P-256 (FIPS 186-5, 6.4.2), eight signatures side by side, each with its own key.
+//!
+//! Every lane goes through the same steps, and its verdict is that of a verification alone: there is no equation that combines several
+//! signatures. All inputs are public, and the time that they take says something about them.
+
+mod digits;
+mod field;
+mod multiples;
+mod point;
+mod verify;
+
+use crate::arith::eight::{Backend, Portable};
+use crate::arith::five::montgomery::Modulus;
+use crate::arith::five::{self, WORDS, limbs_of_be, splat, store, words};
+
+/// The order n of the group, a prime.
+const ORDER: Modulus = Modulus::new([
+    0xf3b9_cac2_fc63_2551,
+    0xbce6_faad_a717_9e84,
+    u64::MAX,
+    0xffff_ffff_0000_0000,
+]);
+/// The curve's constant b.
+const B: [u64; 4] = [
+    0x3bce_3c3e_27d2_604b,
+    0x651d_06b0_cc53_b0f6,
+    0xb3eb_bd55_7698_86bc,
+    0x5ac6_35d8_aa3a_93e7,
+];
+
+/// Why bytes are no public key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PointError {
+    /// Of SEC 1's encodings only the uncompressed one is taken.
+    #[error("the point is not in SEC 1's uncompressed form: 4, and two coordinates of 32 bytes")]
+    Encoding,
+    /// A coordinate is p or more.
+    #[error("a coordinate is not below the field's prime")]
+    Coordinate,
+    /// The curve's equation does not hold.
+    #[error("the point is not on the curve P-256")]
+    NotOnCurve,
+}
+
+/// A point of the curve other than infinity; every such point has order n.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PublicPoint([[u64; WORDS]; 2]);
+
+impl PublicPoint {
+    /// From coordinates, most significant byte first.
+    ///
+    /// # Errors
+    /// Coordinates that are p or more, or of no point of the curve.
+    pub fn from_affine(x: &[u8; 32], y: &[u8; 32]) -> Result<Self, PointError> {
+        let coordinates = [x, y].map(limbs_of_be);
+        if coordinates
+            .iter()
+            .any(|coordinate| !five::subtract(coordinate, &field::P).1)
+        {
+            return Err(PointError::Coordinate);
+        }
+        let [x, y] = coordinates.map(|limbs| field::P_MODULUS.enter::<Portable>(&splat(&words(&limbs))));
+        let coordinates = [x, y].map(|coordinate| {
+            let [first, ..] = store(&coordinate);
+            words(&field::P_MODULUS.canonical(&first))
+        });
+        let [x, y] = coordinates.map(|coordinate| splat::<Portable>(&coordinate));
+        if !five::any(verify::is_on_curve(&x, &y)) {
+            return Err(PointError::NotOnCurve);
+        }
+        Ok(Self(coordinates))
+    }
+
+    /// From SEC 1's uncompressed form (2.3.4).
+    ///
+    /// # Errors
+    /// As [`PublicPoint::from_affine`], and any other form.
+    pub fn from_sec1(bytes: &[u8]) -> Result<Self, PointError> {
+        match bytes {
+            [4, coordinates @ ..] => match coordinates.as_chunks() {
+                ([x, y], []) => Self::from_affine(x, y),
+                _ => Err(PointError::Encoding),
+            },
+            _ => Err(PointError::Encoding),
+        }
+    }
+}
+
+/// A signature to verify.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// Whose it is.
+    pub key: &'a PublicPoint,
+    /// Of the message: the leftmost 256 bits of a hash.
+    pub digest: &'a [u8; 32],
+    /// The signature's first number, most significant byte first.
+    pub r: &'a [u8; 32],
+    /// Its second.
+    pub s: &'a [u8; 32],
+}
+
+/// Whether each signature is valid, in order. Numbers outside `1..n` make one that is not.
+///
+/// Of any count; most is done in the least time by multiples of 128, then by multiples of eight. Where [`Backend::widest`] has none, one
+/// signature at a time is faster elsewhere.
+#[must_use]
+pub fn verify(backend: Backend, requests: &[Request<'_>]) -> Vec<bool> {
+    five::run(backend, verify::Verify(requests))
+}
+
+/// Whether `s <= n / 2`: of the two signatures (r, s) and (r, n - s), which are valid together, the one that is accepted where there shall be
+/// only one.
+#[must_use]
+pub fn is_low(s: &[u8; 32]) -> bool {
+    const HALF: [u64; 4] = [
+        0x79dc_e561_7e31_92a8,
+        0xde73_7d56_d38b_cf42,
+        0x7fff_ffff_ffff_ffff,
+        0x7fff_ffff_8000_0000,
+    ];
+    !five::subtract(&HALF, &limbs_of_be(s)).1
+}

@@ -1,0 +1,113 @@
+use std::ops::RangeInclusive;
+
+use rasn::error::{DecodeError, DecodeErrorKind};
+use rasn::types::constraints::Bounded;
+
+use super::{FRAME_BYTES, MESSAGE_BYTES};
+
+/// Why bytes or fields are no Basic Safety Message of part I alone.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BsmError {
+    /// A message of another length.
+    #[error("{0} bytes, but a BasicSafetyMessage with part I alone has {MESSAGE_BYTES}")]
+    MessageLength(usize),
+    /// A frame of another length.
+    #[error("{0} bytes, but a MessageFrame around a BasicSafetyMessage with part I alone has {FRAME_BYTES}")]
+    FrameLength(usize),
+    /// The frame has extension additions.
+    #[error("MessageFrame: the extension bit is set: no extensions are known")]
+    FrameExtension,
+    /// The frame has another kind of message.
+    #[error("MessageFrame: messageId: {0} is not 20, basicSafetyMessage")]
+    MessageId(u16),
+    /// The frame says another length of the message in it.
+    #[error("MessageFrame: the message's length: {0} is not {MESSAGE_BYTES}")]
+    ValueLength(u8),
+    /// The message has extension additions.
+    #[error("BasicSafetyMessage: the extension bit is set: no extensions are known")]
+    Extension,
+    /// The message has part II.
+    #[error("BasicSafetyMessage: the bit of partII is set: only part I is read")]
+    PartII,
+    /// The message has regional extensions.
+    #[error("BasicSafetyMessage: the bit of regional is set: only part I is read")]
+    Regional,
+    /// A bit after the message's last one is set.
+    #[error("BasicSafetyMessage: the last three bits are {0:03b}: they fill up the last byte, and must be 0")]
+    Padding(u8),
+    /// A number is out of its range.
+    #[error("{field}: {value} is not in {}..={}", .range.start(), .range.end())]
+    Range {
+        /// Path of the field, as `accelSet.long`.
+        field: String,
+        /// What it is.
+        value: i64,
+        /// What it may be.
+        range: RangeInclusive<i64>,
+    },
+    /// A number that stands for none of the values of an enumeration.
+    #[error("{field}: {index} stands for no value")]
+    Enumeration {
+        /// Path of the field.
+        field: String,
+        /// The number.
+        index: usize,
+    },
+    /// Text that is no ID.
+    #[error("id: {0:?} is not 8 hexadecimal digits")]
+    Id(String),
+    /// What the codec has against it otherwise.
+    #[error("{0}")]
+    Codec(String),
+}
+
+impl From<DecodeError> for BsmError {
+    /// rasn names types and Rust's fields, one within the other: "BsmCoreData.accel_set", "AccelerationSet4Way.long".
+    fn from(error: DecodeError) -> Self {
+        let mut path = Vec::new();
+        let mut root = &error;
+        while let DecodeErrorKind::FieldError { name, nested } = &*root.kind {
+            path.push(camel_case(name.rsplit('.').next().unwrap_or(name)));
+            root = nested;
+        }
+        let field = path
+            .iter()
+            .skip_while(|name| *name == "coreData")
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(".");
+        match &*root.kind {
+            DecodeErrorKind::ValueConstraintNotSatisfied {
+                value,
+                expected:
+                    Bounded::Range {
+                        start: Some(start),
+                        end: Some(end),
+                    },
+            } => match (i64::try_from(value), i64::try_from(*start), i64::try_from(*end)) {
+                (Ok(value), Ok(start), Ok(end)) => Self::Range {
+                    field,
+                    value,
+                    range: start..=end,
+                },
+                _ => Self::Codec(error.to_string()),
+            },
+            DecodeErrorKind::EnumerationIndexNotFound { index, .. } => {
+                Self::Enumeration { field, index: *index }
+            }
+            _ => Self::Codec(error.to_string()),
+        }
+    }
+}
+
+/// The standard's spelling of a field.
+fn camel_case(snake_case: &str) -> String {
+    let mut words = snake_case.split('_');
+    let mut name = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let mut letters = word.chars();
+        name.extend(letters.next().map(|first| first.to_ascii_uppercase()));
+        name.push_str(letters.as_str());
+    }
+    name
+}

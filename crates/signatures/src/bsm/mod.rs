@@ -1,0 +1,150 @@
+//! SAE J2735 Basic Safety Message with part I alone: what a vehicle broadcasts ten times a second.
+//!
+//! In unaligned packed encoding rules (UPER, ITU-T X.691) `BSMcoreData` is 290 bits without a preamble. Around it
+//! `BasicSafetyMessage` has an extension bit and one bit each for partII and regional, all 0 here, and 3 bits 0 fill up
+//! its [37 bytes](MESSAGE_BYTES); `MessageFrame` puts its own extension bit with messageId 20 in 15 bits and the length
+//! in one byte before them: [40 bytes](FRAME_BYTES). A message with part II or extensions is refused, not cut short: a
+//! signature is over all of it.
+//!
+//! There is one encoding of each message: bytes that are read are the bytes that [`CoreData::encode`] gives.
+//!
+//! ```
+//! use linewarden_signatures::bsm::{CoreData, TransmissionState};
+//!
+//! let frame = hex::decode("001425004000009670D465F99BB7113E3626083F7FFFFFFFF0F312C0FDFA1FA1007FFF8000962580")?;
+//! let core_data = CoreData::decode_frame(&frame)?;
+//! assert_eq!(core_data.fields().transmission, TransmissionState::Unavailable);
+//! let json = serde_json::to_string(&core_data)?;
+//! assert_eq!(serde_json::from_str::<CoreData>(&json)?.encode_frame(), *frame);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod error;
+mod fields;
+#[cfg(test)]
+mod tests;
+
+use rasn::{AsnType, Decode, Decoder as _, Encode};
+use serde::{Deserialize, Serialize};
+
+pub use error::BsmError;
+pub use fields::{
+    AccelerationSet4Way, AuxiliaryBrakeStatus, BrakeAppliedStatus, BrakeBoostApplied, BrakeSystemStatus,
+    BsmCoreData, ControlStatus, PositionalAccuracy, TemporaryId, TransmissionState, VehicleSize,
+};
+
+/// Bytes of a `BasicSafetyMessage` with part I alone.
+pub const MESSAGE_BYTES: usize = 37;
+/// Bytes of a `MessageFrame` around it.
+pub const FRAME_BYTES: usize = FRAME_HEADER.len() + MESSAGE_BYTES;
+
+/// Extension bit 0, messageId 20 in 15 bits, the length of what follows.
+const FRAME_HEADER: [u8; 3] = [0, 20, MESSAGE_BYTES as u8];
+
+/// Fields that are all in range, with their encoding. JSON is that of [`BsmCoreData`].
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[serde(try_from = "BsmCoreData", into = "BsmCoreData")]
+pub struct CoreData {
+    fields: BsmCoreData,
+    message: [u8; MESSAGE_BYTES],
+}
+
+/// Neither of the options is ever there: [`CoreData::decode`] has looked at their bits before.
+#[derive(AsnType, Decode, Encode)]
+#[rasn(automatic_tags)]
+#[non_exhaustive]
+struct BasicSafetyMessage {
+    core_data: BsmCoreData,
+    part_ii: Option<()>,
+    regional: Option<()>,
+}
+
+impl CoreData {
+    /// Checks these fields.
+    ///
+    /// # Errors
+    /// The first number that is out of its range.
+    pub fn new(fields: BsmCoreData) -> Result<Self, BsmError> {
+        fields.check()?;
+        let bytes = rasn::uper::encode(&BasicSafetyMessage {
+            core_data: fields,
+            part_ii: None,
+            regional: None,
+        })
+        .map_err(|error| BsmError::Codec(error.to_string()))?;
+        let message = bytes
+            .try_into()
+            .map_err(|bytes: Vec<u8>| BsmError::MessageLength(bytes.len()))?;
+        Ok(Self { fields, message })
+    }
+
+    /// Reads a `BasicSafetyMessage`.
+    ///
+    /// # Errors
+    /// Another length than 37 bytes; a set bit of extension, partII, regional or padding; a field that is out of its range.
+    pub fn decode(message: &[u8]) -> Result<Self, BsmError> {
+        let message: [u8; MESSAGE_BYTES] = message
+            .try_into()
+            .map_err(|_| BsmError::MessageLength(message.len()))?;
+        let [first, .., last] = message;
+        match (first & 0b1110_0000, last & 0b111) {
+            (0, 0) => {}
+            (0, padding) => return Err(BsmError::Padding(padding)),
+            (0b1000_0000.., _) => return Err(BsmError::Extension),
+            (0b0100_0000.., _) => return Err(BsmError::PartII),
+            _ => return Err(BsmError::Regional),
+        }
+        let decoded: BasicSafetyMessage = rasn::uper::decode(&message)?;
+        Ok(Self {
+            fields: decoded.core_data,
+            message,
+        })
+    }
+
+    /// Reads a `MessageFrame`.
+    ///
+    /// # Errors
+    /// Another length than 40 bytes, another message than a Basic Safety Message, and what [`CoreData::decode`] refuses.
+    pub fn decode_frame(frame: &[u8]) -> Result<Self, BsmError> {
+        let frame: [u8; FRAME_BYTES] = frame.try_into().map_err(|_| BsmError::FrameLength(frame.len()))?;
+        let [id_high, id_low, length, message @ ..] = frame;
+        match (u16::from_be_bytes([id_high, id_low]), length) {
+            (0x8000.., _) => Err(BsmError::FrameExtension),
+            (20, length) if usize::from(length) == MESSAGE_BYTES => Self::decode(&message),
+            (20, length) => Err(BsmError::ValueLength(length)),
+            (id, _) => Err(BsmError::MessageId(id)),
+        }
+    }
+
+    /// The fields.
+    pub fn fields(&self) -> &BsmCoreData {
+        &self.fields
+    }
+
+    /// The `BasicSafetyMessage`: what is signed.
+    pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
+        self.message
+    }
+
+    /// The `MessageFrame`.
+    pub fn encode_frame(&self) -> [u8; FRAME_BYTES] {
+        let mut frame = [0; FRAME_BYTES];
+        let bytes = FRAME_HEADER.into_iter().chain(self.message);
+        frame.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+        frame
+    }
+}
+
+impl TryFrom<BsmCoreData> for CoreData {
+    type Error = BsmError;
+
+    fn try_from(fields: BsmCoreData) -> Result<Self, BsmError> {
+        Self::new(fields)
+    }
+}
+
+impl From<CoreData> for BsmCoreData {
+    fn from(core_data: CoreData) -> Self {
+        core_data.fields
+    }
+}

@@ -1,0 +1,56 @@
+//! EMSA-PSS (RFC 8017, 9.1.2) with SHA-256, MGF1 of it, and a salt of 32 bytes.
+
+use sha2::{Digest as _, Sha256};
+
+/// Bytes of a message's hash, and of the salt.
+pub const DIGEST_BYTES: usize = 32;
+const TRAILER: u8 = 0xbc;
+/// The longest encoded message that keys here have.
+const ENCODED_BYTES_MAX: usize = 384;
+
+/// Whether `encoded`, `s^e mod n` of a modulus whose bits are 8 times its bytes, is an encoding of this hash. Variable time: nothing of
+/// it is a secret.
+#[must_use]
+pub fn pss_matches(encoded: &[u8], digest: &[u8; DIGEST_BYTES]) -> bool {
+    let Some((body, [TRAILER])) = encoded.split_last_chunk::<1>() else {
+        return false;
+    };
+    let Some((masked, hash)) = body.split_last_chunk::<DIGEST_BYTES>() else {
+        return false;
+    };
+    let mut block = [0u8; ENCODED_BYTES_MAX];
+    let Some(block) = block.get_mut(..masked.len()) else {
+        return false;
+    };
+    // emBits is one less than the modulus has: the topmost bit is zero.
+    if masked.first().is_none_or(|first| first & 0x80 != 0) {
+        return false;
+    }
+    for (counter, chunk) in (0u32..).zip(block.chunks_mut(DIGEST_BYTES)) {
+        let mask = Sha256::new()
+            .chain_update(hash)
+            .chain_update(counter.to_be_bytes())
+            .finalize();
+        for (byte, of_mask) in chunk.iter_mut().zip(mask) {
+            *byte = of_mask;
+        }
+    }
+    for (byte, of_masked) in block.iter_mut().zip(masked) {
+        *byte ^= of_masked;
+    }
+    if let Some(first) = block.first_mut() {
+        *first &= 0x7f;
+    }
+    let Some((padding, salt)) = block.split_last_chunk::<DIGEST_BYTES>() else {
+        return false;
+    };
+    let Some((1, zeros)) = padding.split_last() else {
+        return false;
+    };
+    let expected = Sha256::new()
+        .chain_update([0; 8])
+        .chain_update(digest)
+        .chain_update(salt)
+        .finalize();
+    zeros.iter().all(|byte| *byte == 0) && expected.as_slice() == hash
+}

@@ -1,0 +1,220 @@
+//! Eight messages side by side on a processor's vectors, each with its own key, and with the verdict that it has alone.
+
+use sha2::{Digest as _, Sha256};
+
+use super::{Lost, OneByOne, Verifier};
+use crate::arith::rsa::{RsaPublic, check_eight, power_eight};
+use crate::arith::{Backend, edwards, p256};
+use crate::key::{Material, pss_matches};
+use crate::receive::Checked;
+use crate::scheme::Scheme;
+
+const EIGHT: usize = 8;
+/// From so many messages on, eight are faster than as many one by one, with some that are computed twice.
+const WORTH: usize = 4;
+
+/// Eight messages at a time.
+#[derive(Debug)]
+pub struct Eight {
+    backend: Backend,
+    name: String,
+    one: OneByOne,
+}
+
+impl Eight {
+    /// On the widest vectors of this processor; `None` where one at a time is faster.
+    #[must_use]
+    pub fn widest() -> Option<Self> {
+        Backend::widest().map(Self::on)
+    }
+
+    /// On these vectors.
+    #[must_use]
+    pub fn on(backend: Backend) -> Self {
+        Self {
+            backend,
+            name: format!("cpu, eight at a time ({})", backend.name()),
+            one: OneByOne::default(),
+        }
+    }
+
+    /// Whether each message is its signer's, in their order.
+    #[must_use]
+    pub fn holds(&mut self, messages: &[Checked]) -> Vec<bool> {
+        let mut holds = vec![false; messages.len()];
+        for scheme in Scheme::ALL {
+            let places = (0..).zip(messages);
+            let of_scheme: Vec<(usize, &Checked)> = places
+                .filter(|(_, message)| message.key().scheme() == scheme)
+                .collect();
+            for group in of_scheme.chunks(self.group(scheme)) {
+                let verdicts = match group.len() < WORTH {
+                    true => group.iter().map(|(_, message)| self.one.holds(message)).collect(),
+                    false => self.of_scheme(scheme, group),
+                };
+                for ((place, _), verdict) in group.iter().zip(verdicts) {
+                    if let Some(holds) = holds.get_mut(*place) {
+                        *holds = verdict;
+                    }
+                }
+            }
+        }
+        holds
+    }
+
+    /// How many are handed over together.
+    fn group(&self, scheme: Scheme) -> usize {
+        match scheme {
+            Scheme::EcdsaP256 | Scheme::Ed25519 => 128,
+            _ => EIGHT,
+        }
+    }
+
+    fn of_scheme(&self, scheme: Scheme, group: &[(usize, &Checked)]) -> Vec<bool> {
+        match scheme {
+            Scheme::RaRsa2048 | Scheme::RaRsa3072 => self.rapid(group),
+            Scheme::RsaPss2048 | Scheme::RsaPss3072 => self.pss(group),
+            Scheme::EcdsaP256 => self.p256(group),
+            Scheme::Ed25519 => self.ed25519(group),
+        }
+    }
+
+    fn rapid(&self, group: &[(usize, &Checked)]) -> Vec<bool> {
+        let prepared: Option<Vec<_>> = group
+            .iter()
+            .map(|(_, message)| {
+                let ra = message.key().ra()?;
+                let (digits, name) = message.rapid()?;
+                Some((
+                    ra.rsa(),
+                    message.signature(),
+                    ra.mask_hash(name),
+                    ra.factors(digits)?,
+                ))
+            })
+            .collect();
+        // What a receiver has checked always has all of it.
+        let Some(prepared) = prepared else {
+            return vec![false; group.len()];
+        };
+        let eight = fill(&prepared);
+        let checked = check_eight(
+            self.backend,
+            eight.map(|of| of.0),
+            eight.map(|of| of.1),
+            eight.map(|of| of.2.as_bytes()),
+            eight.map(|of| of.3.as_slice()),
+        );
+        checked.map_or_else(|_| vec![false; group.len()], |holds| holds.to_vec())
+    }
+
+    fn pss(&self, group: &[(usize, &Checked)]) -> Vec<bool> {
+        let prepared: Vec<(&RsaPublic, &Checked)> = group
+            .iter()
+            .filter_map(|(_, message)| match message.key().material() {
+                Material::Pss(key, _) => Some((key, *message)),
+                _ => None,
+            })
+            .collect();
+        let eight = fill(&prepared);
+        let mut powers = [[0u8; 384]; EIGHT];
+        let length = eight.first().map_or(0, |(key, _)| key.size().bytes());
+        let outputs = powers
+            .each_mut()
+            .map(|power| power.get_mut(..length).unwrap_or_default());
+        let keys = eight.map(|(key, _)| *key);
+        let signatures = eight.map(|(_, message)| message.signature());
+        let Ok(below) = power_eight(self.backend, keys, signatures, outputs) else {
+            return vec![false; group.len()];
+        };
+        let encoded = powers.iter().map(|power| power.get(..length).unwrap_or_default());
+        let digests = eight.iter().map(|(_, message)| digest(message));
+        below
+            .into_iter()
+            .zip(encoded.zip(digests))
+            .map(|(below, (encoded, digest))| below && pss_matches(encoded, &digest))
+            .collect()
+    }
+
+    fn p256(&self, group: &[(usize, &Checked)]) -> Vec<bool> {
+        let digests: Vec<[u8; 32]> = group.iter().map(|(_, message)| digest(message)).collect();
+        let requests: Vec<p256::Request<'_>> = group
+            .iter()
+            .zip(&digests)
+            .filter_map(|((_, message), digest)| match message.key().material() {
+                Material::EcdsaP256(key, _) => {
+                    let (r, s) = halves(message)?;
+                    Some(p256::Request {
+                        key: key.point(),
+                        digest,
+                        r,
+                        s,
+                    })
+                }
+                _ => None,
+            })
+            .collect();
+        p256::verify(self.backend, &requests)
+    }
+
+    fn ed25519(&self, group: &[(usize, &Checked)]) -> Vec<bool> {
+        let hashes: Vec<[u8; 64]> = group
+            .iter()
+            .filter_map(|(_, message)| match message.key().material() {
+                Material::Ed25519(key, _) => {
+                    let (r, _) = halves(message)?;
+                    Some(edwards::hash(r, key, &message.signed_bytes().concat()))
+                }
+                _ => None,
+            })
+            .collect();
+        let requests: Vec<edwards::Request<'_>> = group
+            .iter()
+            .zip(&hashes)
+            .filter_map(|((_, message), hash)| match message.key().material() {
+                Material::Ed25519(key, _) => {
+                    let (r, s) = halves(message)?;
+                    Some(edwards::Request { key, r, s, hash })
+                }
+                _ => None,
+            })
+            .collect();
+        edwards::verify(self.backend, &requests)
+    }
+}
+
+impl Verifier for Eight {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn verify(&mut self, messages: &[Checked], holds: &mut Vec<bool>) -> Result<(), Lost> {
+        holds.extend(self.holds(messages));
+        Ok(())
+    }
+}
+
+/// Eight of at least one and at most eight: the last is repeated.
+#[allow(clippy::indexing_slicing)] // The index is at most that of the last; groups are not empty.
+fn fill<T>(group: &[T]) -> [&T; EIGHT] {
+    std::array::from_fn(|index| &group[index.min(group.len() - 1)])
+}
+
+fn digest(message: &Checked) -> [u8; 32] {
+    let [prefix, signed] = message.signed_bytes();
+    Sha256::new()
+        .chain_update(prefix)
+        .chain_update(signed)
+        .finalize()
+        .into()
+}
+
+fn halves(message: &Checked) -> Option<(&[u8; 32], &[u8; 32])> {
+    let (numbers, []) = message.signature().as_chunks::<32>() else {
+        return None;
+    };
+    let [first, second] = numbers else {
+        return None;
+    };
+    Some((first, second))
+}

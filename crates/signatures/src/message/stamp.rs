@@ -1,0 +1,166 @@
+//! When a message was signed, and how urgent it says it is.
+
+use std::fmt;
+
+/// Bits of a stamp: 41 of time, 3 of priority.
+pub const STAMP_BITS: u32 = 44;
+const TIME_BITS: u32 = 41;
+const PRIORITY_BITS: u32 = STAMP_BITS - TIME_BITS;
+/// What times are counted from, as milliseconds of the Unix epoch: 2020-01-01T00:00:00Z. 41 bits last until 2089.
+pub const EPOCH_UNIX_MS: u64 = 1_577_836_800_000;
+
+/// A time: milliseconds since 2020-01-01T00:00:00Z.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TimeMs(u64);
+
+impl TimeMs {
+    /// The last time that there is.
+    pub const MAX: Self = Self((1 << TIME_BITS) - 1);
+
+    /// A time since 2020; none is beyond [`TimeMs::MAX`].
+    #[must_use]
+    pub const fn since_2020(ms: u64) -> Self {
+        if ms < Self::MAX.0 { Self(ms) } else { Self::MAX }
+    }
+
+    /// From a Unix clock; what was before 2020 is 2020.
+    #[must_use]
+    pub const fn from_unix_ms(ms: u64) -> Self {
+        Self::since_2020(ms.saturating_sub(EPOCH_UNIX_MS))
+    }
+
+    /// As a Unix clock has it.
+    #[must_use]
+    pub const fn unix_ms(self) -> u64 {
+        self.0 + EPOCH_UNIX_MS
+    }
+
+    /// Milliseconds since 2020.
+    #[must_use]
+    pub const fn ms(self) -> u64 {
+        self.0
+    }
+}
+
+/// How urgent a message is: 0 is immediate, 7 can wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Priority(u8);
+
+/// Not 0 to 7.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no priority: 0, the most urgent, to 7 are")]
+pub struct NoSuchPriority(pub u8);
+
+impl Priority {
+    /// What must not wait.
+    pub const IMMEDIATE: Self = Self(0);
+    /// The most urgent that is not immediate; what an immediate message beyond its source's quota becomes.
+    pub const URGENT: Self = Self(1);
+    /// The least urgent.
+    pub const LEAST: Self = Self(Self::COUNT as u8 - 1);
+    /// How many there are.
+    pub const COUNT: usize = 1 << PRIORITY_BITS;
+
+    /// The priority of this number; more than 7 is 7.
+    #[must_use]
+    pub const fn new(number: u8) -> Self {
+        if number > Self::LEAST.0 {
+            Self::LEAST
+        } else {
+            Self(number)
+        }
+    }
+
+    /// Whether it is 0.
+    #[must_use]
+    pub const fn is_immediate(self) -> bool {
+        self.0 == 0
+    }
+
+    /// All, most urgent first.
+    pub fn all() -> impl DoubleEndedIterator<Item = Self> + ExactSizeIterator {
+        (0..=Self::LEAST.0).map(Self)
+    }
+
+    /// Its number, 0 to 7.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// Its place in an array of [`Priority::COUNT`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl TryFrom<u8> for Priority {
+    type Error = NoSuchPriority;
+
+    fn try_from(number: u8) -> Result<Self, NoSuchPriority> {
+        match usize::from(number) < Self::COUNT {
+            true => Ok(Self(number)),
+            false => Err(NoSuchPriority(number)),
+        }
+    }
+}
+
+impl fmt::Display for Priority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Time and priority in 44 bits, the part of a message that every signature covers whatever the payload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Stamp {
+    /// When the message was signed.
+    pub time: TimeMs,
+    /// How urgent it says it is: a claim, until the signature has been verified.
+    pub priority: Priority,
+}
+
+impl Stamp {
+    /// The time above the priority.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.time.0 << PRIORITY_BITS | self.priority.0 as u64
+    }
+
+    /// None for more than [`STAMP_BITS`] bits.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Option<Self> {
+        if bits >> STAMP_BITS != 0 {
+            return None;
+        }
+        Some(Self {
+            time: TimeMs(bits >> PRIORITY_BITS),
+            priority: Priority((bits & ((1 << PRIORITY_BITS) - 1)) as u8),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_is_its_bits_and_44_bits_a_stamp() {
+        for bits in [0, 1, 7, 8, (1 << STAMP_BITS) - 1, 0x0123_4567_89ab] {
+            assert_eq!(Stamp::from_bits(bits).unwrap().bits(), bits);
+        }
+        assert_eq!(Stamp::from_bits(1 << STAMP_BITS), None);
+        assert_eq!(Stamp::from_bits(u64::MAX), None);
+    }
+
+    #[test]
+    fn times_outside_the_range_are_its_ends() {
+        assert_eq!(TimeMs::from_unix_ms(0).ms(), 0);
+        assert_eq!(TimeMs::from_unix_ms(u64::MAX), TimeMs::MAX);
+        assert_eq!(
+            TimeMs::from_unix_ms(EPOCH_UNIX_MS + 5).unix_ms(),
+            EPOCH_UNIX_MS + 5
+        );
+    }
+}

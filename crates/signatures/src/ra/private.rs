@@ -1,0 +1,126 @@
+//! The private key of Rapid Authentication: what masks and tables are made with.
+
+use std::fmt;
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use super::layout::Digits;
+use super::mask::Mask;
+use super::public::RaPublic;
+use super::table::Table;
+use crate::arith::Backend;
+use crate::arith::rsa::{self, Fault, RsaPrivate};
+use crate::message::MASK_NAME_BYTES;
+
+/// Numbers that are computed together.
+const EIGHT: usize = 8;
+
+/// A private key, with its public one.
+pub struct RaPrivate {
+    public: Arc<RaPublic>,
+    rsa: RsaPrivate,
+}
+
+impl fmt::Debug for RaPrivate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RaPrivate(..)")
+    }
+}
+
+impl RaPrivate {
+    /// The private half of this key: `None` if it is another's.
+    #[must_use]
+    pub fn new(public: Arc<RaPublic>, rsa: RsaPrivate) -> Option<Self> {
+        (rsa.public() == public.rsa()).then_some(Self { public, rsa })
+    }
+
+    /// The public key.
+    #[must_use]
+    pub fn public(&self) -> &Arc<RaPublic> {
+        &self.public
+    }
+
+    /// Makes masks of names that are random and were never used.
+    ///
+    /// # Errors
+    /// A result does not check; no mask is made then.
+    pub fn masks(&self, names: &[[u8; MASK_NAME_BYTES]]) -> Result<Vec<Mask>, Fault> {
+        let hashes: Vec<_> = names.iter().map(|name| self.public.mask_hash(name)).collect();
+        let numbers: Vec<&[u8]> = hashes.iter().map(super::public::MaskHash::as_bytes).collect();
+        let signatures = self.signatures(&numbers)?;
+        Ok(names
+            .iter()
+            .zip(signatures)
+            .map(|(name, signature)| Mask::assertion(*name, signature))
+            .collect())
+    }
+
+    /// Makes the table: a signature of each value of each component. `made` is told how many rows there are so far, and says whether to go
+    /// on; `None` if not.
+    ///
+    /// # Errors
+    /// A result does not check.
+    pub fn table(&self, mut made: impl FnMut(usize) -> bool) -> Result<Option<Table>, Fault> {
+        let mut table = Table::empty(Arc::clone(&self.public));
+        let rows = self.public.layout().rows();
+        for first in (0..rows).step_by(EIGHT) {
+            let some = first..(first + EIGHT).min(rows);
+            let hashes: Vec<Vec<u8>> = some.filter_map(|row| self.public.component_bytes(row)).collect();
+            let numbers: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
+            for (index, signature) in self.signatures(&numbers)?.iter().enumerate() {
+                table.set(first + index, signature)?;
+            }
+            if !made(first + numbers.len()) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(table))
+    }
+
+    /// Signs without a table and without a mask: `σ = (H(2 | P | r) · Π H(1 | P | j | m_j))^d`, the same number, for the price of an RSA
+    /// signature. What is left to do when masks run out. The name is random and was never used.
+    ///
+    /// # Errors
+    /// The result does not check.
+    pub fn sign(&self, name: &[u8; MASK_NAME_BYTES], digits: &Digits) -> Result<Vec<u8>, Fault> {
+        let key = self.public.rsa();
+        let mut mask = rsa::Table::new(key.size(), 1);
+        mask.set(0, key, self.public.mask_hash(name).as_bytes())?;
+        let components = self.public.factors(digits).ok_or(Fault::Mixed)?;
+        let factors: Vec<_> = mask
+            .get(0)
+            .into_iter()
+            .chain(components.as_slice().iter().copied())
+            .collect();
+        let mut one = vec![0; key.size().bytes()];
+        if let Some(last) = one.last_mut() {
+            *last = 1;
+        }
+        let mut product = vec![0; one.len()];
+        key.product(&mut product, &one, &factors)?;
+        let mut signature = vec![0; one.len()];
+        self.rsa.power(&mut signature, &product)?;
+        Ok(signature)
+    }
+
+    /// `number^d` of each, big-endian: eight at a time where the processor is faster so.
+    fn signatures(&self, numbers: &[&[u8]]) -> Result<Vec<Zeroizing<Vec<u8>>>, Fault> {
+        let bytes = self.public.rsa().size().bytes();
+        let mut out: Vec<_> = numbers.iter().map(|_| Zeroizing::new(vec![0; bytes])).collect();
+        for (out, numbers) in out.chunks_mut(EIGHT).zip(numbers.chunks(EIGHT)) {
+            match (Backend::widest(), <[&[u8]; EIGHT]>::try_from(numbers), &mut *out) {
+                (Some(backend), Ok(numbers), [a, b, c, d, e, f, g, h]) => {
+                    let out = [a, b, c, d, e, f, g, h].map(|out| out.as_mut_slice());
+                    self.rsa.power_eight(backend, numbers, out)?;
+                }
+                _ => {
+                    for (out, number) in out.iter_mut().zip(numbers) {
+                        self.rsa.power(out, number)?;
+                    }
+                }
+            }
+        }
+        Ok(out)
+    }
+}

@@ -1,0 +1,115 @@
+//! The table of a key: signatures of all values of all components, with which messages are signed.
+
+use std::fmt;
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use super::layout::{COMPONENTS_MAX, Digits};
+use super::mask::Mask;
+use super::public::{Factors, RaPublic};
+use crate::arith::rsa::{self, Fault};
+
+/// `Γ[j][v]`, by row of the layout. A secret: with it, and a mask, messages are signed.
+pub struct Table {
+    public: Arc<RaPublic>,
+    rows: rsa::Table,
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Table(..)")
+    }
+}
+
+/// A table that is not this key's, or damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{found} bytes; this key's table has {wanted}, all numbers of its modulus")]
+pub struct NotThisTable {
+    found: usize,
+    wanted: usize,
+}
+
+impl Table {
+    /// All zeros.
+    pub(super) fn empty(public: Arc<RaPublic>) -> Self {
+        Self {
+            rows: rsa::Table::new(public.rsa().size(), public.layout().rows()),
+            public,
+        }
+    }
+
+    pub(super) fn set(&mut self, row: usize, signature: &[u8]) -> Result<(), Fault> {
+        self.rows.set(row, self.public.rsa(), signature)
+    }
+
+    /// The rows as they are kept in files: big-endian numbers one behind the other.
+    ///
+    /// # Errors
+    /// None that is known: rows and key are of one size.
+    pub fn to_bytes(&self) -> Result<Zeroizing<Vec<u8>>, Fault> {
+        let size = self.public.rsa().size().bytes();
+        let mut one = vec![0; size];
+        if let Some(last) = one.last_mut() {
+            *last = 1;
+        }
+        let mut bytes = Zeroizing::new(vec![0; size * self.rows.len()]);
+        for (row, bytes) in bytes.chunks_exact_mut(size).enumerate() {
+            let element = self.rows.get(row).ok_or(Fault::Mixed)?;
+            self.public.rsa().product(bytes, &one, &[element])?;
+        }
+        Ok(bytes)
+    }
+
+    /// Reads what [`Table::to_bytes`] has written, of this key.
+    ///
+    /// # Errors
+    /// Another length.
+    pub fn from_bytes(public: Arc<RaPublic>, bytes: &[u8]) -> Result<Self, NotThisTable> {
+        let size = public.rsa().size().bytes();
+        let wrong = NotThisTable {
+            found: bytes.len(),
+            wanted: public.layout().rows() * size,
+        };
+        if wrong.found != wrong.wanted {
+            return Err(wrong);
+        }
+        let mut table = Self::empty(public);
+        for (row, number) in bytes.chunks_exact(size).enumerate() {
+            table.set(row, number).map_err(|_| wrong)?;
+        }
+        Ok(table)
+    }
+
+    /// The public key.
+    #[must_use]
+    pub fn public(&self) -> &Arc<RaPublic> {
+        &self.public
+    }
+
+    /// Signs a message of these components, as many modular products as there are: `σ`, big-endian.
+    ///
+    /// # Errors
+    /// Digits of another layout, a mask of another key.
+    pub fn sign(&self, mask: Mask, digits: &Digits) -> Result<Vec<u8>, Fault> {
+        let mut signature = vec![0; self.public.rsa().size().bytes()];
+        let factors = self.factors(digits).ok_or(Fault::Mixed)?;
+        self.public
+            .rsa()
+            .product(&mut signature, mask.beta(), factors.as_slice())?;
+        Ok(signature)
+    }
+
+    /// The factors of a message's signature, but for the mask.
+    pub(crate) fn factors(&self, digits: &Digits) -> Option<Factors<'_>> {
+        let mut factors = Factors {
+            elements: [self.rows.get(0)?; COMPONENTS_MAX],
+            count: 0,
+        };
+        for row in self.public.layout().rows_of(digits) {
+            *factors.elements.get_mut(factors.count)? = self.rows.get(row)?;
+            factors.count += 1;
+        }
+        Some(factors)
+    }
+}

@@ -1,0 +1,129 @@
+//! Whether a signature's numbers are in their ranges: what every lane may rely on, and what makes two forms of one signature one.
+
+use crate::arith::rsa::RsaPublic;
+use crate::key::{Material, PublicKey};
+use crate::refusal::Refusal;
+
+/// The order of P-256 (FIPS 186-5; SP 800-186, 3.2.1.3), big-endian limbs.
+const P256_ORDER: [u64; 4] = [
+    0xffff_ffff_0000_0000,
+    0xffff_ffff_ffff_ffff,
+    0xbce6_faad_a717_9e84,
+    0xf3b9_cac2_fc63_2551,
+];
+/// The order of the prime-order group of edwards25519 (RFC 8032, 5.1), big-endian limbs.
+const ED25519_ORDER: [u64; 4] = [
+    0x1000_0000_0000_0000,
+    0,
+    0x14de_f9de_a2f7_9cd6,
+    0x5812_631a_5cf5_d3ed,
+];
+
+/// Checks what a signature of this key says before anything is computed with it.
+///
+/// # Errors
+/// [`Refusal::OutOfRange`], [`Refusal::Malleable`].
+pub(crate) fn check(key: &PublicKey, signature: &[u8]) -> Result<(), Refusal> {
+    match key.material() {
+        Material::Ra(ra) => rsa(ra.rsa(), signature),
+        Material::Pss(key, _) => rsa(key, signature),
+        Material::EcdsaP256(..) => p256(signature),
+        Material::Ed25519(..) => ed25519(signature),
+    }
+}
+
+/// `1 < σ < n - 1`: the e-th powers of 0, 1 and n - 1 are themselves.
+fn rsa(key: &RsaPublic, signature: &[u8]) -> Result<(), Refusal> {
+    let modulus = key.as_bytes();
+    if signature.len() != modulus.len() {
+        return Err(Refusal::WrongLength);
+    }
+    // n is odd: n - 1 differs from it in the last bit only.
+    let (Some((last, rest)), Some((last_of_modulus, rest_of_modulus))) =
+        (signature.split_last(), modulus.split_last())
+    else {
+        return Err(Refusal::WrongLength);
+    };
+    let tiny = *last <= 1 && rest.iter().all(|byte| *byte == 0);
+    let at_the_end = rest == rest_of_modulus && *last == *last_of_modulus - 1;
+    match tiny || at_the_end || signature >= modulus {
+        true => Err(Refusal::OutOfRange),
+        false => Ok(()),
+    }
+}
+
+/// `0 < r < n` and `0 < s <= n / 2`: with `(r, s)`, `(r, n - s)` verifies too.
+fn p256(signature: &[u8]) -> Result<(), Refusal> {
+    let (numbers, []) = signature.as_chunks::<32>() else {
+        return Err(Refusal::WrongLength);
+    };
+    let [r, s] = *numbers else {
+        return Err(Refusal::WrongLength);
+    };
+    let [r, s] = [r, s].map(|number| words(&number, u64::from_be_bytes));
+    for number in [r, s] {
+        if number == [0; 4] || number >= P256_ORDER {
+            return Err(Refusal::OutOfRange);
+        }
+    }
+    match s > P256_HALF {
+        true => Err(Refusal::Malleable),
+        false => Ok(()),
+    }
+}
+
+/// `(n - 1) / 2`.
+const P256_HALF: [u64; 4] = {
+    let [a, b, c, d] = P256_ORDER;
+    [a >> 1, a << 63 | b >> 1, b << 63 | c >> 1, c << 63 | d >> 1]
+};
+
+/// The one form of an ECDSA signature that is accepted: `(r, n - s)` where s is in the upper half. `None` for what is no signature.
+pub(crate) fn lower_half(signature: &[u8]) -> Option<Vec<u8>> {
+    let (r, s) = signature.split_first_chunk::<32>()?;
+    let mut number = words(s.as_array()?, u64::from_be_bytes);
+    if number > P256_HALF {
+        let mut borrow = false;
+        for (limb, of_order) in number.iter_mut().zip(P256_ORDER).rev() {
+            (*limb, borrow) = of_order.borrowing_sub(*limb, borrow);
+        }
+    }
+    Some([r.as_slice(), number.map(u64::to_be_bytes).as_flattened()].concat())
+}
+
+/// `S < L` (RFC 8032, 5.1.7), and R in its one encoding.
+fn ed25519(signature: &[u8]) -> Result<(), Refusal> {
+    let (numbers, []) = signature.as_chunks::<32>() else {
+        return Err(Refusal::WrongLength);
+    };
+    let [point, scalar] = *numbers else {
+        return Err(Refusal::WrongLength);
+    };
+    let mut scalar = words(&scalar, u64::from_le_bytes);
+    scalar.reverse();
+    if scalar >= ED25519_ORDER {
+        return Err(Refusal::OutOfRange);
+    }
+    if crate::arith::edwards::is_small_order(&point) {
+        return Err(Refusal::OutOfRange);
+    }
+    let mut y = words(&point, u64::from_le_bytes);
+    y.reverse();
+    let [top, rest @ ..] = &mut y;
+    *top &= u64::MAX >> 1;
+    // p = 2^255 - 19.
+    let canonical = *top < u64::MAX >> 1 || *rest < [u64::MAX, u64::MAX, 0u64.wrapping_sub(19)];
+    match canonical {
+        true => Ok(()),
+        false => Err(Refusal::Malleable),
+    }
+}
+
+fn words(bytes: &[u8; 32], word: impl Fn([u8; 8]) -> u64) -> [u64; 4] {
+    let mut words = [0; 4];
+    let (chunks, _) = bytes.as_chunks::<8>();
+    for (out, chunk) in words.iter_mut().zip(chunks) {
+        *out = word(*chunk);
+    }
+    words
+}

@@ -1,0 +1,189 @@
+//! The checks around a lane, in their order: cheap ones first, and nothing is remembered of what has not been verified.
+
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+use super::checked::{Checked, Form};
+use super::replay::{MessageName, ReplayMemory};
+use super::signers::Signers;
+use crate::bsm;
+use crate::key::{Material, PublicKey};
+use crate::message::{Envelope, KeyId, PayloadKind, Stamp, TimeMs};
+use crate::range;
+use crate::refusal::Refusal;
+use crate::store::Revocations;
+
+/// How far from now a stamp may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// How long ago a message may have been signed.
+    pub age_ms_max: u32,
+    /// How far ahead the signer's clock may be.
+    pub ahead_ms_max: u32,
+}
+
+impl Window {
+    /// 5 s back, 1 s ahead.
+    pub const DEFAULT: Self = Self {
+        age_ms_max: 5_000,
+        ahead_ms_max: 1_000,
+    };
+
+    /// From the oldest to the newest stamp that is accepted.
+    #[must_use]
+    pub fn length_ms(self) -> u64 {
+        u64::from(self.age_ms_max) + u64::from(self.ahead_ms_max)
+    }
+
+    fn oldest(self, now: TimeMs) -> TimeMs {
+        TimeMs::since_2020(now.ms().saturating_sub(u64::from(self.age_ms_max)))
+    }
+
+    fn check(self, stamp: Stamp, now: TimeMs) -> Result<(), Refusal> {
+        if stamp.time < self.oldest(now) {
+            return Err(Refusal::TooOld);
+        }
+        if stamp.time.ms() > now.ms() + u64::from(self.ahead_ms_max) {
+            return Err(Refusal::TooNew);
+        }
+        Ok(())
+    }
+}
+
+/// A message that is its signer's, fresh, and accepted for the first time. Only [`Receiver::admit`] makes it.
+#[derive(Debug)]
+pub struct Verified(Checked);
+
+impl Verified {
+    /// The message.
+    #[must_use]
+    pub fn message(&self) -> &Checked {
+        &self.0
+    }
+
+    /// Who has signed it.
+    #[must_use]
+    pub fn signer(&self) -> KeyId {
+        self.0.signer()
+    }
+
+    /// What the payload is.
+    #[must_use]
+    pub fn kind(&self) -> PayloadKind {
+        self.0.kind()
+    }
+}
+
+/// Who may sign, who may no longer, and what was accepted lately.
+pub struct Receiver {
+    signers: Signers,
+    revoked: Revocations,
+    window: Window,
+    replays: ReplayMemory,
+}
+
+impl Receiver {
+    /// Accepts messages of these signers. The memory is one of the same window.
+    #[must_use]
+    pub fn new(signers: Signers, revoked: Revocations, window: Window, replays: ReplayMemory) -> Self {
+        Self {
+            signers,
+            revoked,
+            window,
+            replays,
+        }
+    }
+
+    /// Takes over a list of revoked signers, instead of the one before.
+    pub fn set_revoked(&mut self, revoked: Revocations) {
+        self.revoked = revoked;
+    }
+
+    /// Checks all of a datagram but its equation.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn screen(&self, bytes: Vec<u8>, now: TimeMs) -> Result<Checked, Refusal> {
+        let envelope = Envelope::parse(&bytes)?;
+        let key = self.signers.get(envelope.key_id).ok_or(Refusal::UnknownSigner)?;
+        if key.scheme() != envelope.scheme {
+            return Err(Refusal::CrossKey);
+        }
+        if self.revoked.contains(key.id()) {
+            return Err(Refusal::Revoked);
+        }
+        let digits = match key.material() {
+            Material::Ra(ra) => Some(
+                ra.layout()
+                    .digits(envelope.stamp, envelope.kind, envelope.payload)?,
+            ),
+            _ => plain_shape(envelope.kind, envelope.payload).map(|()| None)?,
+        };
+        self.window.check(envelope.stamp, now)?;
+        if self
+            .replays
+            .contains(envelope.stamp.time, self.name(key, &envelope))
+        {
+            return Err(Refusal::Replayed);
+        }
+        range::check(key, envelope.signature)?;
+        let form = Form::from(&envelope);
+        Ok(Checked::assertion(Arc::clone(key), form, digits, bytes))
+    }
+
+    /// Accepts a message whose equation a lane has computed, once.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn admit(
+        &mut self,
+        checked: Checked,
+        equation_holds: bool,
+        now: TimeMs,
+    ) -> Result<Verified, Refusal> {
+        if !equation_holds {
+            return Err(Refusal::WrongSignature);
+        }
+        // It may have waited for long.
+        if self.revoked.contains(checked.signer()) {
+            return Err(Refusal::Revoked);
+        }
+        self.window.check(checked.stamp(), now)?;
+        self.replays.forget_before(self.window.oldest(now));
+        let name = match checked.rapid() {
+            Some((_, mask)) => self.replays.name(checked.signer(), mask),
+            None => self
+                .replays
+                .name(checked.signer(), &digest(checked.signed_bytes())),
+        };
+        self.replays.insert(checked.stamp().time, name)?;
+        Ok(Verified(checked))
+    }
+
+    fn name(&self, key: &PublicKey, envelope: &Envelope<'_>) -> MessageName {
+        match envelope.mask_name {
+            Some(mask) => self.replays.name(key.id(), mask),
+            None => self.replays.name(key.id(), &digest(envelope.signed_bytes())),
+        }
+    }
+}
+
+/// A plain key has no layout: bytes may be any, a basic safety message has its length, and sub-messages mean nothing.
+pub(crate) fn plain_shape(kind: PayloadKind, payload: &[u8]) -> Result<(), Refusal> {
+    match kind {
+        PayloadKind::Opaque => Ok(()),
+        PayloadKind::Bsm if payload.len() == bsm::MESSAGE_BYTES => Ok(()),
+        PayloadKind::Bsm | PayloadKind::Submessages => Err(Refusal::WrongLayout),
+    }
+}
+
+/// What a plain message is among its signer's: two signatures of the same bytes are the same message.
+fn digest(signed: [&[u8]; 2]) -> [u8; 32] {
+    let [prefix, message] = signed;
+    Sha256::new()
+        .chain_update(prefix)
+        .chain_update(message)
+        .finalize()
+        .into()
+}

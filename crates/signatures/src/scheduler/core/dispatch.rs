@@ -1,0 +1,350 @@
+//! Who works on what next.
+//!
+//! | jobs | go to |
+//! |---|---|
+//! | immediate | a processor, reserved ones first; an accelerator only while no processor can do them |
+//! | of lost batches | a processor; a reserved one, then an accelerator, only while no other can do them |
+//! | others | a processor in slices; an accelerator as the policy says; a reserved one while neither is there |
+//!
+//! A lane that has nothing of these to do and refills makes masks.
+
+use super::super::class::Class;
+use super::super::job::{Batch, Dropped};
+use super::super::lane::{LaneId, LaneKind};
+use super::super::model::Line;
+use super::super::policy::{Choice, View};
+use super::super::queue::Head;
+use super::super::time::Time;
+use super::lanes::{Slot, State, Wait};
+use super::{Core, Decisions, Ending, Start};
+
+/// What a lane can do for a class now.
+#[derive(Clone, Copy)]
+struct Way {
+    /// What it does: the class itself, or plain signing instead of signing with a mask.
+    class: Class,
+    line: Line,
+    /// Jobs at most: those that have masks.
+    jobs_max: usize,
+}
+
+/// Where jobs are taken from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Immediate,
+    Returned,
+    Others,
+}
+
+impl<J> Core<J> {
+    /// Gives idle lanes work.
+    pub(super) fn dispatch(&mut self, now: Time, decisions: &mut Decisions<J>) {
+        if self.ending == Ending::Stop {
+            return;
+        }
+        for at in 0..self.order.len() {
+            let Some(&lane) = self.order.get(at) else { return };
+            let Some(slot) = self.lanes.get_mut(lane.0) else {
+                return;
+            };
+            if let State::Idle { wait } = &mut slot.state {
+                *wait = None;
+                if let Some(start) = self.next_start(lane, now, &mut decisions.dropped) {
+                    decisions.start.push((lane, start));
+                }
+            }
+        }
+    }
+
+    fn next_start(&mut self, lane: LaneId, now: Time, dropped: &mut Vec<Dropped<J>>) -> Option<Start<J>> {
+        let slot = self.lanes.get(lane.0)?;
+        let others_first = slot.immediate_in_a_row >= self.config.immediate_in_a_row;
+        let order = if others_first {
+            [Origin::Returned, Origin::Others, Origin::Immediate]
+        } else {
+            [Origin::Immediate, Origin::Returned, Origin::Others]
+        };
+        for from in order {
+            if let Some((class, count)) = self.next_jobs(lane, from, now)
+                && let Some(batch) = self.batch(lane, from, class, count, now, dropped)
+            {
+                return Some(Start::Run(batch));
+            }
+        }
+        self.refill(lane, now).map(Start::Refill)
+    }
+
+    /// Of which class a lane takes how many jobs from there, if any.
+    fn next_jobs(&mut self, lane: LaneId, from: Origin, now: Time) -> Option<(Class, usize)> {
+        let slot = self.lanes.get(lane.0)?;
+        let kind = slot.spec.kind;
+        if from == Origin::Others && kind == LaneKind::Accelerator {
+            return self.next_accelerated(lane, now);
+        }
+        let waits = match from {
+            Origin::Immediate => self.queue.immediate() > 0,
+            Origin::Returned | Origin::Others => self.queue.other() > 0,
+        };
+        if !waits {
+            return None;
+        }
+        let next = Class::all()
+            .filter(|class| self.way(slot, *class).is_some() && self.may_take(kind, from, *class))
+            .filter_map(|class| Some((self.head(from, class, now)?, class)));
+        let (_, class) = next.min()?;
+        Some((class, self.slice(lane, class)?))
+    }
+
+    fn head(&self, from: Origin, class: Class, now: Time) -> Option<Head> {
+        let first = |number| Head {
+            level: super::super::job::Priority::IMMEDIATE,
+            number,
+        };
+        match from {
+            Origin::Immediate => self.queue.immediate_head(class).map(first),
+            Origin::Returned => self.queue.returned_head(class, false).map(first),
+            Origin::Others => self.queue.head(class, now),
+        }
+    }
+
+    /// The table above.
+    fn may_take(&self, kind: LaneKind, from: Origin, class: Class) -> bool {
+        let live = |kind| {
+            self.lanes
+                .iter()
+                .any(|slot| slot.spec.kind == kind && slot.is_live() && self.way(slot, class).is_some())
+        };
+        match (kind, from) {
+            (LaneKind::Cpu, _)
+            | (LaneKind::Reserved, Origin::Immediate)
+            | (LaneKind::Accelerator, Origin::Others) => true,
+            (LaneKind::Reserved, Origin::Returned) => !live(LaneKind::Cpu),
+            (LaneKind::Reserved, Origin::Others) => !live(LaneKind::Cpu) && !live(LaneKind::Accelerator),
+            (LaneKind::Accelerator, _) => !live(LaneKind::Cpu) && !live(LaneKind::Reserved),
+        }
+    }
+
+    /// How a lane would do jobs of a class now.
+    fn way(&self, slot: &Slot, class: Class) -> Option<Way> {
+        let itself = slot.line(class).map(|line| Way {
+            class,
+            line,
+            jobs_max: usize::MAX,
+        });
+        let Some(masks) = self.masks.filter(|masks| masks.limits.sign == class) else {
+            return itself;
+        };
+        let stock = masks.stock();
+        match itself {
+            Some(way) if stock > 0 => Some(Way {
+                jobs_max: stock,
+                ..way
+            }),
+            _ => {
+                let class = masks.limits.plain;
+                slot.line(class).map(|line| Way {
+                    class,
+                    line,
+                    jobs_max: usize::MAX,
+                })
+            }
+        }
+    }
+
+    /// Jobs that a lane does within a slice, in whole grains and at least one; for an accelerator, all.
+    fn slice(&self, lane: LaneId, class: Class) -> Option<usize> {
+        let slot = self.lanes.get(lane.0)?;
+        if slot.is_accelerator() {
+            return Some(slot.spec.batch_max);
+        }
+        let jobs = self.way(slot, class)?.line.jobs_within(self.config.slice);
+        let grain = slot.spec.grain.max(1);
+        Some((jobs - jobs % grain).max(grain).min(slot.spec.batch_max))
+    }
+
+    /// Asks the policy class by class, the one first whose next job is most urgent; then about the classes of which nothing waits, to
+    /// know when to ask again.
+    fn next_accelerated(&mut self, lane: LaneId, now: Time) -> Option<(Class, usize)> {
+        let slot = self.lanes.get(lane.0)?;
+        let mut heads: [(Option<Head>, Class); Class::COUNT] = [(None, Class::RSA_VERIFY); Class::COUNT];
+        for (head, class) in heads.iter_mut().zip(Class::all()) {
+            *head = (
+                self.way(slot, class).and_then(|_| self.queue.head(class, now)),
+                class,
+            );
+        }
+        heads.sort_unstable_by_key(|(head, class)| (head.is_none(), *head, *class));
+        let mut shortest = Wait {
+            until: Time::NEVER,
+            more: usize::MAX,
+        };
+        for (head, class) in heads {
+            match self.ask(lane, class, now) {
+                Some(Choice::Take(count)) if head.is_some() => return Some((class, count)),
+                Some(Choice::Wait { until, more }) => {
+                    let until = if head.is_some() { until } else { Time::NEVER };
+                    shortest = Wait {
+                        until: shortest.until.min(until),
+                        more: shortest.more.min(more),
+                    };
+                }
+                Some(Choice::Take(_)) => shortest.more = 1,
+                None => {}
+            }
+        }
+        if let Some(slot) = self.lanes.get_mut(lane.0)
+            && let State::Idle { wait } = &mut slot.state
+        {
+            *wait = Some(shortest);
+        }
+        None
+    }
+
+    /// None for a class that the lane cannot do, or of which none has come yet.
+    fn ask(&mut self, lane: LaneId, class: Class, now: Time) -> Option<Choice> {
+        let view = self.view(lane, class, now)?;
+        let latest = view.oldest + self.config.wait_max;
+        if self.ending != Ending::No {
+            return Some(Choice::Take(view.batch_max));
+        }
+        Some(match self.policy.choose(&view) {
+            Choice::Take(count) => Choice::Take(count.max(1)),
+            Choice::Wait { .. } if view.waiting > 0 && latest <= now => {
+                self.counters.waits_ended += 1;
+                Choice::Take(view.batch_max)
+            }
+            Choice::Wait { until, more } => Choice::Wait {
+                until: until.min(latest),
+                more: more.max(1),
+            },
+        })
+    }
+
+    fn view(&self, lane: LaneId, class: Class, now: Time) -> Option<View> {
+        let slot = self.lanes.get(lane.0)?;
+        let way = self.way(slot, class)?;
+        let arrivals = self.arrivals.of(class).other.per_s(now);
+        let fronts = self
+            .queue
+            .fronts(class)
+            .or((arrivals > 0.0).then_some((now, Time::NEVER)));
+        let (oldest, deadline) = fronts?;
+        let (cpu_rate, load) = self.processors(class, now);
+        Some(View {
+            now,
+            class,
+            waiting: self.queue.waiting(class),
+            oldest,
+            deadline,
+            line: way.line,
+            batch_max: slot.spec.batch_max.min(way.jobs_max),
+            cpu_rate,
+            cpu_spare: cpu_rate * (1.0 - load).max(0.0),
+            arrivals,
+        })
+    }
+
+    /// Jobs of a class that the processors do per second, and the part of their time that all arrivals need.
+    fn processors(&self, class: Class, now: Time) -> (f64, f64) {
+        let (mut rate, mut count, mut needed) = (0.0, 0.0, 0.0);
+        let mut first: Option<&Slot> = None;
+        for (number, slot) in self.lanes.iter().enumerate() {
+            if slot.spec.kind == LaneKind::Cpu
+                && slot.is_live()
+                && let Some(way) = self.way(slot, class)
+                && let Some(jobs) = self.slice(LaneId(number), class)
+            {
+                let jobs = jobs as f64;
+                rate += jobs / way.line.seconds(jobs);
+                count += 1.0;
+                first = first.or(Some(slot));
+            }
+        }
+        for (class, arrivals) in self.arrivals.iter() {
+            let per_s = arrivals.immediate.per_s(now) + arrivals.other.per_s(now);
+            if per_s > 0.0
+                && let Some(line) = first.and_then(|slot| slot.line(class))
+            {
+                needed += per_s * line.per_job_s;
+            }
+        }
+        (rate, if count > 0.0 { needed / count } else { 0.0 })
+    }
+
+    /// Moves jobs into a batch of this lane, and notes that it runs it. None if all have expired meanwhile.
+    fn batch(
+        &mut self,
+        lane: LaneId,
+        from: Origin,
+        class: Class,
+        count: usize,
+        now: Time,
+        dropped: &mut Vec<Dropped<J>>,
+    ) -> Option<Batch<J>> {
+        let way = self.way(self.lanes.get(lane.0)?, class)?;
+        let batch_max = self.lanes.get(lane.0)?.spec.batch_max;
+        let count = count.min(way.jobs_max).min(batch_max);
+        let mut batch = self.spare.pop().unwrap_or_else(|| Batch::new(class));
+        batch.class = way.class;
+        match from {
+            Origin::Immediate => self.queue.take_immediate(class, count, now, &mut batch, dropped),
+            Origin::Returned => self
+                .queue
+                .take_returned(class, false, count, now, &mut batch, dropped),
+            Origin::Others => self.queue.take(class, count, now, &mut batch),
+        }
+        let jobs = batch.len();
+        if jobs == 0 {
+            self.spare.push(batch);
+            return None;
+        }
+        self.note_masks(class, way.class, jobs);
+        self.in_batches += jobs;
+        self.counters.batches += 1;
+        let slot = self.lanes.get_mut(lane.0)?;
+        slot.state = State::Running {
+            class: way.class,
+            jobs,
+        };
+        slot.immediate_in_a_row = if from == Origin::Immediate {
+            slot.immediate_in_a_row + 1
+        } else {
+            0
+        };
+        Some(batch)
+    }
+
+    fn note_masks(&mut self, asked: Class, done_as: Class, jobs: usize) {
+        let Some(masks) = self.masks.as_mut().filter(|masks| masks.limits.sign == asked) else {
+            return;
+        };
+        if done_as == asked {
+            masks.use_up(jobs);
+        } else {
+            self.counters.signed_plainly += jobs as u64;
+        }
+    }
+
+    /// How many masks an idle lane makes now, if any.
+    fn refill(&mut self, lane: LaneId, now: Time) -> Option<usize> {
+        let slot = self.lanes.get_mut(lane.0)?;
+        let masks = self
+            .masks
+            .as_mut()
+            .filter(|_| slot.spec.refills && slot.refill_after <= now && self.ending == Ending::No)?;
+        let class = masks.limits.refill;
+        let span = if slot.is_accelerator() {
+            masks.limits.slice
+        } else {
+            self.config.slice
+        };
+        let within = slot.line(class)?.jobs_within(span).max(slot.spec.grain);
+        let count = masks.wanted().min(within).min(slot.spec.batch_max);
+        if count == 0 {
+            return None;
+        }
+        masks.begin(count);
+        slot.state = State::Refilling { class, count };
+        Some(count)
+    }
+}

@@ -1,0 +1,153 @@
+//! Who is let in, and at which level.
+
+use super::super::super::job::{Fingerprint, Meta, Shed};
+use super::super::*;
+use super::rig::*;
+
+fn copy_of(bits: u128, level: u8, source: u64) -> Meta {
+    Meta {
+        fingerprint: Some(Fingerprint::new(bits)),
+        ..meta(level, source)
+    }
+}
+
+fn dropped(rig: &Rig, job: u32) -> Option<Shed> {
+    match rig.left.get(&job) {
+        Some(Left::Dropped(why)) => Some(*why),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_class_that_no_lane_does_and_what_has_expired_are_refused() {
+    let mut rig = Rig::pair();
+    let expired = Meta {
+        expires: rig.now,
+        ..meta(1, 1)
+    };
+    rig.submit([
+        Meta {
+            class: Class::RSA_SIGN,
+            ..meta(0, 1)
+        },
+        expired,
+    ]);
+    assert_eq!(
+        (dropped(&rig, 0), dropped(&rig, 1)),
+        (Some(Shed::NoLane), Some(Shed::Expired))
+    );
+    assert_eq!(rig.core.counters().shed.total(), 2);
+}
+
+#[test]
+fn a_copy_is_dropped_while_its_original_waits_is_worked_on_and_after() {
+    let mut rig = Rig::pair();
+    rig.submit_many(1, 8);
+    rig.submit([copy_of(7, 2, 1), copy_of(7, 2, 2), copy_of(8, 2, 1)]);
+    assert_eq!(
+        (dropped(&rig, 9), dropped(&rig, 10)),
+        (Some(Shed::Duplicate), None)
+    );
+    rig.finish(CPU, Outcome::Accepted);
+    rig.submit([copy_of(7, 2, 3)]);
+    assert_eq!(dropped(&rig, 11), Some(Shed::Duplicate));
+    rig.finish_all();
+    rig.submit([copy_of(7, 2, 4)]);
+    assert_eq!(dropped(&rig, 12), Some(Shed::Duplicate));
+    rig.pass(Config::default().recent_memory.times(2));
+    rig.submit([copy_of(7, 2, 4)]);
+    assert_eq!(dropped(&rig, 13), None, "long ago");
+}
+
+#[test]
+fn a_copy_of_what_was_dropped_is_welcome() {
+    let mut config = Config::default();
+    config.queue.capacity = 2;
+    let mut rig = Rig::new(config, vec![cpu()], tau(10));
+    rig.submit_many(1, 1);
+    rig.submit([copy_of(5, 6, 1), meta(2, 2), meta(2, 3)]);
+    assert_eq!(dropped(&rig, 1), Some(Shed::QueueFull));
+    rig.finish_all();
+    rig.submit([copy_of(5, 6, 1)]);
+    assert_eq!(dropped(&rig, 4), None);
+}
+
+#[test]
+fn who_repeats_anothers_immediate_message_beyond_his_quota_does_not_delay_it() {
+    let mut config = Config::default();
+    config.quotas.source.burst = 1;
+    let mut rig = Rig::new(config, vec![cpu()], tau(10));
+    let (attacker, victim) = (66, 1);
+    rig.submit([meta(0, attacker)]);
+    rig.submit([
+        copy_of(9, 0, attacker),
+        copy_of(9, 0, victim),
+        copy_of(9, 0, victim),
+    ]);
+    assert_eq!(rig.core.counters().demoted, 1);
+    rig.finish(CPU, Outcome::Rejected);
+    assert_eq!(rig.on(CPU), [2], "the victim's, as immediate");
+    assert_eq!(
+        (dropped(&rig, 1), dropped(&rig, 3)),
+        (None, Some(Shed::Duplicate))
+    );
+    rig.submit([copy_of(9, 0, attacker)]);
+    assert_eq!(dropped(&rig, 4), Some(Shed::Duplicate));
+}
+
+#[test]
+fn immediate_messages_beyond_the_quota_are_urgent_ones() {
+    let mut rig = Rig::pair();
+    rig.lose(GPU);
+    rig.submit_many(1, 1);
+    rig.submit((0..30).map(|_| meta(0, 5)));
+    assert_eq!(rig.core.counters().demoted, 20);
+    assert_eq!(rig.core.waiting(), (10, 20));
+    rig.submit([meta(0, 6)]);
+    rig.finish(CPU, Outcome::Accepted);
+    rig.finish(CPU, Outcome::Accepted);
+    assert_eq!(rig.on(CPU), [9, 10, 31], "another source's goes before them");
+}
+
+#[test]
+fn invented_sources_share_a_quota_that_known_ones_do_not_need() {
+    let mut config = Config::default();
+    config.quotas.strangers.burst = 4;
+    let mut rig = Rig::new(config, vec![cpu()], tau(10));
+    let known = rig.submit([meta(3, 1)]);
+    rig.finish_all();
+    assert_eq!(rig.left[&known[0]], Left::Done(Outcome::Accepted));
+    rig.submit((100..200).map(|source| meta(0, source)));
+    assert_eq!(rig.core.counters().demoted, 96);
+    rig.submit([meta(0, 1)]);
+    assert_eq!(rig.core.counters().demoted, 96);
+    rig.submit([meta(3, 300)]);
+    while !rig.given.is_empty() {
+        rig.finish(CPU, Outcome::Rejected);
+    }
+    rig.submit([meta(0, 300)]);
+    assert_eq!(
+        rig.core.counters().demoted,
+        97,
+        "a wrong signature makes nobody known"
+    );
+}
+
+#[test]
+fn an_arrival_in_the_future_is_now() {
+    let mut rig = Rig::pair();
+    rig.lose(GPU);
+    rig.submit_many(1, 1);
+    let mut jobs = vec![Job {
+        meta: Meta {
+            arrived: Time::NEVER,
+            ..meta(7, 1)
+        },
+        payload: 1,
+    }];
+    rig.event(Event::Submitted(&mut jobs)).unwrap();
+    rig.pass(Span::from_millis(200));
+    rig.submit_many(1, 8);
+    rig.finish(CPU, Outcome::Accepted);
+    assert_eq!(rig.on(CPU)[0], 1, "it has aged");
+}

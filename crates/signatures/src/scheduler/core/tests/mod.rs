@@ -1,0 +1,5 @@
+mod admission;
+mod lanes;
+mod random;
+mod rig;
+mod work;

@@ -1,0 +1,176 @@
+//! A core with lanes that do nothing, and a book in which each job must leave exactly once.
+
+use std::collections::HashMap;
+
+use super::super::super::job::{Meta, Priority, Shed, Source};
+use super::super::super::policy::FixedTau;
+use super::super::*;
+
+pub const CLASS: Class = Class::P256_VERIFY;
+pub const CPU: LaneId = LaneId(0);
+pub const GPU: LaneId = LaneId(1);
+
+/// 100 jobs a millisecond in grains of 8; a slice of 0.1 ms is 8 jobs.
+pub fn cpu() -> LaneSpec {
+    let line = Line::new(Span::ZERO, 100e3);
+    LaneSpec::new("cpu", LaneKind::Cpu)
+        .with(CLASS, line)
+        .with_grain(8)
+}
+
+pub fn gpu() -> LaneSpec {
+    let line = Line::new(Span::from_micros(300), 10e6);
+    LaneSpec::new("gpu", LaneKind::Accelerator)
+        .with(CLASS, line)
+        .with_batch_max(1_000)
+}
+
+pub fn tau(jobs: usize) -> Box<dyn Policy> {
+    Box::new(FixedTau::new(PerClass::from_fn(|_| jobs)))
+}
+
+pub fn meta(level: u8, source: u64) -> Meta {
+    Meta::new(CLASS, Priority::new(level), Source(source), Time::ZERO)
+}
+
+/// How a job left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Left {
+    Done(Outcome),
+    Dropped(Shed),
+}
+
+pub struct Rig {
+    pub core: Core<u32>,
+    pub now: Time,
+    pub next: u32,
+    /// What each lane has been given and has not ended.
+    pub given: HashMap<LaneId, Start<u32>>,
+    pub left: HashMap<u32, Left>,
+    /// Jobs in the order in which they were done.
+    pub done: Vec<u32>,
+}
+
+impl Rig {
+    pub fn new(config: Config, lanes: Vec<LaneSpec>, policy: Box<dyn Policy>) -> Self {
+        let count = lanes.len();
+        let core = Core::new(config, lanes, policy);
+        let (given, left) = (HashMap::new(), HashMap::new());
+        let mut rig = Self {
+            core,
+            now: Time::from_nanos(1),
+            next: 0,
+            given,
+            left,
+            done: Vec::new(),
+        };
+        (0..count).for_each(|lane| rig.event(Event::LaneIdle(LaneId(lane))).unwrap());
+        rig
+    }
+
+    /// One processor and one accelerator that takes more than 10.
+    pub fn pair() -> Self {
+        Self::new(Config::default(), vec![cpu(), gpu()], tau(10))
+    }
+
+    pub fn pass(&mut self, span: Span) {
+        self.now = self.now + span;
+    }
+
+    pub fn event(&mut self, event: Event<'_, u32>) -> Result<(), CoreError> {
+        let mut decisions = Decisions::default();
+        let taken = self.core.handle(event, self.now, &mut decisions);
+        for (lane, start) in decisions.start {
+            assert!(self.given.insert(lane, start).is_none(), "{lane:?} was busy");
+        }
+        for Dropped { job, why } in decisions.dropped {
+            self.leave(job.payload, Left::Dropped(why));
+        }
+        taken
+    }
+
+    fn leave(&mut self, job: u32, how: Left) {
+        let before = self.left.insert(job, how);
+        assert_eq!(before, None, "job {job} leaves twice, now {how:?}");
+    }
+
+    /// Submits jobs; their numbers.
+    pub fn submit(&mut self, metas: impl IntoIterator<Item = Meta>) -> Vec<u32> {
+        let first = self.next;
+        let job = |(number, meta)| Job {
+            meta,
+            payload: first + number as u32,
+        };
+        let mut jobs: Vec<_> = metas.into_iter().enumerate().map(job).collect();
+        jobs.iter_mut().for_each(|job| job.meta.arrived = self.now);
+        self.next += jobs.len() as u32;
+        self.event(Event::Submitted(&mut jobs)).unwrap();
+        (first..self.next).collect()
+    }
+
+    pub fn submit_many(&mut self, level: u8, count: usize) -> Vec<u32> {
+        self.submit((0..count).map(|source| meta(level, source as u64)))
+    }
+
+    /// The jobs that a lane works on.
+    pub fn on(&self, lane: LaneId) -> Vec<u32> {
+        match self.given.get(&lane) {
+            Some(Start::Run(batch)) => batch.payloads.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The lane ends its batch, with this outcome for all jobs; it ends making masks, and probes go well.
+    pub fn finish(&mut self, lane: LaneId, outcome: Outcome) {
+        match self.given.remove(&lane).unwrap() {
+            Start::Run(batch) => {
+                let jobs = batch.payloads.clone();
+                jobs.iter().for_each(|job| self.leave(*job, Left::Done(outcome)));
+                self.done.extend(&jobs);
+                let took = self.core.line(lane, batch.class).unwrap().time(jobs.len());
+                let outcomes = vec![outcome; jobs.len()];
+                self.event(Event::BatchDone {
+                    lane,
+                    batch,
+                    outcomes: &outcomes,
+                    took,
+                })
+                .unwrap();
+            }
+            Start::Refill(made) => {
+                let took = self.core.line(lane, Class::MASK_REFILL).unwrap().time(made);
+                self.event(Event::RefillDone { lane, made, took }).unwrap();
+            }
+            Start::Probe => self.event(Event::Probed { lane, alive: true }).unwrap(),
+        }
+    }
+
+    /// The lane fails in whatever it does.
+    pub fn lose(&mut self, lane: LaneId) {
+        let event = match self.given.remove(&lane) {
+            Some(Start::Run(batch)) => Event::LaneLost {
+                lane,
+                batch: Some(batch),
+            },
+            Some(Start::Probe) => Event::Probed { lane, alive: false },
+            Some(Start::Refill(_)) | None => Event::LaneLost { lane, batch: None },
+        };
+        self.event(event).unwrap();
+    }
+
+    /// Works until nothing is left to do.
+    pub fn finish_all(&mut self) {
+        while let Some(lane) = self.given.keys().min().copied() {
+            self.finish(lane, Outcome::Accepted);
+        }
+    }
+
+    /// Time passes until the timer is due, and it rings.
+    pub fn ring(&mut self) {
+        let due = self.core.next_timer();
+        assert_ne!(due, Time::NEVER);
+        self.now = self.now.max(due);
+        self.event(Event::Timer).unwrap();
+        assert!(self.core.next_timer() > self.now, "a timer that rings for ever");
+    }
+}

@@ -1,0 +1,142 @@
+//! How an engine ends.
+
+use std::collections::HashSet;
+use std::sync::Barrier;
+
+use super::super::super::job::Outcome;
+use super::super::super::lane::LaneKind;
+use super::super::super::time::Span;
+use super::super::*;
+use super::rig::*;
+
+fn quick() -> Box<dyn Lane<u64>> {
+    Box::new(Quick(|_| Outcome::Accepted))
+}
+
+#[test]
+fn finishing_does_what_waits() {
+    let (lane, seen, order) = held(&[]);
+    let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
+        (spec(LaneKind::Cpu), Box::new(lane)),
+        (spec(LaneKind::Accelerator), quick()),
+    ];
+    let rig = Rig::new(without_timers(), lanes);
+    rig.submit([0], 3);
+    seen.recv_timeout(PATIENCE).unwrap();
+    rig.submit(1..8, 3);
+    rig.submit([8], 0);
+    // The lane has ended its test: it does what comes.
+    drop((seen, order));
+    let submitter = rig.engine.submitter();
+    let (back, left, snapshot) = rig.end(Ending::Finish);
+    assert_eq!((back.len(), left.len(), snapshot.counters.accepted), (0, 9, 9));
+    let mut late = vec![job(9, 1, submitter.now())];
+    assert_eq!(submitter.submit(&mut late), Err(Closed));
+    assert_eq!(late.len(), 1, "it is still the caller's");
+}
+
+#[test]
+fn giving_back_ends_what_was_begun() {
+    let (lane, seen, order) = held(&[]);
+    let rig = Rig::new(Config::default(), vec![(spec(LaneKind::Cpu), Box::new(lane))]);
+    rig.submit([0], 3);
+    seen.recv_timeout(PATIENCE).unwrap();
+    rig.submit([4, 5], 2);
+    rig.submit([6], 0);
+    drop(order);
+    let (back, left, snapshot) = rig.end(Ending::GiveBack);
+    // The lane may have been quick enough to begin the next batches.
+    let begun: HashSet<u64> = left.iter().map(|(job, _)| *job).collect();
+    assert!(begun.contains(&0));
+    let mut all: Vec<u64> = begun.into_iter().chain(back).collect();
+    all.sort_unstable();
+    assert_eq!(all, [0, 4, 5, 6]);
+    assert_eq!(snapshot.counters.given_back + snapshot.counters.accepted, 4);
+}
+
+#[test]
+fn finishing_without_a_lane_that_works_gives_back() {
+    let (lane, seen, order) = held(&[false]);
+    let rig = Rig::new(without_timers(), vec![(spec(LaneKind::Cpu), Box::new(lane))]);
+    rig.submit([1, 2, 3], 3);
+    seen.recv_timeout(PATIENCE).unwrap();
+    order.send(Order::Lose).unwrap();
+    let (back, left, snapshot) = rig.end(Ending::Finish);
+    assert_eq!((back, left.len()), (vec![1, 2, 3], 0));
+    assert_eq!(snapshot.counters.lanes_lost, 1);
+}
+
+#[test]
+fn what_only_a_lost_lane_could_do_is_given_back() {
+    let (lane, seen, order) = held(&[false]);
+    let other = super::super::super::class::Class::RA_VERIFY;
+    let cpu = super::super::super::lane::LaneSpec::new("other", LaneKind::Cpu)
+        .with(other, super::super::super::model::Line::new(Span::ZERO, 1e6));
+    let lanes: Vec<(_, Box<dyn Lane<u64>>)> =
+        vec![(cpu, quick()), (spec(LaneKind::Accelerator), Box::new(lane))];
+    let rig = Rig::new(without_timers(), lanes);
+    rig.submit(0..20, 3);
+    seen.recv_timeout(PATIENCE).unwrap();
+    order.send(Order::Lose).unwrap();
+    let (back, left, _) = rig.end(Ending::Finish);
+    assert_eq!((back.len(), left.len()), (20, 0));
+}
+
+#[test]
+fn producers_that_submit_while_it_ends_lose_nothing() {
+    for ending in [Ending::Finish, Ending::GiveBack] {
+        let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
+            (spec(LaneKind::Cpu), quick()),
+            (spec(LaneKind::Accelerator), quick()),
+        ];
+        let rig = Rig::new(Config::default(), lanes);
+        let barrier = Barrier::new(3);
+        let (taken, back, left) = std::thread::scope(|scope| {
+            let producers: Vec<_> = (0..2u64)
+                .map(|producer| {
+                    let (submitter, barrier) = (rig.engine.submitter(), &barrier);
+                    scope.spawn(move || {
+                        let (mut taken, mut next) = (Vec::new(), producer << 32);
+                        loop {
+                            let now = submitter.now();
+                            let mut jobs: Vec<_> =
+                                (next..next + 16).map(|number| job(number, 2, now)).collect();
+                            if submitter.submit(&mut jobs).is_err() {
+                                return taken;
+                            }
+                            taken.extend(next..next + 16);
+                            next += 16;
+                            if next & 0xffff_ffff == 160 {
+                                barrier.wait();
+                            }
+                        }
+                    })
+                })
+                .collect();
+            barrier.wait();
+            let (back, left, _) = rig.end(ending);
+            let taken: Vec<u64> = producers
+                .into_iter()
+                .flat_map(|producer| producer.join().unwrap())
+                .collect();
+            (taken, back, left)
+        });
+        let mut all: Vec<u64> = left.iter().map(|(job, _)| *job).chain(back).collect();
+        all.sort_unstable();
+        assert_eq!(all, taken, "{ending:?}");
+        assert!(taken.len() >= 320);
+    }
+}
+
+#[test]
+fn an_engine_that_is_dropped_ends_its_threads() {
+    let rig = Rig::new(Config::default(), vec![(spec(LaneKind::Cpu), quick())]);
+    let submitter = rig.engine.submitter();
+    rig.submit(0..10, 3);
+    drop(rig.engine);
+    assert_eq!(
+        submitter.submit(&mut vec![job(1, 1, submitter.now())]),
+        Err(Closed)
+    );
+    assert!(rig.left.try_iter().count() <= 10);
+}

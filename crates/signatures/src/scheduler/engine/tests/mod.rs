@@ -1,0 +1,5 @@
+mod ends;
+mod lanes;
+mod protocol;
+mod rig;
+mod work;

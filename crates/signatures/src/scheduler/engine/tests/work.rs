@@ -1,0 +1,232 @@
+//! The engine at work.
+
+use std::sync::Barrier;
+
+use super::super::super::job::{Outcome, Shed};
+use super::super::super::lane::LaneKind;
+use super::super::super::masks::MaskLimits;
+use super::super::*;
+use super::rig::*;
+
+fn even(job: u64) -> Outcome {
+    if job.is_multiple_of(2) {
+        Outcome::Accepted
+    } else {
+        Outcome::Rejected
+    }
+}
+
+#[test]
+fn many_producers_lose_nothing() {
+    const PRODUCERS: u64 = 4;
+    const JOBS: u64 = 20_000;
+    let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
+        (spec(LaneKind::Cpu), Box::new(Quick(even))),
+        (spec(LaneKind::Accelerator), Box::new(Quick(even))),
+        (spec(LaneKind::Reserved), Box::new(Quick(even))),
+    ];
+    let mut config = Config::default();
+    config.queue.capacity = 1 << 20;
+    let rig = Rig::new(config, lanes);
+    let barrier = Barrier::new(PRODUCERS as usize);
+    std::thread::scope(|scope| {
+        for producer in 0..PRODUCERS {
+            let (submitter, barrier) = (rig.engine.submitter(), &barrier);
+            scope.spawn(move || {
+                barrier.wait();
+                let mut next = 0;
+                while next < JOBS {
+                    let size = 1 + (next * 31 + producer) % 64;
+                    let numbers = next..(next + size).min(JOBS);
+                    let level = |number: u64| {
+                        if number.is_multiple_of(50) {
+                            0
+                        } else {
+                            (number % 8) as u8
+                        }
+                    };
+                    let now = submitter.now();
+                    let mut jobs = numbers
+                        .map(|number| job(producer * JOBS + number, level(number), now))
+                        .collect();
+                    submitter.submit(&mut jobs).unwrap();
+                    next += size;
+                }
+            });
+        }
+    });
+    let left = rig.take((PRODUCERS * JOBS) as usize);
+    for (job, how) in left {
+        assert!(
+            matches!(how, Left::Done(_, outcome) if outcome == even(job)),
+            "{job}: {how:?}"
+        );
+    }
+    let (back, more, snapshot) = rig.end(Ending::Finish);
+    assert_eq!((back.len(), more.len()), (0, 0));
+    assert_eq!(snapshot.counters.submitted, PRODUCERS * JOBS);
+    assert_eq!(snapshot.counters.accepted, PRODUCERS * JOBS / 2);
+    let recorded: u64 = Priority::all()
+        .map(|priority| snapshot.latencies.count(priority))
+        .sum();
+    assert_eq!(recorded, PRODUCERS * JOBS);
+    assert_eq!(
+        snapshot.lanes.iter().map(|lane| lane.jobs).sum::<u64>(),
+        PRODUCERS * JOBS
+    );
+}
+
+use super::super::super::job::Priority;
+
+#[test]
+fn one_lane_keeps_the_order_and_takes_immediate_jobs_first() {
+    let (lane, seen, order) = held(&[]);
+    let rig = Rig::new(Config::default(), vec![(spec(LaneKind::Cpu), Box::new(lane))]);
+    rig.submit([1], 3);
+    assert_eq!(seen.recv_timeout(PATIENCE).unwrap(), [1]);
+    rig.submit(10..15, 3);
+    rig.submit(20..22, 1);
+    rig.submit([30], 0);
+    rig.submit(15..17, 3);
+    assert_eq!(rig.engine.waiting(), (1, 9));
+    order.send(Order::Do).unwrap();
+    assert_eq!(
+        seen.recv_timeout(PATIENCE).unwrap(),
+        [30],
+        "alone, and before all others"
+    );
+    order.send(Order::Do).unwrap();
+    assert_eq!(
+        seen.recv_timeout(PATIENCE).unwrap(),
+        [20, 21, 10, 11, 12, 13, 14, 15, 16]
+    );
+    order.send(Order::Do).unwrap();
+    assert_eq!(rig.take(11).len(), 11);
+}
+
+#[test]
+fn an_accelerator_is_woken_when_there_is_enough_for_it() {
+    let ((cpu, cpu_seen, cpu_order), (gpu, gpu_seen, gpu_order)) = (held(&[]), held(&[]));
+    let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
+        (spec(LaneKind::Cpu), Box::new(cpu)),
+        (spec(LaneKind::Accelerator), Box::new(gpu)),
+    ];
+    let rig = Rig::new(without_timers(), lanes);
+    rig.submit([1], 3);
+    assert_eq!(cpu_seen.recv_timeout(PATIENCE).unwrap(), [1]);
+    // The processor is held: nobody but the accelerator can notice.
+    rig.submit(100..106, 3);
+    rig.submit(200..206, 3);
+    let batch = gpu_seen.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(
+        batch,
+        [100, 101, 102, 103, 104, 105, 200, 201, 202, 203, 204, 205]
+    );
+    gpu_order.send(Order::Do).unwrap();
+    assert!(
+        rig.take(12)
+            .values()
+            .all(|how| *how == Left::Done(LaneId(1), Outcome::Accepted))
+    );
+    cpu_order.send(Order::Do).unwrap();
+    rig.take(1);
+}
+
+#[test]
+fn a_single_job_for_an_accelerator_is_done_when_its_wait_is_over() {
+    let rig = Rig::new(
+        Config::default(),
+        vec![(spec(LaneKind::Accelerator), Box::new(Quick(even)))],
+    );
+    rig.submit([4], 5);
+    assert_eq!(rig.take(1)[&4], Left::Done(LaneId(0), Outcome::Accepted));
+    assert_eq!(rig.end(Ending::Finish).2.counters.waits_ended, 1);
+}
+
+#[test]
+fn when_the_inbox_is_full_producers_shed_by_the_queues_order() {
+    let (lane, seen, order) = held(&[]);
+    let mut config = Config::default();
+    config.queue.capacity = 100;
+    let rig = Rig::new(config, vec![(spec(LaneKind::Cpu), Box::new(lane))]);
+    rig.submit([0], 3);
+    seen.recv_timeout(PATIENCE).unwrap();
+    // The lane is held, so nobody else empties the inbox of 1,024 submissions.
+    let count = 3_000;
+    for number in 1..=count {
+        rig.submit([number], if number <= 50 { 1 } else { 6 });
+    }
+    let dropped = rig.left.try_iter().collect::<Vec<_>>();
+    assert!(dropped.len() > 1_900, "{}", dropped.len());
+    assert!(
+        dropped
+            .iter()
+            .all(|(job, how)| *how == Left::Dropped(Shed::QueueFull) && *job > 50)
+    );
+    drop(order);
+    drop(seen);
+    let (back, left, snapshot) = rig.end(Ending::GiveBack);
+    assert_eq!(back.len() + left.len() + dropped.len(), count as usize + 1);
+    // The lane may have been quick enough to begin the next batches.
+    let counters = snapshot.counters;
+    assert_eq!(counters.given_back + counters.done(), 1 + 100);
+    let (done, _): (Vec<_>, Vec<_>) = left.iter().partition(|(_, how)| matches!(how, Left::Done(..)));
+    assert!((1..=50).all(|urgent| back.contains(&urgent) || done.iter().any(|(job, _)| *job == urgent)));
+}
+
+/// Makes masks and counts them.
+struct Maker(std::sync::mpsc::Sender<usize>);
+
+impl Lane<u64> for Maker {
+    fn run(&mut self, _: Class, jobs: &mut [u64], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
+        outcomes.extend(jobs.iter().map(|_| Outcome::Accepted));
+        Ok(())
+    }
+
+    fn refill(&mut self, count: usize) -> Result<usize, LaneLost> {
+        self.0.send(count).unwrap();
+        Ok(count)
+    }
+}
+
+use super::super::super::class::Class;
+
+#[test]
+fn an_idle_lane_fills_the_pool_and_then_rests() {
+    let (sender, made) = std::sync::mpsc::channel();
+    let limits = MaskLimits {
+        sign: Class::RA_SIGN,
+        plain: Class::RSA_SIGN,
+        refill: Class::MASK_REFILL,
+        low: 10,
+        high: 100,
+        slice: Span::from_millis(1),
+    };
+    let line = Line::new(Span::ZERO, 30_000.0);
+    let lane = spec(LaneKind::Accelerator)
+        .with(Class::MASK_REFILL, line)
+        .refilling();
+    let config = Config {
+        masks: Some(limits),
+        ..Config::default()
+    };
+    let rig = Rig::new(config, vec![(lane, Box::new(Maker(sender)))]);
+    let mut stock = 0;
+    while stock < 100 {
+        stock += made.recv_timeout(PATIENCE).unwrap();
+    }
+    rig.submit(0..20, 1);
+    rig.take(20);
+    assert_eq!(made.try_iter().count(), 0);
+    rig.engine.set_mask_stock(9);
+    let mut more = 9;
+    while more < 100 {
+        more += made.recv_timeout(PATIENCE).unwrap();
+    }
+    let (_, _, snapshot) = rig.end(Ending::Finish);
+    assert_eq!((snapshot.mask_stock, snapshot.counters.masks_made), (100, 191));
+}
+
+use super::super::super::lane::LaneId;
+use super::super::super::model::Line;
+use super::super::super::time::Span;

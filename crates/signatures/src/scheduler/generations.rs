@@ -1,0 +1,136 @@
+//! A bounded map that forgets what is old: two hash maps, of which the older is dropped when the younger is full or aged.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash};
+
+use super::time::{Span, Time};
+
+/// Holds at least the last `size_max` keys that were put in within the last `age_max`, at most twice as many, and none for
+/// longer than twice `age_max`.
+pub(super) struct Generations<K, V, S> {
+    young: HashMap<K, V, S>,
+    old: HashMap<K, V, S>,
+    size_max: usize,
+    age_max: Span,
+    born: Time,
+}
+
+impl<K: Hash + Eq, V, S: BuildHasher + Default> Generations<K, V, S> {
+    pub(super) fn new(size_max: usize, age_max: Span) -> Self {
+        let (young, old) = (HashMap::default(), HashMap::default());
+        Self {
+            young,
+            old,
+            size_max: size_max.max(1),
+            age_max,
+            born: Time::ZERO,
+        }
+    }
+
+    pub(super) fn get(&mut self, key: &K, now: Time) -> Option<&V> {
+        self.turn(now);
+        self.young.get(key).or_else(|| self.old.get(key))
+    }
+
+    pub(super) fn insert(&mut self, key: K, value: V, now: Time) {
+        self.turn(now);
+        self.young.insert(key, value);
+    }
+
+    pub(super) fn remove(&mut self, key: &K) {
+        self.young.remove(key);
+        self.old.remove(key);
+    }
+
+    /// What belongs to a key, which counts as put in now.
+    pub(super) fn touch(&mut self, key: K, now: Time, make: impl FnOnce() -> V) -> &mut V {
+        self.turn(now);
+        let old = &mut self.old;
+        self.young
+            .entry(key)
+            .or_insert_with_key(|key| old.remove(key).unwrap_or_else(make))
+    }
+
+    /// As [`Self::touch`], for a key that is known.
+    pub(super) fn touch_known(&mut self, key: K, now: Time) -> Option<&mut V> {
+        self.turn(now);
+        if let Some(value) = self.old.remove(&key) {
+            return Some(self.young.entry(key).or_insert(value));
+        }
+        self.young.get_mut(&key)
+    }
+
+    /// Begins a new generation, or two, if it is time.
+    fn turn(&mut self, now: Time) {
+        let age = now.since(self.born);
+        if self.young.len() < self.size_max && age < self.age_max {
+            return;
+        }
+        std::mem::swap(&mut self.young, &mut self.old);
+        self.young.clear();
+        if age >= self.age_max.times(2) {
+            self.old.clear();
+        }
+        self.born = now;
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::hash_map::RandomState;
+
+    use super::*;
+
+    fn at(nanos: u64) -> Time {
+        Time::from_nanos(nanos)
+    }
+
+    fn holds(map: &mut Generations<u32, u32, RandomState>, key: u32, now: u64) -> bool {
+        map.get(&key, at(now)).is_some()
+    }
+
+    #[test]
+    fn it_forgets_by_number() {
+        let mut map = Generations::<_, _, RandomState>::new(10, Span::MAX);
+        for key in 0..1_000_u32 {
+            map.insert(key, key, at(0));
+            assert!(map.len() <= 20);
+            assert!((key.saturating_sub(9)..=key).all(|key| holds(&mut map, key, 0)));
+        }
+        assert!(!holds(&mut map, 900, 0));
+    }
+
+    #[test]
+    fn it_forgets_by_age() {
+        let mut map = Generations::<_, _, RandomState>::new(10, Span::from_nanos(100));
+        map.insert(1, 1, at(0));
+        map.insert(2, 2, at(99));
+        map.insert(3, 3, at(150));
+        assert!(holds(&mut map, 1, 199) && holds(&mut map, 2, 199));
+        assert!(!holds(&mut map, 1, 250) && holds(&mut map, 3, 250));
+        assert!(!holds(&mut map, 3, 10_000), "even if nothing came in between");
+        assert_eq!(map.len(), 0);
+    }
+
+    #[test]
+    fn what_is_touched_stays() {
+        let mut map = Generations::<_, _, RandomState>::new(4, Span::MAX);
+        map.insert(7, 70, at(0));
+        for key in 100..200 {
+            map.insert(key, key, at(0));
+            if key % 2 == 0 {
+                assert_eq!(map.touch_known(7, at(0)).copied(), Some(70));
+                assert_eq!(*map.touch(7, at(0), || 0), 70);
+            }
+        }
+        assert_eq!(map.touch_known(100, at(0)), None);
+        assert_eq!(*map.touch(100, at(0), || 1), 1);
+        map.remove(&7);
+        assert!(!holds(&mut map, 7, 0));
+    }
+}

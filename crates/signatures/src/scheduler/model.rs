@@ -1,0 +1,335 @@
+//! How long a lane takes for a batch: t(n) = overhead + n · per job, calibrated at the start and corrected by every batch.
+
+use super::time::Span;
+
+/// What a lane takes for a batch of n jobs of one class.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Line {
+    /// What every batch takes, seconds; not negative.
+    pub overhead_s: f64,
+    /// What each job takes besides, seconds; positive.
+    pub per_job_s: f64,
+}
+
+/// A job takes at least this, whatever was measured: rates stay finite.
+const PER_JOB_MIN_S: f64 = 1e-12;
+
+impl Line {
+    /// A lane that starts a batch in `overhead` and then does so many jobs a second.
+    pub fn new(overhead: Span, jobs_per_s: f64) -> Self {
+        Self {
+            overhead_s: overhead.as_secs_f64(),
+            per_job_s: 1.0 / jobs_per_s,
+        }
+        .sound()
+    }
+
+    /// With an overhead that is not negative and a positive time per job.
+    fn sound(self) -> Self {
+        Self {
+            overhead_s: self.overhead_s.max(0.0),
+            per_job_s: self.per_job_s.max(PER_JOB_MIN_S),
+        }
+    }
+
+    /// Seconds for n jobs.
+    pub fn seconds(self, jobs: f64) -> f64 {
+        self.overhead_s + jobs * self.per_job_s
+    }
+
+    /// Time for n jobs.
+    pub fn time(self, jobs: usize) -> Span {
+        Span::from_secs_f64(self.seconds(jobs as f64))
+    }
+
+    /// Jobs per second in batches without end.
+    pub fn rate(self) -> f64 {
+        1.0 / self.per_job_s
+    }
+
+    /// The largest batch that is done within `span`; 0 if not even one job is.
+    pub fn jobs_within(self, span: Span) -> usize {
+        ((span.as_secs_f64() - self.overhead_s) / self.per_job_s).max(0.0) as usize
+    }
+
+    fn scaled(self, factor: f64) -> Self {
+        Self {
+            overhead_s: self.overhead_s * factor,
+            per_job_s: self.per_job_s * factor,
+        }
+    }
+}
+
+/// tau*: the batch from which on an accelerator is done sooner than processors of this rate without overhead, jobs;
+/// overhead / (1/R_cpu - 1/R_acc). None if it never is.
+pub fn crossover(cpu_rate: f64, accelerator: Line) -> Option<f64> {
+    let gain = 1.0 / cpu_rate - accelerator.per_job_s;
+    (gain > 0.0).then(|| accelerator.overhead_s / gain)
+}
+
+/// Weight of what is older by one batch. About 32 batches count.
+const FORGETTING: f64 = 0.97;
+/// The same for a batch that was clipped: if more of them come, the lane has changed and what is older is wrong.
+const FORGETTING_SURPRISED: f64 = 0.8;
+/// A batch moves the estimate as if it had taken at most so many times longer or shorter than predicted. A stalled batch is
+/// forgotten soon; a lane that has become ten times slower is believed after some batches.
+const SURPRISE_MAX: f64 = 2.0;
+/// Weight of the present line, in batches at each of two points: it damps. Batches of about one size say little of how their time
+/// is divided into overhead and jobs, and one that stalls would tilt the line.
+const INERTIA: f64 = 4.0;
+/// Weight of the calibrated line at the present speed. It keeps the division from drifting.
+const CALIBRATION_WEIGHT: f64 = 0.2;
+/// The two points of both.
+const POINTS: [f64; 2] = [1.0, 1024.0];
+
+/// The line of one lane and class, corrected by each batch that it does.
+///
+/// Least squares with exponential forgetting over relative errors: batches are weighted by 1/t², since a time scatters in
+/// proportion to itself, and a batch of 8 says as much as one of 8,000. What is observed is clipped to
+/// `SURPRISE_MAX`, which bounds the influence of any one batch.
+#[derive(Clone, Debug)]
+pub struct Estimate {
+    calibrated: Line,
+    line: Line,
+    sums: Sums,
+}
+
+/// Weighted sums over batches: of 1, n, n², t and n·t.
+#[derive(Clone, Copy, Default, Debug)]
+struct Sums {
+    one: f64,
+    n: f64,
+    nn: f64,
+    t: f64,
+    nt: f64,
+}
+
+impl Sums {
+    fn add(&mut self, weight: f64, n: f64, t: f64) {
+        self.one += weight;
+        self.n += weight * n;
+        self.nn += weight * n * n;
+        self.t += weight * t;
+        self.nt += weight * n * t;
+    }
+
+    fn fade(&mut self, factor: f64) {
+        for sum in [
+            &mut self.one,
+            &mut self.n,
+            &mut self.nn,
+            &mut self.t,
+            &mut self.nt,
+        ] {
+            *sum *= factor;
+        }
+    }
+
+    /// The line of least squares that has no negative overhead. None if all batches had one size.
+    fn fit(&self) -> Option<Line> {
+        let spread = self.one * self.nn - self.n * self.n;
+        if spread <= self.one * self.nn * 1e-12 {
+            return None;
+        }
+        let per_job_s = (self.one * self.nt - self.n * self.t) / spread;
+        let overhead_s = (self.nn * self.t - self.n * self.nt) / spread;
+        if overhead_s < 0.0 {
+            return Some(Line {
+                overhead_s: 0.0,
+                per_job_s: self.nt / self.nn,
+            });
+        }
+        if per_job_s <= 0.0 {
+            return Some(Line {
+                overhead_s: self.t / self.one,
+                per_job_s: PER_JOB_MIN_S,
+            });
+        }
+        Some(Line {
+            overhead_s,
+            per_job_s,
+        })
+    }
+}
+
+impl Estimate {
+    /// As calibrated.
+    pub fn new(calibrated: Line) -> Self {
+        let calibrated = calibrated.sound();
+        Self {
+            calibrated,
+            line: calibrated,
+            sums: Sums::default(),
+        }
+    }
+
+    /// What the lane is believed to take.
+    pub fn line(&self) -> Line {
+        self.line
+    }
+
+    /// A batch of n jobs took so long.
+    pub fn observe(&mut self, jobs: usize, took: Span) {
+        if jobs == 0 {
+            return;
+        }
+        let n = jobs as f64;
+        let predicted = self.line.seconds(n);
+        let t = took
+            .as_secs_f64()
+            .clamp(predicted / SURPRISE_MAX, predicted * SURPRISE_MAX);
+        let clipped = t != took.as_secs_f64();
+        self.sums
+            .fade(if clipped { FORGETTING_SURPRISED } else { FORGETTING });
+        self.sums.add(1.0 / (predicted * predicted), n, t);
+        let mut sums = self.sums;
+        let middle = sums.n / sums.one;
+        let calibrated = self
+            .calibrated
+            .scaled(self.line.seconds(middle) / self.calibrated.seconds(middle));
+        for (line, weight) in [(self.line, INERTIA), (calibrated, CALIBRATION_WEIGHT)] {
+            for point in POINTS {
+                let seconds = line.seconds(point);
+                sums.add(weight / (seconds * seconds), point, seconds);
+            }
+        }
+        if let Some(line) = sums.fit() {
+            self.line = line.sound();
+        }
+    }
+}
+
+/// Measures a lane: `run(n)` does a batch of n jobs and says what it took. Each size is run `repeats` times after one run that
+/// is not counted (caches, clocks), and the median counts: a stall makes no difference. With fewer than two sizes, all time
+/// is per job.
+pub fn calibrate(sizes: &[usize], repeats: usize, mut run: impl FnMut(usize) -> Span) -> Line {
+    let mut sums = Sums::default();
+    for &size in sizes.iter().filter(|size| **size > 0) {
+        run(size);
+        let mut times: Vec<Span> = (0..repeats.max(1)).map(|_| run(size)).collect();
+        times.sort_unstable();
+        let median = times
+            .get(times.len() / 2)
+            .map_or(0.0, |span| span.as_secs_f64())
+            .max(PER_JOB_MIN_S);
+        sums.add(1.0 / (median * median), size as f64, median);
+    }
+    let all_per_job = || Line {
+        overhead_s: 0.0,
+        per_job_s: if sums.nn > 0.0 { sums.nt / sums.nn } else { 0.0 },
+    };
+    sums.fit().unwrap_or_else(all_per_job).sound()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Dice, seeds};
+    use super::*;
+
+    fn gpu() -> Line {
+        Line::new(Span::from_micros(300), 10e6)
+    }
+
+    fn close(found: Line, true_line: Line, within: f64) -> bool {
+        [1.0, 64.0, 4096.0].iter().all(|n| {
+            let ratio = found.seconds(*n) / true_line.seconds(*n);
+            ratio < 1.0 + within && ratio > 1.0 / (1.0 + within)
+        })
+    }
+
+    fn noisy(dice: &mut Dice, line: Line, jobs: usize) -> Span {
+        let factor = 0.95 + dice.below(1_000) as f64 / 10_000.0;
+        Span::from_secs_f64(line.seconds(jobs as f64) * factor)
+    }
+
+    #[test]
+    fn times_and_sizes_are_inverse() {
+        for jobs in [1, 100, 10_000] {
+            let time = gpu().time(jobs);
+            assert!(gpu().jobs_within(time).abs_diff(jobs) <= 1);
+        }
+        assert_eq!(gpu().jobs_within(Span::from_micros(299)), 0);
+        assert!(Line::new(Span::ZERO, f64::INFINITY).rate().is_finite());
+    }
+
+    #[test]
+    fn the_crossover_of_the_measured_lanes() {
+        // RSA-2048 verification: 2 processors with 320 k/s, 0.3 ms and 40 M/s.
+        let tau = crossover(640e3, Line::new(Span::from_micros(300), 40e6)).unwrap();
+        assert!((195.0..196.0).contains(&tau), "{tau}");
+        assert_eq!(crossover(640e3, Line::new(Span::from_micros(300), 500e3)), None);
+    }
+
+    #[test]
+    fn calibration_sees_through_stalls() {
+        let mut runs = 0;
+        let line = calibrate(&[1, 8, 64, 512, 4096], 5, |jobs| {
+            runs += 1;
+            gpu().time(jobs).times(if runs % 3 == 0 { 20 } else { 1 })
+        });
+        assert!(close(line, gpu(), 0.01), "{line:?}");
+        assert_eq!(runs, 30);
+        let one_size = calibrate(&[100], 3, |_| Span::from_micros(100));
+        assert!((one_size.per_job_s - 1e-6).abs() < 1e-12 && one_size.overhead_s == 0.0);
+        assert!(calibrate(&[], 3, |_| Span::ZERO).rate().is_finite());
+    }
+
+    #[test]
+    fn a_wrong_calibration_is_corrected() {
+        seeds(20, |_, dice| {
+            let mut estimate = Estimate::new(Line::new(Span::from_millis(3), 500e3));
+            for _ in 0..300 {
+                let jobs = 1 + dice.below(5_000) as usize;
+                estimate.observe(jobs, noisy(dice, gpu(), jobs));
+            }
+            assert!(close(estimate.line(), gpu(), 0.2), "{estimate:?}");
+        });
+    }
+
+    #[test]
+    fn a_lane_that_becomes_slower_is_believed() {
+        let mut estimate = Estimate::new(gpu());
+        let slow = gpu().scaled(10.0);
+        for turn in 0..200 {
+            let jobs = 100 + (turn * 97) % 4_000;
+            estimate.observe(jobs, slow.time(jobs));
+        }
+        assert!(close(estimate.line(), slow, 0.05), "{estimate:?}");
+    }
+
+    #[test]
+    fn one_stall_moves_it_little() {
+        let mut estimate = Estimate::new(gpu());
+        (0..50).for_each(|turn| estimate.observe(500 + turn, gpu().time(500 + turn)));
+        estimate.observe(500, gpu().time(500).times(1_000));
+        assert!(close(estimate.line(), gpu(), 0.06), "{estimate:?}");
+    }
+
+    #[test]
+    fn batches_of_one_size_keep_the_calibrated_shape() {
+        let mut estimate = Estimate::new(gpu());
+        let slow = gpu().scaled(3.0);
+        (0..200).for_each(|_| estimate.observe(1_000, slow.time(1_000)));
+        assert!(close(estimate.line(), slow, 0.02), "{estimate:?}");
+    }
+
+    #[test]
+    fn it_stays_sound_whatever_is_observed() {
+        seeds(50, |_, dice| {
+            let mut estimate = Estimate::new(Line {
+                overhead_s: -1.0,
+                per_job_s: 0.0,
+            });
+            for _ in 0..200 {
+                let magnitude = dice.below(50);
+                let took = Span::from_nanos(dice.below(1 << magnitude));
+                estimate.observe(dice.below(100_000) as usize, took);
+                let Line {
+                    overhead_s,
+                    per_job_s,
+                } = estimate.line();
+                assert!(overhead_s >= 0.0 && per_job_s > 0.0 && (overhead_s + per_job_s).is_finite());
+            }
+        });
+    }
+}

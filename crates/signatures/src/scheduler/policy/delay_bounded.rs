@@ -1,0 +1,36 @@
+use super::super::time::Span;
+use super::{Choice, Policy, View, wait_for};
+
+/// A preferred size, and a time after which what is there has to do: dynamic batching as inference servers have it
+/// (NVIDIA Triton: `preferred_batch_size`, `max_queue_delay_microseconds`).
+#[derive(Clone, Copy, Debug)]
+pub struct DelayBounded {
+    preferred: usize,
+    delay_max: Span,
+}
+
+impl DelayBounded {
+    /// Batches of `preferred` jobs, at least 1; smaller ones when a job has waited `delay_max`.
+    pub fn new(preferred: usize, delay_max: Span) -> Self {
+        Self {
+            preferred: preferred.max(1),
+            delay_max,
+        }
+    }
+}
+
+impl Policy for DelayBounded {
+    fn name(&self) -> &'static str {
+        "delay bounded"
+    }
+
+    fn choose(&mut self, view: &View) -> Choice {
+        let preferred = self.preferred.min(view.batch_max);
+        let until = view.oldest + self.delay_max;
+        if view.waiting >= preferred || until <= view.now {
+            Choice::Take(preferred)
+        } else {
+            wait_for(preferred, view, until)
+        }
+    }
+}

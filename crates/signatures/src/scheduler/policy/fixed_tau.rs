@@ -1,0 +1,32 @@
+use super::super::class::PerClass;
+use super::super::time::Time;
+use super::{Choice, Policy, View, wait_for};
+
+/// The policy of the thesis "Hardware accelerated authentication", section 3.4.3: more than tau jobs wait, and the idle
+/// accelerator takes them all. Tau is fixed per machine.
+#[derive(Clone, Debug)]
+pub struct FixedTau {
+    tau: PerClass<usize>,
+}
+
+impl FixedTau {
+    /// With a tau for each class; see [`crossover`](super::super::model::crossover).
+    pub const fn new(tau: PerClass<usize>) -> Self {
+        Self { tau }
+    }
+}
+
+impl Policy for FixedTau {
+    fn name(&self) -> &'static str {
+        "fixed tau"
+    }
+
+    fn choose(&mut self, view: &View) -> Choice {
+        let tau = *self.tau.of(view.class);
+        if view.waiting > tau {
+            Choice::Take(view.waiting)
+        } else {
+            wait_for(tau.saturating_add(1), view, Time::NEVER)
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! The priority queue: FIFO within a priority and class, aging, shares, and a stated order of shedding.
+//!
+//! # Order
+//! A job queues in the FIFO of its class and level. Levels 1 to 7 age: a job that has waited k times [`Limits::age_step`]
+//! counts as k levels more urgent, but never as immediate. The next job of a class is the front that counts as most urgent,
+//! among equals the one that came first. After 6 steps a job of level 7 is preceded only by jobs that came before it, and
+//! these are bounded by the capacity: nothing starves that is not shed.
+//!
+//! # Shedding
+//! A job whose source has [`Limits::share_max`] jobs waiting is refused. Any other is let in; if the queue is then over its
+//! capacity, there leave, until it is not:
+//! 1. all jobs that have expired;
+//! 2. of the least urgent level that has jobs (as submitted, not as aged), the newest job of the source that holds most there;
+//!    among equal sources, of the one that came to its count last. It may be the new job itself.
+//!
+//! So an immediate job leaves only if the queue holds nothing but immediate jobs. Jobs of lost batches are at the very front
+//! of their class, are worked on before all others, and are never shed for room: the queue may exceed its capacity by them.
+
+mod arena;
+mod expiry;
+mod holders;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use self::arena::{Arena, Links, List};
+use self::expiry::Expiries;
+use self::holders::Holders;
+use super::class::{Class, PerClass};
+use super::job::{Batch, Dropped, Job, PerPriority, Priority, Shed, Ticket};
+use super::time::{Span, Time};
+
+/// Jobs that a queue may hold at most: places have numbers of 32 bits, with room to spare.
+pub const CAPACITY_MAX: usize = 1 << 24;
+
+/// Bounds of a queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Jobs that wait at most, 1 to [`CAPACITY_MAX`].
+    pub capacity: usize,
+    /// Jobs of one source that wait at most.
+    pub share_max: usize,
+    /// What a job waits to count as one level more urgent. Zero: jobs do not age.
+    pub age_step: Span,
+    /// Lost batches that a job may have been in and be tried again.
+    pub attempts_max: u8,
+}
+
+/// A job that waits.
+struct Node<J> {
+    ticket: Ticket,
+    payload: J,
+    holder: u32,
+    fifo: Links,
+    held: Links,
+}
+
+/// The job that is next of its class, leaving aside immediate ones and those of lost batches.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Head {
+    /// The level that it counts as, being aged.
+    pub level: Priority,
+    /// Its place in the order of arrival.
+    pub number: u64,
+}
+
+/// Jobs of lost batches, in the order in which they are to be done.
+#[derive(Debug)]
+struct Returned<J> {
+    immediate: VecDeque<(Ticket, J)>,
+    other: VecDeque<(Ticket, J)>,
+}
+
+impl<J> Returned<J> {
+    fn of(&self, immediate: bool) -> &VecDeque<(Ticket, J)> {
+        if immediate { &self.immediate } else { &self.other }
+    }
+
+    fn of_mut(&mut self, immediate: bool) -> &mut VecDeque<(Ticket, J)> {
+        if immediate {
+            &mut self.immediate
+        } else {
+            &mut self.other
+        }
+    }
+}
+
+/// The queue. Every operation on one job is O(1), but for the levels that are compared and the heap of expiries.
+pub struct Queue<J> {
+    limits: Limits,
+    nodes: Arena<Node<J>>,
+    fifos: PerClass<PerPriority<List>>,
+    holders: Holders,
+    expiries: Expiries,
+    returned: PerClass<Returned<J>>,
+    immediate: usize,
+    other: usize,
+}
+
+impl<J> Queue<J> {
+    /// An empty one. A capacity out of range is brought into it.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits: Limits {
+                capacity: limits.capacity.clamp(1, CAPACITY_MAX),
+                ..limits
+            },
+            nodes: Arena::new(),
+            fifos: PerClass::default(),
+            holders: Holders::new(),
+            expiries: Expiries::default(),
+            returned: PerClass::from_fn(|_| Returned {
+                immediate: VecDeque::new(),
+                other: VecDeque::new(),
+            }),
+            immediate: 0,
+            other: 0,
+        }
+    }
+
+    /// Jobs that wait.
+    pub fn len(&self) -> usize {
+        self.immediate + self.other
+    }
+
+    /// Whether none does.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Immediate jobs that wait.
+    pub fn immediate(&self) -> usize {
+        self.immediate
+    }
+
+    /// Other jobs that wait.
+    pub fn other(&self) -> usize {
+        self.other
+    }
+
+    /// Jobs of a class that wait, without immediate ones and those of lost batches.
+    pub fn waiting(&self, class: Class) -> usize {
+        let levels = self.fifos.of(class).iter().skip(1);
+        levels.map(|(_, fifo)| fifo.len()).sum()
+    }
+
+    /// Takes a job in, or drops it, or drops others for it. Numbers must ascend.
+    pub fn push(&mut self, ticket: Ticket, payload: J, now: Time, shed: &mut Vec<Dropped<J>>) {
+        if self.holders.total(ticket.meta.source) >= self.limits.share_max {
+            shed.push(dropped(ticket, payload, Shed::SourceShare));
+            return;
+        }
+        self.insert(ticket, payload);
+        if self.len() > self.limits.capacity {
+            self.purge(now, shed);
+            while self.len() > self.limits.capacity && self.shed_next(shed) {}
+        }
+    }
+
+    fn insert(&mut self, ticket: Ticket, payload: J) {
+        let Ticket {
+            meta, level, number, ..
+        } = ticket;
+        let node = Node {
+            ticket,
+            payload,
+            holder: 0,
+            fifo: Links::default(),
+            held: Links::default(),
+        };
+        let id = self.nodes.add(node);
+        let fifo = self.fifos.of_mut(meta.class).of_mut(level);
+        fifo.push_back(&mut self.nodes, id, |node| &mut node.fifo);
+        let holder = self.holders.add(&mut self.nodes, id, meta.source, level);
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.holder = holder;
+        }
+        let nodes = &self.nodes;
+        self.expiries
+            .add(meta.expires, number, id, nodes.len(), |number, id| {
+                waits(nodes, number, id)
+            });
+        *self.count(level) += 1;
+    }
+
+    /// Takes a job out of all lists.
+    fn remove(&mut self, id: u32) -> Option<(Ticket, J)> {
+        let node = self.nodes.get(id)?;
+        let (Ticket { meta, level, .. }, holder) = (node.ticket, node.holder);
+        let fifo = self.fifos.of_mut(meta.class).of_mut(level);
+        fifo.remove(&mut self.nodes, id, |node| &mut node.fifo);
+        self.holders.remove(&mut self.nodes, id, holder, level);
+        *self.count(level) -= 1;
+        let node = self.nodes.remove(id)?;
+        Some((node.ticket, node.payload))
+    }
+
+    fn count(&mut self, level: Priority) -> &mut usize {
+        if level.is_immediate() {
+            &mut self.immediate
+        } else {
+            &mut self.other
+        }
+    }
+
+    /// Drops what expires until now. Without it, [`Queue::take`] and [`Queue::head`] do not look at expiries.
+    pub fn purge(&mut self, now: Time, shed: &mut Vec<Dropped<J>>) {
+        while let Some((number, id)) = self.expiries.pop(now) {
+            if waits(&self.nodes, number, id)
+                && let Some((ticket, payload)) = self.remove(id)
+            {
+                shed.push(dropped(ticket, payload, Shed::Expired));
+            }
+        }
+    }
+
+    /// When the next job expires, at the earliest.
+    pub fn next_expiry(&self) -> Time {
+        self.expiries.next()
+    }
+
+    fn shed_next(&mut self, shed: &mut Vec<Dropped<J>>) -> bool {
+        let victim = Priority::all()
+            .rev()
+            .find_map(|level| self.holders.newest_of_most(level));
+        let Some((ticket, payload)) = victim.and_then(|id| self.remove(id)) else {
+            return false;
+        };
+        shed.push(dropped(ticket, payload, Shed::QueueFull));
+        true
+    }
+
+    /// What a job of this level that arrived then counts as now.
+    fn aged(&self, level: Priority, arrived: Time, now: Time) -> Priority {
+        let steps = now
+            .since(arrived)
+            .as_nanos()
+            .checked_div(self.limits.age_step.as_nanos());
+        let steps = steps.map_or(0, |steps| steps.min(u64::from(Priority::LEAST.number())) as u8);
+        Priority::new(level.number().saturating_sub(steps)).max(Priority::URGENT)
+    }
+
+    fn front(&self, class: Class, level: Priority) -> Option<&Ticket> {
+        let id = self.fifos.of(class).of(level).first()?;
+        Some(&self.nodes.get(id)?.ticket)
+    }
+
+    fn front_head(&self, class: Class, level: Priority, now: Time) -> Option<Head> {
+        let ticket = self.front(class, level)?;
+        Some(Head {
+            level: self.aged(level, ticket.meta.arrived, now),
+            number: ticket.number,
+        })
+    }
+
+    /// The next job of a class.
+    pub fn head(&self, class: Class, now: Time) -> Option<Head> {
+        Priority::all()
+            .skip(1)
+            .filter_map(|level| self.front_head(class, level, now))
+            .min()
+    }
+
+    /// Earliest arrival among the fronts of a class' levels, which is the earliest of all, and earliest deadline among the fronts,
+    /// which is the earliest of all if jobs of a level have the same time.
+    pub fn fronts(&self, class: Class) -> Option<(Time, Time)> {
+        let fronts = Priority::all()
+            .skip(1)
+            .filter_map(|level| self.front(class, level));
+        let times = fronts.map(|ticket| (ticket.meta.arrived, ticket.meta.deadline));
+        times.reduce(|one, other| (one.0.min(other.0), one.1.min(other.1)))
+    }
+
+    /// Moves up to `count` jobs of a class into a batch, next one first; no immediate ones.
+    pub fn take(&mut self, class: Class, count: usize, now: Time, batch: &mut Batch<J>) {
+        let mut heads = PerPriority::from_fn(|level| {
+            (!level.is_immediate())
+                .then(|| self.front_head(class, level, now))
+                .flatten()
+        });
+        for _ in 0..count {
+            let next = heads
+                .iter()
+                .filter_map(|(level, head)| head.map(|head| (head, level)))
+                .min();
+            let Some((_, level)) = next else { return };
+            self.take_front(class, level, batch);
+            *heads.of_mut(level) = self.front_head(class, level, now);
+        }
+    }
+
+    fn take_front(&mut self, class: Class, level: Priority, batch: &mut Batch<J>) -> bool {
+        let front = self.fifos.of(class).of(level).first();
+        let Some((ticket, payload)) = front.and_then(|id| self.remove(id)) else {
+            return false;
+        };
+        batch.push(ticket, payload);
+        true
+    }
+
+    /// The first immediate job of a class by arrival; 0 if there is one of a lost batch.
+    pub fn immediate_head(&self, class: Class) -> Option<u64> {
+        if !self.returned.of(class).immediate.is_empty() {
+            return Some(0);
+        }
+        self.front(class, Priority::IMMEDIATE).map(|ticket| ticket.number)
+    }
+
+    /// Moves up to `count` immediate jobs of a class into a batch, those of lost batches first.
+    pub fn take_immediate(
+        &mut self,
+        class: Class,
+        count: usize,
+        now: Time,
+        batch: &mut Batch<J>,
+        shed: &mut Vec<Dropped<J>>,
+    ) {
+        self.take_returned(class, true, count, now, batch, shed);
+        while batch.len() < count && self.take_front(class, Priority::IMMEDIATE, batch) {}
+    }
+
+    /// Takes back the jobs of a batch whose lane was lost: to the front, in their order. Drops those that were too often in
+    /// one.
+    pub fn put_back(&mut self, batch: &mut Batch<J>, shed: &mut Vec<Dropped<J>>) {
+        let jobs = batch.tickets.drain(..).zip(batch.payloads.drain(..));
+        for (mut ticket, payload) in jobs.rev() {
+            ticket.attempts = ticket.attempts.saturating_add(1);
+            if ticket.attempts > self.limits.attempts_max {
+                shed.push(dropped(ticket, payload, Shed::LanesFailed));
+                continue;
+            }
+            let immediate = ticket.level.is_immediate();
+            *if immediate {
+                &mut self.immediate
+            } else {
+                &mut self.other
+            } += 1;
+            let returned = self.returned.of_mut(ticket.meta.class).of_mut(immediate);
+            returned.push_front((ticket, payload));
+        }
+    }
+
+    /// Arrival of the first job of a lost batch of a class.
+    pub fn returned_head(&self, class: Class, immediate: bool) -> Option<u64> {
+        self.returned
+            .of(class)
+            .of(immediate)
+            .front()
+            .map(|(ticket, _)| ticket.number)
+    }
+
+    /// Moves up to `count` jobs of lost batches of a class into a batch.
+    pub fn take_returned(
+        &mut self,
+        class: Class,
+        immediate: bool,
+        count: usize,
+        now: Time,
+        batch: &mut Batch<J>,
+        shed: &mut Vec<Dropped<J>>,
+    ) {
+        let returned = self.returned.of_mut(class).of_mut(immediate);
+        let mut gone = 0;
+        while batch.len() < count
+            && let Some((ticket, payload)) = returned.pop_front()
+        {
+            gone += 1;
+            if ticket.meta.expires <= now {
+                shed.push(dropped(ticket, payload, Shed::Expired));
+            } else {
+                batch.push(ticket, payload);
+            }
+        }
+        *if immediate {
+            &mut self.immediate
+        } else {
+            &mut self.other
+        } -= gone;
+    }
+
+    /// Empties the queue: jobs of lost batches first, then class by class and level by level.
+    pub fn drain(&mut self, jobs: &mut Vec<Job<J>>) {
+        let mut batch = Batch::new(Class::RSA_VERIFY);
+        for class in Class::all() {
+            for immediate in [true, false] {
+                let returned = self.returned.of_mut(class).of_mut(immediate);
+                returned
+                    .drain(..)
+                    .for_each(|(ticket, payload)| batch.push(ticket, payload));
+            }
+        }
+        for class in Class::all() {
+            for level in Priority::all() {
+                while self.take_front(class, level, &mut batch) {}
+            }
+        }
+        (self.immediate, self.other) = (0, 0);
+        let pairs = batch.tickets.into_iter().zip(batch.payloads);
+        jobs.extend(pairs.map(|(ticket, payload)| Job {
+            meta: ticket.meta,
+            payload,
+        }));
+    }
+}
+
+fn waits<J>(nodes: &Arena<Node<J>>, number: u64, id: u32) -> bool {
+    nodes.get(id).is_some_and(|node| node.ticket.number == number)
+}
+
+fn dropped<J>(ticket: Ticket, payload: J, why: Shed) -> Dropped<J> {
+    Dropped {
+        job: Job {
+            meta: ticket.meta,
+            payload,
+        },
+        why,
+    }
+}

@@ -1,0 +1,291 @@
+//! Receivers, scheduler and lanes as one: datagrams in, verified messages out.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use siphasher::sip::SipHasher13;
+use std::hash::{Hash as _, Hasher as _};
+
+use crate::lane::{Eight, OneByOne};
+use crate::message::TimeMs;
+use crate::receive::{Checked, Receiver, Verified};
+use crate::refusal::Refusal;
+use crate::scheduler::engine::{
+    Closed, Done, Ending, Engine, EngineError, Lane, LaneLost, Sink, Snapshot, Submitter,
+};
+use crate::scheduler::policy::Policy;
+use crate::scheduler::{
+    Class, Config, Dropped, FingerprintKey, Job, LaneSpec, Meta, Outcome, Priority, Shed, Source, Span,
+};
+use crate::scheme::Scheme;
+use crate::store::Revocations;
+
+/// Where verified messages go. Called from lanes' threads.
+pub trait Delivery: Send + Sync {
+    /// A message that is its signer's, fresh, and accepted for the first time; and how long after its arrival.
+    fn verified(&self, message: Verified, latency: Span);
+}
+
+/// The time, as the signers' clocks have it.
+pub type Clock = fn() -> TimeMs;
+
+/// When a result is wanted, by priority: 1 ms for what is immediate, 10 ms for the next, 100 ms for the others.
+fn deadline(priority: Priority) -> Span {
+    match priority.number() {
+        0 => Span::from_millis(1),
+        1 => Span::from_millis(10),
+        _ => Span::from_millis(100),
+    }
+}
+
+/// What a message's equation is.
+#[must_use]
+pub fn class(scheme: Scheme) -> Class {
+    match scheme {
+        Scheme::RaRsa2048 | Scheme::RaRsa3072 => Class::RA_VERIFY,
+        Scheme::RsaPss2048 => Class::RSA_VERIFY,
+        Scheme::RsaPss3072 => Class::RSA3072_VERIFY,
+        Scheme::EcdsaP256 => Class::P256_VERIFY,
+        Scheme::Ed25519 => Class::ED25519_VERIFY,
+    }
+}
+
+impl Lane<Checked> for OneByOne {
+    fn run(&mut self, _: Class, jobs: &mut [Checked], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
+        outcomes.extend(jobs.iter().map(|message| outcome(self.holds(message))));
+        Ok(())
+    }
+}
+
+impl Lane<Checked> for Eight {
+    fn run(&mut self, _: Class, jobs: &mut [Checked], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
+        outcomes.extend(self.holds(jobs).into_iter().map(outcome));
+        Ok(())
+    }
+}
+
+fn outcome(holds: bool) -> Outcome {
+    match holds {
+        true => Outcome::Accepted,
+        false => Outcome::Rejected,
+    }
+}
+
+/// A count for each reason of refusal.
+#[derive(Default)]
+struct Refusals([AtomicU64; Refusal::ALL.len()]);
+
+impl Refusals {
+    fn count(&self, refusal: Refusal) {
+        if let Some(count) = self.0.get(usize::from(refusal.number()) - 1) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+struct Shared {
+    receiver: RwLock<Receiver>,
+    delivery: Arc<dyn Delivery>,
+    clock: Clock,
+    refusals: Refusals,
+    received: AtomicU64,
+    verified: AtomicU64,
+}
+
+impl Sink<Checked> for Shared {
+    fn done(&self, done: Done<'_, Checked>) {
+        let now = (self.clock)();
+        let results = done.payloads.drain(..).zip(done.tickets).zip(done.outcomes);
+        for ((message, ticket), outcome) in results {
+            let admitted = {
+                let mut receiver = self.receiver.write().unwrap_or_else(PoisonError::into_inner);
+                receiver.admit(message, *outcome == Outcome::Accepted, now)
+            };
+            match admitted {
+                Ok(verified) => {
+                    self.verified.fetch_add(1, Ordering::Relaxed);
+                    self.delivery
+                        .verified(verified, done.at.since(ticket.meta.arrived));
+                }
+                Err(refusal) => self.refusals.count(refusal),
+            }
+        }
+    }
+
+    /// The core counts them.
+    fn dropped(&self, dropped: &mut Vec<Dropped<Checked>>) {
+        dropped.clear();
+    }
+}
+
+/// A running service.
+pub struct Service {
+    shared: Arc<Shared>,
+    engine: Engine<Checked>,
+    submitter: Submitter<Checked>,
+    fingerprints: FingerprintKey,
+    sources: [u8; 16],
+    jobs: Vec<Job<Checked>>,
+}
+
+/// What a service has done so far.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Datagrams that came in.
+    pub received: u64,
+    /// Messages that were verified and handed on.
+    pub verified: u64,
+    /// Refused messages, by reason; those of no message are left out.
+    pub refused: Vec<(Refusal, u64)>,
+    /// What the engine says.
+    pub engine: Snapshot,
+}
+
+impl Report {
+    /// Messages that were dropped before they were verified, by reason; those of no message are left out.
+    #[must_use]
+    pub fn shed(&self) -> Vec<(Shed, u64)> {
+        self.engine
+            .counters
+            .shed
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .collect()
+    }
+}
+
+impl Service {
+    /// Starts lanes. `random` is for the keys of hashes, secret.
+    ///
+    /// # Errors
+    /// No lane, or no thread for one.
+    pub fn start(
+        receiver: Receiver,
+        config: Config,
+        policy: Box<dyn Policy>,
+        lanes: Vec<(LaneSpec, Box<dyn Lane<Checked>>)>,
+        delivery: Arc<dyn Delivery>,
+        clock: Clock,
+        random: [[u8; 16]; 2],
+    ) -> Result<Self, EngineError> {
+        let [fingerprints, sources] = random;
+        let shared = Arc::new(Shared {
+            receiver: RwLock::new(receiver),
+            delivery,
+            clock,
+            refusals: Refusals::default(),
+            received: AtomicU64::new(0),
+            verified: AtomicU64::new(0),
+        });
+        let sink: Arc<dyn Sink<Checked>> = Arc::<Shared>::clone(&shared);
+        let engine = Engine::start(config, policy, lanes, sink)?;
+        Ok(Self {
+            submitter: engine.submitter(),
+            shared,
+            engine,
+            fingerprints: FingerprintKey::new(fingerprints),
+            sources,
+            jobs: Vec::new(),
+        })
+    }
+
+    /// Takes in a datagram; it is handed to the lanes with others, by [`Service::submit`].
+    pub fn take(&mut self, datagram: &[u8], sender: SocketAddr) {
+        self.shared.received.fetch_add(1, Ordering::Relaxed);
+        let now = (self.shared.clock)();
+        let screened = {
+            let receiver = self
+                .shared
+                .receiver
+                .read()
+                .unwrap_or_else(PoisonError::into_inner);
+            receiver.screen(datagram.to_vec(), now)
+        };
+        match screened {
+            Ok(message) => {
+                let meta = self.meta(&message, sender);
+                self.jobs.push(Job {
+                    meta,
+                    payload: message,
+                });
+            }
+            Err(refusal) => self.shared.refusals.count(refusal),
+        }
+    }
+
+    /// Hands what was taken in to the lanes.
+    ///
+    /// # Errors
+    /// The service has been shut down.
+    pub fn submit(&mut self) -> Result<(), Closed> {
+        self.submitter.submit(&mut self.jobs)
+    }
+
+    fn meta(&self, message: &Checked, sender: SocketAddr) -> Meta {
+        let arrived = self.submitter.now();
+        let priority = message.stamp().priority;
+        let mut source = SipHasher13::new_with_key(&self.sources);
+        // By address: ports cost nothing.
+        sender.ip().hash(&mut source);
+        Meta {
+            deadline: arrived + deadline(priority),
+            fingerprint: Some(self.fingerprints.of(message.bytes())),
+            ..Meta::new(
+                class(message.key().scheme()),
+                priority,
+                Source(source.finish()),
+                arrived,
+            )
+        }
+    }
+
+    /// Takes over a list of revoked signers; it also holds for messages that wait.
+    pub fn set_revoked(&self, revoked: Revocations) {
+        let mut receiver = self
+            .shared
+            .receiver
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        receiver.set_revoked(revoked);
+    }
+
+    /// Messages that were verified and handed on so far.
+    #[must_use]
+    pub fn verified(&self) -> u64 {
+        self.shared.verified.load(Ordering::Relaxed)
+    }
+
+    /// What it has done so far.
+    ///
+    /// # Errors
+    /// None, but for the histograms' types.
+    pub fn report(&self) -> Result<Report, EngineError> {
+        Ok(report(&self.shared, self.engine.snapshot()?))
+    }
+
+    /// Ends it: what was taken in is worked on, and handed on.
+    ///
+    /// # Errors
+    /// None, but for the histograms' types.
+    pub fn finish(mut self) -> Result<Report, EngineError> {
+        // Only a service that has been shut down takes nothing, and this is the only place where it is.
+        let _ = self.submit();
+        let shared = Arc::clone(&self.shared);
+        let (_, engine) = self.engine.shut_down(Ending::Finish)?;
+        Ok(report(&shared, engine))
+    }
+}
+
+fn report(shared: &Shared, engine: Snapshot) -> Report {
+    let counts = Refusal::ALL.iter().zip(&shared.refusals.0);
+    Report {
+        received: shared.received.load(Ordering::Relaxed),
+        verified: shared.verified.load(Ordering::Relaxed),
+        refused: counts
+            .map(|(refusal, count)| (*refusal, count.load(Ordering::Relaxed)))
+            .filter(|(_, count)| *count > 0)
+            .collect(),
+        engine,
+    }
+}

@@ -1,0 +1,160 @@
+//! What a run has shown.
+
+use std::fmt::Write as _;
+
+use crate::scheduler::{Counters, LatencyBook, Priority, Span};
+
+/// What became of a trace.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Report {
+    /// The policy.
+    pub policy: &'static str,
+    /// Messages in the trace.
+    pub offered: u64,
+    /// From the trace's begin to the last result.
+    pub span: Span,
+    /// The core's counts.
+    pub counters: Counters,
+    /// Latencies of valid messages, by the priority that they claim.
+    pub valid: LatencyBook,
+    /// Latencies of invalid messages.
+    pub invalid: LatencyBook,
+    /// Valid messages whose results were not late.
+    pub in_time: u64,
+    /// What the lanes did.
+    pub lanes: Vec<LaneUse>,
+    /// Of everything that happened; equal for equal runs.
+    pub digest: u64,
+}
+
+/// What a lane did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LaneUse {
+    /// Its name.
+    pub name: String,
+    /// How long it worked.
+    pub busy: Span,
+    /// Batches that it did.
+    pub batches: u64,
+    /// Jobs that it did.
+    pub jobs: u64,
+}
+
+impl LaneUse {
+    pub(super) fn new(name: String) -> Self {
+        Self {
+            name,
+            busy: Span::ZERO,
+            batches: 0,
+            jobs: 0,
+        }
+    }
+
+    pub(super) fn note(&mut self, jobs: usize, took: Span) {
+        self.busy += took;
+        self.batches += 1;
+        self.jobs += jobs as u64;
+    }
+}
+
+impl Report {
+    /// Results per second, of valid and invalid messages.
+    pub fn throughput(&self) -> f64 {
+        self.per_s(self.counters.done())
+    }
+
+    /// Valid messages per second whose results were not late.
+    pub fn goodput(&self) -> f64 {
+        self.per_s(self.in_time)
+    }
+
+    fn per_s(&self, count: u64) -> f64 {
+        if self.span == Span::ZERO {
+            0.0
+        } else {
+            count as f64 / self.span.as_secs_f64()
+        }
+    }
+
+    /// The part of the valid messages that were done whose result was late.
+    pub fn missed(&self) -> f64 {
+        let (done, late) = Priority::all().fold((0, 0), |(done, late), priority| {
+            (
+                done + self.valid.count(priority),
+                late + self.valid.late(priority),
+            )
+        });
+        if done == 0 { 0.0 } else { late as f64 / done as f64 }
+    }
+
+    /// The report as text: a line for each priority that occurs, one for each lane, and what was counted.
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "{}: {} offered, {:.0}/s done, {:.0}/s valid in time, {:.3} % late\n",
+            self.policy,
+            self.offered,
+            self.throughput(),
+            self.goodput(),
+            self.missed() * 100.0
+        );
+        for (kind, book) in [("valid", &self.valid), ("invalid", &self.invalid)] {
+            for priority in Priority::all().filter(|priority| book.count(*priority) > 0) {
+                let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|part| micros(book.quantile(priority, part)));
+                let (number, count, late) = (priority.number(), book.count(priority), book.late(priority));
+                // Writing to a string cannot fail.
+                let _ = writeln!(
+                    text,
+                    "  priority {number} {kind:7} {count:9}  p50 {p50:9.1} us  p99 {p99:9.1} us  p99.9 {p999:9.1} us  late {late}"
+                );
+            }
+        }
+        for LaneUse {
+            name,
+            busy,
+            batches,
+            jobs,
+        } in &self.lanes
+        {
+            let part = 100.0 * busy.as_secs_f64() / self.span.as_secs_f64().max(1e-9);
+            let _ = writeln!(
+                text,
+                "  lane {name}: {jobs} jobs in {batches} batches, busy {part:.1} %"
+            );
+        }
+        let counted: Vec<_> = self.counters.named().filter(|(_, count)| *count > 0).collect();
+        let counted: Vec<_> = counted
+            .iter()
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        let _ = writeln!(text, "  {}", counted.join(", "));
+        text
+    }
+}
+
+/// Several policies' runs of one trace, side by side.
+pub fn table(reports: &[Report]) -> String {
+    let mut text = format!(
+        "{:14} {:>10} {:>10} {:>8} {:>10} {:>10} {:>10} {:>8}\n",
+        "policy", "done/s", "good/s", "late %", "p0 p99 us", "p99 us", "p99.9 us", "shed"
+    );
+    for report in reports {
+        let others = |part| report.valid.quantile_of_others(part).map_or(0.0, micros);
+        let _ = writeln!(
+            text,
+            "{:14} {:10.0} {:10.0} {:8.3} {:10.1} {:10.1} {:10.1} {:8}",
+            report.policy,
+            report.throughput(),
+            report.goodput(),
+            report.missed() * 100.0,
+            micros(report.valid.quantile(Priority::IMMEDIATE, 0.99)),
+            others(0.99),
+            others(0.999),
+            report.counters.shed.total()
+        );
+    }
+    text
+}
+
+fn micros(span: Span) -> f64 {
+    span.as_nanos() as f64 / 1e3
+}

@@ -1,0 +1,203 @@
+//! Traces: what arrives when, as a list that can be written and read.
+
+use std::io::{self, BufRead, Write};
+
+use crate::scheduler::{Class, Priority, Source};
+
+/// Records that are read at most.
+pub const RECORDS_MAX: usize = 1 << 26;
+/// The first line of a trace file.
+pub const HEADER: &str = "arrival_us,source,priority,class,valid,bytes";
+
+/// One message that arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Microseconds after the trace's begin.
+    pub arrival_us: u64,
+    /// Who it says it comes from.
+    pub source: Source,
+    /// How urgent it says it is.
+    pub priority: Priority,
+    /// What is to be done with it.
+    pub class: Class,
+    /// Whether its signature holds.
+    pub valid: bool,
+    /// Its length.
+    pub bytes: u32,
+}
+
+/// Why a trace could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file could not be read.
+    #[error("trace: {0}")]
+    Io(#[from] io::Error),
+    /// Its first line is another one.
+    #[error("trace, line 1: found {found:?}, a trace begins with \"{HEADER}\"")]
+    Header {
+        /// The line.
+        found: String,
+    },
+    /// A line has another number of fields.
+    #[error("trace, line {line}: {found} fields, a record has 6")]
+    Fields {
+        /// Counted from 1.
+        line: usize,
+        /// Fields in it.
+        found: usize,
+    },
+    /// A field is no number, or out of its range.
+    #[error("trace, line {line}: {field} is {value:?}, it must be a number in its range")]
+    Field {
+        /// Counted from 1.
+        line: usize,
+        /// The field's name.
+        field: &'static str,
+        /// What is there.
+        value: String,
+    },
+    /// A record arrives before the one above it.
+    #[error("trace, line {line}: arrives before the line above, sort by arrival_us")]
+    Order {
+        /// Counted from 1.
+        line: usize,
+    },
+    /// There are too many.
+    #[error("trace: more than {RECORDS_MAX} records, cut it into parts")]
+    TooLong,
+}
+
+/// Writes a trace.
+///
+/// # Errors
+/// What the writer says.
+pub fn write(trace: &[Record], mut to: impl Write) -> io::Result<()> {
+    writeln!(to, "{HEADER}")?;
+    for Record {
+        arrival_us,
+        source,
+        priority,
+        class,
+        valid,
+        bytes,
+    } in trace
+    {
+        let (priority, class, valid) = (priority.number(), class.number(), u8::from(*valid));
+        writeln!(to, "{arrival_us},{},{priority},{class},{valid},{bytes}", source.0)?;
+    }
+    Ok(())
+}
+
+/// Reads a trace; lines must be sorted by arrival.
+///
+/// # Errors
+/// See [`TraceError`].
+pub fn read(from: impl BufRead) -> Result<Vec<Record>, TraceError> {
+    let mut trace: Vec<Record> = Vec::new();
+    let mut lines = from.lines();
+    let first = lines.next().transpose()?.unwrap_or_default();
+    if first != HEADER {
+        return Err(TraceError::Header { found: first });
+    }
+    for (line, text) in lines.enumerate().map(|(at, text)| (at + 2, text)) {
+        let record = parse(line, &text?)?;
+        if trace
+            .last()
+            .is_some_and(|last| last.arrival_us > record.arrival_us)
+        {
+            return Err(TraceError::Order { line });
+        }
+        if trace.len() == RECORDS_MAX {
+            return Err(TraceError::TooLong);
+        }
+        trace.push(record);
+    }
+    Ok(trace)
+}
+
+fn parse(line: usize, text: &str) -> Result<Record, TraceError> {
+    let fields: Vec<&str> = text.split(',').collect();
+    let &[arrival_us, source, priority, class, valid, bytes] = fields.as_slice() else {
+        return Err(TraceError::Fields {
+            line,
+            found: fields.len(),
+        });
+    };
+    let number = |field, value: &str, max: u64| {
+        let parsed = value.parse().ok().filter(|parsed: &u64| *parsed <= max);
+        parsed.ok_or_else(|| TraceError::Field {
+            line,
+            field,
+            value: value.to_owned(),
+        })
+    };
+    let class_number = number("class", class, Class::COUNT as u64 - 1)? as u8;
+    let no_class = || TraceError::Field {
+        line,
+        field: "class",
+        value: class.to_owned(),
+    };
+    Ok(Record {
+        arrival_us: number("arrival_us", arrival_us, u64::MAX / 1_000)?,
+        source: Source(number("source", source, u64::MAX)?),
+        priority: Priority::new(number("priority", priority, u64::from(Priority::LEAST.number()))? as u8),
+        class: Class::new(class_number).ok_or_else(no_class)?,
+        valid: number("valid", valid, 1)? == 1,
+        bytes: number("bytes", bytes, u64::from(u32::MAX))? as u32,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Vec<Record>, String> {
+        read(text.as_bytes()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let record = |arrival_us, valid| Record {
+            arrival_us,
+            source: Source(u64::MAX),
+            priority: Priority::LEAST,
+            class: Class::RA_VERIFY,
+            valid,
+            bytes: 288,
+        };
+        let trace = [record(0, true), record(0, false), record(u64::MAX / 1_000, true)];
+        let mut text = Vec::new();
+        write(&trace, &mut text).unwrap();
+        assert_eq!(read(text.as_slice()).unwrap(), trace);
+        assert!(
+            String::from_utf8(text)
+                .unwrap()
+                .contains("\n0,18446744073709551615,7,2,0,288\n")
+        );
+    }
+
+    #[test]
+    fn what_is_no_trace_is_said() {
+        for (rows, message) in [
+            ("1,2,3,4,1", "line 2: 5 fields"),
+            ("1,2,3,4,1,5,6", "line 2: 7 fields"),
+            ("", "line 2: 1 fields"),
+            ("1,2,8,4,1,5", "line 2: priority is \"8\""),
+            ("1,2,7,16,1,5", "line 2: class is \"16\""),
+            ("1,2,7,4,2,5", "line 2: valid is \"2\""),
+            ("1,2,7,4,1,4294967296", "line 2: bytes is"),
+            ("-1,2,7,4,1,5", "line 2: arrival_us is \"-1\""),
+            ("2,2,7,4,1,5\n1,2,7,4,1,5", "line 3: arrives before"),
+        ] {
+            let error = read_text(&format!("{HEADER}\n{rows}\n")).unwrap_err();
+            assert!(error.contains(message), "{rows:?}: {error}");
+        }
+        assert!(read_text("").unwrap_err().contains("begins with"));
+        assert!(
+            read_text("time,source\n")
+                .unwrap_err()
+                .contains("\"time,source\"")
+        );
+        assert_eq!(read_text(HEADER), Ok(Vec::new()));
+    }
+}

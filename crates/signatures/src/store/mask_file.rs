@@ -1,0 +1,505 @@
+//! Masks in a file: each goes out of it once, whatever happens to the process or the machine in between.
+//!
+//! | offset | |
+//! |---|---|
+//! | 0 | header: `LWMK`, version 1, scheme, two zeros, signer's id, the file's own random id, machine, inode, birth |
+//! | 512, 1024 | two slots with the same two counts, blocks reserved and blocks written; the newer whole one counts |
+//! | 4096 | blocks of [`BLOCK_MASKS`] masks, sealed, each bound to the header and its place |
+//!
+//! A block is *reserved*, durably, before it is opened: after a crash the next one is taken, and what the first held is lost, never
+//! used again. A slot is one sector, and the one that is not the newest is written, so that a torn write leaves the other; a slot that is
+//! not whole may have reserved one block more, which is skipped. Blocks that were opened are overwritten.
+//!
+//! A copy of the file would give every mask a second time. So the file says on which machine it was made, which inode it is and, where the
+//! file system tells, when that was born (a number of an inode is given out again), and is refused elsewhere; moving it within its file system is all that can be done with it. What this cannot see is a whole machine that is set
+//! back: an image restored, a virtual machine resumed twice. Masks must be made anew then.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use linewarden_files::seal::{SEAL_OVERHEAD_BYTES, Sealer};
+use linewarden_files::sync_parent;
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, StatxFlags};
+use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
+
+use super::machine::{MACHINE_BYTES, MachineId};
+use super::sealed::SealingKey;
+use crate::message::{KEY_ID_BYTES, KeyId, MASK_NAME_BYTES};
+use crate::ra::Mask;
+use crate::scheme::Scheme;
+
+/// Masks that are reserved at once: what a crash can cost, and what one durable write pays for.
+pub const BLOCK_MASKS: usize = 64;
+
+const MAGIC: &[u8; 4] = b"LWMK";
+const VERSION: u8 = 1;
+const HEADER_BYTES: usize = 8 + KEY_ID_BYTES + FILE_ID_BYTES + MACHINE_BYTES + PLACE_BYTES;
+/// Inode and birth.
+const PLACE_BYTES: usize = 16;
+const FILE_ID_BYTES: usize = 16;
+const SLOT_OFFSETS: [u64; 2] = [512, 1024];
+const SLOT_BYTES: usize = 32;
+const BLOCKS_OFFSET: u64 = 4096;
+
+/// Why a file of masks cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum MaskFileError {
+    /// The operating system refuses.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What it says.
+        source: io::Error,
+    },
+    /// Others could have read it.
+    #[error("{path}: {problem}; masks that others may have read forge messages: remove it and make new ones")]
+    Unsafe {
+        /// Which file.
+        path: PathBuf,
+        /// What is unsafe.
+        problem: &'static str,
+    },
+    /// Something else.
+    #[error("{path}: no file of masks; `linewarden signed masks` makes one")]
+    Foreign {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Of another signer.
+    #[error("{path}: masks of the signer {found}, not of {wanted}")]
+    OtherSigner {
+        /// Which file.
+        path: PathBuf,
+        /// Whose they are.
+        found: KeyId,
+        /// Whose they should be.
+        wanted: KeyId,
+    },
+    /// Made on another machine.
+    #[error(
+        "{path}: made on another machine, where its masks may be in use: remove it and make new ones here"
+    )]
+    OtherMachine {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Copied or restored.
+    #[error(
+        "{path}: a copy of the file that was made, whose masks may have been used: remove it and make new ones"
+    )]
+    Copied {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Two processes would use the same masks.
+    #[error("{path}: in use by another process")]
+    InUse {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// It cannot be told which masks have been used, or a block does not open.
+    #[error("{path}: damaged ({what}): remove it and make new masks")]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What of it.
+        what: &'static str,
+    },
+    /// No random bytes.
+    #[error("no random bytes: {0}")]
+    Entropy(getrandom::Error),
+    /// Fewer masks than a block has, or of another size.
+    #[error("masks are kept in blocks of {BLOCK_MASKS}, all over one modulus")]
+    NotABlock,
+}
+
+/// How far the file is written and used, in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Counts {
+    /// Counts changes of the counts: tells the newer slot.
+    generation: u64,
+    reserved: u64,
+    written: u64,
+}
+
+/// An open file of masks, locked against other processes.
+pub struct MaskFile {
+    path: PathBuf,
+    file: File,
+    header: [u8; HEADER_BYTES],
+    sealer: Sealer,
+    modulus_bytes: usize,
+    counts: Counts,
+}
+
+impl MaskFile {
+    /// Makes a file without masks, mode 0600.
+    ///
+    /// # Errors
+    /// Something is there already, or it cannot be written.
+    pub fn create(
+        path: &Path,
+        scheme: Scheme,
+        key_id: KeyId,
+        machine: &MachineId,
+        sealing_key: &SealingKey,
+    ) -> Result<Self, MaskFileError> {
+        let io = in_file(path);
+        let modulus_bytes = scheme.modulus_bytes().ok_or(MaskFileError::NotABlock)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(&io)?;
+        lock(path, &file)?;
+        let mut file_id = [0; FILE_ID_BYTES];
+        getrandom::fill(&mut file_id).map_err(MaskFileError::Entropy)?;
+        let place = place(&file).map_err(&io)?;
+        let header = header(scheme, key_id, &file_id, machine, &place);
+        let mut made = Self {
+            path: path.to_owned(),
+            file,
+            header,
+            sealer: sealing_key.sealer(key_id),
+            modulus_bytes,
+            counts: Counts {
+                generation: 0,
+                reserved: 0,
+                written: 0,
+            },
+        };
+        made.file.write_all_at(&header, 0).map_err(&io)?;
+        // Both slots: one that is not whole later is then a torn write, and not a file that was never finished.
+        made.set_counts(0, 0)?;
+        made.set_counts(0, 0)?;
+        sync_parent(path).map_err(&io)?;
+        Ok(made)
+    }
+
+    /// Opens a file of this signer's masks.
+    ///
+    /// # Errors
+    /// It cannot be read or locked, others can read it, it is of another signer, machine or a copy, or it is damaged.
+    pub fn open(
+        path: &Path,
+        scheme: Scheme,
+        key_id: KeyId,
+        machine: &MachineId,
+        sealing_key: &SealingKey,
+    ) -> Result<Self, MaskFileError> {
+        let io = in_file(path);
+        let modulus_bytes = scheme.modulus_bytes().ok_or(MaskFileError::NotABlock)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            // A FIFO in its place must not hang us.
+            .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+            .open(path)
+            .map_err(&io)?;
+        check_private(path, &file)?;
+        let place = place(&file).map_err(&io)?;
+        lock(path, &file)?;
+        let mut found = [0; HEADER_BYTES];
+        file.read_exact_at(&mut found, 0)
+            .map_err(|error| unreadable(path, error))?;
+        check_header(path, &found, scheme, key_id, machine, &place)?;
+        let counts = read_counts(path, &file, &found)?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            header: found,
+            sealer: sealing_key.sealer(key_id),
+            modulus_bytes,
+            counts,
+        })
+    }
+
+    /// Masks that are left.
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        (self.counts.written - self.counts.reserved).saturating_mul(BLOCK_MASKS as u64)
+    }
+
+    /// Adds a block of masks, durably.
+    ///
+    /// # Errors
+    /// Not [`BLOCK_MASKS`] masks of the file's modulus, or it cannot be written.
+    pub fn append(&mut self, masks: &[Mask]) -> Result<(), MaskFileError> {
+        if masks.len() != BLOCK_MASKS || masks.iter().any(|mask| mask.beta().len() != self.modulus_bytes) {
+            return Err(MaskFileError::NotABlock);
+        }
+        let index = self.counts.written;
+        let blob = self
+            .sealer
+            .seal(&self.place(index), self.plain_bytes(), |out| {
+                for mask in masks {
+                    out.extend_from_slice(mask.name());
+                    out.extend_from_slice(mask.beta());
+                }
+            })
+            .map_err(MaskFileError::Entropy)?;
+        let io = in_file(&self.path);
+        self.file.write_all_at(&blob, self.offset(index)).map_err(&io)?;
+        self.file.sync_data().map_err(&io)?;
+        self.set_counts(self.counts.reserved, index + 1)
+    }
+
+    /// Takes the next block's masks out; `None` if none is left. They are reserved durably before anybody sees them: whatever becomes of
+    /// this process, nobody will get them again.
+    ///
+    /// # Errors
+    /// It cannot be written or read, or the block is damaged: then it is lost, and the next call takes the next.
+    pub fn take_block(&mut self) -> Result<Option<Vec<Mask>>, MaskFileError> {
+        let index = self.counts.reserved;
+        if index == self.counts.written {
+            return Ok(None);
+        }
+        self.set_counts(index + 1, self.counts.written)?;
+        let mut blob = vec![0; self.plain_bytes() + SEAL_OVERHEAD_BYTES];
+        self.file
+            .read_exact_at(&mut blob, self.offset(index))
+            .map_err(|error| unreadable(&self.path, error))?;
+        let damaged = |what| MaskFileError::Damaged {
+            path: self.path.clone(),
+            what,
+        };
+        let plain = self
+            .sealer
+            .open(&self.place(index), &blob)
+            .map_err(|_| damaged("a block does not open with this sealing key"))?;
+        self.wipe(index, &mut blob)?;
+        let masks: Option<Vec<Mask>> = plain
+            .chunks_exact(MASK_NAME_BYTES + self.modulus_bytes)
+            .map(|mask| {
+                let (name, beta) = mask.split_first_chunk()?;
+                Some(Mask::assertion(*name, Zeroizing::new(beta.to_vec())))
+            })
+            .collect();
+        masks.map(Some).ok_or_else(|| damaged("a block is cut short"))
+    }
+
+    /// What a block is bound to.
+    fn place(&self, index: u64) -> Vec<u8> {
+        [self.header.as_slice(), &index.to_le_bytes()].concat()
+    }
+
+    fn plain_bytes(&self) -> usize {
+        BLOCK_MASKS * (MASK_NAME_BYTES + self.modulus_bytes)
+    }
+
+    fn offset(&self, index: u64) -> u64 {
+        BLOCKS_OFFSET + index * (self.plain_bytes() + SEAL_OVERHEAD_BYTES) as u64
+    }
+
+    /// Overwrites a block; its place is given back to the file system where that can be done.
+    fn wipe(&self, index: u64, blob: &mut [u8]) -> Result<(), MaskFileError> {
+        blob.fill(0);
+        let io = in_file(&self.path);
+        self.file.write_all_at(blob, self.offset(index)).map_err(&io)?;
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // Zeros are there already; a file system without holes keeps them.
+        let _ = rustix::fs::fallocate(&self.file, punch, self.offset(index), blob.len() as u64);
+        Ok(())
+    }
+
+    /// Writes new counts into the older slot; they count once this has returned, and either they or those before if it fails.
+    fn set_counts(&mut self, reserved: u64, written: u64) -> Result<(), MaskFileError> {
+        let counts = Counts {
+            generation: self.counts.generation + 1,
+            reserved,
+            written,
+        };
+        let [even, odd] = SLOT_OFFSETS;
+        let offset = if counts.generation.is_multiple_of(2) {
+            even
+        } else {
+            odd
+        };
+        let io = in_file(&self.path);
+        self.file
+            .write_all_at(&slot(&self.header, counts), offset)
+            .map_err(&io)?;
+        self.file.sync_data().map_err(&io)?;
+        self.counts = counts;
+        Ok(())
+    }
+}
+
+fn in_file(path: &Path) -> impl Fn(io::Error) -> MaskFileError + use<> {
+    let path = path.to_owned();
+    move |source| MaskFileError::Io {
+        path: path.clone(),
+        source,
+    }
+}
+
+/// A file that ends too early is damaged; whatever else the operating system says is its own error.
+fn unreadable(path: &Path, error: io::Error) -> MaskFileError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => MaskFileError::Damaged {
+            path: path.to_owned(),
+            what: "it is cut short",
+        },
+        _ => in_file(path)(error),
+    }
+}
+
+fn lock(path: &Path, file: &File) -> Result<(), MaskFileError> {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
+        rustix::io::Errno::WOULDBLOCK => MaskFileError::InUse {
+            path: path.to_owned(),
+        },
+        error => in_file(path)(error.into()),
+    })
+}
+
+/// Which file of this machine it is: its inode, and when that was born, in nanoseconds; 0 where the file system does not tell.
+fn place(file: &File) -> io::Result<[u8; PLACE_BYTES]> {
+    let wanted = StatxFlags::INO | StatxFlags::BTIME;
+    let found = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
+    let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+    let birth = found.stx_btime;
+    let birth_ns = birth
+        .tv_sec
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(birth.tv_nsec.into());
+    let birth_ns = if told { birth_ns } else { 0 };
+    let mut place = [0; PLACE_BYTES];
+    let numbers = [found.stx_ino.to_le_bytes(), birth_ns.to_le_bytes()];
+    place.copy_from_slice(numbers.as_flattened());
+    Ok(place)
+}
+
+/// Nobody else may open it.
+fn check_private(path: &Path, file: &File) -> Result<(), MaskFileError> {
+    let metadata = file.metadata().map_err(in_file(path))?;
+    let problem = if !metadata.is_file() {
+        "it is not a regular file"
+    } else if metadata.mode() & 0o077 != 0 {
+        "its mode gives group or others access"
+    } else if metadata.uid() != rustix::process::geteuid().as_raw() {
+        "it belongs to another user"
+    } else {
+        return Ok(());
+    };
+    Err(MaskFileError::Unsafe {
+        path: path.to_owned(),
+        problem,
+    })
+}
+
+fn header(
+    scheme: Scheme,
+    key_id: KeyId,
+    file_id: &[u8; FILE_ID_BYTES],
+    machine: &MachineId,
+    place: &[u8; PLACE_BYTES],
+) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    let parts = [
+        MAGIC.as_slice(),
+        &[VERSION, scheme.number(), 0, 0],
+        &key_id.0,
+        file_id,
+        machine.as_bytes(),
+        place,
+    ];
+    for (byte, of_part) in header.iter_mut().zip(parts.concat()) {
+        *byte = of_part;
+    }
+    header
+}
+
+fn check_header(
+    path: &Path,
+    found: &[u8; HEADER_BYTES],
+    scheme: Scheme,
+    key_id: KeyId,
+    machine: &MachineId,
+    place: &[u8; PLACE_BYTES],
+) -> Result<(), MaskFileError> {
+    let foreign = || MaskFileError::Foreign {
+        path: path.to_owned(),
+    };
+    let (head, rest) = found.split_first_chunk::<8>().ok_or_else(foreign)?;
+    let (of_signer, rest) = rest.split_first_chunk::<KEY_ID_BYTES>().ok_or_else(foreign)?;
+    let (_, rest) = rest.split_first_chunk::<FILE_ID_BYTES>().ok_or_else(foreign)?;
+    let (of_machine, of_place) = rest.split_first_chunk::<MACHINE_BYTES>().ok_or_else(foreign)?;
+    let [magic @ .., version, of_scheme, _, _] = *head;
+    if magic != *MAGIC || version != VERSION {
+        return Err(foreign());
+    }
+    if KeyId(*of_signer) != key_id || of_scheme != scheme.number() {
+        return Err(MaskFileError::OtherSigner {
+            path: path.to_owned(),
+            found: KeyId(*of_signer),
+            wanted: key_id,
+        });
+    }
+    if of_machine != machine.as_bytes() {
+        return Err(MaskFileError::OtherMachine {
+            path: path.to_owned(),
+        });
+    }
+    if of_place != place {
+        return Err(MaskFileError::Copied {
+            path: path.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+fn slot(header: &[u8; HEADER_BYTES], counts: Counts) -> [u8; SLOT_BYTES] {
+    let numbers = [counts.generation, counts.reserved, counts.written].map(u64::to_le_bytes);
+    let check = Sha256::new()
+        .chain_update(header)
+        .chain_update(numbers.as_flattened())
+        .finalize();
+    let mut slot = [0; SLOT_BYTES];
+    for (byte, of_part) in slot.iter_mut().zip(numbers.as_flattened().iter().chain(&check)) {
+        *byte = *of_part;
+    }
+    slot
+}
+
+fn read_counts(path: &Path, file: &File, header: &[u8; HEADER_BYTES]) -> Result<Counts, MaskFileError> {
+    let mut newest: Option<Counts> = None;
+    let mut torn = 0;
+    for offset in SLOT_OFFSETS {
+        let mut found = [0; SLOT_BYTES];
+        file.read_exact_at(&mut found, offset)
+            .map_err(|error| unreadable(path, error))?;
+        let (numbers, _) = found.as_chunks::<8>();
+        let [generation, reserved, written, _] = *numbers else {
+            continue;
+        };
+        let [generation, reserved, written] = [generation, reserved, written].map(u64::from_le_bytes);
+        let counts = Counts {
+            generation,
+            reserved,
+            written,
+        };
+        if slot(header, counts) != found || reserved > written {
+            torn += 1;
+        } else if newest.is_none_or(|newest| generation > newest.generation) {
+            newest = Some(counts);
+        }
+    }
+    let newest = newest.ok_or(MaskFileError::Damaged {
+        path: path.to_owned(),
+        what: "neither of its two counts is whole",
+    })?;
+    Ok(Counts {
+        reserved: (newest.reserved + torn).min(newest.written),
+        ..newest
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+//! Datagrams in batches, to one or to many.
+
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::time::Duration;
+
+use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg};
+use rustix::net::sockopt::set_ip_multicast_if_with_ifindex;
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
+
+use crate::message::MESSAGE_BYTES_MAX;
+
+/// Datagrams that one call of the kernel takes or gives.
+pub const BATCH: usize = 64;
+/// One byte more than any message: what fills it is too long, and refused as that.
+const BUFFER_BYTES: usize = MESSAGE_BYTES_MAX + 1;
+/// What the kernel keeps for a receiver that is busy, if it lets us: some ten thousand messages.
+const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
+
+/// Where messages come in.
+pub struct Inbox {
+    socket: UdpSocket,
+    buffers: Vec<[u8; BUFFER_BYTES]>,
+    headers: MultiHeaders<SockaddrStorage>,
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Inbox").field(&self.socket).finish()
+    }
+}
+
+impl Inbox {
+    /// Listens at this address; of a multicast group on the interface of this index, 0 for the one that the kernel chooses.
+    /// [`Inbox::receive`] waits no longer than `wait`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open(address: SocketAddr, interface: u32, wait: Duration) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        let group = address.ip();
+        if group.is_multicast() {
+            // Several receivers of one machine.
+            socket.set_reuse_address(true)?;
+        }
+        // Less is no reason not to listen.
+        let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES);
+        socket.set_read_timeout(Some(wait))?;
+        socket.bind(&address.into())?;
+        match group {
+            IpAddr::V4(group) if group.is_multicast() => {
+                socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface))?;
+            }
+            IpAddr::V6(group) if group.is_multicast() => socket.join_multicast_v6(&group, interface)?,
+            _ => {}
+        }
+        Ok(Self {
+            socket: socket.into(),
+            buffers: vec![[0; BUFFER_BYTES]; BATCH],
+            headers: MultiHeaders::preallocate(BATCH, None),
+        })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Waits for datagrams, and hands up to [`BATCH`] to `each`, with their senders; how many there were, 0 if none came in time.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn receive(&mut self, mut each: impl FnMut(&[u8], SocketAddr)) -> io::Result<usize> {
+        let mut slices: Vec<[IoSliceMut<'_>; 1]> = self
+            .buffers
+            .iter_mut()
+            .map(|buffer| [IoSliceMut::new(buffer)])
+            .collect();
+        let socket = self.socket.as_raw_fd();
+        let flags = MsgFlags::MSG_WAITFORONE;
+        let received = match recvmmsg(socket, &mut self.headers, slices.iter_mut(), flags, None) {
+            Ok(received) => received,
+            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => return Ok(0),
+            Err(error) => return Err(error.into()),
+        };
+        let received: Vec<(usize, SocketAddr)> = received
+            .map(|datagram| {
+                (
+                    datagram.bytes,
+                    datagram.address.map_or(NOWHERE, |address| plain(&address)),
+                )
+            })
+            .collect();
+        for ((bytes, sender), buffer) in received.iter().zip(&self.buffers) {
+            each(buffer.get(..*bytes).unwrap_or_default(), *sender);
+        }
+        Ok(received.len())
+    }
+}
+
+/// Of a datagram whose sender the kernel does not tell: none is known.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+fn plain(address: &SockaddrStorage) -> SocketAddr {
+    if let Some(address) = address.as_sockaddr_in() {
+        return SocketAddr::new(address.ip().into(), address.port());
+    }
+    address.as_sockaddr_in6().map_or(NOWHERE, |address| {
+        SocketAddr::new(address.ip().into(), address.port())
+    })
+}
+
+/// Where messages go out.
+pub struct Outbox {
+    socket: UdpSocket,
+    address: SocketAddr,
+    headers: MultiHeaders<SockaddrStorage>,
+}
+
+impl fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Outbox")
+            .field(&self.socket)
+            .field(&self.address)
+            .finish()
+    }
+}
+
+impl Outbox {
+    /// Sends to this address; to a multicast group by the interface of this index, 0 for the one that the kernel chooses, over so many
+    /// routers.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open(address: SocketAddr, interface: u32, hops: u8) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        match address.ip() {
+            IpAddr::V4(group) if group.is_multicast() => {
+                socket.set_multicast_ttl_v4(hops.into())?;
+                if interface != 0 {
+                    let any = Ipv4Addr::UNSPECIFIED;
+                    set_ip_multicast_if_with_ifindex(&socket, &any, &any, interface)?;
+                }
+            }
+            IpAddr::V6(group) if group.is_multicast() => {
+                socket.set_multicast_hops_v6(hops.into())?;
+                socket.set_multicast_if_v6(interface)?;
+            }
+            _ => {}
+        }
+        Ok(Self {
+            socket: socket.into(),
+            address,
+            headers: MultiHeaders::preallocate(BATCH, None),
+        })
+    }
+
+    /// Sends these, in as few calls as can be.
+    ///
+    /// # Errors
+    /// The kernel's; those before have been sent.
+    pub fn send(&mut self, messages: &[Vec<u8>]) -> io::Result<()> {
+        let address = SockaddrStorage::from(self.address);
+        for batch in messages.chunks(BATCH) {
+            let mut rest = batch;
+            while !rest.is_empty() {
+                let slices: Vec<[IoSlice<'_>; 1]> =
+                    rest.iter().map(|message| [IoSlice::new(message)]).collect();
+                let addresses = vec![Some(address); rest.len()];
+                let socket = self.socket.as_raw_fd();
+                let sent = sendmmsg(
+                    socket,
+                    &mut self.headers,
+                    &slices,
+                    &addresses,
+                    [],
+                    MsgFlags::empty(),
+                );
+                let sent = match sent {
+                    Ok(sent) => sent.count(),
+                    Err(nix::errno::Errno::EINTR) => 0,
+                    Err(error) => return Err(error.into()),
+                };
+                rest = rest.get(sent..).unwrap_or_default();
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exchange(at: SocketAddr) {
+        let wait = Duration::from_secs(10);
+        let mut inbox = Inbox::open(at, 0, wait).unwrap();
+        let mut outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
+        let messages: Vec<Vec<u8>> = (0..150u8)
+            .map(|number| vec![number; usize::from(number) + 1])
+            .collect();
+        outbox.send(&messages).unwrap();
+        let mut seen = Vec::new();
+        while seen.len() < messages.len() {
+            let received = inbox
+                .receive(|message, sender| {
+                    assert!(sender.ip().is_loopback() || at.ip().is_multicast());
+                    seen.push(message.to_vec());
+                })
+                .unwrap();
+            assert!(received > 0 && received <= BATCH);
+        }
+        assert_eq!(seen, messages);
+    }
+
+    #[test]
+    fn batches_arrive_in_order_and_whole() {
+        exchange("127.0.0.1:0".parse().unwrap());
+    }
+
+    #[test]
+    fn nothing_in_time_is_no_error() {
+        let wait = Duration::from_millis(1);
+        let mut inbox = Inbox::open("127.0.0.1:0".parse().unwrap(), 0, wait).unwrap();
+        assert_eq!(inbox.receive(|_, _| panic!("nothing was sent")).unwrap(), 0);
+    }
+
+    /// What is longer than any message arrives as one byte more than the longest, and so is refused.
+    #[test]
+    fn too_long_stays_too_long() {
+        let at = "127.0.0.1:0".parse().unwrap();
+        let mut inbox = Inbox::open(at, 0, Duration::from_secs(10)).unwrap();
+        let mut outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
+        outbox.send(&[vec![1; 9000]]).unwrap();
+        let mut bytes = 0;
+        inbox.receive(|message, _| bytes = message.len()).unwrap();
+        assert_eq!(bytes, MESSAGE_BYTES_MAX + 1);
+    }
+}

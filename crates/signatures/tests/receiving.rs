@@ -1,0 +1,317 @@
+//! Messages through a receiver and a lane: what is accepted, and what is refused and why, for each scheme.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+mod common;
+
+use common::{NOW, copy, key, mask_name, payload, receiver, receiver_of, sign, stamp};
+use linewarden_signatures::key::PublicKey;
+use linewarden_signatures::lane::OneByOne;
+use linewarden_signatures::message::{HEADER_BYTES, KeyId, MESSAGE_BYTES_MAX, PayloadKind, TimeMs, Unsigned};
+use linewarden_signatures::receive::{Receiver, ReplayMemory, Signers, Verified, Window};
+use linewarden_signatures::refusal::Refusal;
+use linewarden_signatures::scheme::Scheme;
+use linewarden_signatures::store::Revocations;
+
+fn receive(receiver: &mut Receiver, bytes: &[u8], now: TimeMs) -> Result<Verified, Refusal> {
+    let checked = receiver.screen(bytes.to_vec(), now)?;
+    let holds = OneByOne::default().holds(&checked);
+    receiver.admit(checked, holds, now)
+}
+
+/// Why a fresh receiver refuses this.
+fn refusal(bytes: &[u8]) -> Option<Refusal> {
+    receive(&mut receiver(), bytes, NOW).err()
+}
+
+#[test]
+fn each_schemes_messages_are_accepted_once() {
+    let mut receiver = receiver();
+    for scheme in Scheme::ALL {
+        for number in [0, 1, 200] {
+            let stamp = stamp(NOW, number % 8);
+            let bytes = sign(scheme, stamp, number);
+            assert!(bytes.len() <= MESSAGE_BYTES_MAX);
+            let verified = receive(&mut receiver, &bytes, NOW).unwrap();
+            assert_eq!(verified.signer(), key(scheme).public().id());
+            assert_eq!(verified.message().stamp(), stamp);
+            assert_eq!((verified.kind(), verified.message().payload()), {
+                let (kind, payload) = payload(scheme, number);
+                (kind, payload.leak() as &[u8])
+            });
+            assert_eq!(
+                receive(&mut receiver, &bytes, NOW).unwrap_err(),
+                Refusal::Replayed,
+                "{scheme}"
+            );
+        }
+    }
+}
+
+/// A message that comes twice before the first has been verified.
+#[test]
+fn of_two_that_are_under_way_one_is_accepted() {
+    let mut receiver = receiver();
+    for scheme in Scheme::ALL {
+        let bytes = sign(scheme, stamp(NOW, 0), 5);
+        let first = receiver.screen(bytes.clone(), NOW).unwrap();
+        let second = receiver.screen(bytes, NOW).unwrap();
+        assert!(receiver.admit(second, true, NOW).is_ok());
+        assert_eq!(receiver.admit(first, true, NOW).unwrap_err(), Refusal::Replayed);
+    }
+}
+
+/// What was not verified is not remembered: a forger cannot use up the name of a message that is still to come.
+#[test]
+fn a_forgery_does_not_shut_out_the_message_that_it_imitates() {
+    let mut receiver = receiver();
+    for scheme in Scheme::ALL {
+        let bytes = sign(scheme, stamp(NOW, 0), 6);
+        let mut forged = bytes.clone();
+        // The last but one: of any scheme, the number stays in its range.
+        let place = forged.len() - 2;
+        forged[place] ^= 1;
+        assert!(receive(&mut receiver, &forged, NOW).is_err(), "{scheme}");
+        assert!(receive(&mut receiver, &bytes, NOW).is_ok(), "{scheme}");
+    }
+}
+
+#[test]
+fn no_bit_of_a_message_may_change() {
+    for scheme in Scheme::ALL {
+        let bytes = sign(scheme, stamp(NOW, 3), 2);
+        assert_eq!(refusal(&bytes), None);
+        for bit in (0..8 * bytes.len()).step_by(if bytes.len() > 200 { 5 } else { 1 }) {
+            let mut changed = bytes.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(refusal(&changed).is_some(), "{scheme}: bit {bit}");
+        }
+        for length in 0..bytes.len() {
+            let reason = refusal(&bytes[..length]).unwrap();
+            let expected = match length {
+                ..HEADER_BYTES => Refusal::Malformed,
+                _ => Refusal::WrongLength,
+            };
+            assert_eq!(reason, expected, "{scheme}: {length} bytes");
+        }
+        assert_eq!(
+            refusal(&[bytes.as_slice(), &[0]].concat()),
+            Some(Refusal::WrongLength)
+        );
+    }
+}
+
+#[test]
+fn what_the_header_says_is_checked_in_order() {
+    let bytes = sign(Scheme::Ed25519, stamp(NOW, 3), 2);
+    let with = |offset: usize, value: u8| {
+        let mut changed = bytes.clone();
+        changed[offset] = value;
+        refusal(&changed)
+    };
+    assert_eq!(with(0, b'l'), Some(Refusal::Malformed));
+    assert_eq!(with(2, 2), Some(Refusal::Version));
+    assert_eq!(with(3, 0), Some(Refusal::UnknownScheme));
+    assert_eq!(with(3, 7), Some(Refusal::UnknownScheme));
+    assert_eq!(with(3, Scheme::EcdsaP256.number()), Some(Refusal::CrossKey));
+    assert_eq!(with(4, bytes[4] ^ 1), Some(Refusal::UnknownSigner));
+    assert_eq!(with(12, bytes[12] | 0x10), Some(Refusal::Malformed));
+    assert_eq!(with(18, 3), Some(Refusal::Malformed));
+    assert_eq!(
+        with(18, PayloadKind::Submessages.number()),
+        Some(Refusal::WrongLayout)
+    );
+    assert_eq!(with(19, 4), Some(Refusal::WrongLength));
+    assert_eq!(with(19, 5), Some(Refusal::WrongLength));
+}
+
+#[test]
+fn a_signature_of_another_key_of_the_scheme_is_wrong() {
+    use linewarden_signatures::key::PrivateKey;
+    for scheme in [Scheme::EcdsaP256, Scheme::Ed25519, Scheme::RsaPss2048] {
+        let other = PrivateKey::generate(scheme, None).unwrap();
+        let mut receiver = receiver_of([key(scheme).public(), other.public()].into_iter());
+        let mut bytes = sign(scheme, stamp(NOW, 0), 9);
+        assert!(receive(&mut receiver, &bytes, NOW).is_ok());
+        bytes[4..12].copy_from_slice(&other.public().id().0);
+        let reason = receive(&mut receiver, &bytes, NOW).unwrap_err();
+        // With RSA the number may be above the other modulus.
+        assert!(
+            matches!(reason, Refusal::WrongSignature | Refusal::OutOfRange),
+            "{scheme}"
+        );
+    }
+}
+
+#[test]
+fn stamps_are_of_now() {
+    let window = Window::DEFAULT;
+    let (age, ahead) = (u64::from(window.age_ms_max), u64::from(window.ahead_ms_max));
+    let at = |ms: u64| refusal(&sign(Scheme::Ed25519, stamp(TimeMs::since_2020(ms), 0), 1));
+    assert_eq!(at(NOW.ms() - age), None);
+    assert_eq!(at(NOW.ms() - age - 1), Some(Refusal::TooOld));
+    assert_eq!(at(NOW.ms() + ahead), None);
+    assert_eq!(at(NOW.ms() + ahead + 1), Some(Refusal::TooNew));
+    // It may become too old while it waits.
+    let mut receiver = receiver();
+    let bytes = sign(Scheme::Ed25519, stamp(NOW, 0), 1);
+    let checked = receiver.screen(bytes, NOW).unwrap();
+    let later = TimeMs::since_2020(NOW.ms() + age + 1);
+    assert_eq!(receiver.admit(checked, true, later).unwrap_err(), Refusal::TooOld);
+}
+
+#[test]
+fn the_revoked_are_refused_also_while_they_wait() {
+    let mut receiver = receiver();
+    let signer = key(Scheme::Ed25519).public().id();
+    let bytes = sign(Scheme::Ed25519, stamp(NOW, 0), 1);
+    let waiting = receiver.screen(bytes.clone(), NOW).unwrap();
+    receiver.set_revoked([signer].into_iter().collect());
+    assert_eq!(receiver.screen(bytes.clone(), NOW).unwrap_err(), Refusal::Revoked);
+    assert_eq!(receiver.admit(waiting, true, NOW).unwrap_err(), Refusal::Revoked);
+    assert!(receive(&mut receiver, &sign(Scheme::EcdsaP256, stamp(NOW, 0), 1), NOW).is_ok());
+    receiver.set_revoked(Revocations::default());
+    assert!(receive(&mut receiver, &bytes, NOW).is_ok());
+}
+
+/// A message whose layout is right but for one thing, with the signature of that layout's nearest message.
+#[test]
+fn a_payload_of_another_shape_is_refused_before_anything_is_computed() {
+    for scheme in [Scheme::RaRsa2048, Scheme::RaRsa3072] {
+        let public = key(scheme).public();
+        let of = |kind, payload: &[u8]| {
+            let draft = Unsigned {
+                scheme,
+                key_id: public.id(),
+                stamp: stamp(NOW, 0),
+                kind,
+                payload,
+            };
+            let message = draft.encode().unwrap();
+            refusal(&message.with_mask(&mask_name(1), &vec![7; scheme.signature_bytes()]))
+        };
+        assert_eq!(
+            of(PayloadKind::Submessages, &[2, 1, 255]),
+            Some(Refusal::WrongSignature)
+        );
+        assert_eq!(
+            of(PayloadKind::Submessages, &[3, 1, 255]),
+            Some(Refusal::WrongLayout)
+        );
+        assert_eq!(
+            of(PayloadKind::Submessages, &[2, 2, 255]),
+            Some(Refusal::WrongLayout)
+        );
+        assert_eq!(of(PayloadKind::Submessages, &[2, 1]), Some(Refusal::WrongLayout));
+        assert_eq!(
+            of(PayloadKind::Submessages, &[2, 1, 0, 0]),
+            Some(Refusal::WrongLayout)
+        );
+        assert_eq!(of(PayloadKind::Opaque, &[2, 1, 255]), Some(Refusal::WrongLayout));
+        assert_eq!(of(PayloadKind::Submessages, &[]), Some(Refusal::WrongLayout));
+    }
+}
+
+#[test]
+fn numbers_out_of_their_ranges_are_refused() {
+    for scheme in Scheme::ALL {
+        let bytes = sign(scheme, stamp(NOW, 0), 3);
+        let split = bytes.len() - scheme.signature_bytes();
+        let with = |signature: &[u8]| refusal(&[&bytes[..split], signature].concat());
+        let size = scheme.signature_bytes();
+        let number = |last: u8| {
+            let mut number = vec![0; size];
+            number[size - 1] = last;
+            number
+        };
+        if scheme.modulus_bytes().is_none() {
+            continue;
+        }
+        let json = key(scheme).public().to_json().unwrap();
+        let modulus = modulus_of(&json);
+        let below = one_less(&modulus);
+        let two_below = one_less(&below);
+        for (signature, reason) in [
+            (number(0), Refusal::OutOfRange),
+            (number(1), Refusal::OutOfRange),
+            (number(2), Refusal::WrongSignature),
+            (modulus, Refusal::OutOfRange),
+            (below, Refusal::OutOfRange),
+            (two_below, Refusal::WrongSignature),
+            (vec![0xff; size], Refusal::OutOfRange),
+        ] {
+            assert_eq!(with(&signature), Some(reason), "{scheme}");
+        }
+    }
+}
+
+fn one_less(number: &[u8]) -> Vec<u8> {
+    let mut less = number.to_vec();
+    for byte in less.iter_mut().rev() {
+        let (next, borrow) = byte.overflowing_sub(1);
+        *byte = next;
+        if !borrow {
+            break;
+        }
+    }
+    less
+}
+
+fn modulus_of(json: &str) -> Vec<u8> {
+    let json: serde_json::Value = serde_json::from_str(json).unwrap();
+    hex::decode(json["key"].as_str().unwrap()).unwrap()
+}
+
+/// What there is no room to remember is not accepted: it could come again.
+#[test]
+fn a_full_memory_refuses_and_forgets_with_time() {
+    let mut signers = Signers::default();
+    signers.add(copy(key(Scheme::Ed25519).public())).unwrap();
+    let replays = ReplayMemory::new(Window::DEFAULT, 2, [1; 16]);
+    let mut receiver = Receiver::new(signers, Revocations::default(), Window::DEFAULT, replays);
+    let message = |number| sign(Scheme::Ed25519, stamp(NOW, 0), number);
+    assert!(receive(&mut receiver, &message(1), NOW).is_ok());
+    assert!(receive(&mut receiver, &message(2), NOW).is_ok());
+    let refused = receive(&mut receiver, &message(3), NOW).unwrap_err();
+    assert_eq!(refused, Refusal::ReplayMemoryFull);
+    let later = TimeMs::since_2020(NOW.ms() + 2 * Window::DEFAULT.length_ms());
+    let fresh = sign(Scheme::Ed25519, stamp(later, 0), 3);
+    assert!(receive(&mut receiver, &fresh, later).is_ok());
+}
+
+#[test]
+fn public_keys_survive_their_text_and_no_change_of_it() {
+    for scheme in Scheme::ALL {
+        let public = key(scheme).public();
+        let text = public.to_json().unwrap();
+        assert_eq!(copy(public).id(), public.id());
+        assert_eq!(copy(public).to_json().unwrap(), text);
+        let changes = [
+            (
+                "\"format\": \"linewarden signer 1\"",
+                "\"format\": \"linewarden signer 2\"",
+            ),
+            (scheme.name(), "rsa"),
+            ("\"id\": \"", "\"id\": \"00"),
+            ("\"key\": \"", "\"key\": \"00"),
+            ("\"key\": \"", "\"kez\": \""),
+            ("open", "Open"),
+            ("\"byte\"", "\"bytes\""),
+            ("{", "{\"more\": 1, "),
+        ];
+        for (from, to) in changes {
+            if let Some(changed) = text.contains(from).then(|| text.replacen(from, to, 1)) {
+                assert!(PublicKey::from_json(&changed).is_err(), "{scheme}: {from} → {to}");
+            }
+        }
+    }
+    assert_eq!(
+        "0011223344556677".parse::<KeyId>().unwrap().to_string(),
+        "0011223344556677"
+    );
+    assert!("001122334455667".parse::<KeyId>().is_err());
+}

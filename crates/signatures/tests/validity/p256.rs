@@ -1,0 +1,420 @@
+//! ECDSA over P-256.
+
+use std::sync::LazyLock;
+
+use aws_lc_rs::{digest, signature};
+use linewarden_signatures::arith::p256::{self, PointError, PublicPoint, Request};
+use num_bigint::BigUint;
+
+use crate::Refusal::{self, Everybody, Nobody, Us};
+use crate::plain::{Group, inverse, number, subtract, to_be};
+
+/// What is unusual about a vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tag {
+    Ordinary,
+    /// `s > n / 2`: as valid as n - s.
+    HighS,
+    /// The greatest s that is low, or the smallest.
+    ExtremeS,
+    /// The x coordinate is n or more, so that r is what is left of it.
+    XAboveOrder,
+    /// r is the greatest or the smallest x coordinate that there is below n.
+    ExtremeR,
+    /// The x coordinate is r + n modulo p, but not r modulo n.
+    XWrapped,
+    /// r or s is 0.
+    Zero,
+    /// r or s is n or more; modulo n it would be right.
+    AboveOrder,
+    /// r or s is n - 1, with which nobody signed.
+    OrderLess1,
+    /// The digest is 0 modulo n.
+    DigestZero,
+    /// The digest is n or more.
+    DigestAboveOrder,
+    /// The key is a small multiple of the base point, or of its negative.
+    SmallKey,
+    /// u1 G and u2 Q are the same point.
+    EqualSummands,
+    /// u1 G + u2 Q is infinity.
+    Infinity,
+    /// The signature is of another digest, or of another key, or not the same any more.
+    Changed,
+}
+
+impl Tag {
+    fn refused_by(self) -> Refusal {
+        match self {
+            Self::Ordinary
+            | Self::ExtremeS
+            | Self::XAboveOrder
+            | Self::ExtremeR
+            | Self::DigestZero
+            | Self::DigestAboveOrder
+            | Self::SmallKey
+            | Self::EqualSummands => Nobody,
+            Self::HighS => Us,
+            Self::XWrapped
+            | Self::Zero
+            | Self::AboveOrder
+            | Self::OrderLess1
+            | Self::Infinity
+            | Self::Changed => Everybody,
+        }
+    }
+}
+
+struct Vector {
+    tags: Vec<Tag>,
+    key: PublicPoint,
+    sec1: [u8; 65],
+    digest: [u8; 32],
+    r: [u8; 32],
+    s: [u8; 32],
+}
+
+struct Curve {
+    p: BigUint,
+    n: BigUint,
+    g: Point,
+}
+
+/// Infinity is none.
+type Point = Option<(BigUint, BigUint)>;
+
+impl Group for Curve {
+    type Point = Point;
+
+    fn neutral(&self) -> Point {
+        None
+    }
+
+    fn add(&self, a: &Point, b: &Point) -> Point {
+        let p = &self.p;
+        let (Some((x1, y1)), Some((x2, y2))) = (a, b) else {
+            return a.clone().or(b.clone());
+        };
+        let slope = if x1 != x2 {
+            subtract(y2, y1, p) * inverse(&subtract(x2, x1, p), p)
+        } else if y1 == y2 {
+            subtract(&(x1 * x1 * 3u32), &BigUint::from(3u32), p) * inverse(&(y1 * 2u32), p)
+        } else {
+            return None;
+        };
+        let x = subtract(&(&slope * &slope), &(x1 + x2), p);
+        let y = subtract(&(slope * subtract(x1, &x, p)), y1, p);
+        Some((x, y))
+    }
+}
+
+impl Curve {
+    fn new() -> Self {
+        let g = (
+            number("6b17d1f2e12c4247f8bce6e563a440f277037d812deb33a0f4a13945d898c296"),
+            number("4fe342e2fe1a7f9b8ee7eb4a7c0f9e162bce33576b315ececbb6406837bf51f5"),
+        );
+        Self {
+            p: number("ffffffff00000001000000000000000000000000ffffffffffffffffffffffff"),
+            n: number("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551"),
+            g: Some(g),
+        }
+    }
+
+    fn negative(&self, point: &Point) -> Point {
+        point.as_ref().map(|(x, y)| (x.clone(), &self.p - y))
+    }
+
+    /// The point with this x.
+    fn with_x(&self, x: &BigUint) -> Point {
+        let b = number("5ac635d8aa3a93e7b3ebbd55769886bc651d06b0cc53b0f63bce3c3e27d2604b");
+        let square = (subtract(&(x * x * x), &(x * 3u32), &self.p) + b) % &self.p;
+        let y = square.modpow(&((&self.p + 1u32) / 4u32), &self.p);
+        (&y * &y % &self.p == square).then(|| (x.clone(), y))
+    }
+
+    /// The first point on the way from one x on, upwards or downwards.
+    fn near_x(&self, mut x: BigUint, up: bool) -> Point {
+        loop {
+            if let Some(point) = self.with_x(&x) {
+                return Some(point);
+            }
+            x = if up { x + 1u32 } else { x - 1u32 };
+        }
+    }
+
+    /// The key for which `u1 G + u2 Q` is this point: `r^-1 (s R - e G)`.
+    fn key_for(&self, point: &Point, digest: &BigUint, r: &BigUint, s: &BigUint) -> Point {
+        let back = inverse(r, &self.n);
+        let of_base = subtract(&BigUint::ZERO, &(digest * &back), &self.n);
+        let of_point = s * back % &self.n;
+        self.add(
+            &self.multiple(&of_point, point),
+            &self.multiple(&of_base, &self.g),
+        )
+    }
+
+    /// r and s by the private key d and a nonce.
+    fn sign(&self, d: &BigUint, digest: &BigUint, nonce: &BigUint) -> [BigUint; 2] {
+        let r = self.multiple(nonce, &self.g).expect("a point").0 % &self.n;
+        let s = inverse(nonce, &self.n) * (digest + &r * d) % &self.n;
+        [r, s]
+    }
+
+    fn low(&self, s: &BigUint) -> BigUint {
+        s.clone().min(&self.n - s)
+    }
+
+    fn vector(&self, tags: &[Tag], key: &Point, digest: &BigUint, [r, s]: [&BigUint; 2]) -> Vector {
+        let (x, y) = key.as_ref().expect("a key");
+        let sec1 = [&[4][..], &to_be(x), &to_be(y)]
+            .concat()
+            .try_into()
+            .expect("65 bytes");
+        Vector {
+            tags: tags.to_vec(),
+            key: PublicPoint::from_affine(&to_be(x), &to_be(y)).expect("a point of the curve"),
+            sec1,
+            digest: to_be(digest),
+            r: to_be(r),
+            s: to_be(s),
+        }
+    }
+}
+
+/// Numbers without a pattern.
+fn scalars() -> [BigUint; 4] {
+    [
+        number("c9afa9d845ba75166b5c215767b1d6934e50c3db36e89b127b8a622b120f6721"),
+        number("a6e3c57dd01abe90086538398355dd4c3b17aa873382b0f24d6129493d8aad60"),
+        number("af2bdbe1aa9b6ec1e2ade1d694f41fc71a831d0268e9891562113d8a62add1bf"),
+        number("1eb90d9f4b3c2a7786e95d4c3b2a190817f6e5d4c3b2a19081726354453627ab"),
+    ]
+}
+
+fn signatures_by_keys(curve: &Curve) -> Vec<Vector> {
+    let [d, nonce, digest, other] = scalars();
+    let (n, g) = (&curve.n, &curve.g);
+    let key = curve.multiple(&d, g);
+    let [r, s] = curve.sign(&d, &digest, &nonce);
+    let (low, high) = (curve.low(&s), n - curve.low(&s));
+    let all_ones = (BigUint::from(1u32) << 256u32) - 1u32;
+    let zero = BigUint::ZERO;
+    let vector = |tags: &[Tag], numbers: [&BigUint; 2]| curve.vector(tags, &key, &digest, numbers);
+    let mut vectors = vec![
+        vector(&[Tag::Ordinary], [&r, &low]),
+        vector(&[Tag::HighS], [&r, &high]),
+        vector(&[Tag::Zero], [&zero, &low]),
+        vector(&[Tag::Zero], [&r, &zero]),
+        vector(&[Tag::Zero], [&zero, &zero]),
+        vector(&[Tag::AboveOrder], [n, &low]),
+        vector(&[Tag::AboveOrder], [&r, n]),
+        vector(&[Tag::AboveOrder], [n, n]),
+        vector(&[Tag::AboveOrder], [&r, &all_ones]),
+        vector(&[Tag::AboveOrder], [&all_ones, &low]),
+        vector(&[Tag::OrderLess1], [&(n - 1u32), &low]),
+        vector(&[Tag::OrderLess1, Tag::HighS], [&r, &(n - 1u32)]),
+        vector(&[Tag::Changed], [&low, &r]),
+        vector(&[Tag::Changed], [&(&r + 1u32), &low]),
+        vector(&[Tag::Changed], [&r, &(&low + 1u32)]),
+        vector(&[Tag::Changed], [&(n - &r), &low]),
+        curve.vector(&[Tag::Changed], &key, &(&digest + 1u32), [&r, &low]),
+        curve.vector(&[Tag::Changed], &curve.negative(&key), &digest, [&r, &low]),
+        curve.vector(&[Tag::Changed], &curve.multiple(&other, g), &digest, [&r, &low]),
+    ];
+    let digests = [
+        (zero, Tag::DigestZero),
+        (n.clone(), Tag::DigestZero),
+        (n + 1u32, Tag::DigestAboveOrder),
+        (all_ones, Tag::DigestAboveOrder),
+        (n - 1u32, Tag::Ordinary),
+    ];
+    for (digest, tag) in digests {
+        let [r, s] = curve.sign(&d, &digest, &nonce);
+        vectors.push(curve.vector(&[tag], &key, &digest, [&r, &curve.low(&s)]));
+        vectors.push(curve.vector(&[tag, Tag::Changed], &key, &digest, [&s, &r]));
+    }
+    vectors
+}
+
+fn small_keys(curve: &Curve) -> Vec<Vector> {
+    let [_, nonce, digest, _] = scalars();
+    let n = &curve.n;
+    let mut vectors = Vec::new();
+    for d in [1u32, 2, 3, 31]
+        .map(BigUint::from)
+        .into_iter()
+        .flat_map(|d| [n - &d, d])
+    {
+        let key = curve.multiple(&d, &curve.g);
+        let [r, s] = curve.sign(&d, &digest, &nonce);
+        vectors.push(curve.vector(&[Tag::SmallKey], &key, &digest, [&r, &curve.low(&s)]));
+        // u1 = u2 d: the sum is a doubling.
+        let digest = &r * &d % n;
+        let [r, s] = curve.sign(&d, &digest, &nonce);
+        let tags = [Tag::SmallKey, Tag::EqualSummands];
+        vectors.push(curve.vector(&tags, &key, &digest, [&r, &curve.low(&s)]));
+        // u1 = - u2 d: the sum is infinity, whatever s is.
+        let opposite = subtract(&BigUint::ZERO, &digest, n);
+        let s = curve.low(&s);
+        vectors.push(curve.vector(&[Tag::SmallKey, Tag::Infinity], &key, &opposite, [&r, &s]));
+    }
+    vectors
+}
+
+fn signatures_by_points(curve: &Curve) -> Vec<Vector> {
+    let [_, _, digest, s] = scalars();
+    let (p, n) = (&curve.p, &curve.n);
+    let half = n / 2u32;
+    let (one, zero) = (BigUint::from(1u32), BigUint::ZERO);
+    // n - 1, n, p - 1 and 1 are the x of no point, or else the search ends where it begins.
+    let below_n = curve.near_x(n - 1u32, false);
+    let above_n = curve.near_x(n.clone(), true);
+    let below_p = curve.near_x(p - 1u32, false);
+    let smallest = curve.near_x(one.clone(), true);
+    let mut vectors = Vec::new();
+    let mut add = |tags: &[Tag], point: &Point, r: &BigUint, s: &BigUint| {
+        let key = curve.key_for(point, &digest, r, s);
+        vectors.push(curve.vector(tags, &key, &digest, [r, s]));
+    };
+    let x = |point: &Point| point.as_ref().expect("a point").0.clone();
+    add(&[Tag::ExtremeR], &below_n, &x(&below_n), &s);
+    add(&[Tag::ExtremeR], &smallest, &x(&smallest), &s);
+    add(&[Tag::XAboveOrder], &above_n, &(x(&above_n) - n), &s);
+    add(
+        &[Tag::XAboveOrder],
+        &curve.negative(&above_n),
+        &(x(&above_n) - n),
+        &s,
+    );
+    add(&[Tag::XAboveOrder], &below_p, &(x(&below_p) - n), &s);
+    add(
+        &[Tag::XAboveOrder, Tag::HighS],
+        &above_n,
+        &(x(&above_n) - n),
+        &(n - &s),
+    );
+    add(&[Tag::XWrapped], &smallest, &(x(&smallest) + p - n), &s);
+    add(&[Tag::ExtremeS], &below_n, &x(&below_n), &half);
+    add(
+        &[Tag::ExtremeS, Tag::HighS],
+        &below_n,
+        &x(&below_n),
+        &(&half + 1u32),
+    );
+    add(&[Tag::ExtremeS], &below_n, &x(&below_n), &one);
+    add(&[Tag::ExtremeS, Tag::HighS], &below_n, &x(&below_n), &(n - 1u32));
+    let key = curve.key_for(&smallest, &digest, &x(&smallest), &s);
+    vectors.push(curve.vector(&[Tag::AboveOrder], &key, &digest, [&(x(&smallest) + n), &s]));
+    let key = curve.key_for(&above_n, &zero, &(x(&above_n) - n), &s);
+    let tags = [Tag::XAboveOrder, Tag::DigestZero];
+    vectors.push(curve.vector(&tags, &key, &zero, [&(x(&above_n) - n), &s]));
+    vectors
+}
+
+static VECTORS: LazyLock<Vec<Vector>> = LazyLock::new(|| {
+    let curve = Curve::new();
+    let mut vectors = signatures_by_keys(&curve);
+    vectors.extend(small_keys(&curve));
+    vectors.extend(signatures_by_points(&curve));
+    vectors
+});
+
+impl Vector {
+    fn request(&self) -> Request<'_> {
+        Request {
+            key: &self.key,
+            digest: &self.digest,
+            r: &self.r,
+            s: &self.s,
+        }
+    }
+
+    fn is_refused_by(&self, who: Refusal) -> bool {
+        self.tags.iter().any(|tag| tag.refused_by() == who)
+    }
+
+    fn by_aws_lc(&self) -> bool {
+        let digest = digest::Digest::import_less_safe(&self.digest, &digest::SHA256).expect("32 bytes");
+        signature::UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, self.sec1)
+            .verify_digest(&digest, &[self.r, self.s].concat())
+            .is_ok()
+    }
+}
+
+#[test]
+fn each_lane_has_the_verdict_of_one_at_a_time() {
+    let vectors = &*VECTORS;
+    for backend in linewarden_signatures::arith::Backend::available() {
+        let requests: Vec<_> = vectors.iter().map(Vector::request).collect();
+        let together = p256::verify(backend, &requests);
+        for (vector, together) in vectors.iter().zip(together) {
+            let expected = !vector.is_refused_by(Everybody);
+            let tags = &vector.tags;
+            assert_eq!(vector.by_aws_lc(), expected, "{tags:?}, AWS-LC");
+            assert_eq!(together, expected, "{tags:?}, among others, {}", backend.name());
+            let alone = p256::verify(backend, &[vector.request()]);
+            assert_eq!(alone, [expected], "{tags:?}, alone, {}", backend.name());
+        }
+        let mut backwards: Vec<_> = requests.into_iter().rev().collect();
+        backwards.pop();
+        let verdicts = p256::verify(backend, &backwards);
+        let expected: Vec<_> = vectors
+            .iter()
+            .skip(1)
+            .rev()
+            .map(|vector| !vector.is_refused_by(Everybody))
+            .collect();
+        assert_eq!(verdicts, expected, "in other lanes");
+    }
+}
+
+#[test]
+fn high_s_is_refused_before_any_lane() {
+    for vector in VECTORS.iter().filter(|vector| !vector.is_refused_by(Everybody)) {
+        assert_eq!(
+            !p256::is_low(&vector.s),
+            vector.is_refused_by(Us),
+            "{:?}",
+            vector.tags
+        );
+    }
+    let half = &Curve::new().n / 2u32;
+    assert!(p256::is_low(&to_be(&half)));
+    assert!(!p256::is_low(&to_be(&(half + 1u32))));
+}
+
+#[test]
+fn what_is_no_point_is_no_key() {
+    let curve = Curve::new();
+    let (x, y) = curve.g.clone().expect("the base point");
+    let zero = [0; 32];
+    let sec1 = |first: u8, x: &BigUint, y: &BigUint| [&[first][..], &to_be(x), &to_be(y)].concat();
+    let cases = [
+        (sec1(4, &x, &y), Ok(())),
+        (sec1(4, &x, &(&curve.p - &y)), Ok(())),
+        (sec1(4, &x, &(&y + 1u32)), Err(PointError::NotOnCurve)),
+        (sec1(4, &y, &x), Err(PointError::NotOnCurve)),
+        ([&[4][..], &zero, &zero].concat(), Err(PointError::NotOnCurve)),
+        (sec1(4, &curve.p, &y), Err(PointError::Coordinate)),
+        (sec1(4, &x, &curve.p), Err(PointError::Coordinate)),
+        (sec1(2, &x, &y), Err(PointError::Encoding)),
+        (sec1(6, &x, &y), Err(PointError::Encoding)),
+        (sec1(3, &x, &y)[..33].to_vec(), Err(PointError::Encoding)),
+        (sec1(4, &x, &y)[..64].to_vec(), Err(PointError::Encoding)),
+        ([&sec1(4, &x, &y)[..], &[0]].concat(), Err(PointError::Encoding)),
+        (vec![0], Err(PointError::Encoding)),
+        (vec![], Err(PointError::Encoding)),
+    ];
+    for (bytes, expected) in cases {
+        assert_eq!(PublicPoint::from_sec1(&bytes).map(drop), expected, "{bytes:x?}");
+    }
+    // x below 2^256 - p with p added is the same number modulo p.
+    let small = curve.near_x(BigUint::from(1u32), true);
+    let (x, y) = small.expect("a point");
+    assert_eq!(
+        PublicPoint::from_affine(&to_be(&(&x + &curve.p)), &to_be(&y)),
+        Err(PointError::Coordinate)
+    );
+    assert!(PublicPoint::from_affine(&to_be(&x), &to_be(&y)).is_ok());
+}
