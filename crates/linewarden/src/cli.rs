@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::cmd::{
     agent, appraise, attest, bench, check, completions, config, demo, device, evidence, puf, registry, serve,
-    switch,
+    signed, switch,
 };
 use crate::failure::exit_codes;
 
@@ -104,6 +104,15 @@ Examples:
     Evidence(evidence::EvidenceCommand),
     /// Compare what a data plane runs with what it should, and name what differs
     Appraise(Box<appraise::AppraiseArgs>),
+    /// Sign and verify broadcast messages
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden signed keygen --scheme ra-rsa2048 --layout bsm --masks 4096 --out truck7
+  linewarden signed masks truck7 --count 100000"
+    )]
+    Signed(signed::SignedCommand),
     /// Make and check registries
     #[command(
         subcommand,
@@ -163,6 +172,7 @@ impl Command {
             Self::Attest(command) => command.wants_json(),
             Self::Evidence(command) => command.wants_json(),
             Self::Appraise(args) => args.json,
+            Self::Signed(command) => command.wants_json(),
             Self::Registry(command) => command.wants_json(),
             Self::Puf(command) => command.wants_json(),
             Self::Switch(command) => command.wants_json(),

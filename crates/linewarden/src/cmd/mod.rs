@@ -13,6 +13,7 @@ pub mod evidence;
 pub mod puf;
 pub mod registry;
 pub mod serve;
+pub mod signed;
 pub mod switch;
 
 use linewarden_gateway::WRONG_TAGS;
@@ -46,6 +47,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Registry(command) => registry::run(&command),
         Command::Puf(command) => puf::run(&command),
         Command::Switch(command) => switch::run(&command),
+        Command::Signed(command) => signed::run(&command),
         Command::Config(command) => config::run(&command, Output::new(false)),
         Command::Completions(args) => completions::run(&args, Output::new(false)),
         Command::Serve(_) | Command::Agent(_) => Ok(()),

@@ -1,0 +1,133 @@
+//! Payloads from lines and to JSON.
+
+use clap::ValueEnum;
+use linewarden_signatures::bsm::CoreData;
+use linewarden_signatures::key::PublicKey;
+use linewarden_signatures::message::{PAYLOAD_BYTES_MAX, PayloadKind};
+use linewarden_signatures::ra::{Domain, Layout};
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// What a plain key signs.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum KindName {
+    /// Bytes of any meaning
+    Opaque,
+    /// SAE J2735 Basic Safety Messages, part I
+    Bsm,
+}
+
+/// How lines become payloads.
+pub enum Form {
+    Text,
+    Hex,
+    Bsm,
+    Submessages(Layout),
+}
+
+impl Form {
+    /// That of this key.
+    ///
+    /// # Errors
+    /// A kind that its layout does not have.
+    pub fn of(key: &PublicKey, kind: Option<KindName>, hex: bool) -> Result<Self, Failure> {
+        let bytes = if hex { Self::Hex } else { Self::Text };
+        let layout = key.ra().map(linewarden_signatures::ra::RaPublic::layout);
+        let kind = kind.map(|kind| match kind {
+            KindName::Opaque => PayloadKind::Opaque,
+            KindName::Bsm => PayloadKind::Bsm,
+        });
+        if let (Some(layout), Some(kind)) = (layout, kind)
+            && layout.kind() != kind
+        {
+            return Err(Failure::input(format!(
+                "--kind: the signer's layout is of {} payloads",
+                layout.kind().name()
+            )));
+        }
+        Ok(match layout.map(Layout::kind).or(kind) {
+            None | Some(PayloadKind::Opaque) => bytes,
+            Some(PayloadKind::Bsm) => Self::Bsm,
+            Some(PayloadKind::Submessages) => {
+                layout.map_or(bytes, |layout| Self::Submessages(layout.clone()))
+            }
+        })
+    }
+
+    /// What payloads are.
+    pub fn kind(&self) -> PayloadKind {
+        match self {
+            Self::Text | Self::Hex => PayloadKind::Opaque,
+            Self::Bsm => PayloadKind::Bsm,
+            Self::Submessages(_) => PayloadKind::Submessages,
+        }
+    }
+
+    /// The payload that a line says.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(&self, line: &[u8]) -> Result<Vec<u8>, String> {
+        let payload = match self {
+            Self::Text => line.to_vec(),
+            Self::Hex => hex::decode(line.trim_ascii()).map_err(|error| error.to_string())?,
+            Self::Bsm => {
+                let message: CoreData = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+                message.encode().to_vec()
+            }
+            Self::Submessages(layout) => submessages(layout, line)?,
+        };
+        match payload.len() > PAYLOAD_BYTES_MAX {
+            true => Err(format!(
+                "{} bytes; {PAYLOAD_BYTES_MAX} are the most",
+                payload.len()
+            )),
+            false => Ok(payload),
+        }
+    }
+}
+
+fn submessages(layout: &Layout, line: &[u8]) -> Result<Vec<u8>, String> {
+    let parts: Vec<Value> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let domains = layout.payload_components();
+    if parts.len() != domains.len() {
+        return Err(format!("{} parts; the layout has {}", parts.len(), domains.len()));
+    }
+    let mut payload = Vec::new();
+    for (index, (part, domain)) in parts.iter().zip(domains).enumerate() {
+        let wrong = |wanted: &str| format!("part {index}: {part} is not {wanted}");
+        match domain {
+            Domain::Byte => {
+                let byte = part.as_u64().and_then(|byte| u8::try_from(byte).ok());
+                payload.push(byte.ok_or_else(|| wrong("a number from 0 to 255"))?);
+            }
+            Domain::Submessages(texts) => {
+                let number = texts.iter().position(|text| part.as_str() == Some(text));
+                let number = number.ok_or_else(|| wrong("a sub-message of the layout"))?;
+                // As a layout numbers them: one byte up to 256 texts, else two; there are at most 2^16.
+                let number = (number as u16).to_be_bytes();
+                payload.extend_from_slice(number.get(usize::from(texts.len() <= 256)..).unwrap_or_default());
+            }
+        }
+    }
+    Ok(payload)
+}
+
+/// A payload as JSON: a basic safety message's fields, sub-messages' texts, bytes as hexadecimal digits, and as text if they are one.
+pub fn to_json(key: &PublicKey, kind: PayloadKind, payload: &[u8]) -> Value {
+    match kind {
+        PayloadKind::Bsm => match CoreData::decode(payload) {
+            Ok(message) => serde_json::json!({ "bsm": message }),
+            Err(error) => serde_json::json!({ "hex": hex::encode(payload), "no_bsm": error.to_string() }),
+        },
+        PayloadKind::Submessages => {
+            let texts = key.ra().and_then(|ra| ra.layout().texts(payload));
+            serde_json::json!({ "submessages": texts })
+        }
+        PayloadKind::Opaque => match str::from_utf8(payload) {
+            Ok(text) => serde_json::json!({ "hex": hex::encode(payload), "text": text }),
+            Err(_) => serde_json::json!({ "hex": hex::encode(payload) }),
+        },
+    }
+}

@@ -1,0 +1,278 @@
+//! `linewarden signed send`.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read as _};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use linewarden_signatures::message::{MESSAGE_BYTES_MAX, Priority, Stamp, TimeMs};
+use linewarden_signatures::signer::{Signer, Way};
+use linewarden_signatures::store::MachineId;
+use linewarden_signatures::udp::{BATCH, Outbox};
+
+use super::payload::Form;
+use super::seal::SignerArgs;
+use crate::failure::Failure;
+use crate::output::{Output, counted};
+
+/// No line is longer: a payload as hexadecimal digits, or a basic safety message as JSON.
+const LINE_BYTES_MAX: u64 = 16 * MESSAGE_BYTES_MAX as u64;
+
+/// What to sign, and where to send it.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Signs each line of its input, and sends it as a datagram of its own. A line is a text (--hex: bytes as hexadecimal digits); with a \
+layout of basic safety messages, or --kind bsm, a JSON object of its fields; with one of sub-messages a JSON array, as [\"open\", 7].
+
+Masks come out of the signer's file. Where none is left, RA signs at the price of an RSA signature.
+
+Examples:
+  linewarden signed send truck7 --to 192.0.2.1:7447 <<< hello
+  linewarden signed send truck7 --to 239.0.0.7:7447 --interface eth1 --priority 0 < bsm.jsonl
+  linewarden signed send truck7 --to 127.0.0.1:7447 --input bsm.jsonl --count 100000 --rate 1000")]
+pub struct SendArgs {
+    #[command(flatten)]
+    signer: SignerArgs,
+    /// The receiver, or a multicast group
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    to: SocketAddr,
+    /// By which interface a multicast group is reached
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
+    /// Routers that a multicast may pass, and one more
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    hops: u8,
+    /// How urgent: 0 (immediate) to 7
+    #[arg(long, default_value = "3", value_parser = parse_priority)]
+    priority: Priority,
+    /// opaque or bsm, for a plain key; RA has its layout
+    #[arg(long, value_name = "KIND")]
+    kind: Option<super::payload::KindName>,
+    /// Lines are hexadecimal digits
+    #[arg(long)]
+    hex: bool,
+    /// Where lines come from; standard input if not given
+    #[arg(long, value_name = "FILE")]
+    input: Option<PathBuf>,
+    /// Send so many messages, and begin with the first line again after the last; needs --input
+    #[arg(long, requires = "input", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Messages a second; as fast as lines come if not given
+    #[arg(long, value_name = "RATE", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    rate: Option<u64>,
+    /// JSON for machines
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn parse_priority(text: &str) -> Result<Priority, String> {
+    let number: u8 = text.parse().map_err(|error| format!("{error}"))?;
+    Priority::try_from(number).map_err(|error| error.to_string())
+}
+
+/// Sends them.
+pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
+    let signer = signer(args)?;
+    let form = Form::of(signer.public(), args.kind, args.hex)?;
+    let interface = super::interface(args.interface.as_deref())?;
+    let outbox = Outbox::open(args.to, interface, args.hops)
+        .map_err(|error| Failure::failed(format!("{}: {error}", args.to)))?;
+    let mut sender = Sender {
+        signer,
+        form,
+        outbox,
+        priority: args.priority,
+        pace: args.rate.map(Pace::new),
+        waiting: Vec::with_capacity(BATCH),
+        to: args.to,
+        sent: Sent::default(),
+    };
+    match (&args.input, args.count) {
+        (Some(path), count) => sender.send_file(path, count)?,
+        (None, _) => sender.send_lines(&mut BufReader::new(io::stdin().lock()))?,
+    }
+    sender.sent.tell(sender.signer.masks(), output)
+}
+
+fn signer(args: &SendArgs) -> Result<Signer, Failure> {
+    let (key, sealing_key) = args.signer.open()?;
+    let directory = args.signer.directory();
+    let table = directory.table(&key, &sealing_key)?;
+    let masks = match directory.masks_path().exists() && key.ra().is_some() {
+        true => {
+            let machine = MachineId::of_this_machine().map_err(Failure::failed)?;
+            Some(directory.masks(&key, &machine, &sealing_key)?)
+        }
+        false => None,
+    };
+    Ok(Signer::new(key, table, masks))
+}
+
+/// How many were sent, and how they were signed.
+#[derive(Default)]
+struct Sent {
+    plain: u64,
+    masked: u64,
+    dry: u64,
+}
+
+impl Sent {
+    fn count(&mut self, way: Way) {
+        match way {
+            Way::Plain => self.plain += 1,
+            Way::Masked => self.masked += 1,
+            Way::Dry => self.dry += 1,
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.plain + self.masked + self.dry
+    }
+
+    fn tell(&self, masks: u64, output: Output) -> Result<(), Failure> {
+        output.object(&serde_json::json!({
+            "sent": self.total(),
+            "signed_with_masks": self.masked,
+            "signed_without_masks": self.dry,
+            "masks_left": masks,
+        }))?;
+        output.line(format_args!("sent {}", counted(self.total(), "message")))?;
+        if self.masked + self.dry > 0 {
+            output.line(format_args!(
+                "{} with masks, {} without; {masks} left",
+                self.masked, self.dry
+            ))?;
+        }
+        Ok(())
+    }
+}
+
+struct Sender {
+    signer: Signer,
+    form: Form,
+    outbox: Outbox,
+    priority: Priority,
+    pace: Option<Pace>,
+    /// Signed, to be sent together.
+    waiting: Vec<Vec<u8>>,
+    to: SocketAddr,
+    sent: Sent,
+}
+
+impl Sender {
+    /// All lines of a file, once or until so many messages were sent.
+    fn send_file(&mut self, path: &std::path::Path, count: Option<u64>) -> Result<(), Failure> {
+        let unreadable = |error: io::Error| Failure::input(format!("{}: {error}", path.display()));
+        let file = File::open(path).map_err(unreadable)?;
+        let mut reader = BufReader::new(file);
+        let mut payloads = Vec::new();
+        while let Some(line) = next_line(&mut reader).map_err(unreadable)? {
+            let payload = self.payload(&line, payloads.len() + 1)?;
+            payloads.push(payload);
+        }
+        let count = count.unwrap_or(payloads.len() as u64);
+        if payloads.is_empty() {
+            return Err(Failure::input(format!("{}: has no lines", path.display())));
+        }
+        let all = payloads.iter().cycle();
+        for (payload, _) in all.zip(0..count) {
+            self.send(payload)?;
+            if self.waiting.len() == BATCH || self.pace.is_some() {
+                self.flush()?;
+            }
+        }
+        self.flush()
+    }
+
+    /// Lines as they come; those that are there together are sent together.
+    fn send_lines(&mut self, reader: &mut BufReader<impl io::Read>) -> Result<(), Failure> {
+        let mut number = 0;
+        while let Some(line) = next_line(reader)? {
+            number += 1;
+            let payload = self.payload(&line, number)?;
+            self.send(&payload)?;
+            let more = reader.buffer().contains(&b'\n');
+            if !more || self.waiting.len() == BATCH || self.pace.is_some() {
+                self.flush()?;
+            }
+        }
+        self.flush()
+    }
+
+    fn payload(&self, line: &[u8], number: usize) -> Result<Vec<u8>, Failure> {
+        let payload = self.form.parse(line);
+        payload.map_err(|problem| Failure::input(format!("line {number}: {problem}")))
+    }
+
+    fn send(&mut self, payload: &[u8]) -> Result<(), Failure> {
+        if let Some(pace) = &mut self.pace {
+            pace.wait();
+        }
+        let stamp = Stamp {
+            time: now()?,
+            priority: self.priority,
+        };
+        let (message, way) = self
+            .signer
+            .sign(stamp, self.form.kind(), payload)
+            .map_err(Failure::failed)?;
+        self.sent.count(way);
+        self.waiting.push(message);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        let sent = self.outbox.send(&self.waiting);
+        self.waiting.clear();
+        sent.map_err(|error| Failure::failed(format!("{}: {error}", self.to)))
+    }
+}
+
+/// The clock's time.
+pub fn now() -> Result<TimeMs, Failure> {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let since = since.map_err(|_| Failure::failed("the clock stands before 1970; set it"))?;
+    Ok(TimeMs::from_unix_ms(
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+    ))
+}
+
+/// A line without its end; `None` after the last.
+fn next_line(reader: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    let read = reader.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+    if read == 0 {
+        return Ok(None);
+    }
+    match line.pop_if(|last| *last == b'\n') {
+        None if read as u64 == LINE_BYTES_MAX => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a line is longer than {LINE_BYTES_MAX} bytes"),
+        )),
+        _ => Ok(Some(line)),
+    }
+}
+
+/// So many a second, counted from the first: what was late is made up for.
+struct Pace {
+    every: Duration,
+    next: Option<Instant>,
+}
+
+impl Pace {
+    fn new(rate: u64) -> Self {
+        Self {
+            every: Duration::from_nanos(1_000_000_000 / rate),
+            next: None,
+        }
+    }
+
+    fn wait(&mut self) {
+        let now = Instant::now();
+        let next = self.next.unwrap_or(now);
+        std::thread::sleep(next.saturating_duration_since(now));
+        self.next = Some(next + self.every);
+    }
+}

@@ -1,0 +1,295 @@
+//! Signers' files, and messages that are sent with them, `kill -9` included.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::collections::HashSet;
+use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Stdio;
+
+use linewarden_signatures::lane::OneByOne;
+use linewarden_signatures::message::{Envelope, MESSAGE_BYTES_MAX, TimeMs};
+use linewarden_signatures::receive::{Receiver, ReplayMemory, Signers, Window};
+use linewarden_signatures::refusal::Refusal;
+use linewarden_signatures::store::{Revocations, read_public};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use support::{PATIENCE, Process, linewarden, run};
+
+fn keygen(at: &Path, words: &str) -> Value {
+    serde_json::from_str(&run(linewarden(at, &format!("signed keygen --json {words}")))).unwrap()
+}
+
+/// Where a sender sends to.
+fn inbox() -> (UdpSocket, String) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    (socket, address)
+}
+
+fn next(inbox: &UdpSocket) -> Vec<u8> {
+    let mut bytes = vec![0; MESSAGE_BYTES_MAX + 1];
+    let length = inbox.recv(&mut bytes).unwrap();
+    bytes.truncate(length);
+    bytes
+}
+
+fn receiver(at: &Path, signers: &[&str]) -> Receiver {
+    let mut known = Signers::default();
+    for signer in signers {
+        known
+            .add(read_public(&at.join(signer).join("signer.json")).unwrap())
+            .unwrap();
+    }
+    let window = Window {
+        age_ms_max: 600_000,
+        ahead_ms_max: 600_000,
+    };
+    let replays = ReplayMemory::new(window, 1 << 16, [3; 16]);
+    Receiver::new(known, Revocations::default(), window, replays)
+}
+
+fn now() -> TimeMs {
+    let since = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    TimeMs::from_unix_ms(since.as_millis().try_into().unwrap())
+}
+
+fn payload(receiver: &mut Receiver, bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let checked = receiver.screen(bytes.to_vec(), now())?;
+    let holds = OneByOne::default().holds(&checked);
+    Ok(receiver
+        .admit(checked, holds, now())?
+        .message()
+        .payload()
+        .to_vec())
+}
+
+#[test]
+fn what_is_sent_is_the_signers_and_each_payload_is_what_the_line_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ed25519 --out plain");
+    std::fs::write(
+        at.join("breaker.json"),
+        r#"{"kind": "submessages", "components": [{"submessages": ["open", "close"]}, "byte"]}"#,
+    )
+    .unwrap();
+    keygen(
+        at,
+        "--scheme ra-rsa2048 --layout breaker.json --masks 1 --out breaker",
+    );
+    let (inbox, address) = inbox();
+    let mut receiver = receiver(at, &["plain", "breaker"]);
+
+    std::fs::write(at.join("lines"), "hello\nworld\n").unwrap();
+    let sent = run(linewarden(
+        at,
+        &format!("signed send plain --to {address} --input lines --json"),
+    ));
+    assert_eq!(serde_json::from_str::<Value>(&sent).unwrap()["sent"], 2);
+    assert_eq!(payload(&mut receiver, &next(&inbox)).unwrap(), b"hello");
+    let second = next(&inbox);
+    assert_eq!(payload(&mut receiver, &second).unwrap(), b"world");
+    assert_eq!(payload(&mut receiver, &second), Err(Refusal::Replayed));
+
+    std::fs::write(at.join("lines"), "[\"close\", 7]\n").unwrap();
+    let words = format!("signed send breaker --to {address} --input lines --count 70 --priority 0 --json");
+    let sent: Value = serde_json::from_str(&run(linewarden(at, &words))).unwrap();
+    // One mask was asked for, and a block was made; six messages had none.
+    assert_eq!(
+        (&sent["sent"], &sent["signed_with_masks"]),
+        (&70.into(), &64.into())
+    );
+    assert_eq!(
+        (&sent["signed_without_masks"], &sent["masks_left"]),
+        (&6.into(), &0.into())
+    );
+    for _ in 0..70 {
+        assert_eq!(payload(&mut receiver, &next(&inbox)).unwrap(), [1, 7]);
+    }
+}
+
+#[test]
+fn no_mask_goes_out_twice_whatever_kills_the_sender() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(
+        at,
+        "--scheme ra-rsa2048 --layout bytes:2 --masks 1024 --out truck",
+    );
+    std::fs::write(at.join("lines"), "ab\n").unwrap();
+    let (inbox, address) = inbox();
+    let mut seen = HashSet::new();
+    let mut receiver = receiver(at, &["truck"]);
+    for round in 0..8 {
+        let words = format!("signed send truck --to {address} --input lines --count 100000");
+        let mut sender = linewarden(at, &words).stdout(Stdio::null()).spawn().unwrap();
+        // Killed at another place of a block each time.
+        for _ in 0..1 + 37 * round {
+            let message = next(&inbox);
+            assert!(payload(&mut receiver, &message).is_ok());
+            assert!(
+                seen.insert(*Envelope::parse(&message).unwrap().mask_name.unwrap()),
+                "a mask came twice"
+            );
+        }
+        sender.kill().unwrap();
+        sender.wait().unwrap();
+        inbox.set_nonblocking(true).unwrap();
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        while let Ok(length) = inbox.recv(&mut bytes) {
+            let name = *Envelope::parse(&bytes[..length]).unwrap().mask_name.unwrap();
+            assert!(seen.insert(name), "a mask came twice");
+        }
+        inbox.set_nonblocking(false).unwrap();
+    }
+}
+
+#[test]
+fn files_that_others_could_have_read_or_copied_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --masks 64 --out truck");
+    let refused = |code: i32, says: &str| {
+        let words = "signed send truck --to 127.0.0.1:9 --input truck/signer.json";
+        let output = linewarden(at, words).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(says), "{said}");
+    };
+    for name in ["key", "table", "masks", "seal.key"] {
+        let file = at.join("truck").join(name);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        refused(4, name);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let masks = at.join("truck/masks");
+    std::fs::copy(&masks, at.join("copy")).unwrap();
+    std::fs::remove_file(&masks).unwrap();
+    std::fs::copy(at.join("copy"), &masks).unwrap();
+    refused(4, "a copy of the file");
+    std::fs::write(&masks, b"nonsense").unwrap();
+    refused(2, "masks");
+    std::fs::write(at.join("truck/table"), b"nonsense").unwrap();
+    refused(2, "table");
+    let output = linewarden(at, "signed keygen --scheme ed25519 --out truck")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
+
+/// A running receiver that knows these signers, and where it listens.
+fn receive(at: &Path, signers: &[&str], words: &str) -> (Process, String) {
+    std::fs::create_dir(at.join("signers")).unwrap();
+    for signer in signers {
+        let key = at.join(signer).join("signer.json");
+        std::fs::copy(key, at.join("signers").join(format!("{signer}.json"))).unwrap();
+    }
+    let words = format!("signed receive --listen 127.0.0.1:0 --signers signers --json {words}");
+    let process = Process::start(linewarden(at, &words));
+    let address = process.event("listening")["address"].as_str().unwrap().to_owned();
+    (process, address)
+}
+
+fn send(at: &Path, signer: &str, line: &str, to: &str) {
+    std::fs::write(at.join("line"), format!("{line}\n")).unwrap();
+    run(linewarden(
+        at,
+        &format!("signed send {signer} --to {to} --input line --priority 1"),
+    ));
+}
+
+#[test]
+fn a_receiver_hands_on_what_is_verified_and_counts_what_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let plain = keygen(at, "--scheme ed25519 --out plain");
+    keygen(at, "--scheme ecdsa-p256 --out stranger");
+    keygen(at, "--scheme ra-rsa2048 --layout bytes:2 --masks 64 --out truck");
+    std::fs::write(at.join("revoked"), "# nobody yet\n").unwrap();
+    let (receiver, address) = receive(at, &["plain", "truck"], "--revoked revoked");
+
+    send(at, "plain", "hello", &address);
+    let verified = receiver.event("verified");
+    assert_eq!(
+        (&verified["signer"], &verified["scheme"]),
+        (&plain["signer"], &"ed25519".into())
+    );
+    assert_eq!(
+        (&verified["payload"]["text"], &verified["priority"]),
+        (&"hello".into(), &1.into())
+    );
+    send(at, "truck", "ab", &address);
+    assert_eq!(receiver.event("verified")["payload"]["hex"], "6162");
+
+    // One message three times, one byte of it wrong, and what is no message at all.
+    let (inbox, own) = inbox();
+    send(at, "truck", "cd", &own);
+    let message = next(&inbox);
+    let out = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut forged = message.clone();
+    let place = forged.len() - 2;
+    forged[place] ^= 1;
+    for bytes in [
+        &forged,
+        &message,
+        &message,
+        &message[1..].to_vec(),
+        &b"nonsense".to_vec(),
+    ] {
+        out.send_to(bytes, &address).unwrap();
+    }
+    assert_eq!(receiver.event("verified")["payload"]["text"], "cd");
+    send(at, "stranger", "who", &address);
+
+    std::fs::write(
+        at.join("revoked"),
+        format!("{} stolen\n", plain["signer"].as_str().unwrap()),
+    )
+    .unwrap();
+    receiver.signal(Signal::SIGHUP);
+    assert_eq!(receiver.event("reloaded")["revoked"], 1);
+    send(at, "plain", "again", &address);
+    std::fs::write(at.join("revoked"), "no id\n").unwrap();
+    receiver.signal(Signal::SIGHUP);
+    assert!(
+        receiver.event("reloaded")["problem"]
+            .as_str()
+            .unwrap()
+            .contains("revoked:1")
+    );
+    send(at, "plain", "and again", &address);
+    send(at, "truck", "ef", &address);
+    assert_eq!(receiver.event("verified")["payload"]["text"], "ef");
+
+    let ended = receiver.terminate();
+    let counts = ended.iter().find(|line| line["event"] == "ended").unwrap();
+    assert_eq!(
+        (&counts["received"], &counts["verified"]),
+        (&11.into(), &4.into()),
+        "{counts}"
+    );
+    let refused = &counts["refused"];
+    for (reason, count) in [
+        ("wrong_signature", 1),
+        ("malformed", 2),
+        ("unknown_signer", 1),
+        ("revoked", 2),
+    ] {
+        assert_eq!(refused[reason], count, "{reason}: {counts}");
+    }
+    // The two copies were recognised before or after they were verified.
+    let copies =
+        refused["replayed"].as_u64().unwrap_or(0) + counts["shed"]["duplicate"].as_u64().unwrap_or(0);
+    assert_eq!(copies, 1, "{counts}");
+}
