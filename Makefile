@@ -17,7 +17,7 @@ OUT ?= out
 SUDO ?=
 export SUDO
 
-.PHONY: help setup demo test kernel bench lint fmt generate p4 bmv2 doc fuzz readme clean
+.PHONY: help setup demo test kernel avx512 bench lint fmt generate p4 bmv2 doc fuzz readme clean
 
 help: ## list the targets
 	@printf 'Linewarden: make TARGET [ARGS="..."]\n\n'
@@ -36,6 +36,9 @@ test: setup ## all tests of all crates, then the device role without an operatin
 
 kernel: setup ## the data planes' tests on the oldest kernel that is meant, in an emulator
 	@scripts/test-kernel $(ARGS)
+
+avx512: setup ## tests of code for AVX-512 with IFMA, in an emulator that has it: see scripts/test-avx512 --help
+	@scripts/test-avx512 $(ARGS)
 
 bench: setup ## the papers' experiments; rows go to out/bench.json
 	@mkdir -p $(OUT)
