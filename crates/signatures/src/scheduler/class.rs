@@ -1,44 +1,51 @@
-//! Operation classes: what is to be done with a message. Each has its own rate on each lane, and batches are of one class.
+//! Operation classes: what is to be done with a message. Each has its own rate on each lane, and batches are
+//! of one class.
 
-/// An operation class. The named ones are what the crate can do; a program may add its own below [`Class::COUNT`].
+/// An operation class. The named ones are what the crate can do; a program may add its own below
+/// [`Class::COUNT`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Class(u8);
 
-const NAMES: [&str; 10] = [
-    "rsa-verify",
-    "rsa-sign",
-    "ra-verify",
-    "ra-sign",
-    "p256-verify",
-    "p256-sign",
-    "ed25519-verify",
-    "ed25519-sign",
-    "mask-refill",
-    "rsa3072-verify",
-];
+macro_rules! classes {
+    ($($(#[doc = $doc:literal])+ $name:ident = $number:literal, $text:literal;)+) => {
+        impl Class {
+            $($(#[doc = $doc])+ pub const $name: Self = Self($number);)+
+
+            /// Its name, if it is one of the crate's.
+            pub const fn name(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$name => Some($text),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+classes! {
+    /// RSA-2048 verification, e = 65537.
+    RSA_VERIFY = 0, "rsa-verify";
+    /// RSA-2048 signature by CRT: what a signer without masks does.
+    RSA_SIGN = 1, "rsa-sign";
+    /// Verification of a Rapid Authentication signature.
+    RA_VERIFY = 2, "ra-verify";
+    /// Online part of a Rapid Authentication signature: a mask is there.
+    RA_SIGN = 3, "ra-sign";
+    /// ECDSA P-256 verification.
+    P256_VERIFY = 4, "p256-verify";
+    /// ECDSA P-256 signature.
+    P256_SIGN = 5, "p256-sign";
+    /// Ed25519 verification.
+    ED25519_VERIFY = 6, "ed25519-verify";
+    /// Ed25519 signature.
+    ED25519_SIGN = 7, "ed25519-sign";
+    /// Making a Rapid Authentication mask: one RSA signature, nobody waits for it.
+    MASK_REFILL = 8, "mask-refill";
+    /// RSA-3072 verification, e = 65537.
+    RSA3072_VERIFY = 9, "rsa3072-verify";
+}
 
 impl Class {
-    /// RSA-2048 verification, e = 65537.
-    pub const RSA_VERIFY: Self = Self(0);
-    /// RSA-2048 signature by CRT: what a signer without masks does.
-    pub const RSA_SIGN: Self = Self(1);
-    /// Verification of a Rapid Authentication signature.
-    pub const RA_VERIFY: Self = Self(2);
-    /// Online part of a Rapid Authentication signature: a mask is there.
-    pub const RA_SIGN: Self = Self(3);
-    /// ECDSA P-256 verification.
-    pub const P256_VERIFY: Self = Self(4);
-    /// ECDSA P-256 signature.
-    pub const P256_SIGN: Self = Self(5);
-    /// Ed25519 verification.
-    pub const ED25519_VERIFY: Self = Self(6);
-    /// Ed25519 signature.
-    pub const ED25519_SIGN: Self = Self(7);
-    /// Making a Rapid Authentication mask: one RSA signature, nobody waits for it.
-    pub const MASK_REFILL: Self = Self(8);
-    /// RSA-3072 verification, e = 65537.
-    pub const RSA3072_VERIFY: Self = Self(9);
-
     /// Classes that there can be.
     pub const COUNT: usize = 16;
 
@@ -54,11 +61,6 @@ impl Class {
     /// Its number.
     pub const fn number(self) -> u8 {
         self.0
-    }
-
-    /// Its name, if it is one of the crate's.
-    pub fn name(self) -> Option<&'static str> {
-        NAMES.get(usize::from(self.0)).copied()
     }
 
     /// All classes.

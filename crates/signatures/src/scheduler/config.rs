@@ -1,7 +1,7 @@
 //! The scheduler's bounds.
 
 use super::masks::MaskLimits;
-use super::queue::Limits;
+use super::queue::QueueLimits;
 use super::quota::{QuotaLimits, Rate};
 use super::time::Span;
 
@@ -9,7 +9,7 @@ use super::time::Span;
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Of the queue.
-    pub queue: Limits,
+    pub queue: QueueLimits,
     /// Of immediate messages.
     pub quotas: QuotaLimits,
     /// Messages that are remembered at least, to recognise copies.
@@ -20,7 +20,8 @@ pub struct Config {
     pub slice: Span,
     /// Batches of immediate jobs in a row, after which a processor takes a slice of others: nothing starves.
     pub immediate_in_a_row: u32,
-    /// A job for an accelerator waits so long at most while the accelerator is idle, whatever the policy says.
+    /// A job for an accelerator waits so long at most while the accelerator is idle, whatever the policy
+    /// says.
     pub wait_max: Span,
     /// A lost lane is tried again after this; after each failure, after twice as long.
     pub probe_after: Span,
@@ -33,7 +34,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            queue: Limits {
+            queue: QueueLimits {
                 capacity: 65_536,
                 share_max: 16_384,
                 age_step: Span::from_millis(10),

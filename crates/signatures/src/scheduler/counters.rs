@@ -45,7 +45,8 @@ counters! {
     masks_made,
     /// Jobs that wanted a mask and were signed plainly, since there was none.
     signed_plainly,
-    /// Batches that an accelerator took because a job had waited as long as one may, whatever the policy said.
+    /// Batches that an accelerator took because a job had waited as long as one may, whatever the policy
+    /// said.
     waits_ended,
 }
 

@@ -1,20 +1,22 @@
 //! Copies of messages that wait, are being worked on, or were lately done.
 //!
-//! A message is known by a keyed hash of all its bytes, so a garbled copy is another message and suppresses nothing, and
-//! without the key nobody can make one that is taken for another. A copy is dropped only if one at least as urgent was let
-//! in: who repeats another's immediate message beyond his quota cannot have it treated as less than immediate.
+//! A message is known by a keyed hash of all its bytes, so a garbled copy is another message and suppresses
+//! nothing, and without the key nobody can make one that is taken for another. A copy is dropped only if one
+//! at least as urgent was let in: who repeats another's immediate message beyond his quota cannot have it
+//! treated as less than immediate.
 
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use super::generations::Generations;
+use super::hashing::FingerprintHash;
 use super::job::{Fingerprint, Priority};
 use super::time::{Span, Time};
 
-/// The key of fingerprints: random for each process, known to nobody else. Producers make fingerprints; the scheduler never
-/// sees a message.
+/// The key of fingerprints: random for each process, known to nobody else. Producers make fingerprints; the
+/// scheduler never sees a message.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct FingerprintKey([u8; 16]);
 
@@ -24,7 +26,8 @@ impl FingerprintKey {
         Self(random)
     }
 
-    /// SipHash-2-4 of all bytes of a datagram, 128 bits. What decides about the treatment of the message must be among them.
+    /// SipHash-2-4 of all bytes of a datagram, 128 bits. What decides about the treatment of the message must
+    /// be among them.
     pub fn of(&self, datagram: &[u8]) -> Fingerprint {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(datagram);
@@ -32,29 +35,9 @@ impl FingerprintKey {
     }
 }
 
-/// Fingerprints are hashes under a secret key already.
-#[derive(Default)]
-struct Half(u64);
-
-impl Hasher for Half {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for (at, byte) in bytes.iter().enumerate() {
-            self.0 ^= u64::from(*byte) << (8 * (at % 8));
-        }
-    }
-
-    fn write_u128(&mut self, bits: u128) {
-        self.0 = bits as u64;
-    }
-}
-
 /// What was let in lately, and as how urgent.
 pub(super) struct Recent {
-    seen: Generations<Fingerprint, Priority, BuildHasherDefault<Half>>,
+    seen: Generations<Fingerprint, Priority, FingerprintHash>,
 }
 
 impl Recent {
@@ -65,7 +48,8 @@ impl Recent {
         }
     }
 
-    /// Whether a message that would be let in at this level is a copy of one that was let in at the same or a more urgent one.
+    /// Whether a message that would be let in at this level is a copy of one that was let in at the same or a
+    /// more urgent one.
     pub(super) fn is_copy(&mut self, fingerprint: Fingerprint, level: Priority, now: Time) -> bool {
         self.seen
             .get(&fingerprint, now)

@@ -1,12 +1,13 @@
-//! A bounded map that forgets what is old: two hash maps, of which the older is dropped when the younger is full or aged.
+//! A bounded map that forgets what is old: two hash maps, of which the older is dropped when the younger is
+//! full or aged.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
 
 use super::time::{Span, Time};
 
-/// Holds at least the last `size_max` keys that were put in within the last `age_max`, at most twice as many, and none for
-/// longer than twice `age_max`.
+/// Holds at least the last `size_max` keys that were put in within the last `age_max`, at most twice as many,
+/// and none for longer than twice `age_max`.
 pub(super) struct Generations<K, V, S> {
     young: HashMap<K, V, S>,
     old: HashMap<K, V, S>,

@@ -35,7 +35,8 @@ impl<T> PerPriority<T> {
     }
 }
 
-/// Who a message comes from, as far as the receiver can tell: an address, or a hash of a certificate's. It may be forged.
+/// Who a message comes from, as far as the receiver can tell: an address, or a hash of a certificate's. It
+/// may be forged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Source(pub u64);
 
@@ -107,7 +108,8 @@ pub enum Outcome {
     Rejected,
 }
 
-/// Where a job stands once the scheduler has taken it: its level in the queue, and its place in the order of arrival.
+/// Where a job stands once the scheduler has taken it: its level in the queue, and its place in the order of
+/// arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
     /// What was submitted.
@@ -125,7 +127,8 @@ pub struct Ticket {
 /// Jobs of one class for one run of one lane: `tickets[i]` belongs to `payloads[i]`.
 #[derive(Debug)]
 pub struct Batch<J> {
-    /// What the lane is to do. Not always the class of the tickets: without masks, `ra-sign` is done as `rsa-sign`.
+    /// What the lane is to do. Not always the class of the tickets: without masks, `ra-sign` is done as
+    /// `rsa-sign`.
     pub class: Class,
     /// What the scheduler knows.
     pub tickets: Vec<Ticket>,
@@ -170,7 +173,8 @@ pub struct Dropped<J> {
 
 macro_rules! sheds {
     ($($(#[doc = $doc:literal])+ $name:ident = $number:literal, $text:literal;)+) => {
-        /// Why a job leaves without having been worked on. Each has a counter of its own; none says that a signature is wrong.
+        /// Why a job leaves without having been worked on. Each has a counter of its own; none says that a
+        /// signature is wrong.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u8)]
         pub enum Shed {

@@ -10,11 +10,14 @@ pub struct LaneId(pub usize);
 /// What a lane is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaneKind {
-    /// A processor that waits for immediate jobs. It helps out with others only while no other lane can do them.
+    /// A processor that waits for immediate jobs. It helps out with others only while no other lane can do
+    /// them.
     Reserved,
-    /// A processor: immediate jobs first, then others in slices bounded in time, so that an immediate one never waits long.
+    /// A processor: immediate jobs first, then others in slices bounded in time, so that an immediate one
+    /// never waits long.
     Cpu,
-    /// High overhead, high rate: batches as the policy says. Immediate jobs only while no processor can do them.
+    /// High overhead, high rate: batches as the policy says. Immediate jobs only while no processor can do
+    /// them.
     Accelerator,
 }
 

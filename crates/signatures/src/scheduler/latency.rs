@@ -67,7 +67,8 @@ impl LatencyBook {
             .unwrap_or(0)
     }
 
-    /// The latency that this part of a priority's results does not exceed (0.99: the 99th percentile); zero if there are none.
+    /// The latency that this part of a priority's results does not exceed (0.99: the 99th percentile); zero
+    /// if there are none.
     pub fn quantile(&self, priority: Priority, part: f64) -> Span {
         Span::from_nanos(
             self.histogram(priority)

@@ -1,7 +1,7 @@
 //! When masks of Rapid Authentication are made, and when a signer goes without.
 //!
-//! Only numbers are kept here. The masks themselves are secrets of the signer's pool, each used once at most: one that was
-//! promised to a batch whose lane was lost counts as used.
+//! Only numbers are kept here. The masks themselves are secrets of the signer's pool, each used once at most:
+//! one that was promised to a batch whose lane was lost counts as used.
 
 use super::class::Class;
 use super::time::Span;

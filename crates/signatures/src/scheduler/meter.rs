@@ -11,7 +11,8 @@ pub(super) struct RateMeter {
 }
 
 impl RateMeter {
-    /// Long enough that vehicles which all send ten times a second look like a stream, not like ten bursts and pauses.
+    /// Long enough that vehicles which all send ten times a second look like a stream, not like ten bursts
+    /// and pauses.
     pub(super) const HORIZON: Span = Span::from_millis(250);
     /// What comes at the very start is a burst, not a rate.
     const HORIZON_MIN: Span = Span::from_millis(10);

@@ -1,4 +1,5 @@
-//! How long a lane takes for a batch: t(n) = overhead + n · per job, calibrated at the start and corrected by every batch.
+//! How long a lane takes for a batch: t(n) = overhead + n · per job, calibrated at the start and corrected by
+//! every batch.
 
 use super::time::Span;
 
@@ -60,8 +61,8 @@ impl Line {
     }
 }
 
-/// tau*: the batch from which on an accelerator is done sooner than processors of this rate without overhead, jobs;
-/// overhead / (1/R_cpu - 1/R_acc). None if it never is.
+/// tau*: the batch from which on an accelerator is done sooner than processors of this rate without overhead,
+/// jobs; overhead / (1/R_cpu - 1/R_acc). None if it never is.
 pub fn crossover(cpu_rate: f64, accelerator: Line) -> Option<f64> {
     let gain = 1.0 / cpu_rate - accelerator.per_job_s;
     (gain > 0.0).then(|| accelerator.overhead_s / gain)
@@ -69,13 +70,14 @@ pub fn crossover(cpu_rate: f64, accelerator: Line) -> Option<f64> {
 
 /// Weight of what is older by one batch. About 32 batches count.
 const FORGETTING: f64 = 0.97;
-/// The same for a batch that was clipped: if more of them come, the lane has changed and what is older is wrong.
+/// The same for a batch that was clipped: if more of them come, the lane has changed and what is older is
+/// wrong.
 const FORGETTING_SURPRISED: f64 = 0.8;
-/// A batch moves the estimate as if it had taken at most so many times longer or shorter than predicted. A stalled batch is
-/// forgotten soon; a lane that has become ten times slower is believed after some batches.
+/// A batch moves the estimate as if it had taken at most so many times longer or shorter than predicted. A
+/// stalled batch is forgotten soon; a lane that has become ten times slower is believed after some batches.
 const SURPRISE_MAX: f64 = 2.0;
-/// Weight of the present line, in batches at each of two points: it damps. Batches of about one size say little of how their time
-/// is divided into overhead and jobs, and one that stalls would tilt the line.
+/// Weight of the present line, in batches at each of two points: it damps. Batches of about one size say
+/// little of how their time is divided into overhead and jobs, and one that stalls would tilt the line.
 const INERTIA: f64 = 4.0;
 /// Weight of the calibrated line at the present speed. It keeps the division from drifting.
 const CALIBRATION_WEIGHT: f64 = 0.2;
@@ -84,9 +86,9 @@ const POINTS: [f64; 2] = [1.0, 1024.0];
 
 /// The line of one lane and class, corrected by each batch that it does.
 ///
-/// Least squares with exponential forgetting over relative errors: batches are weighted by 1/t², since a time scatters in
-/// proportion to itself, and a batch of 8 says as much as one of 8,000. What is observed is clipped to
-/// `SURPRISE_MAX`, which bounds the influence of any one batch.
+/// Least squares with exponential forgetting over relative errors: batches are weighted by 1/t², since a time
+/// scatters in proportion to itself, and a batch of 8 says as much as one of 8,000. What is observed is
+/// clipped to twice and half of what was predicted, which bounds the influence of any one batch.
 #[derive(Clone, Debug)]
 pub struct Estimate {
     calibrated: Line,
@@ -199,9 +201,9 @@ impl Estimate {
     }
 }
 
-/// Measures a lane: `run(n)` does a batch of n jobs and says what it took. Each size is run `repeats` times after one run that
-/// is not counted (caches, clocks), and the median counts: a stall makes no difference. With fewer than two sizes, all time
-/// is per job.
+/// Measures a lane: `run(n)` does a batch of n jobs and says what it took. Each size is run `repeats` times
+/// after one run that is not counted (caches, clocks), and the median counts: a stall makes no difference.
+/// With fewer than two sizes, all time is per job.
 pub fn calibrate(sizes: &[usize], repeats: usize, mut run: impl FnMut(usize) -> Span) -> Line {
     let mut sums = Sums::default();
     for &size in sizes.iter().filter(|size| **size > 0) {

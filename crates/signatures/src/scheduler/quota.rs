@@ -1,13 +1,19 @@
-//! Who may have messages treated as immediate. A priority is what an unverified message says of itself, so it costs.
+//! Who may have messages treated as immediate. A priority is what an unverified message says of itself, so it
+//! costs.
 //!
-//! Each source has a token bucket. A source of which nothing was found valid lately, a stranger, also needs a token of the
-//! bucket that all strangers share: otherwise who invents a new source for each message would have as many buckets. Strangers
-//! and others are remembered apart, so that inventing sources makes nobody forgotten who has sent something valid. A wrong
-//! signature costs its source nothing: the source may be as forged as the rest.
-
-use std::collections::hash_map::RandomState;
+//! Each source has a token bucket. A source of which nothing was found valid lately, a stranger, also needs a
+//! token of the bucket that all strangers share: otherwise who invents a new source for each message would
+//! have as many buckets. Strangers and others are remembered apart, so that inventing sources makes nobody
+//! forgotten who has sent something valid. A wrong signature costs its source nothing: the source may be as
+//! forged as the rest.
+//!
+//! What this rests on: a valid message says something of its source. If sources are addresses, somebody who
+//! repeats another's valid message from invented ones makes these known, unless whoever verifies rejects
+//! repetitions; sources that are bound to the signer's key do not have this weakness. Who forges a known
+//! source's name can use up its tokens: its immediate messages are then urgent ones, and not lost.
 
 use super::generations::Generations;
+use super::hashing::SourceHash;
 use super::job::Source;
 use super::time::{Span, Time};
 
@@ -54,8 +60,8 @@ pub struct QuotaLimits {
 pub(super) struct Quotas {
     limits: QuotaLimits,
     strangers: Bucket,
-    of_strangers: Generations<Source, Bucket, RandomState>,
-    of_others: Generations<Source, Bucket, RandomState>,
+    of_strangers: Generations<Source, Bucket, SourceHash>,
+    of_others: Generations<Source, Bucket, SourceHash>,
 }
 
 impl Quotas {

@@ -6,7 +6,7 @@ use super::run::{Plan, SimError};
 use super::trace::Record;
 use crate::scheduler::model::{Line, crossover};
 use crate::scheduler::policy::{Adaptive, DelayBounded, FixedBatch, FixedTau, Policy};
-use crate::scheduler::{Class, LaneKind, PerClass, Span};
+use crate::scheduler::{LaneKind, PerClass, Span};
 
 /// The policies that are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,8 +41,8 @@ impl Contender {
     }
 }
 
-/// The thesis' tau for each class: from it on the accelerator is sooner done than all processors together; if it never is, than
-/// one of them; if it never is either, what it does in ten times its overhead.
+/// The thesis' tau for each class: from it on the accelerator is sooner done than all processors together; if
+/// it never is, than one of them; if it never is either, what it does in ten times its overhead.
 pub fn calibrated_tau(lanes: &[SimLane]) -> PerClass<usize> {
     PerClass::from_fn(|class| {
         let of_kind = |kind| {
@@ -80,8 +80,9 @@ pub struct Demand<'a> {
     pub factor_max: f64,
 }
 
-/// How much of the demand a policy bears: the largest factor at which nothing is shed and the 99th percentile keeps its bound,
-/// to one part in 128 of the largest factor. Factors in between are taken to be borne if a larger one is.
+/// How much of the demand a policy bears: the largest factor at which nothing is shed and the 99th percentile
+/// keeps its bound, to one part in 128 of the largest factor. Factors in between are taken to be borne if a
+/// larger one is.
 ///
 /// # Errors
 /// See [`SimError`].
@@ -98,13 +99,4 @@ pub fn capacity(plan: &Plan, demand: &Demand<'_>, contender: Contender) -> Resul
         }
     }
     Ok(borne)
-}
-
-/// The rate at which lanes work together, all with full batches.
-pub fn rate_of_all(lanes: &[SimLane], class: Class) -> f64 {
-    lanes
-        .iter()
-        .filter_map(|lane| *lane.truth.of(class))
-        .map(Line::rate)
-        .sum()
 }

@@ -39,7 +39,8 @@ impl SimLane {
         }
     }
 
-    /// Really takes so much longer for everything than the scheduler is told: clocks, neighbours, a wrong calibration.
+    /// Really takes so much longer for everything than the scheduler is told: clocks, neighbours, a wrong
+    /// calibration.
     #[must_use]
     pub fn slower(mut self, factor: f64) -> Self {
         for class in Class::all() {
@@ -79,9 +80,9 @@ impl SimLane {
     }
 }
 
-/// Rates of one processor with AVX-512 IFMA and Intel's multi-buffer library, jobs per second, and of an H200 at the lower end
-/// of what its multiplier allows, with its overhead. The processor's were measured on a Sapphire Rapids VM of 2 processors; the
-/// accelerator's are derived from its instruction rate.
+/// Rates of one processor with AVX-512 IFMA and Intel's multi-buffer library, jobs per second, and of an H200
+/// at the lower end of what its multiplier allows, with its overhead. The processor's were measured on a
+/// Sapphire Rapids VM of 2 processors; the accelerator's are derived from its instruction rate.
 const RATES: [(Class, f64, f64, Span); 9] = [
     (Class::RSA_VERIFY, 320e3, 40e6, Span::from_micros(300)),
     (Class::RSA_SIGN, 14e3, 1.1e6, Span::from_micros(5_000)),

@@ -71,8 +71,8 @@ pub enum SimError {
 }
 
 impl Plan {
-    /// With the usual budgets: 1 ms for immediate messages, 10 ms for priority 1, 100 ms for others; messages expire after ten times
-    /// as long.
+    /// With the usual budgets: 1 ms for immediate messages, 10 ms for priority 1, 100 ms for others; messages
+    /// expire after ten times as long.
     pub fn new(config: Config, lanes: Vec<SimLane>, seed: u64) -> Self {
         let budgets = PerPriority::from_fn(|priority| {
             let deadline = Span::from_millis(match priority.number() {
@@ -313,7 +313,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Goes into the digest of everything that happens (FNV-1a): two runs with the same one went the same way.
+    /// Goes into the digest of everything that happens (FNV-1a): two runs with the same one went the same
+    /// way.
     fn note(&mut self, what: u64, one: u64, other: u64) {
         for word in [self.now.as_nanos(), what, one, other] {
             for byte in word.to_le_bytes() {

@@ -19,7 +19,8 @@ pub struct Stretch {
     pub seed: u64,
 }
 
-/// Vehicles at a crossroads: each sends a basic safety message ten times a second, at its own phase, with a jitter of 5 ms.
+/// Vehicles at a crossroads: each sends a basic safety message ten times a second, at its own phase, with a
+/// jitter of 5 ms.
 #[derive(Clone, Copy, Debug)]
 pub struct Crossroads {
     /// Vehicles in range.
@@ -55,9 +56,9 @@ impl Crossroads {
     }
 }
 
-/// Phasor measurement units of a grid: all sample at the same instants, which satellites give them, and their frames come
-/// within a spread of the network's delays. 120 frames a second are one unit's, 2,000 messages a second what a concentrator
-/// passes on (IEEE C37.118).
+/// Phasor measurement units of a grid: all sample at the same instants, which satellites give them, and their
+/// frames come within a spread of the network's delays. 120 frames a second are one unit's, 2,000 messages a
+/// second what a concentrator passes on (IEEE C37.118).
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
     /// Units, or concentrators.

@@ -6,8 +6,9 @@ use super::super::time::Time;
 use super::{Core, Decisions};
 
 impl<J> Core<J> {
-    /// Lets jobs in or drops them. The checks, in order: a lane for the class; expiry; a copy of what was let in as it claims to
-    /// be; the quota, which decides the level; a copy of what was let in at that level; the source's share and the room in the queue.
+    /// Lets jobs in or drops them. The checks, in order: a lane for the class; expiry; a copy of what was let
+    /// in as it claims to be; the quota, which decides the level; a copy of what was let in at that level;
+    /// the source's share and the room in the queue.
     pub(super) fn submit(&mut self, jobs: &mut Vec<Job<J>>, now: Time, decisions: &mut Decisions<J>) {
         self.counters.submitted += jobs.len() as u64;
         let mut come = PerClass::<(usize, usize)>::default();

@@ -9,12 +9,12 @@
 //! A lane that has nothing of these to do and refills makes masks.
 
 use super::super::class::Class;
-use super::super::job::{Batch, Dropped};
+use super::super::job::{Batch, Dropped, Priority};
 use super::super::lane::{LaneId, LaneKind};
 use super::super::model::Line;
 use super::super::policy::{Choice, View};
 use super::super::queue::Head;
-use super::super::time::Time;
+use super::super::time::{Span, Time};
 use super::lanes::{Slot, State, Wait};
 use super::{Core, Decisions, Ending, Start};
 
@@ -97,7 +97,7 @@ impl<J> Core<J> {
 
     fn head(&self, from: Origin, class: Class, now: Time) -> Option<Head> {
         let first = |number| Head {
-            level: super::super::job::Priority::IMMEDIATE,
+            level: Priority::IMMEDIATE,
             number,
         };
         match from {
@@ -162,8 +162,8 @@ impl<J> Core<J> {
         Some((jobs - jobs % grain).max(grain).min(slot.spec.batch_max))
     }
 
-    /// Asks the policy class by class, the one first whose next job is most urgent; then about the classes of which nothing waits, to
-    /// know when to ask again.
+    /// Asks the policy class by class, the one first whose next job is most urgent; then about the classes of
+    /// which nothing waits, to know when to ask again.
     fn next_accelerated(&mut self, lane: LaneId, now: Time) -> Option<(Class, usize)> {
         let slot = self.lanes.get(lane.0)?;
         let mut heads: [(Option<Head>, Class); Class::COUNT] = [(None, Class::RSA_VERIFY); Class::COUNT];
@@ -203,7 +203,15 @@ impl<J> Core<J> {
     /// None for a class that the lane cannot do, or of which none has come yet.
     fn ask(&mut self, lane: LaneId, class: Class, now: Time) -> Option<Choice> {
         let view = self.view(lane, class, now)?;
-        let latest = view.oldest + self.config.wait_max;
+        // What processors work on anyway may wait until they would be done later than the accelerator.
+        let overheads = Span::from_secs_f64(2.0 * view.line.overhead_s);
+        let wait_max = self.config.wait_max;
+        let latest = view.oldest
+            + if view.cpu_rate > 0.0 {
+                wait_max.max(overheads)
+            } else {
+                wait_max
+            };
         if self.ending != Ending::No {
             return Some(Choice::Take(view.batch_max));
         }

@@ -12,8 +12,8 @@
 //! Any other event of a lane is an error of whoever drives the core, and changes nothing.
 //!
 //! # Life of a job
-//! Submitted, it is dropped at once, or waits. Waiting, it is dropped, or goes into a batch. In a batch, it is done; or its lane
-//! is lost and it waits again, at the front, for a processor. So at every moment
+//! Submitted, it is dropped at once, or waits. Waiting, it is dropped, or goes into a batch. In a batch, it
+//! is done; or its lane is lost and it waits again, at the front, for a processor. So at every moment
 //! `submitted = waiting + in batches + done + dropped + given back`, which [`Core::is_balanced`] checks.
 
 mod admit;
@@ -118,12 +118,13 @@ impl<J> Default for Decisions<J> {
 pub struct Attention {
     /// The lane that takes the first immediate job.
     pub immediate: Option<LaneId>,
-    /// The lane that wants to know of other jobs, and how many must have come: 1 for a processor, a batch for an accelerator.
+    /// The lane that wants to know of other jobs, and how many must have come: 1 for a processor, a batch for
+    /// an accelerator.
     pub other: Option<(LaneId, usize)>,
 }
 
-/// Why an event was not taken: whoever drives the core is wrong about a lane. Nothing was changed or counted; a batch that came
-/// with the event is gone.
+/// Why an event was not taken: whoever drives the core is wrong about a lane. Nothing was changed or counted;
+/// a batch that came with the event is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CoreError {
     /// There is no such lane.
@@ -298,8 +299,9 @@ impl<J> Core<J> {
         of_lanes.min().unwrap_or(Time::NEVER).min(expiry)
     }
 
-    /// Which idle lane wants to know of jobs that come, and from how many on. Whoever takes jobs in need not tell the core of
-    /// fewer: a lane that works looks itself when it is done, and a waiting job's time is up at [`Core::next_timer`].
+    /// Which idle lane wants to know of jobs that come, and from how many on. Whoever takes jobs in need not
+    /// tell the core of fewer: a lane that works looks itself when it is done, and a waiting job's time is up
+    /// at [`Core::next_timer`].
     pub fn attention(&self) -> Attention {
         let idle = |kind| {
             let slots = self
@@ -321,7 +323,8 @@ impl<J> Core<J> {
         let processors = live(LaneKind::Cpu) || live(LaneKind::Reserved);
         let first = |kind| idle(kind).next().map(|(lane, _)| lane);
         let accelerators = idle(LaneKind::Accelerator).map(|(lane, wait)| {
-            // Of a class of which none has come yet, an accelerator learns when a processor has done its slice.
+            // Of a class of which none has come yet, an accelerator learns when a processor has done its
+            // slice.
             (lane, wait.filter(|_| processors).map_or(1, |wait| wait.more))
         });
         let immediate = first(LaneKind::Reserved).or_else(|| first(LaneKind::Cpu));
@@ -354,8 +357,8 @@ impl<J> Core<J> {
         !self.lanes.iter().any(Slot::is_live)
     }
 
-    /// After [`Core::drain`] or [`Core::stop`]: whether a lane that is idle will be given nothing more, and may be dismissed. What still
-    /// waits after a drain is what no lane can do that is there.
+    /// After [`Core::drain`] or [`Core::stop`]: whether a lane that is idle will be given nothing more, and
+    /// may be dismissed. What still waits after a drain is what no lane can do that is there.
     pub fn may_end(&self) -> bool {
         match self.ending {
             Ending::No => false,

@@ -1,25 +1,28 @@
-//! Where producers leave jobs: a bounded queue of submissions that takes no lock, and who is to be woken for them.
+//! Where producers leave jobs: a bounded queue of submissions that takes no lock, and who is to be woken for
+//! them.
 //!
-//! One queue of whole submissions keeps the order of arrival over all producers, and one atomic exchange is paid for up to 64
-//! jobs. Measured on two processors with one, two and four producers of 64 jobs of 112 bytes: 25 to 45 ns a job, a queue
-//! for each producer the same, a deque behind a mutex 50 to 80 ns.
+//! One queue of whole submissions keeps the order of arrival over all producers, and one atomic exchange is
+//! paid for up to 64 jobs. Measured on two processors with one, two and four producers of 64 jobs of 112
+//! bytes: 25 to 45 ns a job, a queue for each producer the same, a deque behind a mutex 50 to 80 ns.
 //!
 //! # Why no submission is left lying
-//! A lane that finds nothing to do *publishes* whom to wake ([`Inbox::publish`]), then looks whether the inbox is *empty*, and
-//! only then parks. A producer *pushes*, then reads whom to *wake* ([`Inbox::call`]). Between the two steps of each lies a
-//! sequentially consistent fence. So of a lane and a producer at least one sees what the other has done: the lane the
-//! submission, and it does not park; or the producer the lane, and it unparks it. Unparking is remembered: a lane that has not yet
-//! parked does not park.
+//! A lane that finds nothing to do *publishes* whom to wake ([`Inbox::publish`]), then looks whether the
+//! inbox is *empty*, and only then parks. A producer *pushes*, then reads whom to *wake* ([`Inbox::call`]).
+//! Between the two steps of each lies a sequentially consistent fence. So of a lane and a producer at least
+//! one sees what the other has done: the lane the submission, and it does not park; or the producer the lane,
+//! and it unparks it. Unparking is remembered: a lane that has not yet parked does not park.
 //!
-//! Who wakes a lane takes the call away, so that one producer wakes it and not all. Those that see no call may rely on the
-//! woken one: it empties the inbox after it was woken, publishes, and looks again.
+//! Who wakes a lane takes the call away, so that one producer wakes it and not all. Those that see no call
+//! may rely on the woken one: it empties the inbox after it was woken, publishes, and looks again.
 //!
-//! An accelerator that waits for a batch wants to be woken from a number of jobs on. Producers count their jobs before they push
-//! them (so the count never falls below zero) and before they read the call, so the one that comes last sees that the number
-//! is made up. If it wakes the lane before another, whose jobs it has counted, has pushed, then the lane publishes what is
-//! still missing, and that other sees that its jobs make it up. A lane that works empties the inbox when it is done.
+//! An accelerator that waits for a batch wants to be woken from a number of jobs on. Producers count their
+//! jobs before they push them (so the count never falls below zero) and before they read the call, so the one
+//! that comes last sees that the number is made up. If it wakes the lane before another, whose jobs it has
+//! counted, has pushed, then the lane publishes what is still missing, and that other sees that its jobs make
+//! it up. A lane that works empties the inbox when it is done.
 //!
-//! `tests/protocol.rs` goes through all interleavings of these steps, and shows for each rule that work is left lying without it.
+//! `tests/protocol.rs` goes through all interleavings of these steps, and shows for each rule that work is
+//! left lying without it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -98,13 +101,15 @@ impl<J> Inbox<J> {
         drop(self.spare.push(jobs));
     }
 
-    /// Says who is to be woken for which jobs. The next look at the inbox sees all submissions whose producers do not see this.
+    /// Says who is to be woken for which jobs. The next look at the inbox sees all submissions whose
+    /// producers do not see this.
     pub(super) fn publish(&self, attention: Attention) {
         self.call.store(pack(attention), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Whom to wake after a push, if anybody: the lane that wants to know, and nobody else was told to wake it.
+    /// Whom to wake after a push, if anybody: the lane that wants to know, and nobody else was told to wake
+    /// it.
     pub(super) fn call(&self) -> Option<LaneId> {
         fence(Ordering::SeqCst);
         let call = self.call.load(Ordering::Relaxed);
@@ -126,7 +131,8 @@ fn kinds<J>(jobs: &[Job<J>]) -> (usize, usize) {
     (immediate, jobs.len() - immediate)
 }
 
-/// The lane for immediate jobs and the one for others, each plus one, and how many of those, in 16, 16 and 32 bits.
+/// The lane for immediate jobs and the one for others, each plus one, and how many of those, in 16, 16 and 32
+/// bits.
 fn pack(attention: Attention) -> u64 {
     let lane = |lane: Option<LaneId>| lane.map_or(0, |lane| (lane.0 + 1) as u64);
     let (other, more) = attention

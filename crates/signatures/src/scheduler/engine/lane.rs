@@ -17,14 +17,16 @@ pub struct LaneLost(pub String);
 pub trait Lane<J>: Send {
     /// Does jobs of one class and pushes an outcome for each, in order. It may write results into the jobs.
     ///
-    /// A lane waits for its device no longer than it must: a device that never answers is a lost lane. After a loss, all jobs are
-    /// done again elsewhere, whatever outcomes were pushed; nothing but the jobs themselves may have changed by then.
+    /// A lane waits for its device no longer than it must: a device that never answers is a lost lane. After
+    /// a loss, all jobs are done again elsewhere, whatever outcomes were pushed; nothing but the jobs
+    /// themselves may have changed by then.
     ///
     /// # Errors
     /// The lane is lost. A panic, and outcomes too many or too few, count as that too.
     fn run(&mut self, class: Class, jobs: &mut [J], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost>;
 
-    /// Makes up to so many masks and puts them into the signer's pool; how many. None for some time if it is 0.
+    /// Makes up to so many masks and puts them into the signer's pool; how many. None for some time if it is
+    /// 0.
     ///
     /// # Errors
     /// The lane is lost.
@@ -68,10 +70,11 @@ pub fn measure<J>(
     lost.map_or(Ok(line), Err)
 }
 
-/// A processor's lane that is slowed down to an overhead and a rate: it stands in for an accelerator where there is none.
+/// A processor's lane that is slowed down to an overhead and a rate: it stands in for an accelerator where
+/// there is none.
 ///
-/// It does the work first and then waits for the rest of the time, so it is never faster than the lane in it. The processor
-/// is free while it waits, as it is while an accelerator works.
+/// It does the work first and then waits for the rest of the time, so it is never faster than the lane in it.
+/// The processor is free while it waits, as it is while an accelerator works.
 pub struct Throttled<L, W = fn(Duration)> {
     inner: L,
     lines: PerClass<Option<Line>>,

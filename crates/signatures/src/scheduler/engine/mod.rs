@@ -1,13 +1,14 @@
 //! The core with threads: one for each lane, and producers that submit from their own.
 //!
-//! There is no thread of the scheduler itself. A lane that has done its batch takes the core's lock, reports, takes in what lies in the
-//! inbox, and leaves with its next batch; whoever holds the lock also puts other idle lanes' batches into their slots and
-//! unparks them. A producer pushes into the inbox without a lock, and unparks an idle lane if one wants to know. It
-//! takes the lock only if the inbox is full; then the queue's order of shedding decides, not who comes late.
+//! There is no thread of the scheduler itself. A lane that has done its batch takes the core's lock, reports,
+//! takes in what lies in the inbox, and leaves with its next batch; whoever holds the lock also puts other
+//! idle lanes' batches into their slots and unparks them. A producer pushes into the inbox without a
+//! lock, and unparks an idle lane if one wants to know. It takes the lock only if the inbox is full; then the
+//! queue's order of shedding decides, not who comes late.
 //!
-//! An idle lane parks until it is woken or the core's timer is due. Locks: the core's; the gate that closes submission, taken before it
-//! and only ever waited for at the end; each lane's statistics, alone. A lane's batch is in no lock while it is worked on,
-//! nor are calls of the sink.
+//! An idle lane parks until it is woken or the core's timer is due. Locks: the core's; the gate that closes
+//! submission, taken before it and only ever waited for at the end; each lane's statistics, alone. A lane's
+//! batch is in no lock while it is worked on, nor are calls of the sink.
 
 mod inbox;
 mod lane;
@@ -193,7 +194,8 @@ impl<J: Send + 'static> Engine<J> {
         })
     }
 
-    /// Ends the engine: nothing is taken in any more, the lanes' threads end, and what was not worked on is given back.
+    /// Ends the engine: nothing is taken in any more, the lanes' threads end, and what was not worked on is
+    /// given back.
     ///
     /// # Errors
     /// None, but for the histograms' types of the last snapshot.
@@ -216,7 +218,8 @@ impl<J> Engine<J> {
         drop(state);
         self.shared.unpark_all();
         for thread in self.threads.drain(..) {
-            // A lane's thread has caught its lane's and the sink's panics; there is nothing left in it that could be lost.
+            // A lane's thread has caught its lane's and the sink's panics; there is nothing left in it that
+            // could be lost.
             drop(thread.join());
         }
         let mut state = self.shared.lock();

@@ -10,11 +10,11 @@ use super::super::core::{Core, Decisions, Event, Start};
 use super::super::job::{Dropped, Job, Outcome, Ticket};
 use super::super::lane::LaneId;
 use super::super::time::Time;
-use super::inbox::Inbox;
+use super::inbox::{Inbox, SUBMISSIONS_MAX};
 use super::stats::LaneStats;
 
-/// Where results and dropped jobs go. Called from the lanes' threads, and from a producer's while it submits; a panic is caught
-/// and counted, and what it was given is gone.
+/// Where results and dropped jobs go. Called from the lanes' threads, and from a producer's while it submits;
+/// a panic is caught and counted, and what it was given is gone.
 pub trait Sink<J>: Send + Sync {
     /// A batch is done. The payloads may be taken out.
     fn done(&self, done: Done<'_, J>);
@@ -41,8 +41,8 @@ pub struct Done<'a, J> {
 pub(super) struct Shared<J> {
     state: Mutex<State<J>>,
     pub(super) inbox: Inbox<J>,
-    /// Whether nothing is taken in any more. A producer holds it for reading while it submits, so when it has been written,
-    /// nobody is still submitting. Taken before `state`, never the other way round.
+    /// Whether nothing is taken in any more. A producer holds it for reading while it submits, so when it has
+    /// been written, nobody is still submitting. Taken before `state`, never the other way round.
     pub(super) closed: RwLock<bool>,
     pub(super) sink: Arc<dyn Sink<J>>,
     pub(super) stats: Vec<Mutex<LaneStats>>,
@@ -94,12 +94,14 @@ impl<J> Shared<J> {
         Time::ZERO + self.epoch.elapsed().into()
     }
 
-    /// Nothing that runs under the lock panics; if it did, the core would still count right or be out of balance.
+    /// Nothing that runs under the lock panics; if it did, the core would still count right or be out of
+    /// balance.
     pub(super) fn lock(&self) -> MutexGuard<'_, State<J>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Immediate and other jobs that wait, in inbox and core. Jobs on the way from one to the other may be left out.
+    /// Immediate and other jobs that wait, in inbox and core. Jobs on the way from one to the other may be
+    /// left out.
     pub(super) fn waiting(&self) -> (usize, usize) {
         let (immediate, other) = self.inbox.counts();
         let (in_core, other_in_core) = &self.waiting;
@@ -132,11 +134,13 @@ impl<J> Shared<J> {
         debug_assert!(taken.is_ok(), "{taken:?}");
     }
 
-    /// Takes in all that lies in the inbox, as one event: what is urgent in a later submission goes before what is not in an
-    /// earlier one.
+    /// Takes in all that lies in the inbox, as one event: what is urgent in a later submission goes before
+    /// what is not in an earlier one.
     fn take_in(&self, state: &mut State<J>) {
         let mut arrivals = std::mem::take(&mut state.arrivals);
-        while let Some(mut jobs) = self.inbox.pop() {
+        // Not for ever, however fast producers are: what is left is seen before anybody parks.
+        for _ in 0..SUBMISSIONS_MAX {
+            let Some(mut jobs) = self.inbox.pop() else { break };
             arrivals.append(&mut jobs);
             self.inbox.recycle(jobs);
         }
@@ -162,7 +166,8 @@ impl<J> Shared<J> {
         }
     }
 
-    /// Says whom to wake, and lets the lock go. Whoever goes to work leaves nobody to ring the timer who would ring too late.
+    /// Says whom to wake, and lets the lock go. Whoever goes to work leaves nobody to ring the timer who
+    /// would ring too late.
     fn leave(&self, state: MutexGuard<'_, State<J>>) {
         self.inbox.publish(state.core.attention());
         let (immediate, other) = state.core.waiting();
@@ -212,8 +217,8 @@ impl<J> Shared<J> {
         }
     }
 
-    /// Tells the core what a lane has to report, and waits for what it is to do next. None: the end. What has come meanwhile is
-    /// taken in first, so that the lane's next batch is chosen among all.
+    /// Tells the core what a lane has to report, and waits for what it is to do next. None: the end. What has
+    /// come meanwhile is taken in first, so that the lane's next batch is chosen among all.
     pub(super) fn next(&self, lane: LaneId, report: Event<'_, J>) -> Option<Start<J>> {
         let mut state = self.lock();
         self.take_in(&mut state);

@@ -2,25 +2,26 @@ use super::super::model::Line;
 use super::super::time::{Span, Time};
 use super::{Choice, Policy, View, wait_for};
 
-/// Batches and the processors' share from the lanes' models, which every batch corrects. Four rules; the simulator's tests compare
-/// them with the other policies:
+/// Batches and the processors' share from the lanes' models, which every batch corrects. Four rules; the
+/// simulator's tests compare them with the other policies:
 ///
-/// * *Begin* when more jobs wait than the processors do within the overhead: the last of them is done sooner by the
-///   accelerator. If more jobs come than the processors can do, the queue will grow in any case, and to wait for so many
-///   would only make them older: then begin with what accumulates during an overhead.
-/// * *Split* the jobs so that accelerator and processors end at the same time, where processors count with what new arrivals
-///   leave them ([`split`]). If that ends hardly sooner than if the accelerator takes all, it takes all, since what it leaves
-///   is in the way of what comes next. But while the processors can do what comes, it takes no more than it does in the time
-///   in which they would do all that waits.
-/// * *Of a long queue take a part* and come again: the prediction of the arrivals is poor, and a mistake made with a part can
-///   be corrected with the rest. The part is large enough that the overhead is a fifth of the batch's time at most, and less
-///   where the load needs it.
+/// * *Begin* when more jobs wait than the processors do within the overhead: the last of them is done sooner
+///   by the accelerator. If more jobs come than the processors can do, the queue will grow in any case, and
+///   to wait for so many would only make them older: then begin with what accumulates during an overhead.
+/// * *Split* the jobs so that accelerator and processors end at the same time, where processors count with
+///   what new arrivals leave them ([`split`]). If that ends hardly sooner than if the accelerator takes all,
+///   it takes all, since what it leaves is in the way of what comes next. But while the processors can do
+///   what comes, it takes no more than it does in the time in which they would do all that waits.
+/// * *Of a long queue take a part* and come again: the prediction of the arrivals is poor, and a mistake made
+///   with a part can be corrected with the rest. The part is large enough that the overhead is a fifth of the
+///   batch's time at most, and less where the load needs it.
 /// * *Without processors* close a batch by size, age, or the time that deadlines leave.
 #[derive(Clone, Copy, Debug)]
 pub struct Adaptive {
     /// Without processors: a job waits so long for others at most.
     pub age_max: Span,
-    /// A batch takes so long at most, unless one job does: what comes meanwhile and is more urgent waits for it.
+    /// A batch takes so long at most, unless one job does: what comes meanwhile and is more urgent waits for
+    /// it.
     pub batch_span_max: Span,
 }
 
@@ -41,11 +42,13 @@ const OVERHEADS_MAX: f64 = 40.0;
 const PART: f64 = 0.2;
 /// The part of the time until a deadline that is left for scatter.
 const MARGIN: f64 = 0.125;
-/// A split is worth its trouble if it ends sooner by this part of the time that the accelerator needs for all.
+/// A split is worth its trouble if it ends sooner by this part of the time that the accelerator needs for
+/// all.
 const WORTHWHILE: f64 = 0.125;
 
-/// Of n waiting jobs, the accelerator's share if it and processors with `cpu_rate` are to be done at the same time: the n_a that
-/// minimises max(t_a(n_a), (n - n_a) / cpu_rate). Negative if the processors are done within the overhead.
+/// Of n waiting jobs, the accelerator's share if it and processors with `cpu_rate` are to be done at the same
+/// time: the n_a that minimises max(t_a(n_a), (n - n_a) / cpu_rate). Negative if the processors are done
+/// within the overhead.
 pub fn split(jobs: f64, accelerator: Line, cpu_rate: f64) -> f64 {
     (jobs - cpu_rate * accelerator.overhead_s) / (1.0 + cpu_rate * accelerator.per_job_s)
 }
@@ -74,8 +77,8 @@ impl Policy for Adaptive {
     }
 }
 
-/// Jobs of a batch that efficiency asks for. An accelerator that must be busy for a part u of the time with what processors
-/// leave over can spend 1 - u on overheads; batches aim at half of that.
+/// Jobs of a batch that efficiency asks for. An accelerator that must be busy for a part u of the time with
+/// what processors leave over can spend 1 - u on overheads; batches aim at half of that.
 fn efficient(view: &View) -> f64 {
     let needed = (view.arrivals - view.cpu_rate).max(0.0) * view.line.per_job_s;
     let overheads = 2.0 / (1.0 - needed).max(f64::EPSILON);
@@ -102,8 +105,8 @@ fn beside_processors(view: &View) -> f64 {
 }
 
 impl Adaptive {
-    /// Jobs of a batch at most: within its span, and before the deadline of what is next, unless that would make batches so small that
-    /// everything becomes late.
+    /// Jobs of a batch at most: within its span, and before the deadline of what is next, unless that would
+    /// make batches so small that everything becomes late.
     fn longest(&self, view: &View) -> usize {
         let slack = Span::from_secs_f64(view.deadline.since(view.now).as_secs_f64() * (1.0 - MARGIN));
         let in_time = view.line.jobs_within(slack);

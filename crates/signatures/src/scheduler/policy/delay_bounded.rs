@@ -1,8 +1,8 @@
 use super::super::time::Span;
 use super::{Choice, Policy, View, wait_for};
 
-/// A preferred size, and a time after which what is there has to do: dynamic batching as inference servers have it
-/// (NVIDIA Triton: `preferred_batch_size`, `max_queue_delay_microseconds`).
+/// A preferred size, and a time after which what is there has to do: dynamic batching as inference servers
+/// have it (NVIDIA Triton: `preferred_batch_size`, `max_queue_delay_microseconds`).
 #[derive(Clone, Copy, Debug)]
 pub struct DelayBounded {
     preferred: usize,

@@ -2,8 +2,8 @@ use super::super::class::PerClass;
 use super::super::time::Time;
 use super::{Choice, Policy, View, wait_for};
 
-/// The policy of the thesis "Hardware accelerated authentication", section 3.4.3: more than tau jobs wait, and the idle
-/// accelerator takes them all. Tau is fixed per machine.
+/// The policy of the thesis "Hardware accelerated authentication", section 3.4.3: more than tau jobs wait,
+/// and the idle accelerator takes them all. Tau is fixed per machine.
 #[derive(Clone, Debug)]
 pub struct FixedTau {
     tau: PerClass<usize>,

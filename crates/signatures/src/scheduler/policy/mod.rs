@@ -1,8 +1,8 @@
 //! When an accelerator takes how many of the waiting jobs.
 //!
-//! Processors need no policy: an idle one takes a slice of what is next. So no policy leaves work undone while a processor
-//! is idle, and they differ only in what they leave to the processors. Whatever a policy says, the core ends a wait of
-//! [`Config::wait_max`](super::Config::wait_max).
+//! Processors need no policy: an idle one takes a slice of what is next. So no policy leaves work undone
+//! while a processor is idle, and they differ only in what they leave to the processors. Whatever a policy
+//! says, the core ends a wait of [`Config::wait_max`](super::Config::wait_max).
 
 mod adaptive;
 mod delay_bounded;
@@ -25,8 +25,8 @@ pub struct View {
     pub now: Time,
     /// The class.
     pub class: Class,
-    /// Jobs of the class that wait; neither immediate ones nor those that only a processor may do. It may be 0: the core wants
-    /// to know how many must come before it asks again.
+    /// Jobs of the class that wait; neither immediate ones nor those that only a processor may do. It may be
+    /// 0: the core wants to know how many must come before it asks again.
     pub waiting: usize,
     /// When the job arrived that waits longest; now, if none does.
     pub oldest: Time,
@@ -47,9 +47,11 @@ pub struct View {
 /// What a policy says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
-    /// Start a batch of so many; at least 1. More than there are, or than the lane does at once, is as many as can be.
+    /// Start a batch of so many; at least 1. More than there are, or than the lane does at once, is as many
+    /// as can be.
     Take(usize),
-    /// Not now. Ask again when so many more have come, at this time at the latest, and whenever something else is decided.
+    /// Not now. Ask again when so many more have come, at this time at the latest, and whenever something
+    /// else is decided.
     Wait {
         /// At the latest; [`Time::NEVER`] leaves it to the core's own limit.
         until: Time,

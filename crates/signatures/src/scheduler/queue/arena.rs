@@ -1,4 +1,5 @@
-//! Places with numbers, and doubly linked lists through them: a job is in two lists at once and leaves both in O(1).
+//! Places with numbers, and doubly linked lists through them: a job is in two lists at once and leaves both
+//! in O(1).
 
 /// No place.
 const NONE: u32 = u32::MAX;

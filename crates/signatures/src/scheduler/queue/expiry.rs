@@ -8,15 +8,16 @@ use super::super::time::Time;
 /// What is beside the valid entries before the heap is gone through.
 const STALE_MIN: usize = 64;
 
-/// A heap of expiries. Jobs that left otherwise stay in it until their time comes or they are more than half of it; so adding
-/// one costs O(1) on average, as arrivals mostly expire in their order.
+/// A heap of expiries. Jobs that left otherwise stay in it until their time comes or they are more than half
+/// of it; so adding one costs O(1) on average, as arrivals mostly expire in their order.
 #[derive(Default)]
 pub(super) struct Expiries {
     heap: BinaryHeap<Reverse<(Time, u64, u32)>>,
 }
 
 impl Expiries {
-    /// Notes that job `number` in place `id` expires then. `waits` tells if a job still does; `waiting` is how many do.
+    /// Notes that job `number` in place `id` expires then. `waits` tells if a job still does; `waiting` is
+    /// how many do.
     pub(super) fn add(
         &mut self,
         expires: Time,

@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 
+use super::super::hashing::SourceHash;
 use super::super::job::{PerPriority, Priority, Source};
 use super::Node;
 use super::arena::{Arena, Links, List};
 
-/// Sources that have jobs waiting, ranked on each level by how many. All operations are O(1): a count changes by one, so a
-/// source moves to the neighbouring rank.
+/// Sources that have jobs waiting, ranked on each level by how many. All operations are O(1): a count changes
+/// by one, so a source moves to the neighbouring rank.
 pub(super) struct Holders {
-    numbers: HashMap<Source, u32>,
+    numbers: HashMap<Source, u32, SourceHash>,
     holders: Arena<Holder>,
     ranks: PerPriority<Ranks>,
 }
@@ -37,7 +38,7 @@ struct Ranks {
 impl Holders {
     pub(super) fn new() -> Self {
         Self {
-            numbers: HashMap::new(),
+            numbers: HashMap::default(),
             holders: Arena::new(),
             ranks: PerPriority::default(),
         }
@@ -95,7 +96,8 @@ impl Holders {
         }
     }
 
-    /// The newest job of the source that holds most on a level; among equals, of the one that came to its count last.
+    /// The newest job of the source that holds most on a level; among equals, of the one that came to its
+    /// count last.
     pub(super) fn newest_of_most(&self, level: Priority) -> Option<u32> {
         let ranks = self.ranks.of(level);
         let holder = self.holders.get(ranks.equals.get(ranks.top)?.last()?)?;

@@ -1,20 +1,23 @@
 //! The priority queue: FIFO within a priority and class, aging, shares, and a stated order of shedding.
 //!
 //! # Order
-//! A job queues in the FIFO of its class and level. Levels 1 to 7 age: a job that has waited k times [`Limits::age_step`]
-//! counts as k levels more urgent, but never as immediate. The next job of a class is the front that counts as most urgent,
-//! among equals the one that came first. After 6 steps a job of level 7 is preceded only by jobs that came before it, and
-//! these are bounded by the capacity: nothing starves that is not shed.
+//! A job queues in the FIFO of its class and level. Levels 1 to 7 age: a job that has waited k times
+//! [`QueueLimits::age_step`] counts as k levels more urgent, but never as immediate. The next job of a class
+//! is the front that counts as most urgent, among equals the one that came first. After 6 steps a job of
+//! level 7 is preceded only by jobs that came before it, and these are bounded by the capacity: nothing
+//! starves that is not shed.
 //!
 //! # Shedding
-//! A job whose source has [`Limits::share_max`] jobs waiting is refused. Any other is let in; if the queue is then over its
-//! capacity, there leave, until it is not:
+//! A job whose source has [`QueueLimits::share_max`] jobs waiting is refused. Any other is let in; if the
+//! queue is then over its capacity, there leave, until it is not:
 //! 1. all jobs that have expired;
-//! 2. of the least urgent level that has jobs (as submitted, not as aged), the newest job of the source that holds most there;
-//!    among equal sources, of the one that came to its count last. It may be the new job itself.
+//! 2. of the least urgent level that has jobs (as submitted, not as aged), the newest job of the source that
+//!    holds most there; among equal sources, of the one that came to its count last. It may be the new job
+//!    itself.
 //!
-//! So an immediate job leaves only if the queue holds nothing but immediate jobs. Jobs of lost batches are at the very front
-//! of their class, are worked on before all others, and are never shed for room: the queue may exceed its capacity by them.
+//! So an immediate job leaves only if the queue holds nothing but immediate jobs. Jobs of lost batches are at
+//! the very front of their class, are worked on before all others, and are never shed for room: the queue may
+//! exceed its capacity by them.
 
 mod arena;
 mod expiry;
@@ -36,7 +39,7 @@ pub const CAPACITY_MAX: usize = 1 << 24;
 
 /// Bounds of a queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct QueueLimits {
     /// Jobs that wait at most, 1 to [`CAPACITY_MAX`].
     pub capacity: usize,
     /// Jobs of one source that wait at most.
@@ -86,9 +89,10 @@ impl<J> Returned<J> {
     }
 }
 
-/// The queue. Every operation on one job is O(1), but for the levels that are compared and the heap of expiries.
+/// The queue. Every operation on one job is O(1), but for the levels that are compared and the heap of
+/// expiries.
 pub struct Queue<J> {
-    limits: Limits,
+    limits: QueueLimits,
     nodes: Arena<Node<J>>,
     fifos: PerClass<PerPriority<List>>,
     holders: Holders,
@@ -100,9 +104,9 @@ pub struct Queue<J> {
 
 impl<J> Queue<J> {
     /// An empty one. A capacity out of range is brought into it.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: QueueLimits) -> Self {
         Self {
-            limits: Limits {
+            limits: QueueLimits {
                 capacity: limits.capacity.clamp(1, CAPACITY_MAX),
                 ..limits
             },
@@ -233,11 +237,12 @@ impl<J> Queue<J> {
 
     /// What a job of this level that arrived then counts as now.
     fn aged(&self, level: Priority, arrived: Time, now: Time) -> Priority {
-        let steps = now
-            .since(arrived)
-            .as_nanos()
-            .checked_div(self.limits.age_step.as_nanos());
-        let steps = steps.map_or(0, |steps| steps.min(u64::from(Priority::LEAST.number())) as u8);
+        let (waited, step) = (now.since(arrived), self.limits.age_step);
+        if waited < step || step == Span::ZERO || level <= Priority::URGENT {
+            return level;
+        }
+        let steps = waited.as_nanos() / step.as_nanos();
+        let steps = steps.min(u64::from(Priority::LEAST.number())) as u8;
         Priority::new(level.number().saturating_sub(steps)).max(Priority::URGENT)
     }
 
@@ -262,8 +267,8 @@ impl<J> Queue<J> {
             .min()
     }
 
-    /// Earliest arrival among the fronts of a class' levels, which is the earliest of all, and earliest deadline among the fronts,
-    /// which is the earliest of all if jobs of a level have the same time.
+    /// Earliest arrival among the fronts of a class' levels, which is the earliest of all, and earliest
+    /// deadline among the fronts, which is the earliest of all if jobs of a level have the same time.
     pub fn fronts(&self, class: Class) -> Option<(Time, Time)> {
         let fronts = Priority::all()
             .skip(1)
@@ -274,19 +279,24 @@ impl<J> Queue<J> {
 
     /// Moves up to `count` jobs of a class into a batch, next one first; no immediate ones.
     pub fn take(&mut self, class: Class, count: usize, now: Time, batch: &mut Batch<J>) {
-        let mut heads = PerPriority::from_fn(|level| {
-            (!level.is_immediate())
-                .then(|| self.front_head(class, level, now))
-                .flatten()
-        });
-        for _ in 0..count {
-            let next = heads
-                .iter()
-                .filter_map(|(level, head)| head.map(|head| (head, level)))
-                .min();
-            let Some((_, level)) = next else { return };
-            self.take_front(class, level, batch);
-            *heads.of_mut(level) = self.front_head(class, level, now);
+        let end = batch.len() + count;
+        while batch.len() < end {
+            let fronts = Priority::all().skip(1);
+            let mut fronts: Vec<_> = fronts
+                .filter_map(|level| Some((self.front_head(class, level, now)?, level)))
+                .collect();
+            fronts.sort_unstable();
+            let Some((_, level)) = fronts.first().copied() else {
+                return;
+            };
+            // One level is taken from until the front of another is next.
+            let other = fronts.get(1).map(|(head, _)| *head);
+            while batch.len() < end
+                && let Some(head) = self.front_head(class, level, now)
+                && other.is_none_or(|other| head < other)
+            {
+                self.take_front(class, level, batch);
+            }
         }
     }
 
@@ -320,8 +330,8 @@ impl<J> Queue<J> {
         while batch.len() < count && self.take_front(class, Priority::IMMEDIATE, batch) {}
     }
 
-    /// Takes back the jobs of a batch whose lane was lost: to the front, in their order. Drops those that were too often in
-    /// one.
+    /// Takes back the jobs of a batch whose lane was lost: to the front, in their order. Drops those that
+    /// were too often in one.
     pub fn put_back(&mut self, batch: &mut Batch<J>, shed: &mut Vec<Dropped<J>>) {
         let jobs = batch.tickets.drain(..).zip(batch.payloads.drain(..));
         for (mut ticket, payload) in jobs.rev() {

@@ -8,7 +8,7 @@ const CLASSES: [Class; 3] = [Class::RSA_VERIFY, Class::P256_VERIFY, Class::RA_SI
 
 /// The queue's rules said once more, one job after the other through a plain list.
 struct Model {
-    limits: Limits,
+    limits: QueueLimits,
     waiting: Vec<Ticket>,
     returned: Vec<Ticket>,
     /// When a source's count on a level last changed.
@@ -17,7 +17,7 @@ struct Model {
 }
 
 impl Model {
-    fn new(limits: Limits) -> Self {
+    fn new(limits: QueueLimits) -> Self {
         Self {
             limits,
             waiting: Vec::new(),
@@ -188,7 +188,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(limits: Limits) -> Self {
+    fn new(limits: QueueLimits) -> Self {
         let now = Time::from_nanos(1_000);
         Self {
             queue: Queue::new(limits),
@@ -301,7 +301,7 @@ fn reasons(shed: Vec<Dropped<u64>>) -> Vec<(u64, Shed)> {
         .collect()
 }
 
-const LIMITS: Limits = Limits {
+const LIMITS: QueueLimits = QueueLimits {
     capacity: 8,
     share_max: 4,
     age_step: Span::from_nanos(100),
@@ -348,7 +348,7 @@ fn step(pair: &mut Pair, dice: &mut Dice, seen: &mut [u32; Shed::COUNT]) {
 fn it_does_what_a_plain_list_does() {
     let seen = std::cell::RefCell::new([0; Shed::COUNT]);
     seeds(600, |seed, dice| {
-        let limits = Limits {
+        let limits = QueueLimits {
             capacity: 1 + dice.below(12) as usize,
             share_max: 1 + dice.below(6) as usize,
             ..LIMITS
@@ -377,7 +377,7 @@ fn it_does_what_a_plain_list_does() {
 
 #[test]
 fn the_order_of_shedding() {
-    let mut pair = Pair::new(Limits {
+    let mut pair = Pair::new(QueueLimits {
         capacity: 6,
         share_max: 4,
         ..LIMITS
@@ -469,7 +469,7 @@ fn nothing_becomes_immediate_by_waiting() {
 
 #[test]
 fn without_a_step_nothing_ages() {
-    let mut queue = Queue::new(Limits {
+    let mut queue = Queue::new(QueueLimits {
         age_step: Span::ZERO,
         ..LIMITS
     });

@@ -1,4 +1,5 @@
-//! Random events, failing lanes among them: each job leaves once, and the rules of who gets what hold throughout.
+//! Random events, failing lanes among them: each job leaves once, and the rules of who gets what hold
+//! throughout.
 
 use std::cell::RefCell;
 

@@ -3,8 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Barrier;
 
+use super::super::super::class::Class;
 use super::super::super::job::Outcome;
-use super::super::super::lane::LaneKind;
+use super::super::super::lane::{LaneKind, LaneSpec};
+use super::super::super::model::Line;
 use super::super::super::time::Span;
 use super::super::*;
 use super::rig::*;
@@ -69,9 +71,8 @@ fn finishing_without_a_lane_that_works_gives_back() {
 #[test]
 fn what_only_a_lost_lane_could_do_is_given_back() {
     let (lane, seen, order) = held(&[false]);
-    let other = super::super::super::class::Class::RA_VERIFY;
-    let cpu = super::super::super::lane::LaneSpec::new("other", LaneKind::Cpu)
-        .with(other, super::super::super::model::Line::new(Span::ZERO, 1e6));
+    let other = Class::RA_VERIFY;
+    let cpu = LaneSpec::new("other", LaneKind::Cpu).with(other, Line::new(Span::ZERO, 1e6));
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> =
         vec![(cpu, quick()), (spec(LaneKind::Accelerator), Box::new(lane))];
     let rig = Rig::new(without_timers(), lanes);

@@ -1,7 +1,8 @@
 //! Lanes that fail.
 
-use super::super::super::job::Outcome;
+use super::super::super::job::{Dropped, Outcome};
 use super::super::super::lane::{LaneId, LaneKind};
+use super::super::super::policy::Adaptive;
 use super::super::super::time::Span;
 use super::super::*;
 use super::rig::*;
@@ -10,7 +11,8 @@ fn quick() -> Box<dyn Lane<u64>> {
     Box::new(Quick(|_| Outcome::Rejected))
 }
 
-/// A held processor with one job, and a held accelerator with the jobs 100 to 130, which ends in the given way.
+/// A held processor with one job, and a held accelerator with the jobs 100 to 130, which ends in the given
+/// way.
 fn lose_an_accelerator(end: Order, why: &str) {
     let ((cpu, cpu_seen, cpu_order), (gpu, gpu_seen, gpu_order)) = (held(&[]), held(&[]));
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
@@ -108,12 +110,7 @@ fn an_engine_has_lanes() {
     let start = |count: usize| {
         let lanes = (0..count).map(|_| (spec(LaneKind::Cpu), quick())).collect();
         let sink = Arc::new(Silent);
-        Engine::start(
-            Config::default(),
-            Box::new(super::super::super::policy::Adaptive::default()),
-            lanes,
-            sink,
-        )
+        Engine::start(Config::default(), Box::new(Adaptive::default()), lanes, sink)
     };
     assert!(matches!(start(0), Err(EngineError::Lanes(0))));
     assert!(matches!(start(65), Err(EngineError::Lanes(65))));
@@ -124,5 +121,5 @@ struct Silent;
 
 impl Sink<u64> for Silent {
     fn done(&self, _: Done<'_, u64>) {}
-    fn dropped(&self, _: &mut Vec<super::super::super::job::Dropped<u64>>) {}
+    fn dropped(&self, _: &mut Vec<Dropped<u64>>) {}
 }

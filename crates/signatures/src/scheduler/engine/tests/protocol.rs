@@ -1,6 +1,6 @@
-//! All interleavings of the steps by which producers and lanes take care that no submission is left lying: see
-//! [`inbox`](super::super::inbox). A step is one atomic access, or what is done under the lock; steps are sequentially
-//! consistent, which the fences make of the accesses that matter.
+//! All interleavings of the steps by which producers and lanes take care that no submission is left lying:
+//! see [`inbox`](super::super::inbox). A step is one atomic access, or what is done under the lock; steps are
+//! sequentially consistent, which the fences make of the accesses that matter.
 
 use std::collections::HashSet;
 

@@ -133,7 +133,8 @@ pub fn spec(kind: LaneKind) -> LaneSpec {
         .with_batch_max(512)
 }
 
-/// No timer rings while a test lasts: neither does an accelerator take what is too little for it, nor is a lost lane tried.
+/// No timer rings while a test lasts: neither does an accelerator take what is too little for it, nor is a
+/// lost lane tried.
 pub fn without_timers() -> Config {
     let never = Span::from_millis(1_000_000_000);
     Config {

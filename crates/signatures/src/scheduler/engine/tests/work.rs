@@ -2,9 +2,12 @@
 
 use std::sync::Barrier;
 
-use super::super::super::job::{Outcome, Shed};
+use super::super::super::class::Class;
+use super::super::super::job::{Outcome, Priority, Shed};
 use super::super::super::lane::LaneKind;
 use super::super::super::masks::MaskLimits;
+use super::super::super::model::Line;
+use super::super::super::time::Span;
 use super::super::*;
 use super::rig::*;
 
@@ -20,9 +23,11 @@ fn even(job: u64) -> Outcome {
 fn many_producers_lose_nothing() {
     const PRODUCERS: u64 = 4;
     const JOBS: u64 = 20_000;
+    let lines = spec(LaneKind::Accelerator).lines;
+    let throttled = Throttled::with_wait(Quick(even), lines, |_| ());
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
         (spec(LaneKind::Cpu), Box::new(Quick(even))),
-        (spec(LaneKind::Accelerator), Box::new(Quick(even))),
+        (throttled.spec().with_batch_max(512), Box::new(throttled)),
         (spec(LaneKind::Reserved), Box::new(Quick(even))),
     ];
     let mut config = Config::default();
@@ -75,8 +80,6 @@ fn many_producers_lose_nothing() {
         PRODUCERS * JOBS
     );
 }
-
-use super::super::super::job::Priority;
 
 #[test]
 fn one_lane_keeps_the_order_and_takes_immediate_jobs_first() {
@@ -189,8 +192,6 @@ impl Lane<u64> for Maker {
     }
 }
 
-use super::super::super::class::Class;
-
 #[test]
 fn an_idle_lane_fills_the_pool_and_then_rests() {
     let (sender, made) = std::sync::mpsc::channel();
@@ -226,7 +227,3 @@ fn an_idle_lane_fills_the_pool_and_then_rests() {
     let (_, _, snapshot) = rig.end(Ending::Finish);
     assert_eq!((snapshot.mask_stock, snapshot.counters.masks_made), (100, 191));
 }
-
-use super::super::super::lane::LaneId;
-use super::super::super::model::Line;
-use super::super::super::time::Span;

@@ -1,0 +1,107 @@
+//! Hashes for the maps of sources and fingerprints, of which each job needs several look-ups.
+
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+
+/// Fingerprints are hashes under a secret key already: half of the bits will do.
+pub(super) type FingerprintHash = BuildHasherDefault<Half>;
+
+/// See [`FingerprintHash`].
+#[derive(Default)]
+pub(super) struct Half(u64);
+
+impl Hasher for Half {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for (at, byte) in bytes.iter().enumerate() {
+            self.0 ^= u64::from(*byte) << (8 * (at % 8));
+        }
+    }
+
+    fn write_u128(&mut self, bits: u128) {
+        self.0 = bits as u64;
+    }
+}
+
+/// For sources, which others choose: a multiplication by a secret number, folded. Random for each map, so
+/// nobody knows which sources collide in it.
+#[derive(Clone)]
+pub(super) struct SourceHash {
+    add: u64,
+    multiply: u64,
+}
+
+impl Default for SourceHash {
+    fn default() -> Self {
+        // The standard library's own random keys.
+        let random = |number: u64| RandomState::new().hash_one(number);
+        Self {
+            add: random(0),
+            multiply: random(1) | 1,
+        }
+    }
+}
+
+impl BuildHasher for SourceHash {
+    type Hasher = Folded;
+
+    fn build_hasher(&self) -> Folded {
+        Folded {
+            state: self.add,
+            multiply: self.multiply,
+        }
+    }
+}
+
+/// See [`SourceHash`].
+pub(super) struct Folded {
+    state: u64,
+    multiply: u64,
+}
+
+impl Hasher for Folded {
+    fn finish(&self) -> u64 {
+        self.state
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let product = u128::from(self.state ^ word) * u128::from(self.multiply);
+        self.state = product as u64 ^ (product >> 64) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::super::job::{Fingerprint, Source};
+    use super::*;
+
+    #[test]
+    fn neighbouring_sources_spread_over_a_small_table() {
+        let hash = SourceHash::default();
+        for step in [1, 256, 1 << 32, 1 << 48] {
+            let slots: HashSet<u64> = (0..256)
+                .map(|number| hash.hash_one(Source(number * step)) % 256)
+                .collect();
+            // 162 of 256 are hit by chance; 90 would be 12 standard deviations fewer.
+            assert!(slots.len() > 90, "step {step}: {}", slots.len());
+        }
+        assert_ne!(
+            hash.hash_one(Source(1)),
+            SourceHash::default().hash_one(Source(1))
+        );
+    }
+
+    #[test]
+    fn fingerprints_hash_to_their_lower_half() {
+        let hash = FingerprintHash::default();
+        assert_eq!(hash.hash_one(Fingerprint::new(7 << 64 | 9)), 9);
+    }
+}
