@@ -4,13 +4,14 @@
     reason = "indices are lanes, words, and digits that are at most the last multiple"
 )]
 
+use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use super::digits::Digit;
 use super::field::{Element, invert_all};
 use super::point::{Addend, AffineAddend, Extended};
 use crate::arith::eight::LANES;
-use crate::arith::five::{Outline, WORDS, load, store};
+use crate::arith::five::{Code, Outline, WORDS, load, store};
 
 /// Bits of a window of a public key's factor: of 16 multiples and 51 additions, the least work.
 pub(super) const KEY_WINDOW: usize = 5;
@@ -82,7 +83,7 @@ impl BaseMultiples {
     #[inline(always)]
     pub(super) fn get<W: Outline>() -> &'static Self {
         static MULTIPLES: OnceLock<BaseMultiples> = OnceLock::new();
-        MULTIPLES.get_or_init(Self::new::<W>)
+        MULTIPLES.get_or_init(|| W::call(Compute(PhantomData::<W>)))
     }
 
     #[inline(always)]
@@ -97,13 +98,21 @@ impl BaseMultiples {
         }
         let mut inverses: Vec<Element<W>> = points.iter().map(|point| point.of.z).collect();
         invert_all(&mut inverses);
-        let entries = points.iter().zip(inverses).map(|(point, inverse)| {
-            let [x, y] = [point.of.x, point.of.y].map(|coordinate| coordinate.mul(&inverse).fold());
+        let mut entries = Vec::with_capacity(points.len());
+        // A loop and no closures: those would not be compiled for the vectors.
+        for (point, inverse) in points.iter().zip(inverses) {
+            let x = point.of.x.mul(&inverse).fold();
+            let y = point.of.y.mul(&inverse).fold();
             let AffineAddend { sum, difference, t } = AffineAddend::new(&x, &y);
             let negative = t.sum().negative::<4>().fold();
-            [sum, difference, t, negative].map(|coordinate| store(coordinate.words())[0])
-        });
-        Self(entries.collect())
+            entries.push([
+                store(sum.words())[0],
+                store(difference.words())[0],
+                store(t.words())[0],
+                store(negative.words())[0],
+            ]);
+        }
+        Self(entries)
     }
 
     /// The multiples that the digits are.
@@ -125,7 +134,20 @@ impl BaseMultiples {
     }
 }
 
+/// To compute the multiples of the base point, as a function of its own.
+struct Compute<W>(PhantomData<W>);
+
+impl<W: Outline> Code for Compute<W> {
+    type Output = BaseMultiples;
+
+    #[inline(always)]
+    fn run(self) -> BaseMultiples {
+        BaseMultiples::new::<W>()
+    }
+}
+
 /// The base point B: y is 4 / 5, and x is even (RFC 8032, 5.1).
+#[inline(always)]
 pub(super) fn base_point<W: Outline>() -> [Element<W>; 2] {
     const X: [u64; 4] = [
         0xc956_2d60_8f25_d51a,
@@ -139,5 +161,5 @@ pub(super) fn base_point<W: Outline>() -> [Element<W>; 2] {
         0x6666_6666_6666_6666,
         0x6666_6666_6666_6666,
     ];
-    [X, Y].map(|coordinate| Element::splat(&coordinate))
+    [Element::splat(&X), Element::splat(&Y)]
 }

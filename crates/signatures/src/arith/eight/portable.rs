@@ -34,18 +34,23 @@ impl Word8 for Portable {
     fn store(self) -> [u64; LANES] {
         self.0
     }
+    #[inline(never)]
     fn add(self, other: Self) -> Self {
         self.zip(other, u64::wrapping_add)
     }
+    #[inline(never)]
     fn sub(self, other: Self) -> Self {
         self.zip(other, u64::wrapping_sub)
     }
+    #[inline(never)]
     fn and(self, other: Self) -> Self {
         self.zip(other, |a, b| a & b)
     }
+    #[inline(never)]
     fn or(self, other: Self) -> Self {
         self.zip(other, |a, b| a | b)
     }
+    #[inline(never)]
     fn xor(self, other: Self) -> Self {
         self.zip(other, |a, b| a ^ b)
     }
@@ -55,12 +60,15 @@ impl Word8 for Portable {
     fn shr<const BITS: u32>(self) -> Self {
         Self(self.0.map(|word| word >> BITS))
     }
+    #[inline(never)]
     fn shl_by(self, bits: u32) -> Self {
         Self(self.0.map(|word| word.checked_shl(bits).unwrap_or(0)))
     }
+    #[inline(never)]
     fn shr_by(self, bits: u32) -> Self {
         Self(self.0.map(|word| word.checked_shr(bits).unwrap_or(0)))
     }
+    #[inline(never)]
     fn equal(self, other: Self) -> Self {
         // Zero is the only number whose topmost bit is clear in itself and in its negative.
         self.zip(other, |a, b| {
@@ -68,6 +76,7 @@ impl Word8 for Portable {
             ((difference | difference.wrapping_neg()) >> 63).wrapping_sub(1)
         })
     }
+    #[inline(never)]
     fn carry(self) -> Self {
         Self(
             self.0
@@ -92,6 +101,7 @@ impl Word8 for Portable {
             u64::wrapping_add,
         );
     }
+    #[inline(never)]
     fn mul_low(a: Self, b: Self) -> Self {
         a.zip(b, |a, b| a.wrapping_mul(b) & MASK)
     }

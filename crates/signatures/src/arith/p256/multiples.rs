@@ -1,13 +1,14 @@
 //! Odd multiples of points: per lane of eight public keys, and of the base point.
 #![allow(clippy::indexing_slicing)] // Lanes of arrays of eight, and multiples that digits count within their tables.
 
+use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use super::digits::Digit;
 use super::field::{Element, P_MODULUS, Sum};
 use super::point::{Addend, Affine, Point};
 use crate::arith::eight::LANES;
-use crate::arith::five::{Outline, WORDS, Words, load, splat, store};
+use crate::arith::five::{Code, Outline, WORDS, Words, load, splat, store, words};
 
 /// Bits of a window of a public key's factor: of 16 multiples and 52 additions, the least work.
 pub(super) const KEY_WINDOW: usize = 5;
@@ -89,7 +90,7 @@ impl BaseMultiples {
     #[inline(always)]
     pub(super) fn get<W: Outline>() -> &'static Self {
         static MULTIPLES: OnceLock<BaseMultiples> = OnceLock::new();
-        MULTIPLES.get_or_init(|| Self(affine_multiples::<W>(&base_point(), 1 << (BASE_WINDOW - 1))))
+        MULTIPLES.get_or_init(|| W::call(Compute(PhantomData::<W>)))
     }
 
     /// The multiples that the digits are.
@@ -108,7 +109,20 @@ impl BaseMultiples {
     }
 }
 
+/// To compute the multiples of the base point, as a function of its own.
+struct Compute<W>(PhantomData<W>);
+
+impl<W: Outline> Code for Compute<W> {
+    type Output = BaseMultiples;
+
+    #[inline(always)]
+    fn run(self) -> BaseMultiples {
+        BaseMultiples(affine_multiples::<W>(&base_point(), 1 << (BASE_WINDOW - 1)))
+    }
+}
+
 /// The base point (FIPS 186-5; SP 800-186, 3.2.1.3).
+#[inline(always)]
 pub(super) fn base_point<W: Outline>() -> Affine<W> {
     const X: [u64; 4] = [
         0xf4a1_3945_d898_c296,
@@ -122,11 +136,10 @@ pub(super) fn base_point<W: Outline>() -> Affine<W> {
         0x8ee7_eb4a_7c0f_9e16,
         0x4fe3_42e2_fe1a_7f9b,
     ];
-    let enter =
-        |limbs: &[u64; 4]| Element::<W, 1>::from_words(splat(&crate::arith::five::words(limbs))).enter();
+    let [x, y] = [X, Y].map(|limbs| Element::<W, 1>::from_words(splat(&words(&limbs))));
     Affine {
-        x: enter(&X),
-        y: enter(&Y),
+        x: x.enter(),
+        y: y.enter(),
     }
 }
 
@@ -135,18 +148,26 @@ pub(super) fn base_point<W: Outline>() -> Affine<W> {
 fn affine_multiples<W: Outline>(of: &Affine<W>, count: usize) -> Vec<Entry> {
     let mut chain = Chain::new(of);
     let mut points = vec![of.point()];
-    points.extend((1..count).map(|_| chain.next()));
+    while points.len() < count {
+        points.push(chain.next());
+    }
     let mut inverses: Vec<Words<W>> = points.iter().map(|point| *point.z.words()).collect();
     P_MODULUS.invert_all(&mut inverses);
-    let affine = points.iter().zip(inverses).map(|(point, inverse)| {
+    let mut entries = Vec::with_capacity(count);
+    // A loop and no closures: those would not be compiled for the vectors.
+    for (point, inverse) in points.iter().zip(inverses) {
         let inverse = Element::<W, 2>::from_words(inverse);
         let square: Element<W, 2> = inverse.square().carry();
         let x: Element<W, 2> = point.x.mul(&square).carry();
         let y: Element<W, 2> = point.y.mul(&inverse.mul::<2, 2>(&square).carry()).carry();
         let negative: Element<W, 2> = y.sum().negative().carry();
-        [x, y, negative].map(|coordinate| store(coordinate.words())[0])
-    });
-    affine.collect()
+        entries.push([
+            store(x.words())[0],
+            store(y.words())[0],
+            store(negative.words())[0],
+        ]);
+    }
+    entries
 }
 
 /// P, 3 P, 5 P and so on, by additions of 2 P that bring both points to a new common Z, which makes the next one cheap.
