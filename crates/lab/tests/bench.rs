@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::skipped;
 use linewarden_lab::bench::scale::{Part, Size};
-use linewarden_lab::bench::{self, Scale, attest, figures, switch};
+use linewarden_lab::bench::{self, Scale, attest, figures, signatures, switch};
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
 
 /// A bench has the machine for itself: each pins its threads to all processors there are, before everything else.
@@ -183,5 +183,45 @@ fn the_switch_bench_forwards_encrypts_and_verifies() {
     let directory = tempfile::tempdir().unwrap();
     let drawn = switch::figures::draw(&report, directory.path()).unwrap();
     assert_eq!(drawn.len(), 2);
+    assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
+}
+
+#[test]
+fn the_signatures_bench_signs_verifies_and_schedules() {
+    let _machine = alone();
+    let parts = signatures::Part::ALL;
+    let report = signatures::run(&signatures::Size::QUICK, &parts, &mut |_, _| {}).unwrap();
+    for name in [
+        "rsa2048.verify.awslc_per_s",
+        "rsa3072.sign.awslc_per_s",
+        "p256.verify.awslc_per_s",
+        "ed25519.sign.awslc_per_s",
+        "ra1.verify.uncached_per_s",
+        "ra1.offline.one_per_s",
+        "end_to_end.p256_us",
+        "end_to_end.ra1.half_masks_us",
+        "stage.offline.batch.96",
+        "stage.verify.threads.2",
+        "sched.throughput_over_best_single",
+        "sched.p0_p99_over_idle",
+        "sched.adaptive_over_fixed_tau.low",
+        "sched.adaptive_over_fixed_tau.burst",
+        "sim.false_immediates.p99_us",
+    ] {
+        let value = report.value(name).unwrap_or_else(|| panic!("no row {name}"));
+        assert!(value.is_finite() && value > 0.0, "{name} = {value}");
+    }
+    // What cannot be measured here is said, and in the file as in the table.
+    let text = serde_json::to_value(&report).unwrap();
+    let rows = text["rows"].as_array().unwrap();
+    let of = |name: &str| rows.iter().find(|row| row["name"] == name);
+    assert!(of("gpu.rsa2048_verify_per_s").is_some() && of("rsa2048.verify.awslc_per_s").is_some());
+    for row in &report.pending {
+        assert_eq!(of(&row.name).unwrap()["value"], "pending");
+        assert!(!row.why.is_empty());
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let drawn = signatures::figures::draw(&report, directory.path()).unwrap();
+    assert_eq!(drawn.len(), 3);
     assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
 }

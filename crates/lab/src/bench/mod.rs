@@ -1,5 +1,6 @@
 //! The benches. `linewarden bench auth`: what authentication costs, in one run on one machine, beside the papers'
 //! figures. `linewarden bench scale`: [`scale`]. `linewarden bench attest`: [`attest`]. `linewarden bench switch`: [`switch`].
+//! `linewarden bench signatures`: [`signatures`].
 //!
 //! | part | what is measured |
 //! |---|---|
@@ -17,6 +18,7 @@ pub mod latency;
 pub mod micro;
 pub mod rate;
 pub mod scale;
+pub mod signatures;
 pub mod switch;
 mod wait;
 
@@ -213,6 +215,45 @@ impl Row {
     }
 }
 
+/// A figure that cannot be measured here, and why.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pending {
+    /// Dotted name.
+    pub name: String,
+    /// "pending"
+    value: &'static str,
+    /// Unit.
+    pub unit: &'static str,
+    /// Which direction is good.
+    pub better: Better,
+    /// The value that must be reached, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bar: Option<f64>,
+    /// What is missing.
+    pub why: String,
+}
+
+impl Pending {
+    /// Of a name and unit, for a reason.
+    #[must_use]
+    pub fn new(
+        name: impl Into<String>,
+        unit: &'static str,
+        better: Better,
+        bar: Option<f64>,
+        why: impl Into<String>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            value: "pending",
+            unit,
+            better,
+            bar,
+            why: why.into(),
+        }
+    }
+}
+
 /// How large a bench is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scale {
@@ -248,13 +289,33 @@ impl Scale {
 }
 
 /// All rows, and what the pictures are drawn from.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Report {
     /// The figures.
     pub rows: Vec<Row>,
+    /// Figures that could not be measured.
+    pub pending: Vec<Pending>,
     /// Latencies, ns, by series.
-    #[serde(skip)]
     pub latencies: Vec<latency::Series>,
+}
+
+/// All rows in one list, those that are pending last.
+impl Serialize for Report {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(untagged)]
+        enum Line<'a> {
+            Measured(&'a Row),
+            Pending(&'a Pending),
+        }
+        #[derive(Serialize)]
+        struct Lines<'a> {
+            rows: Vec<Line<'a>>,
+        }
+        let measured = self.rows.iter().map(Line::Measured);
+        let rows = measured.chain(self.pending.iter().map(Line::Pending)).collect();
+        Lines { rows }.serialize(serializer)
+    }
 }
 
 impl Report {

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use linewarden_lab::bench::scale::{Part, Progress, Size};
-use linewarden_lab::bench::{self, BenchError, Better, Report, Row, Scale, attest, figures, switch};
+use linewarden_lab::bench::{
+    self, BenchError, Better, Pending, Report, Row, Scale, attest, figures, signatures, switch,
+};
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -65,6 +67,39 @@ Examples:
   linewarden bench switch --only router --only ciphers
   linewarden bench switch --quick")]
     Switch(BenchSwitchArgs),
+    /// Signed messages: every scheme on one core and on the GPU, and what the scheduler makes of both
+    #[command(after_help = "\
+Needs no privilege; nothing leaves the machine. All ways of an operation are measured in turns, the best of many rounds counts. \
+What this machine has not the hardware for is pending, never estimated. The parts: cpu (one core: one message at a time and eight, \
+and the thesis' Table 1), batches (the stages of Rapid Authentication by batch and by threads), scheduler (the real engine: \
+immediate messages under load, two lanes against one), simulator (the scheduler in virtual time with this machine's rates), gpu.
+
+Examples:
+  linewarden bench signatures
+  linewarden bench signatures --json signatures.json --figures figures
+  linewarden bench signatures --only cpu
+  linewarden bench signatures --quick")]
+    Signatures(BenchSignaturesArgs),
+}
+
+/// How to measure.
+#[derive(Args, Debug)]
+pub struct BenchSignaturesArgs {
+    /// Where to write the rows of name, value, unit, better
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Where to draw Table 1 and Figures 3 to 11 of the HAA thesis with ours in them
+    #[arg(long, value_name = "DIR")]
+    pub figures: Option<PathBuf>,
+    /// Timings are the best of so many rounds
+    #[arg(long, value_name = "COUNT", default_value_t = signatures::Size::FULL.runs, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// Only this part; several are named one by one
+    #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(signatures::Part::ALL.map(signatures::Part::name)))]
+    pub only: Vec<String>,
+    /// Less than a minute, to see that it works; the figures say little
+    #[arg(long, conflicts_with = "runs")]
+    pub quick: bool,
 }
 
 /// How to measure.
@@ -157,6 +192,7 @@ pub fn run(command: &BenchCommand) -> Result<(), Failure> {
         BenchCommand::Scale(args) => scale(args),
         BenchCommand::Attest(args) => attest(args),
         BenchCommand::Switch(args) => switch(args),
+        BenchCommand::Signatures(args) => signatures(args),
     }
 }
 
@@ -178,6 +214,31 @@ fn switch(args: &BenchSwitchArgs) -> Result<(), Failure> {
     print(output, &report)?;
     write_json(args.json.as_deref(), &report)?;
     draw(output, args.figures.as_deref(), &report, switch::figures::draw)
+}
+
+fn signatures(args: &BenchSignaturesArgs) -> Result<(), Failure> {
+    let output = Output::new(false);
+    let _figures = prepare(args.json.as_deref(), args.figures.as_deref())?;
+    let size = match args.quick {
+        true => signatures::Size::QUICK,
+        false => signatures::Size {
+            runs: args.runs,
+            ..signatures::Size::FULL
+        },
+    };
+    let parts: Vec<_> = signatures::Part::ALL
+        .into_iter()
+        .filter(|part| wanted(&args.only, part.name()))
+        .collect();
+    let report = with_progress(output, |told| signatures::run(&size, &parts, told))?;
+    print(output, &report)?;
+    write_json(args.json.as_deref(), &report)?;
+    draw(
+        output,
+        args.figures.as_deref(),
+        &report,
+        signatures::figures::draw,
+    )
 }
 
 fn attest(args: &BenchAttestArgs) -> Result<(), Failure> {
@@ -295,7 +356,8 @@ fn auth(args: &BenchAuthArgs) -> Result<(), Failure> {
 }
 
 fn print(output: Output, report: &Report) -> Result<(), Failure> {
-    let rows = report.rows.iter().map(cells).collect();
+    let measured = report.rows.iter().map(cells);
+    let rows = measured.chain(report.pending.iter().map(pending_cells)).collect();
     output.table(
         &["figure", "value", "unit", "better", "must reach", ""],
         &[1, 4],
@@ -303,12 +365,26 @@ fn print(output: Output, report: &Report) -> Result<(), Failure> {
     )
 }
 
-fn cells(row: &Row) -> Vec<String> {
-    let better = match row.better {
+fn pending_cells(row: &Pending) -> Vec<String> {
+    vec![
+        row.name.clone(),
+        "pending".to_owned(),
+        row.unit.to_owned(),
+        direction(row.better).to_owned(),
+        row.bar.map_or_else(String::new, number),
+        row.why.clone(),
+    ]
+}
+
+fn direction(better: Better) -> &'static str {
+    match better {
         Better::Lower => "lower",
         Better::Higher => "higher",
         Better::Neither => "",
-    };
+    }
+}
+
+fn cells(row: &Row) -> Vec<String> {
     let verdict = match row.reached() {
         Some(true) => "reached",
         Some(false) => "NOT reached",
@@ -318,7 +394,7 @@ fn cells(row: &Row) -> Vec<String> {
         row.name.clone(),
         number(row.value),
         row.unit.to_owned(),
-        better.to_owned(),
+        direction(row.better).to_owned(),
         row.bar.map_or_else(String::new, number),
         verdict.to_owned(),
     ]

@@ -37,5 +37,8 @@ pub use private::RaPrivate;
 pub use public::{PAD_BYTES, RaPublic};
 pub use table::{NotThisTable, Table};
 
+/// Numbers that are computed together.
+const EIGHT: usize = 8;
+
 #[cfg(test)]
 mod tests;

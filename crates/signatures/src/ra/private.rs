@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
+use super::EIGHT;
 use super::layout::Digits;
 use super::mask::Mask;
 use super::public::RaPublic;
@@ -12,9 +13,6 @@ use super::table::Table;
 use crate::arith::Backend;
 use crate::arith::rsa::{self, Fault, RsaPrivate};
 use crate::message::MASK_NAME_BYTES;
-
-/// Numbers that are computed together.
-const EIGHT: usize = 8;
 
 /// A private key, with its public one.
 pub struct RaPrivate {

@@ -126,6 +126,18 @@ fn table_and_mask_give_the_signature_that_the_key_gives() {
             .unwrap();
         assert_eq!(number(&signature), sign(&name, &payload));
     }
+    // Once eight side by side, and three one by one.
+    let payloads: Vec<_> = (0..11)
+        .map(|index| digits(&[index & 1, index >> 1 & 1]))
+        .collect();
+    let names: Vec<_> = (10..21).map(name).collect();
+    let masks = ra().masks(&names).unwrap();
+    let signatures = table
+        .sign_all(masks.into_iter().zip(&payloads).collect())
+        .unwrap();
+    for ((name, digits), signature) in names.iter().zip(&payloads).zip(signatures) {
+        assert_eq!(signature, ra().sign(name, digits).unwrap());
+    }
     let bytes = table.to_bytes().unwrap();
     assert!(Table::from_bytes(ra().public().clone(), &bytes[1..]).is_err());
     // Whoever makes a table can be told to stop.

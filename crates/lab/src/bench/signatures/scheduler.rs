@@ -1,0 +1,285 @@
+//! The real engine with real signatures: what immediate messages feel of the rest, and what two lanes do against one.
+//!
+//! The lanes are one processor, and the accelerator: where there is no GPU, a second processor that is slowed down to an overhead and
+//! half its rate, as its name says. Messages are ECDSA P-256.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use linewarden_signatures::lane::{Eight, OneByOne};
+use linewarden_signatures::receive::Checked;
+use linewarden_signatures::scheduler::engine::{
+    Done, Ending, Engine, Lane, Sink, Snapshot, Throttled, measure,
+};
+use linewarden_signatures::scheduler::model::Line;
+use linewarden_signatures::scheduler::policy::Adaptive;
+use linewarden_signatures::scheduler::{
+    Class, Config, Dropped, Job, LaneKind, LaneSpec, Meta, Outcome, PerClass, Priority, QuotaLimits, Rate,
+    Source, Span,
+};
+use linewarden_signatures::scheme::Scheme;
+
+use super::Size;
+use super::keys::{broken, plain_messages};
+use crate::bench::scale::Progress;
+use crate::bench::{BenchError, Row};
+
+const CLASS: Class = Class::P256_VERIFY;
+/// Messages that there are; they come again and again, without fingerprints.
+const MESSAGES: usize = 1_024;
+/// Immediate messages per second.
+const IMMEDIATE_PER_S: f64 = 200.0;
+/// What the stand-in for an accelerator takes to begin a batch, and the part of a processor's rate that it has.
+const STAND_IN: (Span, f64) = (Span::from_micros(500), 0.5);
+/// Runs; of rates the middle one counts, of what immediate messages feel the best.
+const RUNS: usize = 3;
+
+/// Measures.
+///
+/// # Errors
+/// An engine that loses a message.
+pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
+    progress("scheduler: messages", None);
+    let bench = Bench::new(size)?;
+    rows.push(Row::fact("sched.cpu_lane_per_s", bench.line.rate(), "/s"));
+    progress("scheduler: throughput", None);
+    let [cpu, accelerator, both] =
+        [[true, false], [false, true], [true, true]].map(|lanes| bench.throughput(lanes));
+    let (cpu, accelerator, both) = (cpu?, accelerator?, both?);
+    rows.push(Row::fact("sched.throughput.cpu", cpu, "/s"));
+    rows.push(Row::fact("sched.throughput.stand_in", accelerator, "/s"));
+    rows.push(Row::fact("sched.throughput.both", both, "/s"));
+    let over = both / cpu.max(accelerator);
+    rows.push(Row::higher(
+        "sched.throughput_over_best_single",
+        over,
+        "ratio",
+        Some(1.0),
+    ));
+    progress("scheduler: immediate messages", None);
+    let idle = bench.immediate(0.0)?;
+    let loaded = bench.immediate(0.95 * both)?;
+    rows.push(Row::fact("sched.p0_p50_us.idle", idle.p50_us, "us"));
+    rows.push(Row::fact("sched.p0_p50_us.loaded", loaded.p50_us, "us"));
+    rows.push(Row::fact("sched.p0_p99_us.idle", idle.p99_us, "us"));
+    rows.push(Row::fact("sched.p0_p99_us.loaded", loaded.p99_us, "us"));
+    rows.push(Row::fact("sched.rest_p99_us.loaded", loaded.rest_p99_us, "us"));
+    rows.push(Row::fact("sched.rest_per_s.loaded", loaded.rest_per_s, "/s"));
+    let ratio = loaded.p99_us / idle.p99_us;
+    rows.push(Row::lower("sched.p0_p99_over_idle", ratio, "ratio", Some(3.0)));
+    Ok(())
+}
+
+struct Bench {
+    messages: Vec<Checked>,
+    line: Line,
+    length: Duration,
+}
+
+/// Counts what comes back.
+#[derive(Default)]
+struct Counter {
+    done: AtomicUsize,
+    wrong: AtomicU64,
+}
+
+impl Sink<Checked> for Counter {
+    fn done(&self, done: Done<'_, Checked>) {
+        let wrong = done
+            .outcomes
+            .iter()
+            .filter(|outcome| **outcome != Outcome::Accepted);
+        self.wrong.fetch_add(wrong.count() as u64, Ordering::Relaxed);
+        self.done.fetch_add(done.payloads.len(), Ordering::Relaxed);
+        done.payloads.clear();
+    }
+
+    fn dropped(&self, dropped: &mut Vec<Dropped<Checked>>) {
+        self.done.fetch_add(dropped.len(), Ordering::Relaxed);
+        dropped.clear();
+    }
+}
+
+/// What immediate messages felt.
+struct Felt {
+    p50_us: f64,
+    p99_us: f64,
+    rest_p99_us: f64,
+    rest_per_s: f64,
+}
+
+fn processor() -> Box<dyn Lane<Checked>> {
+    match Eight::widest() {
+        Some(eight) => Box::new(eight),
+        None => Box::new(OneByOne::default()),
+    }
+}
+
+/// Throttled lanes take a lane by value.
+struct Boxed(Box<dyn Lane<Checked>>);
+
+impl Lane<Checked> for Boxed {
+    fn run(
+        &mut self,
+        class: Class,
+        jobs: &mut [Checked],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), linewarden_signatures::scheduler::engine::LaneLost> {
+        self.0.run(class, jobs, outcomes)
+    }
+}
+
+impl Bench {
+    fn new(size: &Size) -> Result<Self, BenchError> {
+        let messages = plain_messages(Scheme::EcdsaP256, 8, MESSAGES)?;
+        let some = |count: usize| messages.iter().cycle().take(count).cloned().collect();
+        let line = measure(&mut *processor(), CLASS, &[8, 64, 512], 5, some).map_err(broken)?;
+        Ok(Self {
+            messages,
+            line,
+            length: Duration::from_millis(size.engine_ms),
+        })
+    }
+
+    /// A processor, the accelerator, or both.
+    fn engine(
+        &self,
+        [cpu, accelerator]: [bool; 2],
+        sink: Arc<Counter>,
+    ) -> Result<Engine<Checked>, BenchError> {
+        let mut lanes: Vec<(LaneSpec, Box<dyn Lane<Checked>>)> = Vec::new();
+        if cpu {
+            let spec = LaneSpec::new("processor", LaneKind::Cpu)
+                .with(CLASS, self.line)
+                .with_grain(8);
+            lanes.push((spec, processor()));
+        }
+        if accelerator {
+            let (overhead, part) = STAND_IN;
+            let line = Line::new(overhead, self.line.rate() * part);
+            let lines = PerClass::from_fn(|class| (class == CLASS).then_some(line));
+            let lane = Throttled::new(Boxed(processor()), lines);
+            lanes.push((lane.spec().with_batch_max(4_096), Box::new(lane)));
+        }
+        Engine::start(config(), Box::new(Adaptive::default()), lanes, sink).map_err(broken)
+    }
+
+    fn job(&self, number: usize, priority: Priority, engine: &Engine<Checked>) -> Option<Job<Checked>> {
+        let payload = self.messages.get(number % self.messages.len())?.clone();
+        let source = Source(number as u64 % 64);
+        let meta = Meta::new(CLASS, priority, source, engine.now());
+        Some(Job { meta, payload })
+    }
+
+    /// Messages per second of an engine that always has enough of them.
+    fn throughput(&self, lanes: [bool; 2]) -> Result<f64, BenchError> {
+        let mut rates = Vec::new();
+        for _ in 0..RUNS {
+            let sink = Arc::new(Counter::default());
+            let engine = self.engine(lanes, Arc::clone(&sink))?;
+            let submitter = engine.submitter();
+            let begin = Instant::now();
+            let (mut sent, mut jobs) = (0, Vec::new());
+            while begin.elapsed() < self.length {
+                let done = sink.done.load(Ordering::Relaxed);
+                while sent < done + QUEUED {
+                    jobs.extend(
+                        (sent..sent + 256).filter_map(|number| self.job(number, Priority::URGENT, &engine)),
+                    );
+                    sent += 256;
+                    submitter.submit(&mut jobs).map_err(broken)?;
+                }
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            let (done, passed) = (sink.done.load(Ordering::Relaxed), begin.elapsed());
+            finish(engine, &sink, sent)?;
+            rates.push(done as f64 / passed.as_secs_f64());
+        }
+        rates.sort_by(f64::total_cmp);
+        rates
+            .get(RUNS / 2)
+            .copied()
+            .ok_or_else(|| broken("nothing was run"))
+    }
+
+    /// Immediate messages at a steady rate, beside others at another.
+    fn immediate(&self, rest_per_s: f64) -> Result<Felt, BenchError> {
+        let mut best: Option<Felt> = None;
+        for _ in 0..RUNS {
+            let felt = self.immediate_once(rest_per_s)?;
+            if best.as_ref().is_none_or(|best| felt.p99_us < best.p99_us) {
+                best = Some(felt);
+            }
+        }
+        best.ok_or_else(|| broken("nothing was run"))
+    }
+
+    fn immediate_once(&self, rest_per_s: f64) -> Result<Felt, BenchError> {
+        let sink = Arc::new(Counter::default());
+        let engine = self.engine([true, true], Arc::clone(&sink))?;
+        let submitter = engine.submitter();
+        let begin = Instant::now();
+        let (mut immediate, mut rest, mut jobs) = (0, 0, Vec::new());
+        while begin.elapsed() < self.length {
+            let passed = begin.elapsed().as_secs_f64();
+            while (immediate as f64) < passed * IMMEDIATE_PER_S {
+                jobs.extend(self.job(immediate, Priority::IMMEDIATE, &engine));
+                immediate += 1;
+            }
+            while (rest as f64) < passed * rest_per_s {
+                jobs.extend(self.job(rest, Priority::URGENT, &engine));
+                rest += 1;
+            }
+            submitter.submit(&mut jobs).map_err(broken)?;
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        let passed = begin.elapsed().as_secs_f64();
+        let snapshot = finish(engine, &sink, immediate + rest)?;
+        let micros = |span: Span| span.as_secs_f64() * 1e6;
+        let quantile = |part| micros(snapshot.latencies.quantile(Priority::IMMEDIATE, part));
+        Ok(Felt {
+            p50_us: quantile(0.5),
+            p99_us: quantile(0.99),
+            rest_p99_us: micros(snapshot.latencies.quantile_of_others(0.99).map_err(broken)?),
+            rest_per_s: rest as f64 / passed,
+        })
+    }
+}
+
+/// Messages that wait in a saturated engine.
+const QUEUED: usize = 8_192;
+
+/// Quotas that let all immediate messages be immediate: what is measured is the scheduler.
+fn config() -> Config {
+    let rate = Rate {
+        burst: 1_000,
+        interval: Span::from_micros(100),
+    };
+    let defaults = Config::default();
+    Config {
+        quotas: QuotaLimits {
+            source: rate,
+            strangers: rate,
+            ..defaults.quotas
+        },
+        ..defaults
+    }
+}
+
+/// Ends an engine; all that was handed in has come back, once and right.
+fn finish(engine: Engine<Checked>, sink: &Counter, sent: usize) -> Result<Snapshot, BenchError> {
+    let (left, snapshot) = engine.shut_down(Ending::Finish).map_err(broken)?;
+    let done = sink.done.load(Ordering::Relaxed);
+    let wrong = sink.wrong.load(Ordering::Relaxed);
+    let counters = &snapshot.counters;
+    match left.is_empty() && done == sent && wrong == 0 && counters.shed.total() == 0 && counters.demoted == 0
+    {
+        true => Ok(snapshot),
+        false => Err(broken(format!(
+            "{sent} messages were handed in, {done} came back, {wrong} of them wrong, {} were shed, {} demoted",
+            counters.shed.total(),
+            counters.demoted
+        ))),
+    }
+}
