@@ -5,6 +5,7 @@
 //! | [`scheme`], [`message`], [`refusal`] | which schemes there are, the bytes of a message, why one is refused |
 //! | [`ra`] | Rapid Authentication: layouts, hashes, masks, keys |
 //! | [`key`] | keys of all schemes, in memory and as JSON |
+//! | [`gpu`] | batches on a CUDA device, if there is one |
 //! | [`lane`] | where equations are computed: one at a time, eight at a time, on a GPU |
 //! | [`receive`] | from a datagram to a verified message: what is checked around a lane |
 //! | [`scheduler`] | which lane works on which messages, when: queue, policies, the core without I/O, the engine with threads |
@@ -18,6 +19,7 @@
 
 pub mod arith;
 pub mod bsm;
+pub mod gpu;
 pub mod key;
 pub mod lane;
 pub mod message;

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use siphasher::sip::SipHasher13;
 use std::hash::{Hash as _, Hasher as _};
 
-use crate::lane::{Eight, OneByOne};
+use crate::lane::{Eight, Graphics, Lost, OneByOne};
 use crate::message::TimeMs;
 use crate::receive::{Checked, Receiver, Verified};
 use crate::refusal::Refusal;
@@ -63,6 +63,26 @@ impl Lane<Checked> for Eight {
         outcomes.extend(self.holds(jobs).into_iter().map(outcome));
         Ok(())
     }
+}
+
+impl Lane<Checked> for Graphics {
+    fn run(&mut self, _: Class, jobs: &mut [Checked], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
+        outcomes.extend(self.holds(jobs).map_err(lane_lost)?.into_iter().map(outcome));
+        Ok(())
+    }
+
+    fn refill(&mut self, count: usize) -> Result<usize, LaneLost> {
+        self.make_masks(count).map_err(lane_lost)
+    }
+
+    fn probe(&mut self) -> Result<(), LaneLost> {
+        self.reopen().map_err(lane_lost)
+    }
+}
+
+/// The engine knows the lane.
+fn lane_lost(lost: Lost) -> LaneLost {
+    LaneLost(lost.reason)
 }
 
 fn outcome(holds: bool) -> Outcome {

@@ -148,7 +148,7 @@ fn next_mask(pool: &mut Vec<Mask>, file: Option<&mut MaskFile>) -> Result<Option
 }
 
 /// 256 bits of the operating system's: no two are the same.
-fn fresh_name() -> Result<[u8; MASK_NAME_BYTES], SignError> {
+pub(crate) fn fresh_name() -> Result<[u8; MASK_NAME_BYTES], SignError> {
     let mut name = [0; MASK_NAME_BYTES];
     getrandom::fill(&mut name).map_err(SignError::Entropy)?;
     Ok(name)

@@ -1,8 +1,6 @@
 //! Eight messages side by side on a processor's vectors, each with its own key, and with the verdict that it has alone.
 
-use sha2::{Digest as _, Sha256};
-
-use super::{Lost, OneByOne, Verifier};
+use super::{Lost, OneByOne, Verifier, digest, halves};
 use crate::arith::rsa::{RsaPublic, check_eight, power_eight};
 use crate::arith::{Backend, edwards, p256};
 use crate::key::{Material, pss_matches};
@@ -198,23 +196,4 @@ impl Verifier for Eight {
 #[allow(clippy::indexing_slicing)] // The index is at most that of the last; groups are not empty.
 fn fill<T>(group: &[T]) -> [&T; EIGHT] {
     std::array::from_fn(|index| &group[index.min(group.len() - 1)])
-}
-
-fn digest(message: &Checked) -> [u8; 32] {
-    let [prefix, signed] = message.signed_bytes();
-    Sha256::new()
-        .chain_update(prefix)
-        .chain_update(signed)
-        .finalize()
-        .into()
-}
-
-fn halves(message: &Checked) -> Option<(&[u8; 32], &[u8; 32])> {
-    let (numbers, []) = message.signature().as_chunks::<32>() else {
-        return None;
-    };
-    let [first, second] = numbers else {
-        return None;
-    };
-    Some((first, second))
 }

@@ -1,10 +1,14 @@
 //! Lanes: where equations are computed. All give the same answer to each message; they differ in how many they take at once.
 
 mod eight;
+mod graphics;
 mod one;
 
 pub use eight::Eight;
+pub use graphics::{Graphics, KeyMemory, MaskDelivery, Opener};
 pub use one::OneByOne;
+
+use sha2::{Digest as _, Sha256};
 
 use crate::receive::Checked;
 
@@ -28,4 +32,25 @@ pub struct Lost {
     pub lane: String,
     /// What its library says.
     pub reason: String,
+}
+
+/// What a plain scheme signs.
+fn digest(message: &Checked) -> [u8; 32] {
+    let [prefix, signed] = message.signed_bytes();
+    Sha256::new()
+        .chain_update(prefix)
+        .chain_update(signed)
+        .finalize()
+        .into()
+}
+
+/// A signature's two numbers of 32 bytes.
+fn halves(message: &Checked) -> Option<(&[u8; 32], &[u8; 32])> {
+    let (numbers, []) = message.signature().as_chunks::<32>() else {
+        return None;
+    };
+    let [first, second] = numbers else {
+        return None;
+    };
+    Some((first, second))
 }

@@ -23,6 +23,35 @@ pub(crate) const HASH_BYTES_MAX: usize = 384 + HASH_MARGIN_BYTES;
 const COMPONENT: u8 = 1;
 const MASK: u8 = 2;
 
+/// Bytes that stand before a component's value in what is hashed.
+pub(crate) const COMPONENT_HEAD_BYTES: usize = 1 + 4 + PAD_BYTES + 4 + 2 + 4;
+
+/// What is hashed for value v of component j, added to `out`.
+pub(crate) fn component_input(pad: &[u8; PAD_BYTES], component: u16, value: &[u8], out: &mut Vec<u8>) {
+    put_head(COMPONENT, pad, out);
+    put_part(&component.to_be_bytes(), out);
+    put_part(value, out);
+}
+
+/// What stands before a mask's name in what is hashed.
+pub(crate) fn mask_head(pad: &[u8; PAD_BYTES]) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_head(MASK, pad, &mut out);
+    out.extend_from_slice(&(MASK_NAME_BYTES as u32).to_be_bytes());
+    out
+}
+
+fn put_head(purpose: u8, pad: &[u8; PAD_BYTES], out: &mut Vec<u8>) {
+    out.push(purpose);
+    put_part(pad, out);
+}
+
+/// At most 512 bytes, as layouts demand, behind their length.
+fn put_part(part: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(part.len() as u32).to_be_bytes());
+    out.extend_from_slice(part);
+}
+
 /// What the hashes of one key begin with, compressed as far as it goes.
 #[derive(Clone)]
 pub(crate) struct Prefixes {
@@ -69,7 +98,7 @@ impl Prefixes {
 }
 
 /// MGF1 of what `seed` has taken in so far.
-fn mgf1(seed: &Sha256, out: &mut [u8]) {
+pub(crate) fn mgf1(seed: &Sha256, out: &mut [u8]) {
     for (counter, block) in (0u32..).zip(out.chunks_mut(32)) {
         let hash = seed.clone().chain_update(counter.to_be_bytes()).finalize();
         for (out, byte) in block.iter_mut().zip(hash) {

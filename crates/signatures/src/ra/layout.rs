@@ -225,6 +225,27 @@ impl Layout {
         Ok(digits)
     }
 
+    /// How many values each component has, the stamp's first.
+    pub fn domains(&self) -> impl Iterator<Item = u32> + '_ {
+        let bounds = self.offsets.iter().zip(self.offsets.iter().skip(1));
+        // At most `ROWS_MAX`.
+        bounds.map(|(from, to)| (to - from) as u32)
+    }
+
+    /// Bytes of the longest value that is hashed.
+    #[must_use]
+    pub fn value_bytes_max(&self) -> usize {
+        let texts = self.components.iter().flat_map(|domain| match domain {
+            Domain::Byte => &[][..],
+            Domain::Submessages(texts) => texts,
+        });
+        texts
+            .map(String::len)
+            .max()
+            .unwrap_or(0)
+            .max(DIGIT_BITS.div_ceil(8) as usize)
+    }
+
     /// The rows of a table that a message's components are, in their order.
     pub fn rows_of<'a>(&'a self, digits: &'a Digits) -> impl Iterator<Item = usize> + 'a {
         self.offsets

@@ -23,7 +23,7 @@
 //!   and the products stay as they were. Each signature is verified by itself here;
 //! * *a hash that does not fill the domain*: small hashes factor, and signatures of factors combine.
 
-mod hash;
+pub(crate) mod hash;
 mod layout;
 mod mask;
 mod private;

@@ -39,6 +39,11 @@ impl RaPrivate {
         &self.public
     }
 
+    /// The numbers of the key.
+    pub(crate) fn rsa(&self) -> &RsaPrivate {
+        &self.rsa
+    }
+
     /// Makes masks of names that are random and were never used.
     ///
     /// # Errors

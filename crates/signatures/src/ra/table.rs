@@ -83,6 +83,19 @@ impl Table {
         Ok(table)
     }
 
+    /// The rows in Montgomery form for the radix of one number at a time, least significant byte first, one behind the
+    /// other.
+    pub(crate) fn montgomery_forms(&self) -> Zeroizing<Vec<u8>> {
+        let size = self.public.rsa().size().bytes();
+        let mut bytes = Zeroizing::new(vec![0; size * self.rows.len()]);
+        for (row, bytes) in bytes.chunks_exact_mut(size).enumerate() {
+            if let Some(element) = self.rows.get(row) {
+                self.public.rsa().montgomery_form(bytes, element);
+            }
+        }
+        bytes
+    }
+
     /// The public key.
     #[must_use]
     pub fn public(&self) -> &Arc<RaPublic> {

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use aws_lc_rs::{digest, signature};
 use linewarden_signatures::arith::p256::{self, PointError, PublicPoint, Request};
+use linewarden_signatures::gpu::{Emulation, Gpu, P256Batch};
 use num_bigint::BigUint;
 
 use crate::Refusal::{self, Everybody, Nobody, Us};
@@ -366,6 +367,32 @@ fn each_lane_has_the_verdict_of_one_at_a_time() {
             .map(|vector| !vector.is_refused_by(Everybody))
             .collect();
         assert_eq!(verdicts, expected, "in other lanes");
+    }
+}
+
+#[test]
+fn a_device_has_the_verdict_of_one_at_a_time() {
+    let vectors = &*VECTORS;
+    let keys: Vec<[u8; 64]> = vectors
+        .iter()
+        .map(|vector| vector.sec1[1..].try_into().unwrap())
+        .collect();
+    let digests: Vec<[u8; 32]> = vectors.iter().map(|vector| vector.digest).collect();
+    let numbers = vectors.iter().map(|vector| [vector.r, vector.s].concat());
+    let signatures: Vec<[u8; 64]> = numbers.map(|numbers| numbers.try_into().unwrap()).collect();
+    let key_of: Vec<u32> = (0..vectors.len() as u32).collect();
+    let batch = P256Batch {
+        keys: &keys,
+        key_of: &key_of,
+        digests: &digests,
+        signatures: &signatures,
+    };
+    let verdicts = Gpu::emulated(Emulation::default())
+        .unwrap()
+        .verify_p256(&batch)
+        .unwrap();
+    for (vector, verdict) in vectors.iter().zip(verdicts) {
+        assert_eq!(verdict, !vector.is_refused_by(Everybody), "{:?}", vector.tags);
     }
 }
 

@@ -99,6 +99,23 @@ impl RsaPrivate {
         &self.public
     }
 
+    /// p, q, `d mod (p - 1)`, `d mod (q - 1)` and `q^-1 mod p`; big-endian, each as long as a prime factor.
+    pub(crate) fn numbers(&self) -> [Zeroizing<Vec<u8>>; 5] {
+        let half = self.p.modulus.len();
+        let numbers = [
+            self.p.modulus.limbs(),
+            self.q.modulus.limbs(),
+            &self.p.exponent[..half],
+            &self.q.exponent[..half],
+            &self.qinv[..half],
+        ];
+        numbers.map(|number| {
+            let mut bytes = Zeroizing::new(vec![0; 8 * half]);
+            limbs::to_be(&mut bytes, number);
+            bytes
+        })
+    }
+
     /// `out = number^d mod n`, for a wide number.
     ///
     /// # Errors

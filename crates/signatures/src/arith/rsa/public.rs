@@ -1,5 +1,7 @@
 //! The public key, and what it does one number at a time.
 
+use zeroize::Zeroizing;
+
 use super::{Element, Fault, KeyError, Size};
 use crate::arith::eight::group::Prepared;
 use crate::arith::eight::row::Row;
@@ -100,6 +102,22 @@ impl RsaPublic {
         self.multiply_all(&mut product, factors);
         limbs::to_be(out, self.cut(&product));
         Ok(())
+    }
+
+    /// A factor in Montgomery form for the radix of this key's modulus, least significant byte first, as long as n.
+    pub(crate) fn montgomery_form(&self, out: &mut [u8], factor: Element<'_>) {
+        let n = &self.modulus;
+        let (mut number, mut form) = (Zeroizing::new([0; LIMBS_MAX]), Zeroizing::new([0; LIMBS_MAX]));
+        if let Some(one) = number.first_mut() {
+            *one = 1;
+        }
+        self.multiply_all(&mut number, &[factor]);
+        if let Some(form) = form.get_mut(..n.len()) {
+            n.enter(form, self.cut(&number));
+            for (bytes, limb) in out.chunks_exact_mut(8).zip(form) {
+                bytes.copy_from_slice(&limb.to_le_bytes());
+            }
+        }
     }
 
     /// Whether the signature is below n and `signature^65537 = hash times all factors mod n`, for a wide hash.

@@ -6,10 +6,13 @@
     clippy::unwrap_used
 )]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod graphics;
 
 use common::{NOW, receiver, sign, stamp};
 use linewarden_signatures::arith::Backend;
+use linewarden_signatures::gpu::Emulation;
 use linewarden_signatures::lane::{Eight, OneByOne};
 use linewarden_signatures::receive::Checked;
 use linewarden_signatures::scheme::Scheme;
@@ -50,6 +53,14 @@ fn lanes_agree_on_every_message() {
     let mut one = OneByOne::default();
     let alone: Vec<bool> = messages.iter().map(|message| one.holds(message)).collect();
     assert_eq!(alone, expected);
+    let mut device = graphics::emulated(Emulation::default(), graphics::MEMORY);
+    assert_eq!(device.holds(&messages).unwrap(), expected, "emulated device");
+    for size in 0..20 {
+        let first = random.random_range(0..messages.len() - size);
+        let some = first..first + size;
+        let holds = device.holds(&messages[some.clone()]).unwrap();
+        assert_eq!(holds, expected[some], "emulated device, {size}");
+    }
     for backend in Backend::available() {
         let mut eight = Eight::on(backend);
         assert_eq!(eight.holds(&messages), expected, "{}", backend.name());

@@ -1,0 +1,92 @@
+// The full-domain hash: H(x) = MGF1-SHA-256(x) (RFC 8017, B.2.1) to |n| + 128 bits, as a number with its most
+// significant byte first, modulo n.
+//
+// MGF1 hashes x followed by a 4-byte counter. Blocks that end before the counter begins are taken in once; those that
+// hold it, at most two, are taken in again for each 32 bytes of output. The lanes of a group share these out.
+#pragma once
+#include "mont.cuh"
+#include "sha256.cuh"
+
+// Longest x in bytes: with counter and padding three blocks.
+static const int FDH_BYTES_MAX = 128;
+static const int FDH_MESSAGE_WORDS = 48;
+
+// What a hash of a modulus of N limbs needs of the stage: its output first, then the padded message.
+template <int N>
+struct FdhStage {
+    static const int OUTPUT = N + 4;
+    static const int WORDS = OUTPUT + FDH_MESSAGE_WORDS;
+};
+
+// Byte `at` of x, its counter of zero and its padding.
+template <class Bytes>
+LW_FN u32 fdh_padded_byte(const Bytes& x, int length, int blocks, int at) {
+    if (at < length) return x.at(at);
+    if (at == length + 4) return 0x80;
+    int from_end = 64 * blocks - 1 - at;
+    u32 bits = 8 * (length + 4);
+    return from_end == 0 ? bits & 0xff : from_end == 1 ? bits >> 8 : 0;
+}
+
+// Leaves H(x), not yet reduced, in the first N + 4 words of the stage, least significant first.
+template <int M, int T, class Bytes>
+LW_FN void fdh_expand(const Group<T>& group, const Stage<T>& stage, const Bytes& x, int length) {
+    const int N = M * T, OUTPUT = FdhStage<N>::OUTPUT, HELD = Group<T>::HELD;
+    // Counter, 0x80 and eight bytes of length follow x.
+    int blocks = (length + 4 + 9 + 63) / 64;
+    group.sync();
+#pragma unroll
+    for (int h = 0; h < HELD; h++) {
+#pragma unroll 1
+        for (int i = group.lane(h); i < 16 * blocks; i += T) {
+            u32 word = 0;
+#pragma unroll
+            for (int j = 0; j < 4; j++) word = word << 8 | fdh_padded_byte(x, length, blocks, 4 * i + j);
+            stage.set(OUTPUT + i, word);
+        }
+    }
+    group.sync();
+    // Counters stay below 256: only their last byte is ever set.
+    int first = length / 64, counter_word = (length + 3) / 4 - 16 * first, counter_shift = 24 - 8 * ((length + 3) % 4);
+#pragma unroll
+    for (int h = 0; h < HELD; h++) {
+        u32 before[8];
+        sha256_begin(before);
+#pragma unroll 1
+        for (int counter = group.lane(h) - T, block = 0; counter < (OUTPUT + 7) / 8; counter += T) {
+            // The first time round takes in what is the same for all counters.
+            bool shared = counter < 0;
+            u32 state[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) state[i] = before[i];
+#pragma unroll 1
+            for (block = shared ? 0 : first; block < (shared ? first : blocks); block++) {
+                u32 w[16];
+#pragma unroll
+                for (int i = 0; i < 16; i++) {
+                    u32 here = shared ? 0 : mask_equal(16 * (block - first) + i, counter_word);
+                    w[i] = stage.get(OUTPUT + 16 * block + i) | ((u32)counter << counter_shift & here);
+                }
+                sha256_block(state, w);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                if (shared) before[i] = state[i];
+                int limb = OUTPUT - 1 - 8 * counter - i;
+                if (!shared && limb >= 0) stage.set(limb, state[i]);
+            }
+        }
+    }
+    group.sync();
+}
+
+// Reduces what fdh_expand left: out = the N + 4 words modulo n, almost reduced. `shift` holds 2^(32 N + 128) mod n:
+// the topmost four words times it, divided by 2^128, are their worth.
+template <int M, int T>
+LW_FN void fdh_reduce(const Mont<M, T>& mont, typename Mont<M, T>::Number& out, const Stage<T>& stage, const u32* shift) {
+    typename Mont<M, T>::Number high;
+    mont.load(high, shift);
+    mont.template multiply<Mont<M, T>::FEW_DIGITS>(high, high, stage, M * T, 4);
+    mont.unstage(out, stage);
+    mont.add_mod(out, out, high);
+}

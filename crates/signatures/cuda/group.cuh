@@ -1,0 +1,102 @@
+// The threads that work on one number together, and what they tell each other.
+//
+// A group of T neighbouring threads of a warp holds one number, a run of limbs each; a thread's place in the group is
+// its lane. On the device one context is one thread and holds one lane. On the host one context holds all T lanes of
+// a group, one after another: every value that may differ between lanes is an array of HELD, every step over it a
+// loop, and every exchange one of the functions here. So the same text runs in both places, and no exchange can be
+// forgotten on one of them.
+#pragma once
+#include "platform.cuh"
+
+template <int T>
+struct Group {
+    static_assert(T == 1 || T == 2 || T == 4 || T == 8, "a group is part of a warp");
+    static const int HELD = LW_DEVICE ? 1 : T;
+
+    int first_lane;
+    // Of the group's first lane in the warp.
+    int first_bit;
+
+    LW_FN Group() {
+#if LW_DEVICE
+        first_lane = (int)(threadIdx.x % T);
+        first_bit = (int)(threadIdx.x % 32) - first_lane;
+#else
+        first_lane = first_bit = 0;
+#endif
+    }
+
+    LW_FN int lane(int held) const { return first_lane + held; }
+
+    // What one lane holds, to all of them.
+    LW_FN u32 broadcast(const u32 (&value)[HELD], int from) const {
+#if LW_DEVICE
+        return T == 1 ? value[0] : __shfl_sync(0xffffffffu, value[0], from, T);
+#else
+        return value[from];
+#endif
+    }
+
+    // Each lane's value to the lane below; the topmost lane gets 0.
+    LW_FN void send_down(u32 (&out)[HELD], const u32 (&value)[HELD]) const {
+#if LW_DEVICE
+        u32 above = T == 1 ? 0 : __shfl_down_sync(0xffffffffu, value[0], 1, T);
+        out[0] = first_lane == T - 1 ? 0 : above;
+#else
+        for (int h = 0; h < HELD; h++) out[h] = h + 1 < T ? value[h + 1] : 0;
+#endif
+    }
+
+    // Each lane's value to the lane above; the lowest lane gets 0.
+    LW_FN void send_up(u32 (&out)[HELD], const u32 (&value)[HELD]) const {
+#if LW_DEVICE
+        u32 below = T == 1 ? 0 : __shfl_up_sync(0xffffffffu, value[0], 1, T);
+        out[0] = first_lane == 0 ? 0 : below;
+#else
+        for (int h = HELD - 1; h >= 0; h--) out[h] = h > 0 ? value[h - 1] : 0;
+#endif
+    }
+
+    // One bit of each lane, lane 0's lowest, to all of them.
+    LW_FN u32 gather(const u32 (&bit)[HELD]) const {
+#if LW_DEVICE
+        return T == 1 ? bit[0] : (__ballot_sync(0xffffffffu, bit[0] != 0) >> first_bit) & ((1u << T) - 1);
+#else
+        u32 bits = 0;
+        for (int h = 0; h < HELD; h++) bits |= bit[h] << h;
+        return bits;
+#endif
+    }
+
+    // Before memory that another lane has written is read, and before it is written again.
+    LW_FN void sync() const {
+#if LW_DEVICE
+        __syncwarp();
+#endif
+    }
+};
+
+// Where an instance (a group with its item) keeps words that all its lanes read: shared memory, word by word beside
+// those of the block's other instances, so that neighbouring groups meet different banks.
+template <int T>
+struct Stage {
+    static const int INSTANCES = LW_DEVICE ? LW_THREADS / T : 1;
+
+    u32* words;
+
+    LW_FN explicit Stage(u32* block) {
+#if LW_DEVICE
+        words = block + threadIdx.x / T;
+#else
+        words = block;
+#endif
+    }
+    // The part that begins at word `first`.
+    LW_FN Stage from(int first) const {
+        Stage part = *this;
+        part.words += first * INSTANCES;
+        return part;
+    }
+    LW_FN u32 get(int i) const { return words[i * INSTANCES]; }
+    LW_FN void set(int i, u32 word) const { words[i * INSTANCES] = word; }
+};

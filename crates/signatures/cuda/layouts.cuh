@@ -1,0 +1,197 @@
+// What the host hands to kernels. src/gpu/layouts.rs has the same structures; sizes and places are asserted here and
+// there, and a test compares the two.
+//
+// Numbers in keys and tables are limbs of 32 bits, least significant first; signatures and messages are bytes as they
+// are sent, numbers in them most significant byte first. All arrays are aligned to 16 bytes. N is 64 limbs for moduli
+// of 2,048 bits and 96 for 3,072, H is N / 2.
+#pragma once
+#include "platform.cuh"
+
+// A public RSA key with e = 65537. The topmost bit of n is set.
+template <int N>
+struct RsaKey {
+    u32 n[N];
+    // 2^(64 N) mod n: makes Montgomery forms.
+    u32 r2[N];
+    // 2^(32 N + 128) mod n, see fdh.cuh.
+    u32 shift[N];
+    // -n^-1 mod 2^32.
+    u32 n0;
+    // Of Rapid Authentication: bytes of `prefix`, and the row of the batch's table at which this key's rows begin.
+    u32 prefix_bytes;
+    u32 first_row;
+    u32 unused;
+    // What stands before r in the hash of a mask.
+    u8 prefix[96];
+};
+
+// One prime factor with its exponent.
+template <int H>
+struct CrtHalf {
+    u32 modulus[H];
+    // 2^(64 H) mod the prime.
+    u32 r2[H];
+    u32 exponent[H];
+    u32 n0;
+    u32 unused[3];
+
+    // Four bits of the exponent, the lowest are window 0.
+    LW_FN u32 window(int index) const { return exponent[index / 8] >> (4 * (index % 8)) & 15; }
+};
+
+// The secret part of an RSA key.
+template <int H>
+struct CrtKey {
+    CrtHalf<H> p, q;
+    // (q^-1 mod p) 2^(32 H) mod p.
+    u32 qinv[H];
+    // q 2^(32 H) mod n.
+    u32 q_shift[2 * H];
+};
+
+struct PssArgs {
+    // RsaKey[]
+    const void* keys;
+    const u32* key_of;
+    // 4 N bytes each.
+    const u8* signatures;
+    // SHA-256, 32 bytes each.
+    const u8* digests;
+    // Of each item 1 or 0.
+    u8* verdicts;
+    u32 count;
+    u32 unused;
+};
+
+struct RaVerifyArgs {
+    // RsaKey[]
+    const void* keys;
+    const u32* key_of;
+    // 4 N bytes each.
+    const u8* signatures;
+    // r, 32 bytes each.
+    const u8* seeds;
+    // `components` of each item.
+    const u16* digits;
+    // Where the rows of each position begin, after a key's first row; one more entry ends the last position.
+    const u32* offsets;
+    // Rows of N limbs, hashes of components in Montgomery form.
+    const u32* table;
+    u8* verdicts;
+    u32 count;
+    u32 components;
+};
+
+struct RaSignArgs {
+    // RsaKey[]
+    const void* keys;
+    const u32* key_of;
+    const u16* digits;
+    const u32* offsets;
+    // Rows of N limbs, signatures of components in Montgomery form.
+    const u32* table;
+    // The slot of each item's mask.
+    const u32* slots;
+    // Rows of N limbs, one a slot. Those that were taken are zero.
+    u32* masks;
+    // 1 of each slot that holds a mask.
+    u32* filled;
+    // 4 N bytes each, zero where the status is 0.
+    u8* signatures;
+    // Of each item 1, or 0: a digit outside its domain, or a slot without a mask.
+    u8* statuses;
+    u32 count;
+    u32 components;
+};
+
+struct FdhArgs {
+    // RsaKey[]
+    const void* keys;
+    const u32* key_of;
+    // 128 bytes each, of which as many count as `lengths` says.
+    const u8* messages;
+    const u32* lengths;
+    // Rows of N limbs.
+    u32* out;
+    u32 count;
+    // 1: write Montgomery forms.
+    u32 montgomery;
+};
+
+struct CrtArgs {
+    // CrtKey[]
+    const void* secrets;
+    // RsaKey[]
+    const void* keys;
+    const u32* key_of;
+    // Rows of N limbs.
+    const u32* inputs;
+    // Of each thread of the launch 16 powers of H limbs, those of a block side by side.
+    u32* powers;
+    // Of each item the results modulo p and modulo q, H limbs each.
+    u32* halves;
+    // Rows of N limbs, zero where the status is 0.
+    u32* out;
+    u8* statuses;
+    u32 count;
+    // 1: write Montgomery forms.
+    u32 montgomery;
+};
+
+struct P256Args {
+    // 32 windows of 255 points, see p256.cu.
+    const u32* base_table;
+    // x and y, 64 bytes each.
+    const u8* keys;
+    const u32* key_of;
+    // r and s, 64 bytes each.
+    const u8* signatures;
+    const u8* digests;
+    // Of each thread of the launch 16 points of 24 limbs.
+    u32* multiples;
+    u8* verdicts;
+    u32 count;
+    u32 unused;
+};
+
+struct P256TableArgs {
+    u32* base_table;
+};
+
+struct LimitArgs {
+    // Clock cycles that each block took.
+    u64* cycles;
+    // A word of each thread, so that the work is not left out.
+    u32* sink;
+    // Threads, whole blocks of them.
+    u32 count;
+    // Each of 256 products.
+    u32 rounds;
+};
+
+struct ProbeArgs {
+    // Rows of N limbs.
+    const u32* a;
+    const u32* b;
+    const u32* moduli;
+    const u32* n0;
+    u32* out;
+    u32 count;
+    u32 operation;
+};
+
+// As in layouts.rs.
+static_assert(sizeof(RsaKey<64>) == 4 * (3 * 64 + 4) + 96 && sizeof(RsaKey<64>) % 16 == 0, "no padding");
+static_assert(sizeof(RsaKey<96>) == 4 * (3 * 96 + 4) + 96 && sizeof(RsaKey<96>) % 16 == 0, "no padding");
+static_assert(sizeof(CrtHalf<32>) == 4 * (3 * 32 + 4), "no padding");
+static_assert(sizeof(CrtKey<32>) == 2 * sizeof(CrtHalf<32>) + 4 * 3 * 32 && sizeof(CrtKey<32>) % 16 == 0, "no padding");
+static_assert(sizeof(CrtKey<48>) == 2 * sizeof(CrtHalf<48>) + 4 * 3 * 48 && sizeof(CrtKey<48>) % 16 == 0, "no padding");
+static_assert(sizeof(PssArgs) == 5 * 8 + 2 * 4, "no padding");
+static_assert(sizeof(RaVerifyArgs) == 8 * 8 + 2 * 4, "no padding");
+static_assert(sizeof(RaSignArgs) == 10 * 8 + 2 * 4, "no padding");
+static_assert(sizeof(FdhArgs) == 5 * 8 + 2 * 4, "no padding");
+static_assert(sizeof(CrtArgs) == 8 * 8 + 2 * 4, "no padding");
+static_assert(sizeof(P256Args) == 7 * 8 + 2 * 4, "no padding");
+static_assert(sizeof(P256TableArgs) == 8, "no padding");
+static_assert(sizeof(LimitArgs) == 2 * 8 + 2 * 4, "no padding");
+static_assert(sizeof(ProbeArgs) == 5 * 8 + 2 * 4, "no padding");

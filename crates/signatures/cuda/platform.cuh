@@ -1,0 +1,69 @@
+// What differs between the two compilers of these files. NVRTC makes device code of them; a C++ compiler makes of the
+// same text functions that tests run without a GPU.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// LW_CALL is for what a kernel needs at dozens of places: one function that is called keeps the code short, and ptxas,
+// whose time grows faster than a kernel's length, at a second a unit. Arguments go in registers.
+#ifdef __CUDACC__
+#define LW_DEVICE 1
+#define LW_FN __device__ __forceinline__
+#ifndef LW_CALL
+#define LW_CALL __device__ __noinline__
+#endif
+#define LW_CONSTANT alignas(16) static __constant__ const
+#else
+#define LW_DEVICE 0
+#define LW_FN inline
+#define LW_CALL inline
+#define LW_CONSTANT alignas(16) static const
+#endif
+
+// Threads of a block, of every kernel but those that say otherwise.
+#define LW_THREADS 128
+
+// Words that are read and written together; rows of tables and numbers in memory are multiples of it and aligned to it.
+struct alignas(16) Quad {
+    u32 word[4];
+};
+
+LW_FN u32 swap_bytes(u32 x) {
+#if LW_DEVICE
+    return __byte_perm(x, 0, 0x0123);
+#else
+    return x << 24 | (x & 0xff00u) << 8 | (x >> 8 & 0xff00u) | x >> 24;
+#endif
+}
+
+LW_FN u32 rotate_right(u32 x, int bits) {
+#if LW_DEVICE
+    return __funnelshift_r(x, x, bits);
+#else
+    return x >> bits | x << (32 - bits);
+#endif
+}
+
+// The low word of two words shifted right as one, 0 <= bits < 32.
+LW_FN u32 shift_pair_right(u32 high, u32 low, int bits) {
+#if LW_DEVICE
+    return __funnelshift_r(low, high, bits);
+#else
+    return (u32)(((u64)high << 32 | low) >> bits);
+#endif
+}
+
+// The 32 bits that begin `8 bytes` after the first bit of `high`, of the two words read as one, 0 < bytes < 4.
+LW_FN u32 join_words(u32 high, u32 low, int bytes) { return high << (8 * bytes) | low >> (32 - 8 * bytes); }
+
+// All ones if the bit is 1, zero if it is 0.
+LW_FN u32 mask_of(u32 bit) { return 0u - bit; }
+
+// All ones if a equals b, without a branch.
+LW_FN u32 mask_equal(u32 a, u32 b) {
+    u32 difference = a ^ b;
+    return ((difference | (0u - difference)) >> 31) - 1u;
+}

@@ -1,0 +1,410 @@
+//! What a device does in a second, from arrays on the host to results on the host, and which share that is of what
+//! its multipliers could do.
+//!
+//! All kernels are bound by products of 32 by 32 bits that are added with carry to 64: their number is known for each
+//! item, and how many the device makes in a clock cycle is measured first.
+
+use std::time::Duration;
+
+use super::constants::RsaSecret;
+use super::engine::{Goal, Gpu};
+use super::error::BatchError;
+use super::kernels::{self, BLOCK_THREADS};
+use super::keys::Width;
+use super::layouts::LimitArgs;
+use super::p256::P256Batch;
+use super::private::Numbers;
+use super::pss::PssBatch;
+use super::ra::RaBatch;
+use super::target::launch;
+
+/// Products of one round of `imad_limit`.
+const ROUND_PRODUCTS: u32 = 256;
+
+/// What the multipliers of a device do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Multiplier {
+    /// Products with carry that one multiprocessor makes in a clock cycle.
+    pub products_per_clock: f64,
+    /// The same of the whole device in a second, at its highest clock.
+    pub products_per_s: f64,
+}
+
+/// One operation, measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measurement {
+    /// Such as `ra-2048-verify-32`; the last number is that of a message's components.
+    pub operation: String,
+    /// Which kernel.
+    pub goal: Goal,
+    /// Items of a batch.
+    pub items: usize,
+    /// Batches that were timed, after those that warmed the device up.
+    pub batches: usize,
+    /// How long they took, one after the other.
+    pub seconds: f64,
+    /// Items in a second, from host to host.
+    pub items_per_s: f64,
+    /// Products that each item takes.
+    pub products_per_item: f64,
+    /// Of the products that the device could make in that time.
+    pub share_of_limit: f64,
+}
+
+/// A key to measure with.
+#[derive(Clone, Copy)]
+pub struct BenchKey<'a> {
+    /// 2,048 or 3,072 bits, most significant byte first.
+    pub modulus: &'a [u8],
+    /// Its secret part.
+    pub secret: RsaSecret<'a>,
+}
+
+/// What is measured, and how long.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan<'a> {
+    /// Items of a batch. A large device is full from some 30,000 on, and busy while it copies from some 100,000.
+    pub items: usize,
+    /// How long each operation is timed, and before that done to warm the device up: clocks rise slowly.
+    pub duration: Duration,
+    /// Components of a message of Rapid Authentication, each a measurement.
+    pub components: &'a [usize],
+    /// Values of each component: rows of tables that are read all over.
+    pub values: u32,
+}
+
+impl Default for Plan<'_> {
+    fn default() -> Self {
+        Self {
+            items: 1 << 17,
+            duration: Duration::from_secs(2),
+            components: &[32],
+            values: 256,
+        }
+    }
+}
+
+/// Where time and random bytes come from.
+pub struct Sources<'a> {
+    /// A clock that goes on.
+    pub now: &'a mut dyn FnMut() -> Duration,
+    /// Fills bytes with random ones.
+    pub random: &'a mut dyn FnMut(&mut [u8]),
+}
+
+impl Gpu {
+    /// Measures the multipliers, in some milliseconds.
+    ///
+    /// # Errors
+    /// The device is lost.
+    pub fn multiplier(&mut self, rounds: u32) -> Result<Multiplier, BatchError> {
+        self.guard(|gpu| {
+            let kernel = kernels::IMAD_LIMIT;
+            let blocks = gpu.target.resident_blocks(kernel.info)?;
+            let threads = blocks as usize * BLOCK_THREADS as usize;
+            let cycles = gpu.allocate(blocks as usize * size_of::<u64>())?;
+            let sink = gpu.allocate(threads * size_of::<u32>())?;
+            let arguments = LimitArgs {
+                cycles: cycles.address(),
+                sink: sink.address(),
+                count: threads as u32,
+                rounds,
+            };
+            let mut bytes = vec![0; blocks as usize * size_of::<u64>()];
+            // SAFETY: both arrays have room for all blocks and threads, and are given back after `read` has
+            // synchronised the stream.
+            let begun = unsafe { launch(&*gpu.target, 0, kernel, threads, &arguments) };
+            begun.and_then(|()| gpu.read(&cycles, 0, &mut bytes))?;
+            let all: u64 = bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|eight| u64::from_le_bytes(*eight))
+                .sum();
+            let mean_cycles = all as f64 / f64::from(blocks);
+            let info = gpu.info();
+            let multiprocessors = f64::from(info.multiprocessors.max(1));
+            let products = threads as f64 * f64::from(rounds) * f64::from(ROUND_PRODUCTS) / multiprocessors;
+            let products_per_clock = products / mean_cycles.max(1.0);
+            Ok(Multiplier {
+                products_per_clock,
+                products_per_s: products_per_clock * multiprocessors * f64::from(info.clock_khz) * 1e3,
+            })
+        })
+    }
+}
+
+/// Measures every operation with every key that is given. Inputs are random; signatures of Rapid Authentication are
+/// ones that the device has just made, and it is an error if it does not verify them. The others' work does not depend
+/// on whether they are valid.
+///
+/// # Errors
+/// A key that is not consistent, a device that computes wrongly or is lost.
+pub fn measure(
+    gpu: &mut Gpu,
+    keys: &[BenchKey],
+    plan: &Plan,
+    sources: Sources,
+) -> Result<(Multiplier, Vec<Measurement>), BatchError> {
+    let multiplier = gpu.multiplier(2_000)?;
+    let mut meter = Meter {
+        gpu,
+        plan,
+        multiplier,
+        sources,
+        measurements: Vec::new(),
+    };
+    for key in keys {
+        meter.pss(key)?;
+        meter.private(key)?;
+        for components in plan.components {
+            meter.ra(key, *components)?;
+        }
+    }
+    meter.p256()?;
+    Ok((multiplier, meter.measurements))
+}
+
+struct Meter<'a, 's> {
+    gpu: &'a mut Gpu,
+    plan: &'a Plan<'a>,
+    multiplier: Multiplier,
+    sources: Sources<'s>,
+    measurements: Vec<Measurement>,
+}
+
+/// What is timed.
+struct Operation {
+    name: String,
+    goal: Goal,
+    products_per_item: f64,
+}
+
+impl Meter<'_, '_> {
+    /// Times batches: `prepare` makes one, off the clock, and `run` does it.
+    fn time<T>(
+        &mut self,
+        operation: Operation,
+        mut prepare: impl FnMut(&mut Gpu) -> Result<T, BatchError>,
+        mut run: impl FnMut(&mut Gpu, T) -> Result<(), BatchError>,
+    ) -> Result<(), BatchError> {
+        let (mut batches, mut taken) = (0, Duration::ZERO);
+        // Once to warm it up.
+        for _ in 0..2 {
+            (batches, taken) = (0, Duration::ZERO);
+            while batches == 0 || taken < self.plan.duration {
+                let batch = prepare(self.gpu)?;
+                let begin = (self.sources.now)();
+                run(self.gpu, batch)?;
+                taken += (self.sources.now)().saturating_sub(begin);
+                batches += 1;
+            }
+        }
+        let seconds = taken.as_secs_f64().max(1e-9);
+        let items_per_s = (batches * self.plan.items) as f64 / seconds;
+        self.measurements.push(Measurement {
+            operation: operation.name,
+            goal: operation.goal,
+            items: self.plan.items,
+            batches,
+            seconds,
+            items_per_s,
+            products_per_item: operation.products_per_item,
+            share_of_limit: items_per_s * operation.products_per_item
+                / self.multiplier.products_per_s.max(1.0),
+        });
+        Ok(())
+    }
+
+    fn random<const N: usize>(&mut self) -> Vec<[u8; N]> {
+        let mut arrays = vec![[0; N]; self.plan.items];
+        (self.sources.random)(arrays.as_flattened_mut());
+        arrays
+    }
+
+    /// Numbers below any modulus of this size, most significant byte first.
+    fn numbers(&mut self, width: Width) -> Vec<u8> {
+        let mut numbers = vec![0; self.plan.items * width.bytes()];
+        (self.sources.random)(&mut numbers);
+        for number in numbers.chunks_exact_mut(width.bytes()) {
+            if let Some(first) = number.first_mut() {
+                *first &= 0x7f;
+            }
+        }
+        numbers
+    }
+
+    fn pss(&mut self, key: &BenchKey) -> Result<(), BatchError> {
+        let (width, bits) = width_of(key)?;
+        let mut keys = self.gpu.rsa_keys(width, 1)?;
+        self.gpu.put_rsa_key(&mut keys, 0, key.modulus)?;
+        let key_of = vec![0; self.plan.items];
+        let (digests, signatures) = (self.random(), self.numbers(width));
+        let batch = PssBatch {
+            keys: &keys,
+            key_of: &key_of,
+            digests: &digests,
+            signatures: &signatures,
+        };
+        for goal in [Goal::Throughput, Goal::Latency] {
+            let operation = Operation {
+                name: format!("rsa-{bits}-pss-verify"),
+                goal,
+                products_per_item: E_MULTIPLICATIONS * product(width),
+            };
+            let run = |gpu: &mut Gpu, ()| gpu.verify_pss(&batch, goal).map(drop);
+            self.time(operation, |_| Ok(()), run)?;
+        }
+        Ok(())
+    }
+
+    fn private(&mut self, key: &BenchKey) -> Result<(), BatchError> {
+        let (width, bits) = width_of(key)?;
+        let mut secrets = self.gpu.rsa_secrets(width, 1)?;
+        self.gpu
+            .put_rsa_secret(&mut secrets, 0, key.modulus, &[], &key.secret)?;
+        let key_of = vec![0; self.plan.items];
+        let numbers = self.numbers(width);
+        let batch = Numbers {
+            secrets: &secrets,
+            key_of: &key_of,
+            numbers: &numbers,
+        };
+        // Windows of four bits with five multiplications each, for both halves of half the size; joining; the check.
+        let half = product(width) / 4.0;
+        let steps = 5.0 * f64::from(bits) / 8.0 + 18.0;
+        let operation = Operation {
+            name: format!("rsa-{bits}-private"),
+            goal: Goal::Throughput,
+            products_per_item: 2.0 * steps * half
+                + half
+                + product(width) / 2.0
+                + E_MULTIPLICATIONS * product(width),
+        };
+        let run = |gpu: &mut Gpu, ()| {
+            let (_, sound) = gpu.private(&batch)?;
+            all_hold(&sound)
+        };
+        self.time(operation, |_| Ok(()), run)
+    }
+
+    fn ra(&mut self, key: &BenchKey, components: usize) -> Result<(), BatchError> {
+        let (width, bits) = width_of(key)?;
+        let (items, values) = (self.plan.items, self.plan.values.clamp(1, 1 << 16));
+        let domains = vec![values; components];
+        let message = |position: usize, value: u32, out: &mut Vec<u8>| {
+            out.extend((position as u32).to_be_bytes());
+            out.extend(value.to_be_bytes());
+        };
+        let mut signer = self
+            .gpu
+            .ra_signer(key.modulus, &key.secret, &[], &domains, &message, items)?;
+        let mut keys = self.gpu.ra_keys(width, &domains, 1)?;
+        self.gpu.put_ra_key(&mut keys, 0, key.modulus, &[], &message)?;
+        let mut digits = vec![[0; 2]; items * components];
+        (self.sources.random)(digits.as_flattened_mut());
+        let digits: Vec<u16> = digits
+            .into_iter()
+            .map(|bytes| (u32::from(u16::from_le_bytes(bytes)) % values) as u16)
+            .collect();
+        // Masks of a measurement sign nothing that anybody else verifies.
+        let seeds: Vec<[u8; 32]> = self.random();
+        let sums = components as f64 * product(width);
+        // Both the preparing and the running closure need the signer.
+        let signer = std::cell::RefCell::new(&mut signer);
+        let mut signed = None;
+        for goal in [Goal::Throughput, Goal::Latency] {
+            let operation = Operation {
+                name: format!("ra-{bits}-sign-{components}"),
+                goal,
+                products_per_item: sums,
+            };
+            let fill = |gpu: &mut Gpu| gpu.fill_masks(&mut signer.borrow_mut(), &seeds);
+            let run = |gpu: &mut Gpu, ()| {
+                signed = Some(gpu.sign_ra(&mut signer.borrow_mut(), &digits, goal)?);
+                Ok(())
+            };
+            self.time(operation, fill, run)?;
+        }
+        let Some(signed) = signed else {
+            return Ok(());
+        };
+        let key_of = vec![0; items];
+        let batch = RaBatch {
+            keys: &keys,
+            key_of: &key_of,
+            digits: &digits,
+            seeds: &signed.seeds,
+            signatures: &signed.numbers,
+        };
+        for goal in [Goal::Throughput, Goal::Latency] {
+            let operation = Operation {
+                name: format!("ra-{bits}-verify-{components}"),
+                goal,
+                products_per_item: sums + E_MULTIPLICATIONS * product(width),
+            };
+            let run = |gpu: &mut Gpu, ()| all_hold(&gpu.verify_ra(&batch, goal)?);
+            self.time(operation, |_| Ok(()), run)?;
+        }
+        Ok(())
+    }
+
+    fn p256(&mut self) -> Result<(), BatchError> {
+        let key_of = vec![0; self.plan.items];
+        let (digests, signatures) = (self.random(), self.random());
+        let batch = P256Batch {
+            keys: &[BASE_POINT],
+            key_of: &key_of,
+            digests: &digests,
+            signatures: &signatures,
+        };
+        let operation = Operation {
+            name: "ecdsa-p256-verify".to_owned(),
+            goal: Goal::Throughput,
+            products_per_item: P256_PRODUCTS,
+        };
+        let run = |gpu: &mut Gpu, ()| gpu.verify_p256(&batch).map(drop);
+        self.time(operation, |_| Ok(()), run)
+    }
+}
+
+fn all_hold(verdicts: &[bool]) -> Result<(), BatchError> {
+    match verdicts.iter().filter(|holds| !**holds).count() {
+        0 => Ok(()),
+        failed => Err(BatchError::Unchecked(failed)),
+    }
+}
+
+/// The base point of P-256 (SP 800-186, 3.2.1.3), as a key that is one.
+const BASE_POINT: [u8; 64] = [
+    0x6b, 0x17, 0xd1, 0xf2, 0xe1, 0x2c, 0x42, 0x47, 0xf8, 0xbc, 0xe6, 0xe5, 0x63, 0xa4, 0x40, 0xf2, 0x77,
+    0x03, 0x7d, 0x81, 0x2d, 0xeb, 0x33, 0xa0, 0xf4, 0xa1, 0x39, 0x45, 0xd8, 0x98, 0xc2, 0x96, 0x4f, 0xe3,
+    0x42, 0xe2, 0xfe, 0x1a, 0x7f, 0x9b, 0x8e, 0xe7, 0xeb, 0x4a, 0x7c, 0x0f, 0x9e, 0x16, 0x2b, 0xce, 0x33,
+    0x57, 0x6b, 0x31, 0x5e, 0xce, 0xcb, 0xb6, 0x40, 0x68, 0x37, 0xbf, 0x51, 0xf5,
+];
+
+/// Multiplications of the public operation.
+const E_MULTIPLICATIONS: f64 = 18.0;
+
+/// Of a product 64, of a square 36: 255 doublings of 3 products and 5 squares, 51 additions of 12 and 4 (one digit in
+/// 32 is zero), 47 of an affine point of 8 and 3; and some 360 multiplications modulo the order, of 128.
+const P256_PRODUCTS: f64 = 255.0 * (3.0 * 64.0 + 5.0 * 36.0)
+    + 51.0 * (12.0 * 64.0 + 4.0 * 36.0)
+    + 47.0 * (8.0 * 64.0 + 3.0 * 36.0)
+    + 360.0 * 128.0;
+
+/// Products of a Montgomery multiplication modulo n.
+fn product(width: Width) -> f64 {
+    let limbs = width.bytes() as f64 / 4.0;
+    2.0 * limbs * limbs
+}
+
+fn width_of(key: &BenchKey) -> Result<(Width, u32), BatchError> {
+    match key.modulus.len() {
+        256 => Ok((Width::Bits2048, 2_048)),
+        384 => Ok((Width::Bits3072, 3_072)),
+        _ => Err(BatchError::Malformed(
+            "a modulus has neither 2,048 nor 3,072 bits",
+        )),
+    }
+}

@@ -1,0 +1,174 @@
+//! The constants that kernels need of a modulus, in limbs of 32 bits, least significant first. Made once a key: what
+//! they cost is not felt. No branch and no address depends on a number's value.
+
+use super::error::BatchError;
+use super::layouts::{CrtHalf, CrtKey, PREFIX_BYTES_MAX, RsaKey};
+
+/// A key's prime factors and what goes with them, as RFC 8017, 3.2 names it; each as many bytes as half of the
+/// modulus, most significant first. The topmost bit of p and q is set.
+#[derive(Clone, Copy)]
+pub struct RsaSecret<'a> {
+    /// One prime factor.
+    pub p: &'a [u8],
+    /// The other.
+    pub q: &'a [u8],
+    /// The private exponent modulo p - 1.
+    pub dp: &'a [u8],
+    /// The private exponent modulo q - 1.
+    pub dq: &'a [u8],
+    /// The inverse of q modulo p.
+    pub qinv: &'a [u8],
+}
+
+/// The constants of a public key.
+pub(crate) fn public_key<const N: usize>(
+    modulus: &[u8],
+    prefix: &[u8],
+    first_row: u32,
+) -> Result<RsaKey<N>, BatchError> {
+    let n = odd_modulus::<N>(modulus)?;
+    let mut padded = [0; PREFIX_BYTES_MAX];
+    padded
+        .get_mut(..prefix.len())
+        .ok_or(BatchError::Malformed(
+            "the prefix of a key is longer than 96 bytes",
+        ))?
+        .copy_from_slice(prefix);
+    let one = negated(&n);
+    Ok(RsaKey {
+        r2: doubled(one, &n, 32 * N),
+        shift: doubled(one, &n, 128),
+        n0: negative_inverse(&n),
+        // At most 96.
+        prefix_bytes: prefix.len() as u32,
+        first_row,
+        unused: 0,
+        prefix: padded,
+        n,
+    })
+}
+
+/// The constants of a secret key. The modulus is that of the public one.
+pub(crate) fn secret_key<const N: usize, const H: usize>(
+    modulus: &[u8],
+    secret: &RsaSecret,
+) -> Result<CrtKey<H>, BatchError> {
+    let n = odd_modulus::<N>(modulus)?;
+    let p = half(secret.p, secret.dp)?;
+    let q = half(secret.q, secret.dq)?;
+    let qinv = doubled(below(limbs(secret.qinv)?, &p.modulus)?, &p.modulus, 32 * H);
+    let mut wide = [0; N];
+    for (wide, limb) in wide.iter_mut().zip(&q.modulus) {
+        *wide = *limb;
+    }
+    let wide = doubled(wide, &n, 32 * H);
+    let mut q_shift = [[0; H]; 2];
+    for (limb, from) in q_shift.iter_mut().flatten().zip(&wide) {
+        *limb = *from;
+    }
+    Ok(CrtKey { p, q, qinv, q_shift })
+}
+
+fn half<const H: usize>(prime: &[u8], exponent: &[u8]) -> Result<CrtHalf<H>, BatchError> {
+    let modulus = odd_modulus::<H>(prime)?;
+    Ok(CrtHalf {
+        r2: doubled(negated(&modulus), &modulus, 32 * H),
+        exponent: limbs(exponent)?,
+        n0: negative_inverse(&modulus),
+        unused: [0; 3],
+        modulus,
+    })
+}
+
+/// A number of exactly N limbs.
+fn limbs<const N: usize>(bytes: &[u8]) -> Result<[u32; N], BatchError> {
+    if bytes.len() != 4 * N {
+        return Err(BatchError::Malformed(
+            "a number of a key has another length than the key's size",
+        ));
+    }
+    let mut limbs = [0; N];
+    limbs_from_bytes(&mut limbs, bytes);
+    Ok(limbs)
+}
+
+fn odd_modulus<const N: usize>(bytes: &[u8]) -> Result<[u32; N], BatchError> {
+    let n: [u32; N] = limbs(bytes)?;
+    let odd = n.first().is_some_and(|limb| limb & 1 == 1);
+    let full = n.last().is_some_and(|limb| limb >> 31 == 1);
+    match odd && full {
+        true => Ok(n),
+        false => Err(BatchError::Malformed(
+            "a modulus or prime is even, or its topmost bit is not set",
+        )),
+    }
+}
+
+fn below<const N: usize>(number: [u32; N], n: &[u32; N]) -> Result<[u32; N], BatchError> {
+    let mut borrow = false;
+    for (limb, of_n) in number.iter().zip(n) {
+        borrow = limb.borrowing_sub(*of_n, borrow).1;
+    }
+    match borrow {
+        true => Ok(number),
+        false => Err(BatchError::Malformed("the inverse of q is not below p")),
+    }
+}
+
+/// Limbs of a number whose most significant byte comes first; both of one length.
+pub(crate) fn limbs_from_bytes(limbs: &mut [u32], bytes: &[u8]) {
+    for (limb, four) in limbs.iter_mut().zip(bytes.rchunks_exact(4)) {
+        *limb = four.first_chunk().map_or(0, |four| u32::from_be_bytes(*four));
+    }
+}
+
+/// Turns rows of little-endian limbs, as the device has them, into numbers with their most significant byte first,
+/// and back.
+pub(crate) fn reverse_rows(rows: &mut [u8], row_bytes: usize) {
+    for row in rows.chunks_exact_mut(row_bytes) {
+        row.reverse();
+    }
+}
+
+/// `-n^-1 mod 2^32` for an odd n. Newton: each step doubles the bits that are right; n itself is its inverse modulo 8.
+fn negative_inverse<const N: usize>(n: &[u32; N]) -> u32 {
+    let first = n.first().copied().unwrap_or(1);
+    let mut inverse = first;
+    for _ in 0..4 {
+        inverse = inverse.wrapping_mul(2u32.wrapping_sub(first.wrapping_mul(inverse)));
+    }
+    inverse.wrapping_neg()
+}
+
+/// `2^(32 N) - n`, which is `2^(32 N) mod n` where n has its topmost bit set.
+fn negated<const N: usize>(n: &[u32; N]) -> [u32; N] {
+    let mut carry = true;
+    n.map(|limb| {
+        let sum;
+        (sum, carry) = (!limb).overflowing_add(u32::from(carry));
+        sum
+    })
+}
+
+/// `number 2^times mod n`, for a number below n.
+fn doubled<const N: usize>(mut number: [u32; N], n: &[u32; N], times: usize) -> [u32; N] {
+    for _ in 0..times {
+        let mut above = 0;
+        for limb in &mut number {
+            let next = *limb >> 31;
+            *limb = *limb << 1 | above;
+            above = next;
+        }
+        let mut borrow = false;
+        let mut less = [0; N];
+        for ((less, limb), of_n) in less.iter_mut().zip(&number).zip(n) {
+            (*less, borrow) = limb.borrowing_sub(*of_n, borrow);
+        }
+        // It was below n if it stayed within its limbs and the difference is negative.
+        let keep = u32::from(borrow & (above == 0)).wrapping_neg();
+        for (limb, less) in number.iter_mut().zip(&less) {
+            *limb = (*limb & keep) | (less & !keep);
+        }
+    }
+    number
+}

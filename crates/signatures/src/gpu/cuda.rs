@@ -1,0 +1,418 @@
+//! A CUDA device behind the edge: found, given its kernels, and called through the driver API.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
+use sha2::{Digest as _, Sha256};
+
+use super::engine::Options;
+use super::error::{GpuLost, NoGpu};
+use super::kernels::{self, BLOCK_THREADS, KernelInfo};
+use super::nvrtc::Nvrtc;
+use super::source::{HEADERS, Unit};
+use super::target::{DeviceInfo, Target, blocks_of};
+
+/// Machine code of one unit is some hundred kilobytes.
+const CUBIN_BYTES_MAX: usize = 16 << 20;
+
+fn refused(step: &'static str) -> impl Fn(DriverError) -> NoGpu {
+    move |error| NoGpu::Refused {
+        step,
+        cause: error.to_string(),
+    }
+}
+
+fn lost(step: &'static str) -> impl Fn(DriverError) -> GpuLost {
+    move |error| GpuLost {
+        step,
+        cause: error.to_string(),
+    }
+}
+
+/// All devices that the driver knows.
+pub(crate) fn discover() -> Result<Vec<DeviceInfo>, NoGpu> {
+    // SAFETY: libcuda's initialisers only set up the driver's client side. Asked first, for the binding ends the
+    // process where it is missing.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(NoGpu::Driver);
+    }
+    match result::init() {
+        Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => return Err(NoGpu::NoDevice),
+        other => other.map_err(refused("starting"))?,
+    }
+    let count = result::device::get_count().map_err(refused("counting devices"))?;
+    if count == 0 {
+        return Err(NoGpu::NoDevice);
+    }
+    (0..count).map(describe).collect()
+}
+
+fn describe(ordinal: i32) -> Result<DeviceInfo, NoGpu> {
+    use sys::CUdevice_attribute as Attribute;
+    let step = refused("describing a device");
+    let device = result::device::get(ordinal).map_err(&step)?;
+    // SAFETY: the device is one that the driver has just named.
+    let attribute = |attribute| unsafe { result::device::get_attribute(device, attribute) }.map_err(&step);
+    let number = |attribute_| attribute(attribute_).map(|value| u32::try_from(value).unwrap_or(0));
+    Ok(DeviceInfo {
+        ordinal: usize::try_from(ordinal).unwrap_or(0),
+        name: result::device::get_name(device).map_err(&step)?,
+        compute_capability: (
+            number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        // SAFETY: as above.
+        memory_bytes: unsafe { result::device::total_mem(device) }.map_err(&step)? as u64,
+        multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        clock_khz: number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+    })
+}
+
+/// A function of a loaded module.
+#[derive(Clone, Copy)]
+struct Function(sys::CUfunction);
+
+// SAFETY: the driver's handles may be used from any thread whose context is the one they belong to; every call here
+// binds it first.
+unsafe impl Send for Function {}
+
+struct Module(sys::CUmodule);
+
+// SAFETY: as above.
+unsafe impl Send for Module {}
+
+#[derive(Default)]
+struct Loaded {
+    modules: Vec<(Unit, Module)>,
+    functions: HashMap<&'static str, Function>,
+}
+
+/// A device with kernels.
+pub(crate) struct Cuda {
+    info: DeviceInfo,
+    compiler: Nvrtc,
+    cache: Option<PathBuf>,
+    patience: Duration,
+    /// Whether it hangs: nothing is asked of it any more.
+    abandoned: AtomicBool,
+    loaded: Mutex<Loaded>,
+    streams: Vec<Arc<CudaStream>>,
+    context: Arc<CudaContext>,
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        if *self.abandoned.get_mut() {
+            // The driver would wait for it. What it has is its own until the process ends.
+            std::mem::forget(std::mem::take(&mut self.streams));
+            std::mem::forget(Arc::clone(&self.context));
+            return;
+        }
+        let bound = self.context.bind_to_thread();
+        let Ok(loaded) = self.loaded.get_mut() else {
+            return;
+        };
+        for (_, Module(module)) in loaded.modules.drain(..) {
+            if bound.is_ok() {
+                // SAFETY: nothing runs any more, as whoever launched has waited, and its functions go with it. A lost
+                // device answers with an error, which helps nobody any more.
+                let _ = unsafe { result::module::unload(module) };
+            }
+        }
+    }
+}
+
+impl Cuda {
+    /// Opens a device and loads the product's kernels.
+    pub(crate) fn open(info: &DeviceInfo, options: &Options) -> Result<Self, NoGpu> {
+        let compiler = Nvrtc::find()?;
+        let context = CudaContext::new(info.ordinal).map_err(refused("opening a device"))?;
+        let streams = (0..options.streams.max(1))
+            .map(|_| context.new_stream())
+            .collect::<Result<_, _>>();
+        let cuda = Self {
+            info: info.clone(),
+            compiler,
+            cache: options.cache.clone(),
+            patience: options.patience,
+            abandoned: AtomicBool::new(false),
+            loaded: Mutex::default(),
+            streams: streams.map_err(refused("making a stream"))?,
+            context,
+        };
+        cuda.load_product()?;
+        Ok(cuda)
+    }
+
+    /// One unit after the other: NVRTC does one at a time in a process, whatever threads ask it.
+    fn load_product(&self) -> Result<(), NoGpu> {
+        for unit in Unit::PRODUCT {
+            self.load(unit, &self.machine_code(unit)?)?;
+        }
+        Ok(())
+    }
+
+    /// From the cache if it is there, else compiled, and then put there.
+    fn machine_code(&self, unit: Unit) -> Result<Vec<u8>, NoGpu> {
+        let architecture = self.info.architecture();
+        let cached = self
+            .cache
+            .as_deref()
+            .map(|cache| cache.join(self.cache_name(unit, &architecture)));
+        if let Some(path) = &cached
+            && let Ok(code) = linewarden_files::read_private(path, CUBIN_BYTES_MAX)
+        {
+            return Ok(code.to_vec());
+        }
+        let code = self.compiler.compile(unit, &architecture)?;
+        if let Some(path) = &cached {
+            // Only time is lost if it cannot be kept.
+            let _ = linewarden_files::replace_private(path, &code);
+        }
+        Ok(code)
+    }
+
+    /// Another text, another compiler, another name.
+    fn cache_name(&self, unit: Unit, architecture: &str) -> String {
+        let mut hash = Sha256::new();
+        for (name, text) in HEADERS.iter().copied().chain([unit.source()]) {
+            for part in [name, text] {
+                hash.update((part.len() as u64).to_be_bytes());
+                hash.update(part);
+            }
+        }
+        let (major, minor) = self.compiler.version();
+        let digest = hex::encode(hash.finalize());
+        format!(
+            "{}-{architecture}-nvrtc-{major}.{minor}-{digest}.cubin",
+            unit.source().0
+        )
+    }
+
+    fn load(&self, unit: Unit, code: &[u8]) -> Result<(), NoGpu> {
+        let step = refused("loading kernels");
+        self.context.bind_to_thread().map_err(&step)?;
+        // SAFETY: what NVRTC made is a whole ELF file; the driver reads as much as its header says, and copies it.
+        let module =
+            Module(unsafe { result::module::load_data(code.as_ptr().cast::<c_void>()) }.map_err(&step)?);
+        let mut functions = Vec::new();
+        for kernel in kernels::ALL
+            .iter()
+            .chain(kernels::probes::ALL)
+            .filter(|kernel| kernel.unit == unit)
+        {
+            let name = CString::new(kernel.name).unwrap_or_default();
+            // SAFETY: the module has just been loaded.
+            let function = unsafe { result::module::get_function(module.0, name) }.map_err(&step)?;
+            functions.push((kernel.name, Function(function)));
+        }
+        if let Ok(mut loaded) = self.loaded.lock() {
+            loaded.functions.extend(functions);
+            loaded.modules.push((unit, module));
+        }
+        Ok(())
+    }
+
+    fn function(&self, kernel: &KernelInfo) -> Result<Function, GpuLost> {
+        let missing = || GpuLost {
+            step: kernel.name,
+            cause: "its unit is not loaded".to_owned(),
+        };
+        let loaded = self.loaded.lock().map_err(|_| missing())?;
+        loaded.functions.get(kernel.name).copied().ok_or_else(missing)
+    }
+
+    /// Zeroes memory that no stream is using, and waits: without that a later copy on another stream could come first.
+    fn wipe(&self, address: u64, bytes: usize) -> Result<(), GpuLost> {
+        // SAFETY: the memory is an allocation of this target's, and the stream is synchronised before it can go.
+        unsafe { self.clear(0, address, bytes) }?;
+        self.synchronize(0)
+    }
+
+    fn bind(&self, step: &'static str) -> Result<(), GpuLost> {
+        if self.abandoned.load(Ordering::Relaxed) {
+            return Err(GpuLost {
+                step,
+                cause: "the device was given up".to_owned(),
+            });
+        }
+        self.context.bind_to_thread().map_err(lost(step))
+    }
+
+    fn stream(&self, stream: usize) -> Result<sys::CUstream, GpuLost> {
+        let none = GpuLost {
+            step: "choosing a stream",
+            cause: "there is no such stream".to_owned(),
+        };
+        self.streams
+            .get(stream)
+            .map(|stream| stream.cu_stream())
+            .ok_or(none)
+    }
+}
+
+impl Target for Cuda {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    #[cfg(feature = "host-kernels")]
+    fn prepare(&self, unit: Unit) -> Result<(), GpuLost> {
+        let is_loaded = self
+            .loaded
+            .lock()
+            .is_ok_and(|loaded| loaded.modules.iter().any(|(of, _)| *of == unit));
+        if is_loaded {
+            return Ok(());
+        }
+        let failed = |error: NoGpu| GpuLost {
+            step: "loading kernels",
+            cause: error.to_string(),
+        };
+        let code = self.machine_code(unit).map_err(failed)?;
+        self.load(unit, &code).map_err(failed)
+    }
+
+    fn resident_blocks(&self, kernel: &KernelInfo) -> Result<u32, GpuLost> {
+        let step = "asking for occupancy";
+        self.bind(step)?;
+        let Function(function) = self.function(kernel)?;
+        // At most 1,024.
+        let threads = BLOCK_THREADS.cast_signed();
+        // SAFETY: the function is of a loaded module.
+        let blocks = unsafe { result::occupancy::max_active_block_per_multiprocessor(function, threads, 0) };
+        let blocks = blocks.map_err(lost(step))?;
+        Ok(u32::try_from(blocks).unwrap_or(0).max(1) * self.info.multiprocessors.max(1))
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64, GpuLost> {
+        let step = "allocating memory";
+        self.bind(step)?;
+        // SAFETY: nothing reads it before it is zeroed, below.
+        let address = unsafe { result::malloc_sync(bytes) }.map_err(lost(step))?;
+        self.wipe(address, bytes).inspect_err(|_| {
+            // SAFETY: this is the memory just allocated, and it has not been handed out.
+            let _ = unsafe { result::free_sync(address) };
+        })?;
+        Ok(address)
+    }
+
+    fn release(&self, address: u64, bytes: usize) {
+        // A lost device answers with errors: its memory is gone.
+        if self.wipe(address, bytes).is_ok() {
+            // SAFETY: `allocate` made it, no stream is using it, and its owner is being dropped.
+            let _ = unsafe { result::free_sync(address) };
+        }
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, GpuLost> {
+        let step = "allocating host memory";
+        self.bind(step)?;
+        // SAFETY: zeroed below before anybody sees it. Not write-combined: results are read from it.
+        let pointer = unsafe { result::malloc_host(bytes, 0) }
+            .map_err(lost(step))?
+            .cast::<u8>();
+        let pointer = NonNull::new(pointer).ok_or(GpuLost {
+            step,
+            cause: "no memory".to_owned(),
+        })?;
+        // SAFETY: this is the memory just allocated.
+        unsafe { pointer.write_bytes(0, bytes) };
+        Ok(pointer)
+    }
+
+    fn release_host(&self, pointer: NonNull<u8>, _: usize) {
+        if self.bind("releasing host memory").is_ok() {
+            // SAFETY: `allocate_host` made it; its owner is being dropped.
+            let _ = unsafe { result::free_host(pointer.as_ptr().cast()) };
+        }
+    }
+
+    unsafe fn upload(&self, stream: usize, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuLost> {
+        let step = "copying to the device";
+        self.bind(step)?;
+        let stream = self.stream(stream)?;
+        // SAFETY: the caller vouches for both sides until the stream is synchronised.
+        unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream) }
+            .result()
+            .map_err(lost(step))
+    }
+
+    unsafe fn download(&self, stream: usize, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuLost> {
+        let step = "copying from the device";
+        self.bind(step)?;
+        let stream = self.stream(stream)?;
+        // SAFETY: as above.
+        unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, stream) }
+            .result()
+            .map_err(lost(step))
+    }
+
+    unsafe fn clear(&self, stream: usize, address: u64, bytes: usize) -> Result<(), GpuLost> {
+        let step = "wiping memory";
+        self.bind(step)?;
+        let stream = self.stream(stream)?;
+        // SAFETY: as above.
+        unsafe { result::memset_d8_async(address, 0, bytes, stream) }.map_err(lost(step))
+    }
+
+    unsafe fn launch(
+        &self,
+        stream: usize,
+        kernel: &'static KernelInfo,
+        items: usize,
+        arguments: *const c_void,
+    ) -> Result<(), GpuLost> {
+        self.bind(kernel.name)?;
+        let stream = self.stream(stream)?;
+        let Function(function) = self.function(kernel)?;
+        // The driver copies the arguments before it returns.
+        let mut parameters = [arguments.cast_mut()];
+        let blocks = blocks_of(kernel, items);
+        // SAFETY: the kernel has one parameter, of the type that the caller vouches for, as it does for what it names.
+        unsafe {
+            result::launch_kernel(
+                function,
+                (blocks, 1, 1),
+                (BLOCK_THREADS, 1, 1),
+                0,
+                stream,
+                &mut parameters,
+            )
+        }
+        .map_err(lost(kernel.name))
+    }
+
+    fn is_done(&self, stream: usize) -> Result<bool, GpuLost> {
+        let step = "waiting";
+        self.bind(step)?;
+        let stream = self.stream(stream)?;
+        // SAFETY: the stream is one of ours.
+        match unsafe { sys::cuStreamQuery(stream) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            answer => answer.result().map(|()| true).map_err(lost(step)),
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+}

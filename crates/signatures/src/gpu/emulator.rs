@@ -1,0 +1,258 @@
+//! The kernels compiled for this processor, behind the same edge as a device: for tests of everything but CUDA itself.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::NonNull;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use zeroize::Zeroize as _;
+
+use super::error::GpuLost;
+use super::kernels::KernelInfo;
+use super::source::Unit;
+use super::target::{DeviceInfo, Target};
+
+/// How an emulated device behaves.
+#[derive(Debug, Clone, Copy)]
+pub struct Emulation {
+    /// Streams, which only decide how batches are cut.
+    pub streams: usize,
+    /// Blocks that it says it works on at once.
+    pub resident_blocks: u32,
+    /// Calls after which every call fails, as those of a lost device do.
+    pub calls: u64,
+    /// Waits that end; whoever waits after those waits for ever, as for a device that hangs.
+    pub answers: u64,
+    /// How long is waited for an answer.
+    pub patience: Duration,
+}
+
+impl Default for Emulation {
+    fn default() -> Self {
+        Self {
+            streams: 2,
+            resident_blocks: 1,
+            calls: u64::MAX,
+            answers: u64::MAX,
+            patience: Duration::from_millis(1),
+        }
+    }
+}
+
+/// What runs kernels in an emulation: given the kernel, the number of its items and its arguments, in which addresses
+/// are this process's.
+pub type Launcher = Box<dyn Fn(&'static KernelInfo, usize, *const c_void) + Send + Sync>;
+
+pub(crate) struct Emulator {
+    info: DeviceInfo,
+    emulation: Emulation,
+    launcher: Launcher,
+    calls_left: AtomicU64,
+    answers_left: AtomicU64,
+    abandoned: AtomicBool,
+    /// Both kinds of memory: words of sixteen bytes by address, for that is how the kernels' arrays are aligned.
+    memory: Mutex<HashMap<u64, usize>>,
+}
+
+impl Emulator {
+    /// The kernels as this processor's compiler made them.
+    pub(crate) fn new(emulation: Emulation) -> Self {
+        let launch = |kernel: &'static KernelInfo, _: usize, arguments: *const c_void| {
+            // SAFETY: whoever launches vouches for the arguments and what they name.
+            unsafe { kernel.run_on_host(arguments) };
+        };
+        Self::with_launcher(emulation, Box::new(launch))
+    }
+
+    pub(crate) fn with_launcher(emulation: Emulation, launcher: Launcher) -> Self {
+        let info = DeviceInfo {
+            ordinal: 0,
+            name: "emulation".to_owned(),
+            compute_capability: (0, 0),
+            memory_bytes: 0,
+            multiprocessors: 1,
+            clock_khz: 0,
+        };
+        Self {
+            info,
+            emulation,
+            launcher,
+            calls_left: AtomicU64::new(emulation.calls),
+            answers_left: AtomicU64::new(emulation.answers),
+            abandoned: AtomicBool::new(false),
+            memory: Mutex::default(),
+        }
+    }
+
+    fn call(&self, step: &'static str) -> Result<(), GpuLost> {
+        let cause = match self.abandoned.load(Ordering::Relaxed) {
+            true => "the device was given up",
+            false if take_one(&self.calls_left) => return Ok(()),
+            false => "the emulation was told to fail",
+        };
+        Err(GpuLost {
+            step,
+            cause: cause.to_owned(),
+        })
+    }
+
+    fn take(&self, bytes: usize) -> *mut u8 {
+        let words = vec![0u128; bytes.div_ceil(16)].into_boxed_slice();
+        let count = words.len();
+        let pointer: *mut u8 = Box::into_raw(words).cast();
+        if let Ok(mut memory) = self.memory.lock() {
+            memory.insert(pointer.expose_provenance() as u64, count);
+        }
+        pointer
+    }
+
+    fn give_back(&self, address: u64) {
+        if self.abandoned.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(count) = self
+            .memory
+            .lock()
+            .ok()
+            .and_then(|mut memory| memory.remove(&address))
+        else {
+            return;
+        };
+        let words = std::ptr::slice_from_raw_parts_mut(pointer_of(address).cast::<u128>(), count);
+        // SAFETY: `take` made it of a box of as many words, and nothing takes it twice.
+        let mut words = unsafe { Box::from_raw(words) };
+        words.zeroize();
+    }
+}
+
+/// Counts down; false if there was nothing left.
+fn take_one(left: &AtomicU64) -> bool {
+    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+    taken.is_ok()
+}
+
+fn pointer_of(address: u64) -> *mut u8 {
+    std::ptr::with_exposed_provenance_mut(address as usize)
+}
+
+impl Target for Emulator {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn streams(&self) -> usize {
+        self.emulation.streams
+    }
+
+    fn prepare(&self, _: Unit) -> Result<(), GpuLost> {
+        Ok(())
+    }
+
+    fn resident_blocks(&self, _: &KernelInfo) -> Result<u32, GpuLost> {
+        Ok(self.emulation.resident_blocks)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64, GpuLost> {
+        self.call("allocating memory")?;
+        Ok(self.take(bytes).expose_provenance() as u64)
+    }
+
+    fn release(&self, address: u64, _: usize) {
+        self.give_back(address);
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, GpuLost> {
+        self.call("allocating host memory")?;
+        let lost = || GpuLost {
+            step: "allocating host memory",
+            cause: "no memory".to_owned(),
+        };
+        NonNull::new(self.take(bytes)).ok_or_else(lost)
+    }
+
+    fn release_host(&self, pointer: NonNull<u8>, _: usize) {
+        self.give_back(pointer.as_ptr().expose_provenance() as u64);
+    }
+
+    unsafe fn upload(&self, _: usize, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuLost> {
+        self.call("copying to the device")?;
+        // SAFETY: the caller vouches for both sides, which are different allocations.
+        unsafe { pointer_of(to).copy_from_nonoverlapping(from, bytes) };
+        Ok(())
+    }
+
+    unsafe fn download(&self, _: usize, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuLost> {
+        self.call("copying from the device")?;
+        // SAFETY: as above.
+        unsafe { to.copy_from_nonoverlapping(pointer_of(from), bytes) };
+        Ok(())
+    }
+
+    unsafe fn clear(&self, _: usize, address: u64, bytes: usize) -> Result<(), GpuLost> {
+        self.call("wiping memory")?;
+        // SAFETY: the caller vouches for the memory.
+        unsafe { pointer_of(address).write_bytes(0, bytes) };
+        Ok(())
+    }
+
+    unsafe fn launch(
+        &self,
+        _: usize,
+        kernel: &'static KernelInfo,
+        items: usize,
+        arguments: *const c_void,
+    ) -> Result<(), GpuLost> {
+        self.call(kernel.name)?;
+        (self.launcher)(kernel, items, arguments);
+        Ok(())
+    }
+
+    fn is_done(&self, _: usize) -> Result<bool, GpuLost> {
+        self.call("waiting")?;
+        Ok(take_one(&self.answers_left))
+    }
+
+    fn patience(&self) -> Duration {
+        self.emulation.patience
+    }
+
+    fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+}
+
+/// Sizes and places of the structures as the C++ compiler has them, by names such as `PssArgs` and `PssArgs.count`.
+#[must_use]
+pub fn host_layouts() -> Vec<(&'static str, u64)> {
+    #[repr(C)]
+    struct Entry {
+        name: *const c_char,
+        value: u64,
+    }
+    unsafe extern "C" {
+        #[link_name = "linewarden_host_layouts"]
+        static LAYOUTS: [Entry; 1];
+    }
+    let mut layouts = Vec::new();
+    let mut entry = &raw const LAYOUTS as *const Entry;
+    loop {
+        // SAFETY: the array ends with an entry without a name, which is where this stops.
+        let Entry { name, value } = unsafe { entry.read() };
+        if name.is_null() {
+            return layouts;
+        }
+        // SAFETY: names are string literals.
+        layouts.push((
+            unsafe { CStr::from_ptr(name) }.to_str().unwrap_or_default(),
+            value,
+        ));
+        // SAFETY: the entry just read was not the last.
+        entry = unsafe { entry.add(1) };
+    }
+}

@@ -1,0 +1,150 @@
+//! Full-domain hashes of byte strings.
+
+use super::engine::{Gpu, bytes_of, check_keys, check_length};
+use super::error::{BatchError, GpuLost};
+use super::keys::RsaKeys;
+use super::layouts::{FdhArgs, MESSAGE_BYTES_MAX};
+use super::slot::{Field, Job, run};
+use super::target::launch;
+
+/// Byte strings of at most 128 bytes, as kernels take them.
+#[derive(Default)]
+pub(super) struct Messages {
+    padded: Vec<u8>,
+    lengths: Vec<u32>,
+}
+
+impl Messages {
+    pub(super) fn push(&mut self, message: &[u8]) -> Result<(), BatchError> {
+        if message.len() > MESSAGE_BYTES_MAX {
+            return Err(BatchError::Malformed(
+                "more than 128 bytes are to be hashed to a number",
+            ));
+        }
+        self.padded.extend_from_slice(message);
+        self.lengths.push(message.len() as u32);
+        self.padded.resize(self.lengths.len() * MESSAGE_BYTES_MAX, 0);
+        Ok(())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lengths.len()
+    }
+
+    /// Messages and their lengths, as fields of a batch.
+    pub(super) fn fields(&self) -> [Field<'_>; 2] {
+        [
+            Field::new(&self.padded, MESSAGE_BYTES_MAX),
+            Field::new(bytes_of(&self.lengths), 4),
+        ]
+    }
+}
+
+impl Gpu {
+    /// H of each message modulo its key's n: MGF1 with SHA-256 to |n| + 128 bits, reduced. Numbers come one after the
+    /// other, most significant byte first.
+    ///
+    /// # Errors
+    /// A malformed batch, a message of more than 128 bytes, or the device is lost.
+    pub fn hash_full_domain(
+        &mut self,
+        keys: &RsaKeys,
+        key_of: &[u32],
+        messages: &[&[u8]],
+    ) -> Result<Vec<u8>, BatchError> {
+        check_length(messages.len(), key_of.len(), 1)?;
+        check_keys(key_of, keys.capacity)?;
+        self.check_owner(&keys.memory)?;
+        let mut padded = Messages::default();
+        for message in messages {
+            padded.push(message)?;
+        }
+        let row_bytes = keys.width.bytes();
+        self.guard(|gpu| {
+            let job = gpu.hash_job(keys, key_of, &padded, [row_bytes])?;
+            let [mut rows] = run(&mut gpu.slots, &job, |slice| {
+                let [key_of, messages, lengths] = slice.inputs;
+                let [out] = slice.outputs;
+                let count = slice.count as u32;
+                let arguments = FdhArgs {
+                    keys: keys.memory.address(),
+                    key_of,
+                    messages,
+                    lengths,
+                    out,
+                    count,
+                    montgomery: 0,
+                };
+                // SAFETY: the slice's arrays have `count` entries each; key numbers were checked, and the keys
+                // outlive the call.
+                unsafe {
+                    launch(
+                        slice.target,
+                        slice.stream,
+                        keys.width.fdh(),
+                        slice.count,
+                        &arguments,
+                    )
+                }
+            })?;
+            super::constants::reverse_rows(&mut rows, row_bytes);
+            Ok(rows)
+        })
+    }
+
+    /// The same, left on the device in Montgomery form: rows from `out` on, which must have room for them. The caller
+    /// has checked the keys.
+    pub(super) fn hash_to_rows(
+        &mut self,
+        keys: &RsaKeys,
+        key_of: &[u32],
+        messages: &Messages,
+        out: u64,
+    ) -> Result<(), GpuLost> {
+        let job = self.hash_job(keys, key_of, messages, [])?;
+        run(&mut self.slots, &job, |slice| {
+            let [key_of, messages, lengths] = slice.inputs;
+            let out = out + (slice.first * keys.width.bytes()) as u64;
+            let count = slice.count as u32;
+            let arguments = FdhArgs {
+                keys: keys.memory.address(),
+                key_of,
+                messages,
+                lengths,
+                out,
+                count,
+                montgomery: 1,
+            };
+            // SAFETY: as above; the caller vouches for the rows.
+            unsafe {
+                launch(
+                    slice.target,
+                    slice.stream,
+                    keys.width.fdh(),
+                    slice.count,
+                    &arguments,
+                )
+            }
+        })?;
+        Ok(())
+    }
+
+    fn hash_job<'a, const O: usize>(
+        &self,
+        keys: &RsaKeys,
+        key_of: &'a [u32],
+        messages: &'a Messages,
+        outputs: [usize; O],
+    ) -> Result<Job<'a, 3, O>, GpuLost> {
+        let [padded, lengths] = messages.fields();
+        Ok(Job {
+            count: messages.len(),
+            slice: self.items_at_once(keys.width.fdh().info)?,
+            order: None,
+            inputs: [Field::new(bytes_of(key_of), 4), padded, lengths],
+            outputs,
+            scratch_bytes: 0,
+            secret: false,
+        })
+    }
+}

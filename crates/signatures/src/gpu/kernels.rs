@@ -1,0 +1,175 @@
+//! The kernels: which unit has each, how many threads it takes an item, and what it may cost.
+
+use std::marker::PhantomData;
+
+use super::layouts::{
+    CrtArgs, FdhArgs, LimitArgs, P256Args, P256TableArgs, ProbeArgs, PssArgs, RaSignArgs, RaVerifyArgs,
+};
+use super::source::Unit;
+
+/// Threads of a block, of every kernel: `LW_THREADS` of `platform.cuh`.
+pub const BLOCK_THREADS: u32 = 128;
+
+/// What a kernel takes of a multiprocessor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resources {
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes that a thread keeps in memory for want of registers.
+    pub local_bytes: u32,
+    /// Bytes of shared memory of a block.
+    pub shared_bytes: u32,
+}
+
+/// What is known of a kernel before it is compiled.
+#[derive(Debug)]
+pub struct KernelInfo {
+    /// Its name in the unit.
+    pub name: &'static str,
+    /// The file that it is in.
+    pub unit: Unit,
+    /// Threads of an item.
+    pub threads_per_item: u32,
+    /// The most that it may cost on any architecture that is tested: 168 registers let three blocks onto a
+    /// multiprocessor, 128 four.
+    pub budget: Resources,
+    /// The same for this processor.
+    #[cfg(feature = "host-kernels")]
+    host: unsafe extern "C" fn(*const std::ffi::c_void),
+}
+
+#[cfg(feature = "host-kernels")]
+impl KernelInfo {
+    /// Runs the kernel on this processor, for all items of its arguments.
+    ///
+    /// # Safety
+    /// The arguments are of the kernel's type, and the arrays that they name are in this process and as long as
+    /// `layouts.cuh` says.
+    pub unsafe fn run_on_host(&self, arguments: *const std::ffi::c_void) {
+        // SAFETY: the caller vouches for the arguments.
+        unsafe { (self.host)(arguments) };
+    }
+}
+
+/// A kernel that takes arguments `A`.
+#[derive(Debug)]
+pub struct Kernel<A> {
+    /// What is known of it.
+    pub info: &'static KernelInfo,
+    arguments: PhantomData<fn(A)>,
+}
+
+impl<A> Clone for Kernel<A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A> Copy for Kernel<A> {}
+
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $constant:ident: $arguments:ty = $unit:ident $name:ident $host:ident, $threads:literal, $registers:literal $local:literal $shared:literal;)*) => {
+        #[cfg(feature = "host-kernels")]
+        mod host {
+            unsafe extern "C" {
+                $(pub(super) fn $host(arguments: *const std::ffi::c_void);)*
+            }
+        }
+        $(
+            $(#[$doc])*
+            pub const $constant: Kernel<$arguments> = Kernel {
+                info: &KernelInfo {
+                    name: stringify!($name),
+                    unit: Unit::$unit,
+                    threads_per_item: $threads,
+                    budget: Resources { registers: $registers, local_bytes: $local, shared_bytes: $shared },
+                    #[cfg(feature = "host-kernels")]
+                    host: host::$host,
+                },
+                arguments: PhantomData,
+            };
+        )*
+        /// All of them.
+        pub const ALL: &[&KernelInfo] = &[$($constant.info,)*];
+    };
+}
+
+// Budgets hold for compute capabilities 7.5, 8.0, 8.7, 8.9 and 9.0; shared memory is with the 1 KiB that the system
+// takes from 9.0 on.
+kernels! {
+    /// RSA-PSS of 2,048 bits by throughput.
+    PSS_2048_T2: PssArgs = Pss pss_2048_t2 linewarden_host_pss_2048_t2, 2, 168 0 17408;
+    /// RSA-PSS of 2,048 bits by latency.
+    PSS_2048_T8: PssArgs = Pss pss_2048_t8 linewarden_host_pss_2048_t8, 8, 64 0 5120;
+    /// RSA-PSS of 3,072 bits by throughput.
+    PSS_3072_T4: PssArgs = Pss pss_3072_t4 linewarden_host_pss_3072_t4, 4, 128 0 13312;
+    /// RSA-PSS of 3,072 bits by latency.
+    PSS_3072_T8: PssArgs = Pss pss_3072_t8 linewarden_host_pss_3072_t8, 8, 80 0 7168;
+    /// Full-domain hashes modulo 2,048 bits.
+    FDH_2048: FdhArgs = Fdh fdh_2048 linewarden_host_fdh_2048, 4, 112 0 15872;
+    /// Full-domain hashes modulo 3,072 bits.
+    FDH_3072: FdhArgs = Fdh fdh_3072 linewarden_host_fdh_3072, 4, 128 0 19968;
+    /// Verification of Rapid Authentication, 2,048 bits, by throughput. What it keeps in memory is read once a
+    /// multiplication.
+    RA_VERIFY_2048_T2: RaVerifyArgs = Ra ra_verify_2048_t2 linewarden_host_ra_verify_2048_t2, 2, 184 48 33792;
+    /// Verification of Rapid Authentication, 2,048 bits, by latency.
+    RA_VERIFY_2048_T8: RaVerifyArgs = Ra ra_verify_2048_t8 linewarden_host_ra_verify_2048_t8, 8, 80 0 9216;
+    /// Verification of Rapid Authentication, 3,072 bits, by throughput. What it keeps in memory is read once a
+    /// multiplication.
+    RA_VERIFY_3072_T4: RaVerifyArgs = Ra ra_verify_3072_t4 linewarden_host_ra_verify_3072_t4, 4, 144 32 25600;
+    /// Verification of Rapid Authentication, 3,072 bits, by latency.
+    RA_VERIFY_3072_T8: RaVerifyArgs = Ra ra_verify_3072_t8 linewarden_host_ra_verify_3072_t8, 8, 96 0 13312;
+    /// Online signing of Rapid Authentication, 2,048 bits, by throughput.
+    RA_SIGN_2048_T2: RaSignArgs = Ra ra_sign_2048_t2 linewarden_host_ra_sign_2048_t2, 2, 168 0 17408;
+    /// Online signing of Rapid Authentication, 2,048 bits, by latency.
+    RA_SIGN_2048_T8: RaSignArgs = Ra ra_sign_2048_t8 linewarden_host_ra_sign_2048_t8, 8, 64 0 5120;
+    /// Online signing of Rapid Authentication, 3,072 bits, by throughput.
+    RA_SIGN_3072_T4: RaSignArgs = Ra ra_sign_3072_t4 linewarden_host_ra_sign_3072_t4, 4, 128 0 13312;
+    /// Online signing of Rapid Authentication, 3,072 bits, by latency.
+    RA_SIGN_3072_T8: RaSignArgs = Ra ra_sign_3072_t8 linewarden_host_ra_sign_3072_t8, 8, 80 0 7168;
+    /// Exponentiation modulo the primes of a key of 2,048 bits; two items an input.
+    CRT_HALVES_2048: CrtArgs = Crt crt_halves_2048 linewarden_host_crt_halves_2048, 1, 168 0 17408;
+    /// Exponentiation modulo the primes of a key of 3,072 bits; two items an input. What it keeps in memory is read
+    /// once a window.
+    CRT_HALVES_3072: CrtArgs = Crt crt_halves_3072 linewarden_host_crt_halves_3072, 2, 128 16 13312;
+    /// Joining and checking of halves, 2,048 bits. What it keeps in memory on 8.0 is read twice in all.
+    CRT_JOIN_2048: CrtArgs = Crt crt_join_2048 linewarden_host_crt_join_2048, 4, 104 8 9216;
+    /// Joining and checking of halves, 3,072 bits.
+    CRT_JOIN_3072: CrtArgs = Crt crt_join_3072 linewarden_host_crt_join_3072, 4, 144 0 13312;
+    /// ECDSA verification on P-256.
+    P256_VERIFY: P256Args = P256 p256_verify_t1 linewarden_host_p256_verify_t1, 1, 168 0 17408;
+    /// The table of P-256's base point, made once.
+    P256_BASE_TABLE: P256TableArgs = P256 p256_base_table linewarden_host_p256_base_table, 1, 128 0 1024;
+    /// The benchmark of the multiplier.
+    IMAD_LIMIT: LimitArgs = Limit imad_limit linewarden_host_imad_limit, 1, 80 0 1024;
+}
+
+/// Kernels that only tests launch; they have no budget.
+pub mod probes {
+    use super::{Kernel, KernelInfo, PhantomData, ProbeArgs, Resources, Unit};
+
+    kernels! {
+        /// 32 limbs of one lane.
+        PROBE_32X1: ProbeArgs = Probe probe_32x1 linewarden_host_probe_32x1, 1, 255 4096 49152;
+        /// 32 limbs of two lanes.
+        PROBE_32X2: ProbeArgs = Probe probe_32x2 linewarden_host_probe_32x2, 2, 255 4096 49152;
+        /// 24 limbs of two lanes.
+        PROBE_24X2: ProbeArgs = Probe probe_24x2 linewarden_host_probe_24x2, 2, 255 4096 49152;
+        /// 24 limbs of four lanes.
+        PROBE_24X4: ProbeArgs = Probe probe_24x4 linewarden_host_probe_24x4, 4, 255 4096 49152;
+        /// 16 limbs of four lanes.
+        PROBE_16X4: ProbeArgs = Probe probe_16x4 linewarden_host_probe_16x4, 4, 255 4096 49152;
+        /// 12 limbs of four lanes.
+        PROBE_12X4: ProbeArgs = Probe probe_12x4 linewarden_host_probe_12x4, 4, 255 4096 49152;
+        /// 12 limbs of eight lanes.
+        PROBE_12X8: ProbeArgs = Probe probe_12x8 linewarden_host_probe_12x8, 8, 255 4096 49152;
+        /// 8 limbs of four lanes.
+        PROBE_8X4: ProbeArgs = Probe probe_8x4 linewarden_host_probe_8x4, 4, 255 4096 49152;
+        /// 8 limbs of eight lanes.
+        PROBE_8X8: ProbeArgs = Probe probe_8x8 linewarden_host_probe_8x8, 8, 255 4096 49152;
+        /// 8 limbs of one lane.
+        PROBE_8X1: ProbeArgs = Probe probe_8x1 linewarden_host_probe_8x1, 1, 255 4096 49152;
+        /// The field of P-256.
+        PROBE_P256: ProbeArgs = Probe probe_p256 linewarden_host_probe_p256, 1, 255 4096 49152;
+    }
+}

@@ -1,0 +1,253 @@
+//! RSA keys that stay on the device.
+
+use zeroize::{Zeroize as _, Zeroizing};
+
+use super::constants::{self, RsaSecret};
+use super::engine::Gpu;
+use super::error::BatchError;
+use super::kernels::{self, Kernel};
+use super::layouts::{CrtArgs, CrtHalf, CrtKey, FdhArgs, PssArgs, RaSignArgs, RaVerifyArgs, RsaKey, Shared};
+use super::target::DeviceMemory;
+
+/// The size of a modulus. Kernels are made for one or the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    /// 2,048 bits.
+    Bits2048,
+    /// 3,072 bits.
+    Bits3072,
+}
+
+impl Width {
+    /// Bytes of a number modulo n.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Bits2048 => 256,
+            Self::Bits3072 => 384,
+        }
+    }
+
+    const fn public_bytes(self) -> usize {
+        match self {
+            Self::Bits2048 => size_of::<RsaKey<64>>(),
+            Self::Bits3072 => size_of::<RsaKey<96>>(),
+        }
+    }
+
+    const fn secret_bytes(self) -> usize {
+        match self {
+            Self::Bits2048 => size_of::<CrtKey<32>>(),
+            Self::Bits3072 => size_of::<CrtKey<48>>(),
+        }
+    }
+
+    /// By throughput and by latency.
+    pub(super) const fn pss(self) -> (Kernel<PssArgs>, Kernel<PssArgs>) {
+        match self {
+            Self::Bits2048 => (kernels::PSS_2048_T2, kernels::PSS_2048_T8),
+            Self::Bits3072 => (kernels::PSS_3072_T4, kernels::PSS_3072_T8),
+        }
+    }
+
+    pub(super) const fn ra_verify(self) -> (Kernel<RaVerifyArgs>, Kernel<RaVerifyArgs>) {
+        match self {
+            Self::Bits2048 => (kernels::RA_VERIFY_2048_T2, kernels::RA_VERIFY_2048_T8),
+            Self::Bits3072 => (kernels::RA_VERIFY_3072_T4, kernels::RA_VERIFY_3072_T8),
+        }
+    }
+
+    pub(super) const fn ra_sign(self) -> (Kernel<RaSignArgs>, Kernel<RaSignArgs>) {
+        match self {
+            Self::Bits2048 => (kernels::RA_SIGN_2048_T2, kernels::RA_SIGN_2048_T8),
+            Self::Bits3072 => (kernels::RA_SIGN_3072_T4, kernels::RA_SIGN_3072_T8),
+        }
+    }
+
+    pub(super) const fn fdh(self) -> Kernel<FdhArgs> {
+        match self {
+            Self::Bits2048 => kernels::FDH_2048,
+            Self::Bits3072 => kernels::FDH_3072,
+        }
+    }
+
+    /// Halves and join.
+    pub(super) const fn crt(self) -> (Kernel<CrtArgs>, Kernel<CrtArgs>) {
+        match self {
+            Self::Bits2048 => (kernels::CRT_HALVES_2048, kernels::CRT_JOIN_2048),
+            Self::Bits3072 => (kernels::CRT_HALVES_3072, kernels::CRT_JOIN_3072),
+        }
+    }
+
+    fn public_record(self, modulus: &[u8], prefix: &[u8], first_row: u32) -> Result<Vec<u8>, BatchError> {
+        Ok(match self {
+            Self::Bits2048 => constants::public_key::<64>(modulus, prefix, first_row)?
+                .bytes()
+                .to_vec(),
+            Self::Bits3072 => constants::public_key::<96>(modulus, prefix, first_row)?
+                .bytes()
+                .to_vec(),
+        })
+    }
+
+    fn secret_record(self, modulus: &[u8], secret: &RsaSecret) -> Result<Zeroizing<Vec<u8>>, BatchError> {
+        Ok(Zeroizing::new(match self {
+            Self::Bits2048 => constants::secret_key::<64, 32>(modulus, secret)?.bytes().to_vec(),
+            Self::Bits3072 => constants::secret_key::<96, 48>(modulus, secret)?.bytes().to_vec(),
+        }))
+    }
+}
+
+impl<const H: usize> Drop for CrtKey<H> {
+    fn drop(&mut self) {
+        for CrtHalf {
+            modulus,
+            r2,
+            exponent,
+            n0,
+            ..
+        } in [&mut self.p, &mut self.q]
+        {
+            for secret in [modulus, r2, exponent] {
+                secret.zeroize();
+            }
+            n0.zeroize();
+        }
+        self.qinv.zeroize();
+        self.q_shift.zeroize();
+    }
+}
+
+/// Public RSA keys of one size with e = 65537, each with a number that batches name it by. A number that no key was
+/// put at verifies nothing.
+pub struct RsaKeys {
+    pub(super) width: Width,
+    pub(super) memory: DeviceMemory,
+    pub(super) capacity: usize,
+}
+
+impl std::fmt::Debug for RsaKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RsaKeys")
+            .field("width", &self.width)
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RsaKeys {
+    /// The size of the keys.
+    #[must_use]
+    pub fn width(&self) -> Width {
+        self.width
+    }
+
+    /// Keys that there is room for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+}
+
+/// RSA keys with their secret parts, numbered alike.
+pub struct RsaSecrets {
+    pub(super) public: RsaKeys,
+    pub(super) memory: DeviceMemory,
+}
+
+impl std::fmt::Debug for RsaSecrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RsaSecrets")
+            .field("public", &self.public)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RsaSecrets {
+    /// The public keys.
+    #[must_use]
+    pub fn public(&self) -> &RsaKeys {
+        &self.public
+    }
+}
+
+impl Gpu {
+    /// Room for public keys on the device, some 900 or 1,300 bytes each.
+    ///
+    /// # Errors
+    /// The device is lost or has no such memory.
+    pub fn rsa_keys(&mut self, width: Width, capacity: usize) -> Result<RsaKeys, BatchError> {
+        self.guard(|gpu| {
+            Ok(RsaKeys {
+                width,
+                memory: gpu.allocate(width.public_bytes() * capacity)?,
+                capacity,
+            })
+        })
+    }
+
+    /// Puts a key at a number, over the one that was there.
+    ///
+    /// The modulus is of exactly the keys' size, its topmost bit set, most significant byte first.
+    ///
+    /// # Errors
+    /// A modulus or number that does not fit; or the device is lost.
+    pub fn put_rsa_key(
+        &mut self,
+        keys: &mut RsaKeys,
+        number: usize,
+        modulus: &[u8],
+    ) -> Result<(), BatchError> {
+        self.guard(|gpu| gpu.put_public(keys, number, modulus, &[], 0))
+    }
+
+    pub(super) fn put_public(
+        &mut self,
+        keys: &mut RsaKeys,
+        number: usize,
+        modulus: &[u8],
+        prefix: &[u8],
+        first_row: u32,
+    ) -> Result<(), BatchError> {
+        if number >= keys.capacity {
+            return Err(BatchError::Malformed("there is no room for a key of this number"));
+        }
+        self.check_owner(&keys.memory)?;
+        let record = keys.width.public_record(modulus, prefix, first_row)?;
+        Ok(self.write(&keys.memory, number * record.len(), &record)?)
+    }
+
+    /// Room for keys with their secret parts on the device.
+    ///
+    /// # Errors
+    /// The device is lost or has no such memory.
+    pub fn rsa_secrets(&mut self, width: Width, capacity: usize) -> Result<RsaSecrets, BatchError> {
+        let public = self.rsa_keys(width, capacity)?;
+        self.guard(|gpu| {
+            Ok(RsaSecrets {
+                public,
+                memory: gpu.allocate(width.secret_bytes() * capacity)?,
+            })
+        })
+    }
+
+    /// Puts a key with its secret part at a number. `prefix` is what stands before r in the hashes of its masks, at
+    /// most 96 bytes; empty for a key that has none.
+    ///
+    /// # Errors
+    /// Numbers that do not fit; or the device is lost.
+    pub fn put_rsa_secret(
+        &mut self,
+        secrets: &mut RsaSecrets,
+        number: usize,
+        modulus: &[u8],
+        prefix: &[u8],
+        secret: &RsaSecret,
+    ) -> Result<(), BatchError> {
+        self.guard(|gpu| {
+            let record = secrets.public.width.secret_record(modulus, secret)?;
+            gpu.put_public(&mut secrets.public, number, modulus, prefix, 0)?;
+            Ok(gpu.write(&secrets.memory, number * record.len(), &record)?)
+        })
+    }
+}

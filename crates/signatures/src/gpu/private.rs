@@ -1,0 +1,205 @@
+//! The private operation of RSA: of numbers that are given, and of hashes, whose results are masks and tables.
+
+use zeroize::Zeroizing;
+
+use super::constants::reverse_rows;
+use super::engine::{Gpu, bytes_of, check_keys, check_length};
+use super::error::{BatchError, GpuLost};
+use super::hash::Messages;
+use super::keys::RsaSecrets;
+use super::layouts::{CRT_POWERS, CrtArgs, FdhArgs};
+use super::slot::{Field, Job, Slice, run};
+use super::target::{launch, threads_of};
+
+/// Numbers to be raised to the private exponents of keys.
+#[derive(Clone, Copy)]
+pub struct Numbers<'a> {
+    /// The keys.
+    pub secrets: &'a RsaSecrets,
+    /// The number of each item's key.
+    pub key_of: &'a [u32],
+    /// One after the other, as many bytes as a modulus each, most significant first. One that is not below its
+    /// modulus fails.
+    pub numbers: &'a [u8],
+}
+
+/// What is raised.
+pub(super) enum Source<'a> {
+    /// Rows of limbs.
+    Rows(&'a [u8]),
+    /// The hashes of messages.
+    Hashes(&'a Messages),
+}
+
+/// Where results go.
+#[derive(Clone, Copy)]
+pub(super) enum Destination {
+    Host,
+    /// Rows on the device, plain or in Montgomery form.
+    Rows {
+        address: u64,
+        montgomery: bool,
+    },
+}
+
+/// Rows of limbs (none if they stay on the device), and a status of each: 1, or 0 where the check failed and the row
+/// is zero.
+pub(super) struct Raised {
+    pub(super) rows: Zeroizing<Vec<u8>>,
+    pub(super) statuses: Vec<u8>,
+}
+
+impl Gpu {
+    /// Each number to the private exponent of its key, modulo it, and whether that is so: each result was raised to e
+    /// again on the device, and one that did not come back is zeros.
+    ///
+    /// # Errors
+    /// A malformed batch, or the device is lost.
+    pub fn private(&mut self, batch: &Numbers) -> Result<(Zeroizing<Vec<u8>>, Vec<bool>), BatchError> {
+        let row_bytes = batch.secrets.public.width.bytes();
+        check_length(batch.numbers.len(), batch.key_of.len(), row_bytes)?;
+        check_keys(batch.key_of, batch.secrets.public.capacity)?;
+        self.check_owner(&batch.secrets.memory)?;
+        let mut rows = Zeroizing::new(batch.numbers.to_vec());
+        reverse_rows(&mut rows, row_bytes);
+        let mut raised = self.guard(|gpu| {
+            Ok(gpu.raise(
+                batch.secrets,
+                batch.key_of,
+                &Source::Rows(&rows),
+                Destination::Host,
+            )?)
+        })?;
+        reverse_rows(&mut raised.rows, row_bytes);
+        Ok((raised.rows, super::engine::verdicts(&raised.statuses)))
+    }
+
+    /// The same for any source and destination. The caller has checked the keys, and vouches for as many rows at the
+    /// destination.
+    pub(super) fn raise(
+        &mut self,
+        secrets: &RsaSecrets,
+        key_of: &[u32],
+        source: &Source,
+        destination: Destination,
+    ) -> Result<Raised, GpuLost> {
+        let width = secrets.public.width;
+        let row_bytes = width.bytes();
+        let (halves, _) = width.crt();
+        let count = key_of.len();
+        let slice = (self.items_at_once(halves.info)? / 2).clamp(1, count.max(1));
+        let [data, lengths] = match source {
+            Source::Rows(rows) => [Field::new(rows, row_bytes), Field::new(&[], 0)],
+            Source::Hashes(messages) => messages.fields(),
+        };
+        let job = Job {
+            count,
+            slice,
+            order: None,
+            inputs: [Field::new(bytes_of(key_of), 4), data, lengths],
+            outputs: [
+                if matches!(destination, Destination::Host) {
+                    row_bytes
+                } else {
+                    0
+                },
+                1,
+            ],
+            scratch_bytes: Scratch::of(secrets, slice).bytes,
+            secret: true,
+        };
+        let hashed = matches!(source, Source::Hashes(_));
+        let [rows, statuses] = run(&mut self.slots, &job, |slice| {
+            begin(secrets, slice, hashed, destination)
+        })?;
+        Ok(Raised {
+            rows: Zeroizing::new(rows),
+            statuses,
+        })
+    }
+}
+
+/// Where the parts of a slice's scratch memory begin: hashes, halves, powers.
+struct Scratch {
+    halves: usize,
+    powers: usize,
+    bytes: usize,
+}
+
+impl Scratch {
+    fn of(secrets: &RsaSecrets, count: usize) -> Self {
+        let width = secrets.public.width;
+        let (kernel, _) = width.crt();
+        // A thread's part of half a number.
+        let thread_bytes = width.bytes() / 2 / kernel.info.threads_per_item as usize;
+        let halves = count * width.bytes();
+        let powers = 2 * halves;
+        Self {
+            halves,
+            powers,
+            bytes: powers + threads_of(kernel.info, 2 * count) * CRT_POWERS * thread_bytes,
+        }
+    }
+}
+
+/// Begins the two or three kernels of a slice.
+fn begin(
+    secrets: &RsaSecrets,
+    slice: &Slice<3, 2>,
+    hashed: bool,
+    destination: Destination,
+) -> Result<(), GpuLost> {
+    let public = &secrets.public;
+    let scratch = Scratch::of(secrets, slice.count);
+    let [key_of, data, lengths] = slice.inputs;
+    let [host_rows, statuses] = slice.outputs;
+    let count = slice.count as u32;
+    let (out, montgomery) = match destination {
+        Destination::Host => (host_rows, false),
+        Destination::Rows { address, montgomery } => {
+            (address + (slice.first * public.width.bytes()) as u64, montgomery)
+        }
+    };
+    let inputs = if hashed { slice.scratch } else { data };
+    if hashed {
+        let arguments = FdhArgs {
+            keys: public.memory.address(),
+            key_of,
+            messages: data,
+            lengths,
+            out: inputs,
+            count,
+            montgomery: 0,
+        };
+        // SAFETY: the slice's arrays have `count` entries each, scratch memory begins with as many rows; key numbers
+        // were checked, and the keys outlive the call.
+        unsafe {
+            launch(
+                slice.target,
+                slice.stream,
+                public.width.fdh(),
+                slice.count,
+                &arguments,
+            )
+        }?;
+    }
+    let arguments = CrtArgs {
+        secrets: secrets.memory.address(),
+        keys: public.memory.address(),
+        key_of,
+        inputs,
+        powers: slice.scratch + scratch.powers as u64,
+        halves: slice.scratch + scratch.halves as u64,
+        out,
+        statuses,
+        count,
+        montgomery: u32::from(montgomery),
+    };
+    let (halves, join) = public.width.crt();
+    // SAFETY: as above; `Scratch` has measured halves and powers, the latter for every thread of the launch; rows at
+    // the destination are the caller's to vouch for.
+    unsafe {
+        launch(slice.target, slice.stream, halves, 2 * slice.count, &arguments)?;
+        launch(slice.target, slice.stream, join, slice.count, &arguments)
+    }
+}

@@ -1,0 +1,481 @@
+//! Rapid Authentication: verification under many keys, and the online side of one signer.
+
+use std::collections::VecDeque;
+
+use super::constants::RsaSecret;
+use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length, order_by_key, verdicts};
+use super::error::BatchError;
+use super::hash::Messages;
+use super::keys::{RsaKeys, RsaSecrets, Width};
+use super::layouts::{RaSignArgs, RaVerifyArgs, SEED_BYTES};
+use super::private::{Destination, Source};
+use super::slot::{Field, Job, run};
+use super::target::{DeviceMemory, launch};
+
+/// Rows that are hashed at once when a table is made: what bounds the host's memory for it.
+const TABLE_PART: usize = 1 << 16;
+
+/// Writes what is hashed for a value at a position, at most 128 bytes.
+pub type Components<'a> = &'a dyn Fn(usize, u32, &mut Vec<u8>);
+
+/// The positions of a message, on the device too.
+pub(super) struct Layout {
+    /// Where each position's rows begin; one more entry ends the last.
+    offsets: Vec<u32>,
+    memory: DeviceMemory,
+}
+
+impl Layout {
+    fn new(gpu: &mut Gpu, domains: &[u32]) -> Result<Self, BatchError> {
+        let mut offsets = vec![0u32];
+        let mut end = 0u32;
+        for domain in domains {
+            if !(1..=1 << 16).contains(domain) {
+                return Err(BatchError::Malformed(
+                    "a component has no value or more than 65,536",
+                ));
+            }
+            end = end
+                .checked_add(*domain)
+                .ok_or(BatchError::Malformed("the components have too many values"))?;
+            offsets.push(end);
+        }
+        if domains.is_empty() {
+            return Err(BatchError::Malformed("a message has no component"));
+        }
+        let memory = gpu.allocate(size_of_val(offsets.as_slice()))?;
+        gpu.write(&memory, 0, bytes_of(&offsets))?;
+        Ok(Self { offsets, memory })
+    }
+
+    fn components(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    fn rows(&self) -> usize {
+        self.offsets.last().map_or(0, |rows| *rows as usize)
+    }
+
+    /// Position and value of each row from `first` on.
+    fn values(&self, first: usize, count: usize) -> impl Iterator<Item = (usize, u32)> {
+        let last = self.rows().min(first + count);
+        (first as u32..last as u32).map(|row| {
+            let position = self.offsets.partition_point(|offset| *offset <= row) - 1;
+            (position, row - self.offsets.get(position).copied().unwrap_or(0))
+        })
+    }
+
+    fn messages(&self, first: usize, components: Components) -> Result<Messages, BatchError> {
+        let mut messages = Messages::default();
+        let mut bytes = Vec::new();
+        for (position, value) in self.values(first, TABLE_PART) {
+            bytes.clear();
+            components(position, value, &mut bytes);
+            messages.push(&bytes)?;
+        }
+        Ok(messages)
+    }
+
+    /// Whether all digits are of their domains.
+    fn contains(&self, digits: &[u16]) -> bool {
+        let domains: Vec<u32> = self.offsets.array_windows().map(|[from, to]| to - from).collect();
+        digits.chunks(domains.len()).all(|item| {
+            item.iter()
+                .zip(&domains)
+                .all(|(digit, domain)| u32::from(*digit) < *domain)
+        })
+    }
+}
+
+/// Public keys of signers that share one layout, with the hashes of all their components.
+pub struct RaKeys {
+    rsa: RsaKeys,
+    layout: Layout,
+    table: DeviceMemory,
+}
+
+impl std::fmt::Debug for RaKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RaKeys")
+            .field("rsa", &self.rsa)
+            .field("rows", &self.layout.rows())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Signatures of Rapid Authentication.
+#[derive(Debug, Clone, Copy)]
+pub struct RaBatch<'a> {
+    /// The signers' keys.
+    pub keys: &'a RaKeys,
+    /// The number of each item's key.
+    pub key_of: &'a [u32],
+    /// As many of each item as the layout has positions.
+    pub digits: &'a [u16],
+    /// r of each signature.
+    pub seeds: &'a [[u8; SEED_BYTES]],
+    /// Sigma of each, one after the other, as many bytes as a modulus each, most significant first.
+    pub signatures: &'a [u8],
+}
+
+/// What signing made: of each message r, and sigma, one after the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RaSignature {
+    /// r of each.
+    pub seeds: Vec<[u8; SEED_BYTES]>,
+    /// As many bytes as a modulus each, most significant first.
+    pub numbers: Vec<u8>,
+}
+
+/// A signer's table and masks on the device. Each mask is taken once; the device sees to that too.
+pub struct RaSigner {
+    secrets: RsaSecrets,
+    prefix: Vec<u8>,
+    layout: Layout,
+    table: DeviceMemory,
+    /// A ring of slots with a mask each, and of each slot whether it holds one.
+    masks: DeviceMemory,
+    filled: DeviceMemory,
+    capacity: usize,
+    /// The slot that is filled next.
+    head: usize,
+    /// Slots with checked masks, oldest first, and what they are masks of.
+    ready: VecDeque<(u32, [u8; SEED_BYTES])>,
+}
+
+impl std::fmt::Debug for RaSigner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RaSigner")
+            .field("capacity", &self.capacity)
+            .field("masks", &self.ready.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl RaSigner {
+    /// Masks that are ready.
+    #[must_use]
+    pub fn masks(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Masks that there is room for. Slots free up in the order in which they were filled.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        match self.ready.front() {
+            None => self.capacity,
+            Some((oldest, _)) => (*oldest as usize + self.capacity - self.head) % self.capacity,
+        }
+    }
+}
+
+impl Gpu {
+    /// Room for signers' keys of one layout: of each position how many values it has. A row of a table takes as much
+    /// as a modulus.
+    ///
+    /// # Errors
+    /// A layout without positions or values, or the device is lost or has no such memory.
+    pub fn ra_keys(&mut self, width: Width, domains: &[u32], capacity: usize) -> Result<RaKeys, BatchError> {
+        let rsa = self.rsa_keys(width, capacity)?;
+        self.guard(|gpu| {
+            let layout = Layout::new(gpu, domains)?;
+            let rows = layout
+                .rows()
+                .checked_mul(capacity)
+                .filter(|rows| u32::try_from(*rows).is_ok());
+            let rows = rows.ok_or(BatchError::Malformed("the tables of all keys have too many rows"))?;
+            Ok(RaKeys {
+                rsa,
+                layout,
+                table: gpu.allocate(rows * width.bytes())?,
+            })
+        })
+    }
+
+    /// Puts a signer's key at a number and hashes all its components. `prefix` is what stands before r in the hash of
+    /// a mask, at most 96 bytes.
+    ///
+    /// # Errors
+    /// A modulus, number or message that does not fit; or the device is lost.
+    pub fn put_ra_key(
+        &mut self,
+        keys: &mut RaKeys,
+        number: usize,
+        modulus: &[u8],
+        prefix: &[u8],
+        components: Components,
+    ) -> Result<(), BatchError> {
+        self.guard(|gpu| {
+            let rows = keys.layout.rows();
+            // The product was checked when the table was made, and put_public checks the number.
+            let first_row = number.saturating_mul(rows) as u32;
+            gpu.put_public(&mut keys.rsa, number, modulus, prefix, first_row)?;
+            for first in (0..rows).step_by(TABLE_PART) {
+                let messages = keys.layout.messages(first, components)?;
+                let key_of = vec![number as u32; messages.len()];
+                let row = (first_row as usize + first) * keys.rsa.width.bytes();
+                gpu.hash_to_rows(&keys.rsa, &key_of, &messages, keys.table.address() + row as u64)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether each signature is one of its key and digits. A digit outside its domain makes a signature none;
+    /// whether r was seen before is the caller's to know.
+    ///
+    /// # Errors
+    /// A malformed batch, or the device is lost.
+    pub fn verify_ra(&mut self, batch: &RaBatch, goal: Goal) -> Result<Vec<bool>, BatchError> {
+        let RaBatch {
+            keys,
+            key_of,
+            digits,
+            seeds,
+            signatures,
+        } = *batch;
+        let (count, number_bytes, components) =
+            (key_of.len(), keys.rsa.width.bytes(), keys.layout.components());
+        check_length(digits.len(), count, components)?;
+        check_length(seeds.len(), count, 1)?;
+        check_length(signatures.len(), count, number_bytes)?;
+        check_keys(key_of, keys.rsa.capacity)?;
+        self.check_owner(&keys.table)?;
+        self.guard(|gpu| {
+            let (throughput, latency) = keys.rsa.width.ra_verify();
+            let (kernel, slice) = gpu.choose(goal, count, throughput, latency)?;
+            let order = order_by_key(key_of, keys.rsa.capacity);
+            let job = Job {
+                count,
+                slice,
+                order: order.as_deref(),
+                inputs: [
+                    Field::new(bytes_of(key_of), 4),
+                    Field::new(signatures, number_bytes),
+                    Field::new(bytes_of(seeds), SEED_BYTES),
+                    Field::new(bytes_of(digits), 2 * components),
+                ],
+                outputs: [1],
+                scratch_bytes: 0,
+                secret: false,
+            };
+            let [results] = run(&mut gpu.slots, &job, |slice| {
+                let [key_of, signatures, seeds, digits] = slice.inputs;
+                let [verdicts] = slice.outputs;
+                let arguments = RaVerifyArgs {
+                    keys: keys.rsa.memory.address(),
+                    key_of,
+                    signatures,
+                    seeds,
+                    digits,
+                    offsets: keys.layout.memory.address(),
+                    table: keys.table.address(),
+                    verdicts,
+                    count: slice.count as u32,
+                    components: components as u32,
+                };
+                // SAFETY: the slice's arrays have `count` entries each; key numbers were checked, digits are by the
+                // kernel; keys, offsets and table outlive the call.
+                unsafe { launch(slice.target, slice.stream, kernel, slice.count, &arguments) }
+            })?;
+            Ok(verdicts(&results))
+        })
+    }
+
+    /// Puts a signer on the device: its key, the signatures of all its components, which are made and checked here,
+    /// and room for masks.
+    ///
+    /// # Errors
+    /// Numbers or a layout that do not fit, a key whose parts do not fit each other, or the device is lost or has no
+    /// such memory.
+    pub fn ra_signer(
+        &mut self,
+        modulus: &[u8],
+        secret: &RsaSecret,
+        prefix: &[u8],
+        domains: &[u32],
+        components: Components,
+        masks: usize,
+    ) -> Result<RaSigner, BatchError> {
+        let width = match modulus.len() {
+            256 => Width::Bits2048,
+            384 => Width::Bits3072,
+            _ => {
+                return Err(BatchError::Malformed(
+                    "a modulus has neither 2,048 nor 3,072 bits",
+                ));
+            }
+        };
+        let mut secrets = self.rsa_secrets(width, 1)?;
+        self.put_rsa_secret(&mut secrets, 0, modulus, prefix, secret)?;
+        self.signer_with(secrets, prefix, domains, masks, |gpu, layout, secrets, memory| {
+            for first in (0..layout.rows()).step_by(TABLE_PART) {
+                let messages = layout.messages(first, components)?;
+                let address = memory.address() + (first * width.bytes()) as u64;
+                let destination = Destination::Rows {
+                    address,
+                    montgomery: true,
+                };
+                let key_of = vec![0; messages.len()];
+                let raised = gpu.raise(secrets, &key_of, &Source::Hashes(&messages), destination)?;
+                check_statuses(&raised.statuses)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// A signer whose table `fill` puts into its memory.
+    pub(super) fn signer_with(
+        &mut self,
+        secrets: RsaSecrets,
+        prefix: &[u8],
+        domains: &[u32],
+        masks: usize,
+        fill: impl FnOnce(&mut Self, &Layout, &RsaSecrets, &DeviceMemory) -> Result<(), BatchError>,
+    ) -> Result<RaSigner, BatchError> {
+        if masks == 0 || u32::try_from(masks).is_err() {
+            return Err(BatchError::Malformed(
+                "a signer needs room for masks, and for fewer than 2^32",
+            ));
+        }
+        let number_bytes = secrets.public.width.bytes();
+        self.guard(|gpu| {
+            let layout = Layout::new(gpu, domains)?;
+            let table = gpu.allocate(layout.rows() * number_bytes)?;
+            fill(gpu, &layout, &secrets, &table)?;
+            Ok(RaSigner {
+                prefix: prefix.to_vec(),
+                layout,
+                table,
+                masks: gpu.allocate(masks * number_bytes)?,
+                filled: gpu.allocate(masks * size_of::<u32>())?,
+                capacity: masks,
+                head: 0,
+                ready: VecDeque::new(),
+                secrets,
+            })
+        })
+    }
+
+    /// Makes masks of these random numbers, which must never have been used before, and adds them to the signer's.
+    ///
+    /// # Errors
+    /// No room for so many, a result that failed its check (the others are kept), or the device is lost.
+    pub fn fill_masks(
+        &mut self,
+        signer: &mut RaSigner,
+        seeds: &[[u8; SEED_BYTES]],
+    ) -> Result<(), BatchError> {
+        self.check_owner(&signer.masks)?;
+        if seeds.len() > signer.room() {
+            return Err(BatchError::Malformed("the signer has no room for so many masks"));
+        }
+        self.guard(|gpu| {
+            let (up_to_end, from_start) = seeds.split_at(seeds.len().min(signer.capacity - signer.head));
+            gpu.fill_run(signer, up_to_end)?;
+            gpu.fill_run(signer, from_start)
+        })
+    }
+
+    /// Fills slots that lie side by side.
+    fn fill_run(&mut self, signer: &mut RaSigner, seeds: &[[u8; SEED_BYTES]]) -> Result<(), BatchError> {
+        let mut messages = Messages::default();
+        for seed in seeds {
+            messages.push(&[signer.prefix.as_slice(), seed].concat())?;
+        }
+        let head = signer.head;
+        let address = signer.masks.address() + (head * signer.secrets.public.width.bytes()) as u64;
+        let destination = Destination::Rows {
+            address,
+            montgomery: false,
+        };
+        let key_of = vec![0; seeds.len()];
+        let raised = self.raise(&signer.secrets, &key_of, &Source::Hashes(&messages), destination)?;
+        let filled: Vec<u32> = raised.statuses.iter().map(|status| u32::from(*status)).collect();
+        self.write(&signer.filled, head * size_of::<u32>(), bytes_of(&filled))?;
+        let slots = (head as u32..).zip(seeds).zip(&raised.statuses);
+        signer.ready.extend(
+            slots
+                .filter(|(_, status)| **status == 1)
+                .map(|((slot, seed), _)| (slot, *seed)),
+        );
+        signer.head = (head + seeds.len()) % signer.capacity;
+        check_statuses(&raised.statuses)
+    }
+
+    /// Signs messages, each as many digits as the layout has positions. One mask is taken for each and is gone,
+    /// whatever happens.
+    ///
+    /// # Errors
+    /// A digit outside its domain or too few masks, and none is taken; or the device is lost.
+    pub fn sign_ra(
+        &mut self,
+        signer: &mut RaSigner,
+        digits: &[u16],
+        goal: Goal,
+    ) -> Result<RaSignature, BatchError> {
+        let components = signer.layout.components();
+        let count = digits.len() / components;
+        self.check_owner(&signer.masks)?;
+        check_length(digits.len(), count, components)?;
+        if !signer.layout.contains(digits) {
+            return Err(BatchError::Malformed("a digit is outside its domain"));
+        }
+        if count > signer.ready.len() {
+            return Err(BatchError::NoMasks {
+                wanted: count,
+                left: signer.ready.len(),
+            });
+        }
+        self.guard(|gpu| {
+            let (slots, seeds): (Vec<u32>, Vec<_>) = signer.ready.drain(..count).unzip();
+            let public = &signer.secrets.public;
+            let number_bytes = public.width.bytes();
+            let (throughput, latency) = public.width.ra_sign();
+            let (kernel, slice) = gpu.choose(goal, count, throughput, latency)?;
+            let key_of = vec![0u32; count];
+            let job = Job {
+                count,
+                slice,
+                order: None,
+                inputs: [
+                    Field::new(bytes_of(&key_of), 4),
+                    Field::new(bytes_of(&slots), 4),
+                    Field::new(bytes_of(digits), 2 * components),
+                ],
+                outputs: [number_bytes, 1],
+                scratch_bytes: 0,
+                secret: false,
+            };
+            let [numbers, statuses] = run(&mut gpu.slots, &job, |slice| {
+                let [key_of, slots, digits] = slice.inputs;
+                let [signatures, statuses] = slice.outputs;
+                let arguments = RaSignArgs {
+                    keys: public.memory.address(),
+                    key_of,
+                    digits,
+                    offsets: signer.layout.memory.address(),
+                    table: signer.table.address(),
+                    slots,
+                    masks: signer.masks.address(),
+                    filled: signer.filled.address(),
+                    signatures,
+                    statuses,
+                    count: slice.count as u32,
+                    components: components as u32,
+                };
+                // SAFETY: the slice's arrays have `count` entries each; digits and slots are of this signer, whose
+                // memory outlives the call.
+                unsafe { launch(slice.target, slice.stream, kernel, slice.count, &arguments) }
+            })?;
+            check_statuses(&statuses)?;
+            Ok(RaSignature { seeds, numbers })
+        })
+    }
+}
+
+pub(super) fn check_statuses(statuses: &[u8]) -> Result<(), BatchError> {
+    match statuses.iter().filter(|status| **status != 1).count() {
+        0 => Ok(()),
+        failed => Err(BatchError::Unchecked(failed)),
+    }
+}

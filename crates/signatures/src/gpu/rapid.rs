@@ -1,0 +1,248 @@
+//! Keys of [`crate::ra`] on the device: to verify with, to sign with, and to make masks of.
+
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use super::constants::{RsaSecret, reverse_rows};
+use super::engine::Gpu;
+use super::error::BatchError;
+use super::hash::Messages;
+use super::keys::{RsaSecrets, Width};
+use super::layouts::MESSAGE_BYTES_MAX;
+use super::private::{Destination, Source};
+use super::ra::{RaKeys, RaSigner, check_statuses};
+use crate::arith::rsa::Size;
+use crate::message::MASK_NAME_BYTES;
+use crate::ra::hash::{COMPONENT_HEAD_BYTES, component_input, mask_head};
+use crate::ra::{Layout, Mask, RaPrivate, RaPublic, Table};
+
+impl From<Size> for Width {
+    fn from(size: Size) -> Self {
+        match size {
+            Size::Bits2048 => Self::Bits2048,
+            Size::Bits3072 => Self::Bits3072,
+        }
+    }
+}
+
+/// Whether the device hashes all components of a layout: those with texts of more than 81 bytes it does not.
+#[must_use]
+pub fn takes_layout(layout: &Layout) -> bool {
+    COMPONENT_HEAD_BYTES + layout.value_bytes_max() <= MESSAGE_BYTES_MAX
+}
+
+/// Writes what is hashed for a value of a component.
+fn components(key: &RaPublic) -> impl Fn(usize, u32, &mut Vec<u8>) {
+    let offsets: Vec<usize> = key
+        .layout()
+        .domains()
+        .scan(0, |end, values| {
+            let first = *end;
+            *end += values as usize;
+            Some(first)
+        })
+        .collect();
+    move |position, value, out| {
+        let row = offsets.get(position).map(|first| first + value as usize);
+        if let Some((component, value)) = row.and_then(|row| key.layout().row(row)) {
+            component_input(key.pad(), component, value.as_bytes(), out);
+        }
+    }
+}
+
+/// A private key of Rapid Authentication on the device, for masks. What it makes is checked there with e.
+pub struct MaskKey {
+    public: Arc<RaPublic>,
+    secrets: RsaSecrets,
+}
+
+impl std::fmt::Debug for MaskKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MaskKey({:?})", self.public)
+    }
+}
+
+impl Gpu {
+    /// Puts a key at a number and hashes all its components, which must be as many of each position as the keys were
+    /// made for.
+    ///
+    /// # Errors
+    /// A number or layout that does not fit ([`takes_layout`]); or the device is lost.
+    pub fn put_ra_public(
+        &mut self,
+        keys: &mut RaKeys,
+        number: usize,
+        key: &RaPublic,
+    ) -> Result<(), BatchError> {
+        let head = mask_head(key.pad());
+        self.put_ra_key(keys, number, key.rsa().as_bytes(), &head, &components(key))
+    }
+
+    /// Puts a signer on the device with its table, and room for masks, which are made and checked there.
+    ///
+    /// # Errors
+    /// A table of another key, or the device is lost or has no memory.
+    pub fn ra_signer_of(
+        &mut self,
+        key: &RaPrivate,
+        table: &Table,
+        masks: usize,
+    ) -> Result<RaSigner, BatchError> {
+        let public = key.public();
+        if public.pad() != table.public().pad() {
+            return Err(BatchError::Malformed("the table of another key"));
+        }
+        let head = mask_head(public.pad());
+        let mut secrets = self.rsa_secrets(public.rsa().size().into(), 1)?;
+        with_secret(key, |secret| {
+            self.put_rsa_secret(&mut secrets, 0, public.rsa().as_bytes(), &head, secret)
+        })?;
+        let domains: Vec<u32> = public.layout().domains().collect();
+        let rows = table.montgomery_forms();
+        self.signer_with(secrets, &head, &domains, masks, |gpu, _, _, memory| {
+            Ok(gpu.write(memory, 0, &rows)?)
+        })
+    }
+
+    /// Puts a private key on the device, to make masks with.
+    ///
+    /// # Errors
+    /// The device is lost or has no memory.
+    pub fn mask_key(&mut self, key: &RaPrivate) -> Result<MaskKey, BatchError> {
+        let public = key.public();
+        let mut secrets = self.rsa_secrets(public.rsa().size().into(), 1)?;
+        with_secret(key, |secret| {
+            self.put_rsa_secret(&mut secrets, 0, public.rsa().as_bytes(), &[], secret)
+        })?;
+        Ok(MaskKey {
+            public: Arc::clone(public),
+            secrets,
+        })
+    }
+
+    /// Makes masks of names that are random and were never used.
+    ///
+    /// # Errors
+    /// A result does not check, and no mask is made then; or the device is lost.
+    pub fn make_masks(
+        &mut self,
+        key: &MaskKey,
+        names: &[[u8; MASK_NAME_BYTES]],
+    ) -> Result<Vec<Mask>, BatchError> {
+        let head = mask_head(key.public.pad());
+        let inputs = names.iter().map(|name| [head.as_slice(), name].concat());
+        let numbers = self.signatures(key, inputs)?;
+        let numbers = numbers.chunks(key.public.rsa().size().bytes());
+        let masks = names.iter().zip(numbers);
+        Ok(masks
+            .map(|(name, number)| Mask::assertion(*name, Zeroizing::new(number.to_vec())))
+            .collect())
+    }
+
+    /// The hash of each input to the private exponent, one behind the other, most significant byte first.
+    fn signatures(
+        &mut self,
+        key: &MaskKey,
+        inputs: impl Iterator<Item = Vec<u8>>,
+    ) -> Result<Zeroizing<Vec<u8>>, BatchError> {
+        self.check_owner(&key.secrets.memory)?;
+        let mut messages = Messages::default();
+        for input in inputs {
+            messages.push(&input)?;
+        }
+        self.guard(|gpu| {
+            let key_of = vec![0; messages.len()];
+            let source = Source::Hashes(&messages);
+            let mut raised = gpu.raise(&key.secrets, &key_of, &source, Destination::Host)?;
+            check_statuses(&raised.statuses)?;
+            reverse_rows(&mut raised.rows, key.secrets.public.width.bytes());
+            Ok(raised.rows)
+        })
+    }
+}
+
+fn with_secret<T>(key: &RaPrivate, put: impl FnOnce(&RsaSecret) -> T) -> T {
+    let [p, q, dp, dq, qinv] = key.rsa().numbers();
+    put(&RsaSecret {
+        p: &p,
+        q: &q,
+        dp: &dp,
+        dq: &dq,
+        qinv: &qinv,
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::gpu::{Emulation, Goal};
+    use crate::key::PrivateKey;
+    use crate::message::{PayloadKind, Stamp, TimeMs};
+    use crate::ra::Digits;
+    use crate::scheme::Scheme;
+
+    pub(crate) const PAYLOADS: [[u8; 1]; 3] = [[0], [7], [255]];
+
+    pub(crate) fn stamp() -> Stamp {
+        Stamp {
+            time: TimeMs::since_2020(0x123_4567_89ab),
+            priority: 3.try_into().unwrap(),
+        }
+    }
+
+    pub(crate) fn key() -> PrivateKey {
+        PrivateKey::generate(Scheme::RaRsa2048, Some(Layout::bytes(1).unwrap())).unwrap()
+    }
+
+    fn digits(key: &RaPrivate, payload: &[u8]) -> Digits {
+        let layout = key.public().layout();
+        layout.digits(stamp(), PayloadKind::Opaque, payload).unwrap()
+    }
+
+    /// The table of a key, of which only what the payloads need is made: all of it takes seconds.
+    pub(crate) fn table(key: &RaPrivate) -> Table {
+        let (public, size) = (key.public(), key.public().rsa().size().bytes());
+        let mut bytes = vec![0; public.layout().rows() * size];
+        for payload in PAYLOADS {
+            for row in public.layout().rows_of(&digits(key, &payload)) {
+                let out = &mut bytes[row * size..][..size];
+                key.rsa()
+                    .power(out, &public.component_bytes(row).unwrap())
+                    .unwrap();
+            }
+        }
+        Table::from_bytes(Arc::clone(public), &bytes).unwrap()
+    }
+
+    #[test]
+    fn what_a_device_signs_verifies() {
+        let key = key();
+        let ra = key.ra().unwrap();
+        let mut gpu = Gpu::emulated(Emulation::default()).unwrap();
+        let mut signer = gpu.ra_signer_of(ra, &table(ra), 3).unwrap();
+        gpu.fill_masks(&mut signer, &[[1; 32], [2; 32], [3; 32]]).unwrap();
+        let all = PAYLOADS.map(|payload| digits(ra, &payload));
+        let flat: Vec<u16> = all.iter().flat_map(|digits| digits.as_slice().to_vec()).collect();
+        let signed = gpu.sign_ra(&mut signer, &flat, Goal::Best).unwrap();
+        for ((digits, number), name) in all.iter().zip(signed.numbers.chunks(256)).zip(&signed.seeds) {
+            assert!(ra.public().verify(name, digits, number));
+        }
+        let others = table(self::key().ra().unwrap());
+        assert!(matches!(
+            gpu.ra_signer_of(ra, &others, 3),
+            Err(BatchError::Malformed(_))
+        ));
+    }
+
+    #[test]
+    fn components_of_81_bytes_are_the_longest_that_are_taken() {
+        use crate::ra::Domain;
+        let layout = |bytes: usize| {
+            let texts = vec!["x".repeat(bytes), "y".to_owned()];
+            Layout::new(PayloadKind::Submessages, vec![Domain::Submessages(texts)]).unwrap()
+        };
+        assert!(takes_layout(&layout(81)) && !takes_layout(&layout(82)));
+        assert!(takes_layout(&Layout::bsm().unwrap()));
+    }
+}

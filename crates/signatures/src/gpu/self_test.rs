@@ -1,0 +1,40 @@
+//! Whether a device computes at all what it should.
+
+use sha2::{Digest as _, Sha256};
+
+use super::engine::Gpu;
+use super::error::NoGpu;
+use super::keys::Width;
+use crate::arith::rsa::{RsaPublic, Table};
+use crate::ra::hash::mgf1;
+
+/// An odd number with its topmost bit set; nobody knows its factors.
+const MODULUS: [u8; 256] = [0xb5; 256];
+const TEXT: &[u8] = b"linewarden gpu self-test";
+
+/// Hashes a text over the whole range of a modulus, on the device and here: bytes, the compression function and the
+/// multiplier are right if both are the same. Each kernel has its own tests, which want more than a start's time.
+///
+/// # Errors
+/// The device fails, or computes something else.
+pub fn self_test(gpu: &mut Gpu) -> Result<(), NoGpu> {
+    let mut keys = gpu.rsa_keys(Width::Bits2048, 1)?;
+    gpu.put_rsa_key(&mut keys, 0, &MODULUS)?;
+    let found = gpu.hash_full_domain(&keys, &[0], &[TEXT])?;
+    match expected() {
+        Some(expected) if expected == found => Ok(()),
+        _ => Err(NoGpu::Wrong),
+    }
+}
+
+fn expected() -> Option<Vec<u8>> {
+    let key = RsaPublic::new(&MODULUS).ok()?;
+    let mut wide = vec![0; key.size().wide_bytes()];
+    mgf1(&Sha256::new().chain_update(TEXT), &mut wide);
+    let mut hash = Table::new(key.size(), 1);
+    hash.set(0, &key, &wide).ok()?;
+    let (mut one, mut out) = (vec![0; MODULUS.len()], vec![0; MODULUS.len()]);
+    *one.last_mut()? = 1;
+    key.product(&mut out, &one, &[hash.get(0)?]).ok()?;
+    Some(out)
+}

@@ -1,0 +1,366 @@
+//! One stream with its buffers, and batches that are cut into slices over several of them: while the device computes
+//! one slice, the next is copied to it and the one before is copied back.
+
+use std::sync::Arc;
+
+use zeroize::Zeroize as _;
+
+use super::error::GpuLost;
+use super::target::{DeviceMemory, HostMemory, Target};
+
+/// Arrays in a buffer begin at multiples of this, which is what the device gives memory out in.
+const ALIGNMENT: usize = 256;
+
+/// An array of the batch with some bytes for each item.
+#[derive(Clone, Copy)]
+pub(crate) struct Field<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) item_bytes: usize,
+}
+
+impl<'a> Field<'a> {
+    pub(crate) fn new(bytes: &'a [u8], item_bytes: usize) -> Self {
+        Self { bytes, item_bytes }
+    }
+
+    fn item(&self, index: usize) -> &'a [u8] {
+        let first = index * self.item_bytes;
+        self.bytes.get(first..first + self.item_bytes).unwrap_or_default()
+    }
+}
+
+/// A batch: arrays in, arrays out.
+pub(crate) struct Job<'a, const I: usize, const O: usize> {
+    pub(crate) count: usize,
+    /// Items that are done at once.
+    pub(crate) slice: usize,
+    /// Which item stands at each place, if they are not done in their own order.
+    pub(crate) order: Option<&'a [u32]>,
+    pub(crate) inputs: [Field<'a>; I],
+    /// Bytes that come back of each item.
+    pub(crate) outputs: [usize; O],
+    /// Bytes of device memory that a slice needs besides.
+    pub(crate) scratch_bytes: usize,
+    /// Whether buffers are wiped when the batch is done.
+    pub(crate) secret: bool,
+}
+
+/// Where the arrays of a slice are on the device.
+pub(crate) struct Slice<'a, const I: usize, const O: usize> {
+    pub(crate) target: &'a dyn Target,
+    pub(crate) stream: usize,
+    /// The place of the slice's first item in the batch.
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    pub(crate) inputs: [u64; I],
+    pub(crate) outputs: [u64; O],
+    pub(crate) scratch: u64,
+}
+
+/// A stream and its buffers.
+pub(crate) struct Slot {
+    target: Arc<dyn Target>,
+    stream: usize,
+    host_in: HostMemory,
+    host_out: HostMemory,
+    device_in: DeviceMemory,
+    device_out: DeviceMemory,
+    scratch: DeviceMemory,
+    /// First item and number of items of the slice that is under way.
+    pending: Option<(usize, usize)>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        // Copies may be under way from and to the buffers that go now; a lost device copies nothing any more.
+        let _ = self.target.synchronize(self.stream);
+    }
+}
+
+impl Slot {
+    pub(crate) fn new(target: &Arc<dyn Target>, stream: usize) -> Result<Self, GpuLost> {
+        Ok(Self {
+            stream,
+            host_in: HostMemory::new(target, 0)?,
+            host_out: HostMemory::new(target, 0)?,
+            device_in: DeviceMemory::new(target, 0)?,
+            device_out: DeviceMemory::new(target, 0)?,
+            scratch: DeviceMemory::new(target, 0)?,
+            pending: None,
+            target: Arc::clone(target),
+        })
+    }
+
+    /// Writes a few bytes to the device and waits. What carries them is wiped.
+    pub(crate) fn write(&mut self, to: &DeviceMemory, offset: usize, bytes: &[u8]) -> Result<(), GpuLost> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        assert_inside(to, offset, bytes.len())?;
+        reserve_host(&self.target, &mut self.host_in, bytes.len())?;
+        copy(self.host_in.bytes(), 0, bytes);
+        // SAFETY: both sides have room, as was just seen to, and the stream is synchronised before anything else
+        // happens.
+        let begun = unsafe {
+            self.target.upload(
+                self.stream,
+                to.address() + offset as u64,
+                self.host_in.pointer(),
+                bytes.len(),
+            )
+        };
+        begun?;
+        self.target.synchronize(self.stream)?;
+        self.host_in.wipe(bytes.len());
+        Ok(())
+    }
+
+    /// Reads a few bytes from the device.
+    pub(crate) fn read(
+        &mut self,
+        from: &DeviceMemory,
+        offset: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), GpuLost> {
+        assert_inside(from, offset, bytes.len())?;
+        reserve_host(&self.target, &mut self.host_out, bytes.len())?;
+        // SAFETY: as above.
+        let begun = unsafe {
+            self.target.download(
+                self.stream,
+                self.host_out.pointer(),
+                from.address() + offset as u64,
+                bytes.len(),
+            )
+        };
+        begun?;
+        self.target.synchronize(self.stream)?;
+        copy(
+            bytes,
+            0,
+            self.host_out.bytes().get(..bytes.len()).unwrap_or_default(),
+        );
+        self.host_out.wipe(bytes.len());
+        Ok(())
+    }
+
+    /// Copies a slice to the device, has it computed, and begins to copy the results back.
+    fn begin<const I: usize, const O: usize>(
+        &mut self,
+        job: &Job<I, O>,
+        first: usize,
+        count: usize,
+        launch: &mut dyn FnMut(&Slice<I, O>) -> Result<(), GpuLost>,
+    ) -> Result<(), GpuLost> {
+        let (in_places, in_bytes) = places(job.inputs.map(|field| field.item_bytes), count);
+        let (out_places, out_bytes) = places(job.outputs, count);
+        reserve_host(&self.target, &mut self.host_in, in_bytes)?;
+        reserve_host(&self.target, &mut self.host_out, out_bytes)?;
+        reserve_device(&self.target, &mut self.device_in, in_bytes)?;
+        reserve_device(&self.target, &mut self.device_out, out_bytes)?;
+        reserve_device(&self.target, &mut self.scratch, job.scratch_bytes)?;
+        for (field, place) in job.inputs.iter().zip(in_places) {
+            gather(
+                self.host_in.bytes().get_mut(place..).unwrap_or_default(),
+                field,
+                job.order,
+                first,
+                count,
+            );
+        }
+        self.pending = Some((first, count));
+        // SAFETY: both sides have room, as was just seen to; nothing touches them before `finish` has synchronised,
+        // nor are they given back.
+        unsafe {
+            self.target.upload(
+                self.stream,
+                self.device_in.address(),
+                self.host_in.pointer(),
+                in_bytes,
+            )
+        }?;
+        launch(&Slice {
+            target: &*self.target,
+            stream: self.stream,
+            first,
+            count,
+            inputs: in_places.map(|place| self.device_in.address() + place as u64),
+            outputs: out_places.map(|place| self.device_out.address() + place as u64),
+            scratch: self.scratch.address(),
+        })?;
+        if out_bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        unsafe {
+            self.target.download(
+                self.stream,
+                self.host_out.pointer(),
+                self.device_out.address(),
+                out_bytes,
+            )
+        }
+    }
+
+    /// Waits for the slice that is under way, if one is, and puts its results where they belong.
+    fn finish<const I: usize, const O: usize>(
+        &mut self,
+        job: &Job<I, O>,
+        results: &mut [Vec<u8>; O],
+    ) -> Result<(), GpuLost> {
+        let Some((first, count)) = self.pending else {
+            return Ok(());
+        };
+        self.target.synchronize(self.stream)?;
+        self.pending = None;
+        let (out_places, _) = places(job.outputs, count);
+        for ((result, item_bytes), place) in results.iter_mut().zip(job.outputs).zip(out_places) {
+            let bytes = self.host_out.bytes().get(place..).unwrap_or_default();
+            scatter(result, bytes, item_bytes, job.order, first, count);
+        }
+        Ok(())
+    }
+
+    /// Wipes what a batch has left in the buffers.
+    fn wipe(&mut self) -> Result<(), GpuLost> {
+        for memory in [&self.device_in, &self.device_out, &self.scratch] {
+            // SAFETY: the memory is ours; the stream is synchronised below.
+            unsafe { self.target.clear(self.stream, memory.address(), memory.bytes()) }?;
+        }
+        self.target.synchronize(self.stream)?;
+        self.host_in.wipe(usize::MAX);
+        self.host_out.wipe(usize::MAX);
+        Ok(())
+    }
+}
+
+/// Does a batch, slice by slice over all slots. `launch` is called for each slice, in the order of their items, and
+/// begins kernels on its stream, which may use only what outlives this call and the slice's own arrays. Results come
+/// in the order of the batch.
+///
+/// # Errors
+/// The first call that failed. Then no slot has anything under way.
+pub(crate) fn run<const I: usize, const O: usize>(
+    slots: &mut [Slot],
+    job: &Job<I, O>,
+    mut launch: impl FnMut(&Slice<I, O>) -> Result<(), GpuLost>,
+) -> Result<[Vec<u8>; O], GpuLost> {
+    let mut results = job.outputs.map(|item_bytes| vec![0; item_bytes * job.count]);
+    let outcome = run_slices(slots, job, &mut launch, &mut results);
+    if outcome.is_err() {
+        for slot in slots.iter_mut() {
+            let _ = slot.target.synchronize(slot.stream);
+            slot.pending = None;
+            slot.host_in.wipe(usize::MAX);
+            slot.host_out.wipe(usize::MAX);
+        }
+        for result in &mut results {
+            result.zeroize();
+        }
+    }
+    outcome.map(|()| results)
+}
+
+fn run_slices<const I: usize, const O: usize>(
+    slots: &mut [Slot],
+    job: &Job<I, O>,
+    launch: &mut dyn FnMut(&Slice<I, O>) -> Result<(), GpuLost>,
+    results: &mut [Vec<u8>; O],
+) -> Result<(), GpuLost> {
+    let slice = job.slice.max(1);
+    let mut first = 0;
+    while first < job.count {
+        for slot in slots.iter_mut() {
+            slot.finish(job, results)?;
+            if first < job.count {
+                let count = slice.min(job.count - first);
+                slot.begin(job, first, count, launch)?;
+                first += count;
+            }
+        }
+    }
+    for slot in slots.iter_mut() {
+        slot.finish(job, results)?;
+    }
+    if job.secret {
+        for slot in slots.iter_mut() {
+            slot.wipe()?;
+        }
+    }
+    Ok(())
+}
+
+/// Where arrays of so many items begin in one buffer, and the buffer's length.
+fn places<const F: usize>(item_bytes: [usize; F], count: usize) -> ([usize; F], usize) {
+    let mut end = 0;
+    let places = item_bytes.map(|bytes| {
+        let place = end;
+        end = (place + bytes * count).next_multiple_of(ALIGNMENT);
+        place
+    });
+    (places, end)
+}
+
+fn reserve_host(target: &Arc<dyn Target>, memory: &mut HostMemory, bytes: usize) -> Result<(), GpuLost> {
+    if memory.len() < bytes {
+        *memory = HostMemory::new(target, bytes)?;
+    }
+    Ok(())
+}
+
+fn reserve_device(target: &Arc<dyn Target>, memory: &mut DeviceMemory, bytes: usize) -> Result<(), GpuLost> {
+    if memory.bytes() < bytes {
+        *memory = DeviceMemory::new(target, bytes)?;
+    }
+    Ok(())
+}
+
+/// Our own mistake if not: copying past an allocation would be the device's to refuse, or not.
+fn assert_inside(memory: &DeviceMemory, offset: usize, bytes: usize) -> Result<(), GpuLost> {
+    match offset.checked_add(bytes).is_some_and(|end| end <= memory.bytes()) {
+        true => Ok(()),
+        false => Err(GpuLost {
+            step: "copying",
+            cause: "past the end of the memory".to_owned(),
+        }),
+    }
+}
+
+fn copy(to: &mut [u8], at: usize, from: &[u8]) {
+    if let Some(to) = to.get_mut(at..at + from.len()) {
+        to.copy_from_slice(from);
+    }
+}
+
+fn gather(to: &mut [u8], field: &Field, order: Option<&[u32]>, first: usize, count: usize) {
+    match order.filter(|_| field.item_bytes > 0) {
+        None => {
+            let from = field
+                .bytes
+                .get(first * field.item_bytes..(first + count) * field.item_bytes);
+            copy(to, 0, from.unwrap_or_default());
+        }
+        Some(order) => {
+            let order = order.get(first..first + count).unwrap_or_default();
+            for (place, index) in to.chunks_exact_mut(field.item_bytes).zip(order) {
+                copy(place, 0, field.item(*index as usize));
+            }
+        }
+    }
+}
+
+fn scatter(to: &mut [u8], from: &[u8], item_bytes: usize, order: Option<&[u32]>, first: usize, count: usize) {
+    match order.filter(|_| item_bytes > 0) {
+        None => copy(
+            to,
+            first * item_bytes,
+            from.get(..count * item_bytes).unwrap_or_default(),
+        ),
+        Some(order) => {
+            let order = order.get(first..first + count).unwrap_or_default();
+            for (item, index) in from.chunks_exact(item_bytes).zip(order) {
+                copy(to, *index as usize * item_bytes, item);
+            }
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! A CUDA device as a lane: large batches, mixed in keys and schemes.
+
+mod device;
+mod keys;
+mod masks;
+
+use self::device::{Device, Placed};
+pub use self::masks::MaskDelivery;
+use self::masks::MaskWork;
+use super::{Eight, Lost, OneByOne, Verifier};
+use crate::gpu::{BatchError, DeviceInfo, Gpu, NoGpu, Options, Width, self_test};
+use crate::receive::Checked;
+use crate::scheduler::model::Line;
+use crate::scheduler::{Class, LaneKind, LaneSpec, Span};
+use crate::scheme::Scheme;
+
+/// Messages of one batch: 300 bytes each go to the device, and verdicts are waited for some milliseconds.
+const BATCH_MAX: usize = 1 << 16;
+/// Messages whose threads fill one block, so that none is idle.
+const GRAIN: usize = 128;
+
+/// How much of the device's memory keys may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyMemory {
+    /// For the hashed components of RA's keys, in bytes: 2 MiB a key of 2,048 bits for the stamp, and 64 KiB for each
+    /// byte of the payload. A quarter is one layout's; a key whose table is longer stays with the processor.
+    pub table_bytes: usize,
+    /// Keys of RSA-PSS of one size, and of one layout of RA.
+    pub rsa_keys: usize,
+}
+
+impl KeyMemory {
+    /// A quarter of the device's memory, and 4,096 keys.
+    #[must_use]
+    pub fn of(device: &DeviceInfo) -> Self {
+        Self {
+            table_bytes: usize::try_from(device.memory_bytes / 4).unwrap_or(usize::MAX),
+            rsa_keys: 4096,
+        }
+    }
+}
+
+/// Opens the device, at the beginning and after each loss.
+pub type Opener = Box<dyn FnMut() -> Result<Gpu, NoGpu> + Send>;
+
+/// A device that verifies RSA-PSS, RA and ECDSA over P-256.
+///
+/// Keys stay on the device once a message of theirs has come, as many as [`KeyMemory`] lets; who was not heard of for
+/// the longest time makes room. The first message of a key of RA waits some milliseconds for its components to be
+/// hashed.
+///
+/// What no kernel does is done by the processor, here and in the caller's thread: Ed25519, and RA with layouts whose
+/// tables are longer than their share of memory or that have texts of more than 81 bytes. [`Graphics::spec`] does not
+/// name Ed25519, so that a scheduler never hands it over.
+///
+/// A device that fails, does not answer within its [patience](Options::patience) or computes wrongly is closed and the
+/// lane lost, with no verdict given. [`Graphics::reopen`] tries it again, unless it hangs: then it is left alone as
+/// long as the process lives.
+pub struct Graphics {
+    name: String,
+    open: Opener,
+    memory: KeyMemory,
+    device: Option<Device>,
+    /// How it was lost.
+    reason: String,
+    hangs: bool,
+    rest: Box<dyn Verifier>,
+    masks: Option<MaskWork>,
+}
+
+impl std::fmt::Debug for Graphics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Graphics({}, lost: {:?})", self.name, self.reason)
+    }
+}
+
+impl Graphics {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn open(info: &DeviceInfo, options: &Options, memory: KeyMemory) -> Result<Self, NoGpu> {
+        let (info, options) = (info.clone(), options.clone());
+        Self::opened_by(Box::new(move || Gpu::open(&info, &options)), memory)
+    }
+
+    /// The same with another way of opening it.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn opened_by(mut open: Opener, memory: KeyMemory) -> Result<Self, NoGpu> {
+        let gpu = tested(open()?)?;
+        let rest: Box<dyn Verifier> = match Eight::widest() {
+            Some(eight) => Box::new(eight),
+            None => Box::new(OneByOne::default()),
+        };
+        Ok(Self {
+            name: format!("gpu {} ({})", gpu.info().ordinal, gpu.info().name),
+            open,
+            memory,
+            device: Some(Device::new(gpu, memory)),
+            reason: String::new(),
+            hangs: false,
+            rest,
+            masks: None,
+        })
+    }
+
+    /// What a scheduler is told of it, with what it does in a second where nothing has been measured yet.
+    #[must_use]
+    pub fn spec(&self) -> LaneSpec {
+        let rates = [
+            (Class::RA_VERIFY, 1e6),
+            (Class::RSA_VERIFY, 4e6),
+            (Class::RSA3072_VERIFY, 2e6),
+            (Class::P256_VERIFY, 2e6),
+        ];
+        let spec = LaneSpec::new(self.name.clone(), LaneKind::Accelerator)
+            .with_batch_max(BATCH_MAX)
+            .with_grain(GRAIN);
+        let overhead = Span::from_micros(500);
+        let spec = rates.into_iter().fold(spec, |spec, (class, rate)| {
+            spec.with(class, Line::new(overhead, rate))
+        });
+        match self.masks {
+            None => spec,
+            Some(_) => spec
+                .with(Class::MASK_REFILL, Line::new(overhead, 1e5))
+                .refilling(),
+        }
+    }
+
+    /// Whether each message is its signer's, in their order.
+    ///
+    /// # Errors
+    /// The device is lost.
+    pub fn holds(&mut self, messages: &[Checked]) -> Result<Vec<bool>, Lost> {
+        let mut holds = vec![false; messages.len()];
+        let others = self.on_device(|device| on_device(device, messages, &mut holds))?;
+        let (places, others): (Vec<usize>, Vec<Checked>) = others
+            .into_iter()
+            .map(|(place, message)| (place, message.clone()))
+            .unzip();
+        let mut verdicts = Vec::new();
+        self.rest.verify(&others, &mut verdicts)?;
+        for (place, verdict) in places.into_iter().zip(verdicts) {
+            if let Some(holds) = holds.get_mut(place) {
+                *holds = verdict;
+            }
+        }
+        Ok(holds)
+    }
+
+    /// Opens a device again that was lost; nothing if it was not.
+    ///
+    /// # Errors
+    /// It cannot be used yet, or hangs.
+    pub fn reopen(&mut self) -> Result<(), Lost> {
+        if self.hangs {
+            return Err(self.lost());
+        }
+        if self.device.is_none() {
+            match (self.open)().and_then(tested) {
+                Ok(gpu) => self.device = Some(Device::new(gpu, self.memory)),
+                Err(error) => {
+                    self.reason = error.to_string();
+                    return Err(self.lost());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs something on the device, which is closed if that fails.
+    fn on_device<T>(&mut self, run: impl FnOnce(&mut Device) -> Result<T, BatchError>) -> Result<T, Lost> {
+        let Some(device) = &mut self.device else {
+            return Err(self.lost());
+        };
+        match run(device) {
+            Ok(result) => Ok(result),
+            Err(error) => {
+                self.reason = error.to_string();
+                self.hangs = device.gpu.hangs();
+                self.device = None;
+                self.forget_mask_key();
+                Err(self.lost())
+            }
+        }
+    }
+
+    fn lost(&self) -> Lost {
+        Lost {
+            lane: self.name.clone(),
+            reason: self.reason.clone(),
+        }
+    }
+}
+
+impl Verifier for Graphics {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn verify(&mut self, messages: &[Checked], holds: &mut Vec<bool>) -> Result<(), Lost> {
+        holds.extend(self.holds(messages)?);
+        Ok(())
+    }
+}
+
+fn tested(mut gpu: Gpu) -> Result<Gpu, NoGpu> {
+    self_test(&mut gpu)?;
+    Ok(gpu)
+}
+
+/// Does what the device can; the others come back.
+fn on_device<'a>(
+    device: &mut Device,
+    messages: &'a [Checked],
+    holds: &mut [bool],
+) -> Result<Vec<Placed<'a>>, BatchError> {
+    let mut others = Vec::new();
+    for scheme in Scheme::ALL {
+        let of_scheme: Vec<Placed> = (0..)
+            .zip(messages)
+            .filter(|(_, message)| message.key().scheme() == scheme)
+            .collect();
+        if of_scheme.is_empty() {
+            continue;
+        }
+        match scheme {
+            Scheme::RaRsa2048 => others.extend(device.rapid(Width::Bits2048, &of_scheme, holds)?),
+            Scheme::RaRsa3072 => others.extend(device.rapid(Width::Bits3072, &of_scheme, holds)?),
+            Scheme::RsaPss2048 => device.pss(Width::Bits2048, &of_scheme, holds)?,
+            Scheme::RsaPss3072 => device.pss(Width::Bits3072, &of_scheme, holds)?,
+            Scheme::EcdsaP256 => device.p256(&of_scheme, holds)?,
+            Scheme::Ed25519 => others.extend(of_scheme),
+        }
+    }
+    Ok(others)
+}

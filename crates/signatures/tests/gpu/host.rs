@@ -1,0 +1,210 @@
+//! The kernels without a GPU: compiled for this processor, behind the same edge as a device, with all lanes of a
+//! group done one after another.
+use std::time::Duration;
+
+use crate::support;
+use linewarden_signatures::gpu::{
+    BatchError, BenchKey, Emulation, Goal, Gpu, Plan, PssBatch, RaSigner, RsaKeys, Sources, Width,
+    host_layouts, layouts, measure, rows_of,
+};
+
+/// Three streams and a block at once, so that batches are cut into many slices.
+fn emulated(test: impl FnOnce(&mut Gpu)) {
+    let emulation = Emulation {
+        streams: 3,
+        ..Emulation::default()
+    };
+    test(&mut Gpu::emulated(emulation).unwrap());
+}
+
+crate::support::all_cases!(emulated);
+
+/// A device that fails at the first call, at the second, and so on: each time the operation says so, gives no result,
+/// and so does the next.
+#[test]
+fn a_lost_device_leaves_batches_as_they_were() {
+    let all = support::keys::keys(Width::Bits2048);
+    let key_of = [0, 1, 2, 0];
+    let (digests, signatures) = ([[7; 32]; 4], [1; 4 * 256]);
+    let mut lost = 0;
+    for calls in 0.. {
+        let emulation = Emulation {
+            calls,
+            ..Emulation::default()
+        };
+        let outcome = Gpu::emulated(emulation)
+            .map_err(BatchError::Lost)
+            .and_then(|mut gpu| {
+                let mut keys = gpu.rsa_keys(Width::Bits2048, 3)?;
+                for (number, key) in all.iter().enumerate() {
+                    gpu.put_rsa_key(&mut keys, number, key.modulus())?;
+                }
+                let batch = PssBatch {
+                    keys: &keys,
+                    key_of: &key_of,
+                    digests: &digests,
+                    signatures: &signatures,
+                };
+                let first = gpu.verify_pss(&batch, Goal::Throughput);
+                if let Err(error) = &first {
+                    assert_eq!(
+                        gpu.verify_pss(&batch, Goal::Throughput).as_ref(),
+                        Err(error),
+                        "it stays lost"
+                    );
+                    assert!(matches!(error, BatchError::Lost(lost) if Some(lost) == gpu.lost()));
+                }
+                first
+            });
+        match outcome {
+            Ok(verdicts) => {
+                assert_eq!(verdicts, [false; 4]);
+                break;
+            }
+            Err(BatchError::Lost(_)) => lost += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(lost > 20, "{lost} calls can fail");
+}
+
+/// Addresses of one device mean nothing to another.
+#[test]
+fn keys_of_another_device_are_refused() {
+    let mut other = Gpu::emulated(Emulation::default()).unwrap();
+    let keys = other.rsa_keys(Width::Bits2048, 1).unwrap();
+    emulated(|gpu| {
+        let batch = PssBatch {
+            keys: &keys,
+            key_of: &[0],
+            digests: &[[0; 32]],
+            signatures: &[0; 256],
+        };
+        assert!(matches!(
+            gpu.verify_pss(&batch, Goal::Best),
+            Err(BatchError::Malformed(_))
+        ));
+        assert_eq!(other.verify_pss(&batch, Goal::Best), Ok(vec![false]));
+    });
+}
+
+/// A device and what is on it may move to the thread that works with them.
+#[test]
+fn devices_can_be_sent_to_threads() {
+    fn can_be_sent<T: Send>() {}
+    can_be_sent::<Gpu>();
+    can_be_sent::<RaSigner>();
+    can_be_sent::<RsaKeys>();
+}
+
+macro_rules! places {
+    ($($type:ty as $name:literal: $($field:ident)*;)*) => {
+        vec![$(
+            ($name.to_owned(), size_of::<$type>() as u64),
+            $((format!("{}.{}", $name, stringify!($field)), std::mem::offset_of!($type, $field) as u64),)*
+        )*]
+    };
+}
+
+/// What the C++ compiler takes the structures to be is what Rust's takes them to be.
+#[test]
+fn layouts_are_the_same_on_both_sides() {
+    use layouts::{
+        CrtArgs, CrtHalf, CrtKey, FdhArgs, LimitArgs, P256Args, P256TableArgs, ProbeArgs, PssArgs,
+        RaSignArgs, RaVerifyArgs, RsaKey,
+    };
+    let ours = places! {
+        RsaKey<64> as "RsaKey64": n r2 shift n0 prefix_bytes first_row prefix;
+        RsaKey<96> as "RsaKey96": shift prefix;
+        CrtHalf<32> as "CrtHalf32": modulus r2 exponent n0;
+        CrtKey<32> as "CrtKey32": p q qinv q_shift;
+        CrtKey<48> as "CrtKey48": q qinv q_shift;
+        PssArgs as "PssArgs": keys key_of signatures digests verdicts count;
+        RaVerifyArgs as "RaVerifyArgs": keys key_of signatures seeds digits offsets table verdicts count components;
+        RaSignArgs as "RaSignArgs": keys key_of digits offsets table slots masks filled signatures statuses count components;
+        FdhArgs as "FdhArgs": keys key_of messages lengths out count montgomery;
+        CrtArgs as "CrtArgs": secrets keys key_of inputs powers halves out statuses count montgomery;
+        P256Args as "P256Args": base_table keys key_of signatures digests multiples verdicts count;
+        P256TableArgs as "P256TableArgs": base_table;
+        LimitArgs as "LimitArgs": cycles sink count rounds;
+        ProbeArgs as "ProbeArgs": a b moduli n0 out count operation;
+    };
+    let theirs: Vec<(String, u64)> = host_layouts()
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
+    assert_eq!(ours, theirs);
+}
+
+/// Every operation is measured, by a clock that goes a millisecond each time it is asked.
+#[test]
+fn all_operations_can_be_measured() {
+    let key = &support::keys::keys(Width::Bits3072)[2];
+    let key = BenchKey {
+        modulus: key.modulus(),
+        secret: key.secret(),
+    };
+    let plan = Plan {
+        items: 2,
+        duration: Duration::from_millis(2),
+        components: &[1, 32],
+        values: 1,
+    };
+    let clock = |milliseconds: &mut u64| {
+        *milliseconds += 1;
+        Duration::from_millis(*milliseconds)
+    };
+    let (mut milliseconds, mut state) = (0, 1u8);
+    let mut random = |bytes: &mut [u8]| {
+        for byte in bytes {
+            state = state.wrapping_mul(29).wrapping_add(17);
+            *byte = state;
+        }
+    };
+    emulated(|gpu| {
+        let sources = Sources {
+            now: &mut || clock(&mut milliseconds),
+            random: &mut random,
+        };
+        let short = Plan {
+            components: &[1],
+            ..plan
+        };
+        let (_, measurements) = measure(gpu, &[key], &short, sources).unwrap();
+        let operations: Vec<&str> = measurements.iter().map(|row| row.operation.as_str()).collect();
+        let expected = [
+            "rsa-3072-pss-verify",
+            "rsa-3072-private",
+            "ra-3072-sign-1",
+            "ra-3072-verify-1",
+            "ecdsa-p256-verify",
+        ];
+        assert!(
+            expected.iter().all(|operation| operations.contains(operation)),
+            "{operations:?}"
+        );
+        // Four items in two milliseconds.
+        assert!(
+            measurements
+                .iter()
+                .all(|row| row.items_per_s == 2_000.0 && row.batches == 2),
+            "{measurements:?}"
+        );
+        let sources = Sources {
+            now: &mut || clock(&mut milliseconds),
+            random: &mut random,
+        };
+        let rows = rows_of(gpu, &plan, sources).unwrap().rows;
+        let names: Vec<&str> = rows.iter().map(|row| row.name).collect();
+        assert_eq!(
+            names,
+            [
+                "gpu.rsa2048_verify_per_s",
+                "gpu.ra32_online_per_s",
+                "gpu.ra32_verify_per_s",
+                "gpu.rsa2048_sign_per_s",
+                "gpu.p256_verify_per_s"
+            ]
+        );
+    });
+}

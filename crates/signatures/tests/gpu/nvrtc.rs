@@ -1,0 +1,97 @@
+//! All kernels compiled for every architecture that is meant, without a GPU, if NVRTC is there; and what each costs,
+//! against its budget.
+use std::process::Command;
+use std::sync::Mutex;
+
+use linewarden_signatures::gpu::kernels::{self, KernelInfo};
+use linewarden_signatures::gpu::{Cubin, Nvrtc, Unit};
+
+const ARCHITECTURES: [&str; 5] = ["sm_75", "sm_80", "sm_87", "sm_89", "sm_90"];
+
+/// Compiles one unit, and says what its kernels cost and where that is too much.
+fn compile(nvrtc: &Nvrtc, unit: Unit, architecture: &str) -> Result<Vec<String>, String> {
+    let code = nvrtc
+        .compile(unit, architecture)
+        .map_err(|error| error.to_string())?;
+    let cubin = Cubin::parse(&code).ok_or("NVRTC's machine code is no ELF file")?;
+    let all = kernels::ALL.iter().copied();
+    let kernels: Vec<&KernelInfo> = all.filter(|kernel| kernel.unit == unit).collect();
+    assert!(!kernels.is_empty(), "{unit:?} has no kernel");
+    kernels
+        .iter()
+        .map(|kernel| {
+            let cost = cubin
+                .resources(kernel.name)
+                .ok_or_else(|| format!("{} is not there", kernel.name))?;
+            let line = format!("{architecture} {}: {cost:?}", kernel.name);
+            let budget = kernel.budget;
+            let within = cost.registers <= budget.registers
+                && cost.local_bytes <= budget.local_bytes
+                && cost.shared_bytes <= budget.shared_bytes;
+            match within {
+                true => Ok(line),
+                false => Err(format!("{line} is more than {budget:?}")),
+            }
+        })
+        .collect()
+}
+
+/// Names the architecture to a process that compiles for it.
+const ARCHITECTURE_VARIABLE: &str = "LINEWARDEN_TEST_ARCHITECTURE";
+
+/// NVRTC compiles one unit at a time in a process: so there are two, each for one architecture after the other.
+#[test]
+fn all_kernels_compile_within_their_budgets() {
+    match Nvrtc::find() {
+        Ok(nvrtc) => println!("NVRTC {:?}", nvrtc.version()),
+        Err(missing) => {
+            println!("SKIPPED: {missing}");
+            return;
+        }
+    }
+    let work = Mutex::new(ARCHITECTURES.to_vec());
+    let failures = Mutex::new(Vec::new());
+    let worker = || {
+        while let Some(architecture) = { work.lock().unwrap().pop() } {
+            let output = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "--nocapture", "nvrtc::kernels_of_one_architecture"])
+                .env(ARCHITECTURE_VARIABLE, architecture)
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            println!("{text}");
+            if !output.status.success() || !text.contains(architecture) {
+                failures.lock().unwrap().push(text);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(worker);
+        worker();
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// What such a process does; without its variable, nothing.
+#[test]
+fn kernels_of_one_architecture() {
+    let Ok(architecture) = std::env::var(ARCHITECTURE_VARIABLE) else {
+        return;
+    };
+    let nvrtc = Nvrtc::find().unwrap();
+    for unit in Unit::PRODUCT {
+        match compile(&nvrtc, unit, &architecture) {
+            Ok(lines) => println!("{}", lines.join("\n")),
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+}
+
+/// Nothing that is not there ends the process, and the message names what to do.
+#[test]
+fn a_directory_without_the_compiler_is_an_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let message = Nvrtc::load(Some(directory.path())).err().unwrap().to_string();
+    assert!(message.contains("LINEWARDEN_NVRTC"), "{message}");
+}

@@ -1,0 +1,47 @@
+//! What NVRTC makes of arithmetic and hashing for a device, run without one: the same cases as on a device, by an
+//! interpreter of PTX. So carries in the condition code, shuffles, votes and divergent branches are what they are on a
+//! device, where the host's compiler has loops and sums of 64 bits; only the last step, from PTX to machine code, is
+//! left to the device.
+mod machine;
+mod program;
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, LazyLock};
+
+use linewarden_signatures::gpu::kernels::{BLOCK_THREADS, KernelInfo};
+use linewarden_signatures::gpu::{Emulation, Gpu, NoGpu, Nvrtc, Unit};
+use program::Program;
+
+type Programs = HashMap<String, Program>;
+
+/// Compiled once for all tests. What other units add to these is in C++ and the same on the host.
+static PROGRAMS: LazyLock<Result<Arc<Programs>, NoGpu>> = LazyLock::new(|| {
+    let nvrtc = Nvrtc::find()?;
+    let ptx = [Unit::Fdh, Unit::Probe].map(|unit| nvrtc.compile_ptx(unit, "compute_80"));
+    let ptx = ptx.into_iter().collect::<Result<Vec<_>, _>>()?;
+    Ok(Arc::new(ptx.iter().flat_map(|ptx| program::read(ptx)).collect()))
+});
+
+fn interpreted(test: impl FnOnce(&mut Gpu)) {
+    let programs = match &*PROGRAMS {
+        Ok(programs) => Arc::clone(programs),
+        Err(missing) => {
+            println!("SKIPPED: {missing}");
+            return;
+        }
+    };
+    let launch = move |kernel: &'static KernelInfo, items: usize, arguments: *const c_void| {
+        let threads = items * kernel.threads_per_item as usize;
+        let program = &programs[kernel.name];
+        // SAFETY: the arguments are the emulation's, for this kernel.
+        unsafe { machine::run(program, threads, BLOCK_THREADS as usize, arguments.cast()) };
+    };
+    test(&mut Gpu::emulated_by(Emulation::default(), Box::new(launch)).unwrap());
+}
+
+crate::support::all_cases! { interpreted:
+    multipliers = arithmetic::multipliers, 1;
+    field_of_p256 = arithmetic::p256_field, 2;
+    full_domain_hashes = rsa::full_domain_hashes, 3;
+}

@@ -1,0 +1,441 @@
+//! PTX, as far as NVRTC uses it for these kernels, read into instructions. What is not known here fails the test that
+//! meets it.
+
+use std::collections::HashMap;
+
+/// A kernel.
+pub struct Program {
+    pub instructions: Vec<Instruction>,
+    /// Registers of a lane, predicates and the carry among them.
+    pub registers: usize,
+    pub shared_bytes: usize,
+    pub argument_bytes: usize,
+    /// The module's constants, one after the other.
+    pub constants: Vec<u8>,
+}
+
+/// The register of the condition code.
+pub const CARRY: usize = 0;
+pub const THREAD: usize = 1;
+pub const BLOCK: usize = 2;
+
+#[derive(Clone, Copy, Debug)]
+pub enum Operand {
+    Register(usize),
+    Number(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Space {
+    Argument,
+    Constant,
+    Global,
+    Shared,
+}
+
+/// An address: a register or a number, and what is added.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub space: Space,
+    pub base: Operand,
+    pub offset: u64,
+    /// Bytes of each word.
+    pub bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Sum {
+    Add,
+    Subtract,
+    MultiplyLow,
+    MultiplyHigh,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Way {
+    Down,
+    From,
+    Up,
+}
+
+#[derive(Debug)]
+pub enum Instruction {
+    /// Whatever makes one value of up to three.
+    Value {
+        function: fn([u64; 3]) -> u64,
+        to: usize,
+        from: [Operand; 3],
+    },
+    /// 32-bit sums that take a carry, leave one, or both.
+    Chain {
+        sum: Sum,
+        takes: bool,
+        leaves: bool,
+        to: usize,
+        from: [Operand; 3],
+    },
+    Load {
+        to: Vec<usize>,
+        place: Place,
+    },
+    Store {
+        place: Place,
+        from: Vec<Operand>,
+    },
+    /// To another instruction, all lanes or those whose predicate is as wanted.
+    Branch {
+        target: usize,
+        condition: Option<(usize, bool)>,
+    },
+    Return,
+    Synchronise,
+    Shuffle {
+        way: Way,
+        to: usize,
+        inside: usize,
+        value: Operand,
+        by: Operand,
+        bounds: Operand,
+    },
+    Ballot {
+        to: usize,
+        from: usize,
+    },
+    Exchange {
+        to: usize,
+        place: Place,
+        value: Operand,
+    },
+}
+
+/// All kernels of a module.
+pub fn read(ptx: &str) -> HashMap<String, Program> {
+    let lines: Vec<&str> = ptx
+        .lines()
+        .map(|line| line.split("//").next().unwrap().trim())
+        .collect();
+    let (constants, places) = constants(&lines);
+    let mut programs = HashMap::new();
+    for (at, line) in lines.iter().enumerate() {
+        let Some(head) = line.strip_prefix(".visible .entry ") else {
+            continue;
+        };
+        let name = head.split('(').next().unwrap().trim().to_owned();
+        let begin = at + lines[at..].iter().position(|line| *line == "{").unwrap();
+        let end = begin + lines[begin..].iter().position(|line| *line == "}").unwrap();
+        let argument_bytes = lines[at..begin]
+            .iter()
+            .find_map(|line| array_length(line))
+            .unwrap();
+        let mut reader = Reader::new(&name, &places);
+        reader.read(&lines[begin + 1..end]);
+        let program = Program {
+            instructions: reader.instructions,
+            registers: 3 + reader.registers.len(),
+            shared_bytes: reader.shared_bytes,
+            argument_bytes,
+            constants: constants.clone(),
+        };
+        programs.insert(name, program);
+    }
+    programs
+}
+
+/// `.. NAME[LENGTH] ..`
+fn array_length(line: &str) -> Option<usize> {
+    line.split_once('[')?.1.split_once(']')?.0.parse().ok()
+}
+
+/// `.const .align 4 .b8 NAME[N] = {1, 2, ..};` and `.const .align 4 .u32 NAME = 1;`
+fn constants(lines: &[&str]) -> (Vec<u8>, HashMap<String, usize>) {
+    let (mut bytes, mut places) = (Vec::new(), HashMap::new());
+    for line in lines.iter().filter(|line| line.starts_with(".const ")) {
+        let (declaration, values) = line.trim_end_matches(';').split_once('=').unwrap();
+        let words: Vec<&str> = declaration.split_whitespace().collect();
+        let name = words.last().unwrap().split('[').next().unwrap();
+        bytes.resize(bytes.len().next_multiple_of(16), 0);
+        places.insert(name.to_owned(), bytes.len());
+        for value in values.trim().trim_matches(['{', '}']).split(',') {
+            let value: i64 = value.trim().parse().unwrap();
+            match words[3] {
+                ".b8" => bytes.push(value as u8),
+                ".u32" => bytes.extend((value as u32).to_le_bytes()),
+                kind => panic!("constants of {kind}"),
+            }
+        }
+    }
+    (bytes, places)
+}
+
+struct Reader<'a> {
+    kernel: &'a str,
+    constants: &'a HashMap<String, usize>,
+    shared: HashMap<String, usize>,
+    shared_bytes: usize,
+    registers: HashMap<String, usize>,
+    labels: HashMap<String, usize>,
+    instructions: Vec<Instruction>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(kernel: &'a str, constants: &'a HashMap<String, usize>) -> Self {
+        Self {
+            kernel,
+            constants,
+            shared: HashMap::new(),
+            shared_bytes: 0,
+            registers: HashMap::new(),
+            labels: HashMap::new(),
+            instructions: Vec::new(),
+        }
+    }
+
+    fn read(&mut self, lines: &[&str]) {
+        // Labels first, for branches go forward too.
+        let mut count = 0;
+        for line in lines.iter().filter(|line| !line.is_empty()) {
+            if let Some(label) = line.strip_suffix(':') {
+                self.labels.insert(label.to_owned(), count);
+            } else if let Some(declaration) = line.strip_prefix(".shared ") {
+                let name = declaration
+                    .split_whitespace()
+                    .last()
+                    .unwrap()
+                    .split('[')
+                    .next()
+                    .unwrap();
+                self.shared.insert(name.to_owned(), self.shared_bytes);
+                self.shared_bytes += array_length(declaration).unwrap();
+            } else if !line.starts_with('.') {
+                count += 1;
+            }
+        }
+        for line in lines
+            .iter()
+            .filter(|line| !line.is_empty() && !line.ends_with(':') && !line.starts_with('.'))
+        {
+            let instruction = self.instruction(line.trim_end_matches(';'));
+            self.instructions.push(instruction);
+        }
+    }
+
+    fn register(&mut self, name: &str) -> usize {
+        let next = 3 + self.registers.len();
+        *self.registers.entry(name.to_owned()).or_insert(next)
+    }
+
+    fn operand(&mut self, text: &str) -> Operand {
+        match text {
+            "%tid.x" => Operand::Register(THREAD),
+            "%ctaid.x" => Operand::Register(BLOCK),
+            _ if text.starts_with('%') => Operand::Register(self.register(text)),
+            _ if text.ends_with("_param_0") => Operand::Number(0),
+            _ => match self.shared.get(text).or_else(|| self.constants.get(text)) {
+                Some(place) => Operand::Number(*place as u64),
+                None => {
+                    Operand::Number(text.parse::<i64>().unwrap_or_else(|_| panic!("operand {text}")) as u64)
+                }
+            },
+        }
+    }
+
+    /// `{%r1, %r2}`, or one alone.
+    fn operands(&mut self, text: &str) -> Vec<Operand> {
+        text.trim_matches(['{', '}'])
+            .split(',')
+            .map(|text| self.operand(text.trim()))
+            .collect()
+    }
+
+    fn registers(&mut self, text: &str) -> Vec<usize> {
+        text.trim_matches(['{', '}'])
+            .split(',')
+            .map(|text| self.register(text.trim()))
+            .collect()
+    }
+
+    fn place(&mut self, space: &str, kind: &str, text: &str) -> Place {
+        let text = text.trim_matches(['[', ']']);
+        let (base, offset) = text.split_once('+').unwrap_or((text, "0"));
+        let space = match space {
+            "param" => Space::Argument,
+            "const" => Space::Constant,
+            "global" => Space::Global,
+            "shared" => Space::Shared,
+            _ => panic!("memory {space}"),
+        };
+        let bytes = kind.trim_start_matches(['b', 'u', 's']).parse::<usize>().unwrap() / 8;
+        Place {
+            space,
+            base: self.operand(base),
+            offset: offset.parse::<i64>().unwrap() as u64,
+            bytes,
+        }
+    }
+
+    fn instruction(&mut self, line: &str) -> Instruction {
+        let (condition, line) = match line.strip_prefix('@') {
+            None => (None, line),
+            Some(rest) => {
+                let (predicate, line) = rest.split_once(char::is_whitespace).unwrap();
+                let wanted = !predicate.starts_with('!');
+                (
+                    Some((self.register(predicate.trim_start_matches('!')), wanted)),
+                    line,
+                )
+            }
+        };
+        let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        let parts: Vec<&str> = name.split('.').collect();
+        let arguments = arguments(rest);
+        let argument = |at: usize| arguments.get(at).copied().unwrap_or("0");
+        assert!(condition.is_none() || parts[0] == "bra", "a predicate at {line}");
+        match parts.as_slice() {
+            ["bra", ..] => Instruction::Branch {
+                target: self.labels[argument(0)],
+                condition,
+            },
+            ["ret"] => Instruction::Return,
+            ["bar", "warp", "sync"] | ["bar" | "barrier", "sync"] => Instruction::Synchronise,
+            ["shfl", "sync", way, "b32"] => {
+                let (to, inside) = argument(0).split_once('|').unwrap();
+                let way = match *way {
+                    "down" => Way::Down,
+                    "idx" => Way::From,
+                    "up" => Way::Up,
+                    _ => panic!("{line}"),
+                };
+                let (to, inside) = (self.register(to), self.register(inside));
+                let [value, by, bounds] = [1, 2, 3].map(|at| self.operand(argument(at)));
+                Instruction::Shuffle {
+                    way,
+                    to,
+                    inside,
+                    value,
+                    by,
+                    bounds,
+                }
+            }
+            ["vote", "sync", "ballot", "b32"] => Instruction::Ballot {
+                to: self.register(argument(0)),
+                from: self.register(argument(1)),
+            },
+            ["ld", space, .., kind] => Instruction::Load {
+                to: self.registers(argument(0)),
+                place: self.place(space, kind, argument(1)),
+            },
+            ["st", space, .., kind] => Instruction::Store {
+                place: self.place(space, kind, argument(0)),
+                from: self.operands(argument(1)),
+            },
+            ["atom", space, "exch", kind] => Instruction::Exchange {
+                to: self.register(argument(0)),
+                place: self.place(space, kind, argument(1)),
+                value: self.operand(argument(2)),
+            },
+            [operation, middle @ .., "u32"] if is_chain(operation, middle) => {
+                let sum = match (*operation, middle) {
+                    ("add" | "addc", _) => Sum::Add,
+                    ("sub" | "subc", _) => Sum::Subtract,
+                    (_, ["lo", ..]) => Sum::MultiplyLow,
+                    _ => Sum::MultiplyHigh,
+                };
+                Instruction::Chain {
+                    sum,
+                    takes: operation.ends_with('c'),
+                    leaves: middle.contains(&"cc"),
+                    to: self.register(argument(0)),
+                    from: [1, 2, 3].map(|at| self.operand(argument(at))),
+                }
+            }
+            _ => {
+                let function = value(&parts).unwrap_or_else(|| panic!("{}: {line}", self.kernel));
+                let to = self.register(argument(0));
+                let from = [1, 2, 3].map(|at| self.operand(argument(at)));
+                Instruction::Value { function, to, from }
+            }
+        }
+    }
+}
+
+fn is_chain(operation: &str, middle: &[&str]) -> bool {
+    matches!(operation, "addc" | "subc" | "madc") || middle.contains(&"cc")
+}
+
+/// Splits at commas outside braces.
+fn arguments(text: &str) -> Vec<&str> {
+    let mut depth = 0;
+    text.split(|letter| {
+        depth += i32::from(letter == '{') - i32::from(letter == '}');
+        letter == ',' && depth == 0
+    })
+    .map(str::trim)
+    .filter(|part| !part.is_empty())
+    .collect()
+}
+
+const fn signed(word: u64) -> i64 {
+    word as u32 as i32 as i64
+}
+
+const LOW: u64 = 0xffff_ffff;
+
+/// What makes a value of others, by the parts of its name.
+fn value(parts: &[&str]) -> Option<fn([u64; 3]) -> u64> {
+    Some(match parts {
+        ["mov", "b32" | "u32"] => |[a, ..]| a & LOW,
+        ["mov", "b64" | "u64"]
+        | ["cvta", "to", "global", "u64"]
+        | ["cvt", "u64" | "u32", "u32" | "u16" | "u8"] => |[a, ..]| a,
+        ["mov", "pred"] => |[a, ..]| u64::from(a != 0),
+        ["cvt", "u32", "u64"] => |[a, ..]| a & LOW,
+        ["cvt", "s64", "s32"] => |[a, ..]| signed(a) as u64,
+        ["add", "s32" | "u32"] => |[a, b, _]| a.wrapping_add(b) & LOW,
+        ["sub", "s32" | "u32"] => |[a, b, _]| a.wrapping_sub(b) & LOW,
+        ["mul", "lo", "s32" | "u32"] => |[a, b, _]| a.wrapping_mul(b) & LOW,
+        ["mad", "lo", "s32" | "u32"] => |[a, b, c]| a.wrapping_mul(b).wrapping_add(c) & LOW,
+        ["mul", "hi", "s32"] => |[a, b, _]| ((signed(a) * signed(b)) >> 32) as u64 & LOW,
+        ["mul", "wide", "u32"] => |[a, b, _]| (a & LOW) * (b & LOW),
+        ["mul", "wide", "s32"] => |[a, b, _]| (signed(a) * signed(b)) as u64,
+        ["add", "s64" | "u64"] => |[a, b, _]| a.wrapping_add(b),
+        ["sub", "s64" | "u64"] => |[a, b, _]| a.wrapping_sub(b),
+        ["mul", "lo", "s64" | "u64"] => |[a, b, _]| a.wrapping_mul(b),
+        ["and", "b64"] => |[a, b, _]| a & b,
+        ["or", "b64"] => |[a, b, _]| a | b,
+        ["and", "b32"] => |[a, b, _]| a & b & LOW,
+        ["or", "b32"] => |[a, b, _]| (a | b) & LOW,
+        ["xor", "b32"] => |[a, b, _]| (a ^ b) & LOW,
+        ["not", "b32"] => |[a, ..]| !a & LOW,
+        ["neg", "s32"] => |[a, ..]| a.wrapping_neg() & LOW,
+        ["and", "pred"] => |[a, b, _]| a & b,
+        ["or", "pred"] => |[a, b, _]| a | b,
+        ["xor", "pred"] => |[a, b, _]| a ^ b,
+        ["not", "pred"] => |[a, ..]| a ^ 1,
+        ["shl", "b32"] => |[a, b, _]| (a << b.min(32)) & LOW,
+        ["shl", "b64"] => |[a, b, _]| if b < 64 { a << b } else { 0 },
+        ["shr", "u32"] => |[a, b, _]| (a & LOW) >> b.min(32),
+        ["shr", "u64"] => |[a, b, _]| if b < 64 { a >> b } else { 0 },
+        ["shr", "s32"] => |[a, b, _]| (signed(a) >> b.min(31)) as u64 & LOW,
+        ["shf", "r", "wrap", "b32"] => |[a, b, c]| (((a & LOW) | b << 32) >> (c & 31)) & LOW,
+        ["prmt", "b32"] => |[a, b, selector]| {
+            let bytes = (a & LOW) | b << 32;
+            (0..4)
+                .map(|at| ((bytes >> (8 * ((selector >> (4 * at)) & 7))) & 0xff) << (8 * at))
+                .sum()
+        },
+        ["selp", ..] => |[a, b, predicate]| if predicate == 1 { a } else { b },
+        ["setp", "eq", "b32" | "s32" | "u32"] => |[a, b, _]| u64::from(a & LOW == b & LOW),
+        ["setp", "ne", "b32" | "s32" | "u32"] => |[a, b, _]| u64::from(a & LOW != b & LOW),
+        ["setp", "eq", "s64" | "u64" | "b64"] => |[a, b, _]| u64::from(a == b),
+        ["setp", "ne", "s64" | "u64" | "b64"] => |[a, b, _]| u64::from(a != b),
+        ["setp", "lt", "u32"] => |[a, b, _]| u64::from(a & LOW < b & LOW),
+        ["setp", "le", "u32"] => |[a, b, _]| u64::from(a & LOW <= b & LOW),
+        ["setp", "gt", "u32"] => |[a, b, _]| u64::from(a & LOW > b & LOW),
+        ["setp", "ge", "u32"] => |[a, b, _]| u64::from(a & LOW >= b & LOW),
+        ["setp", "lt", "s32"] => |[a, b, _]| u64::from(signed(a) < signed(b)),
+        ["setp", "le", "s32"] => |[a, b, _]| u64::from(signed(a) <= signed(b)),
+        ["setp", "gt", "s32"] => |[a, b, _]| u64::from(signed(a) > signed(b)),
+        ["setp", "ge", "s32"] => |[a, b, _]| u64::from(signed(a) >= signed(b)),
+        _ => return None,
+    })
+}

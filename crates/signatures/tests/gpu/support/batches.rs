@@ -1,0 +1,116 @@
+//! How batches are cut and put together again.
+
+use linewarden_signatures::gpu::{BatchError, Goal, Gpu, P256Batch, PssBatch, Width};
+use num_bigint::BigUint;
+use rand::RngExt as _;
+use rand_chacha::ChaCha20Rng;
+
+use super::keys::keys;
+use super::numbers::to_bytes;
+use super::rsa::{full_domain_hash, put_all};
+
+/// Lengths around a block's and a wave's number of items, keys in no order: each result is its own item's.
+pub fn lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
+    let all = keys(Width::Bits2048);
+    let store = put_all(gpu, Width::Bits2048, &all);
+    for count in [0, 1, 2, 31, 32, 33, 64, 65, 129, 200] {
+        let key_of: Vec<u32> = (0..count).map(|_| rng.random_range(0..3)).collect();
+        let messages: Vec<[u8; 4]> = (0u32..).take(count).map(u32::to_be_bytes).collect();
+        let views: Vec<&[u8]> = messages.iter().map(<[u8; 4]>::as_slice).collect();
+        let hashes = gpu.hash_full_domain(&store, &key_of, &views).unwrap();
+        assert_eq!(hashes.len(), 256 * count);
+        for ((hash, key), message) in hashes.chunks(256).zip(&key_of).zip(&messages) {
+            assert_eq!(
+                BigUint::from_bytes_be(hash),
+                full_domain_hash(message, &all[*key as usize].n)
+            );
+        }
+    }
+    // Verdicts come back through the sorting by key. What an item's signature is a signature of is its own number.
+    let count = 150;
+    let key_of: Vec<u32> = (0..count).map(|_| rng.random_range(0..3)).collect();
+    let (signatures, digests, expected) = signed_items(rng, &all, &key_of);
+    for goal in [Goal::Throughput, Goal::Latency] {
+        let batch = PssBatch {
+            keys: &store,
+            key_of: &key_of,
+            digests: &digests,
+            signatures: &signatures,
+        };
+        assert_eq!(gpu.verify_pss(&batch, goal).unwrap(), expected);
+    }
+}
+
+/// Of each key one message and its signature; items that take both from their own key are valid, the others are not.
+fn signed_items(
+    rng: &mut ChaCha20Rng,
+    all: &[super::keys::Key],
+    key_of: &[u32],
+) -> (Vec<u8>, Vec<[u8; 32]>, Vec<bool>) {
+    let signed: Vec<([u8; 32], Vec<u8>)> = all
+        .iter()
+        .map(|key| super::rsa::sign_pss(rng, key, b"once"))
+        .collect();
+    let (mut signatures, mut digests, mut expected) = (vec![], vec![], vec![]);
+    for key in key_of {
+        let of = if rng.random_bool(0.5) {
+            *key
+        } else {
+            rng.random_range(0..3)
+        };
+        let (digest, signature) = &signed[of as usize];
+        signatures.extend(signature);
+        digests.push(*digest);
+        expected.push(of == *key);
+    }
+    assert!(expected.contains(&true) && expected.contains(&false));
+    (signatures, digests, expected)
+}
+
+pub fn malformed(gpu: &mut Gpu, _: &mut ChaCha20Rng) {
+    let all = keys(Width::Bits2048);
+    let mut store = put_all(gpu, Width::Bits2048, &all);
+    let is_malformed =
+        |outcome: Result<Vec<bool>, BatchError>| matches!(outcome, Err(BatchError::Malformed(_)));
+    let good = PssBatch {
+        keys: &store,
+        key_of: &[0],
+        digests: &[[0; 32]],
+        signatures: &[0; 256],
+    };
+    assert_eq!(gpu.verify_pss(&good, Goal::Best).unwrap(), [false]);
+    for bad in [
+        PssBatch { key_of: &[3], ..good },
+        PssBatch { digests: &[], ..good },
+        PssBatch {
+            signatures: &[0; 255],
+            ..good
+        },
+        PssBatch {
+            key_of: &[0, 0],
+            ..good
+        },
+    ] {
+        assert!(is_malformed(gpu.verify_pss(&bad, Goal::Best)));
+    }
+    let points = P256Batch {
+        keys: &[[0; 64]],
+        key_of: &[1],
+        digests: &[[0; 32]],
+        signatures: &[[0; 64]],
+    };
+    assert!(is_malformed(gpu.verify_p256(&points)));
+    let refuses = |outcome: Result<(), BatchError>| assert!(matches!(outcome, Err(BatchError::Malformed(_))));
+    let even = to_bytes(&(&all[0].n - 1u8), 256);
+    let short = to_bytes(&(&all[0].n >> 1), 256);
+    refuses(gpu.put_rsa_key(&mut store, 0, &even));
+    refuses(gpu.put_rsa_key(&mut store, 0, &short));
+    refuses(gpu.put_rsa_key(&mut store, 0, &all[0].modulus()[1..]));
+    refuses(gpu.put_rsa_key(&mut store, 3, all[0].modulus()));
+    for domains in [&[][..], &[0], &[65_537]] {
+        assert!(matches!(
+            gpu.ra_keys(Width::Bits2048, domains, 1),
+            Err(BatchError::Malformed(_))
+        ));
+    }
+}

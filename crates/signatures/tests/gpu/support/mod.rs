@@ -1,0 +1,55 @@
+//! What is tested on a device and, without one, on the kernels compiled for this processor: the same inputs, the same
+//! expectations.
+
+pub mod arithmetic;
+pub mod batches;
+pub mod keys;
+pub mod numbers;
+pub mod p256;
+pub mod points;
+pub mod ra;
+pub mod rsa;
+
+use linewarden_signatures::gpu::Gpu;
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha20Rng;
+
+/// A test of one device with random numbers; its seed is printed, and taken back from `LINEWARDEN_SEED`.
+pub fn run(gpu: &mut Gpu, default_seed: u64, test: fn(&mut Gpu, &mut ChaCha20Rng)) {
+    let seed = std::env::var("LINEWARDEN_SEED").map_or(default_seed, |seed| seed.parse().unwrap());
+    println!("LINEWARDEN_SEED={seed} repeats it");
+    test(gpu, &mut ChaCha20Rng::seed_from_u64(seed));
+}
+
+/// Makes a test of each case; `$with` calls a function with a device, or skips.
+macro_rules! all_cases {
+    ($with:path) => {
+        $crate::support::all_cases! { $with:
+            multipliers = arithmetic::multipliers, 1;
+            field_of_p256 = arithmetic::p256_field, 2;
+            full_domain_hashes = rsa::full_domain_hashes, 3;
+            pss_signatures_of_one_signer_and_another = rsa::pss_valid, 4;
+            pss_signatures_that_are_none = rsa::pss_invalid, 5;
+            private_operations = rsa::private_operations, 6;
+            inconsistent_secret_keys_let_nothing_out = rsa::inconsistent_secrets, 7;
+            ra_signatures = ra::signatures, 8;
+            ra_signatures_that_are_none = ra::refused, 9;
+            masks_are_taken_once = ra::masks, 10;
+            p256_signatures_of_another_signer = p256::signatures, 11;
+            p256_points_that_meet = p256::meeting_points, 12;
+            p256_x_above_the_order = p256::x_above_the_order, 13;
+            p256_keys_and_numbers_out_of_range = p256::out_of_range, 14;
+            batches_of_all_lengths = batches::lengths, 15;
+            malformed_batches_are_refused = batches::malformed, 16;
+        }
+    };
+    ($with:path: $($name:ident = $module:ident::$function:ident, $seed:literal;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                $with(|gpu| $crate::support::run(gpu, $seed, $crate::support::$module::$function));
+            }
+        )*
+    };
+}
+pub(crate) use all_cases;

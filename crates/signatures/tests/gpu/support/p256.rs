@@ -1,0 +1,254 @@
+//! ECDSA on P-256, against AWS-LC and, for signatures that nobody would make, against affine big numbers.
+
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey,
+};
+use linewarden_signatures::gpu::{Gpu, P256Batch};
+use num_bigint::BigUint;
+use rand::{Rng as _, RngExt as _};
+use rand_chacha::ChaCha20Rng;
+use sha2::{Digest as _, Sha256};
+
+use super::numbers::{from_limbs, number_near, to_bytes};
+use super::points::{Curve, Point};
+
+#[derive(Default)]
+struct Growing {
+    keys: Vec<[u8; 64]>,
+    key_of: Vec<u32>,
+    digests: Vec<[u8; 32]>,
+    signatures: Vec<[u8; 64]>,
+    expected: Vec<bool>,
+}
+
+fn pair_of(x: &BigUint, y: &BigUint) -> [u8; 64] {
+    [to_bytes(x, 32), to_bytes(y, 32)].concat().try_into().unwrap()
+}
+
+impl Growing {
+    fn push(&mut self, key: [u8; 64], digest: [u8; 32], signature: [u8; 64], expected: bool) {
+        let place = self
+            .keys
+            .iter()
+            .position(|known| *known == key)
+            .unwrap_or(self.keys.len());
+        if place == self.keys.len() {
+            self.keys.push(key);
+        }
+        self.key_of.push(place as u32);
+        self.digests.push(digest);
+        self.signatures.push(signature);
+        self.expected.push(expected);
+    }
+
+    /// A signature of numbers, judged in big numbers.
+    fn push_numbers(
+        &mut self,
+        curve: &Curve,
+        key: &Point,
+        digest: &BigUint,
+        r: &BigUint,
+        s: &BigUint,
+    ) -> bool {
+        let (x, y) = key.as_ref().unwrap();
+        let expected = curve.verifies(key, digest, r, s);
+        self.push(
+            pair_of(x, y),
+            to_bytes(digest, 32).try_into().unwrap(),
+            pair_of(r, s),
+            expected,
+        );
+        expected
+    }
+
+    fn check(&self, gpu: &mut Gpu) {
+        let Self {
+            keys,
+            key_of,
+            digests,
+            signatures,
+            expected,
+        } = self;
+        let verdicts = gpu
+            .verify_p256(&P256Batch {
+                keys,
+                key_of,
+                digests,
+                signatures,
+            })
+            .unwrap();
+        for (at, (verdict, expected)) in verdicts.iter().zip(expected).enumerate() {
+            let (key, digest) = (hex::encode(keys[key_of[at] as usize]), hex::encode(digests[at]));
+            assert_eq!(
+                verdict,
+                expected,
+                "key {key} digest {digest} signature {}",
+                hex::encode(signatures[at])
+            );
+        }
+    }
+}
+
+fn scalar(rng: &mut ChaCha20Rng, curve: &Curve) -> BigUint {
+    let number = from_limbs(&number_near(rng, &curve.n, 8)) % &curve.n;
+    if number == BigUint::ZERO {
+        1u8.into()
+    } else {
+        number
+    }
+}
+
+/// AWS-LC's signatures verify, and with a bit changed anywhere they do not, as AWS-LC says too.
+pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
+    let random = SystemRandom::new();
+    let signing = &ECDSA_P256_SHA256_FIXED_SIGNING;
+    let pairs: Vec<EcdsaKeyPair> = (0..5).map(|_| EcdsaKeyPair::generate(signing).unwrap()).collect();
+    let mut batch = Growing::default();
+    for turn in 0..40 {
+        let pair = &pairs[turn % pairs.len()];
+        let message: Vec<u8> = (0..turn).map(|_| rng.next_u32() as u8).collect();
+        let key: [u8; 64] = pair.public_key().as_ref()[1..].try_into().unwrap();
+        let mut signature: [u8; 64] = pair.sign(&random, &message).unwrap().as_ref().try_into().unwrap();
+        if turn % 3 == 2 {
+            signature[rng.random_range(0..64)] ^= 1 << rng.random_range(0..8);
+        }
+        let verifier = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, pair.public_key().as_ref());
+        let expected = verifier.verify(&message, &signature).is_ok();
+        assert_eq!(expected, turn % 3 != 2);
+        batch.push(key, Sha256::digest(&message).into(), signature, expected);
+    }
+    batch.check(gpu);
+}
+
+/// Keys that are small multiples of the base point, or their opposites, with scalars that make sums meet: the same
+/// point twice, opposite points, infinity on the way and at the end.
+pub fn meeting_points(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
+    let curve = Curve::new();
+    let mut batch = Growing::default();
+    let small = |number: u32| BigUint::from(number);
+    for multiple in [1u32, 2, 3, 16, 17, 255, 256] {
+        let positive = curve.multiply(&curve.g, &small(multiple));
+        for key in [curve.negate(&positive), positive] {
+            for (by_g, by_key) in [
+                (1, 1),
+                (2, 1),
+                (1, 2),
+                (16, 16),
+                (255, 1),
+                (256, 1),
+                (257, 1),
+                (512, 2),
+                (0, 1),
+            ] {
+                let of_g = curve.multiply(&curve.g, &small(by_g));
+                let of_key = curve.multiply(&key, &small(by_key));
+                for (u1, of_g) in [
+                    (small(by_g), of_g.clone()),
+                    (&curve.n - by_g, curve.negate(&of_g)),
+                ] {
+                    // r and s of the sum, if it has an x; else any r.
+                    let sum = curve.add(&of_g, &of_key);
+                    let expected = sum.is_some();
+                    let r = sum.map_or_else(|| scalar(rng, &curve), |(x, _)| x % &curve.n);
+                    let s = &r * small(by_key).modinv(&curve.n).unwrap() % &curve.n;
+                    let digest = u1 * &s % &curve.n;
+                    let (x, y) = key.as_ref().unwrap();
+                    batch.push(
+                        pair_of(x, y),
+                        to_bytes(&digest, 32).try_into().unwrap(),
+                        pair_of(&r, &s),
+                        expected,
+                    );
+                }
+            }
+        }
+    }
+    let sums = batch.expected.iter().filter(|sum| **sum).count();
+    assert!(
+        sums > 150 && sums < batch.expected.len(),
+        "{sums} of {} are points",
+        batch.expected.len()
+    );
+    batch.check(gpu);
+}
+
+/// Points whose x is not below the order: r is x less the order, and a verifier must try both. The key is made to fit
+/// the signature.
+pub fn x_above_the_order(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
+    let curve = Curve::new();
+    let mut batch = Growing::default();
+    let mut x = curve.n.clone();
+    for _ in 0..6 {
+        let point = loop {
+            x += 1u8;
+            if let Some(point) = curve.with_x(&x) {
+                break point;
+            }
+        };
+        let r = &x - &curve.n;
+        let (s, digest) = (scalar(rng, &curve), scalar(rng, &curve));
+        let inverse = s.modinv(&curve.n).unwrap();
+        let by_g = curve.multiply(&curve.g, &(&digest * &inverse % &curve.n));
+        let difference = curve.add(&point, &curve.negate(&by_g));
+        let key = curve.multiply(&difference, &(s * r.modinv(&curve.n).unwrap() % &curve.n));
+        let s = inverse.modinv(&curve.n).unwrap();
+        assert!(batch.push_numbers(&curve, &key, &digest, &r, &s));
+        assert!(!batch.push_numbers(&curve, &key, &(digest + 1u8), &r, &s));
+    }
+    batch.check(gpu);
+}
+
+/// Numbers at and beyond the ends of their ranges, digests above the order, keys that are no points.
+pub fn out_of_range(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
+    let curve = Curve::new();
+    let mut batch = Growing::default();
+    let secret = scalar(rng, &curve);
+    let key = curve.multiply(&curve.g, &secret);
+    let sign = |digest: &BigUint, nonce: &BigUint| {
+        let (x, _) = curve.multiply(&curve.g, nonce).unwrap();
+        let r = x % &curve.n;
+        let s = nonce.modinv(&curve.n).unwrap() * (digest + &r * &secret) % &curve.n;
+        (r, s)
+    };
+    let ones = (BigUint::from(1u8) << 256u32) - 1u8;
+    for digest in [
+        BigUint::ZERO,
+        1u8.into(),
+        &curve.n - 1u8,
+        curve.n.clone(),
+        &curve.n + 1u8,
+        ones.clone(),
+    ] {
+        let (r, s) = sign(&digest, &scalar(rng, &curve));
+        assert!(batch.push_numbers(&curve, &key, &digest, &r, &s));
+        // Malleable, as the standard has it.
+        assert!(batch.push_numbers(&curve, &key, &digest, &r, &(&curve.n - &s)));
+        for (r, s) in [
+            (BigUint::ZERO, s.clone()),
+            (r.clone(), BigUint::ZERO),
+            (curve.n.clone(), s.clone()),
+            (r.clone(), curve.n.clone()),
+            (ones.clone(), s.clone()),
+            (r.clone(), ones.clone()),
+        ] {
+            assert!(!batch.push_numbers(&curve, &key, &digest, &r, &s));
+        }
+    }
+    let digest = scalar(rng, &curve);
+    let (r, s) = sign(&digest, &scalar(rng, &curve));
+    let (x, y) = key.clone().unwrap();
+    let digest: [u8; 32] = to_bytes(&digest, 32).try_into().unwrap();
+    batch.push(pair_of(&x, &y), digest, pair_of(&r, &s), true);
+    for (x, y) in [
+        (x.clone(), &y + 1u8),
+        (x.clone(), &curve.p - &y),
+        (BigUint::ZERO, BigUint::ZERO),
+        (curve.p.clone(), y.clone()),
+        (x.clone(), curve.p.clone()),
+        (ones.clone(), ones.clone()),
+    ] {
+        batch.push(pair_of(&x, &y), digest, pair_of(&r, &s), false);
+    }
+    batch.check(gpu);
+}

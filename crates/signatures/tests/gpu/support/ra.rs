@@ -1,0 +1,310 @@
+//! Rapid Authentication, against the formulas of docs/protocols.md in big numbers.
+
+use linewarden_signatures::gpu::{BatchError, Goal, Gpu, RaBatch, RaKeys, RaSigner, Width};
+use num_bigint::BigUint;
+use rand::{Rng as _, RngExt as _};
+use rand_chacha::ChaCha20Rng;
+
+use super::keys::{Key, keys};
+use super::numbers::to_bytes;
+use super::rsa::{GOALS, WIDTHS, full_domain_hash};
+
+const DOMAINS: [u32; 4] = [3, 1, 5, 2];
+
+/// What is hashed for r: a separator and P, each with its length before it, and then r's length, as the protocol has
+/// it.
+fn prefix(key: usize) -> Vec<u8> {
+    [
+        &[2][..],
+        &32u32.to_be_bytes(),
+        &[key as u8; 32],
+        &32u32.to_be_bytes(),
+    ]
+    .concat()
+}
+
+fn component(key: usize, position: usize, value: u32, out: &mut Vec<u8>) {
+    out.extend([&[1][..], &32u32.to_be_bytes(), &[key as u8; 32]].concat());
+    out.extend((position as u32).to_be_bytes());
+    out.extend(value.to_be_bytes());
+}
+
+/// The right side of the verification: the hash of r times the hashes of all components.
+fn product(key: &Key, index: usize, seed: &[u8], digits: &[u16]) -> BigUint {
+    let of_seed = full_domain_hash(&[&prefix(index), seed].concat(), &key.n);
+    digits
+        .iter()
+        .enumerate()
+        .fold(of_seed, |product, (position, digit)| {
+            let mut bytes = Vec::new();
+            component(index, position, u32::from(*digit), &mut bytes);
+            product * full_domain_hash(&bytes, &key.n) % &key.n
+        })
+}
+
+fn digits(rng: &mut ChaCha20Rng, count: usize) -> Vec<u16> {
+    (0..count)
+        .flat_map(|_| DOMAINS.map(|domain| rng.random_range(0..domain) as u16))
+        .collect()
+}
+
+fn seeds(rng: &mut ChaCha20Rng, count: usize) -> Vec<[u8; 32]> {
+    let seed = |_| {
+        let mut seed = [0; 32];
+        rng.fill_bytes(&mut seed);
+        seed
+    };
+    (0..count).map(seed).collect()
+}
+
+fn verifier(gpu: &mut Gpu, width: Width, all: &[Key]) -> RaKeys {
+    let mut store = gpu.ra_keys(width, &DOMAINS, all.len()).unwrap();
+    for (index, key) in all.iter().enumerate() {
+        let components = |position, value, out: &mut Vec<u8>| component(index, position, value, out);
+        gpu.put_ra_key(&mut store, index, key.modulus(), &prefix(index), &components)
+            .unwrap();
+    }
+    store
+}
+
+fn signer(gpu: &mut Gpu, key: &Key, index: usize, masks: usize) -> RaSigner {
+    let components = |position, value, out: &mut Vec<u8>| component(index, position, value, out);
+    gpu.ra_signer(
+        key.modulus(),
+        &key.secret(),
+        &prefix(index),
+        &DOMAINS,
+        &components,
+        masks,
+    )
+    .unwrap()
+}
+
+/// What the device signs is the private operation of the product, and what it signs it verifies, under several keys
+/// in one batch.
+pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
+    for width in WIDTHS {
+        let (all, length) = (keys(width), width.bytes());
+        let (mut key_of, mut all_digits, mut all_seeds, mut numbers) = (vec![], vec![], vec![], vec![]);
+        for (index, key) in all.iter().enumerate() {
+            let mut signer = signer(gpu, key, index, 6);
+            let fresh = seeds(rng, 6);
+            gpu.fill_masks(&mut signer, &fresh).unwrap();
+            for goal in GOALS {
+                let digits = digits(rng, 2);
+                let signed = gpu.sign_ra(&mut signer, &digits, goal).unwrap();
+                for ((seed, number), digits) in signed
+                    .seeds
+                    .iter()
+                    .zip(signed.numbers.chunks(length))
+                    .zip(digits.chunks(4))
+                {
+                    let expected = key.private(&product(key, index, seed, digits));
+                    assert_eq!(BigUint::from_bytes_be(number), expected, "{width:?} {goal:?}");
+                }
+                key_of.extend([index as u32; 2]);
+                all_digits.extend(digits);
+                all_seeds.extend(signed.seeds);
+                numbers.extend(signed.numbers);
+            }
+            assert_eq!(all_seeds[all_seeds.len() - 6..], fresh);
+        }
+        let store = verifier(gpu, width, &all);
+        // Out of the order of keys: the first with the last, and so on inwards.
+        let order: Vec<usize> = (0..9).flat_map(|at| [at, 17 - at]).collect();
+        let key_of: Vec<u32> = order.iter().map(|at| key_of[*at]).collect();
+        let digits: Vec<u16> = order
+            .iter()
+            .flat_map(|at| all_digits[4 * at..4 * at + 4].to_vec())
+            .collect();
+        let seeds: Vec<[u8; 32]> = order.iter().map(|at| all_seeds[*at]).collect();
+        let numbers: Vec<u8> = order
+            .iter()
+            .flat_map(|at| numbers[length * at..length * (at + 1)].to_vec())
+            .collect();
+        for goal in GOALS {
+            let batch = RaBatch {
+                keys: &store,
+                key_of: &key_of,
+                digits: &digits,
+                seeds: &seeds,
+                signatures: &numbers,
+            };
+            assert_eq!(
+                gpu.verify_ra(&batch, goal).unwrap(),
+                [true; 18],
+                "{width:?} {goal:?}"
+            );
+        }
+    }
+}
+
+/// One signature, and whether it is one.
+struct Item {
+    key: u32,
+    digits: [u16; 4],
+    seed: [u8; 32],
+    number: BigUint,
+    expected: bool,
+}
+
+/// The product for rows of a key's table, whatever their positions.
+fn product_of_rows(key: &Key, index: usize, seed: &[u8], rows: &[usize]) -> BigUint {
+    let places: Vec<(usize, u32)> = DOMAINS
+        .iter()
+        .enumerate()
+        .flat_map(|(position, domain)| (0..*domain).map(move |value| (position, value)))
+        .collect();
+    let of_seed = full_domain_hash(&[&prefix(index), seed].concat(), &key.n);
+    rows.iter().fold(of_seed, |product, row| {
+        let mut bytes = Vec::new();
+        component(index, places[*row].0, places[*row].1, &mut bytes);
+        product * full_domain_hash(&bytes, &key.n) % &key.n
+    })
+}
+
+/// Each thing changed that a signature is of; numbers at and beyond the ends of their range; digits outside their
+/// domains.
+pub fn refused(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
+    for width in WIDTHS {
+        let (all, length) = (keys(width), width.bytes());
+        let store = verifier(gpu, width, &all);
+        let (key, digits, seed) = (&all[1], [2, 0, 3, 1], seeds(rng, 1)[0]);
+        let valid = key.private(&product(key, 1, &seed, &digits));
+        let item = |number: &BigUint| Item {
+            key: 1,
+            digits,
+            seed,
+            number: number.clone(),
+            expected: false,
+        };
+        let mut items = vec![
+            Item {
+                expected: true,
+                ..item(&valid)
+            },
+            Item {
+                key: 0,
+                ..item(&valid)
+            },
+            Item {
+                digits: [1, 0, 3, 1],
+                ..item(&valid)
+            },
+            Item {
+                digits: [2, 0, 3, 0],
+                ..item(&valid)
+            },
+            Item {
+                seed: seed.map(|byte| byte ^ 1),
+                ..item(&valid)
+            },
+            item(&(&valid ^ BigUint::from(1u8))),
+            item(&(&key.n - &valid)),
+        ];
+        let ends = [
+            BigUint::ZERO,
+            1u8.into(),
+            &key.n - 1u8,
+            key.n.clone(),
+            &key.n + 1u8,
+            &key.n + &valid,
+        ];
+        items.extend(
+            ends.iter()
+                .filter(|number| number.bits() as usize <= 8 * length)
+                .map(item),
+        );
+        // A signature of the rows that such digits would lead to, in the domains that follow.
+        for (digits, rows) in [
+            ([3, 0, 3, 1], [3, 3, 7, 10]),
+            ([2, 1, 3, 1], [2, 4, 7, 10]),
+            ([2, 0, 5, 1], [2, 3, 9, 10]),
+        ] {
+            let number = key.private(&product_of_rows(key, 1, &seed, &rows));
+            items.push(Item {
+                digits,
+                ..item(&number)
+            });
+        }
+        items.push(Item {
+            digits: [2, 0, 3, 2],
+            ..item(&valid)
+        });
+        items.push(Item {
+            digits: [2, 0, 3, u16::MAX],
+            ..item(&valid)
+        });
+
+        let key_of: Vec<u32> = items.iter().map(|item| item.key).collect();
+        let all_digits: Vec<u16> = items.iter().flat_map(|item| item.digits).collect();
+        let all_seeds: Vec<[u8; 32]> = items.iter().map(|item| item.seed).collect();
+        let numbers: Vec<u8> = items
+            .iter()
+            .flat_map(|item| to_bytes(&item.number, length))
+            .collect();
+        let expected: Vec<bool> = items.iter().map(|item| item.expected).collect();
+        for goal in GOALS {
+            let batch = RaBatch {
+                keys: &store,
+                key_of: &key_of,
+                digits: &all_digits,
+                seeds: &all_seeds,
+                signatures: &numbers,
+            };
+            assert_eq!(
+                gpu.verify_ra(&batch, goal).unwrap(),
+                expected,
+                "{width:?} {goal:?}"
+            );
+        }
+    }
+}
+
+/// Masks go in the order in which they were made, never twice, through the end of the ring and on from its start.
+pub fn masks(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
+    let key = &keys(Width::Bits2048)[2];
+    let mut signer = signer(gpu, key, 0, 5);
+    let (mut made, mut used) = (Vec::new(), Vec::new());
+    assert_eq!((signer.masks(), signer.room()), (0, 5));
+    for (fill, sign) in [(5, 3), (3, 4), (2, 0), (2, 5), (1, 1), (5, 2)] {
+        let fresh = seeds(rng, fill);
+        gpu.fill_masks(&mut signer, &fresh).unwrap();
+        made.extend(fresh);
+        assert_eq!(signer.masks(), made.len() - used.len());
+        assert_eq!(signer.room(), 5 - signer.masks());
+        let digits = digits(rng, sign);
+        let signed = gpu.sign_ra(&mut signer, &digits, Goal::Best).unwrap();
+        for ((seed, number), digits) in signed
+            .seeds
+            .iter()
+            .zip(signed.numbers.chunks(256))
+            .zip(digits.chunks(4))
+        {
+            let raised = BigUint::from_bytes_be(number).modpow(&key.e, &key.n);
+            assert_eq!(raised, product(key, 0, seed, digits));
+        }
+        used.extend(signed.seeds);
+    }
+    assert_eq!(used, made[..used.len()]);
+
+    let left = signer.masks();
+    let too_many = digits(rng, left + 1);
+    let error = gpu.sign_ra(&mut signer, &too_many, Goal::Best).unwrap_err();
+    assert_eq!(
+        error,
+        BatchError::NoMasks {
+            wanted: left + 1,
+            left
+        }
+    );
+    let outside = gpu.sign_ra(&mut signer, &[3, 0, 0, 0], Goal::Best);
+    assert!(matches!(outside, Err(BatchError::Malformed(_))), "{outside:?}");
+    assert_eq!(signer.masks(), left, "neither takes a mask");
+    let room = signer.room();
+    let too_many = seeds(rng, room + 1);
+    assert!(matches!(
+        gpu.fill_masks(&mut signer, &too_many),
+        Err(BatchError::Malformed(_))
+    ));
+}

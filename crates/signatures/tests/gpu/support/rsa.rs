@@ -1,0 +1,392 @@
+//! Hashes, RSA-PSS and the private operation, against big numbers and against AWS-LC.
+
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{RSA_PSS_2048_8192_SHA256, RSA_PSS_SHA256, RsaKeyPair, RsaPublicKeyComponents};
+use linewarden_signatures::gpu::{BatchError, Goal, Gpu, Numbers, PssBatch, RsaKeys, Width};
+use num_bigint::BigUint;
+use rand::{Rng as _, RngExt as _};
+use rand_chacha::ChaCha20Rng;
+use sha2::{Digest as _, Sha256};
+
+use super::keys::{Key, keys};
+use super::numbers::to_bytes;
+
+pub const WIDTHS: [Width; 2] = [Width::Bits2048, Width::Bits3072];
+pub const GOALS: [Goal; 3] = [Goal::Throughput, Goal::Latency, Goal::Best];
+
+/// MGF1 with SHA-256, RFC 8017, B.2.1.
+fn mgf1(seed: &[u8], length: usize) -> Vec<u8> {
+    let blocks = (0u32..).flat_map(|counter| {
+        Sha256::new()
+            .chain_update(seed)
+            .chain_update(counter.to_be_bytes())
+            .finalize()
+    });
+    blocks.take(length).collect()
+}
+
+/// H(x) modulo n.
+pub fn full_domain_hash(message: &[u8], n: &BigUint) -> BigUint {
+    let length = n.bits().div_ceil(8) as usize + 16;
+    BigUint::from_bytes_be(&mgf1(message, length)) % n
+}
+
+pub fn put_all(gpu: &mut Gpu, width: Width, all: &[Key]) -> RsaKeys {
+    let mut store = gpu.rsa_keys(width, all.len()).unwrap();
+    for (number, key) in all.iter().enumerate() {
+        gpu.put_rsa_key(&mut store, number, key.modulus()).unwrap();
+    }
+    store
+}
+
+/// All lengths from 0 to 128, so that the counter and the padding fall on every place of a block.
+pub fn full_domain_hashes(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
+    for width in WIDTHS {
+        let all = keys(width);
+        let store = put_all(gpu, width, &all);
+        let messages: Vec<Vec<u8>> = (0..=128)
+            .map(|length| {
+                let mut message = vec![0; length];
+                rng.fill_bytes(&mut message);
+                message
+            })
+            .collect();
+        let key_of: Vec<u32> = messages.iter().map(|_| rng.random_range(0..3)).collect();
+        let views: Vec<&[u8]> = messages.iter().map(Vec::as_slice).collect();
+        let hashes = gpu.hash_full_domain(&store, &key_of, &views).unwrap();
+        for ((hash, message), key) in hashes.chunks(width.bytes()).zip(&messages).zip(&key_of) {
+            let expected = full_domain_hash(message, &all[*key as usize].n);
+            assert_eq!(
+                BigUint::from_bytes_be(hash),
+                expected,
+                "{width:?}, {} bytes",
+                message.len()
+            );
+        }
+        let long = [0; 129];
+        assert!(matches!(
+            gpu.hash_full_domain(&store, &[0], &[&long]),
+            Err(BatchError::Malformed(_))
+        ));
+    }
+}
+
+/// EMSA-PSS-ENCODE of RFC 8017, 9.1.1, of parts that a test may spoil.
+struct Encoded {
+    salt: Vec<u8>,
+    /// What stands before the salt.
+    padding: Vec<u8>,
+    trailer: u8,
+    clear_top_bit: bool,
+    /// Changed in H after all else was made from it.
+    h_flip: u8,
+}
+
+impl Encoded {
+    fn new(rng: &mut ChaCha20Rng, width: Width) -> Self {
+        let mut salt = vec![0; 32];
+        rng.fill_bytes(&mut salt);
+        let mut padding = vec![0; width.bytes() - 66];
+        padding.push(1);
+        Self {
+            salt,
+            padding,
+            trailer: 0xbc,
+            clear_top_bit: true,
+            h_flip: 0,
+        }
+    }
+
+    fn bytes(&self, digest: &[u8]) -> Vec<u8> {
+        let mut h = Sha256::new()
+            .chain_update([0; 8])
+            .chain_update(digest)
+            .chain_update(&self.salt)
+            .finalize()
+            .to_vec();
+        let mut block = [self.padding.as_slice(), &self.salt].concat();
+        for (byte, mask) in block
+            .iter_mut()
+            .zip(mgf1(&h, self.padding.len() + self.salt.len()))
+        {
+            *byte ^= mask;
+        }
+        block[0] = if self.clear_top_bit {
+            block[0] & 0x7f
+        } else {
+            block[0] | 0x80
+        };
+        h[31] ^= self.h_flip;
+        [block, h, vec![self.trailer]].concat()
+    }
+
+    fn sign(&self, key: &Key, digest: &[u8]) -> BigUint {
+        key.private(&BigUint::from_bytes_be(&self.bytes(digest)))
+    }
+}
+
+/// Digest and signature of a message.
+pub fn sign_pss(rng: &mut ChaCha20Rng, key: &Key, message: &[u8]) -> ([u8; 32], Vec<u8>) {
+    let digest = Sha256::digest(message);
+    let number = Encoded::new(rng, key.width).sign(key, &digest);
+    (digest.into(), to_bytes(&number, key.width.bytes()))
+}
+
+fn aws_lc_verifies(key: &Key, message: &[u8], signature: &[u8]) -> bool {
+    let (n, e) = (key.n.to_bytes_be(), key.e.to_bytes_be());
+    RsaPublicKeyComponents { n, e }
+        .verify(&RSA_PSS_2048_8192_SHA256, message, signature)
+        .is_ok()
+}
+
+/// A batch that grows.
+#[derive(Default)]
+struct Growing {
+    key_of: Vec<u32>,
+    messages: Vec<Vec<u8>>,
+    digests: Vec<[u8; 32]>,
+    signatures: Vec<u8>,
+    expected: Vec<bool>,
+}
+
+impl Growing {
+    fn push(&mut self, key: usize, message: &[u8], signature: &[u8], expected: bool) {
+        self.key_of.push(key as u32);
+        self.messages.push(message.to_vec());
+        self.digests.push(Sha256::digest(message).into());
+        self.signatures.extend_from_slice(signature);
+        self.expected.push(expected);
+    }
+
+    /// Neither kernel may find otherwise than expected, nor may AWS-LC.
+    fn check(&self, gpu: &mut Gpu, all: &[Key]) {
+        let width = all[0].width;
+        for ((key, message), (signature, expected)) in self
+            .key_of
+            .iter()
+            .zip(&self.messages)
+            .zip(self.signatures.chunks(width.bytes()).zip(&self.expected))
+        {
+            assert_eq!(
+                aws_lc_verifies(&all[*key as usize], message, signature),
+                *expected,
+                "AWS-LC disagrees"
+            );
+        }
+        let store = put_all(gpu, width, all);
+        for goal in GOALS {
+            let batch = PssBatch {
+                keys: &store,
+                key_of: &self.key_of,
+                digests: &self.digests,
+                signatures: &self.signatures,
+            };
+            assert_eq!(
+                gpu.verify_pss(&batch, goal).unwrap(),
+                self.expected,
+                "{width:?} {goal:?}"
+            );
+        }
+    }
+}
+
+pub fn pss_valid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
+    for width in WIDTHS {
+        let all = keys(width);
+        let mut batch = Growing::default();
+        for turn in 0..9 {
+            let number = turn % 3;
+            let key = &all[number];
+            let message: Vec<u8> = (0..turn).map(|_| rng.next_u32() as u8).collect();
+            let by_numbers = Encoded::new(rng, width).sign(key, &Sha256::digest(&message));
+            batch.push(number, &message, &to_bytes(&by_numbers, width.bytes()), true);
+            // AWS-LC refuses factors as close as those of the first two keys.
+            if let Ok(pair) = RsaKeyPair::from_der(&key.der()) {
+                let mut signature = vec![0; width.bytes()];
+                pair.sign(&RSA_PSS_SHA256, &SystemRandom::new(), &message, &mut signature)
+                    .unwrap();
+                batch.push(number, &message, &signature, true);
+                batch.push((number + 1) % 3, &message, &signature, false);
+            }
+        }
+        assert!(batch.expected.len() > 9, "AWS-LC takes one of the keys at least");
+        batch.check(gpu, &all);
+    }
+}
+
+pub fn pss_invalid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
+    for width in WIDTHS {
+        let all = keys(width);
+        let key = &all[0];
+        let (length, message) = (width.bytes(), b"stop");
+        let digest = Sha256::digest(message);
+        let mut batch = Growing::default();
+        let mut push =
+            |number: &BigUint, expected| batch.push(0, message, &to_bytes(number, length), expected);
+
+        let valid = Encoded::new(rng, width).sign(key, &digest);
+        push(&valid, true);
+        for bit in [
+            0,
+            1,
+            31,
+            32,
+            63,
+            64,
+            8 * length - 2,
+            rng.random_range(0..8 * length - 1),
+        ] {
+            push(&(&valid ^ (BigUint::from(1u8) << bit)), false);
+        }
+        // Not below n, though the same modulo n where it still fits.
+        for number in [
+            BigUint::ZERO,
+            BigUint::from(1u8),
+            &key.n - 1u8,
+            key.n.clone(),
+            &key.n - &valid,
+        ] {
+            push(&number, false);
+        }
+        let above = &valid + &key.n;
+        if above.bits() as usize <= 8 * length {
+            push(&above, false);
+        }
+        let mut spoilt = |spoil: &dyn Fn(&mut Encoded)| {
+            let mut encoded = Encoded::new(rng, width);
+            spoil(&mut encoded);
+            let number = BigUint::from_bytes_be(&encoded.bytes(&digest));
+            // What is above n cannot be signed; it is one in 2^1000 with these keys.
+            push(&key.private(&(number % &key.n)), false);
+        };
+        spoilt(&|encoded| encoded.trailer = 0xbd);
+        spoilt(&|encoded| encoded.trailer = 0xcc);
+        spoilt(&|encoded| encoded.clear_top_bit = false);
+        spoilt(&|encoded| encoded.h_flip = 1);
+        for at in [
+            0,
+            1,
+            3,
+            4,
+            100,
+            length - 72,
+            length - 69,
+            length - 68,
+            length - 67,
+        ] {
+            spoilt(&|encoded| encoded.padding[at] = 1);
+        }
+        for separator in [0, 2, 0x81] {
+            spoilt(&|encoded| encoded.padding[length - 66] = separator);
+        }
+        // A shorter salt with its padding longer, and the other way round.
+        spoilt(&|encoded| {
+            encoded.salt.pop();
+            encoded.padding.insert(0, 0);
+        });
+        spoilt(&|encoded| {
+            encoded.salt.push(7);
+            encoded.padding.remove(0);
+        });
+        let for_another = Encoded::new(rng, width).sign(key, &Sha256::digest(b"go"));
+        push(&for_another, false);
+        batch.check(gpu, &all);
+    }
+}
+
+fn secrets_of(gpu: &mut Gpu, width: Width, all: &[Key]) -> linewarden_signatures::gpu::RsaSecrets {
+    let mut secrets = gpu.rsa_secrets(width, all.len()).unwrap();
+    for (number, key) in all.iter().enumerate() {
+        gpu.put_rsa_secret(&mut secrets, number, key.modulus(), b"", &key.secret())
+            .unwrap();
+    }
+    secrets
+}
+
+pub fn private_operations(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
+    for width in WIDTHS {
+        let (all, length) = (keys(width), width.bytes());
+        let secrets = secrets_of(gpu, width, &all);
+        let (mut key_of, mut numbers) = (vec![], vec![]);
+        for (index, key) in (0u32..).zip(&all) {
+            let mut random = vec![0; length];
+            rng.fill_bytes(&mut random);
+            let random = BigUint::from_bytes_be(&random) % &key.n;
+            let ones = (BigUint::from(1u8) << (8 * length)) - 1u8;
+            let edges = [
+                BigUint::ZERO,
+                1u8.into(),
+                &key.n - 1u8,
+                key.p.clone(),
+                &key.q * 3u8,
+                key.n.clone(),
+                ones,
+            ];
+            for number in edges.into_iter().chain([random]) {
+                key_of.push(index);
+                numbers.push(number);
+            }
+        }
+        let bytes: Vec<u8> = numbers
+            .iter()
+            .flat_map(|number| to_bytes(number, length))
+            .collect();
+        let (results, checked) = gpu
+            .private(&Numbers {
+                secrets: &secrets,
+                key_of: &key_of,
+                numbers: &bytes,
+            })
+            .unwrap();
+        for (((key, number), result), checked) in key_of
+            .iter()
+            .zip(&numbers)
+            .zip(results.chunks(length))
+            .zip(checked)
+        {
+            let key = &all[*key as usize];
+            let expected = if number < &key.n {
+                key.private(number)
+            } else {
+                BigUint::ZERO
+            };
+            assert_eq!(BigUint::from_bytes_be(result), expected, "{width:?}: {number:x}");
+            assert_eq!(checked, number < &key.n, "{width:?}: {number:x}");
+        }
+    }
+}
+
+/// One wrong part of a key at a time stands for a fault in one half of the computation.
+pub fn inconsistent_secrets(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
+    for width in WIDTHS {
+        let all = keys(width);
+        let key = &all[2];
+        let mut parts = [key.secret().dp, key.secret().dq, key.secret().qinv].map(<[u8]>::to_vec);
+        let mut number = vec![0; width.bytes()];
+        rng.fill_bytes(&mut number[1..]);
+        for wrong in 0..3 {
+            let at = rng.random_range(1..parts[wrong].len());
+            parts[wrong][at] ^= 1;
+            let [dp, dq, qinv] = &parts;
+            let secret = linewarden_signatures::gpu::RsaSecret {
+                dp,
+                dq,
+                qinv,
+                ..key.secret()
+            };
+            let mut secrets = gpu.rsa_secrets(width, 1).unwrap();
+            gpu.put_rsa_secret(&mut secrets, 0, key.modulus(), b"", &secret)
+                .unwrap();
+            let (result, checked) = gpu
+                .private(&Numbers {
+                    secrets: &secrets,
+                    key_of: &[0],
+                    numbers: &number,
+                })
+                .unwrap();
+            assert_eq!(checked, [false]);
+            assert!(result.iter().all(|byte| *byte == 0));
+            parts[wrong][at] ^= 1;
+        }
+    }
+}

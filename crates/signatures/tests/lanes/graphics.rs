@@ -1,0 +1,322 @@
+//! The lane on a device, with kernels compiled for this processor in its place: keys that come and go, and losses.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use linewarden_signatures::gpu::{Emulation, Gpu, NoGpu};
+use linewarden_signatures::key::PrivateKey;
+use linewarden_signatures::lane::{Graphics, KeyMemory, OneByOne};
+use linewarden_signatures::message::{PayloadKind, Unsigned};
+use linewarden_signatures::ra::{Domain, Layout};
+use linewarden_signatures::receive::Checked;
+use linewarden_signatures::scheduler::engine::{Done, Ending, Engine, Lane, LaneLost, Sink};
+use linewarden_signatures::scheduler::model::Line;
+use linewarden_signatures::scheduler::policy::FixedTau;
+use linewarden_signatures::scheduler::{
+    Class, Config, Dropped, Job, LaneKind, LaneSpec, Meta, Outcome, PerClass, Priority, Source, Span,
+};
+use linewarden_signatures::scheme::Scheme;
+
+use crate::common::{NOW, receiver_of, stamp};
+
+/// Two keys of the small layout, of each size of modulus.
+pub const MEMORY: KeyMemory = KeyMemory {
+    table_bytes: 4 * 2 * 8453 * 384,
+    rsa_keys: 2,
+};
+
+fn refused(error: linewarden_signatures::gpu::GpuLost) -> NoGpu {
+    NoGpu::Refused {
+        step: error.step,
+        cause: error.cause,
+    }
+}
+
+fn try_emulated(emulation: Emulation, memory: KeyMemory) -> Result<Graphics, NoGpu> {
+    let mut first = true;
+    let open = move || {
+        // It stays lost.
+        let calls = if std::mem::take(&mut first) {
+            emulation.calls
+        } else {
+            0
+        };
+        Gpu::emulated(Emulation { calls, ..emulation }).map_err(refused)
+    };
+    Graphics::opened_by(Box::new(open), memory)
+}
+
+pub fn emulated(emulation: Emulation, memory: KeyMemory) -> Graphics {
+    try_emulated(emulation, memory).unwrap()
+}
+
+/// A message of each key in turn, every third of which is spoilt, and whether it is its signer's.
+fn messages_of(keys: &[PrivateKey], count: usize) -> Vec<(Checked, bool)> {
+    let receiver = receiver_of(keys.iter().map(PrivateKey::public));
+    let message = |number: usize| {
+        let key = &keys[number % keys.len()];
+        let draft = Unsigned {
+            scheme: key.public().scheme(),
+            key_id: key.public().id(),
+            stamp: stamp(NOW, 1),
+            kind: PayloadKind::Opaque,
+            payload: &[number as u8],
+        };
+        let mut bytes = key.sign_plainly(draft.encode().unwrap()).unwrap().unwrap();
+        let good = number % 3 != 2;
+        if !good {
+            let place = bytes.len() - 2;
+            bytes[place] ^= 1;
+        }
+        (receiver.screen(bytes, NOW).unwrap(), good)
+    };
+    (0..count).map(message).collect()
+}
+
+#[test]
+fn keys_beyond_the_memory_take_turns() {
+    let keys: Vec<PrivateKey> = [
+        Scheme::RsaPss2048,
+        Scheme::RsaPss2048,
+        Scheme::RsaPss2048,
+        Scheme::EcdsaP256,
+    ]
+    .map(|scheme| PrivateKey::generate(scheme, None).unwrap())
+    .into();
+    let (messages, expected): (Vec<_>, Vec<_>) = messages_of(&keys, 24).into_iter().unzip();
+    for rsa_keys in 1..4 {
+        let mut device = emulated(Emulation::default(), KeyMemory { rsa_keys, ..MEMORY });
+        for _ in 0..2 {
+            assert_eq!(device.holds(&messages).unwrap(), expected, "room for {rsa_keys}");
+        }
+    }
+}
+
+/// No room for the table, or a text that is longer than what a kernel hashes.
+#[test]
+fn what_the_device_does_not_take_the_processor_does() {
+    let layout = |text: &str| {
+        let texts = Domain::Submessages(vec![text.to_owned(), "b".to_owned()]);
+        Layout::new(PayloadKind::Submessages, vec![texts]).unwrap()
+    };
+    let long = "x".repeat(82);
+    for (layout, memory) in [
+        (
+            layout("a"),
+            KeyMemory {
+                table_bytes: 1 << 20,
+                ..MEMORY
+            },
+        ),
+        (layout(&long), MEMORY),
+        (layout(&long[1..]), MEMORY),
+    ] {
+        let key = PrivateKey::generate(Scheme::RaRsa2048, Some(layout)).unwrap();
+        let receiver = receiver_of([key.public()].into_iter());
+        let ra = key.ra().unwrap();
+        let (kind, payload) = (PayloadKind::Submessages, [0]);
+        let digits = ra
+            .public()
+            .layout()
+            .digits(stamp(NOW, 1), kind, &payload)
+            .unwrap();
+        let draft = Unsigned {
+            scheme: Scheme::RaRsa2048,
+            key_id: key.public().id(),
+            stamp: stamp(NOW, 1),
+            kind,
+            payload: &payload,
+        };
+        let (name, draft) = ([3; 32], draft.encode().unwrap());
+        let good = draft.with_mask(&name, &ra.sign(&name, &digits).unwrap());
+        let mut bad = good.clone();
+        let place = bad.len() - 1;
+        bad[place] ^= 1;
+        let messages = [good, bad].map(|bytes| receiver.screen(bytes, NOW).unwrap());
+        let mut device = emulated(Emulation::default(), memory);
+        assert_eq!(device.holds(&messages).unwrap(), [true, false]);
+    }
+}
+
+/// The calls that opening takes; what comes after them is a batch's.
+fn calls_to_open() -> u64 {
+    let opens = |calls: &u64| {
+        let emulation = Emulation {
+            calls: *calls,
+            ..Emulation::default()
+        };
+        try_emulated(emulation, MEMORY).is_ok()
+    };
+    (0..1000).find(opens).unwrap()
+}
+
+/// Tells when it is lost.
+struct Telling(Graphics, Sender<()>);
+
+impl Lane<Checked> for Telling {
+    fn run(
+        &mut self,
+        class: Class,
+        jobs: &mut [Checked],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), LaneLost> {
+        self.0.run(class, jobs, outcomes).inspect_err(|_| {
+            let _ = self.1.send(());
+        })
+    }
+
+    fn probe(&mut self) -> Result<(), LaneLost> {
+        self.0.probe()
+    }
+}
+
+/// Does nothing before the other is lost.
+struct Waiting(OneByOne, Option<Receiver<()>>);
+
+impl Lane<Checked> for Waiting {
+    fn run(
+        &mut self,
+        class: Class,
+        jobs: &mut [Checked],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), LaneLost> {
+        if let Some(loss) = self.1.take() {
+            // Nothing here takes that long: a test that waits for it has failed.
+            loss.recv_timeout(Duration::from_secs(60))
+                .expect("the device gets a batch and is lost");
+        }
+        self.0.run(class, jobs, outcomes)
+    }
+}
+
+/// Message and outcome, as they come.
+#[derive(Default)]
+struct Results(Mutex<Vec<(Vec<u8>, Outcome)>>);
+
+impl Sink<Checked> for Results {
+    fn done(&self, done: Done<'_, Checked>) {
+        let results = done.payloads.drain(..).zip(done.outcomes);
+        let results = results.map(|(message, outcome)| (message.bytes().to_vec(), *outcome));
+        self.0.lock().unwrap().extend(results);
+    }
+
+    fn dropped(&self, dropped: &mut Vec<Dropped<Checked>>) {
+        assert!(dropped.is_empty(), "nothing is too late or too much");
+    }
+}
+
+/// Runs messages of RSA-PSS through the engine with a device that behaves so, and is lost.
+fn with_loss(emulation: Emulation, messages: &[(Checked, bool)]) {
+    let (tell, told) = channel();
+    let device = emulated(emulation, MEMORY);
+    let cpu =
+        LaneSpec::new("cpu", LaneKind::Cpu).with(Class::RSA_VERIFY, Line::new(Span::from_micros(1), 1e4));
+    let lanes: Vec<(LaneSpec, Box<dyn Lane<Checked>>)> = vec![
+        (cpu, Box::new(Waiting(OneByOne::default(), Some(told)))),
+        (device.spec(), Box::new(Telling(device, tell))),
+    ];
+    let results = Arc::new(Results::default());
+    let sink: Arc<dyn Sink<Checked>> = Arc::<Results>::clone(&results);
+    let engine = Engine::start(
+        Config::default(),
+        Box::new(FixedTau::new(PerClass::from_fn(|_| 8))),
+        lanes,
+        sink,
+    )
+    .unwrap();
+    let submitter = engine.submitter();
+    let mut jobs: Vec<Job<Checked>> = messages
+        .iter()
+        .map(|(message, _)| Job {
+            meta: Meta::new(
+                Class::RSA_VERIFY,
+                Priority::try_from(7).unwrap(),
+                Source(1),
+                submitter.now(),
+            ),
+            payload: message.clone(),
+        })
+        .collect();
+    submitter.submit(&mut jobs).unwrap();
+    let (_, snapshot) = engine.shut_down(Ending::Finish).unwrap();
+    let mut found = std::mem::take(&mut *results.0.lock().unwrap());
+    let verdict = |good: bool| {
+        if good {
+            Outcome::Accepted
+        } else {
+            Outcome::Rejected
+        }
+    };
+    let expected = messages
+        .iter()
+        .map(|(message, good)| (message.bytes().to_vec(), verdict(*good)));
+    let mut expected: Vec<_> = expected.collect();
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    expected.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(found, expected, "each message has its verdict once");
+    let [cpu, device] = &snapshot.lanes[..] else {
+        panic!("two lanes")
+    };
+    assert!(device.lost.is_some(), "{emulation:?}");
+    assert_eq!(device.jobs + cpu.jobs, messages.len() as u64);
+}
+
+/// In the middle of putting keys, of copying, of computing; and one that hangs instead.
+#[test]
+fn what_a_lost_device_had_the_processor_does_once() {
+    let keys = [PrivateKey::generate(Scheme::RsaPss2048, None).unwrap()];
+    let messages = messages_of(&keys, 96);
+    let open = calls_to_open();
+    for calls in [open + 1, open + 6, open + 12, open + 15] {
+        with_loss(
+            Emulation {
+                calls,
+                ..Emulation::default()
+            },
+            &messages,
+        );
+    }
+    let answers = |answers| Emulation {
+        answers,
+        ..Emulation::default()
+    };
+    let opens = |count: &u64| try_emulated(answers(*count), MEMORY).is_ok();
+    let open = (0..1000).find(opens).unwrap();
+    with_loss(answers(open + 1), &messages);
+}
+
+#[test]
+fn a_device_that_hangs_is_left_alone() {
+    let messages = messages_of(&[PrivateKey::generate(Scheme::EcdsaP256, None).unwrap()], 3);
+    let messages: Vec<Checked> = messages.into_iter().map(|(message, _)| message).collect();
+    let opened = Arc::new(Mutex::new(0));
+    for (emulation, tries) in [
+        (
+            Emulation {
+                answers: 8,
+                ..Emulation::default()
+            },
+            1,
+        ),
+        (
+            Emulation {
+                calls: 80,
+                ..Emulation::default()
+            },
+            2,
+        ),
+    ] {
+        *opened.lock().unwrap() = 0;
+        let count = Arc::clone(&opened);
+        let open = move || {
+            *count.lock().unwrap() += 1;
+            Gpu::emulated(emulation).map_err(refused)
+        };
+        let mut device = Graphics::opened_by(Box::new(open), MEMORY).unwrap();
+        let lost = (0..1000).find_map(|_| device.holds(&messages).err()).unwrap();
+        assert_eq!(device.holds(&messages).unwrap_err(), lost, "it stays lost");
+        assert_eq!(device.reopen().is_ok(), tries == 2, "{lost}");
+        assert_eq!(*opened.lock().unwrap(), tries, "{lost}");
+    }
+}
