@@ -17,11 +17,11 @@ OUT ?= out
 SUDO ?=
 export SUDO
 
-.PHONY: help setup demo test kernel avx512 bench lint fmt generate p4 bmv2 doc fuzz readme clean
+.PHONY: help setup demo test test-gpu kernel avx512 bench lint fmt generate p4 bmv2 doc fuzz readme clean
 
 help: ## list the targets
 	@printf 'Linewarden: make TARGET [ARGS="..."]\n\n'
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## install what the machine lacks; nothing where nothing is missing
 	@scripts/setup
@@ -33,6 +33,9 @@ demo: setup ## authenticate 10,000 simulated devices through the kernel, under a
 
 test: setup ## all tests of all crates, then the device role without an operating system
 	@scripts/test $(ARGS)
+
+test-gpu: setup ## the tests of the CUDA kernels on every GPU of this machine; where there is none, they say why
+	@scripts/test -p linewarden-signatures --test gpu -- device:: $(ARGS)
 
 kernel: setup ## the data planes' tests on the oldest kernel that is meant, in an emulator
 	@scripts/test-kernel $(ARGS)
