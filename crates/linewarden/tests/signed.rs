@@ -209,6 +209,22 @@ fn send(at: &Path, signer: &str, line: &str, to: &str) {
     ));
 }
 
+/// With a driver and a GPU it fails too: there is no compiler where it is told to look.
+#[test]
+fn a_gpu_that_is_required_and_not_there_is_a_failure() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ed25519 --out plain");
+    let words = "signed receive --listen 127.0.0.1:0 --signers plain/signer.json --gpu require";
+    let output = linewarden(at, words)
+        .env("LINEWARDEN_NVRTC", at)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("--gpu require: "), "{told}");
+}
+
 #[test]
 fn a_receiver_hands_on_what_is_verified_and_counts_what_is_not() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! `linewarden signed`.
 
 mod keygen;
+mod lanes;
 mod masks;
 mod payload;
 mod receive;

@@ -9,19 +9,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
-use linewarden_signatures::lane::{Eight, OneByOne};
 use linewarden_signatures::message::TimeMs;
 use linewarden_signatures::receive::{
-    Checked, REPLAY_MEMORY_DEFAULT, Receiver, ReplayMemory, Signers, Verified, Window,
+    REPLAY_MEMORY_DEFAULT, Receiver, ReplayMemory, Signers, Verified, Window,
 };
-use linewarden_signatures::scheduler::engine::Lane;
-use linewarden_signatures::scheduler::model::Line;
 use linewarden_signatures::scheduler::policy::Adaptive;
-use linewarden_signatures::scheduler::{Class, Config, LaneKind, LaneSpec, Priority, Span};
+use linewarden_signatures::scheduler::{Config, Priority, Span};
 use linewarden_signatures::service::{Delivery, Report, Service};
 use linewarden_signatures::store::{Revocations, read_public};
 use linewarden_signatures::udp::Inbox;
 
+use super::lanes::{self, UseGpu};
 use super::payload;
 use crate::failure::Failure;
 use crate::output::{Output, tell};
@@ -69,6 +67,9 @@ pub struct ReceiveArgs {
     /// Processors that verify; all but one if not given
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=60))]
     lanes: Option<u16>,
+    /// Whether GPUs verify too: if there are any, never, or they must
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = UseGpu::Auto)]
+    gpu: UseGpu,
     /// End after so many verified messages
     #[arg(long, value_name = "COUNT")]
     count: Option<u64>,
@@ -134,40 +135,20 @@ fn start(args: &ReceiveArgs) -> Result<Service, Failure> {
     let replays = ReplayMemory::new(window, args.remember, random()?);
     let receiver = Receiver::new(signers, revoked, window, replays);
     let delivery = Arc::new(Out::open(&args.out)?);
-    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let lanes = args.lanes.map_or((processors - 1).max(1), usize::from);
-    let lanes = (0..lanes).map(lane);
+    let mut lanes = lanes::processors(args.lanes);
+    lanes.extend(lanes::gpus(args.gpu)?);
     let policy = Box::new(Adaptive::default());
     let random = [random()?, random()?];
     Service::start(
         receiver,
         Config::default(),
         policy,
-        lanes.collect(),
+        lanes,
         delivery,
         clock,
         random,
     )
     .map_err(Failure::failed)
-}
-
-/// A processor, with what it does a second where nothing has been measured yet: the engine corrects it as it goes.
-fn lane(number: usize) -> (LaneSpec, Box<dyn Lane<Checked>>) {
-    let rates = [
-        (Class::RA_VERIFY, 10_000.0),
-        (Class::RSA_VERIFY, 40_000.0),
-        (Class::RSA3072_VERIFY, 20_000.0),
-        (Class::P256_VERIFY, 15_000.0),
-        (Class::ED25519_VERIFY, 20_000.0),
-    ];
-    let spec = LaneSpec::new(format!("cpu {number}"), LaneKind::Cpu);
-    let spec = rates.into_iter().fold(spec, |spec, (class, rate)| {
-        spec.with(class, Line::new(Span::from_micros(1), rate))
-    });
-    match Eight::widest() {
-        Some(eight) => (spec.with_grain(8), Box::new(eight)),
-        None => (spec, Box::new(OneByOne::default())),
-    }
 }
 
 fn add_signers(signers: &mut Signers, path: &Path) -> Result<(), Failure> {
