@@ -27,6 +27,15 @@ fn keygen(at: &Path, words: &str) -> Value {
     serde_json::from_str(&run(linewarden(at, &format!("signed keygen --json {words}")))).unwrap()
 }
 
+/// Files of masks are bound to a machine, which has a name in /etc/machine-id.
+fn nameless() -> bool {
+    let nameless = !Path::new("/etc/machine-id").exists();
+    if nameless {
+        println!("SKIPPED: this machine has no /etc/machine-id");
+    }
+    nameless
+}
+
 /// Where a sender sends to.
 fn inbox() -> (UdpSocket, String) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -76,6 +85,9 @@ fn payload(receiver: &mut Receiver, bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
 
 #[test]
 fn what_is_sent_is_the_signers_and_each_payload_is_what_the_line_says() {
+    if nameless() {
+        return;
+    }
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     keygen(at, "--scheme ed25519 --out plain");
@@ -94,7 +106,7 @@ fn what_is_sent_is_the_signers_and_each_payload_is_what_the_line_says() {
     std::fs::write(at.join("lines"), "hello\nworld\n").unwrap();
     let sent = run(linewarden(
         at,
-        &format!("signed send plain --to {address} --input lines --json"),
+        &format!("signed send plain --to {address} --input lines --lanes 1 --json"),
     ));
     assert_eq!(serde_json::from_str::<Value>(&sent).unwrap()["sent"], 2);
     assert_eq!(payload(&mut receiver, &next(&inbox)).unwrap(), b"hello");
@@ -103,7 +115,9 @@ fn what_is_sent_is_the_signers_and_each_payload_is_what_the_line_says() {
     assert_eq!(payload(&mut receiver, &second), Err(Refusal::Replayed));
 
     std::fs::write(at.join("lines"), "[\"close\", 7]\n").unwrap();
-    let words = format!("signed send breaker --to {address} --input lines --count 70 --priority 0 --json");
+    let words = format!(
+        "signed send breaker --to {address} --input lines --count 70 --priority 0 --idle-masks 0 --json"
+    );
     let sent: Value = serde_json::from_str(&run(linewarden(at, &words))).unwrap();
     // One mask was asked for, and a block was made; six messages had none.
     assert_eq!(
@@ -121,6 +135,9 @@ fn what_is_sent_is_the_signers_and_each_payload_is_what_the_line_says() {
 
 #[test]
 fn no_mask_goes_out_twice_whatever_kills_the_sender() {
+    if nameless() {
+        return;
+    }
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     keygen(
@@ -157,6 +174,9 @@ fn no_mask_goes_out_twice_whatever_kills_the_sender() {
 
 #[test]
 fn files_that_others_could_have_read_or_copied_are_refused() {
+    if nameless() {
+        return;
+    }
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --masks 64 --out truck");
@@ -227,6 +247,9 @@ fn a_gpu_that_is_required_and_not_there_is_a_failure() {
 
 #[test]
 fn a_receiver_hands_on_what_is_verified_and_counts_what_is_not() {
+    if nameless() {
+        return;
+    }
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     let plain = keygen(at, "--scheme ed25519 --out plain");

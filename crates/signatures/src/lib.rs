@@ -12,6 +12,7 @@
 //! | [`service`] | receiver, scheduler and lanes as one |
 //! | [`simulator`] | the scheduler in virtual time: traffic, lanes with measured rates, reports, policies side by side |
 //! | [`signer`] | a key at work, with its table and masks |
+//! | [`signing`] | signer, scheduler and lanes as one; masks made while nothing else is to do |
 //! | [`store`] | private keys, tables and masks in files; revocations |
 //! | [`udp`] | datagrams in batches |
 //! | [`bsm`] | part I of SAE J2735's Basic Safety Message: UPER and JSON |
@@ -31,6 +32,7 @@ pub mod scheduler;
 pub mod scheme;
 pub mod service;
 pub mod signer;
+pub mod signing;
 pub mod simulator;
 pub mod store;
 pub mod udp;

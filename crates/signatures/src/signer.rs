@@ -1,10 +1,11 @@
 //! Signing messages with one key: with masks while there are some, and without them when not.
 
 use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::key::{PrivateKey, PrivateKeyError, PublicKey};
-use crate::message::{MASK_NAME_BYTES, PayloadKind, Stamp, Unsigned};
-use crate::ra::{Mask, Table};
+use crate::message::{Draft, MASK_NAME_BYTES, PayloadKind, Stamp, Unsigned};
+use crate::ra::{Digits, Mask, RaPrivate, Table};
 use crate::refusal::Refusal;
 use crate::store::{MaskFile, MaskFileError};
 
@@ -42,12 +43,34 @@ pub enum SignError {
     NoTable,
 }
 
-/// A key at work, with what it has prepared.
+/// A message to sign, of a form that the key signs.
+#[derive(Debug, Clone)]
+pub struct ToSign {
+    draft: Draft,
+    /// With RA.
+    digits: Option<Digits>,
+}
+
+/// A signed message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signed {
+    /// The whole message.
+    pub bytes: Vec<u8>,
+    /// How it was signed.
+    pub way: Way,
+}
+
+/// A key at work, with what it has prepared. Several threads may sign with it.
 pub struct Signer {
     key: PrivateKey,
     table: Option<Table>,
+    pool: Mutex<Pool>,
+}
+
+/// Masks that were never used: those in memory are in no file any more.
+struct Pool {
     file: Option<MaskFile>,
-    pool: Vec<Mask>,
+    masks: Vec<Mask>,
 }
 
 impl fmt::Debug for Signer {
@@ -60,11 +83,11 @@ impl Signer {
     /// Signs with this key; RA with its table, and with masks out of the file, if there is one.
     #[must_use]
     pub fn new(key: PrivateKey, table: Option<Table>, file: Option<MaskFile>) -> Self {
+        let masks = Vec::new();
         Self {
             key,
             table,
-            file,
-            pool: Vec::new(),
+            pool: Mutex::new(Pool { file, masks }),
         }
     }
 
@@ -77,39 +100,43 @@ impl Signer {
     /// Masks that are left, in memory and in the file.
     #[must_use]
     pub fn masks(&self) -> u64 {
-        let in_file = self.file.as_ref().map_or(0, MaskFile::remaining);
-        in_file.saturating_add(self.pool.len() as u64)
+        let pool = self.pool();
+        let in_file = pool.file.as_ref().map_or(0, MaskFile::remaining);
+        in_file.saturating_add(pool.masks.len() as u64)
     }
 
-    /// Adds masks that were made just now, and are in no file.
-    pub fn refill(&mut self, masks: impl IntoIterator<Item = Mask>) {
-        self.pool.extend(masks);
+    /// Masks that are left in the file.
+    #[must_use]
+    pub fn in_file(&self) -> u64 {
+        self.pool().file.as_ref().map_or(0, MaskFile::remaining)
     }
 
-    /// Makes so many masks of fresh random names; none with a plain key.
+    /// Makes so many masks of fresh random names, for as long as this process lives; none with a plain key.
     ///
     /// # Errors
     /// No random bytes, or a result does not check.
-    pub fn make_masks(&self, count: usize) -> Result<Vec<Mask>, SignError> {
+    pub fn refill(&self, count: usize) -> Result<usize, SignError> {
         let Some(ra) = self.key.ra() else {
-            return Ok(Vec::new());
+            return Ok(0);
         };
-        let names = std::iter::repeat_with(fresh_name)
-            .take(count)
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(ra.masks(&names).map_err(PrivateKeyError::from)?)
+        let names = std::iter::repeat_with(fresh_name).take(count);
+        let masks = ra.masks(&names.collect::<Result<Vec<_>, _>>()?);
+        let masks = masks.map_err(PrivateKeyError::from)?;
+        let made = masks.len();
+        self.add_masks(masks);
+        Ok(made)
     }
 
-    /// Signs a message.
+    /// Adds masks of this key that were made elsewhere just now, and are in no file.
+    pub fn add_masks(&self, masks: impl IntoIterator<Item = Mask>) {
+        self.pool().masks.extend(masks);
+    }
+
+    /// Takes a message apart.
     ///
     /// # Errors
-    /// A payload that this key does not sign, no random bytes, a file of masks that cannot be used.
-    pub fn sign(
-        &mut self,
-        stamp: Stamp,
-        kind: PayloadKind,
-        payload: &[u8],
-    ) -> Result<(Vec<u8>, Way), SignError> {
+    /// A payload that this key does not sign.
+    pub fn prepare(&self, stamp: Stamp, kind: PayloadKind, payload: &[u8]) -> Result<ToSign, SignError> {
         let public = self.key.public();
         let unsigned = Unsigned {
             scheme: public.scheme(),
@@ -119,32 +146,104 @@ impl Signer {
             payload,
         };
         let draft = unsigned.encode().ok_or(SignError::Long(payload.len()))?;
-        let Some(ra) = self.key.ra() else {
-            crate::receive::plain_shape(kind, payload).map_err(SignError::Payload)?;
-            let signed = self.key.sign_plainly(draft)?;
-            return signed.map(|bytes| (bytes, Way::Plain)).ok_or(SignError::NoTable);
+        let digits = match public.ra() {
+            Some(ra) => Some(ra.layout().digits(stamp, kind, payload)),
+            None => {
+                crate::receive::plain_shape(kind, payload).map_err(SignError::Payload)?;
+                None
+            }
         };
-        let layout = ra.public().layout();
-        let digits = layout.digits(stamp, kind, payload).map_err(SignError::Payload)?;
+        let digits = digits.transpose().map_err(SignError::Payload)?;
+        Ok(ToSign { draft, digits })
+    }
+
+    /// Signs messages: with RA each with a mask while there are some, then without.
+    ///
+    /// # Errors
+    /// No random bytes, a file of masks that cannot be used, a library that does not sign. Nothing is signed then; masks that were
+    /// taken for it are gone.
+    pub fn sign(&self, messages: &[&ToSign]) -> Result<Vec<Signed>, SignError> {
+        let Some(ra) = self.key.ra() else {
+            return messages
+                .iter()
+                .map(|message| self.sign_plainly(message))
+                .collect();
+        };
         let table = self.table.as_ref().ok_or(SignError::NoTable)?;
-        if let Some(mask) = next_mask(&mut self.pool, self.file.as_mut())? {
-            let name = *mask.name();
-            let signature = table.sign(mask, &digits).map_err(PrivateKeyError::from)?;
-            return Ok((draft.with_mask(&name, &signature), Way::Masked));
+        let masks = self.take_masks(messages.len())?;
+        let (masked, dry) = messages.split_at_checked(masks.len()).unwrap_or((messages, &[]));
+        let mut signed = with_masks(table, masks, masked)?;
+        for message in dry {
+            signed.push(sign_dry(ra, message)?);
         }
-        let name = fresh_name()?;
-        let signature = ra.sign(&name, &digits).map_err(PrivateKeyError::from)?;
-        Ok((draft.with_mask(&name, &signature), Way::Dry))
+        Ok(signed)
+    }
+
+    /// The same, but that RA signs without masks, and leaves those that there are.
+    ///
+    /// # Errors
+    /// As for [`Signer::sign`].
+    pub fn sign_without_masks(&self, messages: &[&ToSign]) -> Result<Vec<Signed>, SignError> {
+        match self.key.ra() {
+            None => self.sign(messages),
+            Some(ra) => messages.iter().map(|message| sign_dry(ra, message)).collect(),
+        }
+    }
+
+    fn sign_plainly(&self, message: &ToSign) -> Result<Signed, SignError> {
+        let signed = self.key.sign_plainly(message.draft.clone())?;
+        let bytes = signed.ok_or(SignError::NoTable)?;
+        let way = Way::Plain;
+        Ok(Signed { bytes, way })
+    }
+
+    /// So many, or all that there are.
+    fn take_masks(&self, count: usize) -> Result<Vec<Mask>, MaskFileError> {
+        let mut pool = self.pool();
+        let Pool { file, masks } = &mut *pool;
+        while masks.len() < count
+            && let Some(block) = file.as_mut().map(MaskFile::take_block).transpose()?.flatten()
+        {
+            masks.extend(block);
+        }
+        let left = masks.len().saturating_sub(count);
+        Ok(masks.split_off(left))
+    }
+
+    /// A thread that panicked has left masks that are used or unused, none in between.
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn next_mask(pool: &mut Vec<Mask>, file: Option<&mut MaskFile>) -> Result<Option<Mask>, MaskFileError> {
-    if pool.is_empty()
-        && let Some(block) = file.map(MaskFile::take_block).transpose()?.flatten()
-    {
-        pool.extend(block);
+impl ToSign {
+    fn digits(&self) -> Result<&Digits, SignError> {
+        self.digits.as_ref().ok_or(SignError::NoTable)
     }
-    Ok(pool.pop())
+}
+
+fn sign_dry(ra: &RaPrivate, message: &ToSign) -> Result<Signed, SignError> {
+    let name = fresh_name()?;
+    let signature = ra.sign(&name, message.digits()?).map_err(PrivateKeyError::from)?;
+    let bytes = message.draft.clone().with_mask(&name, &signature);
+    let way = Way::Dry;
+    Ok(Signed { bytes, way })
+}
+
+fn with_masks(table: &Table, masks: Vec<Mask>, messages: &[&ToSign]) -> Result<Vec<Signed>, SignError> {
+    let names: Vec<_> = masks.iter().map(|mask| *mask.name()).collect();
+    let digits = messages.iter().map(|message| message.digits());
+    let work = masks
+        .into_iter()
+        .zip(digits.collect::<Result<Vec<_>, _>>()?)
+        .collect();
+    let signatures = table.sign_all(work).map_err(PrivateKeyError::from)?;
+    let finished = messages.iter().zip(names.iter().zip(signatures));
+    let finished = finished.map(|(message, (name, signature))| Signed {
+        bytes: message.draft.clone().with_mask(name, &signature),
+        way: Way::Masked,
+    });
+    Ok(finished.collect())
 }
 
 /// 256 bits of the operating system's: no two are the same.

@@ -116,19 +116,10 @@ fn plain(address: &SockaddrStorage) -> SocketAddr {
 }
 
 /// Where messages go out.
+#[derive(Debug)]
 pub struct Outbox {
     socket: UdpSocket,
     address: SocketAddr,
-    headers: MultiHeaders<SockaddrStorage>,
-}
-
-impl fmt::Debug for Outbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Outbox")
-            .field(&self.socket)
-            .field(&self.address)
-            .finish()
-    }
 }
 
 impl Outbox {
@@ -156,7 +147,6 @@ impl Outbox {
         Ok(Self {
             socket: socket.into(),
             address,
-            headers: MultiHeaders::preallocate(BATCH, None),
         })
     }
 
@@ -164,8 +154,9 @@ impl Outbox {
     ///
     /// # Errors
     /// The kernel's; those before have been sent.
-    pub fn send(&mut self, messages: &[Vec<u8>]) -> io::Result<()> {
+    pub fn send(&self, messages: &[Vec<u8>]) -> io::Result<()> {
         let address = SockaddrStorage::from(self.address);
+        let mut headers = MultiHeaders::preallocate(BATCH.min(messages.len()), None);
         for batch in messages.chunks(BATCH) {
             let mut rest = batch;
             while !rest.is_empty() {
@@ -173,14 +164,7 @@ impl Outbox {
                     rest.iter().map(|message| [IoSlice::new(message)]).collect();
                 let addresses = vec![Some(address); rest.len()];
                 let socket = self.socket.as_raw_fd();
-                let sent = sendmmsg(
-                    socket,
-                    &mut self.headers,
-                    &slices,
-                    &addresses,
-                    [],
-                    MsgFlags::empty(),
-                );
+                let sent = sendmmsg(socket, &mut headers, &slices, &addresses, [], MsgFlags::empty());
                 let sent = match sent {
                     Ok(sent) => sent.count(),
                     Err(nix::errno::Errno::EINTR) => 0,
@@ -200,7 +184,7 @@ mod tests {
     fn exchange(at: SocketAddr) {
         let wait = Duration::from_secs(10);
         let mut inbox = Inbox::open(at, 0, wait).unwrap();
-        let mut outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
+        let outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
         let messages: Vec<Vec<u8>> = (0..150u8)
             .map(|number| vec![number; usize::from(number) + 1])
             .collect();
@@ -235,7 +219,7 @@ mod tests {
     fn too_long_stays_too_long() {
         let at = "127.0.0.1:0".parse().unwrap();
         let mut inbox = Inbox::open(at, 0, Duration::from_secs(10)).unwrap();
-        let mut outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
+        let outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
         outbox.send(&[vec![1; 9000]]).unwrap();
         let mut bytes = 0;
         inbox.receive(|message, _| bytes = message.len()).unwrap();

@@ -29,11 +29,15 @@ pub enum UseGpu {
     Require,
 }
 
-/// So many processors, or all but one.
-pub fn processors(count: Option<u16>) -> Vec<OneLane> {
+/// Processors that work on messages: so many as asked for, or all but the one that reads or receives them.
+pub fn count(asked: Option<u16>) -> usize {
     let there = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let count = count.map_or((there - 1).max(1), usize::from);
-    (0..count).map(processor).collect()
+    asked.map_or((there - 1).max(1), usize::from)
+}
+
+/// So many processors, see [`count`].
+pub fn processors(asked: Option<u16>) -> Vec<OneLane> {
+    (0..count(asked)).map(processor).collect()
 }
 
 /// A processor, with what it does a second where nothing has been measured yet: the engine corrects it as it goes.

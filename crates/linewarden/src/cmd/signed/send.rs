@@ -4,11 +4,14 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use linewarden_signatures::message::{MESSAGE_BYTES_MAX, Priority, Stamp, TimeMs};
-use linewarden_signatures::signer::{Signer, Way};
+use linewarden_signatures::scheduler::policy::Adaptive;
+use linewarden_signatures::signer::Signer;
+use linewarden_signatures::signing::{Counts, Dispatch, Settings, SigningService};
 use linewarden_signatures::store::MachineId;
 use linewarden_signatures::udp::{BATCH, Outbox};
 
@@ -26,7 +29,8 @@ const LINE_BYTES_MAX: u64 = 16 * MESSAGE_BYTES_MAX as u64;
 Signs each line of its input, and sends it as a datagram of its own. A line is a text (--hex: bytes as hexadecimal digits); with a \
 layout of basic safety messages, or --kind bsm, a JSON object of its fields; with one of sub-messages a JSON array, as [\"open\", 7].
 
-Masks come out of the signer's file. Where none is left, RA signs at the price of an RSA signature.
+Masks come out of the signer's file, and idle processors make more, which live as long as this process. Where none is left, RA signs \
+at the price of an RSA signature. Messages of several processors leave in the order in which they are done.
 
 Examples:
   linewarden signed send truck7 --to 192.0.2.1:7447 <<< hello
@@ -62,6 +66,12 @@ pub struct SendArgs {
     /// Messages a second; as fast as lines come if not given
     #[arg(long, value_name = "RATE", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     rate: Option<u64>,
+    /// Processors that sign; all but one if not given
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=60))]
+    lanes: Option<u16>,
+    /// Masks that idle processors keep ready
+    #[arg(long, value_name = "COUNT", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    idle_masks: u32,
     /// JSON for machines
     #[arg(long)]
     pub json: bool,
@@ -74,26 +84,40 @@ pub fn parse_priority(text: &str) -> Result<Priority, String> {
 
 /// Sends them.
 pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
-    let signer = signer(args)?;
+    let signer = Arc::new(signer(args)?);
     let form = Form::of(signer.public(), args.kind, args.hex)?;
     let interface = super::interface(args.interface.as_deref())?;
     let outbox = Outbox::open(args.to, interface, args.hops)
         .map_err(|error| Failure::failed(format!("{}: {error}", args.to)))?;
+    let problem = Mutex::new(None);
+    let outgoing = Arc::new(Outgoing { outbox, problem });
+    let settings = Settings {
+        lanes: super::lanes::count(args.lanes),
+        idle_masks: args.idle_masks as usize,
+    };
+    let dispatch: Arc<dyn Dispatch> = Arc::<Outgoing>::clone(&outgoing);
+    let service = SigningService::start(
+        Arc::clone(&signer),
+        settings,
+        Box::new(Adaptive::default()),
+        dispatch,
+    );
     let mut sender = Sender {
-        signer,
+        service: service.map_err(Failure::failed)?,
+        outgoing,
         form,
-        outbox,
         priority: args.priority,
         pace: args.rate.map(Pace::new),
-        waiting: Vec::with_capacity(BATCH),
         to: args.to,
-        sent: Sent::default(),
     };
-    match (&args.input, args.count) {
-        (Some(path), count) => sender.send_file(path, count)?,
-        (None, _) => sender.send_lines(&mut BufReader::new(io::stdin().lock()))?,
-    }
-    sender.sent.tell(sender.signer.masks(), output)
+    let read = match (&args.input, args.count) {
+        (Some(path), count) => sender.send_file(path, count),
+        (None, _) => sender.send_lines(&mut BufReader::new(io::stdin().lock())),
+    };
+    // What was read before a line that is none is sent all the same.
+    let counts = sender.finish();
+    read?;
+    tell(counts?, signer.in_file(), output)
 }
 
 fn signer(args: &SendArgs) -> Result<Signer, Failure> {
@@ -110,55 +134,49 @@ fn signer(args: &SendArgs) -> Result<Signer, Failure> {
     Ok(Signer::new(key, table, masks))
 }
 
-/// How many were sent, and how they were signed.
-#[derive(Default)]
-struct Sent {
-    plain: u64,
-    masked: u64,
-    dry: u64,
+/// How many were sent, and how they were signed; and the masks that are left in the file.
+fn tell(counts: Counts, masks: u64, output: Output) -> Result<(), Failure> {
+    let Counts { masked, dry, .. } = counts;
+    output.object(&serde_json::json!({
+        "sent": counts.total(),
+        "signed_with_masks": masked,
+        "signed_without_masks": dry,
+        "masks_left": masks,
+    }))?;
+    output.line(format_args!("sent {}", counted(counts.total(), "message")))?;
+    if masked + dry > 0 {
+        output.line(format_args!("{masked} with masks, {dry} without; {masks} left"))?;
+    }
+    Ok(())
 }
 
-impl Sent {
-    fn count(&mut self, way: Way) {
-        match way {
-            Way::Plain => self.plain += 1,
-            Way::Masked => self.masked += 1,
-            Way::Dry => self.dry += 1,
+/// The socket, and why it did not send the last time that it did not.
+struct Outgoing {
+    outbox: Outbox,
+    problem: Mutex<Option<io::Error>>,
+}
+
+impl Dispatch for Outgoing {
+    fn signed(&self, messages: Vec<Vec<u8>>) {
+        if let Err(error) = self.outbox.send(&messages) {
+            *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }
     }
+}
 
-    fn total(&self) -> u64 {
-        self.plain + self.masked + self.dry
-    }
-
-    fn tell(&self, masks: u64, output: Output) -> Result<(), Failure> {
-        output.object(&serde_json::json!({
-            "sent": self.total(),
-            "signed_with_masks": self.masked,
-            "signed_without_masks": self.dry,
-            "masks_left": masks,
-        }))?;
-        output.line(format_args!("sent {}", counted(self.total(), "message")))?;
-        if self.masked + self.dry > 0 {
-            output.line(format_args!(
-                "{} with masks, {} without; {masks} left",
-                self.masked, self.dry
-            ))?;
-        }
-        Ok(())
+impl Outgoing {
+    fn problem(&self) -> Option<io::Error> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 struct Sender {
-    signer: Signer,
+    service: SigningService,
+    outgoing: Arc<Outgoing>,
     form: Form,
-    outbox: Outbox,
     priority: Priority,
     pace: Option<Pace>,
-    /// Signed, to be sent together.
-    waiting: Vec<Vec<u8>>,
     to: SocketAddr,
-    sent: Sent,
 }
 
 impl Sender {
@@ -179,7 +197,7 @@ impl Sender {
         let all = payloads.iter().cycle();
         for (payload, _) in all.zip(0..count) {
             self.send(payload)?;
-            if self.waiting.len() == BATCH || self.pace.is_some() {
+            if self.service.waiting() == BATCH || self.pace.is_some() {
                 self.flush()?;
             }
         }
@@ -194,7 +212,7 @@ impl Sender {
             let payload = self.payload(&line, number)?;
             self.send(&payload)?;
             let more = reader.buffer().contains(&b'\n');
-            if !more || self.waiting.len() == BATCH || self.pace.is_some() {
+            if !more || self.service.waiting() == BATCH || self.pace.is_some() {
                 self.flush()?;
             }
         }
@@ -214,20 +232,37 @@ impl Sender {
             time: now()?,
             priority: self.priority,
         };
-        let (message, way) = self
-            .signer
-            .sign(stamp, self.form.kind(), payload)
-            .map_err(Failure::failed)?;
-        self.sent.count(way);
-        self.waiting.push(message);
-        Ok(())
+        self.service
+            .take(stamp, self.form.kind(), payload)
+            .map_err(Failure::failed)
     }
 
+    /// Hands over what was taken in, and finds out whether what was handed over before has left.
     fn flush(&mut self) -> Result<(), Failure> {
-        let sent = self.outbox.send(&self.waiting);
-        self.waiting.clear();
-        sent.map_err(|error| Failure::failed(format!("{}: {error}", self.to)))
+        self.service.submit().map_err(Failure::failed)?;
+        if let Some(problem) = self.service.problem() {
+            return Err(Failure::failed(problem));
+        }
+        self.outgoing
+            .problem()
+            .map_or(Ok(()), |error| Err(unsent(self.to, &error)))
     }
+
+    /// Waits until all has left.
+    fn finish(self) -> Result<Counts, Failure> {
+        let (counts, _, problem) = self.service.finish().map_err(Failure::failed)?;
+        if let Some(problem) = problem {
+            return Err(Failure::failed(problem));
+        }
+        match self.outgoing.problem() {
+            Some(error) => Err(unsent(self.to, &error)),
+            None => Ok(counts),
+        }
+    }
+}
+
+fn unsent(to: SocketAddr, error: &io::Error) -> Failure {
+    Failure::failed(format!("{to}: {error}"))
 }
 
 /// The clock's time.

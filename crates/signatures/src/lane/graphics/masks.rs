@@ -89,7 +89,7 @@ mod tests {
     use crate::message::PayloadKind;
     use crate::scheduler::engine::Lane;
     use crate::scheme::Scheme;
-    use crate::signer::{Signer, Way};
+    use crate::signer::{Signed, Signer, Way};
 
     fn device(calls: u64) -> Graphics {
         let open = move || {
@@ -118,11 +118,12 @@ mod tests {
         for count in [0, 1, 2] {
             assert_eq!(Lane::refill(&mut device, count), Ok(count));
         }
-        let mut signer = Signer::new(copy(), Some(table(key.ra().unwrap())), None);
-        signer.refill(pool.lock().unwrap().drain(..));
+        let signer = Signer::new(copy(), Some(table(key.ra().unwrap())), None);
+        signer.add_masks(pool.lock().unwrap().drain(..));
         let public = key.public().ra().unwrap();
         for payload in PAYLOADS {
-            let (message, way) = signer.sign(stamp(), PayloadKind::Opaque, &payload).unwrap();
+            let message = signer.prepare(stamp(), PayloadKind::Opaque, &payload).unwrap();
+            let Signed { bytes: message, way } = signer.sign(&[&message]).unwrap().remove(0);
             assert_eq!(way, Way::Masked);
             let (rest, number) = message.split_at(message.len() - 256);
             let digits = public

@@ -1,0 +1,319 @@
+//! A signer behind the scheduler: payloads in, signed messages out; masks are made while nothing else is to do.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use crate::message::{PayloadKind, Stamp};
+use crate::scheduler::engine::{
+    Closed, Done, Ending, Engine, EngineError, Lane, LaneLost, Sink, Snapshot, Submitter,
+};
+use crate::scheduler::model::Line;
+use crate::scheduler::policy::Policy;
+use crate::scheduler::{
+    Class, Config, Dropped, Job, LaneKind, LaneSpec, MaskLimits, Meta, Outcome, QuotaLimits, Rate, Source,
+    Span,
+};
+use crate::scheme::Scheme;
+use crate::signer::{SignError, Signed, Signer, ToSign, Way};
+
+/// Messages that are being signed at most; whoever has more waits.
+pub const IN_FLIGHT_MAX: usize = 4_096;
+
+/// Where signed messages go. Called from lanes' threads.
+pub trait Dispatch: Send + Sync {
+    /// Messages that were signed together.
+    fn signed(&self, messages: Vec<Vec<u8>>);
+}
+
+/// A message on its way through the lanes.
+#[derive(Debug)]
+pub struct Item {
+    message: ToSign,
+    signed: Option<Signed>,
+}
+
+/// A processor that signs.
+pub struct SigningLane {
+    signer: Arc<Signer>,
+    problem: Arc<Mutex<Option<SignError>>>,
+}
+
+/// How signing is done.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Processors that sign.
+    pub lanes: usize,
+    /// Masks that they keep ready when they are idle; with fewer than a quarter of them they begin to make more.
+    pub idle_masks: usize,
+}
+
+/// How many messages were signed, by the way in which they were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// By a plain scheme.
+    pub plain: u64,
+    /// By RA with a mask.
+    pub masked: u64,
+    /// By RA without one.
+    pub dry: u64,
+}
+
+impl Counts {
+    /// All of them.
+    #[must_use]
+    pub fn total(self) -> u64 {
+        self.plain + self.masked + self.dry
+    }
+}
+
+/// A running signer.
+pub struct SigningService {
+    signer: Arc<Signer>,
+    class: Class,
+    engine: Engine<Item>,
+    submitter: Submitter<Item>,
+    shared: Arc<Shared>,
+    problem: Arc<Mutex<Option<SignError>>>,
+    jobs: Vec<Job<Item>>,
+}
+
+struct Shared {
+    dispatch: Arc<dyn Dispatch>,
+    /// By [`Way`].
+    counts: [AtomicU64; 3],
+    in_flight: Mutex<usize>,
+    came_back: Condvar,
+}
+
+impl Shared {
+    fn count(&self, way: Way) {
+        let [plain, masked, dry] = &self.counts;
+        let count = match way {
+            Way::Plain => plain,
+            Way::Masked => masked,
+            Way::Dry => dry,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn land(&self, count: usize) {
+        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        *in_flight = in_flight.saturating_sub(count);
+        self.came_back.notify_all();
+    }
+
+    /// Waits until so many more may be on their way.
+    fn depart(&self, count: usize) {
+        let in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let too_many = |in_flight: &mut usize| *in_flight > 0 && *in_flight + count > IN_FLIGHT_MAX;
+        let in_flight = self.came_back.wait_while(in_flight, too_many);
+        *in_flight.unwrap_or_else(PoisonError::into_inner) += count;
+    }
+}
+
+impl Sink<Item> for Shared {
+    fn done(&self, done: Done<'_, Item>) {
+        /// Lands what it was made for, also when whoever sends panics.
+        struct Landing<'a>(&'a Shared, usize);
+        impl Drop for Landing<'_> {
+            fn drop(&mut self) {
+                self.0.land(self.1);
+            }
+        }
+        let _landing = Landing(self, done.payloads.len());
+        let signed = done.payloads.drain(..).filter_map(|item| item.signed);
+        let (messages, ways): (Vec<_>, Vec<_>) = signed.map(|signed| (signed.bytes, signed.way)).unzip();
+        self.dispatch.signed(messages);
+        ways.into_iter().for_each(|way| self.count(way));
+    }
+
+    /// Nothing expires, and no more is on its way than the queue holds: this is what is left when all lanes are lost.
+    fn dropped(&self, dropped: &mut Vec<Dropped<Item>>) {
+        self.land(dropped.len());
+        dropped.clear();
+    }
+}
+
+impl Lane<Item> for SigningLane {
+    fn run(&mut self, class: Class, jobs: &mut [Item], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
+        let messages: Vec<&ToSign> = jobs.iter().map(|item| &item.message).collect();
+        // The scheduler counts masks: what it has given out for one batch is not another's.
+        let signed = match class {
+            Class::RSA_SIGN => self.signer.sign_without_masks(&messages),
+            _ => self.signer.sign(&messages),
+        };
+        match signed {
+            Ok(signed) => {
+                for (item, signed) in jobs.iter_mut().zip(signed) {
+                    item.signed = Some(signed);
+                    outcomes.push(Outcome::Accepted);
+                }
+            }
+            // No other processor would do better: the sender is told.
+            Err(error) => {
+                *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                outcomes.resize(jobs.len(), Outcome::Rejected);
+            }
+        }
+        Ok(())
+    }
+
+    fn refill(&mut self, count: usize) -> Result<usize, LaneLost> {
+        match self.signer.refill(count) {
+            Ok(made) => Ok(made),
+            Err(error) => {
+                *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                Ok(0)
+            }
+        }
+    }
+}
+
+impl SigningService {
+    /// Starts its processors.
+    ///
+    /// # Errors
+    /// No lane, or no thread for one.
+    pub fn start(
+        signer: Arc<Signer>,
+        settings: Settings,
+        policy: Box<dyn Policy>,
+        dispatch: Arc<dyn Dispatch>,
+    ) -> Result<Self, EngineError> {
+        let class = class(signer.public().scheme());
+        let problem = Arc::new(Mutex::new(None));
+        let shared = Arc::new(Shared {
+            dispatch,
+            counts: [const { AtomicU64::new(0) }; 3],
+            in_flight: Mutex::new(0),
+            came_back: Condvar::new(),
+        });
+        let lane = |number| {
+            let lane = SigningLane {
+                signer: Arc::clone(&signer),
+                problem: Arc::clone(&problem),
+            };
+            (spec(number, settings), Box::new(lane) as Box<dyn Lane<Item>>)
+        };
+        let sink: Arc<dyn Sink<Item>> = Arc::<Shared>::clone(&shared);
+        let lanes = (0..settings.lanes).map(lane).collect();
+        let engine = Engine::start(config(class, settings), policy, lanes, sink)?;
+        engine.set_mask_stock(usize::try_from(signer.masks()).unwrap_or(usize::MAX));
+        Ok(Self {
+            submitter: engine.submitter(),
+            signer,
+            class,
+            engine,
+            shared,
+            problem,
+            jobs: Vec::new(),
+        })
+    }
+
+    /// Takes in a payload; it is handed to the lanes with others, by [`SigningService::submit`].
+    ///
+    /// # Errors
+    /// A payload that this key does not sign.
+    pub fn take(&mut self, stamp: Stamp, kind: PayloadKind, payload: &[u8]) -> Result<(), SignError> {
+        let message = self.signer.prepare(stamp, kind, payload)?;
+        let meta = Meta::new(self.class, stamp.priority, Source(0), self.submitter.now());
+        let signed = None;
+        let payload = Item { message, signed };
+        self.jobs.push(Job { meta, payload });
+        Ok(())
+    }
+
+    /// Payloads that were taken in and not handed over yet.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Hands what was taken in to the lanes; waits while they have too much.
+    ///
+    /// # Errors
+    /// The service has been shut down.
+    pub fn submit(&mut self) -> Result<(), Closed> {
+        self.shared.depart(self.jobs.len());
+        self.submitter.submit(&mut self.jobs)
+    }
+
+    /// Why the last message was not signed that was not, once.
+    #[must_use]
+    pub fn problem(&self) -> Option<SignError> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Ends it: what was taken in is signed, and handed on. What was signed, what the engine says, and the last problem.
+    ///
+    /// # Errors
+    /// None, but for the histograms' types.
+    pub fn finish(mut self) -> Result<(Counts, Snapshot, Option<SignError>), EngineError> {
+        // Only a service that has been shut down takes nothing, and this is the only place where it is.
+        let _ = self.submit();
+        let problem = Arc::clone(&self.problem);
+        let shared = Arc::clone(&self.shared);
+        let (_, snapshot) = self.engine.shut_down(Ending::Finish)?;
+        let [plain, masked, dry] = shared
+            .counts
+            .each_ref()
+            .map(|count| count.load(Ordering::Relaxed));
+        let problem = problem.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok((Counts { plain, masked, dry }, snapshot, problem))
+    }
+}
+
+/// What signing with a key of this scheme is.
+fn class(scheme: Scheme) -> Class {
+    match scheme {
+        Scheme::RaRsa2048 | Scheme::RaRsa3072 => Class::RA_SIGN,
+        Scheme::RsaPss2048 | Scheme::RsaPss3072 => Class::RSA_SIGN,
+        Scheme::EcdsaP256 => Class::P256_SIGN,
+        Scheme::Ed25519 => Class::ED25519_SIGN,
+    }
+}
+
+/// A processor, with what it does a second where nothing has been measured yet: the engine corrects it as it goes.
+fn spec(number: usize, settings: Settings) -> LaneSpec {
+    let rates = [
+        (Class::RA_SIGN, 20_000.0),
+        (Class::RSA_SIGN, 1_000.0),
+        (Class::MASK_REFILL, 1_000.0),
+        (Class::P256_SIGN, 40_000.0),
+        (Class::ED25519_SIGN, 60_000.0),
+    ];
+    let spec = LaneSpec::new(format!("cpu {number}"), LaneKind::Cpu).with_grain(8);
+    let spec = rates.into_iter().fold(spec, |spec, (class, rate)| {
+        spec.with(class, Line::new(Span::from_micros(1), rate))
+    });
+    match settings.idle_masks {
+        0 => spec,
+        _ => spec.refilling(),
+    }
+}
+
+/// Its own messages are all as urgent as they say.
+fn config(class: Class, settings: Settings) -> Config {
+    let unbounded = Rate {
+        burst: u32::MAX,
+        interval: Span::from_nanos(1),
+    };
+    let defaults = Config::default();
+    let masks = (class == Class::RA_SIGN).then_some(MaskLimits {
+        sign: Class::RA_SIGN,
+        plain: Class::RSA_SIGN,
+        refill: Class::MASK_REFILL,
+        low: settings.idle_masks / 4,
+        high: settings.idle_masks,
+        slice: defaults.slice,
+    });
+    Config {
+        quotas: QuotaLimits {
+            source: unbounded,
+            strangers: unbounded,
+            ..defaults.quotas
+        },
+        masks,
+        ..defaults
+    }
+}
