@@ -1,6 +1,12 @@
-//! The GPU's rates, host to host with copies. Without a GPU they are pending.
+//! The GPU's rates, host to host with copies, with random inputs, after a warm-up. Without a GPU they are pending.
 
-use crate::bench::{Better, Pending, Report};
+use std::time::Instant;
+
+use linewarden_signatures::gpu::{self, Options, Plan, Sources};
+
+use super::keys::broken;
+use crate::bench::scale::Progress;
+use crate::bench::{BenchError, Better, Pending, Report, Row};
 
 /// What must be reached on an H200, per second.
 const BARS: [(&str, f64); 5] = [
@@ -11,12 +17,47 @@ const BARS: [(&str, f64); 5] = [
     ("gpu.p256_verify_per_s", 10e6),
 ];
 
-/// Adds the rows.
-pub fn rows(report: &mut Report) {
-    for (name, bar) in BARS {
-        let why = "no GPU lane";
-        report
-            .pending
-            .push(Pending::new(name, "/s", Better::Higher, Some(bar), why));
+/// Adds the rows: measured on the first device, or pending.
+///
+/// # Errors
+/// No random bytes.
+pub fn rows(progress: Progress<'_>, report: &mut Report) -> Result<(), BenchError> {
+    progress("gpu", None);
+    let begin = Instant::now();
+    let mut problem = None;
+    let sources = Sources {
+        now: &mut || begin.elapsed(),
+        random: &mut |bytes| problem = getrandom::fill(bytes).err().or(problem),
+    };
+    let measured = gpu::rows(&Options::default(), &Plan::default(), sources);
+    if let Some(problem) = problem {
+        return Err(broken(problem));
     }
+    match measured {
+        Ok(measured) => report.rows.extend(of_device(&measured)),
+        Err(why) => report.pending.extend(BARS.map(|(name, bar)| {
+            let why = why.to_string();
+            Pending::new(name, "/s", Better::Higher, Some(bar), why)
+        })),
+    }
+    Ok(())
+}
+
+/// Each rate with its share of what the multipliers could do, and how long it was measured.
+fn of_device(measured: &gpu::Rows) -> Vec<Row> {
+    let clock = measured.multiplier.products_per_clock;
+    let mut rows = vec![Row::fact("gpu.products_per_clock", clock, "of a multiprocessor")];
+    for row in &measured.rows {
+        let bar = BARS
+            .iter()
+            .find(|(name, _)| *name == row.name)
+            .map(|(_, bar)| *bar);
+        let name = row.name.trim_end_matches("_per_s");
+        let measurement = &row.measurement;
+        rows.push(Row::higher(row.name, measurement.items_per_s, "/s", bar));
+        let share = measurement.share_of_limit;
+        rows.push(Row::fact(format!("{name}.share_of_multiplier"), share, "ratio"));
+        rows.push(Row::fact(format!("{name}.seconds"), measurement.seconds, "s"));
+    }
+    rows
 }

@@ -140,7 +140,7 @@ pub fn run(size: &Size, parts: &[Part], progress: Progress<'_>) -> Result<Report
             (Part::Batches, Some(key)) => batches::rows(size, key, progress, &mut report.rows)?,
             (Part::Scheduler, _) => scheduler::rows(size, progress, &mut report.rows)?,
             (Part::Simulator, _) => simulator::rows(size, progress, &mut report.rows)?,
-            (Part::Gpu, _) => gpu::rows(&mut report),
+            (Part::Gpu, _) => gpu::rows(progress, &mut report)?,
             (Part::Cpu | Part::Batches, None) => {}
         }
     }

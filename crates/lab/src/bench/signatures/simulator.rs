@@ -69,6 +69,9 @@ fn plan(rate: f64) -> Plan {
     Plan::new(Config::default(), lanes, SEED)
 }
 
+/// A trace for a factor.
+type Trace<'a> = &'a dyn Fn(f64) -> Vec<Record>;
+
 struct Scene {
     plan: Plan,
     /// Of all lanes together.
@@ -117,7 +120,7 @@ impl Scene {
         };
         // Latencies scale with what a message costs.
         let of_messages = |count: f64| Span::from_secs_f64(count * 3.0 / self.capacity_per_s);
-        let loads: [(&str, &dyn Fn(f64) -> Vec<Record>, Span, f64); 3] = [
+        let loads: [(&str, Trace<'_>, Span, f64); 3] = [
             ("low", &steady, STAND_IN_OVERHEAD + of_messages(24.0), 1.0),
             ("medium", &steady, STAND_IN_OVERHEAD + of_messages(150.0), 1.0),
             ("burst", &bursty, STAND_IN_OVERHEAD + of_messages(1_500.0), 4.0),
