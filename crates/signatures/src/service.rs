@@ -1,6 +1,6 @@
 //! Receivers, scheduler and lanes as one: datagrams in, verified messages out.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -36,6 +36,14 @@ fn deadline(priority: Priority) -> Span {
         0 => Span::from_millis(1),
         1 => Span::from_millis(10),
         _ => Span::from_millis(100),
+    }
+}
+
+/// What of an address costs something: not its port, and not the half of an IPv6 address that a host chooses.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
     }
 }
 
@@ -115,12 +123,17 @@ struct Shared {
 
 impl Sink<Checked> for Shared {
     fn done(&self, done: Done<'_, Checked>) {
-        let now = (self.clock)();
         let results = done.payloads.drain(..).zip(done.tickets).zip(done.outcomes);
         for ((message, ticket), outcome) in results {
+            // Forgeries take no lock.
+            if *outcome != Outcome::Accepted {
+                self.refusals.count(Refusal::WrongSignature);
+                continue;
+            }
             let admitted = {
                 let mut receiver = self.receiver.write().unwrap_or_else(PoisonError::into_inner);
-                receiver.admit(message, *outcome == Outcome::Accepted, now)
+                let now = (self.clock)();
+                receiver.admit(message, true, now)
             };
             match admitted {
                 Ok(verified) => {
@@ -220,11 +233,12 @@ impl Service {
                 .receiver
                 .read()
                 .unwrap_or_else(PoisonError::into_inner);
-            receiver.screen(datagram.to_vec(), now)
+            let message = receiver.screen(datagram.to_vec(), now);
+            message.map(|message| (receiver.fresh_for_ms(message.stamp(), now), message))
         };
         match screened {
-            Ok(message) => {
-                let meta = self.meta(&message, sender);
+            Ok((fresh_for_ms, message)) => {
+                let meta = self.meta(&message, sender, fresh_for_ms);
                 self.jobs.push(Job {
                     meta,
                     payload: message,
@@ -242,14 +256,15 @@ impl Service {
         self.submitter.submit(&mut self.jobs)
     }
 
-    fn meta(&self, message: &Checked, sender: SocketAddr) -> Meta {
+    fn meta(&self, message: &Checked, sender: SocketAddr, fresh_for_ms: u64) -> Meta {
         let arrived = self.submitter.now();
         let priority = message.stamp().priority;
         let mut source = SipHasher13::new_with_key(&self.sources);
-        // By address: ports cost nothing.
-        sender.ip().hash(&mut source);
+        network(sender.ip()).hash(&mut source);
         Meta {
             deadline: arrived + deadline(priority),
+            // Verified later, it would be refused as too old.
+            expires: arrived + Span::from_millis(fresh_for_ms),
             fingerprint: Some(self.fingerprints.of(message.bytes())),
             ..Meta::new(
                 class(message.key().scheme()),
@@ -307,5 +322,19 @@ fn report(shared: &Shared, engine: Snapshot) -> Report {
             .filter(|(_, count)| *count > 0)
             .collect(),
         engine,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_one_network_whatever_address_it_takes() {
+        let of = |text: &str| network(text.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff:ffff:ffff:ffff"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     }
 }

@@ -283,6 +283,30 @@ fn a_full_memory_refuses_and_forgets_with_time() {
     assert!(receive(&mut receiver, &fresh, later).is_ok());
 }
 
+/// What was accepted before a receiver's start, or before the clock was set back, it may have forgotten.
+#[test]
+fn what_is_not_remembered_is_refused() {
+    let receiver_since = |first| {
+        let mut signers = Signers::default();
+        signers.add(copy(key(Scheme::Ed25519).public())).unwrap();
+        let replays = ReplayMemory::new(Window::DEFAULT, 100, [1; 16]).since(first);
+        Receiver::new(signers, Revocations::default(), Window::DEFAULT, replays)
+    };
+    let at = |ms: u64| TimeMs::since_2020(NOW.ms() + ms);
+    let message = |ms| sign(Scheme::Ed25519, stamp(at(ms), 0), 1);
+    let mut receiver = receiver_since(at(0));
+    let before = sign(Scheme::Ed25519, stamp(TimeMs::since_2020(NOW.ms() - 1), 0), 1);
+    assert_eq!(receive(&mut receiver, &before, NOW).unwrap_err(), Refusal::TooOld);
+    assert!(receive(&mut receiver, &message(0), NOW).is_ok());
+    // Long after, then the clock is set back to where the first message would be fresh.
+    let later = u64::from(Window::DEFAULT.age_ms_max) * 10;
+    assert!(receive(&mut receiver, &message(later), at(later)).is_ok());
+    assert_eq!(
+        receive(&mut receiver, &message(0), at(0)).unwrap_err(),
+        Refusal::TooOld
+    );
+}
+
 #[test]
 fn public_keys_survive_their_text_and_no_change_of_it() {
     for scheme in Scheme::ALL {

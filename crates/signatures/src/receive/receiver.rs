@@ -100,6 +100,13 @@ impl Receiver {
         self.revoked = revoked;
     }
 
+    /// How long a message that is fresh now stays so, ms.
+    #[must_use]
+    pub fn fresh_for_ms(&self, stamp: Stamp, now: TimeMs) -> u64 {
+        let end = stamp.time.ms().saturating_add(self.window.age_ms_max.into());
+        end.saturating_sub(now.ms())
+    }
+
     /// Checks all of a datagram but its equation.
     ///
     /// # Errors
@@ -121,6 +128,7 @@ impl Receiver {
             _ => plain_shape(envelope.kind, envelope.payload).map(|()| None)?,
         };
         self.window.check(envelope.stamp, now)?;
+        self.replays.check(envelope.stamp.time)?;
         if self
             .replays
             .contains(envelope.stamp.time, self.name(key, &envelope))

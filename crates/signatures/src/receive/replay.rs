@@ -26,6 +26,8 @@ pub struct ReplayMemory {
     span_ms: u64,
     capacity: usize,
     length: usize,
+    /// Nothing before is remembered.
+    first: TimeMs,
     spans: BTreeMap<u64, HashSet<MessageName>>,
 }
 
@@ -38,7 +40,26 @@ impl ReplayMemory {
             span_ms: window.length_ms().div_ceil(2).max(1),
             capacity,
             length: 0,
+            first: TimeMs::since_2020(0),
             spans: BTreeMap::new(),
+        }
+    }
+
+    /// Stamps before this time are refused: what a receiver before this one has accepted, this one does not know.
+    #[must_use]
+    pub fn since(self, first: TimeMs) -> Self {
+        Self { first, ..self }
+    }
+
+    /// Whether messages of this time are remembered. Those that are not are refused, even if a clock that was set back takes them for
+    /// fresh again.
+    ///
+    /// # Errors
+    /// [`Refusal::TooOld`]
+    pub fn check(&self, time: TimeMs) -> Result<(), Refusal> {
+        match time < self.first {
+            true => Err(Refusal::TooOld),
+            false => Ok(()),
         }
     }
 
@@ -62,8 +83,10 @@ impl ReplayMemory {
     /// Remembers a message that is accepted.
     ///
     /// # Errors
-    /// [`Refusal::Replayed`] if it was, [`Refusal::ReplayMemoryFull`] if there is no room for it.
+    /// [`Refusal::Replayed`] if it was, [`Refusal::ReplayMemoryFull`] if there is no room for it, [`Refusal::TooOld`] if its time is not
+    /// remembered any more.
     pub fn insert(&mut self, time: TimeMs, name: MessageName) -> Result<(), Refusal> {
+        self.check(time)?;
         if self.contains(time, name) {
             return Err(Refusal::Replayed);
         }
@@ -83,6 +106,7 @@ impl ReplayMemory {
         {
             self.length -= span.remove().len();
         }
+        self.first = self.first.max(TimeMs::since_2020(first * self.span_ms));
     }
 
     /// How many messages are remembered.

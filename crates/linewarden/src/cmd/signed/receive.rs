@@ -132,7 +132,7 @@ fn start(args: &ReceiveArgs) -> Result<Service, Failure> {
         age_ms_max: args.age_ms_max,
         ahead_ms_max: args.ahead_ms_max,
     };
-    let replays = ReplayMemory::new(window, args.remember, random()?);
+    let replays = ReplayMemory::new(window, args.remember, random()?).since(clock());
     let receiver = Receiver::new(signers, revoked, window, replays);
     let delivery = Arc::new(Out::open(&args.out)?);
     let mut lanes = lanes::processors(args.lanes);
