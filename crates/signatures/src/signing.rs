@@ -56,10 +56,12 @@ pub struct Counts {
     pub masked: u64,
     /// By RA without one.
     pub dry: u64,
+    /// Not signed, since every processor failed at it.
+    pub lost: u64,
 }
 
 impl Counts {
-    /// All of them.
+    /// All that were signed.
     #[must_use]
     pub fn total(self) -> u64 {
         self.plain + self.masked + self.dry
@@ -81,6 +83,8 @@ struct Shared {
     dispatch: Arc<dyn Dispatch>,
     /// By [`Way`].
     counts: [AtomicU64; 3],
+    /// Messages that no lane signed.
+    lost: AtomicU64,
     in_flight: Mutex<usize>,
     came_back: Condvar,
 }
@@ -129,6 +133,7 @@ impl Sink<Item> for Shared {
 
     /// Nothing expires, and no more is on its way than the queue holds: this is what is left when all lanes are lost.
     fn dropped(&self, dropped: &mut Vec<Dropped<Item>>) {
+        self.lost.fetch_add(dropped.len() as u64, Ordering::Relaxed);
         self.land(dropped.len());
         dropped.clear();
     }
@@ -185,6 +190,7 @@ impl SigningService {
         let shared = Arc::new(Shared {
             dispatch,
             counts: [const { AtomicU64::new(0) }; 3],
+            lost: AtomicU64::new(0),
             in_flight: Mutex::new(0),
             came_back: Condvar::new(),
         });
@@ -197,8 +203,8 @@ impl SigningService {
         };
         let sink: Arc<dyn Sink<Item>> = Arc::<Shared>::clone(&shared);
         let lanes = (0..settings.lanes).map(lane).collect();
-        let engine = Engine::start(config(class, settings), policy, lanes, sink)?;
-        engine.set_mask_stock(usize::try_from(signer.masks()).unwrap_or(usize::MAX));
+        let stock = usize::try_from(signer.masks()).unwrap_or(usize::MAX);
+        let engine = Engine::start(config(class, stock, settings), policy, lanes, sink)?;
         Ok(Self {
             submitter: engine.submitter(),
             signer,
@@ -253,13 +259,20 @@ impl SigningService {
         let _ = self.submit();
         let problem = Arc::clone(&self.problem);
         let shared = Arc::clone(&self.shared);
-        let (_, snapshot) = self.engine.shut_down(Ending::Finish)?;
+        let (left, snapshot) = self.engine.shut_down(Ending::Finish)?;
         let [plain, masked, dry] = shared
             .counts
             .each_ref()
             .map(|count| count.load(Ordering::Relaxed));
         let problem = problem.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok((Counts { plain, masked, dry }, snapshot, problem))
+        let lost = shared.lost.load(Ordering::Relaxed) + left.len() as u64;
+        let counts = Counts {
+            plain,
+            masked,
+            dry,
+            lost,
+        };
+        Ok((counts, snapshot, problem))
     }
 }
 
@@ -293,7 +306,7 @@ fn spec(number: usize, settings: Settings) -> LaneSpec {
 }
 
 /// Its own messages are all as urgent as they say.
-fn config(class: Class, settings: Settings) -> Config {
+fn config(class: Class, stock: usize, settings: Settings) -> Config {
     let unbounded = Rate {
         burst: u32::MAX,
         interval: Span::from_nanos(1),
@@ -305,6 +318,7 @@ fn config(class: Class, settings: Settings) -> Config {
         refill: Class::MASK_REFILL,
         low: settings.idle_masks / 4,
         high: settings.idle_masks,
+        stock,
         slice: defaults.slice,
     });
     Config {

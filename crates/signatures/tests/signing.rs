@@ -112,19 +112,20 @@ fn idle_processors_make_masks_and_none_is_used_twice() {
         assert!(begin.elapsed() < Duration::from_secs(60), "nobody makes masks");
         std::thread::yield_now();
     }
-    for number in 0..90 {
+    // What was made last may not be counted yet.
+    for number in 0..60 {
         let (kind, payload) = payload(Scheme::RaRsa2048, number);
         service.take(stamp(NOW, 1), kind, &payload).unwrap();
     }
     let (counts, snapshot, _) = service.finish().unwrap();
-    assert_eq!((counts.masked, counts.dry), (90, 0));
+    assert_eq!((counts.masked, counts.dry, counts.lost), (60, 0, 0));
     assert!(snapshot.counters.masks_made >= 96);
     let sent = sent.0.lock().unwrap();
     let names: HashSet<_> = sent
         .iter()
         .map(|message| *Envelope::parse(message).unwrap().mask_name.unwrap())
         .collect();
-    assert_eq!(names.len(), 90, "a mask was used twice");
+    assert_eq!(names.len(), 60, "a mask was used twice");
 }
 
 #[test]

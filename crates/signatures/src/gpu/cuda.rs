@@ -300,10 +300,8 @@ impl Target for Cuda {
         self.bind(step)?;
         // SAFETY: nothing reads it before it is zeroed, below.
         let address = unsafe { result::malloc_sync(bytes) }.map_err(lost(step))?;
-        self.wipe(address, bytes).inspect_err(|_| {
-            // SAFETY: this is the memory just allocated, and it has not been handed out.
-            let _ = unsafe { result::free_sync(address) };
-        })?;
+        // What cannot be wiped is not given back either: a device that does not answer would be waited for.
+        self.wipe(address, bytes)?;
         Ok(address)
     }
 

@@ -206,11 +206,16 @@ impl Gpu {
     }
 }
 
-/// The order that puts items of one key together, by counting; none if they stand so already, or if there are more
-/// keys than items, so that few have company.
+/// The order that puts items of one key together; none if they stand so already. By counting, unless there is room for
+/// more keys than there are items.
 pub(super) fn order_by_key(key_of: &[u32], keys: usize) -> Option<Vec<u32>> {
-    if keys > key_of.len() || key_of.is_sorted() {
+    if key_of.is_sorted() {
         return None;
+    }
+    if keys > key_of.len() {
+        let mut order: Vec<u32> = (0u32..).zip(key_of).map(|(item, _)| item).collect();
+        order.sort_by_key(|item| key_of.get(*item as usize));
+        return Some(order);
     }
     let mut ends = vec![0u32; keys + 1];
     for key in key_of {

@@ -107,13 +107,13 @@ impl Eight {
     }
 
     fn pss(&self, group: &[(usize, &Checked)]) -> Vec<bool> {
-        let prepared: Vec<(&RsaPublic, &Checked)> = group
-            .iter()
-            .filter_map(|(_, message)| match message.key().material() {
-                Material::Pss(key, _) => Some((key, *message)),
-                _ => None,
-            })
-            .collect();
+        let prepared = group.iter().map(|(_, message)| match message.key().material() {
+            Material::Pss(key, _) => Some((key, *message)),
+            _ => None,
+        });
+        let Some(prepared) = prepared.collect::<Option<Vec<(&RsaPublic, &Checked)>>>() else {
+            return vec![false; group.len()];
+        };
         let eight = fill(&prepared);
         let mut powers = [[0u8; 384]; EIGHT];
         let length = eight.first().map_or(0, |(key, _)| key.size().bytes());
@@ -136,10 +136,10 @@ impl Eight {
 
     fn p256(&self, group: &[(usize, &Checked)]) -> Vec<bool> {
         let digests: Vec<[u8; 32]> = group.iter().map(|(_, message)| digest(message)).collect();
-        let requests: Vec<p256::Request<'_>> = group
+        let requests: Option<Vec<p256::Request<'_>>> = group
             .iter()
             .zip(&digests)
-            .filter_map(|((_, message), digest)| match message.key().material() {
+            .map(|((_, message), digest)| match message.key().material() {
                 Material::EcdsaP256(key, _) => {
                     let (r, s) = halves(message)?;
                     Some(p256::Request {
@@ -152,13 +152,17 @@ impl Eight {
                 _ => None,
             })
             .collect();
-        p256::verify(self.backend, &requests)
+        // A verdict for each, whatever happens: none may slide to another's place.
+        requests.map_or_else(
+            || vec![false; group.len()],
+            |requests| p256::verify(self.backend, &requests),
+        )
     }
 
     fn ed25519(&self, group: &[(usize, &Checked)]) -> Vec<bool> {
-        let hashes: Vec<[u8; 64]> = group
+        let hashes: Option<Vec<[u8; 64]>> = group
             .iter()
-            .filter_map(|(_, message)| match message.key().material() {
+            .map(|(_, message)| match message.key().material() {
                 Material::Ed25519(key, _) => {
                     let (r, _) = halves(message)?;
                     Some(edwards::hash(r, key, &message.signed_bytes().concat()))
@@ -166,10 +170,13 @@ impl Eight {
                 _ => None,
             })
             .collect();
-        let requests: Vec<edwards::Request<'_>> = group
+        let Some(hashes) = hashes else {
+            return vec![false; group.len()];
+        };
+        let requests: Option<Vec<edwards::Request<'_>>> = group
             .iter()
             .zip(&hashes)
-            .filter_map(|((_, message), hash)| match message.key().material() {
+            .map(|((_, message), hash)| match message.key().material() {
                 Material::Ed25519(key, _) => {
                     let (r, s) = halves(message)?;
                     Some(edwards::Request { key, r, s, hash })
@@ -177,7 +184,10 @@ impl Eight {
                 _ => None,
             })
             .collect();
-        edwards::verify(self.backend, &requests)
+        requests.map_or_else(
+            || vec![false; group.len()],
+            |requests| edwards::verify(self.backend, &requests),
+        )
     }
 }
 

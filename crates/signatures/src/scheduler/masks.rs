@@ -19,6 +19,8 @@ pub struct MaskLimits {
     pub low: usize,
     /// So many: it ends.
     pub high: usize,
+    /// Masks that the pool holds at the start.
+    pub stock: usize,
     /// What an accelerator makes in one go, which nothing interrupts. Processors stay below their slice.
     pub slice: Span,
 }
@@ -33,11 +35,10 @@ pub(super) struct Masks {
 }
 
 impl Masks {
-    /// An empty pool.
     pub(super) fn new(limits: MaskLimits) -> Self {
         Self {
             limits,
-            stock: 0,
+            stock: limits.stock,
             in_production: 0,
             filling: true,
         }
@@ -101,6 +102,7 @@ mod tests {
             refill: Class::MASK_REFILL,
             low: 10,
             high: 30,
+            stock: 0,
             slice: Span::from_millis(1),
         });
         assert_eq!(masks.wanted(), 30);

@@ -403,6 +403,7 @@ fn masks_are_refilled_while_the_accelerator_is_idle() {
         refill: Class::MASK_REFILL,
         low: 2_000,
         high: 10_000,
+        stock: 0,
         slice: Span::from_millis(8),
     });
     let sign = Stretch {

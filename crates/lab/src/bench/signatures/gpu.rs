@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use linewarden_signatures::gpu::{self, Options, Plan, Sources};
+use linewarden_signatures::gpu::{self, NoGpu, Options, Plan, Sources};
 
 use super::keys::broken;
 use crate::bench::scale::Progress;
@@ -20,7 +20,7 @@ const BARS: [(&str, f64); 5] = [
 /// Adds the rows: measured on the first device, or pending.
 ///
 /// # Errors
-/// No random bytes.
+/// No random bytes; a GPU that does not work.
 pub fn rows(progress: Progress<'_>, report: &mut Report) -> Result<(), BenchError> {
     progress("gpu", None);
     let begin = Instant::now();
@@ -35,10 +35,14 @@ pub fn rows(progress: Progress<'_>, report: &mut Report) -> Result<(), BenchErro
     }
     match measured {
         Ok(measured) => report.rows.extend(of_device(&measured)),
-        Err(why) => report.pending.extend(BARS.map(|(name, bar)| {
-            let why = why.to_string();
-            Pending::new(name, "/s", Better::Higher, Some(bar), why)
-        })),
+        Err(why @ (NoGpu::Driver | NoGpu::NoDevice | NoGpu::NoCompiler(_))) => {
+            report.pending.extend(BARS.map(|(name, bar)| {
+                let why = why.to_string();
+                Pending::new(name, "/s", Better::Higher, Some(bar), why)
+            }));
+        }
+        // One that is there and does not work is no reason to wait for another.
+        Err(broken_gpu) => return Err(broken(broken_gpu)),
     }
     Ok(())
 }

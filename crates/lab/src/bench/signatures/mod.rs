@@ -5,7 +5,7 @@
 //! | [`cpu`] | signing and verifying of every scheme on one core: one message at a time, and eight |
 //! | [`end_to_end`] | a message from signer to receiver: the thesis' Table 1 (needs [`cpu`], which it runs) |
 //! | [`batches`] | the stages of Rapid Authentication by batch and by threads: the thesis' Figures 3 to 11 |
-//! | [`scheduler`] | the real engine: immediate messages under load, two lanes against one, policies |
+//! | [`scheduler`] | the real engine: immediate messages under load, two lanes against one |
 //! | [`simulator`] | the scheduler in virtual time with this machine's rates: policies, crossroads, grid, bursts, floods |
 //! | [`gpu`] | the GPU's rates, if there is one; rows are pending where there is none |
 //! | [`figures`] | the pictures |

@@ -1,6 +1,6 @@
 //! The real engine with real signatures: what immediate messages feel of the rest, and what two lanes do against one.
 //!
-//! The lanes are one processor, and the accelerator: where there is no GPU, a second processor that is slowed down to an overhead and
+//! The lanes are one processor, and what stands in for an accelerator: a second processor that is slowed down to an overhead and
 //! half its rate, as its name says. Messages are ECDSA P-256, of which AVX2 takes longer for eight than a slice is meant to be, and
 //! RSA-2048, of which eight fit in a slice.
 

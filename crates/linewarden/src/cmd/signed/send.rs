@@ -256,6 +256,10 @@ impl Sender {
         }
         match self.outgoing.problem() {
             Some(error) => Err(unsent(self.to, &error)),
+            None if counts.lost > 0 => Err(Failure::failed(format!(
+                "{} could not be signed: every processor failed at them",
+                counted(counts.lost, "message")
+            ))),
             None => Ok(counts),
         }
     }

@@ -13,6 +13,7 @@ pub fn mask_limits() -> MaskLimits {
         refill: Class::MASK_REFILL,
         low: 10,
         high: 40,
+        stock: 0,
         slice: Span::from_millis(16),
     }
 }

@@ -201,6 +201,7 @@ fn an_idle_lane_fills_the_pool_and_then_rests() {
         refill: Class::MASK_REFILL,
         low: 10,
         high: 100,
+        stock: 0,
         slice: Span::from_millis(1),
     };
     let line = Line::new(Span::ZERO, 30_000.0);
