@@ -16,7 +16,7 @@ use crate::scheduler::{
 use crate::scheme::Scheme;
 use crate::signer::{SignError, Signed, Signer, ToSign, Way};
 
-/// Messages that are being signed at most; whoever has more waits.
+/// Messages that are being signed at most; whoever has more waits. A single submission of more than these goes alone.
 pub const IN_FLIGHT_MAX: usize = 4_096;
 
 /// Where signed messages go. Called from lanes' threads.
@@ -56,7 +56,7 @@ pub struct Counts {
     pub masked: u64,
     /// By RA without one.
     pub dry: u64,
-    /// Not signed, since every processor failed at it.
+    /// Given up by the scheduler: every processor failed at it, or too much was submitted at once.
     pub lost: u64,
 }
 
@@ -131,7 +131,7 @@ impl Sink<Item> for Shared {
         ways.into_iter().for_each(|way| self.count(way));
     }
 
-    /// Nothing expires, and no more is on its way than the queue holds: this is what is left when all lanes are lost.
+    /// Nothing expires: this is what every lane failed at, or a submission that is longer than the queue takes from one source.
     fn dropped(&self, dropped: &mut Vec<Dropped<Item>>) {
         self.lost.fetch_add(dropped.len() as u64, Ordering::Relaxed);
         self.land(dropped.len());
