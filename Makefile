@@ -17,7 +17,7 @@ OUT ?= out
 SUDO ?=
 export SUDO
 
-.PHONY: help setup demo test test-gpu kernel avx512 bench lint fmt generate p4 bmv2 doc fuzz readme clean
+.PHONY: help setup demo test test-gpu kernel avx512 aarch64 bench lint fmt generate p4 bmv2 doc fuzz readme clean
 
 help: ## list the targets
 	@printf 'Linewarden: make TARGET [ARGS="..."]\n\n'
@@ -42,6 +42,9 @@ kernel: setup ## the data planes' tests on the oldest kernel that is meant, in a
 
 avx512: setup ## tests of code for AVX-512 with IFMA, in an emulator that has it: see scripts/test-avx512 --help
 	@scripts/test-avx512 $(ARGS)
+
+aarch64: setup ## tests of code for aarch64, built on an x86-64 machine and run in QEMU: see scripts/test-aarch64 --help
+	@scripts/test-aarch64 $(ARGS)
 
 bench: setup ## the papers' experiments; rows go to out/bench.json
 	@mkdir -p $(OUT)

@@ -84,6 +84,11 @@ impl Half {
             (Self(_mm256_castpd_si256(high)), Self(_mm256_castpd_si256(low)))
         }
     }
+    #[inline(always)]
+    fn mul_low(a: __m256d, b: __m256d) -> Self {
+        let (_, below) = Self::halves(a, b);
+        Self::splat(Self::START_LOW).sub(below).low()
+    }
 }
 
 impl Register for Half {
@@ -195,11 +200,6 @@ impl Register for Half {
     fn column(low: &mut Self, rows: &[__m256d; 5], digits: &[__m256d; 5]) -> Self {
         // SAFETY: see above.
         unsafe { column(low, rows, digits) }
-    }
-    #[inline(always)]
-    fn mul_low(a: __m256d, b: __m256d) -> Self {
-        let (_, below) = Self::halves(a, b);
-        Self::splat(Self::START_LOW).sub(below).low()
     }
 }
 

@@ -45,7 +45,6 @@ pub(crate) trait Register: Copy {
         Self::splat(lows.wrapping_add(highs.wrapping_mul(Self::START_HIGH)))
     }
     fn madd(low: &mut Self, high: &mut Self, a: Self::Factor, b: Self::Factor);
-    fn mul_low(a: Self::Factor, b: Self::Factor) -> Self;
     /// What is of `a`, and of `b` where the mask has ones.
     fn merge(a: Self::Factor, b: Self::Factor, mask: Self) -> Self::Factor;
     /// Adds the low halves of `rows[0] digits[4] + .. + rows[4] digits[0]` to `low`, and returns the sum of the high ones.
@@ -121,10 +120,6 @@ impl<W: Word8> Register for W {
     #[inline(always)]
     fn madd(low: &mut Self, high: &mut Self, a: Self::Factor, b: Self::Factor) {
         W::madd(low, high, a, b);
-    }
-    #[inline(always)]
-    fn mul_low(a: Self::Factor, b: Self::Factor) -> Self {
-        W::mul_low(a, b)
     }
     #[inline(always)]
     fn merge(a: Self::Factor, b: Self::Factor, mask: Self) -> Self::Factor {
