@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use linewarden_signatures::lane::OneByOne;
 use linewarden_signatures::message::{Envelope, MESSAGE_BYTES_MAX, TimeMs};
@@ -21,7 +21,7 @@ use linewarden_signatures::refusal::Refusal;
 use linewarden_signatures::store::{Revocations, read_public};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{PATIENCE, Process, linewarden, run};
+use support::{PATIENCE, PROGRAM, Process, linewarden, run};
 
 fn keygen(at: &Path, words: &str) -> Value {
     serde_json::from_str(&run(linewarden(at, &format!("signed keygen --json {words}")))).unwrap()
@@ -198,6 +198,17 @@ fn files_that_others_could_have_read_or_copied_are_refused() {
     std::fs::remove_file(&masks).unwrap();
     std::fs::copy(at.join("copy"), &masks).unwrap();
     refused(4, "a copy of the file");
+    std::fs::remove_file(&masks).unwrap();
+    run(linewarden(at, "signed masks truck --count 128"));
+    let backup = at.join("backup");
+    std::fs::copy(&masks, &backup).unwrap();
+    std::fs::write(at.join("line"), "a\n").unwrap();
+    for _ in 0..2 {
+        let words = "signed send truck --to 127.0.0.1:9 --input line --idle-masks 0";
+        run(linewarden(at, words));
+    }
+    std::fs::write(&masks, std::fs::read(&backup).unwrap()).unwrap();
+    refused(4, "earlier content was written back");
     std::fs::write(&masks, b"nonsense").unwrap();
     refused(2, "masks");
     std::fs::write(at.join("truck/table"), b"nonsense").unwrap();
@@ -206,6 +217,79 @@ fn files_that_others_could_have_read_or_copied_are_refused() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
+}
+
+/// Runs a script in which file systems may be mounted that nobody else sees. `None`, with the reason, if that cannot be had here; what
+/// comes back otherwise is what it printed, both streams, and whether it ended well.
+fn in_own_mounts(at: &Path, script: &str) -> Option<(bool, String)> {
+    let script = format!("set -e; exec 2>&1; mount -t tmpfs none /mnt && umount /mnt || exit 77; {script}");
+    let run = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script])
+        .env("LINEWARDEN", PROGRAM)
+        .current_dir(at)
+        .output();
+    let output = match run {
+        Ok(output) if output.status.code() != Some(77) => output,
+        _ => {
+            println!("SKIPPED: file systems cannot be mounted here, which takes root");
+            return None;
+        }
+    };
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    Some((output.status.success(), said))
+}
+
+/// ramfs has no attributes of users: the file is made without, and says so.
+#[test]
+fn a_file_system_without_attributes_is_told_of() {
+    if nameless() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let script = "mkdir ram; mount -t ramfs none ram; cd ram
+        $LINEWARDEN signed keygen --scheme ra-rsa2048 --layout bytes:1 --masks 128 --out truck
+        echo a > line; $LINEWARDEN signed send truck --to 127.0.0.1:9 --input line --idle-masks 0";
+    let Some((well, said)) = in_own_mounts(directory.path(), script) else {
+        return;
+    };
+    assert!(well, "{said}");
+    assert!(
+        said.contains("truck/masks: the file system keeps no attributes"),
+        "{said}"
+    );
+    assert!(said.contains("64 left"), "{said}");
+}
+
+/// The clone has the same inodes, births and attributes, and another UUID, as it must have to be mounted beside the first with XFS or
+/// btrfs, and should have with ext4.
+#[test]
+fn masks_on_a_cloned_file_system_are_refused() {
+    if nameless() {
+        return;
+    }
+    for tool in ["mkfs.ext4", "tune2fs"] {
+        if Command::new(tool).arg("-V").output().is_err() {
+            println!("SKIPPED: there is no {tool}");
+            return;
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let script = "truncate -s 16M one; mkfs.ext4 -q -F one; mkdir at; mount -o loop one at || exit 77
+        (cd at; $LINEWARDEN signed keygen --scheme ra-rsa2048 --layout bytes:1 --masks 64 --out truck)
+        umount at; cp one two; tune2fs -U random two > /dev/null
+        echo a > line; send='$LINEWARDEN signed send at/truck --to 127.0.0.1:9 --input line --idle-masks 0'
+        mount -o loop two at; code=0; eval $send || code=$?; echo code $code; umount at
+        mount -o loop one at; eval $send; umount at";
+    let Some((well, said)) = in_own_mounts(directory.path(), script) else {
+        return;
+    };
+    assert!(well, "{said}");
+    assert!(
+        said.contains("code 4") && said.contains("a copy of the file"),
+        "{said}"
+    );
+    // After it was mounted again, the first is what it was.
+    assert!(said.contains("1 with masks, 0 without"), "{said}");
 }
 
 /// A running receiver that knows these signers, and where it listens.

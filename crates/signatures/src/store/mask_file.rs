@@ -2,7 +2,7 @@
 //!
 //! | offset | |
 //! |---|---|
-//! | 0 | header: `LWMK`, version 1, scheme, two zeros, signer's id, the file's own random id, machine, inode, birth |
+//! | 0 | header: `LWMK`, version 2, scheme, 1 if the inode counts too, a zero, signer's id, the file's own random id, machine, inode, birth, file system |
 //! | 512, 1024 | two slots with the same two counts, blocks reserved and blocks written; the newer whole one counts |
 //! | 4096 | blocks of [`BLOCK_MASKS`] masks, sealed, each bound to the header and its place |
 //!
@@ -11,8 +11,19 @@
 //! not whole may have reserved one block more, which is skipped. Blocks that were opened are overwritten.
 //!
 //! A copy of the file would give every mask a second time. So the file says on which machine it was made, which inode it is and, where the
-//! file system tells, when that was born (a number of an inode is given out again), and is refused elsewhere; moving it within its file system is all that can be done with it. What this cannot see is a whole machine that is set
-//! back: an image restored, a virtual machine resumed twice. Masks must be made anew then.
+//! file system tells, when that was born (a number of an inode is given out again) and which file system that is, and is refused elsewhere;
+//! moving it within its file system is all that can be done with it.
+//!
+//! Earlier content can be written back into the same inode (`cp backup masks`). So the inode counts reserved blocks too, in an
+//! [attribute](inode). Of a block that was opened, both counts are durably above it; a crash before that leaves them one apart, in either
+//! direction, and the greater one holds. Content that is further behind was written back, and is refused, as is a file whose attribute is
+//! gone. A file system without attributes of users is only seen to have none when the file is made, and then such content passes.
+//!
+//! What this cannot see is attributes that are set back with the content, and a whole machine that is set back: an image restored, a virtual machine resumed
+//! twice. Masks must be made anew then.
+
+mod error;
+mod inode;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -21,10 +32,12 @@ use std::path::{Path, PathBuf};
 
 use linewarden_files::seal::{SEAL_OVERHEAD_BYTES, Sealer};
 use linewarden_files::sync_parent;
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, StatxFlags};
+use rustix::fs::{FallocateFlags, FlockOperation};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
+pub use self::error::MaskFileError;
+use self::inode::{Count, PLACE_BYTES, forget_count, place, read_count, set_count};
 use super::machine::{MACHINE_BYTES, MachineId};
 use super::sealed::SealingKey;
 use crate::message::{KEY_ID_BYTES, KeyId, MASK_NAME_BYTES};
@@ -35,87 +48,12 @@ use crate::scheme::Scheme;
 pub const BLOCK_MASKS: usize = 64;
 
 const MAGIC: &[u8; 4] = b"LWMK";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const HEADER_BYTES: usize = 8 + KEY_ID_BYTES + FILE_ID_BYTES + MACHINE_BYTES + PLACE_BYTES;
-/// Inode and birth.
-const PLACE_BYTES: usize = 16;
 const FILE_ID_BYTES: usize = 16;
 const SLOT_OFFSETS: [u64; 2] = [512, 1024];
 const SLOT_BYTES: usize = 32;
 const BLOCKS_OFFSET: u64 = 4096;
-
-/// Why a file of masks cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum MaskFileError {
-    /// The operating system refuses.
-    #[error("{path}: {source}")]
-    Io {
-        /// Which file.
-        path: PathBuf,
-        /// What it says.
-        source: io::Error,
-    },
-    /// Others could have read it.
-    #[error("{path}: {problem}; masks that others may have read forge messages: remove it and make new ones")]
-    Unsafe {
-        /// Which file.
-        path: PathBuf,
-        /// What is unsafe.
-        problem: &'static str,
-    },
-    /// Something else.
-    #[error("{path}: no file of masks; `linewarden signed masks` makes one")]
-    Foreign {
-        /// Which file.
-        path: PathBuf,
-    },
-    /// Of another signer.
-    #[error("{path}: masks of the signer {found}, not of {wanted}")]
-    OtherSigner {
-        /// Which file.
-        path: PathBuf,
-        /// Whose they are.
-        found: KeyId,
-        /// Whose they should be.
-        wanted: KeyId,
-    },
-    /// Made on another machine.
-    #[error(
-        "{path}: made on another machine, where its masks may be in use: remove it and make new ones here"
-    )]
-    OtherMachine {
-        /// Which file.
-        path: PathBuf,
-    },
-    /// Copied or restored.
-    #[error(
-        "{path}: a copy of the file that was made, whose masks may have been used: remove it and make new ones"
-    )]
-    Copied {
-        /// Which file.
-        path: PathBuf,
-    },
-    /// Two processes would use the same masks.
-    #[error("{path}: in use by another process")]
-    InUse {
-        /// Which file.
-        path: PathBuf,
-    },
-    /// It cannot be told which masks have been used, or a block does not open.
-    #[error("{path}: damaged ({what}): remove it and make new masks")]
-    Damaged {
-        /// Which file.
-        path: PathBuf,
-        /// What of it.
-        what: &'static str,
-    },
-    /// No random bytes.
-    #[error("no random bytes: {0}")]
-    Entropy(getrandom::Error),
-    /// Fewer masks than a block has, or of another size.
-    #[error("masks are kept in blocks of {BLOCK_MASKS}, all over one modulus")]
-    NotABlock,
-}
 
 /// How far the file is written and used, in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +69,8 @@ pub struct MaskFile {
     path: PathBuf,
     file: File,
     header: [u8; HEADER_BYTES],
+    /// Whether the inode counts too.
+    counted: bool,
     sealer: Sealer,
     modulus_bytes: usize,
     counts: Counts,
@@ -161,11 +101,14 @@ impl MaskFile {
         let mut file_id = [0; FILE_ID_BYTES];
         getrandom::fill(&mut file_id).map_err(MaskFileError::Entropy)?;
         let place = place(&file).map_err(&io)?;
-        let header = header(scheme, key_id, &file_id, machine, &place);
+        let header = |counted| header(scheme, counted, key_id, &file_id, machine, &place);
+        let counted = set_count(&file, &header(true), 0).map_err(&io)?;
+        let header = header(counted);
         let mut made = Self {
             path: path.to_owned(),
             file,
             header,
+            counted,
             sealer: sealing_key.sealer(key_id),
             modulus_bytes,
             counts: Counts {
@@ -185,7 +128,7 @@ impl MaskFile {
     /// Opens a file of this signer's masks.
     ///
     /// # Errors
-    /// It cannot be read or locked, others can read it, it is of another signer, machine or a copy, or it is damaged.
+    /// It cannot be read or locked, others can read it, it is of another signer, machine or a copy, was set back, or is damaged.
     pub fn open(
         path: &Path,
         scheme: Scheme,
@@ -208,16 +151,26 @@ impl MaskFile {
         let mut found = [0; HEADER_BYTES];
         file.read_exact_at(&mut found, 0)
             .map_err(|error| unreadable(path, error))?;
-        check_header(path, &found, scheme, key_id, machine, &place)?;
+        let counted = check_header(path, &found, scheme, key_id, machine, &place)?;
         let counts = read_counts(path, &file, &found)?;
-        Ok(Self {
+        let mut opened = Self {
             path: path.to_owned(),
             file,
             header: found,
+            counted,
             sealer: sealing_key.sealer(key_id),
             modulus_bytes,
             counts,
-        })
+        };
+        opened.agree()?;
+        Ok(opened)
+    }
+
+    /// Whether the inode counts too; if not, the file system keeps no attributes, and earlier content that is written back into the file
+    /// is not recognised.
+    #[must_use]
+    pub fn sees_earlier_content(&self) -> bool {
+        self.counted
     }
 
     /// Masks that are left.
@@ -308,26 +261,79 @@ impl MaskFile {
         Ok(())
     }
 
-    /// Writes new counts into the older slot; they count once this has returned, and either they or those before if it fails.
+    /// Has both counts of reserved blocks say the same, durably, before either goes on: they never are more than one apart.
+    fn agree(&mut self) -> Result<(), MaskFileError> {
+        if !self.counted {
+            return Ok(());
+        }
+        let uncounted = |what| MaskFileError::Uncounted {
+            path: self.path.clone(),
+            what,
+        };
+        let Counts {
+            reserved: content,
+            written,
+            ..
+        } = self.counts;
+        let inode = match read_count(&self.file, &self.header).map_err(in_file(&self.path))? {
+            Count::Is(inode) => inode,
+            Count::Absent => return Err(uncounted("gone")),
+            Count::Foreign => return Err(uncounted("another file's")),
+        };
+        if inode == content {
+            return Ok(());
+        }
+        if inode > content.saturating_add(1) || inode > written {
+            return Err(MaskFileError::SetBack {
+                path: self.path.clone(),
+                content,
+                inode,
+            });
+        }
+        self.set_counts(inode.max(content), written)?;
+        if inode < content {
+            forget_count(&self.file, inode);
+        }
+        Ok(())
+    }
+
+    /// Writes new counts into the older slot, and a new one of reserved blocks to the inode; they count once this has returned, and for
+    /// each of the two either it or the one before if it fails. One sync is for both: whichever is there first after a crash, the greater
+    /// one holds.
     fn set_counts(&mut self, reserved: u64, written: u64) -> Result<(), MaskFileError> {
+        let before = self.counts.reserved;
         let counts = Counts {
             generation: self.counts.generation + 1,
             reserved,
             written,
         };
+        let io = in_file(&self.path);
+        if self.counted && !set_count(&self.file, &self.header, reserved).map_err(&io)? {
+            return Err(MaskFileError::Uncounted {
+                path: self.path.clone(),
+                what: "not kept by the file system any more",
+            });
+        }
+        self.write_slot(counts)?;
+        // Not only its data: attributes are none.
+        self.file.sync_all().map_err(&io)?;
+        self.counts = counts;
+        if self.counted && before != reserved {
+            forget_count(&self.file, before);
+        }
+        Ok(())
+    }
+
+    fn write_slot(&self, counts: Counts) -> Result<(), MaskFileError> {
         let [even, odd] = SLOT_OFFSETS;
         let offset = if counts.generation.is_multiple_of(2) {
             even
         } else {
             odd
         };
-        let io = in_file(&self.path);
         self.file
             .write_all_at(&slot(&self.header, counts), offset)
-            .map_err(&io)?;
-        self.file.sync_data().map_err(&io)?;
-        self.counts = counts;
-        Ok(())
+            .map_err(in_file(&self.path))
     }
 }
 
@@ -359,23 +365,6 @@ fn lock(path: &Path, file: &File) -> Result<(), MaskFileError> {
     })
 }
 
-/// Which file of this machine it is: its inode, and when that was born, in nanoseconds; 0 where the file system does not tell.
-fn place(file: &File) -> io::Result<[u8; PLACE_BYTES]> {
-    let wanted = StatxFlags::INO | StatxFlags::BTIME;
-    let found = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
-    let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
-    let birth = found.stx_btime;
-    let birth_ns = birth
-        .tv_sec
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(birth.tv_nsec.into());
-    let birth_ns = if told { birth_ns } else { 0 };
-    let mut place = [0; PLACE_BYTES];
-    let numbers = [found.stx_ino.to_le_bytes(), birth_ns.to_le_bytes()];
-    place.copy_from_slice(numbers.as_flattened());
-    Ok(place)
-}
-
 /// Nobody else may open it.
 fn check_private(path: &Path, file: &File) -> Result<(), MaskFileError> {
     let metadata = file.metadata().map_err(in_file(path))?;
@@ -396,6 +385,7 @@ fn check_private(path: &Path, file: &File) -> Result<(), MaskFileError> {
 
 fn header(
     scheme: Scheme,
+    counted: bool,
     key_id: KeyId,
     file_id: &[u8; FILE_ID_BYTES],
     machine: &MachineId,
@@ -404,7 +394,7 @@ fn header(
     let mut header = [0; HEADER_BYTES];
     let parts = [
         MAGIC.as_slice(),
-        &[VERSION, scheme.number(), 0, 0],
+        &[VERSION, scheme.number(), u8::from(counted), 0],
         &key_id.0,
         file_id,
         machine.as_bytes(),
@@ -416,6 +406,7 @@ fn header(
     header
 }
 
+/// Whether the inode counts too, of a file that is this signer's and in its place.
 fn check_header(
     path: &Path,
     found: &[u8; HEADER_BYTES],
@@ -423,7 +414,7 @@ fn check_header(
     key_id: KeyId,
     machine: &MachineId,
     place: &[u8; PLACE_BYTES],
-) -> Result<(), MaskFileError> {
+) -> Result<bool, MaskFileError> {
     let foreign = || MaskFileError::Foreign {
         path: path.to_owned(),
     };
@@ -431,9 +422,15 @@ fn check_header(
     let (of_signer, rest) = rest.split_first_chunk::<KEY_ID_BYTES>().ok_or_else(foreign)?;
     let (_, rest) = rest.split_first_chunk::<FILE_ID_BYTES>().ok_or_else(foreign)?;
     let (of_machine, of_place) = rest.split_first_chunk::<MACHINE_BYTES>().ok_or_else(foreign)?;
-    let [magic @ .., version, of_scheme, _, _] = *head;
-    if magic != *MAGIC || version != VERSION {
+    let [magic @ .., version, of_scheme, counted, _] = *head;
+    if magic != *MAGIC {
         return Err(foreign());
+    }
+    if version != VERSION {
+        return Err(MaskFileError::Version {
+            path: path.to_owned(),
+            version,
+        });
     }
     if KeyId(*of_signer) != key_id || of_scheme != scheme.number() {
         return Err(MaskFileError::OtherSigner {
@@ -452,7 +449,7 @@ fn check_header(
             path: path.to_owned(),
         });
     }
-    Ok(())
+    Ok(counted != 0)
 }
 
 fn slot(header: &[u8; HEADER_BYTES], counts: Counts) -> [u8; SLOT_BYTES] {

@@ -7,13 +7,14 @@ use linewarden_signatures::store::{BLOCK_MASKS, MachineId, SealingKey, SignerDir
 
 use super::seal::SignerArgs;
 use crate::failure::Failure;
-use crate::output::{Output, counted};
+use crate::output::{Output, counted, tell};
 
 /// How many, and whose.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Each message that is signed with RA uses up a mask, and each mask costs an RSA signature. Those in the file are made ahead; a sender \
-that runs out of them signs at that price. The file is bound to this machine, and to itself: a copy of it is refused.
+that runs out of them signs at that price. The file is bound to this machine, and to itself: a copy of it is refused, and so is one into which \
+a backup was written back.
 
 Examples:
   linewarden signed masks truck7 --count 100000")]
@@ -55,6 +56,12 @@ pub fn make(
     };
     let machine = MachineId::of_this_machine().map_err(Failure::failed)?;
     let mut file = directory.masks(key, &machine, sealing_key)?;
+    if !file.sees_earlier_content() {
+        tell(format_args!(
+            "{}: the file system keeps no attributes of users: if a backup is written back into this file, its masks go out twice",
+            directory.masks_path().display()
+        ));
+    }
     let progress = output.progress(count, "masks");
     for _ in 0..count.div_ceil(BLOCK_MASKS as u64) {
         let mut names = [[0; MASK_NAME_BYTES]; BLOCK_MASKS];

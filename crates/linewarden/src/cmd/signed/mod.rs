@@ -90,7 +90,9 @@ impl From<MaskFileError> for Failure {
         match error {
             MaskFileError::Unsafe { .. }
             | MaskFileError::OtherMachine { .. }
-            | MaskFileError::Copied { .. } => Self::unsafe_(error),
+            | MaskFileError::Copied { .. }
+            | MaskFileError::SetBack { .. }
+            | MaskFileError::Uncounted { .. } => Self::unsafe_(error),
             MaskFileError::Entropy(_) | MaskFileError::InUse { .. } => Self::failed(error),
             _ => Self::input(error),
         }
