@@ -8,9 +8,12 @@ mod private;
 pub mod seal;
 mod write;
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+
+use rustix::fs::OFlags;
 
 pub use counter::{CounterError, next_count};
 pub use private::{PrivateFileError, create_private, read_private};
@@ -21,11 +24,45 @@ pub use write::{can_replace, replace, replace_private, sync_parent};
 /// # Errors
 /// What the operating system says, or [`io::ErrorKind::FileTooLarge`] with a message that names the bound.
 pub fn read_bounded(path: impl AsRef<Path>, bytes_max: usize) -> io::Result<Vec<u8>> {
+    read_opened(File::open(path)?, bytes_max)
+}
+
+/// [`read_bounded`] for a file that is read while there is other work to do: a pipe or device is refused, not waited for. Symbolic links
+/// are followed.
+///
+/// # Errors
+/// As [`read_bounded`], or [`io::ErrorKind::InvalidInput`] for what is no regular file.
+pub fn read_regular(path: impl AsRef<Path>, bytes_max: usize) -> io::Result<Vec<u8>> {
+    read_opened(open_regular(path.as_ref())?, bytes_max)
+}
+
+/// [`read_regular`] for text.
+///
+/// # Errors
+/// As [`read_regular`], or [`io::ErrorKind::InvalidData`] for what is no UTF-8.
+pub fn read_regular_text(path: impl AsRef<Path>, bytes_max: usize) -> io::Result<String> {
+    text(read_regular(path, bytes_max)?)
+}
+
+fn open_regular(path: &Path) -> io::Result<File> {
+    // NONBLOCK: a FIFO put in the file's place must not hang us before we can refuse it.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is not a regular file",
+        )),
+    }
+}
+
+fn read_opened(file: File, bytes_max: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let bound = u64::try_from(bytes_max).unwrap_or(u64::MAX);
-    File::open(path)?
-        .take(bound.saturating_add(1))
-        .read_to_end(&mut bytes)?;
+    file.take(bound.saturating_add(1)).read_to_end(&mut bytes)?;
     match bytes.len() > bytes_max {
         true => Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
@@ -40,6 +77,9 @@ pub fn read_bounded(path: impl AsRef<Path>, bytes_max: usize) -> io::Result<Vec<
 /// # Errors
 /// As [`read_bounded`], or [`io::ErrorKind::InvalidData`] for what is no UTF-8.
 pub fn read_text_bounded(path: impl AsRef<Path>, bytes_max: usize) -> io::Result<String> {
-    String::from_utf8(read_bounded(path, bytes_max)?)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no UTF-8 text"))
+    text(read_bounded(path, bytes_max)?)
+}
+
+fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no UTF-8 text"))
 }

@@ -8,8 +8,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use linewarden_files::{
-    CounterError, PrivateFileError, create_private, next_count, read_bounded, read_private,
-    read_text_bounded, replace, replace_private,
+    CounterError, PrivateFileError, create_private, next_count, read_bounded, read_private, read_regular,
+    read_regular_text, read_text_bounded, replace, replace_private,
 };
 
 #[test]
@@ -27,6 +27,39 @@ fn no_more_is_read_than_was_asked_for() {
     fs::write(&path, [0xff]).unwrap();
     assert_eq!(
         read_text_bounded(&path, 9).unwrap_err().kind(),
+        ErrorKind::InvalidData
+    );
+}
+
+/// A pipe without a writer is opened for as long as nobody writes: this ends, or the test hangs.
+#[test]
+fn what_is_no_regular_file_is_refused_and_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    fs::write(&path, b"12345").unwrap();
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for path in [&path, &link] {
+        assert_eq!(read_regular(path, 5).unwrap(), b"12345");
+        assert_eq!(read_regular_text(path, 5).unwrap(), "12345");
+        assert_eq!(read_regular(path, 4).unwrap_err().kind(), ErrorKind::FileTooLarge);
+    }
+    let pipe = directory.path().join("pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    for path in [&pipe, directory.path(), Path::new("/dev/zero")] {
+        let refused = read_regular(path, 5).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{}", path.display());
+    }
+    fs::write(&path, [0xff]).unwrap();
+    assert_eq!(
+        read_regular_text(&path, 9).unwrap_err().kind(),
         ErrorKind::InvalidData
     );
 }

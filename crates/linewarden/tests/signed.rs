@@ -305,6 +305,13 @@ fn receive(at: &Path, signers: &[&str], words: &str) -> (Process, String) {
     (process, address)
 }
 
+/// Writes a list of revoked signers.
+fn revoke(at: &Path, signers: &[&str]) {
+    let lines = signers.iter().map(|signer| format!("{signer} stolen\n"));
+    let list = format!("linewarden revoked 1\n{}end\n", lines.collect::<String>());
+    std::fs::write(at.join("revoked"), list).unwrap();
+}
+
 fn send(at: &Path, signer: &str, line: &str, to: &str) {
     std::fs::write(at.join("line"), format!("{line}\n")).unwrap();
     run(linewarden(
@@ -339,7 +346,7 @@ fn a_receiver_hands_on_what_is_verified_and_counts_what_is_not() {
     let plain = keygen(at, "--scheme ed25519 --out plain");
     keygen(at, "--scheme ecdsa-p256 --out stranger");
     keygen(at, "--scheme ra-rsa2048 --layout bytes:2 --masks 64 --out truck");
-    std::fs::write(at.join("revoked"), "# nobody yet\n").unwrap();
+    revoke(at, &[]);
     let (receiver, address) = receive(at, &["plain", "truck"], "--revoked revoked");
 
     send(at, "plain", "hello", &address);
@@ -375,21 +382,17 @@ fn a_receiver_hands_on_what_is_verified_and_counts_what_is_not() {
     assert_eq!(receiver.event("verified")["payload"]["text"], "cd");
     send(at, "stranger", "who", &address);
 
-    std::fs::write(
-        at.join("revoked"),
-        format!("{} stolen\n", plain["signer"].as_str().unwrap()),
-    )
-    .unwrap();
+    revoke(at, &[plain["signer"].as_str().unwrap()]);
     receiver.signal(Signal::SIGHUP);
     assert_eq!(receiver.event("reloaded")["revoked"], 1);
     send(at, "plain", "again", &address);
-    std::fs::write(at.join("revoked"), "no id\n").unwrap();
+    revoke(at, &["no id"]);
     receiver.signal(Signal::SIGHUP);
     assert!(
         receiver.event("reloaded")["problem"]
             .as_str()
             .unwrap()
-            .contains("revoked:1")
+            .contains("revoked:2")
     );
     send(at, "plain", "and again", &address);
     send(at, "truck", "ef", &address);
@@ -415,4 +418,78 @@ fn a_receiver_hands_on_what_is_verified_and_counts_what_is_not() {
     let copies =
         refused["replayed"].as_u64().unwrap_or(0) + counts["shed"]["duplicate"].as_u64().unwrap_or(0);
     assert_eq!(copies, 1, "{counts}");
+}
+
+/// A pipe in the list's place is refused at once: to open one waits for a writer, and there is none.
+#[test]
+fn a_list_that_is_not_whole_unrevokes_nobody_and_a_whole_one_says_whom() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let plain = keygen(at, "--scheme ed25519 --out plain");
+    let signer = plain["signer"].as_str().unwrap();
+    revoke(at, &["0011223344556677", signer]);
+    let list = std::fs::read(at.join("revoked")).unwrap();
+    let (receiver, address) = receive(at, &["plain"], "--revoked revoked");
+    let reload = || {
+        receiver.signal(Signal::SIGHUP);
+        receiver.event("reloaded")
+    };
+    for cut in [0, 1, list.len() / 2, list.len() - "end\n".len()] {
+        std::fs::write(at.join("revoked"), &list[..cut]).unwrap();
+        let reloaded = reload();
+        assert!(
+            reloaded["problem"].is_string() && reloaded["revoked"].is_null(),
+            "{reloaded}"
+        );
+    }
+    std::fs::remove_file(at.join("revoked")).unwrap();
+    assert!(reload()["problem"].is_string());
+    nix::unistd::mkfifo(&at.join("revoked"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let reloaded = reload();
+    assert!(
+        reloaded["problem"]
+            .as_str()
+            .unwrap()
+            .contains("not a regular file"),
+        "{reloaded}"
+    );
+    // Whoever cannot have been un-revoked by any of that is refused still.
+    send(at, "plain", "hello", &address);
+    receiver.signal(Signal::SIGUSR1);
+    receiver.wait_for("the refusal", |line| {
+        if line["event"] == "counters" && line["refused"]["revoked"] != 1 {
+            receiver.signal(Signal::SIGUSR1);
+        }
+        line["refused"]["revoked"] == 1
+    });
+
+    std::fs::remove_file(at.join("revoked")).unwrap();
+    revoke(at, &["0011223344556677"]);
+    let reloaded = reload();
+    assert_eq!(reloaded["revoked"], 1);
+    assert_eq!(reloaded["unrevoked"], 1);
+    assert_eq!(reloaded["unrevoked_signers"][0], signer);
+    send(at, "plain", "hello again", &address);
+    receiver.event("verified");
+    let ended = receiver.terminate();
+    let counts = ended.iter().find(|line| line["event"] == "ended").unwrap();
+    assert_eq!(counts["failed_reloads"], 6, "{counts}");
+
+    // At the start there is no list before: it is not begun with.
+    std::fs::write(at.join("revoked"), "").unwrap();
+    let pipe = at.join("pipe.json");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for (words, says) in [
+        (
+            "--signers plain/signer.json --revoked revoked",
+            "linewarden revoked 1",
+        ),
+        ("--signers pipe.json", "not a regular file"),
+    ] {
+        let words = format!("signed receive --listen 127.0.0.1:0 {words}");
+        let output = linewarden(at, &words).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(says), "{said}");
+    }
 }

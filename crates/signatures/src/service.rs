@@ -275,14 +275,14 @@ impl Service {
         }
     }
 
-    /// Takes over a list of revoked signers; it also holds for messages that wait.
-    pub fn set_revoked(&self, revoked: Revocations) {
+    /// Takes over a list of revoked signers, and gives back the one before; it also holds for messages that wait.
+    pub fn set_revoked(&self, revoked: Revocations) -> Revocations {
         let mut receiver = self
             .shared
             .receiver
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        receiver.set_revoked(revoked);
+        receiver.set_revoked(revoked)
     }
 
     /// Messages that were verified and handed on so far.

@@ -95,9 +95,9 @@ impl Receiver {
         }
     }
 
-    /// Takes over a list of revoked signers, instead of the one before.
-    pub fn set_revoked(&mut self, revoked: Revocations) {
-        self.revoked = revoked;
+    /// Takes over a list of revoked signers, and gives back the one before.
+    pub fn set_revoked(&mut self, revoked: Revocations) -> Revocations {
+        std::mem::replace(&mut self.revoked, revoked)
     }
 
     /// How long a message that is fresh now stays so, ms.

@@ -8,6 +8,6 @@ mod signer;
 
 pub use machine::{MachineError, MachineId};
 pub use mask_file::{BLOCK_MASKS, MaskFile, MaskFileError};
-pub use revocation::{RevocationError, Revocations};
+pub use revocation::{NotAList, RevocationError, Revocations};
 pub use sealed::{SealedFileError, SealedKind, SealingKey, create_sealed, open_sealed};
 pub use signer::{SignerDirectory, SignerFileError, read_public};

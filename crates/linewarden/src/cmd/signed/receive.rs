@@ -27,12 +27,17 @@ use crate::signals::{Signals, Told};
 
 /// How long a receiver waits for a datagram before it looks whether it was told something.
 const NAP: Duration = Duration::from_millis(50);
+/// Signers that are named where a list no longer has them.
+const NAMED_MAX: usize = 1000;
 
 /// Where to listen, whom to believe, and where to hand messages on.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Prints each verified message as a line of JSON: signer, stamp, priority, payload. What is refused is counted by its reason, and never \
 printed. SIGHUP reads the revoked signers again, SIGUSR1 prints the counters, SIGINT and SIGTERM end it.
+
+The list of revoked signers is a text file: the line `linewarden revoked 1`, a line with an id for each signer (behind a blank, why), \
+and the line `end`. One that is not whole leaves the one before in force.
 
 Examples:
   linewarden signed receive --listen 0.0.0.0:7447 --signers signers
@@ -49,7 +54,7 @@ pub struct ReceiveArgs {
     /// A public key, or a directory of them (*.json); several are named one by one
     #[arg(long, value_name = "PATH", required = true)]
     signers: Vec<PathBuf>,
-    /// Signers that are refused: an id a line
+    /// Signers that are refused: a list of ids
     #[arg(long, value_name = "FILE")]
     revoked: Option<PathBuf>,
     /// Where verified messages go: -, a file that is added to, udp:ADDRESS:PORT or unix:PATH (a datagram each)
@@ -90,6 +95,7 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
     if !output.is_json() {
         tell(format_args!("listening at {address}"));
     }
+    let mut failed_reloads = 0;
     loop {
         inbox
             .receive(|datagram, sender| service.take(datagram, sender))
@@ -97,23 +103,27 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
         service.submit().map_err(Failure::failed)?;
         match signals.wait(Duration::ZERO)? {
             Some(Told::Stop) => break,
-            Some(Told::Reload) => reload(args, &service, output)?,
-            Some(Told::Count) => report(&service.report().map_err(Failure::failed)?, "counters", output)?,
+            Some(Told::Reload) => failed_reloads += u64::from(!reload(args, &service, output)?),
+            Some(Told::Count) => {
+                let counts = service.report().map_err(Failure::failed)?;
+                report(&counts, failed_reloads, "counters", output)?;
+            }
             None => {}
         }
         if args.count.is_some_and(|count| service.verified() >= count) {
             break;
         }
     }
-    report(&service.finish().map_err(Failure::failed)?, "ended", output)
+    let counts = service.finish().map_err(Failure::failed)?;
+    report(&counts, failed_reloads, "ended", output)
 }
 
 /// For machines on standard output, for people beside it, where verified messages may be going.
-fn report(report: &Report, event: &str, output: Output) -> Result<(), Failure> {
+fn report(report: &Report, failed_reloads: u64, event: &str, output: Output) -> Result<(), Failure> {
     if output.is_json() {
-        return output.object(&json(report, event));
+        return output.object(&json(report, failed_reloads, event));
     }
-    for line in lines(report) {
+    for line in lines(report, failed_reloads) {
         tell(line);
     }
     Ok(())
@@ -178,26 +188,52 @@ fn add_signers(signers: &mut Signers, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The list before stays in force if the new one cannot be read.
-fn reload(args: &ReceiveArgs, service: &Service, output: Output) -> Result<(), Failure> {
+/// Whether a new list is in force; the one before stays if it cannot be read. Who is on it no longer is named, for a list that
+/// was spoiled in a way that nothing else shows does that.
+fn reload(args: &ReceiveArgs, service: &Service, output: Output) -> Result<bool, Failure> {
     let Some(path) = &args.revoked else {
-        return Ok(());
+        return Ok(true);
     };
-    let (revoked, problem) = match Revocations::read(path) {
-        Ok(revoked) => {
-            let count = revoked.len();
-            service.set_revoked(revoked);
-            (Some(count), None)
+    let revoked = match Revocations::read(path) {
+        Ok(revoked) => revoked,
+        Err(error) => {
+            let problem = format!("{error}; the list before stays in force");
+            output
+                .object(&serde_json::json!({ "event": "reloaded", "revoked": null, "problem": problem }))?;
+            if !output.is_json() {
+                tell(problem);
+            }
+            return Ok(false);
         }
-        Err(error) => (None, Some(format!("{error}; the list before stays in force"))),
     };
-    output.object(&serde_json::json!({ "event": "reloaded", "revoked": revoked, "problem": problem }))?;
-    match (revoked, problem) {
-        _ if output.is_json() => {}
-        (Some(count), _) => tell(format_args!("{}: {count} revoked", path.display())),
-        (None, problem) => tell(problem.unwrap_or_default()),
+    let unrevoked = service.set_revoked(revoked.clone()).without(&revoked);
+    let named: Vec<String> = unrevoked
+        .iter()
+        .take(NAMED_MAX)
+        .map(ToString::to_string)
+        .collect();
+    output.object(&serde_json::json!({
+        "event": "reloaded",
+        "revoked": revoked.len(),
+        "unrevoked": unrevoked.len(),
+        "unrevoked_signers": named,
+        "problem": null,
+    }))?;
+    if !output.is_json() {
+        tell(format_args!("{}: {} revoked", path.display(), revoked.len()));
+        if !unrevoked.is_empty() {
+            let more = match unrevoked.len() - named.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            tell(format_args!(
+                "{}: no longer revoked: {}{more}",
+                path.display(),
+                named.join(", ")
+            ));
+        }
     }
-    Ok(())
+    Ok(true)
 }
 
 fn random() -> Result<[u8; 16], Failure> {
@@ -283,7 +319,7 @@ fn to_json(message: &Verified, latency: Span) -> serde_json::Value {
     })
 }
 
-fn json(report: &Report, event: &str) -> serde_json::Value {
+fn json(report: &Report, failed_reloads: u64, event: &str) -> serde_json::Value {
     let refused = report
         .refused
         .iter()
@@ -310,6 +346,7 @@ fn json(report: &Report, event: &str) -> serde_json::Value {
         "verified": report.verified,
         "refused": refused.collect::<std::collections::BTreeMap<_, _>>(),
         "shed": shed.collect::<std::collections::BTreeMap<_, _>>(),
+        "failed_reloads": failed_reloads,
         "latency_by_priority": latency.collect::<serde_json::Map<_, _>>(),
         "lanes": report.engine.lanes.iter().map(|lane| serde_json::json!({
             "name": lane.name,
@@ -320,7 +357,7 @@ fn json(report: &Report, event: &str) -> serde_json::Value {
     })
 }
 
-fn lines(report: &Report) -> Vec<String> {
+fn lines(report: &Report, failed_reloads: u64) -> Vec<String> {
     let mut lines = vec![format!(
         "received {}, verified {}",
         report.received, report.verified
@@ -330,6 +367,11 @@ fn lines(report: &Report) -> Vec<String> {
     }
     for (why, count) in report.shed() {
         lines.push(format!("dropped before verification {count}: {why}"));
+    }
+    if failed_reloads > 0 {
+        lines.push(format!(
+            "lists of revoked signers that could not be read {failed_reloads}"
+        ));
     }
     lines
 }
