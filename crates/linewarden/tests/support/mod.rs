@@ -32,7 +32,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 const LOST_AFTER: Duration = Duration::from_secs(5);
 
 /// Killed when dropped.
-struct Running(Child);
+pub struct Running(pub Child);
 
 impl Drop for Running {
     fn drop(&mut self) {

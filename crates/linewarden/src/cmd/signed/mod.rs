@@ -2,12 +2,15 @@
 
 mod keygen;
 mod lanes;
+mod lines;
 mod masks;
+mod outputs;
 mod payload;
 mod receive;
 mod seal;
 mod send;
 mod show;
+mod way;
 
 use clap::Subcommand;
 use linewarden_signatures::store::{MaskFileError, SealedFileError, SignerFileError};

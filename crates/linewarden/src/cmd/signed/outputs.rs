@@ -1,0 +1,232 @@
+//! What a receiver prints and hands on. Nothing here waits for who reads it, until the end, and not for long then.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{process, thread};
+
+use linewarden_signatures::receive::Verified;
+use linewarden_signatures::scheduler::{Priority, Span};
+use linewarden_signatures::service::{Delivery, Report};
+use nix::errno::Errno;
+use serde_json::Value;
+
+use super::lines::{Counts, Lines, WAITING_DEFAULT};
+use super::payload;
+use super::way::Way;
+use crate::failure::Failure;
+use crate::output::{Output, counted, printable};
+
+/// How long verified messages that wait are written at the end.
+const DRAIN: Duration = Duration::from_secs(2);
+/// How long the last counters are, and then the message of an error.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// All of them.
+pub struct Outputs {
+    /// `--out`.
+    out: String,
+    messages: Arc<Lines>,
+    /// Standard output, with JSON for machines; where messages go there too, in one order with them.
+    events: Option<Arc<Lines>>,
+    /// Standard error.
+    told: Lines,
+    /// Lists of revoked signers that could not be read.
+    pub failed_reloads: u64,
+}
+
+impl Outputs {
+    /// Opens what `--out` names; so many lines wait for who reads them.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(out: &str, backlog: u32, output: Output) -> Result<Self, Failure> {
+        let messages = Arc::new(Lines::start(format!("--out {out}"), Way::open(out)?, backlog)?);
+        let events = match (output.is_json(), out) {
+            (false, _) => None,
+            (true, "-") => Some(Arc::clone(&messages)),
+            (true, _) => {
+                let stdout = Lines::start("standard output".to_owned(), Way::stdout()?, WAITING_DEFAULT)?;
+                Some(Arc::new(stdout))
+            }
+        };
+        let told = Lines::start("standard error".to_owned(), Way::stderr()?, WAITING_DEFAULT)?;
+        Ok(Self {
+            out: out.to_owned(),
+            messages,
+            events,
+            told,
+            failed_reloads: 0,
+        })
+    }
+
+    /// Where verified messages are handed on.
+    pub fn messages(&self) -> Arc<dyn Delivery> {
+        Arc::<Lines>::clone(&self.messages)
+    }
+
+    /// For machines.
+    pub fn event(&self, event: &Value) {
+        if let Some(events) = &self.events {
+            events.push(event.to_string().into_bytes());
+        }
+    }
+
+    /// For people.
+    pub fn tell(&self, text: impl Display) {
+        if self.events.is_none() {
+            self.told.push(printable(&text.to_string()).into_bytes());
+        }
+    }
+
+    /// The counters so far.
+    pub fn report(&self, report: &Report) {
+        let counts = self.messages.counts();
+        self.event(&json(report, &counts, self.failed_reloads, "counters"));
+        for line in lines(report, &counts, self.failed_reloads) {
+            self.tell(line);
+        }
+    }
+
+    /// Writes what waits, as long as [`DRAIN`] allows, and the last counters.
+    ///
+    /// # Errors
+    /// Lines that have not arrived.
+    pub fn end(&self, report: &Report) -> Result<(), Failure> {
+        self.messages.drain(Instant::now() + DRAIN);
+        let until = Instant::now() + LAST_WORDS;
+        let counts = self.messages.counts();
+        let last = json(report, &counts, self.failed_reloads, "ended");
+        self.event(&last);
+        if self.events.as_ref().is_some_and(|events| !events.drain(until)) {
+            // Nobody reads them where they should be.
+            self.told.push(last.to_string().into_bytes());
+        }
+        for line in lines(report, &counts, self.failed_reloads) {
+            self.tell(line);
+        }
+        self.told.drain(Instant::now() + LAST_WORDS);
+        match self.missing(&counts) {
+            0 => Ok(()),
+            missing => Err(Failure::failed(format!(
+                "--out {}: {} did not arrive: nobody took them, or not as fast as they came",
+                self.out,
+                counted(missing, "line")
+            ))),
+        }
+    }
+
+    /// Lines that have not arrived. A reader of standard output that went away is no failure, as with every command.
+    fn missing(&self, counts: &Counts) -> u64 {
+        let gone = Errno::EPIPE.desc();
+        let failed = counts
+            .failed
+            .iter()
+            .filter(|(why, _)| self.out != "-" || *why != gone);
+        counts.dropped + counts.lost + failed.map(|(_, count)| count).sum::<u64>()
+    }
+}
+
+/// Has the program end, if it does not do so by itself: the message of its error waits for who reads standard error.
+pub fn end_soon() {
+    // Without a thread it may wait longer.
+    let _ = thread::Builder::new().spawn(|| {
+        thread::sleep(LAST_WORDS);
+        process::exit(1);
+    });
+}
+
+impl Delivery for Lines {
+    /// Who cannot take a message has lost it, as with any datagram.
+    fn verified(&self, message: Verified, latency: Span) {
+        self.push(to_json(&message, latency).to_string().into_bytes());
+    }
+}
+
+fn to_json(message: &Verified, latency: Span) -> serde_json::Value {
+    let checked = message.message();
+    serde_json::json!({
+        "event": "verified",
+        "signer": message.signer().to_string(),
+        "scheme": checked.key().scheme().name(),
+        "signed_unix_ms": checked.stamp().time.unix_ms(),
+        "priority": checked.stamp().priority.number(),
+        "latency_us": latency.as_nanos() / 1000,
+        "payload": payload::to_json(checked.key(), message.kind(), checked.payload()),
+    })
+}
+
+fn json(report: &Report, outputs: &Counts, failed_reloads: u64, event: &str) -> serde_json::Value {
+    let refused = report
+        .refused
+        .iter()
+        .map(|(refusal, count)| (refusal.key(), *count));
+    let shed = report.shed();
+    let shed = shed.iter().map(|(why, count)| (why.name(), *count));
+    let latencies = &report.engine.latencies;
+    let latency = Priority::all()
+        .filter(|priority| latencies.count(*priority) > 0)
+        .map(|priority| {
+            let us = |part| latencies.quantile(priority, part).as_nanos() / 1000;
+            let of = serde_json::json!({
+                "count": latencies.count(priority),
+                "late": latencies.late(priority),
+                "p50_us": us(0.5),
+                "p99_us": us(0.99),
+                "p999_us": us(0.999),
+            });
+            (priority.number().to_string(), of)
+        });
+    serde_json::json!({
+        "event": event,
+        "received": report.received,
+        "verified": report.verified,
+        "refused": refused.collect::<std::collections::BTreeMap<_, _>>(),
+        "shed": shed.collect::<std::collections::BTreeMap<_, _>>(),
+        "outputs": {
+            "written": outputs.written,
+            "dropped": outputs.dropped,
+            "lost": outputs.lost,
+            "failed": outputs.failed,
+        },
+        "failed_reloads": failed_reloads,
+        "latency_by_priority": latency.collect::<serde_json::Map<_, _>>(),
+        "lanes": report.engine.lanes.iter().map(|lane| serde_json::json!({
+            "name": lane.name,
+            "batches": lane.batches,
+            "messages": lane.jobs,
+            "lost": lane.lost,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+fn lines(report: &Report, outputs: &Counts, failed_reloads: u64) -> Vec<String> {
+    let mut lines = vec![format!(
+        "received {}, verified {}",
+        report.received, report.verified
+    )];
+    for (refusal, count) in &report.refused {
+        lines.push(format!("refused {count}: {refusal}"));
+    }
+    for (why, count) in report.shed() {
+        lines.push(format!("dropped before verification {count}: {why}"));
+    }
+    let Counts {
+        written,
+        dropped,
+        lost,
+        failed,
+    } = outputs;
+    lines.push(format!(
+        "handed on {written}, dropped {dropped}, lost at the end {lost}"
+    ));
+    for (why, count) in failed {
+        lines.push(format!("not handed on {count}: {why}"));
+    }
+    if failed_reloads > 0 {
+        lines.push(format!(
+            "lists of revoked signers that could not be read {failed_reloads}"
+        ));
+    }
+    lines
+}

@@ -1,0 +1,361 @@
+//! Receivers of signed messages whose output nobody reads: they go on verifying, and end when they are told to.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::cell::Cell;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{ChildStderr, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use support::{PATIENCE, Process, Running, linewarden, run};
+
+/// Messages that are sent at once: fewer than a socket's buffer holds.
+const BURST: u64 = 100;
+
+/// A signer with its own messages, no two of which are the same.
+struct Signer {
+    directory: tempfile::TempDir,
+    sent: Cell<u64>,
+}
+
+impl Signer {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        run(linewarden(
+            directory.path(),
+            "signed keygen --scheme ed25519 --out plain",
+        ));
+        Self {
+            directory,
+            sent: Cell::new(0),
+        }
+    }
+
+    fn at(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn send(&self, to: &str) {
+        let from = self.sent.get();
+        self.sent.set(from + BURST);
+        let lines: String = (from..from + BURST)
+            .map(|number| format!("{number:0900}\n"))
+            .collect();
+        std::fs::write(self.at().join("lines"), lines).unwrap();
+        run(linewarden(
+            self.at(),
+            &format!("signed send plain --to {to} --input lines --lanes 1"),
+        ));
+    }
+
+    fn receiver(&self, words: &str) -> Command {
+        let words = format!(
+            "signed receive --listen 127.0.0.1:0 --signers plain/signer.json --lanes 1 --gpu off {words}"
+        );
+        linewarden(self.at(), &words)
+    }
+}
+
+/// Sends until that many lines were dropped, and then until as many messages again are verified: (dropped, verified) are what the
+/// receiver says when it is asked.
+fn send_until_it_goes_on_without_its_reader(signer: &Signer, to: &str, mut ask: impl FnMut() -> (u64, u64)) {
+    let until = Instant::now() + PATIENCE;
+    let mut wait_for = |what: &str, wanted: &dyn Fn((u64, u64)) -> bool| {
+        loop {
+            signer.send(to);
+            let counts = ask();
+            if wanted(counts) {
+                return counts;
+            }
+            assert!(Instant::now() < until, "no {what} after {PATIENCE:?}: {counts:?}");
+        }
+    };
+    let (dropped, verified) = wait_for("dropped line", &|(dropped, _)| dropped > 0);
+    wait_for("further message", &|(now_dropped, now_verified)| {
+        now_verified >= verified + BURST && now_dropped > dropped
+    });
+}
+
+#[test]
+fn a_unix_socket_that_nobody_reads_stops_no_lane_and_no_end() {
+    let signer = Signer::new();
+    let path = signer.at().join("socket");
+    let unread = UnixDatagram::bind(&path).unwrap();
+    let command = signer.receiver("--json --backlog 16 --out unix:socket");
+    let receiver = Process::start(command);
+    let address = receiver.event("listening")["address"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    send_until_it_goes_on_without_its_reader(&signer, &address, || {
+        receiver.signal(Signal::SIGUSR1);
+        let counts = receiver.event("counters");
+        (
+            counts["outputs"]["dropped"].as_u64().unwrap(),
+            counts["verified"].as_u64().unwrap(),
+        )
+    });
+    receiver.signal(Signal::SIGTERM);
+    let (code, lines) = receiver.ended();
+    let counts = lines.iter().find(|line| line["event"] == "ended").unwrap();
+    assert_eq!(code, 1, "{counts}");
+    let of = |name: &str| counts["outputs"][name].as_u64().unwrap();
+    // What waited, and the one that was being written.
+    assert_eq!(of("lost"), 17, "{counts}");
+    assert_eq!(
+        counts["verified"].as_u64().unwrap(),
+        of("written") + of("dropped") + of("lost"),
+        "{counts}"
+    );
+    unread.set_nonblocking(true).unwrap();
+    let mut there = 0;
+    while unread.recv(&mut [0; 4096]).is_ok() {
+        there += 1;
+    }
+    assert_eq!(there, of("written"));
+}
+
+#[test]
+fn a_reader_that_comes_back_gets_what_waited() {
+    let signer = Signer::new();
+    let socket = UnixDatagram::bind(signer.at().join("socket")).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let receiver = Process::start(signer.receiver("--json --out unix:socket"));
+    let address = receiver.event("listening")["address"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    // More than the kernel holds for a socket (net.unix.max_dgram_qlen), and nothing of it is read before it is verified.
+    let held: u64 = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen")
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let mut verified = 0;
+    while verified <= held + BURST {
+        signer.send(&address);
+        receiver.signal(Signal::SIGUSR1);
+        verified = receiver.event("counters")["verified"].as_u64().unwrap();
+    }
+    receiver.signal(Signal::SIGTERM);
+    let mut read = 0;
+    while read < verified {
+        let mut line = [0; 4096];
+        let length = socket.recv(&mut line).unwrap();
+        let line: Value = serde_json::from_slice(&line[..length]).unwrap();
+        assert_eq!(line["event"], "verified");
+        read += 1;
+    }
+    drop(socket);
+    let (_, lines) = receiver.ended();
+    let counts = lines.iter().find(|line| line["event"] == "ended").unwrap();
+    assert_eq!(counts["outputs"]["dropped"], 0, "{counts}");
+}
+
+/// Its counters are on standard error, line by line.
+struct Told {
+    process: Running,
+    lines: Receiver<String>,
+}
+
+impl Told {
+    fn start(mut command: Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = lines(child.stderr.take().unwrap());
+        Self {
+            process: Running(child),
+            lines,
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.0.id() as i32), signal).unwrap();
+    }
+
+    /// What follows these words in the next line that begins with them.
+    fn after(&self, words: &str) -> String {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left).unwrap();
+            if let Some(rest) = line.strip_prefix(words) {
+                return rest.to_owned();
+            }
+        }
+    }
+}
+
+fn lines(from: ChildStderr) -> Receiver<String> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+/// The first number behind a word.
+fn number(text: &str, behind: &str) -> u64 {
+    let (_, rest) = text.split_once(behind).unwrap();
+    let digits: String = rest.trim().chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
+#[test]
+fn a_full_standard_output_stops_no_lane_and_no_end() {
+    let signer = Signer::new();
+    let mut receiver = Told::start(signer.receiver("--backlog 16"));
+    let address = receiver.after("listening at ");
+    send_until_it_goes_on_without_its_reader(&signer, &address, || {
+        receiver.signal(Signal::SIGUSR1);
+        let verified = number(&receiver.after("received "), "verified ");
+        (number(&receiver.after("handed on "), "dropped "), verified)
+    });
+    receiver.signal(Signal::SIGTERM);
+    let last = receiver.after("handed on ");
+    assert_eq!(number(&last, "lost at the end "), 17, "{last}");
+    receiver.after("error: --out -: ");
+    assert_eq!(receiver.process.0.wait().unwrap().code(), Some(1));
+    // All that was handed on is whole lines; the one that was being written is cut.
+    let mut read = String::new();
+    let mut stdout = receiver.process.0.stdout.take().unwrap();
+    stdout.read_to_string(&mut read).unwrap();
+    let whole = read.matches('\n').count() as u64;
+    assert_eq!(whole, last.split(',').next().unwrap().parse::<u64>().unwrap());
+}
+
+/// Waits until no datagram waits in a socket of 127.0.0.1 any more; what a receiver has taken it verifies before it ends.
+fn wait_until_taken(address: &str) {
+    let (_, port) = address.split_once(':').unwrap();
+    let local = format!("0100007F:{:04X}", port.parse::<u16>().unwrap());
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let sockets = std::fs::read_to_string("/proc/net/udp").unwrap();
+        let socket = sockets.lines().find(|line| line.contains(&local)).unwrap();
+        if socket.contains(":00000000 00:") {
+            return;
+        }
+        assert!(Instant::now() < until, "{socket}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn it_ends_where_nobody_reads_anything() {
+    let signer = Signer::new();
+    let mut command = signer.receiver("--json --backlog 16");
+    let mut receiver = Running(
+        command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    // Its first line is read, to know where it listens, and no other.
+    let mut stdout = BufReader::with_capacity(1, receiver.0.stdout.take().unwrap());
+    let mut listening = String::new();
+    stdout.read_line(&mut listening).unwrap();
+    let listening: Value = serde_json::from_str(&listening).unwrap();
+    let address = listening["address"].as_str().unwrap();
+    // 64 KiB of a pipe, and the backlog.
+    for _ in 0..4 {
+        signer.send(address);
+    }
+    wait_until_taken(address);
+    let process = Pid::from_raw(receiver.0.id() as i32);
+    kill(process, Signal::SIGUSR1).unwrap();
+    kill(process, Signal::SIGTERM).unwrap();
+    assert_eq!(receiver.0.wait().unwrap().code(), Some(1));
+    // The counters that did not get through are beside.
+    let mut told = String::new();
+    receiver
+        .0
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut told)
+        .unwrap();
+    let ended = told.lines().find_map(|line| {
+        let line: Value = serde_json::from_str(line).ok()?;
+        (line["event"] == "ended").then_some(line)
+    });
+    let ended = ended.expect(&told);
+    assert!(ended["outputs"]["dropped"].as_u64().unwrap() > 0, "{ended}");
+}
+
+#[test]
+fn a_fifo_that_nobody_reads_is_an_error_and_errors_are_counted() {
+    let signer = Signer::new();
+    nix::unistd::mkfifo(&signer.at().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let output = signer.receiver("--out pipe").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("nobody reads this FIFO"), "{said}");
+
+    let socket = UnixDatagram::bind(signer.at().join("socket")).unwrap();
+    let receiver = Process::start(signer.receiver("--json --count 1 --out unix:socket"));
+    let address = receiver.event("listening")["address"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    drop(socket);
+    signer.send(&address);
+    let (code, lines) = receiver.ended();
+    let counts = lines.iter().find(|line| line["event"] == "ended").unwrap();
+    assert_eq!(code, 1, "{counts}");
+    assert_eq!(
+        counts["outputs"]["failed"]["Connection refused"], counts["verified"],
+        "{counts}"
+    );
+}
+
+#[test]
+fn a_reader_that_starts_again_is_found() {
+    let signer = Signer::new();
+    let path = signer.at().join("socket");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    let receiver = Process::start(signer.receiver("--json --out unix:socket"));
+    let address = receiver.event("listening")["address"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    drop(socket);
+    signer.send(&address);
+    receiver.signal(Signal::SIGUSR1);
+    receiver.wait_for("a line that nobody took", |line| {
+        let failed = line["outputs"]["failed"]["Connection refused"].as_u64() > Some(0);
+        if line["event"] == "counters" && !failed {
+            receiver.signal(Signal::SIGUSR1);
+        }
+        failed
+    });
+    std::fs::remove_file(&path).unwrap();
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    signer.send(&address);
+    let mut line = [0; 4096];
+    let length = socket.recv(&mut line).unwrap();
+    let line: Value = serde_json::from_slice(&line[..length]).unwrap();
+    assert_eq!(line["event"], "verified");
+    receiver.signal(Signal::SIGTERM);
+    assert_eq!(receiver.ended().0, 1);
+}
