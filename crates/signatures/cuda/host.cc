@@ -23,7 +23,7 @@ typedef CrtHalf<32> CrtHalf32;
 typedef CrtKey<32> CrtKey32;
 typedef CrtKey<48> CrtKey48;
 
-extern "C" const LayoutEntry linewarden_host_layouts[] = {
+static const LayoutEntry LAYOUTS[] = {
     SIZE(RsaKey64), PLACE(RsaKey64, n), PLACE(RsaKey64, r2), PLACE(RsaKey64, shift), PLACE(RsaKey64, n0), PLACE(RsaKey64, prefix_bytes),
     PLACE(RsaKey64, first_row), PLACE(RsaKey64, prefix),
     SIZE(RsaKey96), PLACE(RsaKey96, shift), PLACE(RsaKey96, prefix),
@@ -50,3 +50,5 @@ extern "C" const LayoutEntry linewarden_host_layouts[] = {
     PLACE(ProbeArgs, count), PLACE(ProbeArgs, operation),
     {nullptr, 0},
 };
+
+extern "C" const LayoutEntry* linewarden_host_layouts() { return LAYOUTS; }

@@ -236,11 +236,11 @@ pub fn host_layouts() -> Vec<(&'static str, u64)> {
         value: u64,
     }
     unsafe extern "C" {
-        #[link_name = "linewarden_host_layouts"]
-        static LAYOUTS: [Entry; 1];
+        fn linewarden_host_layouts() -> *const Entry;
     }
     let mut layouts = Vec::new();
-    let mut entry = &raw const LAYOUTS as *const Entry;
+    // SAFETY: it takes nothing, and returns the beginning of a constant array.
+    let mut entry = unsafe { linewarden_host_layouts() };
     loop {
         // SAFETY: the array ends with an entry without a name, which is where this stops.
         let Entry { name, value } = unsafe { entry.read() };

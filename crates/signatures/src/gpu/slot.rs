@@ -98,7 +98,8 @@ impl Slot {
         }
         assert_inside(to, offset, bytes.len())?;
         reserve_host(&self.target, &mut self.host_in, bytes.len())?;
-        copy(self.host_in.bytes(), 0, bytes);
+        // SAFETY: no slice is under way, and the copies before were waited for.
+        copy(unsafe { self.host_in.bytes() }, 0, bytes);
         // SAFETY: both sides have room, as was just seen to, and the stream is synchronised before anything else
         // happens.
         let begun = unsafe {
@@ -111,7 +112,8 @@ impl Slot {
         };
         begun?;
         self.target.synchronize(self.stream)?;
-        self.host_in.wipe(bytes.len());
+        // SAFETY: the copy was just waited for.
+        unsafe { self.host_in.wipe(bytes.len()) };
         Ok(())
     }
 
@@ -135,12 +137,11 @@ impl Slot {
         };
         begun?;
         self.target.synchronize(self.stream)?;
-        copy(
-            bytes,
-            0,
-            self.host_out.bytes().get(..bytes.len()).unwrap_or_default(),
-        );
-        self.host_out.wipe(bytes.len());
+        // SAFETY: the copy was just waited for.
+        let found = unsafe { self.host_out.bytes() };
+        copy(bytes, 0, found.get(..bytes.len()).unwrap_or_default());
+        // SAFETY: as above.
+        unsafe { self.host_out.wipe(bytes.len()) };
         Ok(())
     }
 
@@ -159,14 +160,11 @@ impl Slot {
         reserve_device(&self.target, &mut self.device_in, in_bytes)?;
         reserve_device(&self.target, &mut self.device_out, out_bytes)?;
         reserve_device(&self.target, &mut self.scratch, job.scratch_bytes)?;
+        // SAFETY: the slice before was finished, or there is none.
+        let host_in = unsafe { self.host_in.bytes() };
         for (field, place) in job.inputs.iter().zip(in_places) {
-            gather(
-                self.host_in.bytes().get_mut(place..).unwrap_or_default(),
-                field,
-                job.order,
-                first,
-                count,
-            );
+            let place = host_in.get_mut(place..).unwrap_or_default();
+            gather(place, field, job.order, first, count);
         }
         self.pending = Some((first, count));
         // SAFETY: both sides have room, as was just seen to; nothing touches them before `finish` has synchronised,
@@ -214,8 +212,10 @@ impl Slot {
         self.target.synchronize(self.stream)?;
         self.pending = None;
         let (out_places, _) = places(job.outputs, count);
+        // SAFETY: what was under way on the stream was just waited for.
+        let host_out = unsafe { self.host_out.bytes() };
         for ((result, item_bytes), place) in results.iter_mut().zip(job.outputs).zip(out_places) {
-            let bytes = self.host_out.bytes().get(place..).unwrap_or_default();
+            let bytes = host_out.get(place..).unwrap_or_default();
             scatter(result, bytes, item_bytes, job.order, first, count);
         }
         Ok(())
@@ -228,8 +228,10 @@ impl Slot {
             unsafe { self.target.clear(self.stream, memory.address(), memory.bytes()) }?;
         }
         self.target.synchronize(self.stream)?;
-        self.host_in.wipe(usize::MAX);
-        self.host_out.wipe(usize::MAX);
+        for memory in [&mut self.host_in, &mut self.host_out] {
+            // SAFETY: all copies were just waited for.
+            unsafe { memory.wipe(usize::MAX) };
+        }
         Ok(())
     }
 }
@@ -251,8 +253,10 @@ pub(crate) fn run<const I: usize, const O: usize>(
         for slot in slots.iter_mut() {
             let _ = slot.target.synchronize(slot.stream);
             slot.pending = None;
-            slot.host_in.wipe(usize::MAX);
-            slot.host_out.wipe(usize::MAX);
+            for memory in [&mut slot.host_in, &mut slot.host_out] {
+                // SAFETY: all copies were waited for, or the device does not answer and was given up.
+                unsafe { memory.wipe(usize::MAX) };
+            }
         }
         for result in &mut results {
             result.zeroize();

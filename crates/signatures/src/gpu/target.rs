@@ -238,15 +238,22 @@ impl HostMemory {
         self.pointer.as_ptr()
     }
 
-    /// Its bytes. The caller has seen to it that no copy is under way.
-    pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the memory is ours, all of it was zeroed when it was allocated, and copies write bytes only.
+    /// Its bytes.
+    ///
+    /// # Safety
+    /// No copy to or from them is under way on a device that still works.
+    pub(crate) unsafe fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the memory is ours, all of it was zeroed when it was allocated, and copies write bytes only; none does now.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.bytes) }
     }
 
     /// Wipes so many bytes at its beginning, or all of them.
-    pub(crate) fn wipe(&mut self, bytes: usize) {
-        let all = self.bytes();
+    ///
+    /// # Safety
+    /// As for [`HostMemory::bytes`].
+    pub(crate) unsafe fn wipe(&mut self, bytes: usize) {
+        // SAFETY: the caller's.
+        let all = unsafe { self.bytes() };
         let bytes = bytes.min(all.len());
         all.get_mut(..bytes).unwrap_or_default().zeroize();
     }
@@ -254,7 +261,9 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        self.wipe(usize::MAX);
+        // SAFETY: whoever had copies begun has waited for them, or given the device up as hanging. Then bytes that it writes yet are bytes of
+        // memory that `release_host` leaves allocated.
+        unsafe { self.wipe(usize::MAX) };
         self.target.release_host(self.pointer, self.bytes);
     }
 }
