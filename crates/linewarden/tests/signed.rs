@@ -21,7 +21,7 @@ use linewarden_signatures::refusal::Refusal;
 use linewarden_signatures::store::{Revocations, read_public};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{PATIENCE, PROGRAM, Process, linewarden, run};
+use support::{Namespace, PATIENCE, PROGRAM, Process, linewarden, run};
 
 fn keygen(at: &Path, words: &str) -> Value {
     serde_json::from_str(&run(linewarden(at, &format!("signed keygen --json {words}")))).unwrap()
@@ -491,5 +491,71 @@ fn a_list_that_is_not_whole_unrevokes_nobody_and_a_whole_one_says_whom() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(says), "{said}");
+    }
+}
+
+/// A sender and its receivers, each in a network namespace, with two links between them.
+fn two_links(at: &Path) -> Option<[Namespace; 2]> {
+    let (Some(here), Some(there)) = (Namespace::new(), Namespace::new()) else {
+        println!("SKIPPED: needs root, and ip of iproute2");
+        return None;
+    };
+    for link in [0, 1] {
+        let peer = there.pid();
+        here.run(
+            at,
+            &format!("ip link add v{link} type veth peer name w{link} netns {peer}"),
+        );
+        for (namespace, name, host) in [(&here, "v", 1), (&there, "w", 2)] {
+            // An address of IPv6 serves at once, and not only when nobody has objected for a second.
+            namespace.run(at, &format!("sysctl -q net.ipv6.conf.{name}{link}.accept_dad=0"));
+            namespace.run(
+                at,
+                &format!("ip address add 10.7.{link}.{host}/24 dev {name}{link}"),
+            );
+            namespace.run(at, &format!("ip link set {name}{link} up"));
+        }
+    }
+    Some([here, there])
+}
+
+/// A group's messages reach all who have joined it by the link on which they come, and nobody else.
+#[test]
+fn a_group_reaches_its_receivers() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let Some([here, there]) = two_links(at) else {
+        return;
+    };
+    keygen(at, "--scheme ed25519 --out plain");
+    for group in ["239.0.0.7:7447", "[ff02::7447]:7447", "[ff15::7447]:7447"] {
+        let join = |interface: &str| {
+            let words = format!(
+                "signed receive --listen {group} --interface {interface} --signers plain/signer.json --json"
+            );
+            let receiver = there.start(at, &words);
+            receiver.event("listening");
+            receiver
+        };
+        let receivers = [join("w0"), join("w0"), join("w1")];
+        for (interface, text) in [("v0", "by the first"), ("v1", "by the second")] {
+            std::fs::write(at.join("line"), format!("{text}\n")).unwrap();
+            let words = format!(
+                "{} signed send plain --to {group} --interface {interface} --input line",
+                support::PROGRAM
+            );
+            here.run(at, &words);
+        }
+        for (receiver, text) in receivers
+            .iter()
+            .zip(["by the first", "by the first", "by the second"])
+        {
+            assert_eq!(receiver.event("verified")["payload"]["text"], text, "{group}");
+        }
+        for receiver in receivers {
+            let ended = receiver.terminate();
+            let counts = ended.iter().find(|line| line["event"] == "ended").unwrap();
+            assert_eq!(counts["received"], 1, "{group}: {counts}");
+        }
     }
 }

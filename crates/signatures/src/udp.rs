@@ -33,8 +33,8 @@ impl fmt::Debug for Inbox {
 }
 
 impl Inbox {
-    /// Listens at this address; of a multicast group on the interface of this index, 0 for the one that the kernel chooses.
-    /// [`Inbox::receive`] waits no longer than `wait`.
+    /// Listens at this address; of a multicast group on the interface of this index alone, 0 for the one that the kernel chooses. A group of
+    /// IPv6's that is one link's (`ff02::`) needs the index. [`Inbox::receive`] waits no longer than `wait`.
     ///
     /// # Errors
     /// The kernel's.
@@ -48,12 +48,17 @@ impl Inbox {
         // Less is no reason not to listen.
         let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES);
         socket.set_read_timeout(Some(wait))?;
-        socket.bind(&address.into())?;
+        socket.bind(&on_link(address, interface).into())?;
+        // Not what comes to the group by an interface by which another program of the machine has joined it.
         match group {
             IpAddr::V4(group) if group.is_multicast() => {
+                socket.set_multicast_all_v4(false)?;
                 socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface))?;
             }
-            IpAddr::V6(group) if group.is_multicast() => socket.join_multicast_v6(&group, interface)?,
+            IpAddr::V6(group) if group.is_multicast() => {
+                socket.set_multicast_all_v6(false)?;
+                socket.join_multicast_v6(&group, interface)?;
+            }
             _ => {}
         }
         Ok(Self {
@@ -100,6 +105,17 @@ impl Inbox {
             each(buffer.get(..*bytes).unwrap_or_default(), *sender);
         }
         Ok(received.len())
+    }
+}
+
+/// The address, which for one link's group is of the interface's link.
+fn on_link(address: SocketAddr, interface: u32) -> SocketAddr {
+    match address {
+        SocketAddr::V6(mut address) if address.ip().is_multicast() && address.scope_id() == 0 => {
+            address.set_scope_id(interface);
+            address.into()
+        }
+        address => address,
     }
 }
 
