@@ -51,7 +51,8 @@ fn network(address: IpAddr) -> IpAddr {
 #[must_use]
 pub fn class(scheme: Scheme) -> Class {
     match scheme {
-        Scheme::RaRsa2048 | Scheme::RaRsa3072 => Class::RA_VERIFY,
+        Scheme::RaRsa2048 => Class::RA_VERIFY,
+        Scheme::RaRsa3072 => Class::RA3072_VERIFY,
         Scheme::RsaPss2048 => Class::RSA_VERIFY,
         Scheme::RsaPss3072 => Class::RSA3072_VERIFY,
         Scheme::EcdsaP256 => Class::P256_VERIFY,
@@ -141,7 +142,10 @@ impl Sink<Checked> for Shared {
                     self.delivery
                         .verified(verified, done.at.since(ticket.meta.arrived));
                 }
-                Err(refusal) => self.refusals.count(refusal),
+                Err(refusal) => {
+                    *outcome = Outcome::Refused;
+                    self.refusals.count(refusal);
+                }
             }
         }
     }

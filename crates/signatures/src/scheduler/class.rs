@@ -27,7 +27,7 @@ classes! {
     RSA_VERIFY = 0, "rsa-verify";
     /// RSA-2048 signature by CRT: what a signer without masks does.
     RSA_SIGN = 1, "rsa-sign";
-    /// Verification of a Rapid Authentication signature.
+    /// Verification of a Rapid Authentication signature over 2,048 bits.
     RA_VERIFY = 2, "ra-verify";
     /// Online part of a Rapid Authentication signature: a mask is there.
     RA_SIGN = 3, "ra-sign";
@@ -43,6 +43,8 @@ classes! {
     MASK_REFILL = 8, "mask-refill";
     /// RSA-3072 verification, e = 65537.
     RSA3072_VERIFY = 9, "rsa3072-verify";
+    /// Verification of a Rapid Authentication signature over 3,072 bits.
+    RA3072_VERIFY = 10, "ra3072-verify";
 }
 
 impl Class {
@@ -112,7 +114,7 @@ mod tests {
         assert_eq!(Class::new(15).map(Class::number), Some(15));
         assert_eq!(Class::new(16), None);
         assert_eq!(Class::RSA3072_VERIFY.name(), Some("rsa3072-verify"));
-        assert_eq!(Class::new(10).and_then(Class::name), None);
+        assert_eq!(Class::new(11).and_then(Class::name), None);
         assert_eq!(Class::all().count(), Class::COUNT);
         let mut per = PerClass::from_fn(Class::number);
         *per.of_mut(Class::RA_SIGN) = 99;

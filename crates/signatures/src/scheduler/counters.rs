@@ -29,6 +29,8 @@ counters! {
     accepted,
     /// Jobs done: it does not, or could not be made.
     rejected,
+    /// Jobs done: the signature holds, and the message was refused for another reason.
+    refused,
     /// Jobs given back undone when the engine was shut down.
     given_back,
     /// Immediate jobs that were treated as less, since the quota of their source or of strangers was spent.
@@ -53,7 +55,7 @@ counters! {
 impl Counters {
     /// Jobs done.
     pub fn done(&self) -> u64 {
-        self.accepted + self.rejected
+        self.accepted + self.rejected + self.refused
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! A message is known by a keyed hash of all its bytes, so a garbled copy is another message and suppresses
 //! nothing, and without the key nobody can make one that is taken for another. A copy is dropped only if one
-//! at least as urgent was let in: who repeats another's immediate message beyond his quota cannot have it
-//! treated as less than immediate.
+//! of the same rank or a better one was let in ([`Rank`]): who repeats another's immediate message beyond his
+//! quota cannot have it treated as less than immediate, and a stranger who repeats a known source's message
+//! cannot have it shed as a stranger's.
 
 use std::hash::Hasher;
 
@@ -12,7 +13,8 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use super::generations::Generations;
 use super::hashing::FingerprintHash;
-use super::job::{Fingerprint, Priority};
+use super::job::Fingerprint;
+use super::rank::Rank;
 use super::time::{Span, Time};
 
 /// The key of fingerprints: random for each process, known to nobody else. Producers make fingerprints; the
@@ -35,9 +37,9 @@ impl FingerprintKey {
     }
 }
 
-/// What was let in lately, and as how urgent.
+/// What was let in lately, and with which rank.
 pub(super) struct Recent {
-    seen: Generations<Fingerprint, Priority, FingerprintHash>,
+    seen: Generations<Fingerprint, Rank, FingerprintHash>,
 }
 
 impl Recent {
@@ -48,16 +50,19 @@ impl Recent {
         }
     }
 
-    /// Whether a message that would be let in at this level is a copy of one that was let in at the same or a
-    /// more urgent one.
-    pub(super) fn is_copy(&mut self, fingerprint: Fingerprint, level: Priority, now: Time) -> bool {
-        self.seen
-            .get(&fingerprint, now)
-            .is_some_and(|seen| *seen <= level)
+    /// Whether a message that would be let in with this rank is a copy of one that was let in with the same
+    /// or a better one.
+    pub(super) fn is_copy(&mut self, fingerprint: Fingerprint, rank: Rank, now: Time) -> bool {
+        self.seen.get(&fingerprint, now).is_some_and(|seen| *seen <= rank)
     }
 
-    pub(super) fn let_in(&mut self, fingerprint: Fingerprint, level: Priority, now: Time) {
-        self.seen.insert(fingerprint, level, now);
+    pub(super) fn let_in(&mut self, fingerprint: Fingerprint, rank: Rank, now: Time) {
+        self.seen.insert(fingerprint, rank, now);
+    }
+
+    /// A message was verified: no copy of it is worth anything, whoever it is of.
+    pub(super) fn done(&mut self, fingerprint: Fingerprint, now: Time) {
+        self.seen.insert(fingerprint, Rank::BEST, now);
     }
 
     /// Nothing is known of a message that was dropped: a copy may come instead of it.
@@ -68,6 +73,7 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
+    use super::super::job::Priority;
     use super::*;
 
     fn key() -> FingerprintKey {
@@ -97,21 +103,26 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_one_of_what_was_as_urgent() {
+    fn a_copy_is_one_of_what_had_as_good_a_rank() {
         let mut recent = Recent::new(100, Span::from_millis(1));
-        let (one, other) = (key().of(b"one"), key().of(b"other"));
-        recent.let_in(one, Priority::URGENT, Time::ZERO);
+        let is_copy = |recent: &mut Recent, message: &[u8], level, stranger| {
+            recent.is_copy(key().of(message), Rank::new(level, stranger), Time::ZERO)
+        };
+        let one = key().of(b"one");
+        recent.let_in(one, Rank::new(Priority::URGENT, true), Time::ZERO);
+        assert!(is_copy(&mut recent, b"one", Priority::URGENT, true));
         assert!(
-            recent.is_copy(one, Priority::URGENT, Time::ZERO)
-                && recent.is_copy(one, Priority::LEAST, Time::ZERO)
+            !is_copy(&mut recent, b"one", Priority::URGENT, false),
+            "of a known source"
         );
-        assert!(
-            !recent.is_copy(one, Priority::IMMEDIATE, Time::ZERO)
-                && !recent.is_copy(other, Priority::LEAST, Time::ZERO)
-        );
-        recent.let_in(one, Priority::IMMEDIATE, Time::ZERO);
-        assert!(recent.is_copy(one, Priority::IMMEDIATE, Time::ZERO));
+        recent.let_in(one, Rank::new(Priority::URGENT, false), Time::ZERO);
+        assert!(is_copy(&mut recent, b"one", Priority::URGENT, false));
+        assert!(is_copy(&mut recent, b"one", Priority::LEAST, true));
+        assert!(!is_copy(&mut recent, b"one", Priority::IMMEDIATE, true));
+        assert!(!is_copy(&mut recent, b"other", Priority::LEAST, true));
+        recent.let_in(one, Rank::new(Priority::IMMEDIATE, false), Time::ZERO);
+        assert!(is_copy(&mut recent, b"one", Priority::IMMEDIATE, false));
         recent.forget(one);
-        assert!(!recent.is_copy(one, Priority::LEAST, Time::ZERO));
+        assert!(!is_copy(&mut recent, b"one", Priority::LEAST, true));
     }
 }

@@ -99,13 +99,17 @@ pub struct Job<J> {
     pub payload: J,
 }
 
-/// What a lane says of a job that it has done.
+/// What a lane says of a job that it has done, and what was made of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The signature holds; or the signature was made.
     Accepted,
     /// It does not; or none could be made.
     Rejected,
+    /// The signature holds and the message was refused all the same: it is too old, a repetition, of a signer
+    /// who was revoked meanwhile. It says nothing of its source. No lane says so, but who takes the results
+    /// may ([`engine::Sink::done`](super::engine::Sink::done)).
+    Refused,
 }
 
 /// Where a job stands once the scheduler has taken it: its level in the queue, and its place in the order of

@@ -40,6 +40,7 @@ pub mod model;
 pub mod policy;
 mod queue;
 mod quota;
+mod rank;
 #[cfg(test)]
 pub(crate) mod testing;
 mod time;

@@ -7,10 +7,11 @@
 //! forgotten who has sent something valid. A wrong signature costs its source nothing: the source may be as
 //! forged as the rest.
 //!
-//! What this rests on: a valid message says something of its source. If sources are addresses, somebody who
-//! repeats another's valid message from invented ones makes these known, unless whoever verifies rejects
-//! repetitions; sources that are bound to the signer's key do not have this weakness. Who forges a known
-//! source's name can use up its tokens: its immediate messages are then urgent ones, and not lost.
+//! What this rests on: a message that was taken says something of its source. One that was refused says
+//! nothing, whatever its signature: who repeats another's message from invented sources makes none known,
+//! unless his copy comes before the original; then it is one source for each message. Sources that are bound
+//! to the signer's key would not have even this weakness. Who forges a known source's name can use up its
+//! tokens: its immediate messages are then urgent ones, and not lost.
 
 use super::generations::Generations;
 use super::hashing::SourceHash;

@@ -2,12 +2,13 @@
 
 use super::super::class::{Class, PerClass};
 use super::super::job::{Dropped, Job, Meta, Priority, Shed, Ticket};
+use super::super::rank::Rank;
 use super::super::time::Time;
 use super::{Core, Decisions};
 
 impl<J> Core<J> {
     /// Lets jobs in or drops them. The checks, in order: a lane for the class; expiry; a copy of what was let
-    /// in as it claims to be; the quota, which decides the level; a copy of what was let in at that level;
+    /// in as it claims to be; the quota, which decides the level; a copy of what was let in with that rank;
     /// the source's share and the room in the queue.
     pub(super) fn submit(&mut self, jobs: &mut Vec<Job<J>>, now: Time, decisions: &mut Decisions<J>) {
         self.counters.submitted += jobs.len() as u64;
@@ -50,23 +51,23 @@ impl<J> Core<J> {
         if meta.expires <= now {
             return Err(Shed::Expired);
         }
-        self.check_copy(meta, meta.priority, now)?;
         let (mut level, stranger) = (meta.priority, self.quotas.is_stranger(meta.source, now));
+        self.check_copy(meta, Rank::new(level, stranger), now)?;
         if level.is_immediate() && !self.quotas.allow(meta.source, now) {
             self.counters.demoted += 1;
             level = Priority::URGENT;
-            self.check_copy(meta, level, now)?;
+            self.check_copy(meta, Rank::new(level, stranger), now)?;
         }
         if let Some(fingerprint) = meta.fingerprint {
-            self.recent.let_in(fingerprint, level, now);
+            self.recent.let_in(fingerprint, Rank::new(level, stranger), now);
         }
         Ok((level, stranger))
     }
 
-    fn check_copy(&mut self, meta: &Meta, level: Priority, now: Time) -> Result<(), Shed> {
+    fn check_copy(&mut self, meta: &Meta, rank: Rank, now: Time) -> Result<(), Shed> {
         let copy = meta
             .fingerprint
-            .is_some_and(|fingerprint| self.recent.is_copy(fingerprint, level, now));
+            .is_some_and(|fingerprint| self.recent.is_copy(fingerprint, rank, now));
         if copy { Err(Shed::Duplicate) } else { Ok(()) }
     }
 

@@ -1,7 +1,7 @@
 //! What happens to lanes.
 
 use super::super::class::{Class, PerClass};
-use super::super::job::{Batch, Outcome};
+use super::super::job::{Batch, Outcome, Ticket};
 use super::super::lane::{LaneId, LaneKind, LaneSpec};
 use super::super::model::{Estimate, Line};
 use super::super::time::{Span, Time};
@@ -114,19 +114,29 @@ impl<J> Core<J> {
         self.in_batches -= jobs;
         for (ticket, outcome) in batch.tickets.iter().zip(outcomes) {
             match outcome {
-                Outcome::Accepted => {
-                    self.counters.accepted += 1;
-                    if ticket.stranger {
-                        self.quotas.trust(ticket.meta.source, now);
-                    }
-                }
+                Outcome::Accepted => self.counters.accepted += 1,
                 Outcome::Rejected => self.counters.rejected += 1,
+                Outcome::Refused => self.counters.refused += 1,
             }
+            self.learn(ticket, *outcome, now);
         }
         batch.tickets.clear();
         batch.payloads.clear();
         self.spare.push(batch);
         Ok(())
+    }
+
+    /// What a stranger's result says of the source, and of copies, which others may send.
+    fn learn(&mut self, ticket: &Ticket, outcome: Outcome, now: Time) {
+        if !ticket.stranger {
+            return;
+        }
+        if outcome == Outcome::Accepted {
+            self.quotas.trust(ticket.meta.source, now);
+        }
+        if let Some(fingerprint) = ticket.meta.fingerprint {
+            self.recent.done(fingerprint, now);
+        }
     }
 
     pub(super) fn lane_lost(

@@ -16,7 +16,8 @@ use super::stats::LaneStats;
 /// Where results and dropped jobs go. Called from the lanes' threads, and from a producer's while it submits;
 /// a panic is caught and counted, and what it was given is gone.
 pub trait Sink<J>: Send + Sync {
-    /// A batch is done. The payloads may be taken out.
+    /// A batch is done. The payloads may be taken out, and what is refused for another reason than its
+    /// signature may be marked as [`Outcome::Refused`], so that it does not make its source known.
     fn done(&self, done: Done<'_, J>);
 
     /// Jobs were dropped.
@@ -35,7 +36,7 @@ pub struct Done<'a, J> {
     /// The jobs.
     pub payloads: &'a mut Vec<J>,
     /// What the lane says.
-    pub outcomes: &'a [Outcome],
+    pub outcomes: &'a mut [Outcome],
 }
 
 pub(super) struct Shared<J> {

@@ -29,6 +29,8 @@ pub struct LaneUsage {
     pub jobs: u64,
     /// How long it worked on them.
     pub busy: Span,
+    /// Masks that it made.
+    pub masks: u64,
     /// Why it was lost the last time, if it was.
     pub lost: Option<String>,
 }
@@ -41,6 +43,7 @@ impl LaneStats {
             batches: 0,
             jobs: 0,
             busy: Span::ZERO,
+            masks: 0,
             lost: None,
         };
         Ok(Self {

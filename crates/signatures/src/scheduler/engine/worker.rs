@@ -10,6 +10,7 @@ use super::super::lane::LaneId;
 use super::super::time::Span;
 use super::lane::{Lane, LaneLost};
 use super::shared::{Done, Shared};
+use super::stats::LaneUsage;
 
 pub(super) struct Worker<J> {
     pub(super) shared: Arc<Shared<J>>,
@@ -66,7 +67,7 @@ impl<J> Worker<J> {
             at,
             tickets,
             payloads,
-            outcomes: &self.outcomes,
+            outcomes: &mut self.outcomes,
         };
         self.shared.call_sink(|sink| sink.done(done));
         self.shared.next(
@@ -86,6 +87,7 @@ impl<J> Worker<J> {
         match guarded(|| self.lane.refill(count)) {
             Ok(made) => {
                 let took = begin.elapsed().into();
+                self.note(|usage| usage.masks += made as u64);
                 self.shared.next(lane, Event::RefillDone { lane, made, took })
             }
             Err(why) => {
@@ -103,8 +105,12 @@ impl<J> Worker<J> {
     }
 
     fn note_loss(&self, LaneLost(why): LaneLost) {
+        self.note(|usage| usage.lost = Some(why));
+    }
+
+    fn note(&self, what: impl FnOnce(&mut LaneUsage)) {
         if let Some(stats) = self.shared.stats.get(self.id.0) {
-            stats.lock().unwrap_or_else(PoisonError::into_inner).usage.lost = Some(why);
+            what(&mut stats.lock().unwrap_or_else(PoisonError::into_inner).usage);
         }
     }
 }

@@ -1,36 +1,37 @@
-//! Who has how many jobs waiting: each source's share, and who holds most on a level.
+//! Who has how many jobs waiting: each source's share, and who holds most of a rank.
 
 use std::collections::HashMap;
 
 use super::super::hashing::SourceHash;
-use super::super::job::{PerPriority, Priority, Source};
+use super::super::job::Source;
+use super::super::rank::{PerRank, Rank};
 use super::Node;
 use super::arena::{Arena, Links, List};
 
-/// Sources that have jobs waiting, ranked on each level by how many. All operations are O(1): a count changes
-/// by one, so a source moves to the neighbouring rank.
+/// Sources that have jobs waiting, in the order of how many for each rank. All operations are O(1): a count
+/// changes by one, so a source moves to the neighbouring place.
 pub(super) struct Holders {
     numbers: HashMap<Source, u32, SourceHash>,
     holders: Arena<Holder>,
-    ranks: PerPriority<Ranks>,
+    orders: PerRank<Order>,
 }
 
 struct Holder {
     source: Source,
     total: usize,
-    on: PerPriority<Held>,
+    of: PerRank<Held>,
 }
 
-/// What a source has on one level: its jobs by arrival, and its place among the sources that have as many.
+/// What a source has of one rank: its jobs by arrival, and its place among the sources that have as many.
 #[derive(Default)]
 struct Held {
     jobs: List,
-    rank: Links,
+    place: Links,
 }
 
-/// `equals[n]` are the sources that have n jobs on the level, the one that came to n last at the end.
+/// `equals[n]` are the sources that have n jobs of the rank, the one that came to n last at the end.
 #[derive(Default)]
-struct Ranks {
+struct Order {
     equals: Vec<List>,
     top: usize,
 }
@@ -40,7 +41,7 @@ impl Holders {
         Self {
             numbers: HashMap::default(),
             holders: Arena::new(),
-            ranks: PerPriority::default(),
+            orders: PerRank::default(),
         }
     }
 
@@ -54,78 +55,72 @@ impl Holders {
     }
 
     /// Notes the new job `id` of a source; returns the source's number, to be kept with the job.
-    pub(super) fn add<J>(
-        &mut self,
-        nodes: &mut Arena<Node<J>>,
-        id: u32,
-        source: Source,
-        level: Priority,
-    ) -> u32 {
+    pub(super) fn add<J>(&mut self, nodes: &mut Arena<Node<J>>, id: u32, source: Source, rank: Rank) -> u32 {
         let holders = &mut self.holders;
         let number = *self.numbers.entry(source).or_insert_with(|| {
             holders.add(Holder {
                 source,
                 total: 0,
-                on: PerPriority::default(),
+                of: PerRank::default(),
             })
         });
         if let Some(holder) = self.holders.get_mut(number) {
             holder.total += 1;
-            let jobs = &mut holder.on.of_mut(level).jobs;
+            let jobs = &mut holder.of.of_mut(rank).jobs;
             let before = jobs.len();
             jobs.push_back(nodes, id, |node| &mut node.held);
-            self.move_rank(number, level, before, before + 1);
+            self.move_place(number, rank, before, before + 1);
         }
         number
     }
 
     /// Forgets the job `id` of the source with this number.
-    pub(super) fn remove<J>(&mut self, nodes: &mut Arena<Node<J>>, id: u32, number: u32, level: Priority) {
+    pub(super) fn remove<J>(&mut self, nodes: &mut Arena<Node<J>>, id: u32, number: u32, rank: Rank) {
         let Some(holder) = self.holders.get_mut(number) else {
             return;
         };
         holder.total -= 1;
         let (source, total) = (holder.source, holder.total);
-        let jobs = &mut holder.on.of_mut(level).jobs;
+        let jobs = &mut holder.of.of_mut(rank).jobs;
         let before = jobs.len();
         jobs.remove(nodes, id, |node| &mut node.held);
-        self.move_rank(number, level, before, before - 1);
+        self.move_place(number, rank, before, before - 1);
         if total == 0 {
             self.numbers.remove(&source);
             self.holders.remove(number);
         }
     }
 
-    /// The newest job of the source that holds most on a level; among equals, of the one that came to its
+    /// The newest job of the source that holds most of a rank; among equals, of the one that came to its
     /// count last.
-    pub(super) fn newest_of_most(&self, level: Priority) -> Option<u32> {
-        let ranks = self.ranks.of(level);
-        let holder = self.holders.get(ranks.equals.get(ranks.top)?.last()?)?;
-        holder.on.of(level).jobs.last()
+    pub(super) fn newest_of_most(&self, rank: Rank) -> Option<u32> {
+        let order = self.orders.of(rank);
+        let holder = self.holders.get(order.equals.get(order.top)?.last()?)?;
+        holder.of.of(rank).jobs.last()
     }
 
-    fn move_rank(&mut self, number: u32, level: Priority, from: usize, to: usize) {
-        let ranks = self.ranks.of_mut(level);
+    fn move_place(&mut self, number: u32, rank: Rank, from: usize, to: usize) {
+        let order = self.orders.of_mut(rank);
         if from > 0
-            && let Some(equals) = ranks.equals.get_mut(from)
+            && let Some(equals) = order.equals.get_mut(from)
         {
             equals.remove(&mut self.holders, number, |holder| {
-                &mut holder.on.of_mut(level).rank
+                &mut holder.of.of_mut(rank).place
             });
         }
         if to > 0 {
-            if ranks.equals.len() <= to {
-                ranks.equals.resize(to + 1, List::default());
+            if order.equals.len() <= to {
+                order.equals.resize(to + 1, List::default());
             }
-            if let Some(equals) = ranks.equals.get_mut(to) {
+            if let Some(equals) = order.equals.get_mut(to) {
                 equals.push_back(&mut self.holders, number, |holder| {
-                    &mut holder.on.of_mut(level).rank
+                    &mut holder.of.of_mut(rank).place
                 });
             }
         }
-        ranks.top = ranks.top.max(to);
-        while ranks.top > 0 && ranks.equals.get(ranks.top).is_none_or(List::is_empty) {
-            ranks.top -= 1;
+        order.top = order.top.max(to);
+        while order.top > 0 && order.equals.get(order.top).is_none_or(List::is_empty) {
+            order.top -= 1;
         }
     }
 }

@@ -11,13 +11,16 @@
 //! A job whose source has [`QueueLimits::share_max`] jobs waiting is refused. Any other is let in; if the
 //! queue is then over its capacity, there leave, until it is not:
 //! 1. all jobs that have expired;
-//! 2. of the least urgent level that has jobs (as submitted, not as aged), the newest job of the source that
-//!    holds most there; among equal sources, of the one that came to its count last. It may be the new job
-//!    itself.
+//! 2. of strangers ([`Ticket::stranger`]), whatever level they claim, the newest job of the source that holds
+//!    most; among equal sources, of the one that came to its count last;
+//! 3. of known sources' least urgent level that has jobs (as submitted, not as aged), the newest job of the
+//!    source that holds most there, likewise;
+//! 4. of immediate jobs, strangers' first, likewise.
 //!
-//! So an immediate job leaves only if the queue holds nothing but immediate jobs. Jobs of lost batches are at
-//! the very front of their class, are worked on before all others, and are never shed for room: the queue may
-//! exceed its capacity by them.
+//! It may be the new job itself. So a flood of forgeries from invented sources drops nothing of who has sent
+//! something valid, and an immediate job leaves only if the queue holds nothing but immediate jobs. Jobs of
+//! lost batches are at the very front of their class, are worked on before all others, and are never shed for
+//! room: the queue may exceed its capacity by them.
 
 mod arena;
 mod expiry;
@@ -32,6 +35,7 @@ use self::expiry::Expiries;
 use self::holders::Holders;
 use super::class::{Class, PerClass};
 use super::job::{Batch, Dropped, Job, PerPriority, Priority, Shed, Ticket};
+use super::rank::Rank;
 use super::time::{Span, Time};
 
 /// Jobs that a queue may hold at most: places have numbers of 32 bits, with room to spare.
@@ -176,7 +180,9 @@ impl<J> Queue<J> {
         let id = self.nodes.add(node);
         let fifo = self.fifos.of_mut(meta.class).of_mut(level);
         fifo.push_back(&mut self.nodes, id, |node| &mut node.fifo);
-        let holder = self.holders.add(&mut self.nodes, id, meta.source, level);
+        let holder = self
+            .holders
+            .add(&mut self.nodes, id, meta.source, Rank::of(&ticket));
         if let Some(node) = self.nodes.get_mut(id) {
             node.holder = holder;
         }
@@ -191,10 +197,12 @@ impl<J> Queue<J> {
     /// Takes a job out of all lists.
     fn remove(&mut self, id: u32) -> Option<(Ticket, J)> {
         let node = self.nodes.get(id)?;
-        let (Ticket { meta, level, .. }, holder) = (node.ticket, node.holder);
+        let (ticket, holder) = (node.ticket, node.holder);
+        let Ticket { meta, level, .. } = ticket;
         let fifo = self.fifos.of_mut(meta.class).of_mut(level);
         fifo.remove(&mut self.nodes, id, |node| &mut node.fifo);
-        self.holders.remove(&mut self.nodes, id, holder, level);
+        self.holders
+            .remove(&mut self.nodes, id, holder, Rank::of(&ticket));
         *self.count(level) -= 1;
         let node = self.nodes.remove(id)?;
         Some((node.ticket, node.payload))
@@ -225,9 +233,7 @@ impl<J> Queue<J> {
     }
 
     fn shed_next(&mut self, shed: &mut Vec<Dropped<J>>) -> bool {
-        let victim = Priority::all()
-            .rev()
-            .find_map(|level| self.holders.newest_of_most(level));
+        let victim = Rank::all().find_map(|rank| self.holders.newest_of_most(rank));
         let Some((ticket, payload)) = victim.and_then(|id| self.remove(id)) else {
             return false;
         };

@@ -11,9 +11,18 @@ struct Model {
     limits: QueueLimits,
     waiting: Vec<Ticket>,
     returned: Vec<Ticket>,
-    /// When a source's count on a level last changed.
-    changed: HashMap<(Source, Priority), u64>,
+    /// When a source's count of a rank last changed.
+    changed: HashMap<(Source, (u8, u8)), u64>,
     clock: u64,
+}
+
+/// Immediate before known before strangers; then known by level, and immediate by who they are of.
+fn rank(ticket: &Ticket) -> (u8, u8) {
+    match (ticket.level.number(), ticket.stranger) {
+        (0, stranger) => (0, u8::from(stranger)),
+        (level, false) => (1, level),
+        (_, true) => (2, 0),
+    }
 }
 
 impl Model {
@@ -30,7 +39,7 @@ impl Model {
     fn touch(&mut self, ticket: &Ticket) {
         self.clock += 1;
         self.changed
-            .insert((ticket.meta.source, ticket.level), self.clock);
+            .insert((ticket.meta.source, rank(ticket)), self.clock);
     }
 
     fn leave(&mut self, number: u64) -> Ticket {
@@ -68,14 +77,14 @@ impl Model {
     }
 
     fn victim(&self) -> u64 {
-        let level = self.waiting.iter().map(|ticket| ticket.level).max().unwrap();
-        let on_level = || self.waiting.iter().filter(move |ticket| ticket.level == level);
-        let count = |source| on_level().filter(|ticket| ticket.meta.source == source).count();
-        let rank = |ticket: &&Ticket| {
+        let last = self.waiting.iter().map(rank).max().unwrap();
+        let of_rank = || self.waiting.iter().filter(move |ticket| rank(ticket) == last);
+        let count = |source| of_rank().filter(|ticket| ticket.meta.source == source).count();
+        let order = |ticket: &&Ticket| {
             let source = ticket.meta.source;
-            (count(source), self.changed[&(source, level)], ticket.number)
+            (count(source), self.changed[&(source, last)], ticket.number)
         };
-        on_level().max_by_key(rank).unwrap().number
+        of_rank().max_by_key(order).unwrap().number
     }
 
     fn purge(&mut self, now: Time) -> Vec<(u64, Shed)> {
@@ -200,16 +209,20 @@ impl Pair {
     }
 
     fn push(&mut self, class: Class, level: u8, source: u64, expires_in: Option<u64>) -> Vec<(u64, Shed)> {
-        self.number += 1;
         let level = Priority::new(level);
         let mut meta = Meta::new(class, level, Source(source), self.now);
         meta.expires = expires_in.map_or(Time::NEVER, |span| self.now + Span::from_nanos(span));
+        self.push_as(meta, false)
+    }
+
+    fn push_as(&mut self, meta: Meta, stranger: bool) -> Vec<(u64, Shed)> {
+        self.number += 1;
         let ticket = Ticket {
             meta,
             number: self.number,
-            level,
+            level: meta.priority,
             attempts: 0,
-            stranger: false,
+            stranger,
         };
         let mut shed = Vec::new();
         self.queue.push(ticket, self.number, self.now, &mut shed);
@@ -313,8 +326,11 @@ fn step(pair: &mut Pair, dice: &mut Dice, seen: &mut [u32; Shed::COUNT]) {
     let shed = match dice.below(13) {
         0..=6 => {
             let level = if dice.one_in(3) { 0 } else { dice.below(8) as u8 };
-            let expires = dice.one_in(3).then(|| dice.below(900));
-            pair.push(class, level, dice.below(4), expires)
+            let mut meta = Meta::new(class, Priority::new(level), Source(dice.below(4)), pair.now);
+            if dice.one_in(3) {
+                meta.expires = pair.now + Span::from_nanos(dice.below(900));
+            }
+            pair.push_as(meta, dice.one_in(2))
         }
         7..=9 => {
             let count = dice.below(4) as usize;
@@ -433,6 +449,46 @@ fn the_order_of_shedding() {
         [(17, Shed::QueueFull)],
         "but for one of its kind"
     );
+}
+
+#[test]
+fn strangers_leave_before_whom_is_known_whatever_they_claim() {
+    let mut pair = Pair::new(LIMITS);
+    let class = Class::P256_VERIFY;
+    let stranger =
+        |pair: &Pair, level, source| Meta::new(class, Priority::new(level), Source(source), pair.now);
+    for level in [7, 0, 1] {
+        assert_eq!(pair.push(class, level, u64::from(level), None), []);
+    }
+    for (level, source) in [(1, 100), (1, 100), (0, 101), (1, 101), (7, 102)] {
+        assert_eq!(pair.push_as(stranger(&pair, level, source), true), []);
+    }
+    for expected in [5, 4, 8, 7] {
+        assert_eq!(
+            pair.push(class, 6, 10 + expected, None),
+            [(expected, Shed::QueueFull)],
+            "who holds most, then who came to its count last, at whatever level"
+        );
+    }
+    assert_eq!(
+        pair.push_as(stranger(&pair, 1, 103), true),
+        [(13, Shed::QueueFull)],
+        "the new one, if it is the only stranger's"
+    );
+    for expected in [1, 12, 11, 10, 9] {
+        assert_eq!(
+            pair.push(class, 1, 20 + expected, None),
+            [(expected, Shed::QueueFull)],
+            "then known ones by level"
+        );
+    }
+    for expected in [18, 17, 16, 15, 14, 3, 6] {
+        assert_eq!(
+            pair.push(class, 0, 40 + expected, None),
+            [(expected, Shed::QueueFull)],
+            "immediate ones last, and of these a stranger's first"
+        );
+    }
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn a_copy_is_dropped_while_its_original_waits_is_worked_on_and_after() {
         (Some(Shed::Duplicate), None)
     );
     rig.finish(CPU, Outcome::Accepted);
-    rig.submit([copy_of(7, 2, 3)]);
+    rig.submit([copy_of(7, 2, 33)]);
     assert_eq!(dropped(&rig, 11), Some(Shed::Duplicate));
     rig.finish_all();
     rig.submit([copy_of(7, 2, 4)]);
@@ -64,12 +64,16 @@ fn a_copy_of_what_was_dropped_is_welcome() {
     let mut config = Config::default();
     config.queue.capacity = 2;
     let mut rig = Rig::new(config, vec![cpu()], tau(10));
-    rig.submit_many(1, 1);
-    rig.submit([copy_of(5, 6, 1), meta(2, 2), meta(2, 3)]);
-    assert_eq!(dropped(&rig, 1), Some(Shed::QueueFull));
+    rig.submit_many(2, 4);
     rig.finish_all();
-    rig.submit([copy_of(5, 6, 1)]);
-    assert_eq!(dropped(&rig, 4), None);
+    rig.submit_many(1, 1);
+    let [copy, ..] = rig.submit([copy_of(5, 6, 1), meta(2, 2), meta(2, 3)])[..] else {
+        panic!("three were submitted");
+    };
+    assert_eq!(dropped(&rig, copy), Some(Shed::QueueFull));
+    rig.finish_all();
+    let again = rig.submit([copy_of(5, 6, 1)]);
+    assert_eq!(dropped(&rig, again[0]), None);
 }
 
 #[test]
@@ -131,6 +135,80 @@ fn invented_sources_share_a_quota_that_known_ones_do_not_need() {
         97,
         "a wrong signature makes nobody known"
     );
+}
+
+#[test]
+fn what_was_refused_makes_nobody_known() {
+    for (outcome, demoted) in [(Outcome::Refused, 1), (Outcome::Accepted, 0)] {
+        let mut config = Config::default();
+        config.quotas.strangers.burst = 0;
+        let mut rig = Rig::new(config, vec![cpu()], tau(10));
+        rig.submit([meta(3, 1)]);
+        rig.finish(CPU, outcome);
+        rig.submit([meta(0, 1)]);
+        assert_eq!(rig.core.counters().demoted, demoted, "{outcome:?}");
+        rig.finish_all();
+        assert_eq!(rig.core.counters().done(), 2);
+    }
+}
+
+#[test]
+fn a_flood_of_urgent_forgeries_drops_nothing_of_known_sources() {
+    let mut config = Config::default();
+    (config.queue.capacity, config.queue.share_max) = (64, 16);
+    let mut rig = Rig::new(config, vec![cpu()], tau(10));
+    rig.submit((1..=7).map(|level| meta(level, 1)));
+    rig.finish_all();
+    let flood = |rig: &mut Rig| rig.submit((0..1_000).map(|number| meta(1, 100 + number % 4)));
+    flood(&mut rig);
+    let mut wanted = Vec::new();
+    for _ in 0..5 {
+        wanted.extend(rig.submit((1..=7).map(|level| meta(level, 1))));
+        flood(&mut rig);
+    }
+    rig.submit((0..1_000).map(|source| meta(1, 1_000 + source)));
+    let shares = wanted
+        .iter()
+        .filter(|job| dropped(&rig, **job) == Some(Shed::SourceShare));
+    let lost = wanted.iter().filter(|job| dropped(&rig, **job).is_some());
+    // The source may have 16 jobs waiting, and more were not lost.
+    assert_eq!(
+        (lost.count(), shares.count()),
+        (wanted.len() - 16, wanted.len() - 16)
+    );
+}
+
+#[test]
+fn a_strangers_copy_does_not_take_a_known_sources_place() {
+    let mut config = Config::default();
+    config.queue.capacity = 8;
+    let mut rig = Rig::new(config, vec![cpu()], tau(10));
+    rig.submit_many(3, 8);
+    rig.finish_all();
+    rig.submit_many(1, 8);
+    let [copy, original] = rig.submit([copy_of(4, 3, 66), copy_of(4, 3, 1)])[..] else {
+        panic!("two were submitted");
+    };
+    assert_eq!(dropped(&rig, original), None);
+    rig.submit_many(2, 7);
+    assert_eq!(
+        (dropped(&rig, copy), dropped(&rig, original)),
+        (Some(Shed::QueueFull), None)
+    );
+}
+
+#[test]
+fn what_was_done_needs_no_copy_of_anybody() {
+    let mut rig = Rig::new(Config::default(), vec![cpu()], tau(10));
+    rig.submit([copy_of(4, 3, 66), meta(3, 1)]);
+    rig.finish_all();
+    let [known, stranger, urgent] = rig.submit([copy_of(4, 3, 1), copy_of(4, 3, 67), copy_of(4, 0, 1)])[..]
+    else {
+        panic!("three were submitted");
+    };
+    for copy in [known, stranger, urgent] {
+        assert_eq!(dropped(&rig, copy), Some(Shed::Duplicate));
+    }
 }
 
 #[test]
