@@ -4,6 +4,7 @@ use super::{Lost, OneByOne, Verifier, digest, halves};
 use crate::arith::rsa::{RsaPublic, check_eight, power_eight};
 use crate::arith::{Backend, edwards, p256};
 use crate::key::{Material, pss_matches};
+use crate::ra::Factors;
 use crate::receive::Checked;
 use crate::scheme::Scheme;
 
@@ -87,12 +88,14 @@ impl Eight {
                     ra.rsa(),
                     message.signature(),
                     ra.mask_hash(name),
-                    ra.factors(digits)?,
+                    ra.components(digits)?,
                 ))
             })
             .collect();
         // What a receiver has checked always has all of it.
-        let Some(prepared) = prepared else {
+        let prepared = prepared.unwrap_or_default();
+        let factors = prepared.iter().map(|of| of.3.factors());
+        let Some(factors) = factors.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty()) else {
             return vec![false; group.len()];
         };
         let eight = fill(&prepared);
@@ -101,9 +104,13 @@ impl Eight {
             eight.map(|of| of.0),
             eight.map(|of| of.1),
             eight.map(|of| of.2.as_bytes()),
-            eight.map(|of| of.3.as_slice()),
+            fill(&factors).map(Factors::as_slice),
         );
-        checked.map_or_else(|_| vec![false; group.len()], |holds| holds.to_vec())
+        let holds = checked.unwrap_or([false; EIGHT]);
+        for (of, _) in prepared.iter().zip(holds).filter(|(_, holds)| *holds) {
+            of.3.keep();
+        }
+        holds.to_vec()
     }
 
     fn pss(&self, group: &[(usize, &Checked)]) -> Vec<bool> {

@@ -342,7 +342,7 @@ impl RowValue<'_> {
 
 impl Domain {
     /// How many values there are.
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Byte => 256,
             Self::Submessages(texts) => texts.len(),
@@ -350,7 +350,7 @@ impl Domain {
     }
 
     /// Bytes of a value's number in a payload.
-    fn digit_bytes(&self) -> usize {
+    pub(crate) fn digit_bytes(&self) -> usize {
         if self.len() <= 256 { 1 } else { 2 }
     }
 }

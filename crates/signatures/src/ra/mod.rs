@@ -34,6 +34,7 @@ pub use hash::HASH_MARGIN_BYTES;
 pub use layout::{COMPONENTS_MAX, Digits, Domain, Layout, LayoutError, ROWS_MAX, RowValue, STAMP_DIGITS};
 pub use mask::Mask;
 pub use private::RaPrivate;
+pub(crate) use public::Factors;
 pub use public::{PAD_BYTES, RaPublic};
 pub use table::{NotThisTable, Table};
 

@@ -90,11 +90,12 @@ impl RaPrivate {
         let key = self.public.rsa();
         let mut mask = rsa::Table::new(key.size(), 1);
         mask.set(0, key, self.public.mask_hash(name).as_bytes())?;
-        let components = self.public.factors(digits).ok_or(Fault::Mixed)?;
+        let components = self.public.components(digits).ok_or(Fault::Mixed)?;
+        let hashes = components.factors().ok_or(Fault::Mixed)?;
         let factors: Vec<_> = mask
             .get(0)
             .into_iter()
-            .chain(components.as_slice().iter().copied())
+            .chain(hashes.as_slice().iter().copied())
             .collect();
         let mut one = vec![0; key.size().bytes()];
         if let Some(last) = one.last_mut() {
@@ -104,6 +105,7 @@ impl RaPrivate {
         key.product(&mut product, &one, &factors)?;
         let mut signature = vec![0; one.len()];
         self.rsa.power(&mut signature, &product)?;
+        components.keep();
         Ok(signature)
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sha2::{Digest as _, Sha256};
 
@@ -17,7 +18,8 @@ const EXPONENT: u32 = 65_537;
 
 /// The public key: a modulus, a layout, and the pad that binds them to each other.
 ///
-/// The hashes of components are the same in all messages: each is computed when it is first needed, and kept.
+/// The hashes of components are the same in all messages: those of messages that held are kept, as many as there is
+/// [room](RaPublic::keep_at_most) for. Who forges messages fills no memory.
 pub struct RaPublic {
     rsa: RsaPublic,
     layout: Layout,
@@ -26,6 +28,8 @@ pub struct RaPublic {
     prefixes: Prefixes,
     /// By row of the layout, a number each.
     components: Box<[OnceLock<rsa::Table>]>,
+    /// How many more are kept.
+    room: AtomicUsize,
 }
 
 impl fmt::Debug for RaPublic {
@@ -72,6 +76,7 @@ impl RaPublic {
             pad,
             prefixes: Prefixes::new(&pad),
             components: std::iter::repeat_with(OnceLock::new).take(rows).collect(),
+            room: AtomicUsize::new(rows),
         }
     }
 
@@ -119,43 +124,129 @@ impl RaPublic {
         Some(wide)
     }
 
-    /// The same as a factor of products.
-    pub(crate) fn component(&self, row: usize) -> Option<Element<'_>> {
-        let place = self.components.get(row)?;
-        let number = place.get_or_init(|| {
-            let mut number = rsa::Table::new(self.rsa.size(), 1);
-            // It is of the key's size, and no longer than a wide number.
-            let _ = self
-                .component_bytes(row)
-                .map(|wide| number.set(0, &self.rsa, &wide));
-            number
-        });
-        number.get(0)
+    /// Lets the hashes that are kept from now on take so many bytes. Without it, those of all rows may be kept.
+    pub fn keep_at_most(&self, bytes: usize) {
+        let rows = bytes / rsa::Table::bytes_of_one(self.rsa.size());
+        self.room.store(rows, Ordering::Relaxed);
     }
 
-    /// The factors that a message's components are.
-    pub(crate) fn factors(&self, digits: &Digits) -> Option<Factors<'_>> {
-        let mut factors = Factors {
-            elements: [self.component(0)?; COMPONENTS_MAX],
+    /// The hashes of a message's components: those that are kept, and the others computed. `None` for digits of another layout.
+    pub(crate) fn components(&self, digits: &Digits) -> Option<Components<'_>> {
+        let mut components = Components {
+            public: self,
+            rows: [(0, None); COMPONENTS_MAX],
             count: 0,
+            computed: rsa::Table::new(self.rsa.size(), 0),
         };
         for row in self.layout.rows_of(digits) {
-            *factors.elements.get_mut(factors.count)? = self.component(row)?;
-            factors.count += 1;
+            *components.rows.get_mut(components.count)? = (row, self.kept(row));
+            components.count += 1;
         }
-        Some(factors)
+        let missing: Vec<usize> = components.missing().collect();
+        components.computed = rsa::Table::new(self.rsa.size(), missing.len());
+        for (index, row) in missing.into_iter().enumerate() {
+            components
+                .computed
+                .set(index, &self.rsa, &self.component_bytes(row)?)
+                .ok()?;
+        }
+        Some(components)
+    }
+
+    fn kept(&self, row: usize) -> Option<Element<'_>> {
+        self.components.get(row)?.get()?.get(0)
+    }
+
+    /// Keeps a component's hash, if there is room.
+    fn keep(&self, row: usize, hash: Element<'_>) {
+        let one_less = |room: usize| room.checked_sub(1);
+        let Some(place) = self.components.get(row) else {
+            return;
+        };
+        if self
+            .room
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
+            .is_ok()
+            && place.set(rsa::Table::of(hash)).is_err()
+        {
+            // Another lane was faster.
+            self.room.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many components' hashes are kept.
+    #[must_use]
+    pub fn kept_rows(&self) -> usize {
+        self.components
+            .iter()
+            .filter(|place| place.get().is_some())
+            .count()
     }
 
     /// Whether `signature`, as many bytes as the modulus has, is this key's over these components with the mask of this name.
     #[must_use]
     pub fn verify(&self, name: &[u8; MASK_NAME_BYTES], digits: &Digits, signature: &[u8]) -> bool {
-        let Some(factors) = self.factors(digits) else {
+        let Some(components) = self.components(digits) else {
+            return false;
+        };
+        let Some(factors) = components.factors() else {
             return false;
         };
         let hash = self.mask_hash(name);
-        self.rsa
-            .check(signature, hash.as_bytes(), factors.as_slice())
-            .unwrap_or(false)
+        let checked = self.rsa.check(signature, hash.as_bytes(), factors.as_slice());
+        let holds = checked.unwrap_or(false);
+        if holds {
+            components.keep();
+        }
+        holds
+    }
+}
+
+/// The hashes of one message's components.
+pub(crate) struct Components<'a> {
+    public: &'a RaPublic,
+    /// Rows of the layout, and what was kept of them when this was made.
+    rows: [(usize, Option<Element<'a>>); COMPONENTS_MAX],
+    count: usize,
+    /// The others, in their order.
+    computed: rsa::Table,
+}
+
+impl Components<'_> {
+    fn rows(&self) -> &[(usize, Option<Element<'_>>)] {
+        self.rows.get(..self.count).unwrap_or_default()
+    }
+
+    fn missing(&self) -> impl Iterator<Item = usize> {
+        self.rows()
+            .iter()
+            .filter_map(|(row, kept)| kept.is_none().then_some(*row))
+    }
+
+    /// As factors of a product.
+    pub(crate) fn factors(&self) -> Option<Factors<'_>> {
+        let mut computed = (0..).map_while(|index| self.computed.get(index));
+        let mut elements = self
+            .rows()
+            .iter()
+            .map(|(_, kept)| kept.or_else(|| computed.next()));
+        let mut factors = Factors {
+            elements: [elements.next()??; COMPONENTS_MAX],
+            count: self.count,
+        };
+        for (place, element) in factors.elements.iter_mut().skip(1).zip(elements) {
+            *place = element?;
+        }
+        Some(factors)
+    }
+
+    /// To be called when the message holds: keeps what had to be computed.
+    pub(crate) fn keep(&self) {
+        for (index, row) in self.missing().enumerate() {
+            if let Some(hash) = self.computed.get(index) {
+                self.public.keep(row, hash);
+            }
+        }
     }
 }
 

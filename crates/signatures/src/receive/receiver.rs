@@ -14,6 +14,9 @@ use crate::range;
 use crate::refusal::Refusal;
 use crate::store::Revocations;
 
+/// What hashed components of RA's signers take together unless it is said: those of some 400 signers of 2,048 bits who say everything that they can.
+pub const COMPONENT_MEMORY_DEFAULT_BYTES: usize = 1 << 30;
+
 /// How far from now a stamp may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
@@ -87,12 +90,23 @@ impl Receiver {
     /// Accepts messages of these signers. The memory is one of the same window.
     #[must_use]
     pub fn new(signers: Signers, revoked: Revocations, window: Window, replays: ReplayMemory) -> Self {
+        signers.share_memory(COMPONENT_MEMORY_DEFAULT_BYTES);
         Self {
             signers,
             revoked,
             window,
             replays,
         }
+    }
+
+    /// Lets the hashed components of RA's signers take so many bytes together from now on, each signer's as many.
+    pub fn set_component_memory(&self, bytes: usize) {
+        self.signers.share_memory(bytes);
+    }
+
+    /// Whose messages it accepts, in no order.
+    pub fn signers(&self) -> impl Iterator<Item = &Arc<PublicKey>> {
+        self.signers.iter()
     }
 
     /// Takes over a list of revoked signers, and gives back the one before.

@@ -40,6 +40,18 @@ impl Signers {
         self.0.get(&id)
     }
 
+    /// Shares so many bytes for hashed components among the keys of RA, equally.
+    pub(super) fn share_memory(&self, bytes: usize) {
+        let rapid = || self.0.values().filter_map(|key| key.ra());
+        let count = rapid().count();
+        rapid().for_each(|ra| ra.keep_at_most(bytes / count));
+    }
+
+    /// All of them, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<PublicKey>> {
+        self.0.values()
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {

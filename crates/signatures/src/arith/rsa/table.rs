@@ -28,6 +28,25 @@ impl Table {
         }
     }
 
+    /// What a table of one number takes, in bytes.
+    #[must_use]
+    pub fn bytes_of_one(size: Size) -> usize {
+        size_of::<Self>() + size.rows() * size_of::<Row>()
+    }
+
+    /// One number of another table.
+    #[must_use]
+    pub fn of(number: Element<'_>) -> Self {
+        let rows = number.0.to_vec();
+        // 3,072 bits are half as many rows more than 2,048.
+        let size = if Size::Bits2048.rows() == rows.len() {
+            Size::Bits2048
+        } else {
+            Size::Bits3072
+        };
+        Self { size, rows }
+    }
+
     /// Numbers in it.
     #[must_use]
     pub fn len(&self) -> usize {

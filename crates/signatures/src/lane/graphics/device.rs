@@ -10,9 +10,10 @@ use crate::key::{Material, PublicKey};
 use crate::lane::{digest, halves};
 use crate::message::MASK_NAME_BYTES;
 use crate::receive::Checked;
+use crate::scheme::Scheme;
 
-/// Layouts whose keys are kept side by side. A further one displaces that which was used longest ago, with all its
-/// keys.
+/// Layouts whose keys are kept side by side. A further one, of which a message has held, displaces that of which none has for the longest
+/// time, with all its keys.
 const LAYOUTS_MAX: usize = 4;
 
 /// A message and its place in the batch.
@@ -41,34 +42,57 @@ struct LayoutStore {
     shape: Shape,
     keys: RaKeys,
     numbers: Numbers,
-    used: u64,
+    held: u64,
 }
 
 /// The first messages of some, and their keys' numbers.
 struct Run<'a> {
+    messages: Vec<Placed<'a>>,
     key_of: Vec<u32>,
     newcomers: Vec<(usize, &'a Arc<PublicKey>)>,
+    /// Messages of strangers among them.
+    others: Vec<Placed<'a>>,
+    round: u64,
 }
 
 impl<'a> Run<'a> {
-    /// Takes messages while there are numbers for their keys; at least one.
-    fn take(numbers: &mut Numbers, messages: &[Placed<'a>], round: u64) -> Self {
+    /// Takes messages from the front of `rest` while there are numbers for their keys; at least one.
+    fn take(numbers: &mut Numbers, rest: &mut &[Placed<'a>], round: u64) -> Self {
         let mut run = Self {
-            key_of: Vec::with_capacity(messages.len()),
+            messages: Vec::with_capacity(rest.len()),
+            key_of: Vec::with_capacity(rest.len()),
             newcomers: Vec::new(),
+            others: Vec::new(),
+            round,
         };
-        for (_, message) in messages {
-            let number = match numbers.of(message.key(), round) {
-                Number::Known(number) => number,
-                Number::New(number) => {
-                    run.newcomers.push((number as usize, message.key()));
-                    number
-                }
+        while let Some((placed, behind)) = rest.split_first() {
+            let key = placed.1.key();
+            match numbers.of(key, round) {
                 Number::None => break,
-            };
-            run.key_of.push(number);
+                Number::Stranger => run.others.push(*placed),
+                Number::Known(number) => run.push(*placed, number),
+                Number::New(number) => {
+                    run.newcomers.push((number as usize, key));
+                    run.push(*placed, number);
+                }
+            }
+            *rest = behind;
         }
         run
+    }
+
+    fn push(&mut self, placed: Placed<'a>, number: u32) {
+        self.messages.push(placed);
+        self.key_of.push(number);
+    }
+
+    /// Writes the verdicts to their places, and notes whose messages have held; whether any has.
+    fn put_verdicts(&self, numbers: &mut Numbers, verdicts: &[bool], holds: &mut [bool]) -> bool {
+        put_verdicts(&self.messages, verdicts, holds);
+        for (number, _) in self.key_of.iter().zip(verdicts).filter(|(_, holds)| **holds) {
+            numbers.held(*number, self.round);
+        }
+        verdicts.contains(&true)
     }
 }
 
@@ -78,6 +102,8 @@ pub(super) struct Device {
     round: u64,
     pss: Vec<PssStore>,
     layouts: Vec<LayoutStore>,
+    /// A layout without a place of which a message has held.
+    candidate: Option<Shape>,
 }
 
 impl Device {
@@ -88,16 +114,18 @@ impl Device {
             round: 0,
             pss: Vec::new(),
             layouts: Vec::new(),
+            candidate: None,
         }
     }
 
-    /// RSA-PSS of one size. After an error the device is to be closed: keys may have numbers and not be there.
-    pub(super) fn pss(
+    /// RSA-PSS of one size; messages whose keys get no place come back. After an error the device is to be closed: keys may have numbers
+    /// and not be there.
+    pub(super) fn pss<'a>(
         &mut self,
         width: Width,
-        messages: &[Placed],
+        messages: &[Placed<'a>],
         holds: &mut [bool],
-    ) -> Result<(), BatchError> {
+    ) -> Result<Vec<Placed<'a>>, BatchError> {
         let index = match self.pss.iter().position(|store| store.keys.width() == width) {
             Some(index) => index,
             None => {
@@ -108,41 +136,44 @@ impl Device {
             }
         };
         let Some(store) = self.pss.get_mut(index) else {
-            return Ok(());
+            return Ok(messages.to_vec());
         };
-        let mut rest = messages;
+        let (mut rest, mut others) = (messages, Vec::new());
         while !rest.is_empty() {
             self.round += 1;
-            let run = Run::take(&mut store.numbers, rest, self.round);
-            let (these, behind) = rest.split_at(run.key_of.len());
-            for (number, key) in run.newcomers {
+            let mut run = Run::take(&mut store.numbers, &mut rest, self.round);
+            others.append(&mut run.others);
+            if run.messages.is_empty() {
+                continue;
+            }
+            for (number, key) in &run.newcomers {
                 if let Material::Pss(key, _) = key.material() {
-                    self.gpu.put_rsa_key(&mut store.keys, number, key.as_bytes())?;
+                    self.gpu.put_rsa_key(&mut store.keys, *number, key.as_bytes())?;
                 }
             }
-            let digests: Vec<[u8; 32]> = these.iter().map(|(_, message)| digest(message)).collect();
+            let digests: Vec<[u8; 32]> = run.messages.iter().map(|(_, message)| digest(message)).collect();
             let batch = PssBatch {
                 keys: &store.keys,
                 key_of: &run.key_of,
                 digests: &digests,
-                signatures: &signatures(these, width),
+                signatures: &signatures(&run.messages, width),
             };
-            put_verdicts(these, &self.gpu.verify_pss(&batch, Goal::Best)?, holds);
-            rest = behind;
+            let verdicts = self.gpu.verify_pss(&batch, Goal::Best)?;
+            run.put_verdicts(&mut store.numbers, &verdicts, holds);
         }
-        Ok(())
+        Ok(others)
     }
 
-    /// Rapid Authentication of one size; the messages whose layouts the device does not take come back.
+    /// Rapid Authentication of one size; messages whose layouts the device does not take, or whose keys get no place, come back.
     pub(super) fn rapid<'a>(
         &mut self,
         width: Width,
         messages: &[Placed<'a>],
         holds: &mut [bool],
     ) -> Result<Vec<Placed<'a>>, BatchError> {
-        let (groups, others) = self.by_shape(width, messages);
+        let (groups, mut others) = self.by_shape(width, messages);
         for (shape, messages) in groups {
-            self.of_shape(shape, &messages, holds)?;
+            others.extend(self.of_shape(shape, &messages, holds)?);
         }
         Ok(others)
     }
@@ -184,24 +215,34 @@ impl Device {
         (takes_layout(layout) && fits).then_some(shape)
     }
 
-    fn of_shape(&mut self, shape: Shape, messages: &[Placed], holds: &mut [bool]) -> Result<(), BatchError> {
+    fn of_shape<'a>(
+        &mut self,
+        shape: Shape,
+        messages: &[Placed<'a>],
+        holds: &mut [bool],
+    ) -> Result<Vec<Placed<'a>>, BatchError> {
         let width = shape.width;
-        let index = self.layout_store(shape)?;
-        let Some(store) = self.layouts.get_mut(index) else {
-            return Ok(());
+        let store = match self.layout_store(shape)? {
+            Some(index) => self.layouts.get_mut(index),
+            None => None,
         };
-        let mut rest = messages;
+        let Some(store) = store else {
+            return Ok(messages.to_vec());
+        };
+        let (mut rest, mut others) = (messages, Vec::new());
         while !rest.is_empty() {
             self.round += 1;
-            store.used = self.round;
-            let run = Run::take(&mut store.numbers, rest, self.round);
-            let (these, behind) = rest.split_at(run.key_of.len());
-            for (number, key) in run.newcomers {
+            let mut run = Run::take(&mut store.numbers, &mut rest, self.round);
+            others.append(&mut run.others);
+            if run.messages.is_empty() {
+                continue;
+            }
+            for (number, key) in &run.newcomers {
                 if let Some(key) = key.ra() {
-                    self.gpu.put_ra_public(&mut store.keys, number, key)?;
+                    self.gpu.put_ra_public(&mut store.keys, *number, key)?;
                 }
             }
-            let parts = these.iter().filter_map(|(_, message)| message.rapid());
+            let parts = run.messages.iter().filter_map(|(_, message)| message.rapid());
             let (digits, names): (Vec<_>, Vec<[u8; MASK_NAME_BYTES]>) =
                 parts.map(|(digits, name)| (digits.as_slice(), *name)).unzip();
             let batch = RaBatch {
@@ -209,20 +250,27 @@ impl Device {
                 key_of: &run.key_of,
                 digits: &digits.concat(),
                 seeds: &names,
-                signatures: &signatures(these, width),
+                signatures: &signatures(&run.messages, width),
             };
-            put_verdicts(these, &self.gpu.verify_ra(&batch, Goal::Best)?, holds);
-            rest = behind;
+            let verdicts = self.gpu.verify_ra(&batch, Goal::Best)?;
+            if run.put_verdicts(&mut store.numbers, &verdicts, holds) {
+                store.held = self.round;
+            }
         }
-        Ok(())
+        Ok(others)
     }
 
-    fn layout_store(&mut self, shape: Shape) -> Result<usize, BatchError> {
+    /// Where keys of this shape are; `None` if all places are taken, and none of its messages has held.
+    fn layout_store(&mut self, shape: Shape) -> Result<Option<usize>, BatchError> {
         if let Some(index) = self.layouts.iter().position(|store| store.shape == shape) {
-            return Ok(index);
+            return Ok(Some(index));
         }
         if self.layouts.len() >= LAYOUTS_MAX {
-            let oldest = (0..).zip(&self.layouts).min_by_key(|(_, store)| store.used);
+            if self.candidate.as_ref() != Some(&shape) {
+                return Ok(None);
+            }
+            self.candidate = None;
+            let oldest = (0..).zip(&self.layouts).min_by_key(|(_, store)| store.held);
             let oldest = oldest.map_or(0, |(index, _)| index);
             self.layouts.swap_remove(oldest);
         }
@@ -234,9 +282,28 @@ impl Device {
             shape,
             keys,
             numbers: Numbers::new(capacity),
-            used: 0,
+            held: self.round,
         });
-        Ok(self.layouts.len() - 1)
+        Ok(Some(self.layouts.len() - 1))
+    }
+
+    /// Notes that a message has held that came back: from now on its key may have a place.
+    pub(super) fn wants(&mut self, message: &Checked) {
+        let key = message.key();
+        let width = match key.scheme() {
+            Scheme::RaRsa2048 | Scheme::RsaPss2048 => Width::Bits2048,
+            Scheme::RaRsa3072 | Scheme::RsaPss3072 => Width::Bits3072,
+            Scheme::EcdsaP256 | Scheme::Ed25519 => return,
+        };
+        if !key.scheme().is_rapid() {
+            let store = self.pss.iter_mut().find(|store| store.keys.width() == width);
+            store.into_iter().for_each(|store| store.numbers.wants(key));
+        } else if let Some(shape) = self.shape(width, key) {
+            match self.layouts.iter_mut().find(|store| store.shape == shape) {
+                Some(store) => store.numbers.wants(key),
+                None => self.candidate = Some(shape),
+            }
+        }
     }
 
     pub(super) fn p256(&mut self, messages: &[Placed], holds: &mut [bool]) -> Result<(), BatchError> {

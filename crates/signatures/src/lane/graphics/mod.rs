@@ -45,11 +45,12 @@ pub type Opener = Box<dyn FnMut() -> Result<Gpu, NoGpu> + Send>;
 
 /// A device that verifies RSA-PSS, RA and ECDSA over P-256.
 ///
-/// Keys stay on the device once a message of theirs has come, as many as [`KeyMemory`] lets; who was not heard of for
-/// the longest time makes room. The first message of a key of RA waits some milliseconds for its components to be
+/// Keys stay on the device once a message of theirs has come, as many as [`KeyMemory`] lets. When all places are taken,
+/// a key gets one once a message of it has held, from the one of which none has for the longest time; until then the
+/// processor verifies its messages. The first message of a key of RA waits some milliseconds for its components to be
 /// hashed.
 ///
-/// What no kernel does is done by the processor, here and in the caller's thread: Ed25519, and RA with layouts whose
+/// What no kernel does is done by the processor too, here and in the caller's thread: Ed25519, and RA with layouts whose
 /// tables are longer than their share of memory or that have texts of more than 81 bytes. [`Graphics::spec`] does not
 /// name Ed25519, so that a scheduler never hands it over.
 ///
@@ -111,6 +112,7 @@ impl Graphics {
     pub fn spec(&self) -> LaneSpec {
         let rates = [
             (Class::RA_VERIFY, 1e6),
+            (Class::RA3072_VERIFY, 0.5e6),
             (Class::RSA_VERIFY, 4e6),
             (Class::RSA3072_VERIFY, 2e6),
             (Class::P256_VERIFY, 2e6),
@@ -143,9 +145,12 @@ impl Graphics {
             .unzip();
         let mut verdicts = Vec::new();
         self.rest.verify(&others, &mut verdicts)?;
-        for (place, verdict) in places.into_iter().zip(verdicts) {
+        for ((place, verdict), message) in places.into_iter().zip(verdicts).zip(&others) {
             if let Some(holds) = holds.get_mut(place) {
                 *holds = verdict;
+            }
+            if let Some(device) = self.device.as_mut().filter(|_| verdict) {
+                device.wants(message);
             }
         }
         Ok(holds)
@@ -230,8 +235,8 @@ fn on_device<'a>(
         match scheme {
             Scheme::RaRsa2048 => others.extend(device.rapid(Width::Bits2048, &of_scheme, holds)?),
             Scheme::RaRsa3072 => others.extend(device.rapid(Width::Bits3072, &of_scheme, holds)?),
-            Scheme::RsaPss2048 => device.pss(Width::Bits2048, &of_scheme, holds)?,
-            Scheme::RsaPss3072 => device.pss(Width::Bits3072, &of_scheme, holds)?,
+            Scheme::RsaPss2048 => others.extend(device.pss(Width::Bits2048, &of_scheme, holds)?),
+            Scheme::RsaPss3072 => others.extend(device.pss(Width::Bits3072, &of_scheme, holds)?),
             Scheme::EcdsaP256 => device.p256(&of_scheme, holds)?,
             Scheme::Ed25519 => others.extend(of_scheme),
         }
