@@ -9,6 +9,7 @@
 //! | [`lane`] | where equations are computed: one at a time, eight at a time, on a GPU |
 //! | [`receive`] | from a datagram to a verified message: what is checked around a lane |
 //! | [`scheduler`] | which lane works on which messages, when: queue, policies, the core without I/O, the engine with threads |
+//! | [`calibration`] | what lanes take, measured before any message has come |
 //! | [`service`] | receiver, scheduler and lanes as one |
 //! | [`simulator`] | the scheduler in virtual time: traffic, lanes with measured rates, reports, policies side by side |
 //! | [`signer`] | a key at work, with its table and masks |
@@ -20,6 +21,7 @@
 
 pub mod arith;
 pub mod bsm;
+pub mod calibration;
 pub mod gpu;
 pub mod key;
 pub mod lane;

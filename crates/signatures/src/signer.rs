@@ -1,7 +1,7 @@
 //! Signing messages with one key: with masks while there are some, and without them when not.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::key::{PrivateKey, PrivateKeyError, PublicKey};
 use crate::message::{Draft, MASK_NAME_BYTES, PayloadKind, Stamp, Unsigned};
@@ -62,7 +62,7 @@ pub struct Signed {
 
 /// A key at work, with what it has prepared. Several threads may sign with it.
 pub struct Signer {
-    key: PrivateKey,
+    key: Arc<PrivateKey>,
     table: Option<Table>,
     pool: Mutex<Pool>,
 }
@@ -85,7 +85,7 @@ impl Signer {
     pub fn new(key: PrivateKey, table: Option<Table>, file: Option<MaskFile>) -> Self {
         let masks = Vec::new();
         Self {
-            key,
+            key: Arc::new(key),
             table,
             pool: Mutex::new(Pool { file, masks }),
         }
@@ -95,6 +95,11 @@ impl Signer {
     #[must_use]
     pub fn public(&self) -> &PublicKey {
         self.key.public()
+    }
+
+    /// For a device that makes masks of it.
+    pub(crate) fn key(&self) -> &Arc<PrivateKey> {
+        &self.key
     }
 
     /// Masks that are left, in memory and in the file.

@@ -3,15 +3,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use crate::lane::Graphics;
 use crate::message::{PayloadKind, Stamp};
+use crate::ra::Mask;
 use crate::scheduler::engine::{
     Closed, Done, Ending, Engine, EngineError, Lane, LaneLost, Sink, Snapshot, Submitter,
 };
 use crate::scheduler::model::Line;
 use crate::scheduler::policy::Policy;
 use crate::scheduler::{
-    Class, Config, Dropped, Job, LaneKind, LaneSpec, MaskLimits, Meta, Outcome, QuotaLimits, Rate, Source,
-    Span,
+    Class, Config, Dropped, Job, LaneKind, LaneSpec, MaskLimits, Meta, Outcome, PerClass, QuotaLimits, Rate,
+    Source, Span,
 };
 use crate::scheme::Scheme;
 use crate::signer::{SignError, Signed, Signer, ToSign, Way};
@@ -38,12 +40,15 @@ pub struct SigningLane {
     problem: Arc<Mutex<Option<SignError>>>,
 }
 
+/// A GPU that makes masks, and does nothing else: a processor signs with a mask faster than one would be told of it.
+struct MaskLane(Graphics);
+
 /// How signing is done.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Processors that sign.
     pub lanes: usize,
-    /// Masks that they keep ready when they are idle; with fewer than a quarter of them they begin to make more.
+    /// Masks that they and GPUs keep ready when they are idle; with fewer than a quarter of them they begin to make more.
     pub idle_masks: usize,
 }
 
@@ -174,14 +179,30 @@ impl Lane<Item> for SigningLane {
     }
 }
 
+impl Lane<Item> for MaskLane {
+    /// Its specification names nothing to run.
+    fn run(&mut self, _: Class, _: &mut [Item], _: &mut Vec<Outcome>) -> Result<(), LaneLost> {
+        Err(LaneLost("it makes masks only".to_owned()))
+    }
+
+    fn refill(&mut self, count: usize) -> Result<usize, LaneLost> {
+        self.0.make_masks(count).map_err(|lost| LaneLost(lost.reason))
+    }
+
+    fn probe(&mut self) -> Result<(), LaneLost> {
+        self.0.reopen().map_err(|lost| LaneLost(lost.reason))
+    }
+}
+
 impl SigningService {
-    /// Starts its processors.
+    /// Starts its processors, and GPUs that make masks if the key has any.
     ///
     /// # Errors
     /// No lane, or no thread for one.
     pub fn start(
         signer: Arc<Signer>,
         settings: Settings,
+        gpus: Vec<Graphics>,
         policy: Box<dyn Policy>,
         dispatch: Arc<dyn Dispatch>,
     ) -> Result<Self, EngineError> {
@@ -202,7 +223,10 @@ impl SigningService {
             (spec(number, settings), Box::new(lane) as Box<dyn Lane<Item>>)
         };
         let sink: Arc<dyn Sink<Item>> = Arc::<Shared>::clone(&shared);
-        let lanes = (0..settings.lanes).map(lane).collect();
+        let mut lanes: Vec<_> = (0..settings.lanes).map(lane).collect();
+        if class == Class::RA_SIGN && settings.idle_masks > 0 {
+            lanes.extend(gpus.into_iter().map(|gpu| mask_lane(gpu, &signer)));
+        }
         let stock = usize::try_from(signer.masks()).unwrap_or(usize::MAX);
         let engine = Engine::start(config(class, stock, settings), policy, lanes, sink)?;
         Ok(Self {
@@ -242,6 +266,14 @@ impl SigningService {
     pub fn submit(&mut self) -> Result<(), Closed> {
         self.shared.depart(self.jobs.len());
         self.submitter.submit(&mut self.jobs)
+    }
+
+    /// What the engine says so far.
+    ///
+    /// # Errors
+    /// None, but for the histograms' types.
+    pub fn snapshot(&self) -> Result<Snapshot, EngineError> {
+        self.engine.snapshot()
     }
 
     /// Why the last message was not signed that was not, once.
@@ -305,6 +337,19 @@ fn spec(number: usize, settings: Settings) -> LaneSpec {
     }
 }
 
+fn mask_lane(gpu: Graphics, signer: &Arc<Signer>) -> (LaneSpec, Box<dyn Lane<Item>>) {
+    let pool = Arc::clone(signer);
+    let deliver = Box::new(move |masks: Vec<Mask>| pool.add_masks(masks));
+    let gpu = gpu.with_masks(Arc::clone(signer.key()), deliver);
+    let spec = gpu.spec();
+    let only_masks = |class| spec.lines.of(class).filter(|_| class == Class::MASK_REFILL);
+    let lines = PerClass::from_fn(only_masks);
+    (LaneSpec { lines, ..spec }, Box::new(MaskLane(gpu)))
+}
+
+/// What a GPU makes masks for in one go: a signature by CRT takes it some milliseconds, and as many again at once.
+const GPU_SLICE: Span = Span::from_millis(20);
+
 /// Its own messages are all as urgent as they say.
 fn config(class: Class, stock: usize, settings: Settings) -> Config {
     let unbounded = Rate {
@@ -319,7 +364,7 @@ fn config(class: Class, stock: usize, settings: Settings) -> Config {
         low: settings.idle_masks / 4,
         high: settings.idle_masks,
         stock,
-        slice: defaults.slice,
+        slice: GPU_SLICE,
     });
     Config {
         quotas: QuotaLimits {

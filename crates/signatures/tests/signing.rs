@@ -14,8 +14,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{NOW, key, payload, receiver, stamp, table};
+use linewarden_signatures::gpu::{Emulation, Gpu, NoGpu};
 use linewarden_signatures::key::PrivateKey;
-use linewarden_signatures::lane::OneByOne;
+use linewarden_signatures::lane::{Graphics, KeyMemory, OneByOne};
 use linewarden_signatures::message::{Envelope, PayloadKind};
 use linewarden_signatures::ra::Table;
 use linewarden_signatures::refusal::Refusal;
@@ -44,12 +45,22 @@ fn signer(scheme: Scheme) -> Arc<Signer> {
 }
 
 fn start(signer: &Arc<Signer>, lanes: usize, idle_masks: usize) -> (SigningService, Arc<Sent>) {
+    start_with(signer, lanes, idle_masks, Vec::new())
+}
+
+fn start_with(
+    signer: &Arc<Signer>,
+    lanes: usize,
+    idle_masks: usize,
+    gpus: Vec<Graphics>,
+) -> (SigningService, Arc<Sent>) {
     let sent = Arc::new(Sent::default());
     let settings = Settings { lanes, idle_masks };
     let dispatch: Arc<dyn Dispatch> = Arc::<Sent>::clone(&sent);
     let service = SigningService::start(
         Arc::clone(signer),
         settings,
+        gpus,
         Box::new(Adaptive::default()),
         dispatch,
     );
@@ -126,6 +137,60 @@ fn idle_processors_make_masks_and_none_is_used_twice() {
         .map(|message| *Envelope::parse(message).unwrap().mask_name.unwrap())
         .collect();
     assert_eq!(names.len(), 60, "a mask was used twice");
+}
+
+/// Kernels for this processor stand in for a GPU. It is lost at last, and the processor goes on.
+#[test]
+fn an_idle_gpu_makes_masks_as_long_as_it_is_there() {
+    let signer = signer(Scheme::RaRsa2048);
+    let calls = 120;
+    let mut opened = false;
+    let open = move || {
+        let calls = if std::mem::replace(&mut opened, true) {
+            0
+        } else {
+            calls
+        };
+        Gpu::emulated(Emulation {
+            calls,
+            ..Emulation::default()
+        })
+        .map_err(|lost| NoGpu::Refused {
+            step: lost.step,
+            cause: lost.cause,
+        })
+    };
+    let memory = KeyMemory {
+        table_bytes: 1 << 20,
+        rsa_keys: 1,
+    };
+    let gpu = Graphics::opened_by(Box::new(open), memory).unwrap();
+    let (mut service, sent) = start_with(&signer, 1, 64, vec![gpu]);
+    let begin = Instant::now();
+    let mut count = 0;
+    loop {
+        let (kind, payload) = payload(Scheme::RaRsa2048, (count % 200) as u8);
+        service.take(stamp(NOW, 1), kind, &payload).unwrap();
+        service.submit().unwrap();
+        count += 1;
+        let lanes = service.snapshot().unwrap().lanes;
+        if lanes[1].masks > 0 && lanes[1].lost.is_some() {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{lanes:?}");
+    }
+    let (counts, snapshot, problem) = service.finish().unwrap();
+    assert!(problem.is_none() && counts.lost == 0, "{problem:?}");
+    assert_eq!(counts.total(), count);
+    assert_eq!(snapshot.lanes[1].jobs, 0);
+    let (mut receiver, mut lane) = (receiver(), OneByOne::default());
+    for message in sent.0.lock().unwrap().drain(..) {
+        let checked = receiver.screen(message, NOW).unwrap();
+        let holds = lane.holds(&checked);
+        receiver
+            .admit(checked, holds, NOW)
+            .expect("no mask is used twice");
+    }
 }
 
 #[test]

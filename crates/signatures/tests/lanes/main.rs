@@ -12,9 +12,14 @@ mod graphics;
 
 use common::{NOW, receiver, sign, stamp};
 use linewarden_signatures::arith::Backend;
+use linewarden_signatures::calibration::Samples;
 use linewarden_signatures::gpu::Emulation;
 use linewarden_signatures::lane::{Eight, OneByOne};
-use linewarden_signatures::receive::Checked;
+use linewarden_signatures::ra::RaPublic;
+use linewarden_signatures::receive::{Checked, Receiver};
+use linewarden_signatures::scheduler::engine::{Lane, LaneLost};
+use linewarden_signatures::scheduler::model::Line;
+use linewarden_signatures::scheduler::{Class, LaneKind, LaneSpec, Outcome, Span};
 use linewarden_signatures::scheme::Scheme;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -74,6 +79,98 @@ fn lanes_agree_on_every_message() {
                 "{} of {size}",
                 backend.name()
             );
+        }
+    }
+}
+
+fn ra_keys(receiver: &Receiver) -> impl Iterator<Item = &RaPublic> {
+    receiver.signers().filter_map(|key| key.ra())
+}
+
+/// What is hashed of a message is kept when the message holds, and as much as there is memory for.
+#[test]
+fn forgeries_leave_nothing_behind() {
+    type Holds = Box<dyn FnMut(&[Checked]) -> Vec<bool>>;
+    let mut one = OneByOne::default();
+    let mut lanes: Vec<Holds> = vec![Box::new(move |messages| {
+        messages.iter().map(|message| one.holds(message)).collect()
+    })];
+    for backend in Backend::available() {
+        let mut eight = Eight::on(backend);
+        lanes.push(Box::new(move |messages| eight.holds(messages)));
+    }
+    for holds in &mut lanes {
+        // 4 digits of the one stamp, 3 and 2 texts, and 8 bytes; or as many as half of the memory is for.
+        for (memory, rows) in [(None, [17, 17]), (Some(4_000), [5, 3]), (Some(0), [0, 0])] {
+            let receiver = receiver();
+            if let Some(bytes) = memory {
+                receiver.set_component_memory(bytes);
+            }
+            let of = |number: u8, scheme| {
+                let good = sign(scheme, stamp(NOW, 1), number);
+                let mut forged = good.clone();
+                let place = forged.len() - 2;
+                forged[place] ^= 1;
+                [forged, good].map(|bytes| receiver.screen(bytes, NOW).unwrap())
+            };
+            for (scheme, rows) in [Scheme::RaRsa2048, Scheme::RaRsa3072].into_iter().zip(rows) {
+                let (forged, good): (Vec<_>, Vec<_>) = (0..8).map(|number| of(number, scheme).into()).unzip();
+                let kept = || ra_keys(&receiver).map(RaPublic::kept_rows).sum::<usize>();
+                let before = kept();
+                assert_eq!(holds(&forged), [false; 8]);
+                assert_eq!(kept(), before);
+                assert_eq!((holds(&good), holds(&good)), (vec![true; 8], vec![true; 8]));
+                assert_eq!(kept(), before + rows, "{scheme}, {memory:?}");
+            }
+        }
+    }
+}
+
+/// A lane that must accept nothing.
+struct Refusing(OneByOne, Vec<(Class, usize)>);
+
+impl Lane<Checked> for Refusing {
+    fn run(
+        &mut self,
+        class: Class,
+        jobs: &mut [Checked],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), LaneLost> {
+        assert!(jobs.iter().all(|message| !self.0.holds(message)));
+        self.1.push((class, jobs.len()));
+        outcomes.resize(jobs.len(), Outcome::Rejected);
+        Ok(())
+    }
+}
+
+#[test]
+fn samples_measure_every_class_and_nobody_accepts_them() {
+    let receiver = receiver();
+    let samples = Samples::new(&receiver, NOW, [5; 32]);
+    let classes: Vec<Class> = samples.classes().collect();
+    assert_eq!(classes.len(), Scheme::ALL.len(), "{classes:?}");
+    let guess = Line::new(Span::from_millis(1), 1.0);
+    let spec = |kind| {
+        let spec = LaneSpec::new("lane", kind).with_grain(2);
+        classes
+            .iter()
+            .skip(1)
+            .fold(spec, |spec, class| spec.with(*class, guess))
+    };
+    for (kind, largest) in [(LaneKind::Cpu, 16), (LaneKind::Accelerator, 128)] {
+        let mut lane = Refusing(OneByOne::default(), Vec::new());
+        let measured = samples.measure(spec(kind), &mut lane).unwrap();
+        for class in &classes {
+            let line = *measured.lines.of(*class);
+            assert_eq!(line.is_some(), *class != classes[0]);
+            assert_ne!(line, Some(guess));
+            let jobs: Vec<usize> = lane
+                .1
+                .iter()
+                .filter(|(of, _)| of == class)
+                .map(|(_, jobs)| *jobs)
+                .collect();
+            assert_eq!(jobs.iter().max().copied(), line.map(|_| largest));
         }
     }
 }

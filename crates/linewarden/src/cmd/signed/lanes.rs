@@ -1,16 +1,18 @@
 //! What verifies: processors, and GPUs.
 
 use std::env;
+use std::fmt;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use linewarden_signatures::calibration::Samples;
 use linewarden_signatures::gpu::{Gpu, NoGpu, Options};
 use linewarden_signatures::lane::{Eight, Graphics, KeyMemory, OneByOne};
 use linewarden_signatures::receive::Checked;
 use linewarden_signatures::scheduler::engine::Lane;
-use linewarden_signatures::scheduler::model::Line;
+use linewarden_signatures::scheduler::model::{Line, crossover};
 use linewarden_signatures::scheduler::{Class, LaneKind, LaneSpec, Span};
 
 use crate::failure::Failure;
@@ -40,10 +42,103 @@ pub fn processors(asked: Option<u16>) -> Vec<OneLane> {
     (0..count(asked)).map(processor).collect()
 }
 
-/// A processor, with what it does a second where nothing has been measured yet: the engine corrects it as it goes.
+/// Lanes with what they take for the signers' messages, and what to say of it. A GPU that fails at it is left out, unless it must be
+/// there.
+pub fn calibrated(
+    lanes: Vec<OneLane>,
+    samples: &Samples,
+    when: UseGpu,
+) -> Result<(Vec<OneLane>, Vec<Calibration>), Failure> {
+    let mut measured: Vec<OneLane> = Vec::new();
+    for (spec, mut lane) in lanes {
+        // Processors are all alike.
+        let alike = measured.iter().find(|(other, _)| other.kind == LaneKind::Cpu);
+        let spec = match (spec.kind, alike) {
+            (LaneKind::Cpu, Some((other, _))) => LaneSpec {
+                name: spec.name,
+                ..other.clone()
+            },
+            (kind, _) => match samples.measure(spec, &mut *lane) {
+                Ok(spec) => spec,
+                Err(error) if kind == LaneKind::Accelerator && when == UseGpu::Auto => {
+                    tell(format_args!("a GPU is not used: {error}"));
+                    continue;
+                }
+                Err(error) => return Err(Failure::failed(error)),
+            },
+        };
+        measured.push((spec, lane));
+    }
+    let said = Calibration::all(&measured, samples);
+    Ok((measured, said))
+}
+
+/// What a lane does for one class.
+pub struct Calibration {
+    lane: String,
+    class: Class,
+    line: Line,
+    /// Of an accelerator: the batch from which on it is done sooner than all processors.
+    tau: Option<f64>,
+}
+
+impl Calibration {
+    fn all(lanes: &[OneLane], samples: &Samples) -> Vec<Self> {
+        let mut all = Vec::new();
+        for class in samples.classes() {
+            let lines = lanes
+                .iter()
+                .filter_map(|(spec, _)| Some((spec, (*spec.lines.of(class))?)));
+            let rates = lines.clone().filter(|(spec, _)| spec.kind == LaneKind::Cpu);
+            let cpu_rate: f64 = rates.map(|(_, line)| line.rate()).sum();
+            all.extend(lines.map(|(spec, line)| {
+                Self {
+                    lane: spec.name.clone(),
+                    class,
+                    line,
+                    tau: (spec.kind == LaneKind::Accelerator)
+                        .then(|| crossover(cpu_rate, line))
+                        .flatten(),
+                }
+            }));
+        }
+        all
+    }
+
+    /// For machines.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "lane": self.lane,
+            "class": self.class.name(),
+            "per_s": self.line.rate().round(),
+            "batch_us": (self.line.overhead_s * 1e6).round(),
+            "tau": self.tau.map(f64::ceil),
+        })
+    }
+}
+
+/// For people: a line for each lane and class.
+impl fmt::Display for Calibration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let class = self.class.name().unwrap_or_default();
+        write!(f, "{}: {class} {:.0}/s", self.lane, self.line.rate())?;
+        match self.tau {
+            Some(tau) => write!(
+                f,
+                ", sooner than the processors from {:.0} messages on",
+                tau.ceil()
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A processor, with what it does a second until it is measured, or where there is nothing to measure it with: the engine corrects it
+/// as it goes.
 fn processor(number: usize) -> OneLane {
     let rates = [
         (Class::RA_VERIFY, 10_000.0),
+        (Class::RA3072_VERIFY, 5_000.0),
         (Class::RSA_VERIFY, 40_000.0),
         (Class::RSA3072_VERIFY, 20_000.0),
         (Class::P256_VERIFY, 15_000.0),
@@ -59,15 +154,21 @@ fn processor(number: usize) -> OneLane {
     }
 }
 
-/// The GPUs that are to be used. The first time their kernels are compiled, which takes some seconds.
+/// The GPUs that are to be used, as lanes.
 pub fn gpus(when: UseGpu) -> Result<Vec<OneLane>, Failure> {
+    let lane = |gpu: Graphics| -> OneLane { (gpu.spec(), Box::new(gpu)) };
+    Ok(graphics(when)?.into_iter().map(lane).collect())
+}
+
+/// The GPUs that are to be used. The first time their kernels are compiled, which takes some seconds.
+pub fn graphics(when: UseGpu) -> Result<Vec<Graphics>, Failure> {
     let found = match when {
         UseGpu::Off => return Ok(Vec::new()),
         UseGpu::Auto | UseGpu::Require => Gpu::discover(),
     };
     let opened = found.and_then(|devices| devices.iter().map(open).collect::<Result<Vec<_>, _>>());
     match (opened, when) {
-        (Ok(lanes), _) => Ok(lanes),
+        (Ok(gpus), _) => Ok(gpus),
         (Err(error), UseGpu::Require) => Err(Failure::failed(format!("--gpu require: {error}"))),
         (Err(NoGpu::Driver | NoGpu::NoDevice), _) => Ok(Vec::new()),
         (Err(error), _) => {
@@ -77,13 +178,12 @@ pub fn gpus(when: UseGpu) -> Result<Vec<OneLane>, Failure> {
     }
 }
 
-fn open(device: &linewarden_signatures::gpu::DeviceInfo) -> Result<OneLane, NoGpu> {
+fn open(device: &linewarden_signatures::gpu::DeviceInfo) -> Result<Graphics, NoGpu> {
     let options = Options {
         cache: cache(),
         ..Options::default()
     };
-    let lane = Graphics::open(device, &options, KeyMemory::of(device))?;
-    Ok((lane.spec(), Box::new(lane)))
+    Graphics::open(device, &options, KeyMemory::of(device))
 }
 
 /// Where compiled kernels are kept: what the service manager names, or the user's own.

@@ -156,6 +156,40 @@ fn to_json(message: &Verified, latency: Span) -> serde_json::Value {
     })
 }
 
+/// How long messages of one priority took.
+struct Latency {
+    priority: Priority,
+    count: u64,
+    late: u64,
+    /// Within which so many parts of a thousand were done: 500, 990, 999.
+    within_us: [u64; 3],
+}
+
+impl Latency {
+    fn json(&self) -> Value {
+        let [p50_us, p99_us, p999_us] = self.within_us;
+        serde_json::json!({
+            "count": self.count,
+            "late": self.late,
+            "p50_us": p50_us,
+            "p99_us": p99_us,
+            "p999_us": p999_us,
+        })
+    }
+}
+
+/// Of those priorities that there were messages of.
+fn latencies(report: &Report) -> impl Iterator<Item = Latency> {
+    let book = &report.engine.latencies;
+    let used = Priority::all().filter(|priority| book.count(*priority) > 0);
+    used.map(|priority| Latency {
+        priority,
+        count: book.count(priority),
+        late: book.late(priority),
+        within_us: [0.5, 0.99, 0.999].map(|part| book.quantile(priority, part).as_nanos() / 1000),
+    })
+}
+
 fn json(report: &Report, outputs: &Counts, failed_reloads: u64, event: &str) -> serde_json::Value {
     let refused = report
         .refused
@@ -163,20 +197,7 @@ fn json(report: &Report, outputs: &Counts, failed_reloads: u64, event: &str) -> 
         .map(|(refusal, count)| (refusal.key(), *count));
     let shed = report.shed();
     let shed = shed.iter().map(|(why, count)| (why.name(), *count));
-    let latencies = &report.engine.latencies;
-    let latency = Priority::all()
-        .filter(|priority| latencies.count(*priority) > 0)
-        .map(|priority| {
-            let us = |part| latencies.quantile(priority, part).as_nanos() / 1000;
-            let of = serde_json::json!({
-                "count": latencies.count(priority),
-                "late": latencies.late(priority),
-                "p50_us": us(0.5),
-                "p99_us": us(0.99),
-                "p999_us": us(0.999),
-            });
-            (priority.number().to_string(), of)
-        });
+    let latency = latencies(report).map(|latency| (latency.priority.number().to_string(), latency.json()));
     serde_json::json!({
         "event": event,
         "received": report.received,
@@ -205,6 +226,15 @@ fn lines(report: &Report, outputs: &Counts, failed_reloads: u64) -> Vec<String> 
         "received {}, verified {}",
         report.received, report.verified
     )];
+    for latency in latencies(report) {
+        let [half, most, _] = latency.within_us;
+        lines.push(format!(
+            "priority {}: {} done, half within {half} us, 99 % within {most} us, {} late",
+            latency.priority.number(),
+            latency.count,
+            latency.late
+        ));
+    }
     for (refusal, count) in &report.refused {
         lines.push(format!("refused {count}: {refusal}"));
     }

@@ -6,15 +6,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use linewarden_signatures::calibration::Samples;
 use linewarden_signatures::message::TimeMs;
-use linewarden_signatures::receive::{REPLAY_MEMORY_DEFAULT, Receiver, ReplayMemory, Signers, Window};
+use linewarden_signatures::receive::{
+    COMPONENT_MEMORY_DEFAULT_BYTES, REPLAY_MEMORY_DEFAULT, Receiver, ReplayMemory, Signers, Window,
+};
 use linewarden_signatures::scheduler::Config;
 use linewarden_signatures::scheduler::policy::Adaptive;
 use linewarden_signatures::service::Service;
 use linewarden_signatures::store::{Revocations, read_public};
 use linewarden_signatures::udp::Inbox;
 
-use super::lanes::{self, UseGpu};
+use super::lanes::{self, Calibration, UseGpu};
 use super::lines::WAITING_DEFAULT;
 use super::outputs::{self, Outputs};
 use crate::failure::Failure;
@@ -71,6 +74,9 @@ pub struct ReceiveArgs {
     /// Messages that are remembered against replay
     #[arg(long, value_name = "COUNT", default_value_t = REPLAY_MEMORY_DEFAULT)]
     remember: usize,
+    /// Memory for what is hashed of RA messages, of all signers together; less makes RA slower
+    #[arg(long, value_name = "MIB", default_value_t = (COMPONENT_MEMORY_DEFAULT_BYTES >> 20) as u32)]
+    ra_memory: u32,
     /// Processors that verify; all but one if not given
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=60))]
     lanes: Option<u16>,
@@ -92,7 +98,14 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
     let mut inbox = Inbox::open(args.listen, interface, NAP)
         .map_err(|error| Failure::failed(format!("{}: {error}", args.listen)))?;
     let mut outputs = Outputs::open(&args.out, args.backlog, output)?;
-    let mut service = start(args, &outputs)?;
+    let (mut service, calibrations) = start(args, &outputs)?;
+    for calibration in &calibrations {
+        outputs.tell(calibration);
+    }
+    let lanes: Vec<_> = calibrations.iter().map(Calibration::json).collect();
+    let address = inbox.address().map_err(Failure::failed)?;
+    outputs.event(&serde_json::json!({ "event": "listening", "address": address, "lanes": lanes }));
+    outputs.tell(format_args!("listening at {address}"));
     let ended = receive(args, &signals, &mut inbox, &mut service, &mut outputs);
     let report = service.finish().map_err(Failure::failed)?;
     let ended = ended.and(outputs.end(&report));
@@ -109,13 +122,10 @@ fn receive(
     service: &mut Service,
     outputs: &mut Outputs,
 ) -> Result<(), Failure> {
-    let address = inbox.address().map_err(Failure::failed)?;
-    outputs.event(&serde_json::json!({ "event": "listening", "address": address }));
-    outputs.tell(format_args!("listening at {address}"));
     loop {
         inbox
             .receive(|datagram, sender| service.take(datagram, sender))
-            .map_err(|error| Failure::failed(format!("{address}: {error}")))?;
+            .map_err(|error| Failure::failed(format!("{}: {error}", args.listen)))?;
         service.submit().map_err(Failure::failed)?;
         match signals.wait(Duration::ZERO)? {
             Some(Told::Stop) => return Ok(()),
@@ -129,7 +139,7 @@ fn receive(
     }
 }
 
-fn start(args: &ReceiveArgs, outputs: &Outputs) -> Result<Service, Failure> {
+fn start(args: &ReceiveArgs, outputs: &Outputs) -> Result<(Service, Vec<Calibration>), Failure> {
     let mut signers = Signers::default();
     for path in &args.signers {
         add_signers(&mut signers, path)?;
@@ -144,20 +154,21 @@ fn start(args: &ReceiveArgs, outputs: &Outputs) -> Result<Service, Failure> {
     };
     let replays = ReplayMemory::new(window, args.remember, random()?).since(clock());
     let receiver = Receiver::new(signers, revoked, window, replays);
+    receiver.set_component_memory((args.ra_memory as usize) << 20);
     let mut lanes = lanes::processors(args.lanes);
     lanes.extend(lanes::gpus(args.gpu)?);
-    let policy = Box::new(Adaptive::default());
-    let random = [random()?, random()?];
-    Service::start(
+    let samples = Samples::new(&receiver, clock(), random()?);
+    let (lanes, calibrations) = lanes::calibrated(lanes, &samples, args.gpu)?;
+    let service = Service::start(
         receiver,
         Config::default(),
-        policy,
+        Box::new(Adaptive::default()),
         lanes,
         outputs.messages(),
         clock,
-        random,
-    )
-    .map_err(Failure::failed)
+        [random()?, random()?],
+    );
+    Ok((service.map_err(Failure::failed)?, calibrations))
 }
 
 fn add_signers(signers: &mut Signers, path: &Path) -> Result<(), Failure> {
@@ -230,8 +241,8 @@ fn reload(args: &ReceiveArgs, service: &Service, outputs: &mut Outputs) {
     }
 }
 
-fn random() -> Result<[u8; 16], Failure> {
-    let mut bytes = [0; 16];
+fn random<const BYTES: usize>() -> Result<[u8; BYTES], Failure> {
+    let mut bytes = [0; BYTES];
     getrandom::fill(&mut bytes).map_err(|error| Failure::failed(format!("no random bytes: {error}")))?;
     Ok(bytes)
 }

@@ -15,6 +15,7 @@ use linewarden_signatures::signing::{Counts, Dispatch, Settings, SigningService}
 use linewarden_signatures::store::MachineId;
 use linewarden_signatures::udp::{BATCH, Outbox};
 
+use super::lanes::{self, UseGpu};
 use super::payload::Form;
 use super::seal::SignerArgs;
 use crate::failure::Failure;
@@ -69,7 +70,10 @@ pub struct SendArgs {
     /// Processors that sign; all but one if not given
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=60))]
     lanes: Option<u16>,
-    /// Masks that idle processors keep ready
+    /// Whether GPUs make masks too while they are idle: if there are any, never, or they must
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = UseGpu::Off)]
+    gpu: UseGpu,
+    /// Masks that idle processors and GPUs keep ready
     #[arg(long, value_name = "COUNT", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     idle_masks: u32,
     /// JSON for machines
@@ -92,13 +96,14 @@ pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
     let problem = Mutex::new(None);
     let outgoing = Arc::new(Outgoing { outbox, problem });
     let settings = Settings {
-        lanes: super::lanes::count(args.lanes),
+        lanes: lanes::count(args.lanes),
         idle_masks: args.idle_masks as usize,
     };
     let dispatch: Arc<dyn Dispatch> = Arc::<Outgoing>::clone(&outgoing);
     let service = SigningService::start(
         Arc::clone(&signer),
         settings,
+        lanes::graphics(args.gpu)?,
         Box::new(Adaptive::default()),
         dispatch,
     );

@@ -1,0 +1,137 @@
+//! What lanes take for the messages that will come, measured before any has.
+//!
+//! A lane takes as long for a wrong signature as for a right one, so messages of the signers that are known, with
+//! random numbers for signatures, do as samples. Nobody accepts them: they never meet [`Receiver::admit`].
+
+use std::sync::Arc;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
+
+use crate::key::{Material, PublicKey};
+use crate::message::{MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, Unsigned};
+use crate::receive::{Checked, Receiver};
+use crate::scheduler::engine::{Lane, LaneLost, measure};
+use crate::scheduler::{Class, LaneKind, LaneSpec};
+use crate::service::class;
+
+/// Signers of each class that samples are of: what is kept for one serves the next message of it only.
+const SIGNERS_MAX: usize = 8;
+/// Samples of each class that differ.
+const DIFFERENT: usize = 64;
+/// Bytes of a payload where a layout does not say.
+const PAYLOAD_BYTES: usize = 64;
+/// Signatures that are tried for one that is in its range: of Ed25519's numbers, one in 16 is.
+const TRIES: usize = 512;
+/// Times that each size is measured; the median counts.
+const REPEATS: usize = 3;
+
+/// Messages to measure lanes with.
+pub struct Samples(Vec<(Class, Vec<Checked>)>);
+
+impl Samples {
+    /// Of the receiver's signers, for each class that they have keys of. Numbers follow from `random`.
+    #[must_use]
+    pub fn new(receiver: &Receiver, now: TimeMs, random: [u8; 32]) -> Self {
+        let mut random = ChaCha8Rng::from_seed(random);
+        let mut samples = Vec::new();
+        for class in Class::all() {
+            let of_class = receiver
+                .signers()
+                .filter(|key| self::class(key.scheme()) == class)
+                .take(SIGNERS_MAX);
+            let keys: Vec<&Arc<PublicKey>> = of_class.collect();
+            let messages = keys
+                .iter()
+                .cycle()
+                .take(if keys.is_empty() { 0 } else { DIFFERENT });
+            let messages: Vec<_> = messages
+                .filter_map(|key| sample(receiver, key, now, &mut random))
+                .collect();
+            if !messages.is_empty() {
+                samples.push((class, messages));
+            }
+        }
+        Self(samples)
+    }
+
+    /// Classes that there are samples of.
+    pub fn classes(&self) -> impl Iterator<Item = Class> + '_ {
+        self.0.iter().map(|(class, _)| *class)
+    }
+
+    /// What is known of a lane, with what it takes for each class that it can do and there are samples of.
+    ///
+    /// # Errors
+    /// The lane is lost.
+    pub fn measure(&self, spec: LaneSpec, lane: &mut dyn Lane<Checked>) -> Result<LaneSpec, LaneLost> {
+        let mut measured = spec;
+        for (class, messages) in &self.0 {
+            if measured.lines.of(*class).is_none() {
+                continue;
+            }
+            let some = |count| messages.iter().cycle().take(count).cloned().collect();
+            let line = measure(lane, *class, &sizes(&measured), REPEATS, some)?;
+            measured = measured.with(*class, line);
+        }
+        Ok(measured)
+    }
+}
+
+/// Batches whose times tell what a batch and what a job takes.
+fn sizes(spec: &LaneSpec) -> Vec<usize> {
+    let grains = match spec.kind {
+        LaneKind::Cpu | LaneKind::Reserved => [1, 8],
+        LaneKind::Accelerator => [1, 64],
+    };
+    let sizes = grains.map(|grains| (spec.grain * grains).min(spec.batch_max));
+    sizes.into_iter().collect()
+}
+
+/// A message that only its equation refuses. None of a signer who was revoked.
+fn sample(receiver: &Receiver, key: &PublicKey, now: TimeMs, random: &mut ChaCha8Rng) -> Option<Checked> {
+    let (kind, payload) = payload(key, random);
+    let scheme = key.scheme();
+    let stamp = Stamp {
+        time: now,
+        priority: Priority::LEAST,
+    };
+    let unsigned = Unsigned {
+        scheme,
+        key_id: key.id(),
+        stamp,
+        kind,
+        payload: &payload,
+    };
+    let draft = unsigned.encode()?;
+    (0..TRIES).find_map(|_| {
+        let mut signature = vec![0; scheme.signature_bytes()];
+        random.fill_bytes(&mut signature);
+        let draft = draft.clone();
+        let bytes = match key.ra() {
+            None => draft.with_signature(&signature),
+            Some(_) => {
+                let mut mask = [0; MASK_NAME_BYTES];
+                random.fill_bytes(&mut mask);
+                draft.with_mask(&mask, &signature)
+            }
+        };
+        receiver.screen(bytes, now).ok()
+    })
+}
+
+/// Something that a key's messages may say.
+fn payload(key: &PublicKey, random: &mut ChaCha8Rng) -> (PayloadKind, Vec<u8>) {
+    let Material::Ra(ra) = key.material() else {
+        let mut payload = vec![0; PAYLOAD_BYTES];
+        random.fill_bytes(&mut payload);
+        return (PayloadKind::Opaque, payload);
+    };
+    let mut payload = Vec::with_capacity(ra.layout().payload_bytes());
+    for domain in ra.layout().payload_components() {
+        // A domain has at most 65,536 values.
+        let digit = (random.next_u32() % domain.len() as u32).to_be_bytes();
+        payload.extend(digit.into_iter().skip(4 - domain.digit_bytes()));
+    }
+    (ra.layout().kind(), payload)
+}
