@@ -35,7 +35,7 @@ test: setup ## all tests of all crates, then the device role without an operatin
 	@scripts/test $(ARGS)
 
 test-gpu: setup ## the tests of the CUDA kernels on every GPU of this machine; where there is none, they say why
-	@scripts/test -p linewarden-signatures --test gpu -- device:: $(ARGS)
+	@scripts/test -p linewarden-signatures --test gpu --test validity -- device $(ARGS)
 
 kernel: setup ## the data planes' tests on the oldest kernel that is meant, in an emulator
 	@scripts/test-kernel $(ARGS)
@@ -76,6 +76,7 @@ fuzz: setup ## the seeded simulations and differential tests, longer: FUZZ_SEEDS
 		cargo test -p linewarden-protocol -p linewarden-dataplane $(ARGS)
 	LINEWARDEN_SEEDS=$${FUZZ_SEEDS:-20000} LINEWARDEN_DIFFERENTIAL_CASES=$${FUZZ_SEEDS:-20000} \
 		cargo test -p linewarden-switch --test loading --test differential $(ARGS)
+	PROPTEST_CASES=$${FUZZ_SEEDS:-20000} cargo test -p linewarden-signatures --test vandals $(ARGS)
 
 readme: setup ## run demo and bench and put their output into README.md
 	cargo build --release -p linewarden

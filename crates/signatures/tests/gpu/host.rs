@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support;
 use linewarden_signatures::gpu::{
-    BatchError, BenchKey, Emulation, Goal, Gpu, Plan, PssBatch, RaSigner, RsaKeys, Sources, Width,
+    BatchError, BenchKey, Emulation, Goal, Gpu, Plan, PssBatch, RaSigner, RsaKeys, Sources, Stage, Width,
     host_layouts, layouts, measure, rows_of,
 };
 
@@ -149,6 +149,7 @@ fn all_operations_can_be_measured() {
         duration: Duration::from_millis(2),
         components: &[1, 32],
         values: 1,
+        stage: None,
     };
     let clock = |milliseconds: &mut u64| {
         *milliseconds += 1;
@@ -190,6 +191,23 @@ fn all_operations_can_be_measured() {
                 .all(|row| row.items_per_s == 2_000.0 && row.batches == 2),
             "{measurements:?}"
         );
+        for (stage, operation) in [
+            (Stage::Offline, "rsa-3072-private"),
+            (Stage::Online, "ra-3072-sign-1"),
+            (Stage::Verify, "ra-3072-verify-1"),
+        ] {
+            let sources = Sources {
+                now: &mut || clock(&mut milliseconds),
+                random: &mut random,
+            };
+            let stage = Plan {
+                stage: Some(stage),
+                ..short
+            };
+            let (_, measurements) = measure(gpu, &[key], &stage, sources).unwrap();
+            let operations: Vec<&str> = measurements.iter().map(|row| row.operation.as_str()).collect();
+            assert_eq!(operations, [operation]);
+        }
         let sources = Sources {
             now: &mut || clock(&mut milliseconds),
             random: &mut random,

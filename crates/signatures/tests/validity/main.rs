@@ -2,7 +2,8 @@
 //!
 //! Each vector is tagged with what is unusual about it, and a tag says who refuses it: nobody; we, before any lane sees it; or every verifier,
 //! because the equation does not hold. So a vector is valid exactly if nobody refuses one of its tags, and it must have that verdict from
-//! AWS-LC, one at a time, and from eight lanes, wherever in a group it stands.
+//! AWS-LC, one at a time, from eight lanes, from the kernels of a GPU compiled for this processor, and from each GPU of this machine, wherever
+//! in a group it stands.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -10,9 +11,14 @@
     clippy::unwrap_used
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
+mod devices;
 mod edwards;
 mod p256;
 mod plain;
+mod primes;
+mod rsa;
 
 /// Who refuses a vector because of a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

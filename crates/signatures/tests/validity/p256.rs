@@ -8,6 +8,7 @@ use linewarden_signatures::gpu::{Emulation, Gpu, P256Batch};
 use num_bigint::BigUint;
 
 use crate::Refusal::{self, Everybody, Nobody, Us};
+use crate::devices;
 use crate::plain::{Group, inverse, number, subtract, to_be};
 
 /// What is unusual about a vector.
@@ -387,12 +388,14 @@ fn a_device_has_the_verdict_of_one_at_a_time() {
         digests: &digests,
         signatures: &signatures,
     };
-    let verdicts = Gpu::emulated(Emulation::default())
-        .unwrap()
-        .verify_p256(&batch)
-        .unwrap();
-    for (vector, verdict) in vectors.iter().zip(verdicts) {
-        assert_eq!(verdict, !vector.is_refused_by(Everybody), "{:?}", vector.tags);
+    let mut gpus = vec![Gpu::emulated(Emulation::default()).unwrap()];
+    gpus.extend(devices::all());
+    for gpu in &mut gpus {
+        let verdicts = gpu.verify_p256(&batch).unwrap();
+        for (vector, verdict) in vectors.iter().zip(verdicts) {
+            let expected = !vector.is_refused_by(Everybody);
+            assert_eq!(verdict, expected, "{:?}, {}", vector.tags, gpu.info().name);
+        }
     }
 }
 

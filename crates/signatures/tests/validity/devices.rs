@@ -1,0 +1,22 @@
+//! The GPUs of this machine, where there are any.
+
+use linewarden_signatures::gpu::{DeviceInfo, Gpu, Options};
+use linewarden_signatures::lane::{Graphics, KeyMemory};
+
+fn each<T>(open: impl Fn(&DeviceInfo) -> T) -> Vec<T> {
+    match Gpu::discover() {
+        Ok(devices) => devices.iter().map(open).collect(),
+        Err(missing) => {
+            println!("SKIPPED: {missing}");
+            Vec::new()
+        }
+    }
+}
+
+pub fn all() -> Vec<Gpu> {
+    each(|device| Gpu::open(device, &Options::default()).expect("a device that can be used"))
+}
+
+pub fn lanes(memory: KeyMemory) -> Vec<Graphics> {
+    each(|device| Graphics::open(device, &Options::default(), memory).expect("a device that can be used"))
+}

@@ -1,0 +1,506 @@
+//! RSA-PSS and Rapid Authentication, as messages: what a receiver lets through, and what every lane says of the rest.
+
+use std::sync::{Arc, LazyLock};
+
+use linewarden_signatures::arith::Backend;
+use linewarden_signatures::arith::rsa::RsaPublic;
+use linewarden_signatures::gpu::{Emulation, Gpu};
+use linewarden_signatures::key::PublicKey;
+use linewarden_signatures::lane::{Eight, Graphics, KeyMemory, OneByOne};
+use linewarden_signatures::message::{Draft, MASK_NAME_BYTES, PayloadKind, Unsigned};
+use linewarden_signatures::ra::RaPublic;
+use linewarden_signatures::receive::{Checked, Receiver};
+use linewarden_signatures::scheme::Scheme;
+use num_bigint::BigUint;
+use sha2::{Digest as _, Sha256};
+
+use crate::Refusal::{self, Everybody, Nobody, Us};
+use crate::common::{NOW, receiver_of, small_layout, stamp};
+use crate::devices;
+use crate::plain::inverse;
+use crate::primes::{PRIMES_2048, PRIMES_3072};
+
+/// What is unusual about a vector, and who refuses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tag {
+    Ordinary,
+    /// The signature begins with a byte of zeros.
+    SmallSignature,
+    /// What the signature is a root of begins with a byte of zeros.
+    SmallRoot,
+    /// A salt, or a mask's name, of zeros or of ones alone.
+    Plain,
+    /// PSS: the salt has another length.
+    Salt,
+    /// PSS: the last byte is not bc.
+    Trailer,
+    /// PSS: the topmost bit is set.
+    TopBit,
+    /// PSS: a byte before the separator is not zero, or the separator is not 1.
+    Padding,
+    /// An encoding of PKCS #1 version 1.5, or none at all.
+    OtherEncoding,
+    /// RA: no mask, the mask squared, or a combination of three signatures.
+    Combined,
+    /// Of another message, by another key, or with another mask's name.
+    Other,
+    /// `n - s`, or the inverse.
+    Related,
+    /// Numbers that make carries ripple.
+    Ripple,
+    /// 0, 1 or n - 1, which are their own powers.
+    Fixed,
+    /// n or more, right modulo n.
+    AboveModulus,
+    /// A message that is cut off or goes on, of another kind, or with a number that a component does not have.
+    Form,
+}
+
+impl Tag {
+    fn refused_by(self) -> Refusal {
+        match self {
+            Self::Ordinary | Self::SmallSignature | Self::SmallRoot | Self::Plain => Nobody,
+            Self::Fixed | Self::AboveModulus | Self::Form => Us,
+            Self::Salt
+            | Self::Trailer
+            | Self::TopBit
+            | Self::Padding
+            | Self::OtherEncoding
+            | Self::Combined
+            | Self::Other
+            | Self::Related
+            | Self::Ripple => Everybody,
+        }
+    }
+}
+
+struct Vector {
+    tag: Tag,
+    scheme: Scheme,
+    bytes: Vec<u8>,
+}
+
+/// A key whose private operation is three lines.
+struct Key {
+    n: BigUint,
+    p: BigUint,
+    q: BigUint,
+    bytes: usize,
+}
+
+impl Key {
+    fn new(primes: [&str; 2]) -> Self {
+        let [p, q] = primes.map(crate::plain::number);
+        let n = &p * &q;
+        let bytes = n.to_bytes_be().len();
+        Self { n, p, q, bytes }
+    }
+
+    fn public(&self) -> RsaPublic {
+        RsaPublic::new(&self.n.to_bytes_be()).expect("a modulus")
+    }
+
+    /// The e-th root modulo n, by the Chinese remainder theorem.
+    fn root(&self, number: &BigUint) -> BigUint {
+        let e = BigUint::from(65_537u32);
+        let [of_p, of_q] = [&self.p, &self.q].map(|prime| {
+            let order = prime - 1u32;
+            (number % prime).modpow(&e.modinv(&order).expect("a unit"), prime)
+        });
+        let gap = (&of_p + &self.p - &of_q % &self.p) * inverse(&self.q, &self.p) % &self.p;
+        of_q + gap * &self.q
+    }
+
+    fn to_bytes(&self, number: &BigUint) -> Vec<u8> {
+        let bytes = number.to_bytes_be();
+        [vec![0; self.bytes - bytes.len()], bytes].concat()
+    }
+
+    /// Numbers that every scheme refuses, whatever they are to be signatures of; `right` is one that holds.
+    fn numbers(&self, right: &BigUint) -> Vec<(Tag, BigUint)> {
+        let (n, one) = (&self.n, BigUint::from(1u32));
+        let top = &one << (8 * self.bytes);
+        let mut numbers = vec![
+            (Tag::Related, n - right),
+            (Tag::Related, inverse(right, n)),
+            (Tag::Fixed, BigUint::ZERO),
+            (Tag::Fixed, one.clone()),
+            (Tag::Fixed, n - 1u32),
+            (Tag::AboveModulus, n.clone()),
+            (Tag::AboveModulus, n + 1u32),
+            (Tag::AboveModulus, &top - 1u32),
+            (Tag::Ripple, n - 2u32),
+            (Tag::Ripple, BigUint::from(2u32)),
+        ];
+        if n + right < top {
+            numbers.push((Tag::AboveModulus, n + right));
+        }
+        for bits in [32, 52, 64, 260, 1024, 8 * self.bytes - 1] {
+            let power = &one << bits;
+            numbers.extend([&power - 1u32, power.clone(), &power + 1u32].map(|number| (Tag::Ripple, number)));
+            numbers.push((Tag::Ripple, n - &power));
+        }
+        numbers
+    }
+}
+
+/// MGF1 with SHA-256 (RFC 8017, B.2.1).
+fn mgf1(input: &[u8], length: usize) -> Vec<u8> {
+    let block = |counter: u32| {
+        Sha256::new()
+            .chain_update(input)
+            .chain_update(counter.to_be_bytes())
+            .finalize()
+    };
+    (0u32..).flat_map(block).take(length).collect()
+}
+
+/// EMSA-PSS (RFC 8017, 9.1.1), with whatever is asked for in the places of what should be there.
+struct Encoding {
+    salt: Vec<u8>,
+    before_salt: [u8; 2],
+    trailer: u8,
+    top: u8,
+}
+
+impl Encoding {
+    fn new(salt: &[u8]) -> Self {
+        Self {
+            salt: salt.to_vec(),
+            before_salt: [0, 1],
+            trailer: 0xbc,
+            top: 0,
+        }
+    }
+
+    fn encode(&self, signed: &[u8], length: usize) -> BigUint {
+        let hash = Sha256::new()
+            .chain_update([0; 8])
+            .chain_update(Sha256::digest(signed))
+            .chain_update(&self.salt);
+        let hash = hash.finalize();
+        let zeros = length - 32 - 1 - 2 - self.salt.len();
+        let block = [&vec![0; zeros][..], &self.before_salt, &self.salt].concat();
+        let mut masked: Vec<u8> = block
+            .iter()
+            .zip(mgf1(&hash, block.len()))
+            .map(|(a, b)| a ^ b)
+            .collect();
+        masked[0] = masked[0] & 0x7f | self.top;
+        BigUint::from_bytes_be(&[&masked[..], &hash, &[self.trailer]].concat())
+    }
+}
+
+fn draft(public: &PublicKey, kind: PayloadKind, payload: &[u8]) -> Draft {
+    let unsigned = Unsigned {
+        scheme: public.scheme(),
+        key_id: public.id(),
+        stamp: stamp(NOW, 3),
+        kind,
+        payload,
+    };
+    unsigned.encode().expect("a short payload")
+}
+
+/// Cut off by a byte, and with one more.
+fn misshapen(scheme: Scheme, message: &[u8]) -> [Vector; 2] {
+    let longer = [message, &[0]].concat();
+    [&message[..message.len() - 1], &longer].map(|bytes| Vector {
+        tag: Tag::Form,
+        scheme,
+        bytes: bytes.to_vec(),
+    })
+}
+
+/// Salts or mask names, each another.
+fn seeds() -> impl Iterator<Item = [u8; 32]> {
+    (0u32..).map(|number| Sha256::digest(number.to_be_bytes()).into())
+}
+
+fn of_pss(scheme: Scheme, [key, other]: [&Key; 2]) -> (PublicKey, Vec<Vector>) {
+    let public = PublicKey::plain(scheme, &key.n.to_bytes_be()).expect("a key");
+    let draft = draft(&public, PayloadKind::Opaque, b"stop");
+    let signed = draft.to_sign();
+    let salt: [u8; 32] = Sha256::digest(b"salt").into();
+    let encode = |encoding: &Encoding| encoding.encode(&signed, key.bytes);
+    let mut numbers = vec![(Tag::Ordinary, key.root(&encode(&Encoding::new(&salt))))];
+    let [(_, right)] = &numbers[..] else { panic!("one") };
+    numbers.extend(key.numbers(&right.clone()));
+    let below = &BigUint::from(1u32) << (8 * key.bytes - 8);
+    let encodings = || seeds().map(|salt| encode(&Encoding::new(&salt)));
+    let small = encodings().find(|encoded| *encoded < below).expect("endless");
+    numbers.push((Tag::SmallRoot, key.root(&small)));
+    let small = encodings()
+        .map(|encoded| key.root(&encoded))
+        .find(|root| *root < below)
+        .expect("endless");
+    numbers.push((Tag::SmallSignature, small));
+    let mut encoded = |tag, encoding: &Encoding| numbers.push((tag, key.root(&encode(encoding))));
+    encoded(Tag::Plain, &Encoding::new(&[0; 32]));
+    encoded(Tag::Plain, &Encoding::new(&[0xff; 32]));
+    for length in [0, 1, 20, 31, 33, 64, key.bytes - 35] {
+        encoded(Tag::Salt, &Encoding::new(&vec![7; length]));
+    }
+    for trailer in [0, 0xbd, 0xcc, 0x3c] {
+        encoded(
+            Tag::Trailer,
+            &Encoding {
+                trailer,
+                ..Encoding::new(&salt)
+            },
+        );
+    }
+    encoded(
+        Tag::TopBit,
+        &Encoding {
+            top: 0x80,
+            ..Encoding::new(&salt)
+        },
+    );
+    for before_salt in [[1, 1], [0, 0], [0, 2], [0x80, 1]] {
+        encoded(
+            Tag::Padding,
+            &Encoding {
+                before_salt,
+                ..Encoding::new(&salt)
+            },
+        );
+    }
+    let digest_info = [
+        &hex::decode("3031300d060960864801650304020105000420").expect("hex")[..],
+        &Sha256::digest(&signed),
+    ]
+    .concat();
+    let filler = vec![0xff; key.bytes - 3 - digest_info.len()];
+    let old = [&[0, 1][..], &filler, &[0], &digest_info].concat();
+    for encoding in [&old[..], &Sha256::digest(&signed)] {
+        numbers.push((Tag::OtherEncoding, key.root(&BigUint::from_bytes_be(encoding))));
+    }
+    let other_message = Encoding::new(&salt).encode(b"go", key.bytes);
+    numbers.push((Tag::Other, key.root(&other_message)));
+    numbers.push((Tag::Other, other.root(&encode(&Encoding::new(&salt))) % &key.n));
+    let vector = |(tag, number): &(Tag, BigUint)| Vector {
+        tag: *tag,
+        scheme,
+        bytes: draft.clone().with_signature(&key.to_bytes(number)),
+    };
+    let mut vectors: Vec<_> = numbers.iter().map(vector).collect();
+    vectors.extend(misshapen(scheme, &vectors[0].bytes));
+    (public, vectors)
+}
+
+/// RA's equation, from its definition.
+struct Equation<'a> {
+    key: &'a Key,
+    public: &'a RaPublic,
+}
+
+impl Equation<'_> {
+    /// H of the parts, each behind its length.
+    fn hash(&self, purpose: u8, parts: &[&[u8]]) -> BigUint {
+        let mut input = vec![purpose];
+        for part in [&self.public.pad()[..]].iter().chain(parts) {
+            input.extend_from_slice(&(part.len() as u32).to_be_bytes());
+            input.extend_from_slice(part);
+        }
+        BigUint::from_bytes_be(&mgf1(&input, self.key.bytes + 16)) % &self.key.n
+    }
+
+    fn mask(&self, name: &[u8; 32]) -> BigUint {
+        self.hash(2, &[name])
+    }
+
+    fn components(&self, payload: &[u8]) -> BigUint {
+        let layout = self.public.layout();
+        let digits = layout
+            .digits(stamp(NOW, 3), layout.kind(), payload)
+            .expect("digits");
+        layout.rows_of(&digits).fold(BigUint::from(1u32), |product, row| {
+            let (component, value) = layout.row(row).expect("a row");
+            product * self.hash(1, &[&component.to_be_bytes(), value.as_bytes()]) % &self.key.n
+        })
+    }
+
+    fn sign(&self, name: &[u8; 32], payload: &[u8]) -> BigUint {
+        self.key
+            .root(&(self.mask(name) * self.components(payload) % &self.key.n))
+    }
+}
+
+fn of_ra(scheme: Scheme, [key, other]: [&Key; 2]) -> (PublicKey, Vec<Vector>) {
+    let ra = |key: &Key| RaPublic::new(key.public(), small_layout(), [9; 32]);
+    let (public, of_other) = (PublicKey::rapid(ra(key)), ra(other));
+    let equation = Equation {
+        key,
+        public: public.ra().expect("RA"),
+    };
+    let n = &key.n;
+    let kind = PayloadKind::Submessages;
+    let name: [u8; 32] = Sha256::digest(b"mask").into();
+    let payload = [1, 1, 200];
+    let message = |payload: &[u8], name: &[u8; MASK_NAME_BYTES], number: &BigUint| {
+        draft(&public, kind, payload).with_mask(name, &key.to_bytes(number))
+    };
+    let mut vectors = Vec::new();
+    let mut add = |tag, bytes| vectors.push(Vector { tag, scheme, bytes });
+    let right = equation.sign(&name, &payload);
+    for payload in [[0, 0, 0], [2, 1, 255], payload] {
+        add(
+            Tag::Ordinary,
+            message(&payload, &name, &equation.sign(&name, &payload)),
+        );
+    }
+    for (tag, number) in key.numbers(&right) {
+        add(tag, message(&payload, &name, &number));
+    }
+    for name in [[0; 32], [0xff; 32]] {
+        add(
+            Tag::Plain,
+            message(&payload, &name, &equation.sign(&name, &payload)),
+        );
+    }
+    let below = &BigUint::from(1u32) << (8 * key.bytes - 8);
+    let components = equation.components(&payload);
+    let product = |name: &[u8; 32]| equation.mask(name) * &components % n;
+    let small = seeds().find(|name| product(name) < below).expect("endless");
+    add(
+        Tag::SmallRoot,
+        message(&payload, &small, &equation.sign(&small, &payload)),
+    );
+    let small = seeds()
+        .find(|name| key.root(&product(name)) < below)
+        .expect("endless");
+    add(
+        Tag::SmallSignature,
+        message(&payload, &small, &equation.sign(&small, &payload)),
+    );
+    let mask = equation.mask(&name);
+    add(Tag::Combined, message(&payload, &name, &key.root(&components)));
+    add(
+        Tag::Combined,
+        message(&payload, &name, &key.root(&(&mask * &mask * &components % n))),
+    );
+    let [a, b, c] = [[1, 0, 200], [0, 1, 200], [0, 0, 200]].map(|payload| equation.sign(&name, &payload));
+    add(
+        Tag::Ordinary,
+        message(&payload, &name, &(&a * &b % n * inverse(&c, n) % n)),
+    );
+    let names: Vec<[u8; 32]> = seeds().take(3).collect();
+    let [a, b, c] = [([1, 0, 200], 0), ([0, 1, 200], 1), ([0, 0, 200], 2)]
+        .map(|(payload, name)| equation.sign(&names[name], &payload));
+    add(
+        Tag::Combined,
+        message(&payload, &names[0], &(a * b % n * inverse(&c, n) % n)),
+    );
+    add(Tag::Other, message(&[1, 1, 201], &name, &right));
+    add(Tag::Other, message(&payload, &names[0], &right));
+    let foreign = Equation {
+        key: other,
+        public: &of_other,
+    };
+    add(
+        Tag::Other,
+        message(&payload, &name, &(foreign.sign(&name, &payload) % n)),
+    );
+    for payload in [&[3, 1, 200][..], &[1, 2, 200], &[1, 1], &[1, 1, 200, 0]] {
+        add(Tag::Form, message(payload, &name, &right));
+    }
+    let opaque = draft(&public, PayloadKind::Opaque, &payload).with_mask(&name, &key.to_bytes(&right));
+    add(Tag::Form, opaque);
+    let genuine = vectors[2].bytes.clone();
+    vectors.extend(misshapen(scheme, &genuine));
+    (public, vectors)
+}
+
+/// Of all four schemes, mixed.
+fn vectors() -> (Receiver, Vec<Vector>) {
+    let keys = |primes: [[&str; 2]; 2]| primes.map(Key::new);
+    let [short, long] = [keys(PRIMES_2048), keys(PRIMES_3072)];
+    let (mut publics, mut vectors) = (Vec::new(), Vec::new());
+    for (scheme, [key, other]) in [
+        (Scheme::RsaPss2048, &short),
+        (Scheme::RaRsa2048, &short),
+        (Scheme::RsaPss3072, &long),
+        (Scheme::RaRsa3072, &long),
+    ] {
+        let (public, of_scheme) = match scheme.is_rapid() {
+            true => of_ra(scheme, [key, other]),
+            false => of_pss(scheme, [key, other]),
+        };
+        publics.push(Arc::new(public));
+        vectors.extend(of_scheme);
+    }
+    (receiver_of(publics.iter()), vectors)
+}
+
+/// What receivers let through, and what every lane must say of it.
+struct Table {
+    messages: Vec<Checked>,
+    expected: Vec<bool>,
+    of: Vec<(Scheme, Tag)>,
+}
+
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    let (receiver, vectors) = vectors();
+    let mut table = Table {
+        messages: Vec::new(),
+        expected: Vec::new(),
+        of: Vec::new(),
+    };
+    for Vector { tag, scheme, bytes } in vectors {
+        let screened = receiver.screen(bytes, NOW);
+        let refused = tag.refused_by() == Us;
+        assert_eq!(screened.is_err(), refused, "{scheme}, {tag:?}: {screened:?}");
+        if let Ok(message) = screened {
+            table.messages.push(message);
+            table.expected.push(tag.refused_by() == Nobody);
+            table.of.push((scheme, tag));
+        }
+    }
+    table
+});
+
+/// Compares a lane's verdicts with the table's, forwards and backwards.
+fn agree(lane: &str, mut holds: impl FnMut(&[Checked]) -> Vec<bool>) {
+    let Table {
+        messages,
+        expected,
+        of,
+    } = &*TABLE;
+    for (at, verdict) in holds(messages).into_iter().enumerate() {
+        assert_eq!(verdict, expected[at], "{:?} among others, {lane}", of[at]);
+    }
+    let places: Vec<usize> = (0..messages.len() - 1).rev().collect();
+    let backwards: Vec<_> = places.iter().map(|at| messages[*at].clone()).collect();
+    for (verdict, at) in holds(&backwards).into_iter().zip(places) {
+        assert_eq!(verdict, expected[at], "{:?} in another place, {lane}", of[at]);
+    }
+}
+
+const MEMORY: KeyMemory = KeyMemory {
+    table_bytes: 64 << 20,
+    rsa_keys: 4,
+};
+
+#[test]
+fn each_lane_of_a_processor_has_the_same_verdict() {
+    let mut one = OneByOne::default();
+    agree("one at a time", |messages| {
+        messages.iter().map(|message| one.holds(message)).collect()
+    });
+    for backend in Backend::available() {
+        let mut eight = Eight::on(backend);
+        agree(backend.name(), |messages| eight.holds(messages));
+    }
+}
+
+#[test]
+fn a_device_has_the_same_verdict() {
+    let emulated = || Gpu::emulated(Emulation::default()).map_err(|lost| panic!("{lost}"));
+    let mut lanes = vec![Graphics::opened_by(Box::new(emulated), MEMORY).expect("an emulated device")];
+    lanes.extend(devices::lanes(MEMORY));
+    for lane in &mut lanes {
+        let name = format!("{lane:?}");
+        agree(&name, |messages| lane.holds(messages).expect("not lost"));
+    }
+}
