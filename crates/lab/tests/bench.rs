@@ -204,6 +204,8 @@ fn the_signatures_bench_signs_verifies_and_schedules() {
         "stage.verify.threads.2",
         "sched.throughput_over_best_single",
         "sched.p0_p99_over_idle",
+        "sched.engine.fixed_tau.p99_us",
+        "sched.engine.adaptive.p99_us",
         "sched.adaptive_over_fixed_tau.low",
         "sched.adaptive_over_fixed_tau.burst",
         "sim.false_immediates.p99_us",
@@ -224,4 +226,20 @@ fn the_signatures_bench_signs_verifies_and_schedules() {
     let drawn = signatures::figures::draw(&report, directory.path()).unwrap();
     assert_eq!(drawn.len(), 3);
     assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
+    // A second line, where there is a GPU.
+    let mut with_gpu = report;
+    for stage in ["offline", "online", "verify"] {
+        let name = format!("stage.{stage}.threads_and_gpu.1");
+        with_gpu.rows.push(bench::Row::higher(name, 1e6, "/s", None));
+    }
+    let drawn = signatures::figures::draw(&with_gpu, directory.path()).unwrap();
+    let threads = drawn
+        .iter()
+        .find(|path| path.ends_with("haa-fig9-11.svg"))
+        .unwrap();
+    assert!(
+        std::fs::read_to_string(threads)
+            .unwrap()
+            .contains("and a GPU at once")
+    );
 }

@@ -71,6 +71,19 @@ pub struct Plan<'a> {
     pub components: &'a [usize],
     /// Values of each component: rows of tables that are read all over.
     pub values: u32,
+    /// One stage of Rapid Authentication alone, by throughput; all operations if it is none.
+    pub stage: Option<Stage>,
+}
+
+/// A stage of Rapid Authentication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The private operation that a mask is.
+    Offline,
+    /// Signing with masks that are there.
+    Online,
+    /// Verification.
+    Verify,
 }
 
 impl Default for Plan<'_> {
@@ -80,6 +93,7 @@ impl Default for Plan<'_> {
             duration: Duration::from_secs(2),
             components: &[32],
             values: 256,
+            stage: None,
         }
     }
 }
@@ -155,13 +169,21 @@ pub fn measure(
         measurements: Vec::new(),
     };
     for key in keys {
-        meter.pss(key)?;
-        meter.private(key)?;
-        for components in plan.components {
-            meter.ra(key, *components)?;
+        if plan.stage.is_none() {
+            meter.pss(key)?;
+        }
+        if plan.stage.is_none_or(|stage| stage == Stage::Offline) {
+            meter.private(key)?;
+        }
+        if plan.stage != Some(Stage::Offline) {
+            for components in plan.components {
+                meter.ra(key, *components)?;
+            }
         }
     }
-    meter.p256()?;
+    if plan.stage.is_none() {
+        meter.p256()?;
+    }
     Ok((multiplier, meter.measurements))
 }
 
@@ -214,6 +236,15 @@ impl Meter<'_, '_> {
                 / self.multiplier.products_per_s.max(1.0),
         });
         Ok(())
+    }
+
+    /// Which kernels of a stage are timed.
+    fn goals(&self, stage: Stage) -> &'static [Goal] {
+        match self.plan.stage {
+            None => &[Goal::Throughput, Goal::Latency],
+            Some(this) if this == stage => &[Goal::Throughput],
+            Some(_) => &[],
+        }
     }
 
     fn random<const N: usize>(&mut self) -> Vec<[u8; N]> {
@@ -313,7 +344,7 @@ impl Meter<'_, '_> {
         // Both the preparing and the running closure need the signer.
         let signer = std::cell::RefCell::new(&mut signer);
         let mut signed = None;
-        for goal in [Goal::Throughput, Goal::Latency] {
+        for &goal in self.goals(Stage::Online) {
             let operation = Operation {
                 name: format!("ra-{bits}-sign-{components}"),
                 goal,
@@ -326,8 +357,13 @@ impl Meter<'_, '_> {
             };
             self.time(operation, fill, run)?;
         }
-        let Some(signed) = signed else {
-            return Ok(());
+        let signed = match signed {
+            Some(signed) => signed,
+            None => {
+                self.gpu.fill_masks(&mut signer.borrow_mut(), &seeds)?;
+                self.gpu
+                    .sign_ra(&mut signer.borrow_mut(), &digits, Goal::Throughput)?
+            }
         };
         let key_of = vec![0; items];
         let batch = RaBatch {
@@ -337,7 +373,7 @@ impl Meter<'_, '_> {
             seeds: &signed.seeds,
             signatures: &signed.numbers,
         };
-        for goal in [Goal::Throughput, Goal::Latency] {
+        for &goal in self.goals(Stage::Verify) {
             let operation = Operation {
                 name: format!("ra-{bits}-verify-{components}"),
                 goal,

@@ -46,7 +46,7 @@ mod slot;
 mod source;
 mod target;
 
-pub use bench::{BenchKey, Measurement, Multiplier, Plan, Sources, measure};
+pub use bench::{BenchKey, Measurement, Multiplier, Plan, Sources, Stage, measure};
 pub use constants::RsaSecret;
 pub use cubin::Cubin;
 #[cfg(feature = "host-kernels")]
@@ -62,7 +62,7 @@ pub use probe::{ProbeOperands, ProbeOperation};
 pub use pss::PssBatch;
 pub use ra::{Components, RaBatch, RaKeys, RaSignature, RaSigner};
 pub use rapid::{MaskKey, takes_layout};
-pub use rows::{Row, Rows, rows, rows_of};
+pub use rows::{Row, Rows, rows, rows_of, stage_of};
 pub use self_test::self_test;
 pub use source::Unit;
 pub use target::DeviceInfo;

@@ -1,6 +1,6 @@
 //! The rows of `linewarden bench signatures` that are measured on a device.
 
-use super::bench::{BenchKey, Measurement, Multiplier, Plan, Sources, measure};
+use super::bench::{BenchKey, Measurement, Multiplier, Plan, Sources, Stage, measure};
 use super::constants::RsaSecret;
 use super::engine::{Goal, Gpu, Options};
 use super::error::{BatchError, NoGpu};
@@ -50,27 +50,25 @@ pub fn rows(options: &Options, plan: &Plan, sources: Sources) -> Result<Rows, No
     rows_of(&mut Gpu::open(device, options)?, plan, sources)
 }
 
+/// What an open device does of one stage of Rapid Authentication, per second.
+///
+/// # Errors
+/// What went wrong with it.
+pub fn stage_of(gpu: &mut Gpu, stage: Stage, sources: Sources) -> Result<f64, NoGpu> {
+    let plan = Plan {
+        stage: Some(stage),
+        ..Plan::default()
+    };
+    let all = with_key(|key| measure(gpu, &[key], &plan, sources))?.1;
+    Ok(all.first().map_or(0.0, |measured| measured.items_per_s))
+}
+
 /// The same of a device that is open. The plan must have messages of 32 components for all rows to be there.
 ///
 /// # Errors
 /// What went wrong with it.
 pub fn rows_of(gpu: &mut Gpu, plan: &Plan, sources: Sources) -> Result<Rows, NoGpu> {
-    let no_key = |_| BatchError::Malformed("no key was made");
-    let layout = Layout::bytes(1).map_err(|_| BatchError::Malformed("no layout"))?;
-    let key = PrivateKey::generate(Scheme::RaRsa2048, Some(layout)).map_err(no_key)?;
-    let key = key.ra().ok_or(BatchError::Malformed("no key was made"))?;
-    let [p, q, dp, dq, qinv] = key.rsa().numbers();
-    let bench_key = BenchKey {
-        modulus: key.public().rsa().as_bytes(),
-        secret: RsaSecret {
-            p: &p,
-            q: &q,
-            dp: &dp,
-            dq: &dq,
-            qinv: &qinv,
-        },
-    };
-    let (multiplier, all) = measure(gpu, &[bench_key], plan, sources)?;
+    let (multiplier, all) = with_key(|key| measure(gpu, &[key], plan, sources))?;
     let row = |(name, operation): (&'static str, &str)| {
         let measured = all
             .iter()
@@ -85,5 +83,24 @@ pub fn rows_of(gpu: &mut Gpu, plan: &Plan, sources: Sources) -> Result<Rows, NoG
         multiplier,
         rows: ROWS.into_iter().filter_map(row).collect(),
         all,
+    })
+}
+
+/// Does something with a new key of 2,048 bits.
+fn with_key<T>(what: impl FnOnce(BenchKey<'_>) -> Result<T, BatchError>) -> Result<T, BatchError> {
+    let no_key = |_| BatchError::Malformed("no key was made");
+    let layout = Layout::bytes(1).map_err(|_| BatchError::Malformed("no layout"))?;
+    let key = PrivateKey::generate(Scheme::RaRsa2048, Some(layout)).map_err(no_key)?;
+    let key = key.ra().ok_or(BatchError::Malformed("no key was made"))?;
+    let [p, q, dp, dq, qinv] = key.rsa().numbers();
+    what(BenchKey {
+        modulus: key.public().rsa().as_bytes(),
+        secret: RsaSecret {
+            p: &p,
+            q: &q,
+            dp: &dp,
+            dq: &dq,
+            qinv: &qinv,
+        },
     })
 }

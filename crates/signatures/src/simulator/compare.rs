@@ -30,6 +30,17 @@ impl Contender {
         Self::Adaptive,
     ];
 
+    /// As rows and pictures name it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FixedTau => "fixed_tau",
+            Self::FixedBatch => "fixed_batch",
+            Self::DelayBounded => "delay_bounded",
+            Self::Adaptive => "adaptive",
+        }
+    }
+
     /// The policy for these lanes.
     pub fn policy(self, lanes: &[SimLane]) -> Box<dyn Policy> {
         match self {

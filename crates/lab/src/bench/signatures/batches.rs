@@ -10,9 +10,10 @@ use linewarden_signatures::receive::Checked;
 
 use super::Size;
 use super::keys::{Rapid, broken, names};
+use super::together;
 use super::turns::{Done, Way, best, timed};
 use crate::bench::scale::Progress;
-use crate::bench::{BenchError, Row};
+use crate::bench::{BenchError, Report, Row};
 
 /// The stages, as rows name them.
 pub const STAGES: [&str; 3] = ["offline", "online", "verify"];
@@ -29,8 +30,9 @@ pub(super) fn rows(
     size: &Size,
     key: &Rapid,
     progress: Progress<'_>,
-    rows: &mut Vec<Row>,
+    report: &mut Report,
 ) -> Result<(), BenchError> {
+    let rows = &mut report.rows;
     let messages = key.messages(MESSAGES)?;
     for (index, batch) in size.batches.iter().enumerate() {
         progress("stages by batch", Some((index as u64, size.batches.len() as u64)));
@@ -43,7 +45,7 @@ pub(super) fn rows(
         by_threads(size, key, &messages, threads, rows)?;
         threads *= 2;
     }
-    Ok(())
+    together::rows(key, &messages, progress, report)
 }
 
 fn by_batch(
@@ -65,7 +67,12 @@ fn by_batch(
 }
 
 /// One batch of a stage, and its time without what prepares it.
-fn one_batch(key: &Rapid, stage: &str, messages: &[Checked], batch: usize) -> Result<Done, BenchError> {
+pub(super) fn one_batch(
+    key: &Rapid,
+    stage: &str,
+    messages: &[Checked],
+    batch: usize,
+) -> Result<Done, BenchError> {
     match stage {
         "offline" => {
             // As many as take some time: a batch of 8,160 masks is seconds.
@@ -112,7 +119,7 @@ fn verify(messages: &[Checked], batch: usize) -> Result<Done, BenchError> {
 }
 
 /// Masks, messages to sign and messages to verify that each thread does at a go.
-const OF_A_THREAD: [usize; 3] = [64, MASKS_MAX, 4 * MESSAGES];
+pub(super) const OF_A_THREAD: [usize; 3] = [64, MASKS_MAX, 4 * MESSAGES];
 
 /// All threads begin together when they have prepared, and do the same; all that they did by the time until the last has done it.
 fn by_threads(

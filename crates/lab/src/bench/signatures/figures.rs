@@ -111,6 +111,7 @@ fn panels(
     if lines.iter().any(Vec::is_empty) {
         return Ok(None);
     }
+    let with_gpu = STAGES.map(|stage| line(report, stage, &format!("{kind}_and_gpu")));
     let root = SVGBackend::new(path, (1200, 460)).into_drawing_area();
     root.fill(&WHITE).map_err(text)?;
     let area = root.titled(title, ("sans-serif", 20)).map_err(text)?;
@@ -120,8 +121,13 @@ fn panels(
             .iter()
             .filter_map(|(name, rates)| Some((*name, *rates.get(index)?)))
             .collect();
-        let points = lines.get(index).map(Vec::as_slice).unwrap_or_default();
-        panel(area, stage, x_label, points, &thesis)?;
+        let of_stage = |lines: &[Vec<(f64, f64)>]| lines.get(index).cloned().unwrap_or_default();
+        let mut ours = vec![("here", of_stage(&lines))];
+        match of_stage(&with_gpu) {
+            points if points.is_empty() => {}
+            points => ours.push(("here, and a GPU at once", points)),
+        }
+        panel(area, stage, x_label, &ours, &thesis)?;
     }
     root.present().map_err(text)?;
     Ok(Some(path.to_owned()))
@@ -133,16 +139,16 @@ fn panel(
     area: &Area<'_>,
     stage: &str,
     x_label: &str,
-    points: &[(f64, f64)],
+    ours: &[(&str, Vec<(f64, f64)>)],
     thesis: &[(&str, f64)],
 ) -> Result<(), String> {
+    let points = || ours.iter().flat_map(|(_, points)| points);
     let all = || {
-        points
-            .iter()
+        points()
             .map(|point| point.1)
             .chain(thesis.iter().map(|line| line.1))
     };
-    let widest = points.iter().map(|point| point.0).fold(2.0, f64::max);
+    let widest = points().map(|point| point.0).fold(2.0, f64::max);
     // Room above for the legend.
     let heights: Range<f64> = all().fold(f64::MAX, f64::min) / 2.0..all().fold(0.0, f64::max) * 20.0;
     let mut chart = ChartBuilder::on(area)
@@ -158,13 +164,15 @@ fn panel(
         .y_desc("messages per second")
         .draw()
         .map_err(text)?;
-    let ours = std::iter::once(("here", points.to_vec(), BLACK));
+    let ours = ours
+        .iter()
+        .zip([BLACK, RED])
+        .map(|((name, points), colour)| (*name, points.clone(), colour, 3));
     let theirs = thesis
         .iter()
         .zip(COLOURS)
-        .map(|((name, rate), colour)| (*name, vec![(1.0, *rate), (widest, *rate)], colour));
-    for (name, line, colour) in ours.chain(theirs) {
-        let size = if name == "here" { 3 } else { 0 };
+        .map(|((name, rate), colour)| (*name, vec![(1.0, *rate), (widest, *rate)], colour, 0));
+    for (name, line, colour, size) in ours.chain(theirs) {
         chart
             .draw_series(LineSeries::new(line, colour.stroke_width(2)).point_size(size))
             .map_err(text)?

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`cpu`] | signing and verifying of every scheme on one core: one message at a time, and eight |
 //! | [`end_to_end`] | a message from signer to receiver: the thesis' Table 1 (needs [`cpu`], which it runs) |
-//! | [`batches`] | the stages of Rapid Authentication by batch and by threads: the thesis' Figures 3 to 11 |
+//! | [`batches`] | the stages of Rapid Authentication by batch, by threads, and by threads and a GPU at once: the thesis' Figures 3 to 11 |
 //! | [`scheduler`] | the real engine: immediate messages under load, two lanes against one |
 //! | [`simulator`] | the scheduler in virtual time with this machine's rates: policies, crossroads, grid, bursts, floods |
 //! | [`gpu`] | the GPU's rates, if there is one; rows are pending where there is none |
@@ -21,6 +21,7 @@ pub mod gpu;
 mod keys;
 pub mod scheduler;
 pub mod simulator;
+mod together;
 mod turns;
 
 use linewarden_signatures::scheme::Scheme;
@@ -137,7 +138,7 @@ pub fn run(size: &Size, parts: &[Part], progress: Progress<'_>) -> Result<Report
                 cpu::rows(size, key, progress, &mut report)?;
                 end_to_end::rows(size, &mut report)?;
             }
-            (Part::Batches, Some(key)) => batches::rows(size, key, progress, &mut report.rows)?,
+            (Part::Batches, Some(key)) => batches::rows(size, key, progress, &mut report)?,
             (Part::Scheduler, _) => scheduler::rows(size, progress, &mut report.rows)?,
             (Part::Simulator, _) => simulator::rows(size, progress, &mut report.rows)?,
             (Part::Gpu, _) => gpu::rows(progress, &mut report)?,

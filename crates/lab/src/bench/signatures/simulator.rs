@@ -138,9 +138,8 @@ impl Scene {
                     Some((borne.len() as u64, Contender::ALL.len() as u64)),
                 );
                 let factor = capacity(&self.plan, &demand, contender).map_err(broken)?;
-                let policy = contender.policy(&self.plan.lanes).name().replace(' ', "_");
                 rows.push(Row::fact(
-                    format!("sim.borne.{load}.{policy}"),
+                    format!("sim.borne.{load}.{}", contender.name()),
                     factor,
                     "of the lanes' rate",
                 ));
