@@ -2,23 +2,25 @@
 //!
 //! A lane takes as long for a wrong signature as for a right one, so messages of the signers that are known, with
 //! random numbers for signatures, do as samples. Nobody accepts them: they never meet [`Receiver::admit`].
-
-use std::sync::Arc;
+//!
+//! But RA's hashed components are kept of messages that hold alone. Those of the samples are kept as if they did: a
+//! few for each of a few signers, so that what is measured is what a signer's messages take but for the first ones.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 
 use crate::key::{Material, PublicKey};
-use crate::message::{MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, Unsigned};
+use crate::message::{Draft, MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, Unsigned};
 use crate::receive::{Checked, Receiver};
+use crate::refusal::Refusal;
 use crate::scheduler::engine::{Lane, LaneLost, measure};
 use crate::scheduler::{Class, LaneKind, LaneSpec};
 use crate::service::class;
 
-/// Signers of each class that samples are of: what is kept for one serves the next message of it only.
+/// Signers of each class that samples are of.
 const SIGNERS_MAX: usize = 8;
-/// Samples of each class that differ.
-const DIFFERENT: usize = 64;
+/// Samples of each signer, which differ by their signatures.
+const OF_A_SIGNER: usize = 8;
 /// Bytes of a payload where a layout does not say.
 const PAYLOAD_BYTES: usize = 64;
 /// Signatures that are tried for one that is in its range: of Ed25519's numbers, one in 16 is.
@@ -38,16 +40,14 @@ impl Samples {
         for class in Class::all() {
             let of_class = receiver
                 .signers()
-                .filter(|key| self::class(key.scheme()) == class)
-                .take(SIGNERS_MAX);
-            let keys: Vec<&Arc<PublicKey>> = of_class.collect();
-            let messages = keys
-                .iter()
-                .cycle()
-                .take(if keys.is_empty() { 0 } else { DIFFERENT });
-            let messages: Vec<_> = messages
-                .filter_map(|key| sample(receiver, key, now, &mut random))
-                .collect();
+                .filter(|key| self::class(key.scheme()) == class);
+            let of_keys = of_class.filter_map(|key| of_key(receiver, key, now, &mut random));
+            let of_keys: Vec<Vec<Checked>> = of_keys.take(SIGNERS_MAX).collect();
+            // By turns, as messages of many signers come.
+            let turns = 0..of_keys.iter().map(Vec::len).max().unwrap_or(0);
+            let messages =
+                turns.flat_map(|turn| of_keys.iter().filter_map(move |of_key| of_key.get(turn).cloned()));
+            let messages: Vec<Checked> = messages.collect();
             if !messages.is_empty() {
                 samples.push((class, messages));
             }
@@ -88,24 +88,44 @@ fn sizes(spec: &LaneSpec) -> Vec<usize> {
     sizes.into_iter().collect()
 }
 
-/// A message that only its equation refuses. None of a signer who was revoked.
-fn sample(receiver: &Receiver, key: &PublicKey, now: TimeMs, random: &mut ChaCha8Rng) -> Option<Checked> {
+/// Messages of one signer that only their equations refuse. `None` of one who was revoked.
+fn of_key(
+    receiver: &Receiver,
+    key: &PublicKey,
+    now: TimeMs,
+    random: &mut ChaCha8Rng,
+) -> Option<Vec<Checked>> {
     let (kind, payload) = payload(key, random);
-    let scheme = key.scheme();
     let stamp = Stamp {
         time: now,
         priority: Priority::LEAST,
     };
     let unsigned = Unsigned {
-        scheme,
+        scheme: key.scheme(),
         key_id: key.id(),
         stamp,
         kind,
         payload: &payload,
     };
     let draft = unsigned.encode()?;
-    (0..TRIES).find_map(|_| {
-        let mut signature = vec![0; scheme.signature_bytes()];
+    let messages = (0..OF_A_SIGNER).map(|_| sample(receiver, key, &draft, now, random));
+    let messages = messages.collect::<Option<Vec<_>>>()?;
+    if let Some(ra) = key.ra() {
+        ra.components(&ra.layout().digits(stamp, kind, &payload).ok()?)?
+            .keep();
+    }
+    Some(messages)
+}
+
+fn sample(
+    receiver: &Receiver,
+    key: &PublicKey,
+    draft: &Draft,
+    now: TimeMs,
+    random: &mut ChaCha8Rng,
+) -> Option<Checked> {
+    for _ in 0..TRIES {
+        let mut signature = vec![0; key.scheme().signature_bytes()];
         random.fill_bytes(&mut signature);
         let draft = draft.clone();
         let bytes = match key.ra() {
@@ -116,8 +136,13 @@ fn sample(receiver: &Receiver, key: &PublicKey, now: TimeMs, random: &mut ChaCha
                 draft.with_mask(&mask, &signature)
             }
         };
-        receiver.screen(bytes, now).ok()
-    })
+        match receiver.screen(bytes, now) {
+            Ok(message) => return Some(message),
+            Err(Refusal::OutOfRange | Refusal::Malleable) => {}
+            Err(_) => return None,
+        }
+    }
+    None
 }
 
 /// Something that a key's messages may say.

@@ -60,7 +60,8 @@ pub fn stage_of(gpu: &mut Gpu, stage: Stage, sources: Sources) -> Result<f64, No
         ..Plan::default()
     };
     let all = with_key(|key| measure(gpu, &[key], &plan, sources))?.1;
-    Ok(all.first().map_or(0.0, |measured| measured.items_per_s))
+    let measured = all.first().ok_or(BatchError::Malformed("nothing was measured"))?;
+    Ok(measured.items_per_s)
 }
 
 /// The same of a device that is open. The plan must have messages of 32 components for all rows to be there.

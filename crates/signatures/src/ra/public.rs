@@ -124,10 +124,11 @@ impl RaPublic {
         Some(wide)
     }
 
-    /// Lets the hashes that are kept from now on take so many bytes. Without it, those of all rows may be kept.
+    /// Lets the hashes that are kept take so many bytes, those that are kept already among them. Without it, those of all rows may be kept.
     pub fn keep_at_most(&self, bytes: usize) {
         let rows = bytes / rsa::Table::bytes_of_one(self.rsa.size());
-        self.room.store(rows, Ordering::Relaxed);
+        self.room
+            .store(rows.saturating_sub(self.kept_rows()), Ordering::Relaxed);
     }
 
     /// The hashes of a message's components: those that are kept, and the others computed. `None` for digits of another layout.

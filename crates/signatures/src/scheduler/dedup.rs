@@ -60,7 +60,7 @@ impl Recent {
         self.seen.insert(fingerprint, rank, now);
     }
 
-    /// A message was verified: no copy of it is worth anything, whoever it is of.
+    /// A stranger's message was verified: no copy of it is worth anything, whoever it is of.
     pub(super) fn done(&mut self, fingerprint: Fingerprint, now: Time) {
         self.seen.insert(fingerprint, Rank::BEST, now);
     }

@@ -52,13 +52,10 @@ impl<K: Hash + Eq, V, S: BuildHasher + Default> Generations<K, V, S> {
             .or_insert_with_key(|key| old.remove(key).unwrap_or_else(make))
     }
 
-    /// As [`Self::touch`], for a key that is known.
-    pub(super) fn touch_known(&mut self, key: K, now: Time) -> Option<&mut V> {
+    /// What belongs to a key, which gets no younger by that.
+    pub(super) fn get_mut(&mut self, key: &K, now: Time) -> Option<&mut V> {
         self.turn(now);
-        if let Some(value) = self.old.remove(&key) {
-            return Some(self.young.entry(key).or_insert(value));
-        }
-        self.young.get_mut(&key)
+        self.young.get_mut(key).or_else(|| self.old.get_mut(key))
     }
 
     /// Begins a new generation, or two, if it is time.
@@ -119,17 +116,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_only_looked_at_does_not_stay() {
+        let mut map = Generations::<_, _, RandomState>::new(4, Span::MAX);
+        map.insert(7, 70, at(0));
+        for key in 100..120 {
+            map.insert(key, key, at(0));
+            map.get_mut(&7, at(0));
+        }
+        assert!(!holds(&mut map, 7, 0));
+    }
+
+    #[test]
     fn what_is_touched_stays() {
         let mut map = Generations::<_, _, RandomState>::new(4, Span::MAX);
         map.insert(7, 70, at(0));
         for key in 100..200 {
             map.insert(key, key, at(0));
             if key % 2 == 0 {
-                assert_eq!(map.touch_known(7, at(0)).copied(), Some(70));
+                assert_eq!(map.get_mut(&7, at(0)).copied(), Some(70));
                 assert_eq!(*map.touch(7, at(0), || 0), 70);
             }
         }
-        assert_eq!(map.touch_known(100, at(0)), None);
+        assert_eq!(map.get_mut(&100, at(0)), None);
         assert_eq!(*map.touch(100, at(0), || 1), 1);
         map.remove(&7);
         assert!(!holds(&mut map, 7, 0));

@@ -87,7 +87,7 @@ impl Quotas {
             strangers: shared,
             ..
         } = self.limits;
-        if let Some(bucket) = self.of_others.touch_known(source, now) {
+        if let Some(bucket) = self.of_others.get_mut(&source, now) {
             let allowed = bucket.has_token(rate, now);
             if allowed {
                 bucket.take(rate, now);
@@ -103,7 +103,7 @@ impl Quotas {
         allowed
     }
 
-    /// Notes that a message of this source was valid. What it has used up stays used up.
+    /// Notes that a message of this source was accepted: it is known from now on, or for longer. What it has used up stays used up.
     pub(super) fn trust(&mut self, source: Source, now: Time) {
         let used = self.of_strangers.get(&source, now).copied().unwrap_or_default();
         self.of_strangers.remove(&source);
@@ -175,6 +175,19 @@ mod tests {
         let mut quotas = Quotas::new(LIMITS);
         quotas.trust(Source(1), at(0));
         assert!(quotas.is_stranger(Source(1), Time::ZERO + Span::from_millis(3)));
+    }
+
+    #[test]
+    fn who_is_accepted_stays_known_and_claims_keep_nobody_so() {
+        let mut quotas = Quotas::new(LIMITS);
+        let later = |halves: u64| Time::from_nanos(halves * LIMITS.memory.as_nanos() / 2);
+        quotas.trust(Source(2), Time::ZERO);
+        for halves in 0..8 {
+            quotas.trust(Source(1), later(halves));
+            quotas.allow(Source(2), later(halves));
+        }
+        assert!(!quotas.is_stranger(Source(1), later(8)));
+        assert!(quotas.is_stranger(Source(2), later(8)));
     }
 
     #[test]

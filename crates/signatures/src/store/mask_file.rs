@@ -19,7 +19,7 @@
 //! direction, and the greater one holds. Content that is further behind was written back, and is refused, as is a file whose attribute is
 //! gone. A file system without attributes of users is only seen to have none when the file is made, and then such content passes.
 //!
-//! What this cannot see is attributes that are set back with the content, and a whole machine that is set back: an image restored, a virtual machine resumed
+//! What this cannot see is attributes that are set back with the content, and a whole machine or volume that is set back: an image restored, a virtual machine resumed
 //! twice. Masks must be made anew then.
 
 mod error;

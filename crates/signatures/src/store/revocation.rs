@@ -60,6 +60,12 @@ pub enum NotAList {
         /// What it begins with.
         text: String,
     },
+    /// A line has bytes in it that no text has.
+    #[error(":{line}: control characters")]
+    Control {
+        /// Which line, from 1.
+        line: usize,
+    },
     /// There is more.
     #[error(":{line}: there is more behind the line {LAST_LINE:?}")]
     More {
@@ -85,6 +91,13 @@ impl Revocations {
     }
 
     fn parse(text: &str) -> Result<Self, NotAList> {
+        // What a crash has left unwritten is zeros; within a remark they would hide lines.
+        let hole = (1..)
+            .zip(text.lines())
+            .find(|(_, line)| line.contains(|c: char| c.is_control() && c != '\t' && c != '\r'));
+        if let Some((line, _)) = hole {
+            return Err(NotAList::Control { line });
+        }
         let mut lines = (1..)
             .zip(text.lines().map(str::trim_ascii))
             .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -179,6 +192,11 @@ mod tests {
                 Revocations::parse(&blanked).is_err(),
                 "{length} bytes, then zeros"
             );
+        }
+        for (from, to) in (0..whole).flat_map(|from| (from + 1..=whole).map(move |to| (from, to))) {
+            let zeros = "\0".repeat(to - from);
+            let blanked = [&LIST[..from], &zeros, &LIST[to..]].concat();
+            assert!(Revocations::parse(&blanked).is_err(), "zeros from {from} to {to}");
         }
         assert_eq!(Revocations::parse(""), Err(NotAList::First));
         // The form of before, which had neither line.

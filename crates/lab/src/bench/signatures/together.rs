@@ -33,7 +33,7 @@ pub(super) fn rows(
         Ok(mut gpu) => with_gpu(&mut gpu, key, messages, progress, report),
         Err(why @ (NoGpu::Driver | NoGpu::NoDevice | NoGpu::NoCompiler(_))) => {
             report.pending.extend(STAGES.map(|stage| {
-                let name = format!("stage.{stage}.threads_and_gpu");
+                let name = format!("stage.{stage}.threads_and_gpu.1");
                 Pending::new(name, "/s", Better::Higher, None, why.to_string())
             }));
             Ok(())
@@ -82,6 +82,15 @@ fn on_device(gpu: &mut Gpu, stage: Stage) -> Result<f64, BenchError> {
     }
 }
 
+/// Stops threads when it goes.
+struct Stopping<'a>(&'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// What threads do in a second as long as a device is measured, and what it does; preparations are not counted.
 fn at_once(
     threads: usize,
@@ -100,8 +109,11 @@ fn at_once(
             Ok::<f64, BenchError>(times as f64 / took.as_secs_f64())
         };
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let of_device = device();
-        stop.store(true, Ordering::Relaxed);
+        let of_device = {
+            // Also if it panics: the scope waits for the threads.
+            let _stopping = Stopping(&stop);
+            device()
+        };
         let mut rate = of_device?;
         for worker in workers {
             rate += worker

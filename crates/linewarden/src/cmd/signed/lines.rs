@@ -9,7 +9,7 @@ use nix::errno::Errno;
 
 use super::way::Way;
 use crate::failure::Failure;
-use crate::output::tell;
+use crate::output::printable;
 
 /// Lines that wait, unless another number is asked for.
 pub const WAITING_DEFAULT: u32 = 65_536;
@@ -60,11 +60,12 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Starts the thread. At most `waiting_max` lines wait; `name` is what errors are told of.
+    /// Starts the thread. At most `waiting_max` lines wait. Errors are told of `name`, by lines that wait for who reads them as others do,
+    /// if there is where to tell them.
     ///
     /// # Errors
     /// No thread.
-    pub fn start(name: String, way: Way, waiting_max: u32) -> Result<Self, Failure> {
+    pub fn start(name: String, way: Way, waiting_max: u32, told: Option<Arc<Self>>) -> Result<Self, Failure> {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             filled: Condvar::new(),
@@ -73,7 +74,7 @@ impl Lines {
         let of_thread = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("lines".to_owned())
-            .spawn(move || write_all(&of_thread, &way, &name))?;
+            .spawn(move || write_all(&of_thread, way, &name, told.as_deref()))?;
         Ok(Self { shared, waiting_max })
     }
 
@@ -122,7 +123,7 @@ impl Lines {
 }
 
 /// Writes until lines are given up. An error costs the line; the first of each kind is told.
-fn write_all(shared: &Shared, way: &Way, name: &str) {
+fn write_all(shared: &Shared, mut way: Way, name: &str, told: Option<&Lines>) {
     let mut queue = shared.lock();
     while !queue.given_up {
         let Some(line) = queue.lines.pop_front() else {
@@ -144,9 +145,10 @@ fn write_all(shared: &Shared, way: &Way, name: &str) {
             continue;
         };
         drop(queue);
-        tell(format_args!(
-            "{name}: {error}; further errors of this kind are counted only"
-        ));
+        if let Some(told) = told {
+            let text = format!("{name}: {error}; further errors of this kind are counted only");
+            told.push(printable(&text).into_bytes());
+        }
         queue = shared.lock();
     }
 }
@@ -177,7 +179,7 @@ mod tests {
     fn lines(waiting_max: u32) -> (Lines, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let file = std::fs::File::from(std::os::fd::OwnedFd::from(ours));
-        let lines = Lines::start("a test".to_owned(), Way::Stream(file), waiting_max).unwrap();
+        let lines = Lines::start("a test".to_owned(), Way::stream(file), waiting_max, None).unwrap();
         (lines, theirs)
     }
 
@@ -234,6 +236,25 @@ mod tests {
         let dropped = lines.counts().dropped;
         assert!((3..=4).contains(&dropped), "{dropped}");
         drop(reader);
+    }
+
+    /// Where errors are told may have nobody who reads it: that stops nobody.
+    #[test]
+    fn errors_are_told_once_and_wait_for_nobody() {
+        let (told, mut reader) = lines(10);
+        let told = Arc::new(told);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let file = std::fs::File::from(std::os::fd::OwnedFd::from(ours));
+        let way = Way::stream(file);
+        let lines = Lines::start("a test".to_owned(), way, 10, Some(Arc::clone(&told))).unwrap();
+        lines.push(b"line".to_vec());
+        lines.push(b"line".to_vec());
+        assert!(lines.drain(patience()) && told.drain(patience()));
+        assert_eq!(told.counts().written, 1);
+        let mut read = [0; 9];
+        reader.read_exact(&mut read).unwrap();
+        assert_eq!(&read, b"a test: B");
     }
 
     #[test]

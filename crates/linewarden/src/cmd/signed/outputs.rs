@@ -30,7 +30,7 @@ pub struct Outputs {
     /// Standard output, with JSON for machines; where messages go there too, in one order with them.
     events: Option<Arc<Lines>>,
     /// Standard error.
-    told: Lines,
+    told: Arc<Lines>,
     /// Lists of revoked signers that could not be read.
     pub failed_reloads: u64,
 }
@@ -41,16 +41,22 @@ impl Outputs {
     /// # Errors
     /// It cannot be opened.
     pub fn open(out: &str, backlog: u32, output: Output) -> Result<Self, Failure> {
-        let messages = Arc::new(Lines::start(format!("--out {out}"), Way::open(out)?, backlog)?);
+        // Nobody is told of errors where they are told.
+        let told = Lines::start("standard error".to_owned(), Way::stderr()?, WAITING_DEFAULT, None)?;
+        let told = Arc::new(told);
+        let start = |name: String, way, waiting_max| {
+            Lines::start(name, way, waiting_max, Some(Arc::clone(&told))).map(Arc::new)
+        };
+        let messages = start(format!("--out {out}"), Way::open(out)?, backlog)?;
         let events = match (output.is_json(), out) {
             (false, _) => None,
             (true, "-") => Some(Arc::clone(&messages)),
-            (true, _) => {
-                let stdout = Lines::start("standard output".to_owned(), Way::stdout()?, WAITING_DEFAULT)?;
-                Some(Arc::new(stdout))
-            }
+            (true, _) => Some(start(
+                "standard output".to_owned(),
+                Way::stdout()?,
+                WAITING_DEFAULT,
+            )?),
         };
-        let told = Lines::start("standard error".to_owned(), Way::stderr()?, WAITING_DEFAULT)?;
         Ok(Self {
             out: out.to_owned(),
             messages,
@@ -97,8 +103,12 @@ impl Outputs {
         let until = Instant::now() + LAST_WORDS;
         let counts = self.messages.counts();
         let last = json(report, &counts, self.failed_reloads, "ended");
+        let written = |events: &Arc<Lines>| events.counts().written;
+        let before = self.events.as_ref().map(written);
         self.event(&last);
-        if self.events.as_ref().is_some_and(|events| !events.drain(until)) {
+        if self.events.as_ref().is_some_and(|events| !events.drain(until))
+            || before.is_some_and(|before| self.events.as_ref().map(written) == Some(before))
+        {
             // Nobody reads them where they should be.
             self.told.push(last.to_string().into_bytes());
         }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use linewarden_signatures::lane::Graphics;
 use linewarden_signatures::message::{MESSAGE_BYTES_MAX, Priority, Stamp, TimeMs};
 use linewarden_signatures::scheduler::policy::Adaptive;
 use linewarden_signatures::signer::Signer;
@@ -103,7 +104,7 @@ pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
     let service = SigningService::start(
         Arc::clone(&signer),
         settings,
-        lanes::graphics(args.gpu)?,
+        graphics(args, &signer)?,
         Box::new(Adaptive::default()),
         dispatch,
     );
@@ -123,6 +124,18 @@ pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
     let counts = sender.finish();
     read?;
     tell(counts?, signer.in_file(), output)
+}
+
+/// GPUs, if there is something for them to do.
+fn graphics(args: &SendArgs, signer: &Signer) -> Result<Vec<Graphics>, Failure> {
+    let makes_masks = signer.public().ra().is_some() && args.idle_masks > 0;
+    match (makes_masks, args.gpu) {
+        (true, when) => lanes::graphics(when),
+        (false, UseGpu::Require) => Err(Failure::input(
+            "--gpu require: a GPU makes masks, and this key has none, or none are to be made (--idle-masks 0)",
+        )),
+        (false, UseGpu::Auto | UseGpu::Off) => Ok(Vec::new()),
+    }
 }
 
 fn signer(args: &SendArgs) -> Result<Signer, Failure> {

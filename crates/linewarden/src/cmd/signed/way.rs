@@ -15,8 +15,8 @@ use crate::failure::Failure;
 
 /// Where lines go.
 pub enum Way {
-    /// Standard output, standard error, a file or a FIFO: bytes, each line with its end.
-    Stream(File),
+    /// Standard output, standard error, a file or a FIFO: bytes, each line with its end; and whether the last one was cut off.
+    Stream(File, bool),
     /// A datagram a line.
     Udp(UdpSocket),
     /// Likewise; connected again when who reads there has started again.
@@ -24,14 +24,19 @@ pub enum Way {
 }
 
 impl Way {
+    /// Bytes into what is open.
+    pub fn stream(file: File) -> Self {
+        Self::Stream(file, false)
+    }
+
     /// Standard output, by a descriptor of its own: whoever waits in a write holds no lock that the end of the program needs.
     pub fn stdout() -> Result<Self, Failure> {
-        Ok(Self::Stream(io::stdout().as_fd().try_clone_to_owned()?.into()))
+        Ok(Self::stream(io::stdout().as_fd().try_clone_to_owned()?.into()))
     }
 
     /// Standard error, likewise.
     pub fn stderr() -> Result<Self, Failure> {
-        Ok(Self::Stream(io::stderr().as_fd().try_clone_to_owned()?.into()))
+        Ok(Self::stream(io::stderr().as_fd().try_clone_to_owned()?.into()))
     }
 
     /// As `--out` names it: `-`, `udp:ADDRESS:PORT`, `unix:PATH`, or a file.
@@ -54,7 +59,7 @@ impl Way {
     }
 
     /// Hands a line on, which it has without its end; waits where there is no room.
-    pub fn write(&self, mut line: Vec<u8>) -> io::Result<()> {
+    pub fn write(&mut self, mut line: Vec<u8>) -> io::Result<()> {
         match self {
             Self::Udp(socket) => when_ready(socket, || socket.send(&line)).map(drop),
             Self::Unix(socket, path) => {
@@ -68,14 +73,18 @@ impl Way {
                 }
                 .map(drop)
             }
-            Self::Stream(file) => {
+            Self::Stream(file, cut) => {
                 line.push(b'\n');
+                if *cut {
+                    line.insert(0, b'\n');
+                }
                 let mut rest = line.as_slice();
                 while !rest.is_empty() {
                     match when_ready(file, || (&*file).write(rest))? {
                         0 => return Err(ErrorKind::WriteZero.into()),
                         written => rest = rest.get(written..).unwrap_or_default(),
                     }
+                    *cut = !rest.is_empty();
                 }
                 Ok(())
             }
@@ -108,7 +117,7 @@ fn file(path: &str) -> io::Result<Way> {
         .append(true)
         .custom_flags(OFlag::O_NONBLOCK.bits())
         .open(path)?;
-    Ok(Way::Stream(file))
+    Ok(Way::stream(file))
 }
 
 /// Does it, and again when there is room, if there was none.

@@ -5,7 +5,7 @@ use num_bigint::BigUint;
 use super::*;
 use crate::arith::eight::LANES;
 use crate::arith::five::store;
-use crate::arith::five::testing::{Random, from_limbs, from_words, on_each_backend};
+use crate::arith::five::testing::{Random, from_limbs, from_words, on_each_backend, with};
 
 const ROUNDS: usize = 300;
 
@@ -48,16 +48,21 @@ fn products<W: Outline>() {
         let (a, a_words) = lanes::<W>(&mut random);
         let (b, b_words) = lanes::<W>(&mut random);
         let product = |lane: usize| &a[lane] * &b[lane];
-        check(&a_words.mul(&b_words).fold(), product);
-        check(&a_words.square().fold(), |lane| &a[lane] * &a[lane]);
-        let (difference, sum) = (a_words.square(), a_words.mul(&b_words));
-        check(&difference.minus::<RAW, { 2 * RAW + 1 }>(&sum).fold(), |lane| {
-            &a[lane] * &a[lane] + p() * (1u32 << 20) * p() - product(lane)
+        check(&with::<W, _>(|| a_words.mul(&b_words).fold()), product);
+        check(&with::<W, _>(|| a_words.square().fold()), |lane| {
+            &a[lane] * &a[lane]
         });
+        let (difference, sum) = with::<W, _>(|| (a_words.square(), a_words.mul(&b_words)));
+        check(
+            &with::<W, _>(|| difference.minus::<RAW, { 2 * RAW + 1 }>(&sum).fold()),
+            |lane| &a[lane] * &a[lane] + p() * (1u32 << 20) * p() - product(lane),
+        );
         let many: Sum<W, { 4 * RAW }> = sum
             .twice::<{ 2 * RAW }>()
             .plus(&difference.twice::<{ 2 * RAW }>());
-        check(&many.fold(), |lane| (product(lane) + &a[lane] * &a[lane]) * 2u32);
+        check(&with::<W, _>(|| many.fold()), |lane| {
+            (product(lane) + &a[lane] * &a[lane]) * 2u32
+        });
     }
 }
 
@@ -67,14 +72,22 @@ fn linear_operations<W: Outline>() {
         let (a, a_words) = lanes::<W>(&mut random);
         let (b, b_words) = lanes::<W>(&mut random);
         let (a_sum, b_sum) = (a_words.sum(), b_words.sum());
-        check(&a_sum.plus::<3, 6>(&b_sum).fold(), |lane| &a[lane] + &b[lane]);
-        check(&a_sum.minus::<3, 7>(&b_sum).fold(), |lane| {
+        check(&with::<W, _>(|| a_sum.plus::<3, 6>(&b_sum).fold()), |lane| {
+            &a[lane] + &b[lane]
+        });
+        check(&with::<W, _>(|| a_sum.minus::<3, 7>(&b_sum).fold()), |lane| {
             &a[lane] + p() * 4u32 - &b[lane]
         });
-        check(&a_sum.minus::<3, 7>(&a_sum).fold(), |_| BigUint::from(0u32));
-        check(&a_sum.negative::<4>().fold(), |lane| p() * 4u32 - &a[lane]);
-        check(&a_sum.twice::<6>().fold(), |lane| &a[lane] * 2u32);
-        check(&a_sum.fold(), |lane| a[lane].clone());
+        check(&with::<W, _>(|| a_sum.minus::<3, 7>(&a_sum).fold()), |_| {
+            BigUint::from(0u32)
+        });
+        check(&with::<W, _>(|| a_sum.negative::<4>().fold()), |lane| {
+            p() * 4u32 - &a[lane]
+        });
+        check(&with::<W, _>(|| a_sum.twice::<6>().fold()), |lane| {
+            &a[lane] * 2u32
+        });
+        check(&with::<W, _>(|| a_sum.fold()), |lane| a[lane].clone());
     }
 }
 
@@ -84,11 +97,13 @@ fn powers<W: Outline>() {
         let (a, a_words) = lanes::<W>(&mut random);
         let (b, b_words) = lanes::<W>(&mut random);
         let mut inverses = [a_words, b_words];
-        check(&a_words.invert(), |lane| a[lane].modpow(&(p() - 2u32), &p()));
-        check(&a_words.power_for_roots(), |lane| {
+        check(&with::<W, _>(|| a_words.invert()), |lane| {
+            a[lane].modpow(&(p() - 2u32), &p())
+        });
+        check(&with::<W, _>(|| a_words.power_for_roots()), |lane| {
             a[lane].modpow(&((p() - 5u32) / 8u32), &p())
         });
-        invert_all(&mut inverses);
+        with::<W, _>(|| invert_all(&mut inverses));
         for (number, inverse) in [(&a, inverses[0]), (&b, inverses[1])] {
             // None of a lane has one if one of its numbers is 0.
             check(&inverse, |lane| {

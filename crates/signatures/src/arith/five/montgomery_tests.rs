@@ -4,7 +4,7 @@ use num_bigint::BigUint;
 
 use super::*;
 use crate::arith::five::store;
-use crate::arith::five::testing::{Random, from_limbs, from_words, on_each_backend};
+use crate::arith::five::testing::{Random, from_limbs, from_words, on_each_backend, with};
 
 const ROUNDS: usize = 300;
 
@@ -32,8 +32,9 @@ fn products<W: Outline>() {
         for _ in 0..ROUNDS {
             let (a, a_words) = random.lanes::<W>(&(&n * 2u32));
             let (b, b_words) = random.lanes::<W>(&(BigUint::from(1u32) << 256u32));
-            let squares = from_words(&modulus.square(&a_words));
-            for (lane, product) in from_words(&modulus.mul(&a_words, &b_words)).iter().enumerate() {
+            let squares = from_words(&with::<W, _>(|| modulus.square(&a_words)));
+            let products = from_words(&with::<W, _>(|| modulus.mul(&a_words, &b_words)));
+            for (lane, product) in products.iter().enumerate() {
                 assert!(*product < &n * 2u32 && squares[lane] < &n * 2u32);
                 assert_eq!(product % &n, &a[lane] * &b[lane] * &inverse % &n, "lane {lane}");
                 assert_eq!(
@@ -42,7 +43,8 @@ fn products<W: Outline>() {
                     "lane {lane}"
                 );
             }
-            for (lane, entered) in store(&modulus.enter(&b_words)).iter().enumerate() {
+            let entered = store(&with::<W, _>(|| modulus.enter(&b_words)));
+            for (lane, entered) in entered.iter().enumerate() {
                 assert_eq!(
                     from_limbs(&modulus.canonical(entered)),
                     &b[lane] * &r % &n,
@@ -60,10 +62,8 @@ fn wide_numbers<W: Outline>() {
         for _ in 0..ROUNDS {
             let (low, low_words) = random.lanes::<W>(&(BigUint::from(1u32) << 260u32));
             let (high, high_words) = random.lanes::<W>(&(BigUint::from(1u32) << 260u32));
-            for (lane, number) in store(&modulus.reduce_wide(&low_words, &high_words))
-                .iter()
-                .enumerate()
-            {
+            let reduced = with::<W, _>(|| modulus.reduce_wide(&low_words, &high_words));
+            for (lane, number) in store(&reduced).iter().enumerate() {
                 let wide = (&high[lane] << 260u32) + &low[lane];
                 assert_eq!(from_limbs(&modulus.canonical(number)), wide % &n, "lane {lane}");
             }
@@ -79,9 +79,11 @@ fn inverses<W: Outline>() {
         let one = crate::arith::five::splat::<W>(&[1, 0, 0, 0, 0]);
         let mut forms: Vec<_> = numbers
             .iter()
-            .map(|(_, words)| modulus.enter(&carry(&crate::arith::five::zip(words, &one, W::add))))
+            .map(|(_, words)| {
+                with::<W, _>(|| modulus.enter(&carry(&crate::arith::five::zip(words, &one, W::add))))
+            })
             .collect();
-        modulus.invert_all(&mut forms);
+        with::<W, _>(|| modulus.invert_all(&mut forms));
         for ((numbers, _), inverses) in numbers.iter().zip(&forms) {
             for (number, inverse) in numbers.iter().zip(store(&modulus.mul(inverses, &one))) {
                 assert_eq!(

@@ -4,7 +4,7 @@ use num_bigint::BigUint;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::{WORD_BITS, WORDS, Words, load, store};
+use super::{Code, Outline, WORD_BITS, WORDS, Words, load, store};
 use crate::arith::eight::{LANES, Word8};
 
 /// Random numbers, the seed printed should the test fail.
@@ -118,3 +118,21 @@ macro_rules! on_each_backend {
     )*};
 }
 pub(in crate::arith) use on_each_backend;
+
+/// Does work as a function that has the backend's instructions, as the product does it. In a test itself, each instruction of a formula
+/// would be a call, and each formula a hundred kilobytes of them.
+#[inline(never)]
+pub(in crate::arith) fn with<W: Outline, T>(work: impl FnOnce() -> T) -> T {
+    struct Work<F>(F);
+
+    impl<T, F: FnOnce() -> T> Code for Work<F> {
+        type Output = T;
+
+        #[inline(always)]
+        fn run(self) -> T {
+            (self.0)()
+        }
+    }
+
+    W::call(Work(work))
+}

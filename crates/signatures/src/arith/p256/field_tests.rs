@@ -4,7 +4,7 @@ use num_bigint::BigUint;
 
 use super::*;
 use crate::arith::eight::LANES;
-use crate::arith::five::testing::{Random, from_limbs, from_words, on_each_backend};
+use crate::arith::five::testing::{Random, from_limbs, from_words, on_each_backend, with};
 
 const ROUNDS: usize = 300;
 
@@ -43,16 +43,17 @@ fn products<W: Outline>() {
         let (a, a_words) = lanes::<W, 16>(&mut random);
         let (b, b_words) = lanes::<W, 16>(&mut random);
         let (c, c_words) = lanes::<W, 4>(&mut random);
-        check(&a_words.mul::<4, 5>(&c_words).carry(), |lane| {
+        check(&with::<W, _>(|| a_words.mul::<4, 5>(&c_words).carry()), |lane| {
             &a[lane] * &c[lane] * &inverse
         });
-        check(&c_words.square::<2>().carry(), |lane| {
+        check(&with::<W, _>(|| c_words.square::<2>().carry()), |lane| {
             &c[lane] * &c[lane] * &inverse
         });
-        check(&a_words.mul::<16, 17>(&b_words).shrink().carry(), |lane| {
-            &a[lane] * &b[lane] * &inverse
-        });
-        check(&b_words.enter(), |lane| &b[lane] << 260u32);
+        check(
+            &with::<W, _>(|| a_words.mul::<16, 17>(&b_words).shrink().carry()),
+            |lane| &a[lane] * &b[lane] * &inverse,
+        );
+        check(&with::<W, _>(|| b_words.enter()), |lane| &b[lane] << 260u32);
     }
 }
 
@@ -65,15 +66,19 @@ fn sums_of_products<W: Outline>() {
         let (c, c_words) = lanes::<W, 2>(&mut random);
         let (d, d_words) = lanes::<W, 4>(&mut random);
         check(
-            &a_words
-                .mul_add::<10, 4, 2, 4>(&b_words, &d_words, &c_words)
-                .carry(),
+            &with::<W, _>(|| {
+                a_words
+                    .mul_add::<10, 4, 2, 4>(&b_words, &d_words, &c_words)
+                    .carry()
+            }),
             |lane| (&a[lane] * &b[lane] + &c[lane] * &d[lane]) * &inverse,
         );
         check(
-            &a_words
-                .mul_less_eight_squares::<10, 6>(&b_words, &c_words)
-                .carry(),
+            &with::<W, _>(|| {
+                a_words
+                    .mul_less_eight_squares::<10, 6>(&b_words, &c_words)
+                    .carry()
+            }),
             |lane| {
                 let eight_squares: BigUint = &c[lane] * &c[lane] * 8u32;
                 (&a[lane] * &b[lane] + (p() * p() * 32u32 - eight_squares)) * &inverse
@@ -92,7 +97,9 @@ fn linear_operations<W: Outline>() {
         check::<W, 6>(&a_sum.minus(&b_sum).carry(), |lane| {
             &a[lane] + p() * 4u32 - &b[lane]
         });
-        check(&b_sum.negative().carry(), |lane| p() * 4u32 - &b[lane]);
+        check(&with::<W, _>(|| b_sum.negative().carry()), |lane| {
+            p() * 4u32 - &b[lane]
+        });
         check::<W, 6>(&a_sum.three_times().carry(), |lane| &a[lane] * 3u32);
         check::<W, 16>(&b_sum.shl::<2, 16>().carry(), |lane| &b[lane] * 4u32);
         let large: Sum<W, 64> = b_sum.shl::<3, 32>().plus(&a_sum.shl::<3, 16>());

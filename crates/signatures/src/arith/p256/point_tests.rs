@@ -6,8 +6,8 @@ use rand::RngExt as _;
 use super::super::field::{P, P_MODULUS};
 use super::*;
 use crate::arith::eight::LANES;
-use crate::arith::five::testing::{Random, from_limbs, from_words, on_each_backend, to_words};
-use crate::arith::five::{load, splat};
+use crate::arith::five::testing::{Random, from_limbs, from_words, on_each_backend, to_words, with};
+use crate::arith::five::{Words, load, splat};
 use crate::arith::p256::multiples::base_point;
 
 const ROUNDS: usize = 40;
@@ -57,8 +57,9 @@ fn plain_multiple(factor: u32) -> Plain {
 }
 
 pub(in crate::arith::p256) fn plain<W: Outline>(point: &Point<W>) -> [Plain; LANES] {
-    let leave = |words: &crate::arith::five::Words<W>| {
-        from_words(&P_MODULUS.mul(words, &splat(&[1, 0, 0, 0, 0]))).map(|number| number % p())
+    let leave = |words: &Words<W>| {
+        let left = with::<W, _>(|| P_MODULUS.mul(words, &splat(&[1, 0, 0, 0, 0])));
+        from_words(&left).map(|number| number % p())
     };
     let [x, y, z] = [
         leave(point.x.words()),
@@ -72,6 +73,11 @@ pub(in crate::arith::p256) fn plain<W: Outline>(point: &Point<W>) -> [Plain; LAN
     })
 }
 
+fn entered<'a, W: Outline>(of_lane: impl Fn(usize) -> &'a BigUint) -> Element<W, 2> {
+    let words = load(&std::array::from_fn(|lane| to_words(of_lane(lane))));
+    with::<W, _>(|| Element::<W, 1>::from_words(words).enter())
+}
+
 /// A point in each lane, with a random Z.
 fn jacobian<W: Outline>(random: &mut Random, points: &[Plain; LANES]) -> Point<W> {
     let coordinates: [_; LANES] = std::array::from_fn(|lane| match &points[lane] {
@@ -81,12 +87,7 @@ fn jacobian<W: Outline>(random: &mut Random, points: &[Plain; LANES]) -> Point<W
         }
         None => [0u32; 3].map(BigUint::from),
     });
-    let enter = |coordinate: usize| -> Element<W, 2> {
-        Element::<W, 1>::from_words(load(&std::array::from_fn(|lane| {
-            to_words(&coordinates[lane][coordinate])
-        })))
-        .enter()
-    };
+    let enter = |coordinate: usize| entered(|lane| &coordinates[lane][coordinate]);
     Point {
         x: enter(0),
         y: enter(1),
@@ -111,20 +112,17 @@ fn additions<W: Outline>() {
         let b = points(&mut random).map(|point| point.or_else(|| plain_multiple(5)));
         let sums: [Plain; LANES] = std::array::from_fn(|lane| plain_add(&a[lane], &b[lane]));
         let (a_words, b_words) = (jacobian::<W>(&mut random, &a), jacobian(&mut random, &b));
-        assert_eq!(plain(&a_words.add(&Addend::new(b_words))), sums);
-        let affine = |coordinate: fn(&(BigUint, BigUint)) -> &BigUint| -> Element<W, 2> {
-            let lanes = std::array::from_fn(|lane| to_words(coordinate(b[lane].as_ref().unwrap())));
-            Element::<W, 1>::from_words(load(&lanes)).enter()
-        };
+        assert_eq!(plain(&with::<W, _>(|| a_words.add(&Addend::new(b_words)))), sums);
         let affine = Affine {
-            x: affine(|(x, _)| x),
-            y: affine(|(_, y)| y),
+            x: entered(|lane| &b[lane].as_ref().unwrap().0),
+            y: entered(|lane| &b[lane].as_ref().unwrap().1),
         };
-        assert_eq!(plain(&a_words.add_affine(&affine)), sums);
+        let add_affine = |point: Point<W>| with::<W, _>(|| point.add_affine(&affine));
+        let sum = add_affine(a_words);
+        assert_eq!(plain(&sum), sums);
         // Again, of sums as they come.
-        let sum = a_words.add_affine(&affine);
         let twice: [Plain; LANES] = std::array::from_fn(|lane| plain_add(&sums[lane], &b[lane]));
-        assert_eq!(plain(&sum.add_affine(&affine)), twice);
+        assert_eq!(plain(&add_affine(sum)), twice);
     }
 }
 
@@ -135,7 +133,7 @@ fn doublings<W: Outline>() {
         let mut point = jacobian::<W>(&mut random, &expected);
         for _ in 0..3 {
             expected = expected.map(|point| plain_add(&point, &point));
-            point = point.double();
+            point = with::<W, _>(|| point.double());
             assert_eq!(plain(&point), expected);
         }
     }

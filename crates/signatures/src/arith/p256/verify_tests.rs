@@ -9,7 +9,7 @@ use super::super::{PublicPoint, multiples};
 use super::*;
 use crate::arith::five::montgomery::power_of_two;
 use crate::arith::five::outline::run_by;
-use crate::arith::five::testing::{Random, from_limbs, on_each_backend, to_words};
+use crate::arith::five::testing::{Random, from_limbs, on_each_backend, to_words, with};
 
 /// More than two chunks, the last one not full.
 const SIGNATURES: usize = 2 * LANES * GROUPS + 13;
@@ -56,7 +56,7 @@ fn combine<W: Outline>(
         other_r: to_lanes(b),
         in_range: [true; LANES],
     };
-    plain(&group.point()).map(|point| point.unwrap_or_default())
+    plain(&with::<W, _>(|| group.point())).map(|point| point.unwrap_or_default())
 }
 
 /// Signatures that hold for keys `d G` because `u1 G + u2 Q` is the point that r was taken from.

@@ -15,6 +15,9 @@ use crate::scheme::Scheme;
 /// Layouts whose keys are kept side by side. A further one, of which a message has held, displaces that of which none has for the longest
 /// time, with all its keys.
 const LAYOUTS_MAX: usize = 4;
+/// Batches after which a layout of which no message has held makes room: where more than the most are in use, they would displace each other
+/// all the time.
+const IDLE_ROUNDS: u64 = 256;
 
 /// A message and its place in the batch.
 pub(super) type Placed<'a> = (usize, &'a Checked);
@@ -266,12 +269,12 @@ impl Device {
             return Ok(Some(index));
         }
         if self.layouts.len() >= LAYOUTS_MAX {
-            if self.candidate.as_ref() != Some(&shape) {
-                return Ok(None);
-            }
-            self.candidate = None;
             let oldest = (0..).zip(&self.layouts).min_by_key(|(_, store)| store.held);
-            let oldest = oldest.map_or(0, |(index, _)| index);
+            let idle = oldest.filter(|(_, store)| store.held + IDLE_ROUNDS <= self.round);
+            let Some((oldest, _)) = idle.filter(|_| self.candidate.as_ref() == Some(&shape)) else {
+                return Ok(None);
+            };
+            self.candidate = None;
             self.layouts.swap_remove(oldest);
         }
         let share = self.memory.table_bytes / LAYOUTS_MAX;
@@ -289,7 +292,7 @@ impl Device {
 
     /// Notes that a message has held that came back: from now on its key may have a place.
     pub(super) fn wants(&mut self, message: &Checked) {
-        let key = message.key();
+        let (key, round) = (message.key(), self.round);
         let width = match key.scheme() {
             Scheme::RaRsa2048 | Scheme::RsaPss2048 => Width::Bits2048,
             Scheme::RaRsa3072 | Scheme::RsaPss3072 => Width::Bits3072,
@@ -297,10 +300,12 @@ impl Device {
         };
         if !key.scheme().is_rapid() {
             let store = self.pss.iter_mut().find(|store| store.keys.width() == width);
-            store.into_iter().for_each(|store| store.numbers.wants(key));
+            store
+                .into_iter()
+                .for_each(|store| store.numbers.wants(key, round));
         } else if let Some(shape) = self.shape(width, key) {
             match self.layouts.iter_mut().find(|store| store.shape == shape) {
-                Some(store) => store.numbers.wants(key),
+                Some(store) => store.numbers.wants(key, round),
                 None => self.candidate = Some(shape),
             }
         }

@@ -14,8 +14,8 @@ pub(super) struct Numbers {
     capacity: usize,
     number_of: HashMap<usize, u32>,
     keys: Vec<Numbered>,
-    /// Keys without a number of which a message has held, by their places; as many as have numbers at most.
-    candidates: HashMap<usize, Arc<PublicKey>>,
+    /// Keys without a number of which a message has held, by their places, and in which round; as many as have numbers at most.
+    candidates: HashMap<usize, (Arc<PublicKey>, u64)>,
 }
 
 struct Numbered {
@@ -95,11 +95,19 @@ impl Numbers {
     }
 
     /// Notes that a message of a key has held that had no number.
-    pub(super) fn wants(&mut self, key: &Arc<PublicKey>) {
+    pub(super) fn wants(&mut self, key: &Arc<PublicKey>, round: u64) {
         let place = Arc::as_ptr(key).addr();
-        if self.candidates.len() < self.capacity && !self.number_of.contains_key(&place) {
-            self.candidates.insert(place, Arc::clone(key));
+        if self.number_of.contains_key(&place) {
+            return;
         }
+        if self.candidates.len() >= self.capacity && !self.candidates.contains_key(&place) {
+            // One that was not heard of for long may never come again.
+            let oldest = self.candidates.iter().min_by_key(|(_, (_, round))| *round);
+            if let Some(oldest) = oldest.map(|(place, _)| *place) {
+                self.candidates.remove(&oldest);
+            }
+        }
+        self.candidates.insert(place, (Arc::clone(key), round));
     }
 }
 
@@ -122,16 +130,29 @@ mod tests {
         let mut numbers = Numbers::new(2);
         assert_eq!(numbers.of(&a, 1), Number::New(0));
         assert_eq!(numbers.of(&b, 1), Number::New(1));
-        numbers.wants(&c);
+        numbers.wants(&c, 1);
         assert_eq!(numbers.of(&c, 1), Number::None, "both are in use");
         numbers.held(0, 1);
         assert_eq!(numbers.of(&c, 2), Number::New(1));
-        numbers.wants(&b);
+        numbers.wants(&b, 2);
         assert_eq!(
             (numbers.of(&a, 3), numbers.of(&b, 3)),
             (Number::Known(0), Number::New(1))
         );
         assert_eq!(numbers.of(&c, 4), Number::Stranger, "it has to hold again");
+    }
+
+    #[test]
+    fn the_candidate_that_was_not_heard_of_for_longest_makes_room_for_another() {
+        let [a, b, c] = keys();
+        let mut numbers = Numbers::new(1);
+        assert_eq!(numbers.of(&a, 1), Number::New(0));
+        numbers.wants(&b, 1);
+        numbers.wants(&c, 2);
+        assert_eq!(
+            (numbers.of(&b, 3), numbers.of(&c, 3)),
+            (Number::Stranger, Number::New(0))
+        );
     }
 
     #[test]
@@ -141,7 +162,7 @@ mod tests {
         assert_eq!(numbers.of(&forged, 1), Number::New(0), "room for everybody");
         assert_eq!(numbers.of(&a, 1), Number::New(1));
         numbers.held(1, 1);
-        numbers.wants(&b);
+        numbers.wants(&b, 1);
         for round in 2..9 {
             assert_eq!(numbers.of(&forged, round), Number::Known(0));
         }

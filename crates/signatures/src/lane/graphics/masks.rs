@@ -9,7 +9,7 @@ use crate::lane::Lost;
 use crate::ra::Mask;
 use crate::signer::fresh_name;
 
-/// Takes masks over: [`Signer::refill`](crate::signer::Signer::refill), or a file of masks.
+/// Takes masks over: [`Signer::add_masks`](crate::signer::Signer::add_masks), or a file of masks.
 pub type MaskDelivery = Box<dyn FnMut(Vec<Mask>) + Send>;
 
 /// For whom masks are made.

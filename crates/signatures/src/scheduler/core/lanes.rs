@@ -126,15 +126,15 @@ impl<J> Core<J> {
         Ok(())
     }
 
-    /// What a stranger's result says of the source, and of copies, which others may send.
+    /// What a result says of the source, and of copies.
     fn learn(&mut self, ticket: &Ticket, outcome: Outcome, now: Time) {
-        if !ticket.stranger {
-            return;
-        }
         if outcome == Outcome::Accepted {
             self.quotas.trust(ticket.meta.source, now);
         }
-        if let Some(fingerprint) = ticket.meta.fingerprint {
+        // Of a known source's message no copy is let in but an immediate one.
+        if let Some(fingerprint) = ticket.meta.fingerprint
+            && ticket.stranger
+        {
             self.recent.done(fingerprint, now);
         }
     }

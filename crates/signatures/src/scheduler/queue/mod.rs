@@ -11,8 +11,8 @@
 //! A job whose source has [`QueueLimits::share_max`] jobs waiting is refused. Any other is let in; if the
 //! queue is then over its capacity, there leave, until it is not:
 //! 1. all jobs that have expired;
-//! 2. of strangers ([`Ticket::stranger`]), whatever level they claim, the newest job of the source that holds
-//!    most; among equal sources, of the one that came to its count last;
+//! 2. of strangers ([`Ticket::stranger`]), whatever level they claim but immediate, the newest job of the
+//!    source that holds most; among equal sources, of the one that came to its count last;
 //! 3. of known sources' least urgent level that has jobs (as submitted, not as aged), the newest job of the
 //!    source that holds most there, likewise;
 //! 4. of immediate jobs, strangers' first, likewise.

@@ -64,8 +64,10 @@ fn a_copy_of_what_was_dropped_is_welcome() {
     let mut config = Config::default();
     config.queue.capacity = 2;
     let mut rig = Rig::new(config, vec![cpu()], tau(10));
-    rig.submit_many(2, 4);
-    rig.finish_all();
+    for source in 1..4 {
+        rig.submit([meta(2, source)]);
+        rig.finish_all();
+    }
     rig.submit_many(1, 1);
     let [copy, ..] = rig.submit([copy_of(5, 6, 1), meta(2, 2), meta(2, 3)])[..] else {
         panic!("three were submitted");
