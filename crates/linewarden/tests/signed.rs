@@ -516,6 +516,15 @@ fn two_links(at: &Path) -> Option<[Namespace; 2]> {
             namespace.run(at, &format!("ip link set {name}{link} up"));
         }
     }
+    // The kernel notices some time later that both ends are up, and IPv6 waits for that.
+    let begin = std::time::Instant::now();
+    for (namespace, name) in [(&here, "v0"), (&here, "v1"), (&there, "w0"), (&there, "w1")] {
+        let words = format!("ip -6 -o address show dev {name} scope link -tentative");
+        while namespace.run(at, &words).is_empty() {
+            assert!(begin.elapsed() < PATIENCE, "{name} has no address");
+            std::thread::yield_now();
+        }
+    }
     Some([here, there])
 }
 

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
+use nix::net::if_::if_indextoname;
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg};
 use rustix::net::sockopt::set_ip_multicast_if_with_ifindex;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
@@ -48,6 +49,10 @@ impl Inbox {
         // Less is no reason not to listen.
         let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES);
         socket.set_read_timeout(Some(wait))?;
+        if group.is_multicast() && interface != 0 {
+            // IPv6 does not ask by which interface a socket has joined.
+            socket.bind_device(Some(if_indextoname(interface)?.to_bytes()))?;
+        }
         socket.bind(&on_link(address, interface).into())?;
         // Not what comes to the group by an interface by which another program of the machine has joined it.
         match group {
