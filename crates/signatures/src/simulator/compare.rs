@@ -30,15 +30,10 @@ impl Contender {
         Self::Adaptive,
     ];
 
-    /// As rows and pictures name it.
+    /// The policy's name.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::FixedTau => "fixed_tau",
-            Self::FixedBatch => "fixed_batch",
-            Self::DelayBounded => "delay_bounded",
-            Self::Adaptive => "adaptive",
-        }
+    pub fn name(self) -> &'static str {
+        self.policy(&[]).name()
     }
 
     /// The policy for these lanes.

@@ -116,9 +116,6 @@ fn processor() -> Box<dyn Lane<Checked>> {
     }
 }
 
-/// Throttled lanes take a lane by value.
-struct Boxed(Box<dyn Lane<Checked>>);
-
 /// A lane whose thread stays on one processor, from its first batch on.
 struct Pinned(Box<dyn Lane<Checked>>, Option<usize>);
 
@@ -162,17 +159,6 @@ fn aside<T: Send>(work: impl FnOnce() -> Result<T, BenchError> + Send) -> Result
     })
 }
 
-impl Lane<Checked> for Boxed {
-    fn run(
-        &mut self,
-        class: Class,
-        jobs: &mut [Checked],
-        outcomes: &mut Vec<Outcome>,
-    ) -> Result<(), LaneLost> {
-        self.0.run(class, jobs, outcomes)
-    }
-}
-
 impl Bench {
     fn new(size: &Size, scheme: Scheme, class: Class) -> Result<Self, BenchError> {
         let messages = plain_messages(scheme, size.signers, MESSAGES)?;
@@ -202,7 +188,7 @@ impl Bench {
         let line = Line::new(overhead, self.line.rate() * part);
         let lines = PerClass::from_fn(|class| (class == self.class).then_some(line));
         let pinned = Pinned(processor(), self.processors.map(|[_, last]| last));
-        let lane = Throttled::new(Boxed(Box::new(pinned)), lines);
+        let lane = Throttled::new(pinned, lines);
         (lane.spec().with_batch_max(4_096), Box::new(lane))
     }
 
@@ -265,7 +251,7 @@ impl Bench {
         for (number, contender) in (0..).zip(Contender::ALL) {
             progress("scheduler: policies", Some((number, Contender::ALL.len() as u64)));
             let felt = self.best(0.7 * both, contender, |felt| felt.rest_p99_us)?;
-            let policy = contender.name();
+            let policy = contender.name().replace(' ', "_");
             let name = format!("sched.engine.{policy}.p99_us");
             rows.push(Row::lower(name, felt.rest_p99_us, "us", None));
         }

@@ -139,7 +139,7 @@ impl Scene {
                 );
                 let factor = capacity(&self.plan, &demand, contender).map_err(broken)?;
                 rows.push(Row::fact(
-                    format!("sim.borne.{load}.{}", contender.name()),
+                    format!("sim.borne.{load}.{}", contender.name().replace(' ', "_")),
                     factor,
                     "of the lanes' rate",
                 ));
