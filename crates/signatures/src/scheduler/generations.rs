@@ -52,6 +52,19 @@ impl<K: Hash + Eq, V, S: BuildHasher + Default> Generations<K, V, S> {
             .or_insert_with_key(|key| old.remove(key).unwrap_or_else(make))
     }
 
+    /// Whether a key is here; it then counts as put in now.
+    pub(super) fn renew(&mut self, key: K, now: Time) -> bool {
+        self.turn(now);
+        if self.young.contains_key(&key) {
+            return true;
+        }
+        let old = self.old.remove(&key);
+        old.is_some_and(|value| {
+            self.young.insert(key, value);
+            true
+        })
+    }
+
     /// What belongs to a key, which gets no younger by that.
     pub(super) fn get_mut(&mut self, key: &K, now: Time) -> Option<&mut V> {
         self.turn(now);
@@ -138,6 +151,15 @@ mod tests {
             }
         }
         assert_eq!(map.get_mut(&100, at(0)), None);
+        for key in 200..300 {
+            map.insert(key, key, at(0));
+            assert!(map.renew(7, at(0)));
+            assert_eq!(map.get(&7, at(0)), Some(&70));
+        }
+        assert!(
+            !map.renew(100, at(0)) && !holds(&mut map, 100, 0),
+            "what is gone is not made again"
+        );
         assert_eq!(*map.touch(100, at(0), || 1), 1);
         map.remove(&7);
         assert!(!holds(&mut map, 7, 0));
