@@ -314,6 +314,39 @@ fn a_puf_with_too_little_entropy_is_refused() {
     assert_eq!(fs::read_dir(site.path("devices")).unwrap().count(), 0);
 }
 
+/// As a factory does, with a device that is named too: of the chips that follow from a seed, one in two thousand is too biased.
+#[test]
+fn another_chip_takes_the_place_of_one_that_is_refused() {
+    use linewarden_agent::source::{FleetSeed, SimulatedPuf};
+    use linewarden_protocol::ids::DeviceId;
+    use linewarden_puf::Challenge;
+    let seed = [7; 32];
+    let ones = |device: u64, chip: u32| {
+        let text = format!("model = \"arbiter\"\nchip = {chip}\nseed_file = \"unused\"");
+        let puf: SimulatedPuf = toml::from_str(&text).unwrap();
+        let mut chip = puf
+            .build(&FleetSeed::from_bytes(seed), DeviceId(device), 1)
+            .unwrap();
+        chip.read(Challenge::Pool([3; 8]), 4096).unwrap().count_ones()
+    };
+    // Of one chain every other is; this one's chips are clearly so, and clearly not.
+    let device = (1..).find(|device| ones(*device, 0) > 2600 && ones(*device, 1).abs_diff(2048) < 60);
+    let device = DeviceId(device.unwrap());
+    let site = Site::new();
+    site.write("fleet.seed", &"07".repeat(32));
+    fs::set_permissions(site.path("fleet.seed"), fs::Permissions::from_mode(0o600)).unwrap();
+    let words = format!(
+        "device enroll simulated --device {device} --model arbiter --rows 2 --out devices --seed-file fleet.seed"
+    );
+    let said = site.on_registry(&words).ok();
+    assert!(said.contains("refused: 1 chip,"), "{said}");
+    let config = fs::read_to_string(site.path(&format!("devices/{device}.toml"))).unwrap();
+    assert!(config.contains("chip = 1\n"), "{config}");
+    // The device has this chip, and keeps its configuration.
+    let said = site.on_registry(&format!("{words} --replace")).ok();
+    assert!(!said.contains("refused"), "{said}");
+}
+
 /// A PUF with too few cells, and one that is stuck.
 #[test]
 fn a_puf_that_is_unfit_is_refused_for_safety() {

@@ -67,6 +67,10 @@ pub struct SimulatedPuf {
     /// Mean bit error rate against the most frequent reading.
     #[serde(default = "default_bit_error_rate")]
     pub bit_error_rate: f64,
+    /// Which of the chips that were made for the device; enrolment refused those before it, as a factory sorts
+    /// some out.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub chip: u32,
     /// The fleet's seed.
     pub seed_file: PathBuf,
 }
@@ -86,6 +90,9 @@ fn default_cells() -> usize {
 fn default_bit_error_rate() -> f64 {
     0.05
 }
+fn is_first(chip: &u32) -> bool {
+    *chip == 0
+}
 
 impl SimulatedPuf {
     /// The chip of one device; `noise_seed` is another one for each run.
@@ -98,7 +105,7 @@ impl SimulatedPuf {
         device: DeviceId,
         noise_seed: u64,
     ) -> Result<Box<dyn Puf>, PufError> {
-        let chip = seed.chip(device);
+        let chip = seed.chip(device, self.chip);
         let rate = self.bit_error_rate;
         Ok(match self.model {
             Model::Arbiter => Box::new(Simulated::new(
@@ -235,12 +242,16 @@ impl FleetSeed {
         Ok(seed)
     }
 
-    /// `SHA-256("linewarden simulated chip" | seed | device_id)[0:8]`.
-    fn chip(&self, device: DeviceId) -> u64 {
+    /// `SHA-256("linewarden simulated chip" | seed | device_id)[0:8]`; of any but the first chip, its number
+    /// in four bytes follows.
+    fn chip(&self, device: DeviceId, number: u32) -> u64 {
         let mut hash = Sha256::new();
         hash.update(b"linewarden simulated chip");
         hash.update(self.0);
         hash.update(device.0.to_be_bytes());
+        if !is_first(&number) {
+            hash.update(number.to_be_bytes());
+        }
         let digest: [u8; 32] = hash.finalize().into();
         u64::from_be_bytes(*digest.first_chunk().unwrap_or(&[0; 8]))
     }
@@ -280,6 +291,16 @@ mod tests {
                 reference.distance(&read(&other, 1, 1)) > 1400,
                 "{model}: another fleet"
             );
+            let second = SimulatedPuf {
+                chip: 1,
+                ..puf(model)
+            };
+            let second = second
+                .build(&seed, DeviceId(1), 1)
+                .unwrap()
+                .read(challenge, 4096)
+                .unwrap();
+            assert!(reference.distance(&second) > 1400, "{model}: another chip");
         }
     }
 

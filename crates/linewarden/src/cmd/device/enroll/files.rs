@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use linewarden_agent::Credential;
+use linewarden_agent::{AgentConfig, Credential};
 use linewarden_files::sync_parent;
 use linewarden_protocol::ids::DeviceId;
 
@@ -43,7 +43,23 @@ impl DeviceFiles {
         Ok(())
     }
 
-    /// Writes the helper data beside their place, and the configuration if there is none: it may have been edited.
+    /// The chip of a configuration that is kept: the device has it, and no other.
+    pub fn kept_chip(&self) -> Option<u32> {
+        if !self.keeps_config() {
+            return None;
+        }
+        let text = std::fs::read_to_string(&self.config).unwrap_or_default();
+        let config: Option<AgentConfig> = toml::from_str(&text).ok();
+        let simulated = config.and_then(|config| config.puf.simulated);
+        Some(simulated.map_or(0, |puf| puf.chip))
+    }
+
+    /// A device that is enrolled again may have an edited configuration.
+    fn keeps_config(&self) -> bool {
+        self.helper.symlink_metadata().is_ok() && self.config.symlink_metadata().is_ok()
+    }
+
+    /// Writes the helper data beside their place, and the configuration if there is none to be kept.
     pub fn write(
         &self,
         device: DeviceId,
@@ -56,8 +72,7 @@ impl DeviceFiles {
             Credential::Key(key) => key.write_to(&self.pending),
         }
         .map_err(Failure::failed)?;
-        let replaces = self.helper.symlink_metadata().is_ok();
-        if replaces && self.config.symlink_metadata().is_ok() {
+        if self.keeps_config() {
             return Ok(());
         }
         let text = agent_config(device, way, puf_section);
@@ -109,8 +124,6 @@ fn agent_config(device: DeviceId, way: Way<'_>, puf_section: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use linewarden_agent::AgentConfig;
-
     use super::*;
 
     #[test]

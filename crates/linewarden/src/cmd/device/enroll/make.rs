@@ -53,6 +53,8 @@ pub struct Made {
     pub helper: Credential,
     /// What it is, for people.
     pub profile: String,
+    /// `[puf]` of the agent's configuration.
+    pub puf_section: String,
 }
 
 impl Maker {
@@ -89,8 +91,13 @@ impl Maker {
         self.count
     }
 
-    /// Enrols one device, its pool starting at `first_idx`.
-    pub fn make(&self, device: DeviceId, first_idx: RowIndex) -> Result<Made, Failure> {
+    /// Whether a device whose chip is refused can be given another one.
+    pub fn has_more_chips(&self) -> bool {
+        matches!(self.source, Source::Simulated { .. })
+    }
+
+    /// Enrols one device, its pool starting at `first_idx`; `chip` is the number of chips that were refused for it.
+    pub fn make(&self, device: DeviceId, first_idx: RowIndex, chip: u32) -> Result<Made, Failure> {
         let mut seed = [0u8; 32];
         getrandom::fill(&mut seed).map_err(|error| Failure::failed(format!("no random bytes: {error}")))?;
         let mut rng = ChaCha20Rng::from_seed(seed);
@@ -101,17 +108,20 @@ impl Maker {
         };
         match &self.source {
             Source::Simulated { puf, seed, rows } => {
+                let puf = SimulatedPuf { chip, ..puf.clone() };
+                let section = puf_section("simulated", &puf)?;
                 let mut chip = puf.build(seed, device, random_u64()?).map_err(Failure::input)?;
                 if puf.model.is_strong() {
                     let pool = enrol_pool(&mut chip, &pool_options(*rows), &mut rng).map_err(refused)?;
-                    return Ok(pool_made(device, pool, &puf.describe()));
+                    return Ok(pool_made(device, pool, &puf.describe(), section));
                 }
                 let options = KeyEnrolment::default();
                 let key =
                     enrol_puf(&mut chip, puf.cells, SRAM_READOUTS, &options, &mut rng).map_err(refused)?;
-                Ok(key_made(device, key, &puf.describe()))
+                Ok(key_made(device, key, &puf.describe(), section))
             }
             Source::Readouts(directory) => {
+                let section = puf_section("readouts", &Readouts { path: directory })?;
                 let dumps = read_directory(directory).map_err(Failure::input)?;
                 let readouts: Vec<_> = dumps.into_iter().map(|dump| dump.bits).collect();
                 let key = enrol(&readouts, &KeyEnrolment::default(), &mut rng).map_err(refused)?;
@@ -120,7 +130,7 @@ impl Maker {
                     readouts.len(),
                     readouts.first().map_or(0, |r| r.len())
                 );
-                Ok(key_made(device, key, &what))
+                Ok(key_made(device, key, &what, section))
             }
             Source::Command {
                 puf,
@@ -129,35 +139,31 @@ impl Maker {
                 cells,
                 readouts,
             } => {
+                let section = puf_section("command", puf)?;
                 let mut chip: Box<dyn Puf> = Box::new(puf.clone());
                 let what = format!("command {}", puf.program.display());
                 match mode {
                     Mode::Pool => {
                         let pool = enrol_pool(&mut chip, &pool_options(*rows), &mut rng).map_err(refused)?;
-                        Ok(pool_made(device, pool, &what))
+                        Ok(pool_made(device, pool, &what, section))
                     }
                     Mode::Key => {
                         let options = KeyEnrolment::default();
                         let key =
                             enrol_puf(&mut chip, *cells, *readouts, &options, &mut rng).map_err(refused)?;
-                        Ok(key_made(device, key, &what))
+                        Ok(key_made(device, key, &what, section))
                     }
                 }
             }
         }
     }
+}
 
-    /// `[puf]` of the agent's configuration.
-    pub fn puf_section(&self) -> Result<String, Failure> {
-        let (table, content) = match &self.source {
-            Source::Simulated { puf, .. } => ("simulated", toml::to_string(puf)),
-            Source::Readouts(directory) => ("readouts", toml::to_string(&Readouts { path: directory })),
-            Source::Command { puf, .. } => ("command", toml::to_string(puf)),
-        };
-        let content = content
-            .map_err(|error| Failure::failed(format!("cannot write the agent's configuration: {error}")))?;
-        Ok(format!("[puf.{table}]\n{content}"))
-    }
+/// The table of a source in the agent's configuration.
+fn puf_section(table: &str, source: &impl serde::Serialize) -> Result<String, Failure> {
+    let content = toml::to_string(source)
+        .map_err(|error| Failure::failed(format!("cannot write the agent's configuration: {error}")))?;
+    Ok(format!("[puf.{table}]\n{content}"))
 }
 
 #[derive(serde::Serialize)]
@@ -186,6 +192,7 @@ fn simulated(args: &SimulatedArgs) -> Result<Source, Failure> {
         upper_chains: 1,
         cells: args.cells,
         bit_error_rate: args.bit_error_rate,
+        chip: 0,
         // Beside the agent's configuration it needs no directory.
         seed_file: match &args.seed_file {
             Some(file) => absolute(file)?,
@@ -216,7 +223,7 @@ fn refused(device: DeviceId, error: ExtractorError) -> Failure {
     }
 }
 
-fn pool_made(device: DeviceId, pool: EnrolledPool, what: &str) -> Made {
+fn pool_made(device: DeviceId, pool: EnrolledPool, what: &str, puf_section: String) -> Made {
     let rows = pool.rows.iter().map(|row| PoolRow {
         challenge: row.challenge,
         row_key: RowKey::for_row(row.secret.expose(), &row.digest, SUITE, device, RowIndex(row.idx)),
@@ -234,10 +241,11 @@ fn pool_made(device: DeviceId, pool: EnrolledPool, what: &str) -> Made {
         credentials,
         helper: Credential::Pool(pool.helper),
         profile,
+        puf_section,
     }
 }
 
-fn key_made(device: DeviceId, key: Enrolled, what: &str) -> Made {
+fn key_made(device: DeviceId, key: Enrolled, what: &str, puf_section: String) -> Made {
     let row_key = RowKey::for_device(key.secret.expose(), &key.helper.digest(), SUITE, device);
     let profile = format!(
         "{what}; {}; {:.0} bits",
@@ -248,5 +256,6 @@ fn key_made(device: DeviceId, key: Enrolled, what: &str) -> Made {
         credentials: Credentials::Key(row_key),
         helper: Credential::Key(key.helper),
         profile,
+        puf_section,
     }
 }

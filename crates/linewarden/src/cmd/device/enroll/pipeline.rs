@@ -27,7 +27,6 @@ const REJECTED_IN_A_ROW_MAX: u32 = 5;
 struct Work<'a> {
     common: &'a CommonArgs,
     maker: &'a Maker,
-    puf_section: String,
     enrolled_at_s: u64,
     /// Where the pool starts: 0, or after what was handed out before.
     first_idx: RowIndex,
@@ -46,7 +45,6 @@ pub fn run(common: &CommonArgs, maker: &Maker, output: Output) -> Result<(), Fai
         let work = Work {
             common,
             maker,
-            puf_section: maker.puf_section()?,
             enrolled_at_s: now_s()?,
             first_idx: first_idx(&registry, common).await?,
             begun: AtomicU64::new(0),
@@ -60,8 +58,8 @@ pub fn run(common: &CommonArgs, maker: &Maker, output: Output) -> Result<(), Fai
         match work.rejected.load(Ordering::Relaxed) {
             0 => Ok(()),
             rejected => output.line(format_args!(
-                "{rejected} chips were refused, for less than 128 bits of min-entropy or a failed health test; others took their \
-                 place"
+                "refused: {}, for less than 128 bits of min-entropy or a failed health test; others took their place",
+                counted(rejected, "chip")
             )),
         }
     })
@@ -179,15 +177,23 @@ fn enrol_some(work: &Work<'_>, sender: &SyncSender<Result<DeviceRecord, Failure>
     }
 }
 
-/// Enrols a device. Of many, a chip that is unfit is thrown away, as a factory would, and another one taken.
+/// Enrols a device. A simulated chip that is unfit is thrown away, as a factory would, and another one taken.
 fn enrol_one(work: &Work<'_>, index: u64) -> Result<DeviceRecord, Failure> {
-    let mut rejected = 0;
+    let device = match work.common.device {
+        Some(device) => device,
+        None => random_device()?,
+    };
+    let kept = DeviceFiles::new(&work.common.out, device).kept_chip();
+    let mut chip = kept.unwrap_or(0);
     loop {
-        match enrol_chip(work, index) {
+        match enrol_chip(work, index, device, chip) {
             Err(failure)
-                if failure.is_unsafe() && work.maker.count() > 1 && rejected < REJECTED_IN_A_ROW_MAX =>
+                if failure.is_unsafe()
+                    && kept.is_none()
+                    && work.maker.has_more_chips()
+                    && chip < REJECTED_IN_A_ROW_MAX =>
             {
-                rejected += 1;
+                chip += 1;
                 work.rejected.fetch_add(1, Ordering::Relaxed);
             }
             result => return result,
@@ -195,21 +201,17 @@ fn enrol_one(work: &Work<'_>, index: u64) -> Result<DeviceRecord, Failure> {
     }
 }
 
-fn enrol_chip(work: &Work<'_>, index: u64) -> Result<DeviceRecord, Failure> {
-    let device = match work.common.device {
-        Some(device) => device,
-        None => random_device()?,
-    };
+fn enrol_chip(work: &Work<'_>, index: u64, device: DeviceId, chip: u32) -> Result<DeviceRecord, Failure> {
     let files = DeviceFiles::new(&work.common.out, device);
     if !work.common.replace {
         files.check_absent()?;
     }
-    let made = work.maker.make(device, work.first_idx)?;
+    let made = work.maker.make(device, work.first_idx, chip)?;
     let way = Way {
         address: work.common.gateway.as_deref(),
         interface: work.common.interface.as_deref(),
     };
-    let written = files.write(device, &made.helper, way, &work.puf_section);
+    let written = files.write(device, &made.helper, way, &made.puf_section);
     work.written
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
