@@ -16,7 +16,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 pub use counter::{CounterError, next_count};
-pub use private::{PrivateFileError, create_private, read_private};
+pub use private::{PrivateFileError, create_private, open_private, read_private};
 pub use write::{can_replace, replace, replace_private, sync_parent};
 
 /// Reads a whole file of at most `bytes_max` bytes. Pipes and devices will do, and are read no further than that.
@@ -44,12 +44,17 @@ pub fn read_regular_text(path: impl AsRef<Path>, bytes_max: usize) -> io::Result
     text(read_regular(path, bytes_max)?)
 }
 
-fn open_regular(path: &Path) -> io::Result<File> {
-    // NONBLOCK: a FIFO put in the file's place must not hang us before we can refuse it.
-    let file = OpenOptions::new()
+/// Opens what is to be a regular file, which the caller checks: a FIFO put in its place must not hang us before we can refuse it.
+fn open_unhung(path: &Path, writable: bool) -> io::Result<File> {
+    OpenOptions::new()
         .read(true)
+        .write(writable)
         .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
-        .open(path)?;
+        .open(path)
+}
+
+fn open_regular(path: &Path) -> io::Result<File> {
+    let file = open_unhung(path, false)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(io::Error::new(

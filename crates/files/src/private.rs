@@ -5,9 +5,9 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
+use crate::open_unhung;
 use crate::write::sync_parent;
 
 /// Why a private file is not read.
@@ -26,19 +26,24 @@ pub enum PrivateFileError {
     },
 }
 
-/// Reads a file with a secret, no further than `bytes_max` bytes. Symbolic links are followed; what they lead to is what
-/// is checked.
+/// Opens a file with a secret to read it, and to write it in place if it is to be `writable`. Symbolic links are followed; what they lead to
+/// is what is checked.
 ///
 /// # Errors
-/// A file that cannot be read, is not a regular file, belongs to another user, or may be read or written by group or
+/// A file that cannot be opened, is not a regular file, belongs to another user, or may be read or written by group or
 /// others.
-pub fn read_private(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
-    // NONBLOCK: a FIFO put in the file's place must not hang us before we can refuse it.
-    let mut file = OpenOptions::new()
-        .read(true)
-        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
-        .open(path)?;
+pub fn open_private(path: &Path, writable: bool) -> Result<File, PrivateFileError> {
+    let file = open_unhung(path, writable)?;
     check(path, &file)?;
+    Ok(file)
+}
+
+/// Reads a file with a secret, no further than `bytes_max` bytes.
+///
+/// # Errors
+/// As [`open_private`], or what the operating system says of reading.
+pub fn read_private(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
+    let mut file = open_private(path, false)?;
     // One buffer of full size: growing one would leave copies of the secret behind.
     let mut bytes = Zeroizing::new(vec![0u8; bytes_max]);
     let mut length = 0;

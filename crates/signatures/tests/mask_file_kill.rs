@@ -16,6 +16,7 @@ use linewarden_signatures::ra::Mask;
 use linewarden_signatures::scheme::Scheme;
 use linewarden_signatures::store::{BLOCK_MASKS, MachineId, MaskFile, SealingKey};
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::ptrace::{self, Options};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -24,6 +25,8 @@ use zeroize::Zeroizing;
 const SCHEME: Scheme = Scheme::RaRsa2048;
 const KEY: KeyId = KeyId(*b"signer 1");
 const BLOCKS: u8 = 3;
+/// Where blocks begin in the file, behind its header and counts.
+const BLOCKS_OFFSET: u64 = 4096;
 /// Names the file for the process that is killed, which is this test once more.
 const VARIABLE: &str = "LINEWARDEN_TEST_MASKS";
 
@@ -60,6 +63,17 @@ struct Taker {
     child: Child,
     thread: Pid,
     output: BufReader<std::process::ChildStdout>,
+    calls: Vec<Call>,
+}
+
+/// A system call that has returned.
+struct Call {
+    number: i64,
+    /// The first argument: of these three calls, of which file.
+    descriptor: u64,
+    /// The fourth argument: where `pread64` and `pwrite64` read and write.
+    offset: u64,
+    failed: bool,
 }
 
 impl Taker {
@@ -88,6 +102,27 @@ impl Taker {
             child,
             thread,
             output,
+            calls: Vec::new(),
+        }
+    }
+
+    /// Notes which call has begun or returned.
+    fn note_call(&mut self) {
+        let info = ptrace::syscall_info(self.thread).unwrap();
+        if info.op == libc::PTRACE_SYSCALL_INFO_ENTRY {
+            // SAFETY: the kernel has filled in what the operation says.
+            let entry = unsafe { info.u.entry };
+            self.calls.push(Call {
+                number: entry.nr as i64,
+                descriptor: entry.args[0],
+                offset: entry.args[3],
+                failed: true,
+            });
+        } else if info.op == libc::PTRACE_SYSCALL_INFO_EXIT
+            && let Some(call) = self.calls.last_mut()
+        {
+            // SAFETY: as above.
+            call.failed = unsafe { info.u.exit }.is_error != 0;
         }
     }
 
@@ -95,7 +130,8 @@ impl Taker {
     fn kill_at(&mut self, stops: usize) -> bool {
         let mut stdin = self.child.stdin.take().unwrap();
         ptrace::interrupt(self.thread).unwrap();
-        let wait = || waitpid(self.thread, Some(WaitPidFlag::__WALL));
+        let thread = self.thread;
+        let wait = || waitpid(thread, Some(WaitPidFlag::__WALL));
         assert!(matches!(wait().unwrap(), WaitStatus::PtraceEvent(..)));
         stdin.write_all(&[0]).unwrap();
         let mut left = stops;
@@ -105,7 +141,10 @@ impl Taker {
             }
             ptrace::syscall(self.thread, None).unwrap();
             match wait() {
-                Ok(WaitStatus::PtraceSyscall(_)) => left -= 1,
+                Ok(WaitStatus::PtraceSyscall(_)) => {
+                    self.note_call();
+                    left -= 1;
+                }
                 Ok(WaitStatus::PtraceEvent(..)) => {}
                 Ok(WaitStatus::Exited(..)) | Err(Errno::ECHILD) => break false,
                 other => panic!("{other:?}"),
@@ -124,6 +163,28 @@ impl Taker {
         let block = |line: &str| line.strip_prefix("block ").map(|number| number.parse().unwrap());
         said.lines().filter_map(block).collect()
     }
+}
+
+/// Each block is read after a sync that came after the write of the counts: what a loss of power leaves, no kill shows. How many blocks.
+fn blocks_read_after_a_sync(calls: &[Call]) -> usize {
+    // The file whose counts have been written, and whether they are durable.
+    let (mut blocks, mut file, mut durable) = (0, None, false);
+    for call in calls.iter().filter(|call| !call.failed) {
+        match call.number {
+            libc::SYS_pwrite64 if call.offset < BLOCKS_OFFSET => {
+                (file, durable) = (Some(call.descriptor), false);
+            }
+            libc::SYS_fsync if file == Some(call.descriptor) => durable = true,
+            libc::SYS_pread64 if call.offset >= BLOCKS_OFFSET => {
+                assert!(durable, "block {blocks} is read before its reservation is synced");
+                blocks += 1;
+                // The next one needs a reservation of its own.
+                durable = false;
+            }
+            _ => {}
+        }
+    }
+    blocks
 }
 
 #[test]
@@ -163,6 +224,7 @@ fn no_block_comes_twice_whichever_call_a_kill_comes_before() {
         with_losses += usize::from(blocks.len() < usize::from(BLOCKS));
         if !reached {
             // It ended by itself, after it had done everything.
+            assert_eq!(blocks_read_after_a_sync(&taker.calls), usize::from(BLOCKS));
             assert_eq!(blocks.len(), usize::from(BLOCKS));
             assert!(
                 stops > 40 && with_losses > 0,

@@ -27,11 +27,11 @@ mod inode;
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use linewarden_files::seal::{SEAL_OVERHEAD_BYTES, Sealer};
-use linewarden_files::sync_parent;
+use linewarden_files::{PrivateFileError, open_private, sync_parent};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
@@ -138,14 +138,13 @@ impl MaskFile {
     ) -> Result<Self, MaskFileError> {
         let io = in_file(path);
         let modulus_bytes = scheme.modulus_bytes().ok_or(MaskFileError::NotABlock)?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            // A FIFO in its place must not hang us.
-            .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
-            .open(path)
-            .map_err(&io)?;
-        check_private(path, &file)?;
+        let file = open_private(path, true).map_err(|error| match error {
+            PrivateFileError::Io(error) => io(error),
+            PrivateFileError::Unsafe { problem, .. } => MaskFileError::Unsafe {
+                path: path.to_owned(),
+                problem,
+            },
+        })?;
         let place = place(&file).map_err(&io)?;
         lock(path, &file)?;
         let mut found = [0; HEADER_BYTES];
@@ -362,24 +361,6 @@ fn lock(path: &Path, file: &File) -> Result<(), MaskFileError> {
             path: path.to_owned(),
         },
         error => in_file(path)(error.into()),
-    })
-}
-
-/// Nobody else may open it.
-fn check_private(path: &Path, file: &File) -> Result<(), MaskFileError> {
-    let metadata = file.metadata().map_err(in_file(path))?;
-    let problem = if !metadata.is_file() {
-        "it is not a regular file"
-    } else if metadata.mode() & 0o077 != 0 {
-        "its mode gives group or others access"
-    } else if metadata.uid() != rustix::process::geteuid().as_raw() {
-        "it belongs to another user"
-    } else {
-        return Ok(());
-    };
-    Err(MaskFileError::Unsafe {
-        path: path.to_owned(),
-        problem,
     })
 }
 

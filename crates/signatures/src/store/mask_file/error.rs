@@ -23,7 +23,7 @@ pub enum MaskFileError {
         /// Which file.
         path: PathBuf,
         /// What is unsafe.
-        problem: &'static str,
+        problem: String,
     },
     /// Something else.
     #[error("{path}: no file of masks; `linewarden signed masks` makes one")]
