@@ -3,6 +3,7 @@
 mod keygen;
 mod lanes;
 mod lines;
+mod listener;
 mod masks;
 mod outputs;
 mod payload;

@@ -15,17 +15,15 @@ use linewarden_signatures::scheduler::Config;
 use linewarden_signatures::scheduler::policy::Adaptive;
 use linewarden_signatures::service::Service;
 use linewarden_signatures::store::{Revocations, read_public};
-use linewarden_signatures::udp::Inbox;
 
 use super::lanes::{self, Calibration, UseGpu};
 use super::lines::WAITING_DEFAULT;
+use super::listener::Listener;
 use super::outputs::{self, Outputs};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals::{Signals, Told};
 
-/// How long a receiver waits for a datagram before it looks whether it was told something.
-const NAP: Duration = Duration::from_millis(50);
 /// Signers that are named where a list no longer has them.
 const NAMED_MAX: usize = 1000;
 
@@ -94,19 +92,17 @@ pub struct ReceiveArgs {
 /// Receives until it is told to end.
 pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
     let signals = Signals::of_gateway()?;
-    let interface = super::interface(args.interface.as_deref())?;
-    let mut inbox = Inbox::open(args.listen, interface, NAP)
-        .map_err(|error| Failure::failed(format!("{}: {error}", args.listen)))?;
+    let mut listener = Listener::open(args.listen, args.interface.as_deref())?;
     let mut outputs = Outputs::open(&args.out, args.backlog, output)?;
     let (mut service, calibrations) = start(args, &outputs)?;
     for calibration in &calibrations {
         outputs.tell(calibration);
     }
     let lanes: Vec<_> = calibrations.iter().map(Calibration::json).collect();
-    let address = inbox.address().map_err(Failure::failed)?;
+    let address = listener.bound()?;
     outputs.event(&serde_json::json!({ "event": "listening", "address": address, "lanes": lanes }));
     outputs.tell(format_args!("listening at {address}"));
-    let ended = receive(args, &signals, &mut inbox, &mut service, &mut outputs);
+    let ended = receive(args, &signals, &mut listener, &mut service, &mut outputs);
     let report = service.finish().map_err(Failure::failed)?;
     let ended = ended.and(outputs.end(&report));
     if ended.is_err() {
@@ -118,14 +114,12 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
 fn receive(
     args: &ReceiveArgs,
     signals: &Signals,
-    inbox: &mut Inbox,
+    listener: &mut Listener,
     service: &mut Service,
     outputs: &mut Outputs,
 ) -> Result<(), Failure> {
     loop {
-        inbox
-            .receive(|datagram, sender| service.take(datagram, sender))
-            .map_err(|error| Failure::failed(format!("{}: {error}", args.listen)))?;
+        listener.receive(outputs, |datagram, sender| service.take(datagram, sender))?;
         service.submit().map_err(Failure::failed)?;
         match signals.wait(Duration::ZERO)? {
             Some(Told::Stop) => return Ok(()),

@@ -1,0 +1,107 @@
+//! Where messages come in, and comes in again when its interface has been away.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use linewarden_signatures::udp::Inbox;
+use nix::net::if_::if_nametoindex;
+
+use super::outputs::Outputs;
+use crate::failure::Failure;
+
+/// How long a datagram is waited for before there is something else to look after.
+const NAP: Duration = Duration::from_millis(50);
+/// How often an interface is looked for.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// An inbox; of a group that was joined on an interface, with the interface.
+pub struct Listener {
+    inbox: Inbox,
+    address: SocketAddr,
+    joined: Option<Joined>,
+}
+
+struct Joined {
+    interface: String,
+    /// The kernel's number of the interface on which the group is joined; 0 while it is away.
+    index: u32,
+    look_at: Instant,
+    /// What was said of it last, so that it is said once.
+    problem: Option<String>,
+}
+
+impl Listener {
+    /// Listens, and joins a group on the interface of this name, or on the one that the kernel chooses.
+    pub fn open(address: SocketAddr, interface: Option<&str>) -> Result<Self, Failure> {
+        let index = super::interface(interface)?;
+        let inbox = Inbox::open(address, index, NAP)
+            .map_err(|error| Failure::failed(format!("{address}: {error}")))?;
+        let interface = interface.filter(|_| address.ip().is_multicast());
+        let joined = interface.map(|interface| Joined {
+            interface: interface.to_owned(),
+            index,
+            look_at: Instant::now() + LOOK,
+            problem: None,
+        });
+        Ok(Self {
+            inbox,
+            address,
+            joined,
+        })
+    }
+
+    /// Where the kernel says that it listens.
+    pub fn bound(&self) -> Result<SocketAddr, Failure> {
+        self.inbox.address().map_err(Failure::failed)
+    }
+
+    /// Waits for datagrams for a moment, and hands each to `each` with its sender. The kernel forgets who had joined a group on an interface
+    /// that goes, and tells nobody: the group is joined anew on the one of the same name that comes.
+    pub fn receive(&mut self, outputs: &Outputs, each: impl FnMut(&[u8], SocketAddr)) -> Result<(), Failure> {
+        if let Some(joined) = &mut self.joined
+            && joined.look_at <= Instant::now()
+        {
+            joined.look_at = Instant::now() + LOOK;
+            if let Some(inbox) = joined.look(self.address, outputs) {
+                self.inbox = inbox;
+            }
+        }
+        let received = self.inbox.receive(each);
+        received.map_err(|error| Failure::failed(format!("{}: {error}", self.address)))?;
+        Ok(())
+    }
+}
+
+impl Joined {
+    /// A new inbox if another interface has the name now.
+    fn look(&mut self, group: SocketAddr, outputs: &Outputs) -> Option<Inbox> {
+        let found = if_nametoindex(self.interface.as_str());
+        if found == Ok(self.index) {
+            return None;
+        }
+        let opened = found
+            .map_err(std::io::Error::from)
+            .and_then(|index| Ok((index, Inbox::open(group, index, NAP)?)));
+        let (problem, inbox) = match opened {
+            Ok((index, inbox)) => {
+                self.index = index;
+                (None, Some(inbox))
+            }
+            Err(error) => {
+                self.index = 0;
+                (Some(error.to_string()), None)
+            }
+        };
+        if inbox.is_some() || problem != self.problem {
+            outputs.event(&serde_json::json!({
+                "event": "interface", "interface": self.interface, "joined": inbox.is_some(), "problem": problem,
+            }));
+            outputs.tell(match &problem {
+                None => format!("--interface {}: joined again", self.interface),
+                Some(problem) => format!("--interface {}: {problem}; waiting for it", self.interface),
+            });
+        }
+        self.problem = problem;
+        inbox
+    }
+}
