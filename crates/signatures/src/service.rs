@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use siphasher::sip::SipHasher13;
 use std::hash::{Hash as _, Hasher as _};
 
-use crate::lane::{Eight, Graphics, Lost, OneByOne};
+use crate::lane::{Eight, Graphics, Lost, OneByOne, Places};
 use crate::message::TimeMs;
 use crate::receive::{Checked, Receiver, Verified};
 use crate::refusal::Refusal;
@@ -16,7 +16,8 @@ use crate::scheduler::engine::{
 };
 use crate::scheduler::policy::Policy;
 use crate::scheduler::{
-    Class, Config, Dropped, FingerprintKey, Job, LaneSpec, Meta, Outcome, Priority, Shed, Source, Span,
+    Class, Config, Dropped, FingerprintKey, Job, LaneKind, LaneSpec, Meta, Outcome, Priority, Shed, Source,
+    Span,
 };
 use crate::scheme::Scheme;
 use crate::store::Revocations;
@@ -116,6 +117,7 @@ impl Refusals {
 struct Shared {
     receiver: RwLock<Receiver>,
     delivery: Arc<dyn Delivery>,
+    places: Option<Arc<Places>>,
     clock: Clock,
     refusals: Refusals,
     received: AtomicU64,
@@ -138,6 +140,9 @@ impl Sink<Checked> for Shared {
             };
             match admitted {
                 Ok(verified) => {
+                    if let Some(places) = &self.places {
+                        places.held(verified.message().key(), done.at);
+                    }
                     self.verified.fetch_add(1, Ordering::Relaxed);
                     self.delivery
                         .verified(verified, done.at.since(ticket.meta.arrived));
@@ -154,6 +159,27 @@ impl Sink<Checked> for Shared {
     fn dropped(&self, dropped: &mut Vec<Dropped<Checked>>) {
         dropped.clear();
     }
+}
+
+/// What computes for a service.
+pub struct Lanes {
+    /// Each with what it takes.
+    pub lanes: Vec<(LaneSpec, Box<dyn Lane<Checked>>)>,
+    /// Whose messages are for devices among them, if there are any.
+    pub places: Option<Arc<Places>>,
+}
+
+/// A processor does the same for a signer without a place on a device, and takes as long.
+fn with_unplaced(mut spec: LaneSpec) -> LaneSpec {
+    if spec.kind == LaneKind::Accelerator {
+        return spec;
+    }
+    for class in Class::all() {
+        if let (Some(line), Some(unplaced)) = (*spec.lines.of(class), class.unplaced()) {
+            spec = spec.with(unplaced, line);
+        }
+    }
+    spec
 }
 
 /// A running service.
@@ -201,7 +227,7 @@ impl Service {
         receiver: Receiver,
         config: Config,
         policy: Box<dyn Policy>,
-        lanes: Vec<(LaneSpec, Box<dyn Lane<Checked>>)>,
+        Lanes { lanes, places }: Lanes,
         delivery: Arc<dyn Delivery>,
         clock: Clock,
         random: [[u8; 16]; 2],
@@ -210,13 +236,15 @@ impl Service {
         let shared = Arc::new(Shared {
             receiver: RwLock::new(receiver),
             delivery,
+            places,
             clock,
             refusals: Refusals::default(),
             received: AtomicU64::new(0),
             verified: AtomicU64::new(0),
         });
         let sink: Arc<dyn Sink<Checked>> = Arc::<Shared>::clone(&shared);
-        let engine = Engine::start(config, policy, lanes, sink)?;
+        let lanes = lanes.into_iter().map(|(spec, lane)| (with_unplaced(spec), lane));
+        let engine = Engine::start(config, policy, lanes.collect(), sink)?;
         Ok(Self {
             submitter: engine.submitter(),
             shared,
@@ -260,6 +288,13 @@ impl Service {
         self.submitter.submit(&mut self.jobs)
     }
 
+    /// What only processors are to be given, since the signer has no place on a device, is a class of its own.
+    fn class(&self, message: &Checked) -> Class {
+        let class = class(message.key().scheme());
+        let without = self.shared.places.iter().any(|places| !places.has(message.key()));
+        class.unplaced().filter(|_| without).unwrap_or(class)
+    }
+
     fn meta(&self, message: &Checked, sender: SocketAddr, fresh_for_ms: u64) -> Meta {
         let arrived = self.submitter.now();
         let priority = message.stamp().priority;
@@ -270,12 +305,7 @@ impl Service {
             // Verified later, it would be refused as too old.
             expires: arrived + Span::from_millis(fresh_for_ms),
             fingerprint: Some(self.fingerprints.of(message.bytes())),
-            ..Meta::new(
-                class(message.key().scheme()),
-                priority,
-                Source(source.finish()),
-                arrived,
-            )
+            ..Meta::new(self.class(message), priority, Source(source.finish()), arrived)
         }
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use common::{NOW, key, payload, receiver, stamp, table};
 use linewarden_signatures::gpu::{Emulation, Gpu, NoGpu};
 use linewarden_signatures::key::PrivateKey;
-use linewarden_signatures::lane::{Graphics, KeyMemory, OneByOne};
+use linewarden_signatures::lane::{Graphics, KeyMemory, OneByOne, Places};
 use linewarden_signatures::message::{Envelope, PayloadKind};
 use linewarden_signatures::ra::Table;
 use linewarden_signatures::refusal::Refusal;
@@ -164,7 +164,8 @@ fn an_idle_gpu_makes_masks_as_long_as_it_is_there() {
         table_bytes: 1 << 20,
         rsa_keys: 1,
     };
-    let gpu = Graphics::opened_by(Box::new(open), memory).unwrap();
+    let nobody = Arc::new(Places::new([], memory));
+    let gpu = Graphics::opened_by(Box::new(open), nobody).unwrap();
     let (mut service, sent) = start_with(&signer, 1, 64, vec![gpu]);
     let begin = Instant::now();
     let mut count = 0;

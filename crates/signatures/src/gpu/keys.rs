@@ -10,7 +10,7 @@ use super::layouts::{CrtArgs, CrtHalf, CrtKey, FdhArgs, PssArgs, RaSignArgs, RaV
 use super::target::DeviceMemory;
 
 /// The size of a modulus. Kernels are made for one or the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Width {
     /// 2,048 bits.
     Bits2048,

@@ -5,7 +5,7 @@ mod graphics;
 mod one;
 
 pub use eight::Eight;
-pub use graphics::{Graphics, KeyMemory, MaskDelivery, Opener};
+pub use graphics::{Graphics, KeyMemory, MaskDelivery, Opener, Places};
 pub use one::OneByOne;
 
 use sha2::{Digest as _, Sha256};

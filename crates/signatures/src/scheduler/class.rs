@@ -45,6 +45,14 @@ classes! {
     RSA3072_VERIFY = 9, "rsa3072-verify";
     /// Verification of a Rapid Authentication signature over 3,072 bits.
     RA3072_VERIFY = 10, "ra3072-verify";
+    /// [`Class::RSA_VERIFY`] of a key that has no place on an accelerator.
+    RSA_VERIFY_UNPLACED = 11, "rsa-verify-unplaced";
+    /// [`Class::RA_VERIFY`] of a key that has no place on an accelerator.
+    RA_VERIFY_UNPLACED = 12, "ra-verify-unplaced";
+    /// [`Class::RSA3072_VERIFY`] of a key that has no place on an accelerator.
+    RSA3072_VERIFY_UNPLACED = 13, "rsa3072-verify-unplaced";
+    /// [`Class::RA3072_VERIFY`] of a key that has no place on an accelerator.
+    RA3072_VERIFY_UNPLACED = 14, "ra3072-verify-unplaced";
 }
 
 impl Class {
@@ -57,6 +65,18 @@ impl Class {
             Some(Self(number))
         } else {
             None
+        }
+    }
+
+    /// The class of the same work with a key that has no place on an accelerator, which only processors do. `None` where keys
+    /// need no place.
+    pub const fn unplaced(self) -> Option<Self> {
+        match self {
+            Self::RSA_VERIFY => Some(Self::RSA_VERIFY_UNPLACED),
+            Self::RA_VERIFY => Some(Self::RA_VERIFY_UNPLACED),
+            Self::RSA3072_VERIFY => Some(Self::RSA3072_VERIFY_UNPLACED),
+            Self::RA3072_VERIFY => Some(Self::RA3072_VERIFY_UNPLACED),
+            _ => None,
         }
     }
 
@@ -114,7 +134,7 @@ mod tests {
         assert_eq!(Class::new(15).map(Class::number), Some(15));
         assert_eq!(Class::new(16), None);
         assert_eq!(Class::RSA3072_VERIFY.name(), Some("rsa3072-verify"));
-        assert_eq!(Class::new(11).and_then(Class::name), None);
+        assert_eq!(Class::new(15).and_then(Class::name), None);
         assert_eq!(Class::all().count(), Class::COUNT);
         let mut per = PerClass::from_fn(Class::number);
         *per.of_mut(Class::RA_SIGN) = 99;

@@ -1,22 +1,24 @@
 //! The lane on a device, with kernels compiled for this processor in its place: keys that come and go, and losses.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use linewarden_signatures::gpu::{Emulation, Gpu, NoGpu};
 use linewarden_signatures::key::PrivateKey;
-use linewarden_signatures::lane::{Graphics, KeyMemory, OneByOne};
+use linewarden_signatures::lane::{Graphics, KeyMemory, OneByOne, Places};
 use linewarden_signatures::message::{PayloadKind, Unsigned};
 use linewarden_signatures::ra::{Domain, Layout};
-use linewarden_signatures::receive::Checked;
+use linewarden_signatures::receive::{Checked, Verified};
 use linewarden_signatures::scheduler::engine::{Done, Ending, Engine, Lane, LaneLost, Sink};
 use linewarden_signatures::scheduler::model::Line;
 use linewarden_signatures::scheduler::policy::FixedTau;
 use linewarden_signatures::scheduler::{
-    Class, Config, Dropped, Job, LaneKind, LaneSpec, Meta, Outcome, PerClass, Priority, Source, Span,
+    Class, Config, Dropped, Job, LaneKind, LaneSpec, Meta, Outcome, PerClass, Priority, Source, Span, Time,
 };
 use linewarden_signatures::scheme::Scheme;
+use linewarden_signatures::service::{Delivery, Lanes, Service};
 
 use crate::common::{NOW, receiver_of, stamp};
 
@@ -33,7 +35,7 @@ fn refused(error: linewarden_signatures::gpu::GpuLost) -> NoGpu {
     }
 }
 
-fn try_emulated(emulation: Emulation, memory: KeyMemory) -> Result<Graphics, NoGpu> {
+fn try_emulated(emulation: Emulation, places: &Arc<Places>) -> Result<Graphics, NoGpu> {
     let mut first = true;
     let open = move || {
         // It stays lost.
@@ -44,34 +46,44 @@ fn try_emulated(emulation: Emulation, memory: KeyMemory) -> Result<Graphics, NoG
         };
         Gpu::emulated(Emulation { calls, ..emulation }).map_err(refused)
     };
-    Graphics::opened_by(Box::new(open), memory)
+    Graphics::opened_by(Box::new(open), Arc::clone(places))
 }
 
-pub fn emulated(emulation: Emulation, memory: KeyMemory) -> Graphics {
-    try_emulated(emulation, memory).unwrap()
+/// One on which the signers of these messages have places.
+pub fn emulated(emulation: Emulation, memory: KeyMemory, messages: &[Checked]) -> Graphics {
+    try_emulated(emulation, &places(memory, messages)).unwrap()
+}
+
+fn places(memory: KeyMemory, messages: &[Checked]) -> Arc<Places> {
+    Arc::new(Places::new(messages.iter().map(Checked::key), memory))
 }
 
 /// A message of each key in turn, every third of which is spoilt, and whether it is its signer's.
 fn messages_of(keys: &[PrivateKey], count: usize) -> Vec<(Checked, bool)> {
     let receiver = receiver_of(keys.iter().map(PrivateKey::public));
     let message = |number: usize| {
-        let key = &keys[number % keys.len()];
-        let draft = Unsigned {
-            scheme: key.public().scheme(),
-            key_id: key.public().id(),
-            stamp: stamp(NOW, 1),
-            kind: PayloadKind::Opaque,
-            payload: &[number as u8],
-        };
-        let mut bytes = key.sign_plainly(draft.encode().unwrap()).unwrap().unwrap();
         let good = number % 3 != 2;
-        if !good {
-            let place = bytes.len() - 2;
-            bytes[place] ^= 1;
-        }
-        (receiver.screen(bytes, NOW).unwrap(), good)
+        let datagram = datagram_of(&keys[number % keys.len()], number as u8, good);
+        (receiver.screen(datagram, NOW).unwrap(), good)
     };
     (0..count).map(message).collect()
+}
+
+/// A message that says its number, or one that is spoilt.
+fn datagram_of(key: &PrivateKey, number: u8, good: bool) -> Vec<u8> {
+    let draft = Unsigned {
+        scheme: key.public().scheme(),
+        key_id: key.public().id(),
+        stamp: stamp(NOW, 1),
+        kind: PayloadKind::Opaque,
+        payload: &[number],
+    };
+    let mut bytes = key.sign_plainly(draft.encode().unwrap()).unwrap().unwrap();
+    if !good {
+        let place = bytes.len() - 2;
+        bytes[place] ^= 1;
+    }
+    bytes
 }
 
 #[test]
@@ -86,7 +98,7 @@ fn keys_beyond_the_memory_take_turns() {
     .into();
     let (messages, expected): (Vec<_>, Vec<_>) = messages_of(&keys, 24).into_iter().unzip();
     for rsa_keys in 1..4 {
-        let mut device = emulated(Emulation::default(), KeyMemory { rsa_keys, ..MEMORY });
+        let mut device = emulated(Emulation::default(), KeyMemory { rsa_keys, ..MEMORY }, &messages);
         for _ in 0..2 {
             assert_eq!(device.holds(&messages).unwrap(), expected, "room for {rsa_keys}");
         }
@@ -134,7 +146,7 @@ fn what_the_device_does_not_take_the_processor_does() {
         let place = bad.len() - 1;
         bad[place] ^= 1;
         let messages = [good, bad].map(|bytes| receiver.screen(bytes, NOW).unwrap());
-        let mut device = emulated(Emulation::default(), memory);
+        let mut device = emulated(Emulation::default(), memory, &messages);
         assert_eq!(device.holds(&messages).unwrap(), [true, false]);
     }
 }
@@ -146,7 +158,7 @@ fn calls_to_open() -> u64 {
             calls: *calls,
             ..Emulation::default()
         };
-        try_emulated(emulation, MEMORY).is_ok()
+        try_emulated(emulation, &places(MEMORY, &[])).is_ok()
     };
     (0..1000).find(opens).unwrap()
 }
@@ -209,7 +221,8 @@ impl Sink<Checked> for Results {
 /// Runs messages of RSA-PSS through the engine with a device that behaves so, and is lost.
 fn with_loss(emulation: Emulation, messages: &[(Checked, bool)]) {
     let (tell, told) = channel();
-    let device = emulated(emulation, MEMORY);
+    let of: Vec<Checked> = messages.iter().map(|(message, _)| message.clone()).collect();
+    let device = emulated(emulation, MEMORY, &of);
     let cpu =
         LaneSpec::new("cpu", LaneKind::Cpu).with(Class::RSA_VERIFY, Line::new(Span::from_micros(1), 1e4));
     let lanes: Vec<(LaneSpec, Box<dyn Lane<Checked>>)> = vec![
@@ -281,7 +294,7 @@ fn what_a_lost_device_had_the_processor_does_once() {
         answers,
         ..Emulation::default()
     };
-    let opens = |count: &u64| try_emulated(answers(*count), MEMORY).is_ok();
+    let opens = |count: &u64| try_emulated(answers(*count), &places(MEMORY, &[])).is_ok();
     let open = (0..1000).find(opens).unwrap();
     with_loss(answers(open + 1), &messages);
 }
@@ -313,10 +326,105 @@ fn a_device_that_hangs_is_left_alone() {
             *count.lock().unwrap() += 1;
             Gpu::emulated(emulation).map_err(refused)
         };
-        let mut device = Graphics::opened_by(Box::new(open), MEMORY).unwrap();
+        let mut device = Graphics::opened_by(Box::new(open), places(MEMORY, &messages)).unwrap();
         let lost = (0..1000).find_map(|_| device.holds(&messages).err()).unwrap();
         assert_eq!(device.holds(&messages).unwrap_err(), lost, "it stays lost");
         assert_eq!(device.reopen().is_ok(), tries == 2, "{lost}");
         assert_eq!(*opened.lock().unwrap(), tries, "{lost}");
     }
+}
+
+/// Counts the messages that it gets.
+struct Counting(Graphics, Arc<AtomicUsize>);
+
+impl Lane<Checked> for Counting {
+    fn run(
+        &mut self,
+        class: Class,
+        jobs: &mut [Checked],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), LaneLost> {
+        self.1.fetch_add(jobs.len(), Ordering::Relaxed);
+        self.0.run(class, jobs, outcomes)
+    }
+}
+
+struct Nobody;
+
+impl Delivery for Nobody {
+    fn verified(&self, _: Verified, _: Span) {}
+}
+
+/// What is forged in the name of a signer without a place takes none of the device's time; who is heard of gets the place of one who is not.
+#[test]
+fn a_device_is_given_messages_of_signers_who_have_places() {
+    let keys = [(); 2].map(|()| PrivateKey::generate(Scheme::RsaPss2048, None).unwrap());
+    let receiver = receiver_of(keys.iter().map(PrivateKey::public));
+    let of = |key: &PrivateKey| {
+        let mut signers = receiver.signers();
+        Arc::clone(signers.find(|signer| signer.id() == key.public().id()).unwrap())
+    };
+    let ([placed, other], memory) = (
+        &keys,
+        KeyMemory {
+            rsa_keys: 1,
+            ..MEMORY
+        },
+    );
+    let (of_placed, of_other) = (of(placed), of(other));
+    let places = Arc::new(Places::new([&of_placed, &of_other], memory));
+    let device = Graphics::opened_by(
+        Box::new(|| Gpu::emulated(Emulation::default()).map_err(refused)),
+        Arc::clone(&places),
+    )
+    .unwrap();
+    let got = Arc::new(AtomicUsize::new(0));
+    let line = Line::new(Span::from_micros(1), 1e4);
+    let lanes: Vec<(LaneSpec, Box<dyn Lane<Checked>>)> = vec![
+        // What a device takes is for the device alone, so that it is known who does what.
+        (
+            LaneSpec::new("cpu", LaneKind::Cpu).with(Class::RSA_VERIFY_UNPLACED, line),
+            Box::new(OneByOne::default()),
+        ),
+        (device.spec(), Box::new(Counting(device, Arc::clone(&got)))),
+    ];
+    let lanes = Lanes {
+        lanes,
+        places: Some(Arc::clone(&places)),
+    };
+    let policy = Box::new(FixedTau::new(PerClass::from_fn(|_| 1)));
+    let (config, random) = (Config::default(), [[1; 16]; 2]);
+    let mut service =
+        Service::start(receiver, config, policy, lanes, Arc::new(Nobody), || NOW, random).unwrap();
+    let (mut sent, mut on_device) = (0, 0);
+    // All of them to the device, or none.
+    let mut send = |key: &PrivateKey, numbers: std::ops::Range<u8>, good: bool, to_device: bool| {
+        for number in numbers {
+            let datagram = datagram_of(key, number, good);
+            service.take(&datagram, "192.0.2.1:5000".parse().unwrap());
+            sent += 1;
+            on_device += usize::from(to_device);
+        }
+        service.submit().unwrap();
+        loop {
+            let report = service.report().unwrap();
+            let refused: u64 = report.refused.iter().map(|(_, count)| count).sum();
+            assert!(report.shed().is_empty());
+            if report.verified + refused == sent {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        assert_eq!(got.load(Ordering::Relaxed), on_device);
+    };
+    let at = |seconds: u64| Time::from_nanos(1_000_000_000 * seconds);
+    send(placed, 0..3, true, true);
+    send(other, 0..100, false, false);
+    send(other, 100..101, true, false);
+    places.held(&of_other, at(10));
+    assert!(places.has(&of_placed), "it was heard of since the start");
+    places.held(&of_other, at(20));
+    send(other, 101..103, true, true);
+    send(placed, 3..9, false, false);
+    send(placed, 9..10, true, false);
 }

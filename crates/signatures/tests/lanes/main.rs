@@ -58,7 +58,7 @@ fn lanes_agree_on_every_message() {
     let mut one = OneByOne::default();
     let alone: Vec<bool> = messages.iter().map(|message| one.holds(message)).collect();
     assert_eq!(alone, expected);
-    let mut device = graphics::emulated(Emulation::default(), graphics::MEMORY);
+    let mut device = graphics::emulated(Emulation::default(), graphics::MEMORY, &messages);
     assert_eq!(device.holds(&messages).unwrap(), expected, "emulated device");
     for size in 0..20 {
         let first = random.random_range(0..messages.len() - size);

@@ -1,7 +1,9 @@
 //! The GPUs of this machine, where there are any.
 
+use std::sync::Arc;
+
 use linewarden_signatures::gpu::{DeviceInfo, Gpu, Options};
-use linewarden_signatures::lane::{Graphics, KeyMemory};
+use linewarden_signatures::lane::{Graphics, Places};
 
 fn each<T>(open: impl Fn(&DeviceInfo) -> T) -> Vec<T> {
     match Gpu::discover() {
@@ -17,6 +19,9 @@ pub fn all() -> Vec<Gpu> {
     each(|device| Gpu::open(device, &Options::default()).expect("a device that can be used"))
 }
 
-pub fn lanes(memory: KeyMemory) -> Vec<Graphics> {
-    each(|device| Graphics::open(device, &Options::default(), memory).expect("a device that can be used"))
+pub fn lanes(places: &Arc<Places>) -> Vec<Graphics> {
+    each(|device| {
+        let lane = Graphics::open(device, &Options::default(), Arc::clone(places));
+        lane.expect("a device that can be used")
+    })
 }

@@ -6,7 +6,7 @@ use linewarden_signatures::arith::Backend;
 use linewarden_signatures::arith::rsa::RsaPublic;
 use linewarden_signatures::gpu::{Emulation, Gpu};
 use linewarden_signatures::key::PublicKey;
-use linewarden_signatures::lane::{Eight, Graphics, KeyMemory, OneByOne};
+use linewarden_signatures::lane::{Eight, Graphics, KeyMemory, OneByOne, Places};
 use linewarden_signatures::message::{Draft, MASK_NAME_BYTES, PayloadKind, Unsigned};
 use linewarden_signatures::ra::RaPublic;
 use linewarden_signatures::receive::{Checked, Receiver};
@@ -497,8 +497,11 @@ fn each_lane_of_a_processor_has_the_same_verdict() {
 #[test]
 fn a_device_has_the_same_verdict() {
     let emulated = || Gpu::emulated(Emulation::default()).map_err(|lost| panic!("{lost}"));
-    let mut lanes = vec![Graphics::opened_by(Box::new(emulated), MEMORY).expect("an emulated device")];
-    lanes.extend(devices::lanes(MEMORY));
+    let keys = TABLE.messages.iter().map(Checked::key);
+    let places = Arc::new(Places::new(keys, MEMORY));
+    let emulated = Graphics::opened_by(Box::new(emulated), Arc::clone(&places));
+    let mut lanes = vec![emulated.expect("an emulated device")];
+    lanes.extend(devices::lanes(&places));
     for lane in &mut lanes {
         let name = format!("{lane:?}");
         agree(&name, |messages| lane.holds(messages).expect("not lost"));

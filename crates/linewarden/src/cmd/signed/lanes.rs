@@ -5,12 +5,14 @@ use std::fmt;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::ValueEnum;
 use linewarden_signatures::calibration::Samples;
-use linewarden_signatures::gpu::{Gpu, NoGpu, Options};
-use linewarden_signatures::lane::{Eight, Graphics, KeyMemory, OneByOne};
-use linewarden_signatures::receive::Checked;
+use linewarden_signatures::gpu::{DeviceInfo, Gpu, NoGpu, Options};
+use linewarden_signatures::key::PublicKey;
+use linewarden_signatures::lane::{Eight, Graphics, KeyMemory, OneByOne, Places};
+use linewarden_signatures::receive::{Checked, Receiver};
 use linewarden_signatures::scheduler::engine::Lane;
 use linewarden_signatures::scheduler::model::{Line, crossover};
 use linewarden_signatures::scheduler::{Class, LaneKind, LaneSpec, Span};
@@ -154,36 +156,48 @@ fn processor(number: usize) -> OneLane {
     }
 }
 
-/// The GPUs that are to be used, as lanes.
-pub fn gpus(when: UseGpu) -> Result<Vec<OneLane>, Failure> {
+/// The GPUs that are to be used, as lanes, and which signers have places on them.
+pub fn gpus(when: UseGpu, receiver: &Receiver) -> Result<(Vec<OneLane>, Option<Arc<Places>>), Failure> {
     let lane = |gpu: Graphics| -> OneLane { (gpu.spec(), Box::new(gpu)) };
-    Ok(graphics(when)?.into_iter().map(lane).collect())
+    let (gpus, places) = graphics(when, receiver.signers())?;
+    Ok((gpus.into_iter().map(lane).collect(), places))
 }
 
-/// The GPUs that are to be used. The first time their kernels are compiled, which takes some seconds.
-pub fn graphics(when: UseGpu) -> Result<Vec<Graphics>, Failure> {
+/// The GPUs that are to be used, and which of these signers have places on them: the same on all, by the least memory of one. The first
+/// time their kernels are compiled, which takes some seconds.
+pub fn graphics<'a>(
+    when: UseGpu,
+    signers: impl IntoIterator<Item = &'a Arc<PublicKey>>,
+) -> Result<(Vec<Graphics>, Option<Arc<Places>>), Failure> {
+    let none = (Vec::new(), None);
     let found = match when {
-        UseGpu::Off => return Ok(Vec::new()),
+        UseGpu::Off => return Ok(none),
         UseGpu::Auto | UseGpu::Require => Gpu::discover(),
     };
-    let opened = found.and_then(|devices| devices.iter().map(open).collect::<Result<Vec<_>, _>>());
+    let opened = found.and_then(|devices| {
+        let memory = devices.iter().map(KeyMemory::of).reduce(KeyMemory::least);
+        let places = memory.map(|memory| Arc::new(Places::new(signers, memory)));
+        let gpus = devices.iter().zip(places.iter().cycle());
+        let gpus = gpus.map(|(device, places)| open(device, Arc::clone(places)));
+        Ok((gpus.collect::<Result<Vec<_>, _>>()?, places))
+    });
     match (opened, when) {
         (Ok(gpus), _) => Ok(gpus),
         (Err(error), UseGpu::Require) => Err(Failure::failed(format!("--gpu require: {error}"))),
-        (Err(NoGpu::Driver | NoGpu::NoDevice), _) => Ok(Vec::new()),
+        (Err(NoGpu::Driver | NoGpu::NoDevice), _) => Ok(none),
         (Err(error), _) => {
             tell(format_args!("GPUs are not used: {error}"));
-            Ok(Vec::new())
+            Ok(none)
         }
     }
 }
 
-fn open(device: &linewarden_signatures::gpu::DeviceInfo) -> Result<Graphics, NoGpu> {
+fn open(device: &DeviceInfo, places: Arc<Places>) -> Result<Graphics, NoGpu> {
     let options = Options {
         cache: cache(),
         ..Options::default()
     };
-    Graphics::open(device, &options, KeyMemory::of(device))
+    Graphics::open(device, &options, places)
 }
 
 /// Where compiled kernels are kept: what the service manager names, or the user's own.

@@ -13,7 +13,7 @@ use linewarden_signatures::receive::{
 };
 use linewarden_signatures::scheduler::Config;
 use linewarden_signatures::scheduler::policy::Adaptive;
-use linewarden_signatures::service::Service;
+use linewarden_signatures::service::{Lanes, Service};
 use linewarden_signatures::store::{Revocations, read_public};
 
 use super::lanes::{self, Calibration, UseGpu};
@@ -150,14 +150,15 @@ fn start(args: &ReceiveArgs, outputs: &Outputs) -> Result<(Service, Vec<Calibrat
     let receiver = Receiver::new(signers, revoked, window, replays);
     receiver.set_component_memory((args.ra_memory as usize) << 20);
     let mut lanes = lanes::processors(args.lanes);
-    lanes.extend(lanes::gpus(args.gpu)?);
+    let (gpus, places) = lanes::gpus(args.gpu, &receiver)?;
+    lanes.extend(gpus);
     let samples = Samples::new(&receiver, clock(), random()?);
     let (lanes, calibrations) = lanes::calibrated(lanes, &samples, args.gpu)?;
     let service = Service::start(
         receiver,
         Config::default(),
         Box::new(Adaptive::default()),
-        lanes,
+        Lanes { lanes, places },
         outputs.messages(),
         clock,
         [random()?, random()?],

@@ -130,7 +130,7 @@ pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
 fn graphics(args: &SendArgs, signer: &Signer) -> Result<Vec<Graphics>, Failure> {
     let makes_masks = signer.public().ra().is_some() && args.idle_masks > 0;
     match (makes_masks, args.gpu) {
-        (true, when) => lanes::graphics(when),
+        (true, when) => Ok(lanes::graphics(when, [])?.0),
         (false, UseGpu::Require) => Err(Failure::input(
             "--gpu require: a GPU makes masks, and this key has none, or none are to be made (--idle-masks 0)",
         )),

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use crate::key::PublicKey;
 
-/// Numbers below a capacity. While there are any left, a key that comes gets one. When all are given out, only a key of which a message
-/// has held gets one, that of the key of which none has held for the longest time: who forges messages displaces nobody.
+/// Numbers below a capacity; when all are given out, the key that was used least lately makes room for another.
 ///
 /// A key is known by its place in memory, which it keeps as long as it is kept here: the same bytes read twice are
 /// two keys, and nothing has to be compared.
@@ -14,16 +13,12 @@ pub(super) struct Numbers {
     capacity: usize,
     number_of: HashMap<usize, u32>,
     keys: Vec<Numbered>,
-    /// Keys without a number of which a message has held, by their places, and in which round; as many as have numbers at most.
-    candidates: HashMap<usize, (Arc<PublicKey>, u64)>,
 }
 
 struct Numbered {
     key: Arc<PublicKey>,
     /// The round in which it was asked for last.
     used: u64,
-    /// The round in which a message of it held last.
-    held: u64,
 }
 
 /// What a key's number is.
@@ -35,8 +30,6 @@ pub(super) enum Number {
     New(u32),
     /// All numbers are in use in this round.
     None,
-    /// All are given out, and no message of it has held.
-    Stranger,
 }
 
 impl Numbers {
@@ -45,7 +38,6 @@ impl Numbers {
             capacity: capacity.max(1),
             number_of: HashMap::new(),
             keys: Vec::new(),
-            candidates: HashMap::new(),
         }
     }
 
@@ -58,56 +50,27 @@ impl Numbers {
             }
             return Number::Known(*number);
         }
-        let newcomer = |held| Numbered {
+        let newcomer = Numbered {
             key: Arc::clone(key),
             used: round,
-            held,
         };
-        // Fewer than 2^32 fit any device.
-        let number = self.keys.len() as u32;
         if self.keys.len() < self.capacity {
-            self.keys.push(newcomer(0));
+            // Fewer than 2^32 fit any device.
+            let number = self.keys.len() as u32;
+            self.keys.push(newcomer);
             self.number_of.insert(place, number);
             return Number::New(number);
         }
-        if !self.candidates.contains_key(&place) {
-            return Number::Stranger;
-        }
         let oldest = (0u32..)
             .zip(&mut self.keys)
-            .filter(|(_, numbered)| numbered.used < round)
-            .min_by_key(|(_, numbered)| numbered.held);
-        let Some((number, numbered)) = oldest else {
+            .min_by_key(|(_, numbered)| numbered.used);
+        let Some((number, numbered)) = oldest.filter(|(_, numbered)| numbered.used < round) else {
             return Number::None;
         };
         self.number_of.remove(&Arc::as_ptr(&numbered.key).addr());
-        *numbered = newcomer(round);
-        self.candidates.remove(&place);
+        *numbered = newcomer;
         self.number_of.insert(place, number);
         Number::New(number)
-    }
-
-    /// Notes that a message of the key with this number has held in this round.
-    pub(super) fn held(&mut self, number: u32, round: u64) {
-        if let Some(numbered) = self.keys.get_mut(number as usize) {
-            numbered.held = round;
-        }
-    }
-
-    /// Notes that a message of a key has held that had no number.
-    pub(super) fn wants(&mut self, key: &Arc<PublicKey>, round: u64) {
-        let place = Arc::as_ptr(key).addr();
-        if self.number_of.contains_key(&place) {
-            return;
-        }
-        if self.candidates.len() >= self.capacity && !self.candidates.contains_key(&place) {
-            // One that was not heard of for long may never come again.
-            let oldest = self.candidates.iter().min_by_key(|(_, (_, round))| *round);
-            if let Some(oldest) = oldest.map(|(place, _)| *place) {
-                self.candidates.remove(&oldest);
-            }
-        }
-        self.candidates.insert(place, (Arc::clone(key), round));
     }
 }
 
@@ -125,50 +88,18 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_which_no_message_held_for_longest_makes_room() {
+    fn the_key_that_was_used_least_lately_makes_room() {
         let [a, b, c] = keys();
         let mut numbers = Numbers::new(2);
         assert_eq!(numbers.of(&a, 1), Number::New(0));
         assert_eq!(numbers.of(&b, 1), Number::New(1));
-        numbers.wants(&c, 1);
         assert_eq!(numbers.of(&c, 1), Number::None, "both are in use");
-        numbers.held(0, 1);
-        assert_eq!(numbers.of(&c, 2), Number::New(1));
-        numbers.wants(&b, 2);
+        assert_eq!(numbers.of(&a, 2), Number::Known(0));
+        assert_eq!(numbers.of(&c, 3), Number::New(1));
         assert_eq!(
-            (numbers.of(&a, 3), numbers.of(&b, 3)),
-            (Number::Known(0), Number::New(1))
+            (numbers.of(&c, 4), numbers.of(&b, 4)),
+            (Number::Known(1), Number::New(0))
         );
-        assert_eq!(numbers.of(&c, 4), Number::Stranger, "it has to hold again");
-    }
-
-    #[test]
-    fn the_candidate_that_was_not_heard_of_for_longest_makes_room_for_another() {
-        let [a, b, c] = keys();
-        let mut numbers = Numbers::new(1);
-        assert_eq!(numbers.of(&a, 1), Number::New(0));
-        numbers.wants(&b, 1);
-        numbers.wants(&c, 2);
-        assert_eq!(
-            (numbers.of(&b, 3), numbers.of(&c, 3)),
-            (Number::Stranger, Number::New(0))
-        );
-    }
-
-    #[test]
-    fn who_forges_displaces_nobody_and_keeps_no_place() {
-        let [a, b, forged] = keys();
-        let mut numbers = Numbers::new(2);
-        assert_eq!(numbers.of(&forged, 1), Number::New(0), "room for everybody");
-        assert_eq!(numbers.of(&a, 1), Number::New(1));
-        numbers.held(1, 1);
-        numbers.wants(&b, 1);
-        for round in 2..9 {
-            assert_eq!(numbers.of(&forged, round), Number::Known(0));
-        }
-        assert_eq!(numbers.of(&b, 9), Number::New(0));
-        assert_eq!(numbers.of(&forged, 9), Number::Stranger);
-        assert_eq!(numbers.of(&forged, 10), Number::Stranger);
     }
 
     /// An address is given out again when its owner is gone.

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::gpu::rapid::tests::{PAYLOADS, key, stamp, table};
     use crate::gpu::{Emulation, Gpu, NoGpu};
-    use crate::lane::KeyMemory;
+    use crate::lane::{KeyMemory, Places};
     use crate::message::PayloadKind;
     use crate::scheduler::engine::Lane;
     use crate::scheme::Scheme;
@@ -103,7 +103,7 @@ mod tests {
             table_bytes: 1 << 20,
             rsa_keys: 2,
         };
-        Graphics::opened_by(Box::new(open), memory).unwrap()
+        Graphics::opened_by(Box::new(open), Arc::new(Places::new([], memory))).unwrap()
     }
 
     #[test]

@@ -3,12 +3,16 @@
 mod device;
 mod keys;
 mod masks;
+mod places;
+
+use std::sync::Arc;
 
 use self::device::{Device, Placed};
 pub use self::masks::MaskDelivery;
 use self::masks::MaskWork;
+pub use self::places::{KeyMemory, Places};
 use super::{Eight, Lost, OneByOne, Verifier};
-use crate::gpu::{BatchError, DeviceInfo, Gpu, NoGpu, Options, Width, self_test};
+use crate::gpu::{BatchError, DeviceInfo, Gpu, NoGpu, Options, self_test};
 use crate::receive::Checked;
 use crate::scheduler::model::Line;
 use crate::scheduler::{Class, LaneKind, LaneSpec, Span};
@@ -19,40 +23,18 @@ const BATCH_MAX: usize = 1 << 16;
 /// Messages whose threads fill one block, so that none is idle.
 const GRAIN: usize = 128;
 
-/// How much of the device's memory keys may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeyMemory {
-    /// For the hashed components of RA's keys, in bytes: 2 MiB a key of 2,048 bits for the stamp, and 64 KiB for each
-    /// byte of the payload. A quarter is one layout's; a key whose table is longer stays with the processor.
-    pub table_bytes: usize,
-    /// Keys of RSA-PSS of one size, and of one layout of RA.
-    pub rsa_keys: usize,
-}
-
-impl KeyMemory {
-    /// A quarter of the device's memory, and 4,096 keys.
-    #[must_use]
-    pub fn of(device: &DeviceInfo) -> Self {
-        Self {
-            table_bytes: usize::try_from(device.memory_bytes / 4).unwrap_or(usize::MAX),
-            rsa_keys: 4096,
-        }
-    }
-}
-
 /// Opens the device, at the beginning and after each loss.
 pub type Opener = Box<dyn FnMut() -> Result<Gpu, NoGpu> + Send>;
 
 /// A device that verifies RSA-PSS, RA and ECDSA over P-256.
 ///
-/// Keys stay on the device once a message of theirs has come, as many as [`KeyMemory`] lets. When all places are taken,
-/// a key gets one once a message of it has held, from the one of which none has for the longest time; until then the
-/// processor verifies its messages. The first message of a key of RA waits some milliseconds for its components to be
-/// hashed.
+/// Keys of the signers that [`Places`] knows stay on the device once a message of theirs has come, as many as there is memory for; whose
+/// messages are better not given to it, it says, too. The first message of a key of RA waits some milliseconds for its
+/// components to be hashed.
 ///
-/// What no kernel does is done by the processor too, here and in the caller's thread: Ed25519, and RA with layouts whose
-/// tables are longer than their share of memory or that have texts of more than 81 bytes. [`Graphics::spec`] does not
-/// name Ed25519, so that a scheduler never hands it over.
+/// What no kernel does is done by the processor, in the caller's thread: Ed25519, keys that [`Places`] does not know, and RA with layouts
+/// that few signers have, whose tables are longer than their share of memory, or that have texts of more than 81 bytes.
+/// [`Graphics::spec`] does not name Ed25519, so that a scheduler never hands it over.
 ///
 /// A device that fails, does not answer within its [patience](Options::patience) or computes wrongly is closed and the
 /// lane lost, with no verdict given. [`Graphics::reopen`] tries it again, unless it hangs: then it is left alone as
@@ -60,7 +42,7 @@ pub type Opener = Box<dyn FnMut() -> Result<Gpu, NoGpu> + Send>;
 pub struct Graphics {
     name: String,
     open: Opener,
-    memory: KeyMemory,
+    places: Arc<Places>,
     device: Option<Device>,
     /// How it was lost.
     reason: String,
@@ -80,16 +62,16 @@ impl Graphics {
     ///
     /// # Errors
     /// It cannot be used.
-    pub fn open(info: &DeviceInfo, options: &Options, memory: KeyMemory) -> Result<Self, NoGpu> {
+    pub fn open(info: &DeviceInfo, options: &Options, places: Arc<Places>) -> Result<Self, NoGpu> {
         let (info, options) = (info.clone(), options.clone());
-        Self::opened_by(Box::new(move || Gpu::open(&info, &options)), memory)
+        Self::opened_by(Box::new(move || Gpu::open(&info, &options)), places)
     }
 
     /// The same with another way of opening it.
     ///
     /// # Errors
     /// It cannot be used.
-    pub fn opened_by(mut open: Opener, memory: KeyMemory) -> Result<Self, NoGpu> {
+    pub fn opened_by(mut open: Opener, places: Arc<Places>) -> Result<Self, NoGpu> {
         let gpu = tested(open()?)?;
         let rest: Box<dyn Verifier> = match Eight::widest() {
             Some(eight) => Box::new(eight),
@@ -98,8 +80,8 @@ impl Graphics {
         Ok(Self {
             name: format!("gpu {} ({})", gpu.info().ordinal, gpu.info().name),
             open,
-            memory,
-            device: Some(Device::new(gpu, memory)),
+            device: Some(Device::new(gpu, Arc::clone(&places))),
+            places,
             reason: String::new(),
             hangs: false,
             rest,
@@ -145,12 +127,9 @@ impl Graphics {
             .unzip();
         let mut verdicts = Vec::new();
         self.rest.verify(&others, &mut verdicts)?;
-        for ((place, verdict), message) in places.into_iter().zip(verdicts).zip(&others) {
+        for (place, verdict) in places.into_iter().zip(verdicts) {
             if let Some(holds) = holds.get_mut(place) {
                 *holds = verdict;
-            }
-            if let Some(device) = self.device.as_mut().filter(|_| verdict) {
-                device.wants(message);
             }
         }
         Ok(holds)
@@ -166,7 +145,7 @@ impl Graphics {
         }
         if self.device.is_none() {
             match (self.open)().and_then(tested) {
-                Ok(gpu) => self.device = Some(Device::new(gpu, self.memory)),
+                Ok(gpu) => self.device = Some(Device::new(gpu, Arc::clone(&self.places))),
                 Err(error) => {
                     self.reason = error.to_string();
                     return Err(self.lost());
@@ -223,23 +202,11 @@ fn on_device<'a>(
     messages: &'a [Checked],
     holds: &mut [bool],
 ) -> Result<Vec<Placed<'a>>, BatchError> {
-    let mut others = Vec::new();
-    for scheme in Scheme::ALL {
-        let of_scheme: Vec<Placed> = (0..)
-            .zip(messages)
-            .filter(|(_, message)| message.key().scheme() == scheme)
-            .collect();
-        if of_scheme.is_empty() {
-            continue;
-        }
-        match scheme {
-            Scheme::RaRsa2048 => others.extend(device.rapid(Width::Bits2048, &of_scheme, holds)?),
-            Scheme::RaRsa3072 => others.extend(device.rapid(Width::Bits3072, &of_scheme, holds)?),
-            Scheme::RsaPss2048 => others.extend(device.pss(Width::Bits2048, &of_scheme, holds)?),
-            Scheme::RsaPss3072 => others.extend(device.pss(Width::Bits3072, &of_scheme, holds)?),
-            Scheme::EcdsaP256 => device.p256(&of_scheme, holds)?,
-            Scheme::Ed25519 => others.extend(of_scheme),
-        }
+    let placed = (0..).zip(messages);
+    let (p256, others): (Vec<Placed>, Vec<Placed>) =
+        placed.partition(|(_, message)| message.key().scheme() == Scheme::EcdsaP256);
+    if !p256.is_empty() {
+        device.p256(&p256, holds)?;
     }
-    Ok(others)
+    device.rsa(&others, holds)
 }

@@ -1,0 +1,337 @@
+//! Which signers have places on devices.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::gpu::{DeviceInfo, Width, takes_layout};
+use crate::key::PublicKey;
+use crate::ra::RaPublic;
+use crate::scheduler::{Span, Time};
+use crate::scheme::Scheme;
+
+/// Layouts whose keys are kept side by side: those that most signers have.
+const LAYOUTS_MAX: usize = 4;
+/// A signer of whom no message has held for so long makes room for another.
+const IDLE: Span = Span::from_millis(10_000);
+
+/// How much of a device's memory keys may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyMemory {
+    /// For the hashed components of RA's keys, in bytes: 2 MiB a key of 2,048 bits for the stamp, and 64 KiB for each
+    /// byte of the payload. Layouts share it evenly.
+    pub table_bytes: usize,
+    /// Keys of RSA-PSS of one size, and of one layout of RA.
+    pub rsa_keys: usize,
+}
+
+impl KeyMemory {
+    /// A quarter of the device's memory, and 4,096 keys.
+    #[must_use]
+    pub fn of(device: &DeviceInfo) -> Self {
+        Self {
+            table_bytes: usize::try_from(device.memory_bytes / 4).unwrap_or(usize::MAX),
+            rsa_keys: 4096,
+        }
+    }
+
+    /// What both have.
+    #[must_use]
+    pub fn least(self, other: Self) -> Self {
+        Self {
+            table_bytes: self.table_bytes.min(other.table_bytes),
+            rsa_keys: self.rsa_keys.min(other.rsa_keys),
+        }
+    }
+}
+
+/// What keys have in common that lie side by side, and that one kernel reads.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    pub(super) width: Width,
+    /// Of RA: how many values each component has.
+    pub(super) domains: Option<Vec<u32>>,
+}
+
+impl Shape {
+    /// `None` of a key that needs no place.
+    fn of(key: &PublicKey) -> Option<Self> {
+        let width = match key.scheme() {
+            Scheme::RaRsa2048 | Scheme::RsaPss2048 => Width::Bits2048,
+            Scheme::RaRsa3072 | Scheme::RsaPss3072 => Width::Bits3072,
+            Scheme::EcdsaP256 | Scheme::Ed25519 => return None,
+        };
+        let domains = key.ra().map(|ra| ra.layout().domains().collect());
+        Some(Self { width, domains })
+    }
+
+    /// What a key's hashed components take; nothing of RSA-PSS.
+    fn table_bytes(&self) -> usize {
+        let rows = |domains: &Vec<u32>| domains.iter().map(|values| *values as usize).sum::<usize>();
+        self.domains
+            .as_ref()
+            .map_or(0, rows)
+            .saturating_mul(self.width.bytes())
+    }
+}
+
+/// A receiver's signers, and which of them have places on its devices, the same on each. Whoever submits messages asks here first: those of
+/// signers without a place are for processors, which verify what is forged in any name, and take none of the devices' time.
+///
+/// All have places for whom there is memory. Where there are more, one of whom no message has held for ten seconds makes room for one
+/// of whom one has: forgeries displace nobody.
+pub struct Places {
+    /// By the keys' places in memory, which each keeps as long as it is kept here: nothing has to be compared.
+    signers: HashMap<usize, Placed>,
+    groups: Vec<Group>,
+}
+
+struct Placed {
+    /// Keeps its place in memory.
+    _key: Arc<PublicKey>,
+    /// `None` of one that no device takes.
+    group: Option<usize>,
+    on_device: AtomicBool,
+    /// When a message has held last, ns.
+    held_at: AtomicU64,
+}
+
+/// Keys of one shape.
+pub(super) struct Group {
+    pub(super) shape: Shape,
+    /// Keys that a device holds. If that is not all of them, a few more than have places: what waits of one that was displaced is worked off.
+    pub(super) capacity: usize,
+    signers: Vec<usize>,
+    /// Nobody makes room before.
+    idle_at: Mutex<Time>,
+}
+
+fn address(key: &Arc<PublicKey>) -> usize {
+    Arc::as_ptr(key).addr()
+}
+
+impl Places {
+    /// Gives places to as many signers as there is memory for on each device.
+    pub fn new<'a>(signers: impl IntoIterator<Item = &'a Arc<PublicKey>>, memory: KeyMemory) -> Self {
+        let mut of_shape: HashMap<Shape, Vec<&Arc<PublicKey>>> = HashMap::new();
+        let mut without = Vec::new();
+        let mut seen = HashSet::new();
+        for key in signers {
+            match Shape::of(key).filter(|_| seen.insert(address(key))) {
+                None => {}
+                Some(_) if !key.ra().map(RaPublic::layout).is_none_or(takes_layout) => without.push(key),
+                Some(shape) => of_shape.entry(shape).or_default().push(key),
+            }
+        }
+        let mut shapes: Vec<_> = of_shape.into_iter().collect();
+        shapes.sort_by_key(|(_, keys)| std::cmp::Reverse(keys.len()));
+        let layouts = shapes.iter().filter(|(shape, _)| shape.domains.is_some()).count();
+        let mut layouts_left = layouts.min(LAYOUTS_MAX);
+        let share = memory.table_bytes / layouts_left.max(1);
+        let mut places = Self {
+            signers: HashMap::new(),
+            groups: Vec::new(),
+        };
+        for (shape, keys) in shapes {
+            let room = match shape.table_bytes() {
+                0 => memory.rsa_keys,
+                bytes if layouts_left > 0 => (share / bytes).min(memory.rsa_keys),
+                _ => 0,
+            };
+            if room == 0 {
+                without.extend(keys);
+                continue;
+            }
+            layouts_left -= usize::from(shape.domains.is_some());
+            places.add(shape, &keys, room);
+        }
+        for key in without {
+            places.insert(key, None, false);
+        }
+        places
+    }
+
+    fn add(&mut self, shape: Shape, keys: &[&Arc<PublicKey>], room: usize) {
+        let group = self.groups.len();
+        let (capacity, placed) = match keys.len() <= room {
+            true => (keys.len(), keys.len()),
+            false => (room, room - room / 8),
+        };
+        for (number, key) in keys.iter().enumerate() {
+            self.insert(key, Some(group), number < placed);
+        }
+        self.groups.push(Group {
+            shape,
+            capacity,
+            signers: keys.iter().map(|key| address(key)).collect(),
+            idle_at: Mutex::new(Time::ZERO),
+        });
+    }
+
+    fn insert(&mut self, key: &Arc<PublicKey>, group: Option<usize>, on_device: bool) {
+        let placed = Placed {
+            _key: Arc::clone(key),
+            group,
+            on_device: AtomicBool::new(on_device),
+            held_at: AtomicU64::new(0),
+        };
+        self.signers.insert(address(key), placed);
+    }
+
+    /// Whether a message of this signer may be for a device. A key that needs no place has one.
+    #[must_use]
+    pub fn has(&self, key: &Arc<PublicKey>) -> bool {
+        let placed = self.signers.get(&address(key));
+        placed.is_none_or(|placed| placed.on_device.load(Ordering::Relaxed))
+    }
+
+    /// Notes that a message of this signer was accepted.
+    pub fn held(&self, key: &Arc<PublicKey>, now: Time) {
+        let Some(placed) = self.signers.get(&address(key)) else {
+            return;
+        };
+        placed.held_at.store(now.as_nanos(), Ordering::Relaxed);
+        if !placed.on_device.load(Ordering::Relaxed)
+            && let Some(group) = placed.group.and_then(|group| self.groups.get(group))
+        {
+            self.make_room(group, placed, now);
+        }
+    }
+
+    /// Gives one the place of the one of whom none has held for longest, if that is long enough.
+    fn make_room(&self, group: &Group, placed: &Placed, now: Time) {
+        let mut idle_at = group.idle_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if now < *idle_at || placed.on_device.load(Ordering::Relaxed) {
+            return;
+        }
+        let signers = group.signers.iter().filter_map(|signer| self.signers.get(signer));
+        let others = signers.filter(|other| other.on_device.load(Ordering::Relaxed));
+        let Some(oldest) = others.min_by_key(|other| other.held_at.load(Ordering::Relaxed)) else {
+            return;
+        };
+        *idle_at = Time::from_nanos(oldest.held_at.load(Ordering::Relaxed)) + IDLE;
+        if *idle_at <= now {
+            oldest.on_device.store(false, Ordering::Relaxed);
+            placed.on_device.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The group of a key that a device takes, whether it has a place at the moment or not.
+    pub(super) fn group_of(&self, key: &Arc<PublicKey>) -> Option<usize> {
+        self.signers.get(&address(key))?.group
+    }
+
+    pub(super) fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::PrivateKey;
+    use crate::message::PayloadKind;
+    use crate::ra::{Domain, Layout};
+
+    fn keys(count: usize, layout: Option<&Layout>) -> Vec<Arc<PublicKey>> {
+        let scheme = if layout.is_some() {
+            Scheme::RaRsa2048
+        } else {
+            Scheme::RsaPss2048
+        };
+        let key = || PrivateKey::generate(scheme, layout.cloned()).unwrap();
+        (0..count).map(|_| Arc::clone(key().public())).collect()
+    }
+
+    fn layout(texts: &[&str]) -> Layout {
+        let texts = Domain::Submessages(texts.iter().map(ToString::to_string).collect());
+        Layout::new(PayloadKind::Submessages, vec![texts]).unwrap()
+    }
+
+    fn at(seconds: u64) -> Time {
+        Time::ZERO + Span::from_millis(1000 * seconds)
+    }
+
+    const MEMORY: KeyMemory = KeyMemory {
+        table_bytes: 1 << 30,
+        rsa_keys: 2,
+    };
+
+    #[test]
+    fn who_was_not_heard_of_for_longest_makes_room_when_that_is_long() {
+        let keys = keys(3, None);
+        let places = Places::new(&keys, MEMORY);
+        let has = || [0, 1, 2].map(|key| places.has(&keys[key]));
+        assert_eq!(has(), [true, true, false]);
+        places.held(&keys[1], at(1));
+        places.held(&keys[0], at(2));
+        places.held(&keys[2], at(10));
+        assert_eq!(has(), [true, true, false], "both were heard of lately");
+        places.held(&keys[2], at(11));
+        assert_eq!(has(), [true, false, true]);
+        places.held(&keys[1], at(11));
+        assert_eq!(has(), [true, false, true], "it was heard of 9 s ago");
+        places.held(&keys[0], at(12));
+        places.held(&keys[1], at(20));
+        assert_eq!(has(), [true, false, true]);
+        places.held(&keys[1], at(21));
+        assert_eq!(has(), [true, true, false]);
+    }
+
+    #[test]
+    fn where_there_is_room_for_all_nobody_is_displaced() {
+        let keys = keys(2, None);
+        let places = Places::new(&keys, MEMORY);
+        places.held(&keys[0], at(100));
+        assert!(keys.iter().all(|key| places.has(key)));
+        let foreign = self::keys(1, None);
+        places.held(&foreign[0], at(100));
+    }
+
+    /// What is no layout for a device, or one that too few have, is for processors.
+    #[test]
+    fn the_layouts_that_most_signers_have_share_the_memory() {
+        let long = "x".repeat(82);
+        let texts = ["a", "b", "c", "d", "e", "f", long.as_str()];
+        let layouts: Vec<Layout> = (2..7).map(|count| layout(&texts[..count])).collect();
+        let counts = [2, 1, 2, 2, 2];
+        let of_layout: Vec<_> = layouts
+            .iter()
+            .zip(counts)
+            .map(|(layout, count)| keys(count, Some(layout)))
+            .collect();
+        let never = keys(1, Some(&layout(&texts)));
+        let all = || of_layout.iter().flatten().chain(&never);
+        let places = Places::new(all(), MEMORY);
+        let have: Vec<usize> = of_layout
+            .iter()
+            .map(|keys| keys.iter().filter(|key| places.has(key)).count())
+            .collect();
+        assert_eq!(have, [2, 0, 2, 2, 2]);
+        places.held(&of_layout[1][0], at(100));
+        places.held(&never[0], at(100));
+        assert!(!places.has(&of_layout[1][0]) && !places.has(&never[0]));
+        // Two tables of 2 MiB and a little for each layout, and one.
+        for (mebibytes, capacity) in [(20, 2), (12, 1)] {
+            let memory = KeyMemory {
+                table_bytes: mebibytes << 20,
+                ..MEMORY
+            };
+            let places = Places::new(all(), memory);
+            assert!(
+                places.groups().len() == 4 && places.groups().iter().all(|group| group.capacity == capacity)
+            );
+        }
+        assert!(
+            Places::new(
+                all(),
+                KeyMemory {
+                    table_bytes: 7 << 20,
+                    ..MEMORY
+                }
+            )
+            .groups()
+            .is_empty()
+        );
+    }
+}
