@@ -74,6 +74,7 @@ doc: setup ## the crates' documentation as HTML in target/doc
 fuzz: setup ## the seeded simulations and differential tests, longer: FUZZ_SEEDS=20000 by default
 	LINEWARDEN_SEEDS=$${FUZZ_SEEDS:-20000} PROPTEST_CASES=$${FUZZ_SEEDS:-20000} \
 		cargo test -p linewarden-protocol -p linewarden-dataplane $(ARGS)
+	LINEWARDEN_SEEDS=$${FUZZ_SEEDS:-20000} cargo test -p linewarden-gateway --test simulation $(ARGS)
 	LINEWARDEN_SEEDS=$${FUZZ_SEEDS:-20000} LINEWARDEN_DIFFERENTIAL_CASES=$${FUZZ_SEEDS:-20000} \
 		cargo test -p linewarden-switch --test loading --test differential $(ARGS)
 	PROPTEST_CASES=$${FUZZ_SEEDS:-20000} cargo test -p linewarden-signatures --test vandals $(ARGS)
