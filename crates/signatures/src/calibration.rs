@@ -10,6 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 
 use crate::key::{Material, PublicKey};
+use crate::lane::Places;
 use crate::message::{Draft, MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, Unsigned};
 use crate::receive::{Checked, Receiver};
 use crate::refusal::Refusal;
@@ -32,16 +33,22 @@ const REPEATS: usize = 3;
 pub struct Samples(Vec<(Class, Vec<Checked>)>);
 
 impl Samples {
-    /// Of the receiver's signers, for each class that they have keys of. Numbers follow from `random`.
+    /// Of the receiver's signers, for each class that they have keys of; of those with places on devices if any has. Numbers follow from
+    /// `random`.
     #[must_use]
-    pub fn new(receiver: &Receiver, now: TimeMs, random: [u8; 32]) -> Self {
+    pub fn new(receiver: &Receiver, places: Option<&Places>, now: TimeMs, random: [u8; 32]) -> Self {
         let mut random = ChaCha8Rng::from_seed(random);
         let mut samples = Vec::new();
         for class in Class::all() {
             let of_class = receiver
                 .signers()
                 .filter(|key| self::class(key.scheme()) == class);
-            let of_keys = of_class.filter_map(|key| of_key(receiver, key, now, &mut random));
+            let (placed, others): (Vec<_>, Vec<_>) =
+                of_class.partition(|key| places.is_none_or(|places| places.has(key)));
+            let of_class = if placed.is_empty() { others } else { placed };
+            let of_keys = of_class
+                .into_iter()
+                .filter_map(|key| of_key(receiver, key, now, &mut random));
             let of_keys: Vec<Vec<Checked>> = of_keys.take(SIGNERS_MAX).collect();
             // By turns, as messages of many signers come.
             let turns = 0..of_keys.iter().map(Vec::len).max().unwrap_or(0);

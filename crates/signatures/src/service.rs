@@ -291,8 +291,10 @@ impl Service {
     /// What only processors are to be given, since the signer has no place on a device, is a class of its own.
     fn class(&self, message: &Checked) -> Class {
         let class = class(message.key().scheme());
-        let without = self.shared.places.iter().any(|places| !places.has(message.key()));
-        class.unplaced().filter(|_| without).unwrap_or(class)
+        match (class.unplaced(), &self.shared.places) {
+            (Some(unplaced), Some(places)) if !places.has(message.key()) => unplaced,
+            _ => class,
+        }
     }
 
     fn meta(&self, message: &Checked, sender: SocketAddr, fresh_for_ms: u64) -> Meta {
@@ -370,5 +372,25 @@ mod tests {
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
         assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+    }
+
+    #[test]
+    fn processors_do_what_devices_are_not_given() {
+        let line = crate::scheduler::model::Line::new(Span::from_micros(1), 1e4);
+        let of = |kind| {
+            let spec = LaneSpec::new("a lane", kind)
+                .with(Class::RA_VERIFY, line)
+                .with(Class::P256_VERIFY, line);
+            let lines = with_unplaced(spec).lines;
+            Class::all()
+                .filter(|class| lines.of(*class).is_some())
+                .collect::<Vec<_>>()
+        };
+        let both = [Class::RA_VERIFY, Class::P256_VERIFY];
+        assert_eq!(of(LaneKind::Accelerator), both);
+        assert_eq!(
+            of(LaneKind::Cpu),
+            [both.as_slice(), &[Class::RA_VERIFY_UNPLACED]].concat()
+        );
     }
 }

@@ -135,20 +135,6 @@ impl std::fmt::Debug for RsaKeys {
     }
 }
 
-impl RsaKeys {
-    /// The size of the keys.
-    #[must_use]
-    pub fn width(&self) -> Width {
-        self.width
-    }
-
-    /// Keys that there is room for.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.capacity
-    }
-}
-
 /// RSA keys with their secret parts, numbered alike.
 pub struct RsaSecrets {
     pub(super) public: RsaKeys,

@@ -146,7 +146,7 @@ impl Lane<Checked> for Refusing {
 #[test]
 fn samples_measure_every_class_and_nobody_accepts_them() {
     let receiver = receiver();
-    let samples = Samples::new(&receiver, NOW, [5; 32]);
+    let samples = Samples::new(&receiver, None, NOW, [5; 32]);
     let classes: Vec<Class> = samples.classes().collect();
     assert_eq!(classes.len(), Scheme::ALL.len(), "{classes:?}");
     let guess = Line::new(Span::from_millis(1), 1.0);

@@ -11,8 +11,8 @@ use linewarden_signatures::message::TimeMs;
 use linewarden_signatures::receive::{
     COMPONENT_MEMORY_DEFAULT_BYTES, REPLAY_MEMORY_DEFAULT, Receiver, ReplayMemory, Signers, Window,
 };
-use linewarden_signatures::scheduler::Config;
 use linewarden_signatures::scheduler::policy::Adaptive;
+use linewarden_signatures::scheduler::{Config, LaneKind};
 use linewarden_signatures::service::{Lanes, Service};
 use linewarden_signatures::store::{Revocations, read_public};
 
@@ -70,8 +70,8 @@ pub struct ReceiveArgs {
     #[arg(long, value_name = "MS", default_value_t = Window::DEFAULT.ahead_ms_max)]
     ahead_ms_max: u32,
     /// Messages that are remembered against replay
-    #[arg(long, value_name = "COUNT", default_value_t = REPLAY_MEMORY_DEFAULT)]
-    remember: usize,
+    #[arg(long, value_name = "COUNT", default_value_t = REPLAY_MEMORY_DEFAULT as u32, value_parser = clap::value_parser!(u32).range(1..))]
+    remember: u32,
     /// Memory for what is hashed of RA messages, of all signers together; less makes RA slower
     #[arg(long, value_name = "MIB", default_value_t = (COMPONENT_MEMORY_DEFAULT_BYTES >> 20) as u32)]
     ra_memory: u32,
@@ -146,14 +146,19 @@ fn start(args: &ReceiveArgs, outputs: &Outputs) -> Result<(Service, Vec<Calibrat
         age_ms_max: args.age_ms_max,
         ahead_ms_max: args.ahead_ms_max,
     };
-    let replays = ReplayMemory::new(window, args.remember, random()?).since(clock());
+    let replays = ReplayMemory::new(window, args.remember as usize, random()?).since(clock());
     let receiver = Receiver::new(signers, revoked, window, replays);
     receiver.set_component_memory((args.ra_memory as usize) << 20);
     let mut lanes = lanes::processors(args.lanes);
     let (gpus, places) = lanes::gpus(args.gpu, &receiver)?;
     lanes.extend(gpus);
-    let samples = Samples::new(&receiver, clock(), random()?);
+    let samples = Samples::new(&receiver, places.as_deref(), clock(), random()?);
     let (lanes, calibrations) = lanes::calibrated(lanes, &samples, args.gpu)?;
+    // A GPU that failed is left out.
+    let places = places.filter(|_| {
+        let kinds = lanes.iter().map(|(spec, _)| spec.kind);
+        kinds.into_iter().any(|kind| kind == LaneKind::Accelerator)
+    });
     let service = Service::start(
         receiver,
         Config::default(),

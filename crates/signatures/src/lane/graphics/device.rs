@@ -93,7 +93,11 @@ impl Device {
                 None => others.push(*placed),
             }
         }
-        for ((group, messages), store) in places.groups().iter().zip(of_group).zip(&mut self.stores) {
+        for ((group, mut messages), store) in places.groups().iter().zip(of_group).zip(&mut self.stores) {
+            if group.crowded {
+                // Where keys take turns, each comes once a batch.
+                messages.sort_by_key(|(_, message)| Arc::as_ptr(message.key()));
+            }
             let mut rest = messages.as_slice();
             while !rest.is_empty() {
                 let store = match store {

@@ -19,7 +19,7 @@ const IDLE: Span = Span::from_millis(10_000);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyMemory {
     /// For the hashed components of RA's keys, in bytes: 2 MiB a key of 2,048 bits for the stamp, and 64 KiB for each
-    /// byte of the payload. Layouts share it evenly.
+    /// byte of the payload. Layouts share it.
     pub table_bytes: usize,
     /// Keys of RSA-PSS of one size, and of one layout of RA.
     pub rsa_keys: usize,
@@ -81,29 +81,47 @@ impl Shape {
 /// All have places for whom there is memory. Where there are more, one of whom no message has held for ten seconds makes room for one
 /// of whom one has: forgeries displace nobody.
 pub struct Places {
-    /// By the keys' places in memory, which each keeps as long as it is kept here: nothing has to be compared.
-    signers: HashMap<usize, Placed>,
+    /// Numbers of signers by their keys' places in memory, which each keeps as long as it is kept here: nothing has to be compared.
+    numbers: HashMap<usize, usize>,
+    signers: Vec<Signer>,
     groups: Vec<Group>,
 }
 
-struct Placed {
+struct Signer {
     /// Keeps its place in memory.
     _key: Arc<PublicKey>,
     /// `None` of one that no device takes.
     group: Option<usize>,
     on_device: AtomicBool,
-    /// When a message has held last, ns.
+    /// When a message has held last, ns; 0 if none has.
     held_at: AtomicU64,
+}
+
+impl Signer {
+    fn idle_at(&self) -> Time {
+        match self.held_at.load(Ordering::Relaxed) {
+            0 => Time::ZERO,
+            held_at => Time::from_nanos(held_at) + IDLE,
+        }
+    }
 }
 
 /// Keys of one shape.
 pub(super) struct Group {
     pub(super) shape: Shape,
-    /// Keys that a device holds. If that is not all of them, a few more than have places: what waits of one that was displaced is worked off.
+    /// Keys that a device holds.
     pub(super) capacity: usize,
+    /// More signers have such keys than that. Then a few of what a device holds are no places: what waits of a signer who was displaced is
+    /// worked off there.
+    pub(super) crowded: bool,
+    placed: Mutex<PlacedSigners>,
+}
+
+struct PlacedSigners {
+    /// Their numbers.
     signers: Vec<usize>,
-    /// Nobody makes room before.
-    idle_at: Mutex<Time>,
+    /// None of them makes room before.
+    idle_at: Time,
 }
 
 fn address(key: &Arc<PublicKey>) -> usize {
@@ -111,7 +129,7 @@ fn address(key: &Arc<PublicKey>) -> usize {
 }
 
 impl Places {
-    /// Gives places to as many signers as there is memory for on each device.
+    /// Gives places to as many signers as there is memory for on each device, the first of them.
     pub fn new<'a>(signers: impl IntoIterator<Item = &'a Arc<PublicKey>>, memory: KeyMemory) -> Self {
         let mut of_shape: HashMap<Shape, Vec<&Arc<PublicKey>>> = HashMap::new();
         let mut without = Vec::new();
@@ -123,27 +141,39 @@ impl Places {
                 Some(shape) => of_shape.entry(shape).or_default().push(key),
             }
         }
-        let mut shapes: Vec<_> = of_shape.into_iter().collect();
-        shapes.sort_by_key(|(_, keys)| std::cmp::Reverse(keys.len()));
-        let layouts = shapes.iter().filter(|(shape, _)| shape.domains.is_some()).count();
-        let mut layouts_left = layouts.min(LAYOUTS_MAX);
-        let share = memory.table_bytes / layouts_left.max(1);
+        let (mut layouts, plain): (Vec<_>, Vec<_>) = of_shape
+            .into_iter()
+            .partition(|(shape, _)| shape.domains.is_some());
+        layouts.sort_by(|(a, of_a), (b, of_b)| {
+            let by_signers = of_b.len().cmp(&of_a.len());
+            by_signers.then_with(|| (a.width.bytes(), &a.domains).cmp(&(b.width.bytes(), &b.domains)))
+        });
+        without.extend(
+            layouts
+                .drain(layouts.len().min(LAYOUTS_MAX)..)
+                .flat_map(|(_, keys)| keys),
+        );
         let mut places = Self {
-            signers: HashMap::new(),
+            numbers: HashMap::new(),
+            signers: Vec::new(),
             groups: Vec::new(),
         };
-        for (shape, keys) in shapes {
-            let room = match shape.table_bytes() {
-                0 => memory.rsa_keys,
-                bytes if layouts_left > 0 => (share / bytes).min(memory.rsa_keys),
-                _ => 0,
-            };
-            if room == 0 {
-                without.extend(keys);
-                continue;
+        for (shape, keys) in plain {
+            places.add(shape, &keys, memory.rsa_keys.max(1));
+        }
+        // Who needs less than an even share leaves the rest of it to the others.
+        layouts.sort_by_key(|(shape, keys)| shape.table_bytes().saturating_mul(keys.len()));
+        let (mut bytes_left, mut layouts_left) = (memory.table_bytes, layouts.len());
+        for (shape, keys) in layouts {
+            let share = bytes_left / layouts_left;
+            layouts_left -= 1;
+            match (share / shape.table_bytes().max(1)).min(memory.rsa_keys) {
+                0 => without.extend(keys),
+                room => {
+                    bytes_left -= shape.table_bytes() * room.min(keys.len());
+                    places.add(shape, &keys, room);
+                }
             }
-            layouts_left -= usize::from(shape.domains.is_some());
-            places.add(shape, &keys, room);
         }
         for key in without {
             places.insert(key, None, false);
@@ -152,73 +182,92 @@ impl Places {
     }
 
     fn add(&mut self, shape: Shape, keys: &[&Arc<PublicKey>], room: usize) {
-        let group = self.groups.len();
-        let (capacity, placed) = match keys.len() <= room {
-            true => (keys.len(), keys.len()),
-            false => (room, room - room / 8),
+        let (group, crowded) = (self.groups.len(), keys.len() > room);
+        let placed = match crowded && room > 1 {
+            true => room - (room / 8).max(1),
+            false => room.min(keys.len()),
         };
+        let first = self.signers.len();
         for (number, key) in keys.iter().enumerate() {
             self.insert(key, Some(group), number < placed);
         }
         self.groups.push(Group {
             shape,
-            capacity,
-            signers: keys.iter().map(|key| address(key)).collect(),
-            idle_at: Mutex::new(Time::ZERO),
+            capacity: room.min(keys.len()),
+            crowded,
+            placed: Mutex::new(PlacedSigners {
+                signers: (first..first + placed).collect(),
+                idle_at: Time::ZERO,
+            }),
         });
     }
 
     fn insert(&mut self, key: &Arc<PublicKey>, group: Option<usize>, on_device: bool) {
-        let placed = Placed {
+        self.numbers.insert(address(key), self.signers.len());
+        self.signers.push(Signer {
             _key: Arc::clone(key),
             group,
             on_device: AtomicBool::new(on_device),
             held_at: AtomicU64::new(0),
-        };
-        self.signers.insert(address(key), placed);
+        });
+    }
+
+    fn signer(&self, key: &Arc<PublicKey>) -> Option<(usize, &Signer)> {
+        let number = *self.numbers.get(&address(key))?;
+        Some((number, self.signers.get(number)?))
     }
 
     /// Whether a message of this signer may be for a device. A key that needs no place has one.
     #[must_use]
     pub fn has(&self, key: &Arc<PublicKey>) -> bool {
-        let placed = self.signers.get(&address(key));
-        placed.is_none_or(|placed| placed.on_device.load(Ordering::Relaxed))
+        let signer = self.signer(key);
+        signer.is_none_or(|(_, signer)| signer.on_device.load(Ordering::Relaxed))
     }
 
     /// Notes that a message of this signer was accepted.
     pub fn held(&self, key: &Arc<PublicKey>, now: Time) {
-        let Some(placed) = self.signers.get(&address(key)) else {
+        let Some((number, signer)) = self.signer(key) else {
             return;
         };
-        placed.held_at.store(now.as_nanos(), Ordering::Relaxed);
-        if !placed.on_device.load(Ordering::Relaxed)
-            && let Some(group) = placed.group.and_then(|group| self.groups.get(group))
+        signer.held_at.store(now.as_nanos(), Ordering::Relaxed);
+        if !signer.on_device.load(Ordering::Relaxed)
+            && let Some(group) = signer.group.and_then(|group| self.groups.get(group))
         {
-            self.make_room(group, placed, now);
+            self.make_room(group, number, now);
         }
     }
 
-    /// Gives one the place of the one of whom none has held for longest, if that is long enough.
-    fn make_room(&self, group: &Group, placed: &Placed, now: Time) {
-        let mut idle_at = group.idle_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if now < *idle_at || placed.on_device.load(Ordering::Relaxed) {
+    /// Gives a signer the place of the one of whom none has held for longest, if that is long enough.
+    fn make_room(&self, group: &Group, newcomer: usize, now: Time) {
+        let mut placed = group.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |number: &usize| self.signers.get(*number);
+        // Both may have changed while the lock was waited for.
+        if now < placed.idle_at || of(&newcomer).is_none_or(|signer| signer.on_device.load(Ordering::Relaxed))
+        {
             return;
         }
-        let signers = group.signers.iter().filter_map(|signer| self.signers.get(signer));
-        let others = signers.filter(|other| other.on_device.load(Ordering::Relaxed));
-        let Some(oldest) = others.min_by_key(|other| other.held_at.load(Ordering::Relaxed)) else {
+        let idle_at = |number: &&mut usize| of(number).map(Signer::idle_at);
+        let PlacedSigners {
+            signers,
+            idle_at: next,
+        } = &mut *placed;
+        let Some(oldest) = signers.iter_mut().min_by_key(idle_at) else {
             return;
         };
-        *idle_at = Time::from_nanos(oldest.held_at.load(Ordering::Relaxed)) + IDLE;
-        if *idle_at <= now {
-            oldest.on_device.store(false, Ordering::Relaxed);
-            placed.on_device.store(true, Ordering::Relaxed);
+        let (Some(before), Some(after)) = (of(oldest), of(&newcomer)) else {
+            return;
+        };
+        *next = before.idle_at();
+        if *next <= now {
+            before.on_device.store(false, Ordering::Relaxed);
+            after.on_device.store(true, Ordering::Relaxed);
+            *oldest = newcomer;
         }
     }
 
     /// The group of a key that a device takes, whether it has a place at the moment or not.
     pub(super) fn group_of(&self, key: &Arc<PublicKey>) -> Option<usize> {
-        self.signers.get(&address(key))?.group
+        self.signer(key)?.1.group
     }
 
     pub(super) fn groups(&self) -> &[Group] {
@@ -254,33 +303,50 @@ mod tests {
 
     const MEMORY: KeyMemory = KeyMemory {
         table_bytes: 1 << 30,
-        rsa_keys: 2,
+        rsa_keys: 3,
     };
 
     #[test]
     fn who_was_not_heard_of_for_longest_makes_room_when_that_is_long() {
-        let keys = keys(3, None);
+        // One of three that a device holds is spare.
+        let keys = keys(4, None);
         let places = Places::new(&keys, MEMORY);
-        let has = || [0, 1, 2].map(|key| places.has(&keys[key]));
-        assert_eq!(has(), [true, true, false]);
+        let has = || [0, 1, 2, 3].map(|key| places.has(&keys[key]));
+        assert_eq!(has(), [true, true, false, false]);
         places.held(&keys[1], at(1));
         places.held(&keys[0], at(2));
         places.held(&keys[2], at(10));
-        assert_eq!(has(), [true, true, false], "both were heard of lately");
+        assert_eq!(has(), [true, true, false, false], "both were heard of lately");
         places.held(&keys[2], at(11));
-        assert_eq!(has(), [true, false, true]);
+        assert_eq!(has(), [true, false, true, false]);
         places.held(&keys[1], at(11));
-        assert_eq!(has(), [true, false, true], "it was heard of 9 s ago");
+        assert_eq!(
+            has(),
+            [true, false, true, false],
+            "the other was heard of 9 s ago"
+        );
         places.held(&keys[0], at(12));
         places.held(&keys[1], at(20));
-        assert_eq!(has(), [true, false, true]);
+        assert_eq!(has(), [true, false, true, false]);
         places.held(&keys[1], at(21));
-        assert_eq!(has(), [true, true, false]);
+        assert_eq!(has(), [true, true, false, false]);
+    }
+
+    #[test]
+    fn who_was_never_heard_of_makes_room_at_once() {
+        let keys = keys(4, None);
+        let places = Places::new(&keys, MEMORY);
+        places.held(&keys[0], at(1));
+        places.held(&keys[3], at(2));
+        assert_eq!(
+            [0, 1, 2, 3].map(|key| places.has(&keys[key])),
+            [true, false, false, true]
+        );
     }
 
     #[test]
     fn where_there_is_room_for_all_nobody_is_displaced() {
-        let keys = keys(2, None);
+        let keys = keys(3, None);
         let places = Places::new(&keys, MEMORY);
         places.held(&keys[0], at(100));
         assert!(keys.iter().all(|key| places.has(key)));
@@ -311,27 +377,20 @@ mod tests {
         places.held(&of_layout[1][0], at(100));
         places.held(&never[0], at(100));
         assert!(!places.has(&of_layout[1][0]) && !places.has(&never[0]));
-        // Two tables of 2 MiB and a little for each layout, and one.
-        for (mebibytes, capacity) in [(20, 2), (12, 1)] {
+        // Tables of 2 MiB and a little, of which each layout needs two.
+        for (mebibytes, expected) in [
+            (20, vec![2; 4]),
+            (12, vec![1, 1, 1, 2]),
+            (7, vec![1; 3]),
+            (2, vec![]),
+        ] {
             let memory = KeyMemory {
                 table_bytes: mebibytes << 20,
                 ..MEMORY
             };
             let places = Places::new(all(), memory);
-            assert!(
-                places.groups().len() == 4 && places.groups().iter().all(|group| group.capacity == capacity)
-            );
+            let capacities: Vec<usize> = places.groups().iter().map(|group| group.capacity).collect();
+            assert_eq!(capacities, expected, "{mebibytes} MiB");
         }
-        assert!(
-            Places::new(
-                all(),
-                KeyMemory {
-                    table_bytes: 7 << 20,
-                    ..MEMORY
-                }
-            )
-            .groups()
-            .is_empty()
-        );
     }
 }

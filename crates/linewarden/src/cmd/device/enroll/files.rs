@@ -3,6 +3,7 @@
 //! Helper data are written beside their place first (`ID.helper.new`) and take it when the registry has stored the
 //! device: whatever ends an enrolment, helper data of the credentials that count are there.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use linewarden_agent::{AgentConfig, Credential};
@@ -44,14 +45,19 @@ impl DeviceFiles {
     }
 
     /// The chip of a configuration that is kept: the device has it, and no other.
-    pub fn kept_chip(&self) -> Option<u32> {
+    pub fn kept_chip(&self) -> Result<Option<u32>, Failure> {
         if !self.keeps_config() {
-            return None;
+            return Ok(None);
         }
-        let text = std::fs::read_to_string(&self.config).unwrap_or_default();
-        let config: Option<AgentConfig> = toml::from_str(&text).ok();
-        let simulated = config.and_then(|config| config.puf.simulated);
-        Some(simulated.map_or(0, |puf| puf.chip))
+        let unreadable = |error: &dyn Display| {
+            Failure::input(format!(
+                "{}: is kept, for it may have been edited, and cannot be read: {error}",
+                self.config.display()
+            ))
+        };
+        let text = std::fs::read_to_string(&self.config).map_err(|error| unreadable(&error))?;
+        let config: AgentConfig = toml::from_str(&text).map_err(|error| unreadable(&error))?;
+        Ok(Some(config.puf.simulated.map_or(0, |puf| puf.chip)))
     }
 
     /// A device that is enrolled again may have an edited configuration.

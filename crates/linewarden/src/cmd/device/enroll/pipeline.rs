@@ -183,16 +183,14 @@ fn enrol_one(work: &Work<'_>, index: u64) -> Result<DeviceRecord, Failure> {
         Some(device) => device,
         None => random_device()?,
     };
-    let kept = DeviceFiles::new(&work.common.out, device).kept_chip();
+    let kept = match work.maker.has_more_chips() {
+        true => DeviceFiles::new(&work.common.out, device).kept_chip()?,
+        false => Some(0),
+    };
     let mut chip = kept.unwrap_or(0);
     loop {
         match enrol_chip(work, index, device, chip) {
-            Err(failure)
-                if failure.is_unsafe()
-                    && kept.is_none()
-                    && work.maker.has_more_chips()
-                    && chip < REJECTED_IN_A_ROW_MAX =>
-            {
+            Err(failure) if failure.is_unsafe() && kept.is_none() && chip < REJECTED_IN_A_ROW_MAX => {
                 chip += 1;
                 work.rejected.fetch_add(1, Ordering::Relaxed);
             }
