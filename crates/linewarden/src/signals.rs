@@ -1,5 +1,6 @@
 //! Signals as something to wait for.
 
+use std::io::{BufReader, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -47,6 +48,23 @@ impl Signals {
         SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map(Self)
             .map_err(failed)
+    }
+
+    /// Waits until there is something to read, or the end of it; whether that came before the program was told something.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn wait_for_input(&self, reader: &BufReader<impl Read + AsFd>) -> Result<bool, Failure> {
+        // Signals are seen once what was read before is used up.
+        if !reader.buffer().is_empty() {
+            return Ok(true);
+        }
+        let [input, signals] = [reader.get_ref().as_fd(), self.as_fd()];
+        let mut polled = [input, signals].map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN));
+        match poll(&mut polled, PollTimeout::NONE) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(self.wait(Duration::ZERO)?.is_none()),
+            Err(error) => Err(failed(error)),
+        }
     }
 
     /// Waits at most so long.

@@ -609,3 +609,103 @@ fn a_group_is_joined_again_when_its_interface_comes_back() {
         receiver.terminate();
     }
 }
+
+/// Starts a sender whose standard input is open.
+fn sender(at: &Path, words: &str) -> std::process::Child {
+    let mut command = linewarden(at, &format!("signed send {words}"));
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+/// Told to end, or by a line that is no payload: what was read before is sent, and said.
+#[test]
+fn a_sender_says_what_it_has_sent_however_it_ends() {
+    use std::io::Write as _;
+    // As the documentation says a line is.
+    let documented = include_str!("../../../docs/operations.md").lines();
+    let bsm = documented
+        .clone()
+        .find(|line| line.starts_with("{\"msgCnt\""))
+        .unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ed25519 --out plain");
+    let (inbox, to) = inbox();
+
+    let mut told = sender(at, &format!("plain --to {to}"));
+    let mut input = told.stdin.take().unwrap();
+    input.write_all(b"one\n\n").unwrap();
+    for payload in [b"one".as_slice(), b""] {
+        assert_eq!(Envelope::parse(&next(&inbox)).unwrap().payload, payload);
+    }
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(told.id() as i32), Signal::SIGTERM).unwrap();
+    let output = told.wait_with_output().unwrap();
+    assert!(
+        output.status.success()
+            && String::from_utf8(output.stdout)
+                .unwrap()
+                .contains("sent 2 messages")
+    );
+    drop(input);
+
+    let mut wrong = sender(at, &format!("plain --kind bsm --to {to}"));
+    let lines = format!("{bsm}\n\n{bsm}\n{{}}\n{bsm}\n");
+    wrong.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let output = wrong.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .contains("sent 2 messages")
+    );
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("line 4: missing field"), "{error}");
+}
+
+/// Nothing that was asked for is left out without a word.
+#[test]
+fn what_cannot_be_done_is_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ed25519 --out plain");
+    keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --out bytes");
+    std::fs::write(at.join("line"), "hello\n").unwrap();
+    std::fs::remove_file(at.join("plain/seal.key")).unwrap();
+    let receive = "signed receive --listen 127.0.0.1:0 --signers plain/signer.json";
+    for (words, expected) in [
+        (
+            "signed send bytes --to 127.0.0.1:9 --input line",
+            "line 1: a payload of 5 bytes; those of the key's layout have 1",
+        ),
+        ("signed send plain --to 127.0.0.1:9 --input line", "--seal-key"),
+        (
+            "signed send bytes --kind bsm --to 127.0.0.1:9 --input line",
+            "--kind",
+        ),
+        (
+            &format!("{receive} --out tcp:127.0.0.1:9"),
+            "neither udp:ADDRESS:PORT nor unix:PATH",
+        ),
+        (&format!("{receive} --interface lo"), "no multicast group"),
+        (&format!("{receive} --remember 0"), "--remember"),
+        (
+            "signed keygen --scheme ra-rsa2048 --layout BSM --out new",
+            "bsm, bytes:N or a file",
+        ),
+        (
+            "signed keygen --scheme ed25519 --seal-key no/such --out new",
+            "no/such",
+        ),
+    ] {
+        let output = linewarden(at, words).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(2) && error.contains(expected),
+            "{words}: {error}"
+        );
+        assert!(!at.join("new").exists(), "{words}");
+    }
+}

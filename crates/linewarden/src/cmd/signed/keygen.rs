@@ -39,7 +39,7 @@ pub struct KeygenArgs {
     /// What messages will be made of: bsm, bytes:N or a file; for RA only
     #[arg(long, value_name = "LAYOUT")]
     layout: Option<String>,
-    /// Make so many masks too; for RA only
+    /// Make so many masks too, rounded up to 64; for RA only
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     masks: u64,
     /// The directory to make
@@ -63,6 +63,15 @@ pub fn run(args: &KeygenArgs, output: Output) -> Result<(), Failure> {
         )));
     }
     make_directory(&args.out)?;
+    let made = make(args, layout, output);
+    if made.is_err() {
+        // Half a signer is none, and would be in the way of the next attempt.
+        let _ = std::fs::remove_dir_all(&args.out);
+    }
+    made
+}
+
+fn make(args: &KeygenArgs, layout: Option<Layout>, output: Output) -> Result<(), Failure> {
     let directory = SignerDirectory::at(&args.out);
     let sealing_key = sealing_key(args.seal_key.as_deref(), &directory)?;
     let key = PrivateKey::generate(args.scheme, layout).map_err(Failure::failed)?;
@@ -113,7 +122,8 @@ fn layout(args: &KeygenArgs) -> Result<Option<Layout>, Failure> {
         },
         None if text == "bsm" => LayoutText::Bsm,
         None => {
-            let json = read_text_bounded(text, PUBLIC_KEY_BYTES_MAX).map_err(|error| wrong(&error))?;
+            let json = read_text_bounded(text, PUBLIC_KEY_BYTES_MAX)
+                .map_err(|error| wrong(&format_args!("{error}; it is bsm, bytes:N or a file")))?;
             serde_json::from_str(&json).map_err(|error| wrong(&error))?
         }
     };

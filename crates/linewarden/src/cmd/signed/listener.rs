@@ -33,10 +33,15 @@ struct Joined {
 impl Listener {
     /// Listens, and joins a group on the interface of this name, or on the one that the kernel chooses.
     pub fn open(address: SocketAddr, interface: Option<&str>) -> Result<Self, Failure> {
+        if interface.is_some() && !address.ip().is_multicast() {
+            return Err(Failure::input(format!(
+                "--interface: {} is no multicast group, which alone is joined on an interface",
+                address.ip()
+            )));
+        }
         let index = super::interface(interface)?;
         let inbox = Inbox::open(address, index, NAP)
             .map_err(|error| Failure::failed(format!("{address}: {error}")))?;
-        let interface = interface.filter(|_| address.ip().is_multicast());
         let joined = interface.map(|interface| Joined {
             interface: interface.to_owned(),
             index,

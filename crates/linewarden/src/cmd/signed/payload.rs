@@ -46,7 +46,13 @@ impl Form {
                 layout.kind().name()
             )));
         }
-        Ok(match layout.map(Layout::kind).or(kind) {
+        let kind = layout.map(Layout::kind).or(kind);
+        if hex && matches!(kind, Some(PayloadKind::Bsm | PayloadKind::Submessages)) {
+            return Err(Failure::input(
+                "--hex: lines are JSON where a payload is a basic safety message or made of sub-messages",
+            ));
+        }
+        Ok(match kind {
             None | Some(PayloadKind::Opaque) => bytes,
             Some(PayloadKind::Bsm) => Self::Bsm,
             Some(PayloadKind::Submessages) => {
@@ -62,6 +68,11 @@ impl Form {
             Self::Bsm => PayloadKind::Bsm,
             Self::Submessages(_) => PayloadKind::Submessages,
         }
+    }
+
+    /// Whether a line is nothing, and no empty payload.
+    pub fn is_blank(&self, line: &[u8]) -> bool {
+        matches!(self, Self::Bsm | Self::Submessages(_)) && line.trim_ascii().is_empty()
     }
 
     /// The payload that a line says.

@@ -32,6 +32,13 @@ impl SignerArgs {
     pub fn open(&self) -> Result<(PrivateKey, SealingKey), Failure> {
         let directory = self.directory();
         let seal_path = self.seal_key.clone().unwrap_or_else(|| directory.seal_path());
+        if self.seal_key.is_none() && !seal_path.exists() {
+            return Err(Failure::input(format!(
+                "{}: is not there; name the key that opens {} with --seal-key",
+                seal_path.display(),
+                self.signer.display()
+            )));
+        }
         let sealing_key = SealingKey::read(&seal_path)?;
         Ok((directory.key(&sealing_key)?, sealing_key))
     }

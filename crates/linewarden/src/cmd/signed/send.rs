@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use super::payload::Form;
 use super::seal::SignerArgs;
 use crate::failure::Failure;
 use crate::output::{Output, counted};
+use crate::signals::Signals;
 
 /// No line is longer: a payload as hexadecimal digits, or a basic safety message as JSON.
 const LINE_BYTES_MAX: u64 = 16 * MESSAGE_BYTES_MAX as u64;
@@ -32,7 +34,10 @@ Signs each line of its input, and sends it as a datagram of its own. A line is a
 layout of basic safety messages, or --kind bsm, a JSON object of its fields; with one of sub-messages a JSON array, as [\"open\", 7].
 
 Masks come out of the signer's file, and idle processors make more, which live as long as this process. Where none is left, RA signs \
-at the price of an RSA signature. Messages of several processors leave in the order in which they are done.
+at the price of an RSA signature. Messages of several processors leave in the order in which they are done. Masks are taken out of \
+the file by 64, and what is left of these at the end is gone.
+
+A line that is no payload ends it, with --input before anything is sent; SIGINT and SIGTERM do, too. What was read before is sent, and said.
 
 Examples:
   linewarden signed send truck7 --to 192.0.2.1:7447 <<< hello
@@ -89,6 +94,7 @@ pub fn parse_priority(text: &str) -> Result<Priority, String> {
 
 /// Sends them.
 pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
+    let signals = Signals::to_stop()?;
     let signer = Arc::new(signer(args)?);
     let form = Form::of(signer.public(), args.kind, args.hex)?;
     let interface = super::interface(args.interface.as_deref())?;
@@ -113,17 +119,23 @@ pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
         outgoing,
         form,
         priority: args.priority,
+        payload_bytes: signer.public().ra().map(|ra| ra.layout().payload_bytes()),
+        signals,
         pace: args.rate.map(Pace::new),
         to: args.to,
     };
     let read = match (&args.input, args.count) {
         (Some(path), count) => sender.send_file(path, count),
-        (None, _) => sender.send_lines(&mut BufReader::new(io::stdin().lock())),
+        (None, _) => {
+            // Not what the library has read ahead: signals are waited for beside it.
+            let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+            sender.send_lines(&mut BufReader::new(input))
+        }
     };
-    // What was read before a line that is none is sent all the same.
+    // What was read before a line that is none is sent all the same, and said.
     let counts = sender.finish();
-    read?;
-    tell(counts?, signer.in_file(), output)
+    let told = counts.and_then(|counts| tell(counts, signer.in_file(), output));
+    read.and(told)
 }
 
 /// GPUs, if there is something for them to do.
@@ -193,6 +205,9 @@ struct Sender {
     outgoing: Arc<Outgoing>,
     form: Form,
     priority: Priority,
+    /// What the key's layout demands.
+    payload_bytes: Option<usize>,
+    signals: Signals,
     pace: Option<Pace>,
     to: SocketAddr,
 }
@@ -204,9 +219,10 @@ impl Sender {
         let file = File::open(path).map_err(unreadable)?;
         let mut reader = BufReader::new(file);
         let mut payloads = Vec::new();
+        let mut number = 0;
         while let Some(line) = next_line(&mut reader).map_err(unreadable)? {
-            let payload = self.payload(&line, payloads.len() + 1)?;
-            payloads.push(payload);
+            number += 1;
+            payloads.extend(self.payload(&line, number)?);
         }
         let count = count.unwrap_or(payloads.len() as u64);
         if payloads.is_empty() {
@@ -217,18 +233,24 @@ impl Sender {
             self.send(payload)?;
             if self.service.waiting() == BATCH || self.pace.is_some() {
                 self.flush()?;
+                if self.signals.wait(Duration::ZERO)?.is_some() {
+                    break;
+                }
             }
         }
         self.flush()
     }
 
-    /// Lines as they come; those that are there together are sent together.
-    fn send_lines(&mut self, reader: &mut BufReader<impl io::Read>) -> Result<(), Failure> {
+    /// Lines as they come, until it is told to end; those that are there together are sent together.
+    fn send_lines(&mut self, reader: &mut BufReader<impl io::Read + AsFd>) -> Result<(), Failure> {
         let mut number = 0;
-        while let Some(line) = next_line(reader)? {
+        while self.signals.wait_for_input(reader)?
+            && let Some(line) = next_line(reader)?
+        {
             number += 1;
-            let payload = self.payload(&line, number)?;
-            self.send(&payload)?;
+            if let Some(payload) = self.payload(&line, number)? {
+                self.send(&payload)?;
+            }
             let more = reader.buffer().contains(&b'\n');
             if !more || self.service.waiting() == BATCH || self.pace.is_some() {
                 self.flush()?;
@@ -237,9 +259,20 @@ impl Sender {
         self.flush()
     }
 
-    fn payload(&self, line: &[u8], number: usize) -> Result<Vec<u8>, Failure> {
-        let payload = self.form.parse(line);
-        payload.map_err(|problem| Failure::input(format!("line {number}: {problem}")))
+    /// `None` of a blank line where an empty payload is none.
+    fn payload(&self, line: &[u8], number: usize) -> Result<Option<Vec<u8>>, Failure> {
+        if self.form.is_blank(line) {
+            return Ok(None);
+        }
+        let wrong = |problem| Failure::input(format!("line {number}: {problem}"));
+        let payload = self.form.parse(line).map_err(wrong)?;
+        match self.payload_bytes {
+            Some(bytes) if bytes != payload.len() => Err(wrong(format!(
+                "a payload of {}; those of the key's layout have {bytes}",
+                counted(payload.len() as u64, "byte")
+            ))),
+            _ => Ok(Some(payload)),
+        }
     }
 
     fn send(&mut self, payload: &[u8]) -> Result<(), Failure> {

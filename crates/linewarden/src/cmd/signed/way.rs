@@ -52,6 +52,12 @@ impl Way {
         if let Some(path) = to.strip_prefix("unix:") {
             return unix(path).map_err(|error| wrong(&error));
         }
+        let word = to.split_once(':').map(|(word, _)| word);
+        if word.is_some_and(|word| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase())) {
+            return Err(wrong(&format_args!(
+                "neither udp:ADDRESS:PORT nor unix:PATH; for a file of this name write ./{to}"
+            )));
+        }
         file(to).map_err(|error| match error.raw_os_error() == Some(Errno::ENXIO as i32) {
             true => wrong(&"nobody reads this FIFO"),
             false => wrong(&error),
@@ -61,7 +67,18 @@ impl Way {
     /// Hands a line on, which it has without its end; waits where there is no room.
     pub fn write(&mut self, mut line: Vec<u8>) -> io::Result<()> {
         match self {
-            Self::Udp(socket) => when_ready(socket, || socket.send(&line)).map(drop),
+            Self::Udp(socket) => {
+                let send = || when_ready(socket, || socket.send(&line));
+                let sent = send();
+                if let Err(error) = &sent
+                    && error.kind() == ErrorKind::ConnectionRefused
+                {
+                    // What was refused is the datagram before: the error counts for that one, and this one leaves. Should it be refused too,
+                    // the next call says so.
+                    let _ = send();
+                }
+                sent.map(drop)
+            }
             Self::Unix(socket, path) => {
                 let send = || when_ready(socket, || socket.send(&line));
                 match send().map_err(|error| (error.kind(), error)) {
