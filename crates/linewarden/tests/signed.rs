@@ -6,6 +6,8 @@
     clippy::indexing_slicing
 )]
 
+#[path = "signed/groups.rs"]
+mod groups;
 mod support;
 
 use std::collections::HashSet;
@@ -21,7 +23,7 @@ use linewarden_signatures::refusal::Refusal;
 use linewarden_signatures::store::{Revocations, read_public};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{Namespace, PATIENCE, PROGRAM, Process, linewarden, run};
+use support::{PATIENCE, PROGRAM, Process, linewarden, run};
 
 fn keygen(at: &Path, words: &str) -> Value {
     serde_json::from_str(&run(linewarden(at, &format!("signed keygen --json {words}")))).unwrap()
@@ -494,122 +496,6 @@ fn a_list_that_is_not_whole_unrevokes_nobody_and_a_whole_one_says_whom() {
     }
 }
 
-/// A sender and its receivers, each in a network namespace, with two links between them.
-fn two_links(at: &Path) -> Option<[Namespace; 2]> {
-    let (Some(here), Some(there)) = (Namespace::new(), Namespace::new()) else {
-        println!("SKIPPED: needs root, and ip of iproute2");
-        return None;
-    };
-    for link in [0, 1] {
-        add_link(at, link, [&here, &there]);
-    }
-    Some([here, there])
-}
-
-/// Links `v` and this number in one namespace with `w` in the other, and waits until both have their addresses.
-fn add_link(at: &Path, link: u8, [here, there]: [&Namespace; 2]) {
-    let peer = there.pid();
-    here.run(
-        at,
-        &format!("ip link add v{link} type veth peer name w{link} netns {peer}"),
-    );
-    let ends = [(here, format!("v{link}"), 1), (there, format!("w{link}"), 2)];
-    for (namespace, name, host) in &ends {
-        // An address of IPv6 serves at once, and not only when nobody has objected for a second.
-        namespace.run(at, &format!("sysctl -q net.ipv6.conf.{name}.accept_dad=0"));
-        namespace.run(at, &format!("ip address add 10.7.{link}.{host}/24 dev {name}"));
-        namespace.run(at, &format!("ip link set {name} up"));
-    }
-    // The kernel notices some time later that both ends are up, and IPv6 waits for that.
-    let begin = std::time::Instant::now();
-    for (namespace, name, _) in &ends {
-        let words = format!("ip -6 -o address show dev {name} scope link -tentative");
-        while namespace.run(at, &words).is_empty() {
-            assert!(begin.elapsed() < PATIENCE, "{name} has no address");
-            std::thread::yield_now();
-        }
-    }
-}
-
-/// A group's messages reach all who have joined it by the link on which they come, and nobody else.
-#[test]
-fn a_group_reaches_its_receivers() {
-    let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    let Some([here, there]) = two_links(at) else {
-        return;
-    };
-    keygen(at, "--scheme ed25519 --out plain");
-    for group in ["239.0.0.7:7447", "[ff02::7447]:7447", "[ff15::7447]:7447"] {
-        let join = |interface: &str| {
-            let words = format!(
-                "signed receive --listen {group} --interface {interface} --signers plain/signer.json --json"
-            );
-            let receiver = there.start(at, &words);
-            receiver.event("listening");
-            receiver
-        };
-        let receivers = [join("w0"), join("w0"), join("w1")];
-        for (interface, text) in [("v0", "by the first"), ("v1", "by the second")] {
-            std::fs::write(at.join("line"), format!("{text}\n")).unwrap();
-            let words = format!(
-                "{} signed send plain --to {group} --interface {interface} --input line",
-                support::PROGRAM
-            );
-            here.run(at, &words);
-        }
-        for (receiver, text) in receivers
-            .iter()
-            .zip(["by the first", "by the first", "by the second"])
-        {
-            assert_eq!(receiver.event("verified")["payload"]["text"], text, "{group}");
-        }
-        for receiver in receivers {
-            let ended = receiver.terminate();
-            let counts = ended.iter().find(|line| line["event"] == "ended").unwrap();
-            assert_eq!(counts["received"], 1, "{group}: {counts}");
-        }
-    }
-}
-
-/// The kernel forgets who has joined a group on an interface that goes.
-#[test]
-fn a_group_is_joined_again_when_its_interface_comes_back() {
-    let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    let Some([here, there]) = two_links(at) else {
-        return;
-    };
-    keygen(at, "--scheme ed25519 --out plain");
-    let groups = ["239.0.0.7:7447", "[ff02::7447]:7447"];
-    let receivers = groups.map(|group| {
-        let words =
-            format!("signed receive --listen {group} --interface w0 --signers plain/signer.json --json");
-        let receiver = there.start(at, &words);
-        receiver.event("listening");
-        receiver
-    });
-    there.run(at, "ip link delete w0");
-    for receiver in &receivers {
-        let gone = receiver.event("interface");
-        assert!(gone["joined"] == false && gone["problem"].is_string(), "{gone}");
-    }
-    add_link(at, 0, [&here, &there]);
-    for (receiver, group) in receivers.into_iter().zip(groups) {
-        receiver.wait_for("its interface again", |line| {
-            line["event"] == "interface" && line["joined"] == true
-        });
-        std::fs::write(at.join("line"), format!("{group}\n")).unwrap();
-        let words = format!(
-            "{} signed send plain --to {group} --interface v0 --input line",
-            support::PROGRAM
-        );
-        here.run(at, &words);
-        assert_eq!(receiver.event("verified")["payload"]["text"], group);
-        receiver.terminate();
-    }
-}
-
 /// Starts a sender whose standard input is open.
 fn sender(at: &Path, words: &str) -> std::process::Child {
     let mut command = linewarden(at, &format!("signed send {words}"));
@@ -637,7 +523,7 @@ fn a_sender_says_what_it_has_sent_however_it_ends() {
 
     let mut told = sender(at, &format!("plain --to {to}"));
     let mut input = told.stdin.take().unwrap();
-    input.write_all(b"one\n\n").unwrap();
+    input.write_all(b"one\n\nhalf a li").unwrap();
     for payload in [b"one".as_slice(), b""] {
         assert_eq!(Envelope::parse(&next(&inbox)).unwrap().payload, payload);
     }

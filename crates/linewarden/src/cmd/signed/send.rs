@@ -1,7 +1,7 @@
 //! `linewarden signed send`.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read as _};
+use std::io::{self, BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use crate::output::{Output, counted};
 use crate::signals::Signals;
 
 /// No line is longer: a payload as hexadecimal digits, or a basic safety message as JSON.
-const LINE_BYTES_MAX: u64 = 16 * MESSAGE_BYTES_MAX as u64;
+const LINE_BYTES_MAX: usize = 16 * MESSAGE_BYTES_MAX;
 
 /// What to sign, and where to send it.
 #[derive(Args, Debug)]
@@ -220,7 +220,7 @@ impl Sender {
         let mut reader = BufReader::new(file);
         let mut payloads = Vec::new();
         let mut number = 0;
-        while let Some(line) = next_line(&mut reader).map_err(unreadable)? {
+        while let Some(line) = next_line(&mut reader, unreadable, |_| Ok(true))? {
             number += 1;
             payloads.extend(self.payload(&line, number)?);
         }
@@ -244,9 +244,9 @@ impl Sender {
     /// Lines as they come, until it is told to end; those that are there together are sent together.
     fn send_lines(&mut self, reader: &mut BufReader<impl io::Read + AsFd>) -> Result<(), Failure> {
         let mut number = 0;
-        while self.signals.wait_for_input(reader)?
-            && let Some(line) = next_line(reader)?
-        {
+        while let Some(line) = next_line(reader, Failure::from, |reader| {
+            self.signals.wait_for_input(reader)
+        })? {
             number += 1;
             if let Some(payload) = self.payload(&line, number)? {
                 self.send(&payload)?;
@@ -329,20 +329,34 @@ pub fn now() -> Result<TimeMs, Failure> {
     ))
 }
 
-/// A line without its end; `None` after the last.
-fn next_line(reader: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
+/// A line without its end; `None` after the last, or when `go_on` says so before there is a whole one. `unreadable` says what cannot be read.
+fn next_line<R: io::Read>(
+    reader: &mut BufReader<R>,
+    unreadable: impl Fn(io::Error) -> Failure,
+    mut go_on: impl FnMut(&BufReader<R>) -> Result<bool, Failure>,
+) -> Result<Option<Vec<u8>>, Failure> {
     let mut line = Vec::new();
-    let read = reader.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
-    if read == 0 {
-        return Ok(None);
+    while go_on(reader)? {
+        let there = match reader.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            there => there.map_err(&unreadable)?,
+        };
+        let end = there.iter().position(|byte| *byte == b'\n');
+        let (part, used) = match end {
+            Some(end) => (there.get(..end), end + 1),
+            None => (Some(there), there.len()),
+        };
+        line.extend_from_slice(part.unwrap_or_default());
+        reader.consume(used);
+        if line.len() > LINE_BYTES_MAX {
+            let problem = format!("a line is longer than {LINE_BYTES_MAX} bytes");
+            return Err(unreadable(io::Error::new(io::ErrorKind::InvalidData, problem)));
+        }
+        if end.is_some() || used == 0 {
+            return Ok((end.is_some() || !line.is_empty()).then_some(line));
+        }
     }
-    match line.pop_if(|last| *last == b'\n') {
-        None if read as u64 == LINE_BYTES_MAX => Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("a line is longer than {LINE_BYTES_MAX} bytes"),
-        )),
-        _ => Ok(Some(line)),
-    }
+    Ok(None)
 }
 
 /// So many a second, counted from the first: what was late is made up for.

@@ -85,6 +85,8 @@ pub struct Places {
     numbers: HashMap<usize, usize>,
     signers: Vec<Signer>,
     groups: Vec<Group>,
+    /// Nobody is without a place, and so nobody ever will be.
+    all_have: bool,
 }
 
 struct Signer {
@@ -157,6 +159,7 @@ impl Places {
             numbers: HashMap::new(),
             signers: Vec::new(),
             groups: Vec::new(),
+            all_have: true,
         };
         for (shape, keys) in plain {
             places.add(shape, &keys, memory.rsa_keys.max(1));
@@ -203,6 +206,7 @@ impl Places {
     }
 
     fn insert(&mut self, key: &Arc<PublicKey>, group: Option<usize>, on_device: bool) {
+        self.all_have &= on_device;
         self.numbers.insert(address(key), self.signers.len());
         self.signers.push(Signer {
             _key: Arc::clone(key),
@@ -220,12 +224,17 @@ impl Places {
     /// Whether a message of this signer may be for a device. A key that needs no place has one.
     #[must_use]
     pub fn has(&self, key: &Arc<PublicKey>) -> bool {
-        let signer = self.signer(key);
-        signer.is_none_or(|(_, signer)| signer.on_device.load(Ordering::Relaxed))
+        self.all_have
+            || self
+                .signer(key)
+                .is_none_or(|(_, signer)| signer.on_device.load(Ordering::Relaxed))
     }
 
     /// Notes that a message of this signer was accepted.
     pub fn held(&self, key: &Arc<PublicKey>, now: Time) {
+        if self.all_have {
+            return;
+        }
         let Some((number, signer)) = self.signer(key) else {
             return;
         };
