@@ -31,7 +31,7 @@ pub enum ProgramError {
 }
 
 /// What is configured beside the forwarding state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Configured {
     /// The rates of a meter of an array.
     Meter(MeterId, u64),

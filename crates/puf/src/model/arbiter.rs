@@ -138,23 +138,13 @@ impl ArbiterChain {
         self.xor_into(batch, responses, |delay| delay);
     }
 
-    /// Eight table look-ups per 64 stages take the place of 64 multiplications; the tables (8 KiB, in L1)
-    /// cost as much as some 30 evaluations and live only for one batch, so an idle device holds its weights
-    /// alone.
     fn xor_into(&self, batch: &ChallengeBatch, responses: &mut Bits, mut observe: impl FnMut(f32) -> f32) {
         let tables: Vec<WordTables> = self.weights.chunks(64).map(word_tables).collect();
         let mut groups = batch.parities.chunks(64 * batch.words_each);
         responses.change_words(|words| {
             for (word, challenges) in words.iter_mut().zip(&mut groups) {
                 // Look-ups first, then noise: the unforeseeable branches there would stall the look-ups.
-                let mut delays = [self.constant; 64];
-                for (delay, challenge) in delays.iter_mut().zip(challenges.chunks_exact(batch.words_each)) {
-                    *delay += challenge
-                        .iter()
-                        .zip(&tables)
-                        .map(|(w, t)| word_delay(*w, t))
-                        .sum::<f32>();
-                }
+                let delays = self.delays(&tables, challenges, batch.words_each);
                 let count = challenges.len() / batch.words_each;
                 let mut ones = 0;
                 for (bit, delay) in delays.iter().take(count).enumerate() {
@@ -163,6 +153,21 @@ impl ArbiterChain {
                 *word ^= ones;
             }
         });
+    }
+
+    /// Of up to 64 challenges. Eight table look-ups per 64 stages take the place of 64 multiplications; the tables (8 KiB, in L1)
+    /// cost as much as some 30 evaluations and live only for one batch, so an idle device holds its weights
+    /// alone. Not generic: compiled here, and not with each source of noise.
+    fn delays(&self, tables: &[WordTables], challenges: &[u64], words_each: usize) -> [f32; 64] {
+        let mut delays = [self.constant; 64];
+        for (delay, challenge) in delays.iter_mut().zip(challenges.chunks_exact(words_each)) {
+            *delay += challenge
+                .iter()
+                .zip(tables)
+                .map(|(w, t)| word_delay(*w, t))
+                .sum::<f32>();
+        }
+        delays
     }
 }
 

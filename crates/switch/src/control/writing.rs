@@ -3,7 +3,7 @@
 //! Cells (registers, counters, meters, times to live) are judged at once and set last: right before the forwarding state
 //! that the same batch has made becomes visible. So a batch that fails has set none.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use linewarden_p4runtime::entity::Update;
@@ -48,15 +48,18 @@ pub(super) enum Effect {
 }
 
 impl Effect {
-    /// What it configures, beside counts and values.
-    fn configures(&self) -> Option<Configured> {
+    /// What it configures, beside counts and values, and which property of that.
+    fn property(&self) -> Option<(Configured, u8)> {
         match self {
-            Self::Meter(id, index, _) => Some(Configured::Meter(*id, *index)),
-            Self::EntryMeter((table, entry), ..) | Self::EntryTimeout((table, entry), ..) => {
-                Some(Configured::Entry(*table, *entry))
-            }
+            Self::Meter(id, index, _) => Some((Configured::Meter(*id, *index), 0)),
+            Self::EntryMeter((table, entry), ..) => Some((Configured::Entry(*table, *entry), 0)),
+            Self::EntryTimeout((table, entry), ..) => Some((Configured::Entry(*table, *entry), 1)),
             Self::Counter(..) | Self::Register(..) | Self::EntryCounts(..) => None,
         }
+    }
+
+    fn configures(&self) -> Option<Configured> {
+        self.property().map(|(what, _)| what)
     }
 
     fn apply(self, externs: &Externs) {
@@ -200,15 +203,11 @@ impl Running {
 
 /// Of what is configured twice, only the last: what a batch sets and takes back has never been in force.
 fn last_of_each(effects: Vec<Effect>) -> Vec<Effect> {
-    let mut seen = HashSet::new();
+    // A program's arrays of meters are set cell by cell, in order, some hundred thousand at once: a tree takes them as they come.
+    let mut seen = BTreeSet::new();
     let mut kept = effects;
     kept.reverse();
-    kept.retain(|effect| {
-        let what = effect
-            .configures()
-            .map(|what| (what, std::mem::discriminant(effect)));
-        what.is_none_or(|what| seen.insert(what))
-    });
+    kept.retain(|effect| effect.property().is_none_or(|what| seen.insert(what)));
     kept.reverse();
     kept
 }

@@ -5,12 +5,28 @@ use num_bigint::BigUint;
 use super::*;
 use crate::arith::eight::LANES;
 use crate::arith::five::store;
-use crate::arith::five::testing::{Random, from_limbs, from_words, on_each_backend, with};
+use crate::arith::five::testing::{Random, from_limbs, from_words, on_each_backend, with, with_instructions};
 
 const ROUNDS: usize = 300;
 
 mod each {
     super::on_each_backend!(products, linear_operations, powers);
+}
+
+with_instructions! {
+    fn invert<W>(a: Element<W>) -> Element<W> {
+        a.invert()
+    }
+
+    fn power_for_roots<W>(a: Element<W>) -> Element<W> {
+        a.power_for_roots()
+    }
+
+    fn invert_both<W>(a: Element<W>, b: Element<W>) -> [Element<W>; 2] {
+        let mut inverses = [a, b];
+        invert_all(&mut inverses);
+        inverses
+    }
 }
 
 fn p() -> BigUint {
@@ -96,14 +112,11 @@ fn powers<W: Outline>() {
     for _ in 0..4 {
         let (a, a_words) = lanes::<W>(&mut random);
         let (b, b_words) = lanes::<W>(&mut random);
-        let mut inverses = [a_words, b_words];
-        check(&with::<W, _>(|| a_words.invert()), |lane| {
-            a[lane].modpow(&(p() - 2u32), &p())
-        });
-        check(&with::<W, _>(|| a_words.power_for_roots()), |lane| {
+        check(&invert(a_words), |lane| a[lane].modpow(&(p() - 2u32), &p()));
+        check(&power_for_roots(a_words), |lane| {
             a[lane].modpow(&((p() - 5u32) / 8u32), &p())
         });
-        with::<W, _>(|| invert_all(&mut inverses));
+        let inverses = invert_both(a_words, b_words);
         for (number, inverse) in [(&a, inverses[0]), (&b, inverses[1])] {
             // None of a lane has one if one of its numbers is 0.
             check(&inverse, |lane| {

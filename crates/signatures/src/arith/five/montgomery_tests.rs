@@ -3,8 +3,8 @@
 use num_bigint::BigUint;
 
 use super::*;
-use crate::arith::five::store;
-use crate::arith::five::testing::{Random, from_limbs, from_words, on_each_backend, with};
+use crate::arith::five::testing::{Random, from_limbs, from_words, on_each_backend, with_instructions};
+use crate::arith::five::{store, zip};
 
 const ROUNDS: usize = 300;
 
@@ -23,6 +23,34 @@ mod each {
     super::on_each_backend!(products, wide_numbers, inverses);
 }
 
+with_instructions! {
+    fn square<W>(modulus: &'static Modulus, a: Words<W>) -> Words<W> {
+        modulus.square(&a)
+    }
+
+    fn mul<W>(modulus: &'static Modulus, a: Words<W>, b: Words<W>) -> Words<W> {
+        modulus.mul(&a, &b)
+    }
+
+    fn enter<W>(modulus: &'static Modulus, a: Words<W>) -> Words<W> {
+        modulus.enter(&a)
+    }
+
+    fn enter_next<W>(modulus: &'static Modulus, a: Words<W>) -> Words<W> {
+        modulus.enter(&carry(&zip(&a, &splat(&[1, 0, 0, 0, 0]), W::add)))
+    }
+
+    fn reduce_wide<W>(modulus: &'static Modulus, low: Words<W>, high: Words<W>) -> Words<W> {
+        modulus.reduce_wide(&low, &high)
+    }
+
+    fn invert_all<W>(modulus: &'static Modulus, forms: Vec<Words<W>>) -> Vec<Words<W>> {
+        let mut inverses = forms;
+        modulus.invert_all(&mut inverses);
+        inverses
+    }
+}
+
 fn products<W: Outline>() {
     let mut random = Random::new();
     for modulus in &MODULI {
@@ -32,8 +60,8 @@ fn products<W: Outline>() {
         for _ in 0..ROUNDS {
             let (a, a_words) = random.lanes::<W>(&(&n * 2u32));
             let (b, b_words) = random.lanes::<W>(&(BigUint::from(1u32) << 256u32));
-            let squares = from_words(&with::<W, _>(|| modulus.square(&a_words)));
-            let products = from_words(&with::<W, _>(|| modulus.mul(&a_words, &b_words)));
+            let squares = from_words(&square(modulus, a_words));
+            let products = from_words(&mul(modulus, a_words, b_words));
             for (lane, product) in products.iter().enumerate() {
                 assert!(*product < &n * 2u32 && squares[lane] < &n * 2u32);
                 assert_eq!(product % &n, &a[lane] * &b[lane] * &inverse % &n, "lane {lane}");
@@ -43,7 +71,7 @@ fn products<W: Outline>() {
                     "lane {lane}"
                 );
             }
-            let entered = store(&with::<W, _>(|| modulus.enter(&b_words)));
+            let entered = store(&enter(modulus, b_words));
             for (lane, entered) in entered.iter().enumerate() {
                 assert_eq!(
                     from_limbs(&modulus.canonical(entered)),
@@ -62,7 +90,7 @@ fn wide_numbers<W: Outline>() {
         for _ in 0..ROUNDS {
             let (low, low_words) = random.lanes::<W>(&(BigUint::from(1u32) << 260u32));
             let (high, high_words) = random.lanes::<W>(&(BigUint::from(1u32) << 260u32));
-            let reduced = with::<W, _>(|| modulus.reduce_wide(&low_words, &high_words));
+            let reduced = reduce_wide(modulus, low_words, high_words);
             for (lane, number) in store(&reduced).iter().enumerate() {
                 let wide = (&high[lane] << 260u32) + &low[lane];
                 assert_eq!(from_limbs(&modulus.canonical(number)), wide % &n, "lane {lane}");
@@ -76,16 +104,11 @@ fn inverses<W: Outline>() {
     for modulus in &MODULI {
         let n = from_limbs(&modulus.limbs);
         let numbers: Vec<_> = (0..3).map(|_| random.lanes::<W>(&(&n - 1u32))).collect();
-        let one = crate::arith::five::splat::<W>(&[1, 0, 0, 0, 0]);
-        let mut forms: Vec<_> = numbers
-            .iter()
-            .map(|(_, words)| {
-                with::<W, _>(|| modulus.enter(&carry(&crate::arith::five::zip(words, &one, W::add))))
-            })
-            .collect();
-        with::<W, _>(|| modulus.invert_all(&mut forms));
+        let one = splat::<W>(&[1, 0, 0, 0, 0]);
+        let forms = numbers.iter().map(|(_, words)| enter_next(modulus, *words));
+        let forms = invert_all(modulus, forms.collect());
         for ((numbers, _), inverses) in numbers.iter().zip(&forms) {
-            for (number, inverse) in numbers.iter().zip(store(&modulus.mul(inverses, &one))) {
+            for (number, inverse) in numbers.iter().zip(store(&mul(modulus, *inverses, one))) {
                 assert_eq!(
                     (number + 1u32) * from_limbs(&modulus.canonical(&inverse)) % &n,
                     BigUint::from(1u32)

@@ -119,8 +119,35 @@ macro_rules! on_each_backend {
 }
 pub(in crate::arith) use on_each_backend;
 
-/// Does work as a function that has the backend's instructions, as the product does it. In a test itself, each instruction of a formula
-/// would be a call, and each formula a hundred kilobytes of them.
+/// Functions that have the backend's instructions, as the product's have: in a test itself, and in a closure, which is not inlined where
+/// little is optimised, each instruction of a formula would be a call, and a formula a hundred kilobytes of them.
+macro_rules! with_instructions {
+    ($(fn $name:ident<W>($($value:ident: $kind:ty),*) -> $output:ty $work:block)*) => {$(
+        #[inline(never)]
+        fn $name<W: Outline>($($value: $kind),*) -> $output {
+            struct Arguments<W> {
+                $($value: $kind,)*
+                backend: std::marker::PhantomData<W>,
+            }
+
+            impl<W: Outline> $crate::arith::five::Code for Arguments<W> {
+                type Output = $output;
+
+                #[inline(always)]
+                fn run(self) -> $output {
+                    let Self { $($value,)* backend: _ } = self;
+                    $work
+                }
+            }
+
+            let backend = std::marker::PhantomData;
+            W::call(Arguments { $($value,)* backend })
+        }
+    )*};
+}
+pub(in crate::arith) use with_instructions;
+
+/// The same for a short formula, whose calls are few.
 #[inline(never)]
 pub(in crate::arith) fn with<W: Outline, T>(work: impl FnOnce() -> T) -> T {
     struct Work<F>(F);

@@ -6,7 +6,9 @@ use rand::RngExt as _;
 use super::super::field::{P, P_MODULUS};
 use super::*;
 use crate::arith::eight::LANES;
-use crate::arith::five::testing::{Random, from_limbs, from_words, on_each_backend, to_words, with};
+use crate::arith::five::testing::{
+    Random, from_limbs, from_words, on_each_backend, to_words, with, with_instructions,
+};
 use crate::arith::five::{Words, load, splat};
 use crate::arith::p256::multiples::base_point;
 
@@ -14,6 +16,20 @@ const ROUNDS: usize = 40;
 
 mod each {
     super::on_each_backend!(additions, doublings);
+}
+
+with_instructions! {
+    fn add<W>(a: Point<W>, b: Point<W>) -> Point<W> {
+        a.add(&Addend::new(b))
+    }
+
+    fn add_affine<W>(a: Point<W>, b: Affine<W>) -> Point<W> {
+        a.add_affine(&b)
+    }
+
+    fn double<W>(a: Point<W>) -> Point<W> {
+        a.double()
+    }
 }
 
 /// Infinity is none.
@@ -112,17 +128,16 @@ fn additions<W: Outline>() {
         let b = points(&mut random).map(|point| point.or_else(|| plain_multiple(5)));
         let sums: [Plain; LANES] = std::array::from_fn(|lane| plain_add(&a[lane], &b[lane]));
         let (a_words, b_words) = (jacobian::<W>(&mut random, &a), jacobian(&mut random, &b));
-        assert_eq!(plain(&with::<W, _>(|| a_words.add(&Addend::new(b_words)))), sums);
+        assert_eq!(plain(&add(a_words, b_words)), sums);
         let affine = Affine {
             x: entered(|lane| &b[lane].as_ref().unwrap().0),
             y: entered(|lane| &b[lane].as_ref().unwrap().1),
         };
-        let add_affine = |point: Point<W>| with::<W, _>(|| point.add_affine(&affine));
-        let sum = add_affine(a_words);
+        let sum = add_affine(a_words, affine);
         assert_eq!(plain(&sum), sums);
         // Again, of sums as they come.
         let twice: [Plain; LANES] = std::array::from_fn(|lane| plain_add(&sums[lane], &b[lane]));
-        assert_eq!(plain(&add_affine(sum)), twice);
+        assert_eq!(plain(&add_affine(sum, affine)), twice);
     }
 }
 
@@ -133,7 +148,7 @@ fn doublings<W: Outline>() {
         let mut point = jacobian::<W>(&mut random, &expected);
         for _ in 0..3 {
             expected = expected.map(|point| plain_add(&point, &point));
-            point = with::<W, _>(|| point.double());
+            point = double(point);
             assert_eq!(plain(&point), expected);
         }
     }

@@ -9,7 +9,7 @@ use super::super::{PublicPoint, multiples};
 use super::*;
 use crate::arith::five::montgomery::power_of_two;
 use crate::arith::five::outline::run_by;
-use crate::arith::five::testing::{Random, from_limbs, on_each_backend, to_words, with};
+use crate::arith::five::testing::{Random, from_limbs, on_each_backend, to_words, with_instructions};
 
 /// More than two chunks, the last one not full.
 const SIGNATURES: usize = 2 * LANES * GROUPS + 13;
@@ -42,6 +42,12 @@ fn to_lanes<W: Outline>(numbers: &[BigUint; LANES]) -> Words<W> {
     load(&std::array::from_fn(|lane| to_words(&numbers[lane])))
 }
 
+with_instructions! {
+    fn point<W>(group: Group<W>) -> Point<W> {
+        group.point()
+    }
+}
+
 /// `a G + b Q` in each lane; by what is tested, but it is AWS-LC that says whether that is right.
 fn combine<W: Outline>(
     a: &[BigUint; LANES],
@@ -56,7 +62,7 @@ fn combine<W: Outline>(
         other_r: to_lanes(b),
         in_range: [true; LANES],
     };
-    plain(&with::<W, _>(|| group.point())).map(|point| point.unwrap_or_default())
+    plain(&point(group)).map(|point| point.unwrap_or_default())
 }
 
 /// Signatures that hold for keys `d G` because `u1 G + u2 Q` is the point that r was taken from.
