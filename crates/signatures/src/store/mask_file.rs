@@ -23,6 +23,7 @@
 //! twice. Masks must be made anew then.
 
 mod error;
+mod head;
 mod inode;
 
 use std::fs::{File, OpenOptions};
@@ -33,36 +34,21 @@ use std::path::{Path, PathBuf};
 use linewarden_files::seal::{SEAL_OVERHEAD_BYTES, Sealer};
 use linewarden_files::{PrivateFileError, open_private, sync_parent};
 use rustix::fs::{FallocateFlags, FlockOperation};
-use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 pub use self::error::MaskFileError;
-use self::inode::{Count, PLACE_BYTES, forget_count, place, read_count, set_count};
-use super::machine::{MACHINE_BYTES, MachineId};
+use self::head::{Counts, FILE_ID_BYTES, HEADER_BYTES, header, read_head, write_slot};
+use self::inode::{Count, forget_count, place, read_count, set_count};
+use super::machine::MachineId;
 use super::sealed::SealingKey;
-use crate::message::{KEY_ID_BYTES, KeyId, MASK_NAME_BYTES};
+use crate::message::{KeyId, MASK_NAME_BYTES};
 use crate::ra::Mask;
 use crate::scheme::Scheme;
 
 /// Masks that are reserved at once: what a crash can cost, and what one durable write pays for.
 pub const BLOCK_MASKS: usize = 64;
 
-const MAGIC: &[u8; 4] = b"LWMK";
-const VERSION: u8 = 2;
-const HEADER_BYTES: usize = 8 + KEY_ID_BYTES + FILE_ID_BYTES + MACHINE_BYTES + PLACE_BYTES;
-const FILE_ID_BYTES: usize = 16;
-const SLOT_OFFSETS: [u64; 2] = [512, 1024];
-const SLOT_BYTES: usize = 32;
 const BLOCKS_OFFSET: u64 = 4096;
-
-/// How far the file is written and used, in blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Counts {
-    /// Counts changes of the counts: tells the newer slot.
-    generation: u64,
-    reserved: u64,
-    written: u64,
-}
 
 /// An open file of masks, locked against other processes.
 pub struct MaskFile {
@@ -136,26 +122,14 @@ impl MaskFile {
         machine: &MachineId,
         sealing_key: &SealingKey,
     ) -> Result<Self, MaskFileError> {
-        let io = in_file(path);
         let modulus_bytes = scheme.modulus_bytes().ok_or(MaskFileError::NotABlock)?;
-        let file = open_private(path, true).map_err(|error| match error {
-            PrivateFileError::Io(error) => io(error),
-            PrivateFileError::Unsafe { problem, .. } => MaskFileError::Unsafe {
-                path: path.to_owned(),
-                problem,
-            },
-        })?;
-        let place = place(&file).map_err(&io)?;
+        let file = open_file(path, true)?;
         lock(path, &file)?;
-        let mut found = [0; HEADER_BYTES];
-        file.read_exact_at(&mut found, 0)
-            .map_err(|error| unreadable(path, error))?;
-        let counted = check_header(path, &found, scheme, key_id, machine, &place)?;
-        let counts = read_counts(path, &file, &found)?;
+        let (header, counted, counts) = read_head(path, &file, scheme, key_id, machine)?;
         let mut opened = Self {
             path: path.to_owned(),
             file,
-            header: found,
+            header,
             counted,
             sealer: sealing_key.sealer(key_id),
             modulus_bytes,
@@ -172,10 +146,26 @@ impl MaskFile {
         self.counted
     }
 
+    /// Masks that are left in this signer's file, also while another process has it: it is not locked, and nothing in it is changed.
+    ///
+    /// # Errors
+    /// It cannot be read, others can read it, it is of another signer, machine or a copy, or is damaged. Whether it was set back is only
+    /// found by [`MaskFile::open`].
+    pub fn left(
+        path: &Path,
+        scheme: Scheme,
+        key_id: KeyId,
+        machine: &MachineId,
+    ) -> Result<u64, MaskFileError> {
+        let file = open_file(path, false)?;
+        let (_, _, counts) = read_head(path, &file, scheme, key_id, machine)?;
+        Ok(counts.masks())
+    }
+
     /// Masks that are left.
     #[must_use]
     pub fn remaining(&self) -> u64 {
-        (self.counts.written - self.counts.reserved).saturating_mul(BLOCK_MASKS as u64)
+        self.counts.masks()
     }
 
     /// Adds a block of masks, durably.
@@ -313,7 +303,7 @@ impl MaskFile {
                 what: "not kept by the file system any more",
             });
         }
-        self.write_slot(counts)?;
+        write_slot(&self.path, &self.file, &self.header, counts)?;
         // Not only its data: attributes are none.
         self.file.sync_all().map_err(&io)?;
         self.counts = counts;
@@ -322,17 +312,12 @@ impl MaskFile {
         }
         Ok(())
     }
+}
 
-    fn write_slot(&self, counts: Counts) -> Result<(), MaskFileError> {
-        let [even, odd] = SLOT_OFFSETS;
-        let offset = if counts.generation.is_multiple_of(2) {
-            even
-        } else {
-            odd
-        };
-        self.file
-            .write_all_at(&slot(&self.header, counts), offset)
-            .map_err(in_file(&self.path))
+impl Drop for MaskFile {
+    /// Not left to the closing of the file: a process that this one is just starting has it open too, until it runs its own program.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
@@ -355,127 +340,22 @@ fn unreadable(path: &Path, error: io::Error) -> MaskFileError {
     }
 }
 
+fn open_file(path: &Path, writable: bool) -> Result<File, MaskFileError> {
+    open_private(path, writable).map_err(|error| match error {
+        PrivateFileError::Io(error) => in_file(path)(error),
+        PrivateFileError::Unsafe { problem, .. } => MaskFileError::Unsafe {
+            path: path.to_owned(),
+            problem,
+        },
+    })
+}
+
 fn lock(path: &Path, file: &File) -> Result<(), MaskFileError> {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
         rustix::io::Errno::WOULDBLOCK => MaskFileError::InUse {
             path: path.to_owned(),
         },
         error => in_file(path)(error.into()),
-    })
-}
-
-fn header(
-    scheme: Scheme,
-    counted: bool,
-    key_id: KeyId,
-    file_id: &[u8; FILE_ID_BYTES],
-    machine: &MachineId,
-    place: &[u8; PLACE_BYTES],
-) -> [u8; HEADER_BYTES] {
-    let mut header = [0; HEADER_BYTES];
-    let parts = [
-        MAGIC.as_slice(),
-        &[VERSION, scheme.number(), u8::from(counted), 0],
-        &key_id.0,
-        file_id,
-        machine.as_bytes(),
-        place,
-    ];
-    for (byte, of_part) in header.iter_mut().zip(parts.concat()) {
-        *byte = of_part;
-    }
-    header
-}
-
-/// Whether the inode counts too, of a file that is this signer's and in its place.
-fn check_header(
-    path: &Path,
-    found: &[u8; HEADER_BYTES],
-    scheme: Scheme,
-    key_id: KeyId,
-    machine: &MachineId,
-    place: &[u8; PLACE_BYTES],
-) -> Result<bool, MaskFileError> {
-    let foreign = || MaskFileError::Foreign {
-        path: path.to_owned(),
-    };
-    let (head, rest) = found.split_first_chunk::<8>().ok_or_else(foreign)?;
-    let (of_signer, rest) = rest.split_first_chunk::<KEY_ID_BYTES>().ok_or_else(foreign)?;
-    let (_, rest) = rest.split_first_chunk::<FILE_ID_BYTES>().ok_or_else(foreign)?;
-    let (of_machine, of_place) = rest.split_first_chunk::<MACHINE_BYTES>().ok_or_else(foreign)?;
-    let [magic @ .., version, of_scheme, counted, _] = *head;
-    if magic != *MAGIC {
-        return Err(foreign());
-    }
-    if version != VERSION {
-        return Err(MaskFileError::Version {
-            path: path.to_owned(),
-            version,
-        });
-    }
-    if KeyId(*of_signer) != key_id || of_scheme != scheme.number() {
-        return Err(MaskFileError::OtherSigner {
-            path: path.to_owned(),
-            found: KeyId(*of_signer),
-            wanted: key_id,
-        });
-    }
-    if of_machine != machine.as_bytes() {
-        return Err(MaskFileError::OtherMachine {
-            path: path.to_owned(),
-        });
-    }
-    if of_place != place {
-        return Err(MaskFileError::Copied {
-            path: path.to_owned(),
-        });
-    }
-    Ok(counted != 0)
-}
-
-fn slot(header: &[u8; HEADER_BYTES], counts: Counts) -> [u8; SLOT_BYTES] {
-    let numbers = [counts.generation, counts.reserved, counts.written].map(u64::to_le_bytes);
-    let check = Sha256::new()
-        .chain_update(header)
-        .chain_update(numbers.as_flattened())
-        .finalize();
-    let mut slot = [0; SLOT_BYTES];
-    for (byte, of_part) in slot.iter_mut().zip(numbers.as_flattened().iter().chain(&check)) {
-        *byte = *of_part;
-    }
-    slot
-}
-
-fn read_counts(path: &Path, file: &File, header: &[u8; HEADER_BYTES]) -> Result<Counts, MaskFileError> {
-    let mut newest: Option<Counts> = None;
-    let mut torn = 0;
-    for offset in SLOT_OFFSETS {
-        let mut found = [0; SLOT_BYTES];
-        file.read_exact_at(&mut found, offset)
-            .map_err(|error| unreadable(path, error))?;
-        let (numbers, _) = found.as_chunks::<8>();
-        let [generation, reserved, written, _] = *numbers else {
-            continue;
-        };
-        let [generation, reserved, written] = [generation, reserved, written].map(u64::from_le_bytes);
-        let counts = Counts {
-            generation,
-            reserved,
-            written,
-        };
-        if slot(header, counts) != found || reserved > written {
-            torn += 1;
-        } else if newest.is_none_or(|newest| generation > newest.generation) {
-            newest = Some(counts);
-        }
-    }
-    let newest = newest.ok_or(MaskFileError::Damaged {
-        path: path.to_owned(),
-        what: "neither of its two counts is whole",
-    })?;
-    Ok(Counts {
-        reserved: (newest.reserved + torn).min(newest.written),
-        ..newest
     })
 }
 

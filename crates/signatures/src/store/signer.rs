@@ -206,6 +206,17 @@ impl SignerDirectory {
         }
     }
 
+    /// Masks that are left in this key's file, if there is one.
+    ///
+    /// # Errors
+    /// Those of the file of masks.
+    pub fn masks_left(&self, key: &PublicKey, machine: &MachineId) -> Result<u64, MaskFileError> {
+        match MaskFile::left(&self.masks_path(), key.scheme(), key.id(), machine) {
+            Err(MaskFileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(0),
+            left => left,
+        }
+    }
+
     fn io(&self, file: &str) -> impl FnOnce(io::Error) -> SignerFileError + use<> {
         let path = self.0.join(file);
         move |source| SignerFileError::Io { path, source }

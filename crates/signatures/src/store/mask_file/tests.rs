@@ -1,6 +1,7 @@
 use std::collections::HashSet;
 use std::os::unix::fs::PermissionsExt as _;
 
+use super::head::{SLOT_BYTES, SLOT_OFFSETS};
 use super::*;
 
 const SCHEME: Scheme = Scheme::RaRsa2048;
@@ -31,6 +32,10 @@ impl Place {
 
     fn open(&self) -> Result<MaskFile, MaskFileError> {
         MaskFile::open(&self.path(), SCHEME, KEY, &self.machine, &self.sealing_key)
+    }
+
+    fn left(&self) -> Result<u64, MaskFileError> {
+        MaskFile::left(&self.path(), SCHEME, KEY, &self.machine)
     }
 
     /// A file with so many blocks, closed.
@@ -107,7 +112,10 @@ fn what_was_appended_is_taken_in_its_order_and_once() {
     for block in 0..3 {
         // Opened anew each time: the counts are the file's.
         let mut file = place.open().unwrap();
-        assert_eq!(file.remaining(), (3 - u64::from(block)) * BLOCK_MASKS as u64);
+        let left = (3 - u64::from(block)) * BLOCK_MASKS as u64;
+        assert_eq!(file.remaining(), left);
+        // Who only looks may do so while it is in use.
+        assert_eq!(place.left().unwrap(), left);
         let taken = file.take_block().unwrap().unwrap();
         assert_eq!(names(&taken), names(&masks(block)));
         assert_eq!(taken[9].beta(), [9 ^ block; 256]);
@@ -211,6 +219,7 @@ fn a_copy_another_machine_signer_or_key_is_refused() {
             open(&path, SCHEME, KEY, &place.machine, &place.sealing_key),
             Err(MaskFileError::Copied { .. })
         ));
+        assert!(matches!(place.left(), Err(MaskFileError::Copied { .. })));
         std::fs::remove_file(&path).unwrap();
     }
     std::fs::rename(&original, &path).unwrap();
@@ -432,7 +441,7 @@ fn a_crash_between_the_counts_costs_a_block_and_never_the_file() {
                     reserved: next + 1,
                     written: 5,
                 };
-                file.write_slot(counts).unwrap();
+                write_slot(&file.path, &file.file, &file.header, counts).unwrap();
             }
             taken += u64::from(attribute || slot);
             drop(file);

@@ -1,0 +1,185 @@
+//! What stands before the blocks: whose the file is and where it belongs, and how far it is written and used.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use sha2::{Digest as _, Sha256};
+
+use super::inode::{PLACE_BYTES, place};
+use super::{BLOCK_MASKS, MaskFileError, in_file, unreadable};
+use crate::message::{KEY_ID_BYTES, KeyId};
+use crate::scheme::Scheme;
+use crate::store::machine::{MACHINE_BYTES, MachineId};
+
+const MAGIC: &[u8; 4] = b"LWMK";
+const VERSION: u8 = 2;
+pub(super) const HEADER_BYTES: usize = 8 + KEY_ID_BYTES + FILE_ID_BYTES + MACHINE_BYTES + PLACE_BYTES;
+pub(super) const FILE_ID_BYTES: usize = 16;
+pub(super) const SLOT_OFFSETS: [u64; 2] = [512, 1024];
+pub(super) const SLOT_BYTES: usize = 32;
+
+/// How far the file is written and used, in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Counts changes of the counts: tells the newer slot.
+    pub(super) generation: u64,
+    pub(super) reserved: u64,
+    pub(super) written: u64,
+}
+
+impl Counts {
+    /// Masks that are left.
+    pub(super) fn masks(self) -> u64 {
+        (self.written - self.reserved).saturating_mul(BLOCK_MASKS as u64)
+    }
+}
+
+/// The header of a file that is this signer's and in its place, whether the inode counts too, and the counts.
+pub(super) fn read_head(
+    path: &Path,
+    file: &File,
+    scheme: Scheme,
+    key_id: KeyId,
+    machine: &MachineId,
+) -> Result<([u8; HEADER_BYTES], bool, Counts), MaskFileError> {
+    let mut header = [0; HEADER_BYTES];
+    file.read_exact_at(&mut header, 0)
+        .map_err(|error| unreadable(path, error))?;
+    let place = place(file).map_err(in_file(path))?;
+    let counted = check_header(path, &header, scheme, key_id, machine, &place)?;
+    Ok((header, counted, read_counts(path, file, &header)?))
+}
+
+/// A new file's.
+pub(super) fn header(
+    scheme: Scheme,
+    counted: bool,
+    key_id: KeyId,
+    file_id: &[u8; FILE_ID_BYTES],
+    machine: &MachineId,
+    place: &[u8; PLACE_BYTES],
+) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    let parts = [
+        MAGIC.as_slice(),
+        &[VERSION, scheme.number(), u8::from(counted), 0],
+        &key_id.0,
+        file_id,
+        machine.as_bytes(),
+        place,
+    ];
+    for (byte, of_part) in header.iter_mut().zip(parts.concat()) {
+        *byte = of_part;
+    }
+    header
+}
+
+/// Whether the inode counts too, of a file that is this signer's and in its place.
+fn check_header(
+    path: &Path,
+    found: &[u8; HEADER_BYTES],
+    scheme: Scheme,
+    key_id: KeyId,
+    machine: &MachineId,
+    place: &[u8; PLACE_BYTES],
+) -> Result<bool, MaskFileError> {
+    let foreign = || MaskFileError::Foreign {
+        path: path.to_owned(),
+    };
+    let (head, rest) = found.split_first_chunk::<8>().ok_or_else(foreign)?;
+    let (of_signer, rest) = rest.split_first_chunk::<KEY_ID_BYTES>().ok_or_else(foreign)?;
+    let (_, rest) = rest.split_first_chunk::<FILE_ID_BYTES>().ok_or_else(foreign)?;
+    let (of_machine, of_place) = rest.split_first_chunk::<MACHINE_BYTES>().ok_or_else(foreign)?;
+    let [magic @ .., version, of_scheme, counted, _] = *head;
+    if magic != *MAGIC {
+        return Err(foreign());
+    }
+    if version != VERSION {
+        return Err(MaskFileError::Version {
+            path: path.to_owned(),
+            version,
+        });
+    }
+    if KeyId(*of_signer) != key_id || of_scheme != scheme.number() {
+        return Err(MaskFileError::OtherSigner {
+            path: path.to_owned(),
+            found: KeyId(*of_signer),
+            wanted: key_id,
+        });
+    }
+    if of_machine != machine.as_bytes() {
+        return Err(MaskFileError::OtherMachine {
+            path: path.to_owned(),
+        });
+    }
+    if of_place != place {
+        return Err(MaskFileError::Copied {
+            path: path.to_owned(),
+        });
+    }
+    Ok(counted != 0)
+}
+
+/// Writes counts into the older slot, not durably.
+pub(super) fn write_slot(
+    path: &Path,
+    file: &File,
+    header: &[u8; HEADER_BYTES],
+    counts: Counts,
+) -> Result<(), MaskFileError> {
+    let [even, odd] = SLOT_OFFSETS;
+    let offset = if counts.generation.is_multiple_of(2) {
+        even
+    } else {
+        odd
+    };
+    file.write_all_at(&slot(header, counts), offset)
+        .map_err(in_file(path))
+}
+
+fn slot(header: &[u8; HEADER_BYTES], counts: Counts) -> [u8; SLOT_BYTES] {
+    let numbers = [counts.generation, counts.reserved, counts.written].map(u64::to_le_bytes);
+    let check = Sha256::new()
+        .chain_update(header)
+        .chain_update(numbers.as_flattened())
+        .finalize();
+    let mut slot = [0; SLOT_BYTES];
+    for (byte, of_part) in slot.iter_mut().zip(numbers.as_flattened().iter().chain(&check)) {
+        *byte = *of_part;
+    }
+    slot
+}
+
+fn read_counts(path: &Path, file: &File, header: &[u8; HEADER_BYTES]) -> Result<Counts, MaskFileError> {
+    let mut newest: Option<Counts> = None;
+    let mut torn = 0;
+    for offset in SLOT_OFFSETS {
+        let mut found = [0; SLOT_BYTES];
+        file.read_exact_at(&mut found, offset)
+            .map_err(|error| unreadable(path, error))?;
+        let (numbers, _) = found.as_chunks::<8>();
+        let [generation, reserved, written, _] = *numbers else {
+            continue;
+        };
+        let [generation, reserved, written] = [generation, reserved, written].map(u64::from_le_bytes);
+        let counts = Counts {
+            generation,
+            reserved,
+            written,
+        };
+        if slot(header, counts) != found || reserved > written {
+            torn += 1;
+        } else if newest.is_none_or(|newest| generation > newest.generation) {
+            newest = Some(counts);
+        }
+    }
+    let newest = newest.ok_or(MaskFileError::Damaged {
+        path: path.to_owned(),
+        what: "neither of its two counts is whole",
+    })?;
+    Ok(Counts {
+        reserved: (newest.reserved + torn).min(newest.written),
+        ..newest
+    })
+}
