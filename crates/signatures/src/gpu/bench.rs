@@ -10,13 +10,14 @@ use super::constants::RsaSecret;
 use super::engine::{Goal, Gpu};
 use super::error::BatchError;
 use super::kernels::{self, BLOCK_THREADS};
-use super::keys::Width;
+use super::keys::size_of_modulus;
 use super::layouts::LimitArgs;
 use super::p256::P256Batch;
 use super::private::Numbers;
 use super::pss::PssBatch;
 use super::ra::RaBatch;
 use super::target::launch;
+use crate::arith::rsa::Size;
 
 /// Products of one round of `imad_limit`.
 const ROUND_PRODUCTS: u32 = 256;
@@ -254,10 +255,10 @@ impl Meter<'_, '_> {
     }
 
     /// Numbers below any modulus of this size, most significant byte first.
-    fn numbers(&mut self, width: Width) -> Vec<u8> {
-        let mut numbers = vec![0; self.plan.items * width.bytes()];
+    fn numbers(&mut self, size: Size) -> Vec<u8> {
+        let mut numbers = vec![0; self.plan.items * size.bytes()];
         (self.sources.random)(&mut numbers);
-        for number in numbers.chunks_exact_mut(width.bytes()) {
+        for number in numbers.chunks_exact_mut(size.bytes()) {
             if let Some(first) = number.first_mut() {
                 *first &= 0x7f;
             }
@@ -266,11 +267,12 @@ impl Meter<'_, '_> {
     }
 
     fn pss(&mut self, key: &BenchKey) -> Result<(), BatchError> {
-        let (width, bits) = width_of(key)?;
-        let mut keys = self.gpu.rsa_keys(width, 1)?;
+        let size = size_of_modulus(key.modulus)?;
+        let bits = size.bits();
+        let mut keys = self.gpu.rsa_keys(size, 1)?;
         self.gpu.put_rsa_key(&mut keys, 0, key.modulus)?;
         let key_of = vec![0; self.plan.items];
-        let (digests, signatures) = (self.random(), self.numbers(width));
+        let (digests, signatures) = (self.random(), self.numbers(size));
         let batch = PssBatch {
             keys: &keys,
             key_of: &key_of,
@@ -281,7 +283,7 @@ impl Meter<'_, '_> {
             let operation = Operation {
                 name: format!("rsa-{bits}-pss-verify"),
                 goal,
-                products_per_item: E_MULTIPLICATIONS * product(width),
+                products_per_item: E_MULTIPLICATIONS * product(size),
             };
             let run = |gpu: &mut Gpu, ()| gpu.verify_pss(&batch, goal).map(drop);
             self.time(operation, |_| Ok(()), run)?;
@@ -290,27 +292,28 @@ impl Meter<'_, '_> {
     }
 
     fn private(&mut self, key: &BenchKey) -> Result<(), BatchError> {
-        let (width, bits) = width_of(key)?;
-        let mut secrets = self.gpu.rsa_secrets(width, 1)?;
+        let size = size_of_modulus(key.modulus)?;
+        let bits = size.bits();
+        let mut secrets = self.gpu.rsa_secrets(size, 1)?;
         self.gpu
             .put_rsa_secret(&mut secrets, 0, key.modulus, &[], &key.secret)?;
         let key_of = vec![0; self.plan.items];
-        let numbers = self.numbers(width);
+        let numbers = self.numbers(size);
         let batch = Numbers {
             secrets: &secrets,
             key_of: &key_of,
             numbers: &numbers,
         };
         // Windows of four bits with five multiplications each, for both halves of half the size; joining; the check.
-        let half = product(width) / 4.0;
-        let steps = 5.0 * f64::from(bits) / 8.0 + 18.0;
+        let half = product(size) / 4.0;
+        let steps = 5.0 * bits as f64 / 8.0 + 18.0;
         let operation = Operation {
             name: format!("rsa-{bits}-private"),
             goal: Goal::Throughput,
             products_per_item: 2.0 * steps * half
                 + half
-                + product(width) / 2.0
-                + E_MULTIPLICATIONS * product(width),
+                + product(size) / 2.0
+                + E_MULTIPLICATIONS * product(size),
         };
         let run = |gpu: &mut Gpu, ()| {
             let (_, sound) = gpu.private(&batch)?;
@@ -320,7 +323,8 @@ impl Meter<'_, '_> {
     }
 
     fn ra(&mut self, key: &BenchKey, components: usize) -> Result<(), BatchError> {
-        let (width, bits) = width_of(key)?;
+        let size = size_of_modulus(key.modulus)?;
+        let bits = size.bits();
         let (items, values) = (self.plan.items, self.plan.values.clamp(1, 1 << 16));
         let domains = vec![values; components];
         let message = |position: usize, value: u32, out: &mut Vec<u8>| {
@@ -330,7 +334,7 @@ impl Meter<'_, '_> {
         let mut signer = self
             .gpu
             .ra_signer(key.modulus, &key.secret, &[], &domains, &message, items)?;
-        let mut keys = self.gpu.ra_keys(width, &domains, 1)?;
+        let mut keys = self.gpu.ra_keys(size, &domains, 1)?;
         self.gpu.put_ra_key(&mut keys, 0, key.modulus, &[], &message)?;
         let mut digits = vec![[0; 2]; items * components];
         (self.sources.random)(digits.as_flattened_mut());
@@ -340,7 +344,7 @@ impl Meter<'_, '_> {
             .collect();
         // Masks of a measurement sign nothing that anybody else verifies.
         let seeds: Vec<[u8; 32]> = self.random();
-        let sums = components as f64 * product(width);
+        let sums = components as f64 * product(size);
         // Both the preparing and the running closure need the signer.
         let signer = std::cell::RefCell::new(&mut signer);
         let mut signed = None;
@@ -377,7 +381,7 @@ impl Meter<'_, '_> {
             let operation = Operation {
                 name: format!("ra-{bits}-verify-{components}"),
                 goal,
-                products_per_item: sums + E_MULTIPLICATIONS * product(width),
+                products_per_item: sums + E_MULTIPLICATIONS * product(size),
             };
             let run = |gpu: &mut Gpu, ()| all_hold(&gpu.verify_ra(&batch, goal)?);
             self.time(operation, |_| Ok(()), run)?;
@@ -430,17 +434,7 @@ const P256_PRODUCTS: f64 = 255.0 * (3.0 * 64.0 + 5.0 * 36.0)
     + 360.0 * 128.0;
 
 /// Products of a Montgomery multiplication modulo n.
-fn product(width: Width) -> f64 {
-    let limbs = width.bytes() as f64 / 4.0;
+fn product(size: Size) -> f64 {
+    let limbs = size.bytes() as f64 / 4.0;
     2.0 * limbs * limbs
-}
-
-fn width_of(key: &BenchKey) -> Result<(Width, u32), BatchError> {
-    match key.modulus.len() {
-        256 => Ok((Width::Bits2048, 2_048)),
-        384 => Ok((Width::Bits3072, 3_072)),
-        _ => Err(BatchError::Malformed(
-            "a modulus has neither 2,048 nor 3,072 bits",
-        )),
-    }
 }

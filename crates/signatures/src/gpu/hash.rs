@@ -59,7 +59,7 @@ impl Gpu {
         for message in messages {
             padded.push(message)?;
         }
-        let row_bytes = keys.width.bytes();
+        let row_bytes = keys.size.bytes();
         self.guard(|gpu| {
             let job = gpu.hash_job(keys, key_of, &padded, [row_bytes])?;
             let [mut rows] = run(&mut gpu.slots, &job, |slice| {
@@ -81,7 +81,7 @@ impl Gpu {
                     launch(
                         slice.target,
                         slice.stream,
-                        keys.width.fdh(),
+                        keys.size.fdh(),
                         slice.count,
                         &arguments,
                     )
@@ -104,7 +104,7 @@ impl Gpu {
         let job = self.hash_job(keys, key_of, messages, [])?;
         run(&mut self.slots, &job, |slice| {
             let [key_of, messages, lengths] = slice.inputs;
-            let out = out + (slice.first * keys.width.bytes()) as u64;
+            let out = out + (slice.first * keys.size.bytes()) as u64;
             let count = slice.count as u32;
             let arguments = FdhArgs {
                 keys: keys.memory.address(),
@@ -120,7 +120,7 @@ impl Gpu {
                 launch(
                     slice.target,
                     slice.stream,
-                    keys.width.fdh(),
+                    keys.size.fdh(),
                     slice.count,
                     &arguments,
                 )
@@ -139,7 +139,7 @@ impl Gpu {
         let [padded, lengths] = messages.fields();
         Ok(Job {
             count: messages.len(),
-            slice: self.items_at_once(keys.width.fdh().info)?,
+            slice: self.items_at_once(keys.size.fdh().info)?,
             order: None,
             inputs: [Field::new(bytes_of(key_of), 4), padded, lengths],
             outputs,

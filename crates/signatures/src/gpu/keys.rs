@@ -8,26 +8,17 @@ use super::error::BatchError;
 use super::kernels::{self, Kernel};
 use super::layouts::{CrtArgs, CrtHalf, CrtKey, FdhArgs, PssArgs, RaSignArgs, RaVerifyArgs, RsaKey, Shared};
 use super::target::DeviceMemory;
+use crate::arith::rsa::Size;
 
-/// The size of a modulus. Kernels are made for one or the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Width {
-    /// 2,048 bits.
-    Bits2048,
-    /// 3,072 bits.
-    Bits3072,
+/// Of a key that a caller names by its modulus.
+pub(super) fn size_of_modulus(modulus: &[u8]) -> Result<Size, BatchError> {
+    Size::of_bytes(modulus.len()).ok_or(BatchError::Malformed(
+        "a modulus has neither 2,048 nor 3,072 bits",
+    ))
 }
 
-impl Width {
-    /// Bytes of a number modulo n.
-    #[must_use]
-    pub const fn bytes(self) -> usize {
-        match self {
-            Self::Bits2048 => 256,
-            Self::Bits3072 => 384,
-        }
-    }
-
+/// Kernels are made for one size or the other.
+impl Size {
     const fn public_bytes(self) -> usize {
         match self {
             Self::Bits2048 => size_of::<RsaKey<64>>(),
@@ -121,7 +112,7 @@ impl<const H: usize> Drop for CrtKey<H> {
 /// Public RSA keys of one size with e = 65537, each with a number that batches name it by. A number that no key was
 /// put at verifies nothing.
 pub struct RsaKeys {
-    pub(super) width: Width,
+    pub(super) size: Size,
     pub(super) memory: DeviceMemory,
     pub(super) capacity: usize,
 }
@@ -129,7 +120,7 @@ pub struct RsaKeys {
 impl std::fmt::Debug for RsaKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RsaKeys")
-            .field("width", &self.width)
+            .field("size", &self.size)
             .field("capacity", &self.capacity)
             .finish_non_exhaustive()
     }
@@ -162,11 +153,11 @@ impl Gpu {
     ///
     /// # Errors
     /// The device is lost or has no such memory.
-    pub fn rsa_keys(&mut self, width: Width, capacity: usize) -> Result<RsaKeys, BatchError> {
+    pub fn rsa_keys(&mut self, size: Size, capacity: usize) -> Result<RsaKeys, BatchError> {
         self.guard(|gpu| {
             Ok(RsaKeys {
-                width,
-                memory: gpu.allocate(width.public_bytes() * capacity)?,
+                size,
+                memory: gpu.allocate(size.public_bytes() * capacity)?,
                 capacity,
             })
         })
@@ -199,7 +190,7 @@ impl Gpu {
             return Err(BatchError::Malformed("there is no room for a key of this number"));
         }
         self.check_owner(&keys.memory)?;
-        let record = keys.width.public_record(modulus, prefix, first_row)?;
+        let record = keys.size.public_record(modulus, prefix, first_row)?;
         Ok(self.write(&keys.memory, number * record.len(), &record)?)
     }
 
@@ -207,12 +198,12 @@ impl Gpu {
     ///
     /// # Errors
     /// The device is lost or has no such memory.
-    pub fn rsa_secrets(&mut self, width: Width, capacity: usize) -> Result<RsaSecrets, BatchError> {
-        let public = self.rsa_keys(width, capacity)?;
+    pub fn rsa_secrets(&mut self, size: Size, capacity: usize) -> Result<RsaSecrets, BatchError> {
+        let public = self.rsa_keys(size, capacity)?;
         self.guard(|gpu| {
             Ok(RsaSecrets {
                 public,
-                memory: gpu.allocate(width.secret_bytes() * capacity)?,
+                memory: gpu.allocate(size.secret_bytes() * capacity)?,
             })
         })
     }
@@ -231,7 +222,7 @@ impl Gpu {
         secret: &RsaSecret,
     ) -> Result<(), BatchError> {
         self.guard(|gpu| {
-            let record = secrets.public.width.secret_record(modulus, secret)?;
+            let record = secrets.public.size.secret_record(modulus, secret)?;
             gpu.put_public(&mut secrets.public, number, modulus, prefix, 0)?;
             Ok(gpu.write(&secrets.memory, number * record.len(), &record)?)
         })

@@ -53,7 +53,7 @@ pub use cubin::Cubin;
 pub use emulator::{Emulation, Launcher, host_layouts};
 pub use engine::{Goal, Gpu, Options};
 pub use error::{BatchError, GpuLost, NoGpu};
-pub use keys::{RsaKeys, RsaSecrets, Width};
+pub use keys::{RsaKeys, RsaSecrets};
 pub use nvrtc::{DIRECTORY_VARIABLE, Nvrtc};
 pub use p256::P256Batch;
 pub use private::Numbers;

@@ -56,7 +56,7 @@ impl Gpu {
     /// # Errors
     /// A malformed batch, or the device is lost.
     pub fn private(&mut self, batch: &Numbers) -> Result<(Zeroizing<Vec<u8>>, Vec<bool>), BatchError> {
-        let row_bytes = batch.secrets.public.width.bytes();
+        let row_bytes = batch.secrets.public.size.bytes();
         check_length(batch.numbers.len(), batch.key_of.len(), row_bytes)?;
         check_keys(batch.key_of, batch.secrets.public.capacity)?;
         self.check_owner(&batch.secrets.memory)?;
@@ -83,9 +83,9 @@ impl Gpu {
         source: &Source,
         destination: Destination,
     ) -> Result<Raised, GpuLost> {
-        let width = secrets.public.width;
-        let row_bytes = width.bytes();
-        let (halves, _) = width.crt();
+        let size = secrets.public.size;
+        let row_bytes = size.bytes();
+        let (halves, _) = size.crt();
         let count = key_of.len();
         let slice = (self.items_at_once(halves.info)? / 2).clamp(1, count.max(1));
         let [data, lengths] = match source {
@@ -128,11 +128,11 @@ struct Scratch {
 
 impl Scratch {
     fn of(secrets: &RsaSecrets, count: usize) -> Self {
-        let width = secrets.public.width;
-        let (kernel, _) = width.crt();
+        let size = secrets.public.size;
+        let (kernel, _) = size.crt();
         // A thread's part of half a number.
-        let thread_bytes = width.bytes() / 2 / kernel.info.threads_per_item as usize;
-        let halves = count * width.bytes();
+        let thread_bytes = size.bytes() / 2 / kernel.info.threads_per_item as usize;
+        let halves = count * size.bytes();
         let powers = 2 * halves;
         Self {
             halves,
@@ -157,7 +157,7 @@ fn begin(
     let (out, montgomery) = match destination {
         Destination::Host => (host_rows, false),
         Destination::Rows { address, montgomery } => {
-            (address + (slice.first * public.width.bytes()) as u64, montgomery)
+            (address + (slice.first * public.size.bytes()) as u64, montgomery)
         }
     };
     let inputs = if hashed { slice.scratch } else { data };
@@ -177,7 +177,7 @@ fn begin(
             launch(
                 slice.target,
                 slice.stream,
-                public.width.fdh(),
+                public.size.fdh(),
                 slice.count,
                 &arguments,
             )
@@ -195,7 +195,7 @@ fn begin(
         count,
         montgomery: u32::from(montgomery),
     };
-    let (halves, join) = public.width.crt();
+    let (halves, join) = public.size.crt();
     // SAFETY: as above; `Scratch` has measured halves and powers, the latter for every thread of the launch; rows at
     // the destination are the caller's to vouch for.
     unsafe {

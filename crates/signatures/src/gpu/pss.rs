@@ -32,13 +32,13 @@ impl Gpu {
             digests,
             signatures,
         } = *batch;
-        let (count, number_bytes) = (key_of.len(), keys.width.bytes());
+        let (count, number_bytes) = (key_of.len(), keys.size.bytes());
         check_length(digests.len(), count, 1)?;
         check_length(signatures.len(), count, number_bytes)?;
         check_keys(key_of, keys.capacity)?;
         self.check_owner(&keys.memory)?;
         self.guard(|gpu| {
-            let (throughput, latency) = keys.width.pss();
+            let (throughput, latency) = keys.size.pss();
             let (kernel, slice) = gpu.choose(goal, count, throughput, latency)?;
             let order = order_by_key(key_of, keys.capacity);
             let job = Job {

@@ -6,11 +6,12 @@ use super::constants::RsaSecret;
 use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length, order_by_key, verdicts};
 use super::error::BatchError;
 use super::hash::Messages;
-use super::keys::{RsaKeys, RsaSecrets, Width};
+use super::keys::{RsaKeys, RsaSecrets, size_of_modulus};
 use super::layouts::{RaSignArgs, RaVerifyArgs, SEED_BYTES};
 use super::private::{Destination, Source};
 use super::slot::{Field, Job, run};
 use super::target::{DeviceMemory, launch};
+use crate::arith::rsa::Size;
 
 /// Rows that are hashed at once when a table is made: what bounds the host's memory for it.
 const TABLE_PART: usize = 1 << 16;
@@ -175,8 +176,8 @@ impl Gpu {
     ///
     /// # Errors
     /// A layout without positions or values, or the device is lost or has no such memory.
-    pub fn ra_keys(&mut self, width: Width, domains: &[u32], capacity: usize) -> Result<RaKeys, BatchError> {
-        let rsa = self.rsa_keys(width, capacity)?;
+    pub fn ra_keys(&mut self, size: Size, domains: &[u32], capacity: usize) -> Result<RaKeys, BatchError> {
+        let rsa = self.rsa_keys(size, capacity)?;
         self.guard(|gpu| {
             let layout = Layout::new(gpu, domains)?;
             let rows = layout
@@ -187,7 +188,7 @@ impl Gpu {
             Ok(RaKeys {
                 rsa,
                 layout,
-                table: gpu.allocate(rows * width.bytes())?,
+                table: gpu.allocate(rows * size.bytes())?,
             })
         })
     }
@@ -213,7 +214,7 @@ impl Gpu {
             for first in (0..rows).step_by(TABLE_PART) {
                 let messages = keys.layout.messages(first, components)?;
                 let key_of = vec![number as u32; messages.len()];
-                let row = (first_row as usize + first) * keys.rsa.width.bytes();
+                let row = (first_row as usize + first) * keys.rsa.size.bytes();
                 gpu.hash_to_rows(&keys.rsa, &key_of, &messages, keys.table.address() + row as u64)?;
             }
             Ok(())
@@ -234,14 +235,14 @@ impl Gpu {
             signatures,
         } = *batch;
         let (count, number_bytes, components) =
-            (key_of.len(), keys.rsa.width.bytes(), keys.layout.components());
+            (key_of.len(), keys.rsa.size.bytes(), keys.layout.components());
         check_length(digits.len(), count, components)?;
         check_length(seeds.len(), count, 1)?;
         check_length(signatures.len(), count, number_bytes)?;
         check_keys(key_of, keys.rsa.capacity)?;
         self.check_owner(&keys.table)?;
         self.guard(|gpu| {
-            let (throughput, latency) = keys.rsa.width.ra_verify();
+            let (throughput, latency) = keys.rsa.size.ra_verify();
             let (kernel, slice) = gpu.choose(goal, count, throughput, latency)?;
             let order = order_by_key(key_of, keys.rsa.capacity);
             let job = Job {
@@ -296,21 +297,13 @@ impl Gpu {
         components: Components,
         masks: usize,
     ) -> Result<RaSigner, BatchError> {
-        let width = match modulus.len() {
-            256 => Width::Bits2048,
-            384 => Width::Bits3072,
-            _ => {
-                return Err(BatchError::Malformed(
-                    "a modulus has neither 2,048 nor 3,072 bits",
-                ));
-            }
-        };
-        let mut secrets = self.rsa_secrets(width, 1)?;
+        let size = size_of_modulus(modulus)?;
+        let mut secrets = self.rsa_secrets(size, 1)?;
         self.put_rsa_secret(&mut secrets, 0, modulus, prefix, secret)?;
         self.signer_with(secrets, prefix, domains, masks, |gpu, layout, secrets, memory| {
             for first in (0..layout.rows()).step_by(TABLE_PART) {
                 let messages = layout.messages(first, components)?;
-                let address = memory.address() + (first * width.bytes()) as u64;
+                let address = memory.address() + (first * size.bytes()) as u64;
                 let destination = Destination::Rows {
                     address,
                     montgomery: true,
@@ -337,7 +330,7 @@ impl Gpu {
                 "a signer needs room for masks, and for fewer than 2^32",
             ));
         }
-        let number_bytes = secrets.public.width.bytes();
+        let number_bytes = secrets.public.size.bytes();
         self.guard(|gpu| {
             let layout = Layout::new(gpu, domains)?;
             let table = gpu.allocate(layout.rows() * number_bytes)?;
@@ -383,7 +376,7 @@ impl Gpu {
             messages.push(&[signer.prefix.as_slice(), seed].concat())?;
         }
         let head = signer.head;
-        let address = signer.masks.address() + (head * signer.secrets.public.width.bytes()) as u64;
+        let address = signer.masks.address() + (head * signer.secrets.public.size.bytes()) as u64;
         let destination = Destination::Rows {
             address,
             montgomery: false,
@@ -429,8 +422,8 @@ impl Gpu {
         self.guard(|gpu| {
             let (slots, seeds): (Vec<u32>, Vec<_>) = signer.ready.drain(..count).unzip();
             let public = &signer.secrets.public;
-            let number_bytes = public.width.bytes();
-            let (throughput, latency) = public.width.ra_sign();
+            let number_bytes = public.size.bytes();
+            let (throughput, latency) = public.size.ra_sign();
             let (kernel, slice) = gpu.choose(goal, count, throughput, latency)?;
             let key_of = vec![0u32; count];
             let job = Job {

@@ -8,23 +8,13 @@ use super::constants::{RsaSecret, reverse_rows};
 use super::engine::Gpu;
 use super::error::BatchError;
 use super::hash::Messages;
-use super::keys::{RsaSecrets, Width};
+use super::keys::RsaSecrets;
 use super::layouts::MESSAGE_BYTES_MAX;
 use super::private::{Destination, Source};
 use super::ra::{RaKeys, RaSigner, check_statuses};
-use crate::arith::rsa::Size;
 use crate::message::MASK_NAME_BYTES;
 use crate::ra::hash::{COMPONENT_HEAD_BYTES, component_input, mask_head};
 use crate::ra::{Layout, Mask, RaPrivate, RaPublic, Table};
-
-impl From<Size> for Width {
-    fn from(size: Size) -> Self {
-        match size {
-            Size::Bits2048 => Self::Bits2048,
-            Size::Bits3072 => Self::Bits3072,
-        }
-    }
-}
 
 /// Whether the device hashes all components of a layout: those with texts of more than 81 bytes it does not.
 #[must_use]
@@ -94,7 +84,7 @@ impl Gpu {
             return Err(BatchError::Malformed("the table of another key"));
         }
         let head = mask_head(public.pad());
-        let mut secrets = self.rsa_secrets(public.rsa().size().into(), 1)?;
+        let mut secrets = self.rsa_secrets(public.rsa().size(), 1)?;
         with_secret(key, |secret| {
             self.put_rsa_secret(&mut secrets, 0, public.rsa().as_bytes(), &head, secret)
         })?;
@@ -111,7 +101,7 @@ impl Gpu {
     /// The device is lost or has no memory.
     pub fn mask_key(&mut self, key: &RaPrivate) -> Result<MaskKey, BatchError> {
         let public = key.public();
-        let mut secrets = self.rsa_secrets(public.rsa().size().into(), 1)?;
+        let mut secrets = self.rsa_secrets(public.rsa().size(), 1)?;
         with_secret(key, |secret| {
             self.put_rsa_secret(&mut secrets, 0, public.rsa().as_bytes(), &[], secret)
         })?;
@@ -156,7 +146,7 @@ impl Gpu {
             let source = Source::Hashes(&messages);
             let mut raised = gpu.raise(&key.secrets, &key_of, &source, Destination::Host)?;
             check_statuses(&raised.statuses)?;
-            reverse_rows(&mut raised.rows, key.secrets.public.width.bytes());
+            reverse_rows(&mut raised.rows, key.secrets.public.size.bytes());
             Ok(raised.rows)
         })
     }

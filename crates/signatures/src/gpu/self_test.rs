@@ -4,8 +4,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::engine::Gpu;
 use super::error::NoGpu;
-use super::keys::Width;
-use crate::arith::rsa::{RsaPublic, Table};
+use crate::arith::rsa::{RsaPublic, Size, Table};
 use crate::ra::hash::mgf1;
 
 /// An odd number with its topmost bit set; nobody knows its factors.
@@ -18,7 +17,7 @@ const TEXT: &[u8] = b"linewarden gpu self-test";
 /// # Errors
 /// The device fails, or computes something else.
 pub fn self_test(gpu: &mut Gpu) -> Result<(), NoGpu> {
-    let mut keys = gpu.rsa_keys(Width::Bits2048, 1)?;
+    let mut keys = gpu.rsa_keys(Size::Bits2048, 1)?;
     gpu.put_rsa_key(&mut keys, 0, &MODULUS)?;
     let found = gpu.hash_full_domain(&keys, &[0], &[TEXT])?;
     match expected() {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::support;
+use linewarden_signatures::arith::rsa::Size;
 use linewarden_signatures::gpu::{
-    BatchError, BenchKey, Emulation, Goal, Gpu, Plan, PssBatch, RaSigner, RsaKeys, Sources, Stage, Width,
+    BatchError, BenchKey, Emulation, Goal, Gpu, Plan, PssBatch, RaSigner, RsaKeys, Sources, Stage,
     host_layouts, layouts, measure, rows_of,
 };
 
@@ -23,7 +24,7 @@ crate::support::all_cases!(emulated);
 /// and so does the next.
 #[test]
 fn a_lost_device_leaves_batches_as_they_were() {
-    let all = support::keys::keys(Width::Bits2048);
+    let all = support::keys::keys(Size::Bits2048);
     let key_of = [0, 1, 2, 0];
     let (digests, signatures) = ([[7; 32]; 4], [1; 4 * 256]);
     let mut lost = 0;
@@ -35,7 +36,7 @@ fn a_lost_device_leaves_batches_as_they_were() {
         let outcome = Gpu::emulated(emulation)
             .map_err(BatchError::Lost)
             .and_then(|mut gpu| {
-                let mut keys = gpu.rsa_keys(Width::Bits2048, 3)?;
+                let mut keys = gpu.rsa_keys(Size::Bits2048, 3)?;
                 for (number, key) in all.iter().enumerate() {
                     gpu.put_rsa_key(&mut keys, number, key.modulus())?;
                 }
@@ -72,7 +73,7 @@ fn a_lost_device_leaves_batches_as_they_were() {
 #[test]
 fn keys_of_another_device_are_refused() {
     let mut other = Gpu::emulated(Emulation::default()).unwrap();
-    let keys = other.rsa_keys(Width::Bits2048, 1).unwrap();
+    let keys = other.rsa_keys(Size::Bits2048, 1).unwrap();
     emulated(|gpu| {
         let batch = PssBatch {
             keys: &keys,
@@ -139,7 +140,7 @@ fn layouts_are_the_same_on_both_sides() {
 /// Every operation is measured, by a clock that goes a millisecond each time it is asked.
 #[test]
 fn all_operations_can_be_measured() {
-    let key = &support::keys::keys(Width::Bits3072)[2];
+    let key = &support::keys::keys(Size::Bits3072)[2];
     let key = BenchKey {
         modulus: key.modulus(),
         secret: key.secret(),

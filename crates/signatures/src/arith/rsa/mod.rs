@@ -24,7 +24,7 @@ use super::ModulusError;
 pub const WIDE_EXTRA_BYTES: usize = 16;
 
 /// How long a modulus is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Size {
     /// 2,048 bits.
     Bits2048,
@@ -33,8 +33,9 @@ pub enum Size {
 }
 
 impl Size {
-    /// Of a modulus of so many bytes.
-    fn of_bytes(bytes: usize) -> Option<Self> {
+    /// Of a modulus of so many bytes; `None` if there is none of that length.
+    #[must_use]
+    pub fn of_bytes(bytes: usize) -> Option<Self> {
         [Self::Bits2048, Self::Bits3072]
             .into_iter()
             .find(|size| size.bytes() == bytes)
@@ -42,11 +43,17 @@ impl Size {
 
     /// Bytes of a number.
     #[must_use]
-    pub fn bytes(self) -> usize {
+    pub const fn bytes(self) -> usize {
         match self {
             Self::Bits2048 => 256,
             Self::Bits3072 => 384,
         }
+    }
+
+    /// Bits of a modulus.
+    #[must_use]
+    pub const fn bits(self) -> usize {
+        8 * self.bytes()
     }
 
     /// The most bytes of a wide number.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::keys::{Number, Numbers};
 use super::places::{Group, Places};
-use crate::gpu::{BatchError, Goal, Gpu, P256Batch, PssBatch, RaBatch, RaKeys, RsaKeys, Width};
+use crate::arith::rsa::Size;
+use crate::gpu::{BatchError, Goal, Gpu, P256Batch, PssBatch, RaBatch, RaKeys, RsaKeys};
 use crate::key::{Material, PublicKey};
 use crate::lane::{digest, halves};
 use crate::message::MASK_NAME_BYTES;
@@ -106,7 +107,7 @@ impl Device {
                 };
                 self.round += 1;
                 let run = Run::take(&mut store.numbers, &mut rest, self.round);
-                let verdicts = store.verify(&mut self.gpu, group.shape.width, &run)?;
+                let verdicts = store.verify(&mut self.gpu, group.shape.size, &run)?;
                 put_verdicts(&run.messages, &verdicts, holds);
             }
         }
@@ -152,17 +153,17 @@ impl Device {
 
 impl Store {
     fn new(gpu: &mut Gpu, group: &Group) -> Result<Self, BatchError> {
-        let (width, capacity) = (group.shape.width, group.capacity);
+        let (size, capacity) = (group.shape.size, group.capacity);
         let keys = match &group.shape.domains {
-            None => Keys::Pss(gpu.rsa_keys(width, capacity)?),
-            Some(domains) => Keys::Ra(gpu.ra_keys(width, domains, capacity)?),
+            None => Keys::Pss(gpu.rsa_keys(size, capacity)?),
+            Some(domains) => Keys::Ra(gpu.ra_keys(size, domains, capacity)?),
         };
         let numbers = Numbers::new(capacity);
         Ok(Self { keys, numbers })
     }
 
-    fn verify(&mut self, gpu: &mut Gpu, width: Width, run: &Run) -> Result<Vec<bool>, BatchError> {
-        let (key_of, signatures) = (&run.key_of, &signatures(&run.messages, width));
+    fn verify(&mut self, gpu: &mut Gpu, size: Size, run: &Run) -> Result<Vec<bool>, BatchError> {
+        let (key_of, signatures) = (&run.key_of, &signatures(&run.messages, size));
         match &mut self.keys {
             Keys::Pss(keys) => {
                 for (number, key) in &run.newcomers {
@@ -202,8 +203,8 @@ impl Store {
     }
 }
 
-fn signatures(messages: &[Placed], width: Width) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(messages.len() * width.bytes());
+fn signatures(messages: &[Placed], size: Size) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(messages.len() * size.bytes());
     for (_, message) in messages {
         bytes.extend_from_slice(message.signature());
     }

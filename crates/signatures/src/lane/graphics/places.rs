@@ -4,11 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::gpu::{DeviceInfo, Width, takes_layout};
+use crate::arith::rsa::Size;
+use crate::gpu::{DeviceInfo, takes_layout};
 use crate::key::PublicKey;
 use crate::ra::RaPublic;
 use crate::scheduler::{Span, Time};
-use crate::scheme::Scheme;
 
 /// Layouts whose keys are kept side by side: those that most signers have.
 const LAYOUTS_MAX: usize = 4;
@@ -48,7 +48,7 @@ impl KeyMemory {
 /// What keys have in common that lie side by side, and that one kernel reads.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
-    pub(super) width: Width,
+    pub(super) size: Size,
     /// Of RA: how many values each component has.
     pub(super) domains: Option<Vec<u32>>,
 }
@@ -56,13 +56,9 @@ pub(super) struct Shape {
 impl Shape {
     /// `None` of a key that needs no place.
     fn of(key: &PublicKey) -> Option<Self> {
-        let width = match key.scheme() {
-            Scheme::RaRsa2048 | Scheme::RsaPss2048 => Width::Bits2048,
-            Scheme::RaRsa3072 | Scheme::RsaPss3072 => Width::Bits3072,
-            Scheme::EcdsaP256 | Scheme::Ed25519 => return None,
-        };
+        let size = Size::of_bytes(key.scheme().modulus_bytes()?)?;
         let domains = key.ra().map(|ra| ra.layout().domains().collect());
-        Some(Self { width, domains })
+        Some(Self { size, domains })
     }
 
     /// What a key's hashed components take; nothing of RSA-PSS.
@@ -71,7 +67,7 @@ impl Shape {
         self.domains
             .as_ref()
             .map_or(0, rows)
-            .saturating_mul(self.width.bytes())
+            .saturating_mul(self.size.bytes())
     }
 }
 
@@ -148,7 +144,7 @@ impl Places {
             .partition(|(shape, _)| shape.domains.is_some());
         layouts.sort_by(|(a, of_a), (b, of_b)| {
             let by_signers = of_b.len().cmp(&of_a.len());
-            by_signers.then_with(|| (a.width.bytes(), &a.domains).cmp(&(b.width.bytes(), &b.domains)))
+            by_signers.then_with(|| (a.size.bytes(), &a.domains).cmp(&(b.size.bytes(), &b.domains)))
         });
         without.extend(
             layouts
@@ -290,6 +286,7 @@ mod tests {
     use crate::key::PrivateKey;
     use crate::message::PayloadKind;
     use crate::ra::{Domain, Layout};
+    use crate::scheme::Scheme;
 
     fn keys(count: usize, layout: Option<&Layout>) -> Vec<Arc<PublicKey>> {
         let scheme = if layout.is_some() {

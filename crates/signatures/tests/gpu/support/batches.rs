@@ -1,6 +1,7 @@
 //! How batches are cut and put together again.
 
-use linewarden_signatures::gpu::{BatchError, Goal, Gpu, P256Batch, PssBatch, Width};
+use linewarden_signatures::arith::rsa::Size;
+use linewarden_signatures::gpu::{BatchError, Goal, Gpu, P256Batch, PssBatch};
 use num_bigint::BigUint;
 use rand::RngExt as _;
 use rand_chacha::ChaCha20Rng;
@@ -11,8 +12,8 @@ use super::rsa::{full_domain_hash, put_all};
 
 /// Lengths around a block's and a wave's number of items, keys in no order: each result is its own item's.
 pub fn lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
-    let all = keys(Width::Bits2048);
-    let store = put_all(gpu, Width::Bits2048, &all);
+    let all = keys(Size::Bits2048);
+    let store = put_all(gpu, Size::Bits2048, &all);
     for count in [0, 1, 2, 31, 32, 33, 64, 65, 129, 200] {
         let key_of: Vec<u32> = (0..count).map(|_| rng.random_range(0..3)).collect();
         let messages: Vec<[u8; 4]> = (0u32..).take(count).map(u32::to_be_bytes).collect();
@@ -68,8 +69,8 @@ fn signed_items(
 }
 
 pub fn malformed(gpu: &mut Gpu, _: &mut ChaCha20Rng) {
-    let all = keys(Width::Bits2048);
-    let mut store = put_all(gpu, Width::Bits2048, &all);
+    let all = keys(Size::Bits2048);
+    let mut store = put_all(gpu, Size::Bits2048, &all);
     let is_malformed =
         |outcome: Result<Vec<bool>, BatchError>| matches!(outcome, Err(BatchError::Malformed(_)));
     let good = PssBatch {
@@ -109,7 +110,7 @@ pub fn malformed(gpu: &mut Gpu, _: &mut ChaCha20Rng) {
     refuses(gpu.put_rsa_key(&mut store, 3, all[0].modulus()));
     for domains in [&[][..], &[0], &[65_537]] {
         assert!(matches!(
-            gpu.ra_keys(Width::Bits2048, domains, 1),
+            gpu.ra_keys(Size::Bits2048, domains, 1),
             Err(BatchError::Malformed(_))
         ));
     }

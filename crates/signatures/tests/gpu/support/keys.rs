@@ -1,6 +1,7 @@
 //! RSA keys whose factors have long runs of ones or zeros, and one of random factors.
 
-use linewarden_signatures::gpu::{RsaSecret, Width};
+use linewarden_signatures::arith::rsa::Size;
+use linewarden_signatures::gpu::RsaSecret;
 use num_bigint::BigUint;
 
 use super::numbers::to_bytes;
@@ -14,19 +15,19 @@ pub struct Key {
     pub q: BigUint,
     /// Modulus, p, q, dp, dq, qinv.
     bytes: [Vec<u8>; 6],
-    pub width: Width,
+    pub size: Size,
 }
 
 impl Key {
-    fn new(width: Width, p: BigUint, q: BigUint) -> Self {
+    fn new(size: Size, p: BigUint, q: BigUint) -> Self {
         let (n, e) = (&p * &q, BigUint::from(65_537u32));
         let (p1, q1) = (&p - 1u8, &q - 1u8);
         let d = e.modinv(&(&p1 * &q1)).unwrap();
-        let half = width.bytes() / 2;
+        let half = size.bytes() / 2;
         let [dp, dq] = [&d % p1, &d % q1].map(|exponent| to_bytes(&exponent, half));
         let qinv = to_bytes(&q.modinv(&p).unwrap(), half);
         let bytes = [
-            to_bytes(&n, width.bytes()),
+            to_bytes(&n, size.bytes()),
             to_bytes(&p, half),
             to_bytes(&q, half),
             dp,
@@ -40,7 +41,7 @@ impl Key {
             p,
             q,
             bytes,
-            width,
+            size,
         }
     }
 
@@ -97,10 +98,10 @@ fn tagged(tag: u8, content: &[u8]) -> Vec<u8> {
 
 /// Of each size: factors 2^k - c, whose product begins with as many ones; 3/4 2^k + c, whose product has long runs of
 /// zeros, the smaller factor first; 2^k - 2^(k/2) - c and a random one.
-pub fn keys(width: Width) -> [Key; 3] {
-    let (k, ones, zeros, middle, random) = match width {
-        Width::Bits2048 => (1024usize, [105u32, 179], [1037u32, 1697], 2657u32, RANDOM_1024),
-        Width::Bits3072 => (1536, [3453, 4977], [1837, 2617], 443, RANDOM_1536),
+pub fn keys(size: Size) -> [Key; 3] {
+    let (k, ones, zeros, middle, random) = match size {
+        Size::Bits2048 => (1024usize, [105u32, 179], [1037u32, 1697], 2657u32, RANDOM_1024),
+        Size::Bits3072 => (1536, [3453, 4977], [1837, 2617], 443, RANDOM_1536),
     };
     let power = |k: usize| BigUint::from(1u8) << k;
     let [p0, q0] = ones.map(|c| power(k) - c);
@@ -108,9 +109,9 @@ pub fn keys(width: Width) -> [Key; 3] {
     let p2 = power(k) - power(k / 2) - middle;
     let q2 = BigUint::parse_bytes(random.as_bytes(), 16).unwrap();
     [
-        Key::new(width, p0, q0),
-        Key::new(width, p1, q1),
-        Key::new(width, p2, q2),
+        Key::new(size, p0, q0),
+        Key::new(size, p1, q1),
+        Key::new(size, p2, q2),
     ]
 }
 

@@ -1,13 +1,14 @@
 //! Rapid Authentication, against the formulas of docs/protocols.md in big numbers.
 
-use linewarden_signatures::gpu::{BatchError, Goal, Gpu, RaBatch, RaKeys, RaSigner, Width};
+use linewarden_signatures::arith::rsa::Size;
+use linewarden_signatures::gpu::{BatchError, Goal, Gpu, RaBatch, RaKeys, RaSigner};
 use num_bigint::BigUint;
 use rand::{Rng as _, RngExt as _};
 use rand_chacha::ChaCha20Rng;
 
 use super::keys::{Key, keys};
 use super::numbers::to_bytes;
-use super::rsa::{GOALS, WIDTHS, full_domain_hash};
+use super::rsa::{GOALS, SIZES, full_domain_hash};
 
 const DOMAINS: [u32; 4] = [3, 1, 5, 2];
 
@@ -57,8 +58,8 @@ fn seeds(rng: &mut ChaCha20Rng, count: usize) -> Vec<[u8; 32]> {
     (0..count).map(seed).collect()
 }
 
-fn verifier(gpu: &mut Gpu, width: Width, all: &[Key]) -> RaKeys {
-    let mut store = gpu.ra_keys(width, &DOMAINS, all.len()).unwrap();
+fn verifier(gpu: &mut Gpu, size: Size, all: &[Key]) -> RaKeys {
+    let mut store = gpu.ra_keys(size, &DOMAINS, all.len()).unwrap();
     for (index, key) in all.iter().enumerate() {
         let components = |position, value, out: &mut Vec<u8>| component(index, position, value, out);
         gpu.put_ra_key(&mut store, index, key.modulus(), &prefix(index), &components)
@@ -83,8 +84,8 @@ fn signer(gpu: &mut Gpu, key: &Key, index: usize, masks: usize) -> RaSigner {
 /// What the device signs is the private operation of the product, and what it signs it verifies, under several keys
 /// in one batch.
 pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
-    for width in WIDTHS {
-        let (all, length) = (keys(width), width.bytes());
+    for size in SIZES {
+        let (all, length) = (keys(size), size.bytes());
         let (mut key_of, mut all_digits, mut all_seeds, mut numbers) = (vec![], vec![], vec![], vec![]);
         for (index, key) in all.iter().enumerate() {
             let mut signer = signer(gpu, key, index, 6);
@@ -100,7 +101,7 @@ pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                     .zip(digits.chunks(4))
                 {
                     let expected = key.private(&product(key, index, seed, digits));
-                    assert_eq!(BigUint::from_bytes_be(number), expected, "{width:?} {goal:?}");
+                    assert_eq!(BigUint::from_bytes_be(number), expected, "{size:?} {goal:?}");
                 }
                 key_of.extend([index as u32; 2]);
                 all_digits.extend(digits);
@@ -109,7 +110,7 @@ pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             }
             assert_eq!(all_seeds[all_seeds.len() - 6..], fresh);
         }
-        let store = verifier(gpu, width, &all);
+        let store = verifier(gpu, size, &all);
         // Out of the order of keys: the first with the last, and so on inwards.
         let order: Vec<usize> = (0..9).flat_map(|at| [at, 17 - at]).collect();
         let key_of: Vec<u32> = order.iter().map(|at| key_of[*at]).collect();
@@ -133,7 +134,7 @@ pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             assert_eq!(
                 gpu.verify_ra(&batch, goal).unwrap(),
                 [true; 18],
-                "{width:?} {goal:?}"
+                "{size:?} {goal:?}"
             );
         }
     }
@@ -166,9 +167,9 @@ fn product_of_rows(key: &Key, index: usize, seed: &[u8], rows: &[usize]) -> BigU
 /// Each thing changed that a signature is of; numbers at and beyond the ends of their range; digits outside their
 /// domains.
 pub fn refused(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
-    for width in WIDTHS {
-        let (all, length) = (keys(width), width.bytes());
-        let store = verifier(gpu, width, &all);
+    for size in SIZES {
+        let (all, length) = (keys(size), size.bytes());
+        let store = verifier(gpu, size, &all);
         let (key, digits, seed) = (&all[1], [2, 0, 3, 1], seeds(rng, 1)[0]);
         let valid = key.private(&product(key, 1, &seed, &digits));
         let item = |number: &BigUint| Item {
@@ -255,7 +256,7 @@ pub fn refused(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             assert_eq!(
                 gpu.verify_ra(&batch, goal).unwrap(),
                 expected,
-                "{width:?} {goal:?}"
+                "{size:?} {goal:?}"
             );
         }
     }
@@ -263,7 +264,7 @@ pub fn refused(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
 
 /// Masks go in the order in which they were made, never twice, through the end of the ring and on from its start.
 pub fn masks(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
-    let key = &keys(Width::Bits2048)[2];
+    let key = &keys(Size::Bits2048)[2];
     let mut signer = signer(gpu, key, 0, 5);
     let (mut made, mut used) = (Vec::new(), Vec::new());
     assert_eq!((signer.masks(), signer.room()), (0, 5));

@@ -2,7 +2,8 @@
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{RSA_PSS_2048_8192_SHA256, RSA_PSS_SHA256, RsaKeyPair, RsaPublicKeyComponents};
-use linewarden_signatures::gpu::{BatchError, Goal, Gpu, Numbers, PssBatch, RsaKeys, Width};
+use linewarden_signatures::arith::rsa::Size;
+use linewarden_signatures::gpu::{BatchError, Goal, Gpu, Numbers, PssBatch, RsaKeys};
 use num_bigint::BigUint;
 use rand::{Rng as _, RngExt as _};
 use rand_chacha::ChaCha20Rng;
@@ -11,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use super::keys::{Key, keys};
 use super::numbers::to_bytes;
 
-pub const WIDTHS: [Width; 2] = [Width::Bits2048, Width::Bits3072];
+pub const SIZES: [Size; 2] = [Size::Bits2048, Size::Bits3072];
 pub const GOALS: [Goal; 3] = [Goal::Throughput, Goal::Latency, Goal::Best];
 
 /// MGF1 with SHA-256, RFC 8017, B.2.1.
@@ -31,8 +32,8 @@ pub fn full_domain_hash(message: &[u8], n: &BigUint) -> BigUint {
     BigUint::from_bytes_be(&mgf1(message, length)) % n
 }
 
-pub fn put_all(gpu: &mut Gpu, width: Width, all: &[Key]) -> RsaKeys {
-    let mut store = gpu.rsa_keys(width, all.len()).unwrap();
+pub fn put_all(gpu: &mut Gpu, size: Size, all: &[Key]) -> RsaKeys {
+    let mut store = gpu.rsa_keys(size, all.len()).unwrap();
     for (number, key) in all.iter().enumerate() {
         gpu.put_rsa_key(&mut store, number, key.modulus()).unwrap();
     }
@@ -41,9 +42,9 @@ pub fn put_all(gpu: &mut Gpu, width: Width, all: &[Key]) -> RsaKeys {
 
 /// All lengths from 0 to 128, so that the counter and the padding fall on every place of a block.
 pub fn full_domain_hashes(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
-    for width in WIDTHS {
-        let all = keys(width);
-        let store = put_all(gpu, width, &all);
+    for size in SIZES {
+        let all = keys(size);
+        let store = put_all(gpu, size, &all);
         let messages: Vec<Vec<u8>> = (0..=128)
             .map(|length| {
                 let mut message = vec![0; length];
@@ -54,12 +55,12 @@ pub fn full_domain_hashes(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
         let key_of: Vec<u32> = messages.iter().map(|_| rng.random_range(0..3)).collect();
         let views: Vec<&[u8]> = messages.iter().map(Vec::as_slice).collect();
         let hashes = gpu.hash_full_domain(&store, &key_of, &views).unwrap();
-        for ((hash, message), key) in hashes.chunks(width.bytes()).zip(&messages).zip(&key_of) {
+        for ((hash, message), key) in hashes.chunks(size.bytes()).zip(&messages).zip(&key_of) {
             let expected = full_domain_hash(message, &all[*key as usize].n);
             assert_eq!(
                 BigUint::from_bytes_be(hash),
                 expected,
-                "{width:?}, {} bytes",
+                "{size:?}, {} bytes",
                 message.len()
             );
         }
@@ -83,10 +84,10 @@ struct Encoded {
 }
 
 impl Encoded {
-    fn new(rng: &mut ChaCha20Rng, width: Width) -> Self {
+    fn new(rng: &mut ChaCha20Rng, size: Size) -> Self {
         let mut salt = vec![0; 32];
         rng.fill_bytes(&mut salt);
-        let mut padding = vec![0; width.bytes() - 66];
+        let mut padding = vec![0; size.bytes() - 66];
         padding.push(1);
         Self {
             salt,
@@ -128,8 +129,8 @@ impl Encoded {
 /// Digest and signature of a message.
 pub fn sign_pss(rng: &mut ChaCha20Rng, key: &Key, message: &[u8]) -> ([u8; 32], Vec<u8>) {
     let digest = Sha256::digest(message);
-    let number = Encoded::new(rng, key.width).sign(key, &digest);
-    (digest.into(), to_bytes(&number, key.width.bytes()))
+    let number = Encoded::new(rng, key.size).sign(key, &digest);
+    (digest.into(), to_bytes(&number, key.size.bytes()))
 }
 
 fn aws_lc_verifies(key: &Key, message: &[u8], signature: &[u8]) -> bool {
@@ -160,12 +161,12 @@ impl Growing {
 
     /// Neither kernel may find otherwise than expected, nor may AWS-LC.
     fn check(&self, gpu: &mut Gpu, all: &[Key]) {
-        let width = all[0].width;
+        let size = all[0].size;
         for ((key, message), (signature, expected)) in self
             .key_of
             .iter()
             .zip(&self.messages)
-            .zip(self.signatures.chunks(width.bytes()).zip(&self.expected))
+            .zip(self.signatures.chunks(size.bytes()).zip(&self.expected))
         {
             assert_eq!(
                 aws_lc_verifies(&all[*key as usize], message, signature),
@@ -173,7 +174,7 @@ impl Growing {
                 "AWS-LC disagrees"
             );
         }
-        let store = put_all(gpu, width, all);
+        let store = put_all(gpu, size, all);
         for goal in GOALS {
             let batch = PssBatch {
                 keys: &store,
@@ -184,25 +185,25 @@ impl Growing {
             assert_eq!(
                 gpu.verify_pss(&batch, goal).unwrap(),
                 self.expected,
-                "{width:?} {goal:?}"
+                "{size:?} {goal:?}"
             );
         }
     }
 }
 
 pub fn pss_valid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
-    for width in WIDTHS {
-        let all = keys(width);
+    for size in SIZES {
+        let all = keys(size);
         let mut batch = Growing::default();
         for turn in 0..9 {
             let number = turn % 3;
             let key = &all[number];
             let message: Vec<u8> = (0..turn).map(|_| rng.next_u32() as u8).collect();
-            let by_numbers = Encoded::new(rng, width).sign(key, &Sha256::digest(&message));
-            batch.push(number, &message, &to_bytes(&by_numbers, width.bytes()), true);
+            let by_numbers = Encoded::new(rng, size).sign(key, &Sha256::digest(&message));
+            batch.push(number, &message, &to_bytes(&by_numbers, size.bytes()), true);
             // AWS-LC refuses factors as close as those of the first two keys.
             if let Ok(pair) = RsaKeyPair::from_der(&key.der()) {
-                let mut signature = vec![0; width.bytes()];
+                let mut signature = vec![0; size.bytes()];
                 pair.sign(&RSA_PSS_SHA256, &SystemRandom::new(), &message, &mut signature)
                     .unwrap();
                 batch.push(number, &message, &signature, true);
@@ -215,16 +216,16 @@ pub fn pss_valid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
 }
 
 pub fn pss_invalid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
-    for width in WIDTHS {
-        let all = keys(width);
+    for size in SIZES {
+        let all = keys(size);
         let key = &all[0];
-        let (length, message) = (width.bytes(), b"stop");
+        let (length, message) = (size.bytes(), b"stop");
         let digest = Sha256::digest(message);
         let mut batch = Growing::default();
         let mut push =
             |number: &BigUint, expected| batch.push(0, message, &to_bytes(number, length), expected);
 
-        let valid = Encoded::new(rng, width).sign(key, &digest);
+        let valid = Encoded::new(rng, size).sign(key, &digest);
         push(&valid, true);
         for bit in [
             0,
@@ -253,7 +254,7 @@ pub fn pss_invalid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             push(&above, false);
         }
         let mut spoilt = |spoil: &dyn Fn(&mut Encoded)| {
-            let mut encoded = Encoded::new(rng, width);
+            let mut encoded = Encoded::new(rng, size);
             spoil(&mut encoded);
             let number = BigUint::from_bytes_be(&encoded.bytes(&digest));
             // What is above n cannot be signed; it is one in 2^1000 with these keys.
@@ -288,14 +289,14 @@ pub fn pss_invalid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             encoded.salt.push(7);
             encoded.padding.remove(0);
         });
-        let for_another = Encoded::new(rng, width).sign(key, &Sha256::digest(b"go"));
+        let for_another = Encoded::new(rng, size).sign(key, &Sha256::digest(b"go"));
         push(&for_another, false);
         batch.check(gpu, &all);
     }
 }
 
-fn secrets_of(gpu: &mut Gpu, width: Width, all: &[Key]) -> linewarden_signatures::gpu::RsaSecrets {
-    let mut secrets = gpu.rsa_secrets(width, all.len()).unwrap();
+fn secrets_of(gpu: &mut Gpu, size: Size, all: &[Key]) -> linewarden_signatures::gpu::RsaSecrets {
+    let mut secrets = gpu.rsa_secrets(size, all.len()).unwrap();
     for (number, key) in all.iter().enumerate() {
         gpu.put_rsa_secret(&mut secrets, number, key.modulus(), b"", &key.secret())
             .unwrap();
@@ -304,9 +305,9 @@ fn secrets_of(gpu: &mut Gpu, width: Width, all: &[Key]) -> linewarden_signatures
 }
 
 pub fn private_operations(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
-    for width in WIDTHS {
-        let (all, length) = (keys(width), width.bytes());
-        let secrets = secrets_of(gpu, width, &all);
+    for size in SIZES {
+        let (all, length) = (keys(size), size.bytes());
+        let secrets = secrets_of(gpu, size, &all);
         let (mut key_of, mut numbers) = (vec![], vec![]);
         for (index, key) in (0u32..).zip(&all) {
             let mut random = vec![0; length];
@@ -350,19 +351,19 @@ pub fn private_operations(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             } else {
                 BigUint::ZERO
             };
-            assert_eq!(BigUint::from_bytes_be(result), expected, "{width:?}: {number:x}");
-            assert_eq!(checked, number < &key.n, "{width:?}: {number:x}");
+            assert_eq!(BigUint::from_bytes_be(result), expected, "{size:?}: {number:x}");
+            assert_eq!(checked, number < &key.n, "{size:?}: {number:x}");
         }
     }
 }
 
 /// One wrong part of a key at a time stands for a fault in one half of the computation.
 pub fn inconsistent_secrets(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
-    for width in WIDTHS {
-        let all = keys(width);
+    for size in SIZES {
+        let all = keys(size);
         let key = &all[2];
         let mut parts = [key.secret().dp, key.secret().dq, key.secret().qinv].map(<[u8]>::to_vec);
-        let mut number = vec![0; width.bytes()];
+        let mut number = vec![0; size.bytes()];
         rng.fill_bytes(&mut number[1..]);
         for wrong in 0..3 {
             let at = rng.random_range(1..parts[wrong].len());
@@ -374,7 +375,7 @@ pub fn inconsistent_secrets(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                 qinv,
                 ..key.secret()
             };
-            let mut secrets = gpu.rsa_secrets(width, 1).unwrap();
+            let mut secrets = gpu.rsa_secrets(size, 1).unwrap();
             gpu.put_rsa_secret(&mut secrets, 0, key.modulus(), b"", &secret)
                 .unwrap();
             let (result, checked) = gpu
