@@ -34,6 +34,14 @@ impl Signals {
         Self::take_over(&[Signal::SIGINT, Signal::SIGTERM])
     }
 
+    /// Likewise, with the one that asks for counters.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn to_stop_or_count() -> Result<Self, Failure> {
+        Self::take_over(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1])
+    }
+
     /// Likewise, with those that a gateway knows besides.
     ///
     /// # Errors
@@ -50,19 +58,19 @@ impl Signals {
             .map_err(failed)
     }
 
-    /// Waits until there is something to read, or the end of it; whether that came before the program was told something.
+    /// Waits until there is something to read, or the end of it (`None`), or until the program is told something.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn wait_for_input(&self, reader: &BufReader<impl Read + AsFd>) -> Result<bool, Failure> {
+    pub fn wait_for_input(&self, reader: &BufReader<impl Read + AsFd>) -> Result<Option<Told>, Failure> {
         // Signals are seen once what was read before is used up.
         if !reader.buffer().is_empty() {
-            return Ok(true);
+            return Ok(None);
         }
         let [input, signals] = [reader.get_ref().as_fd(), self.as_fd()];
         let mut polled = [input, signals].map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN));
         match poll(&mut polled, PollTimeout::NONE) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(self.wait(Duration::ZERO)?.is_none()),
+            Ok(_) | Err(nix::errno::Errno::EINTR) => self.wait(Duration::ZERO),
             Err(error) => Err(failed(error)),
         }
     }

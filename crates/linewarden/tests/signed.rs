@@ -9,6 +9,8 @@
 #[path = "signed/groups.rs"]
 mod groups;
 mod support;
+#[path = "signed/told.rs"]
+mod told;
 
 use std::collections::HashSet;
 use std::net::UdpSocket;
@@ -259,7 +261,7 @@ fn a_file_system_without_attributes_is_told_of() {
         said.contains("truck/masks: the file system keeps no attributes"),
         "{said}"
     );
-    assert!(said.contains("64 left"), "{said}");
+    assert!(said.contains("64 left in the file"), "{said}");
 }
 
 /// The clone has the same inodes, births and attributes, and another UUID, as it must have to be mounted beside the first with XFS or
@@ -506,6 +508,10 @@ fn sender(at: &Path, words: &str) -> std::process::Child {
     command.spawn().unwrap()
 }
 
+fn signal(to: &std::process::Child, signal: Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(to.id() as i32), signal).unwrap();
+}
+
 /// Told to end, or by a line that is no payload: what was read before is sent, and said.
 #[test]
 fn a_sender_says_what_it_has_sent_however_it_ends() {
@@ -527,7 +533,7 @@ fn a_sender_says_what_it_has_sent_however_it_ends() {
     for payload in [b"one".as_slice(), b""] {
         assert_eq!(Envelope::parse(&next(&inbox)).unwrap().payload, payload);
     }
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(told.id() as i32), Signal::SIGTERM).unwrap();
+    signal(&told, Signal::SIGTERM);
     let output = told.wait_with_output().unwrap();
     assert!(
         output.status.success()

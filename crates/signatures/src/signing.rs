@@ -105,6 +105,17 @@ impl Shared {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
+    fn counts(&self) -> Counts {
+        let [plain, masked, dry] = self.counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let lost = self.lost.load(Ordering::Relaxed);
+        Counts {
+            plain,
+            masked,
+            dry,
+            lost,
+        }
+    }
+
     fn land(&self, count: usize) {
         let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
         *in_flight = in_flight.saturating_sub(count);
@@ -276,6 +287,12 @@ impl SigningService {
         self.engine.snapshot()
     }
 
+    /// What was signed and handed on so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.shared.counts()
+    }
+
     /// Why the last message was not signed that was not, once.
     #[must_use]
     pub fn problem(&self) -> Option<SignError> {
@@ -292,18 +309,9 @@ impl SigningService {
         let problem = Arc::clone(&self.problem);
         let shared = Arc::clone(&self.shared);
         let (left, snapshot) = self.engine.shut_down(Ending::Finish)?;
-        let [plain, masked, dry] = shared
-            .counts
-            .each_ref()
-            .map(|count| count.load(Ordering::Relaxed));
         let problem = problem.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let lost = shared.lost.load(Ordering::Relaxed) + left.len() as u64;
-        let counts = Counts {
-            plain,
-            masked,
-            dry,
-            lost,
-        };
+        let mut counts = shared.counts();
+        counts.lost += left.len() as u64;
         Ok((counts, snapshot, problem))
     }
 }

@@ -109,6 +109,12 @@ impl Receiver {
         self.signers.iter()
     }
 
+    /// Who is refused.
+    #[must_use]
+    pub fn revoked(&self) -> &Revocations {
+        &self.revoked
+    }
+
     /// Takes over a list of revoked signers, and gives back the one before.
     pub fn set_revoked(&mut self, revoked: Revocations) -> Revocations {
         std::mem::replace(&mut self.revoked, revoked)

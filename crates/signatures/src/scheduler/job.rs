@@ -193,6 +193,11 @@ macro_rules! sheds {
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text),+ }
             }
+
+            /// What it says to a person.
+            pub const fn description(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),+).trim_ascii()),+ }
+            }
         }
     };
 }
@@ -203,13 +208,13 @@ sheds! {
     /// A copy of a job that waits, is being worked on, or was lately done.
     Duplicate = 1, "duplicate";
     /// Its source has as many jobs waiting as one source may have.
-    SourceShare = 2, "source-share";
+    SourceShare = 2, "source_share";
     /// The queue was full, and it was next in the order of shedding.
-    QueueFull = 3, "queue-full";
+    QueueFull = 3, "queue_full";
     /// It was in as many lost batches as a job may be in.
-    LanesFailed = 4, "lanes-failed";
+    LanesFailed = 4, "lanes_failed";
     /// No lane can do its class.
-    NoLane = 5, "no-lane";
+    NoLane = 5, "no_lane";
 }
 
 impl Shed {

@@ -4,6 +4,7 @@ use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use linewarden_files::read_text_bounded;
@@ -15,6 +16,7 @@ use linewarden_signatures::store::{SealingKey, SignerDirectory};
 use super::masks;
 use crate::failure::Failure;
 use crate::output::{Output, counted};
+use crate::signals::Signals;
 
 /// Which signer to make.
 #[derive(Args, Debug)]
@@ -62,8 +64,9 @@ pub fn run(args: &KeygenArgs, output: Output) -> Result<(), Failure> {
             args.scheme
         )));
     }
+    let signals = Signals::to_stop()?;
     make_directory(&args.out)?;
-    let made = make(args, layout, output);
+    let made = make(args, layout, &signals, output);
     if made.is_err() {
         // Half a signer is none, and would be in the way of the next attempt.
         let _ = std::fs::remove_dir_all(&args.out);
@@ -71,13 +74,15 @@ pub fn run(args: &KeygenArgs, output: Output) -> Result<(), Failure> {
     made
 }
 
-fn make(args: &KeygenArgs, layout: Option<Layout>, output: Output) -> Result<(), Failure> {
+fn make(args: &KeygenArgs, layout: Option<Layout>, signals: &Signals, output: Output) -> Result<(), Failure> {
     let directory = SignerDirectory::at(&args.out);
     let sealing_key = sealing_key(args.seal_key.as_deref(), &directory)?;
     let key = PrivateKey::generate(args.scheme, layout).map_err(Failure::failed)?;
-    let table = table(&key, output)?;
+    let table = table(&key, signals, output)?;
     directory.create(&key, table.as_ref(), &sealing_key)?;
-    let masks = masks::make(&directory, &key, &sealing_key, args.masks, output)?;
+    let masks = masks::make(&directory, &key, &sealing_key, args.masks, output, || {
+        go_on(signals)
+    })?;
     let public = directory.public_path();
     output.object(&serde_json::json!({
         "signer": key.public().id().to_string(),
@@ -150,15 +155,26 @@ fn sealing_key(given: Option<&Path>, directory: &SignerDirectory) -> Result<Seal
     }
 }
 
-fn table(key: &PrivateKey, output: Output) -> Result<Option<Table>, Failure> {
+fn table(key: &PrivateKey, signals: &Signals, output: Output) -> Result<Option<Table>, Failure> {
     let Some(ra) = key.ra() else {
         return Ok(None);
     };
     let progress = output.progress(ra.public().layout().rows() as u64, "rows of the table");
+    let mut told = Ok(());
     let table = ra.table(|made| {
         progress.set_position(made as u64);
-        true
+        told = go_on(signals);
+        told.is_ok()
     });
     progress.finish_and_clear();
+    told?;
     table.map_err(Failure::failed)
+}
+
+/// Fails once it is told to end.
+fn go_on(signals: &Signals) -> Result<(), Failure> {
+    match signals.wait(Duration::ZERO)? {
+        Some(_) => Err(Failure::failed("told to end: no signer was made")),
+        None => Ok(()),
+    }
 }

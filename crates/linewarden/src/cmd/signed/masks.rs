@@ -38,18 +38,26 @@ pub fn run(args: &MasksArgs, output: Output) -> Result<(), Failure> {
             key.public().scheme()
         )));
     }
-    let remaining = make(&args.signer.directory(), &key, &sealing_key, args.count, output)?;
+    let remaining = make(
+        &args.signer.directory(),
+        &key,
+        &sealing_key,
+        args.count,
+        output,
+        || Ok(()),
+    )?;
     output.object(&serde_json::json!({ "signer": key.public().id().to_string(), "masks": remaining }))?;
     output.line(format_args!("{} ready", counted(remaining, "mask")))
 }
 
-/// Adds so many to a signer's file, if any; how many it has then.
+/// Adds so many to a signer's file, if any, as long as `go_on` does not fail; how many it has then.
 pub fn make(
     directory: &SignerDirectory,
     key: &PrivateKey,
     sealing_key: &SealingKey,
     count: u64,
     output: Output,
+    go_on: impl Fn() -> Result<(), Failure>,
 ) -> Result<u64, Failure> {
     let (Some(ra), 1..) = (key.ra(), count) else {
         return Ok(0);
@@ -64,6 +72,7 @@ pub fn make(
     }
     let progress = output.progress(count, "masks");
     for _ in 0..count.div_ceil(BLOCK_MASKS as u64) {
+        go_on()?;
         let mut names = [[0; MASK_NAME_BYTES]; BLOCK_MASKS];
         getrandom::fill(names.as_flattened_mut())
             .map_err(|error| Failure::failed(format!("no random bytes: {error}")))?;

@@ -1,10 +1,13 @@
 //! `linewarden signed`.
 
+mod counters;
 mod keygen;
 mod lanes;
+mod latency;
 mod lines;
 mod listener;
 mod masks;
+mod next_line;
 mod outputs;
 mod payload;
 mod receive;

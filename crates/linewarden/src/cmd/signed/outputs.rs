@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use std::{process, thread};
 
 use linewarden_signatures::receive::Verified;
-use linewarden_signatures::scheduler::{Priority, Span};
+use linewarden_signatures::scheduler::Span;
 use linewarden_signatures::service::{Delivery, Report};
 use nix::errno::Errno;
 use serde_json::Value;
 
+use super::latency;
 use super::lines::{Counts, Lines, WAITING_DEFAULT};
 use super::payload;
 use super::way::Way;
@@ -166,40 +167,6 @@ fn to_json(message: &Verified, latency: Span) -> serde_json::Value {
     })
 }
 
-/// How long messages of one priority took.
-struct Latency {
-    priority: Priority,
-    count: u64,
-    late: u64,
-    /// Within which so many parts of a thousand were done: 500, 990, 999.
-    within_us: [u64; 3],
-}
-
-impl Latency {
-    fn json(&self) -> Value {
-        let [p50_us, p99_us, p999_us] = self.within_us;
-        serde_json::json!({
-            "count": self.count,
-            "late": self.late,
-            "p50_us": p50_us,
-            "p99_us": p99_us,
-            "p999_us": p999_us,
-        })
-    }
-}
-
-/// Of those priorities that there were messages of.
-fn latencies(report: &Report) -> impl Iterator<Item = Latency> {
-    let book = &report.engine.latencies;
-    let used = Priority::all().filter(|priority| book.count(*priority) > 0);
-    used.map(|priority| Latency {
-        priority,
-        count: book.count(priority),
-        late: book.late(priority),
-        within_us: [0.5, 0.99, 0.999].map(|part| book.quantile(priority, part).as_nanos() / 1000),
-    })
-}
-
 fn json(report: &Report, outputs: &Counts, failed_reloads: u64, event: &str) -> serde_json::Value {
     let refused = report
         .refused
@@ -207,7 +174,6 @@ fn json(report: &Report, outputs: &Counts, failed_reloads: u64, event: &str) -> 
         .map(|(refusal, count)| (refusal.key(), *count));
     let shed = report.shed();
     let shed = shed.iter().map(|(why, count)| (why.name(), *count));
-    let latency = latencies(report).map(|latency| (latency.priority.number().to_string(), latency.json()));
     serde_json::json!({
         "event": event,
         "received": report.received,
@@ -221,7 +187,7 @@ fn json(report: &Report, outputs: &Counts, failed_reloads: u64, event: &str) -> 
             "failed": outputs.failed,
         },
         "failed_reloads": failed_reloads,
-        "latency_by_priority": latency.collect::<serde_json::Map<_, _>>(),
+        "latency_by_priority": latency::json(&report.engine.latencies),
         "lanes": report.engine.lanes.iter().map(|lane| serde_json::json!({
             "name": lane.name,
             "batches": lane.batches,
@@ -236,20 +202,12 @@ fn lines(report: &Report, outputs: &Counts, failed_reloads: u64) -> Vec<String> 
         "received {}, verified {}",
         report.received, report.verified
     )];
-    for latency in latencies(report) {
-        let [half, most, _] = latency.within_us;
-        lines.push(format!(
-            "priority {}: {} done, half within {half} us, 99 % within {most} us, {} late",
-            latency.priority.number(),
-            latency.count,
-            latency.late
-        ));
-    }
+    lines.extend(latency::lines(&report.engine.latencies));
     for (refusal, count) in &report.refused {
-        lines.push(format!("refused {count}: {refusal}"));
+        lines.push(format!("refused {count} {}: {refusal}", refusal.key()));
     }
     for (why, count) in report.shed() {
-        lines.push(format!("dropped before verification {count}: {why}"));
+        lines.push(format!("shed {count} {}: {}", why.name(), why.description()));
     }
     let Counts {
         written,

@@ -21,7 +21,7 @@ use super::lines::WAITING_DEFAULT;
 use super::listener::Listener;
 use super::outputs::{self, Outputs};
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::signals::{Signals, Told};
 
 /// Signers that are named where a list no longer has them.
@@ -31,7 +31,7 @@ const NAMED_MAX: usize = 1000;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Prints each verified message as a line of JSON: signer, stamp, priority, payload. What is refused is counted by its reason, and never \
-printed. SIGHUP reads the revoked signers again, SIGUSR1 prints the counters, SIGINT and SIGTERM end it.
+printed. SIGHUP reads the list of --revoked again, and nothing else, SIGUSR1 prints the counters, SIGINT and SIGTERM end it.
 
 The list of revoked signers is a text file: the line `linewarden revoked 1`, a line with an id for each signer (behind a blank, why), \
 and the line `end`. One that is not whole leaves the one before in force.
@@ -94,13 +94,25 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
     let signals = Signals::of_gateway()?;
     let mut listener = Listener::open(args.listen, args.interface.as_deref())?;
     let mut outputs = Outputs::open(&args.out, args.backlog, output)?;
-    let (mut service, calibrations) = start(args, &outputs)?;
+    let receiver = trusting(args)?;
+    let (signers, revoked) = (receiver.signers().count(), receiver.revoked().len());
+    let (mut service, calibrations) = start(args, receiver, &outputs)?;
     for calibration in &calibrations {
         outputs.tell(calibration);
     }
     let lanes: Vec<_> = calibrations.iter().map(Calibration::json).collect();
     let address = listener.bound()?;
-    outputs.event(&serde_json::json!({ "event": "listening", "address": address, "lanes": lanes }));
+    outputs.event(&serde_json::json!({
+        "event": "listening",
+        "address": address,
+        "signers": signers,
+        "revoked": revoked,
+        "lanes": lanes,
+    }));
+    outputs.tell(format_args!(
+        "{}; the list of revoked ones has {revoked}",
+        counted(signers as u64, "signer")
+    ));
     outputs.tell(format_args!("listening at {address}"));
     let ended = receive(args, &signals, &mut listener, &mut service, &mut outputs);
     let report = service.finish().map_err(Failure::failed)?;
@@ -133,7 +145,8 @@ fn receive(
     }
 }
 
-fn start(args: &ReceiveArgs, outputs: &Outputs) -> Result<(Service, Vec<Calibration>), Failure> {
+/// A receiver that believes the signers that were named.
+fn trusting(args: &ReceiveArgs) -> Result<Receiver, Failure> {
     let mut signers = Signers::default();
     for path in &args.signers {
         add_signers(&mut signers, path)?;
@@ -149,6 +162,15 @@ fn start(args: &ReceiveArgs, outputs: &Outputs) -> Result<(Service, Vec<Calibrat
     let replays = ReplayMemory::new(window, args.remember as usize, random()?).since(clock());
     let receiver = Receiver::new(signers, revoked, window, replays);
     receiver.set_component_memory((args.ra_memory as usize) << 20);
+    Ok(receiver)
+}
+
+/// What verifies, measured and at work.
+fn start(
+    args: &ReceiveArgs,
+    receiver: Receiver,
+    outputs: &Outputs,
+) -> Result<(Service, Vec<Calibration>), Failure> {
     let mut lanes = lanes::processors(args.lanes);
     let (gpus, places) = lanes::gpus(args.gpu, &receiver)?;
     lanes.extend(gpus);
@@ -202,6 +224,10 @@ fn add_signers(signers: &mut Signers, path: &Path) -> Result<(), Failure> {
 /// way that nothing else shows does that.
 fn reload(args: &ReceiveArgs, service: &Service, outputs: &mut Outputs) {
     let Some(path) = &args.revoked else {
+        let problem =
+            "there is nothing to read again: no --revoked was given, and signers are read at the start";
+        outputs.event(&serde_json::json!({ "event": "reloaded", "revoked": null, "problem": problem }));
+        outputs.tell(problem);
         return;
     };
     let revoked = match Revocations::read(path) {

@@ -1,31 +1,31 @@
 //! `linewarden signed send`.
 
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{self, BufReader};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use linewarden_signatures::lane::Graphics;
-use linewarden_signatures::message::{MESSAGE_BYTES_MAX, Priority, Stamp, TimeMs};
+use linewarden_signatures::message::{Priority, Stamp, TimeMs};
 use linewarden_signatures::scheduler::policy::Adaptive;
 use linewarden_signatures::signer::Signer;
-use linewarden_signatures::signing::{Counts, Dispatch, Settings, SigningService};
+use linewarden_signatures::signing::{Dispatch, Settings, SigningService};
 use linewarden_signatures::store::MachineId;
 use linewarden_signatures::udp::{BATCH, Outbox};
 
+use super::counters::{self, Counters};
 use super::lanes::{self, UseGpu};
+use super::next_line::next_line;
 use super::payload::Form;
 use super::seal::SignerArgs;
 use crate::failure::Failure;
 use crate::output::{Output, counted};
-use crate::signals::Signals;
-
-/// No line is longer: a payload as hexadecimal digits, or a basic safety message as JSON.
-const LINE_BYTES_MAX: usize = 16 * MESSAGE_BYTES_MAX;
+use crate::signals::{Signals, Told};
 
 /// What to sign, and where to send it.
 #[derive(Args, Debug)]
@@ -37,7 +37,8 @@ Masks come out of the signer's file, and idle processors make more, which live a
 at the price of an RSA signature. Messages of several processors leave in the order in which they are done. Masks are taken out of \
 the file by 64, and what is left of these at the end is gone.
 
-A line that is no payload ends it, with --input before anything is sent; SIGINT and SIGTERM do, too. What was read before is sent, and said.
+A line that is no payload ends it, with --input before anything is sent; SIGINT and SIGTERM do, too. What was read before is sent, and said. \
+SIGUSR1 prints the counters.
 
 Examples:
   linewarden signed send truck7 --to 192.0.2.1:7447 <<< hello
@@ -94,14 +95,17 @@ pub fn parse_priority(text: &str) -> Result<Priority, String> {
 
 /// Sends them.
 pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
-    let signals = Signals::to_stop()?;
+    let signals = Signals::to_stop_or_count()?;
     let signer = Arc::new(signer(args)?);
     let form = Form::of(signer.public(), args.kind, args.hex)?;
     let interface = super::interface(args.interface.as_deref())?;
     let outbox = Outbox::open(args.to, interface, args.hops)
         .map_err(|error| Failure::failed(format!("{}: {error}", args.to)))?;
-    let problem = Mutex::new(None);
-    let outgoing = Arc::new(Outgoing { outbox, problem });
+    let outgoing = Arc::new(Outgoing {
+        outbox,
+        problem: Mutex::new(None),
+        unsent: AtomicU64::new(0),
+    });
     let settings = Settings {
         lanes: lanes::count(args.lanes),
         idle_masks: args.idle_masks as usize,
@@ -116,6 +120,8 @@ pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
     );
     let mut sender = Sender {
         service: service.map_err(Failure::failed)?,
+        signer: Arc::clone(&signer),
+        counters: Counters::start(output)?,
         outgoing,
         form,
         priority: args.priority,
@@ -133,8 +139,7 @@ pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
         }
     };
     // What was read before a line that is none is sent all the same, and said.
-    let counts = sender.finish();
-    let told = counts.and_then(|counts| tell(counts, signer.in_file(), output));
+    let told = sender.finish();
     read.and(told)
 }
 
@@ -164,31 +169,17 @@ fn signer(args: &SendArgs) -> Result<Signer, Failure> {
     Ok(Signer::new(key, table, masks))
 }
 
-/// How many were sent, and how they were signed; and the masks that are left in the file.
-fn tell(counts: Counts, masks: u64, output: Output) -> Result<(), Failure> {
-    let Counts { masked, dry, .. } = counts;
-    output.object(&serde_json::json!({
-        "sent": counts.total(),
-        "signed_with_masks": masked,
-        "signed_without_masks": dry,
-        "masks_left": masks,
-    }))?;
-    output.line(format_args!("sent {}", counted(counts.total(), "message")))?;
-    if masked + dry > 0 {
-        output.line(format_args!("{masked} with masks, {dry} without; {masks} left"))?;
-    }
-    Ok(())
-}
-
-/// The socket, and why it did not send the last time that it did not.
+/// The socket, why it did not send the last time that it did not, and how many messages it did not send, or not all of.
 struct Outgoing {
     outbox: Outbox,
     problem: Mutex<Option<io::Error>>,
+    unsent: AtomicU64,
 }
 
 impl Dispatch for Outgoing {
     fn signed(&self, messages: Vec<Vec<u8>>) {
         if let Err(error) = self.outbox.send(&messages) {
+            self.unsent.fetch_add(messages.len() as u64, Ordering::Relaxed);
             *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }
     }
@@ -202,6 +193,8 @@ impl Outgoing {
 
 struct Sender {
     service: SigningService,
+    signer: Arc<Signer>,
+    counters: Counters,
     outgoing: Arc<Outgoing>,
     form: Form,
     priority: Priority,
@@ -233,7 +226,7 @@ impl Sender {
             self.send(payload)?;
             if self.service.waiting() == BATCH || self.pace.is_some() {
                 self.flush()?;
-                if self.signals.wait(Duration::ZERO)?.is_some() {
+                if !self.goes_on()? {
                     break;
                 }
             }
@@ -244,9 +237,7 @@ impl Sender {
     /// Lines as they come, until it is told to end; those that are there together are sent together.
     fn send_lines(&mut self, reader: &mut BufReader<impl io::Read + AsFd>) -> Result<(), Failure> {
         let mut number = 0;
-        while let Some(line) = next_line(reader, Failure::from, |reader| {
-            self.signals.wait_for_input(reader)
-        })? {
+        while let Some(line) = next_line(reader, Failure::from, |reader| self.awaits(reader))? {
             number += 1;
             if let Some(payload) = self.payload(&line, number)? {
                 self.send(&payload)?;
@@ -254,9 +245,48 @@ impl Sender {
             let more = reader.buffer().contains(&b'\n');
             if !more || self.service.waiting() == BATCH || self.pace.is_some() {
                 self.flush()?;
+                if !self.goes_on()? {
+                    break;
+                }
             }
         }
         self.flush()
+    }
+
+    /// Waits for something to read; whether it comes before this is told to end.
+    fn awaits(&self, reader: &BufReader<impl io::Read + AsFd>) -> Result<bool, Failure> {
+        loop {
+            match self.signals.wait_for_input(reader)? {
+                None => return Ok(true),
+                Some(told) if !self.heeds(told)? => return Ok(false),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Whether nobody has told it to end.
+    fn goes_on(&self) -> Result<bool, Failure> {
+        self.signals
+            .wait(Duration::ZERO)?
+            .map_or(Ok(true), |told| self.heeds(told))
+    }
+
+    /// Prints the counters so far if that was asked for; whether it goes on.
+    fn heeds(&self, told: Told) -> Result<bool, Failure> {
+        if told != Told::Count {
+            return Ok(false);
+        }
+        let snapshot = self.service.snapshot().map_err(Failure::failed)?;
+        self.counters.print(
+            "counters",
+            &counters::Told {
+                counts: self.service.counts(),
+                unsent: self.outgoing.unsent.load(Ordering::Relaxed),
+                latencies: &snapshot.latencies,
+                masks: self.signer.in_file(),
+            },
+        );
+        Ok(true)
     }
 
     /// `None` of a blank line where an empty payload is none.
@@ -294,24 +324,34 @@ impl Sender {
         if let Some(problem) = self.service.problem() {
             return Err(Failure::failed(problem));
         }
+        self.counters.tell_if_dry(self.service.counts());
         self.outgoing
             .problem()
             .map_or(Ok(()), |error| Err(unsent(self.to, &error)))
     }
 
-    /// Waits until all has left.
-    fn finish(self) -> Result<Counts, Failure> {
-        let (counts, _, problem) = self.service.finish().map_err(Failure::failed)?;
-        if let Some(problem) = problem {
-            return Err(Failure::failed(problem));
-        }
-        match self.outgoing.problem() {
-            Some(error) => Err(unsent(self.to, &error)),
-            None if counts.lost > 0 => Err(Failure::failed(format!(
+    /// Waits until all has left, and prints the counters.
+    fn finish(mut self) -> Result<(), Failure> {
+        let (counts, snapshot, problem) = self.service.finish().map_err(Failure::failed)?;
+        self.counters.tell_if_dry(counts);
+        self.counters.print(
+            "ended",
+            &counters::Told {
+                counts,
+                unsent: self.outgoing.unsent.load(Ordering::Relaxed),
+                latencies: &snapshot.latencies,
+                masks: self.signer.in_file(),
+            },
+        );
+        let told = self.counters.end();
+        match (problem, self.outgoing.problem()) {
+            (Some(problem), _) => Err(Failure::failed(problem)),
+            (None, Some(error)) => Err(unsent(self.to, &error)),
+            (None, None) if counts.lost > 0 => Err(Failure::failed(format!(
                 "{} could not be signed: every processor failed at them",
                 counted(counts.lost, "message")
             ))),
-            None => Ok(counts),
+            (None, None) => told,
         }
     }
 }
@@ -327,36 +367,6 @@ pub fn now() -> Result<TimeMs, Failure> {
     Ok(TimeMs::from_unix_ms(
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
     ))
-}
-
-/// A line without its end; `None` after the last, or when `go_on` says so before there is a whole one. `unreadable` says what cannot be read.
-fn next_line<R: io::Read>(
-    reader: &mut BufReader<R>,
-    unreadable: impl Fn(io::Error) -> Failure,
-    mut go_on: impl FnMut(&BufReader<R>) -> Result<bool, Failure>,
-) -> Result<Option<Vec<u8>>, Failure> {
-    let mut line = Vec::new();
-    while go_on(reader)? {
-        let there = match reader.fill_buf() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            there => there.map_err(&unreadable)?,
-        };
-        let end = there.iter().position(|byte| *byte == b'\n');
-        let (part, used) = match end {
-            Some(end) => (there.get(..end), end + 1),
-            None => (Some(there), there.len()),
-        };
-        line.extend_from_slice(part.unwrap_or_default());
-        reader.consume(used);
-        if line.len() > LINE_BYTES_MAX {
-            let problem = format!("a line is longer than {LINE_BYTES_MAX} bytes");
-            return Err(unreadable(io::Error::new(io::ErrorKind::InvalidData, problem)));
-        }
-        if end.is_some() || used == 0 {
-            return Ok((end.is_some() || !line.is_empty()).then_some(line));
-        }
-    }
-    Ok(None)
 }
 
 /// So many a second, counted from the first: what was late is made up for.

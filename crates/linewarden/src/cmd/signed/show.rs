@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use linewarden_signatures::store::{SignerDirectory, read_public};
+use linewarden_signatures::key::PublicKey;
+use linewarden_signatures::store::{MachineId, SignerDirectory, read_public};
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -25,11 +26,15 @@ pub struct ShowArgs {
 
 /// Shows it.
 pub fn run(args: &ShowArgs, output: Output) -> Result<(), Failure> {
-    let path = match args.path.is_dir() {
-        true => SignerDirectory::at(&args.path).public_path(),
-        false => args.path.clone(),
+    let directory = args.path.is_dir().then(|| SignerDirectory::at(&args.path));
+    let path = match &directory {
+        Some(directory) => directory.public_path(),
+        None => args.path.clone(),
     };
     let key = read_public(&path)?;
+    let masks = directory
+        .filter(|_| key.ra().is_some())
+        .map(|directory| masks_left(&directory, &key));
     let layout = key.ra().map(linewarden_signatures::ra::RaPublic::layout);
     output.object(&serde_json::json!({
         "signer": key.id().to_string(),
@@ -39,6 +44,8 @@ pub fn run(args: &ShowArgs, output: Output) -> Result<(), Failure> {
         "kind": layout.map(|layout| layout.kind().name()),
         "components": layout.map(linewarden_signatures::ra::Layout::components),
         "payload_bytes": layout.map(linewarden_signatures::ra::Layout::payload_bytes),
+        "masks_left": masks.as_ref().and_then(|masks| masks.as_ref().ok()),
+        "masks_problem": masks.as_ref().and_then(|masks| masks.as_ref().err()),
     }))?;
     let mut fields = vec![
         ("signer", key.id().to_string()),
@@ -55,5 +62,18 @@ pub fn run(args: &ShowArgs, output: Output) -> Result<(), Failure> {
         );
         fields.push(("payload", payload));
     }
+    match masks {
+        Some(Ok(left)) => fields.push(("masks", format!("{left} left"))),
+        Some(Err(problem)) => fields.push(("masks", problem)),
+        None => {}
+    }
     output.fields(&fields)
+}
+
+/// Also while a sender has them; or what keeps them from being used, but for content that was written back, which opening them finds.
+fn masks_left(directory: &SignerDirectory, key: &PublicKey) -> Result<u64, String> {
+    let machine = MachineId::of_this_machine().map_err(|error| error.to_string())?;
+    directory
+        .masks_left(key, &machine)
+        .map_err(|error| error.to_string())
 }

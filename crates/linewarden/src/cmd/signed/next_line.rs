@@ -1,0 +1,40 @@
+//! Reading payloads, a line each.
+
+use std::io::{self, BufRead as _, BufReader};
+
+use linewarden_signatures::message::MESSAGE_BYTES_MAX;
+
+use crate::failure::Failure;
+
+/// No line is longer: a payload as hexadecimal digits, or a basic safety message as JSON.
+const LINE_BYTES_MAX: usize = 16 * MESSAGE_BYTES_MAX;
+
+/// A line without its end; `None` after the last, or when `go_on` says so before there is a whole one. `unreadable` says what cannot be read.
+pub fn next_line<R: io::Read>(
+    reader: &mut BufReader<R>,
+    unreadable: impl Fn(io::Error) -> Failure,
+    mut go_on: impl FnMut(&BufReader<R>) -> Result<bool, Failure>,
+) -> Result<Option<Vec<u8>>, Failure> {
+    let mut line = Vec::new();
+    while go_on(reader)? {
+        let there = match reader.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            there => there.map_err(&unreadable)?,
+        };
+        let end = there.iter().position(|byte| *byte == b'\n');
+        let (part, used) = match end {
+            Some(end) => (there.get(..end), end + 1),
+            None => (Some(there), there.len()),
+        };
+        line.extend_from_slice(part.unwrap_or_default());
+        reader.consume(used);
+        if line.len() > LINE_BYTES_MAX {
+            let problem = format!("a line is longer than {LINE_BYTES_MAX} bytes");
+            return Err(unreadable(io::Error::new(io::ErrorKind::InvalidData, problem)));
+        }
+        if end.is_some() || used == 0 {
+            return Ok((end.is_some() || !line.is_empty()).then_some(line));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,188 @@
+//! What signers, senders and receivers say of themselves.
+
+use std::io::{Read as _, Write as _};
+use std::process::Stdio;
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::support::{PATIENCE, Process, Running, linewarden, run};
+use crate::{inbox, keygen, nameless, next, receive, sender, signal};
+
+#[test]
+fn a_signer_shows_how_many_masks_are_left_and_why_none_can_be_used() {
+    if nameless() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --masks 128 --out truck");
+    keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --out bare");
+    keygen(at, "--scheme ed25519 --out plain");
+    let show = |path: &str| -> Value {
+        serde_json::from_str(&run(linewarden(at, &format!("signed show {path} --json")))).unwrap()
+    };
+    assert_eq!(show("truck")["masks_left"], 128);
+    assert_eq!(show("bare")["masks_left"], 0);
+    assert!(show("plain")["masks_left"].is_null());
+    assert!(show("truck/signer.json")["masks_left"].is_null());
+
+    // While a sender has them.
+    let (inbox, to) = inbox();
+    let mut sending = sender(at, &format!("truck --to {to} --idle-masks 0"));
+    let mut input = sending.stdin.take().unwrap();
+    input.write_all(b"a\n").unwrap();
+    next(&inbox);
+    assert_eq!(show("truck")["masks_left"], 64);
+    drop(input);
+    assert!(sending.wait().unwrap().success());
+
+    let masks = at.join("truck/masks");
+    std::fs::copy(&masks, at.join("copy")).unwrap();
+    std::fs::rename(at.join("copy"), &masks).unwrap();
+    assert!(
+        run(linewarden(at, "signed show truck")).contains("a copy of the file"),
+        "{}",
+        show("truck")
+    );
+}
+
+/// The first mask of so many is in the file soon, and the last one not for a long time.
+#[test]
+fn who_ends_a_keygen_has_no_signer() {
+    if nameless() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let words = "signed keygen --scheme ra-rsa2048 --layout bytes:1 --masks 1000000 --out truck --json";
+    let making = Process::start(linewarden(at, words));
+    let begin = Instant::now();
+    while !at.join("truck/masks").exists() {
+        assert!(begin.elapsed() < PATIENCE, "no masks were made");
+        std::thread::yield_now();
+    }
+    making.signal(Signal::SIGINT);
+    let (code, lines) = making.ended();
+    assert!(code == 1 && lines.is_empty(), "{code} {lines:?}");
+    assert!(!at.join("truck").exists());
+}
+
+#[test]
+fn a_sender_prints_its_counters_and_says_that_masks_have_run_out() {
+    if nameless() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --masks 64 --out truck");
+    let (inbox, to) = inbox();
+    let words = format!("signed send truck --to {to} --priority 2 --idle-masks 0 --lanes 1 --json");
+    let mut command = linewarden(at, &words);
+    let told = std::fs::File::create(at.join("told")).unwrap();
+    let (read, write) = std::io::pipe().unwrap();
+    command.stdin(read).stderr(told);
+    let sending = Process::start(command);
+    let mut input = write;
+    for _ in 0..66 {
+        input.write_all(b"a\n").unwrap();
+        next(&inbox);
+    }
+    sending.signal(Signal::SIGUSR1);
+    let counters = sending.event("counters");
+    // A message is counted when it has left, and before the next one leaves.
+    let sent = counters["sent"].as_u64().unwrap();
+    assert!((65..=66).contains(&sent), "{counters}");
+    assert_eq!(counters["signed_with_masks"], 64, "{counters}");
+    let latency = &counters["latency_by_priority"]["2"];
+    assert!(
+        latency["count"].as_u64().unwrap() >= 64 && latency["p50_us"].as_u64().unwrap() > 0,
+        "{counters}"
+    );
+    // Said with the next message, and once.
+    input.write_all(b"a\n").unwrap();
+    next(&inbox);
+    let told = || std::fs::read_to_string(at.join("told")).unwrap();
+    let begin = Instant::now();
+    while !told().contains("no mask left") {
+        assert!(begin.elapsed() < PATIENCE, "nothing was said");
+        std::thread::yield_now();
+    }
+    drop(input);
+    let lines = sending.ended_well();
+    let ended = lines.iter().find(|line| line["event"] == "ended").unwrap();
+    assert_eq!(
+        (&ended["sent"], &ended["signed_without_masks"]),
+        (&67.into(), &3.into())
+    );
+    assert_eq!(told().matches("no mask left").count(), 1, "{}", told());
+}
+
+#[test]
+fn a_receiver_says_whom_it_knows_and_that_it_has_nothing_to_read_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ed25519 --out one");
+    keygen(at, "--scheme ecdsa-p256 --out two");
+    let (receiver, _) = receive(at, &["one", "two"], "");
+    let listening = &receiver.events("listening")[0];
+    assert_eq!(
+        (&listening["signers"], &listening["revoked"]),
+        (&2.into(), &0.into())
+    );
+    receiver.signal(Signal::SIGHUP);
+    let problem = receiver.event("reloaded")["problem"].clone();
+    assert!(problem.as_str().unwrap().contains("no --revoked"), "{problem}");
+}
+
+#[test]
+fn a_sender_goes_on_where_its_counters_cannot_be_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ed25519 --out plain");
+    let (inbox, to) = inbox();
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let (read, mut input) = std::io::pipe().unwrap();
+    let mut command = linewarden(at, &format!("signed send plain --to {to}"));
+    command.stdin(read).stdout(full).stderr(Stdio::piped());
+    let mut sending = Running(command.spawn().unwrap());
+    drop(command);
+    for _ in 0..2 {
+        input.write_all(b"a\n").unwrap();
+        next(&inbox);
+        signal(&sending.0, Signal::SIGUSR1);
+    }
+    input.write_all(b"a\n").unwrap();
+    next(&inbox);
+    drop(input);
+    let mut said = String::new();
+    let mut stderr = sending.0.stderr.take().unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    assert_eq!(sending.0.wait().unwrap().code(), Some(1));
+    assert!(said.contains("standard output: No space left"), "{said}");
+}
+
+/// All lines are there at once; at this pace the last one would leave in more than a quarter of an hour.
+#[test]
+fn a_sender_that_keeps_a_pace_hears_signals_between_messages() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ed25519 --out plain");
+    let (inbox, to) = inbox();
+    let (read, mut input) = std::io::pipe().unwrap();
+    let mut command = linewarden(at, &format!("signed send plain --to {to} --rate 1 --json"));
+    command.stdin(read);
+    input.write_all(&b"a\n".repeat(1000)).unwrap();
+    let sending = Process::start(command);
+    next(&inbox);
+    sending.signal(Signal::SIGUSR1);
+    sending.event("counters");
+    sending.signal(Signal::SIGTERM);
+    let (code, lines) = sending.ended();
+    assert_eq!(code, 0, "{lines:?}");
+    assert!(
+        lines.last().unwrap()["sent"].as_u64().unwrap() < 1000,
+        "{lines:?}"
+    );
+}
