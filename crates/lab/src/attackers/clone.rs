@@ -61,6 +61,6 @@ pub fn other_chip(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
         tally.attempts += 1;
     }
     arena.station.settle(|_| {})?;
-    tally.successes = before.changed(arena.truth);
+    tally.judge(&before, arena.truth);
     Ok(tally)
 }

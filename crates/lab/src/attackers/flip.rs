@@ -46,7 +46,7 @@ pub fn to_gateway(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
         }
         arena.station.settle(|_| {})?;
     }
-    tally.successes = before.changed(arena.truth);
+    tally.judge(&before, arena.truth);
     let ack = puppet.deliver(&mut arena.station, &response)?;
     if !puppet.receive(&ack).is_ok_and(|reaction| reaction.authenticated) {
         return Err(AttackError::Control(

@@ -42,7 +42,7 @@ pub fn requests(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
         }
     }
     arena.station.settle(|_| {})?;
-    tally.successes = before.changed(arena.truth);
+    tally.judge(&before, arena.truth);
     Ok(tally)
 }
 
@@ -85,7 +85,7 @@ pub fn responses(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
         }
     }
     arena.station.settle(|_| {})?;
-    tally.successes = before.changed(arena.truth);
+    tally.judge(&before, arena.truth);
     Ok(tally)
 }
 

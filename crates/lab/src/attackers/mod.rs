@@ -44,7 +44,9 @@ pub use classic::ClassicExchange;
 pub use junk::{JUNK_PROOFS, Junk, JunkProofs};
 pub use puppet::Puppet;
 pub use station::Station;
-pub use truth::{LineState, Truth};
+pub use truth::{Change, LineState, Truth};
+
+use truth::Snapshot;
 
 use crate::fleet::Member;
 use crate::packet_socket::PacketSocketError;
@@ -79,6 +81,8 @@ pub struct AttackReport {
     pub attempts: u64,
     /// How many of them did what the attacker wanted, by the judge of the attack.
     pub successes: u64,
+    /// Where it is lines that tell of success: one of them.
+    pub change: Option<Change>,
     /// Why it was left out, if it was.
     pub skipped: Option<&'static str>,
 }
@@ -90,12 +94,21 @@ pub struct Tally {
     pub attempts: u64,
     /// Succeeded so often.
     pub successes: u64,
+    /// Where it is lines that tell of success: one of them.
+    pub change: Option<Change>,
 }
 
 impl Tally {
     fn count(&mut self, success: bool) {
         self.attempts += 1;
         self.successes += u64::from(success);
+    }
+
+    /// Every line that is not what it was is a success.
+    fn judge(&mut self, before: &Snapshot, truth: &dyn Truth) {
+        let changes = before.changes(truth);
+        self.successes = changes.len() as u64;
+        self.change = changes.first().copied();
     }
 }
 
@@ -185,6 +198,7 @@ impl Attack {
                 name,
                 attempts: 0,
                 successes: 0,
+                change: None,
                 skipped: Some("the gate is off"),
             });
         }
@@ -193,6 +207,7 @@ impl Attack {
             name,
             attempts: tally.attempts,
             successes: tally.successes,
+            change: tally.change,
             skipped: None,
         })
     }

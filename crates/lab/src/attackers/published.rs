@@ -67,7 +67,7 @@ pub fn zero_tag(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
         }
     }
     arena.station.settle(|_| {})?;
-    tally.successes = before.changed(arena.truth);
+    tally.judge(&before, arena.truth);
     Ok(tally)
 }
 
@@ -96,7 +96,7 @@ pub fn replayed_response(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
         }
     }
     arena.station.settle(|_| {})?;
-    tally.successes = before.changed(arena.truth);
+    tally.judge(&before, arena.truth);
     Ok(tally)
 }
 
@@ -142,7 +142,7 @@ pub fn affine_tags(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
         }
         arena.station.settle(|_| {})?;
     }
-    tally.successes = before.changed(arena.truth);
+    tally.judge(&before, arena.truth);
     Ok(tally)
 }
 
@@ -175,7 +175,7 @@ pub fn guessed_tags(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
         }
     }
     arena.station.settle(|_| {})?;
-    tally.successes = before.changed(arena.truth);
+    tally.judge(&before, arena.truth);
     Ok(tally)
 }
 
@@ -280,7 +280,7 @@ fn honest_datagrams(arena: &mut Arena<'_>, payloads: Vec<Vec<u8>>) -> Result<Tal
     let me = device.endpoint(50_003);
     let mut tally = Tally {
         attempts: payloads.len() as u64,
-        successes: 0,
+        ..Tally::default()
     };
     let mut missing = payloads;
     // The second and third time only for what a full queue may have lost.

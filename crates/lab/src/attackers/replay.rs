@@ -52,7 +52,7 @@ pub fn to_gateway(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
         // Not more at once than a queue holds, or the attack would lose itself.
         arena.station.settle(|_| {})?;
     }
-    tally.successes = before.changed(arena.truth);
+    tally.judge(&before, arena.truth);
     Ok(tally)
 }
 

@@ -31,10 +31,11 @@ pub fn from_own_mac(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
         }
     }
     arena.station.settle(|_| {})?;
-    tally.successes = before.changed(arena.truth);
+    tally.judge(&before, arena.truth);
     // The same RESPONSE was good all the time.
     let ack = victim.deliver(&mut arena.station, &response)?;
-    if !victim.receive(&ack).is_ok_and(|reaction| reaction.authenticated) || before.changed(arena.truth) == 0
+    if !victim.receive(&ack).is_ok_and(|reaction| reaction.authenticated)
+        || before.changes(arena.truth).is_empty()
     {
         return Err(AttackError::Control(
             "the victim's RESPONSE is not accepted from its own address",

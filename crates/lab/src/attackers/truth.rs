@@ -1,6 +1,7 @@
 //! What the gateway really holds.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use linewarden_protocol::commit::CommitWord;
 use linewarden_protocol::ids::DeviceId;
@@ -14,6 +15,41 @@ pub struct LineState {
     pub has_session: bool,
     /// The end of its lease, seconds of the boot-time clock.
     pub lease_until_s: u32,
+}
+
+impl fmt::Display for LineState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let session = if self.has_session {
+            "a session"
+        } else {
+            "no session"
+        };
+        write!(
+            f,
+            "{:?}, {session}, lease until {} s",
+            self.commit, self.lease_until_s
+        )
+    }
+}
+
+/// A line that is not what it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Whose it is.
+    pub device: DeviceId,
+    /// As it was before the attack, `None` where there was none.
+    pub before: Option<LineState>,
+    /// As it is after it.
+    pub after: Option<LineState>,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let told =
+            |line: Option<LineState>| line.map_or_else(|| "no line".to_owned(), |line| line.to_string());
+        let (before, after) = (told(self.before), told(self.after));
+        write!(f, "device {} had {before}; it has {after}", self.device)
+    }
 }
 
 /// Looks at the gateway's lines from inside; attackers cannot.
@@ -42,9 +78,44 @@ impl Snapshot {
         )
     }
 
-    /// How many lines are not what they were.
-    pub(super) fn changed(&self, truth: &dyn Truth) -> u64 {
-        let changed = |(device, before): &(&DeviceId, &Option<LineState>)| truth.line(**device) != **before;
-        self.0.iter().filter(changed).count() as u64
+    /// The lines that are not what they were.
+    pub(super) fn changes(&self, truth: &dyn Truth) -> Vec<Change> {
+        let change = |(device, before): (&DeviceId, &Option<LineState>)| Change {
+            device: *device,
+            before: *before,
+            after: truth.line(*device),
+        };
+        let changes = self.0.iter().map(change);
+        changes.filter(|change| change.before != change.after).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linewarden_protocol::ids::RowIndex;
+
+    use super::*;
+
+    #[test]
+    fn what_changed_is_told_of_the_line_that_did() {
+        let line = |row, lease_until_s| LineState {
+            commit: CommitWord::new(RowIndex(row), row, 0),
+            has_session: lease_until_s != 0,
+            lease_until_s,
+        };
+        let before = |device: DeviceId| (device.0 != 3).then(|| line(4, 0));
+        let after = |device: DeviceId| match device.0 {
+            1 => Some(line(5, 70)),
+            2 => Some(line(4, 0)),
+            _ => None,
+        };
+        let snapshot = Snapshot::of(&before, [1, 2, 3].map(DeviceId));
+        assert_eq!(snapshot.changes(&before), []);
+        let changes = snapshot.changes(&after);
+        assert_eq!(changes.len(), 1);
+        let told = changes.first().map(Change::to_string).unwrap_or_default();
+        let expected = "device 0000000000000001 had CommitWord(idx 4, gen 4, credit 0), no session, lease until 0 s; \
+                        it has CommitWord(idx 5, gen 5, credit 0), a session, lease until 70 s";
+        assert_eq!(told, expected);
     }
 }

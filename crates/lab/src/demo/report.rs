@@ -78,7 +78,7 @@ impl Quantiles {
 }
 
 /// What came of an attack.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AttackOutcome {
     /// Its name.
     pub name: &'static str,
@@ -86,6 +86,9 @@ pub struct AttackOutcome {
     pub attempts: u64,
     /// How many did what the attacker wanted, by the attack's judge.
     pub successes: u64,
+    /// A line that it changed, if it is lines that tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub change: Option<String>,
     /// Why it was left out, if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
@@ -100,6 +103,7 @@ impl From<AttackReport> for AttackOutcome {
             name: report.name,
             attempts: report.attempts,
             successes: report.successes,
+            change: report.change.map(|change| change.to_string()),
             skipped: report.skipped.map(str::to_owned),
             inconclusive: None,
         }
@@ -110,11 +114,16 @@ impl AttackOutcome {
     pub(super) fn inconclusive(name: &'static str, error: &AttackError) -> Self {
         Self {
             name,
-            attempts: 0,
-            successes: 0,
-            skipped: None,
             inconclusive: Some(error.to_string()),
+            ..Self::default()
         }
+    }
+
+    /// Of its success, as a finding.
+    #[must_use]
+    pub fn told(&self) -> String {
+        let what = self.change.as_deref().map(|change| format!(" ({change})"));
+        format!("attack succeeded: {}{}", self.name, what.unwrap_or_default())
     }
 
     /// Whether its success would shut honest devices out instead of letting somebody in.
@@ -367,7 +376,7 @@ impl Report {
             } else {
                 &mut accepts
             };
-            side.push((attack.successes, format!("attack succeeded: {}", attack.name)));
+            side.push((attack.successes, attack.told()));
         }
         let audit = &self.audit;
         accepts.push((
@@ -444,6 +453,17 @@ mod tests {
     }
 
     #[test]
+    fn a_success_is_told_with_the_line_that_it_changed() {
+        let mut outcome = AttackOutcome {
+            name: "x",
+            ..Default::default()
+        };
+        assert_eq!(outcome.told(), "attack succeeded: x");
+        outcome.change = Some("device 1 had a; it has b".to_owned());
+        assert_eq!(outcome.told(), "attack succeeded: x (device 1 had a; it has b)");
+    }
+
+    #[test]
     fn a_run_without_findings_passes() {
         assert!(report().conclude().passed);
     }
@@ -454,8 +474,7 @@ mod tests {
             name,
             attempts: 9,
             successes,
-            skipped: None,
-            inconclusive: None,
+            ..Default::default()
         };
         type Spoil = fn(&mut Report);
         // A good one, to be spoilt.

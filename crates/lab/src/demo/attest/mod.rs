@@ -398,7 +398,7 @@ pub(super) fn note_junk(report: &mut AttestationReport, junk: Junk, since: &Coun
         name: JUNK_PROOFS,
         attempts: junk.sent,
         successes: report.wrongly_quarantined,
-        skipped: None,
         inconclusive: (!is_seen).then(|| "the gateway has seen no junk".to_owned()),
+        ..AttackOutcome::default()
     }
 }

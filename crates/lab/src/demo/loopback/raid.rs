@@ -106,10 +106,7 @@ impl<'a> Raid<'a> {
     ) -> AttackOutcome {
         let mut outcome = AttackOutcome {
             name,
-            attempts: 0,
-            successes: 0,
-            skipped: None,
-            inconclusive: None,
+            ..AttackOutcome::default()
         };
         let judged = self.lines().and_then(|before| {
             let attempts = attack(self)?;

@@ -103,7 +103,7 @@ impl Watcher {
         self.attacks += 1;
         self.attempts += outcome.attempts;
         if outcome.successes > 0 {
-            let line = format!("attack succeeded: {}", outcome.name);
+            let line = outcome.told();
             if self.is_terminal {
                 self.bar.println(line);
             } else {

@@ -211,8 +211,7 @@ mod tests {
             name: "x",
             attempts: 3,
             successes: 1,
-            skipped: None,
-            inconclusive: None,
+            ..AttackOutcome::default()
         };
         assert_eq!(attack(&outcome), ["attack: x", "3", "1"]);
         outcome.skipped = Some("the gate is off".to_owned());
