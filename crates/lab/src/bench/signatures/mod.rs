@@ -139,7 +139,7 @@ pub fn run(size: &Size, parts: &[Part], progress: Progress<'_>) -> Result<Report
                 end_to_end::rows(size, &mut report)?;
             }
             (Part::Batches, Some(key)) => batches::rows(size, key, progress, &mut report)?,
-            (Part::Scheduler, _) => scheduler::rows(size, progress, &mut report.rows)?,
+            (Part::Scheduler, _) => scheduler::rows(size, progress, &mut report)?,
             (Part::Simulator, _) => simulator::rows(size, progress, &mut report.rows)?,
             (Part::Gpu, _) => gpu::rows(progress, &mut report)?,
             (Part::Cpu | Part::Batches, None) => {}
