@@ -11,6 +11,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use sha2::{Digest as _, Sha256};
 
+use super::cache;
 use super::engine::Options;
 use super::error::{GpuLost, NoGpu};
 use super::kernels::{self, BLOCK_THREADS, KernelInfo};
@@ -166,14 +167,15 @@ impl Cuda {
             .as_deref()
             .map(|cache| cache.join(self.cache_name(unit, &architecture)));
         if let Some(path) = &cached
-            && let Ok(code) = linewarden_files::read_private(path, CUBIN_BYTES_MAX)
+            && let Ok(bytes) = linewarden_files::read_private(path, CUBIN_BYTES_MAX)
+            && let Some(code) = cache::open(&bytes)
         {
             return Ok(code.to_vec());
         }
         let code = self.compiler.compile(unit, &architecture)?;
         if let Some(path) = &cached {
             // Only time is lost if it cannot be kept.
-            let _ = linewarden_files::replace_private(path, &code);
+            let _ = linewarden_files::replace_private(path, &cache::seal(&code));
         }
         Ok(code)
     }
@@ -198,7 +200,7 @@ impl Cuda {
     fn load(&self, unit: Unit, code: &[u8]) -> Result<(), NoGpu> {
         let step = refused("loading kernels");
         self.context.bind_to_thread().map_err(&step)?;
-        // SAFETY: what NVRTC made is a whole ELF file; the driver reads as much as its header says, and copies it.
+        // SAFETY: what NVRTC made is a whole ELF file, and the cache gives no part of one; the driver reads as much as its header says, and copies it.
         let module =
             Module(unsafe { result::module::load_data(code.as_ptr().cast::<c_void>()) }.map_err(&step)?);
         let mut functions = Vec::new();

@@ -21,6 +21,7 @@
 //! call with it. Secret memory, on the device and on the way to it, is wiped when it has served.
 
 mod bench;
+mod cache;
 mod constants;
 mod cubin;
 mod cuda;

@@ -12,7 +12,7 @@ const MODULUS: [u8; 256] = [0xb5; 256];
 const TEXT: &[u8] = b"linewarden gpu self-test";
 
 /// Hashes a text over the whole range of a modulus, on the device and here: bytes, the compression function and the
-/// multiplier are right if both are the same. Each kernel has its own tests, which want more than a start's time.
+/// multiplier are right if both are the same. What a lane is opened with asks every kernel that verifies as well.
 ///
 /// # Errors
 /// The device fails, or computes something else.

@@ -62,6 +62,8 @@ impl<'a> Run<'a> {
 pub(super) struct Device {
     pub(super) gpu: Gpu,
     places: Arc<Places>,
+    /// For how many messages kernels are chosen.
+    pub(super) goal: Goal,
     round: u64,
     /// For each group of keys, once a message of it has come.
     stores: Vec<Option<Store>>,
@@ -73,6 +75,7 @@ impl Device {
             gpu,
             stores: places.groups().iter().map(|_| None).collect(),
             places,
+            goal: Goal::Best,
             round: 0,
         }
     }
@@ -107,7 +110,7 @@ impl Device {
                 };
                 self.round += 1;
                 let run = Run::take(&mut store.numbers, &mut rest, self.round);
-                let verdicts = store.verify(&mut self.gpu, group.shape.size, &run)?;
+                let verdicts = store.verify(&mut self.gpu, group.shape.size, &run, self.goal)?;
                 put_verdicts(&run.messages, &verdicts, holds);
             }
         }
@@ -162,7 +165,7 @@ impl Store {
         Ok(Self { keys, numbers })
     }
 
-    fn verify(&mut self, gpu: &mut Gpu, size: Size, run: &Run) -> Result<Vec<bool>, BatchError> {
+    fn verify(&mut self, gpu: &mut Gpu, size: Size, run: &Run, goal: Goal) -> Result<Vec<bool>, BatchError> {
         let (key_of, signatures) = (&run.key_of, &signatures(&run.messages, size));
         match &mut self.keys {
             Keys::Pss(keys) => {
@@ -179,7 +182,7 @@ impl Store {
                     digests: &digests,
                     signatures,
                 };
-                gpu.verify_pss(&batch, Goal::Best)
+                gpu.verify_pss(&batch, goal)
             }
             Keys::Ra(keys) => {
                 for (number, key) in &run.newcomers {
@@ -197,7 +200,7 @@ impl Store {
                     seeds: &names,
                     signatures,
                 };
-                gpu.verify_ra(&batch, Goal::Best)
+                gpu.verify_ra(&batch, goal)
             }
         }
     }
