@@ -226,6 +226,15 @@ fn the_signatures_bench_signs_verifies_and_schedules() {
     let drawn = signatures::figures::draw(&report, directory.path()).unwrap();
     assert_eq!(drawn.len(), 3);
     assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
+    // A scheme is named at its bar.
+    let table = drawn
+        .iter()
+        .find(|path| path.ends_with("haa-table1.svg"))
+        .unwrap();
+    let table = std::fs::read_to_string(table).unwrap();
+    for name in ["thesis (2016): HAA-2048, K40c", "one core here: Ed25519"] {
+        assert!(table.contains(name), "{name}");
+    }
     // A second line, where there is a GPU.
     let mut with_gpu = report;
     for stage in ["offline", "online", "verify"] {

@@ -105,6 +105,18 @@ pub(super) fn text<E: std::fmt::Display>(error: E) -> String {
     error.to_string()
 }
 
+/// A number without its decimals, in groups of three digits.
+pub(super) fn whole(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let groups: Vec<_> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(String::from_utf8_lossy)
+        .collect();
+    groups.join(",")
+}
+
 fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) -> Result<PathBuf, String> {
     let longest = |series: &Series| series.latency_ns.value_at_quantile(0.9995) as f64 / 1000.0;
     let most = series

@@ -7,8 +7,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::batches::STAGES;
-use super::end_to_end::THESIS_MS;
-use crate::bench::figures::{COLOURS, bars, text};
+use super::table1;
+use crate::bench::figures::{COLOURS, text, whole};
 use crate::bench::{BenchError, Report};
 
 /// Draws the pictures whose rows are there into `directory`, which must be there, and returns their paths.
@@ -17,7 +17,7 @@ use crate::bench::{BenchError, Report};
 /// A file that cannot be written, named.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     let pictures: [(&str, Picture); 3] = [
-        ("haa-table1.svg", table),
+        ("haa-table1.svg", table1::draw),
         ("haa-fig3-8.svg", by_batch),
         ("haa-fig9-11.svg", by_threads),
     ];
@@ -40,38 +40,6 @@ const THESIS_PER_S: [(&str, [f64; 3]); 3] = [
     ("thesis: K40c", [2_967.0, 47_600.0, 41_700.0]),
     ("thesis: Tegra K1", [294.0, 3_030.0, 1_887.0]),
 ];
-
-fn table(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
-    let ours = |name: &'static str, row: &str| Some((name, report.value(&format!("end_to_end.{row}_us"))?));
-    let mut groups: Vec<(String, Vec<(&str, f64)>)> = Vec::new();
-    let thesis = THESIS_MS.map(|(name, ms)| (name, ms * 1e3));
-    groups.push(("thesis (2016)".into(), thesis.to_vec()));
-    let rows = [
-        ("RSA-2048", "rsa2048"),
-        ("RSA-3072", "rsa3072"),
-        ("ECDSA P-256", "p256"),
-        ("Ed25519", "ed25519"),
-        ("RA-2048, half the masks", "ra32.half_masks"),
-        ("RA-2048, masks ready", "ra32.masks_ready"),
-        ("RA-3072, masks ready", "ra32_rsa3072.masks_ready"),
-    ];
-    groups.push((
-        "one core here".into(),
-        rows.into_iter()
-            .filter_map(|(name, row)| ours(name, row))
-            .collect(),
-    ));
-    if groups.iter().any(|(_, bars)| bars.is_empty()) {
-        return Ok(None);
-    }
-    let remarks = [
-        "RA: 32 components. ECDSA P-256 and Ed25519 have signatures of 64 bytes and 128 bits of security; \
-                    RA-2048's have 288 bytes and 112 bits."
-            .to_owned(),
-    ];
-    let title = "Signing and verifying a message, one after the other (HAA thesis, Table 1)";
-    bars(path, title, "us per message", &groups, &remarks).map(Some)
-}
 
 /// The points of `stage.STAGE.KIND.N` rows.
 fn line(report: &Report, stage: &str, kind: &str) -> Vec<(f64, f64)> {
@@ -155,11 +123,13 @@ fn panel(
         .caption(stage, ("sans-serif", 17))
         .margin(10)
         .x_label_area_size(40)
-        .y_label_area_size(64)
+        .y_label_area_size(82)
         .build_cartesian_2d((1.0..widest).log_scale(), heights.log_scale())
         .map_err(text)?;
     chart
         .configure_mesh()
+        .x_label_formatter(&|x| whole(*x))
+        .y_label_formatter(&|y| whole(*y))
         .x_desc(x_label)
         .y_desc("messages per second")
         .draw()

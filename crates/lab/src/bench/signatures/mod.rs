@@ -21,6 +21,7 @@ pub mod gpu;
 mod keys;
 pub mod scheduler;
 pub mod simulator;
+mod table1;
 mod together;
 mod turns;
 
