@@ -127,3 +127,41 @@ fn words(bytes: &[u8; 32], word: impl Fn([u8; 8]) -> u64) -> [u64; 4] {
     }
     words
 }
+
+#[cfg(test)]
+mod tests {
+    use num_bigint::BigUint;
+
+    use super::*;
+
+    /// `limbs + step`, and big-endian. No step here carries.
+    fn number(mut limbs: [u64; 4], step: i64) -> [u8; 32] {
+        limbs[3] = limbs[3].checked_add_signed(step).unwrap();
+        limbs.map(u64::to_be_bytes).as_flattened().try_into().unwrap()
+    }
+
+    #[test]
+    fn of_two_forms_of_an_ecdsa_signature_one_is_accepted() {
+        let one = number([0; 4], 1);
+        let of = |r: [u8; 32], s: [u8; 32]| p256(&[r, s].concat());
+        for s in [one, number(P256_HALF, -1), number(P256_HALF, 0)] {
+            assert_eq!(of(one, s), Ok(()));
+            // Its other form, and that one's own lower form.
+            let high = BigUint::from_bytes_be(P256_ORDER.map(u64::to_be_bytes).as_flattened())
+                - BigUint::from_bytes_be(&s);
+            let high: [u8; 32] = high.to_bytes_be().try_into().unwrap();
+            assert_eq!(of(one, high), Err(Refusal::Malleable));
+            assert_eq!(lower_half(&[one, high].concat()).unwrap(), [one, s].concat());
+            assert_eq!(lower_half(&[one, s].concat()).unwrap(), [one, s].concat());
+        }
+        let highest = number(P256_ORDER, -1);
+        assert_eq!(of(highest, one), Ok(()));
+        assert_eq!(of(one, number(P256_HALF, 1)), Err(Refusal::Malleable));
+        for outside in [[0; 32], number(P256_ORDER, 0), number(P256_ORDER, 1), [0xff; 32]] {
+            assert_eq!(of(outside, one), Err(Refusal::OutOfRange));
+            assert_eq!(of(one, outside), Err(Refusal::OutOfRange));
+        }
+        assert_eq!(p256(&[1; 63]), Err(Refusal::WrongLength));
+        assert_eq!(p256(&[1; 96]), Err(Refusal::WrongLength));
+    }
+}

@@ -40,9 +40,11 @@ fn deadline(priority: Priority) -> Span {
     }
 }
 
-/// What of an address costs something: not its port, and not the half of an IPv6 address that a host chooses.
+/// What of an address costs something: not its port, and not the half of an IPv6 address that a host chooses, but on its own link, where
+/// all have the same first half.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
+        IpAddr::V6(address) if address.is_unicast_link_local() => address.into(),
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         address => address,
     }
@@ -370,6 +372,7 @@ mod tests {
         let of = |text: &str| network(text.parse().unwrap());
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff:ffff:ffff:ffff"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_ne!(of("fe80::1"), of("fe80::2"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
         assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::key::{PrivateKey, PrivateKeyError, PublicKey};
-use crate::message::{Draft, MASK_NAME_BYTES, PayloadKind, Stamp, Unsigned};
+use crate::message::{Draft, MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, Unsigned};
 use crate::ra::{Digits, Mask, RaPrivate, Table};
 use crate::refusal::Refusal;
 use crate::store::{MaskFile, MaskFileError};
@@ -64,13 +64,10 @@ pub struct Signed {
 pub struct Signer {
     key: Arc<PrivateKey>,
     table: Option<Table>,
-    pool: Mutex<Pool>,
-}
-
-/// Masks that were never used: those in memory are in no file any more.
-struct Pool {
-    file: Option<MaskFile>,
-    masks: Vec<Mask>,
+    /// Locked before the pool, and not while a mask is taken out of that: a block waits for the disk.
+    file: Mutex<Option<MaskFile>>,
+    /// Masks that were never used, and are in no file any more.
+    pool: Mutex<Vec<Mask>>,
 }
 
 impl fmt::Debug for Signer {
@@ -83,11 +80,29 @@ impl Signer {
     /// Signs with this key; RA with its table, and with masks out of the file, if there is one.
     #[must_use]
     pub fn new(key: PrivateKey, table: Option<Table>, file: Option<MaskFile>) -> Self {
-        let masks = Vec::new();
         Self {
             key: Arc::new(key),
             table,
-            pool: Mutex::new(Pool { file, masks }),
+            file: Mutex::new(file),
+            pool: Mutex::default(),
+        }
+    }
+
+    /// Signs something that nobody gets: the library's first random number takes a tenth of a second.
+    pub(crate) fn warm_up(&self) {
+        let public = self.key.public();
+        let nothing = Unsigned {
+            scheme: public.scheme(),
+            key_id: public.id(),
+            stamp: Stamp {
+                time: TimeMs::since_2020(0),
+                priority: Priority::IMMEDIATE,
+            },
+            kind: PayloadKind::Opaque,
+            payload: &[],
+        };
+        if let Some(draft) = nothing.encode() {
+            let _ = self.key.sign_plainly(draft);
         }
     }
 
@@ -105,15 +120,13 @@ impl Signer {
     /// Masks that are left, in memory and in the file.
     #[must_use]
     pub fn masks(&self) -> u64 {
-        let pool = self.pool();
-        let in_file = pool.file.as_ref().map_or(0, MaskFile::remaining);
-        in_file.saturating_add(pool.masks.len() as u64)
+        self.in_file().saturating_add(self.pool().len() as u64)
     }
 
     /// Masks that are left in the file.
     #[must_use]
     pub fn in_file(&self) -> u64 {
-        self.pool().file.as_ref().map_or(0, MaskFile::remaining)
+        self.file().as_ref().map_or(0, MaskFile::remaining)
     }
 
     /// Makes so many masks of fresh random names, for as long as this process lives; none with a plain key.
@@ -134,7 +147,7 @@ impl Signer {
 
     /// Adds masks of this key that were made elsewhere just now, and are in no file.
     pub fn add_masks(&self, masks: impl IntoIterator<Item = Mask>) {
-        self.pool().masks.extend(masks);
+        self.pool().extend(masks);
     }
 
     /// Takes a message apart.
@@ -178,9 +191,7 @@ impl Signer {
         let masks = self.take_masks(messages.len())?;
         let (masked, dry) = messages.split_at_checked(masks.len()).unwrap_or((messages, &[]));
         let mut signed = with_masks(table, masks, masked)?;
-        for message in dry {
-            signed.push(sign_dry(ra, message)?);
-        }
+        signed.extend(sign_dry(ra, dry)?);
         Ok(signed)
     }
 
@@ -191,7 +202,7 @@ impl Signer {
     pub fn sign_without_masks(&self, messages: &[&ToSign]) -> Result<Vec<Signed>, SignError> {
         match self.key.ra() {
             None => self.sign(messages),
-            Some(ra) => messages.iter().map(|message| sign_dry(ra, message)).collect(),
+            Some(ra) => sign_dry(ra, messages),
         }
     }
 
@@ -204,20 +215,32 @@ impl Signer {
 
     /// So many, or all that there are.
     fn take_masks(&self, count: usize) -> Result<Vec<Mask>, MaskFileError> {
-        let mut pool = self.pool();
-        let Pool { file, masks } = &mut *pool;
-        while masks.len() < count
-            && let Some(block) = file.as_mut().map(MaskFile::take_block).transpose()?.flatten()
-        {
-            masks.extend(block);
+        let take = |masks: &mut Vec<Mask>| masks.split_off(masks.len().saturating_sub(count));
+        loop {
+            let mut pool = self.pool();
+            if pool.len() >= count {
+                return Ok(take(&mut pool));
+            }
+            drop(pool);
+            let mut file = self.file();
+            // Another thread has brought a block while this one waited for it.
+            if self.pool().len() >= count {
+                continue;
+            }
+            match file.as_mut().map(MaskFile::take_block).transpose()?.flatten() {
+                Some(block) => self.pool().extend(block),
+                None => return Ok(take(&mut self.pool())),
+            }
         }
-        let left = masks.len().saturating_sub(count);
-        Ok(masks.split_off(left))
     }
 
     /// A thread that panicked has left masks that are used or unused, none in between.
-    fn pool(&self) -> MutexGuard<'_, Pool> {
+    fn pool(&self) -> MutexGuard<'_, Vec<Mask>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self) -> MutexGuard<'_, Option<MaskFile>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -227,12 +250,18 @@ impl ToSign {
     }
 }
 
-fn sign_dry(ra: &RaPrivate, message: &ToSign) -> Result<Signed, SignError> {
-    let name = fresh_name()?;
-    let signature = ra.sign(&name, message.digits()?).map_err(PrivateKeyError::from)?;
-    let bytes = message.draft.clone().with_mask(&name, &signature);
-    let way = Way::Dry;
-    Ok(Signed { bytes, way })
+fn sign_dry(ra: &RaPrivate, messages: &[&ToSign]) -> Result<Vec<Signed>, SignError> {
+    let named = messages
+        .iter()
+        .map(|message| Ok((fresh_name()?, message.digits()?)));
+    let named = named.collect::<Result<Vec<_>, SignError>>()?;
+    let signatures = ra.sign_all(&named).map_err(PrivateKeyError::from)?;
+    let finished = messages.iter().zip(named.iter().zip(signatures));
+    let finished = finished.map(|(message, ((name, _), signature))| Signed {
+        bytes: message.draft.clone().with_mask(name, &signature),
+        way: Way::Dry,
+    });
+    Ok(finished.collect())
 }
 
 fn with_masks(table: &Table, masks: Vec<Mask>, messages: &[&ToSign]) -> Result<Vec<Signed>, SignError> {

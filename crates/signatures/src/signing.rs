@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use crate::arith::Backend;
 use crate::lane::Graphics;
 use crate::message::{PayloadKind, Stamp};
 use crate::ra::Mask;
@@ -20,6 +21,11 @@ use crate::signer::{SignError, Signed, Signer, ToSign, Way};
 
 /// Messages that are being signed at most; whoever has more waits. A single submission of more than these goes alone.
 pub const IN_FLIGHT_MAX: usize = 4_096;
+/// As many may always be, and as many are in the beginning.
+const IN_FLIGHT_MIN: usize = 64;
+/// How long a message may wait to be signed: its stamp is from before, and receivers refuse it by that after five seconds. Where
+/// processors take longer, fewer may be on their way.
+const WAIT_MAX: Span = Span::from_millis(250);
 
 /// Where signed messages go. Called from lanes' threads.
 pub trait Dispatch: Send + Sync {
@@ -90,8 +96,27 @@ struct Shared {
     counts: [AtomicU64; 3],
     /// Messages that no lane signed.
     lost: AtomicU64,
-    in_flight: Mutex<usize>,
+    flight: Mutex<Flight>,
     came_back: Condvar,
+}
+
+/// What is on its way.
+struct Flight {
+    count: usize,
+    /// More are not let go.
+    limit: usize,
+}
+
+impl Flight {
+    /// Fewer from now on where these have waited too long, more where they have hardly waited.
+    fn land(&mut self, count: usize, waited: Span) {
+        self.count = self.count.saturating_sub(count);
+        if waited > WAIT_MAX {
+            self.limit = (self.limit / 2).max(IN_FLIGHT_MIN);
+        } else if waited < Span::from_nanos(WAIT_MAX.as_nanos() / 4) {
+            self.limit = (self.limit + count).min(IN_FLIGHT_MAX);
+        }
+    }
 }
 
 impl Shared {
@@ -116,33 +141,40 @@ impl Shared {
         }
     }
 
-    fn land(&self, count: usize) {
-        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        *in_flight = in_flight.saturating_sub(count);
+    fn land(&self, count: usize, waited: Span) {
+        let mut flight = self.flight.lock().unwrap_or_else(PoisonError::into_inner);
+        flight.land(count, waited);
         self.came_back.notify_all();
     }
 
     /// Waits until so many more may be on their way.
     fn depart(&self, count: usize) {
-        let in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        let too_many = |in_flight: &mut usize| *in_flight > 0 && *in_flight + count > IN_FLIGHT_MAX;
-        let in_flight = self.came_back.wait_while(in_flight, too_many);
-        *in_flight.unwrap_or_else(PoisonError::into_inner) += count;
+        let flight = self.flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let too_many = |flight: &mut Flight| flight.count > 0 && flight.count + count > flight.limit;
+        let flight = self.came_back.wait_while(flight, too_many);
+        flight.unwrap_or_else(PoisonError::into_inner).count += count;
     }
 }
 
 impl Sink<Item> for Shared {
     fn done(&self, done: Done<'_, Item>) {
         /// Lands what it was made for, also when whoever sends panics.
-        struct Landing<'a>(&'a Shared, usize);
+        struct Landing<'a>(&'a Shared, usize, Span);
         impl Drop for Landing<'_> {
             fn drop(&mut self) {
-                self.0.land(self.1);
+                self.0.land(self.1, self.2);
             }
         }
-        let _landing = Landing(self, done.payloads.len());
+        let waited = done
+            .tickets
+            .iter()
+            .map(|ticket| done.at.since(ticket.meta.arrived));
+        let _landing = Landing(self, done.payloads.len(), waited.max().unwrap_or_default());
+        let handed_in = done.payloads.len();
         let signed = done.payloads.drain(..).filter_map(|item| item.signed);
         let (messages, ways): (Vec<_>, Vec<_>) = signed.map(|signed| (signed.bytes, signed.way)).unzip();
+        self.lost
+            .fetch_add((handed_in - ways.len()) as u64, Ordering::Relaxed);
         self.dispatch.signed(messages);
         ways.into_iter().for_each(|way| self.count(way));
     }
@@ -150,7 +182,7 @@ impl Sink<Item> for Shared {
     /// Nothing expires: this is what every lane failed at, or a submission that is longer than the queue takes from one source.
     fn dropped(&self, dropped: &mut Vec<Dropped<Item>>) {
         self.lost.fetch_add(dropped.len() as u64, Ordering::Relaxed);
-        self.land(dropped.len());
+        self.land(dropped.len(), Span::from_millis(0));
         dropped.clear();
     }
 }
@@ -217,13 +249,17 @@ impl SigningService {
         policy: Box<dyn Policy>,
         dispatch: Arc<dyn Dispatch>,
     ) -> Result<Self, EngineError> {
+        signer.warm_up();
         let class = class(signer.public().scheme());
         let problem = Arc::new(Mutex::new(None));
         let shared = Arc::new(Shared {
             dispatch,
             counts: [const { AtomicU64::new(0) }; 3],
             lost: AtomicU64::new(0),
-            in_flight: Mutex::new(0),
+            flight: Mutex::new(Flight {
+                count: 0,
+                limit: IN_FLIGHT_MIN,
+            }),
             came_back: Condvar::new(),
         });
         let lane = |number| {
@@ -335,7 +371,9 @@ fn spec(number: usize, settings: Settings) -> LaneSpec {
         (Class::P256_SIGN, 40_000.0),
         (Class::ED25519_SIGN, 60_000.0),
     ];
-    let spec = LaneSpec::new(format!("cpu {number}"), LaneKind::Cpu).with_grain(8);
+    // Eight take less than two, or as long as eight.
+    let grain = Backend::widest().map_or(1, |_| 8);
+    let spec = LaneSpec::new(format!("cpu {number}"), LaneKind::Cpu).with_grain(grain);
     let spec = rates.into_iter().fold(spec, |spec, (class, rate)| {
         spec.with(class, Line::new(Span::from_micros(1), rate))
     });
@@ -382,5 +420,41 @@ fn config(class: Class, stock: usize, settings: Settings) -> Config {
         },
         masks,
         ..defaults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Processors that sign `per_s` messages a second, and a sender that always has more, in submissions of 64.
+    fn longest_wait_ms(per_s: u64) -> u64 {
+        let mut flight = Flight {
+            count: 0,
+            limit: IN_FLIGHT_MIN,
+        };
+        let mut longest = 0;
+        for round in 0..10_000 {
+            while flight.count == 0 || flight.count + 64 <= flight.limit {
+                flight.count += 64;
+            }
+            let waited_ms = flight.count as u64 * 1_000 / per_s;
+            if round > 100 {
+                longest = longest.max(waited_ms);
+            }
+            flight.land(8, Span::from_millis(waited_ms));
+        }
+        longest
+    }
+
+    #[test]
+    fn no_message_waits_until_its_stamp_is_too_old() {
+        // One by one with RSA-3072 and on a slow processor, by RA's masks, by Ed25519 on eight.
+        for (per_s, most_ms) in [(440, 350), (64, 1_000), (20_000, 300), (400_000, 11)] {
+            let waited_ms = longest_wait_ms(per_s);
+            assert!(waited_ms <= most_ms, "{per_s}/s: {waited_ms} ms");
+        }
+        // Who is fast enough has as many on their way as there may be.
+        assert_eq!(longest_wait_ms(400_000), IN_FLIGHT_MAX as u64 * 1_000 / 400_000);
     }
 }

@@ -20,7 +20,7 @@ pub const COMPONENTS_MAX: usize = 64;
 /// The most values of all components together: 32 MiB of a table over 2,048 bits.
 pub const ROWS_MAX: usize = 1 << 17;
 /// The longest sub-message; the thesis has 512 bytes for all.
-const SUBMESSAGE_BYTES_MAX: usize = 512;
+pub const SUBMESSAGE_BYTES_MAX: usize = 512;
 
 /// The values that one component of a payload can take.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,6 +108,16 @@ impl Digits {
     }
 }
 
+/// What one component of a payload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(untagged)]
+pub enum Part<'a> {
+    /// Of [`Domain::Byte`].
+    Byte(u8),
+    /// Of [`Domain::Submessages`].
+    Text(&'a str),
+}
+
 impl Layout {
     /// A layout of these components.
     ///
@@ -152,6 +162,10 @@ impl Layout {
     /// # Errors
     /// None, or more than 60.
     pub fn bytes(count: usize) -> Result<Self, LayoutError> {
+        // A file of a key says how many; no more memory is taken than they may be.
+        if count > COMPONENTS_MAX {
+            return Err(LayoutError::Components(count));
+        }
         Self::new(PayloadKind::Opaque, vec![Domain::Byte; count])
     }
 
@@ -272,23 +286,23 @@ impl Layout {
         Some((u16::try_from(component).ok()?, value))
     }
 
-    /// The texts that a payload stands for, where its components have texts. `None` for what [`Layout::digits`] refuses.
+    /// What a payload stands for: a text where a component has texts, else a byte. `None` for what [`Layout::digits`] refuses.
     #[must_use]
-    pub fn texts(&self, payload: &[u8]) -> Option<Vec<String>> {
+    pub fn parts(&self, payload: &[u8]) -> Option<Vec<Part<'_>>> {
         let mut rest = payload;
-        let mut texts = Vec::with_capacity(self.components.len());
+        let mut parts = Vec::with_capacity(self.components.len());
         for domain in &self.components {
             let (number, behind) = rest.split_at_checked(domain.digit_bytes())?;
             let number = number
                 .iter()
                 .fold(0, |number, byte| number << 8 | usize::from(*byte));
-            texts.push(match domain {
-                Domain::Byte => number.to_string(),
-                Domain::Submessages(all) => all.get(number)?.clone(),
+            parts.push(match domain {
+                Domain::Byte => Part::Byte(u8::try_from(number).ok()?),
+                Domain::Submessages(all) => Part::Text(all.get(number)?),
             });
             rest = behind;
         }
-        rest.is_empty().then_some(texts)
+        rest.is_empty().then_some(parts)
     }
 
     /// One encoding of each layout, for the pad: kind, number of components, and each component's values, all with their lengths.

@@ -31,7 +31,10 @@ mod public;
 mod table;
 
 pub use hash::HASH_MARGIN_BYTES;
-pub use layout::{COMPONENTS_MAX, Digits, Domain, Layout, LayoutError, ROWS_MAX, RowValue, STAMP_DIGITS};
+pub use layout::{
+    COMPONENTS_MAX, Digits, Domain, Layout, LayoutError, Part, ROWS_MAX, RowValue, STAMP_DIGITS,
+    SUBMESSAGE_BYTES_MAX,
+};
 pub use mask::Mask;
 pub use private::RaPrivate;
 pub(crate) use public::Factors;

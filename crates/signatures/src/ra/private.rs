@@ -87,6 +87,24 @@ impl RaPrivate {
     /// # Errors
     /// The result does not check.
     pub fn sign(&self, name: &[u8; MASK_NAME_BYTES], digits: &Digits) -> Result<Vec<u8>, Fault> {
+        let mut signatures = self.sign_all(&[(*name, digits)])?;
+        signatures.pop().ok_or(Fault::Mixed)
+    }
+
+    /// The same of many, eight at a time where the processor is faster so.
+    ///
+    /// # Errors
+    /// A result does not check; there is none then.
+    pub fn sign_all(&self, messages: &[([u8; MASK_NAME_BYTES], &Digits)]) -> Result<Vec<Vec<u8>>, Fault> {
+        let products = messages.iter().map(|(name, digits)| self.product(name, digits));
+        let products = products.collect::<Result<Vec<_>, _>>()?;
+        let products: Vec<&[u8]> = products.iter().map(Vec::as_slice).collect();
+        let signatures = self.signatures(&products)?;
+        Ok(signatures.iter().map(|signature| signature.to_vec()).collect())
+    }
+
+    /// `H(2 | P | r) · Π H(1 | P | j | m_j)`.
+    fn product(&self, name: &[u8; MASK_NAME_BYTES], digits: &Digits) -> Result<Vec<u8>, Fault> {
         let key = self.public.rsa();
         let mut mask = rsa::Table::new(key.size(), 1);
         mask.set(0, key, self.public.mask_hash(name).as_bytes())?;
@@ -103,10 +121,8 @@ impl RaPrivate {
         }
         let mut product = vec![0; one.len()];
         key.product(&mut product, &one, &factors)?;
-        let mut signature = vec![0; one.len()];
-        self.rsa.power(&mut signature, &product)?;
         components.keep();
-        Ok(signature)
+        Ok(product)
     }
 
     /// `number^d` of each, big-endian: eight at a time where the processor is faster so.

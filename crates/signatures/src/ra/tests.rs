@@ -264,6 +264,10 @@ fn layouts_that_cannot_be_are_refused_by_name() {
     assert!(matches!(new(KIND, components), LayoutError::Rows(_)));
     assert_eq!(Layout::bsm().unwrap().components(), 41);
     assert_eq!(Layout::bytes(28).unwrap().components(), 32);
+    assert!(Layout::bytes(60).is_ok());
+    for count in [0, 61, 65, usize::MAX] {
+        assert!(matches!(Layout::bytes(count), Err(LayoutError::Components(found)) if found == count));
+    }
     assert_eq!(Layout::bytes(4).unwrap().components(), 8);
 }
 
@@ -294,10 +298,10 @@ fn rows_and_digits_name_the_same_values() {
     });
     assert_eq!(stamp_digits, stamp().bits());
     assert_eq!(
-        layout.texts(&[2, 1, 43, 200]).unwrap(),
-        ["c", "number 299", "200"]
+        layout.parts(&[2, 1, 43, 200]).unwrap(),
+        [Part::Text("c"), Part::Text("number 299"), Part::Byte(200)]
     );
-    assert_eq!(layout.texts(&[2, 1, 44, 200]), None);
+    assert_eq!(layout.parts(&[2, 1, 44, 200]), None);
     assert!(layout.digits(stamp(), KIND, &[2, 1, 44, 200]).is_err());
     assert!(layout.row(layout.rows()).is_none());
     for row in 0..layout.rows() {

@@ -149,10 +149,7 @@ impl Receiver {
         };
         self.window.check(envelope.stamp, now)?;
         self.replays.check(envelope.stamp.time)?;
-        if self
-            .replays
-            .contains(envelope.stamp.time, self.name(key, &envelope))
-        {
+        if self.replays.contains(self.name(key, &envelope)) {
             return Err(Refusal::Replayed);
         }
         range::check(key, envelope.signature)?;

@@ -72,12 +72,10 @@ impl ReplayMemory {
         MessageName(hasher.finish128().as_u128())
     }
 
-    /// Whether a message with this stamp was accepted.
+    /// Whether a message of this name was accepted, whatever its stamp was: a mask that was used twice is told by that.
     #[must_use]
-    pub fn contains(&self, time: TimeMs, name: MessageName) -> bool {
-        self.spans
-            .get(&self.span(time))
-            .is_some_and(|names| names.contains(&name))
+    pub fn contains(&self, name: MessageName) -> bool {
+        self.spans.values().any(|names| names.contains(&name))
     }
 
     /// Remembers a message that is accepted.
@@ -87,7 +85,7 @@ impl ReplayMemory {
     /// remembered any more.
     pub fn insert(&mut self, time: TimeMs, name: MessageName) -> Result<(), Refusal> {
         self.check(time)?;
-        if self.contains(time, name) {
+        if self.contains(name) {
             return Err(Refusal::Replayed);
         }
         if self.length >= self.capacity {

@@ -29,7 +29,7 @@ fn nothing_is_accepted_twice_and_nothing_new_refused() {
             + random.random_range(0..=u64::from(WINDOW.ahead_ms_max));
         let signer = KeyId([random.random_range(0..2); 8]);
         let identity = random.random_range(0..20u8);
-        let name = memory.name(signer, &[identity, (time % 251) as u8]);
+        let name = memory.name(signer, &[&[identity][..], &time.to_be_bytes()].concat());
         let known = accepted
             .iter()
             .any(|(at, by, what)| (*at, *by, *what) == (time, signer, identity));
@@ -68,4 +68,18 @@ fn names_depend_on_signer_identity_and_key() {
     assert_ne!(name, memory(1).name(b, b"x"));
     assert_ne!(name, memory(1).name(a, b"y"));
     assert_ne!(name, memory(2).name(a, b"x"));
+}
+
+/// A mask that was used twice is told by its name, however far apart the two messages' stamps are.
+#[test]
+fn a_name_is_known_whatever_the_stamp_says() {
+    let mut memory = ReplayMemory::new(WINDOW, 10, [1; 16]);
+    let name = memory.name(KeyId([1; 8]), &[7]);
+    memory.insert(TimeMs::since_2020(1_000), name).unwrap();
+    for time in [1_001, 1_399, 700] {
+        let again = memory.insert(TimeMs::since_2020(time), name);
+        assert!(matches!(again, Err(Refusal::Replayed)), "{time}: {again:?}");
+    }
+    let other = memory.name(KeyId([2; 8]), &[7]);
+    memory.insert(TimeMs::since_2020(1_000), other).unwrap();
 }

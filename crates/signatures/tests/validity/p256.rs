@@ -400,21 +400,6 @@ fn a_device_has_the_verdict_of_one_at_a_time() {
 }
 
 #[test]
-fn high_s_is_refused_before_any_lane() {
-    for vector in VECTORS.iter().filter(|vector| !vector.is_refused_by(Everybody)) {
-        assert_eq!(
-            !p256::is_low(&vector.s),
-            vector.is_refused_by(Us),
-            "{:?}",
-            vector.tags
-        );
-    }
-    let half = &Curve::new().n / 2u32;
-    assert!(p256::is_low(&to_be(&half)));
-    assert!(!p256::is_low(&to_be(&(half + 1u32))));
-}
-
-#[test]
 fn what_is_no_point_is_no_key() {
     let curve = Curve::new();
     let (x, y) = curve.g.clone().expect("the base point");

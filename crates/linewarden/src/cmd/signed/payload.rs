@@ -133,8 +133,8 @@ pub fn to_json(key: &PublicKey, kind: PayloadKind, payload: &[u8]) -> Value {
             Err(error) => serde_json::json!({ "hex": hex::encode(payload), "no_bsm": error.to_string() }),
         },
         PayloadKind::Submessages => {
-            let texts = key.ra().and_then(|ra| ra.layout().texts(payload));
-            serde_json::json!({ "submessages": texts })
+            let parts = key.ra().and_then(|ra| ra.layout().parts(payload));
+            serde_json::json!({ "submessages": parts })
         }
         PayloadKind::Opaque => match str::from_utf8(payload) {
             Ok(text) => serde_json::json!({ "hex": hex::encode(payload), "text": text }),

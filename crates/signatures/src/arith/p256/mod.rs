@@ -107,16 +107,3 @@ pub struct Request<'a> {
 pub fn verify(backend: Backend, requests: &[Request<'_>]) -> Vec<bool> {
     five::run(backend, verify::Verify(requests))
 }
-
-/// Whether `s <= n / 2`: of the two signatures (r, s) and (r, n - s), which are valid together, the one that is accepted where there shall be
-/// only one.
-#[must_use]
-pub fn is_low(s: &[u8; 32]) -> bool {
-    const HALF: [u64; 4] = [
-        0x79dc_e561_7e31_92a8,
-        0xde73_7d56_d38b_cf42,
-        0x7fff_ffff_ffff_ffff,
-        0x7fff_ffff_8000_0000,
-    ];
-    !five::subtract(&HALF, &limbs_of_be(s)).1
-}

@@ -352,11 +352,6 @@ impl<J> Core<J> {
         self.queue.is_empty() && self.in_batches == 0
     }
 
-    /// Whether all lanes are lost.
-    pub fn is_stuck(&self) -> bool {
-        !self.lanes.iter().any(Slot::is_live)
-    }
-
     /// After [`Core::drain`] or [`Core::stop`]: whether a lane that is idle will be given nothing more, and
     /// may be dismissed. What still waits after a drain is what no lane can do that is there.
     pub fn may_end(&self) -> bool {

@@ -76,7 +76,8 @@ impl<J> Worker<J> {
                 lane: self.id,
                 batch,
                 outcomes: &self.outcomes,
-                took,
+                // With the handing on, for which the lane is busy too: so long it is until it may begin another.
+                took: begin.elapsed().into(),
             },
         )
     }
