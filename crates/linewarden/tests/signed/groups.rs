@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use nix::sys::signal::Signal;
+
 use crate::keygen;
 use crate::support::{Namespace, PATIENCE, PROGRAM};
 
@@ -117,6 +119,49 @@ fn a_group_is_joined_again_when_its_interface_comes_back() {
         );
         here.run(at, &words);
         assert_eq!(receiver.event("verified")["payload"]["text"], group);
+        receiver.terminate();
+    }
+}
+
+/// What a sender's network does not take is lost and said; what comes after it has come back is not.
+#[test]
+fn a_sender_goes_on_when_its_interface_comes_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let Some([here, there]) = two_links(at) else {
+        return;
+    };
+    keygen(at, "--scheme ed25519 --out plain");
+    std::fs::write(at.join("line"), "on\n").unwrap();
+    for group in ["239.0.0.7:7447", "[ff02::7447]:7447"] {
+        let words =
+            format!("signed receive --listen {group} --interface w0 --signers plain/signer.json --json");
+        let receiver = there.start(at, &words);
+        receiver.event("listening");
+        let words = format!(
+            "signed send plain --to {group} --interface v0 --input line --count 1000000 --rate 50 --json"
+        );
+        let sender = here.start(at, &words);
+        receiver.event("verified");
+        here.run(at, "ip link delete v0");
+        let unsent = || {
+            sender.signal(Signal::SIGUSR1);
+            sender.event("counters")["unsent"].as_u64().unwrap()
+        };
+        while unsent() == 0 {}
+        add_link(at, 0, [&here, &there]);
+        receiver.wait_for("its interface again", |line| {
+            line["event"] == "interface" && line["joined"] == true
+        });
+        receiver.event("verified");
+        sender.signal(Signal::SIGINT);
+        let (code, events) = sender.ended();
+        let ended = events.iter().find(|line| line["event"] == "ended").unwrap();
+        assert_eq!(code, 1, "{ended}");
+        assert!(
+            ended["unsent"].as_u64() > Some(0) && ended["sent"].as_u64() > Some(1),
+            "{ended}"
+        );
         receiver.terminate();
     }
 }

@@ -186,3 +186,78 @@ fn a_sender_that_keeps_a_pace_hears_signals_between_messages() {
         "{lines:?}"
     );
 }
+
+/// By a plain scheme, equal payloads of one millisecond would be one message.
+#[test]
+fn equal_lines_are_messages_of_their_own() {
+    if nameless() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    for scheme in ["ed25519", "ecdsa-p256"] {
+        keygen(at, &format!("--scheme {scheme} --out {scheme}"));
+    }
+    std::fs::write(at.join("line"), "stop\n").unwrap();
+    let (receiver, to) = receive(at, &["ed25519", "ecdsa-p256"], "");
+    for scheme in ["ed25519", "ecdsa-p256"] {
+        let words = format!("signed send {scheme} --to {to} --input line --count 100");
+        run(linewarden(at, &words));
+        for _ in 0..100 {
+            receiver.event("verified");
+        }
+    }
+    let events = receiver.terminate();
+    let ended = events.iter().find(|line| line["event"] == "ended").unwrap();
+    assert_eq!(
+        (&ended["received"], &ended["verified"]),
+        (&200.into(), &200.into()),
+        "{ended}"
+    );
+}
+
+#[test]
+fn what_means_nothing_to_a_single_receiver_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ed25519 --out plain");
+    for option in ["--interface lo", "--hops 2"] {
+        let words = format!("signed send plain --to 127.0.0.1:7447 {option} --input nothing");
+        let refused = linewarden(at, &words).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{option}");
+        let told = String::from_utf8(refused.stderr).unwrap();
+        assert!(told.contains("127.0.0.1 is no multicast group"), "{told}");
+    }
+    let refused = linewarden(at, "signed send nowhere --to 127.0.0.1:7447")
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(told.contains("nowhere: is no signer"), "{told}");
+}
+
+/// A block of masks takes some hundredths of a second, a million of them an hour.
+#[test]
+fn who_ends_the_making_of_masks_has_those_that_were_made() {
+    if nameless() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --out truck");
+    let left = || -> u64 {
+        let shown = run(linewarden(at, "signed show truck --json"));
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        shown["masks_left"].as_u64().unwrap()
+    };
+    let making = Process::start(linewarden(at, "signed masks truck --count 1000000 --json"));
+    let begin = Instant::now();
+    while left() == 0 {
+        assert!(begin.elapsed() < PATIENCE, "no mask is made");
+        std::thread::yield_now();
+    }
+    making.signal(Signal::SIGINT);
+    let (code, _) = making.ended();
+    assert_eq!(code, 1);
+    assert!(left() >= 64);
+}

@@ -1,23 +1,22 @@
 //! What a sender says of itself.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use linewarden_signatures::scheduler::LatencyBook;
 use linewarden_signatures::signing::Counts;
 use nix::errno::Errno;
 
 use super::latency;
-use super::lines::{Lines, WAITING_DEFAULT};
+use super::lines::{LAST_WORDS, Lines, WAITING_DEFAULT};
 use super::way::Way;
 use crate::failure::Failure;
-use crate::output::{Output, counted, printable, tell};
-
-/// How long the last counters wait for who reads them.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+use crate::output::{Output, counted, printable};
 
 /// Counters on standard output, by a thread of their own: nobody who reads them slowly, or not at all, stops what is sent.
 pub struct Counters {
     lines: Lines,
+    /// Standard error.
+    told: Lines,
     json: bool,
     /// What was counted when it was said last that there was no mask.
     said: Counts,
@@ -47,8 +46,10 @@ impl Counters {
             WAITING_DEFAULT,
             None,
         )?;
+        let told = Lines::start("standard error".to_owned(), Way::stderr()?, WAITING_DEFAULT, None)?;
         Ok(Self {
             lines,
+            told,
             json: output.is_json(),
             said: Counts::default(),
         })
@@ -59,8 +60,13 @@ impl Counters {
         let again = self.said.dry == 0 || counts.masked > self.said.masked;
         if counts.dry > self.said.dry && again {
             self.said = counts;
-            tell("there was no mask left: what is sent without one takes an RSA signature");
+            self.tell("there was no mask left: what is sent without one takes an RSA signature");
         }
+    }
+
+    /// Says something on standard error.
+    pub fn tell(&self, text: &str) {
+        self.told.push(printable(text).into_bytes());
     }
 
     /// Prints them.
@@ -79,6 +85,7 @@ impl Counters {
     /// # Errors
     /// They were not taken; a reader that went away is none, as with every command.
     pub fn end(self) -> Result<(), Failure> {
+        self.told.drain(Instant::now() + LAST_WORDS);
         self.lines.drain(Instant::now() + LAST_WORDS);
         let gone = Errno::EPIPE.desc();
         let counts = self.lines.counts();

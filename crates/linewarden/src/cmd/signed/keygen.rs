@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use linewarden_files::read_text_bounded;
 use linewarden_signatures::key::{LayoutText, PUBLIC_KEY_BYTES_MAX, PrivateKey};
 use linewarden_signatures::ra::{Layout, Table};
@@ -36,7 +37,7 @@ Examples:
   linewarden signed keygen --scheme ra-rsa3072 --layout breaker.json --seal-key seal --out breaker")]
 pub struct KeygenArgs {
     /// With what messages will be signed
-    #[arg(long, value_name = "SCHEME")]
+    #[arg(long, value_name = "SCHEME", value_parser = scheme_parser())]
     scheme: Scheme,
     /// What messages will be made of: bsm, bytes:N or a file; for RA only
     #[arg(long, value_name = "LAYOUT")]
@@ -53,6 +54,10 @@ pub struct KeygenArgs {
     /// JSON for machines
     #[arg(long)]
     pub json: bool,
+}
+
+fn scheme_parser() -> impl TypedValueParser<Value = Scheme> {
+    PossibleValuesParser::new(Scheme::ALL.map(Scheme::name)).try_map(|name| name.parse::<Scheme>())
 }
 
 /// Makes it.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use std::{process, thread};
 
 use nix::errno::Errno;
 
@@ -15,6 +16,9 @@ use crate::output::printable;
 pub const WAITING_DEFAULT: u32 = 65_536;
 /// Bytes that wait, however few lines they are: one of sub-messages may have half a mebibyte.
 const WAITING_BYTES_MAX: usize = 64 << 20;
+
+/// How long the last counters wait for who reads them, and then the message of an error.
+pub const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What became of lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -166,6 +170,15 @@ fn count(counts: &mut Counts, written: io::Result<()>) -> Option<io::Error> {
     let of_kind = counts.failed.entry(kind).or_default();
     *of_kind += 1;
     (*of_kind == 1).then_some(error)
+}
+
+/// Has the program end, if it does not do so by itself: the message of its error waits for who reads standard error.
+pub fn end_soon() {
+    // Without a thread it may wait longer.
+    let _ = thread::Builder::new().spawn(|| {
+        thread::sleep(LAST_WORDS);
+        process::exit(1);
+    });
 }
 
 #[cfg(test)]

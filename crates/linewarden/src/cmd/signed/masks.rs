@@ -1,5 +1,7 @@
 //! `linewarden signed masks`.
 
+use std::time::Duration;
+
 use clap::Args;
 use linewarden_signatures::key::PrivateKey;
 use linewarden_signatures::message::MASK_NAME_BYTES;
@@ -8,6 +10,7 @@ use linewarden_signatures::store::{BLOCK_MASKS, MachineId, SealingKey, SignerDir
 use super::seal::SignerArgs;
 use crate::failure::Failure;
 use crate::output::{Output, counted, tell};
+use crate::signals::Signals;
 
 /// How many, and whose.
 #[derive(Args, Debug)]
@@ -15,6 +18,8 @@ use crate::output::{Output, counted, tell};
 Each message that is signed with RA uses up a mask, and each mask costs an RSA signature. Those in the file are made ahead; a sender \
 that runs out of them signs at that price. The file is bound to this machine, and to itself: a copy of it is refused, and so is one into which \
 a backup was written back.
+
+SIGINT and SIGTERM end it; what was made until then is in the file.
 
 Examples:
   linewarden signed masks truck7 --count 100000")]
@@ -31,6 +36,7 @@ pub struct MasksArgs {
 
 /// Makes them.
 pub fn run(args: &MasksArgs, output: Output) -> Result<(), Failure> {
+    let signals = Signals::to_stop()?;
     let (key, sealing_key) = args.signer.open()?;
     if key.ra().is_none() {
         return Err(Failure::input(format!(
@@ -44,7 +50,12 @@ pub fn run(args: &MasksArgs, output: Output) -> Result<(), Failure> {
         &sealing_key,
         args.count,
         output,
-        || Ok(()),
+        || match signals.wait(Duration::ZERO)? {
+            None => Ok(()),
+            Some(_) => Err(Failure::failed(
+                "told to end: the masks that were made until now are in the file, `linewarden signed show` counts them",
+            )),
+        },
     )?;
     output.object(&serde_json::json!({ "signer": key.public().id().to_string(), "masks": remaining }))?;
     output.line(format_args!("{} ready", counted(remaining, "mask")))

@@ -8,6 +8,7 @@ mod lines;
 mod listener;
 mod masks;
 mod next_line;
+mod outgoing;
 mod outputs;
 mod payload;
 mod receive;
@@ -71,11 +72,18 @@ fn interface(name: Option<&str>) -> Result<u32, Failure> {
         .map_err(|error| Failure::input(format!("--interface {name}: {}", error.desc())))
 }
 
+/// What no other path would mend.
+fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
 impl From<SealedFileError> for Failure {
     fn from(error: SealedFileError) -> Self {
         match error {
             SealedFileError::Unsafe { .. } => Self::unsafe_(error),
             SealedFileError::Entropy(_) => Self::failed(error),
+            SealedFileError::Io { ref source, .. } if is_full(source) => Self::failed(error),
             _ => Self::input(error),
         }
     }
@@ -87,6 +95,7 @@ impl From<SignerFileError> for Failure {
             SignerFileError::Sealed(error) => error.into(),
             SignerFileError::UnsafeSeal { .. } => Self::unsafe_(error),
             SignerFileError::Entropy(_) => Self::failed(error),
+            SignerFileError::Io { ref source, .. } if is_full(source) => Self::failed(error),
             _ => Self::input(error),
         }
     }
@@ -101,6 +110,7 @@ impl From<MaskFileError> for Failure {
             | MaskFileError::SetBack { .. }
             | MaskFileError::Uncounted { .. } => Self::unsafe_(error),
             MaskFileError::Entropy(_) | MaskFileError::InUse { .. } => Self::failed(error),
+            MaskFileError::Io { ref source, .. } if is_full(source) => Self::failed(error),
             _ => Self::input(error),
         }
     }

@@ -2,12 +2,13 @@
 
 use std::io::{self, BufRead as _, BufReader};
 
-use linewarden_signatures::message::MESSAGE_BYTES_MAX;
+use linewarden_signatures::ra::{COMPONENTS_MAX, SUBMESSAGE_BYTES_MAX};
 
 use crate::failure::Failure;
 
-/// No line is longer: a payload as hexadecimal digits, or a basic safety message as JSON.
-const LINE_BYTES_MAX: usize = 16 * MESSAGE_BYTES_MAX;
+/// No line is longer: a payload as hexadecimal digits, a basic safety message as JSON, or an array of the longest sub-messages, each byte
+/// of them as `\u00XX`, with quotes, commas and some blanks.
+const LINE_BYTES_MAX: usize = COMPONENTS_MAX * (6 * SUBMESSAGE_BYTES_MAX + 16);
 
 /// A line without its end; `None` after the last, or when `go_on` says so before there is a whole one. `unreadable` says what cannot be read.
 pub fn next_line<R: io::Read>(

@@ -3,7 +3,6 @@
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{process, thread};
 
 use linewarden_signatures::receive::Verified;
 use linewarden_signatures::scheduler::Span;
@@ -12,7 +11,7 @@ use nix::errno::Errno;
 use serde_json::Value;
 
 use super::latency;
-use super::lines::{Counts, Lines, WAITING_DEFAULT};
+use super::lines::{Counts, LAST_WORDS, Lines, WAITING_DEFAULT};
 use super::payload;
 use super::way::Way;
 use crate::failure::Failure;
@@ -20,8 +19,6 @@ use crate::output::{Output, counted, printable};
 
 /// How long verified messages that wait are written at the end.
 const DRAIN: Duration = Duration::from_secs(2);
-/// How long the last counters are, and then the message of an error.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// All of them.
 pub struct Outputs {
@@ -117,13 +114,22 @@ impl Outputs {
             self.tell(line);
         }
         self.told.drain(Instant::now() + LAST_WORDS);
+        for (what, count) in undelivered(report) {
+            if count > 0 {
+                return Err(Failure::failed(format!("{}: {what}", counted(count, "time"))));
+            }
+        }
         match self.missing(&counts) {
             0 => Ok(()),
-            missing => Err(Failure::failed(format!(
-                "--out {}: {} did not arrive: nobody took them, or not as fast as they came",
-                self.out,
-                counted(missing, "line")
-            ))),
+            missing => {
+                let most = counts.failed.iter().max_by_key(|(_, count)| **count);
+                let why = most.map_or("nobody took them, or not as fast as they came", |(why, _)| why);
+                Err(Failure::failed(format!(
+                    "--out {}: {} did not arrive: {why}",
+                    self.out,
+                    counted(missing, "line")
+                )))
+            }
         }
     }
 
@@ -136,15 +142,6 @@ impl Outputs {
             .filter(|(why, _)| self.out != "-" || *why != gone);
         counts.dropped + counts.lost + failed.map(|(_, count)| count).sum::<u64>()
     }
-}
-
-/// Has the program end, if it does not do so by itself: the message of its error waits for who reads standard error.
-pub fn end_soon() {
-    // Without a thread it may wait longer.
-    let _ = thread::Builder::new().spawn(|| {
-        thread::sleep(LAST_WORDS);
-        process::exit(1);
-    });
 }
 
 impl Delivery for Lines {
@@ -167,6 +164,17 @@ fn to_json(message: &Verified, latency: Span) -> serde_json::Value {
     })
 }
 
+/// What must not happen: faults of this program.
+fn undelivered(report: &Report) -> [(&'static str, u64); 2] {
+    [
+        (
+            "handing on a batch's messages panicked",
+            report.engine.sink_panics,
+        ),
+        ("the scheduler contradicted itself", report.engine.errors),
+    ]
+}
+
 fn json(report: &Report, outputs: &Counts, failed_reloads: u64, event: &str) -> serde_json::Value {
     let refused = report
         .refused
@@ -187,6 +195,8 @@ fn json(report: &Report, outputs: &Counts, failed_reloads: u64, event: &str) -> 
             "failed": outputs.failed,
         },
         "failed_reloads": failed_reloads,
+        "panics": report.engine.sink_panics,
+        "faults": report.engine.errors,
         "latency_by_priority": latency::json(&report.engine.latencies),
         "lanes": report.engine.lanes.iter().map(|lane| serde_json::json!({
             "name": lane.name,
@@ -220,6 +230,11 @@ fn lines(report: &Report, outputs: &Counts, failed_reloads: u64) -> Vec<String> 
     ));
     for (why, count) in failed {
         lines.push(format!("not handed on {count}: {why}"));
+    }
+    for (what, count) in undelivered(report) {
+        if count > 0 {
+            lines.push(format!("{what} {count}"));
+        }
     }
     if failed_reloads > 0 {
         lines.push(format!(

@@ -17,9 +17,9 @@ use linewarden_signatures::service::{Lanes, Service};
 use linewarden_signatures::store::{Revocations, read_public};
 
 use super::lanes::{self, Calibration, UseGpu};
-use super::lines::WAITING_DEFAULT;
+use super::lines::{self, WAITING_DEFAULT};
 use super::listener::Listener;
-use super::outputs::{self, Outputs};
+use super::outputs::Outputs;
 use crate::failure::Failure;
 use crate::output::{Output, counted};
 use crate::signals::{Signals, Told};
@@ -81,7 +81,7 @@ pub struct ReceiveArgs {
     /// Whether GPUs verify too: if there are any, never, or they must
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = UseGpu::Auto)]
     gpu: UseGpu,
-    /// End after so many verified messages
+    /// End once so many messages were verified; those that came with the last are handed on too
     #[arg(long, value_name = "COUNT")]
     count: Option<u64>,
     /// JSON for machines: the counters too
@@ -118,7 +118,7 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
     let report = service.finish().map_err(Failure::failed)?;
     let ended = ended.and(outputs.end(&report));
     if ended.is_err() {
-        outputs::end_soon();
+        lines::end_soon();
     }
     ended
 }

@@ -30,6 +30,12 @@ impl SignerArgs {
     /// # Errors
     /// Those of the files.
     pub fn open(&self) -> Result<(PrivateKey, SealingKey), Failure> {
+        if !self.signer.is_dir() {
+            return Err(Failure::input(format!(
+                "{}: is no signer, which is a directory that `linewarden signed keygen` has made",
+                self.signer.display()
+            )));
+        }
         let directory = self.directory();
         let seal_path = self.seal_key.clone().unwrap_or_else(|| directory.seal_path());
         if self.seal_key.is_none() && !seal_path.exists() {

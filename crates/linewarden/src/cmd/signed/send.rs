@@ -1,26 +1,29 @@
 //! `linewarden signed send`.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use linewarden_signatures::key::PublicKey;
 use linewarden_signatures::lane::Graphics;
 use linewarden_signatures::message::{Priority, Stamp, TimeMs};
 use linewarden_signatures::scheduler::policy::Adaptive;
 use linewarden_signatures::signer::Signer;
 use linewarden_signatures::signing::{Dispatch, Settings, SigningService};
 use linewarden_signatures::store::MachineId;
-use linewarden_signatures::udp::{BATCH, Outbox};
+use linewarden_signatures::udp::BATCH;
 
 use super::counters::{self, Counters};
 use super::lanes::{self, UseGpu};
+use super::lines;
 use super::next_line::next_line;
+use super::outgoing::Outgoing;
 use super::payload::Form;
 use super::seal::SignerArgs;
 use crate::failure::Failure;
@@ -36,6 +39,8 @@ layout of basic safety messages, or --kind bsm, a JSON object of its fields; wit
 Masks come out of the signer's file, and idle processors make more, which live as long as this process. Where none is left, RA signs \
 at the price of an RSA signature. Messages of several processors leave in the order in which they are done. Masks are taken out of \
 the file by 64, and what is left of these at the end is gone.
+
+What a network does not take that has taken messages before is lost, and said; the exit code is 1 then. What it never took ends it.
 
 A line that is no payload ends it, with --input before anything is sent; SIGINT and SIGTERM do, too. What was read before is sent, and said. \
 SIGUSR1 prints the counters.
@@ -53,9 +58,9 @@ pub struct SendArgs {
     /// By which interface a multicast group is reached
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
-    /// Routers that a multicast may pass, and one more
-    #[arg(long, value_name = "COUNT", default_value_t = 1)]
-    hops: u8,
+    /// Routers that a multicast may pass, and one more; 1 if not given
+    #[arg(long, value_name = "COUNT")]
+    hops: Option<u8>,
     /// How urgent: 0 (immediate) to 7
     #[arg(long, default_value = "3", value_parser = parse_priority)]
     priority: Priority,
@@ -98,14 +103,7 @@ pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
     let signals = Signals::to_stop_or_count()?;
     let signer = Arc::new(signer(args)?);
     let form = Form::of(signer.public(), args.kind, args.hex)?;
-    let interface = super::interface(args.interface.as_deref())?;
-    let outbox = Outbox::open(args.to, interface, args.hops)
-        .map_err(|error| Failure::failed(format!("{}: {error}", args.to)))?;
-    let outgoing = Arc::new(Outgoing {
-        outbox,
-        problem: Mutex::new(None),
-        unsent: AtomicU64::new(0),
-    });
+    let outgoing = Arc::new(Outgoing::open(args.to, args.interface.clone(), args.hops)?);
     let settings = Settings {
         lanes: lanes::count(args.lanes),
         idle_masks: args.idle_masks as usize,
@@ -128,7 +126,7 @@ pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
         payload_bytes: signer.public().ra().map(|ra| ra.layout().payload_bytes()),
         signals,
         pace: args.rate.map(Pace::new),
-        to: args.to,
+        moments: Moments::of(signer.public()),
     };
     let read = match (&args.input, args.count) {
         (Some(path), count) => sender.send_file(path, count),
@@ -140,7 +138,11 @@ pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
     };
     // What was read before a line that is none is sent all the same, and said.
     let told = sender.finish();
-    read.and(told)
+    let ended = read.and(told);
+    if ended.is_err() {
+        lines::end_soon();
+    }
+    ended
 }
 
 /// GPUs, if there is something for them to do.
@@ -169,28 +171,6 @@ fn signer(args: &SendArgs) -> Result<Signer, Failure> {
     Ok(Signer::new(key, table, masks))
 }
 
-/// The socket, why it did not send the last time that it did not, and how many messages it did not send, or not all of.
-struct Outgoing {
-    outbox: Outbox,
-    problem: Mutex<Option<io::Error>>,
-    unsent: AtomicU64,
-}
-
-impl Dispatch for Outgoing {
-    fn signed(&self, messages: Vec<Vec<u8>>) {
-        if let Err(error) = self.outbox.send(&messages) {
-            self.unsent.fetch_add(messages.len() as u64, Ordering::Relaxed);
-            *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        }
-    }
-}
-
-impl Outgoing {
-    fn problem(&self) -> Option<io::Error> {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
 struct Sender {
     service: SigningService,
     signer: Arc<Signer>,
@@ -202,7 +182,7 @@ struct Sender {
     payload_bytes: Option<usize>,
     signals: Signals,
     pace: Option<Pace>,
-    to: SocketAddr,
+    moments: Moments,
 }
 
 impl Sender {
@@ -281,7 +261,7 @@ impl Sender {
             "counters",
             &counters::Told {
                 counts: self.service.counts(),
-                unsent: self.outgoing.unsent.load(Ordering::Relaxed),
+                unsent: self.outgoing.unsent(),
                 latencies: &snapshot.latencies,
                 masks: self.signer.in_file(),
             },
@@ -308,9 +288,13 @@ impl Sender {
     fn send(&mut self, payload: &[u8]) -> Result<(), Failure> {
         if let Some(pace) = &mut self.pace {
             pace.wait();
+            if pace.is_slow() {
+                self.counters
+                    .tell("fewer messages are signed than --rate asks for: it sends as many as it can");
+            }
         }
         let stamp = Stamp {
-            time: now()?,
+            time: self.moments.next(payload)?,
             priority: self.priority,
         };
         self.service
@@ -325,9 +309,10 @@ impl Sender {
             return Err(Failure::failed(problem));
         }
         self.counters.tell_if_dry(self.service.counts());
-        self.outgoing
-            .problem()
-            .map_or(Ok(()), |error| Err(unsent(self.to, &error)))
+        if let Some(news) = self.outgoing.look()? {
+            self.counters.tell(&news);
+        }
+        Ok(())
     }
 
     /// Waits until all has left, and prints the counters.
@@ -338,26 +323,30 @@ impl Sender {
             "ended",
             &counters::Told {
                 counts,
-                unsent: self.outgoing.unsent.load(Ordering::Relaxed),
+                unsent: self.outgoing.unsent(),
                 latencies: &snapshot.latencies,
                 masks: self.signer.in_file(),
             },
         );
         let told = self.counters.end();
-        match (problem, self.outgoing.problem()) {
-            (Some(problem), _) => Err(Failure::failed(problem)),
-            (None, Some(error)) => Err(unsent(self.to, &error)),
-            (None, None) if counts.lost > 0 => Err(Failure::failed(format!(
+        if let Some(problem) = problem {
+            return Err(Failure::failed(problem));
+        }
+        self.outgoing.look()?;
+        if counts.lost > 0 {
+            return Err(Failure::failed(format!(
                 "{} could not be signed: every processor failed at them",
                 counted(counts.lost, "message")
+            )));
+        }
+        match self.outgoing.unsent() {
+            0 => told,
+            unsent => Err(Failure::failed(format!(
+                "{} did not leave while the network did not take them",
+                counted(unsent, "message")
             ))),
-            (None, None) => told,
         }
     }
-}
-
-fn unsent(to: SocketAddr, error: &io::Error) -> Failure {
-    Failure::failed(format!("{to}: {error}"))
 }
 
 /// The clock's time.
@@ -369,10 +358,47 @@ pub fn now() -> Result<TimeMs, Failure> {
     ))
 }
 
+/// When messages are signed. By a plain scheme, equal payloads of one millisecond are one message, which receivers take once; RA's have a
+/// mask each.
+struct Moments {
+    is_plain: bool,
+    at: TimeMs,
+    taken: HashSet<Vec<u8>>,
+}
+
+impl Moments {
+    fn of(signer: &PublicKey) -> Self {
+        Self {
+            is_plain: signer.ra().is_none(),
+            at: TimeMs::since_2020(0),
+            taken: HashSet::new(),
+        }
+    }
+
+    /// Now, or in the next millisecond if this payload was sent in this one.
+    fn next(&mut self, payload: &[u8]) -> Result<TimeMs, Failure> {
+        loop {
+            let time = now()?;
+            if !self.is_plain {
+                return Ok(time);
+            }
+            if time != self.at {
+                self.at = time;
+                self.taken.clear();
+            }
+            if self.taken.insert(payload.to_vec()) {
+                return Ok(time);
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
 /// So many a second, counted from the first: what was late is made up for.
 struct Pace {
     every: Duration,
     next: Option<Instant>,
+    was_slow: bool,
 }
 
 impl Pace {
@@ -380,7 +406,16 @@ impl Pace {
         Self {
             every: Duration::from_nanos(1_000_000_000 / rate),
             next: None,
+            was_slow: false,
         }
+    }
+
+    /// Whether it is a second behind, once.
+    fn is_slow(&mut self) -> bool {
+        let is_slow = self
+            .next
+            .is_some_and(|next| next.elapsed() > Duration::from_secs(1));
+        is_slow && !std::mem::replace(&mut self.was_slow, true)
     }
 
     fn wait(&mut self) {
