@@ -34,12 +34,12 @@ impl Signals {
         Self::take_over(&[Signal::SIGINT, Signal::SIGTERM])
     }
 
-    /// Likewise, with the one of a terminal that is closed, and the one that asks for counters.
+    /// Likewise, with the one that asks for counters.
     ///
     /// # Errors
     /// The kernel's.
     pub fn to_stop_or_count() -> Result<Self, Failure> {
-        Self::take_over(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1])
+        Self::take_over(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1])
     }
 
     /// Likewise, with those that a gateway knows besides.

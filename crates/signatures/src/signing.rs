@@ -1,7 +1,7 @@
 //! A signer behind the scheduler: payloads in, signed messages out; masks are made while nothing else is to do.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::arith::Backend;
 use crate::lane::Graphics;
@@ -19,7 +19,7 @@ use crate::scheduler::{
 use crate::scheme::Scheme;
 use crate::signer::{SignError, Signed, Signer, ToSign, Way};
 
-/// Messages that are being signed at most; whoever has more waits. A single submission of more than these goes alone.
+/// Messages that are being signed at most; whoever has more waits. A submission for which there is never room goes alone.
 pub const IN_FLIGHT_MAX: usize = 4_096;
 /// As many may always be, and as many are in the beginning.
 const IN_FLIGHT_MIN: usize = 64;
@@ -148,11 +148,12 @@ impl Shared {
     }
 
     /// Waits until so many more may be on their way.
-    fn depart(&self, count: usize) {
+    fn await_room(&self, count: usize) -> MutexGuard<'_, Flight> {
         let flight = self.flight.lock().unwrap_or_else(PoisonError::into_inner);
-        let too_many = |flight: &mut Flight| flight.count > 0 && flight.count + count > flight.limit;
+        let too_many =
+            |flight: &mut Flight| flight.count > 0 && count > 0 && flight.count + count > flight.limit;
         let flight = self.came_back.wait_while(flight, too_many);
-        flight.unwrap_or_else(PoisonError::into_inner).count += count;
+        flight.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -287,6 +288,12 @@ impl SigningService {
         })
     }
 
+    /// Waits until so many messages may be handed over at once: whoever does so before he stamps them has none wait with its stamp on, but
+    /// those that are being signed.
+    pub fn await_room(&self, count: usize) {
+        drop(self.shared.await_room(count));
+    }
+
     /// Takes in a payload; it is handed to the lanes with others, by [`SigningService::submit`].
     ///
     /// # Errors
@@ -311,7 +318,7 @@ impl SigningService {
     /// # Errors
     /// The service has been shut down.
     pub fn submit(&mut self) -> Result<(), Closed> {
-        self.shared.depart(self.jobs.len());
+        self.shared.await_room(self.jobs.len()).count += self.jobs.len();
         self.submitter.submit(&mut self.jobs)
     }
 

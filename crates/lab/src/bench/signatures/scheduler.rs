@@ -85,6 +85,8 @@ struct Bench {
     line: Line,
     length: Duration,
     processors: Option<[usize; 2]>,
+    /// Runs that did not count.
+    overloaded: AtomicU64,
 }
 
 /// Counts what comes back.
@@ -193,6 +195,7 @@ impl Bench {
             line,
             length: Duration::from_millis(size.engine_ms),
             processors: processors(),
+            overloaded: AtomicU64::new(0),
         })
     }
 
@@ -300,7 +303,15 @@ impl Bench {
     fn immediates(&self, name: &str, both: f64, report: &mut Report) -> Result<(), BenchError> {
         let felt = |rest_per_s| self.best(rest_per_s, Contender::Adaptive, |felt| felt.p99_us);
         let ratio = format!("{name}.p0_p99_over_idle");
-        let (Some(idle), Some(loaded)) = (felt(0.0)?, felt(0.95 * both)?) else {
+        let felt = (felt(0.0)?, felt(0.95 * both)?);
+        let overloaded = self.overloaded.load(Ordering::Relaxed) as f64;
+        report.rows.push(Row::lower(
+            format!("{name}.runs_overloaded"),
+            overloaded,
+            "runs",
+            None,
+        ));
+        let (Some(idle), Some(loaded)) = felt else {
             let pending = Pending::new(ratio, "ratio", Better::Lower, Some(3.0), TOO_SLOW);
             report.pending.push(pending);
             return Ok(());
@@ -352,6 +363,7 @@ impl Bench {
         let passed = begin.elapsed().as_secs_f64();
         let snapshot = finish(engine, &sink, immediate + rest)?;
         if snapshot.counters.shed.total() != 0 {
+            self.overloaded.fetch_add(1, Ordering::Relaxed);
             return Ok(None);
         }
         let micros = |span: Span| span.as_secs_f64() * 1e6;

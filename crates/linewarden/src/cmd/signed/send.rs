@@ -204,6 +204,10 @@ impl Sender {
         let all = payloads.iter().cycle();
         for (payload, _) in all.zip(0..count) {
             self.send(payload)?;
+            if self.pace.as_mut().is_some_and(Pace::is_slow) {
+                self.counters
+                    .tell("fewer messages are signed than --rate asks for: it sends as many as it can");
+            }
             if self.service.waiting() == BATCH || self.pace.is_some() {
                 self.flush()?;
                 if !self.goes_on()? {
@@ -288,13 +292,12 @@ impl Sender {
     fn send(&mut self, payload: &[u8]) -> Result<(), Failure> {
         if let Some(pace) = &mut self.pace {
             pace.wait();
-            if pace.is_slow() {
-                self.counters
-                    .tell("fewer messages are signed than --rate asks for: it sends as many as it can");
-            }
+        }
+        if self.service.waiting() == 0 {
+            self.service.await_room(BATCH);
         }
         let stamp = Stamp {
-            time: self.moments.next(payload)?,
+            time: self.moment(payload)?,
             priority: self.priority,
         };
         self.service
@@ -302,13 +305,36 @@ impl Sender {
             .map_err(Failure::failed)
     }
 
+    /// Now, or in the next millisecond if an equal message was signed in this one. Whatever the clock does, not much later.
+    fn moment(&mut self, payload: &[u8]) -> Result<TimeMs, Failure> {
+        if let Some(time) = self.moments.take(payload)? {
+            return Ok(time);
+        }
+        // Those before it need not wait.
+        self.flush()?;
+        let begin = Instant::now();
+        while begin.elapsed() < MOMENT_MAX {
+            std::thread::sleep(Duration::from_micros(100));
+            if let Some(time) = self.moments.take(payload)? {
+                return Ok(time);
+            }
+        }
+        now()
+    }
+
     /// Hands over what was taken in, and finds out whether what was handed over before has left.
     fn flush(&mut self) -> Result<(), Failure> {
+        self.look()?;
         self.service.submit().map_err(Failure::failed)?;
         if let Some(problem) = self.service.problem() {
             return Err(Failure::failed(problem));
         }
         self.counters.tell_if_dry(self.service.counts());
+        self.look()
+    }
+
+    /// Says whether messages leave again, or do not.
+    fn look(&self) -> Result<(), Failure> {
         if let Some(news) = self.outgoing.look()? {
             self.counters.tell(&news);
         }
@@ -352,11 +378,16 @@ impl Sender {
 /// The clock's time.
 pub fn now() -> Result<TimeMs, Failure> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let since = since.map_err(|_| Failure::failed("the clock stands before 1970; set it"))?;
-    Ok(TimeMs::from_unix_ms(
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
-    ))
+    let unix_ms = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+    let time = TimeMs::from_unix_ms(unix_ms);
+    match time.ms() {
+        0 => Err(Failure::failed("the clock stands before 2020; set it")),
+        _ => Ok(time),
+    }
 }
+
+/// How long the next millisecond is waited for.
+const MOMENT_MAX: Duration = Duration::from_millis(10);
 
 /// When messages are signed. By a plain scheme, equal payloads of one millisecond are one message, which receivers take once; RA's have a
 /// mask each.
@@ -375,22 +406,17 @@ impl Moments {
         }
     }
 
-    /// Now, or in the next millisecond if this payload was sent in this one.
-    fn next(&mut self, payload: &[u8]) -> Result<TimeMs, Failure> {
-        loop {
-            let time = now()?;
-            if !self.is_plain {
-                return Ok(time);
-            }
-            if time != self.at {
-                self.at = time;
-                self.taken.clear();
-            }
-            if self.taken.insert(payload.to_vec()) {
-                return Ok(time);
-            }
-            std::thread::sleep(Duration::from_micros(100));
+    /// Now, if this payload was not sent in this millisecond.
+    fn take(&mut self, payload: &[u8]) -> Result<Option<TimeMs>, Failure> {
+        let time = now()?;
+        if !self.is_plain {
+            return Ok(Some(time));
         }
+        if time != self.at {
+            self.at = time;
+            self.taken.clear();
+        }
+        Ok(self.taken.insert(payload.to_vec()).then_some(time))
     }
 }
 
