@@ -46,8 +46,7 @@ pub use puppet::Puppet;
 pub use station::Station;
 pub use truth::{Change, LineState, Truth};
 
-use truth::Snapshot;
-
+use self::truth::Snapshot;
 use crate::fleet::Member;
 use crate::packet_socket::PacketSocketError;
 use crate::service::EchoService;

@@ -5,7 +5,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 
 use crate::keygen;
-use crate::support::{Namespace, PATIENCE, PROGRAM};
+use crate::support::{Namespace, PATIENCE, PROGRAM, Process};
 
 /// A sender and its receivers, each in a network namespace, with two links between them.
 fn two_links(at: &Path) -> Option<[Namespace; 2]> {
@@ -44,6 +44,15 @@ fn add_link(at: &Path, link: u8, [here, there]: [&Namespace; 2]) {
     }
 }
 
+/// A receiver that has joined a group on an interface.
+fn member(there: &Namespace, at: &Path, group: &str, interface: &str) -> Process {
+    let words =
+        format!("signed receive --listen {group} --interface {interface} --signers plain/signer.json --json");
+    let receiver = there.start(at, &words);
+    receiver.event("listening");
+    receiver
+}
+
 /// A group's messages reach all who have joined it by the link on which they come, and nobody else.
 #[test]
 fn a_group_reaches_its_receivers() {
@@ -54,14 +63,7 @@ fn a_group_reaches_its_receivers() {
     };
     keygen(at, "--scheme ed25519 --out plain");
     for group in ["239.0.0.7:7447", "[ff02::7447]:7447", "[ff15::7447]:7447"] {
-        let join = |interface: &str| {
-            let words = format!(
-                "signed receive --listen {group} --interface {interface} --signers plain/signer.json --json"
-            );
-            let receiver = there.start(at, &words);
-            receiver.event("listening");
-            receiver
-        };
+        let join = |interface: &str| member(&there, at, group, interface);
         let receivers = [join("w0"), join("w0"), join("w1")];
         for (interface, text) in [("v0", "by the first"), ("v1", "by the second")] {
             std::fs::write(at.join("line"), format!("{text}\n")).unwrap();
@@ -95,13 +97,7 @@ fn a_group_is_joined_again_when_its_interface_comes_back() {
     };
     keygen(at, "--scheme ed25519 --out plain");
     let groups = ["239.0.0.7:7447", "[ff02::7447]:7447"];
-    let receivers = groups.map(|group| {
-        let words =
-            format!("signed receive --listen {group} --interface w0 --signers plain/signer.json --json");
-        let receiver = there.start(at, &words);
-        receiver.event("listening");
-        receiver
-    });
+    let receivers = groups.map(|group| member(&there, at, group, "w0"));
     there.run(at, "ip link delete w0");
     for receiver in &receivers {
         let gone = receiver.event("interface");
@@ -134,10 +130,7 @@ fn a_sender_goes_on_when_its_interface_comes_back() {
     keygen(at, "--scheme ed25519 --out plain");
     std::fs::write(at.join("line"), "on\n").unwrap();
     for group in ["239.0.0.7:7447", "[ff02::7447]:7447"] {
-        let words =
-            format!("signed receive --listen {group} --interface w0 --signers plain/signer.json --json");
-        let receiver = there.start(at, &words);
-        receiver.event("listening");
+        let receiver = member(&there, at, group, "w0");
         let words = format!(
             "signed send plain --to {group} --interface v0 --input line --count 1000000 --rate 50 --json"
         );

@@ -1,6 +1,7 @@
 //! What signers, senders and receivers say of themselves.
 
 use std::io::{Read as _, Write as _};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
@@ -9,6 +10,10 @@ use serde_json::Value;
 
 use crate::support::{PATIENCE, Process, Running, linewarden, run};
 use crate::{inbox, keygen, nameless, next, receive, sender, signal};
+
+fn show(at: &Path, path: &str) -> Value {
+    serde_json::from_str(&run(linewarden(at, &format!("signed show {path} --json")))).unwrap()
+}
 
 #[test]
 fn a_signer_shows_how_many_masks_are_left_and_why_none_can_be_used() {
@@ -20,9 +25,7 @@ fn a_signer_shows_how_many_masks_are_left_and_why_none_can_be_used() {
     keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --masks 128 --out truck");
     keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --out bare");
     keygen(at, "--scheme ed25519 --out plain");
-    let show = |path: &str| -> Value {
-        serde_json::from_str(&run(linewarden(at, &format!("signed show {path} --json")))).unwrap()
-    };
+    let show = |path| show(at, path);
     assert_eq!(show("truck")["masks_left"], 128);
     assert_eq!(show("bare")["masks_left"], 0);
     assert!(show("plain")["masks_left"].is_null());
@@ -245,11 +248,7 @@ fn who_ends_the_making_of_masks_has_those_that_were_made() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --out truck");
-    let left = || -> u64 {
-        let shown = run(linewarden(at, "signed show truck --json"));
-        let shown: Value = serde_json::from_str(&shown).unwrap();
-        shown["masks_left"].as_u64().unwrap()
-    };
+    let left = || show(at, "truck")["masks_left"].as_u64().unwrap();
     let making = Process::start(linewarden(at, "signed masks truck --count 1000000 --json"));
     let begin = Instant::now();
     while left() == 0 {

@@ -112,14 +112,18 @@ impl<'a> Raid<'a> {
             let attempts = attack(self)?;
             self.settle()?;
             let after = self.lines()?;
-            let changed = before
-                .iter()
-                .zip(&after)
-                .filter(|(before, after)| before != after);
-            Ok((attempts, changed.count() as u64))
+            let lines = self.quiet.iter().zip(before.iter().zip(&after));
+            let changed = lines.filter(|(_, (before, after))| before != after);
+            let told = changed
+                .map(|(device, (before, after))| format!("device {device} had {before:?}; it has {after:?}"));
+            Ok((attempts, told.collect::<Vec<_>>()))
         });
         match judged {
-            Ok((attempts, successes)) => (outcome.attempts, outcome.successes) = (attempts, successes),
+            Ok((attempts, changes)) => {
+                outcome.attempts = attempts;
+                outcome.successes = changes.len() as u64;
+                outcome.change = changes.into_iter().next();
+            }
             Err(reason) => outcome.inconclusive = Some(reason),
         }
         outcome
