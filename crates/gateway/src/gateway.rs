@@ -19,6 +19,8 @@ use crate::feeder::{Desks, Feeder};
 use crate::node::{Node, ReconfigureError, Settings, SettingsError, Status};
 use crate::time::Clock;
 
+/// How long the link's thread has to end once nobody asks any more, and what it has left in the database's driver.
+const LINK_GRACE: Duration = Duration::from_secs(2);
 /// How long handshakes under way may take once the gateway is told to stop.
 const STOP_GRACE: Duration = Duration::from_millis(200);
 /// How long the controller has for taking note of where the gateway stood.
@@ -74,6 +76,8 @@ pub struct Change {
 pub struct Gateway {
     messages: Post,
     control: Option<JoinHandle<Stopped>>,
+    /// Disconnected when the link's thread has ended.
+    link: Mutex<mpsc::Receiver<()>>,
     shared: Arc<Shared>,
 }
 
@@ -185,7 +189,7 @@ impl Gateway {
         let node = Node::new(plane, settings)?;
         let (messages, inbox) = Post::new()?;
         let shared = Arc::new(Shared::default());
-        let desks = start_feeder(Feeder::new(controller.clone(), gateway_id, source), &messages)?;
+        let (desks, link) = start_feeder(Feeder::new(controller.clone(), gateway_id, source), &messages)?;
         let control = Control {
             node,
             inbox,
@@ -202,6 +206,7 @@ impl Gateway {
         Ok(Self {
             messages,
             control: Some(control),
+            link: Mutex::new(link),
             shared,
         })
     }
@@ -295,7 +300,15 @@ impl Gateway {
     pub fn stop(mut self) -> Result<Stopped, GatewayError> {
         let control = self.control.take().ok_or(GatewayError::Ended)?;
         self.messages.send(Message::Stop);
-        control.join().map_err(|_| GatewayError::Ended)
+        let stopped = control.join().map_err(|_| GatewayError::Ended);
+        self.await_link();
+        stopped
+    }
+
+    /// Whoever closes the registry next is the last to have it open, unless somebody is still being asked for evidence.
+    fn await_link(&mut self) {
+        let link = self.link.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = link.recv_timeout(LINK_GRACE);
     }
 }
 
@@ -304,25 +317,44 @@ impl Drop for Gateway {
         if let Some(control) = self.control.take() {
             self.messages.send(Message::Stop);
             let _ = control.join();
+            self.await_link();
         }
     }
 }
 
-fn start_feeder((feeder, desks): (Feeder, Desks), messages: &Post) -> Result<Desks, GatewayError> {
+fn start_feeder(
+    (feeder, desks): (Feeder, Desks),
+    messages: &Post,
+) -> Result<(Desks, mpsc::Receiver<()>), GatewayError> {
     // The database's own work is done by threads of the driver; unsealing is a few milliseconds a chunk.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let messages = messages.clone();
+    let (at_work, link) = mpsc::sync_channel(0);
     std::thread::Builder::new()
         .name("lw-link".to_owned())
         .spawn(move || {
+            let _at_work = at_work;
             // Once the control thread is gone, so is everybody who asked.
             runtime.block_on(feeder.serve(|answer| {
                 messages.send(Message::Answer(answer));
             }));
+            runtime.block_on(give_back());
         })?;
-    Ok(desks)
+    Ok((desks, link))
+}
+
+/// Lets tasks that were left end. The database's driver gives connections back in tasks: one that is dropped unrun leaves its connection
+/// to a thread that closes it some time later, and until then the registry's log lies beside its file.
+async fn give_back() {
+    let tasks = tokio::runtime::Handle::current().metrics();
+    let _ = tokio::time::timeout(LINK_GRACE, async {
+        while tasks.num_alive_tasks() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
 }
 
 struct Control {
