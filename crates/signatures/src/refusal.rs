@@ -63,7 +63,8 @@ refusals! {
     Malleable = 13, "malleable";
     /// The signature is not this signer's over this message.
     WrongSignature = 14, "wrong_signature";
-    /// More messages were accepted in the window than are remembered; accepting this one could be a replay.
+    /// More messages were accepted in the window than are remembered, and of this signer more than its share; accepting this one could
+    /// let a replay in.
     ReplayMemoryFull = 15, "replay_memory_full";
 }
 

@@ -87,15 +87,15 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Accepts messages of these signers. The memory is one of the same window.
+    /// Accepts messages of these signers, among whom the memory is shared: an empty one, of the same window.
     #[must_use]
     pub fn new(signers: Signers, revoked: Revocations, window: Window, replays: ReplayMemory) -> Self {
         signers.share_memory(COMPONENT_MEMORY_DEFAULT_BYTES);
         Self {
+            replays: replays.among(signers.len()),
             signers,
             revoked,
             window,
-            replays,
         }
     }
 

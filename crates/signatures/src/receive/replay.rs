@@ -3,8 +3,11 @@
 //! A message is refused when its stamp is older than the window, so that only those within it need to be remembered: by a hash of the
 //! signer and of what makes the message one of its kind (the mask's name, or the hash of what was signed), under a random key, so
 //! that nobody can choose messages that collide. Names are kept by the half window that their stamp is in, and dropped together.
+//!
+//! Half of the memory is the signers' own, an even share of it each; the other half is whoever's comes first. So a valid key that signs
+//! without end, or any number of them, shut nobody out who signs no more than his share.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hasher as _;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
@@ -13,12 +16,24 @@ use super::receiver::Window;
 use crate::message::{KeyId, TimeMs};
 use crate::refusal::Refusal;
 
-/// Messages that are remembered at most, unless it is said otherwise: 64 MB.
-pub const REPLAY_MEMORY_DEFAULT: usize = 1 << 21;
+/// Messages that are remembered at most, unless it is said otherwise: some 200 MB when there are so many. By the default window each is
+/// remembered for up to 9 s, so that 460,000 a second can be accepted for ever.
+pub const REPLAY_MEMORY_DEFAULT: usize = 1 << 22;
 
 /// The name of a message among those of all signers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct MessageName(u128);
+pub struct MessageName {
+    signer: KeyId,
+    /// Of the signer, too.
+    hash: u128,
+}
+
+/// What was accepted with stamps of one half window.
+#[derive(Default)]
+struct Span {
+    names: HashSet<u128>,
+    of_signer: HashMap<KeyId, usize>,
+}
 
 /// Which messages were accepted lately.
 pub struct ReplayMemory {
@@ -26,13 +41,20 @@ pub struct ReplayMemory {
     span_ms: u64,
     capacity: usize,
     length: usize,
+    /// What each signer has for itself.
+    share: usize,
+    /// What is no signer's own.
+    common: usize,
+    /// What is taken of that.
+    common_taken: usize,
+    held: HashMap<KeyId, usize>,
     /// Nothing before is remembered.
     first: TimeMs,
-    spans: BTreeMap<u64, HashSet<MessageName>>,
+    spans: BTreeMap<u64, Span>,
 }
 
 impl ReplayMemory {
-    /// Remembers up to `capacity` messages of a window. The key is random and secret.
+    /// Remembers up to `capacity` messages of a window, of whichever signers. The key is random and secret.
     #[must_use]
     pub fn new(window: Window, capacity: usize, key: [u8; 16]) -> Self {
         Self {
@@ -40,8 +62,23 @@ impl ReplayMemory {
             span_ms: window.length_ms().div_ceil(2).max(1),
             capacity,
             length: 0,
+            share: 0,
+            common: capacity,
+            common_taken: 0,
+            held: HashMap::new(),
             first: TimeMs::since_2020(0),
             spans: BTreeMap::new(),
+        }
+    }
+
+    /// Gives so many signers shares of their own, before anything is remembered. There are no others.
+    #[must_use]
+    pub fn among(self, signers: usize) -> Self {
+        let share = self.capacity / 2 / signers.max(1);
+        Self {
+            share,
+            common: self.capacity - share * signers,
+            ..self
         }
     }
 
@@ -69,13 +106,14 @@ impl ReplayMemory {
         let mut hasher = SipHasher24::new_with_key(&self.key);
         hasher.write(&signer.0);
         hasher.write(identity);
-        MessageName(hasher.finish128().as_u128())
+        let hash = hasher.finish128().as_u128();
+        MessageName { signer, hash }
     }
 
     /// Whether a message of this name was accepted, whatever its stamp was: a mask that was used twice is told by that.
     #[must_use]
     pub fn contains(&self, name: MessageName) -> bool {
-        self.spans.values().any(|names| names.contains(&name))
+        self.spans.values().any(|span| span.names.contains(&name.hash))
     }
 
     /// Remembers a message that is accepted.
@@ -88,21 +126,32 @@ impl ReplayMemory {
         if self.contains(name) {
             return Err(Refusal::Replayed);
         }
-        if self.length >= self.capacity {
-            return Err(Refusal::ReplayMemoryFull);
+        let held = self.held.entry(name.signer).or_default();
+        if *held >= self.share {
+            if self.common_taken >= self.common {
+                return Err(Refusal::ReplayMemoryFull);
+            }
+            self.common_taken += 1;
         }
-        self.spans.entry(self.span(time)).or_default().insert(name);
+        *held += 1;
+        let span = self.spans.entry(time.ms() / self.span_ms).or_default();
+        span.names.insert(name.hash);
+        *span.of_signer.entry(name.signer).or_default() += 1;
         self.length += 1;
         Ok(())
     }
 
     /// Forgets what is refused as too old from now on: stamps before `oldest`.
     pub fn forget_before(&mut self, oldest: TimeMs) {
-        let first = self.span(oldest);
+        let first = oldest.ms() / self.span_ms;
         while let Some(span) = self.spans.first_entry()
             && *span.key() < first
         {
-            self.length -= span.remove().len();
+            let span = span.remove();
+            self.length -= span.names.len();
+            for (signer, count) in span.of_signer {
+                self.forget(signer, count);
+            }
         }
         self.first = self.first.max(TimeMs::since_2020(first * self.span_ms));
     }
@@ -119,8 +168,17 @@ impl ReplayMemory {
         self.length == 0
     }
 
-    fn span(&self, time: TimeMs) -> u64 {
-        time.ms() / self.span_ms
+    /// Forgets so many of a signer's.
+    fn forget(&mut self, signer: KeyId, count: usize) {
+        let Some(held) = self.held.get_mut(&signer) else {
+            return;
+        };
+        let beyond = |held: usize| held.saturating_sub(self.share);
+        self.common_taken -= beyond(*held) - beyond(*held - count);
+        *held -= count;
+        if *held == 0 {
+            self.held.remove(&signer);
+        }
     }
 }
 

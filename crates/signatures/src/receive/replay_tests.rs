@@ -10,15 +10,16 @@ const WINDOW: Window = Window {
     ahead_ms_max: 100,
 };
 
-/// Whatever comes, and however late: nothing is accepted twice, nothing new within the window is refused while there is room, and what
-/// is kept is bounded.
+/// Whatever comes, and however late: nothing is accepted twice, nothing new within the window is refused while its signer has room of
+/// its own or there is common room, and what is kept is bounded.
 #[test]
 fn nothing_is_accepted_twice_and_nothing_new_refused() {
     let seed = std::env::var("LINEWARDEN_SEED").map_or(7, |seed| seed.parse().unwrap());
     println!("LINEWARDEN_SEED={seed}");
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let capacity = 300;
-    let mut memory = ReplayMemory::new(WINDOW, capacity, [1; 16]);
+    let mut memory = ReplayMemory::new(WINDOW, capacity, [1; 16]).among(2);
+    let (share, common) = (75, 150);
     let mut accepted: Vec<(u64, KeyId, u8)> = Vec::new();
     let mut now = 10_000u64;
     let (mut fresh, mut replays, mut full) = (0, 0, 0);
@@ -44,19 +45,25 @@ fn nothing_is_accepted_twice_and_nothing_new_refused() {
                 replays += 1;
             }
             Err(Refusal::ReplayMemoryFull) => {
-                assert_eq!(memory.len(), capacity);
+                let held = |signer: u8| memory.held.get(&KeyId([signer; 8])).copied().unwrap_or(0);
+                let beyond: usize = [0, 1]
+                    .map(|signer| held(signer).saturating_sub(share))
+                    .iter()
+                    .sum();
+                assert_eq!((held(signer.0[0]) >= share, beyond), (true, common));
                 full += 1;
             }
             Err(other) => panic!("{other}"),
         }
-        assert!(memory.len() <= capacity);
+        let kept: usize = memory.spans.values().map(|span| span.names.len()).sum();
+        assert!(memory.len() == kept && kept <= capacity);
     }
     assert!(
         fresh > 1000 && replays > 50 && full > 50,
         "{fresh} {replays} {full}"
     );
     memory.forget_before(TimeMs::MAX);
-    assert!(memory.is_empty());
+    assert!(memory.is_empty() && memory.held.is_empty() && memory.common_taken == 0);
 }
 
 #[test]
@@ -82,4 +89,30 @@ fn a_name_is_known_whatever_the_stamp_says() {
     }
     let other = memory.name(KeyId([2; 8]), &[7]);
     memory.insert(TimeMs::since_2020(1_000), other).unwrap();
+}
+
+/// However many others sign, and in whatever order, a signer has its share; and what is forgotten is free again.
+#[test]
+fn nobody_is_shut_out_of_the_memory() {
+    let mut memory = ReplayMemory::new(WINDOW, 1_000, [1; 16]).among(5);
+    let sign = |memory: &mut ReplayMemory, signer: u8, count: u32, time: u64| {
+        let accepted = (0..count).filter(|number| {
+            let identity = [u64::from(*number), time].map(u64::to_be_bytes).concat();
+            let name = memory.name(KeyId([signer; 8]), &identity);
+            memory.insert(TimeMs::since_2020(time), name).is_ok()
+        });
+        accepted.count()
+    };
+    assert_eq!(sign(&mut memory, 1, 2_000, 1_000), 600);
+    assert_eq!(
+        sign(&mut memory, 1, 2_000, 1_399),
+        0,
+        "further stamps give it no more"
+    );
+    for other in 2..=5 {
+        assert_eq!(sign(&mut memory, other, 2_000, 1_000), 100);
+    }
+    memory.forget_before(TimeMs::since_2020(1_200));
+    assert_eq!(memory.len(), 0);
+    assert_eq!(sign(&mut memory, 2, 2_000, 1_399), 600);
 }

@@ -69,7 +69,7 @@ pub struct ReceiveArgs {
     /// How far ahead a signer's clock may be
     #[arg(long, value_name = "MS", default_value_t = Window::DEFAULT.ahead_ms_max)]
     ahead_ms_max: u32,
-    /// Messages that are remembered against replay
+    /// Messages that are remembered against replay; half of them are shared out to the signers, evenly
     #[arg(long, value_name = "COUNT", default_value_t = REPLAY_MEMORY_DEFAULT as u32, value_parser = clap::value_parser!(u32).range(1..))]
     remember: u32,
     /// Memory for what is hashed of RA messages, of all signers together; less makes RA slower
