@@ -76,12 +76,12 @@ impl Gpu {
     /// # Errors
     /// A device that cannot be used, no compiler, or one that refuses.
     pub fn open(device: &DeviceInfo, options: &Options) -> Result<Self, NoGpu> {
-        let target = Cuda::open(device, options)?;
-        let refused = |lost: GpuLost| NoGpu::Refused {
-            step: lost.step,
-            cause: lost.cause,
+        let target = Arc::new(Cuda::open(device, options)?);
+        let refused = |lost: GpuLost| match target.is_abandoned() {
+            true => NoGpu::Hangs(lost.to_string()),
+            false => BatchError::Lost(lost).into(),
         };
-        Self::with_target(Arc::new(target)).map_err(refused)
+        Self::with_target(Arc::<Cuda>::clone(&target)).map_err(refused)
     }
 
     /// The same kernels on this processor, for tests.
@@ -129,11 +129,13 @@ impl Gpu {
         self.lost.as_ref()
     }
 
-    /// Whether it was lost because it did not answer in time. Its memory is left to it, and it cannot be opened again in
-    /// this process: the driver would wait for it.
+    /// Closes it, and says whether it did not answer in time, before or at that. Its memory is left to it then, and it cannot be opened
+    /// again in this process: the driver would wait for it.
     #[must_use]
-    pub fn hangs(&self) -> bool {
-        self.target.is_abandoned()
+    pub fn close(self) -> bool {
+        let target = Arc::clone(&self.target);
+        drop(self);
+        target.is_abandoned()
     }
 
     /// Runs one operation, and remembers it if the device is lost in it.

@@ -20,6 +20,9 @@ pub enum NoGpu {
     /// What it computes is wrong.
     #[error("the GPU computes wrongly: the hash of a known text is another")]
     Wrong,
+    /// It does not answer, and cannot be opened again in this process: the driver would wait for it.
+    #[error("the GPU hangs: {0}")]
+    Hangs(String),
     /// There is no compiler for kernels.
     #[error(
         "NVRTC, CUDA's run-time compiler, is not found ({0}): install the CUDA toolkit, or name the directory of libnvrtc in {name}",
@@ -70,6 +73,16 @@ pub enum BatchError {
         "{0} results of private operations failed their check: the GPU computes wrongly, or the key is not consistent"
     )]
     Unchecked(usize),
+}
+
+impl NoGpu {
+    /// The same of a device that is closed for it, and of one that was given up for that.
+    pub(crate) fn closing(self, gpu: super::Gpu) -> Self {
+        match gpu.close() {
+            true => Self::Hangs(self.to_string()),
+            false => self,
+        }
+    }
 }
 
 impl From<BatchError> for NoGpu {

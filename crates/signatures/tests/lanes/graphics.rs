@@ -299,38 +299,40 @@ fn what_a_lost_device_had_the_processor_does_once() {
     with_loss(answers(open + 1), &messages);
 }
 
+/// Whether it hangs at work, or as it is opened again after a loss.
 #[test]
 fn a_device_that_hangs_is_left_alone() {
     let messages = messages_of(&[PrivateKey::generate(Scheme::EcdsaP256, None).unwrap()], 3);
     let messages: Vec<Checked> = messages.into_iter().map(|(message, _)| message).collect();
-    let opened = Arc::new(Mutex::new(0));
-    for (emulation, tries) in [
-        (
-            Emulation {
-                answers: 8,
-                ..Emulation::default()
-            },
-            1,
-        ),
-        (
-            Emulation {
-                calls: 80,
-                ..Emulation::default()
-            },
-            2,
-        ),
+    let working = Emulation::default();
+    let hangs = Emulation {
+        answers: 8,
+        ..working
+    };
+    let hangs_at_once = Emulation {
+        answers: 0,
+        ..working
+    };
+    let fails = Emulation { calls: 80, ..working };
+    for (first, then, is_opened, times) in [
+        (hangs, working, false, 1),
+        (fails, working, true, 2),
+        (fails, hangs_at_once, false, 2),
     ] {
-        *opened.lock().unwrap() = 0;
+        let opened = Arc::new(Mutex::new(0));
         let count = Arc::clone(&opened);
         let open = move || {
-            *count.lock().unwrap() += 1;
-            Gpu::emulated(emulation).map_err(refused)
+            let mut count = count.lock().unwrap();
+            *count += 1;
+            Gpu::emulated(if *count == 1 { first } else { then }).map_err(refused)
         };
         let mut device = Graphics::opened_by(Box::new(open), places(MEMORY, &messages)).unwrap();
         let lost = (0..1000).find_map(|_| device.holds(&messages).err()).unwrap();
         assert_eq!(device.holds(&messages).unwrap_err(), lost, "it stays lost");
-        assert_eq!(device.reopen().is_ok(), tries == 2, "{lost}");
-        assert_eq!(*opened.lock().unwrap(), tries, "{lost}");
+        for _ in 0..2 {
+            assert_eq!(device.reopen().is_ok(), is_opened, "{first:?} {then:?}");
+        }
+        assert_eq!(*opened.lock().unwrap(), times, "{first:?} {then:?}");
     }
 }
 

@@ -80,6 +80,11 @@ impl Device {
         }
     }
 
+    /// Whether it hangs: see [`Gpu::close`]. Keys go after it, for to give their memory back would mean to wait for a device that hangs.
+    pub(super) fn close(self) -> bool {
+        self.gpu.close()
+    }
+
     /// RSA-PSS and RA; messages of keys that the device does not take come back. After an error the device is to be closed: keys may have
     /// numbers and not be there.
     pub(super) fn rsa<'a>(

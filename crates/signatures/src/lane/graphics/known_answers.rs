@@ -43,6 +43,13 @@ pub(super) fn known_answers(gpu: Gpu) -> Result<Gpu, NoGpu> {
     let known = known().ok_or(NoGpu::Wrong)?;
     let places = Places::new(known.iter().map(|known| known.signed.key()), MEMORY);
     let mut device = Device::new(gpu, Arc::new(places));
+    match ask(&mut device, &known) {
+        Ok(()) => Ok(device.gpu),
+        Err(error) => Err(error.closing(device.gpu)),
+    }
+}
+
+fn ask(device: &mut Device, known: &[Known]) -> Result<(), NoGpu> {
     let goals = [Goal::Throughput, Goal::Latency];
     let length = goals.len() * known.len();
     let batches = goals
@@ -58,7 +65,7 @@ pub(super) fn known_answers(gpu: Gpu) -> Result<Gpu, NoGpu> {
         });
         let messages: Vec<Checked> = messages.collect();
         let mut holds = vec![false; length];
-        let others = on_device(&mut device, &messages, &mut holds)?;
+        let others = on_device(device, &messages, &mut holds)?;
         let is_right = (0..)
             .zip(&holds)
             .all(|(place, holds)| *holds == (place == number));
@@ -66,7 +73,7 @@ pub(super) fn known_answers(gpu: Gpu) -> Result<Gpu, NoGpu> {
             return Err(NoGpu::Wrong);
         }
     }
-    Ok(device.gpu)
+    Ok(())
 }
 
 fn known() -> Option<Vec<Known>> {
@@ -150,6 +157,16 @@ mod tests {
             let found = known_answers(device(move |kernel, _| kernel.name != spoilt));
             assert!(matches!(found, Err(NoGpu::Wrong)), "{spoilt}");
         }
+    }
+
+    #[test]
+    fn a_device_that_does_not_answer_hangs() {
+        let silent = Emulation {
+            answers: 0,
+            ..Emulation::default()
+        };
+        let found = known_answers(Gpu::emulated(silent).unwrap());
+        assert!(matches!(&found, Err(NoGpu::Hangs(_))), "{found:?}");
     }
 
     /// Runs those kernels of which this says so.

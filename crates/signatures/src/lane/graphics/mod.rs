@@ -40,7 +40,8 @@ pub type Opener = Box<dyn FnMut() -> Result<Gpu, NoGpu> + Send>;
 ///
 /// A device that fails, does not answer within its [patience](Options::patience) or computes wrongly is closed and the
 /// lane lost, with no verdict given. [`Graphics::reopen`] tries it again, unless it hangs: then it is left alone as
-/// long as the process lives.
+/// long as the process lives. What is waited for is the end of what it was given to compute and to copy; a driver that never returns from
+/// another call, such as one for memory, keeps the lane's thread.
 pub struct Graphics {
     name: String,
     open: Opener,
@@ -151,6 +152,7 @@ impl Graphics {
                 Ok(gpu) => self.device = Some(Device::new(gpu, Arc::clone(&self.places))),
                 Err(error) => {
                     self.reason = error.to_string();
+                    self.hangs = matches!(error, NoGpu::Hangs(_));
                     return Err(self.lost());
                 }
             }
@@ -167,8 +169,7 @@ impl Graphics {
             Ok(result) => Ok(result),
             Err(error) => {
                 self.reason = error.to_string();
-                self.hangs = device.gpu.hangs();
-                self.device = None;
+                self.hangs = self.device.take().is_some_and(Device::close);
                 self.forget_mask_key();
                 Err(self.lost())
             }
@@ -195,8 +196,10 @@ impl Verifier for Graphics {
 }
 
 fn tested(mut gpu: Gpu) -> Result<Gpu, NoGpu> {
-    self_test(&mut gpu)?;
-    Ok(gpu)
+    match self_test(&mut gpu) {
+        Ok(()) => Ok(gpu),
+        Err(error) => Err(error.closing(gpu)),
+    }
 }
 
 /// Does what the device can; the others come back.
