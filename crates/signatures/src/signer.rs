@@ -43,6 +43,9 @@ pub enum SignError {
     NoTable,
 }
 
+/// A mask's name, and the signature that was made with it.
+pub(crate) type NamedSignature = ([u8; MASK_NAME_BYTES], Vec<u8>);
+
 /// A message to sign, of a form that the key signs.
 #[derive(Debug, Clone)]
 pub struct ToSign {
@@ -181,16 +184,36 @@ impl Signer {
     /// No random bytes, a file of masks that cannot be used, a library that does not sign. Nothing is signed then; masks that were
     /// taken for it are gone.
     pub fn sign(&self, messages: &[&ToSign]) -> Result<Vec<Signed>, SignError> {
+        self.sign_by(messages, products)
+    }
+
+    /// The same, where something else may make signatures of a table, masks and components, in their order.
+    ///
+    /// # Errors
+    /// As for [`Signer::sign`], and what that says.
+    pub(crate) fn sign_by<E: From<SignError>>(
+        &self,
+        messages: &[&ToSign],
+        products: impl FnOnce(&Table, Vec<Mask>, &[&Digits]) -> Result<Vec<NamedSignature>, E>,
+    ) -> Result<Vec<Signed>, E> {
         let Some(ra) = self.key.ra() else {
-            return messages
-                .iter()
-                .map(|message| self.sign_plainly(message))
-                .collect();
+            let signed = messages.iter().map(|message| self.sign_plainly(message));
+            return Ok(signed.collect::<Result<_, _>>()?);
         };
         let table = self.table.as_ref().ok_or(SignError::NoTable)?;
-        let masks = self.take_masks(messages.len())?;
+        let masks = self.take_masks(messages.len()).map_err(SignError::from)?;
         let (masked, dry) = messages.split_at_checked(masks.len()).unwrap_or((messages, &[]));
-        let mut signed = with_masks(table, masks, masked)?;
+        let digits = masked.iter().map(|message| message.digits());
+        let digits = digits.collect::<Result<Vec<_>, _>>()?;
+        let signatures = match masked {
+            [] => Vec::new(),
+            _ => products(table, masks, &digits)?,
+        };
+        let finish = |(message, (name, signature)): (&&ToSign, NamedSignature)| Signed {
+            bytes: message.draft.clone().with_mask(&name, &signature),
+            way: Way::Masked,
+        };
+        let mut signed: Vec<_> = masked.iter().zip(signatures).map(finish).collect();
         signed.extend(sign_dry(ra, dry)?);
         Ok(signed)
     }
@@ -264,20 +287,12 @@ fn sign_dry(ra: &RaPrivate, messages: &[&ToSign]) -> Result<Vec<Signed>, SignErr
     Ok(finished.collect())
 }
 
-fn with_masks(table: &Table, masks: Vec<Mask>, messages: &[&ToSign]) -> Result<Vec<Signed>, SignError> {
+/// By this processor.
+fn products(table: &Table, masks: Vec<Mask>, digits: &[&Digits]) -> Result<Vec<NamedSignature>, SignError> {
     let names: Vec<_> = masks.iter().map(|mask| *mask.name()).collect();
-    let digits = messages.iter().map(|message| message.digits());
-    let work = masks
-        .into_iter()
-        .zip(digits.collect::<Result<Vec<_>, _>>()?)
-        .collect();
+    let work = masks.into_iter().zip(digits.iter().copied()).collect();
     let signatures = table.sign_all(work).map_err(PrivateKeyError::from)?;
-    let finished = messages.iter().zip(names.iter().zip(signatures));
-    let finished = finished.map(|(message, (name, signature))| Signed {
-        bytes: message.draft.clone().with_mask(name, &signature),
-        way: Way::Masked,
-    });
-    Ok(finished.collect())
+    Ok(names.into_iter().zip(signatures).collect())
 }
 
 /// 256 bits of the operating system's: no two are the same.

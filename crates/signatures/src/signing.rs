@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::arith::Backend;
-use crate::lane::Graphics;
+use crate::lane::{Graphics, Lost};
 use crate::message::{PayloadKind, Stamp};
 use crate::ra::Mask;
 use crate::scheduler::engine::{
@@ -46,8 +46,25 @@ pub struct SigningLane {
     problem: Arc<Mutex<Option<SignError>>>,
 }
 
-/// A GPU that makes masks, and does nothing else: a processor signs with a mask faster than one would be told of it.
-struct MaskLane(Graphics);
+/// A GPU that makes masks while it is idle, and signs with masks where there are many messages.
+struct DeviceLane {
+    device: Graphics,
+    signing: SigningLane,
+}
+
+/// Why a batch was not signed.
+enum Failed {
+    /// Another lane may do it.
+    Lane(Lost),
+    /// No lane would.
+    Signer(SignError),
+}
+
+impl From<SignError> for Failed {
+    fn from(error: SignError) -> Self {
+        Self::Signer(error)
+    }
+}
 
 /// How signing is done.
 #[derive(Debug, Clone, Copy)]
@@ -192,6 +209,24 @@ impl Sink<Item> for Shared {
     }
 }
 
+impl SigningLane {
+    /// What became of a batch. Of what no other lane would do better the sender is told.
+    fn finish(&self, signed: Result<Vec<Signed>, SignError>, jobs: &mut [Item], outcomes: &mut Vec<Outcome>) {
+        match signed {
+            Ok(signed) => {
+                for (item, signed) in jobs.iter_mut().zip(signed) {
+                    item.signed = Some(signed);
+                    outcomes.push(Outcome::Accepted);
+                }
+            }
+            Err(error) => {
+                *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                outcomes.resize(jobs.len(), Outcome::Rejected);
+            }
+        }
+    }
+}
+
 impl Lane<Item> for SigningLane {
     fn run(&mut self, class: Class, jobs: &mut [Item], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
         let messages: Vec<&ToSign> = jobs.iter().map(|item| &item.message).collect();
@@ -200,19 +235,7 @@ impl Lane<Item> for SigningLane {
             Class::RSA_SIGN => self.signer.sign_without_masks(&messages),
             _ => self.signer.sign(&messages),
         };
-        match signed {
-            Ok(signed) => {
-                for (item, signed) in jobs.iter_mut().zip(signed) {
-                    item.signed = Some(signed);
-                    outcomes.push(Outcome::Accepted);
-                }
-            }
-            // No other processor would do better: the sender is told.
-            Err(error) => {
-                *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                outcomes.resize(jobs.len(), Outcome::Rejected);
-            }
-        }
+        self.finish(signed, jobs, outcomes);
         Ok(())
     }
 
@@ -227,23 +250,36 @@ impl Lane<Item> for SigningLane {
     }
 }
 
-impl Lane<Item> for MaskLane {
-    /// Its specification names nothing to run.
-    fn run(&mut self, _: Class, _: &mut [Item], _: &mut Vec<Outcome>) -> Result<(), LaneLost> {
-        Err(LaneLost("it makes masks only".to_owned()))
+impl Lane<Item> for DeviceLane {
+    /// Messages for which there is no mask any more are signed by this thread's processor.
+    fn run(&mut self, _: Class, jobs: &mut [Item], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
+        let messages: Vec<&ToSign> = jobs.iter().map(|item| &item.message).collect();
+        let device = &mut self.device;
+        let signed = self.signing.signer.sign_by(&messages, |table, masks, digits| {
+            device.sign(table, masks, digits).map_err(Failed::Lane)
+        });
+        let signed = match signed {
+            Ok(signed) => Ok(signed),
+            Err(Failed::Signer(error)) => Err(error),
+            Err(Failed::Lane(lost)) => return Err(LaneLost(lost.reason)),
+        };
+        self.signing.finish(signed, jobs, outcomes);
+        Ok(())
     }
 
     fn refill(&mut self, count: usize) -> Result<usize, LaneLost> {
-        self.0.make_masks(count).map_err(|lost| LaneLost(lost.reason))
+        self.device
+            .make_masks(count)
+            .map_err(|lost| LaneLost(lost.reason))
     }
 
     fn probe(&mut self) -> Result<(), LaneLost> {
-        self.0.reopen().map_err(|lost| LaneLost(lost.reason))
+        self.device.reopen().map_err(|lost| LaneLost(lost.reason))
     }
 }
 
 impl SigningService {
-    /// Starts its processors, and GPUs that make masks if the key has any.
+    /// Starts its processors, and GPUs if the key is one of RA: for masks, unless none are to be kept ready, and for messages.
     ///
     /// # Errors
     /// No lane, or no thread for one.
@@ -267,17 +303,15 @@ impl SigningService {
             }),
             came_back: Condvar::new(),
         });
-        let lane = |number| {
-            let lane = SigningLane {
-                signer: Arc::clone(&signer),
-                problem: Arc::clone(&problem),
-            };
-            (spec(number, settings), Box::new(lane) as Box<dyn Lane<Item>>)
+        let signing = || SigningLane {
+            signer: Arc::clone(&signer),
+            problem: Arc::clone(&problem),
         };
+        let lane = |number| (spec(number, settings), Box::new(signing()) as Box<dyn Lane<Item>>);
         let sink: Arc<dyn Sink<Item>> = Arc::<Shared>::clone(&shared);
         let mut lanes: Vec<_> = (0..settings.lanes).map(lane).collect();
-        if class == Class::RA_SIGN && settings.idle_masks > 0 {
-            lanes.extend(gpus.into_iter().map(|gpu| mask_lane(gpu, &signer)));
+        if class == Class::RA_SIGN {
+            lanes.extend(gpus.into_iter().map(|gpu| device_lane(gpu, signing(), settings)));
         }
         let stock = usize::try_from(signer.masks()).unwrap_or(usize::MAX);
         let engine = Engine::start(config(class, stock, settings), policy, lanes, sink)?;
@@ -394,14 +428,23 @@ fn spec(number: usize, settings: Settings) -> LaneSpec {
     }
 }
 
-fn mask_lane(gpu: Graphics, signer: &Arc<Signer>) -> (LaneSpec, Box<dyn Lane<Item>>) {
-    let pool = Arc::clone(signer);
+fn device_lane(gpu: Graphics, signing: SigningLane, settings: Settings) -> (LaneSpec, Box<dyn Lane<Item>>) {
+    let pool = Arc::clone(&signing.signer);
     let deliver = Box::new(move |masks: Vec<Mask>| pool.add_masks(masks));
-    let gpu = gpu.with_masks(Arc::clone(signer.key()), deliver);
-    let spec = gpu.spec();
-    let only_masks = |class| spec.lines.of(class).filter(|_| class == Class::MASK_REFILL);
-    let lines = PerClass::from_fn(only_masks);
-    (LaneSpec { lines, ..spec }, Box::new(MaskLane(gpu)))
+    let device = gpu.with_signer(Arc::clone(signing.signer.key()), deliver);
+    let spec = device.spec();
+    let wanted = |class| match class {
+        Class::RA_SIGN => true,
+        Class::MASK_REFILL => settings.idle_masks > 0,
+        _ => false,
+    };
+    let spec = LaneSpec {
+        lines: PerClass::from_fn(|class| spec.lines.of(class).filter(|_| wanted(class))),
+        refills: wanted(Class::MASK_REFILL),
+        ..spec
+    };
+    let spec = spec.with_batch_max(Graphics::SIGNED_MAX);
+    (spec, Box::new(DeviceLane { device, signing }))
 }
 
 /// What a GPU makes masks for in one go: a signature by CRT takes it some milliseconds, and as many again at once.

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | RSA-PSS verification ([`Gpu::verify_pss`]) | `pss_*` | signature, digest, key's index | a verdict |
 //! | RA verification ([`Gpu::verify_ra`]) | `ra_verify_*` | signature, r, digits, key's index | a verdict |
-//! | RA online signing ([`Gpu::sign_ra`]) | `ra_sign_*` | digits, mask's slot | signature |
+//! | RA online signing ([`Gpu::put_masks`], [`Gpu::sign_ra`]) | `ra_sign_*` | mask, digits, mask's slot | signature |
 //! | masks and tables ([`Gpu::make_masks`], [`Gpu::fill_masks`], [`Gpu::ra_signer`]) | `fdh_*`, `crt_*` | bytes to hash | a status |
 //! | RSA private operation ([`Gpu::private`]) | `crt_*` | number | number, status |
 //! | ECDSA P-256 verification ([`Gpu::verify_p256`]) | `p256_*` | signature, digest, key's index | a verdict |

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use zeroize::Zeroizing;
+
 use super::constants::RsaSecret;
 use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length, order_by_key, verdicts};
 use super::error::BatchError;
@@ -12,6 +14,9 @@ use super::private::{Destination, Source};
 use super::slot::{Field, Job, run};
 use super::target::{DeviceMemory, launch};
 use crate::arith::rsa::Size;
+use crate::ra::Mask;
+
+pub(super) const NO_ROOM: BatchError = BatchError::Malformed("the signer has no room for so many masks");
 
 /// Rows that are hashed at once when a table is made: what bounds the host's memory for it.
 const TABLE_PART: usize = 1 << 16;
@@ -360,7 +365,7 @@ impl Gpu {
     ) -> Result<(), BatchError> {
         self.check_owner(&signer.masks)?;
         if seeds.len() > signer.room() {
-            return Err(BatchError::Malformed("the signer has no room for so many masks"));
+            return Err(NO_ROOM);
         }
         self.guard(|gpu| {
             let (up_to_end, from_start) = seeds.split_at(seeds.len().min(signer.capacity - signer.head));
@@ -393,6 +398,44 @@ impl Gpu {
         );
         signer.head = (head + seeds.len()) % signer.capacity;
         check_statuses(&raised.statuses)
+    }
+
+    /// Adds masks that were made elsewhere to the signer's. They are gone if this fails.
+    ///
+    /// # Errors
+    /// No room for so many, masks of a modulus of another size, or the device is lost.
+    pub fn put_masks(&mut self, signer: &mut RaSigner, masks: Vec<Mask>) -> Result<(), BatchError> {
+        self.check_owner(&signer.masks)?;
+        let number_bytes = signer.secrets.public.size.bytes();
+        if masks.iter().any(|mask| mask.beta().len() != number_bytes) {
+            return Err(BatchError::Malformed("a mask of another key"));
+        }
+        if masks.len() > signer.room() {
+            return Err(NO_ROOM);
+        }
+        self.guard(|gpu| {
+            let (up_to_end, from_start) = masks.split_at(masks.len().min(signer.capacity - signer.head));
+            gpu.put_run(signer, up_to_end)?;
+            gpu.put_run(signer, from_start)
+        })
+    }
+
+    /// Puts masks into slots that lie side by side.
+    fn put_run(&mut self, signer: &mut RaSigner, masks: &[Mask]) -> Result<(), BatchError> {
+        let (head, number_bytes) = (signer.head, signer.secrets.public.size.bytes());
+        let mut numbers = Zeroizing::new(Vec::with_capacity(masks.len() * number_bytes));
+        for mask in masks {
+            numbers.extend(mask.beta().iter().rev());
+        }
+        self.write(&signer.masks, head * number_bytes, &numbers)?;
+        let filled = vec![1u32; masks.len()];
+        self.write(&signer.filled, head * size_of::<u32>(), bytes_of(&filled))?;
+        let slots = head as u32..;
+        signer
+            .ready
+            .extend(slots.zip(masks).map(|(slot, mask)| (slot, *mask.name())));
+        signer.head = (head + masks.len()) % signer.capacity;
+        Ok(())
     }
 
     /// Signs messages, each as many digits as the layout has positions. One mask is taken for each and is gone,

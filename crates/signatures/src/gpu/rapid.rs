@@ -69,7 +69,7 @@ impl Gpu {
         self.put_ra_key(keys, number, key.rsa().as_bytes(), &head, &components(key))
     }
 
-    /// Puts a signer on the device with its table, and room for masks, which are made and checked there.
+    /// Puts a signer on the device with its table, and room for masks: what it makes there it checks, and others may be put there.
     ///
     /// # Errors
     /// A table of another key, or the device is lost or has no memory.
@@ -217,6 +217,24 @@ pub(crate) mod tests {
         let signed = gpu.sign_ra(&mut signer, &flat, Goal::Best).unwrap();
         for ((digits, number), name) in all.iter().zip(signed.numbers.chunks(256)).zip(&signed.seeds) {
             assert!(ra.public().verify(name, digits, number));
+        }
+        // Masks that a processor has made; the ring of slots has gone round once then.
+        for names in [[[4; 32], [5; 32], [6; 32]], [[7; 32], [8; 32], [9; 32]]] {
+            gpu.put_masks(&mut signer, ra.masks(&names).unwrap()).unwrap();
+            assert_eq!(
+                gpu.put_masks(&mut signer, ra.masks(&[[10; 32]]).unwrap()),
+                Err(super::super::ra::NO_ROOM)
+            );
+            let signed = gpu.sign_ra(&mut signer, &flat, Goal::Best).unwrap();
+            assert_eq!(signed.seeds, names);
+            for ((digits, number), name) in all.iter().zip(signed.numbers.chunks(256)).zip(&names) {
+                assert!(ra.public().verify(name, digits, number));
+            }
+            // One more slot, so that the next three do not begin where these did.
+            gpu.put_masks(&mut signer, ra.masks(&[[names[0][0] + 100; 32]]).unwrap())
+                .unwrap();
+            let one = gpu.sign_ra(&mut signer, all[0].as_slice(), Goal::Best).unwrap();
+            assert!(ra.public().verify(&one.seeds[0], &all[0], &one.numbers));
         }
         let others = table(self::key().ra().unwrap());
         assert!(matches!(

@@ -82,7 +82,7 @@ pub struct SendArgs {
     /// Processors that sign; all but one if not given
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=60))]
     lanes: Option<u16>,
-    /// Whether GPUs make masks too while they are idle: if there are any, never, or they must
+    /// Whether GPUs sign with masks, and make some while they are idle: if there are any, never, or they must
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = UseGpu::Off)]
     gpu: UseGpu,
     /// Masks that idle processors and GPUs keep ready
@@ -147,11 +147,10 @@ pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
 
 /// GPUs, if there is something for them to do.
 fn graphics(args: &SendArgs, signer: &Signer) -> Result<Vec<Graphics>, Failure> {
-    let makes_masks = signer.public().ra().is_some() && args.idle_masks > 0;
-    match (makes_masks, args.gpu) {
+    match (signer.public().ra().is_some(), args.gpu) {
         (true, when) => Ok(lanes::graphics(when, [])?.0),
         (false, UseGpu::Require) => Err(Failure::input(
-            "--gpu require: a GPU makes masks, and this key has none, or none are to be made (--idle-masks 0)",
+            "--gpu require: a GPU signs with masks, and this key has none",
         )),
         (false, UseGpu::Auto | UseGpu::Off) => Ok(Vec::new()),
     }

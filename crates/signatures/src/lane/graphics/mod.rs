@@ -3,16 +3,16 @@
 mod device;
 mod keys;
 mod known_answers;
-mod masks;
 mod places;
+mod signer;
 
 use std::sync::Arc;
 
 use self::device::{Device, Placed};
 use self::known_answers::known_answers;
-pub use self::masks::MaskDelivery;
-use self::masks::MaskWork;
 pub use self::places::{KeyMemory, Places};
+pub use self::signer::MaskDelivery;
+use self::signer::SignerWork;
 use super::{Eight, Lost, OneByOne, Verifier};
 use crate::gpu::{BatchError, DeviceInfo, Gpu, NoGpu, Options, self_test};
 use crate::receive::Checked;
@@ -28,7 +28,7 @@ const GRAIN: usize = 128;
 /// Opens the device, at the beginning and after each loss.
 pub type Opener = Box<dyn FnMut() -> Result<Gpu, NoGpu> + Send>;
 
-/// A device that verifies RSA-PSS, RA and ECDSA over P-256.
+/// A device that verifies RSA-PSS, RA and ECDSA over P-256, and makes masks and signatures of a signer of RA.
 ///
 /// Keys of the signers that [`Places`] knows stay on the device once a message of theirs has come, as many as there is memory for; whose
 /// messages are better not given to it, it says, too. The first message of a key of RA waits some milliseconds for its
@@ -51,7 +51,7 @@ pub struct Graphics {
     reason: String,
     hangs: bool,
     rest: Box<dyn Verifier>,
-    masks: Option<MaskWork>,
+    signer: Option<SignerWork>,
 }
 
 impl std::fmt::Debug for Graphics {
@@ -89,7 +89,7 @@ impl Graphics {
             reason: String::new(),
             hangs: false,
             rest,
-            masks: None,
+            signer: None,
         })
     }
 
@@ -110,9 +110,10 @@ impl Graphics {
         let spec = rates.into_iter().fold(spec, |spec, (class, rate)| {
             spec.with(class, Line::new(overhead, rate))
         });
-        match self.masks {
+        match self.signer {
             None => spec,
             Some(_) => spec
+                .with(Class::RA_SIGN, Line::new(overhead, 1e6))
                 .with(Class::MASK_REFILL, Line::new(overhead, 1e5))
                 .refilling(),
         }
@@ -170,7 +171,7 @@ impl Graphics {
             Err(error) => {
                 self.reason = error.to_string();
                 self.hangs = self.device.take().is_some_and(Device::close);
-                self.forget_mask_key();
+                self.forget_signer();
                 Err(self.lost())
             }
         }
