@@ -47,6 +47,14 @@ impl Random {
         }
     }
 
+    /// Below n, of so many bits: such a number, or one of the greatest.
+    pub(crate) fn residue(&mut self, n: &BigUint, bits: usize) -> BigUint {
+        match self.below(6) {
+            0 => n - (1 + self.below(3)),
+            _ => self.number(bits) % n,
+        }
+    }
+
     /// Below `2^bits`, all alike.
     pub(crate) fn uniform(&mut self, bits: usize) -> BigUint {
         let digits: Vec<u32> = (0..bits.div_ceil(32))

@@ -65,14 +65,14 @@ struct Vector {
     s: [u8; 32],
 }
 
-struct Curve {
-    p: BigUint,
+pub struct Curve {
+    pub p: BigUint,
     d: BigUint,
-    l: BigUint,
-    b: Point,
+    pub l: BigUint,
+    pub b: Point,
 }
 
-type Point = (BigUint, BigUint);
+pub type Point = (BigUint, BigUint);
 
 impl Group for Curve {
     type Point = Point;
@@ -91,7 +91,7 @@ impl Group for Curve {
 }
 
 impl Curve {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let b = (
             number("216936d3cd6e53fec0a4e231fdd6dc5c692cc7609525a7b2c9562d608f25d51a"),
             number("6666666666666666666666666666666666666666666666666666666666666658"),
@@ -105,7 +105,7 @@ impl Curve {
     }
 
     /// The multiples of a point of order 8.
-    fn torsion(&self) -> Vec<Point> {
+    pub fn torsion(&self) -> Vec<Point> {
         let y = number("05fc536d880238b13933c6d305acdfd5f098eff289f4c345b027b2c28f95e826");
         // -x^2 + y^2 = 1 + d x^2 y^2, and 2 P has y = 0: x^2 = -y^2.
         let square = subtract(&BigUint::ZERO, &(&y * &y), &self.p);
@@ -124,19 +124,19 @@ impl Curve {
         points
     }
 
-    fn encode(&self, (x, y): &Point) -> [u8; 32] {
+    pub fn encode(&self, (x, y): &Point) -> [u8; 32] {
         let mut bytes = to_le(y);
         bytes[31] |= u8::from(x.bit(0)) << 7;
         bytes
     }
 
-    fn negative(&self, (x, y): &Point) -> Point {
+    pub fn negative(&self, (x, y): &Point) -> Point {
         (subtract(&BigUint::ZERO, x, &self.p), y.clone())
     }
 }
 
 /// The challenge h, not reduced.
-fn challenge(r: &[u8; 32], key: &[u8; 32], message: &[u8]) -> BigUint {
+pub fn challenge(r: &[u8; 32], key: &[u8; 32], message: &[u8]) -> BigUint {
     BigUint::from_bytes_le(
         &Sha512::new()
             .chain_update(r)
@@ -147,7 +147,7 @@ fn challenge(r: &[u8; 32], key: &[u8; 32], message: &[u8]) -> BigUint {
 }
 
 /// Numbers without a pattern, below L.
-fn scalars() -> [BigUint; 2] {
+pub fn scalars() -> [BigUint; 2] {
     [
         number("0a1f5e3c7b294d8866f0e1d2c3b4a5968778695a4b3c2d1e0ffeeddccbbaa998"),
         number("07654321fedcba980123456789abcdef13579bdf2468ace0f0e1d2c3b4a59687"),
@@ -254,7 +254,7 @@ fn components_of_small_order(curve: &Curve) -> Vec<Vector> {
 }
 
 /// Other encodings of points of small order, and x = 0 with a sign.
-fn non_canonical(curve: &Curve) -> Vec<[u8; 32]> {
+pub fn non_canonical(curve: &Curve) -> Vec<[u8; 32]> {
     let one = BigUint::from(1u32);
     let mut encodings = Vec::new();
     for y in [curve.p.clone(), &curve.p + 1u32] {

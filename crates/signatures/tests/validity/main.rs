@@ -13,8 +13,10 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod curves;
 mod devices;
 mod edwards;
+mod messages;
 mod p256;
 mod plain;
 mod primes;

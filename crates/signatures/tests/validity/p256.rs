@@ -76,14 +76,14 @@ struct Vector {
     s: [u8; 32],
 }
 
-struct Curve {
+pub struct Curve {
     p: BigUint,
-    n: BigUint,
-    g: Point,
+    pub n: BigUint,
+    pub g: Point,
 }
 
 /// Infinity is none.
-type Point = Option<(BigUint, BigUint)>;
+pub type Point = Option<(BigUint, BigUint)>;
 
 impl Group for Curve {
     type Point = Point;
@@ -111,7 +111,7 @@ impl Group for Curve {
 }
 
 impl Curve {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let g = (
             number("6b17d1f2e12c4247f8bce6e563a440f277037d812deb33a0f4a13945d898c296"),
             number("4fe342e2fe1a7f9b8ee7eb4a7c0f9e162bce33576b315ececbb6406837bf51f5"),
@@ -157,13 +157,13 @@ impl Curve {
     }
 
     /// r and s by the private key d and a nonce.
-    fn sign(&self, d: &BigUint, digest: &BigUint, nonce: &BigUint) -> [BigUint; 2] {
+    pub fn sign(&self, d: &BigUint, digest: &BigUint, nonce: &BigUint) -> [BigUint; 2] {
         let r = self.multiple(nonce, &self.g).expect("a point").0 % &self.n;
         let s = inverse(nonce, &self.n) * (digest + &r * d) % &self.n;
         [r, s]
     }
 
-    fn low(&self, s: &BigUint) -> BigUint {
+    pub fn low(&self, s: &BigUint) -> BigUint {
         s.clone().min(&self.n - s)
     }
 
@@ -185,7 +185,7 @@ impl Curve {
 }
 
 /// Numbers without a pattern.
-fn scalars() -> [BigUint; 4] {
+pub fn scalars() -> [BigUint; 4] {
     [
         number("c9afa9d845ba75166b5c215767b1d6934e50c3db36e89b127b8a622b120f6721"),
         number("a6e3c57dd01abe90086538398355dd4c3b17aa873382b0f24d6129493d8aad60"),

@@ -1,26 +1,20 @@
-//! RSA-PSS and Rapid Authentication, as messages: what a receiver lets through, and what every lane says of the rest.
+//! RSA-PSS and Rapid Authentication, as messages.
 
-use std::sync::{Arc, LazyLock};
-
-use linewarden_signatures::arith::Backend;
 use linewarden_signatures::arith::rsa::RsaPublic;
-use linewarden_signatures::gpu::{Emulation, Gpu};
 use linewarden_signatures::key::PublicKey;
-use linewarden_signatures::lane::{Eight, Graphics, KeyMemory, OneByOne, Places};
-use linewarden_signatures::message::{Draft, MASK_NAME_BYTES, PayloadKind, Unsigned};
+use linewarden_signatures::message::{MASK_NAME_BYTES, PayloadKind};
 use linewarden_signatures::ra::RaPublic;
-use linewarden_signatures::receive::{Checked, Receiver};
+use linewarden_signatures::refusal::Refusal;
 use linewarden_signatures::scheme::Scheme;
 use num_bigint::BigUint;
 use sha2::{Digest as _, Sha256};
 
-use crate::Refusal::{self, Everybody, Nobody, Us};
-use crate::common::{NOW, receiver_of, small_layout, stamp};
-use crate::devices;
+use crate::common::{NOW, small_layout, stamp};
+use crate::messages::{self, Vectors, Verdict, draft, misshapen};
 use crate::plain::inverse;
 use crate::primes::{PRIMES_2048, PRIMES_3072};
 
-/// What is unusual about a vector, and who refuses it.
+/// What is unusual about a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tag {
     Ordinary,
@@ -52,15 +46,16 @@ enum Tag {
     Fixed,
     /// n or more, right modulo n.
     AboveModulus,
-    /// A message that is cut off or goes on, of another kind, or with a number that a component does not have.
-    Form,
+    /// A message of another kind, or with a number that a component does not have.
+    Layout,
 }
 
 impl Tag {
-    fn refused_by(self) -> Refusal {
+    fn verdict(self) -> Verdict {
         match self {
-            Self::Ordinary | Self::SmallSignature | Self::SmallRoot | Self::Plain => Nobody,
-            Self::Fixed | Self::AboveModulus | Self::Form => Us,
+            Self::Ordinary | Self::SmallSignature | Self::SmallRoot | Self::Plain => Verdict::Holds(true),
+            Self::Fixed | Self::AboveModulus => Verdict::Refused(Refusal::OutOfRange),
+            Self::Layout => Verdict::Refused(Refusal::WrongLayout),
             Self::Salt
             | Self::Trailer
             | Self::TopBit
@@ -69,15 +64,18 @@ impl Tag {
             | Self::Combined
             | Self::Other
             | Self::Related
-            | Self::Ripple => Everybody,
+            | Self::Ripple => Verdict::Holds(false),
         }
     }
 }
 
-struct Vector {
-    tag: Tag,
-    scheme: Scheme,
-    bytes: Vec<u8>,
+fn vector(tag: Tag, scheme: Scheme, bytes: Vec<u8>) -> messages::Vector {
+    messages::Vector {
+        what: format!("{tag:?}"),
+        scheme,
+        bytes,
+        verdict: tag.verdict(),
+    }
 }
 
 /// A key whose private operation is three lines.
@@ -191,33 +189,12 @@ impl Encoding {
     }
 }
 
-fn draft(public: &PublicKey, kind: PayloadKind, payload: &[u8]) -> Draft {
-    let unsigned = Unsigned {
-        scheme: public.scheme(),
-        key_id: public.id(),
-        stamp: stamp(NOW, 3),
-        kind,
-        payload,
-    };
-    unsigned.encode().expect("a short payload")
-}
-
-/// Cut off by a byte, and with one more.
-fn misshapen(scheme: Scheme, message: &[u8]) -> [Vector; 2] {
-    let longer = [message, &[0]].concat();
-    [&message[..message.len() - 1], &longer].map(|bytes| Vector {
-        tag: Tag::Form,
-        scheme,
-        bytes: bytes.to_vec(),
-    })
-}
-
 /// Salts or mask names, each another.
 fn seeds() -> impl Iterator<Item = [u8; 32]> {
     (0u32..).map(|number| Sha256::digest(number.to_be_bytes()).into())
 }
 
-fn of_pss(scheme: Scheme, [key, other]: [&Key; 2]) -> (PublicKey, Vec<Vector>) {
+fn of_pss(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
     let public = PublicKey::plain(scheme, &key.n.to_bytes_be()).expect("a key");
     let draft = draft(&public, PayloadKind::Opaque, b"stop");
     let signed = draft.to_sign();
@@ -279,14 +256,13 @@ fn of_pss(scheme: Scheme, [key, other]: [&Key; 2]) -> (PublicKey, Vec<Vector>) {
     let other_message = Encoding::new(&salt).encode(b"go", key.bytes);
     numbers.push((Tag::Other, key.root(&other_message)));
     numbers.push((Tag::Other, other.root(&encode(&Encoding::new(&salt))) % &key.n));
-    let vector = |(tag, number): &(Tag, BigUint)| Vector {
-        tag: *tag,
-        scheme,
-        bytes: draft.clone().with_signature(&key.to_bytes(number)),
+    let signed = |(tag, number): &(Tag, BigUint)| {
+        let bytes = draft.clone().with_signature(&key.to_bytes(number));
+        vector(*tag, scheme, bytes)
     };
-    let mut vectors: Vec<_> = numbers.iter().map(vector).collect();
+    let mut vectors: Vec<_> = numbers.iter().map(signed).collect();
     vectors.extend(misshapen(scheme, &vectors[0].bytes));
-    (public, vectors)
+    (vec![public], vectors)
 }
 
 /// RA's equation, from its definition.
@@ -327,7 +303,7 @@ impl Equation<'_> {
     }
 }
 
-fn of_ra(scheme: Scheme, [key, other]: [&Key; 2]) -> (PublicKey, Vec<Vector>) {
+fn of_ra(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
     let ra = |key: &Key| RaPublic::new(key.public(), small_layout(), [9; 32]);
     let (public, of_other) = (PublicKey::rapid(ra(key)), ra(other));
     let equation = Equation {
@@ -342,7 +318,7 @@ fn of_ra(scheme: Scheme, [key, other]: [&Key; 2]) -> (PublicKey, Vec<Vector>) {
         draft(&public, kind, payload).with_mask(name, &key.to_bytes(number))
     };
     let mut vectors = Vec::new();
-    let mut add = |tag, bytes| vectors.push(Vector { tag, scheme, bytes });
+    let mut add = |tag, bytes| vectors.push(vector(tag, scheme, bytes));
     let right = equation.sign(&name, &payload);
     for payload in [[0, 0, 0], [2, 1, 255], payload] {
         add(
@@ -403,107 +379,20 @@ fn of_ra(scheme: Scheme, [key, other]: [&Key; 2]) -> (PublicKey, Vec<Vector>) {
         message(&payload, &name, &(foreign.sign(&name, &payload) % n)),
     );
     for payload in [&[3, 1, 200][..], &[1, 2, 200], &[1, 1], &[1, 1, 200, 0]] {
-        add(Tag::Form, message(payload, &name, &right));
+        add(Tag::Layout, message(payload, &name, &right));
     }
     let opaque = draft(&public, PayloadKind::Opaque, &payload).with_mask(&name, &key.to_bytes(&right));
-    add(Tag::Form, opaque);
+    add(Tag::Layout, opaque);
     let genuine = vectors[2].bytes.clone();
     vectors.extend(misshapen(scheme, &genuine));
-    (public, vectors)
+    (vec![public], vectors)
 }
 
-/// Of all four schemes, mixed.
-fn vectors() -> (Receiver, Vec<Vector>) {
+pub fn vectors() -> [Vectors; 4] {
     let keys = |primes: [[&str; 2]; 2]| primes.map(Key::new);
     let [short, long] = [keys(PRIMES_2048), keys(PRIMES_3072)];
-    let (mut publics, mut vectors) = (Vec::new(), Vec::new());
-    for (scheme, [key, other]) in [
-        (Scheme::RsaPss2048, &short),
-        (Scheme::RaRsa2048, &short),
-        (Scheme::RsaPss3072, &long),
-        (Scheme::RaRsa3072, &long),
-    ] {
-        let (public, of_scheme) = match scheme.is_rapid() {
-            true => of_ra(scheme, [key, other]),
-            false => of_pss(scheme, [key, other]),
-        };
-        publics.push(Arc::new(public));
-        vectors.extend(of_scheme);
-    }
-    (receiver_of(publics.iter()), vectors)
-}
-
-/// What receivers let through, and what every lane must say of it.
-struct Table {
-    messages: Vec<Checked>,
-    expected: Vec<bool>,
-    of: Vec<(Scheme, Tag)>,
-}
-
-static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    let (receiver, vectors) = vectors();
-    let mut table = Table {
-        messages: Vec::new(),
-        expected: Vec::new(),
-        of: Vec::new(),
-    };
-    for Vector { tag, scheme, bytes } in vectors {
-        let screened = receiver.screen(bytes, NOW);
-        let refused = tag.refused_by() == Us;
-        assert_eq!(screened.is_err(), refused, "{scheme}, {tag:?}: {screened:?}");
-        if let Ok(message) = screened {
-            table.messages.push(message);
-            table.expected.push(tag.refused_by() == Nobody);
-            table.of.push((scheme, tag));
-        }
-    }
-    table
-});
-
-/// Compares a lane's verdicts with the table's, forwards and backwards.
-fn agree(lane: &str, mut holds: impl FnMut(&[Checked]) -> Vec<bool>) {
-    let Table {
-        messages,
-        expected,
-        of,
-    } = &*TABLE;
-    for (at, verdict) in holds(messages).into_iter().enumerate() {
-        assert_eq!(verdict, expected[at], "{:?} among others, {lane}", of[at]);
-    }
-    let places: Vec<usize> = (0..messages.len() - 1).rev().collect();
-    let backwards: Vec<_> = places.iter().map(|at| messages[*at].clone()).collect();
-    for (verdict, at) in holds(&backwards).into_iter().zip(places) {
-        assert_eq!(verdict, expected[at], "{:?} in another place, {lane}", of[at]);
-    }
-}
-
-const MEMORY: KeyMemory = KeyMemory {
-    table_bytes: 64 << 20,
-    rsa_keys: 4,
-};
-
-#[test]
-fn each_lane_of_a_processor_has_the_same_verdict() {
-    let mut one = OneByOne::default();
-    agree("one at a time", |messages| {
-        messages.iter().map(|message| one.holds(message)).collect()
-    });
-    for backend in Backend::available() {
-        let mut eight = Eight::on(backend);
-        agree(backend.name(), |messages| eight.holds(messages));
-    }
-}
-
-#[test]
-fn a_device_has_the_same_verdict() {
-    let emulated = || Gpu::emulated(Emulation::default()).map_err(|lost| panic!("{lost}"));
-    let keys = TABLE.messages.iter().map(Checked::key);
-    let places = Arc::new(Places::new(keys, MEMORY));
-    let emulated = Graphics::opened_by(Box::new(emulated), Arc::clone(&places));
-    let mut lanes = vec![emulated.expect("an emulated device")];
-    lanes.extend(devices::lanes(&places));
-    for lane in &mut lanes {
-        let name = format!("{lane:?}");
-        agree(&name, |messages| lane.holds(messages).expect("not lost"));
-    }
+    let of = |[key, other]: &[Key; 2], pss, ra| [of_pss(pss, [key, other]), of_ra(ra, [key, other])];
+    let [pss, ra] = of(&short, Scheme::RsaPss2048, Scheme::RaRsa2048);
+    let [long_pss, long_ra] = of(&long, Scheme::RsaPss3072, Scheme::RaRsa3072);
+    [pss, ra, long_pss, long_ra]
 }

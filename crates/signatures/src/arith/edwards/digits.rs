@@ -43,9 +43,10 @@ pub(super) fn digit(number: &[u64; 4], width: usize, place: usize) -> Digit {
 
 #[cfg(test)]
 mod tests {
-    use num_bigint::BigInt;
+    use num_bigint::{BigInt, BigUint};
 
     use super::*;
+    use crate::arith::testing::limbs;
 
     #[test]
     fn digits_make_up_the_number() {
@@ -63,7 +64,14 @@ mod tests {
             ],
             l_less_1,
         ];
-        for number in some {
+        let near = |bit: u32| {
+            let power = BigUint::from(1u32) << bit;
+            [&power - 1u32, power.clone(), power + 1u32]
+        };
+        let powers = (0..=252)
+            .flat_map(near)
+            .map(|number| limbs(&number, 4).try_into().unwrap());
+        for number in powers.chain(some) {
             for width in [4, 5, 8, 10, 13] {
                 let mut sum = BigInt::from(0);
                 for place in (0..places(width)).rev() {

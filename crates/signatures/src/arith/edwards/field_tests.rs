@@ -1,11 +1,14 @@
 //! The field against arbitrary numbers.
 
 use num_bigint::BigUint;
+use rand::RngExt as _;
 
 use super::*;
 use crate::arith::eight::LANES;
-use crate::arith::five::store;
-use crate::arith::five::testing::{Random, from_limbs, from_words, on_each_backend, with, with_instructions};
+use crate::arith::five::testing::{
+    Random, from_limbs, from_words, on_each_backend, to_words, with, with_instructions,
+};
+use crate::arith::five::{load, store};
 
 const ROUNDS: usize = 300;
 
@@ -38,8 +41,13 @@ fn bound() -> BigUint {
     (BigUint::from(1u32) << 256u32) + (BigUint::from(1u32) << 220u32)
 }
 
+/// Numbers below the bound, some of them next to a multiple of p.
 fn lanes<W: Outline>(random: &mut Random) -> ([BigUint; LANES], Element<W>) {
-    let (numbers, words) = random.lanes(&bound());
+    let numbers = std::array::from_fn(|_| match random.rng.random_range(0..6u32) {
+        0 => p() * random.rng.random_range(1..=2u32) + random.rng.random_range(0..3u32) - 1u32,
+        _ => random.number(&bound()),
+    });
+    let words = load(&std::array::from_fn(|lane| to_words(&numbers[lane])));
     (numbers, Element::from_words(words))
 }
 

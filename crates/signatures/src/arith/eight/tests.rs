@@ -32,6 +32,27 @@ macro_rules! on_all {
     };
 }
 
+/// Whatever the other tests here say, they say it of this processor alone.
+#[test]
+fn every_backend_is_tested_where_it_is() {
+    let tested: Vec<&str> = Backend::available().map(Backend::name).collect();
+    println!("{tested:?}");
+    #[cfg(target_arch = "x86_64")]
+    for (name, is_here) in [
+        (
+            "AVX2",
+            std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma"),
+        ),
+        ("AVX-512 with IFMA", std::is_x86_feature_detected!("avx512ifma")),
+    ] {
+        if !is_here {
+            println!(
+                "SKIPPED: arithmetic with {name}: this processor has it not (make avx512 runs it in an emulator)"
+            );
+        }
+    }
+}
+
 /// Words at the edges of what a double and a product can hold, and random ones.
 fn interesting(random: &mut Random) -> Vec<u64> {
     let mut words = vec![0, 1, MASK, MASK - 1, 0x000a_aaaa_aaaa_aaaa, 0x0005_5555_5555_5555];
@@ -110,9 +131,15 @@ on_all!(other_operations_are_those_of_integers, integers::<W>);
 
 fn integers<W: Word8>(_: std::marker::PhantomData<W>) {
     let mut random = Random::new();
-    for round in 0..200 {
-        let [a, b]: [[u64; LANES]; 2] =
-            std::array::from_fn(|_| std::array::from_fn(|_| random.next() >> random.below(64)));
+    let words = interesting(&mut random);
+    let extremes = [u64::MAX, u64::MAX - 1, 1 << 63, (1 << 63) - 1, MASK + 1];
+    for round in 0..400 {
+        let mut any = || match random.below(4) {
+            0 => words[random.below(words.len())],
+            1 => extremes[random.below(extremes.len())],
+            _ => random.next() >> random.below(64),
+        };
+        let [a, b]: [[u64; LANES]; 2] = std::array::from_fn(|_| std::array::from_fn(|_| any()));
         let b = if round % 2 == 0 {
             b
         } else {

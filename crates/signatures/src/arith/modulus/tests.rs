@@ -23,8 +23,8 @@ fn operations(random: &mut Random, length: usize) {
     let r = BigUint::from(1u32) << bits;
     let inverse = r.modinv(&n).unwrap();
     let (a, b, any) = (
-        random.number(bits) % &n,
-        random.number(bits) % &n,
+        random.residue(&n, bits),
+        random.residue(&n, bits),
         random.number(bits),
     );
     let [of_a, of_b, of_any] = [&a, &b, &any].map(|number| limbs(number, length));

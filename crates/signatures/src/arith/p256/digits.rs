@@ -67,14 +67,14 @@ impl Digits {
 
 #[cfg(test)]
 mod tests {
+    use num_bigint::{BigInt, BigUint, Sign};
+
     use super::*;
+    use crate::arith::testing::limbs;
 
     #[test]
     fn digits_make_up_the_number() {
-        let n = num_bigint::BigInt::from_bytes_le(
-            num_bigint::Sign::Plus,
-            &ORDER.limbs.map(u64::to_le_bytes).concat(),
-        );
+        let n = BigInt::from_bytes_le(Sign::Plus, &ORDER.limbs.map(u64::to_le_bytes).concat());
         let some = [
             [0; 4],
             [1, 0, 0, 0],
@@ -85,25 +85,26 @@ mod tests {
             subtract(&ORDER.limbs, &[2, 0, 0, 0]).0,
             ORDER.limbs,
         ];
-        for number in some {
+        let near = |bit: u32| {
+            let power = BigUint::from(1u32) << bit;
+            [&power - 1u32, power.clone(), power + 1u32]
+        };
+        let powers = (0..256)
+            .flat_map(near)
+            .filter(|number| BigInt::from(number.clone()) < n);
+        let powers = powers.map(|number| limbs(&number, 4).try_into().unwrap());
+        for number in powers.chain(some) {
             let digits = Digits::new(&number);
             for width in [4, 5, 8, 10, 13] {
-                let mut sum = num_bigint::BigInt::from(0);
+                let mut sum = BigInt::from(0);
                 for place in (0..places(width)).rev() {
                     let Digit { index, negative } = digits.digit(width, place);
                     assert!(index < 1 << (width - 1), "{number:?} {width} {place}");
-                    let digit = num_bigint::BigInt::from(2 * index + 1);
+                    let digit = BigInt::from(2 * index + 1);
                     sum = (sum << width) + if negative { -digit } else { digit };
                 }
-                let number = num_bigint::BigInt::from_bytes_le(
-                    num_bigint::Sign::Plus,
-                    &number.map(u64::to_le_bytes).concat(),
-                );
-                assert_eq!(
-                    (sum - &number) % &n,
-                    num_bigint::BigInt::from(0),
-                    "{number} {width}"
-                );
+                let number = BigInt::from_bytes_le(Sign::Plus, &number.map(u64::to_le_bytes).concat());
+                assert_eq!((sum - &number) % &n, BigInt::from(0), "{number} {width}");
             }
         }
     }

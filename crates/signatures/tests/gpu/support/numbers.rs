@@ -28,6 +28,15 @@ pub fn number(rng: &mut ChaCha20Rng, limbs: usize) -> Vec<u32> {
     }
 }
 
+/// Powers of two within a number and at the ends of its words, and their neighbours, all below `2^(32 limbs)`.
+pub fn powers_and_neighbours(limbs: usize) -> impl Iterator<Item = BigUint> {
+    let bits = [1, 31, 32, 63, 64, 16 * limbs, 32 * limbs - 2, 32 * limbs - 1];
+    bits.into_iter().flat_map(|bits| {
+        let power = BigUint::from(1u8) << bits;
+        [&power - 1u8, power.clone(), power + 1u8]
+    })
+}
+
 /// `2^k - 1`, `2^k` or `2^k + 1`.
 fn neighbour_of_power(rng: &mut ChaCha20Rng, limbs: usize) -> Vec<u32> {
     let power = BigUint::from(1u8) << rng.random_range(0..32 * limbs);
@@ -47,7 +56,7 @@ pub fn modulus(rng: &mut ChaCha20Rng, limbs: usize) -> Vec<u32> {
     n
 }
 
-/// A number of as many limbs, sometimes the modulus, one of its neighbours or its double's.
+/// A number of as many limbs, sometimes the modulus or one of its neighbours.
 pub fn number_near(rng: &mut ChaCha20Rng, n: &BigUint, limbs: usize) -> Vec<u32> {
     let near = match rng.random_range(0..8) {
         0 => n - 1u8,

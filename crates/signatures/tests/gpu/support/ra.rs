@@ -7,7 +7,7 @@ use rand::{Rng as _, RngExt as _};
 use rand_chacha::ChaCha20Rng;
 
 use super::keys::{Key, keys};
-use super::numbers::to_bytes;
+use super::numbers::{powers_and_neighbours, to_bytes};
 use super::rsa::{GOALS, SIZES, full_domain_hash};
 
 const DOMAINS: [u32; 4] = [3, 1, 5, 2];
@@ -210,11 +210,13 @@ pub fn refused(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             key.n.clone(),
             &key.n + 1u8,
             &key.n + &valid,
+            (BigUint::from(1u8) << (8 * length)) - 1u8,
         ];
         items.extend(
-            ends.iter()
+            ends.into_iter()
+                .chain(powers_and_neighbours(length / 4))
                 .filter(|number| number.bits() as usize <= 8 * length)
-                .map(item),
+                .map(|number| item(&number)),
         );
         // A signature of the rows that such digits would lead to, in the domains that follow.
         for (digits, rows) in [

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha20Rng;
 use sha2::{Digest as _, Sha256};
 
 use super::keys::{Key, keys};
-use super::numbers::to_bytes;
+use super::numbers::{powers_and_neighbours, to_bytes};
 
 pub const SIZES: [Size; 2] = [Size::Bits2048, Size::Bits3072];
 pub const GOALS: [Goal; 3] = [Goal::Throughput, Goal::Latency, Goal::Best];
@@ -323,7 +323,9 @@ pub fn private_operations(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                 key.n.clone(),
                 ones,
             ];
-            for number in edges.into_iter().chain([random]) {
+            // With one key: they take an emulated device long.
+            let powers = powers_and_neighbours(length / 4).filter(|_| index == 0);
+            for number in edges.into_iter().chain([random]).chain(powers) {
                 key_of.push(index);
                 numbers.push(number);
             }

@@ -1,0 +1,255 @@
+//! ECDSA over P-256 and Ed25519, as messages of signers whose private numbers are known.
+
+use linewarden_signatures::key::PublicKey;
+use linewarden_signatures::message::{Draft, PayloadKind};
+use linewarden_signatures::refusal::Refusal::{Malleable, OutOfRange};
+use linewarden_signatures::scheme::Scheme;
+use num_bigint::BigUint;
+use sha2::{Digest as _, Sha256};
+
+use crate::messages::Verdict::{self, Holds, Refused};
+use crate::messages::{Vector, Vectors, draft, misshapen};
+use crate::plain::{Group as _, to_be, to_le};
+use crate::{edwards, p256};
+
+pub fn vectors() -> [Vectors; 2] {
+    [of_p256(), of_ed25519()]
+}
+
+fn vector(scheme: Scheme, what: &str, draft: &Draft, signature: &[u8], verdict: Verdict) -> Vector {
+    Vector {
+        what: what.to_owned(),
+        scheme,
+        bytes: draft.clone().with_signature(signature),
+        verdict,
+    }
+}
+
+/// Powers of two and their neighbours, below `2^bits`.
+fn ripples(bits: u32) -> Vec<BigUint> {
+    let one = BigUint::from(1u32);
+    let powers = [32, 52, 64, 104, 128, 156, 208, 224, bits - 1].map(|bits| &one << bits);
+    let near = |power: BigUint| [&power - 1u32, power.clone(), power + 1u32];
+    powers.into_iter().flat_map(near).collect()
+}
+
+fn of_p256() -> Vectors {
+    let scheme = Scheme::EcdsaP256;
+    let curve = p256::Curve::new();
+    let [d, nonce, _, other] = p256::scalars();
+    let (n, one) = (&curve.n, BigUint::from(1u32));
+    let half = n / 2u32;
+    let public = |d: &BigUint| {
+        let (x, y) = curve.multiple(d, &curve.g).expect("a key");
+        PublicKey::plain(scheme, &[&[4][..], &to_be(&x), &to_be(&y)].concat()).expect("a key")
+    };
+    let (mut signers, mut vectors) = (Vec::new(), Vec::new());
+    // By an arbitrary key, and by the base point, its negative and its double.
+    for d in [&d, &one, &(n - 1u32), &BigUint::from(2u32)] {
+        let signer = public(d);
+        let draft = draft(&signer, PayloadKind::Opaque, b"stop");
+        let digest = BigUint::from_bytes_be(&Sha256::digest(draft.to_sign()));
+        let sign = |d: &BigUint, digest: &BigUint, nonce: &BigUint| {
+            let [r, s] = curve.sign(d, digest, nonce);
+            [r, curve.low(&s)]
+        };
+        let [r, low] = sign(d, &digest, &nonce);
+        let mut add = |what: &str, [r, s]: [&BigUint; 2], verdict| {
+            let signature = [to_be(r), to_be(s)].concat();
+            vectors.push(vector(scheme, what, &draft, &signature, verdict));
+        };
+        add("right", [&r, &low], Holds(true));
+        add("s in the upper half", [&r, &(n - &low)], Refused(Malleable));
+        for nonce in [one.clone(), BigUint::from(2u32), n - 1u32] {
+            let [r, s] = sign(d, &digest, &nonce);
+            add("a small nonce", [&r, &s], Holds(true));
+        }
+        let all_ones = (&one << 256u32) - 1u32;
+        for outside in [&BigUint::ZERO, n, &(n + 1u32), &all_ones] {
+            add("r out of its range", [outside, &low], Refused(OutOfRange));
+            add("s out of its range", [&r, outside], Refused(OutOfRange));
+        }
+        add("the greatest r", [&(n - 1u32), &low], Holds(false));
+        add("the greatest s", [&r, &half], Holds(false));
+        add(
+            "beyond the greatest s",
+            [&r, &(half.clone() + 1u32)],
+            Refused(Malleable),
+        );
+        add("s of n - 1", [&r, &(n - 1u32)], Refused(Malleable));
+        add("another r", [&(&r ^ &one), &low], Holds(false));
+        add("another s", [&r, &(&low ^ &one)], Holds(false));
+        add("the negative of r", [&(n - &r), &low], Holds(false));
+        for number in ripples(255) {
+            add("r near a power of two", [&number, &low], Holds(false));
+            add("s near a power of two", [&r, &number], Holds(false));
+        }
+        let [r, s] = sign(d, &(&digest ^ &one), &nonce);
+        add("of another message", [&r, &s], Holds(false));
+        let [r, s] = sign(&other, &digest, &nonce);
+        add("by another key", [&r, &s], Holds(false));
+        signers.push(signer);
+    }
+    vectors.extend(misshapen(scheme, &vectors[0].bytes));
+    (signers, vectors)
+}
+
+/// A signer whose private number is known, and whose key may have a component of small order.
+struct Ed25519<'a> {
+    curve: &'a edwards::Curve,
+    key: [u8; 32],
+    public: PublicKey,
+    a: BigUint,
+}
+
+impl<'a> Ed25519<'a> {
+    fn new(curve: &'a edwards::Curve, a: &BigUint, component: &edwards::Point) -> Self {
+        let key = curve.encode(&curve.add(&curve.multiple(a, &curve.b), component));
+        Self {
+            curve,
+            key,
+            public: PublicKey::plain(Scheme::Ed25519, &key).expect("a key"),
+            a: a.clone(),
+        }
+    }
+
+    /// The first message that has a wanted challenge, modulo L, and that.
+    fn draft(&self, r: &[u8; 32], wanted: impl Fn(&BigUint) -> bool) -> (Draft, BigUint) {
+        let of = |number: u32| {
+            let draft = draft(&self.public, PayloadKind::Opaque, &number.to_le_bytes());
+            let challenge = edwards::challenge(r, &self.key, &draft.to_sign()) % &self.curve.l;
+            (draft, challenge)
+        };
+        let mut drafts = (0..1000).map(of);
+        drafts
+            .find(|(_, challenge)| wanted(challenge))
+            .expect("one of eight")
+    }
+
+    /// The answer to a challenge.
+    fn answer(&self, nonce: &BigUint, challenge: &BigUint) -> BigUint {
+        (nonce + challenge * &self.a) % &self.curve.l
+    }
+}
+
+fn of_ed25519() -> Vectors {
+    let curve = edwards::Curve::new();
+    let torsion = curve.torsion();
+    let [a, _] = edwards::scalars();
+    let signers: Vec<_> = torsion
+        .iter()
+        .map(|component| Ed25519::new(&curve, &a, component))
+        .collect();
+    let mut vectors = ordinary_signer(&signers[0]);
+    for (order, (component, signer)) in (0u32..).zip(torsion.iter().zip(&signers)).skip(1) {
+        vectors.extend(small_components(&signers[0], signer, order, component));
+    }
+    vectors.extend(misshapen(Scheme::Ed25519, &vectors[0].bytes));
+    let publics = signers.into_iter().map(|signer| signer.public);
+    (publics.collect(), vectors)
+}
+
+fn ordinary_signer(signer: &Ed25519) -> Vec<Vector> {
+    let (curve, [a, nonce]) = (signer.curve, edwards::scalars());
+    let (l, one) = (&curve.l, BigUint::from(1u32));
+    let r = curve.encode(&curve.multiple(&nonce, &curve.b));
+    let (draft, challenge) = signer.draft(&r, |_| true);
+    let s = signer.answer(&nonce, &challenge);
+    let mut vectors = Vec::new();
+    let mut add = |what: &str, r: &[u8; 32], s: &BigUint, verdict| {
+        let signature = [*r, to_le(s)].concat();
+        vectors.push(vector(Scheme::Ed25519, what, &draft, &signature, verdict));
+    };
+    add("right", &r, &s, Holds(true));
+    for times in [1u32, 2, 7, 14] {
+        add("S + L", &r, &(&s + l * times), Refused(OutOfRange));
+    }
+    let all_ones = (&one << 256u32) - 1u32;
+    for outside in [l, &(l + 1u32), &(&one << 253u32), &(&one << 255u32), &all_ones] {
+        add("S out of its range", &r, outside, Refused(OutOfRange));
+    }
+    for inside in [BigUint::ZERO, one.clone(), l - 1u32, &s ^ &one, l - &s] {
+        add("another S", &r, &inside, Holds(false));
+    }
+    for number in ripples(252) {
+        add("S near a power of two", &r, &number, Holds(false));
+    }
+    for small in edwards::non_canonical(curve)
+        .into_iter()
+        .chain(curve.torsion().iter().map(|point| curve.encode(point)))
+    {
+        add("R of small order", &small, &s, Refused(OutOfRange));
+    }
+    for above in 2..19u32 {
+        for sign in [0, 0x80] {
+            let mut point = to_le(&(&curve.p + above));
+            point[31] |= sign;
+            add("R not reduced", &point, &s, Refused(Malleable));
+        }
+    }
+    add("no point", &to_le(&BigUint::from(2u32)), &s, Holds(false));
+    let mut negative = r;
+    negative[31] ^= 0x80;
+    add("the negative of R", &negative, &s, Holds(false));
+    add("the key as R", &signer.key, &s, Holds(false));
+    let of_another = signer.answer(&nonce, &(&challenge + 1u32));
+    add("of another challenge", &r, &of_another, Holds(false));
+    add(
+        "by another key",
+        &r,
+        &((&nonce + &challenge * (a + 1u32)) % l),
+        Holds(false),
+    );
+    vectors
+}
+
+/// `S B = R + h A` without a factor of 8, as RFC 8032's verification without cofactor has it.
+fn small_components(
+    plain: &Ed25519,
+    signer: &Ed25519,
+    order: u32,
+    component: &edwards::Point,
+) -> Vec<Vector> {
+    let (curve, [_, nonce]) = (signer.curve, edwards::scalars());
+    let point = curve.multiple(&nonce, &curve.b);
+    let sum = |component: &edwards::Point| curve.encode(&curve.add(&point, component));
+    let modulo_8 = |h: &BigUint, number: u32| h % 8u32 == BigUint::from(number);
+    let divides = |h: &BigUint| modulo_8(&(h * order), 0);
+    let of = |what: &str, signer: &Ed25519, r: [u8; 32], wanted: &dyn Fn(&BigUint) -> bool, holds| {
+        let (draft, challenge) = signer.draft(&r, wanted);
+        let signature = [r, to_le(&signer.answer(&nonce, &challenge))].concat();
+        vector(Scheme::Ed25519, what, &draft, &signature, Holds(holds))
+    };
+    let neutral = curve.neutral();
+    vec![
+        of(
+            "a mixed key whose component falls away",
+            signer,
+            sum(&neutral),
+            &divides,
+            true,
+        ),
+        of(
+            "right only times 8, by a mixed key",
+            signer,
+            sum(&neutral),
+            &|h| !divides(h),
+            false,
+        ),
+        of(
+            "a mixed key and a mixed R",
+            signer,
+            sum(component),
+            &|h| modulo_8(h, 7),
+            true,
+        ),
+        of(
+            "a mixed key and the opposite R",
+            signer,
+            sum(&curve.negative(component)),
+            &|h| modulo_8(h, 1),
+            true,
+        ),
+        of("right only times 8", plain, sum(component), &|_| true, false),
+    ]
+}

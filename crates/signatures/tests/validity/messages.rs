@@ -1,0 +1,160 @@
+//! The table as messages, of all schemes, mixed: what a receiver refuses, and why, and what every lane says of the rest.
+
+use std::sync::{Arc, LazyLock};
+
+use linewarden_signatures::arith::Backend;
+use linewarden_signatures::gpu::{Emulation, Gpu};
+use linewarden_signatures::key::PublicKey;
+use linewarden_signatures::lane::{Eight, Graphics, KeyMemory, OneByOne, Places};
+use linewarden_signatures::message::{Draft, PayloadKind, Unsigned};
+use linewarden_signatures::receive::{Checked, Receiver};
+use linewarden_signatures::refusal::Refusal;
+use linewarden_signatures::scheme::Scheme;
+
+use crate::common::{NOW, receiver_of, stamp};
+use crate::{curves, devices, rsa};
+
+/// What becomes of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// By a receiver, before a lane sees it.
+    Refused(Refusal),
+    /// What every lane says.
+    Holds(bool),
+}
+
+pub struct Vector {
+    /// What is unusual about it.
+    pub what: String,
+    pub scheme: Scheme,
+    pub bytes: Vec<u8>,
+    pub verdict: Verdict,
+}
+
+/// Signers, and messages in their names.
+pub type Vectors = (Vec<PublicKey>, Vec<Vector>);
+
+pub fn draft(public: &PublicKey, kind: PayloadKind, payload: &[u8]) -> Draft {
+    let unsigned = Unsigned {
+        scheme: public.scheme(),
+        key_id: public.id(),
+        stamp: stamp(NOW, 3),
+        kind,
+        payload,
+    };
+    unsigned.encode().expect("a short payload")
+}
+
+/// Cut off by a byte, and with one more.
+pub fn misshapen(scheme: Scheme, message: &[u8]) -> [Vector; 2] {
+    let longer = [message, &[0]].concat();
+    [&message[..message.len() - 1], &longer].map(|bytes| Vector {
+        what: "another length".to_owned(),
+        scheme,
+        bytes: bytes.to_vec(),
+        verdict: Verdict::Refused(Refusal::WrongLength),
+    })
+}
+
+fn vectors() -> (Receiver, Vec<Vector>) {
+    let (mut signers, mut vectors) = (Vec::new(), Vec::new());
+    for (keys, of_keys) in rsa::vectors().into_iter().chain(curves::vectors()) {
+        signers.extend(keys.into_iter().map(Arc::new));
+        vectors.extend(of_keys);
+    }
+    (receiver_of(signers.iter()), vectors)
+}
+
+/// What receivers let through, and what every lane must say of it.
+struct Table {
+    messages: Vec<Checked>,
+    expected: Vec<bool>,
+    of: Vec<(Scheme, String)>,
+}
+
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    let (receiver, vectors) = vectors();
+    let mut table = Table {
+        messages: Vec::new(),
+        expected: Vec::new(),
+        of: Vec::new(),
+    };
+    for Vector {
+        what,
+        scheme,
+        bytes,
+        verdict,
+    } in vectors
+    {
+        let screened = receiver.screen(bytes, NOW);
+        match (screened, verdict) {
+            (Err(reason), _) => assert_eq!(Verdict::Refused(reason), verdict, "{scheme}, {what}"),
+            (Ok(_), Verdict::Refused(reason)) => panic!("{scheme}, {what}: not refused: {reason}"),
+            (Ok(message), Verdict::Holds(holds)) => {
+                table.messages.push(message);
+                table.expected.push(holds);
+                table.of.push((scheme, what));
+            }
+        }
+    }
+    table
+});
+
+/// Compares a lane's verdicts with the table's, forwards and backwards.
+fn agree(lane: &str, mut holds: impl FnMut(&[Checked]) -> Vec<bool>) {
+    let Table {
+        messages,
+        expected,
+        of,
+    } = &*TABLE;
+    for (at, verdict) in holds(messages).into_iter().enumerate() {
+        assert_eq!(verdict, expected[at], "{:?} among others, {lane}", of[at]);
+    }
+    let places: Vec<usize> = (0..messages.len() - 1).rev().collect();
+    let backwards: Vec<_> = places.iter().map(|at| messages[*at].clone()).collect();
+    for (verdict, at) in holds(&backwards).into_iter().zip(places) {
+        assert_eq!(verdict, expected[at], "{:?} in another place, {lane}", of[at]);
+    }
+}
+
+const MEMORY: KeyMemory = KeyMemory {
+    table_bytes: 64 << 20,
+    rsa_keys: 4,
+};
+
+#[test]
+fn every_scheme_has_messages_that_hold_and_some_that_do_not() {
+    for scheme in Scheme::ALL {
+        let of = TABLE.of.iter().zip(&TABLE.expected);
+        let verdicts: Vec<bool> = of
+            .filter_map(|((of, _), holds)| (*of == scheme).then_some(*holds))
+            .collect();
+        assert!(verdicts.contains(&true) && verdicts.contains(&false), "{scheme}");
+    }
+}
+
+#[test]
+fn each_lane_of_a_processor_has_the_same_verdict() {
+    let mut one = OneByOne::default();
+    agree("one at a time", |messages| {
+        messages.iter().map(|message| one.holds(message)).collect()
+    });
+    for backend in Backend::available() {
+        let mut eight = Eight::on(backend);
+        agree(backend.name(), |messages| eight.holds(messages));
+    }
+}
+
+#[test]
+fn a_device_has_the_same_verdict() {
+    let emulated = || Gpu::emulated(Emulation::default()).map_err(|lost| panic!("{lost}"));
+    let keys = TABLE.messages.iter().map(Checked::key);
+    let places = Arc::new(Places::new(keys, MEMORY));
+    let emulated = Graphics::opened_by(Box::new(emulated), Arc::clone(&places));
+    let mut lanes = vec![emulated.expect("an emulated device")];
+    lanes.extend(devices::lanes(&places));
+    for lane in &mut lanes {
+        let name = format!("{lane:?}");
+        agree(&name, |messages| lane.holds(messages).expect("not lost"));
+    }
+}
