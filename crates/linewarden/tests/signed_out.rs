@@ -10,6 +10,7 @@ mod support;
 
 use std::cell::Cell;
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{ChildStderr, Command, Stdio};
@@ -125,6 +126,53 @@ fn a_unix_socket_that_nobody_reads_stops_no_lane_and_no_end() {
         there += 1;
     }
     assert_eq!(there, of("written"));
+}
+
+/// What `--out` names, and how a line is read from it.
+#[test]
+fn lines_arrive_in_a_file_and_as_datagrams() {
+    let signer = Signer::new();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let udp = format!("udp:{}", socket.local_addr().unwrap());
+    std::fs::write(signer.at().join("file"), "there before\n").unwrap();
+    for out in ["file", &udp] {
+        let receiver = Process::start(signer.receiver(&format!("--json --count {BURST} --out {out}")));
+        let address = receiver.event("listening")["address"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        signer.send(&address);
+        let (code, lines) = receiver.ended();
+        let counts = lines.iter().find(|line| line["event"] == "ended").unwrap();
+        assert_eq!(
+            (code, counts["outputs"]["written"].as_u64()),
+            (0, Some(BURST)),
+            "{out}: {counts}"
+        );
+        assert_eq!(
+            counts["waiting"],
+            serde_json::json!({"immediate": 0, "other": 0, "in_batches": 0})
+        );
+    }
+    let datagram = || {
+        let mut line = [0; 4096];
+        let length = socket.recv(&mut line).unwrap();
+        String::from_utf8(line[..length].to_vec()).unwrap()
+    };
+    let text = std::fs::read_to_string(signer.at().join("file")).unwrap();
+    let in_file = text.strip_prefix("there before\n").expect("lines are appended");
+    let in_file: Vec<_> = in_file.lines().map(str::to_owned).collect();
+    let datagrams: Vec<_> = (0..BURST).map(|_| datagram()).collect();
+    for lines in [in_file, datagrams] {
+        let payloads = lines.iter().map(|line| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            assert_eq!(line["event"], "verified");
+            line["payload"].clone()
+        });
+        let different: std::collections::HashSet<_> = payloads.map(|payload| payload.to_string()).collect();
+        assert_eq!(different.len() as u64, BURST);
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use linewarden_signatures::receive::Verified;
 use linewarden_signatures::scheduler::Span;
+use linewarden_signatures::scheduler::engine::Snapshot;
 use linewarden_signatures::service::{Delivery, Report};
 use nix::errno::Errno;
 use serde_json::Value;
@@ -194,6 +195,14 @@ fn json(report: &Report, outputs: &Counts, failed_reloads: u64, event: &str) -> 
             "lost": outputs.lost,
             "failed": outputs.failed,
         },
+        "waiting": {
+            "immediate": report.engine.waiting.0,
+            "other": report.engine.waiting.1,
+            "in_batches": report.engine.in_batches,
+        },
+        "demoted": report.engine.counters.demoted,
+        "returned": report.engine.counters.returned,
+        "lanes_lost": report.engine.counters.lanes_lost,
         "failed_reloads": failed_reloads,
         "panics": report.engine.sink_panics,
         "faults": report.engine.errors,
@@ -205,6 +214,30 @@ fn json(report: &Report, outputs: &Counts, failed_reloads: u64, event: &str) -> 
             "lost": lane.lost,
         })).collect::<Vec<_>>(),
     })
+}
+
+/// What waits, and what was not dealt with as it asked for or as it was begun.
+fn work(engine: &Snapshot) -> Vec<String> {
+    let (immediate, other) = engine.waiting;
+    let mut lines = vec![format!(
+        "waiting {immediate} immediate, {other} others, {} being verified",
+        engine.in_batches
+    )];
+    for (count, what) in [
+        (
+            engine.counters.demoted,
+            "claimed to be immediate, beyond the quota",
+        ),
+        (
+            engine.counters.returned,
+            "verified by another lane, since one was lost",
+        ),
+    ] {
+        if count > 0 {
+            lines.push(format!("{count} {what}"));
+        }
+    }
+    lines
 }
 
 fn lines(report: &Report, outputs: &Counts, failed_reloads: u64) -> Vec<String> {
@@ -219,6 +252,7 @@ fn lines(report: &Report, outputs: &Counts, failed_reloads: u64) -> Vec<String> 
     for (why, count) in report.shed() {
         lines.push(format!("shed {count} {}: {}", why.name(), why.description()));
     }
+    lines.extend(work(&report.engine));
     let Counts {
         written,
         dropped,
