@@ -297,6 +297,8 @@ pub struct Report {
     pub pending: Vec<Pending>,
     /// Latencies, ns, by series.
     pub latencies: Vec<latency::Series>,
+    /// The GPU that was measured.
+    pub gpu: Option<String>,
 }
 
 /// All rows in one list, those that are pending last.
@@ -310,11 +312,14 @@ impl Serialize for Report {
         }
         #[derive(Serialize)]
         struct Lines<'a> {
+            #[serde(skip_serializing_if = "Option::is_none")]
+            gpu: Option<&'a str>,
             rows: Vec<Line<'a>>,
         }
         let measured = self.rows.iter().map(Line::Measured);
         let rows = measured.chain(self.pending.iter().map(Line::Pending)).collect();
-        Lines { rows }.serialize(serializer)
+        let gpu = self.gpu.as_deref();
+        Lines { gpu, rows }.serialize(serializer)
     }
 }
 

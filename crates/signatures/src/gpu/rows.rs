@@ -1,6 +1,6 @@
 //! The rows of `linewarden bench signatures` that are measured on a device.
 
-use super::bench::{BenchKey, Measurement, Multiplier, Plan, Sources, Stage, measure};
+use super::bench::{BenchKey, Measurement, Multiplier, Plan, Sources, measure};
 use super::constants::RsaSecret;
 use super::engine::{Goal, Gpu, Options};
 use super::error::{BatchError, NoGpu};
@@ -50,16 +50,12 @@ pub fn rows(options: &Options, plan: &Plan, sources: Sources) -> Result<Rows, No
     rows_of(&mut Gpu::open(device, options)?, plan, sources)
 }
 
-/// What an open device does of one stage of Rapid Authentication, per second.
+/// What an open device does of the plan's stage of Rapid Authentication, per second.
 ///
 /// # Errors
 /// What went wrong with it.
-pub fn stage_of(gpu: &mut Gpu, stage: Stage, sources: Sources) -> Result<f64, NoGpu> {
-    let plan = Plan {
-        stage: Some(stage),
-        ..Plan::default()
-    };
-    let all = with_key(|key| measure(gpu, &[key], &plan, sources))?.1;
+pub fn stage_of(gpu: &mut Gpu, plan: &Plan, sources: Sources) -> Result<f64, NoGpu> {
+    let all = with_key(|key| measure(gpu, &[key], plan, sources))?.1;
     let measured = all.first().ok_or(BatchError::Malformed("nothing was measured"))?;
     Ok(measured.items_per_s)
 }

@@ -57,14 +57,36 @@ fn by_batch(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         path,
         report,
         title,
-        ("batch", "messages of a batch"),
+        &Kinds {
+            ours: [("batch", "one core here"), ("gpu_batch", "a GPU here")],
+            x_label: "messages of a batch",
+        },
         &THESIS_PER_S,
     )
 }
 
 fn by_threads(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     let title = "Rapid Authentication by threads: RSA-2048, 32 components (HAA thesis, Fig. 9 to 11)";
-    panels(path, report, title, ("threads", "threads"), &THESIS_PER_S[..1])
+    panels(
+        path,
+        report,
+        title,
+        &Kinds {
+            ours: [
+                ("threads", "here"),
+                ("threads_and_gpu", "here, and a GPU at once"),
+            ],
+            x_label: "threads",
+        },
+        &THESIS_PER_S[..1],
+    )
+}
+
+/// What a picture's lines are made of.
+struct Kinds {
+    /// Kinds of rows with their legends: without a processor's there is no picture, a GPU's may be missing.
+    ours: [(&'static str, &'static str); 2],
+    x_label: &'static str,
 }
 
 /// Beside each other the three stages.
@@ -72,14 +94,16 @@ fn panels(
     path: &Path,
     report: &Report,
     title: &str,
-    (kind, x_label): (&str, &str),
+    kinds: &Kinds,
     published: &[(&str, [f64; 3])],
 ) -> Result<Option<PathBuf>, String> {
-    let lines = STAGES.map(|stage| line(report, stage, kind));
-    if lines.iter().any(Vec::is_empty) {
+    let [(processors, _), _] = kinds.ours;
+    if STAGES
+        .iter()
+        .any(|stage| line(report, stage, processors).is_empty())
+    {
         return Ok(None);
     }
-    let with_gpu = STAGES.map(|stage| line(report, stage, &format!("{kind}_and_gpu")));
     let root = SVGBackend::new(path, (1200, 460)).into_drawing_area();
     root.fill(&WHITE).map_err(text)?;
     let area = root.titled(title, ("sans-serif", 20)).map_err(text)?;
@@ -89,13 +113,14 @@ fn panels(
             .iter()
             .filter_map(|(name, rates)| Some((*name, *rates.get(index)?)))
             .collect();
-        let of_stage = |lines: &[Vec<(f64, f64)>]| lines.get(index).cloned().unwrap_or_default();
-        let mut ours = vec![("here", of_stage(&lines))];
-        match of_stage(&with_gpu) {
-            points if points.is_empty() => {}
-            points => ours.push(("here, and a GPU at once", points)),
-        }
-        panel(area, stage, x_label, &ours, &thesis)?;
+        let ours = kinds
+            .ours
+            .map(|(kind, legend)| (legend, line(report, stage, kind)));
+        let ours: Vec<_> = ours
+            .into_iter()
+            .filter(|(_, points)| !points.is_empty())
+            .collect();
+        panel(area, stage, kinds.x_label, &ours, &thesis)?;
     }
     root.present().map_err(text)?;
     Ok(Some(path.to_owned()))

@@ -8,7 +8,9 @@ use super::keys::broken;
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Better, Pending, Report, Row};
 
-/// What must be reached on an H200, per second.
+/// The device that bars are for.
+const WITH_BARS: &str = "H200";
+/// What must be reached on it, per second.
 const BARS: [(&str, f64); 5] = [
     ("gpu.rsa2048_verify_per_s", 25e6),
     ("gpu.ra32_online_per_s", 12e6),
@@ -34,17 +36,29 @@ pub fn rows(progress: Progress<'_>, report: &mut Report) -> Result<(), BenchErro
         return Err(broken(problem));
     }
     match measured {
-        Ok(measured) => report.rows.extend(of_device(&measured)),
+        Ok(measured) => {
+            report.gpu = Some(measured.device.name.clone());
+            report.rows.extend(of_device(&measured));
+        }
         Err(why @ (NoGpu::Driver | NoGpu::NoDevice | NoGpu::NoCompiler(_))) => {
-            report.pending.extend(BARS.map(|(name, bar)| {
-                let why = why.to_string();
-                Pending::new(name, "/s", Better::Higher, Some(bar), why)
-            }));
+            let pending = |(name, bar): (&str, f64)| {
+                let share = format!("{}.share_of_multiplier", operation(name));
+                [
+                    Pending::new(name, "/s", Better::Higher, Some(bar), why.to_string()),
+                    Pending::new(share, "ratio", Better::Neither, None, why.to_string()),
+                ]
+            };
+            report.pending.extend(BARS.into_iter().flat_map(pending));
         }
         // One that is there and does not work is no reason to wait for another.
         Err(broken_gpu) => return Err(broken(broken_gpu)),
     }
     Ok(())
+}
+
+/// What a row of a rate is of.
+fn operation(row: &str) -> &str {
+    row.trim_end_matches("_per_s")
 }
 
 /// Each rate with its share of what the multipliers could do, and how long it was measured.
@@ -54,9 +68,9 @@ fn of_device(measured: &gpu::Rows) -> Vec<Row> {
     for row in &measured.rows {
         let bar = BARS
             .iter()
-            .find(|(name, _)| *name == row.name)
+            .find(|(name, _)| *name == row.name && measured.device.name.contains(WITH_BARS))
             .map(|(_, bar)| *bar);
-        let name = row.name.trim_end_matches("_per_s");
+        let name = operation(row.name);
         let measurement = &row.measurement;
         rows.push(Row::higher(row.name, measurement.items_per_s, "/s", bar));
         let share = measurement.share_of_limit;

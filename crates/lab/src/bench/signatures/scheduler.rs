@@ -1,9 +1,12 @@
 //! The real engine with real signatures: what immediate messages feel of the rest, and what two lanes do against one.
 //!
 //! The lanes are one processor, and what stands in for an accelerator: a second processor that is slowed down to an overhead and
-//! half its rate, as its name says. An accelerator takes no processor's time: where there are two processors, the first is the lane's
+//! a part of its rate, as its name says. An accelerator takes no processor's time: where there are two processors, the first is the lane's
 //! alone, and the stand-in and the sender have the last. Messages are ECDSA P-256, of which AVX2 takes longer for eight than a slice is meant to be, and
 //! RSA-2048, of which eight fit in a slice.
+//!
+//! Policies are compared where the accelerator is the faster of the two from some batch on, or else there would be no tau to calibrate: the
+//! processor verifies one at a time there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,7 +23,7 @@ use linewarden_signatures::scheduler::{
     Source, Span,
 };
 use linewarden_signatures::scheme::Scheme;
-use linewarden_signatures::simulator::{Contender, SimLane};
+use linewarden_signatures::simulator::{Contender, SimLane, calibrated_tau};
 
 use super::Size;
 use super::keys::{broken, plain_messages};
@@ -32,8 +35,8 @@ use crate::napi::pin_task;
 const MESSAGES: usize = 1_024;
 /// Immediate messages per second.
 const IMMEDIATE_PER_S: f64 = 200.0;
-/// What the stand-in for an accelerator takes to begin a batch, and the part of a processor's rate that it has.
-const STAND_IN: (Span, f64) = (Span::from_micros(500), 0.5);
+/// What the stand-in for an accelerator takes to begin a batch.
+const STAND_IN_OVERHEAD: Span = Span::from_micros(500);
 /// Runs; of rates the middle one counts, of what messages feel the best.
 const RUNS: usize = 3;
 /// Runs that are tried for those: one in which the machine lost more of its speed than the load leaves does not count.
@@ -48,7 +51,7 @@ const TOO_SLOW: &str =
 /// An engine that loses a message.
 pub fn rows(size: &Size, progress: Progress<'_>, report: &mut Report) -> Result<(), BenchError> {
     progress("scheduler: messages", None);
-    let p256 = Bench::new(size, Scheme::EcdsaP256, Class::P256_VERIFY)?;
+    let p256 = Bench::new(size, (Scheme::EcdsaP256, Class::P256_VERIFY), Pair::Slower)?;
     let rows = &mut report.rows;
     rows.push(Row::fact("sched.cpu_lane_per_s", p256.line.rate(), "/s"));
     progress("scheduler: throughput", None);
@@ -68,21 +71,51 @@ pub fn rows(size: &Size, progress: Progress<'_>, report: &mut Report) -> Result<
         "ratio",
         Some(1.0),
     ));
-    p256.policies(both, progress, report)?;
     progress("scheduler: immediate messages", None);
     p256.immediates("sched", both, report)?;
-    let rsa = Bench::new(size, Scheme::RsaPss2048, Class::RSA_VERIFY)?;
-    let rates = (0..RUNS).map(|_| rsa.throughput([true, true]));
-    let both = middle(rates.collect::<Result<_, _>>()?)?;
-    rsa.immediates("sched.rsa2048", both, report)
+    let of_rsa = (Scheme::RsaPss2048, Class::RSA_VERIFY);
+    let rsa = Bench::new(size, of_rsa, Pair::Slower)?;
+    rsa.immediates("sched.rsa2048", rsa.of_both()?, report)?;
+    let faster = Bench::new(size, of_rsa, Pair::Faster)?;
+    faster.policies(faster.of_both()?, progress, report)
+}
+
+/// A processor, and what stands in for an accelerator beside it.
+#[derive(Clone, Copy)]
+enum Pair {
+    /// Both with the widest vectors; the stand-in has half of the rate.
+    Slower,
+    /// The processor verifies one at a time; the stand-in with the widest vectors has four fifths of their rate.
+    Faster,
+}
+
+impl Pair {
+    /// What the processor's lane is.
+    fn processor(self) -> Box<dyn Lane<Checked>> {
+        match self {
+            Self::Slower => widest(),
+            Self::Faster => Box::new(OneByOne::default()),
+        }
+    }
+
+    /// The part of the widest vectors' rate that the stand-in has.
+    fn part(self) -> f64 {
+        match self {
+            Self::Slower => 0.5,
+            Self::Faster => 0.8,
+        }
+    }
 }
 
 type OneLane = (LaneSpec, Box<dyn Lane<Checked>>);
 
 struct Bench {
     class: Class,
+    pair: Pair,
     messages: Vec<Checked>,
+    /// The processor's.
     line: Line,
+    stand_in: Line,
     length: Duration,
     processors: Option<[usize; 2]>,
     /// Runs that did not count.
@@ -134,7 +167,7 @@ struct Felt {
     rest_per_s: f64,
 }
 
-fn processor() -> Box<dyn Lane<Checked>> {
+fn widest() -> Box<dyn Lane<Checked>> {
     match Eight::widest() {
         Some(eight) => Box::new(eight),
         None => Box::new(OneByOne::default()),
@@ -185,14 +218,19 @@ fn aside<T: Send>(work: impl FnOnce() -> Result<T, BenchError> + Send) -> Result
 }
 
 impl Bench {
-    fn new(size: &Size, scheme: Scheme, class: Class) -> Result<Self, BenchError> {
+    fn new(size: &Size, (scheme, class): (Scheme, Class), pair: Pair) -> Result<Self, BenchError> {
         let messages = plain_messages(scheme, size.signers, MESSAGES)?;
         let some = |count: usize| messages.iter().cycle().take(count).cloned().collect();
-        let line = measure(&mut *processor(), class, &[8, 64, 512], 5, some).map_err(broken)?;
+        let measured = |mut lane: Box<dyn Lane<Checked>>| {
+            measure(&mut *lane, class, &[8, 64, 512], 5, some).map_err(broken)
+        };
+        let rate = pair.part() * measured(widest())?.rate();
         Ok(Self {
             class,
+            pair,
+            line: measured(pair.processor())?,
+            stand_in: Line::new(STAND_IN_OVERHEAD, rate),
             messages,
-            line,
             length: Duration::from_millis(size.engine_ms),
             processors: processors(),
             overloaded: AtomicU64::new(0),
@@ -205,15 +243,16 @@ impl Bench {
             .with_grain(8);
         (
             spec,
-            Box::new(Pinned(processor(), self.processors.map(|[first, _]| first))),
+            Box::new(Pinned(
+                self.pair.processor(),
+                self.processors.map(|[first, _]| first),
+            )),
         )
     }
 
     fn stand_in(&self) -> OneLane {
-        let (overhead, part) = STAND_IN;
-        let line = Line::new(overhead, self.line.rate() * part);
-        let lines = PerClass::from_fn(|class| (class == self.class).then_some(line));
-        let pinned = Pinned(processor(), self.processors.map(|[_, last]| last));
+        let lines = PerClass::from_fn(|class| (class == self.class).then_some(self.stand_in));
+        let pinned = Pinned(widest(), self.processors.map(|[_, last]| last));
         let lane = Throttled::new(pinned, lines);
         (lane.spec().with_batch_max(4_096), Box::new(lane))
     }
@@ -251,6 +290,18 @@ impl Bench {
         (0..RUNS).map(round).collect()
     }
 
+    /// What both lanes do together, the middle one of some runs.
+    fn of_both(&self) -> Result<f64, BenchError> {
+        let rates = (0..RUNS).map(|_| self.throughput([true, true]));
+        middle(rates.collect::<Result<_, _>>()?)
+    }
+
+    /// The thesis' tau for these lanes, messages.
+    fn tau(&self) -> usize {
+        let lanes = [self.processor().0, self.stand_in().0].map(SimLane::new);
+        *calibrated_tau(&lanes).of(self.class)
+    }
+
     /// Messages per second of an engine that always has enough of them.
     fn throughput(&self, lanes: [bool; 2]) -> Result<f64, BenchError> {
         aside(|| self.throughput_once(lanes))
@@ -285,6 +336,8 @@ impl Bench {
 
     /// What each policy makes of the same load: 70 % of what both lanes do under the adaptive one.
     fn policies(&self, both: f64, progress: Progress<'_>, report: &mut Report) -> Result<(), BenchError> {
+        let tau = self.tau() as f64;
+        report.rows.push(Row::fact("sched.engine.tau", tau, "messages"));
         for (number, contender) in (0..).zip(Contender::ALL) {
             progress("scheduler: policies", Some((number, Contender::ALL.len() as u64)));
             let policy = contender.name().replace(' ', "_");

@@ -1,7 +1,8 @@
 //! The scheduler in virtual time: policies by what they bear at equal latency, and traffic of the road and of the grid.
 //!
 //! The lanes are two processors at the rates that were measured on this machine just before, and one that stands in for an accelerator:
-//! 300 us to begin a batch, and the rate of one processor. The same core decides as in the real engine.
+//! 300 us to begin a batch, and the rate of three processors, so that it is sooner done than both from some batch on: the thesis' tau. The
+//! same core decides as in the real engine.
 
 use linewarden_signatures::lane::{Eight, OneByOne};
 use linewarden_signatures::scheduler::engine::{Lane, Throttled, measure};
@@ -10,7 +11,7 @@ use linewarden_signatures::scheduler::{Class, Config, LaneKind, LaneSpec, Priori
 use linewarden_signatures::scheme::Scheme;
 use linewarden_signatures::simulator::trace::Record;
 use linewarden_signatures::simulator::traffic::{Bursts, Crossroads, Flood, Grid, Stretch, merge};
-use linewarden_signatures::simulator::{Contender, Demand, Plan, Report, SimLane, capacity};
+use linewarden_signatures::simulator::{Contender, Demand, Plan, Report, SimLane, calibrated_tau, capacity};
 
 use super::Size;
 use super::keys::{broken, plain_messages};
@@ -21,6 +22,8 @@ const CLASS: Class = Class::P256_VERIFY;
 /// Of all that is random.
 const SEED: u64 = 7;
 const STAND_IN_OVERHEAD: Span = Span::from_micros(300);
+/// Processors that do as much as it does.
+const STAND_IN_PROCESSORS: f64 = 3.0;
 /// What a processor's slice costs besides its jobs.
 const CPU_OVERHEAD: Span = Span::from_micros(2);
 
@@ -32,9 +35,13 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<
     progress("simulator: rate of a processor", None);
     let rate = rate()?;
     rows.push(Row::fact("sim.processor_per_s", rate, "/s"));
+    let plan = plan(rate);
+    let tau = *calibrated_tau(&plan.lanes).of(CLASS);
+    rows.push(Row::fact("sim.tau", tau as f64, "messages"));
     let scene = Scene {
-        plan: plan(rate),
-        capacity_per_s: 3.0 * rate,
+        plan,
+        processor_per_s: rate,
+        capacity_per_s: (2.0 + STAND_IN_PROCESSORS) * rate,
         seconds: size.trace_ms as f64 / 1e3,
     };
     scene.policies(progress, rows)?;
@@ -60,7 +67,7 @@ fn plan(rate: f64) -> Plan {
     };
     let stand_in = LaneSpec::new(Throttled::NAME, LaneKind::Accelerator)
         .with_batch_max(16_384)
-        .with(CLASS, Line::new(STAND_IN_OVERHEAD, rate));
+        .with(CLASS, Line::new(STAND_IN_OVERHEAD, STAND_IN_PROCESSORS * rate));
     let lanes = vec![
         processor("processor 0"),
         processor("processor 1"),
@@ -74,6 +81,7 @@ type Trace<'a> = &'a dyn Fn(f64) -> Vec<Record>;
 
 struct Scene {
     plan: Plan,
+    processor_per_s: f64,
     /// Of all lanes together.
     capacity_per_s: f64,
     seconds: f64,
@@ -119,7 +127,7 @@ impl Scene {
             bursts.trace(self.stretch(0))
         };
         // Latencies scale with what a message costs.
-        let of_messages = |count: f64| Span::from_secs_f64(count * 3.0 / self.capacity_per_s);
+        let of_messages = |count: f64| Span::from_secs_f64(count / self.processor_per_s);
         let loads: [(&str, Trace<'_>, Span, f64); 3] = [
             ("low", &steady, STAND_IN_OVERHEAD + of_messages(24.0), 1.0),
             ("medium", &steady, STAND_IN_OVERHEAD + of_messages(150.0), 1.0),
@@ -179,6 +187,15 @@ impl Scene {
             }
             .trace(self.stretch(0))
         };
+        // Half as a stream, and ten times a second within a millisecond as much as half of a tenth of a second brings.
+        let half_per_s = 0.3 * self.capacity_per_s;
+        let bursts = Bursts {
+            burst: (half_per_s / 10.0) as u64,
+            bursts_per_s: 10.0,
+            burst_s: 1e-3,
+            ..self.stream(half_per_s)
+        };
+        let bursts = bursts.trace(self.stretch(0));
         let honest = || {
             let vehicles = vehicles * 2 / 15;
             Crossroads {
@@ -207,6 +224,7 @@ impl Scene {
         rows.push(Row::fact("sim.crossroads.vehicles", vehicles as f64, "vehicles"));
         for (name, trace) in [
             ("crossroads", crossroads),
+            ("bursts", bursts),
             ("grid_120", grid(120.0)),
             ("grid_2000", grid(2_000.0)),
             ("honest_alone", honest()),

@@ -1,9 +1,9 @@
-//! The stages of Rapid Authentication by processors and a GPU at once: the thesis' Figures 9 to 11 with their other half.
+//! The stages of Rapid Authentication by a GPU, batch by batch, and by processors and a GPU at once: the other half of the thesis' Figures 3 to 11.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use linewarden_signatures::gpu::{self, Gpu, NoGpu, Options, Sources, Stage};
+use linewarden_signatures::gpu::{self, Gpu, NoGpu, Options, Plan, Sources, Stage};
 use linewarden_signatures::receive::Checked;
 
 use super::batches::{OF_A_THREAD, STAGES, one_batch};
@@ -14,6 +14,9 @@ use crate::bench::{BenchError, Better, Pending, Report, Row};
 
 /// The GPU's names for them.
 const ON_GPU: [Stage; 3] = [Stage::Offline, Stage::Online, Stage::Verify];
+
+/// Messages of the GPU's batches: a block, and up to as many as keep a large device busy while it copies.
+const ON_GPU_BATCHES: [usize; 5] = [128, 1_024, 8_192, 32_768, 131_072];
 
 /// Adds the rows: measured with the first device, or pending.
 ///
@@ -32,10 +35,14 @@ pub(super) fn rows(
     match opened {
         Ok(mut gpu) => with_gpu(&mut gpu, key, messages, progress, report),
         Err(why @ (NoGpu::Driver | NoGpu::NoDevice | NoGpu::NoCompiler(_))) => {
-            report.pending.extend(STAGES.map(|stage| {
-                let name = format!("stage.{stage}.threads_and_gpu.1");
-                Pending::new(name, "/s", Better::Higher, None, why.to_string())
-            }));
+            for stage in STAGES {
+                let batches = ON_GPU_BATCHES.map(|count| format!("stage.{stage}.gpu_batch.{count}"));
+                let threads = threads().map(|count| format!("stage.{stage}.threads_and_gpu.{count}"));
+                let pending = |name| Pending::new(name, "/s", Better::Higher, None, why.to_string());
+                report
+                    .pending
+                    .extend(batches.into_iter().chain(threads).map(pending));
+            }
             Ok(())
         }
         Err(broken_gpu) => Err(broken(broken_gpu)),
@@ -49,33 +56,64 @@ fn with_gpu(
     progress: Progress<'_>,
     report: &mut Report,
 ) -> Result<(), BenchError> {
-    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut threads = 1;
-    // One processor is the GPU's.
-    while threads < processors.max(2) {
+    report.gpu = Some(gpu.info().name.clone());
+    for (turn, count) in (0..).zip(ON_GPU_BATCHES) {
+        progress(
+            "stages by batch on the GPU",
+            Some((turn, ON_GPU_BATCHES.len() as u64)),
+        );
+        for (stage, on_gpu) in STAGES.into_iter().zip(ON_GPU) {
+            let rate = on_device(gpu, on_gpu, count, BRIEFLY)?;
+            let name = format!("stage.{stage}.gpu_batch.{count}");
+            report.rows.push(Row::higher(name, rate, "/s", None));
+        }
+    }
+    for threads in threads() {
         progress(
             "stages by threads and GPU",
-            Some((threads as u64, processors as u64)),
+            Some((threads as u64, processors() as u64)),
         );
         for ((stage, on_gpu), count) in STAGES.into_iter().zip(ON_GPU).zip(OF_A_THREAD) {
             let once = || one_batch(key, stage, messages, count);
-            let rate = at_once(threads, once, || on_device(gpu, on_gpu))?;
+            let whole = Plan::default();
+            let rate = at_once(threads, once, || {
+                on_device(gpu, on_gpu, whole.items, whole.duration)
+            })?;
             let name = format!("stage.{stage}.threads_and_gpu.{threads}");
             report.rows.push(Row::higher(name, rate, "/s", None));
         }
-        threads *= 2;
     }
     Ok(())
 }
 
-fn on_device(gpu: &mut Gpu, stage: Stage) -> Result<f64, BenchError> {
+/// How long each batch is measured, after as long a warm-up.
+const BRIEFLY: Duration = Duration::from_millis(500);
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// How many threads compute beside a GPU, which takes one processor.
+fn threads() -> impl Iterator<Item = usize> {
+    let powers = std::iter::successors(Some(1), |threads: &usize| threads.checked_mul(2));
+    powers.take_while(|threads| *threads < processors().max(2))
+}
+
+/// Messages per second of a stage, by batches of so many.
+fn on_device(gpu: &mut Gpu, stage: Stage, items: usize, duration: Duration) -> Result<f64, BenchError> {
     let begin = Instant::now();
     let mut problem = None;
     let sources = Sources {
         now: &mut || begin.elapsed(),
         random: &mut |bytes| problem = getrandom::fill(bytes).err().or(problem),
     };
-    let rate = gpu::stage_of(gpu, stage, sources).map_err(broken);
+    let plan = Plan {
+        items,
+        duration,
+        stage: Some(stage),
+        ..Plan::default()
+    };
+    let rate = gpu::stage_of(gpu, &plan, sources).map_err(broken);
     match problem {
         Some(problem) => Err(broken(problem)),
         None => rate,
