@@ -36,6 +36,8 @@ fn main() {
         let built = SkeletonBuilder::new()
             .source(&source)
             .clang_args(&args)
+            // Written out as numbers, they are 11 MB to parse for the compiler, clippy and rustdoc each.
+            .reference_obj(true)
             .build_and_generate(out.join(format!("{program}.skel.rs")));
         if let Err(error) = built {
             println!(

@@ -13,10 +13,12 @@ mod support;
 mod told;
 
 use std::collections::HashSet;
+use std::fs::DirBuilder;
 use std::net::UdpSocket;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use linewarden_signatures::lane::OneByOne;
 use linewarden_signatures::message::{Envelope, MESSAGE_BYTES_MAX, TimeMs};
@@ -29,6 +31,29 @@ use support::{PATIENCE, PROGRAM, Process, linewarden, run};
 
 fn keygen(at: &Path, words: &str) -> Value {
     serde_json::from_str(&run(linewarden(at, &format!("signed keygen --json {words}")))).unwrap()
+}
+
+/// A signer of RA that signs a byte, with so many masks. All of them have one key: to make its table takes seconds.
+fn byte_signer(at: &Path, name: &str, masks: u32) {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    let made = MADE.get_or_init(|| {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("signed");
+        if directory.exists() {
+            std::fs::remove_dir_all(&directory).unwrap();
+        }
+        std::fs::create_dir_all(&directory).unwrap();
+        keygen(&directory, "--scheme ra-rsa2048 --layout bytes:1 --out byte");
+        directory.join("byte")
+    });
+    let signer = at.join(name);
+    DirBuilder::new().mode(0o700).create(&signer).unwrap();
+    for file in std::fs::read_dir(made).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), signer.join(file.file_name())).unwrap();
+    }
+    if masks > 0 {
+        run(linewarden(at, &format!("signed masks {name} --count {masks}")));
+    }
 }
 
 /// Files of masks are bound to a machine, which has a name in /etc/machine-id.
@@ -183,7 +208,7 @@ fn files_that_others_could_have_read_or_copied_are_refused() {
     }
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
-    keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --masks 64 --out truck");
+    byte_signer(at, "truck", 64);
     let refused = |code: i32, says: &str| {
         let words = "signed send truck --to 127.0.0.1:9 --input truck/signer.json";
         let output = linewarden(at, words).output().unwrap();
@@ -563,7 +588,7 @@ fn what_cannot_be_done_is_said() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     keygen(at, "--scheme ed25519 --out plain");
-    keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --out bytes");
+    byte_signer(at, "bytes", 0);
     std::fs::write(at.join("line"), "hello\n").unwrap();
     std::fs::remove_file(at.join("plain/seal.key")).unwrap();
     let receive = "signed receive --listen 127.0.0.1:0 --signers plain/signer.json";

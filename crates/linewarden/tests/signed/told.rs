@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::support::{PATIENCE, Process, Running, linewarden, run};
-use crate::{inbox, keygen, nameless, next, receive, sender, signal};
+use crate::{byte_signer, inbox, keygen, nameless, next, receive, sender, signal};
 
 fn show(at: &Path, path: &str) -> Value {
     serde_json::from_str(&run(linewarden(at, &format!("signed show {path} --json")))).unwrap()
@@ -22,8 +22,8 @@ fn a_signer_shows_how_many_masks_are_left_and_why_none_can_be_used() {
     }
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
-    keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --masks 128 --out truck");
-    keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --out bare");
+    byte_signer(at, "truck", 128);
+    byte_signer(at, "bare", 0);
     keygen(at, "--scheme ed25519 --out plain");
     let show = |path| show(at, path);
     assert_eq!(show("truck")["masks_left"], 128);
@@ -79,7 +79,7 @@ fn a_sender_prints_its_counters_and_says_that_masks_have_run_out() {
     }
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
-    keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --masks 64 --out truck");
+    byte_signer(at, "truck", 64);
     let (inbox, to) = inbox();
     let words = format!("signed send truck --to {to} --priority 2 --idle-masks 0 --lanes 1 --json");
     let mut command = linewarden(at, &words);
@@ -247,7 +247,7 @@ fn who_ends_the_making_of_masks_has_those_that_were_made() {
     }
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
-    keygen(at, "--scheme ra-rsa2048 --layout bytes:1 --out truck");
+    byte_signer(at, "truck", 0);
     let left = || show(at, "truck")["masks_left"].as_u64().unwrap();
     let making = Process::start(linewarden(at, "signed masks truck --count 1000000 --json"));
     let begin = Instant::now();
