@@ -27,6 +27,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_
 
 use self::limits::Limits;
 use crate::gateway::{GatewayError, PlaneHandle};
+use crate::tasks;
 use crate::time::Clock;
 
 /// Datagrams of one socket before the others have their turn.
@@ -130,7 +131,11 @@ impl Desk {
         };
         let thread = std::thread::Builder::new()
             .name("lw-desk".to_owned())
-            .spawn(move || clerk.run(&runtime))?;
+            .spawn(move || {
+                let counts = clerk.run(&runtime);
+                tasks::end(runtime);
+                counts
+            })?;
         Ok(Self {
             stop,
             thread: Some(thread),

@@ -17,10 +17,9 @@ use crate::evidence_source::EvidenceSource;
 use crate::exchange::{Answer, Ask};
 use crate::feeder::{Desks, Feeder};
 use crate::node::{Node, ReconfigureError, Settings, SettingsError, Status};
+use crate::tasks;
 use crate::time::Clock;
 
-/// How long the link's thread has to end once nobody asks any more, and what it has left in the database's driver.
-const LINK_GRACE: Duration = Duration::from_secs(2);
 /// How long handshakes under way may take once the gateway is told to stop.
 const STOP_GRACE: Duration = Duration::from_millis(200);
 /// How long the controller has for taking note of where the gateway stood.
@@ -308,7 +307,7 @@ impl Gateway {
     /// Whoever closes the registry next is the last to have it open, unless somebody is still being asked for evidence.
     fn await_link(&mut self) {
         let link = self.link.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let _ = link.recv_timeout(LINK_GRACE);
+        let _ = link.recv_timeout(tasks::GRACE);
     }
 }
 
@@ -335,26 +334,14 @@ fn start_feeder(
     std::thread::Builder::new()
         .name("lw-link".to_owned())
         .spawn(move || {
-            let _at_work = at_work;
             // Once the control thread is gone, so is everybody who asked.
             runtime.block_on(feeder.serve(|answer| {
                 messages.send(Message::Answer(answer));
             }));
-            runtime.block_on(give_back());
+            tasks::end(runtime);
+            drop(at_work);
         })?;
     Ok((desks, link))
-}
-
-/// Lets tasks that were left end. The database's driver gives connections back in tasks: one that is dropped unrun leaves its connection
-/// to a thread that closes it some time later, and until then the registry's log lies beside its file.
-async fn give_back() {
-    let tasks = tokio::runtime::Handle::current().metrics();
-    let _ = tokio::time::timeout(LINK_GRACE, async {
-        while tasks.num_alive_tasks() > 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
 }
 
 struct Control {

@@ -32,6 +32,7 @@ mod in_packets;
 mod node;
 pub mod p4dra;
 pub mod plane;
+mod tasks;
 mod time;
 
 pub use attester::{Attester, AttesterError, Shown};
