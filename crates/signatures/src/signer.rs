@@ -153,6 +153,11 @@ impl Signer {
         self.pool().extend(masks);
     }
 
+    /// What a device needs to sign this message, with RA.
+    pub(crate) fn ready_for<'a>(&'a self, message: &'a ToSign) -> Option<(&'a Table, &'a Digits)> {
+        self.table.as_ref().zip(message.digits.as_ref())
+    }
+
     /// Takes a message apart.
     ///
     /// # Errors

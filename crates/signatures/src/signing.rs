@@ -69,7 +69,7 @@ impl From<SignError> for Failed {
 /// How signing is done.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// Processors that sign.
+    /// Processors that sign, at least one.
     pub lanes: usize,
     /// Masks that they and GPUs keep ready when they are idle; with fewer than a quarter of them they begin to make more.
     pub idle_masks: usize,
@@ -254,9 +254,15 @@ impl Lane<Item> for DeviceLane {
     /// Messages for which there is no mask any more are signed by this thread's processor.
     fn run(&mut self, _: Class, jobs: &mut [Item], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
         let messages: Vec<&ToSign> = jobs.iter().map(|item| &item.message).collect();
-        let device = &mut self.device;
-        let signed = self.signing.signer.sign_by(&messages, |table, masks, digits| {
-            device.sign(table, masks, digits).map_err(Failed::Lane)
+        let (device, signer) = (&mut self.device, &self.signing.signer);
+        // Masks are taken once it is known that there is something to sign with.
+        if let Some((table, digits)) = messages.first().and_then(|message| signer.ready_for(message)) {
+            device
+                .prepare(table, digits)
+                .map_err(|lost| LaneLost(lost.reason))?;
+        }
+        let signed = signer.sign_by(&messages, |_, masks, digits| {
+            device.sign(masks, digits).map_err(Failed::Lane)
         });
         let signed = match signed {
             Ok(signed) => Ok(signed),
@@ -309,7 +315,8 @@ impl SigningService {
         };
         let lane = |number| (spec(number, settings), Box::new(signing()) as Box<dyn Lane<Item>>);
         let sink: Arc<dyn Sink<Item>> = Arc::<Shared>::clone(&shared);
-        let mut lanes: Vec<_> = (0..settings.lanes).map(lane).collect();
+        // What a GPU does not sign needs one.
+        let mut lanes: Vec<_> = (0..settings.lanes.max(1)).map(lane).collect();
         if class == Class::RA_SIGN {
             lanes.extend(gpus.into_iter().map(|gpu| device_lane(gpu, signing(), settings)));
         }
@@ -480,6 +487,100 @@ fn config(class: Class, stock: usize, settings: Settings) -> Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::rapid::tests::{PAYLOADS, key, stamp, table};
+    use crate::gpu::{BatchError, Emulation, Gpu, NoGpu};
+    use crate::lane::{KeyMemory, Places};
+
+    fn items(signer: &Signer) -> Vec<Item> {
+        let item = |payload: &[u8; 1]| Item {
+            message: signer.prepare(stamp(), PayloadKind::Opaque, payload).unwrap(),
+            signed: None,
+        };
+        PAYLOADS.iter().map(item).collect()
+    }
+
+    /// Kernels for this processor stand in for a GPU, which is lost after so many calls.
+    fn gpu(calls: u64) -> Result<Graphics, NoGpu> {
+        let open = move || {
+            let emulation = Emulation {
+                calls,
+                ..Emulation::default()
+            };
+            Gpu::emulated(emulation).map_err(|lost| NoGpu::from(BatchError::from(lost)))
+        };
+        let memory = KeyMemory {
+            table_bytes: 1 << 20,
+            rsa_keys: 1,
+        };
+        Graphics::opened_by(Box::new(open), Arc::new(Places::new([], memory)))
+    }
+
+    fn lane(signer: &Arc<Signer>, gpu: Graphics) -> Box<dyn Lane<Item>> {
+        let signing = SigningLane {
+            signer: Arc::clone(signer),
+            problem: Arc::default(),
+        };
+        let settings = Settings {
+            lanes: 1,
+            idle_masks: 0,
+        };
+        let (spec, lane) = device_lane(gpu, signing, settings);
+        assert!(spec.lines.of(Class::RA_SIGN).is_some() && !spec.refills);
+        lane
+    }
+
+    fn signer() -> Arc<Signer> {
+        let key = key();
+        let table = table(key.ra().unwrap());
+        Arc::new(Signer::new(key, Some(table), None))
+    }
+
+    fn check(signer: &Signer, items: &[Item], ways: [Way; 3]) {
+        let public = signer.public().ra().unwrap();
+        for ((item, way), payload) in items.iter().zip(ways).zip(PAYLOADS) {
+            let signed = item.signed.as_ref().unwrap();
+            assert_eq!(signed.way, way);
+            let (rest, number) = signed.bytes.split_at(signed.bytes.len() - 256);
+            let digits = public
+                .layout()
+                .digits(stamp(), PayloadKind::Opaque, &payload)
+                .unwrap();
+            assert!(public.verify(rest.last_chunk().unwrap(), &digits, number));
+        }
+    }
+
+    #[test]
+    fn a_gpu_signs_with_the_masks_that_there_are() {
+        let signer = signer();
+        let mut lane = lane(&signer, gpu(u64::MAX).unwrap());
+        for (masks, ways) in [(3, [Way::Masked; 3]), (2, [Way::Masked, Way::Masked, Way::Dry])] {
+            signer.refill(masks).unwrap();
+            let (mut items, mut outcomes) = (items(&signer), Vec::new());
+            lane.run(Class::RA_SIGN, &mut items, &mut outcomes).unwrap();
+            assert_eq!((outcomes, signer.masks()), (vec![Outcome::Accepted; 3], 0));
+            check(&signer, &items, ways);
+        }
+    }
+
+    /// Nothing is signed by a batch whose device is lost, and no mask is taken where there is nothing to sign with.
+    #[test]
+    fn a_gpu_that_is_lost_leaves_its_messages() {
+        let signer = signer();
+        let mut masks_taken = std::collections::BTreeSet::new();
+        for gpu in (0..).step_by(3).filter_map(|calls| gpu(calls).ok()) {
+            let mut lane = lane(&signer, gpu);
+            signer.refill(3).unwrap();
+            let before = signer.masks();
+            let (mut items, mut outcomes) = (items(&signer), Vec::new());
+            if lane.run(Class::RA_SIGN, &mut items, &mut outcomes).is_ok() {
+                check(&signer, &items, [Way::Masked; 3]);
+                break;
+            }
+            assert!(outcomes.is_empty() && items.iter().all(|item| item.signed.is_none()));
+            masks_taken.insert(before - signer.masks());
+        }
+        assert_eq!(masks_taken, [0, 3].into());
+    }
 
     /// Processors that sign `per_s` messages a second, and a sender that always has more, in submissions of 64.
     fn longest_wait_ms(per_s: u64) -> u64 {

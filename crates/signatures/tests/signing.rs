@@ -165,17 +165,6 @@ fn gpu(calls: u64) -> Graphics {
     Graphics::opened_by(Box::new(open), nobody).unwrap()
 }
 
-#[test]
-fn a_gpu_signs_with_the_masks_that_there_are() {
-    let scheme = Scheme::RaRsa2048;
-    let signer = signer(scheme);
-    signer.refill(60).unwrap();
-    let (service, sent) = start_with(&signer, 0, 0, vec![gpu(u64::MAX)]);
-    let counts = exchange(service, &sent, scheme, 60);
-    assert_eq!((counts.masked, counts.total(), counts.lost), (60, 60, 0));
-    assert_eq!(signer.masks(), 0);
-}
-
 /// It is lost at last, and the processor goes on.
 #[test]
 fn an_idle_gpu_makes_masks_as_long_as_it_is_there() {

@@ -133,9 +133,33 @@ pub struct RaSignature {
     pub numbers: Vec<u8>,
 }
 
+/// What a device has of a signer's key.
+pub(super) enum SignerKeys {
+    /// Enough to sign with masks that were made elsewhere.
+    Public(RsaKeys),
+    /// Enough to make some.
+    Private(RsaSecrets),
+}
+
+impl SignerKeys {
+    fn public(&self) -> &RsaKeys {
+        match self {
+            Self::Public(keys) => keys,
+            Self::Private(secrets) => &secrets.public,
+        }
+    }
+
+    fn private(&self) -> Result<&RsaSecrets, BatchError> {
+        match self {
+            Self::Public(_) => Err(BatchError::Malformed("the signer's private key is not here")),
+            Self::Private(secrets) => Ok(secrets),
+        }
+    }
+}
+
 /// A signer's table and masks on the device. Each mask is taken once; the device sees to that too.
 pub struct RaSigner {
-    secrets: RsaSecrets,
+    keys: SignerKeys,
     prefix: Vec<u8>,
     layout: Layout,
     table: DeviceMemory,
@@ -305,7 +329,9 @@ impl Gpu {
         let size = size_of_modulus(modulus)?;
         let mut secrets = self.rsa_secrets(size, 1)?;
         self.put_rsa_secret(&mut secrets, 0, modulus, prefix, secret)?;
-        self.signer_with(secrets, prefix, domains, masks, |gpu, layout, secrets, memory| {
+        let keys = SignerKeys::Private(secrets);
+        self.signer_with(keys, prefix, domains, masks, |gpu, layout, keys, memory| {
+            let secrets = keys.private()?;
             for first in (0..layout.rows()).step_by(TABLE_PART) {
                 let messages = layout.messages(first, components)?;
                 let address = memory.address() + (first * size.bytes()) as u64;
@@ -324,22 +350,22 @@ impl Gpu {
     /// A signer whose table `fill` puts into its memory.
     pub(super) fn signer_with(
         &mut self,
-        secrets: RsaSecrets,
+        keys: SignerKeys,
         prefix: &[u8],
         domains: &[u32],
         masks: usize,
-        fill: impl FnOnce(&mut Self, &Layout, &RsaSecrets, &DeviceMemory) -> Result<(), BatchError>,
+        fill: impl FnOnce(&mut Self, &Layout, &SignerKeys, &DeviceMemory) -> Result<(), BatchError>,
     ) -> Result<RaSigner, BatchError> {
         if masks == 0 || u32::try_from(masks).is_err() {
             return Err(BatchError::Malformed(
                 "a signer needs room for masks, and for fewer than 2^32",
             ));
         }
-        let number_bytes = secrets.public.size.bytes();
+        let number_bytes = keys.public().size.bytes();
         self.guard(|gpu| {
             let layout = Layout::new(gpu, domains)?;
             let table = gpu.allocate(layout.rows() * number_bytes)?;
-            fill(gpu, &layout, &secrets, &table)?;
+            fill(gpu, &layout, &keys, &table)?;
             Ok(RaSigner {
                 prefix: prefix.to_vec(),
                 layout,
@@ -349,7 +375,7 @@ impl Gpu {
                 capacity: masks,
                 head: 0,
                 ready: VecDeque::new(),
-                secrets,
+                keys,
             })
         })
     }
@@ -357,7 +383,7 @@ impl Gpu {
     /// Makes masks of these random numbers, which must never have been used before, and adds them to the signer's.
     ///
     /// # Errors
-    /// No room for so many, a result that failed its check (the others are kept), or the device is lost.
+    /// No room for so many, no private key on the device, a result that failed its check (the others are kept), or the device is lost.
     pub fn fill_masks(
         &mut self,
         signer: &mut RaSigner,
@@ -381,13 +407,18 @@ impl Gpu {
             messages.push(&[signer.prefix.as_slice(), seed].concat())?;
         }
         let head = signer.head;
-        let address = signer.masks.address() + (head * signer.secrets.public.size.bytes()) as u64;
+        let address = signer.masks.address() + (head * signer.keys.public().size.bytes()) as u64;
         let destination = Destination::Rows {
             address,
             montgomery: false,
         };
         let key_of = vec![0; seeds.len()];
-        let raised = self.raise(&signer.secrets, &key_of, &Source::Hashes(&messages), destination)?;
+        let raised = self.raise(
+            signer.keys.private()?,
+            &key_of,
+            &Source::Hashes(&messages),
+            destination,
+        )?;
         let filled: Vec<u32> = raised.statuses.iter().map(|status| u32::from(*status)).collect();
         self.write(&signer.filled, head * size_of::<u32>(), bytes_of(&filled))?;
         let slots = (head as u32..).zip(seeds).zip(&raised.statuses);
@@ -406,7 +437,7 @@ impl Gpu {
     /// No room for so many, masks of a modulus of another size, or the device is lost.
     pub fn put_masks(&mut self, signer: &mut RaSigner, masks: Vec<Mask>) -> Result<(), BatchError> {
         self.check_owner(&signer.masks)?;
-        let number_bytes = signer.secrets.public.size.bytes();
+        let number_bytes = signer.keys.public().size.bytes();
         if masks.iter().any(|mask| mask.beta().len() != number_bytes) {
             return Err(BatchError::Malformed("a mask of another key"));
         }
@@ -422,7 +453,7 @@ impl Gpu {
 
     /// Puts masks into slots that lie side by side.
     fn put_run(&mut self, signer: &mut RaSigner, masks: &[Mask]) -> Result<(), BatchError> {
-        let (head, number_bytes) = (signer.head, signer.secrets.public.size.bytes());
+        let (head, number_bytes) = (signer.head, signer.keys.public().size.bytes());
         let mut numbers = Zeroizing::new(Vec::with_capacity(masks.len() * number_bytes));
         for mask in masks {
             numbers.extend(mask.beta().iter().rev());
@@ -464,7 +495,7 @@ impl Gpu {
         }
         self.guard(|gpu| {
             let (slots, seeds): (Vec<u32>, Vec<_>) = signer.ready.drain(..count).unzip();
-            let public = &signer.secrets.public;
+            let public = signer.keys.public();
             let number_bytes = public.size.bytes();
             let (throughput, latency) = public.size.ra_sign();
             let (kernel, slice) = gpu.choose(goal, count, throughput, latency)?;

@@ -11,7 +11,7 @@ use super::hash::Messages;
 use super::keys::RsaSecrets;
 use super::layouts::MESSAGE_BYTES_MAX;
 use super::private::{Destination, Source};
-use super::ra::{RaKeys, RaSigner, check_statuses};
+use super::ra::{RaKeys, RaSigner, SignerKeys, check_statuses};
 use crate::message::MASK_NAME_BYTES;
 use crate::ra::hash::{COMPONENT_HEAD_BYTES, component_input, mask_head};
 use crate::ra::{Layout, Mask, RaPrivate, RaPublic, Table};
@@ -69,30 +69,35 @@ impl Gpu {
         self.put_ra_key(keys, number, key.rsa().as_bytes(), &head, &components(key))
     }
 
-    /// Puts a signer on the device with its table, and room for masks: what it makes there it checks, and others may be put there.
+    /// Puts a signer's table on the device, and room for masks, which are made elsewhere: the private key is not needed.
     ///
     /// # Errors
-    /// A table of another key, or the device is lost or has no memory.
-    pub fn ra_signer_of(
-        &mut self,
-        key: &RaPrivate,
-        table: &Table,
-        masks: usize,
-    ) -> Result<RaSigner, BatchError> {
-        let public = key.public();
-        if public.pad() != table.public().pad() {
-            return Err(BatchError::Malformed("the table of another key"));
-        }
-        let head = mask_head(public.pad());
-        let mut secrets = self.rsa_secrets(public.rsa().size(), 1)?;
-        with_secret(key, |secret| {
-            self.put_rsa_secret(&mut secrets, 0, public.rsa().as_bytes(), &head, secret)
-        })?;
+    /// The device is lost or has no memory.
+    pub fn ra_signer_of(&mut self, table: &Table, masks: usize) -> Result<RaSigner, BatchError> {
+        let public = table.public();
+        let mut keys = self.rsa_keys(public.rsa().size(), 1)?;
+        self.put_rsa_key(&mut keys, 0, public.rsa().as_bytes())?;
         let domains: Vec<u32> = public.layout().domains().collect();
         let rows = table.montgomery_forms();
-        self.signer_with(secrets, &head, &domains, masks, |gpu, _, _, memory| {
-            Ok(gpu.write(memory, 0, &rows)?)
-        })
+        let keys = SignerKeys::Public(keys);
+        self.signer_with(
+            keys,
+            &mask_head(public.pad()),
+            &domains,
+            masks,
+            |gpu, _, _, memory| Ok(gpu.write(memory, 0, &rows)?),
+        )
+    }
+
+    /// Room on the device for one signer's public key, with which what it signs is looked at.
+    ///
+    /// # Errors
+    /// A layout that the device does not take ([`takes_layout`]); or it is lost or has no memory.
+    pub fn ra_verifier_of(&mut self, key: &RaPublic) -> Result<RaKeys, BatchError> {
+        let domains: Vec<u32> = key.layout().domains().collect();
+        let mut keys = self.ra_keys(key.rsa().size(), &domains, 1)?;
+        self.put_ra_public(&mut keys, 0, key)?;
+        Ok(keys)
     }
 
     /// Puts a private key on the device, to make masks with.
@@ -210,14 +215,11 @@ pub(crate) mod tests {
         let key = key();
         let ra = key.ra().unwrap();
         let mut gpu = Gpu::emulated(Emulation::default()).unwrap();
-        let mut signer = gpu.ra_signer_of(ra, &table(ra), 3).unwrap();
-        gpu.fill_masks(&mut signer, &[[1; 32], [2; 32], [3; 32]]).unwrap();
+        let mut signer = gpu.ra_signer_of(&table(ra), 3).unwrap();
+        let missing = gpu.fill_masks(&mut signer, &[[1; 32]]);
+        assert!(matches!(missing, Err(BatchError::Malformed(_))), "{missing:?}");
         let all = PAYLOADS.map(|payload| digits(ra, &payload));
         let flat: Vec<u16> = all.iter().flat_map(|digits| digits.as_slice().to_vec()).collect();
-        let signed = gpu.sign_ra(&mut signer, &flat, Goal::Best).unwrap();
-        for ((digits, number), name) in all.iter().zip(signed.numbers.chunks(256)).zip(&signed.seeds) {
-            assert!(ra.public().verify(name, digits, number));
-        }
         // Masks that a processor has made; the ring of slots has gone round once then.
         for names in [[[4; 32], [5; 32], [6; 32]], [[7; 32], [8; 32], [9; 32]]] {
             gpu.put_masks(&mut signer, ra.masks(&names).unwrap()).unwrap();
@@ -236,11 +238,6 @@ pub(crate) mod tests {
             let one = gpu.sign_ra(&mut signer, all[0].as_slice(), Goal::Best).unwrap();
             assert!(ra.public().verify(&one.seeds[0], &all[0], &one.numbers));
         }
-        let others = table(self::key().ra().unwrap());
-        assert!(matches!(
-            gpu.ra_signer_of(ra, &others, 3),
-            Err(BatchError::Malformed(_))
-        ));
     }
 
     #[test]

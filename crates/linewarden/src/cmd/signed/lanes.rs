@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use linewarden_signatures::calibration::Samples;
-use linewarden_signatures::gpu::{DeviceInfo, Gpu, NoGpu, Options};
+use linewarden_signatures::gpu::{Gpu, NoGpu, Options};
 use linewarden_signatures::key::PublicKey;
 use linewarden_signatures::lane::{Eight, Graphics, KeyMemory, OneByOne, Places};
 use linewarden_signatures::receive::{Checked, Receiver};
@@ -159,7 +159,7 @@ fn processor(number: usize) -> OneLane {
 /// The GPUs that are to be used, as lanes, and which signers have places on them.
 pub fn gpus(when: UseGpu, receiver: &Receiver) -> Result<(Vec<OneLane>, Option<Arc<Places>>), Failure> {
     let lane = |gpu: Graphics| -> OneLane { (gpu.spec(), Box::new(gpu)) };
-    let (gpus, places) = graphics(when, receiver.signers())?;
+    let (gpus, places) = graphics(when, receiver.signers(), Options::default())?;
     Ok((gpus.into_iter().map(lane).collect(), places))
 }
 
@@ -168,8 +168,13 @@ pub fn gpus(when: UseGpu, receiver: &Receiver) -> Result<(Vec<OneLane>, Option<A
 pub fn graphics<'a>(
     when: UseGpu,
     signers: impl IntoIterator<Item = &'a Arc<PublicKey>>,
+    options: Options,
 ) -> Result<(Vec<Graphics>, Option<Arc<Places>>), Failure> {
     let none = (Vec::new(), None);
+    let options = Options {
+        cache: cache(),
+        ..options
+    };
     let found = match when {
         UseGpu::Off => return Ok(none),
         UseGpu::Auto | UseGpu::Require => Gpu::discover(),
@@ -178,7 +183,7 @@ pub fn graphics<'a>(
         let memory = devices.iter().map(KeyMemory::of).reduce(KeyMemory::least);
         let places = memory.map(|memory| Arc::new(Places::new(signers, memory)));
         let gpus = devices.iter().zip(places.iter().cycle());
-        let gpus = gpus.map(|(device, places)| open(device, Arc::clone(places)));
+        let gpus = gpus.map(|(device, places)| Graphics::open(device, &options, Arc::clone(places)));
         Ok((gpus.collect::<Result<Vec<_>, _>>()?, places))
     });
     match (opened, when) {
@@ -190,14 +195,6 @@ pub fn graphics<'a>(
             Ok(none)
         }
     }
-}
-
-fn open(device: &DeviceInfo, places: Arc<Places>) -> Result<Graphics, NoGpu> {
-    let options = Options {
-        cache: cache(),
-        ..Options::default()
-    };
-    Graphics::open(device, &options, places)
 }
 
 /// Where compiled kernels are kept: what the service manager names, or the user's own.

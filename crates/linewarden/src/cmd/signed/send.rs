@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use linewarden_signatures::gpu::Options;
 use linewarden_signatures::key::PublicKey;
 use linewarden_signatures::lane::Graphics;
 use linewarden_signatures::message::{Priority, Stamp, TimeMs};
@@ -147,8 +148,13 @@ pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
 
 /// GPUs, if there is something for them to do.
 fn graphics(args: &SendArgs, signer: &Signer) -> Result<Vec<Graphics>, Failure> {
+    // Messages that are signed anew, their device having been waited for, must not be too old then.
+    let options = Options {
+        patience: Duration::from_millis(500),
+        ..Options::default()
+    };
     match (signer.public().ra().is_some(), args.gpu) {
-        (true, when) => Ok(lanes::graphics(when, [])?.0),
+        (true, when) => Ok(lanes::graphics(when, [], options)?.0),
         (false, UseGpu::Require) => Err(Failure::input(
             "--gpu require: a GPU signs with masks, and this key has none",
         )),

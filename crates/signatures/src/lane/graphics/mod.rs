@@ -110,10 +110,13 @@ impl Graphics {
         let spec = rates.into_iter().fold(spec, |spec, (class, rate)| {
             spec.with(class, Line::new(overhead, rate))
         });
+        let spec = match self.signs() {
+            false => spec,
+            true => spec.with(Class::RA_SIGN, Line::new(overhead, 0.5e6)),
+        };
         match self.signer {
             None => spec,
             Some(_) => spec
-                .with(Class::RA_SIGN, Line::new(overhead, 1e6))
                 .with(Class::MASK_REFILL, Line::new(overhead, 1e5))
                 .refilling(),
         }
@@ -166,15 +169,15 @@ impl Graphics {
         let Some(device) = &mut self.device else {
             return Err(self.lost());
         };
-        match run(device) {
-            Ok(result) => Ok(result),
-            Err(error) => {
-                self.reason = error.to_string();
-                self.hangs = self.device.take().is_some_and(Device::close);
-                self.forget_signer();
-                Err(self.lost())
-            }
-        }
+        run(device).map_err(|error| self.close(&error))
+    }
+
+    /// Closes the device for this.
+    fn close(&mut self, error: &BatchError) -> Lost {
+        self.reason = error.to_string();
+        self.hangs = self.device.take().is_some_and(Device::close);
+        self.forget_signer();
+        self.lost()
     }
 
     fn lost(&self) -> Lost {

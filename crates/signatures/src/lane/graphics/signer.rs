@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::Graphics;
-use crate::gpu::{BatchError, Goal, Gpu, MaskKey, RaSigner};
+use crate::gpu::{BatchError, Goal, Gpu, MaskKey, RaBatch, RaKeys, RaSigner, takes_layout};
 use crate::key::PrivateKey;
 use crate::lane::Lost;
-use crate::ra::{Digits, Mask, RaPrivate, Table};
+use crate::ra::{Digits, Mask, RaPrivate, RaPublic, Table};
 use crate::signer::{NamedSignature, fresh_name};
 
 /// Takes masks over: [`Signer::add_masks`](crate::signer::Signer::add_masks), or a file of masks.
@@ -16,14 +16,15 @@ pub type MaskDelivery = Box<dyn FnMut(Vec<Mask>) + Send>;
 pub(super) struct SignerWork {
     key: Arc<PrivateKey>,
     deliver: MaskDelivery,
-    on_device: OnDevice,
+    /// As long as the device is open, once it was needed.
+    mask_key: Option<MaskKey>,
+    table: Option<TableOnDevice>,
 }
 
-/// What a device has of a signer, once it was needed and as long as it is open.
-#[derive(Default)]
-struct OnDevice {
-    for_masks: Option<MaskKey>,
-    for_messages: Option<RaSigner>,
+/// What messages are signed with on a device, and what the signatures are looked at with.
+struct TableOnDevice {
+    signer: RaSigner,
+    verifier: RaKeys,
 }
 
 impl Graphics {
@@ -36,9 +37,16 @@ impl Graphics {
         self.signer = key.ra().is_some().then_some(SignerWork {
             key,
             deliver,
-            on_device: OnDevice::default(),
+            mask_key: None,
+            table: None,
         });
         self
+    }
+
+    /// Whether it signs this signer's messages, too: it must be able to verify them.
+    pub(super) fn signs(&self) -> bool {
+        let key = self.signer.as_ref().and_then(|work| work.key.ra());
+        key.is_some_and(|key| takes_layout(key.public().layout()))
     }
 
     /// Makes so many masks of fresh random names and delivers them, all or, after an error, none; how many.
@@ -46,107 +54,132 @@ impl Graphics {
     /// # Errors
     /// No random bytes, a mask that does not check, or the device is lost: with all of them the lane is.
     pub fn make_masks(&mut self, count: usize) -> Result<usize, Lost> {
-        let Some(mut work) = self.signer.take() else {
+        if self.signer.is_none() {
             return Ok(0);
-        };
-        let made = self.make(&mut work, count).map(|masks| {
+        }
+        self.for_signer(|gpu, work| {
+            let Some(key) = work.key.ra() else {
+                return Ok(0);
+            };
+            let names: Result<Vec<_>, _> = std::iter::repeat_with(fresh_name).take(count).collect();
+            let names = names.map_err(|_| NO_RANDOM_BYTES)?;
+            let mask_key = match work.mask_key.take() {
+                Some(mask_key) => mask_key,
+                None => gpu.mask_key(key)?,
+            };
+            let masks = gpu.make_masks(work.mask_key.insert(mask_key), &names)?;
             let count = masks.len();
             (work.deliver)(masks);
-            count
-        });
-        self.put_back(work, made)
+            Ok(count)
+        })
     }
 
-    /// Signs up to [`Graphics::SIGNED_MAX`] messages, each with a mask, which is gone then whatever happens; in their order. One of them is
-    /// verified here: what the device makes of the others is a product of results that were checked before, and a wrong one says nothing of
-    /// the key.
+    /// Sees to it that messages can be signed, before there are masks that would be lost if not: the first time, the table goes to the
+    /// device, and these components are signed with a mask that nobody else gets.
     ///
     /// # Errors
     /// The device is lost, or computes wrongly, or works for no signer.
-    pub(crate) fn sign(
+    pub(crate) fn prepare(&mut self, table: &Table, digits: &Digits) -> Result<(), Lost> {
+        self.for_signer(|gpu, work| match (&work.table, work.key.ra()) {
+            (Some(_), _) => Ok(()),
+            (None, None) => Err(NO_SIGNER),
+            (None, Some(key)) => {
+                work.table = Some(TableOnDevice::new(gpu, key, table, digits)?);
+                Ok(())
+            }
+        })
+    }
+
+    /// Signs up to [`Graphics::SIGNED_MAX`] messages, each with a mask, which is gone then whatever happens; in their order. All are
+    /// verified on the device, and one of them here: a wrong one, beside the power that it should have, could tell of the table.
+    ///
+    /// # Errors
+    /// The device is lost, or computes wrongly, or was not prepared.
+    pub(crate) fn sign(&mut self, masks: Vec<Mask>, digits: &[&Digits]) -> Result<Vec<NamedSignature>, Lost> {
+        self.for_signer(|gpu, work| match (&mut work.table, work.key.ra()) {
+            (Some(table), Some(key)) => table.sign(gpu, key.public(), masks, digits),
+            _ => Err(NO_SIGNER),
+        })
+    }
+
+    /// Does something for the signer, and closes the device if that fails.
+    fn for_signer<T>(
         &mut self,
-        table: &Table,
-        masks: Vec<Mask>,
-        digits: &[&Digits],
-    ) -> Result<Vec<NamedSignature>, Lost> {
-        let Some(mut work) = self.signer.take() else {
+        run: impl FnOnce(&mut Gpu, &mut SignerWork) -> Result<T, BatchError>,
+    ) -> Result<T, Lost> {
+        let Some(device) = &mut self.device else {
             return Err(self.lost());
         };
-        let SignerWork { key, on_device, .. } = &mut work;
-        let signed = match key.ra() {
-            Some(ra) => self.on_device(|device| on_device.sign(&mut device.gpu, ra, table, masks, digits)),
-            None => Err(self.lost()),
+        let done = match &mut self.signer {
+            Some(work) => run(&mut device.gpu, work),
+            None => Err(NO_SIGNER),
         };
-        self.put_back(work, signed)
-    }
-
-    /// A device that is closed has nothing of the signer any more.
-    fn put_back<T>(&mut self, mut work: SignerWork, done: Result<T, Lost>) -> Result<T, Lost> {
-        if done.is_err() {
-            work.on_device = OnDevice::default();
-        }
-        self.signer = Some(work);
-        done
-    }
-
-    fn make(&mut self, work: &mut SignerWork, count: usize) -> Result<Vec<Mask>, Lost> {
-        let names: Result<Vec<_>, _> = std::iter::repeat_with(fresh_name).take(count).collect();
-        let names = names.map_err(|error| Lost {
-            lane: self.name.clone(),
-            reason: error.to_string(),
-        })?;
-        let Some(key) = work.key.ra() else {
-            return Ok(Vec::new());
-        };
-        let key_on_device = &mut work.on_device.for_masks;
-        self.on_device(|device| {
-            let on_device = match key_on_device.take() {
-                Some(on_device) => on_device,
-                None => device.gpu.mask_key(key)?,
-            };
-            device.gpu.make_masks(key_on_device.insert(on_device), &names)
-        })
+        done.map_err(|error| self.close(&error))
     }
 
     pub(super) fn forget_signer(&mut self) {
         if let Some(work) = &mut self.signer {
-            work.on_device = OnDevice::default();
+            (work.mask_key, work.table) = (None, None);
         }
     }
 }
 
-impl OnDevice {
+const NO_SIGNER: BatchError = BatchError::Malformed("the device is not prepared for a signer");
+const NO_RANDOM_BYTES: BatchError = BatchError::Malformed("there are no random bytes");
+const BAD_KEY: BatchError = BatchError::Malformed("the signer's key makes no mask");
+
+impl TableOnDevice {
+    fn new(gpu: &mut Gpu, key: &RaPrivate, table: &Table, digits: &Digits) -> Result<Self, BatchError> {
+        let mut made = Self {
+            signer: gpu.ra_signer_of(table, Graphics::SIGNED_MAX)?,
+            verifier: gpu.ra_verifier_of(key.public())?,
+        };
+        let name = fresh_name().map_err(|_| NO_RANDOM_BYTES)?;
+        let masks = key.masks(&[name]).map_err(|_| BAD_KEY)?;
+        made.sign(gpu, key.public(), masks, &[digits])?;
+        Ok(made)
+    }
+
     fn sign(
         &mut self,
         gpu: &mut Gpu,
-        ra: &RaPrivate,
-        table: &Table,
+        public: &RaPublic,
         masks: Vec<Mask>,
         digits: &[&Digits],
     ) -> Result<Vec<NamedSignature>, BatchError> {
-        let signer = match self.for_messages.take() {
-            Some(signer) => signer,
-            None => gpu.ra_signer_of(ra, table, Graphics::SIGNED_MAX)?,
-        };
-        let signer = self.for_messages.insert(signer);
-        gpu.put_masks(signer, masks)?;
+        if masks.len() != digits.len() {
+            return Err(BatchError::Malformed("not a mask for each message"));
+        }
+        gpu.put_masks(&mut self.signer, masks)?;
         let all: Vec<u16> = digits
             .iter()
             .flat_map(|digits| digits.as_slice())
             .copied()
             .collect();
-        let signed = gpu.sign_ra(signer, &all, Goal::Best)?;
-        let numbers = signed.numbers.chunks_exact(ra.public().rsa().size().bytes());
+        let signed = gpu.sign_ra(&mut self.signer, &all, Goal::Best)?;
+        let holds = gpu.verify_ra(
+            &RaBatch {
+                keys: &self.verifier,
+                key_of: &vec![0; digits.len()],
+                digits: &all,
+                seeds: &signed.seeds,
+                signatures: &signed.numbers,
+            },
+            Goal::Best,
+        )?;
+        let wrong = holds.iter().filter(|holds| !**holds).count();
+        let numbers = signed.numbers.chunks_exact(public.rsa().size().bytes());
         let signed: Vec<NamedSignature> = signed
             .seeds
             .into_iter()
             .zip(numbers.map(<[u8]>::to_vec))
             .collect();
-        match (signed.last(), digits.last()) {
-            (Some((name, number)), Some(digits)) if !ra.public().verify(name, digits, number) => {
-                Err(BatchError::Unchecked(signed.len()))
-            }
-            _ => Ok(signed),
+        let last = signed.last().zip(digits.last());
+        let last_holds = last.is_none_or(|((name, number), digits)| public.verify(name, digits, number));
+        match (wrong, last_holds) {
+            (0, true) => Ok(signed),
+            (0, false) => Err(BatchError::Unchecked(signed.len())),
+            _ => Err(BatchError::Unchecked(wrong)),
         }
     }
 }
@@ -251,23 +284,36 @@ mod tests {
         let device = signing_device(move |arguments| {
             if spoilt.load(Ordering::Relaxed) {
                 // SAFETY: the emulation's memory, with room for as many signatures as there are items, and nobody else there.
-                unsafe { *(arguments.signatures as *mut u8).add(256 * arguments.count as usize - 1) ^= 1 };
+                unsafe { *(arguments.signatures as *mut u8).add(255) ^= 1 };
             }
         });
         let mut device = device.with_signer(Arc::clone(&key), Box::new(|_| panic!("none was asked for")));
+        assert!(device.sign(masks(1), &digits).is_err(), "it was not prepared");
+        device.reopen().unwrap();
+        device.prepare(&table, digits[0]).unwrap();
         for round in 0..2 {
-            let signed = device.sign(&table, masks(10 + 3 * round), &digits).unwrap();
+            let signed = device.sign(masks(10 + 3 * round), &digits).unwrap();
             for ((name, number), digits) in signed.iter().zip(&digits) {
                 assert!(ra.public().verify(name, digits, number));
             }
         }
         spoil.store(true, Ordering::Relaxed);
-        let lost = device.sign(&table, masks(30), &digits).unwrap_err();
-        assert!(lost.reason.contains("failed their check"), "{lost}");
-        spoil.store(false, Ordering::Relaxed);
-        assert!(device.sign(&table, masks(40), &digits).is_err(), "it stays lost");
+        let lost = device.sign(masks(30), &digits).unwrap_err();
+        assert!(
+            lost.reason
+                .contains("1 results of private operations failed their check"),
+            "{lost}"
+        );
+        assert!(device.prepare(&table, digits[0]).is_err(), "it stays lost");
         device.reopen().unwrap();
-        assert_eq!(device.sign(&table, masks(50), &digits).unwrap().len(), 3);
+        assert!(
+            device.prepare(&table, digits[0]).is_err(),
+            "before there are masks to lose"
+        );
+        spoil.store(false, Ordering::Relaxed);
+        device.reopen().unwrap();
+        device.prepare(&table, digits[0]).unwrap();
+        assert_eq!(device.sign(masks(50), &digits).unwrap().len(), 3);
     }
 
     /// None is delivered then; when the device is back, the key is put there again.
