@@ -13,10 +13,12 @@ mod support;
 mod told;
 
 use std::collections::HashSet;
-use std::fs::DirBuilder;
+use std::ffi::OsString;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write as _;
 use std::net::UdpSocket;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
@@ -35,21 +37,29 @@ fn keygen(at: &Path, words: &str) -> Value {
 
 /// A signer of RA that signs a byte, with so many masks. All of them have one key: to make its table takes seconds.
 fn byte_signer(at: &Path, name: &str, masks: u32) {
-    static MADE: OnceLock<PathBuf> = OnceLock::new();
-    let made = MADE.get_or_init(|| {
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("signed");
-        if directory.exists() {
-            std::fs::remove_dir_all(&directory).unwrap();
-        }
-        std::fs::create_dir_all(&directory).unwrap();
-        keygen(&directory, "--scheme ra-rsa2048 --layout bytes:1 --out byte");
-        directory.join("byte")
+    static FILES: OnceLock<Vec<(OsString, Vec<u8>)>> = OnceLock::new();
+    let files = FILES.get_or_init(|| {
+        let directory = tempfile::tempdir().unwrap();
+        keygen(
+            directory.path(),
+            "--scheme ra-rsa2048 --layout bytes:1 --out byte",
+        );
+        let files = std::fs::read_dir(directory.path().join("byte")).unwrap();
+        let read = files.map(|file| {
+            let file = file.unwrap();
+            (file.file_name(), std::fs::read(file.path()).unwrap())
+        });
+        read.collect()
     });
     let signer = at.join(name);
     DirBuilder::new().mode(0o700).create(&signer).unwrap();
-    for file in std::fs::read_dir(made).unwrap() {
-        let file = file.unwrap();
-        std::fs::copy(file.path(), signer.join(file.file_name())).unwrap();
+    for (name, bytes) in files {
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(signer.join(name));
+        file.unwrap().write_all(bytes).unwrap();
     }
     if masks > 0 {
         run(linewarden(at, &format!("signed masks {name} --count {masks}")));

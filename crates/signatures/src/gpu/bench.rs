@@ -72,7 +72,7 @@ pub struct Plan<'a> {
     pub components: &'a [usize],
     /// Values of each component: rows of tables that are read all over.
     pub values: u32,
-    /// One stage of Rapid Authentication alone, by throughput; all operations if it is none.
+    /// One stage of Rapid Authentication alone, by the kernel that a batch gets; all operations if it is none.
     pub stage: Option<Stage>,
 }
 
@@ -243,7 +243,7 @@ impl Meter<'_, '_> {
     fn goals(&self, stage: Stage) -> &'static [Goal] {
         match self.plan.stage {
             None => &[Goal::Throughput, Goal::Latency],
-            Some(this) if this == stage => &[Goal::Throughput],
+            Some(this) if this == stage => &[Goal::Best],
             Some(_) => &[],
         }
     }

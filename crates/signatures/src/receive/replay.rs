@@ -126,14 +126,14 @@ impl ReplayMemory {
         if self.contains(name) {
             return Err(Refusal::Replayed);
         }
-        let held = self.held.entry(name.signer).or_default();
-        if *held >= self.share {
+        let held = self.held.get(&name.signer).copied().unwrap_or(0);
+        if held >= self.share {
             if self.common_taken >= self.common {
                 return Err(Refusal::ReplayMemoryFull);
             }
             self.common_taken += 1;
         }
-        *held += 1;
+        self.held.insert(name.signer, held + 1);
         let span = self.spans.entry(time.ms() / self.span_ms).or_default();
         span.names.insert(name.hash);
         *span.of_signer.entry(name.signer).or_default() += 1;

@@ -107,12 +107,16 @@ fn agree(lane: &str, mut holds: impl FnMut(&[Checked]) -> Vec<bool>) {
         expected,
         of,
     } = &*TABLE;
-    for (at, verdict) in holds(messages).into_iter().enumerate() {
+    let verdicts = holds(messages);
+    assert_eq!(verdicts.len(), messages.len(), "{lane}");
+    for (at, verdict) in verdicts.into_iter().enumerate() {
         assert_eq!(verdict, expected[at], "{:?} among others, {lane}", of[at]);
     }
     let places: Vec<usize> = (0..messages.len() - 1).rev().collect();
     let backwards: Vec<_> = places.iter().map(|at| messages[*at].clone()).collect();
-    for (verdict, at) in holds(&backwards).into_iter().zip(places) {
+    let verdicts = holds(&backwards);
+    assert_eq!(verdicts.len(), backwards.len(), "{lane}");
+    for (verdict, at) in verdicts.into_iter().zip(places) {
         assert_eq!(verdict, expected[at], "{:?} in another place, {lane}", of[at]);
     }
 }

@@ -64,11 +64,16 @@ fn operation(row: &str) -> &str {
 /// Each rate with its share of what the multipliers could do, and how long it was measured.
 fn of_device(measured: &gpu::Rows) -> Vec<Row> {
     let clock = measured.multiplier.products_per_clock;
+    let has_bars = measured
+        .device
+        .name
+        .split_whitespace()
+        .any(|word| word == WITH_BARS);
     let mut rows = vec![Row::fact("gpu.products_per_clock", clock, "of a multiprocessor")];
     for row in &measured.rows {
         let bar = BARS
             .iter()
-            .find(|(name, _)| *name == row.name && measured.device.name.contains(WITH_BARS))
+            .find(|(name, _)| *name == row.name && has_bars)
             .map(|(_, bar)| *bar);
         let name = operation(row.name);
         let measurement = &row.measurement;
