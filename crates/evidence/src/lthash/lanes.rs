@@ -63,10 +63,10 @@ trait Lanes<const N: usize>: Copy {
     fn xor(self, other: Self) -> Self;
     /// Rotates each word right.
     fn rotate<const BITS: u32>(self) -> Self;
-    /// [`mix`], as it is to be compiled.
+    /// [`round`], as it is to be compiled.
     #[inline(always)]
-    fn mix(v: &mut [Self; BLOCK_WORDS], at: [usize; 4], x: Self, y: Self) {
-        mix(v, at, x, y);
+    fn round<const ROUND: usize>(v: &mut [Self; BLOCK_WORDS], block: &[Self; BLOCK_WORDS]) {
+        round::<Self, N, ROUND>(v, block);
     }
     /// The halves of words as numbers of their own: the difference.
     fn sub_halves(self, other: Self) -> Self;
@@ -294,7 +294,7 @@ fn permute<L: Lanes<N>, const N: usize>(
     flags: u32,
 ) -> [L; BLOCK_WORDS] {
     let mut v = start(chain, L::splat(0), block_bytes, flags);
-    round::<L, N, 0>(&mut v, block);
+    L::round::<0>(&mut v, block);
     later_rounds(&mut v, block);
     v
 }
@@ -323,12 +323,12 @@ fn start<L: Lanes<N>, const N: usize>(
 /// All rounds but the first.
 #[inline(always)]
 fn later_rounds<L: Lanes<N>, const N: usize>(v: &mut [L; 16], block: &[L; BLOCK_WORDS]) {
-    round::<L, N, 1>(v, block);
-    round::<L, N, 2>(v, block);
-    round::<L, N, 3>(v, block);
-    round::<L, N, 4>(v, block);
-    round::<L, N, 5>(v, block);
-    round::<L, N, 6>(v, block);
+    L::round::<1>(v, block);
+    L::round::<2>(v, block);
+    L::round::<3>(v, block);
+    L::round::<4>(v, block);
+    L::round::<5>(v, block);
+    L::round::<6>(v, block);
 }
 
 #[inline(always)]
@@ -349,17 +349,17 @@ fn column<L: Lanes<N>, const N: usize, const ROUND: usize>(
     at: usize,
 ) {
     let m = |i: usize| block[const { SCHEDULE[ROUND] }[i]];
-    L::mix(v, [at, at + 4, at + 8, at + 12], m(2 * at), m(2 * at + 1));
+    mix(v, [at, at + 4, at + 8, at + 12], m(2 * at), m(2 * at + 1));
 }
 
 #[inline(always)]
 #[allow(clippy::indexing_slicing)] // All indices are constants of the algorithm.
 fn diagonals<L: Lanes<N>, const N: usize, const ROUND: usize>(v: &mut [L; 16], block: &[L; BLOCK_WORDS]) {
     let m = |i: usize| block[const { SCHEDULE[ROUND] }[i]];
-    L::mix(v, [0, 5, 10, 15], m(8), m(9));
-    L::mix(v, [1, 6, 11, 12], m(10), m(11));
-    L::mix(v, [2, 7, 8, 13], m(12), m(13));
-    L::mix(v, [3, 4, 9, 14], m(14), m(15));
+    mix(v, [0, 5, 10, 15], m(8), m(9));
+    mix(v, [1, 6, 11, 12], m(10), m(11));
+    mix(v, [2, 7, 8, 13], m(12), m(13));
+    mix(v, [3, 4, 9, 14], m(14), m(15));
 }
 
 /// The function G on four words of the state.
@@ -402,22 +402,10 @@ impl<const N: usize> Lanes<N> for [u32; N] {
     fn rotate<const BITS: u32>(self) -> Self {
         self.map(|word| word.rotate_right(BITS))
     }
-    /// A function of its own but for one lane: inlined everywhere, eight lanes of integers are 300 KB.
-    #[inline(always)]
-    fn mix(v: &mut [Self; BLOCK_WORDS], at: [usize; 4], x: Self, y: Self) {
-        #[inline(never)]
-        fn outlined<const N: usize>(
-            v: &mut [[u32; N]; BLOCK_WORDS],
-            at: [usize; 4],
-            x: &[u32; N],
-            y: &[u32; N],
-        ) {
-            mix(v, at, *x, *y);
-        }
-        match N {
-            1 => mix(v, at, x, y),
-            _ => outlined(v, at, &x, &y),
-        }
+    /// A function of its own: inlined wherever there is one, eight lanes of integers are 300 KB, and slower by a fifth.
+    #[inline(never)]
+    fn round<const ROUND: usize>(v: &mut [Self; BLOCK_WORDS], block: &[Self; BLOCK_WORDS]) {
+        round::<Self, N, ROUND>(v, block);
     }
     #[inline(always)]
     fn sub_halves(self, other: Self) -> Self {
