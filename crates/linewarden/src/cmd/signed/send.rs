@@ -148,9 +148,10 @@ pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
 
 /// GPUs, if there is something for them to do.
 fn graphics(args: &SendArgs, signer: &Signer) -> Result<Vec<Graphics>, Failure> {
-    // Messages that are signed anew, their device having been waited for, must not be too old then.
+    // Messages that are signed anew, their device having been waited for, must not be older than receivers' 5 s then; and a slow device's
+    // first slices, made before its rate is known, are no reason to leave it alone.
     let options = Options {
-        patience: Duration::from_millis(500),
+        patience: Duration::from_secs(2),
         ..Options::default()
     };
     match (signer.public().ra().is_some(), args.gpu) {
