@@ -6,6 +6,7 @@ use std::sync::Arc;
 use aws_lc_rs::signature::{self, ParsedPublicKey};
 use sha2::{Digest as _, Sha256};
 
+use super::ahead::{Ahead, Room};
 use crate::arith::rsa::{KeyError, RsaPublic, Size};
 use crate::arith::{edwards, p256};
 use crate::message::{KEY_ID_BYTES, KeyId};
@@ -47,17 +48,18 @@ pub enum Material {
     /// RA.
     Ra(Arc<RaPublic>),
     /// RSA-PSS.
-    Pss(RsaPublic, ParsedPublicKey),
+    Pss(Box<RsaPublic>, ParsedPublicKey),
     /// ECDSA.
     EcdsaP256(Box<P256Key>, ParsedPublicKey),
     /// Ed25519.
-    Ed25519(edwards::PublicKey, ParsedPublicKey),
+    Ed25519(Box<Ed25519Key>, ParsedPublicKey),
 }
 
 /// A point of P-256, and how it is written: uncompressed (SEC 1, 2.3.3).
 pub struct P256Key {
     bytes: [u8; 65],
     point: p256::PublicPoint,
+    ahead: Ahead<p256::KnownPoint>,
 }
 
 impl P256Key {
@@ -71,6 +73,32 @@ impl P256Key {
     #[must_use]
     pub fn point(&self) -> &p256::PublicPoint {
         &self.point
+    }
+
+    /// What is computed ahead.
+    #[must_use]
+    pub fn ahead(&self) -> &Ahead<p256::KnownPoint> {
+        &self.ahead
+    }
+}
+
+/// A point of edwards25519.
+pub struct Ed25519Key {
+    key: edwards::PublicKey,
+    ahead: Ahead<edwards::KnownKey>,
+}
+
+impl Ed25519Key {
+    /// As lanes compute with it.
+    #[must_use]
+    pub fn key(&self) -> &edwards::PublicKey {
+        &self.key
+    }
+
+    /// What is computed ahead.
+    #[must_use]
+    pub fn ahead(&self) -> &Ahead<edwards::KnownKey> {
+        &self.ahead
     }
 }
 
@@ -125,7 +153,7 @@ impl PublicKey {
                 let rsa = RsaPublic::new(bytes)?;
                 let algorithm = &signature::RSA_PSS_2048_8192_SHA256;
                 let parsed = ParsedPublicKey::new(algorithm, pkcs1(bytes)).map_err(|_| library)?;
-                Material::Pss(rsa, parsed)
+                Material::Pss(Box::new(rsa), parsed)
             }
             Scheme::EcdsaP256 => {
                 let bytes = <[u8; 65]>::try_from(bytes).map_err(|_| length(65))?;
@@ -134,13 +162,18 @@ impl PublicKey {
                 let key = P256Key {
                     bytes,
                     point: p256::PublicPoint::from_sec1(&bytes)?,
+                    ahead: Ahead::default(),
                 };
                 Material::EcdsaP256(Box::new(key), parsed)
             }
             Scheme::Ed25519 => {
                 let bytes = <[u8; 32]>::try_from(bytes).map_err(|_| length(32))?;
                 let parsed = ParsedPublicKey::new(&signature::ED25519, bytes).map_err(|_| library)?;
-                Material::Ed25519(edwards::PublicKey::from_bytes(&bytes)?, parsed)
+                let key = Ed25519Key {
+                    key: edwards::PublicKey::from_bytes(&bytes)?,
+                    ahead: Ahead::default(),
+                };
+                Material::Ed25519(Box::new(key), parsed)
             }
         };
         Ok(Self {
@@ -166,6 +199,34 @@ impl PublicKey {
     #[must_use]
     pub fn material(&self) -> &Material {
         &self.material
+    }
+
+    /// Whether multiples of its point were computed ahead: never, if it is none.
+    #[must_use]
+    pub fn has_table(&self) -> bool {
+        match &self.material {
+            Material::EcdsaP256(key, _) => key.ahead.get().is_some(),
+            Material::Ed25519(key, _) => key.ahead.get().is_some(),
+            Material::Ra(_) | Material::Pss(..) => false,
+        }
+    }
+
+    /// Bytes of the table that is made ahead of this key's point, if it is one.
+    pub(crate) fn table_bytes(&self) -> Option<usize> {
+        match &self.material {
+            Material::EcdsaP256(..) => Some(p256::KnownPoint::BYTES),
+            Material::Ed25519(..) => Some(edwards::KnownKey::BYTES),
+            Material::Ra(_) | Material::Pss(..) => None,
+        }
+    }
+
+    /// Takes the room for that table from here.
+    pub(crate) fn draw_from(&self, room: &Arc<Room>) {
+        match &self.material {
+            Material::EcdsaP256(key, _) => key.ahead.draw_from(room),
+            Material::Ed25519(key, _) => key.ahead.draw_from(room),
+            Material::Ra(_) | Material::Pss(..) => {}
+        }
     }
 
     /// What the scheme verifies with, if it is RA.

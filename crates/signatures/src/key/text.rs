@@ -105,7 +105,7 @@ impl PublicKey {
             Material::Ra(ra) => (ra.rsa().as_bytes().to_vec(), Some(ra)),
             Material::Pss(rsa, _) => (rsa.as_bytes().to_vec(), None),
             Material::EcdsaP256(key, _) => (key.as_bytes().to_vec(), None),
-            Material::Ed25519(key, _) => (key.as_bytes().to_vec(), None),
+            Material::Ed25519(key, _) => (key.key().as_bytes().to_vec(), None),
         };
         let text = Text {
             format: FORMAT.to_owned(),

@@ -3,7 +3,7 @@
 use super::{Lost, OneByOne, Verifier, digest, halves};
 use crate::arith::rsa::{RsaPublic, check_eight, power_eight};
 use crate::arith::{Backend, edwards, p256};
-use crate::key::{Material, pss_matches};
+use crate::key::{Ahead, Ed25519Key, Material, P256Key, pss_matches};
 use crate::ra::Factors;
 use crate::receive::Checked;
 use crate::scheme::Scheme;
@@ -11,6 +11,10 @@ use crate::scheme::Scheme;
 const EIGHT: usize = 8;
 /// From so many messages on, eight are faster than as many one by one, with some that are computed twice.
 const WORTH: usize = 4;
+/// The same where multiples were computed ahead.
+const WORTH_OF_KNOWN: usize = 2;
+/// Tables that are made beside 128 messages of new signers, which take a quarter longer by that.
+const TABLES_AT_ONCE: usize = 4;
 
 /// Eight messages at a time.
 #[derive(Debug)]
@@ -43,11 +47,18 @@ impl Eight {
         let mut holds = vec![false; messages.len()];
         for scheme in Scheme::ALL {
             let places = (0..).zip(messages);
-            let of_scheme: Vec<(usize, &Checked)> = places
+            let mut of_scheme: Vec<(usize, &Checked)> = places
                 .filter(|(_, message)| message.key().scheme() == scheme)
                 .collect();
+            // Eight that all have tables are three times as fast as eight of which one has none.
+            of_scheme.sort_by_key(|(_, message)| !message.key().has_table());
             for group in of_scheme.chunks(self.group(scheme)) {
-                let verdicts = match group.len() < WORTH {
+                let worth = if group.iter().all(|(_, message)| message.key().has_table()) {
+                    WORTH_OF_KNOWN
+                } else {
+                    WORTH
+                };
+                let verdicts = match group.len() < worth {
                     true => group.iter().map(|(_, message)| self.one.holds(message)).collect(),
                     false => self.of_scheme(scheme, group),
                 };
@@ -115,7 +126,7 @@ impl Eight {
 
     fn pss(&self, group: &[(usize, &Checked)]) -> Vec<bool> {
         let prepared = group.iter().map(|(_, message)| match message.key().material() {
-            Material::Pss(key, _) => Some((key, *message)),
+            Material::Pss(key, _) => Some((&**key, *message)),
             _ => None,
         });
         let Some(prepared) = prepared.collect::<Option<Vec<(&RsaPublic, &Checked)>>>() else {
@@ -143,58 +154,86 @@ impl Eight {
 
     fn p256(&self, group: &[(usize, &Checked)]) -> Vec<bool> {
         let digests: Vec<[u8; 32]> = group.iter().map(|(_, message)| digest(message)).collect();
-        let requests: Option<Vec<p256::Request<'_>>> = group
-            .iter()
-            .zip(&digests)
-            .map(|((_, message), digest)| match message.key().material() {
-                Material::EcdsaP256(key, _) => {
-                    let (r, s) = halves(message)?;
-                    Some(p256::Request {
-                        key: key.point(),
-                        digest,
-                        r,
-                        s,
-                    })
-                }
-                _ => None,
-            })
-            .collect();
+        let keys = group.iter().map(|(_, message)| match message.key().material() {
+            Material::EcdsaP256(key, _) => Some(&**key),
+            _ => None,
+        });
         // A verdict for each, whatever happens: none may slide to another's place.
-        requests.map_or_else(
-            || vec![false; group.len()],
-            |requests| p256::verify(self.backend, &requests),
-        )
+        let Some(keys) = keys.collect::<Option<Vec<&P256Key>>>() else {
+            return vec![false; group.len()];
+        };
+        let requests = group.iter().zip(keys.iter().zip(&digests));
+        let requests = requests.map(|((_, message), (key, digest))| {
+            let (r, s) = halves(message)?;
+            let signer = match key.ahead().get() {
+                Some(known) => p256::Signer::Known(known),
+                None => p256::Signer::New(key.point()),
+            };
+            Some(p256::Request { signer, digest, r, s })
+        });
+        let Some(requests) = requests.collect::<Option<Vec<_>>>() else {
+            return vec![false; group.len()];
+        };
+        let holds = p256::verify(self.backend, &requests);
+        let make = |key: &&P256Key| p256::KnownPoint::new(self.backend, key.point());
+        look_ahead(&keys, &holds, |key| key.ahead(), p256::KnownPoint::BYTES, make);
+        holds
     }
 
     fn ed25519(&self, group: &[(usize, &Checked)]) -> Vec<bool> {
-        let hashes: Option<Vec<[u8; 64]>> = group
-            .iter()
-            .map(|(_, message)| match message.key().material() {
-                Material::Ed25519(key, _) => {
-                    let (r, _) = halves(message)?;
-                    Some(edwards::hash(r, key, &message.signed_bytes().concat()))
-                }
-                _ => None,
-            })
-            .collect();
-        let Some(hashes) = hashes else {
+        let keys = group.iter().map(|(_, message)| match message.key().material() {
+            Material::Ed25519(key, _) => Some(&**key),
+            _ => None,
+        });
+        let Some(keys) = keys.collect::<Option<Vec<&Ed25519Key>>>() else {
             return vec![false; group.len()];
         };
-        let requests: Option<Vec<edwards::Request<'_>>> = group
+        let numbers = group.iter().map(|(_, message)| halves(message));
+        let Some(numbers) = numbers.collect::<Option<Vec<_>>>() else {
+            return vec![false; group.len()];
+        };
+        let hashes: Vec<[u8; 64]> = group
             .iter()
-            .zip(&hashes)
-            .map(|((_, message), hash)| match message.key().material() {
-                Material::Ed25519(key, _) => {
-                    let (r, s) = halves(message)?;
-                    Some(edwards::Request { key, r, s, hash })
-                }
-                _ => None,
+            .zip(keys.iter().zip(&numbers))
+            .map(|((_, message), (key, (r, _)))| {
+                edwards::hash(r, key.key(), &message.signed_bytes().concat())
             })
             .collect();
-        requests.map_or_else(
-            || vec![false; group.len()],
-            |requests| edwards::verify(self.backend, &requests),
-        )
+        let requests: Vec<edwards::Request<'_>> = keys
+            .iter()
+            .zip(numbers.iter().zip(&hashes))
+            .map(|(key, ((r, s), hash))| {
+                let signer = match key.ahead().get() {
+                    Some(known) => edwards::Signer::Known(known),
+                    None => edwards::Signer::New(key.key()),
+                };
+                edwards::Request { signer, r, s, hash }
+            })
+            .collect();
+        let holds = edwards::verify(self.backend, &requests);
+        let make = |key: &&Ed25519Key| edwards::KnownKey::new(self.backend, key.key());
+        look_ahead(&keys, &holds, |key| key.ahead(), edwards::KnownKey::BYTES, make);
+        holds
+    }
+}
+
+/// Makes tables of those signers of whose messages enough have held by now: of a few, for these messages wait for it.
+fn look_ahead<K, T>(
+    keys: &[K],
+    holds: &[bool],
+    ahead: impl Fn(&K) -> &Ahead<T>,
+    bytes: usize,
+    make: impl Fn(&K) -> T,
+) {
+    let held = || {
+        keys.iter()
+            .zip(holds)
+            .filter(|(_, holds)| **holds)
+            .map(|(key, _)| key)
+    };
+    held().for_each(|key| ahead(key).has_held());
+    for key in held().filter(|key| ahead(key).is_due(bytes)).take(TABLES_AT_ONCE) {
+        ahead(key).set(make(key));
     }
 }
 

@@ -15,6 +15,6 @@ mod signers;
 
 pub use checked::Checked;
 pub(crate) use receiver::plain_shape;
-pub use receiver::{COMPONENT_MEMORY_DEFAULT_BYTES, Receiver, Verified, Window};
+pub use receiver::{KEY_MEMORY_DEFAULT_BYTES, Receiver, Verified, Window};
 pub use replay::{REPLAY_MEMORY_DEFAULT, ReplayMemory};
 pub use signers::{SignerError, Signers};

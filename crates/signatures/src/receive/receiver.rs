@@ -15,7 +15,7 @@ use crate::refusal::Refusal;
 use crate::store::Revocations;
 
 /// What hashed components of RA's signers take together unless it is said: those of some 400 signers of 2,048 bits who say everything that they can.
-pub const COMPONENT_MEMORY_DEFAULT_BYTES: usize = 1 << 30;
+pub const KEY_MEMORY_DEFAULT_BYTES: usize = 1 << 30;
 
 /// How far from now a stamp may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Receiver {
     /// Accepts messages of these signers, among whom the memory is shared: an empty one, of the same window.
     #[must_use]
     pub fn new(signers: Signers, revoked: Revocations, window: Window, replays: ReplayMemory) -> Self {
-        signers.share_memory(COMPONENT_MEMORY_DEFAULT_BYTES);
+        signers.share_memory(KEY_MEMORY_DEFAULT_BYTES);
         Self {
             replays: replays.among(signers.len()),
             signers,
@@ -99,8 +99,8 @@ impl Receiver {
         }
     }
 
-    /// Lets the hashed components of RA's signers take so many bytes together from now on, each signer's as many.
-    pub fn set_component_memory(&self, bytes: usize) {
+    /// Lets what is computed ahead for signers take so many bytes together from now on: RA's hashed components, and multiples of points.
+    pub fn set_key_memory(&self, bytes: usize) {
         self.signers.share_memory(bytes);
     }
 

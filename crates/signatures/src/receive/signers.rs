@@ -4,12 +4,17 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use crate::key::PublicKey;
+use crate::key::{PublicKey, Room};
 use crate::message::KeyId;
+use crate::ra::RaPublic;
 
 /// Public keys by their signers' names.
 #[derive(Debug, Default, Clone)]
-pub struct Signers(HashMap<KeyId, Arc<PublicKey>>);
+pub struct Signers {
+    keys: HashMap<KeyId, Arc<PublicKey>>,
+    /// For the tables of points.
+    room: Arc<Room>,
+}
 
 /// A key that cannot be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -25,7 +30,7 @@ impl Signers {
     /// # Errors
     /// A key of this name is there: the same, or, which takes its owners 2^32 tries, another.
     pub fn add(&mut self, key: PublicKey) -> Result<(), SignerError> {
-        match self.0.entry(key.id()) {
+        match self.keys.entry(key.id()) {
             Entry::Occupied(there) => Err(SignerError::Twice(*there.key())),
             Entry::Vacant(place) => {
                 place.insert(Arc::new(key));
@@ -37,30 +42,39 @@ impl Signers {
     /// The key of this name.
     #[must_use]
     pub fn get(&self, id: KeyId) -> Option<&Arc<PublicKey>> {
-        self.0.get(&id)
+        self.keys.get(&id)
     }
 
-    /// Shares so many bytes for hashed components among the keys of RA, equally.
+    /// Shares so many bytes for what is computed ahead. Tables of points, which are small, take theirs as their signers' messages come, up to half
+    /// if there are keys of RA; what those leave is for the hashed components of the latter, equally.
     pub(super) fn share_memory(&self, bytes: usize) {
-        let rapid = || self.0.values().filter_map(|key| key.ra());
-        let count = rapid().count();
-        rapid().for_each(|ra| ra.keep_at_most(bytes / count));
+        let rapid: Vec<&RaPublic> = self.iter().filter_map(|key| key.ra()).collect();
+        let wanted = self.iter().filter_map(|key| key.table_bytes()).sum();
+        let most = if rapid.is_empty() { bytes } else { bytes / 2 };
+        let tables = most.min(wanted);
+        self.room.set(tables);
+        for key in self.iter() {
+            key.draw_from(&self.room);
+        }
+        for ra in &rapid {
+            ra.keep_at_most((bytes - tables) / rapid.len());
+        }
     }
 
     /// All of them, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<PublicKey>> {
-        self.0.values()
+        self.keys.values()
     }
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.keys.len()
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.keys.is_empty()
     }
 }

@@ -15,6 +15,7 @@ use linewarden_signatures::arith::Backend;
 use linewarden_signatures::calibration::Samples;
 use linewarden_signatures::gpu::Emulation;
 use linewarden_signatures::lane::{Eight, OneByOne};
+use linewarden_signatures::message::HEADER_BYTES;
 use linewarden_signatures::ra::RaPublic;
 use linewarden_signatures::receive::{Checked, Receiver};
 use linewarden_signatures::scheduler::engine::{Lane, LaneLost};
@@ -100,11 +101,11 @@ fn forgeries_leave_nothing_behind() {
         lanes.push(Box::new(move |messages| eight.holds(messages)));
     }
     for holds in &mut lanes {
-        // 4 digits of the one stamp, 3 and 2 texts, and 8 bytes; or as many as half of the memory is for.
-        for (memory, rows) in [(None, [17, 17]), (Some(4_000), [5, 3]), (Some(0), [0, 0])] {
+        // 4 digits of the one stamp, 3 and 2 texts, and 8 bytes; or as many as a quarter of the memory is for: half is for tables of points.
+        for (memory, rows) in [(None, [17, 17]), (Some(8_000), [5, 3]), (Some(0), [0, 0])] {
             let receiver = receiver();
             if let Some(bytes) = memory {
-                receiver.set_component_memory(bytes);
+                receiver.set_key_memory(bytes);
             }
             let of = |number: u8, scheme| {
                 let good = sign(scheme, stamp(NOW, 1), number);
@@ -121,6 +122,58 @@ fn forgeries_leave_nothing_behind() {
                 assert_eq!(kept(), before);
                 assert_eq!((holds(&good), holds(&good)), (vec![true; 8], vec![true; 8]));
                 assert_eq!(kept(), before + rows, "{scheme}, {memory:?}");
+            }
+        }
+    }
+}
+
+/// Multiples of a signer's point are computed once enough of its messages have held, and where there is memory for them; and a forgery is one
+/// all the same.
+#[test]
+fn tables_are_made_for_signers_whose_messages_hold() {
+    let is_there = |receiver: &Receiver, scheme| {
+        let mut keys = receiver.signers().filter(|key| key.scheme() == scheme);
+        keys.any(|key| key.has_table())
+    };
+    for backend in Backend::available() {
+        let mut eight = Eight::on(backend);
+        for scheme in [Scheme::EcdsaP256, Scheme::Ed25519] {
+            for memory in [None, Some(0)] {
+                let receiver = receiver();
+                if let Some(bytes) = memory {
+                    receiver.set_key_memory(bytes);
+                }
+                let of = |number: u8| {
+                    let good = sign(scheme, stamp(NOW, 1), number);
+                    let mut forged = good.clone();
+                    forged[HEADER_BYTES] ^= 1;
+                    [forged, good].map(|bytes| receiver.screen(bytes, NOW).unwrap())
+                };
+                let (forged, good): (Vec<_>, Vec<_>) = (0..9).map(|number| of(number).into()).unzip();
+                for _ in 0..5 {
+                    assert_eq!(eight.holds(&forged), [false; 9]);
+                }
+                assert_eq!(eight.holds(&good[..7]), [true; 7]);
+                assert!(!is_there(&receiver, scheme), "{scheme}: not yet");
+                assert_eq!(eight.holds(&good[7..]), [true; 2]);
+                assert_eq!(eight.holds(&good), [true; 9]);
+                assert_eq!(
+                    is_there(&receiver, scheme),
+                    memory.is_none(),
+                    "{scheme}, {memory:?}"
+                );
+                // All lengths, good and forged in turns, and beside a signer of another scheme.
+                for length in 0..9 {
+                    let mixed: Vec<Checked> = forged
+                        .iter()
+                        .zip(&good)
+                        .flat_map(|(forged, good)| [good, forged])
+                        .take(length)
+                        .cloned()
+                        .collect();
+                    let expected: Vec<bool> = (0..length).map(|place| place % 2 == 0).collect();
+                    assert_eq!(eight.holds(&mixed), expected, "{scheme}, {length}");
+                }
             }
         }
     }

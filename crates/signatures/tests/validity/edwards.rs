@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use aws_lc_rs::signature;
 use linewarden_signatures::arith::Backend;
-use linewarden_signatures::arith::edwards::{self, KeyError, PublicKey, Request};
+use linewarden_signatures::arith::edwards::{self, KeyError, KnownKey, PublicKey, Request, Signer};
 use num_bigint::BigUint;
 use sha2::{Digest as _, Sha512};
 
@@ -389,38 +389,48 @@ fn each_lane_has_the_verdict_of_one_at_a_time() {
         .filter_map(|vector| PublicKey::from_bytes(&vector.key).ok().map(|key| (vector, key)))
         .map(|(vector, key)| (vector, key, edwards::hash(&vector.r, &key, &vector.message)))
         .collect();
-    let requests: Vec<_> = taken
-        .iter()
-        .map(|(vector, key, hash)| Request {
-            key,
-            r: &vector.r,
-            s: &vector.s,
-            hash,
-        })
-        .collect();
     let expected: Vec<_> = taken
         .iter()
         .map(|(vector, ..)| !vector.is_refused_by(Everybody))
         .collect();
     for backend in Backend::available() {
-        let together = edwards::verify(backend, &requests);
-        for ((request, (vector, ..)), (together, expected)) in requests
+        let known: Vec<_> = taken
             .iter()
-            .zip(&taken)
-            .zip(together.into_iter().zip(&expected))
-        {
-            let tags = &vector.tags;
-            assert_eq!(vector.by_aws_lc(), *expected, "{tags:?}, AWS-LC");
-            assert_eq!(together, *expected, "{tags:?}, among others, {}", backend.name());
-            let alone = edwards::verify(backend, &[*request]);
-            assert_eq!(alone, [*expected], "{tags:?}, alone, {}", backend.name());
+            .map(|(_, key, _)| KnownKey::new(backend, key))
+            .collect();
+        for is_known in [false, true] {
+            let requests: Vec<_> = taken
+                .iter()
+                .zip(&known)
+                .map(|((vector, key, hash), known)| Request {
+                    signer: match is_known {
+                        true => Signer::Known(known),
+                        false => Signer::New(key),
+                    },
+                    r: &vector.r,
+                    s: &vector.s,
+                    hash,
+                })
+                .collect();
+            let together = edwards::verify(backend, &requests);
+            for ((request, (vector, ..)), (together, expected)) in requests
+                .iter()
+                .zip(&taken)
+                .zip(together.into_iter().zip(&expected))
+            {
+                let tags = &vector.tags;
+                assert_eq!(vector.by_aws_lc(), *expected, "{tags:?}, AWS-LC");
+                assert_eq!(together, *expected, "{tags:?}, among others, {}", backend.name());
+                let alone = edwards::verify(backend, &[*request]);
+                assert_eq!(alone, [*expected], "{tags:?}, alone, {}", backend.name());
+            }
+            let backwards: Vec<_> = requests.iter().skip(1).rev().copied().collect();
+            let verdicts = edwards::verify(backend, &backwards);
+            assert!(
+                verdicts.iter().eq(expected.iter().skip(1).rev()),
+                "in other lanes"
+            );
         }
-        let backwards: Vec<_> = requests.iter().skip(1).rev().copied().collect();
-        let verdicts = edwards::verify(backend, &backwards);
-        assert!(
-            verdicts.iter().eq(expected.iter().skip(1).rev()),
-            "in other lanes"
-        );
     }
 }
 

@@ -3,7 +3,8 @@
 use std::sync::LazyLock;
 
 use aws_lc_rs::{digest, signature};
-use linewarden_signatures::arith::p256::{self, PointError, PublicPoint, Request};
+use linewarden_signatures::arith::Backend;
+use linewarden_signatures::arith::p256::{self, KnownPoint, PointError, PublicPoint, Request, Signer};
 use linewarden_signatures::gpu::{Emulation, Gpu, P256Batch};
 use num_bigint::BigUint;
 
@@ -323,9 +324,9 @@ static VECTORS: LazyLock<Vec<Vector>> = LazyLock::new(|| {
 });
 
 impl Vector {
-    fn request(&self) -> Request<'_> {
+    fn request<'a>(&'a self, signer: Signer<'a>) -> Request<'a> {
         Request {
-            key: &self.key,
+            signer,
             digest: &self.digest,
             r: &self.r,
             s: &self.s,
@@ -347,28 +348,45 @@ impl Vector {
 #[test]
 fn each_lane_has_the_verdict_of_one_at_a_time() {
     let vectors = &*VECTORS;
-    for backend in linewarden_signatures::arith::Backend::available() {
-        let requests: Vec<_> = vectors.iter().map(Vector::request).collect();
-        let together = p256::verify(backend, &requests);
-        for (vector, together) in vectors.iter().zip(together) {
-            let expected = !vector.is_refused_by(Everybody);
-            let tags = &vector.tags;
-            assert_eq!(vector.by_aws_lc(), expected, "{tags:?}, AWS-LC");
-            assert_eq!(together, expected, "{tags:?}, among others, {}", backend.name());
-            let alone = p256::verify(backend, &[vector.request()]);
-            assert_eq!(alone, [expected], "{tags:?}, alone, {}", backend.name());
-        }
-        let mut backwards: Vec<_> = requests.into_iter().rev().collect();
-        backwards.pop();
-        let verdicts = p256::verify(backend, &backwards);
-        let expected: Vec<_> = vectors
+    for backend in Backend::available() {
+        let known: Vec<_> = vectors
             .iter()
-            .skip(1)
-            .rev()
-            .map(|vector| !vector.is_refused_by(Everybody))
+            .map(|vector| KnownPoint::new(backend, &vector.key))
             .collect();
-        assert_eq!(verdicts, expected, "in other lanes");
+        let new: Vec<_> = vectors
+            .iter()
+            .map(|vector| vector.request(Signer::New(&vector.key)))
+            .collect();
+        let known = vectors
+            .iter()
+            .zip(&known)
+            .map(|(vector, known)| vector.request(Signer::Known(known)));
+        for requests in [new, known.collect()] {
+            have_the_verdicts(backend, vectors, requests);
+        }
     }
+}
+
+fn have_the_verdicts(backend: Backend, vectors: &[Vector], requests: Vec<Request<'_>>) {
+    let together = p256::verify(backend, &requests);
+    for ((vector, request), together) in vectors.iter().zip(&requests).zip(together) {
+        let expected = !vector.is_refused_by(Everybody);
+        let tags = &vector.tags;
+        assert_eq!(vector.by_aws_lc(), expected, "{tags:?}, AWS-LC");
+        assert_eq!(together, expected, "{tags:?}, among others, {}", backend.name());
+        let alone = p256::verify(backend, &[*request]);
+        assert_eq!(alone, [expected], "{tags:?}, alone, {}", backend.name());
+    }
+    let mut backwards: Vec<_> = requests.into_iter().rev().collect();
+    backwards.pop();
+    let verdicts = p256::verify(backend, &backwards);
+    let expected: Vec<_> = vectors
+        .iter()
+        .skip(1)
+        .rev()
+        .map(|vector| !vector.is_refused_by(Everybody))
+        .collect();
+    assert_eq!(verdicts, expected, "in other lanes");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! One core: every scheme's operations one message at a time (aws-lc's, but for Rapid Authentication) and eight.
 //!
-//! Verification is of received messages, hash and all, of eight signers by turns; Rapid Authentication's of one, with component hashes
+//! Verification is of received messages, hash and all, of eight signers by turns, whose points' multiples were computed ahead; `new_signers`
+//! are without, and `many_signers` a thousand with them. Rapid Authentication's of one, with component hashes
 //! cached and without. Signing is of 200 bytes, or of as many random bytes as there are components, with masks at hand; `offline` makes a
 //! mask, which is the private operation of RSA with its check.
 
@@ -9,7 +10,7 @@ use linewarden_signatures::receive::Checked;
 use linewarden_signatures::scheme::Scheme;
 
 use super::Size;
-use super::keys::{Plain, Rapid, broken, fresh_public, names, plain_messages};
+use super::keys::{Plain, Rapid, broken, fresh_public, names, new_signers, plain_messages};
 use super::turns::{Done, Way, best, timed};
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Better, Pending, Report, Row};
@@ -78,7 +79,23 @@ fn measure(size: &Size, mut ways: Vec<Way<'_>>, rows: &mut Vec<Row>) -> Result<(
 fn plain(size: &Size, name: &str, scheme: Scheme, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let messages = plain_messages(scheme, size.signers, BATCH)?;
     let key = Plain::new(scheme)?;
+    let others = match scheme {
+        Scheme::EcdsaP256 | Scheme::Ed25519 => vec![
+            ("new_signers", new_signers(scheme, size.signers, BATCH)?),
+            (
+                "many_signers",
+                plain_messages(scheme, size.many_signers, size.many_signers)?,
+            ),
+        ],
+        _ => Vec::new(),
+    };
     let mut ways = verification(&format!("{name}.verify"), &messages);
+    for (of, messages) in &others {
+        if let Some(mut eight) = Eight::widest() {
+            let way = move || verified(&mut eight, messages);
+            ways.push(Way::new(format!("{name}.verify.{WIDE}.{of}"), way));
+        }
+    }
     ways.push(Way::new(format!("{name}.sign.awslc"), || {
         let (signed, done) = timed(1, || key.sign());
         signed.map(|_| done)
@@ -219,6 +236,14 @@ fn ratios(report: &mut Report) {
     ] {
         let ratio = over(&format!("{ours}_per_s"), &format!("{theirs}_per_s"));
         rows.extend(ratio.map(|ratio| Row::higher(name, ratio, "ratio", Some(bar))));
+    }
+    for scheme in ["p256", "ed25519"] {
+        for of in ["new_signers", "many_signers"] {
+            let ours = format!("{scheme}.verify.{WIDE}.{of}_per_s");
+            let ratio = over(&ours, &format!("{scheme}.verify.awslc_per_s"));
+            let name = format!("{scheme}_verify.{of}_over_awslc");
+            rows.extend(ratio.map(|ratio| Row::higher(name, ratio, "ratio", None)));
+        }
     }
     report.rows.extend(rows);
     report.pending.extend(pending);

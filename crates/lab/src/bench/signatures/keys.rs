@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use linewarden_signatures::key::PrivateKey;
+use linewarden_signatures::lane::Eight;
 use linewarden_signatures::message::{MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, Unsigned};
 use linewarden_signatures::ra::{Digits, Layout, Mask, RaPrivate, Table};
-use linewarden_signatures::receive::{Checked, Receiver, ReplayMemory, Signers, Window};
+use linewarden_signatures::receive::{
+    Checked, KEY_MEMORY_DEFAULT_BYTES, Receiver, ReplayMemory, Signers, Window,
+};
 use linewarden_signatures::scheme::Scheme;
 use linewarden_signatures::store::Revocations;
 
@@ -71,7 +74,7 @@ impl Rapid {
 
     /// Random messages, received.
     pub(super) fn messages(&self, count: usize) -> Result<Vec<Checked>, BenchError> {
-        messages_of(&self.key, Some(&self.table), count)
+        messages_of(&self.key, Some(&self.table), count, KEY_MEMORY_DEFAULT_BYTES)
     }
 }
 
@@ -93,16 +96,41 @@ impl Plain {
     }
 }
 
-/// Messages of a plain scheme, of several signers by turns, as a receiver on a road has them.
+/// Messages of a plain scheme, of several signers by turns, as a receiver on a road has them: of signers for whom all has been computed ahead
+/// that ever is.
 pub(super) fn plain_messages(
     scheme: Scheme,
     signers: usize,
     count: usize,
 ) -> Result<Vec<Checked>, BenchError> {
+    let messages = by_turns(scheme, signers, count, KEY_MEMORY_DEFAULT_BYTES)?;
+    let is_point = matches!(scheme, Scheme::EcdsaP256 | Scheme::Ed25519);
+    if let Some(mut eight) = Eight::widest().filter(|_| is_point) {
+        // A few tables are made with each batch, once some messages of their signers have held.
+        while !messages.iter().all(|message| message.key().has_table()) {
+            if eight.holds(&messages).contains(&false) {
+                return Err(broken("a signature that was just made does not verify"));
+            }
+        }
+    }
+    Ok(messages)
+}
+
+/// The same of signers for whom nothing is computed ahead.
+pub(super) fn new_signers(scheme: Scheme, signers: usize, count: usize) -> Result<Vec<Checked>, BenchError> {
+    by_turns(scheme, signers, count, 0)
+}
+
+fn by_turns(
+    scheme: Scheme,
+    signers: usize,
+    count: usize,
+    key_memory: usize,
+) -> Result<Vec<Checked>, BenchError> {
     let mut of_all = Vec::new();
     for _ in 0..signers {
         let key = PrivateKey::generate(scheme, None).map_err(broken)?;
-        of_all.push(messages_of(&key, None, count.div_ceil(signers))?.into_iter());
+        of_all.push(messages_of(&key, None, count.div_ceil(signers), key_memory)?.into_iter());
     }
     let mut messages = Vec::with_capacity(count);
     while messages.len() < count {
@@ -139,13 +167,19 @@ fn sign(key: &PrivateKey, table: Option<&Table>, payload: &[u8]) -> Result<Vec<u
     Ok(draft.with_mask(&name, &signature))
 }
 
-fn messages_of(key: &PrivateKey, table: Option<&Table>, count: usize) -> Result<Vec<Checked>, BenchError> {
+fn messages_of(
+    key: &PrivateKey,
+    table: Option<&Table>,
+    count: usize,
+    key_memory: usize,
+) -> Result<Vec<Checked>, BenchError> {
     let mut signers = Signers::default();
     let text = key.public().to_json().map_err(broken)?;
     let public = linewarden_signatures::key::PublicKey::from_json(&text).map_err(broken)?;
     signers.add(public).map_err(broken)?;
     let replays = ReplayMemory::new(Window::DEFAULT, 1, [0; 16]);
     let receiver = Receiver::new(signers, Revocations::default(), Window::DEFAULT, replays);
+    receiver.set_key_memory(key_memory);
     let bytes = table.map_or(200, |table| table.public().layout().payload_bytes());
     let messages = (0..count).map(|_| {
         let mut payload = vec![0; bytes];

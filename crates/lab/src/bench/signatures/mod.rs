@@ -40,6 +40,8 @@ pub struct Size {
     pub round_ms: u64,
     /// Signers of a plain scheme's messages.
     pub signers: usize,
+    /// Signers whose tables are more than caches hold.
+    pub many_signers: usize,
     /// Component counts of Rapid Authentication: 37 is a Basic Safety Message part I, byte by byte.
     pub components: &'static [usize],
     /// Components of the stages.
@@ -60,6 +62,7 @@ impl Size {
         runs: 20,
         round_ms: 3,
         signers: 8,
+        many_signers: 1_024,
         components: &[8, 32, 37],
         stage_components: 32,
         over_rsa3072: Some(32),
@@ -72,6 +75,7 @@ impl Size {
         runs: 1,
         round_ms: 1,
         signers: 1,
+        many_signers: 8,
         components: &[1],
         stage_components: 1,
         over_rsa3072: None,

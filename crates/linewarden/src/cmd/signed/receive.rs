@@ -9,7 +9,7 @@ use clap::Args;
 use linewarden_signatures::calibration::Samples;
 use linewarden_signatures::message::TimeMs;
 use linewarden_signatures::receive::{
-    COMPONENT_MEMORY_DEFAULT_BYTES, REPLAY_MEMORY_DEFAULT, Receiver, ReplayMemory, Signers, Window,
+    KEY_MEMORY_DEFAULT_BYTES, REPLAY_MEMORY_DEFAULT, Receiver, ReplayMemory, Signers, Window,
 };
 use linewarden_signatures::scheduler::policy::Adaptive;
 use linewarden_signatures::scheduler::{Config, LaneKind};
@@ -72,9 +72,9 @@ pub struct ReceiveArgs {
     /// Messages that are remembered against replay; half of them are shared out to the signers, evenly
     #[arg(long, value_name = "COUNT", default_value_t = REPLAY_MEMORY_DEFAULT as u32, value_parser = clap::value_parser!(u32).range(1..))]
     remember: u32,
-    /// Memory for what is hashed of RA messages, of all signers together; less makes RA slower
-    #[arg(long, value_name = "MIB", default_value_t = (COMPONENT_MEMORY_DEFAULT_BYTES >> 20) as u32)]
-    ra_memory: u32,
+    /// Memory for what is computed ahead for signers, of all together: hashes of RA messages' parts, multiples of ECDSA's and Ed25519's keys
+    #[arg(long, value_name = "MIB", default_value_t = (KEY_MEMORY_DEFAULT_BYTES >> 20) as u32)]
+    key_memory: u32,
     /// Processors that verify; all but one if not given
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=60))]
     lanes: Option<u16>,
@@ -161,7 +161,7 @@ fn trusting(args: &ReceiveArgs) -> Result<Receiver, Failure> {
     };
     let replays = ReplayMemory::new(window, args.remember as usize, random()?).since(clock());
     let receiver = Receiver::new(signers, revoked, window, replays);
-    receiver.set_component_memory((args.ra_memory as usize) << 20);
+    receiver.set_key_memory((args.key_memory as usize) << 20);
     Ok(receiver)
 }
 

@@ -6,11 +6,12 @@
 
 use super::digits::{Digit, digit, places};
 use super::field::{Element, canonical, invert_all};
-use super::multiples::{BASE_WINDOW, BaseMultiples, KEY_WINDOW, Multiples};
-use super::point::{AffineAddend, Projective};
-use super::{ORDER, Request};
+use super::multiples::{BaseComb, Comb, Multiples};
+use super::point::{AffineAddend, Extended, Projective};
+use super::{ORDER, PublicKey, Request, Signer};
 use crate::arith::eight::{LANES, WORD_BITS};
-use crate::arith::five::{Outline, Task, WORDS, limbs_of_le, load, store, subtract};
+use crate::arith::five::comb::{BASE_WINDOW, KEY_WINDOW, STEPS};
+use crate::arith::five::{Outline, Task, WORDS, limbs_of_le, load, splat, store, subtract};
 
 /// d.
 const D: [u64; 4] = [
@@ -50,7 +51,11 @@ fn verify_groups<W: Outline>(requests: &[Request<'_>], verdicts: &mut Vec<bool>)
     let mut points: Vec<Projective<W>> = Vec::with_capacity(GROUPS);
     let mut inverses = Vec::with_capacity(GROUPS);
     for requests in requests.chunks(LANES) {
-        let point = combination(&lanes(requests));
+        let factors = Factors::new::<W>(&lanes(requests));
+        let point = match combs(requests) {
+            Some(combs) => factors.combination_by_combs(&combs),
+            None => factors.combination(&lanes(requests)),
+        };
         inverses.push(point.z);
         points.push(point);
     }
@@ -76,38 +81,102 @@ fn lanes<'a, 'b>(requests: &'a [Request<'b>]) -> [&'a Request<'b>; LANES] {
     std::array::from_fn(|lane| &requests[lane.min(requests.len() - 1)])
 }
 
-/// `s B - h A`, of any point where s is not reduced.
-#[inline(always)]
-fn combination<W: Outline>(requests: &[&Request<'_>; LANES]) -> Projective<W> {
-    let x = Element::<W>::from_words(load(&requests.map(|request| request.key.negative[0])));
-    let y = Element::from_words(load(&requests.map(|request| request.key.negative[1])));
-    let multiples = Multiples::new(&AffineAddend::new(&x, &y));
-    let base_multiples = BaseMultiples::get::<W>();
-    let of_key = challenges::<W>(&requests.map(|request| request.hash));
-    let of_base = requests.map(|request| match limbs_of_le(request.s) {
-        s if is_reduced(request.s) => s,
-        _ => [0; 4],
-    });
-    let digits = |of: &[[u64; 4]; LANES], width, place| -> [Digit; LANES] {
-        of.map(|number| digit(&number, width, place))
+/// The combs of all lanes, if every one has one.
+fn combs<'b>(requests: &[Request<'b>]) -> Option<[&'b Comb<KEY_WINDOW>; LANES]> {
+    let comb = |request: &Request<'b>| match request.signer {
+        Signer::Known(known) => Some(&known.comb),
+        Signer::New(_) => None,
     };
+    let mut combs = [requests.first().and_then(comb)?; LANES];
+    for (place, request) in combs.iter_mut().zip(lanes(requests)) {
+        *place = comb(request)?;
+    }
+    Some(combs)
+}
 
-    // One loop, and not one of windows and one of doublings, which would be unrolled: five times the code.
-    let mut sum = Projective::<W>::neutral();
-    for bit in (0..places(KEY_WINDOW) * KEY_WINDOW).rev() {
-        let double = sum.double();
-        sum = double.projective();
-        if bit % KEY_WINDOW == 0 {
-            let multiple = multiples.take(&digits(&of_key, KEY_WINDOW, bit / KEY_WINDOW));
-            let completed = double.extend(sum).add(&multiple);
-            sum = completed.projective();
-            if bit % BASE_WINDOW == 0 {
-                let multiple = base_multiples.take(&digits(&of_base, BASE_WINDOW, bit / BASE_WINDOW));
-                sum = completed.extend(sum).add_affine(&multiple).projective();
-            }
+/// To compute the multiples of a key's negative point.
+pub(super) struct MakeComb<'a>(pub(super) &'a PublicKey);
+
+impl Task for MakeComb<'_> {
+    type Output = Comb<KEY_WINDOW>;
+
+    #[inline(always)]
+    fn run<W: Outline>(self) -> Self::Output {
+        let [x, y] = &self.0.negative;
+        Comb::new::<W>(&[Element::from_words(splat(x)), Element::from_words(splat(y))])
+    }
+}
+
+/// Of each lane s and h; 0 for an s that is not reduced, whose verdict is known.
+struct Factors {
+    of_base: [[u64; 4]; LANES],
+    of_key: [[u64; 4]; LANES],
+}
+
+impl Factors {
+    #[inline(always)]
+    fn new<W: Outline>(requests: &[&Request<'_>; LANES]) -> Self {
+        Self {
+            of_base: requests.map(|request| match limbs_of_le(request.s) {
+                s if is_reduced(request.s) => s,
+                _ => [0; 4],
+            }),
+            of_key: challenges::<W>(&requests.map(|request| request.hash)),
         }
     }
-    sum
+
+    /// `s B - h A`.
+    #[inline(always)]
+    fn combination<W: Outline>(&self, requests: &[&Request<'_>; LANES]) -> Projective<W> {
+        let negative = requests.map(|request| request.signer.key().negative);
+        let x = Element::<W>::from_words(load(&negative.map(|[x, _]| x)));
+        let y = Element::from_words(load(&negative.map(|[_, y]| y)));
+        let multiples = Multiples::new(&AffineAddend::new(&x, &y));
+        let base_combs = [BaseComb::of_base::<W>(); LANES];
+
+        // One loop, and not one of windows and one of doublings, which would be unrolled: five times the code.
+        let mut sum = Projective::<W>::neutral();
+        for bit in (0..places(KEY_WINDOW) * KEY_WINDOW).rev() {
+            let double = sum.double();
+            sum = double.projective();
+            if bit % KEY_WINDOW == 0 {
+                let multiple = multiples.take(&digits(&self.of_key, KEY_WINDOW, bit / KEY_WINDOW));
+                let completed = double.extend(sum).add(&multiple);
+                sum = completed.projective();
+                if bit % BASE_WINDOW == 0 {
+                    let digits = digits(&self.of_base, BASE_WINDOW, bit / BASE_WINDOW);
+                    let multiple = Comb::take(&base_combs, 0, &digits);
+                    sum = completed.extend(sum).add_affine(&multiple).projective();
+                }
+            }
+        }
+        sum
+    }
+
+    /// The same for an A whose comb there is.
+    #[inline(always)]
+    fn combination_by_combs<W: Outline>(&self, combs: &[&Comb<KEY_WINDOW>; LANES]) -> Projective<W> {
+        let base_combs = [BaseComb::of_base::<W>(); LANES];
+        let mut sum = Extended::<W>::neutral();
+        for step in &STEPS {
+            for _ in 0..step.doublings {
+                sum = sum.of.double().extended();
+            }
+            let completed = sum.add_affine(&if step.is_base {
+                let digits = digits(&self.of_base, BASE_WINDOW, step.place);
+                Comb::take(&base_combs, step.tooth, &digits)
+            } else {
+                Comb::take(combs, step.tooth, &digits(&self.of_key, KEY_WINDOW, step.place))
+            });
+            sum = completed.extended();
+        }
+        sum.of
+    }
+}
+
+/// A digit of each lane's factor.
+fn digits(of: &[[u64; 4]; LANES], width: usize, place: usize) -> [Digit; LANES] {
+    of.map(|number| digit(&number, width, place))
 }
 
 /// Hashes of 64 bytes as numbers modulo L.

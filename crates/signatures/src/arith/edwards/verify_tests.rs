@@ -4,7 +4,7 @@ use aws_lc_rs::signature::{self, Ed25519KeyPair, KeyPair as _};
 use num_bigint::BigUint;
 use rand::RngExt as _;
 
-use super::super::{PublicKey, hash};
+use super::super::{KnownKey, PublicKey, hash};
 use super::*;
 use crate::arith::edwards::field::P;
 use crate::arith::five::outline::run_by;
@@ -42,17 +42,38 @@ fn compare<W: Outline>(signed: &[Signed]) -> usize {
         .zip(&keys)
         .map(|(signed, key)| hash(&signed.r, key, &signed.message))
         .collect();
-    let requests: Vec<_> = signed
-        .iter()
-        .zip(keys.iter().zip(&hashes))
-        .map(|(Signed { r, s, .. }, (key, hash))| Request { key, r, s, hash })
-        .collect();
-    let verdicts = run_by::<W, _>(Verify(&requests));
-    assert_eq!(verdicts.len(), signed.len());
-    for (signed, verdict) in signed.iter().zip(&verdicts) {
-        assert_eq!(*verdict, by_aws_lc(signed), "{signed:x?}");
+    let combs = keys.iter().map(|key| KnownKey {
+        key: *key,
+        comb: run_by::<W, _>(MakeComb(key)),
+    });
+    let known: Vec<_> = combs.collect();
+    let expected: Vec<bool> = signed.iter().map(by_aws_lc).collect();
+    // Whose multiples are there: nobody's, everybody's, those of some groups and, in one group, of some lanes.
+    for known_of in [
+        |_| false,
+        |_| true,
+        |at: usize| (at / (LANES + 1)).is_multiple_of(2),
+    ] {
+        let signer = |at: usize| match known_of(at) {
+            true => Signer::Known(&known[at]),
+            false => Signer::New(&keys[at]),
+        };
+        let requests: Vec<_> = (0..)
+            .zip(signed.iter().zip(&hashes))
+            .map(|(at, (Signed { r, s, .. }, hash))| Request {
+                signer: signer(at),
+                r,
+                s,
+                hash,
+            })
+            .collect();
+        let verdicts = run_by::<W, _>(Verify(&requests));
+        assert_eq!(verdicts.len(), signed.len());
+        for (signed, (verdict, expected)) in signed.iter().zip(verdicts.iter().zip(&expected)) {
+            assert_eq!(verdict, expected, "{signed:x?}");
+        }
     }
-    verdicts.iter().filter(|verdict| **verdict).count()
+    expected.iter().filter(|verdict| **verdict).count()
 }
 
 fn random_signatures<W: Outline>() {

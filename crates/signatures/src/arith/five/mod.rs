@@ -7,6 +7,7 @@
     reason = "arrays of fixed size, and indices that are constants once the loops are unrolled"
 )]
 
+pub(super) mod comb;
 pub(super) mod montgomery;
 pub(super) mod outline;
 #[cfg(test)]

@@ -1,19 +1,16 @@
-//! Odd multiples of points: per lane of eight public keys, and of the base point.
+//! Odd multiples of points: per lane of eight public keys, and of points that are known ahead.
 #![allow(clippy::indexing_slicing)] // Lanes of arrays of eight, and multiples that digits count within their tables.
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
+use super::BASE_POINT;
 use super::digits::Digit;
 use super::field::{Element, P_MODULUS, Sum};
 use super::point::{Addend, Affine, Point};
 use crate::arith::eight::LANES;
-use crate::arith::five::{Code, Outline, WORDS, Words, load, splat, store, words};
-
-/// Bits of a window of a public key's factor: of 16 multiples and 52 additions, the least work.
-pub(super) const KEY_WINDOW: usize = 5;
-/// Bits of a window of the base point's factor, a multiple of the other.
-pub(super) const BASE_WINDOW: usize = 10;
+use crate::arith::five::comb::{BASE_WINDOW, KEY_WINDOW, PERIOD, TEETH};
+use crate::arith::five::{Code, Outline, WORDS, Words, limbs_of_be, load, splat, store, words};
 
 /// A word of each lane.
 type Lanes = [u64; LANES];
@@ -25,8 +22,8 @@ impl Multiples {
     #[inline(always)]
     pub(super) fn new<W: Outline>(of: &Affine<W>) -> Self {
         let mut multiples = Self([[[[0; LANES]; WORDS]; 6]; 1 << (KEY_WINDOW - 1)]);
-        let mut chain = Chain::new(of);
         let mut next = of.point();
+        let mut chain = Chain::new(&next);
         for entry in &mut multiples.0 {
             let Addend { point, zz, zzz } = Addend::new(next);
             let negative: Element<W, 2> = point.y.sum().negative().carry();
@@ -79,95 +76,145 @@ fn take<W: Outline>(entries: &[&[[Lanes; WORDS]; 6]; LANES], coordinate: [usize;
     words
 }
 
-/// A multiple in one lane's words: x, y and -y.
-type Entry = [[u64; WORDS]; 3];
+/// A multiple in one lane's words: x and y.
+type Entry = [[u64; WORDS]; 2];
 
-/// The odd multiples of the base point, from 1 to `2^BASE_WINDOW - 1`.
-pub(super) struct BaseMultiples(Vec<Entry>);
+/// Of a point P, and for each tooth of a comb, the odd multiples of `2^(PERIOD tooth) P` from 1 to `2^WINDOW - 1`.
+pub(super) struct Comb<const WINDOW: usize>(Vec<Entry>);
 
-impl BaseMultiples {
-    /// Computed once, in under a millisecond.
+impl<const WINDOW: usize> Comb<WINDOW> {
+    /// Multiples of a tooth.
+    const COUNT: usize = 1 << (WINDOW - 1);
+    pub(super) const BYTES: usize = TEETH * Self::COUNT * size_of::<Entry>();
+
+    /// Of the point in all lanes. A thousand doublings and additions are done in the time of a few verifications, eight teeth side by side.
     #[inline(always)]
-    pub(super) fn get<W: Outline>() -> &'static Self {
-        static MULTIPLES: OnceLock<BaseMultiples> = OnceLock::new();
-        MULTIPLES.get_or_init(|| W::call(Compute(PhantomData::<W>)))
+    pub(super) fn new<W: Outline>(of: &Affine<W>) -> Self {
+        let mut entries = vec![Entry::default(); TEETH * Self::COUNT];
+        let roots = roots(&of.point());
+        for (entries, roots) in entries.chunks_mut(LANES * Self::COUNT).zip(roots.chunks(LANES)) {
+            fill_teeth::<W>(roots, entries);
+        }
+        Self(entries)
     }
 
-    /// The multiples that the digits are.
     #[inline(always)]
-    pub(super) fn take<W: Outline>(&self, digits: &[Digit; LANES]) -> Affine<W> {
-        let entries = digits.map(|digit| &self.0[digit.index]);
+    fn entry(&self, tooth: usize, digit: &Digit) -> &Entry {
+        &self.0[tooth * Self::COUNT + digit.index]
+    }
+
+    /// The multiples of a tooth that the digits are, each lane's of its own comb.
+    #[inline(always)]
+    pub(super) fn take<W: Outline>(
+        combs: &[&Self; LANES],
+        tooth: usize,
+        digits: &[Digit; LANES],
+    ) -> Affine<W> {
         let mut of_lanes = [[[0; WORDS]; LANES]; 2];
-        for (lane, (entry, digit)) in entries.iter().zip(digits).enumerate() {
-            of_lanes[0][lane] = entry[0];
-            of_lanes[1][lane] = entry[1 + usize::from(digit.negative)];
+        let mut negative = [0; LANES];
+        for (lane, (comb, digit)) in combs.iter().zip(digits).enumerate() {
+            let [x, y] = comb.entry(tooth, digit);
+            (of_lanes[0][lane], of_lanes[1][lane]) = (*x, *y);
+            negative[lane] = if digit.negative { u64::MAX } else { 0 };
         }
+        let y = Element::<W, 2>::from_words(load(&of_lanes[1]));
         Affine {
             x: Element::from_words(load(&of_lanes[0])),
-            y: Element::from_words(load(&of_lanes[1])),
+            y: y.sum().negative().carry().select(&y, W::load(negative)),
         }
     }
 }
 
-/// To compute the multiples of the base point, as a function of its own.
-struct Compute<W>(PhantomData<W>);
-
-impl<W: Outline> Code for Compute<W> {
-    type Output = BaseMultiples;
-
-    #[inline(always)]
-    fn run(self) -> BaseMultiples {
-        BaseMultiples(affine_multiples::<W>(&base_point(), 1 << (BASE_WINDOW - 1)))
+/// A root of each tooth: the point times `2^(PERIOD tooth)`, in Jacobian coordinates.
+#[inline(always)]
+fn roots<W: Outline>(of: &Point<W>) -> [[[u64; WORDS]; 3]; TEETH] {
+    let mut roots = [[[0; WORDS]; 3]; TEETH];
+    let mut point = *of;
+    for bit in 0..=(TEETH - 1) * PERIOD {
+        if bit > 0 {
+            point = point.double();
+        }
+        if bit % PERIOD == 0 {
+            roots[bit / PERIOD] = [
+                store(point.x.words())[0],
+                store(point.y.words())[0],
+                store(point.z.words())[0],
+            ];
+        }
     }
+    roots
 }
 
-/// The base point (FIPS 186-5; SP 800-186, 3.2.1.3).
+/// The multiples of at most eight roots, each one's as many as there are entries for it.
 #[inline(always)]
-pub(super) fn base_point<W: Outline>() -> Affine<W> {
-    const X: [u64; 4] = [
-        0xf4a1_3945_d898_c296,
-        0x7703_7d81_2deb_33a0,
-        0xf8bc_e6e5_63a4_40f2,
-        0x6b17_d1f2_e12c_4247,
-    ];
-    const Y: [u64; 4] = [
-        0xcbb6_4068_37bf_51f5,
-        0x2bce_3357_6b31_5ece,
-        0x8ee7_eb4a_7c0f_9e16,
-        0x4fe3_42e2_fe1a_7f9b,
-    ];
-    let [x, y] = [X, Y].map(|limbs| Element::<W, 1>::from_words(splat(&words(&limbs))));
-    Affine {
-        x: x.enter(),
-        y: y.enter(),
+fn fill_teeth<W: Outline>(roots: &[[[u64; WORDS]; 3]], entries: &mut [Entry]) {
+    let count = entries.len() / roots.len();
+    let mut of_lanes = [[[0; WORDS]; LANES]; 3];
+    for lane in 0..LANES {
+        let [x, y, z] = roots[lane.min(roots.len() - 1)];
+        (of_lanes[0][lane], of_lanes[1][lane], of_lanes[2][lane]) = (x, y, z);
     }
-}
-
-/// The first odd multiples of the point in lane 0.
-#[inline(always)]
-fn affine_multiples<W: Outline>(of: &Affine<W>, count: usize) -> Vec<Entry> {
-    let mut chain = Chain::new(of);
-    let mut points = vec![of.point()];
+    let root = Point {
+        x: Element::from_words(load(&of_lanes[0])),
+        y: Element::from_words(load(&of_lanes[1])),
+        z: Element::from_words(load(&of_lanes[2])),
+    };
+    let mut chain = Chain::new(&root);
+    let mut points = vec![root];
     while points.len() < count {
         points.push(chain.next());
     }
     let mut inverses: Vec<Words<W>> = points.iter().map(|point| *point.z.words()).collect();
     P_MODULUS.invert_all(&mut inverses);
-    let mut entries = Vec::with_capacity(count);
     // A loop and no closures: those would not be compiled for the vectors.
-    for (point, inverse) in points.iter().zip(inverses) {
+    for (index, (point, inverse)) in points.iter().zip(inverses).enumerate() {
         let inverse = Element::<W, 2>::from_words(inverse);
         let square: Element<W, 2> = inverse.square().carry();
         let x: Element<W, 2> = point.x.mul(&square).carry();
         let y: Element<W, 2> = point.y.mul(&inverse.mul::<2, 2>(&square).carry()).carry();
-        let negative: Element<W, 2> = y.sum().negative().carry();
-        entries.push([
-            store(x.words())[0],
-            store(y.words())[0],
-            store(negative.words())[0],
-        ]);
+        let (x, y) = (store(x.words()), store(y.words()));
+        for (tooth, entries) in entries.chunks_mut(count).enumerate() {
+            entries[index] = [x[tooth], y[tooth]];
+        }
     }
-    entries
+}
+
+/// The comb of the base point, 520 KiB.
+pub(super) type BaseComb = Comb<BASE_WINDOW>;
+
+impl BaseComb {
+    /// Computed once, in a few milliseconds.
+    #[inline(always)]
+    pub(super) fn of_base<W: Outline>() -> &'static Self {
+        static COMB: OnceLock<BaseComb> = OnceLock::new();
+        COMB.get_or_init(|| W::call(Compute(PhantomData::<W>)))
+    }
+}
+
+/// To compute the comb of the base point, as a function of its own.
+struct Compute<W>(PhantomData<W>);
+
+impl<W: Outline> Code for Compute<W> {
+    type Output = BaseComb;
+
+    #[inline(always)]
+    fn run(self) -> BaseComb {
+        Comb::new::<W>(&base_point())
+    }
+}
+
+/// The base point.
+#[inline(always)]
+pub(super) fn base_point<W: Outline>() -> Affine<W> {
+    let (x, y) = BASE_POINT.split_at(32);
+    let [x, y] = [x, y].map(|bytes| {
+        let bytes = bytes.first_chunk().unwrap_or(&[0; 32]);
+        Element::<W, 1>::from_words(splat(&words(&limbs_of_be(bytes))))
+    });
+    Affine {
+        x: x.enter(),
+        y: y.enter(),
+    }
 }
 
 /// P, 3 P, 5 P and so on, by additions of 2 P that bring both points to a new common Z, which makes the next one cheap.
@@ -182,10 +229,12 @@ struct Chain<W> {
 
 impl<W: Outline> Chain<W> {
     #[inline(always)]
-    fn new(first: &Affine<W>) -> Self {
-        let Point { x, y, z } = first.point().double();
-        let zz: Element<W, 2> = z.square().carry();
-        let zzz: Element<W, 2> = z.mul(&zz).carry();
+    fn new(first: &Point<W>) -> Self {
+        let Point { x, y, z } = first.double();
+        // By 2 Y the doubling's Z is larger.
+        let ratio: Element<W, 4> = first.y.sum().twice().carry();
+        let zz: Element<W, 2> = ratio.square().carry();
+        let zzz: Element<W, 2> = ratio.mul(&zz).carry();
         let last = Point {
             x: first.x.mul(&zz).carry(),
             y: first.y.mul(&zzz).carry(),

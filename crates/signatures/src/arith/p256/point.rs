@@ -58,6 +58,15 @@ impl<W: Outline> Addend<W> {
 }
 
 impl<W: Outline> Point<W> {
+    pub(super) fn infinity() -> Self {
+        let zero = Element::zero();
+        Self {
+            x: zero.widen(),
+            y: zero.widen(),
+            z: zero.widen(),
+        }
+    }
+
     /// 4 multiplications and 4 squarings, of which a pair is reduced together.
     ///
     /// No point has order 2: only infinity becomes infinity.
@@ -170,13 +179,7 @@ impl<W: Outline> Code for Mend<'_, W> {
 
     #[inline(always)]
     fn run(self) -> Point<W> {
-        let zero = Element::zero();
-        let infinity = Point {
-            x: zero.widen(),
-            y: zero.widen(),
-            z: zero.widen(),
-        };
-        let same_x = self.a.double().select(&infinity, self.r.sum().is_zero());
+        let same_x = self.a.double().select(&Point::infinity(), self.r.sum().is_zero());
         let exception = self.b.select(&same_x, self.a.z.sum().is_zero());
         exception.select(self.sum, self.h.sum().is_zero())
     }

@@ -3,10 +3,11 @@
 
 use super::digits::{Digit, Digits, places};
 use super::field::{Element, P};
-use super::multiples::{BASE_WINDOW, BaseMultiples, KEY_WINDOW, Multiples};
+use super::multiples::{BaseComb, Comb, Multiples};
 use super::point::{Affine, Point};
-use super::{ORDER, Request};
+use super::{ORDER, PublicPoint, Request, Signer};
 use crate::arith::eight::LANES;
+use crate::arith::five::comb::{BASE_WINDOW, KEY_WINDOW, STEPS};
 use crate::arith::five::{self, Outline, Task, Words, limbs_of_be, load, splat, store, words};
 
 /// Groups of eight whose inverses of s are computed together.
@@ -41,6 +42,19 @@ impl Task for Verify<'_, '_> {
     }
 }
 
+/// To compute the multiples of a public point.
+pub(super) struct MakeComb<'a>(pub(super) &'a PublicPoint);
+
+impl Task for MakeComb<'_> {
+    type Output = Comb<KEY_WINDOW>;
+
+    #[inline(always)]
+    fn run<W: Outline>(self) -> Self::Output {
+        let [x, y] = self.0.0.map(|words| Element::<W, 2>::from_words(splat(&words)));
+        Comb::new(&Affine { x, y })
+    }
+}
+
 #[inline(always)]
 fn verify_groups<W: Outline>(requests: &[Request<'_>], verdicts: &mut Vec<bool>) {
     let mut groups = Vec::with_capacity(GROUPS);
@@ -53,13 +67,30 @@ fn verify_groups<W: Outline>(requests: &[Request<'_>], verdicts: &mut Vec<bool>)
     ORDER.invert_all(&mut inverses);
     for ((group, inverse), requests) in groups.iter_mut().zip(inverses).zip(requests.chunks(LANES)) {
         group.s = inverse;
-        verdicts.extend(group.verify().iter().take(requests.len()));
+        let point = match combs(requests) {
+            Some(combs) => group.point_by_combs(&combs),
+            None => group.point(),
+        };
+        verdicts.extend(group.verdicts(&point).iter().take(requests.len()));
     }
 }
 
 /// The request of each lane; the last one's is repeated in lanes that are left over.
 fn lanes<'a, 'b>(requests: &'a [Request<'b>]) -> [Option<&'a Request<'b>>; LANES] {
     std::array::from_fn(|lane| requests.get(lane).or(requests.last()))
+}
+
+/// The combs of all lanes, if every one has one.
+fn combs<'b>(requests: &[Request<'b>]) -> Option<[&'b Comb<KEY_WINDOW>; LANES]> {
+    let comb = |request: &Request<'b>| match request.signer {
+        Signer::Known(known) => Some(&known.comb),
+        Signer::New(_) => None,
+    };
+    let mut combs = [requests.first().and_then(comb)?; LANES];
+    for (place, request) in combs.iter_mut().zip(lanes(requests)) {
+        *place = comb(request?)?;
+    }
+    Some(combs)
 }
 
 impl<W: Outline> Group<W> {
@@ -80,7 +111,7 @@ impl<W: Outline> Group<W> {
                 _ => r,
             };
             let of_lane = [&limbs_of_be(request.digest), &r, &s, &other_r].map(words);
-            let [x, y] = request.key.0;
+            let [x, y] = request.signer.point().0;
             for (number, of_lane) in numbers.iter_mut().zip(of_lane.into_iter().chain([x, y])) {
                 number[lane] = of_lane;
             }
@@ -99,9 +130,9 @@ impl<W: Outline> Group<W> {
         }
     }
 
+    /// Whether the x of each lane's point is its r.
     #[inline(always)]
-    fn verify(&self) -> [bool; LANES] {
-        let point = self.point();
+    fn verdicts(&self, point: &Point<W>) -> [bool; LANES] {
         let zz: Element<W, 2> = point.z.square().carry();
         let finite = point.z.sum().is_zero().xor(W::splat(u64::MAX));
         let valid = has_x(&point.x, &zz, &self.r)
@@ -111,16 +142,21 @@ impl<W: Outline> Group<W> {
         std::array::from_fn(|lane| self.in_range[lane] && valid[lane] != 0)
     }
 
-    /// `u1 G + u2 Q` with `u1 = digest / s` and `u2 = r / s`.
+    /// u1 = `digest / s` and u2 = `r / s`.
+    #[inline(always)]
+    fn factors(&self) -> [[Digits; LANES]; 2] {
+        [
+            digits_of(&ORDER.mul(&self.digest, &self.s)),
+            digits_of(&ORDER.mul(&self.r, &self.s)),
+        ]
+    }
+
+    /// `u1 G + u2 Q`.
     #[inline(always)]
     fn point(&self) -> Point<W> {
-        let of_base = digits_of(&ORDER.mul(&self.digest, &self.s));
-        let of_key = digits_of(&ORDER.mul(&self.r, &self.s));
+        let [of_base, of_key] = self.factors();
         let multiples = Multiples::new(&self.key);
-        let base_multiples = BaseMultiples::get::<W>();
-        let digits = |of: &[Digits; LANES], width, place| -> [Digit; LANES] {
-            of.map(|digits| digits.digit(width, place))
-        };
+        let base_combs = [BaseComb::of_base::<W>(); LANES];
         let top = places(KEY_WINDOW) - 1;
         let mut sum = multiples.take::<W>(&digits(&of_key, KEY_WINDOW, top)).point;
         // One loop, and not one of windows and one of doublings, which would be unrolled: five times the code.
@@ -130,11 +166,37 @@ impl<W: Outline> Group<W> {
                 sum = sum.add(&multiples.take(&digits(&of_key, KEY_WINDOW, bit / KEY_WINDOW)));
             }
             if bit % BASE_WINDOW == 0 {
-                sum = sum.add_affine(&base_multiples.take(&digits(&of_base, BASE_WINDOW, bit / BASE_WINDOW)));
+                let digits = digits(&of_base, BASE_WINDOW, bit / BASE_WINDOW);
+                sum = sum.add_affine(&Comb::take(&base_combs, 0, &digits));
             }
         }
         sum
     }
+
+    /// The same for a Q whose comb there is.
+    #[inline(always)]
+    fn point_by_combs(&self, combs: &[&Comb<KEY_WINDOW>; LANES]) -> Point<W> {
+        let [of_base, of_key] = self.factors();
+        let base_combs = [BaseComb::of_base::<W>(); LANES];
+        let mut sum = Point::infinity();
+        for step in &STEPS {
+            for _ in 0..step.doublings {
+                sum = sum.double();
+            }
+            sum = sum.add_affine(&if step.is_base {
+                let digits = digits(&of_base, BASE_WINDOW, step.place);
+                Comb::take(&base_combs, step.tooth, &digits)
+            } else {
+                Comb::take(combs, step.tooth, &digits(&of_key, KEY_WINDOW, step.place))
+            });
+        }
+        sum
+    }
+}
+
+/// A digit of each lane's factor.
+fn digits(of: &[Digits; LANES], width: usize, place: usize) -> [Digit; LANES] {
+    of.map(|digits| digits.digit(width, place))
 }
 
 /// Whether `X / Z^2` is r.

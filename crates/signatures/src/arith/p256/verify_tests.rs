@@ -5,7 +5,7 @@ use num_bigint::BigUint;
 use rand::RngExt as _;
 
 use super::super::point::tests::plain;
-use super::super::{PublicPoint, multiples};
+use super::super::{KnownPoint, PublicPoint, multiples};
 use super::*;
 use crate::arith::five::montgomery::power_of_two;
 use crate::arith::five::outline::run_by;
@@ -103,17 +103,38 @@ fn compare<W: Outline>(signed: &[Signed]) -> usize {
         .iter()
         .map(|signed| PublicPoint::from_affine(&signed.key[0], &signed.key[1]).unwrap())
         .collect();
-    let requests: Vec<_> = signed
-        .iter()
-        .zip(&keys)
-        .map(|(Signed { digest, r, s, .. }, key)| Request { key, digest, r, s })
-        .collect();
-    let verdicts = run_by::<W, _>(Verify(&requests));
-    assert_eq!(verdicts.len(), signed.len());
-    for (signed, verdict) in signed.iter().zip(&verdicts) {
-        assert_eq!(*verdict, by_aws_lc(signed), "{signed:x?}");
+    let combs = keys.iter().map(|point| KnownPoint {
+        point: *point,
+        comb: run_by::<W, _>(MakeComb(point)),
+    });
+    let known: Vec<_> = combs.collect();
+    let expected: Vec<bool> = signed.iter().map(by_aws_lc).collect();
+    // Whose multiples are there: nobody's, everybody's, those of some groups and, in one group, of some lanes.
+    for known_of in [
+        |_| false,
+        |_| true,
+        |at: usize| (at / (LANES + 1)).is_multiple_of(2),
+    ] {
+        let signer = |at: usize| match known_of(at) {
+            true => Signer::Known(&known[at]),
+            false => Signer::New(&keys[at]),
+        };
+        let requests: Vec<_> = (0..)
+            .zip(signed)
+            .map(|(at, Signed { digest, r, s, .. })| Request {
+                signer: signer(at),
+                digest,
+                r,
+                s,
+            })
+            .collect();
+        let verdicts = run_by::<W, _>(Verify(&requests));
+        assert_eq!(verdicts.len(), signed.len());
+        for (signed, (verdict, expected)) in signed.iter().zip(verdicts.iter().zip(&expected)) {
+            assert_eq!(verdict, expected, "{signed:x?}");
+        }
     }
-    verdicts.iter().filter(|verdict| **verdict).count()
+    expected.iter().filter(|verdict| **verdict).count()
 }
 
 fn random_signatures<W: Outline>() {
